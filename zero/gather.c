@@ -172,9 +172,9 @@ static int64_t plan_windows(dsc_zero *zero)
         if (dsc_gather_is_windowed(zero, g))
             plan_group(zero, g);
     for (int32_t i = 0; i < zero->gather_count; i++)
-        zero->gather_window[i] =
-            (dsc_window){ .first = zero->gather[i].issue_step, .last = zero->gather[i].last_step,
-                          .bytes = dsc_store_window_bytes(zero, zero->gather[i].group) };
+        zero->gather_window[i] = (dsc_window) { .first = zero->gather[i].issue_step,
+                                                .last = zero->gather[i].last_step,
+                                                .bytes = dsc_state_store_window_bytes(zero, zero->gather[i].group) };
     return dsc_window_assign(zero->gather_window, zero->gather_count, zero->step_count);
 }
 
@@ -349,7 +349,7 @@ void dsc_gather_close(dsc_zero *zero)
 static char *window_of(const dsc_zero *zero, const dsc_gather *gather)
 {
     return (char *)zero->gather_buf.ptr + zero->gather_window[gather - zero->gather].offset +
-           dsc_store_window_start(zero, gather->group);
+           dsc_state_store_window_start(zero, gather->group);
 }
 
 static char *own_part(const dsc_zero *zero, const dsc_gather *gather)
@@ -367,7 +367,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = own_part(zero, gather);
-        DSC_TRY(dsc_store_fetch(zero, gather->group, mine, gather->asked, err));
+        DSC_TRY(dsc_param_fetch(zero, gather->group, mine, gather->asked, err));
         DSC_TRY(dsc_zero_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
     }
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
@@ -407,7 +407,8 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
 static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 {
     return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&
-           !zero->group[gather->group].hpz_is_current && dsc_store_ask(zero, gather->group, own_part(zero, gather));
+           !zero->group[gather->group].hpz_is_current &&
+           dsc_state_store_request(zero, gather->group, own_part(zero, gather));
 }
 
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)

@@ -119,7 +119,7 @@ static int64_t place_near_sums(dsc_zero *zero)
         for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
             dsc_group_state *group = &zero->group[layout->use_group[u]];
             if (group->first_user != m || !layout->group[layout->use_group[u]].trainable ||
-                !dsc_sum_tier_away(zero, layout->use_group[u]))
+                !dsc_grad_staging_is_offloaded(zero, layout->use_group[u]))
                 continue;
             group->sum_at = elements;
             elements += layout->group[layout->use_group[u]].slice;
@@ -134,7 +134,8 @@ static void keep_sums_near(dsc_zero *zero)
 {
     for (int32_t i = 0; i < zero->grad_part_count; i++) {
         dsc_grad_part *leaf = &zero->leaf[i];
-        if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit || !dsc_sum_tier_away(zero, leaf->group))
+        if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit ||
+            !dsc_grad_staging_is_offloaded(zero, leaf->group))
             continue;
         leaf->finds_sum = true;
         zero->leaf[leaf->before].leaves_sum = true;
@@ -149,7 +150,7 @@ static int64_t piece_elements(const dsc_zero *zero, const dsc_grad_part *leaf)
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     if (zero->o.world_size_reproducible)
         return dsc_min_i64(APART_ELEMENTS, slice);
-    return dsc_sum_tier_away(zero, leaf->group) ? dsc_min_i64(zero->store.tile_elements, slice) : slice;
+    return dsc_grad_staging_is_offloaded(zero, leaf->group) ? dsc_min_i64(zero->store.tile_elements, slice) : slice;
 }
 
 /* Elements of each rank's slice that are reduced when a mark is passed. */

@@ -230,7 +230,7 @@ struct dsc_zero {
     bool sums_are_own;         /* leaves stay with the rank that made them */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
-    dsc_store store;
+    dsc_state_store store;
     dsc_speculative_update early;
     dsc_zero_plan_bytes plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, grad_part_buf;
@@ -450,7 +450,7 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t fi
 
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out);
-/* The next one of dsc_store_begin's, from files and back, with the terms of now. */
+/* The next one of dsc_state_store_begin's, from files and back, with the terms of now. */
 DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 
 /* speculative_update.c. Before places are planned, and after leaves are. */

@@ -39,11 +39,11 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
     dsc_sum sum;
     for (int64_t first = 0; first < slice; first += sum.count) {
         const dsc_sum_cursor place = { .leaf = -1, .first = first };
-        DSC_TRY(dsc_store_sum_take(zero, g, &place, false, &sum, err));
+        DSC_TRY(dsc_grad_tiles_acquire(zero, g, &place, false, &sum, err));
         DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));
-        DSC_TRY(dsc_store_sum_give(zero, &sum, false, err));
+        DSC_TRY(dsc_grad_tiles_write_back(zero, &sum, false, err));
     }
-    return dsc_store_sum_drain(zero, err);
+    return dsc_grad_tiles_drain(zero, err);
 }
 
 /* Those that an update was given before the step was skipped. */

@@ -182,16 +182,16 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     const int64_t slice = zero->o.layout->group[first->group].slice;
     const bool reads = dsc_grad_part_reads_sum(first, place->pass);
     if (!first->finds_sum && !last->leaves_sum)
-        return dsc_store_sum_take(zero, first->group, place, !reads, sum, err);
+        return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
     float *near = zero->near_sums + state->sum_at + place->first;
     *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
     sum->count = dsc_min_i64(zero->store.tile_elements, slice - place->first);
     if (!reads)
         return DSC_OK;
-    DSC_TRY(dsc_store_sum_take(zero, first->group, place, false, sum, err));
+    DSC_TRY(dsc_grad_tiles_acquire(zero, first->group, place, false, sum, err));
     DSC_TRY(dsc_copy(zero->reduce_stream, near, sum->acc, sum->count * 4, err));
     sum->acc = near;
-    return dsc_store_sum_leave(zero, sum, err);
+    return dsc_grad_tiles_release(zero, sum, err);
 }
 
 /* And where they are from then on. */
@@ -204,10 +204,10 @@ static dsc_status give_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
         return dsc_copy(zero->reduce_stream, dsc_grad_part_base(zero, last) + place->first, acc, sum->count * 4, err);
     if (first->finds_sum) {
-        DSC_TRY(dsc_store_sum_take(zero, last->group, place, true, sum, err));
+        DSC_TRY(dsc_grad_tiles_acquire(zero, last->group, place, true, sum, err));
         DSC_TRY(dsc_copy(zero->reduce_stream, sum->acc, acc, sum->count * 4, err));
     }
-    return dsc_store_sum_give(zero, sum, complete, err);
+    return dsc_grad_tiles_write_back(zero, sum, complete, err);
 }
 
 static dsc_status add_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass, const dsc_sum *sum, dsc_error *err)
@@ -243,8 +243,8 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
         DSC_TRY(give_sum(zero, first, last, &place, &sum, complete, err));
     }
     if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))
-        return dsc_store_sum_rest(zero, &place, err);
-    return complete && dsc_speculative_update_covers(zero, group) ? dsc_store_sum_stays(zero, &place, err) : DSC_OK;
+        return dsc_grad_tiles_wait(zero, &place, err);
+    return complete && dsc_speculative_update_covers(zero, group) ? dsc_grad_tiles_keep(zero, &place, err) : DSC_OK;
 }
 
 /* Nobody else is told of it: ranks exchange signs (onebit.c). */
@@ -327,7 +327,7 @@ dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
         if (leaf->last_use)
             DSC_TRY(round_sums(zero, sum_slice(zero, leaf->group), zero->o.layout->group[leaf->group].slice, err));
     }
-    DSC_TRY(dsc_store_sum_drain(zero, err));
+    DSC_TRY(dsc_grad_tiles_drain(zero, err));
     DSC_TRY(dsc_event_record(zero->idle, zero->reduce_stream, err));
     return dsc_stream_wait(zero->o.compute, zero->idle, err);
 }

@@ -93,7 +93,8 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
     const int64_t rounds = update_passes(zero, g);
     if (dsc_in_swap(zero, g, DSC_PLANE_PARAM)) {
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
-        const bool handed = trainable && windows > 0 && dsc_store_updates_behind(zero) && /* to the step's first one, */
+        const bool handed = trainable && windows > 0 &&
+                            dsc_state_store_updates_behind(zero) &&   /* to the step's first one, */
                             !dsc_speculative_update_aims_at(zero, g); /* unless it is made before anybody asks */
         out->pass_read_bytes += (passes * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? rounds * bytes : 0;
@@ -120,21 +121,21 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
 static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_traffic *out)
 {
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
-    const bool by_host = dsc_host_tier_updates(zero, g), away = dsc_zero_param_is_away(zero, g);
+    const bool by_host = dsc_host_update_updates(zero, g), away = dsc_zero_param_is_away(zero, g);
     const int64_t slice = zero->o.layout->group[g].slice, param_bytes = slice * zero->param_bytes_each;
     const int64_t sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     if (dsc_device_host_visible(zero->o.device))
         return;
     if (away)
         out->to_device_bytes += passes * windows_of(zero, g) * param_bytes;
-    if (dsc_sum_tier_away(zero, g)) {
+    if (dsc_grad_staging_is_offloaded(zero, g)) {
         int64_t reads, writes;
         bool held;
         sums_of(zero, g, &reads, &writes, &held);
         out->to_device_bytes += reads * slice * sum_bytes;
         out->to_host_bytes += writes * slice * sum_bytes;
     }
-    if (dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD))
+    if (dsc_host_update_brings(zero, g, DSC_PLANE_GRAD))
         out->to_host_bytes += update_passes(zero, g) * slice * 4;
     if (trainable && by_host != away) { /* who updates is not where the parameters are; in fp32 they are read too */
         *(by_host ? &out->to_device_bytes : &out->to_host_bytes) += param_bytes;

@@ -137,13 +137,13 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
 dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
 {
     dsc_tile part;
-    DSC_TRY(dsc_store_next_by_part(zero, tile, err));
+    DSC_TRY(dsc_state_store_next_by_part(zero, tile, err));
     for (int64_t at = 0; at < tile->count; at += part.count) {
-        DSC_TRY(dsc_store_part(zero, tile, at, &part, err));
+        DSC_TRY(dsc_state_store_part(zero, tile, at, &part, err));
         DSC_TRY(update_tile(zero, &part, err));
-        DSC_TRY(dsc_store_part_made(zero, tile, &part, err));
+        DSC_TRY(dsc_state_store_part_updated(zero, tile, &part, err));
     }
-    return dsc_store_done(zero, tile, err);
+    return dsc_state_store_done(zero, tile, err);
 }
 
 /* Whole parameters from every rank's slice, in place, on the gather stream. */
@@ -180,7 +180,7 @@ static dsc_status update_group(void *args, dsc_error *err)
     const group_call *call = args;
     dsc_tile tile;
     if (call->made)
-        return dsc_store_made(call->zero, err);
+        return dsc_state_store_updated(call->zero, err);
     do {
         if (atomic_load(&call->zero->cancelled))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
@@ -216,7 +216,7 @@ static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store.order[i];
         const dsc_group_state *state = &zero->group[g];
-        if (!is_updated(zero, g) || dsc_store_yields_to_compute(zero, g))
+        if (!is_updated(zero, g) || dsc_state_store_yields_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
@@ -232,9 +232,9 @@ static dsc_status update_for_compute(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_tile tile;
-        if (!is_updated(zero, g) || !dsc_store_yields_to_compute(zero, g))
+        if (!is_updated(zero, g) || !dsc_state_store_yields_to_compute(zero, g))
             continue;
-        DSC_TRY(dsc_store_for_compute(zero, g, &tile, err));
+        DSC_TRY(dsc_state_store_for_compute(zero, g, &tile, err));
         DSC_TRY(update_tile(zero, &tile, err));
         DSC_TRY(dsc_event_record(zero->group[g].updated, zero->o.compute, err));
         DSC_TRY(share_params(zero, g, err));
@@ -246,15 +246,15 @@ static dsc_status update_for_compute(dsc_zero *zero, dsc_error *err)
 static dsc_status take_before(dsc_zero *zero, dsc_error *err)
 {
     const int32_t all = zero->o.layout->group_count;
-    DSC_TRY(dsc_store_begin(zero, err));
+    DSC_TRY(dsc_state_store_begin(zero, err));
     if (dsc_adafactor_are_used(zero)) {
         DSC_TRY(dsc_adafactor_compute(zero, err));
-        DSC_TRY(dsc_store_seek(zero, 0, all, false, err));
+        DSC_TRY(dsc_state_store_seek(zero, 0, all, false, err));
     }
     if (!dsc_trust_ratio_are_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_trust_ratio_compute(zero, err));
-    return dsc_store_seek(zero, 0, all, false, err);
+    return dsc_state_store_seek(zero, 0, all, false, err);
 }
 
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
@@ -278,8 +278,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     }
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
-    DSC_TRY(dsc_store_end(zero, err));
-    DSC_TRY(dsc_store_rest(zero, false, err));
+    DSC_TRY(dsc_state_store_end(zero, err));
+    DSC_TRY(dsc_state_store_wait(zero, false, err));
     return update_for_compute(zero, err);
 }
 
@@ -301,8 +301,8 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
-    if (dsc_host_tier_updates(zero, g))
-        return dsc_host_tier_round(zero, g, err);
+    if (dsc_host_update_updates(zero, g))
+        return dsc_host_update_round(zero, g, err);
     for (int64_t first = 0, count; first < slice; first += count) {
         dsc_cast_args cast = { .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32 };
         void *from;
@@ -335,5 +335,5 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_zero_forget_errors(zero, err));
     DSC_TRY(dsc_onebit_forget(zero, err));
     DSC_TRY(dsc_zero_sync(zero, err));
-    return dsc_store_settle(zero, err);
+    return dsc_state_store_settle(zero, err);
 }

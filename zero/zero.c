@@ -38,7 +38,7 @@ static void plan_states(dsc_zero *zero)
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = state->local_count * 4;
-        bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_sum_tier_away(zero, g) ? 0 : own_bytes;
+        bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_grad_staging_is_offloaded(zero, g) ? 0 : own_bytes;
         if (state->swap_states)
             continue;
         bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->local_count * dsc_moment_bytes_each(zero, g);
@@ -53,9 +53,9 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(
         dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
     int64_t window_bytes, sum_bytes;
-    dsc_store_choose(zero);
+    dsc_state_store_choose(zero);
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
-    dsc_store_plan(zero);
+    dsc_state_store_plan(zero);
     plan_states(zero);
     DSC_TRY(dsc_grad_parts_plan(zero, &sum_bytes, err));
     dsc_borrowed_memory_plan(zero);
@@ -155,7 +155,7 @@ static void place_states(dsc_zero *zero)
         *from += param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        if (!dsc_sum_tier_away(zero, g)) {
+        if (!dsc_grad_staging_is_offloaded(zero, g)) {
             state->grad = grad;
             grad += state->local_count;
         }
@@ -240,20 +240,20 @@ static dsc_status open_stream(dsc_zero *zero, bool own, const char *name, dsc_st
     if (!own)
         return DSC_OK;
     DSC_TRY(dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, name, out, err));
-    return dsc_store_updates_behind(zero) ? dsc_host_call(*out, wake_soon, NULL, 0, err) : DSC_OK;
+    return dsc_state_store_updates_behind(zero) ? dsc_host_call(*out, wake_soon, NULL, 0, err) : DSC_OK;
 }
 
 static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
 {
     const bool overlap = zero->o.overlap;
-    const bool fetches = overlap && dsc_gather_fetches(zero), updates = overlap && dsc_host_tier_is_used(zero);
+    const bool fetches = overlap && dsc_gather_fetches(zero), updates = overlap && dsc_host_update_is_used(zero);
     DSC_TRY(dsc_event_open(zero->o.device, &zero->compute_mark, err));
     DSC_TRY(dsc_event_open(zero->o.device, &zero->pass_mark, err));
     DSC_TRY(open_stream(zero, overlap, "gather", zero->o.compute, &zero->gather_stream, err));
     DSC_TRY(open_stream(zero, overlap, "reduce", zero->o.compute, &zero->reduce_stream, err));
     DSC_TRY(open_stream(zero, fetches, "fetch", zero->gather_stream, &zero->fetch_stream, err));
     DSC_TRY(open_stream(zero, updates, "in", zero->reduce_stream, &zero->in_stream, err));
-    DSC_TRY(open_stream(zero, dsc_store_updates_behind(zero), "update", NULL, &zero->update_stream, err));
+    DSC_TRY(open_stream(zero, dsc_state_store_updates_behind(zero), "update", NULL, &zero->update_stream, err));
     return open_stream(zero, updates, "out", zero->reduce_stream, &zero->out_stream, err);
 }
 
@@ -279,7 +279,7 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_gather_open(zero, err));
     DSC_TRY(dsc_reduce_open(zero, err));
     DSC_TRY(dsc_speculative_update_open(zero, err));
-    return dsc_store_open(zero, err);
+    return dsc_state_store_open(zero, err);
 }
 
 dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
@@ -300,7 +300,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_zero_cancel(zero);
     close_streams(zero);
     dsc_speculative_update_close(zero);
-    dsc_store_close(zero);
+    dsc_state_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
     dsc_event_close(&zero->pass_mark);
@@ -381,7 +381,7 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         plane = DSC_PLANE_PARAM;
     if (dsc_in_swap(zero, g, plane))
-        return dsc_store_view(zero, g, plane, first, count, write, ptr, err);
+        return dsc_state_store_view(zero, g, plane, first, count, write, ptr, err);
     switch (plane) {
     case DSC_PLANE_PARAM:
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
@@ -404,7 +404,7 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
         DSC_TRY(dsc_stream_sync(streams[i], err));
-    return dsc_store_drain(zero, err);
+    return dsc_state_store_drain(zero, err);
 }
 
 static void forget(const dsc_buf *numbers)

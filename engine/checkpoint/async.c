@@ -54,7 +54,7 @@ int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype comput
         for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++) {
             const bool shared = dsc_ckpt_is_shared((ckpt_plane)plane);
             const int64_t count = !shared ? span : rank == 0 ? dsc_ckpt_count((ckpt_plane)plane, tensor) : 0;
-            if (count > 0 && dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, layout, tensor))
+            if (count > 0 && dsc_ckpt_saved_planes(&kept, (ckpt_plane)plane, layout, tensor))
                 /* At worst it lies apart from its neighbours. */
                 bytes += count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane)) + 2 * DSC_AIO_ALIGN;
         }

@@ -32,8 +32,9 @@ static void tell(diff_job *j, const char *name, ckpt_plane plane, const char *wh
 {
     const dsc_run_state *first = &j->side[0].manifest.state, *second = &j->side[1].manifest.state;
     const char *stored = plane == CKPT_WEIGHTS ? "weights"
-                         : plane == CKPT_MASTER || dsc_ckpt_stores(first, plane, true)
-                             ? dsc_ckpt_plane_name(first, plane) : dsc_ckpt_plane_name(second, plane);
+                         : plane == CKPT_MASTER || dsc_ckpt_is_saved(first, plane, true)
+                             ? dsc_ckpt_plane_name(first, plane)
+                             : dsc_ckpt_plane_name(second, plane);
     const dsc_checkpoint_diff_row row = { .tensor = name, .plane = stored, .what = what,
                                           .differing = differing, .largest = largest };
     j->differing++;

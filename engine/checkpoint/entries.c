@@ -38,7 +38,7 @@ static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, const
         DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
     for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
-            if (dsc_ckpt_stores_of(state, (ckpt_plane)plane, layout, &layout->tensor[t]))
+            if (dsc_ckpt_saved_planes(state, (ckpt_plane)plane, layout, &layout->tensor[t]))
                 DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], state, err));
     return DSC_OK;
 }
@@ -140,7 +140,7 @@ int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dt
     const int64_t block_elements = CKPT_BLOCK_BYTES / 4;
     int64_t planes = 0, prefix_bytes = 0;
     for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
-        if (dsc_ckpt_stores(&state, (ckpt_plane)plane, true)) {
+        if (dsc_ckpt_is_saved(&state, (ckpt_plane)plane, true)) {
             planes++;
             prefix_bytes =
                 dsc_max_i64(prefix_bytes, (int64_t)strlen(dsc_ckpt_plane_name(&state, (ckpt_plane)plane)) + 2);

@@ -42,7 +42,7 @@ static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_sa
                                            .count = dsc_ckpt_count((ckpt_plane)plane, tensor),
                                            .dtype = dsc_ckpt_dtype(&kept, (ckpt_plane)plane) };
                 if (dsc_ckpt_host_of(hosts, r) == hosts->mine &&
-                    dsc_ckpt_stores_of(&kept, (ckpt_plane)plane, c->layout, tensor))
+                    dsc_ckpt_saved_planes(&kept, (ckpt_plane)plane, c->layout, tensor))
                     bytes += dsc_ckpt_span_of_rank(c->layout, &entry, r, &first) *
                              (int64_t)dsc_dtype_bytes(entry.dtype);
             }

@@ -67,7 +67,7 @@ typedef struct ckpt_entries {
 } ckpt_entries;
 
 /* Whether such a run stores a plane of any trainable tensor, or of a frozen one. */
-static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane, bool trainable)
+static inline bool dsc_ckpt_is_saved(const dsc_run_state *state, ckpt_plane plane, bool trainable)
 {
     if (plane == CKPT_WEIGHTS)
         return true;
@@ -79,15 +79,15 @@ static inline bool dsc_ckpt_stores(const dsc_run_state *state, ckpt_plane plane,
                                               : (int)plane - CKPT_MOMENT1 < dsc_recipe_states_most(state->recipe));
 }
 /* And of this one. */
-static inline bool dsc_ckpt_stores_of(const dsc_run_state *state, ckpt_plane plane, const dsc_layout *layout,
-                                      const dsc_layout_tensor *tensor)
+static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, ckpt_plane plane, const dsc_layout *layout,
+                                         const dsc_layout_tensor *tensor)
 {
     const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, state->recipe);
     if (plane == CKPT_ROWS || plane == CKPT_COLS)
-        return dsc_ckpt_stores(state, plane, layout->group[tensor->group].matrices);
+        return dsc_ckpt_is_saved(state, plane, layout->group[tensor->group].matrices);
     if (plane == CKPT_TENSOR)
-        return dsc_ckpt_stores(state, plane, tensor->spec->trainable);
-    return dsc_ckpt_stores(state, plane, tensor->spec->trainable) &&
+        return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable);
+    return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable) &&
            (plane < CKPT_MOMENT1 || (int)plane - CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
 }
 /* What its stored name begins with: "", "master", "exp_avg"; a point follows where it is not empty. */

@@ -75,7 +75,7 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
         for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
-            if (dsc_ckpt_stores_of(&reader->manifest.state, (ckpt_plane)plane, layout, tensor))
+            if (dsc_ckpt_saved_planes(&reader->manifest.state, (ckpt_plane)plane, layout, tensor))
                 DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
     }
     const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);

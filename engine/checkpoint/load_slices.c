@@ -47,7 +47,7 @@ static bool find_target(const ckpt_slices_load *t, const dsc_layout_tensor *tens
     } else if (plane == CKPT_WEIGHTS) {
         s->only_verified = dsc_ckpt_reader_find(t->reader, CKPT_MASTER, tensor->spec->name, NULL) != NULL;
     } else if (dsc_ckpt_is_shared(plane)) {
-        if (!dsc_ckpt_stores_of(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
+        if (!dsc_ckpt_saved_planes(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
             return false;
         s->to.shared = dsc_ckpt_shared(t->c->zero, plane, (int32_t)(tensor - t->c->layout->tensor));
     } else if (plane != CKPT_MASTER) {

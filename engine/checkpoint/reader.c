@@ -119,7 +119,7 @@ static dsc_status check_cover(const ckpt_reader *reader, int f, dsc_error *err)
 static bool names_shared(const dsc_run_state *state, const char *name)
 {
     for (int plane = CKPT_ROWS; plane <= CKPT_TENSOR; plane++) {
-        if (!dsc_ckpt_stores(state, (ckpt_plane)plane, true))
+        if (!dsc_ckpt_is_saved(state, (ckpt_plane)plane, true))
             continue;
         const char *prefix = dsc_ckpt_plane_name(state, (ckpt_plane)plane);
         const size_t length = strlen(prefix);
@@ -320,7 +320,7 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckp
 {
     char name[DSC_CKPT_NAME_BYTES];
     const int f = plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER;
-    if (!dsc_ckpt_stores(&reader->manifest.state, plane, true))
+    if (!dsc_ckpt_is_saved(&reader->manifest.state, plane, true))
         return NULL;
     const dsc_safetensors_entry *entry =
         dsc_safetensors_find(reader->file[f], dsc_ckpt_stored_name(&reader->manifest.state, plane, hf_name, name));

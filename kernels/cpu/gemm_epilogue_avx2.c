@@ -28,7 +28,7 @@ INLINE void store(void *p, dsc_dtype dtype, int64_t i, int64_t lanes, __m256 x)
     if (dtype == DSC_F32)
         _mm256_storeu_ps((float *)(void *)at, x);
     else
-        dsc_store_half_avx2((uint16_t *)(void *)at, x, dtype);
+        dsc_state_store_half_avx2((uint16_t *)(void *)at, x, dtype);
     if (lanes < 8)
         memcpy(to, tail, (size_t)lanes * each);
 }

@@ -17,7 +17,7 @@ INLINE void store(void *p, dsc_dtype dtype, int64_t i, __mmask16 lanes, __m512 x
     if (dtype == DSC_F32)
         _mm512_mask_storeu_ps((float *)p + i, lanes, x);
     else
-        dsc_store_half_avx512((uint16_t *)p + i, lanes, x, dtype);
+        dsc_state_store_half_avx512((uint16_t *)p + i, lanes, x, dtype);
 }
 
 /* Stores x unless p is NULL, and returns it as stored: rounded once. */

@@ -73,8 +73,8 @@ V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v
         return;
     }
     uint16_t part[16], *to = left < 16 ? part : (uint16_t *)row + i;
-    dsc_store_half_avx2(to, x.low, dtype);
-    dsc_store_half_avx2(to + 8, x.high, dtype);
+    dsc_state_store_half_avx2(to, x.low, dtype);
+    dsc_state_store_half_avx2(to + 8, x.high, dtype);
     if (left < 16)
         memcpy((uint16_t *)row + i, part, (size_t)left * sizeof *to);
 }

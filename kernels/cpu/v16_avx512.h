@@ -63,7 +63,7 @@ V16_INLINE void v16_store(void *row, int64_t i, int64_t left, dsc_dtype dtype, v
     if (left >= 16)
         _mm256_storeu_si256((__m256i *)(void *)to, dsc_half_from_f32_avx512(x, dtype));
     else
-        dsc_store_half_avx512(to, dsc_mask_avx512(left), x, dtype);
+        dsc_state_store_half_avx512(to, dsc_mask_avx512(left), x, dtype);
 }
 
 /* x in the first `left` lanes, `other` in the rest. */

@@ -108,7 +108,7 @@ static inline __m256 dsc_load_half_avx2(const uint16_t *from, dsc_dtype dtype)
     return dsc_f32_from_half_avx2(_mm_loadu_si128((const __m128i *)(const void *)from), dtype);
 }
 
-static inline void dsc_store_half_avx2(uint16_t *to, __m256 x, dsc_dtype dtype)
+static inline void dsc_state_store_half_avx2(uint16_t *to, __m256 x, dsc_dtype dtype)
 {
     _mm_storeu_si128((__m128i *)(void *)to, dsc_half_from_f32_avx2(x, dtype));
 }

@@ -123,7 +123,7 @@ static inline __m512 dsc_load_half_avx512(const uint16_t *from, __mmask16 lanes,
     return dsc_f32_from_half_avx512(_mm256_maskz_loadu_epi16(lanes, from), dtype);
 }
 
-static inline void dsc_store_half_avx512(uint16_t *to, __mmask16 lanes, __m512 x, dsc_dtype dtype)
+static inline void dsc_state_store_half_avx512(uint16_t *to, __mmask16 lanes, __m512 x, dsc_dtype dtype)
 {
     _mm256_mask_storeu_epi16(to, lanes, dsc_half_from_f32_avx512(x, dtype));
 }

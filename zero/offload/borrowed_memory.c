@@ -18,7 +18,7 @@ static bool is_used(const dsc_zero *zero) { return dsc_speculative_update_is_use
 /* In the buffer of sums, as states are placed (zero.c). */
 static bool has_room(const dsc_zero *zero, int32_t g)
 {
-    return zero->o.layout->group[g].trainable && !dsc_sum_tier_away(zero, g);
+    return zero->o.layout->group[g].trainable && !dsc_grad_staging_is_offloaded(zero, g);
 }
 
 static dsc_piece bytes_of_sum(const dsc_zero *zero, int32_t g)
@@ -33,7 +33,7 @@ static dsc_piece bytes_of_sum(const dsc_zero *zero, int32_t g)
 
 static bool passes(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
-    return plane != DSC_PLANE_GRAD && dsc_store_is_read(zero, plane) && dsc_in_swap(zero, g, plane);
+    return plane != DSC_PLANE_GRAD && dsc_state_store_is_read(zero, plane) && dsc_in_swap(zero, g, plane);
 }
 
 /* Tiles in the order of an early update, and the rooms that they come to, both along the leaves of a pass. */
@@ -74,7 +74,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
         if (!next_room(walk))
             return false;
     if (walk->opened) {
-        dsc_tile_buffers_assign(dsc_store_tile_buffers(zero, plane), walk->slots[plane], 1,
+        dsc_tile_buffers_assign(dsc_state_store_tile_buffers(zero, plane), walk->slots[plane], 1,
                                 (char *)zero->grad_buf.ptr + walk->left.at, 0);
         rooms->room[rooms->count - 1].end[plane] = walk->slots[plane] + 1;
     }
@@ -121,7 +121,7 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
         return;
     place_tiles(&walk);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         if (walk.slots[p] <= zero->store.slot_count)
             continue;
         ring->further_count = walk.slots[p] - zero->store.slot_count;
@@ -142,7 +142,7 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     rooms->count = 0;
     place_tiles(&walk);
     atomic_store(&rooms->vacant, rooms->count);
-    return dsc_aio_register(zero->store.aio[DSC_STORE_AIO_STATES], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
+    return dsc_aio_register(zero->store.aio[DSC_STATE_STORE_AIO_STATES], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
 }
 
 void dsc_borrowed_memory_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, zero->store.rooms.room); }
@@ -169,7 +169,7 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
 {
     zero->store.rooms.told = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         const int64_t most = ring->slot_count + ring->further_count;
         const int32_t end = (int32_t)dsc_min_i64(tiles_of(zero, (dsc_plane)p, group, count), most);
         if (end <= ring->slot_count)
@@ -184,7 +184,7 @@ static bool has_left(dsc_zero *zero, int32_t r)
 {
     const dsc_borrowed_range *room = zero->store.rooms.room;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        const dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
+        const dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
             if (slot >= ring->slot_count && !dsc_tile_buffers_has_passed(ring, slot))
                 return false;
@@ -202,7 +202,7 @@ void dsc_borrowed_memory_publish(dsc_zero *zero)
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        DSC_TRY(dsc_tile_buffers_end_round(dsc_store_tile_buffers(zero, (dsc_plane)p), err));
+        DSC_TRY(dsc_tile_buffers_end_round(dsc_state_store_tile_buffers(zero, (dsc_plane)p), err));
     atomic_store(&zero->store.rooms.vacant, zero->store.rooms.count);
     return DSC_OK;
 }

@@ -4,10 +4,10 @@
 /* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
 static bool leaves_device(const dsc_zero *zero, int32_t g)
 {
-    return dsc_host_tier_updates(zero, g) && !zero->o.world_size_reproducible;
+    return dsc_host_update_updates(zero, g) && !zero->o.world_size_reproducible;
 }
 
-bool dsc_sum_tier_passes(const dsc_zero *zero, int32_t g)
+bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t g)
 {
     return leaves_device(zero, g) || (dsc_in_swap(zero, g, DSC_PLANE_GRAD) && zero->o.sum_dtype != DSC_F32);
 }
@@ -17,7 +17,7 @@ static bool in_host_memory(const dsc_zero *zero, int32_t g)
     return leaves_device(zero, g) && !dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
-bool dsc_sum_tier_away(const dsc_zero *zero, int32_t g)
+bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t g)
 {
     return dsc_in_swap(zero, g, DSC_PLANE_GRAD) || in_host_memory(zero, g);
 }
@@ -25,7 +25,7 @@ bool dsc_sum_tier_away(const dsc_zero *zero, int32_t g)
 static int64_t device_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_sum_tier_passes(zero, g))
+        if (dsc_grad_staging_passes(zero, g))
             return DSC_SUM_SLOTS * zero->store.tile_elements * 4;
     return 0;
 }
@@ -38,15 +38,15 @@ static int64_t host_bytes(const dsc_zero *zero)
     return elements * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
 }
 
-void dsc_sum_tier_plan(dsc_zero *zero)
+void dsc_grad_staging_plan(dsc_zero *zero)
 {
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_PINNED] += host_bytes(zero);
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_DEVICE] += device_bytes(zero);
 }
 
-dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_sum_tier *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store.sums;
     dsc_device *device = zero->o.device;
     if (device_bytes(zero) == 0)
         return DSC_OK;
@@ -71,9 +71,9 @@ dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_sum_tier_close(dsc_zero *zero)
+void dsc_grad_staging_close(dsc_zero *zero)
 {
-    dsc_sum_tier *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store.sums;
     if (tier->device_buf.ptr == NULL)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
@@ -105,9 +105,9 @@ static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *
     return DSC_RUN(stream, CAST, &cast, err);
 }
 
-dsc_status dsc_sum_tier_take(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)
+dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)
 {
-    dsc_sum_tier *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store.sums;
     dsc_stream *in = way_in(zero, sum->group);
     sum->stage = tier->turn;
     tier->turn = (tier->turn + 1) % DSC_SUM_SLOTS;
@@ -125,12 +125,12 @@ dsc_status dsc_sum_tier_take(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_e
     return dsc_stream_wait(zero->reduce_stream, slot->here, err);
 }
 
-dsc_status dsc_sum_tier_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     return dsc_event_record(zero->store.sums.slot[sum->stage].gone, zero->reduce_stream, err);
 }
 
-dsc_status dsc_sum_tier_give(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     const dsc_sum_slot *slot = &zero->store.sums.slot[sum->stage];
     const dsc_group_state *state = &zero->group[sum->group];

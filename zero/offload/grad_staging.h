@@ -18,28 +18,28 @@ typedef struct dsc_sum_slot {
     dsc_event *here, *added, *gone;
 } dsc_sum_slot;
 
-typedef struct dsc_sum_tier {
+typedef struct dsc_grad_staging {
     dsc_buf device_buf, host_buf;
     dsc_sum_slot slot[DSC_SUM_SLOTS];
     int32_t turn; /* slot of the next tile */
-} dsc_sum_tier;
+} dsc_grad_staging;
 
 struct dsc_sum;
 /* The group's sums are not on the device; also where the host reaches that. */
-bool dsc_sum_tier_away(const dsc_zero *zero, int32_t group);
+bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t group);
 /* And come through the slots. */
-bool dsc_sum_tier_passes(const dsc_zero *zero, int32_t group);
+bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t group);
 /* After places in swap are given. */
-void dsc_sum_tier_plan(dsc_zero *zero);
-DSC_MUST_USE dsc_status dsc_sum_tier_open(dsc_zero *zero, dsc_error *err);
-void dsc_sum_tier_close(dsc_zero *zero);
+void dsc_grad_staging_plan(dsc_zero *zero);
+DSC_MUST_USE dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err);
+void dsc_grad_staging_close(dsc_zero *zero);
 
 /* sum->kept is where the tile lies in host memory. The reduce stream has it at sum->acc; not its old value with
  * `overwrite`. */
-DSC_MUST_USE dsc_status dsc_sum_tier_take(dsc_zero *zero, struct dsc_sum *sum, bool overwrite, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_grad_staging_acquire(dsc_zero *zero, struct dsc_sum *sum, bool overwrite, dsc_error *err);
 /* The reduce stream has read it. */
-DSC_MUST_USE dsc_status dsc_sum_tier_leave(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_grad_staging_release(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
 /* What the reduce stream has made of it starts for sum->kept. */
-DSC_MUST_USE dsc_status dsc_sum_tier_give(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
 
 #endif

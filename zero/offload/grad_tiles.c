@@ -41,7 +41,7 @@ static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, ds
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
         DSC_TRY(dsc_tile_buffers_prefetch(
-            ring, dsc_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
+            ring, dsc_state_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
             wait && ring->ahead == 0, &started, err));
     return DSC_OK;
 }
@@ -118,7 +118,7 @@ static dsc_status rest_sums_now(void *args, dsc_error *err)
         DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
         dsc_speculative_update_publish(zero);
         rest = rest && !early;
-        if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
+        if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
             dsc_clock_sleep_ns(DSC_REST_NS);
     }
     return DSC_OK;
@@ -133,13 +133,13 @@ static dsc_status stays_now(void *args, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_store_sum_stays(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
+dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .place = *place };
     return dsc_host_call(zero->out_stream, stays_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_store_sum_rest(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
+dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .asked = atomic_load(&zero->store.sums_asked), .place = *place };
     if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
@@ -157,7 +157,7 @@ static dsc_status await_room(void *args, dsc_error *err)
            !dsc_event_passed(zero->early.ended)) {
         DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
         dsc_speculative_update_publish(zero);
-        if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_GRAD], DSC_LENT_NS))
+        if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_GRAD], DSC_LENT_NS))
             dsc_clock_sleep_ns(DSC_LENT_NS);
     }
     return DSC_OK;
@@ -170,7 +170,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
     const sum_call call = { .ring = ring,
                             .slot = dsc_tile_buffers_next(ring),
                             .read = !overwrite,
-                            .piece = dsc_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
+                            .piece = dsc_state_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
                             .zero = zero,
                             .place = *place };
     sum->slot = call.slot;
@@ -179,8 +179,8 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
     return dsc_host_call(zero->out_stream, take_sum_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
-                              dsc_error *err)
+dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
+                                  dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const dsc_group_state *state = &zero->group[g];
@@ -198,21 +198,21 @@ dsc_status dsc_store_sum_take(dsc_zero *zero, int32_t g, const dsc_sum_cursor *p
     else
         sum->kept = state->host_grad + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     sum->acc = sum->kept;
-    return dsc_sum_tier_passes(zero, g) ? dsc_sum_tier_take(zero, sum, overwrite, err) : DSC_OK;
+    return dsc_grad_staging_passes(zero, g) ? dsc_grad_staging_acquire(zero, sum, overwrite, err) : DSC_OK;
 }
 
-dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
+dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
     const bool by_hand = complete && zero->group[sum->group].sum_by_hand;
     if (zero->group[sum->group].grad != NULL)
         return DSC_OK;
-    if (dsc_sum_tier_passes(zero, sum->group))
-        DSC_TRY(dsc_sum_tier_give(zero, sum, err));
+    if (dsc_grad_staging_passes(zero, sum->group))
+        DSC_TRY(dsc_grad_staging_write_back(zero, sum, err));
     if (!dsc_in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;
     const sum_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
                             .slot = sum->slot,
-                            .piece = dsc_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count),
+                            .piece = dsc_state_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count),
                             .zero = zero,
                             .place = { .first = sum->first },
                             .group = sum->group,
@@ -220,12 +220,12 @@ dsc_status dsc_store_sum_give(dsc_zero *zero, const dsc_sum *sum, bool complete,
     return dsc_host_call(zero->out_stream, by_hand ? hand_now : give_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_store_sum_leave(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
+dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
-    return dsc_sum_tier_passes(zero, sum->group) ? dsc_sum_tier_leave(zero, sum, err) : DSC_OK;
+    return dsc_grad_staging_passes(zero, sum->group) ? dsc_grad_staging_release(zero, sum, err) : DSC_OK;
 }
 
-dsc_status dsc_store_sum_drain(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_grad_tiles_drain(dsc_zero *zero, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .ring = &zero->store.ring[DSC_PLANE_GRAD] };
     if (call.ring->swap == NULL && !dsc_speculative_update_is_used(zero))

@@ -1,37 +1,37 @@
 /* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-bool dsc_host_tier_updates(const dsc_zero *zero, int32_t g)
+bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)
 {
     return zero->group[g].swap_states && !dsc_device_host_visible(zero->o.device);
 }
 
-bool dsc_host_tier_is_used(const dsc_zero *zero)
+bool dsc_host_update_is_used(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_host_tier_updates(zero, g))
+        if (dsc_host_update_updates(zero, g))
             return true;
     return false;
 }
 
-bool dsc_host_tier_brings(const dsc_zero *zero, int32_t g, int plane)
+bool dsc_host_update_brings(const dsc_zero *zero, int32_t g, int plane)
 {
-    if (!dsc_host_tier_updates(zero, g))
+    if (!dsc_host_update_updates(zero, g))
         return false;
-    return (plane == DSC_PLANE_GRAD && !dsc_sum_tier_away(zero, g)) ||
+    return (plane == DSC_PLANE_GRAD && !dsc_grad_staging_is_offloaded(zero, g)) ||
            (plane == DSC_PLANE_PARAM && !dsc_zero_param_is_away(zero, g));
 }
 
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {
-    return dsc_host_tier_updates(zero, g) && zero->o.swap.state_folder_count == 0;
+    return dsc_host_update_updates(zero, g) && zero->o.swap.state_folder_count == 0;
 }
 
 /* Bytes of a slot that a kind of state passes through; 0: none does. */
 static int64_t part_bytes(const dsc_zero *zero, dsc_plane plane)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_host_tier_brings(zero, g, plane))
+        if (dsc_host_update_brings(zero, g, plane))
             return zero->store.tile_elements * (plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4);
     return 0;
 }
@@ -43,9 +43,9 @@ static int64_t slot_bytes(const dsc_zero *zero)
 
 /* ---- planning and opening ---- */
 
-void dsc_host_tier_plan(dsc_zero *zero)
+void dsc_host_update_plan(dsc_zero *zero)
 {
-    if (!dsc_host_tier_is_used(zero))
+    if (!dsc_host_update_is_used(zero))
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const int64_t elements = in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
@@ -71,11 +71,11 @@ static void place_states(dsc_zero *zero)
     }
 }
 
-dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_host_tier *host = &zero->store.host;
+    dsc_host_update *host = &zero->store.host;
     dsc_device *device = zero->o.device;
-    if (!dsc_host_tier_is_used(zero))
+    if (!dsc_host_update_is_used(zero))
         return DSC_OK;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = zero->o.swap.host_threads,
                                          .caps = zero->o.swap.host_caps };
@@ -98,9 +98,9 @@ dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_host_tier_close(dsc_zero *zero)
+void dsc_host_update_close(dsc_zero *zero)
 {
-    dsc_host_tier *host = &zero->store.host;
+    dsc_host_update *host = &zero->store.host;
     if (host->device == NULL)
         return;
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
@@ -126,8 +126,8 @@ static char *param_of(const dsc_zero *zero, const dsc_tile *tile)
 /* In fp32 the parameters are the masters, so they come out too. */
 static bool anything_comes(const dsc_zero *zero, int32_t g)
 {
-    return dsc_host_tier_brings(zero, g, DSC_PLANE_GRAD) ||
-           (zero->o.compute_dtype == DSC_F32 && dsc_host_tier_brings(zero, g, DSC_PLANE_PARAM));
+    return dsc_host_update_brings(zero, g, DSC_PLANE_GRAD) ||
+           (zero->o.compute_dtype == DSC_F32 && dsc_host_update_brings(zero, g, DSC_PLANE_PARAM));
 }
 
 static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slot, dsc_error *err)
@@ -136,33 +136,33 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slo
     DSC_TRY(dsc_event_sync(slot->left, err)); /* what this slot held before */
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
-    if (dsc_host_tier_brings(zero, tile->group, DSC_PLANE_GRAD))
+    if (dsc_host_update_brings(zero, tile->group, DSC_PLANE_GRAD))
         DSC_TRY(dsc_copy(zero->out_stream, slot->grad, state->grad + (tile->first - state->local_first),
                          tile->count * 4, err));
-    if (zero->o.compute_dtype == DSC_F32 && dsc_host_tier_brings(zero, tile->group, DSC_PLANE_PARAM))
+    if (zero->o.compute_dtype == DSC_F32 && dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         DSC_TRY(dsc_copy(zero->out_stream, slot->param, param_of(zero, tile), tile->count * 4, err));
     return dsc_event_record(slot->arrived, zero->out_stream, err);
 }
 
 /* Sums are complete, and nobody reads the old parameters any more, when the compute stream is here. */
-dsc_status dsc_host_tier_begin(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err)
 {
     zero->store.host.on_its_way = false;
-    if (!dsc_host_tier_is_used(zero))
+    if (!dsc_host_update_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_zero_after_compute(zero, zero->in_stream, err));
     return dsc_zero_after_compute(zero, zero->out_stream, err);
 }
 
-dsc_status dsc_host_tier_take(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *following, int32_t *slot,
-                              dsc_error *err)
+dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *following, int32_t *slot,
+                                   dsc_error *err)
 {
-    dsc_host_tier *host = &zero->store.host;
+    dsc_host_update *host = &zero->store.host;
     *slot = host->turn;
     host->turn = (host->turn + 1) % DSC_HOST_SLOTS;
     if (!host->on_its_way)
         DSC_TRY(start(zero, tile, &host->slot[*slot], err));
-    host->on_its_way = following->count > 0 && dsc_host_tier_updates(zero, following->group);
+    host->on_its_way = following->count > 0 && dsc_host_update_updates(zero, following->group);
     if (host->on_its_way)
         DSC_TRY(start(zero, following, &host->slot[host->turn], err));
     if (anything_comes(zero, tile->group))
@@ -171,12 +171,12 @@ dsc_status dsc_host_tier_take(dsc_zero *zero, const dsc_tile *tile, const dsc_ti
     return state->host_grad != NULL ? dsc_event_sync(state->sums_gone, err) : DSC_OK;
 }
 
-dsc_status dsc_host_tier_give(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
     dsc_group_state *state = &zero->group[tile->group];
     DSC_TRY(dsc_stream_sync(zero->store.host.compute, err));
-    if (!dsc_host_tier_brings(zero, tile->group, DSC_PLANE_PARAM))
+    if (!dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         return DSC_OK;
     DSC_TRY(dsc_copy(zero->in_stream, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
     DSC_TRY(dsc_event_record(slot->left, zero->in_stream, err));
@@ -190,16 +190,16 @@ dsc_status dsc_host_tier_give(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
     return DSC_OK;
 }
 
-dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t g, dsc_error *err)
+dsc_status dsc_host_update_round(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_host_tier *host = &zero->store.host;
+    dsc_host_update *host = &zero->store.host;
     for (int64_t first = 0, count; first < slice; first += count) {
         void *from, *param;
         count = dsc_min_i64(slice - first, zero->store.tile_elements);
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
-        const bool brings = dsc_host_tier_brings(zero, g, DSC_PLANE_PARAM);
+        const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
         const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from,
                                      .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32, .count = count };
         DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));

@@ -16,33 +16,33 @@ typedef struct dsc_host_slot {
     dsc_event *arrived, *left;    /* what the update reads is here; the parameters are on the device */
 } dsc_host_slot;
 
-typedef struct dsc_host_tier {
+typedef struct dsc_host_update {
     dsc_device *device; /* the host's cpu device */
     dsc_stream *compute;
     dsc_buf master_buf, moment_buf, slot_buf;
     dsc_host_slot slot[DSC_HOST_SLOTS];
     int32_t turn;   /* slot of the next tile */
     bool on_its_way; /* that tile is already on its way */
-} dsc_host_tier;
+} dsc_host_update;
 
 struct dsc_tile;
 /* The group's states are updated by the host, away from the device. */
-bool dsc_host_tier_updates(const dsc_zero *zero, int32_t group);
-bool dsc_host_tier_is_used(const dsc_zero *zero);
+bool dsc_host_update_updates(const dsc_zero *zero, int32_t group);
+bool dsc_host_update_is_used(const dsc_zero *zero);
 /* And sums or parameters of it (`plane`) pass through the slots. */
-bool dsc_host_tier_brings(const dsc_zero *zero, int32_t group, int plane);
-void dsc_host_tier_plan(dsc_zero *zero);
-DSC_MUST_USE dsc_status dsc_host_tier_open(dsc_zero *zero, dsc_error *err);
-void dsc_host_tier_close(dsc_zero *zero);
+bool dsc_host_update_brings(const dsc_zero *zero, int32_t group, int plane);
+void dsc_host_update_plan(dsc_zero *zero);
+DSC_MUST_USE dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err);
+void dsc_host_update_close(dsc_zero *zero);
 
-DSC_MUST_USE dsc_status dsc_host_tier_begin(dsc_zero *zero, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err);
 /* The host may read the tile's sums, in *slot where they come there; then those of the following one (count 0: none)
  * have started. */
-DSC_MUST_USE dsc_status dsc_host_tier_take(dsc_zero *zero, const struct dsc_tile *tile,
-                                           const struct dsc_tile *following, int32_t *slot, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_host_update_acquire(dsc_zero *zero, const struct dsc_tile *tile,
+                                                const struct dsc_tile *following, int32_t *slot, dsc_error *err);
 /* The host has updated the tile: its parameters start for the device, where they belong there. */
-DSC_MUST_USE dsc_status dsc_host_tier_give(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_host_update_release(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
 /* Parameters in bf16 of this rank's slice from its masters. */
-DSC_MUST_USE dsc_status dsc_host_tier_round(dsc_zero *zero, int32_t group, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_host_update_round(dsc_zero *zero, int32_t group, dsc_error *err);
 
 #endif

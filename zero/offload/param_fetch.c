@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-bool dsc_store_ask(dsc_zero *zero, int32_t g, char *to)
+bool dsc_state_store_request(dsc_zero *zero, int32_t g, char *to)
 {
     char *nobody = NULL;
     return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
@@ -51,7 +51,7 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
     return dsc_tile_buffers_acquire(call->ring, call->slot, err);
 }
 
-dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
+dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
 {
     const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
@@ -67,8 +67,8 @@ dsc_status dsc_store_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     for (int64_t first = 0; first < slice; first += tile) {
         const tile_call call = { .ring = ring,
                                  .slot = dsc_tile_buffers_next(ring),
-                                 .piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
-                                 .ahead = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
+                                 .piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
+                                 .ahead = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));
         DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
                          err));

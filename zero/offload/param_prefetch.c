@@ -34,7 +34,7 @@ static bool lends(const dsc_zero *zero, dsc_plane plane)
 
 static int32_t slots_of(const dsc_zero *zero, dsc_plane plane)
 {
-    return lends(zero, plane) ? (int32_t)(dsc_store_tile_buffers_bytes(zero, plane) / piece_bytes(zero)) : 0;
+    return lends(zero, plane) ? (int32_t)(dsc_state_store_tile_buffers_bytes(zero, plane) / piece_bytes(zero)) : 0;
 }
 
 int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
@@ -47,7 +47,7 @@ int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
 
 dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const int32_t count = dsc_param_prefetch_slots(zero);
     if (!dsc_param_prefetch_is_used(zero))
         return DSC_OK;
@@ -55,7 +55,7 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(zero->o.device, &store->given_back, err));
     store->ahead.read_ahead = store->ahead.only_reads = true;
     DSC_TRY(dsc_tile_buffers_open(&store->ahead, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
-                                  store->aio[DSC_STORE_AIO_PARAM], NULL, piece_bytes(zero), count, err));
+                                  store->aio[DSC_STATE_STORE_AIO_PARAM], NULL, piece_bytes(zero), count, err));
     int32_t first = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
         const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
@@ -99,7 +99,7 @@ static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_
             const dsc_gather *gather = &zero->gather[at->gather];
             if (!is_asked_at(zero, gather, at->step))
                 continue;
-            *piece = dsc_store_tile_piece(zero, gather->group, DSC_PLANE_PARAM, at->first);
+            *piece = dsc_state_store_tile_piece(zero, gather->group, DSC_PLANE_PARAM, at->first);
             at->first += zero->store.tile_elements;
             if (piece->bytes > 0)
                 return true;
@@ -109,7 +109,7 @@ static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_
 
 static dsc_status read_on(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     bool started = true;
     while (started) {
         dsc_param_prefetch_cursor next = store->ahead_at;
@@ -133,7 +133,7 @@ static dsc_status read_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
     dsc_zero *zero = call->zero;
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     bool rests = false;
     if (call->first)
         store->ahead_at = (dsc_param_prefetch_cursor) { .step = zero->o.model->module_count };
@@ -142,7 +142,7 @@ static dsc_status read_now(void *args, dsc_error *err)
             DSC_TRY(read_on(zero, err));
             DSC_TRY(dsc_tile_buffers_is_idle(&store->ahead, &rests, err));
         }
-        if (!dsc_aio_pump(store->aio[DSC_STORE_AIO_PARAM], DSC_REST_NS) && !rests)
+        if (!dsc_aio_pump(store->aio[DSC_STATE_STORE_AIO_PARAM], DSC_REST_NS) && !rests)
             dsc_clock_sleep_ns(DSC_REST_NS);
     }
     return DSC_OK;
@@ -171,7 +171,7 @@ static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
 
 dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
@@ -190,7 +190,7 @@ dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err)
 
 dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
@@ -207,7 +207,7 @@ void dsc_param_prefetch_request(dsc_zero *zero) { atomic_fetch_add(&zero->store.
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
     for (; first < elements; first += zero->store.tile_elements) {
-        const dsc_piece asked = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
+        const dsc_piece asked = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
         dsc_param_prefetch_cursor next = zero->store.ahead_at;
         dsc_piece piece;
         if (!next_piece(zero, &next, &piece) || piece.at != asked.at)
@@ -229,7 +229,7 @@ dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t element
     dsc_tile_buffers *ring = &zero->store.ahead;
     *taken = 0;
     while (*taken < elements && ring->ahead > 0) {
-        const dsc_piece piece = dsc_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
+        const dsc_piece piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
         if (!dsc_tile_buffers_is_next(ring, piece))
             return give_up(zero, err);
         const int32_t slot = dsc_tile_buffers_next(ring);

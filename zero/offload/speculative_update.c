@@ -95,8 +95,9 @@ void dsc_speculative_update_publish(dsc_zero *zero)
     for (; early->told < early->complete; early->told++) {
         const int32_t g = early->group[early->told];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
-            !dsc_tile_buffers_is_written(&zero->store.ring[DSC_PLANE_GRAD],
-                                         dsc_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
+            !dsc_tile_buffers_is_written(
+                &zero->store.ring[DSC_PLANE_GRAD],
+                dsc_state_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
         atomic_store(&zero->group[g].sum_there, zero->o.layout->group[g].slice);
     }
@@ -168,7 +169,7 @@ static void rest_a_while(dsc_zero *zero)
     if (early->first_ns == 0)
         return;
     early->rest_ns += dsc_clock_ns() - begun;
-    early->spare_ns += dsc_store_groups_made(zero) >= early->aim ? dsc_clock_ns() - begun : 0;
+    early->spare_ns += dsc_state_store_updated_groups(zero) >= early->aim ? dsc_clock_ns() - begun : 0;
 }
 
 static dsc_status make_early(void *args, dsc_error *err)
@@ -177,15 +178,15 @@ static dsc_status make_early(void *args, dsc_error *err)
     dsc_zero *zero = call->zero;
     bool rest;
     zero->terms = zero->early.expected;
-    dsc_store_begin_speculative(zero, zero->early.group, zero->early.aim);
+    dsc_state_store_begin_speculative(zero, zero->early.group, zero->early.aim);
     DSC_TRY(dsc_borrowed_memory_begin(zero, zero->early.group, zero->early.aim, err));
     while (goes_on(call)) {
         const bool holds_back = others_wait(zero);
-        DSC_TRY(dsc_store_go_on(zero, !holds_back, true, &rest, err));
+        DSC_TRY(dsc_state_store_continue(zero, !holds_back, true, &rest, err));
         dsc_borrowed_memory_publish(zero);
-        if (!holds_back && dsc_store_has_next(zero))
+        if (!holds_back && dsc_state_store_has_next(zero))
             DSC_TRY(make_tile(zero, err));
-        else if (!dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], DSC_REST_NS))
+        else if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_STATES], DSC_REST_NS))
             rest_a_while(zero);
     }
     return dsc_borrowed_memory_end(zero, err);
@@ -209,8 +210,8 @@ dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
     aim_at_all(zero);
     choose_sums(zero);
     if (!early->begun)
-        return dsc_store_rest(zero, true, err);
-    DSC_TRY(dsc_store_end_lending(zero, err));
+        return dsc_state_store_wait(zero, true, err);
+    DSC_TRY(dsc_state_store_end_lending(zero, err));
     early->first_ns = early->rest_ns = early->spare_ns = 0;
     atomic_store(&early->elements, 0);
     atomic_store(&early->hurried, false);
@@ -245,7 +246,7 @@ dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms 
     if (!early->kept)
         return DSC_OK;
     early->kept_elements += atomic_load(&early->elements);
-    take_aim(early, dsc_store_groups_made(zero));
+    take_aim(early, dsc_state_store_updated_groups(zero));
     return DSC_OK;
 }
 
@@ -266,9 +267,9 @@ static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *c
     dsc_group_state *state = &zero->group[g];
     const int64_t at = state->swap_at[plane];
     void *weights;
-    DSC_TRY(dsc_store_drain(zero, err));
+    DSC_TRY(dsc_state_store_drain(zero, err));
     state->swap_at[plane] = state->other_at[plane];
-    const dsc_status status = dsc_store_view(zero, g, plane, first, count, false, &weights, err);
+    const dsc_status status = dsc_state_store_view(zero, g, plane, first, count, false, &weights, err);
     state->swap_at[plane] = at;
     *x = weights;
     return status;
@@ -278,8 +279,8 @@ dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t g, int64_t first,
                                        dsc_error *err)
 {
     *count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
-    if (dsc_store_is_made(zero, g, first))
+    if (dsc_state_store_is_updated(zero, g, first))
         return view_made(zero, g, first, count, x, err);
-    *x = dsc_store_sum_by_hand(zero, g, first);
+    *x = dsc_grad_tiles_is_direct(zero, g, first);
     return DSC_OK;
 }

@@ -13,27 +13,29 @@
 #define CACHED_ELEMENTS (INT64_C(1) << 17)
 #define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
 
-static const struct { dsc_space space; int aio; } plane_table[DSC_PLANE_COUNT] = {
-    [DSC_PLANE_PARAM] = { DSC_SPACE_PARAM, DSC_STORE_AIO_PARAM },
-    [DSC_PLANE_MASTER] = { DSC_SPACE_MASTER, DSC_STORE_AIO_STATES },
-    [DSC_PLANE_MOMENT1] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
-    [DSC_PLANE_MOMENT2] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
-    [DSC_PLANE_MOMENT3] = { DSC_SPACE_MOMENT, DSC_STORE_AIO_STATES },
-    [DSC_PLANE_GRAD] = { DSC_SPACE_GRAD, DSC_STORE_AIO_GRAD },
+static const struct { dsc_space space; int aio;
+} plane_table[DSC_PLANE_COUNT] = {
+    [DSC_PLANE_PARAM] = { DSC_SPACE_PARAM, DSC_STATE_STORE_AIO_PARAM },
+    [DSC_PLANE_MASTER] = { DSC_SPACE_MASTER, DSC_STATE_STORE_AIO_STATES },
+    [DSC_PLANE_MOMENT1] = { DSC_SPACE_MOMENT, DSC_STATE_STORE_AIO_STATES },
+    [DSC_PLANE_MOMENT2] = { DSC_SPACE_MOMENT, DSC_STATE_STORE_AIO_STATES },
+    [DSC_PLANE_MOMENT3] = { DSC_SPACE_MOMENT, DSC_STATE_STORE_AIO_STATES },
+    [DSC_PLANE_GRAD] = { DSC_SPACE_GRAD, DSC_STATE_STORE_AIO_GRAD },
 };
-static const struct { dsc_tag tag; int aio; } space_table[DSC_SPACE_COUNT] = {
-    [DSC_SPACE_PARAM] = { DSC_TAG_PARAM, DSC_STORE_AIO_PARAM },
-    [DSC_SPACE_GRAD] = { DSC_TAG_GRAD, DSC_STORE_AIO_GRAD },
-    [DSC_SPACE_MASTER] = { DSC_TAG_MASTER, DSC_STORE_AIO_STATES },
-    [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_STORE_AIO_STATES },
+static const struct { dsc_tag tag; int aio;
+} space_table[DSC_SPACE_COUNT] = {
+    [DSC_SPACE_PARAM] = { DSC_TAG_PARAM, DSC_STATE_STORE_AIO_PARAM },
+    [DSC_SPACE_GRAD] = { DSC_TAG_GRAD, DSC_STATE_STORE_AIO_GRAD },
+    [DSC_SPACE_MASTER] = { DSC_TAG_MASTER, DSC_STATE_STORE_AIO_STATES },
+    [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_STATE_STORE_AIO_STATES },
 };
 
-bool dsc_store_updates_behind(const dsc_zero *zero)
+bool dsc_state_store_updates_behind(const dsc_zero *zero)
 {
-    return dsc_store_is_used(zero) && dsc_device_host_visible(zero->o.device);
+    return dsc_state_store_is_used(zero) && dsc_device_host_visible(zero->o.device);
 }
 
-bool dsc_store_is_used(const dsc_zero *zero)
+bool dsc_state_store_is_used(const dsc_zero *zero)
 {
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         if (zero->store.space_bytes[s] > 0)
@@ -47,7 +49,7 @@ static bool reads_to_windows(const dsc_zero *zero)
 }
 
 /* A rank's slice starts on a block; the same bytes on every rank, since they decide how gathers are planned. */
-int64_t dsc_store_window_bytes(const dsc_zero *zero, int32_t g)
+int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t each = zero->param_bytes_each;
@@ -57,7 +59,7 @@ int64_t dsc_store_window_bytes(const dsc_zero *zero, int32_t g)
     return dsc_align_up(group->padded * each + (halves ? DSC_AIO_ALIGN / 2 : 0), DSC_AIO_ALIGN);
 }
 
-int64_t dsc_store_window_start(const dsc_zero *zero, int32_t g)
+int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t g)
 {
     const int64_t before = zero->o.layout->group[g].slice * zero->o.rank * zero->param_bytes_each;
     return reads_to_windows(zero) ? dsc_align_up(before, DSC_AIO_ALIGN) - before : 0;
@@ -117,7 +119,7 @@ static void choose_params(dsc_zero *zero)
     }
 }
 
-void dsc_store_choose(dsc_zero *zero)
+void dsc_state_store_choose(dsc_zero *zero)
 {
     if (zero->o.swap.state_folder_count > 0 || zero->o.swap.states_on_host)
         choose_states(zero);
@@ -176,7 +178,7 @@ static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
     return (int32_t)dsc_min_i64(zero->store.slot_count, most);
 }
 
-int64_t dsc_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
+int64_t dsc_state_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
 {
     return bytes_of_slots(zero, plane, ring_slots(zero, plane));
 }
@@ -208,7 +210,7 @@ static int64_t host_param_bytes(const dsc_zero *zero)
 static int64_t sum_tile_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_sum_tier_away(zero, g) && zero->o.sum_dtype != DSC_F32)
+        if (dsc_grad_staging_is_offloaded(zero, g) && zero->o.sum_dtype != DSC_F32)
             return zero->store.tile_elements * 4;
     return 0;
 }
@@ -235,16 +237,16 @@ static void place_group(dsc_zero *zero, int32_t g)
 
 static void choose_tiles(dsc_zero *zero, int64_t longest)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const int64_t asked = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
     store->tile_elements = dsc_min_i64(asked, longest);
     store->part_elements = dsc_min_i64(store->tile_elements, CACHED_ELEMENTS);
     store->slot_count = zero->o.swap.slot_count;
 }
 
-void dsc_store_plan(dsc_zero *zero)
+void dsc_state_store_plan(dsc_zero *zero)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const dsc_layout *layout = zero->o.layout;
     int64_t longest = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
@@ -263,7 +265,7 @@ void dsc_store_plan(dsc_zero *zero)
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_store_tile_buffers_bytes(zero, (dsc_plane)p);
+            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_tile_buffers_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
@@ -272,23 +274,23 @@ void dsc_store_plan(dsc_zero *zero)
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
             dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
-    dsc_sum_tier_plan(zero);
+    dsc_grad_staging_plan(zero);
     zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
-    dsc_host_tier_plan(zero);
+    dsc_host_update_plan(zero);
 }
 
 /* ---- places ---- */
 
-dsc_piece dsc_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
+dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
 {
     const int64_t each = dsc_plane_bytes_each(zero, plane);
     return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
 }
 
-dsc_piece dsc_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
+dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
 {
     const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
-    return count > 0 ? dsc_store_piece(zero, g, plane, first, count) : (dsc_piece){ 0, 0 };
+    return count > 0 ? dsc_state_store_piece(zero, g, plane, first, count) : (dsc_piece) { 0, 0 };
 }
 
 /* ---- opening and closing ---- */
@@ -330,7 +332,7 @@ static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
 static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count, dsc_tile_buffers *ring,
                             dsc_buf *buf, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(open_aio(zero, aio, err));
     DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, bytes_of_slots(zero, plane, slot_count), buf,
@@ -346,7 +348,7 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
 /* Windows are buffers of files then, like those of rings. */
 static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     int64_t longest = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_in_swap(zero, g, DSC_PLANE_PARAM))
@@ -355,13 +357,13 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->fetched, err));
     lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
-    DSC_TRY(dsc_aio_register(store->aio[DSC_STORE_AIO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
+    DSC_TRY(dsc_aio_register(store->aio[DSC_STATE_STORE_AIO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
     return dsc_swap_op_open(store->swap[DSC_SPACE_PARAM], NULL, longest, &store->fetch, err);
 }
 
 static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, ring_slots(zero, (dsc_plane)p), &store->ring[p],
@@ -369,13 +371,13 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_param_prefetch_open(zero, err));
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
+        DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STATE_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
                           &store->sums_in_buf, err));
     if (!update_writes_params(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
-    DSC_TRY(
-        open_ring(zero, DSC_PLANE_PARAM, DSC_STORE_AIO_STATES, store->slot_count, &store->back, &store->back_buf, err));
+    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STATE_STORE_AIO_STATES, store->slot_count, &store->back,
+                      &store->back_buf, err));
     dsc_tile_buffers_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
     return DSC_OK;
 }
@@ -383,16 +385,16 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
 /* One thread beside those that compute keeps up with any disk: an element's update takes well under a nanosecond. */
 static dsc_status open_update(dsc_zero *zero, dsc_error *err)
 {
-    dsc_store *store = &zero->store;
+    dsc_state_store *store = &zero->store;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = 1, .caps = zero->o.swap.host_caps };
     store->update_compute = zero->o.compute;
-    if (!dsc_store_updates_behind(zero))
+    if (!dsc_state_store_updates_behind(zero))
         return DSC_OK;
     DSC_TRY(dsc_device_open(&dsc_device_cpu, &store->update_device, &options, err));
     return dsc_stream_open(store->update_device, DSC_STREAM_COMPUTE, "update", &store->update_compute, err);
 }
 
-static void close_update(dsc_store *store)
+static void close_update(dsc_state_store *store)
 {
     if (store->update_device == NULL)
         return;
@@ -403,10 +405,10 @@ static void close_update(dsc_store *store)
 /* One line which engine and why; a warning for what is slower than it could be, once when it is the same for all. */
 static void say_files(const dsc_zero *zero)
 {
-    const dsc_store *store = &zero->store;
+    const dsc_state_store *store = &zero->store;
     const dsc_log *log = zero->o.swap.log;
     const char *said = "", *word = "";
-    for (int a = 0; a < DSC_STORE_AIO_COUNT; a++) {
+    for (int a = 0; a < DSC_STATE_STORE_AIO_COUNT; a++) {
         if (store->aio[a] == NULL)
             continue;
         if (said[0] == 0)
@@ -439,7 +441,7 @@ static dsc_status open_host_params(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->store.order,
                              &zero->store.order, err));
@@ -453,22 +455,22 @@ dsc_status dsc_store_open(dsc_zero *zero, dsc_error *err)
         say_files(zero);
     DSC_TRY(open_host_params(zero, err));
     DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, sum_tile_bytes(zero), &zero->store.sum_buf, err));
-    DSC_TRY(dsc_sum_tier_open(zero, err));
-    return dsc_host_tier_open(zero, err);
+    DSC_TRY(dsc_grad_staging_open(zero, err));
+    return dsc_host_update_open(zero, err);
 }
 
 /* An operation that never ended may still come to its file and buffer, until its engine is closed. */
-void dsc_store_close(dsc_zero *zero)
+void dsc_state_store_close(dsc_zero *zero)
 {
-    dsc_store *store = &zero->store;
-    dsc_host_tier_close(zero);
-    dsc_sum_tier_close(zero);
+    dsc_state_store *store = &zero->store;
+    dsc_host_update_close(zero);
+    dsc_grad_staging_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_tile_buffers_stop(&store->ring[p]);
     dsc_tile_buffers_stop(&store->back);
     dsc_tile_buffers_stop(&store->sums_in);
     dsc_tile_buffers_stop(&store->ahead);
-    for (int a = 0; a < DSC_STORE_AIO_COUNT; a++)
+    for (int a = 0; a < DSC_STATE_STORE_AIO_COUNT; a++)
         dsc_aio_close(&store->aio[a]);
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         dsc_swap_close(&store->swap[s]);
@@ -495,8 +497,8 @@ void dsc_store_close(dsc_zero *zero)
 
 /* ---- views ---- */
 
-dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
-                          void **ptr, dsc_error *err)
+dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
+                                void **ptr, dsc_error *err)
 {
     const int64_t each = dsc_plane_bytes_each(zero, plane), tile = zero->store.tile_elements;
     const int64_t tile_first = first / tile * tile;
@@ -513,7 +515,7 @@ dsc_status dsc_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fi
     return DSC_OK;
 }
 
-dsc_status dsc_store_settle(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_state_store_settle(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (zero->store.ring[p].swap != NULL)

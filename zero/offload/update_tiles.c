@@ -14,12 +14,12 @@ static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 
 static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
 {
-    return dsc_any_in_swap(zero, g) || dsc_host_tier_updates(zero, g);
+    return dsc_any_in_swap(zero, g) || dsc_host_update_updates(zero, g);
 }
 
-bool dsc_store_yields_to_compute(const dsc_zero *zero, int32_t g)
+bool dsc_state_store_yields_to_compute(const dsc_zero *zero, int32_t g)
 {
-    return dsc_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
+    return dsc_state_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
            dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
 }
 
@@ -27,11 +27,11 @@ bool dsc_store_yields_to_compute(const dsc_zero *zero, int32_t g)
  * sum it is not told of, and does not go on behind it. */
 static bool is_passed_over(const dsc_zero *zero, int32_t g)
 {
-    return zero->store.exchanged && dsc_store_yields_to_compute(zero, g);
+    return zero->store.exchanged && dsc_state_store_yields_to_compute(zero, g);
 }
 
 /* The tile at the cursor, which goes on; false: there is none. */
-static bool step_cursor(const dsc_zero *zero, dsc_store_cursor *cursor, dsc_tile *tile)
+static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, dsc_tile *tile)
 {
     const dsc_layout *layout = zero->o.layout;
     for (; cursor->index < cursor->end; cursor->index++, cursor->done = 0) {
@@ -61,7 +61,7 @@ static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
     return (int32_t)((zero->group[g].sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
 }
 
-float *dsc_store_sum_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
+float *dsc_grad_tiles_is_direct(const dsc_zero *zero, int32_t g, int64_t at)
 {
     return zero->store.ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
 }
@@ -80,7 +80,7 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
         if (state->last_sum != NULL)
             return state->last_sum + at;
         if (state->sum_by_hand)
-            return dsc_store_sum_by_hand(zero, g, at);
+            return dsc_grad_tiles_is_direct(zero, g, at);
         return state->grad != NULL ? (void *)(state->grad + at)
                                    : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
@@ -92,13 +92,13 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
 static bool is_moment(dsc_plane plane) { return plane >= DSC_PLANE_MOMENT1 && plane <= DSC_PLANE_MOMENT3; }
 
 /* Parameters in bf16 are made from the master weights. */
-bool dsc_store_is_read(const dsc_zero *zero, dsc_plane plane)
+bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane)
 {
     return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
 }
 
 /* The update's, of a plane. */
-dsc_tile_buffers *dsc_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
+dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 {
     if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
         return &zero->store.sums_in;
@@ -108,7 +108,7 @@ dsc_tile_buffers *dsc_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 /* Through a ring of buffers. */
 static bool passes_ring(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
-    return updated_from_swap(zero, g, plane) && !dsc_host_tier_brings(zero, g, plane);
+    return updated_from_swap(zero, g, plane) && !dsc_host_update_brings(zero, g, plane);
 }
 
 /* Where the update finds it, or what it made of it. */
@@ -129,7 +129,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         return DSC_OK; /* the parameters are */
     if (is_moment(plane) && (int)plane - DSC_PLANE_MOMENT1 >= dsc_moment_count(zero, tile->group))
         return DSC_OK;
-    if (dsc_host_tier_brings(zero, tile->group, plane)) {
+    if (dsc_host_update_brings(zero, tile->group, plane)) {
         const dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
         *ptr = plane == DSC_PLANE_GRAD ? slot->grad : slot->param;
         return DSC_OK;
@@ -138,20 +138,20 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
     }
-    dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, plane);
+    dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
     tile->slot[plane] = dsc_tile_buffers_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
     return dsc_tile_buffers_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
-                                  dsc_store_is_read(zero, plane), err);
+                                  dsc_state_store_is_read(zero, plane), err);
 }
 
 /* The tile behind those that a plane's ring has, or has ahead. */
 static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
 {
-    dsc_store_cursor cursor = zero->store.cursor;
+    dsc_state_store_cursor cursor = zero->store.cursor;
     while (step_cursor(zero, &cursor, tile)) {
         if (!passes_ring(zero, tile->group, plane)) /* this is asked with every block that moves: not tile by tile */
-            cursor = (dsc_store_cursor){ cursor.index + 1, cursor.end, cursor.matrices, 0 };
+            cursor = (dsc_state_store_cursor) { cursor.index + 1, cursor.end, cursor.matrices, 0 };
         else if (ahead-- == 0)
             return true;
     }
@@ -170,10 +170,10 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
 {
     *any = false;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         dsc_tile tile;
         bool started;
-        if (ring->swap == NULL || !dsc_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
+        if (ring->swap == NULL || !dsc_state_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
             !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_there(zero, &tile)))
             continue;
         DSC_TRY(dsc_tile_buffers_prefetch(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false),
@@ -202,7 +202,7 @@ static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_pla
 static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, (dsc_plane)p);
+        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         if (!passes_ring(zero, tile->group, (dsc_plane)p))
             continue;
         DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_tile_buffers_acquire(ring, tile->slot[p], err)
@@ -214,7 +214,7 @@ static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
 /* What the update reads of sums is fp32. */
 static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, dsc_error *err)
 {
-    if (zero->o.sum_dtype == DSC_F32 || !dsc_sum_tier_away(zero, tile->group))
+    if (zero->o.sum_dtype == DSC_F32 || !dsc_grad_staging_is_offloaded(zero, tile->group))
         return DSC_OK;
     const dsc_cast_args cast = { .to = zero->store.sum_buf.ptr, .from = *sums, .to_dtype = DSC_F32,
                                  .from_dtype = zero->o.sum_dtype, .count = tile->count };
@@ -222,17 +222,17 @@ static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, 
     return DSC_RUN(tile->stream, CAST, &cast, err);
 }
 
-dsc_status dsc_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err)
+dsc_status dsc_state_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err)
 {
-    zero->store.cursor = (dsc_store_cursor){ first, end, matrices, 0 };
-    return dsc_host_tier_begin(zero, err);
+    zero->store.cursor = (dsc_state_store_cursor) { first, end, matrices, 0 };
+    return dsc_host_update_begin(zero, err);
 }
 
 /* What is ahead is of the first tiles then, or nothing is: of what is read first, and not beyond. */
 static void begin_tiles(dsc_zero *zero)
 {
     const bool matrices = dsc_muon_are_used(zero) || dsc_adafactor_are_used(zero);
-    zero->store.cursor = (dsc_store_cursor) { 0, dsc_muon_round(zero, 0).end, matrices, 0 };
+    zero->store.cursor = (dsc_state_store_cursor) { 0, dsc_muon_round(zero, 0).end, matrices, 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->store.order[g] = g;
     zero->store.made = 0;
@@ -252,7 +252,7 @@ static void exchange_places(dsc_zero *zero)
     zero->store.exchanged = true;
 }
 
-void dsc_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
+void dsc_state_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
 {
     const int32_t groups = zero->o.layout->group_count;
     begin_tiles(zero);
@@ -264,44 +264,44 @@ void dsc_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t c
             zero->store.order[at++] = g;
         zero->group[g].goes_first = false;
     }
-    zero->store.cursor = (dsc_store_cursor) { .end = groups };
+    zero->store.cursor = (dsc_state_store_cursor) { .end = groups };
 }
 
-bool dsc_store_has_next(const dsc_zero *zero)
+bool dsc_state_store_has_next(const dsc_zero *zero)
 {
-    dsc_store_cursor cursor = zero->store.cursor;
+    dsc_state_store_cursor cursor = zero->store.cursor;
     dsc_tile tile;
     return step_cursor(zero, &cursor, &tile) && sum_is_there(zero, &tile);
 }
 
 /* Whole ones, at the order's start. */
-int32_t dsc_store_groups_made(const dsc_zero *zero)
+int32_t dsc_state_store_updated_groups(const dsc_zero *zero)
 {
-    const dsc_store_cursor *at = &zero->store.cursor;
+    const dsc_state_store_cursor *at = &zero->store.cursor;
     const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].local_count;
     return at->index + whole;
 }
 
-bool dsc_store_is_made(const dsc_zero *zero, int32_t g, int64_t first)
+bool dsc_state_store_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
 {
-    const dsc_store_cursor *at = &zero->store.cursor;
+    const dsc_state_store_cursor *at = &zero->store.cursor;
     for (int32_t i = 0; i < at->index; i++)
         if (zero->store.order[i] == g)
             return true;
     return at->index < at->end && zero->store.order[at->index] == g && first < at->done;
 }
 
-dsc_status dsc_store_begin(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_state_store_begin(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_host_tier_begin(zero, err));
+    DSC_TRY(dsc_host_update_begin(zero, err));
     atomic_fetch_add(&zero->store.updates_asked, 1);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     if (zero->early.kept)
-        zero->store.made = dsc_store_groups_made(zero);
+        zero->store.made = dsc_state_store_updated_groups(zero);
     else
         begin_tiles(zero);
-    if (!dsc_store_is_used(zero))
+    if (!dsc_state_store_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
@@ -329,10 +329,10 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
     const bool any = step_cursor(zero, &zero->store.cursor, tile);
     DSC_ASSERT(any);
     tile->by_part = by_part && dsc_any_in_swap(zero, tile->group);
-    dsc_store_cursor peek = zero->store.cursor;
+    dsc_state_store_cursor peek = zero->store.cursor;
     (void)step_cursor(zero, &peek, &following);
-    if (dsc_host_tier_updates(zero, tile->group)) {
-        DSC_TRY(dsc_host_tier_take(zero, tile, &following, &tile->host_slot, err));
+    if (dsc_host_update_updates(zero, tile->group)) {
+        DSC_TRY(dsc_host_update_acquire(zero, tile, &following, &tile->host_slot, err));
         tile->stream = zero->store.host.compute;
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
@@ -344,11 +344,11 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
     return DSC_OK;
 }
 
-dsc_status dsc_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_error *err)
+dsc_status dsc_state_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[g];
     void *ptr[DSC_PLANE_COUNT];
-    DSC_ASSERT(dsc_store_yields_to_compute(zero, g));
+    DSC_ASSERT(dsc_state_store_yields_to_compute(zero, g));
     *tile = (dsc_tile) { .group = g,
                          .first = state->local_first,
                          .count = state->local_count,
@@ -360,14 +360,17 @@ dsc_status dsc_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_
     return DSC_OK;
 }
 
-dsc_status dsc_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err) { return next_tile(zero, false, tile, err); }
+dsc_status dsc_state_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+{
+    return next_tile(zero, false, tile, err);
+}
 
-dsc_status dsc_store_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+dsc_status dsc_state_store_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
 {
     return next_tile(zero, true, tile, err);
 }
 
-dsc_status dsc_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
+dsc_status dsc_state_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
 {
     *part = *tile;
     if (!tile->by_part)
@@ -383,9 +386,9 @@ dsc_status dsc_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_
             part->moment[k] += at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const int64_t each = dsc_plane_bytes_each(zero, (dsc_plane)p);
-        if (passes_ring(zero, tile->group, (dsc_plane)p) && dsc_store_is_read(zero, (dsc_plane)p) &&
+        if (passes_ring(zero, tile->group, (dsc_plane)p) && dsc_state_store_is_read(zero, (dsc_plane)p) &&
             !is_checked_whole(zero, tile, (dsc_plane)p))
-            DSC_TRY(dsc_tile_buffers_check(dsc_store_tile_buffers(zero, (dsc_plane)p), tile->slot[p], at * each,
+            DSC_TRY(dsc_tile_buffers_check(dsc_state_store_tile_buffers(zero, (dsc_plane)p), tile->slot[p], at * each,
                                            part->count * each, err));
     }
     return DSC_OK;
@@ -406,7 +409,7 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
 static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                      DSC_PLANE_MOMENT3 };
 
-dsc_status dsc_store_part_made(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
+dsc_status dsc_state_store_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
 {
     if (!tile->by_part)
         return DSC_OK;
@@ -414,7 +417,7 @@ dsc_status dsc_store_part_made(dsc_zero *zero, const dsc_tile *tile, const dsc_t
     for (size_t i = 0; i < DSC_COUNT(written); i++) {
         const int64_t each = dsc_plane_bytes_each(zero, written[i]);
         if (dsc_in_swap(zero, tile->group, written[i]))
-            DSC_TRY(dsc_tile_buffers_seal(dsc_store_tile_buffers(zero, written[i]), tile->slot[written[i]],
+            DSC_TRY(dsc_tile_buffers_seal(dsc_state_store_tile_buffers(zero, written[i]), tile->slot[written[i]],
                                           tile_of_plane(zero, tile, written[i], true),
                                           (part->first - tile->first) * each, part->count * each, err));
     }
@@ -423,16 +426,16 @@ dsc_status dsc_store_part_made(dsc_zero *zero, const dsc_tile *tile, const dsc_t
 
 static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, dsc_error *err)
 {
-    dsc_tile_buffers *ring = dsc_store_tile_buffers(zero, plane);
+    dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
     const dsc_piece piece = tile_of_plane(zero, tile, plane, true);
     return tile->by_part ? dsc_tile_buffers_write_sealed(ring, tile->slot[plane], piece, err)
                          : dsc_tile_buffers_write_back(ring, tile->slot[plane], piece, err);
 }
 
-dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+dsc_status dsc_state_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
-    if (dsc_host_tier_updates(zero, tile->group))
-        DSC_TRY(dsc_host_tier_give(zero, tile, err));
+    if (dsc_host_update_updates(zero, tile->group))
+        DSC_TRY(dsc_host_update_release(zero, tile, err));
     if (!dsc_any_in_swap(zero, tile->group))
         return DSC_OK;
     if (zero->store.exchanged)
@@ -449,15 +452,18 @@ dsc_status dsc_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     return from_file ? dsc_tile_buffers_drain(&zero->store.back, err) : DSC_OK;
 }
 
-dsc_status dsc_store_made(dsc_zero *zero, dsc_error *err) { return dsc_tile_buffers_drain(&zero->store.back, err); }
+dsc_status dsc_state_store_updated(dsc_zero *zero, dsc_error *err)
+{
+    return dsc_tile_buffers_drain(&zero->store.back, err);
+}
 
 static dsc_status write_params_now(void *args, dsc_error *err)
 {
     dsc_zero *const *zero = args;
-    return dsc_store_made(*zero, err);
+    return dsc_state_store_updated(*zero, err);
 }
 
-dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_state_store_end(dsc_zero *zero, dsc_error *err)
 {
     if (zero->store.back.swap == NULL)
         return DSC_OK;
@@ -467,12 +473,12 @@ dsc_status dsc_store_end(dsc_zero *zero, dsc_error *err)
     return dsc_event_record(zero->store.written, zero->update_stream, err);
 }
 
-dsc_status dsc_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+dsc_status dsc_state_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     return passes_in_tiles(zero, tile->group) ? dsc_stream_sync(tile->stream, err) : DSC_OK;
 }
 
-dsc_status dsc_store_drain(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_state_store_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(dsc_tile_buffers_drain(&zero->store.ring[p], err));
@@ -490,14 +496,14 @@ static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
     *rest = true;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         bool rests = true;
-        if (p != DSC_PLANE_GRAD && dsc_store_tile_buffers(zero, (dsc_plane)p)->swap != NULL)
-            DSC_TRY(dsc_tile_buffers_is_idle(dsc_store_tile_buffers(zero, (dsc_plane)p), &rests, err));
+        if (p != DSC_PLANE_GRAD && dsc_state_store_tile_buffers(zero, (dsc_plane)p)->swap != NULL)
+            DSC_TRY(dsc_tile_buffers_is_idle(dsc_state_store_tile_buffers(zero, (dsc_plane)p), &rests, err));
         *rest = *rest && rests;
     }
     return DSC_OK;
 }
 
-dsc_status dsc_store_go_on(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err)
+dsc_status dsc_state_store_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err)
 {
     for (bool any = ahead; any;)
         DSC_TRY(read_ahead(zero, with_sums, false, &any, err));
@@ -511,26 +517,26 @@ static dsc_status rest_now(void *args, dsc_error *err)
     bool rest = false;
     begin_tiles(zero);
     while (!rest && atomic_load(&zero->store.updates_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        DSC_TRY(dsc_store_go_on(zero, call->ahead, false, &rest, err));
-        (void)dsc_aio_pump(zero->store.aio[DSC_STORE_AIO_STATES], DSC_REST_NS);
+        DSC_TRY(dsc_state_store_continue(zero, call->ahead, false, &rest, err));
+        (void)dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_STATES], DSC_REST_NS);
     }
     return DSC_OK;
 }
 
-dsc_status dsc_store_end_lending(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_state_store_end_lending(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_param_prefetch_end(zero, err));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) /* the update is over: its thread looks at no views */
-        dsc_tile_buffers_end_views(dsc_store_tile_buffers(zero, (dsc_plane)p));
+        dsc_tile_buffers_end_views(dsc_state_store_tile_buffers(zero, (dsc_plane)p));
     return DSC_OK;
 }
 
-dsc_status dsc_store_rest(dsc_zero *zero, bool ahead, dsc_error *err)
+dsc_status dsc_state_store_wait(dsc_zero *zero, bool ahead, dsc_error *err)
 {
     const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.updates_asked), .ahead = ahead };
-    if (zero->update_stream == NULL || zero->store.aio[DSC_STORE_AIO_STATES] == NULL)
+    if (zero->update_stream == NULL || zero->store.aio[DSC_STATE_STORE_AIO_STATES] == NULL)
         return DSC_OK;
     if (ahead)
-        DSC_TRY(dsc_store_end_lending(zero, err));
+        DSC_TRY(dsc_state_store_end_lending(zero, err));
     return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
 }

@@ -106,7 +106,7 @@ float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
 /* The group's tiles are where the device works, not the host. */
 static bool on_device(const dsc_zero *zero, int32_t g)
 {
-    return !dsc_device_host_visible(zero->o.device) && !dsc_host_tier_updates(zero, g);
+    return !dsc_device_host_visible(zero->o.device) && !dsc_host_update_updates(zero, g);
 }
 
 /* Elements [first, end) of tensor t. */
@@ -154,10 +154,10 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
         const int64_t count = zero->factors.at[group->first_tensor + group->tensor_count] - from;
         dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
-            DSC_TRY(dsc_store_next(zero, &tile, err));
+            DSC_TRY(dsc_state_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
             DSC_TRY(add_tile(zero, &tile, err));
-            DSC_TRY(dsc_store_left(zero, &tile, err));
+            DSC_TRY(dsc_state_store_left(zero, &tile, err));
         }
         if (count > 0 && on_device(zero, g))
             DSC_TRY(

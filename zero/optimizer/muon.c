@@ -132,7 +132,7 @@ static void plan_rounds(dsc_zero *zero, double *load)
     for (int32_t g = 0; g < layout->group_count; g++) {
         if (layout->group[g].matrices && zero->o.stage == 0)
             m->wire_bytes += (zero->world_size - 1) * layout->group[g].slice * 4;
-        if (layout->group[g].matrices && dsc_host_tier_updates(zero, g))
+        if (layout->group[g].matrices && dsc_host_update_updates(zero, g))
             m->host_elements = zero->store.tile_elements;
     }
 }
@@ -218,7 +218,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_erro
     const int64_t slice_first = group->slice * zero->o.rank;
     const int64_t begin = dsc_max_i64(tile->first, slice_first);
     const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
-    const bool by_host = dsc_host_tier_updates(zero, tile->group);
+    const bool by_host = dsc_host_update_updates(zero, tile->group);
     float *const to = by_host ? zero->matrices.host_buf.ptr : direction_at(zero, tile->group, tile->first);
     if (by_host)
         memset(to, 0, (size_t)tile->count * sizeof *to);
@@ -245,15 +245,15 @@ static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *er
     const dsc_muon *m = &zero->matrices;
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
     DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
-    DSC_TRY(dsc_store_seek(zero, round.first, round.end, true, err));
+    DSC_TRY(dsc_state_store_seek(zero, round.first, round.end, true, err));
     for (int32_t g = round.first; g < round.end; g++) {
         dsc_tile tile = { .last_of_group = !zero->o.layout->group[g].matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
-            DSC_TRY(dsc_store_next(zero, &tile, err));
+            DSC_TRY(dsc_state_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
             DSC_TRY(make_tile(zero, &tile, err));
             DSC_TRY(dsc_stream_sync(tile.stream, err));
-            DSC_TRY(dsc_store_left(zero, &tile, err));
+            DSC_TRY(dsc_state_store_left(zero, &tile, err));
         }
     }
     return DSC_OK;
@@ -409,14 +409,14 @@ dsc_status dsc_muon_compute(dsc_zero *zero, int32_t index, dsc_error *err)
     if (zero->o.stage == 0 && zero->world_size > 1)
         DSC_TRY(gather_directions(zero, round, err));
     DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the update may run elsewhere */
-    return dsc_store_seek(zero, round.first, round.end, false, err);
+    return dsc_state_store_seek(zero, round.first, round.end, false, err);
 }
 
 dsc_status dsc_muon_direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
 {
     float *const here = direction_at(zero, tile->group, tile->first);
     *along = here;
-    if (!dsc_host_tier_updates(zero, tile->group))
+    if (!dsc_host_update_updates(zero, tile->group))
         return DSC_OK;
     *along = zero->matrices.host_buf.ptr; /* free: a tile is updated before the next one is asked for */
     DSC_TRY(dsc_copy(zero->o.compute, zero->matrices.host_buf.ptr, here, tile->count * 4, err));

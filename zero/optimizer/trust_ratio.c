@@ -30,7 +30,7 @@ static int64_t sums_bytes(int64_t count) { return count * (int64_t)sizeof(dsc_fi
 /* The group's tiles are where the device works, not the host. */
 static bool on_device(const dsc_zero *zero, int32_t g)
 {
-    return !dsc_device_host_visible(zero->o.device) && !dsc_host_tier_updates(zero, g);
+    return !dsc_device_host_visible(zero->o.device) && !dsc_host_update_updates(zero, g);
 }
 
 static int64_t device_sums_bytes(const dsc_zero *zero)
@@ -40,7 +40,7 @@ static int64_t device_sums_bytes(const dsc_zero *zero)
 
 static int64_t host_direction_bytes(const dsc_zero *zero)
 {
-    return dsc_host_tier_is_used(zero) ? piece_elements(zero) * 4 : 0;
+    return dsc_host_update_is_used(zero) ? piece_elements(zero) * 4 : 0;
 }
 
 void dsc_trust_ratio_plan(dsc_zero *zero)
@@ -114,7 +114,7 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t 
                             dsc_error *err)
 {
     const dsc_trust_ratio *norms = &zero->norms;
-    const bool by_host = dsc_host_tier_updates(zero, tile->group);
+    const bool by_host = dsc_host_update_updates(zero, tile->group);
     dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
     dsc_update_args args;
     dsc_update_args_fill(zero, tile, first, end, t, &args);
@@ -158,10 +158,10 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
         const int64_t from = (int64_t)layout->group[g].first_tensor * SUMS_EACH;
         dsc_tile tile = { .last_of_group = !layout->group[g].trainable || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
-            DSC_TRY(dsc_store_next(zero, &tile, err));
+            DSC_TRY(dsc_state_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
             DSC_TRY(add_tile(zero, &tile, err));
-            DSC_TRY(dsc_store_left(zero, &tile, err));
+            DSC_TRY(dsc_state_store_left(zero, &tile, err));
         }
         if (on_device(zero, g))
             DSC_TRY(dsc_copy(zero->o.compute, on_host + from, device_sums + from,
