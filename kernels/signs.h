@@ -67,10 +67,10 @@ typedef struct dsc_signs_mask_args {
 
 /* A step of this rank's own (0/1 Adam, zero/optimizer/onebit.c), away from the weights that all ranks share:
  *   g = grad * grad_scale;  moment = variance == 0 ? 0 : fma(one_minus_beta1, g - moment, moment)
- *   walked = fma(-rate, moment, decay * walked)
- *   to = fma(decays, shared, walked / (sqrt(variance) + eps)) */
+ *   local_update = fma(-rate, moment, decay * local_update)
+ *   to = fma(decays, shared, local_update / (sqrt(variance) + eps)) */
 typedef struct dsc_signs_walk_args {
-    float *walked, *moment; /* [count] read and written */
+    float *local_update, *moment; /* [count] read and written */
     float *to;              /* [count] written; may be `grad` */
     const float *variance, *grad, *shared; /* [count] */
     int64_t count;
@@ -80,11 +80,11 @@ typedef struct dsc_signs_walk_args {
 } dsc_signs_walk_args;
 
 /* The weights and the momentum that all come to:
- *   to = fma(decays, shared, walked / (sqrt(variance) + eps));  moment = walked * per_rate */
+ *   to = fma(decays, shared, local_update / (sqrt(variance) + eps));  moment = local_update * per_rate */
 typedef struct dsc_signs_land_args {
     float *to;     /* [count] written; may be `shared` */
     float *moment; /* [count] written; NULL: it stays */
-    const float *variance, *walked, *shared; /* [count] */
+    const float *variance, *local_update, *shared; /* [count] */
     int64_t count;
     float decays, eps, per_rate;
 } dsc_signs_land_args;

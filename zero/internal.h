@@ -27,7 +27,7 @@ typedef struct dsc_group_state {
     char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
     dsc_event *sums_gone;              /* this step's are there */
     float *own_error, *sum_error; /* signs.c: of the whole group, and of this rank's slice */
-    float *walked, *shared;       /* onebit.c: likewise of the whole group */
+    float *local_update, *shared; /* onebit.c: likewise of the whole group */
     int32_t newest_grad_part;     /* grad_parts.c's own, while it lists them */
     int64_t sum_at;               /* elements among near_sums */
     float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
@@ -138,7 +138,8 @@ typedef struct dsc_sign_compress {
 /* onebit.c: what optimizers keep that exchange them. */
 typedef struct dsc_onebit {
     dsc_onebit_phase left_of;        /* whose errors there are; SUMS: none */
-    dsc_buf walked_buf, shared_buf;  /* of trainable groups: a rank's own steps, and the weights that they began at */
+    dsc_buf local_update_buf,
+        shared_buf;                  /* of trainable groups: a rank's own steps, and the weights that they began at */
     bool apart;                      /* this rank has taken steps that others do not know */
     int64_t steps;                   /* how many */
     double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* their product, and their sum */
@@ -441,8 +442,8 @@ dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err);
  * first moments or of the sums; terms are then those of the rest of the update. */
 dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err);
 /* The whole of an update that a rank makes on its own; at its end they may come together. */
-bool dsc_onebit_walks(const dsc_zero *zero);
-dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err);
+bool dsc_onebit_is_local_phase(const dsc_zero *zero);
+dsc_status dsc_onebit_local_step(dsc_zero *zero, dsc_error *err);
 
 /* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,

@@ -266,8 +266,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
     zero->terms = terms;
     DSC_TRY(after_gathers(zero, err));
-    if (dsc_onebit_walks(zero))
-        return dsc_onebit_walk(zero, err);
+    if (dsc_onebit_is_local_phase(zero))
+        return dsc_onebit_local_step(zero, err);
     if (zero->turn != DSC_PHASE_SUMS)
         DSC_TRY(dsc_onebit_prepare(zero, err));
     DSC_TRY(take_before(zero, err));

@@ -168,9 +168,9 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 
 /* Of leaf_errors: what was taken from leaves is forgotten. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
-/* Collective. What signs have left out so far, and what ranks have walked alone, becomes part of the moments or the
- * weights of all, so that these are all that there is to save: the next update, whose momentum keeps beta1 of the last
- * one, adds up the same numbers as it would have. */
+/* Collective. What signs have left out so far, and what ranks have local_update alone, becomes part of the moments or
+ * the weights of all, so that these are all that there is to save: the next update, whose momentum keeps beta1 of the
+ * last one, adds up the same numbers as it would have. */
 DSC_MUST_USE dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err);
 
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums;

@@ -51,10 +51,10 @@ static void mask(const dsc_signs_mask_args *a, int64_t first, int64_t last)
 }
 
 /* Where a way from the shared weights leads. */
-static float weight(float decays, float shared, float walked, float variance, float eps)
+static float weight(float decays, float shared, float local_update, float variance, float eps)
 {
     const float d = sqrtf(variance) + eps;
-    return fmaf(decays, shared, walked / d);
+    return fmaf(decays, shared, local_update / d);
 }
 
 static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
@@ -62,19 +62,19 @@ static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
     for (int64_t i = first; i < last; i++) {
         const float g = a->grad[i] * a->grad_scale;
         const float m = fmaf(a->one_minus_beta1, g - a->moment[i], a->moment[i]);
-        const float kept = a->decay * a->walked[i];
+        const float kept = a->decay * a->local_update[i];
         a->moment[i] = a->variance[i] == 0.0f ? 0.0f : m;
-        a->walked[i] = fmaf(-a->rate, a->moment[i], kept);
-        a->to[i] = weight(a->decays, a->shared[i], a->walked[i], a->variance[i], a->eps);
+        a->local_update[i] = fmaf(-a->rate, a->moment[i], kept);
+        a->to[i] = weight(a->decays, a->shared[i], a->local_update[i], a->variance[i], a->eps);
     }
 }
 
 static void land(const dsc_signs_land_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++) {
-        a->to[i] = weight(a->decays, a->shared[i], a->walked[i], a->variance[i], a->eps);
+        a->to[i] = weight(a->decays, a->shared[i], a->local_update[i], a->variance[i], a->eps);
         if (a->moment != NULL)
-            a->moment[i] = a->walked[i] * a->per_rate;
+            a->moment[i] = a->local_update[i] * a->per_rate;
     }
 }
 

@@ -63,9 +63,9 @@ static void mask(const dsc_signs_mask_args *a, int64_t first, int64_t last)
 }
 
 /* Where a way from the shared weights leads. */
-V16_INLINE v16 weight(v16 decays, v16 shared, v16 walked, v16 variance, v16 eps)
+V16_INLINE v16 weight(v16 decays, v16 shared, v16 local_update, v16 variance, v16 eps)
 {
-    return v16_fma(decays, shared, v16_div(walked, v16_add(v16_sqrt(variance), eps)));
+    return v16_fma(decays, shared, v16_div(local_update, v16_add(v16_sqrt(variance), eps)));
 }
 
 static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
@@ -77,10 +77,10 @@ static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
         const v16 g = v16_mul(v16_load(a->grad, i, left, DSC_F32), by), old = v16_load(a->moment, i, left, DSC_F32);
         const v16 variance = v16_load(a->variance, i, left, DSC_F32);
         const v16 m = v16_where(v16_fma(part, v16_sub(g, old), old), variance);
-        const v16 walked = v16_fma(back, m, v16_mul(decay, v16_load(a->walked, i, left, DSC_F32)));
-        const v16 to = weight(decays, v16_load(a->shared, i, left, DSC_F32), walked, variance, eps);
+        const v16 local_update = v16_fma(back, m, v16_mul(decay, v16_load(a->local_update, i, left, DSC_F32)));
+        const v16 to = weight(decays, v16_load(a->shared, i, left, DSC_F32), local_update, variance, eps);
         v16_store(a->moment, i, left, DSC_F32, m);
-        v16_store(a->walked, i, left, DSC_F32, walked);
+        v16_store(a->local_update, i, left, DSC_F32, local_update);
         v16_store(a->to, i, left, DSC_F32, to);
     }
 }
@@ -90,11 +90,12 @@ static void land(const dsc_signs_land_args *a, int64_t first, int64_t last)
     const v16 decays = v16_set(a->decays), eps = v16_set(a->eps), per_rate = v16_set(a->per_rate);
     for (int64_t i = first; i < last; i += 16) {
         const int64_t left = last - i;
-        const v16 walked = v16_load(a->walked, i, left, DSC_F32);
-        v16_store(a->to, i, left, DSC_F32, weight(decays, v16_load(a->shared, i, left, DSC_F32), walked,
-                                                  v16_load(a->variance, i, left, DSC_F32), eps));
+        const v16 local_update = v16_load(a->local_update, i, left, DSC_F32);
+        v16_store(a->to, i, left, DSC_F32,
+                  weight(decays, v16_load(a->shared, i, left, DSC_F32), local_update,
+                         v16_load(a->variance, i, left, DSC_F32), eps));
         if (a->moment != NULL)
-            v16_store(a->moment, i, left, DSC_F32, v16_mul(walked, per_rate));
+            v16_store(a->moment, i, left, DSC_F32, v16_mul(local_update, per_rate));
     }
 }
 

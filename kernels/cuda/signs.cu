@@ -40,18 +40,18 @@ struct mask_signs_op {
 };
 
 /* Where a way from the shared weights leads. */
-__device__ __forceinline__ float weight(float decays, float shared, float walked, float variance, float eps)
+__device__ __forceinline__ float weight(float decays, float shared, float local_update, float variance, float eps)
 {
     const float d = sqrtf(variance) + eps;
-    return fmaf(decays, shared, walked / d);
+    return fmaf(decays, shared, local_update / d);
 }
 
 struct walk_signs_op {
     dsc_signs_walk_args a;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
-        float walked[W], moment[W], variance[W], grad[W], shared[W];
-        load<W>(walked, a.walked + i);
+        float local_update[W], moment[W], variance[W], grad[W], shared[W];
+        load<W>(local_update, a.local_update + i);
         load<W>(moment, a.moment + i);
         load<W>(variance, a.variance + i);
         load<W>(grad, a.grad + i);
@@ -61,11 +61,11 @@ struct walk_signs_op {
             const float g = grad[j] * a.grad_scale;
             const float m = fmaf(a.one_minus_beta1, g - moment[j], moment[j]);
             moment[j] = variance[j] == 0.0f ? 0.0f : m;
-            walked[j] = fmaf(-a.rate, moment[j], a.decay * walked[j]);
-            shared[j] = weight(a.decays, shared[j], walked[j], variance[j], a.eps);
+            local_update[j] = fmaf(-a.rate, moment[j], a.decay * local_update[j]);
+            shared[j] = weight(a.decays, shared[j], local_update[j], variance[j], a.eps);
         }
         store<W>(a.moment + i, moment);
-        store<W>(a.walked + i, walked);
+        store<W>(a.local_update + i, local_update);
         store<W>(a.to + i, shared);
     }
 };
@@ -74,18 +74,18 @@ struct land_signs_op {
     dsc_signs_land_args a;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
-        float walked[W], variance[W], shared[W];
-        load<W>(walked, a.walked + i);
+        float local_update[W], variance[W], shared[W];
+        load<W>(local_update, a.local_update + i);
         load<W>(variance, a.variance + i);
         load<W>(shared, a.shared + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            shared[j] = weight(a.decays, shared[j], walked[j], variance[j], a.eps);
-            walked[j] = walked[j] * a.per_rate;
+            shared[j] = weight(a.decays, shared[j], local_update[j], variance[j], a.eps);
+            local_update[j] = local_update[j] * a.per_rate;
         }
         store<W>(a.to + i, shared);
         if (a.moment != NULL)
-            store<W>(a.moment + i, walked);
+            store<W>(a.moment + i, local_update);
     }
 };
 
@@ -246,16 +246,18 @@ dsc_status dsc_cuda_run_SIGNS_MASK(const dsc_cuda_launch *at, const void *args, 
 dsc_status dsc_cuda_run_SIGNS_WALK(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const walk_signs_op op = { *static_cast<const dsc_signs_walk_args *>(args) };
-    each<4>(at, op, op.a.count, is_aligned(op.a.walked) && is_aligned(op.a.moment) && is_aligned(op.a.to) &&
-                                    is_aligned(op.a.variance) && is_aligned(op.a.grad) && is_aligned(op.a.shared));
+    each<4>(at, op, op.a.count,
+            is_aligned(op.a.local_update) && is_aligned(op.a.moment) && is_aligned(op.a.to) &&
+                is_aligned(op.a.variance) && is_aligned(op.a.grad) && is_aligned(op.a.shared));
     return DSC_OK;
 }
 
 dsc_status dsc_cuda_run_SIGNS_LAND(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const land_signs_op op = { *static_cast<const dsc_signs_land_args *>(args) };
-    each<4>(at, op, op.a.count, is_aligned(op.a.to) && is_aligned(op.a.moment) && is_aligned(op.a.variance) &&
-                                    is_aligned(op.a.walked) && is_aligned(op.a.shared));
+    each<4>(at, op, op.a.count,
+            is_aligned(op.a.to) && is_aligned(op.a.moment) && is_aligned(op.a.variance) &&
+                is_aligned(op.a.local_update) && is_aligned(op.a.shared));
     return DSC_OK;
 }
 

@@ -79,25 +79,26 @@ static void verify_mask(const void *args)
 }
 
 /* To a few roundings of what is added up. */
-static void expect_weight(const float *to, int64_t i, double decays, double shared, double walked, double d)
+static void expect_weight(const float *to, int64_t i, double decays, double shared, double local_update, double d)
 {
-    ck_near(to, i, decays * shared + walked / d, 6 * 0x1p-24 * (fabs(decays * shared) + fabs(walked / d)) + 0x1p-149);
+    ck_near(to, i, decays * shared + local_update / d,
+            6 * 0x1p-24 * (fabs(decays * shared) + fabs(local_update / d)) + 0x1p-149);
 }
 
 static void verify_walk(const void *args)
 {
     const dsc_signs_walk_args *a = args;
     ck_same(a->moment);
-    ck_same(a->walked);
+    ck_same(a->local_update);
     ck_same(a->to);
     for (int64_t i = 0; i < a->count; i++) {
         const double old = ck_start(a->moment, i), g = ck_get(a->grad, i) * (double)a->grad_scale;
-        const double v = ck_get(a->variance, i), kept = (double)a->decay * ck_start(a->walked, i);
+        const double v = ck_get(a->variance, i), kept = (double)a->decay * ck_start(a->local_update, i);
         const double m = v == 0 ? 0 : old + (double)a->one_minus_beta1 * (g - old);
         const double size = fabs(old) + fabs(g), step = (double)a->rate * ck_get(a->moment, i);
         ck_near(a->moment, i, m, 4 * (0x1p-24 * size + 0x1p-150));
-        ck_near(a->walked, i, kept - step, 4 * (0x1p-24 * (fabs(kept) + fabs(step)) + 0x1p-150));
-        expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->walked, i),
+        ck_near(a->local_update, i, kept - step, 4 * (0x1p-24 * (fabs(kept) + fabs(step)) + 0x1p-150));
+        expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->local_update, i),
                       sqrt(v) + (double)a->eps);
     }
 }
@@ -107,10 +108,10 @@ static void verify_land(const void *args)
     const dsc_signs_land_args *a = args;
     ck_same(a->to);
     for (int64_t i = 0; i < a->count; i++) {
-        expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->walked, i),
+        expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->local_update, i),
                       sqrt(ck_get(a->variance, i)) + (double)a->eps);
         if (a->moment != NULL)
-            expect(a->moment, i, (float)ck_get(a->walked, i) * a->per_rate);
+            expect(a->moment, i, (float)ck_get(a->local_update, i) * a->per_rate);
     }
 }
 
@@ -219,11 +220,18 @@ static void check_length(int64_t n)
         ck_kernel(DSC_KERNEL_SIGNS_MASK, &args, sizeof args, verify_mask);
     }
     if (ck_case("signs_walk n=%lld", (long long)n)) {
-        const dsc_signs_walk_args args = { .walked = floats(CK_INOUT, n, "walked"),
-                                           .moment = floats(CK_INOUT, n, "moment"), .to = floats(CK_OUT, n, "to"),
-                                           .variance = variances(n), .grad = floats(CK_IN, n, "grad"),
-                                           .shared = floats(CK_IN, n, "shared"), .count = n, .grad_scale = 0.37f,
-                                           .one_minus_beta1 = 0.1f, .rate = 0.01f, .decay = 0.99f, .decays = 0.95f,
+        const dsc_signs_walk_args args = { .local_update = floats(CK_INOUT, n, "walked"),
+                                           .moment = floats(CK_INOUT, n, "moment"),
+                                           .to = floats(CK_OUT, n, "to"),
+                                           .variance = variances(n),
+                                           .grad = floats(CK_IN, n, "grad"),
+                                           .shared = floats(CK_IN, n, "shared"),
+                                           .count = n,
+                                           .grad_scale = 0.37f,
+                                           .one_minus_beta1 = 0.1f,
+                                           .rate = 0.01f,
+                                           .decay = 0.99f,
+                                           .decays = 0.95f,
                                            .eps = 1e-4f };
         ck_kernel(DSC_KERNEL_SIGNS_WALK, &args, sizeof args, verify_walk);
     }
@@ -231,9 +239,13 @@ static void check_length(int64_t n)
         if (ck_case("signs_land%s n=%lld", with != 0 ? "_moment" : "", (long long)n)) {
             const dsc_signs_land_args args = { .to = floats(CK_OUT, n, "to"),
                                                .moment = with != 0 ? floats(CK_OUT, n, "moment") : NULL,
-                                               .variance = variances(n), .walked = floats(CK_IN, n, "walked"),
-                                               .shared = floats(CK_IN, n, "shared"), .count = n, .decays = 0.95f,
-                                               .eps = 1e-4f, .per_rate = -31.5f };
+                                               .variance = variances(n),
+                                               .local_update = floats(CK_IN, n, "walked"),
+                                               .shared = floats(CK_IN, n, "shared"),
+                                               .count = n,
+                                               .decays = 0.95f,
+                                               .eps = 1e-4f,
+                                               .per_rate = -31.5f };
             ck_kernel(DSC_KERNEL_SIGNS_LAND, &args, sizeof args, verify_land);
         }
     for (int k = 0; k < 4; k++)

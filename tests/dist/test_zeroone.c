@@ -101,11 +101,11 @@ static void step_together(signs_formula *f, const double *grad, bool moves)
         memcpy(f->at[r], f->p, sizeof f->p);
 }
 
-static void set_out(signs_formula *f)
+static void start_local_phase(signs_formula *f)
 {
     f->decays = 1;
     f->rates = 0;
-    memset(f->walked, 0, sizeof f->walked);
+    memset(f->local_update, 0, sizeof f->local_update);
     for (int32_t r = 0; r < f->world; r++)
         memcpy(f->moment[r], f->m, sizeof f->m);
 }
@@ -114,19 +114,19 @@ static void step_apart(signs_formula *f, bool first, bool meet, double grads[SIG
 {
     static double mean[SIGNS_ELEMENTS];
     if (first)
-        set_out(f);
+        start_local_phase(f);
     f->decays *= KEPT;
     f->rates += LR;
     for (int32_t r = 0; r < f->world; r++)
         for (int64_t i = 0; i < SIGNS_ELEMENTS; i++) {
-            double *m = &f->moment[r][i], *walked = &f->walked[r][i];
+            double *m = &f->moment[r][i], *local_update = &f->local_update[r][i];
             *m = f->v[i] == 0 ? 0 : BETA1 * *m + (1 - BETA1) * grads[r][i];
-            *walked = KEPT * *walked - LR * *m;
-            f->at[r][i] = f->decays * f->p[i] + *walked / (sqrt(f->v[i]) + EPS);
+            *local_update = KEPT * *local_update - LR * *m;
+            f->at[r][i] = f->decays * f->p[i] + *local_update / (sqrt(f->v[i]) + EPS);
         }
     if (!meet)
         return;
-    signs_exchange(f, f->walked, mean);
+    signs_exchange(f, f->local_update, mean);
     for (int64_t i = 0; i < SIGNS_ELEMENTS; i++) {
         f->p[i] = f->decays * f->p[i] + mean[i] / (sqrt(f->v[i]) + EPS);
         f->m[i] = -mean[i] / f->rates;
@@ -197,7 +197,9 @@ static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error
 }
 
 /* What a rank has: parameters and masters, moments, errors, ways, the weights that they began at. */
-typedef struct copy { float *moments, *errors, *walked, *shared, *weights; } copy;
+typedef struct copy {
+    float *moments, *errors, *local_update, *shared, *weights;
+} copy;
 static struct { copy before, after; } of_rank[RUN_RANKS_MAX];
 static dsc_layout_group groups[64];
 static int32_t group_count;
@@ -225,15 +227,15 @@ static float *copy_of(const dsc_buf *buf)
 static copy take(dsc_engine *engine)
 {
     const dsc_zero *zero = engine->zero;
-    return (copy){ copy_of(&zero->moment_buf), copy_of(&zero->signs.error_buf), copy_of(&zero->onebit.walked_buf),
-                   whole(engine, true), whole(engine, false) };
+    return (copy) { copy_of(&zero->moment_buf), copy_of(&zero->signs.error_buf),
+                    copy_of(&zero->onebit.local_update_buf), whole(engine, true), whole(engine, false) };
 }
 
 static void drop(copy *c)
 {
     free(c->moments);
     free(c->errors);
-    free(c->walked);
+    free(c->local_update);
     free(c->shared);
     free(c->weights);
 }
@@ -262,9 +264,9 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
     double size = fabs(left); /* of what is added up in fp32 */
     for (int32_t r = 0; r < world; r++) {
         const double error = (double)of_rank[r].before.errors[error_at + i];
-        const double walked = kept.apart ? (double)of_rank[r].before.walked[at] : 0;
-        left += (error + walked) / world;
-        size += fabs(error) + fabs(walked);
+        const double local_update = kept.apart ? (double)of_rank[r].before.local_update[at] : 0;
+        left += (error + local_update) / world;
+        size += fabs(error) + fabs(local_update);
     }
     left = v == 0 ? 0 : left;
     for (int32_t r = 0; r < world; r++) {
@@ -290,7 +292,7 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
     }
 }
 
-/* Nothing is lost: what signs left out, and what ranks have walked, is in the momentum or in the weights. */
+/* Nothing is lost: what signs left out, and what ranks have local_update, is in the momentum or in the weights. */
 static void a_save_settles(void **state)
 {
     static const struct {

@@ -16,7 +16,7 @@ typedef struct signs_formula {
     double at[SIGNS_RANKS][SIGNS_ELEMENTS]; /* each rank's weights after an update; step functions give them */
     double own[SIGNS_RANKS][SIGNS_ELEMENTS], sum[SIGNS_ELEMENTS]; /* what signs left out: of ranks, and of owners */
     /* Of optimizers whose ranks take steps of their own: their momentum and their ways, and sums of rates. */
-    double moment[SIGNS_RANKS][SIGNS_ELEMENTS], walked[SIGNS_RANKS][SIGNS_ELEMENTS], rates, decays;
+    double moment[SIGNS_RANKS][SIGNS_ELEMENTS], local_update[SIGNS_RANKS][SIGNS_ELEMENTS], rates, decays;
     /* Of 1-bit LAMB: the variance that goes on, and of each tensor the average of its coefficients, and its factor. */
     double fresh[SIGNS_ELEMENTS], coeff[SIGNS_TENSORS], factor[SIGNS_TENSORS];
 } signs_formula;

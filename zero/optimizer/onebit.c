@@ -6,11 +6,11 @@
  *
  * 0/1 Adam (Lu et al. 2022, arXiv:2202.06009), as DeepSpeed has it. First the variance moves in some updates only, from
  * gradients that are added up as ever; in all others signs are of the gradients. Then it is frozen and ranks take steps
- * of their own, each along its own momentum, whose sum (`walked`) leads from the weights that all had (`shared`) to its
- * own. When they come together signs are of that sum times the root of the variance: the mean of all leads from the
- * shared weights to new ones, and over the sum of the rates it is the new momentum. The shared weights stay in memory,
- * so that the new ones have the same bits on every rank; they decay as the walk goes on. In a half precision run they
- * are the masters, which no rank changes alone.
+ * of their own, each along its own momentum, whose sum (`local_update`) leads from the weights that all had (`shared`)
+ * to its own. When they come together signs are of that sum times the root of the variance: the mean of all leads from
+ * the shared weights to new ones, and over the sum of the rates it is the new momentum. The shared weights stay in
+ * memory, so that the new ones have the same bits on every rank; they decay as the walk goes on. In a half precision
+ * run they are the masters, which no rank changes alone.
  *
  * One rank alone has nobody to send signs to: it goes on with its own momentum. Errors and walks are each rank's own,
  * so a checkpoint has no place for them that another world size could read. A save first puts the mean of all where it
@@ -76,7 +76,7 @@ dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
     const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0;
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &onebit->walked_buf, err));
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &onebit->local_update_buf, err));
     return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, keeps_shared(zero) ? bytes : 0,
                         &onebit->shared_buf, err);
 }
@@ -84,19 +84,19 @@ dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err)
 void dsc_onebit_close(dsc_zero *zero)
 {
     dsc_mem_close(zero->o.device, &zero->onebit.shared_buf);
-    dsc_mem_close(zero->o.device, &zero->onebit.walked_buf);
+    dsc_mem_close(zero->o.device, &zero->onebit.local_update_buf);
 }
 
 void dsc_onebit_assign(dsc_zero *zero)
 {
-    float *walked = zero->onebit.walked_buf.ptr, *shared = zero->onebit.shared_buf.ptr;
+    float *local_update = zero->onebit.local_update_buf.ptr, *shared = zero->onebit.shared_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count && walks(zero); g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
-        zero->group[g].walked = walked;
+        zero->group[g].local_update = local_update;
         zero->group[g].shared = keeps_shared(zero) ? shared : zero->group[g].master;
-        walked += group->padded;
+        local_update += group->padded;
         shared += keeps_shared(zero) ? group->padded : 0;
     }
 }
@@ -177,12 +177,12 @@ dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
 /* ---- a rank's own steps ---- */
 
 /* From the weights and the momentum that all ranks have. */
-static dsc_status set_out(dsc_zero *zero, dsc_error *err)
+static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
     if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* what it is of is never sent again */
         DSC_TRY(dsc_onebit_forget(zero, err));
-    DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->walked_buf.ptr, onebit->walked_buf.bytes, err));
+    DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
         if (zero->o.layout->group[g].trainable)
             DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].shared, zero->group[g].master,
@@ -211,7 +211,7 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
     const dsc_update_scalars *s = &zero->terms.scalars[class];
     float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
-    const dsc_signs_walk_args args = { .walked = state->walked + p->at,
+    const dsc_signs_walk_args args = { .local_update = state->local_update + p->at,
                                        .moment = (float *)(void *)state->moment[0] + p->at,
                                        .to = to + p->at,
                                        .variance = (const float *)(const void *)state->moment[1] + p->at,
@@ -232,11 +232,11 @@ static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc
                               const dsc_part *p, int32_t owner, dsc_error *err)
 {
     float *error = state->own_error + p->at;
-    const dsc_add_args add = { .to = error, .a = error, .b = state->walked + p->at, .count = p->count };
+    const dsc_add_args add = { .to = error, .a = error, .b = state->local_update + p->at, .count = p->count };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
 }
 
-/* Weights from the shared ones along what lies in `along`; the momentum too, if ranks have walked. */
+/* Weights from the shared ones along what lies in `along`; the momentum too, if ranks have local_update. */
 static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
                             dsc_error *err)
 {
@@ -246,7 +246,7 @@ static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float 
     const dsc_signs_land_args args = { .to = state->master + p->at,
                                        .moment = zero->onebit.steps > 0 ? moment + p->at : NULL,
                                        .variance = (const float *)(const void *)state->moment[1] + p->at,
-                                       .walked = along + p->at,
+                                       .local_update = along + p->at,
                                        .shared = state->shared + p->at,
                                        .count = p->count,
                                        .decays = (float)zero->onebit.decays[class],
@@ -268,16 +268,16 @@ static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *grou
     return land_part(zero, state, state->own_error, p, err);
 }
 
-bool dsc_onebit_walks(const dsc_zero *zero)
+bool dsc_onebit_is_local_phase(const dsc_zero *zero)
 {
     return zero->sums_are_own && (zero->turn == DSC_PHASE_LOCAL || zero->turn == DSC_PHASE_SYNCHRONIZE);
 }
 
-dsc_status dsc_onebit_walk(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_onebit_local_step(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
     if (!onebit->apart)
-        DSC_TRY(set_out(zero, err));
+        DSC_TRY(start_local_phase(zero, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
         onebit->decays[c] *= (double)zero->terms.scalars[c].decay;
         onebit->rates[c] += (double)zero->terms.scalars[c].step_size;
@@ -310,7 +310,7 @@ static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
     if (of_walks && zero->onebit.apart)
         DSC_TRY(dsc_sign_compress_each(zero, fill_walked, err));
     else if (of_walks)
-        DSC_TRY(set_out(zero, err));
+        DSC_TRY(start_local_phase(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(of_walks ? dsc_sign_compress_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
