@@ -64,7 +64,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     memset(table, 0, sizeof *table);
     dsc_exact_init(table, caps);
     dsc_update_init(table, caps);
-    dsc_product_init(table, caps);
+    dsc_exact_gemm_init(table, caps);
     dsc_binned_sum_init(table, caps);
     dsc_quant_init(table, caps);
     dsc_signs_init(table, caps);
@@ -76,7 +76,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_rope_init(table, caps);
     dsc_scale_init(table, caps);
     dsc_attention_init(table, caps);
-    dsc_classifier_init(table, caps);
+    dsc_cross_entropy_init(table, caps);
     dsc_embedding_init(table, caps);
-    dsc_pick_init(table, caps);
+    dsc_gather_rows_init(table, caps);
 }

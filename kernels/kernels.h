@@ -5,15 +5,15 @@
 
 #include "base/base.h"
 #include "kernels/attention.h"
-#include "kernels/classifier.h"
+#include "kernels/cross_entropy.h"
 #include "kernels/embedding.h"
 #include "kernels/exact.h"
 #include "kernels/binned_sum.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
-#include "kernels/pick.h"
-#include "kernels/product.h"
+#include "kernels/gather_rows.h"
+#include "kernels/exact_gemm.h"
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -68,7 +68,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
 void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
-void dsc_product_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_* */
@@ -80,9 +80,9 @@ void dsc_swiglu_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rope_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_scale_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
-void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_cross_entropy_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
-void dsc_pick_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
 
 #ifdef __cplusplus
 }

@@ -200,15 +200,15 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     args.bias = bias_of(call);
     args.c = logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
-    const dsc_classifier_args classifier = { .logits = logits,
-                                             .losses = ctx->losses + first,
-                                             .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
-                                             .rows = rows,
-                                             .vocab = call->config->vocab,
-                                             .stride = args.ldc,
-                                             .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
-                                             .write_gradient = ctx->save,
-                                             .dtype = ctx->dtype };
+    const dsc_cross_entropy_args classifier = { .logits = logits,
+                                                .losses = ctx->losses + first,
+                                                .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
+                                                .rows = rows,
+                                                .vocab = call->config->vocab,
+                                                .stride = args.ldc,
+                                                .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
+                                                .write_gradient = ctx->save,
+                                                .dtype = ctx->dtype };
     DSC_TRY(DSC_RUN(ctx->stream, CLASSIFIER, &classifier, call->err));
     if (!ctx->save)
         return DSC_OK;

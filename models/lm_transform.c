@@ -75,12 +75,16 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, transform
 }
 
 /* `all` has the rows of all tokens, call->picked those of the predicted ones. */
-static dsc_pick_args pick_of(const transform_call *call, const void *all)
+static dsc_gather_rows_args pick_of(const transform_call *call, const void *all)
 {
-    return (dsc_pick_args){ .all = (void *)(uintptr_t)all, .some = call->picked,
-                            .places = call->ctx->batch_data[DSC_LM_PREDICTED], .batch = call->ctx->batch,
-                            .tokens = call->config->sequence, .picks = call->config->predictions,
-                            .channels = call->config->channels, .dtype = call->ctx->dtype };
+    return (dsc_gather_rows_args) { .all = (void *)(uintptr_t)all,
+                                    .some = call->picked,
+                                    .places = call->ctx->batch_data[DSC_LM_PREDICTED],
+                                    .batch = call->ctx->batch,
+                                    .tokens = call->config->sequence,
+                                    .picks = call->config->predictions,
+                                    .channels = call->config->channels,
+                                    .dtype = call->ctx->dtype };
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -89,7 +93,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     DSC_TRY(begin(module, ctx, &call, err));
     if (!call.config->masked)
         return dsc_linear_run(&call.launch, linear_of(call.self), ctx->out, ctx->in, NULL);
-    const dsc_pick_args pick = pick_of(&call, ctx->in);
+    const dsc_gather_rows_args pick = pick_of(&call, ctx->in);
     DSC_TRY(DSC_RUN(ctx->stream, PICK_FWD, &pick, err));
     DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.picked, NULL));
     const dsc_gelu_fwd_args act = { .out = ctx->out, .in = call.before, .count = call.at.rows *
@@ -124,7 +128,7 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     const dsc_gelu_bwd_args act = { .d_in = d_before, .d_out = ctx->d_out, .in = call.before, .count = call.at.rows *
                                     call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
     DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &act, err));
-    const dsc_pick_args pick = pick_of(&call, ctx->in), put = pick_of(&call, ctx->d_in);
+    const dsc_gather_rows_args pick = pick_of(&call, ctx->in), put = pick_of(&call, ctx->d_in);
     DSC_TRY(DSC_RUN(ctx->stream, PICK_FWD, &pick, err));
     DSC_TRY(backward_linear(&call, call.picked, d_before));
     return DSC_RUN(ctx->stream, PICK_BWD, &put, err);

@@ -16,21 +16,21 @@ enum {
     DSC_EMBEDDING_TABLE_ROWS = 64,  /* rows of the table */
 };
 
-#define DSC_RANGE_DECL(isa)                                                                                         \
-    void dsc_gelu_fwd_##isa(const void *args, int64_t first, int64_t last);                                         \
-    void dsc_gelu_bwd_##isa(const void *args, int64_t first, int64_t last);                                         \
-    void dsc_swiglu_fwd_##isa(const void *args, int64_t first, int64_t last);         /* dsc_swiglu_piece */        \
-    void dsc_swiglu_bwd_##isa(const void *args, int64_t first, int64_t last);                                       \
-    void dsc_rope_##isa(const void *args, int64_t first, int64_t last);               /* block: a row */            \
-    void dsc_layernorm_fwd_##isa(const void *args, int64_t first, int64_t last);      /* block: a row */            \
-    void dsc_layernorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                    \
-    void dsc_layernorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                \
-    void dsc_rmsnorm_fwd_##isa(const void *args, int64_t first, int64_t last);        /* block: a row */            \
-    void dsc_rmsnorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                      \
-    void dsc_rmsnorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                  \
-    void dsc_classifier_##isa(const void *args, int64_t first, int64_t last);         /* block: a row */            \
-    void dsc_embedding_fwd_##isa(const void *args, int64_t first, int64_t last);      /* block: a row */            \
-    void dsc_embedding_bwd_table_##isa(const void *args, int64_t first, int64_t last);                              \
+#define DSC_RANGE_DECL(isa)                                                                                            \
+    void dsc_gelu_fwd_##isa(const void *args, int64_t first, int64_t last);                                            \
+    void dsc_gelu_bwd_##isa(const void *args, int64_t first, int64_t last);                                            \
+    void dsc_swiglu_fwd_##isa(const void *args, int64_t first, int64_t last); /* dsc_swiglu_piece */                   \
+    void dsc_swiglu_bwd_##isa(const void *args, int64_t first, int64_t last);                                          \
+    void dsc_rope_##isa(const void *args, int64_t first, int64_t last);          /* block: a row */                    \
+    void dsc_layernorm_fwd_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                    \
+    void dsc_layernorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                       \
+    void dsc_layernorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                   \
+    void dsc_rmsnorm_fwd_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                      \
+    void dsc_rmsnorm_bwd_##isa(const void *args, int64_t first, int64_t last);                                         \
+    void dsc_rmsnorm_bwd_sum_##isa(const void *args, int64_t first, int64_t last);                                     \
+    void dsc_cross_entropy_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                    \
+    void dsc_embedding_fwd_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                    \
+    void dsc_embedding_bwd_table_##isa(const void *args, int64_t first, int64_t last);                                 \
     void dsc_embedding_bwd_position_##isa(const void *args, int64_t first, int64_t last); /* block: a position */
 DSC_RANGE_DECL(ref)
 DSC_RANGE_DECL(avx2)

@@ -7,7 +7,7 @@
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/gemm_cublaslt.h"
 #include "kernels/cuda/launchers.h"
-#include "kernels/cuda/product.h"
+#include "kernels/cuda/exact_gemm.h"
 
 namespace {
 
@@ -77,7 +77,7 @@ dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const vo
     return DSC_OK;
 }
 
-/* ---- our own product (product.h) ---- */
+/* ---- our own product (exact_gemm.h) ---- */
 
 template <class TC, class TA>
 __global__ void __launch_bounds__(TILE_THREADS)

@@ -1,4 +1,4 @@
-/* classifier.c - softmax, loss and dlogits against double.
+/* cross_entropy.c - softmax, loss and dlogits against double.
  *
  * u = 2^-24. An exponential is off by 2 ulp (4 u) and by the rounding of its argument, u |x - max|. The sum of V
  * positive terms has chains of V / 16 additions whose roundings wander: 4 sqrt(V / 16 + 16) u.
@@ -13,7 +13,7 @@ typedef struct row_truth {
     double max, sum, loss, sum_off; /* sum_off: relative */
 } row_truth;
 
-static row_truth truth_of(const dsc_classifier_args *a, int64_t r)
+static row_truth truth_of(const dsc_cross_entropy_args *a, int64_t r)
 {
     row_truth t = { .max = -(double)INFINITY };
     for (int64_t v = 0; v < a->vocab; v++)
@@ -29,7 +29,7 @@ static row_truth truth_of(const dsc_classifier_args *a, int64_t r)
     return t;
 }
 
-static void verify_row(const dsc_classifier_args *a, int64_t r)
+static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
 {
     const row_truth t = truth_of(a, r);
     const double below = ck_start(a->logits, r * a->stride + a->targets[r]) - t.max;
@@ -51,7 +51,7 @@ static void verify_row(const dsc_classifier_args *a, int64_t r)
 
 static void verify(const void *args)
 {
-    const dsc_classifier_args *a = args;
+    const dsc_cross_entropy_args *a = args;
     for (int64_t r = 0; r < a->rows; r++)
         verify_row(a, r);
 }
@@ -72,13 +72,19 @@ static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, 
         for (int64_t v = vocab; v < stride; v++)
             ck_set(logits, r * stride + v, 1e6);
     }
-    const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = rows,
-                                       .vocab = vocab, .stride = stride, .scale = 0.0078125f * 1.5f,
-                                       .write_gradient = gradient, .dtype = dtype };
+    const dsc_cross_entropy_args args = { .logits = logits,
+                                          .losses = losses,
+                                          .targets = targets,
+                                          .rows = rows,
+                                          .vocab = vocab,
+                                          .stride = stride,
+                                          .scale = 0.0078125f * 1.5f,
+                                          .write_gradient = gradient,
+                                          .dtype = dtype };
     ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify);
 }
 
-static double loss_at(const dsc_classifier_args *a, int64_t r, int64_t at, double by)
+static double loss_at(const dsc_cross_entropy_args *a, int64_t r, int64_t at, double by)
 {
     double sum = 0;
     for (int64_t v = 0; v < a->vocab; v++)
@@ -88,7 +94,7 @@ static double loss_at(const dsc_classifier_args *a, int64_t r, int64_t at, doubl
 
 static void verify_differences(const void *args)
 {
-    const dsc_classifier_args *a = args;
+    const dsc_cross_entropy_args *a = args;
     const double h = 1e-4;
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t v = 0; v < a->vocab; v++) {
@@ -100,7 +106,7 @@ static void verify_differences(const void *args)
 /* -Inf is a probability of 0 wherever it stands; NaN and +Inf must not hide. */
 static void verify_special(const void *args)
 {
-    const dsc_classifier_args *a = args;
+    const dsc_cross_entropy_args *a = args;
     ck_near(a->losses, 0, log(3), 4 * u * log(3));
     for (int64_t v = 0; v < a->vocab; v++)
         ck_near(a->logits, v, v == a->vocab - 3 ? -2.0 / 3 : v > a->vocab - 3 ? 1.0 / 3 : 0, 4 * u);
@@ -124,9 +130,15 @@ static void check_special(void)
     logits[1 * VOCAB + 100] = NAN;
     logits[2 * VOCAB + VOCAB - 1] = NAN;
     logits[3 * VOCAB + 3000] = INFINITY;
-    const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = ROWS,
-                                       .vocab = VOCAB, .stride = VOCAB, .scale = 1, .write_gradient = true,
-                                       .dtype = DSC_F32 };
+    const dsc_cross_entropy_args args = { .logits = logits,
+                                          .losses = losses,
+                                          .targets = targets,
+                                          .rows = ROWS,
+                                          .vocab = VOCAB,
+                                          .stride = VOCAB,
+                                          .scale = 1,
+                                          .write_gradient = true,
+                                          .dtype = DSC_F32 };
     ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify_special);
 }
 
@@ -140,9 +152,15 @@ static void bench(dsc_dtype dtype)
     for (int64_t i = 0; i < rows * vocab; i++)
         ck_set(logits, i, (double)(i % 97) * 0.1);
     ck_int(targets, 0, (int32_t)vocab - 1);
-    const dsc_classifier_args args = { .logits = logits, .losses = ck_buf(CK_OUT, DSC_F32, rows, "losses"),
-                                       .targets = targets, .rows = rows, .vocab = vocab, .stride = vocab,
-                                       .scale = 1.0f / 256, .write_gradient = true, .dtype = dtype };
+    const dsc_cross_entropy_args args = { .logits = logits,
+                                          .losses = ck_buf(CK_OUT, DSC_F32, rows, "losses"),
+                                          .targets = targets,
+                                          .rows = rows,
+                                          .vocab = vocab,
+                                          .stride = vocab,
+                                          .scale = 1.0f / 256,
+                                          .write_gradient = true,
+                                          .dtype = dtype };
     ck_bench(DSC_KERNEL_CLASSIFIER, &args, sizeof args, 2 * rows * vocab * bytes, 0, false);
 }
 
@@ -163,9 +181,15 @@ void ck_classifier(void)
         const int32_t *targets = ck_buf(CK_IN, DSC_I32, 3, "targets");
         ck_normal(logits, 0, 1);
         ck_int(targets, 0, 6);
-        const dsc_classifier_args args = { .logits = logits, .losses = losses, .targets = targets, .rows = 3,
-                                           .vocab = 7, .stride = 9, .scale = 0.5f, .write_gradient = true,
-                                           .dtype = DSC_F32 };
+        const dsc_cross_entropy_args args = { .logits = logits,
+                                              .losses = losses,
+                                              .targets = targets,
+                                              .rows = 3,
+                                              .vocab = 7,
+                                              .stride = 9,
+                                              .scale = 0.5f,
+                                              .write_gradient = true,
+                                              .dtype = DSC_F32 };
         ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify_differences);
     }
     if (ck_benching()) {

@@ -1,9 +1,9 @@
-/* pick.c - rows of samples by their places: bits are copied. SPDX-License-Identifier: Apache-2.0 */
+/* gather_rows.c - rows of samples by their places: bits are copied. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
 static void verify_fwd(const void *args)
 {
-    const dsc_pick_args *a = args;
+    const dsc_gather_rows_args *a = args;
     for (int64_t r = 0; r < a->batch * a->picks; r++)
         for (int64_t c = 0; c < a->channels; c++) {
             const int64_t from = r / a->picks * a->tokens + a->places[r];
@@ -14,7 +14,7 @@ static void verify_fwd(const void *args)
 
 static void verify_bwd(const void *args)
 {
-    const dsc_pick_args *a = args;
+    const dsc_gather_rows_args *a = args;
     for (int64_t r = 0; r < a->batch * a->tokens; r++)
         for (int64_t c = 0; c < a->channels; c++) {
             double expected = 0;
@@ -48,8 +48,14 @@ static void check(const pick_shape *s, dsc_dtype dtype, bool back)
     ck_normal(back ? some : all, 0, 1);
     ck_edges(back ? some : all);
     set_places(places, s);
-    const dsc_pick_args args = { .all = all, .some = some, .places = places, .batch = s->batch, .tokens = s->tokens,
-                                 .picks = s->picks, .channels = s->channels, .dtype = dtype };
+    const dsc_gather_rows_args args = { .all = all,
+                                        .some = some,
+                                        .places = places,
+                                        .batch = s->batch,
+                                        .tokens = s->tokens,
+                                        .picks = s->picks,
+                                        .channels = s->channels,
+                                        .dtype = dtype };
     ck_kernel(back ? DSC_KERNEL_PICK_BWD : DSC_KERNEL_PICK_FWD, &args, sizeof args, back ? verify_bwd : verify_fwd);
 }
 

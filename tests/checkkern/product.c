@@ -1,12 +1,12 @@
-/* product.c - exact products: the reference's bits on every variant, and the reference within the bound of a chain of k
- * roundings of the sum in double. SPDX-License-Identifier: Apache-2.0 */
+/* exact_gemm.c - exact products: the reference's bits on every variant, and the reference within the bound of a chain
+ * of k roundings of the sum in double. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_exact.h"
 
 #include <math.h>
 
 static void verify(const void *args)
 {
-    const dsc_product_args *a = args;
+    const dsc_exact_gemm_args *a = args;
     const double u = 0x1p-24;
     ck_same_or_nan(a->c, a->m * a->n);
     for (int64_t i = 0; i < a->m; i++)
@@ -27,7 +27,7 @@ static void verify(const void *args)
 
 static void verify_bits(const void *args)
 {
-    const dsc_product_args *a = args;
+    const dsc_exact_gemm_args *a = args;
     ck_same_or_nan(a->c, a->m * a->n);
 }
 
@@ -44,11 +44,19 @@ static void check_case(int64_t m, int64_t n, int64_t k, bool a_transposed, bool 
         ck_normal(d, 0, 3);
     if (wild)
         ck_edges(a), ck_edges(b), ck_wild(a, m * k), ck_wild(b, k * n);
-    const dsc_product_args args = { .c = ck_buf(CK_OUT, DSC_F32, m * n, "c"), .a = a, .b = b, .d = d,
-                                    .m = m, .n = n, .k = k,
-                                    .a_row = a_transposed ? 1 : k, .a_col = a_transposed ? m : 1,
-                                    .b_row = b_transposed ? 1 : n, .b_col = b_transposed ? k : 1,
-                                    .alpha = 2.0315f, .beta = -4.775f };
+    const dsc_exact_gemm_args args = { .c = ck_buf(CK_OUT, DSC_F32, m * n, "c"),
+                                       .a = a,
+                                       .b = b,
+                                       .d = d,
+                                       .m = m,
+                                       .n = n,
+                                       .k = k,
+                                       .a_row = a_transposed ? 1 : k,
+                                       .a_col = a_transposed ? m : 1,
+                                       .b_row = b_transposed ? 1 : n,
+                                       .b_col = b_transposed ? k : 1,
+                                       .alpha = 2.0315f,
+                                       .beta = -4.775f };
     ck_kernel(DSC_KERNEL_PRODUCT, &args, sizeof args, wild ? verify_bits : verify);
 }
 
@@ -59,8 +67,9 @@ static void bench(void)
         return;
     float *a = ck_buf(CK_IN, DSC_F32, n * n, "a"), *c = ck_buf(CK_OUT, DSC_F32, n * n, "c");
     ck_normal(a, 0, 0.01);
-    const dsc_product_args args = { .c = c, .a = a, .b = a, .m = n, .n = n, .k = n, .a_row = n, .a_col = 1,
-                                    .b_row = 1, .b_col = n, .alpha = 1 };
+    const dsc_exact_gemm_args args = {
+        .c = c, .a = a, .b = a, .m = n, .n = n, .k = n, .a_row = n, .a_col = 1, .b_row = 1, .b_col = n, .alpha = 1
+    };
     ck_bench(DSC_KERNEL_PRODUCT, &args, sizeof args, 3 * 4 * n * n, 2 * n * n * n, CK_NO_REF | CK_F32_PEAK);
 }
 

@@ -4,7 +4,7 @@
  * Groups of matrices are taken in rounds, which bound the memory. In each, a pass over this rank's tiles that writes
  * nothing makes its part of the directions; these go to the matrices' owners, who are chosen so that all have about as
  * much to do; an owner orthogonalises its matrices by Newton-Schulz steps (Jordan 2024) in exact products of fp32
- * (kernels/product.h); and what comes out goes back the way it came. A matrix is always worked on whole, so the bits
+ * (kernels/exact_gemm.h); and what comes out goes back the way it came. A matrix is always worked on whole, so the bits
  * are the same for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
@@ -328,14 +328,43 @@ static dsc_status newton_schulz(dsc_stream *stream, int64_t rows, int64_t cols, 
     const bool tall = rows > cols;
     const int64_t side = tall ? cols : rows, along = tall ? rows : cols;
     const int64_t of_side = tall ? 1 : cols, of_along = tall ? cols : 1; /* strides in x */
-    const dsc_product_args gram = { .c = square, .a = x, .b = x, .m = side, .n = side, .k = along, .a_row = of_side,
-                                    .a_col = of_along, .b_row = of_along, .b_col = of_side, .alpha = 1 };
-    const dsc_product_args even = { .c = polynomial, .a = square, .b = square, .d = square, .m = side, .n = side,
-                                    .k = side, .a_row = side, .a_col = 1, .b_row = side, .b_col = 1,
-                                    .alpha = fifth_order, .beta = third_order };
-    const dsc_product_args odd = { .c = y, .a = tall ? x : polynomial, .b = tall ? polynomial : x, .d = x, .m = rows,
-                                   .n = cols, .k = side, .a_row = side, .a_col = 1, .b_row = tall ? side : cols,
-                                   .b_col = 1, .alpha = 1, .beta = first_order };
+    const dsc_exact_gemm_args gram = { .c = square,
+                                       .a = x,
+                                       .b = x,
+                                       .m = side,
+                                       .n = side,
+                                       .k = along,
+                                       .a_row = of_side,
+                                       .a_col = of_along,
+                                       .b_row = of_along,
+                                       .b_col = of_side,
+                                       .alpha = 1 };
+    const dsc_exact_gemm_args even = { .c = polynomial,
+                                       .a = square,
+                                       .b = square,
+                                       .d = square,
+                                       .m = side,
+                                       .n = side,
+                                       .k = side,
+                                       .a_row = side,
+                                       .a_col = 1,
+                                       .b_row = side,
+                                       .b_col = 1,
+                                       .alpha = fifth_order,
+                                       .beta = third_order };
+    const dsc_exact_gemm_args odd = { .c = y,
+                                      .a = tall ? x : polynomial,
+                                      .b = tall ? polynomial : x,
+                                      .d = x,
+                                      .m = rows,
+                                      .n = cols,
+                                      .k = side,
+                                      .a_row = side,
+                                      .a_col = 1,
+                                      .b_row = tall ? side : cols,
+                                      .b_col = 1,
+                                      .alpha = 1,
+                                      .beta = first_order };
     DSC_TRY(DSC_RUN(stream, PRODUCT, &gram, err));
     DSC_TRY(DSC_RUN(stream, PRODUCT, &even, err));
     return DSC_RUN(stream, PRODUCT, &odd, err);

@@ -1,17 +1,17 @@
-/* pick.c - plain C for every CPU: rows are copied. SPDX-License-Identifier: Apache-2.0 */
+/* gather_rows.c - plain C for every CPU: rows are copied. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "kernels/cpu/range.h"
-#include "kernels/pick.h"
+#include "kernels/gather_rows.h"
 
-static char *row_of(void *rows, int64_t row, const dsc_pick_args *a)
+static char *row_of(void *rows, int64_t row, const dsc_gather_rows_args *a)
 {
     return (char *)rows + row * a->channels * (int64_t)dsc_dtype_bytes(a->dtype);
 }
 
 static void pick_rows(const void *args, int64_t first, int64_t last)
 {
-    const dsc_pick_args *a = args;
+    const dsc_gather_rows_args *a = args;
     const size_t bytes = (size_t)a->channels * dsc_dtype_bytes(a->dtype);
     for (int64_t r = first; r < last; r++) {
         DSC_ASSERT(a->places[r] >= 0);
@@ -23,7 +23,7 @@ static void pick_rows(const void *args, int64_t first, int64_t last)
 /* Block: a sample. */
 static void put_rows(const void *args, int64_t first, int64_t last)
 {
-    const dsc_pick_args *a = args;
+    const dsc_gather_rows_args *a = args;
     const size_t bytes = (size_t)a->channels * dsc_dtype_bytes(a->dtype);
     for (int64_t b = first; b < last; b++) {
         memset(row_of(a->all, b * a->tokens, a), 0, (size_t)a->tokens * bytes);
@@ -35,7 +35,7 @@ static void put_rows(const void *args, int64_t first, int64_t last)
     }
 }
 
-static dsc_status check(const dsc_pick_args *a, const char *kernel, dsc_error *err)
+static dsc_status check(const dsc_gather_rows_args *a, const char *kernel, dsc_error *err)
 {
     DSC_ASSERT(a->batch >= 0);
     DSC_ASSERT(a->picks >= 1);
@@ -45,7 +45,7 @@ static dsc_status check(const dsc_pick_args *a, const char *kernel, dsc_error *e
 
 static dsc_status forward(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
-    const dsc_pick_args *a = args;
+    const dsc_gather_rows_args *a = args;
     DSC_TRY(check(a, "PICK_FWD", err));
     dsc_range_run(team, a->batch * a->picks, pick_rows, a);
     return DSC_OK;
@@ -53,13 +53,13 @@ static dsc_status forward(const void *args, const dsc_cpu_threads *team, dsc_err
 
 static dsc_status backward(const void *args, const dsc_cpu_threads *team, dsc_error *err)
 {
-    const dsc_pick_args *a = args;
+    const dsc_gather_rows_args *a = args;
     DSC_TRY(check(a, "PICK_BWD", err));
     dsc_range_run(team, a->batch, put_rows, a);
     return DSC_OK;
 }
 
-void dsc_pick_init(dsc_kernel_table *table, uint32_t caps)
+void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps)
 {
     table->fn[DSC_KERNEL_PICK_FWD] = forward;
     table->fn[DSC_KERNEL_PICK_BWD] = backward;

@@ -1,9 +1,9 @@
-/* product_ref.c - product.h, one operation a line. SPDX-License-Identifier: Apache-2.0 */
+/* exact_gemm_ref.c - exact_gemm.h, one operation a line. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "kernels/cpu/product_tile.h"
+#include "kernels/cpu/exact_gemm_tile.h"
 
-static float element(const dsc_product_args *a, int64_t i, int64_t j)
+static float element(const dsc_exact_gemm_args *a, int64_t i, int64_t j)
 {
     float s = 0;
     for (int64_t k = 0; k < a->k; k++)
@@ -15,9 +15,9 @@ static float element(const dsc_product_args *a, int64_t i, int64_t j)
     return fmaf(a->alpha, s, kept);
 }
 
-void dsc_product_ref(const void *args, int64_t first, int64_t last)
+void dsc_exact_gemm_ref(const void *args, int64_t first, int64_t last)
 {
-    const dsc_product_args *a = args;
+    const dsc_exact_gemm_args *a = args;
     for (int64_t block = first; block < last; block++) {
         const product_tile t = product_tile_of(a, block);
         for (int64_t i = t.row; i < t.row + t.rows; i++)

@@ -1,5 +1,5 @@
-/* classifier_v16.h - softmax, loss and dlogits of a row on 16 lanes; compiled by classifier_avx2.c and
- * classifier_avx512.c after their v16 words.
+/* cross_entropy_v16.h - softmax, loss and dlogits of a row on 16 lanes; compiled by cross_entropy_avx2.c and
+ * cross_entropy_avx512.c after their v16 words.
  *
  * A row of 50304 bf16 logits is 98 KiB: it stays in the L2 cache between the pass that sums and the pass that writes.
  * The summing pass goes strip by strip (L1): the strip's maximum first, then its exponentials, so that the running sum
@@ -48,7 +48,7 @@ V16_INLINE void write_gradient(void *row, int64_t vocab, dsc_dtype dtype, v16 ma
     }
 }
 
-V16_INLINE void classifier_row(const dsc_classifier_args *a, int64_t r, dsc_dtype dtype)
+V16_INLINE void classifier_row(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype)
 {
     const int64_t bytes = (int64_t)dsc_dtype_bytes(dtype), vocab = a->vocab;
     char *row = (char *)a->logits + r * a->stride * bytes;
@@ -79,7 +79,7 @@ V16_INLINE void classifier_row(const dsc_classifier_args *a, int64_t r, dsc_dtyp
 
 void V16_NAME(classifier)(const void *args, int64_t first, int64_t last)
 {
-    const dsc_classifier_args *a = args;
+    const dsc_cross_entropy_args *a = args;
     for (int64_t r = first; r < last; r++) {
         DSC_FOR_DTYPE(a->dtype, classifier_row(a, r, dtype));
     }

@@ -1,9 +1,11 @@
-/* product.cu - exact products of kernels/product.h. Compiled as exact.cu is. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/product.h"
+/* exact_gemm.cu - exact products of kernels/exact_gemm.h. Compiled as exact.cu is. SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels/cuda/exact_gemm.h"
 
 #include "kernels/cuda/launchers.h"
 
-namespace {
+namespace
+{
 
 __global__ void __launch_bounds__(TILE_THREADS)
     exact_product(const product_arrays<float> p, float *c, const float *d, float alpha, float beta)
@@ -26,7 +28,7 @@ __global__ void __launch_bounds__(TILE_THREADS)
 
 dsc_status dsc_cuda_run_PRODUCT(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    const dsc_product_args *a = static_cast<const dsc_product_args *>(args);
+    const dsc_exact_gemm_args *a = static_cast<const dsc_exact_gemm_args *>(args);
     const product_arrays<float> p = { a->a, a->b, a->m, a->n, a->k, a->a_row, a->a_col, a->b_row, a->b_col };
     DSC_ASSERT(a->m >= 0 && a->n >= 0 && a->k >= 1);
     if (a->m > 0 && a->n > 0)

@@ -1,14 +1,18 @@
-/* classifier.cu - a block has a row of logits: one pass for maximum and sum together (Milakov & Gimelshein 2018), one
- * that overwrites the row with its gradient while it is still in the L2 cache. SPDX-License-Identifier: Apache-2.0 */
+/* cross_entropy.cu - a block has a row of logits: one pass for maximum and sum together (Milakov & Gimelshein 2018),
+ * one that overwrites the row with its gradient while it is still in the L2 cache. SPDX-License-Identifier: Apache-2.0
+ */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 
-namespace {
+namespace
+{
 
 enum { CLASSIFIER_THREADS_MAX = 1024 };
 
 /* Maximum so far and the sum of exp(x - maximum). */
-struct running { float max, sum; };
+struct running {
+    float max, sum;
+};
 
 __device__ __forceinline__ running both(running a, running b)
 {
@@ -94,7 +98,7 @@ __global__ void __launch_bounds__(CLASSIFIER_THREADS_MAX)
         gradient<W>(row, c, vocab, target, lse, scale);
 }
 
-template <class T> void classify(const dsc_cuda_launch *at, const dsc_classifier_args *a)
+template <class T> void classify(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
     T *logits = static_cast<T *>(a->logits);
@@ -111,7 +115,7 @@ template <class T> void classify(const dsc_cuda_launch *at, const dsc_classifier
 
 dsc_status dsc_cuda_run_CLASSIFIER(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    const dsc_classifier_args *a = static_cast<const dsc_classifier_args *>(args);
+    const dsc_cross_entropy_args *a = static_cast<const dsc_cross_entropy_args *>(args);
     DSC_TRY(dtype_check("CLASSIFIER", a->dtype, err));
     DSC_ASSERT(a->vocab >= 1 && a->vocab <= a->stride);
     if (a->rows == 0)

@@ -1,7 +1,7 @@
-/* classifier.c - cuts the classifier into rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
+/* cross_entropy.c - cuts the classifier into rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status run(const dsc_classifier_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status run(const dsc_cross_entropy_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->vocab >= 1);
@@ -14,13 +14,13 @@ static dsc_status run(const dsc_classifier_args *a, const dsc_cpu_threads *team,
 #define CLASSIFIER_VARIANT(isa)                                                                                        \
     static dsc_status run_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
     {                                                                                                                  \
-        return run(args, team, err, dsc_classifier_##isa);                                                             \
+        return run(args, team, err, dsc_cross_entropy_##isa);                                                          \
     }
 CLASSIFIER_VARIANT(ref)
 CLASSIFIER_VARIANT(avx2)
 CLASSIFIER_VARIANT(avx512)
 
-void dsc_classifier_init(dsc_kernel_table *table, uint32_t caps)
+void dsc_cross_entropy_init(dsc_kernel_table *table, uint32_t caps)
 {
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
     table->fn[DSC_KERNEL_CLASSIFIER] = avx512 ? run_avx512 : avx2 ? run_avx2 : run_ref;

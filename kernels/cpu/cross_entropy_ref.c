@@ -1,12 +1,13 @@
-/* classifier_ref.c - softmax, loss and dlogits of a row in double, rounded once. SPDX-License-Identifier: Apache-2.0 */
+/* cross_entropy_ref.c - softmax, loss and dlogits of a row in double, rounded once. SPDX-License-Identifier: Apache-2.0
+ */
 #include <math.h>
 
 #include "kernels/cpu/range.h"
 #include "kernels/cpu/scalar.h"
 
-void dsc_classifier_ref(const void *args, int64_t first, int64_t last)
+void dsc_cross_entropy_ref(const void *args, int64_t first, int64_t last)
 {
-    const dsc_classifier_args *a = args;
+    const dsc_cross_entropy_args *a = args;
     for (int64_t r = first; r < last; r++) {
         const int64_t at = r * a->stride;
         const int32_t target = a->targets[r];

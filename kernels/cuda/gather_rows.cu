@@ -1,8 +1,9 @@
-/* pick.cu - some rows of each sample and back, a block a row. SPDX-License-Identifier: Apache-2.0 */
+/* gather_rows.cu - some rows of each sample and back, a block a row. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 
-namespace {
+namespace
+{
 
 enum { THREADS = 256 };
 
@@ -19,13 +20,13 @@ __global__ void pick_kernel(V *some, V *all, const int32_t *places, int64_t toke
         to[c] = from[c];
 }
 
-template <class V> void run(const dsc_cuda_launch *at, const dsc_pick_args *a, bool back, int64_t width)
+template <class V> void run(const dsc_cuda_launch *at, const dsc_gather_rows_args *a, bool back, int64_t width)
 {
     DSC_CUDA_LAUNCH((pick_kernel<V>), grid_size(a->batch * a->picks), threads_for(width, THREADS), 0, at->stream,
                     static_cast<V *>(a->some), static_cast<V *>(a->all), a->places, a->tokens, a->picks, width, back);
 }
 
-dsc_status pick(const dsc_cuda_launch *at, const dsc_pick_args *a, bool back, const char *name, dsc_error *err)
+dsc_status pick(const dsc_cuda_launch *at, const dsc_gather_rows_args *a, bool back, const char *name, dsc_error *err)
 {
     const int64_t bytes = a->channels * static_cast<int64_t>(dsc_dtype_bytes(a->dtype));
     DSC_TRY(dtype_check(name, a->dtype, err));
@@ -46,10 +47,10 @@ dsc_status pick(const dsc_cuda_launch *at, const dsc_pick_args *a, bool back, co
 
 dsc_status dsc_cuda_run_PICK_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    return pick(at, static_cast<const dsc_pick_args *>(args), false, "PICK_FWD", err);
+    return pick(at, static_cast<const dsc_gather_rows_args *>(args), false, "PICK_FWD", err);
 }
 
 dsc_status dsc_cuda_run_PICK_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    return pick(at, static_cast<const dsc_pick_args *>(args), true, "PICK_BWD", err);
+    return pick(at, static_cast<const dsc_gather_rows_args *>(args), true, "PICK_BWD", err);
 }

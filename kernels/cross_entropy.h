@@ -1,4 +1,4 @@
-/* classifier.h - softmax, cross-entropy loss and dlogits in one pass over a chunk of rows, in place.
+/* cross_entropy.h - softmax, cross-entropy loss and dlogits in one pass over a chunk of rows, in place.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CLASSIFIER_H
 #define DSC_KERNELS_CLASSIFIER_H
@@ -10,7 +10,7 @@ extern "C" {
 /* losses[r] = log(sum_{v < vocab} exp(logits[r,v])) - logits[r, target[r]], computed in fp32.
  * With write_gradient: logits[r,v] = (softmax[v] - (v == target[r])) * scale, rounded once; 0 for vocab <= v < stride.
  * One row is one thread's; its sums run in 16 interleaved lanes with a fixed tree. */
-typedef struct dsc_classifier_args {
+typedef struct dsc_cross_entropy_args {
     void *logits;           /* [rows, stride] */
     float *losses;          /* [rows] written */
     const int32_t *targets; /* [rows], 0 <= target < vocab (checked by whoever reads the data) */
@@ -18,7 +18,7 @@ typedef struct dsc_classifier_args {
     float scale; /* 1 / tokens of the micro-batch, times the loss scale */
     bool write_gradient;
     dsc_dtype dtype;
-} dsc_classifier_args;
+} dsc_cross_entropy_args;
 
 #ifdef __cplusplus
 }

@@ -1,8 +1,7 @@
-/* product.h - matrix products whose bits are a contract, as exact.h's are: each element is one chain of multiply-adds
- * in the order of k, whoever computes it. For optimizers that work on whole matrices; models have gemm.h's, which are
- * faster and differ from machine to machine.
- * reference: cpu/product_ref.c   variants: product_v16.h in product_avx2.c and product_avx512.c
- * check and bench: tests/checkkern/product.c
+/* exact_gemm.h - matrix products whose bits are a contract, as exact.h's are: each element is one chain of
+ * multiply-adds in the order of k, whoever computes it. For optimizers that work on whole matrices; models have
+ * gemm.h's, which are faster and differ from machine to machine. reference: cpu/product_ref.c   variants:
+ * exact_gemm_v16.h in exact_gemm_avx2.c and exact_gemm_avx512.c check and bench: tests/checkkern/product.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_PRODUCT_H
 #define DSC_KERNELS_PRODUCT_H
@@ -18,13 +17,13 @@ extern "C" {
  *   c = d == NULL ? alpha * s : fma(alpha, s, beta * d)
  * C and D are dense and row-major; element (i, j) of A lies at i * a_row + j * a_col, of B likewise. D may be A or B;
  * C overlaps nothing. */
-typedef struct dsc_product_args {
+typedef struct dsc_exact_gemm_args {
     float *c;
     const float *a, *b, *d; /* d may be NULL */
     int64_t m, n, k;        /* k >= 1 */
     int64_t a_row, a_col, b_row, b_col;
     float alpha, beta;
-} dsc_product_args;
+} dsc_exact_gemm_args;
 
 #ifdef __cplusplus
 }

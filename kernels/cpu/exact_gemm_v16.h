@@ -1,13 +1,13 @@
-/* product_v16.h - exact products on 16 lanes: PRODUCT_STRIP rows of A by 16 columns of B at a time, whose sums are in
- * registers for PRODUCT_DEPTH of k. Compiled by product_avx2.c and product_avx512.c after their v16 words.
+/* exact_gemm_v16.h - exact products on 16 lanes: PRODUCT_STRIP rows of A by 16 columns of B at a time, whose sums are
+ * in registers for PRODUCT_DEPTH of k. Compiled by exact_gemm_avx2.c and exact_gemm_avx512.c after their v16 words.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/product_tile.h"
+#include "kernels/cpu/exact_gemm_tile.h"
 
 #define PANEL_COLS 16
 #define PANELS (PRODUCT_COLS / PANEL_COLS)
 
 /* B's columns in panels of 16, those beyond the last 0: panel[p][k][16]. */
-V16_INLINE void pack_b(const dsc_product_args *a, product_tile t, int64_t k, int64_t depth, float *panel)
+V16_INLINE void pack_b(const dsc_exact_gemm_args *a, product_tile t, int64_t k, int64_t depth, float *panel)
 {
     for (int64_t p = 0; p * PANEL_COLS < t.cols; p++, panel += PRODUCT_DEPTH * PANEL_COLS) {
         const int64_t left = dsc_min_i64(PANEL_COLS, t.cols - p * PANEL_COLS);
@@ -21,7 +21,7 @@ V16_INLINE void pack_b(const dsc_product_args *a, product_tile t, int64_t k, int
 }
 
 /* `rows` is a constant where it is inlined. */
-V16_INLINE void strip(const dsc_product_args *a, const float *from, int64_t depth, const float *panel, float *sums,
+V16_INLINE void strip(const dsc_exact_gemm_args *a, const float *from, int64_t depth, const float *panel, float *sums,
                       int rows, bool first)
 {
     v16 sum[PRODUCT_STRIP];
@@ -37,7 +37,7 @@ V16_INLINE void strip(const dsc_product_args *a, const float *from, int64_t dept
 }
 
 /* Depth after depth, so each element's chain is in the order of k. */
-V16_INLINE void add_depth(const dsc_product_args *a, product_tile t, int64_t k, int64_t depth, const float *panel,
+V16_INLINE void add_depth(const dsc_exact_gemm_args *a, product_tile t, int64_t k, int64_t depth, const float *panel,
                           float *sums)
 {
     for (int64_t p = 0; p * PANEL_COLS < t.cols; p++) {
@@ -52,22 +52,22 @@ V16_INLINE void add_depth(const dsc_product_args *a, product_tile t, int64_t k, 
     }
 }
 
-V16_INLINE void finish(const dsc_product_args *a, product_tile t, const float *sums)
+V16_INLINE void finish(const dsc_exact_gemm_args *a, product_tile t, const float *sums)
 {
     const v16 alpha = v16_set(a->alpha), beta = v16_set(a->beta), zero = v16_set(0.0f);
     for (int64_t i = 0; i < t.rows; i++)
         for (int64_t j = 0; j < t.cols; j += 16) {
             const int64_t at = (t.row + i) * a->n + t.col + j, left = t.cols - j;
             const v16 s = v16_add(v16_load(sums, i * PRODUCT_COLS + j, 16, DSC_F32), zero);
-            const v16 c = a->d == NULL ? v16_mul(alpha, s)
-                                       : v16_fma(alpha, s, v16_mul(beta, v16_load(a->d, at, left, DSC_F32)));
+            const v16 c =
+                a->d == NULL ? v16_mul(alpha, s) : v16_fma(alpha, s, v16_mul(beta, v16_load(a->d, at, left, DSC_F32)));
             v16_store(a->c, at, left, DSC_F32, c);
         }
 }
 
 void V16_NAME(product)(const void *args, int64_t first, int64_t last)
 {
-    const dsc_product_args local = *(const dsc_product_args *)args, *a = &local;
+    const dsc_exact_gemm_args local = *(const dsc_exact_gemm_args *)args, *a = &local;
     _Alignas(64) float panel[PANELS * PRODUCT_DEPTH * PANEL_COLS], sums[PRODUCT_ROWS * PRODUCT_COLS];
     for (int64_t block = first; block < last; block++) {
         const product_tile t = product_tile_of(a, block);

@@ -1,4 +1,4 @@
-/* product.h - our own matrix product: a 64 x 64 tile a block, 4 x 4 of it a thread, each sum one chain of fp32
+/* exact_gemm.h - our own matrix product: a 64 x 64 tile a block, 4 x 4 of it a thread, each sum one chain of fp32
  * multiply-adds in the order of k (beyond its end zeros are added, which change no number but a negative 0).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PRODUCT_H
@@ -6,7 +6,8 @@
 
 #include "kernels/cuda/elements.h"
 
-namespace {
+namespace
+{
 
 enum { TILE = 64, TILE_K = 16, TILE_THREADS = 256, EACH = 4, STEP = TILE / EACH };
 
@@ -29,7 +30,9 @@ __device__ __forceinline__ void load_tile(float (&shared)[TILE_K][TILE + 1], con
     }
 }
 
-struct product_place { int64_t row, col; };
+struct product_place {
+    int64_t row, col;
+};
 
 /* This thread's sums: sum[i][j] is of the place's row + STEP * i and col + STEP * j, which may lie outside. */
 template <class TA>

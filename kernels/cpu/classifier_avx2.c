@@ -1,4 +1,0 @@
-/* classifier_avx2.c - classifier_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/v16_avx2.h"
-
-#include "kernels/cpu/classifier_v16.h"

@@ -1,4 +1,0 @@
-/* classifier_avx512.c - classifier_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/v16_avx512.h"
-
-#include "kernels/cpu/classifier_v16.h"

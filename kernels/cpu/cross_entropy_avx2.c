@@ -1,0 +1,4 @@
+/* cross_entropy_avx2.c - cross_entropy_v16.h on AVX2. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx2.h"
+
+#include "kernels/cpu/cross_entropy_v16.h"

@@ -1,0 +1,4 @@
+/* cross_entropy_avx512.c - cross_entropy_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx512.h"
+
+#include "kernels/cpu/cross_entropy_v16.h"

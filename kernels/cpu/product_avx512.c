@@ -1,6 +1,0 @@
-/* product_avx512.c - product_v16.h on AVX-512: 12 registers of sums hide the latency of two multipliers.
- * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/v16_avx512.h"
-
-#define PRODUCT_STRIP 12
-#include "kernels/cpu/product_v16.h"
