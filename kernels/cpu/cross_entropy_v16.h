@@ -77,7 +77,7 @@ V16_INLINE void classifier_row(const dsc_cross_entropy_args *a, int64_t r, dsc_d
     memset(row + vocab * bytes, 0, (size_t)((a->stride - vocab) * bytes));
 }
 
-void V16_NAME(classifier)(const void *args, int64_t first, int64_t last)
+void V16_NAME(cross_entropy)(const void *args, int64_t first, int64_t last)
 {
     const dsc_cross_entropy_args *a = args;
     for (int64_t r = first; r < last; r++) {

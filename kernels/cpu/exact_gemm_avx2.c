@@ -1,5 +1,5 @@
-/* exact_gemm_avx2.c - exact_gemm_v16.h on AVX2: 12 registers of sums, 2 of B, 1 of A. SPDX-License-Identifier:
- * Apache-2.0 */
+/* exact_gemm_avx2.c - exact_gemm_v16.h on AVX2: 12 registers of sums, 2 of B, 1 of A.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/v16_avx2.h"
 
 #define PRODUCT_STRIP 6

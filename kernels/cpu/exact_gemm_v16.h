@@ -65,7 +65,7 @@ V16_INLINE void finish(const dsc_exact_gemm_args *a, product_tile t, const float
         }
 }
 
-void V16_NAME(product)(const void *args, int64_t first, int64_t last)
+void V16_NAME(exact_gemm)(const void *args, int64_t first, int64_t last)
 {
     const dsc_exact_gemm_args local = *(const dsc_exact_gemm_args *)args, *a = &local;
     _Alignas(64) float panel[PANELS * PRODUCT_DEPTH * PANEL_COLS], sums[PRODUCT_ROWS * PRODUCT_COLS];
