@@ -1,8 +1,8 @@
-/* opened_model.c - shards a hand-written model: two dense layers that learn sin(x), with ZeRO stage 3, in plain C.
+/* own_model.c - shards a hand-written model: two dense layers that learn sin(x), with ZeRO stage 3, in plain C.
  *
  * A model is a table of modules; each declares its parameters and writes its forward and backward in loops over the
  * buffers it is given. Sharding, accumulation, clipping, AdamW and checkpoints come from the engine. dsc-launch
- * --num_gpus=2 examples/opened_model     or alone     SPDX-License-Identifier: Apache-2.0 */
+ * --num_gpus=2 examples/own_model     or alone     SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 
