@@ -137,7 +137,7 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
     return dsc_config_compute_dtype(&engine->config);
 }
 
-/* opened_model.c: for samples of seq_length tokens, 0: as many as the model has. */
+/* config_model.c: for samples of seq_length tokens, 0: as many as the model has. */
 dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,
                                         dsc_model **out, dsc_error *err);
 /* truncated_model.c. Open: after the model; close: safe on none. Take: what follows is about samples of this length. */
