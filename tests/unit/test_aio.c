@@ -1,5 +1,6 @@
-/* test_aio.c - asynchronous files: the same bytes by every engine, short and interrupted blocks go on, every fault ends
- * in the right bytes or in one error, nothing hangs, nothing is left under way. SPDX-License-Identifier: Apache-2.0 */
+/* test_aio.c - asynchronous files: every engine moves the same bytes, and short or interrupted blocks are resumed.
+ * Every fault ends in the right bytes or in one error; no request hangs or stays under way.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -245,7 +246,7 @@ static dsc_aio_fault_kind note_order(void *user, int64_t n, const dsc_aio_piece 
     return DSC_AIO_FAULT_NONE;
 }
 
-/* Who waits for what is read does not wait for all that was to be written before; nobody waits for ever. */
+/* A wait for a read does not wait for the writes that were queued before it, and no wait lasts for ever. */
 static void test_reads_go_first(void **state)
 {
     for (size_t e = 0; e < DSC_COUNT(engine_names); e++) {
@@ -267,7 +268,7 @@ static void test_reads_go_first(void **state)
         dsc_aio_submit(aio, &to_read);
         check(dsc_aio_wait(aio, &to_read, &err), &err);
         assert_string_equal(order, "wrrs"); /* the device does not rest while the one who waited works */
-        while (dsc_aio_pump(aio, 1000000)) /* what nobody waits for goes on */
+        while (dsc_aio_pump(aio, 1000000)) /* requests without a waiter go on */
             ;
         assert_true(dsc_aio_test(aio, &to_write) && dsc_aio_test(aio, &soon));
         check(dsc_aio_wait(aio, &to_write, &err), &err);
@@ -412,7 +413,7 @@ static void full_device(const char *engine, const char *kind, int mib)
     assert_int_equal(move(aio, &file, true, out_buf, TOTAL, TOTAL, &err), DSC_ERR_IO);
     assert_string_equal(err.where, file_path);
     assert_non_null(strstr(err.message, "No space left on device"));
-    check(move(aio, &file, false, in_buf, TOTAL, 0, &err), &err); /* what was written before is right */
+    check(move(aio, &file, false, in_buf, TOTAL, 0, &err), &err); /* the earlier writes are right */
     assert_memory_equal(in_buf, out_buf, TOTAL);
     dsc_aio_close(&aio);
     dsc_aio_file_close(&file);

@@ -1,6 +1,6 @@
-/* test_aio_broken.c - asynchronous files on a system that fails in the middle: calls of the engine refused, requests
- * that never end, memory that may not be locked, one bad file among good ones. Nothing is lost, nothing moves
- * afterwards. SPDX-License-Identifier: Apache-2.0 */
+/* test_aio_broken.c - asynchronous files on a system that fails in the middle. Faults: refused calls of the engine,
+ * requests that never end, memory that may not be locked, one bad file among good ones. No byte is lost, and no byte
+ * moves afterwards. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -142,8 +142,8 @@ static void refuse(int number, int index, uint32_t value, bool at_least)
 
 /* ---- a fatal error of the call that hands requests over ---- */
 
-/* The kernel takes no batch of three. What was in the ring then must not be handed over with the next batch: its
- * buffers are the caller's again, and its answers would find nobody. */
+/* The kernel takes no batch of three. The refused requests must not be submitted with the
+ * next batch: their buffers belong to the caller again, and their completions would have no owner. */
 static void uring_refuses_a_batch(void)
 {
     dsc_error err = DSC_ERROR_INIT, good = DSC_ERROR_INIT;
@@ -165,7 +165,7 @@ static void uring_refuses_a_batch(void)
     dsc_aio_file_close(&file);
 }
 
-/* The same with requests of another operation under way: they come back right. */
+/* Requests of another operation are under way meanwhile; their results are right. */
 static void libaio_refuses_a_batch(void)
 {
     dsc_error err = DSC_ERROR_INIT;
@@ -294,7 +294,7 @@ static void test_stuck_request_is_cancelled(void **state)
 
 /* ---- what the kernel keeps mapped and open ---- */
 
-/* What /proc says of the ring of this process: "UserFiles:\t3" gives 3; -1: there is no such line. */
+/* A field of this process's io_uring in /proc: "UserFiles:\t3" gives 3; -1: there is no such line. */
 static int ring_count(const char *key)
 {
     char path[300], target[100], line[200];
@@ -417,7 +417,7 @@ static void test_dropped_file_is_closed(void **state)
         skip(); /* a kernel before 5.19 */
 }
 
-/* Buffers that the kernel may not keep mapped: the bytes move all the same, and the user is told what to do. */
+/* Buffers that the kernel may not keep mapped: the bytes move all the same, and a warning names the remedy. */
 static void no_locked_buffers(void)
 {
     dsc_error err = DSC_ERROR_INIT;

@@ -323,7 +323,7 @@ static void misuse_aborts(void **state)
     must_abort(unnote_too_much, *state);
 }
 
-/* What /proc/meminfo says; -1: nothing. */
+/* A value of /proc/meminfo; -1: there is none. */
 static long free_reserved_pages(void)
 {
     char line[128];

@@ -1,4 +1,4 @@
-/* test_config.c - what a ds_config.json may say and what it means; test_config_refused.c: what it may not.
+/* test_config.c - valid contents of a ds_config.json and their meaning; test_config_refused.c has the invalid ones.
  *
  * Most rules are rows: a fragment of JSON and what must come of it. The batch triad is compared with DeepSpeed's own
  * code (tests/golden/make_batch.py). SPDX-License-Identifier: Apache-2.0 */

@@ -1,4 +1,4 @@
-/* test_config_refused.c - what a ds_config.json may not say, and with which words it is refused: a fragment a row.
+/* test_config_refused.c - invalid contents of a ds_config.json and the error lines that refuse them: a fragment a row.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/config_case.h"
 

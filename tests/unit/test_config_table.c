@@ -49,7 +49,7 @@ static void every_row(void **state)
         if (key->state == DSC_KEY_RENAMED)
             assert_true(dsc_config_key_find(key->here) >= 0);
         if (key->state == DSC_KEY_IGNORED || key->state == DSC_KEY_REFUSED || key->state == DSC_KEY_MAPPED)
-            assert_true(*key->here != 0); /* what works, or why it does not matter */
+            assert_true(*key->here != 0); /* the replacement, or why the key has no effect */
         if (!stands_alone(key))
             continue;
         if (*key->default_json != 0) { /* a default asks for nothing */

@@ -1,5 +1,5 @@
 /* test_curriculum.c - how long a step's samples are: as DeepSpeed's CurriculumScheduler (0.19.8) says,
- * whose difficulties of steps 1 to 100 the table has. What a schedule lacks is told to who runs it.
+ * whose difficulties of steps 1 to 100 the table has. A missing setting of a schedule is an error of the run.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/config_case.h"
 

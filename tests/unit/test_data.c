@@ -116,7 +116,7 @@ static void a_vocabulary_of_every_id_needs_no_reading(void **state)
     dsc_data_close(&data);
 }
 
-/* What a writer of each format and width makes is read back, at any place. */
+/* Files of every format and width are read back at any position. */
 static void what_is_written_is_read(void **state)
 {
     (void)state;

@@ -20,8 +20,8 @@ static const lmrun_case cases[] = {
     { "hf_bert_new", 3, 9, 1, 24, true, 0, NULL },
     /* No slopes of the last ones. Here the token of padding is an input, whose row gets less than its slope. */
     { "hf_bert", 2, 33, 2, 48, false, 0, NULL },
-    /* ReLU: its corners are no matter for differences, and in bf16 some of the numbers near them fall on
-     * the other side, each a token's share of a sum. */
+    /* ReLU: finite differences are invalid at its corners. In bf16 some numbers near a corner fall on the other side,
+     * and each changes a sum by one token's share. */
     { "hf_opt", 2, 33, 2, 60, false, 0.5, NULL },
 };
 

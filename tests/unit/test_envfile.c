@@ -79,7 +79,8 @@ static void accepts_and_refuses(void **state)
     dsc_alloc_close(&alloc);
 }
 
-/* Who may write the file matters for where code is looked for; what runs code by itself no file may set. */
+/* A variable that names a folder of code needs a file that only the user can write. No file may set a variable that
+ * runs code by itself. */
 static void what_a_file_may_not_set(void **state)
 {
     static const struct { const char *text; mode_t mode; const char *said; } rows[] = {

@@ -1,5 +1,5 @@
-/* test_flight.c - flight records: what a rank writes is what its starter reads, also while it writes, after it failed
- * and when its process is stopped or gone; texts and files that are none; what a call costs.
+/* test_flight.c - flight records: the launcher reads the values that a rank writes, during the write, after a failure
+ * and after the process was stopped or ended. Invalid texts and files are refused, and a call's cost is bounded.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
 #include <pthread.h>
@@ -122,7 +122,7 @@ static void histories_tell_orders_apart(void **state)
 }
 
 /* A call that a GPU is given: in front while its rank gives it, then known by its number until the GPU comes to it.
- * What was last seen of a GPU does not grow older than the look. */
+ * The last observation of a GPU is never older than the poll. */
 static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
 {
     const dsc_flight_what reduce = { .op = "reduce_scatter", .bytes = 8, .peer = -1, .module = -1 };

@@ -1,4 +1,4 @@
-/* test_gemm.c - what a device keeps for products: memory, limits, threads, and the same bits from everywhere.
+/* test_gemm.c - prepared products of a device: memory, limits, threads, and equal bits from every caller.
  * The numbers themselves are checked by tests/checkkern/gemm.c. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <signal.h>
@@ -199,8 +199,8 @@ static void multiply_as_rank(void *ctx, int64_t first, int64_t last)
     }
 }
 
-/* A program may keep its ranks in the threads of a parallel region of its own (here: a team's); the numbers that these
- * have there are nothing to the ranks' teams. */
+/* A program may run its ranks in the threads of its own parallel region (here: a team's). Thread numbers of that region
+ * do not affect the ranks' thread pools. */
 static void test_ranks_inside_a_parallel_region(void **state)
 {
     const dsc_cpu_threads program = { .threads = RANKS };

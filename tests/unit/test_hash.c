@@ -53,8 +53,8 @@ static void sha256_vectors(void **state)
     free(million);
 }
 
-/* Every length around the borders of blocks and padding: the digest over the digests of 0 to 300 bytes, from hashlib:
- * for n in range(301): h.update(sha256(bytes((i * 7 + 3) & 255 for i in range(n))).digest()) */
+/* All lengths around block and padding borders: the digest over the digests of 0 to 300 bytes. hashlib's program is
+ *     for n in range(301): h.update(sha256(bytes((i * 7 + 3) & 255 for i in range(n))).digest()) */
 static void sha256_every_length(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_infer.c - texts in parts, with keys and values kept, against the engine's whole forward pass: the same tokens,
- * greedily; the same logits however a text is cut; and how a token is chosen from logits.
+/* test_infer.c - texts in parts, with a key and value cache, against the engine's whole forward pass. Greedy tokens are
+ * equal, logits do not depend on the cut of a text, and the choice of a token from logits is checked.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

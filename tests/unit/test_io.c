@@ -21,7 +21,7 @@
 
 static struct {
     bool active;
-    int64_t most_bytes;   /* a call moves at most so many */
+    int64_t most_bytes;   /* that a call moves at most */
     int interrupt_every;  /* every n-th call is EINTR first; 0: none */
     int fail_call;        /* this call (from 1) fails with fail_errno */
     int fail_errno;       /* 0: returns 0 instead */

@@ -1,5 +1,5 @@
-/* test_json.c - what the strict scan takes and refuses, where it says so, and that hostile texts cost nothing.
- * SPDX-License-Identifier: Apache-2.0 */
+/* test_json.c - texts that the strict scan accepts or refuses, the position of its errors, and the cost of hostile
+ * texts. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -129,7 +129,7 @@ static void configs_take_comments_and_trailing_commas(void **state)
     dsc_json_close(&json);
 }
 
-/* What real configs hold and Hjson takes. */
+/* Forms that real configs have and Hjson accepts. */
 static void reads_lines_without_commas(void **state)
 {
     (void)state;
@@ -224,7 +224,7 @@ static void refuses_bad_numbers(void **state)
     refuse_strict("-9007199254740993", "1:1", "above 2^53");
     refuse_strict("123456789012345678901234567890", "1:1", "above 2^53");
     accept("0e-400", DSC_JSON_STRICT);
-    accept("9007199254740993.0", DSC_JSON_STRICT); /* says itself that it is no integer */
+    accept("9007199254740993.0", DSC_JSON_STRICT); /* a fraction part, so not an integer */
 }
 
 static void refuses_bad_strings(void **state)
@@ -515,7 +515,7 @@ static void quoting(void **state)
         assert_int_equal(dsc_json_quote(out, sizeof out, cases[i].from), strlen(cases[i].to));
         assert_string_equal(out, cases[i].to);
         assert_int_equal(dsc_json_quote(NULL, 0, cases[i].from), strlen(cases[i].to));
-        dsc_json *json = open_bytes(out, (int64_t)strlen(out), DSC_JSON_STRICT); /* what we write we read */
+        dsc_json *json = open_bytes(out, (int64_t)strlen(out), DSC_JSON_STRICT); /* our own output is valid input */
         assert_non_null(json);
         dsc_json_close(&json);
         for (size_t room = 1; room < sizeof out; room++) {

@@ -1,14 +1,13 @@
-/* test_launch_control.c - head and agents (launcher/coordinator/control.h) in a simulated world: messages are lost,
- * late, repeated
- * and overtake each other, links are cut in one or both directions, hosts, agents and the head die, users interrupt,
- * and jobs start again. Every seed is one history; the same seed gives the same one.
+/* test_launch_control.c - head and agents (launcher/coordinator/control.h) in a simulated world. Messages are lost,
+ * late, repeated and reordered; links are cut in one or both directions. Hosts, agents and the head die, users
+ * interrupt, and jobs start again. Every seed is one history, and an equal seed gives an equal history.
  *
  *   test_launch_control            500 seeds; 20,000 with DSC_TEST_NIGHT=1 (DSC_SIM_SEEDS=N: as many)
  *   DSC_SIM_SEED=7 DSC_SIM_TRACE=1 test_launch_control    one of them, with what happens
  *
- * What must hold: ranks of two starts never run at once on a host; a run is over only when nothing of it runs on a host
- * that can be reached; whatever ends, ends everywhere in time; each end is counted once, and nobody is blamed for what
- * did not happen. SPDX-License-Identifier: Apache-2.0 */
+ * Invariants: ranks of two starts never run at once on a host. A run is over only when no reachable host runs a part of
+ * it. An end reaches every host in time and is counted once, and no rank is blamed without a fault.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -81,7 +80,7 @@ typedef struct world {
     int32_t message_count;
     bool head_alive, connect_wanted[HOSTS_MAX], drop_wanted[HOSTS_MAX], ready, over, left;
     int32_t restart_count, restart_limit;
-    int32_t passed;          /* signals of this run that are no end */
+    int32_t passed;          /* signals of this run that end nothing */
     int64_t pass_at_ns, connect_at_ns;
     int32_t counted[HOSTS_MAX * RANKS_MAX]; /* ends of this run */
     uint32_t found_epoch;    /* the hang finder spoke in that run */
@@ -366,7 +365,7 @@ static void drop(world *w, int32_t host)
         post(w, (message){ .kind = TO_AGENT_CLOSED, .agent = link });
 }
 
-/* What must hold at the moment when the head says that a run is over. */
+/* Invariants at the moment when the head declares a run over. */
 static void check_over(world *w)
 {
     const dsc_verdict *v = &w->head.verdict;
@@ -599,8 +598,8 @@ static void plan_faults(world *w)
     }
 }
 
-/* When something must have ended everywhere: suspects' time, the user's grace, kill, the head's patience, and for a
- * host that hears nothing the lease and its own grace; late messages on top. */
+/* The time by which a run has ended on every host: suspects' time, the user's grace, kill and the head's patience. A
+ * host without messages adds the lease and its own grace; late messages come on top. */
 static int64_t most_ns(const world *w)
 {
     return w->head.verdict.grace_ns + 2 * DSC_CONTROL_LEASE_NS + DSC_CONTROL_GIVE_UP_NS + 4 * w->delay_max_ns +

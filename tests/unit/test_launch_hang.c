@@ -276,7 +276,7 @@ static void ranks_that_are_not_known_are_not_blamed(void **state)
     assert_true(hang.kind == DSC_HANG_LATE && hang.culprit == -1);
     says("for ranks that another launcher has started");
     setup(NULL);
-    /* Of a group, who is not in it is not missed. */
+    /* A rank outside of a group is not missing in it. */
     dsc_flight_channel *lane = lane_of(0, GROUP, 0, 0, 2);
     put(0, 0, "all_gather", 8, 1, DSC_FLIGHT_DONE);
     lane->call[0] = (dsc_flight_call){ .number = 2, .age_ns = 20 * SECOND, .peer = -1 };

@@ -156,7 +156,7 @@ static void flights(void **state)
     assert_true(dsc_message_get_flight(&frame, &back));
     assert_memory_equal(&back, &flight, sizeof flight);
     out.count = 0;
-    flight.view.lane[3].call[2].op[0] = '\x1b'; /* a terminal's commands are no names */
+    flight.view.lane[3].call[2].op[0] = '\x1b'; /* a terminal's control codes are invalid in names */
     dsc_message_put_flight(&out, &flight);
     frame = only_frame(&out);
     assert_true(dsc_message_get_flight(&frame, &back) && back.view.lane[3].call[2].op[0] != '\x1b');
@@ -415,7 +415,7 @@ static void lengths_that_cannot_be_break_the_channel(void **state)
     }
 }
 
-/* What cannot be written at once waits, and goes in order. */
+/* Bytes that cannot be written at once are queued and sent in order. */
 static void a_full_pipe_makes_the_queue_wait(void **state)
 {
     int fd[2], back[2];

@@ -40,7 +40,7 @@ static const lmrun_case cases[] = {
 };
 
 static void agrees_with_peft(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
-/* Of either block. */
+/* Layers of either block. */
 static void keeps_its_bits(void **state) { lmrun_cases_keep_their_bits(cases, 2); }
 static void runs_as_planned(void **state) { lmrun_cases_run_as_planned(cases, DSC_COUNT(cases)); }
 static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases, DSC_COUNT(cases)); }
@@ -94,7 +94,7 @@ static void only_adapters_are_trained(void **state)
     dsc_model_close(&model);
 }
 
-/* What peft takes for the family. */
+/* Layer names that peft accepts for the family. */
 static void targets_without_any(void **state)
 {
     const dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;

@@ -73,7 +73,7 @@ static void applies_options(void **state)
     assert_int_equal(model->modules[0].params[1].dim[0], 1024);
     assert_int_equal(model->seq_length, 64);
     assert_non_null(strstr(model->config_json, "\"vocab_size\": 50304"));
-    /* What is saved is read again as the same model. */
+    /* A saved config is read as an equal model. */
     mf_write("config.json", model->config_json);
     dsc_model *again = mf_open(mf_path("config.json"), NULL);
     assert_int_equal(mf_elements(again), mf_elements(model));
@@ -128,7 +128,7 @@ static void survives_failing_allocations(void **state)
 
 /* ---- Plans ------------------------------------------------------------------------------------------------------- */
 
-/* What a block of "gpt2-small-384" with a batch of 4 and 256 tokens launches. */
+/* Launches of a block of "gpt2-small-384" with a batch of 4 and 256 tokens. */
 static dsc_status check_attention(void *user, const dsc_attention_fwd_args *shape, dsc_error *err)
 {
     assert_int_equal(shape->batch * shape->tokens, 1024);

@@ -1,4 +1,4 @@
-/* test_model_config.c - what a config.json says of a model, and all that is refused in one.
+/* test_model_config.c - the model that a config.json describes, and all that is refused in one.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -123,7 +123,7 @@ static void opens_llamas(void **state)
     for (size_t i = 0; i < DSC_COUNT(known); i++) {
         dsc_model *model = mf_open(known[i].name, NULL);
         assert_int_equal(mf_elements(model), known[i].elements);
-        /* What is saved is read again as the same model. */
+        /* A saved config is read as an equal model. */
         mf_write("config.json", model->config_json);
         options.seq_length = model->seq_length;
         dsc_model *again = mf_open(mf_path("config.json"), &options);

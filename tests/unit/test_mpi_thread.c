@@ -1,5 +1,5 @@
-/* test_mpi_thread.c - the one thread that calls MPI: orders of many threads run on it alone, in order, and are done
- * when a look says so; who waits sees it at once or when his time is over. SPDX-License-Identifier: Apache-2.0 */
+/* test_mpi_thread.c - the one thread that calls MPI. It alone runs the orders of many threads, in order; a poll reports
+ * their end. A waiter returns at once after that, or at its time limit. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@ typedef struct errand {
     struct errand *next;
 } errand;
 
-/* What the thread alone writes. */
+/* Written by that thread alone. */
 static struct world {
     dsc_mpi_thread thread;
     errand *busy;

@@ -1,5 +1,5 @@
-/* test_page.c - what a run's page is made of: curves of bounded size that keep the mean, a log of bounded size, JSON
- * that a strict reader takes whatever a run says. SPDX-License-Identifier: Apache-2.0 */
+/* test_page.c - the parts of a run's page. Curves and the log have a bounded size, curves keep the mean, and a strict
+ * reader accepts the JSON of any text of a run. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -62,7 +62,7 @@ typedef struct faults {
 typedef struct packet {
     int64_t at_ns;
     int32_t client; /* which client's connection */
-    int32_t life;   /* of that connection: packets of an old one are dead */
+    int32_t life;   /* number of that connection: packets of an old one are dropped */
     bool to_server, closed;
     int32_t count, file_count;
     uint8_t bytes[DSC_RDV_MESSAGE_MAX];
@@ -370,7 +370,7 @@ static void sim_run(sim *s)
     }
 }
 
-/* What must hold in every run, whatever the network did. */
+/* Invariants of every run, for any fault of the network. */
 static void check_safety(const sim *s)
 {
     for (int32_t c = 1; c < s->size; c++) {

@@ -1,5 +1,5 @@
-/* test_ring.c - rings of buffers before swap space: pieces come back as they were written, round after round, and a
- * long round comes to each further slot once, whose memory is its owner's again then.
+/* test_ring.c - tile buffers before swap space: pieces are read as they were written, round after round. A long
+ * round uses each further slot once; then the slot's memory belongs to its owner again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +34,7 @@ static void check(dsc_status status, const dsc_error *err)
 
 static dsc_piece piece_of(int32_t i) { return (dsc_piece) { (int64_t)(i % PIECES) * PAGE, PAGE }; }
 
-/* What a piece has in it after that many rounds through swap space. */
+/* The contents of a piece after that many rounds through swap space. */
 static unsigned char byte_of(int32_t i, int32_t round) { return (unsigned char)(1 + i % PIECES + 40 * round); }
 
 static int setup(void **state)
@@ -165,7 +165,7 @@ static void a_long_round_comes_to_further_slots_once(void **state)
     }
 }
 
-/* What is ahead is read once more, then. */
+/* Then the prefetched pieces are read once more. */
 static void a_long_round_ends_anywhere(void **state)
 {
     dsc_error err = DSC_ERROR_INIT;
@@ -191,7 +191,7 @@ static void a_long_round_ends_anywhere(void **state)
     }
 }
 
-/* Who waits for other files waits for no more than a short round of these. */
+/* A wait for other files waits for at most a short round of these. */
 static void no_more_than_its_own_are_read_at_a_time(void **state)
 {
     begin_round(OWN + FURTHER);

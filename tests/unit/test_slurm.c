@@ -67,7 +67,7 @@ static void test_port(void **state)
     assert_int_equal(dsc_slurm_port("3007"), 29507);
     assert_int_equal(dsc_slurm_port("12x"), 29500);
     assert_int_equal(dsc_slurm_port(""), 29500);
-    assert_true(dsc_slurm_port("999999999") < 32768); /* where Linux begins to hand out ports */
+    assert_true(dsc_slurm_port("999999999") < 32768); /* Linux hands out ports from here on */
 }
 
 int main(void)

@@ -204,12 +204,12 @@ static void test_flipped_bits(void **state)
     close_fixture(&f);
 }
 
-/* Sealed in parts of one size and checked in parts of another: of two flipped bits the parts with them are told, and
- * no others. */
+/* Sealed in parts of one size and checked in parts of another: of two flipped bits only the parts
+ * that hold them are reported. */
 static void test_parts(void **state)
 {
     enum { SEALED = 5, CHECKED = 7, PAGES = SPACE / PAGE };
-    static const int64_t flipped[] = { 3, PAGES - 1 }; /* of the space, whose one file has the same order */
+    static const int64_t flipped[] = { 3, PAGES - 1 }; /* blocks of the space, whose single file has the same order */
     dsc_error err = DSC_ERROR_INIT;
     fixture f = open_fixture("auto", 1);
     unsigned char *page = aligned_alloc(PAGE, PAGE);
@@ -323,7 +323,7 @@ static void test_small_tmpfs(void **state) { on_small_disk("tmpfs", true); }
 static void test_small_ext4(void **state) { on_small_disk("ext4", true); }
 static void test_small_ext2(void **state) { on_small_disk("ext2", false); }
 
-/* What the system says while swap is opened: every operation refused once, and a file system without fallocate. */
+/* Refusals while swap is opened: every operation fails once, and a file system has no fallocate. */
 typedef struct io_fault {
     int64_t count, at;
     dsc_io_op op; /* or every one: DSC_IO_OP_COUNT */
@@ -394,8 +394,8 @@ static void test_without_fallocate(void **state)
     dsc_aio_close(&aio);
 }
 
-/* Faults of the device at every n-th block of a write and the read after it: the bytes are right, or it is an error
- * that names the folder and the place; and a write that failed is never read as if it had been done. */
+/* Faults of the device at every n-th block of a write and of the read after it. The bytes are right, or an error names
+ * the folder and the place; a failed write is never read as if it had succeeded. */
 enum { EIO_ONCE, ENOSPC_ONCE, EINTR_ONCE, EAGAIN_ONCE, SHORT_BY_ONE, SHORT_HALF, REFUSED, LATE, LATE_ALL, NEVER,
        KINDS };
 enum { FAULT_PAGES = 24 };

@@ -86,13 +86,13 @@ static void check_style(const char *style, const char *text, int64_t bytes, cons
     memcpy(copy, ids, (size_t)count * sizeof *copy);
     assert_int_equal(dsc_decode(encoder, copy, count, true, &back, &back_bytes, &error), DSC_OK);
     free(copy);
-    if (strcmp(style, "bert") == 0) { /* whose text comes back in small letters and without accents */
+    if (strcmp(style, "bert") == 0) { /* the decoded text is in small letters and without accents */
         int64_t golden_bytes = 0;
         char *golden = read_golden("tokenizer_bert.txt", &golden_bytes);
         assert_int_equal(back_bytes, golden_bytes);
         assert_memory_equal(back, golden, (size_t)golden_bytes);
         dsc_alloc_free(alloc, golden);
-    } else if (strcmp(style, "qwen") != 0) { /* whose text comes back in normal form */
+    } else if (strcmp(style, "qwen") != 0) { /* the decoded text is in normal form */
         assert_int_equal(back_bytes, bytes);
         assert_memory_equal(back, text, (size_t)bytes);
     }

@@ -1,5 +1,5 @@
-/* test_thread_pool.c - a team computes every block once, by at most its threads; a thread-sanitized build sees what its
- * threads do to each other (a target that must fail) and sees nothing where they keep apart.
+/* test_thread_pool.c - a team computes every block once, with at most its own threads. A thread-sanitized build
+ * reports a planted data race (a target that must fail) and reports nothing for independent blocks.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

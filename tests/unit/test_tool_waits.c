@@ -1,4 +1,4 @@
-/* test_tool_waits.c - what `dsc scale` takes out of a timeline: time with a collective under way and no work, by rank.
+/* test_tool_waits.c - the values that `dsc scale` reads from a timeline: time with a collective and no work, by rank.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
