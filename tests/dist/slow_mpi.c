@@ -1,6 +1,6 @@
-/* slow_mpi.c - a libdsc_mpi.so for test_comm_mpi.c: rank 0 of two whose peer does as it does, over a link on which one
- * part of eight arrives every 50 ms. What goes to lane 1 stops after the third part. On lane 2 the peer is in a call of
- * other bytes: its data does not fit, and is here before its note.
+/* slow_mpi.c - a libdsc_mpi.so for test_comm_mpi.c: rank 0 of two. Its peer makes the same calls over a link on which
+ * one part of eight arrives every 50 ms. Data of channel 1 stops after the third part. On channel 2 the peer is in a
+ * call of another size: its data does not fit and arrives before its call record.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/transports/mpi_api.h"
 #include "comm/transports/wire.h"

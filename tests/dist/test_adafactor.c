@@ -58,7 +58,7 @@ static double noise(uint64_t i, uint64_t step)
 
 static float first_value(int64_t i) { return (float)(0.3 * noise((uint64_t)i, 0)); }
 
-/* Of many sizes; every seventeenth is 0 at first. */
+/* Gradients of many sizes; every seventeenth is 0 at first. */
 static float gradient(int64_t i, int64_t update)
 {
     return i % 17 == 0 && update < 5 ? 0.0f

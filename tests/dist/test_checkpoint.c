@@ -1,4 +1,5 @@
-/* test_checkpoint.c - what is saved is what is in memory, and every stage, world size and precision goes on from it.
+/* test_checkpoint.c - a checkpoint holds the states of memory, and every stage, world size and precision continues
+ * from it.
  *
  * Ranks are threads, the model a small one with a tied parameter and a frozen group. Files are compared with memory by
  * the hash of DESIGN section 7, which the test computes from the slices itself. SPDX-License-Identifier: Apache-2.0 */
@@ -19,7 +20,7 @@
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"
 
-static char *dir; /* of the test that runs */
+static char *dir; /* folder of the running test */
 static dsc_alloc *alloc;
 static dsc_model *model;
 
@@ -49,8 +50,8 @@ static void run(const cw_options *options, cw_script script, void *user)
 
 /* ---- round trips ---- */
 
-/* A run goes on after its save as if there was none, its files hold what was in memory, and any world and stage that
- * loads them has that in memory and ends in the same place. */
+/* A run continues after its save as if there was none, and its files hold the states of memory. Any world size and
+ * stage that loads the files has these states and ends with the same result. */
 static void every_world_and_stage_goes_on(void **state)
 {
     char name[32], hex[65];
@@ -281,7 +282,7 @@ static void the_resumed_step_is_kept(void **state)
     char *latest = cw_read(cw_path(dir, "latest"), &bytes);
     assert_string_equal(latest, "step-2\n");
     free(latest);
-    /* What is to be kept must still be there. */
+    /* The folders to keep must still exist. */
     cw_trip other = { .load = cw_path(dir, "step-4"), .save = cw_path(dir, "new/../new/deep"), .save_step = 4 };
     run(&options, cw_make_trip, &other);
     assert_true(cw_exists(cw_path(dir, "new/deep/step-4/manifest.json")));
@@ -401,7 +402,7 @@ static const char *host_folder(int32_t host)
     return cw_path(dir, name);
 }
 
-/* Where a rank saves: the last two are on one host; and where it loads: there rank 0 is on a host that has nothing. */
+/* Folders of ranks for saving (the last two ranks are on one host) and for loading (rank 0's host has no file). */
 static const char *saves_to(const cw_rank *rank)
 {
     const int32_t last = rank->options->world > 1 ? rank->options->world - 2 : 0;
@@ -434,7 +435,7 @@ static dsc_status measure_both(cw_rank *rank, dsc_error *err)
     return DSC_OK;
 }
 
-/* Rank 0 has the most: the lists of all ranks. What is planned is enough, and not far from what is taken. */
+/* Rank 0 has the most: the lists of all ranks. The plan is sufficient and close to the memory taken. */
 static void memory_is_planned(void **state)
 {
     static const struct { int64_t width; int32_t blocks; const char *optimizer; } sizes[] = {

@@ -1,6 +1,6 @@
-/* test_checkpoint_async.c - saves that are written while training goes on: what they hold is the step at which they
- * were started, training does not know of them, and their failures are a save's. Faults at every operation and losses
- * of power are in test_checkpoint_faults.c and test_checkpoint_power.c. SPDX-License-Identifier: Apache-2.0 */
+/* test_checkpoint_async.c - saves that are written while training goes on. A save holds the states of the step that
+ * started it, does not change training, and reports its own failures. Faults at every operation and losses of power
+ * are in test_checkpoint_faults.c and test_checkpoint_power.c. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -22,7 +22,7 @@
 
 /* ---- threads that are slow to start: what does not wait for one is found out ---- */
 
-#if !SANITIZE_THREAD && !SANITIZE_ADDRESS /* theirs is their own */
+#if !SANITIZE_THREAD && !SANITIZE_ADDRESS /* sanitizers have their own allocator */
 typedef struct late_start {
     void *(*run)(void *);
     void *argument;
@@ -54,7 +54,7 @@ DSC_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes, 
 static _Thread_local bool late_threads;
 #endif
 
-static char *dir; /* of the test that runs */
+static char *dir; /* folder of the running test */
 static dsc_model *model, *wide;
 
 static int setup(void **state)
@@ -77,7 +77,7 @@ static int teardown(void **state)
 typedef struct course {
     double loss[16];
     char hex[STEPS + 1][65]; /* in memory, after each step */
-    io_fault fault;          /* of long writes of rank `faulty` */
+    io_fault fault;          /* applies to long writes of rank `faulty` */
     int32_t faulty;
 } course;
 

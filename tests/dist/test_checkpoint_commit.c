@@ -65,7 +65,7 @@ typedef struct life {
     const char *load; /* NULL: a fresh start */
     int64_t train;    /* to this step */
     const char *save; /* NULL: none */
-    cw_fault fault;   /* of rank 0's save */
+    cw_fault fault;   /* applies to rank 0's save */
     bool check;       /* memory, against the undisturbed run */
     const char *words; /* expected in the save's refusal */
     int64_t latest;    /* after it */
@@ -303,7 +303,7 @@ static void a_damaged_step_is_moved_aside(void **state)
     assert_true(aside > 0);
 }
 
-/* What has no manifest of ours is not ours to move. */
+/* A folder without our manifest is not moved. */
 static void a_folder_that_is_no_checkpoint_is_refused(void **state)
 {
     const cw_options two = { .world = 2, .stage = 2, .model = model };

@@ -1,5 +1,6 @@
-/* test_checkpoint_damage.c - no damaged checkpoint is taken: every byte of its headers and small files flipped, 1000
- * bits of its data, cuts at every boundary, files missing, swapped, foreign, extra; the file and the tensor are named.
+/* test_checkpoint_damage.c - no damaged checkpoint is loaded. Damages: every byte of headers and small files flipped,
+ * 1000 bits of data flipped, cuts at every boundary, files missing, swapped, foreign or extra. The error names the
+ * file and the tensor.
  *
  * Each case goes to `dsc ckpt verify`'s reader and to a load into a living engine, which must keep its state. The
  * manifests of a hostile hand, whose own hash is right, are in test_checkpoint_hostile.c.
@@ -191,8 +192,8 @@ static void flip_data(cw_rank *rank)
 
 static void a_thousand_data_bits_count(void **state) { to_an_engine(flip_data, 1000); }
 
-/* An engine before its first step takes each block as it comes: what it has when the last one is bad are its first
- * values, and it trains, or loads another checkpoint, as if nothing had been asked. */
+/* An engine before its first step loads each block as it arrives. After a bad last block it has its initial values
+ * again, and it trains or loads another checkpoint as if there had been no load. */
 static dsc_status offer_to_fresh(cw_rank *rank, dsc_error *err)
 {
     char first[65], is[65], trained[65];
@@ -341,7 +342,7 @@ static void add_files(cw_rank *rank)
         copy_file(good, "model.safetensors", strangers[i]);
         refused(rank, strangers[i], "is not in the checkpoint's manifest");
     }
-    /* What is nobody's shard may lie there. */
+    /* A file that is not a shard may lie there. */
     cw_copy_dir(good, victim);
     write_victim("tokenizer.json", "{}", 2);
     write_victim("README.md", "best so far", 11);

@@ -1,5 +1,6 @@
 /* test_checkpoint_faults.c - every file operation and every allocation of a save or a load fails, on each rank, once,
- * twice or for good: never a checkpoint in part, the one before loads, all ranks hear the same, the engine goes on.
+ * twice or for good. No partial checkpoint exists, the one before loads, all ranks get the same error, and the engine
+ * continues.
  *
  * A fault that stays leaves the folder as a kill at that operation would: nothing can be tidied up any more. A new life
  * then loads what `latest` names and must end where the undisturbed run does. pread, pwrite and fsync of this program

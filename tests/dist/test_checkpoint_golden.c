@@ -1,5 +1,5 @@
-/* test_checkpoint_golden.c - checkpoints of format version 1 that were written once and must load for ever: they
- * verify, have the hash that is recorded beside them, and any number of ranks has that in memory after a load.
+/* test_checkpoint_golden.c - checkpoints of format version 1 that were written once and must load for ever. They
+ * verify and have the recorded hash, and any number of ranks has the same hash in memory after a load.
  *
  * DSC_GOLDEN=write makes tests/golden/checkpoint-1 anew: only for a new version of the format, in a new folder.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -185,7 +185,7 @@ static void every_member_is_checked(void **state)
             if (strcmp(members[m], "seed") == 0 && strcmp(values[i], "-1e9") == 0)
                 continue; /* any whole number is a seed */
             if ((strcmp(members[m], "cpu_level") == 0 || strcmp(members[m], "versions") == 0) && i == 8)
-                continue; /* an empty text says nothing, and is no harm */
+                continue; /* an empty text has no effect */
             if ((strcmp(members[m], "cpu_level") == 0 || strcmp(members[m], "versions") == 0) && i == 10)
                 continue; /* only ever printed */
             snprintf(to, sizeof to, "%s%s", name, values[i]);
@@ -201,7 +201,7 @@ static void every_member_is_checked(void **state)
     }
 }
 
-/* What is said of one tensor or file, and contradicts the files. */
+/* Statements about one tensor or file that contradict the files. */
 static void contradictions_are_refused(void **state)
 {
     static const struct { const char *from, *to; } cases[] = {
@@ -305,7 +305,7 @@ static void grown(const char *what, const char *head, const char *unit, size_t b
     expect_refusal(what, "");
 }
 
-/* The same with many members of names or values of their own. */
+/* Many members with own names or values. */
 static void counted(const char *what, const char *head, const char *unit, int count, const char *tail)
 {
     const size_t room = strlen(head) + (strlen(unit) + 16) * (size_t)count + strlen(tail) + 1;
@@ -376,7 +376,7 @@ static void holes_are_no_weapon(void **state)
                 const int fd = open(path, O_RDWR | O_CLOEXEC);
                 CW_CHECK(fd >= 0);
                 const bool made = ftruncate(fd, sizes[s]) == 0;
-                const uint64_t length = 1ull << 39; /* of a safetensors header */
+                const uint64_t length = 1ull << 39; /* length of the safetensors header */
                 CW_CHECK(head < 2 || pwrite(fd, &length, 8, 0) == 8);
                 close(fd);
                 if (!made)

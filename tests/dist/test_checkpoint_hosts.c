@@ -1,5 +1,5 @@
-/* test_checkpoint_hosts.c - hosts without a common folder (checkpoint.use_node_local_storage): what each saves on its
- * own disk is together the checkpoint that one folder would hold; it loads wherever ranks are then; a host that dies or
+/* test_checkpoint_hosts.c - hosts without a common folder (checkpoint.use_node_local_storage). The parts on the hosts'
+ * disks form the checkpoint that one folder would hold, and it loads on any placement of ranks. A host that dies or
  * fails at any moment of a save loses nothing. Losses of power are in test_checkpoint_power.c.
  *
  * A rank's host is the folder that it is given. SPDX-License-Identifier: Apache-2.0 */
@@ -28,7 +28,7 @@ static dsc_alloc *alloc;
 static int setup(void **state)
 {
     dir = cw_memory_tmp_open();
-    small = toy_model_open(3, 40, 2, true); /* of whose padded slices the last ranks have nothing but padding */
+    small = toy_model_open(3, 40, 2, true); /* the last ranks' slices are padding only */
     model = toy_model_open(3, 100, 2, true);
     wide = toy_model_open(3, 700, 1, true); /* a tensor of two blocks */
     return dsc_alloc_open(&alloc, NULL) == DSC_OK ? 0 : -1;
@@ -146,8 +146,8 @@ static int64_t file_bytes(const char *step_dir, const char *name)
     return st.st_size;
 }
 
-/* With one folder for all ranks a save is as it is without the key; with several their parts make that, byte by byte,
- * and no byte of a tensor is in two of them. */
+/* With one folder for all ranks the key changes nothing. With several folders the parts form the same bytes, and no
+ * byte of a tensor is in two parts. */
 static void the_parts_are_the_whole(void **state)
 {
     const struct { const char *hosts, *each; int stage; bool bf16, async; dsc_model *model; } ways[] = {
@@ -295,7 +295,7 @@ static void what_cannot_be_loaded_is_said(void **state)
     expect_refused(&options, "cccc", NULL, "no such checkpoint folder");
     options.node_local = false;
     expect_refused(&options, "aaaa", NULL, "is part 1 of 2 of a checkpoint, that of host");
-    /* What needs all of it. */
+    /* Uses that need the whole checkpoint. */
     char hex[65];
     dsc_error err = DSC_ERROR_INIT;
     assert_int_equal(dsc_checkpoint_hash(NULL, alloc, step_of('a', "step-1"), hex, &err), DSC_ERR_INPUT);
@@ -304,7 +304,7 @@ static void what_cannot_be_loaded_is_said(void **state)
                                                .shard_bytes = 1 << 30 };
     assert_int_equal(dsc_checkpoint_export(NULL, alloc, step_of('b', "step-1"), &to, &err), DSC_ERR_INPUT);
     assert_false(cw_exists(cw_path(dir, "hf")));
-    /* Parts of two saves are no checkpoint. */
+    /* Parts of two saves do not form a checkpoint. */
     options.node_local = true;
     trip other = { .save = "ccdd", .save_step = 1, .end_step = 1 };
     options.seed = 6;
@@ -393,7 +393,7 @@ static void a_step_that_is_there(void **state)
 /* ---- a host that fails, and one that dies ---- */
 
 typedef struct harm {
-    int32_t rank;      /* of which every operation from the n-th on fails; */
+    int32_t rank;      /* every operation of it fails from the n-th on; */
     int64_t n;         /* 0: counts */
     bool dies;         /* and whose connection breaks */
     atomic_llong count;
@@ -587,7 +587,7 @@ static void a_verdict_that_one_host_does_not_hear(void **state)
         }
 }
 
-/* The run that is told that an older step is the newest whole one. */
+/* The run gets a warning that an older step is the newest whole one. */
 static void an_older_step_is_said(void **state)
 {
     cw_options options = options_of(2, 1, true);

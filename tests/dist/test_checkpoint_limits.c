@@ -1,5 +1,5 @@
-/* test_checkpoint_limits.c - what could not be read back is refused before a byte is written, and what a load takes
- * stays small however large the model is. SPDX-License-Identifier: Apache-2.0 */
+/* test_checkpoint_limits.c - a checkpoint that could not be read back is refused before a byte is written, and the
+ * memory of a load stays small for any size of the model. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

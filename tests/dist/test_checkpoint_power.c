@@ -1,8 +1,8 @@
-/* test_checkpoint_power.c - a loss of power at any moment of a save: what `latest` names is whole, and is the step that
- * was announced last or the one that was being saved; whatever has the name of a checkpoint is one.
+/* test_checkpoint_power.c - a loss of power at any moment of a save. `latest` names a whole checkpoint: the step
+ * announced last, or the one whose save was under way. Every folder with a checkpoint's name is a checkpoint.
  *
- * The calls of real saves are logged (this program's open, pwrite, fsync, ... are its own), and crash_fs.h makes from
- * them the states that POSIX allows: any subset of what no fsync has covered. DSC_TEST_NIGHT=1: ten times as many.
+ * The program's own open, pwrite, fsync, ... log the calls of real saves. crash_fs.h makes from them the states that
+ * POSIX allows: any subset of the changes that no fsync has covered. DSC_TEST_NIGHT=1: ten times as many.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -86,7 +86,7 @@ DSC_API int ftruncate(int fd, off_t bytes)
     return result;
 }
 
-/* What fails has made nothing durable. */
+/* A failed operation has made nothing durable. */
 DSC_API int fsync(int fd)
 {
     char path[512];
@@ -147,7 +147,7 @@ static dsc_model *model;
 static dsc_alloc *alloc;
 static char expected[8][65]; /* [step] of the undisturbed run */
 static uint64_t seed;
-static int64_t states, states_in_all; /* of the test, of all */
+static int64_t states, states_in_all; /* count of one test, and of all tests */
 
 static int setup(void **state)
 {
@@ -223,7 +223,7 @@ static void live_once(life l, int32_t world)
     options.async = async;
     options.node_local = apart;
     options.own = apart ? ", \"keep_last\": 1" : NULL;
-    options.aio = "threads"; /* whose writes are this program's pwrite */
+    options.aio = "threads"; /* this engine writes by this program's pwrite */
     options.model = model;
     options.world = world;
     cw_run_well(&options, live, &l);
@@ -473,7 +473,7 @@ static void a_failed_fsync_and_its_undoing(void **state)
 static void two_hosts(void **state)
 {
     toy_model_close(model);
-    model = toy_model_open(3, 40, 1, true); /* of which both have some */
+    model = toy_model_open(3, 40, 1, true); /* both ranks have elements of it */
     apart = true;
     for (int i = 0; i < 2; i++) {
         async = i == 1;

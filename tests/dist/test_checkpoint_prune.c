@@ -115,7 +115,7 @@ static void what_is_told(void **state)
     assert_string_equal(left(), "123456789");
 }
 
-/* What is not a checkpoint of ours is nobody's to remove; rests of saves only when asked for. */
+/* Only our checkpoints are removed, and remains of saves only on request. */
 static void what_is_not_touched(void **state)
 {
     dsc_checkpoint_keep keep = { .last = 1 };

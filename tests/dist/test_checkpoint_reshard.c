@@ -1,9 +1,9 @@
 /* test_checkpoint_reshard.c - N ranks save, M load and save, N load again: the same states, and the run goes on as if
  * nothing had happened, with "reproducible": "world_size".
  *
- * N and M are all that divide a batch of 24 up to 8, at any stage, with states in memory or in files, of a model that
- * is trained whole, of one with adapters and of one that is frozen in part. A seed (DSC_TEST_SEED) chooses some;
- * DSC_TEST_NIGHT=1: all of them. SPDX-License-Identifier: Apache-2.0 */
+ * N and M are the divisors up to 8 of a batch of 24, at any stage, with states in memory or in files. The models are
+ * trained whole, with adapters, or frozen in part. A seed (DSC_TEST_SEED) chooses some of the cases;
+ * DSC_TEST_NIGHT=1 runs all of them. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

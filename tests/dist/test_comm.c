@@ -22,7 +22,7 @@ static uint32_t bits_of(uint32_t which, int32_t rank, int64_t i)
     return (uint32_t)(x >> 32);
 }
 
-/* What rank `rank` has at element i of test `which`: signs and exponents that make the order of a sum matter. */
+/* Element i of rank `rank` in test `which`: signs and exponents that make the order of a sum matter. */
 static float value(uint32_t which, int32_t rank, int64_t i)
 {
     const uint32_t bits = bits_of(which, rank, i);
@@ -50,7 +50,7 @@ static bool same(float a, float b) { return memcmp(&a, &b, 4) == 0; }
 /* Sizes in bytes or elements: nothing, less than a vector, odd, staging borders, several chunks. */
 static const int64_t lengths[] = { 0, 1, 3, 17, 1000, 1025, 4099, 100003 };
 
-/* Where buffers come from: dsc_comm_mem_open gives memory that peers may read in place; MIXED: on odd ranks only. */
+/* Source of buffers: dsc_comm_mem_open gives memory that peers may read in place; MIXED: on odd ranks only. */
 typedef enum memory { PLAIN, SHARED, MIXED } memory;
 typedef struct shape { memory memory; } shape;
 
@@ -500,7 +500,7 @@ typedef struct rejoin {
     int failed;
 } rejoin;
 
-/* The same with threads: the world is one and each round is an epoch; in one of them rank 1 refuses. */
+/* Ranks as threads: one world, and each round is an epoch; in one of them rank 1 refuses. */
 static void *rejoin_main(void *arg)
 {
     rejoin *j = arg;
@@ -641,7 +641,7 @@ static void test_choice(void **state)
     assert_string_equal(name, "hier");
     assert_int_equal(choose("auto", 4, 1, NULL, &name, &err), DSC_OK);
     assert_string_equal(name, "tcp");
-    assert_int_equal(choose("auto", 6, 2, NULL, &name, &err), DSC_OK); /* where ranks might disagree in it */
+    assert_int_equal(choose("auto", 6, 2, NULL, &name, &err), DSC_OK); /* ranks might disagree about it */
     assert_string_equal(name, "tcp");
     assert_int_equal(choose("pigeons", 4, 4, NULL, &name, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "\"pigeons\""));

@@ -1,5 +1,5 @@
-/* test_comm_fail.c - what the others see when a rank disagrees, dies, leaves, aborts, stalls or is told to fail.
- * SPDX-License-Identifier: Apache-2.0 */
+/* test_comm_fail.c - errors of the other ranks when a rank disagrees, dies, leaves, aborts, stalls or has a planted
+ * fault. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

@@ -42,7 +42,7 @@ static void test_slow_link(void **state)
     dsc_alloc_close(&alloc);
 }
 
-/* What MPI says of the data is not the reason: the note, which comes later, is. */
+/* MPI's error about the data is not the reason; the call record, which arrives later, is. */
 static void test_data_fails_before_its_note(void **state)
 {
     dsc_alloc *alloc = NULL;

@@ -27,7 +27,7 @@ typedef struct knock {
     uint16_t port;
     atomic_bool stop;
     atomic_int count;
-    const uint8_t *known; /* what somebody overheard; NULL: nothing */
+    const uint8_t *known; /* bytes of a captured connection; NULL: none */
     size_t known_bytes;
 } knock;
 
@@ -205,7 +205,7 @@ static void check_party(const party *p)
 
 static void test_mesh_with_strangers(void **state)
 {
-    /* What rank 1 says first to rank 0, as far as it is the same every time. */
+    /* The first bytes of rank 1 to rank 0, as far as they are constant. */
     static uint8_t overheard[112] = { 'D', 'S', 'C', 'M', 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 77 };
     for (int round = 0; round < 5; round++) {
         party p;
@@ -354,7 +354,7 @@ static void test_ipv6_and_names(void **state)
     assert_int_equal(g[1].status, DSC_OK);
 }
 
-/* While the ranks work, no port of theirs listens. */
+/* While the ranks work, none of their ports listens. */
 static int quiet_body(dsc_comm *comm, void *user)
 {
     RANKS_TRY(dsc_comm_barrier(comm, 0, NULL, err));

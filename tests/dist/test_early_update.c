@@ -1,7 +1,7 @@
-/* test_early_update.c - updates in files that begin before their norm is known: they do, and the bits are those of a
- * run whose updates wait, whether what was made early is all of an update or a part, kept, or dropped since a step is
- * clipped or skipped. Steps are made by hand, and the step's end waits until as much is made as shall be. Whole steps
- * hand their sums to the update: groups have more tiles than there are buffers then, so that it must have begun.
+/* test_early_update.c - updates in files that begin before their norm is known. The bits are those of a run whose
+ * updates wait. The speculative part is all of an update or a part of it; it is kept, or dropped because a step is
+ * clipped or skipped. Steps are made by hand, and the step's end waits until the wanted part is made. Whole steps pass
+ * their sums to the update: groups then have more tiles than buffers, so the update must have begun.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -40,12 +40,12 @@ typedef struct variant {
     double clipping, stay, kept_states; /* gradients_in_memory, and what `ratio` leaves */
     extent extent;
     int64_t steps; /* by hand, or: */
-    bool whole;    /* of the wide model, whose sums are handed over */
+    bool whole;    /* steps of the wide model, which pass their sums on */
     bool aims;     /* at all groups that it may take, from the first step on */
     int64_t skip_limit;
     bool reload;   /* and before the last of them all is saved and loaded again */
     int64_t skipped;
-    int64_t most, made[WORLDS], kept[WORLDS]; /* of a rank: in all those steps, if nothing is dropped; what was */
+    int64_t most, made[WORLDS], kept[WORLDS]; /* a rank's elements in all those steps: most, made, kept */
     int64_t lent[WORLDS];                     /* buffers in the memory of sums */
     run_result result;
 } variant;
@@ -321,7 +321,7 @@ static void gradients_that_stay_through_passes(void **state)
         remove_save();
         for (int32_t r = 0; r < all.world; r++) {
             assert_true(!every_tile || all.made[r] == all.most);
-            /* What is made of sums that nobody hands over, in steps that wait for nothing, may be nothing. */
+            /* Without waits and without sums passed on, the speculative part may be empty. */
             if (!cases[i].whole || cases[i].stay < 1)
                 assert_true(all.clipping > 0 ? all.kept[r] == 0 : all.kept[r] >= all.steps - all.skipped);
             assert_true(!every_tile || all.clipping > 0 || all.skipped > 0 || all.kept[r] == all.most);
@@ -333,8 +333,8 @@ static void gradients_that_stay_through_passes(void **state)
     }
 }
 
-/* The memory of sums that are not there yet has tiles in it, and the bits are the same: whether the update is sure of
- * its terms, and makes all of them, or is told to stop in the middle. */
+/* The memory of later sums holds tiles meanwhile, and the bits are equal. The update is sure of its terms and makes all
+ * of them, or is cancelled in the middle. */
 static void sums_lend_their_memory(void **state)
 {
     static const variant cases[] = {
@@ -376,7 +376,7 @@ static void all_gradients_may_stay(void **state)
     }
 }
 
-/* Of sums that nobody has any more it is still told which one was not finite. */
+/* The parameter that was not finite is named also after its sum was overwritten. */
 static void a_skipped_step_needs_no_sums(void **state)
 {
     for (int32_t world = 1; world <= 2; world++)
@@ -405,7 +405,7 @@ static void a_skipped_step_needs_no_sums(void **state)
         }
 }
 
-/* Who has no room is told of what stays in memory and need not. */
+/* A plan that does not fit names the states in memory that could be offloaded. */
 static void what_stays_is_a_way_out(void **state)
 {
     static const struct {

@@ -1,5 +1,5 @@
-/* test_family_ranks.c - models of every family but GPT-2 trained by ranks that are threads: the same bits at every
- * stage, with overlap and recomputation, in every world; and memory that is the plan's.
+/* test_family_ranks.c - models of every family but GPT-2, trained by ranks as threads. The bits are equal at every
+ * stage and world size, with overlap and recomputation, and the memory is the planned one.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

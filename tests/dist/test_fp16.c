@@ -1,5 +1,5 @@
-/* test_fp16.c - fp16 training: the same bits at every stage and placement, factors of what is sent, overflows that are
- * skipped by all ranks alike, the scale in the checkpoint, and gradients that are never finite.
+/* test_fp16.c - fp16 training: equal bits at every stage and placement, and factors of sent values. All ranks skip the
+ * same overflows, the checkpoint holds the scale, and gradients that are never finite end the run.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* test_freeze.c - dsc.freeze and adapters: what is frozen keeps its weights and has no gradients, masters or moments;
- * what is not trains, with the same bits at every stage and wherever states live.
+/* test_freeze.c - dsc.freeze and adapters. Frozen parameters keep their weights and have no gradients, masters or
+ * moments; the others train, with equal bits at every stage and placement.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ typedef struct variant {
     const char *freeze; /* the key's value */
     bool adapted;       /* the model that has adapters, which is frozen but for these */
     bool fp16;
-    int32_t batch;      /* of all ranks; 0: two samples a rank */
+    int32_t batch;      /* samples of all ranks; 0: two samples a rank */
     const char *own;    /* members of dsc, each preceded by a comma */
 } variant;
 

@@ -88,7 +88,7 @@ static void write_config(const run_shape *shape)
 
 /* ---- processes ---- */
 
-/* What a program printed on stdout; fails with all that it said unless it ended with 0. */
+/* A program's stdout; fails with its whole output unless the program ended with 0. */
 static void run_program(const char *command, char *out, size_t out_bytes)
 {
     char line[4096], *said;
@@ -245,7 +245,7 @@ static void compare_group(run_shape shape)
     shape.overlap = draw(2) != 0;
     shape.recompute = (dsc_recompute)draw(3);
     run_processes(&shape, &processes);
-    /* Numbers that say something: every loss is another. */
+    /* Meaningful numbers: all losses differ. */
     assert_true(processes.loss[0] != processes.loss[1] && processes.loss[1] != processes.loss[2]);
     for (int32_t stage = 0; stage < 4; stage++) {
         const int32_t mix = (turned != 0 ? 4 - stage : stage) ^ order;

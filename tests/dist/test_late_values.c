@@ -15,7 +15,7 @@
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"
 
-static char *dir; /* of the test that runs */
+static char *dir; /* folder of the running test */
 static dsc_model *model, filed;
 static atomic_int asked, damaged;
 

@@ -32,9 +32,9 @@ typedef struct variant {
     const char *optimizer;  /* NULL: AdamW */
 } variant;
 
-/* What ranks have and have received. */
+/* States of ranks, and bytes they have received. */
 typedef struct sights {
-    char hash[RUN_RANKS_MAX][65]; /* of the master weights, moments and parameters of the slices */
+    char hash[RUN_RANKS_MAX][65]; /* over master weights, moments and parameters of the slices */
     int64_t gathered, reduced;    /* by rank 0, within its copy of the states */
     int64_t added, added_planned; /* by rank 0, from other copies, in all steps */
     int64_t from_all;             /* by rank 0, over all ranks: control words */
@@ -167,8 +167,8 @@ static void other_optimizers_do_too(void **state)
     toy_model_close(model);
 }
 
-/* One leaf of each rank: (l0 + l1) + (l2 + l3) is both the sum over two copies of two ranks and the tree that is the
- * same for every number of ranks. */
+/* One part of each rank: (l0 + l1) + (l2 + l3) is the sum over two copies of two ranks. It is also the tree that does
+ * not depend on the number of ranks. */
 static void four_leaves_are_summed_in_pairs(void **state)
 {
     dsc_model *model = tiny_model_open(tiny_models[1].config, NULL); /* untied: a parameter has one use */

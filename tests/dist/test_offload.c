@@ -1,5 +1,5 @@
-/* test_offload.c - the same bits wherever states live: every placement at every stage, in every precision, accumulation
- * and world size; every engine for files; saved and loaded across placements; nothing is left in the folders.
+/* test_offload.c - equal bits for every placement of states, at every stage, precision, accumulation and world size,
+ * with every file engine. Checkpoints move across placements, and no file is left in the folders.
  *
  * The toy model's groups are some tiles long, with a tail that is half a block in bf16.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -242,7 +242,7 @@ static void buffers_are_those_that_the_config_asks_for(void **state)
     toy_model_close(model);
 }
 
-/* What a processor's caches do not hold is worked on in parts, here of two and a bit: the same bits. */
+/* Tensors larger than the caches are updated in parts, here two and a bit, with equal bits. */
 static void large_tiles_are_made_in_parts(void **state)
 {
     static const int64_t tiles[] = { 2048, 1 << 17, 1 << 18, 1 << 20 };
@@ -436,7 +436,7 @@ static void sums_in_bf16_give_the_same_bits(void **state)
 }
 
 #define UPDATES_BEFORE 6
-static int64_t tensor_position[16]; /* of each tensor's first element among all, as the layout's paddings have it */
+static int64_t tensor_position[16]; /* a tensor's first element among all, with the layout's padding */
 static int64_t tensor_count[16];
 
 static dsc_status go_on(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -465,8 +465,8 @@ static uint32_t bits_of(float x)
     return bits;
 }
 
-/* The random bits come from the seed, the number of the update and the place among all elements: what a first update
- * of moments in fp32 gives, rounded so by hand. */
+/* The random bits come from the seed, the number of the update and the element's position among all elements. The
+ * expected values are a first update with fp32 moments, rounded by hand. */
 static void moments_are_rounded_as_said(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 3, true);
@@ -500,8 +500,8 @@ static void moments_are_rounded_as_said(void **state)
     toy_model_close(model);
 }
 
-/* With beta1 = 0, one leaf, no clipping, the first moment is the sum: rounded to the nearest, but for tensor 0, tied,
- * whose two leaves are rounded one after the other. */
+/* With beta1 = 0, one part and no clipping, the first moment is the sum, rounded to nearest. The two parts of the tied
+ * tensor 0 are rounded one after the other. */
 static void sums_are_rounded_as_said(void **state)
 {
     dsc_model *model = toy_model_open(5, 61, 3, true);

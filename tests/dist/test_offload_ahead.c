@@ -1,7 +1,7 @@
-/* test_offload_ahead.c - what is read before anybody waits for it: states of the update before the norm is known,
- * parameters under the head's products of a pass that is not the step's last one. Counted block by block as they are
- * given to the engine; a byte that is read ahead is not read again, and the bits are those of a run that reads nothing
- * ahead. SPDX-License-Identifier: Apache-2.0 */
+/* test_offload_ahead.c - prefetches from files. States of the update are read before the norm is known, and parameters
+ * under the head's products of a pass that is not the step's last one. Blocks are counted as the file engine gets them.
+ * A prefetched byte is not read again, and the bits are those of a run without prefetch.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -49,11 +49,11 @@ typedef struct variant {
     int32_t accumulation, buffers;
     bool ahead, params; /* pipeline_read; parameters in files too, at stage 3 */
     reads r;
-    int64_t under_head, before_norm, bytes_before_norm; /* of the first step: reads until then */
+    int64_t under_head, before_norm, bytes_before_norm; /* reads of the first step until then */
     run_result result;
 } variant;
 
-/* The first step by hand. A barrier waits for all that goes on by itself, and is no reason to go on. */
+/* The first step by hand. A barrier waits for all background work and starts none. */
 static dsc_status first_step(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     variant *v = user;
@@ -98,8 +98,8 @@ static void run(variant *v)
     run_well(&options, &v->result);
 }
 
-/* Of as many tiles as there are buffers behind the one that is worked on. What else is read with one micro-step is the
- * sum of a parameter that two modules share. */
+/* Bytes of as many tiles as there are buffers behind the one in use. The other reads of one micro-step are the sum of a
+ * parameter that two modules share. */
 static void states_before_the_norm(void **state)
 {
     static const struct { int32_t buffers, tiles; } cases[] = { { 4, 3 }, { 20, 5 }, { 48, 12 } };

@@ -1,8 +1,8 @@
 /* test_offload_faults.c - files fail while ranks train on them: any block of any rank, by every engine, in every way.
  *
- * What can be tried again or goes on gives the same bits; what cannot ends every rank: the one that it happened to with
- * the file, the place in it and the reason, the others with that rank. Nothing hangs, also where the rank's other
- * streams and its peers wait for one another. A sample chosen by a seed (DSC_TEST_SEED); DSC_TEST_NIGHT=1: every n.
+ * A request that can be retried or resumed gives equal bits. Another fault ends every rank: the failing rank names the
+ * file, the position and the reason, and its peers name that rank. No wait of streams or peers hangs.
+ * A seed (DSC_TEST_SEED) chooses a sample; DSC_TEST_NIGHT=1: every n.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,7 +33,7 @@
 static const char *const engines[] = { "io_uring", "libaio", "threads" };
 static char folder[512];
 static dsc_model *model;
-static run_result whole[WORLDS + 1][2]; /* of a run without faults, by world size and clipping */
+static run_result whole[WORLDS + 1][2]; /* runs without faults, by world size and clipping */
 static bool here[DSC_COUNT(engines)];
 static uint64_t seed;
 static bool night;
@@ -49,7 +49,7 @@ typedef struct faulty {
     void *user;
     io_fault fault;
     int64_t at;     /* the block that fails, for messages */
-    int64_t blocks; /* of the rank, to the end of its last step */
+    int64_t blocks; /* blocks of the rank until the end of its last step */
     run_result result;
 } faulty;
 
@@ -130,8 +130,8 @@ static bool is_told(const faulty *f)
         const dsc_error *other = &f->result.ranks[r];
         if (r == f->rank || other->status == DSC_OK) /* it was through with the last step */
             continue;
-        /* Of a save's own blocks all ranks are told alike. How many blocks come before it depends on how far the last
-         * update was when its parameters were wanted. */
+        /* All ranks get the same error for a save's own blocks. The number of blocks before them depends on the
+         * progress of the last update when its parameters were requested. */
         const bool of_save = f->save != NULL && other->status == own->status;
         good = good && (of_save || other->status == DSC_ERR_PEER) && other->rank == f->rank &&
                strstr(other->message, io_fault_message(f->fault.kind)) != NULL;
@@ -212,7 +212,7 @@ static void every_block_of_every_engine(void **state)
             }
 }
 
-/* What fails of the last update, which is still under way when the step has ended, fails the save: nothing is saved. */
+/* The last update is still under way when the step has ended. A fault in it fails the save, and nothing is saved. */
 static void a_save_waits_for_the_update(void **state)
 {
     char dir[600], step[700];
@@ -234,8 +234,8 @@ static void a_save_waits_for_the_update(void **state)
 
 /* ---- a device that does not answer ---- */
 
-/* All of them wait, so they wait together. A machine that is too busy for the timeout is given more of it: then another
- * rank than the one that is stuck, or one without a fault, has found it too long. */
+/* All cases wait, so they run at the same time. A machine that is too busy gets a longer timeout: then a rank without a
+ * fault, or another rank than the stuck one, has exceeded the timeout. */
 static void no_answer(void **state)
 {
     enum { RUNS = 6 };
@@ -277,7 +277,7 @@ static dsc_status fill_disk(dsc_engine *engine, int32_t rank, void *user, dsc_er
     return DSC_OK;
 }
 
-/* What was taken before the first step stays the run's when the disk fills up; a run that finds it full is refused. */
+/* Disk space taken before the first step stays with the run when the disk fills up. A run on a full disk is refused. */
 static void on_full_disk(const char *kind)
 {
     char dir[600];

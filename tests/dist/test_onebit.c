@@ -1,5 +1,5 @@
-/* test_onebit.c - 1-bit Adam: beside the paper's formula in double, the same bits on all ranks and however the work is
- * done, the bytes on the wire that the paper counts, and what a run that goes on from a checkpoint gives.
+/* test_onebit.c - 1-bit Adam: comparison with the paper's formula in double, equal bits on all ranks and for any
+ * schedule, the bytes on the wire that the paper counts, and a resume from a checkpoint.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
@@ -159,7 +159,7 @@ static void warm_up_is_adam(void **state)
     assert_true(same(&onebit, &adam, STEPS));
 }
 
-static int64_t elements, tensors; /* of trainable tensors, and how many there are of all kinds */
+static int64_t elements, tensors; /* elements of trainable tensors; number of all tensors */
 
 static dsc_status take_layout(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
@@ -170,9 +170,8 @@ static dsc_status take_layout(dsc_engine *engine, int32_t rank, void *user, dsc_
     return DSC_OK;
 }
 
-/* A rank is sent one bit of each element of its slice by every other rank, and one of each of other slices: of N
- * elements 2 (W - 1) / W * N / 8 bytes, a 32nd of what fp32 takes; and twice a scale of each tensor by each of the
- * others. */
+/* Every other rank sends one bit per element of this rank's slice, and one per element of its own slice. For N elements
+ * that is 2 (W - 1) / W * N / 8 bytes, a 32nd of fp32. Every other rank also sends two scales per tensor. */
 static void bytes_on_the_wire(void **state)
 {
     for (int32_t world = 2; world <= 4; world++) {
@@ -196,7 +195,7 @@ static void bytes_on_the_wire(void **state)
 
 /* ---- checkpoints ---- */
 
-/* Of each rank: moments, what signs left out, and the moments after that is settled, one group after the other. */
+/* Each rank's moments, compression errors, and moments with these errors applied, one group after the other. */
 typedef struct settled {
     float *before, *own, *after;
     bool all_zero; /* nothing is left out any more */

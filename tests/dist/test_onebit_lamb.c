@@ -1,5 +1,5 @@
-/* test_onebit_lamb.c - 1-bit LAMB: beside DeepSpeed's formula in double, the same bits on all ranks and however the
- * work is done, the bytes on the wire, and what a run that goes on from a checkpoint gives.
+/* test_onebit_lamb.c - 1-bit LAMB: comparison with DeepSpeed's formula in double, equal bits on all ranks and for any
+ * schedule, the bytes on the wire, and a resume from a checkpoint.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
@@ -25,7 +25,7 @@
 #define BETA1 0.9
 #define EPS 1e-6
 
-/* What the cases below differ in. */
+/* Differences between the cases below. */
 typedef struct terms {
     double lr, beta2, decay, least, most, coeff_beta, factor_min, factor_max, threshold;
 } terms;
@@ -214,7 +214,7 @@ static void warm_up_is_lamb(void **state)
     l.params = ", \"bias_correction\": false";
     run(&v, &(run_options){ .steps = AFTER + 1 }, &onebit);
     run(&l, &(run_options){ .steps = AFTER + 1 }, &lamb);
-    assert_memory_equal(onebit.loss, lamb.loss, (AFTER + 1) * sizeof(double)); /* of the weights before each update */
+    assert_memory_equal(onebit.loss, lamb.loss, (AFTER + 1) * sizeof(double)); /* before each update */
     assert_memory_equal(onebit.norm, lamb.norm, AFTER * sizeof(double));
     run(&v, &(run_options){ .steps = AFTER + 2 }, &onebit);
     run(&l, &(run_options){ .steps = AFTER + 2 }, &lamb);

@@ -1,5 +1,5 @@
-/* test_optimizers.c - every optimizer has the same bits at every stage, world size, place and precision, takes no more
- * memory than its recipe says, and goes on from a checkpoint as if it had not stopped; the checkpoint of another is
+/* test_optimizers.c - every optimizer has equal bits at every stage, world size, placement and precision, and takes the
+ * memory of its recipe. A run resumes from a checkpoint without a difference; the checkpoint of another optimizer is
  * refused. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
@@ -153,7 +153,7 @@ static int64_t planned_alone(const char *config, int32_t world)
     return stats.planned_bytes;
 }
 
-/* What an optimizer needs beside its states is in the plan too: little that a run has is not. */
+/* The plan also contains an optimizer's working buffers: nearly all memory of a run is planned. */
 static void plans_have_all_that_runs_take(void **state)
 {
     int64_t tables = 0;

@@ -1,5 +1,5 @@
-/* test_overlap.c - what goes on at the same time where states are in files: one side is held until the other has come
- * to where it could not be if it waited. The bits are those of a run in memory all the same.
+/* test_overlap.c - concurrent work with states in files. One side is held until the other reaches a point that it could
+ * not reach by waiting. The bits are those of a run in memory.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -47,7 +47,7 @@ static const char *const streams[STREAMS] = { "gather", "reduce", "update" };
 static _Atomic int64_t moved[STREAMS][2]; /* bytes read and written */
 static atomic_bool late, was_held;
 
-/* What waits for what it must not wait for ends here. */
+/* A forbidden wait ends here. */
 static void hold_until(const _Atomic int64_t *counter, int64_t value)
 {
     const int64_t end = dsc_clock_ns() + (int64_t)60e9;
@@ -183,8 +183,8 @@ static void expect_same_but_held(int32_t world, int32_t accumulation, bool evalu
     reads_of_one_pass = 0;
 }
 
-/* The tied group's gradient is much larger than a block's. While its first tiles are in its sum and the others wait,
- * two blocks behind it go on; the second one's gradient lies where the first tiles of the large one lay. */
+/* The tied group's gradient is much larger than a block's. Its first tiles are in its sum and the others wait; two
+ * later blocks continue meanwhile. The second block's gradient takes the memory of the large gradient's first tiles. */
 static void backward_goes_on_while_a_large_gradient_is_reduced(void **state)
 {
     for (int32_t world = 1; world <= 2; world++) {
@@ -249,7 +249,7 @@ static void files_move_what_is_planned(void **state)
         assert_int_equal(moved[UPDATE][0], STEPS * planned.update_read_bytes);
         assert_in_range(moved[UPDATE][1], STEPS * planned.update_written_bytes,
                         STEPS * (planned.update_written_bytes + MODULES * DSC_AIO_ALIGN / 2)); /* whole blocks */
-        const int64_t sums = (24576 + BLOCKS * 4096 + 1024) * 4; /* of all groups; the tied one's two leaves */
+        const int64_t sums = (24576 + BLOCKS * 4096 + 1024) * 4; /* all groups; two parts of the tied one */
         assert_true(planned.update_read_bytes < 4 * sums);
         assert_true(planned.pass_written_bytes < (sums + 24576 * 4) * accumulation / together);
     }
@@ -277,8 +277,8 @@ static void gradients_that_stay_do_not_move(void **state)
     together = 1;
 }
 
-/* Nothing of a module whose states stay in memory is in a file: states and sums of the tied group, whose parameters
- * have no window anyway, and of two blocks these too. Compute updates them, while the update has the others' files. */
+/* A module whose states stay in memory has nothing in a file: states and sums of the tied group, which needs no window,
+ * and of two blocks also the parameters. Compute updates these, while the update works on the files of the others. */
 static void modules_whose_states_stay_do_not_move(void **state)
 {
     const int64_t tied = 24576, blocks_kept = 2 * 4096, all = tied + BLOCKS * 4096 + 1024;
@@ -332,8 +332,8 @@ static void sums_that_are_handed_over_do_not_move(void **state)
     clip = 0.5;
 }
 
-/* Where updates begin early, the tied group's leaves wait for each other: in a pass its sum is written and read once
- * less. What the update moves depends on how far it came. */
+/* With speculative updates the tied group's parts wait for each other: its sum is written and read once less in a pass.
+ * The update's own bytes depend on its progress. */
 static void a_tied_groups_leaves_are_added_at_once(void **state)
 {
     static const int32_t counts[][2] = { { 1, 1 }, { 3, 1 }, { 4, 2 }, { 6, 3 }, { 6, 6 } };
@@ -357,8 +357,8 @@ static void a_tied_groups_leaves_are_added_at_once(void **state)
     together = 1;
 }
 
-/* Parameters that an update makes while their window is open come there from it, not from their file: the last block's
- * is, when the forward pass is at the one before. */
+/* An update delivers parameters directly to an open window instead of a file. The last block's window is open when the
+ * forward pass is at the block before it. */
 static void updated_parameters_are_not_read_again(void **state)
 {
     run_result r;

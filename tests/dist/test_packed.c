@@ -35,8 +35,8 @@ typedef struct variant {
     const char *zero, *own;  /* members, each preceded by a comma; %s is a folder */
 } variant;
 
-/* What a rank's wrappers should have counted, from what the paper packs: a byte and half a byte an element, and two
- * bytes for each 128 of them. */
+/* Expected bytes of a rank's calls with the paper's packing: a byte and half a byte an element, and two bytes for each
+ * 128 elements. */
 typedef struct wire {
     int64_t gathered, plain_gathered, reduced, plain_reduced;
     int64_t once;                           /* parameters that others own, gathered once */
@@ -149,7 +149,7 @@ static void packed_weights_have_the_same_bits_everywhere(void **state)
     toy_model_close(model);
 }
 
-/* What neighbours keep is what was gathered, however it travelled. */
+/* Neighbours keep the gathered values, for any packing on the wire. */
 static void neighbours_change_no_bits(void **state)
 {
     static const char *const more[] = { "", ", \"overlap_comm\": true", ", \"stage3_max_reuse_distance\": 0", WEIGHTS,

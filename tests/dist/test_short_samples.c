@@ -1,6 +1,6 @@
-/* test_short_samples.c - curriculum learning: a step's samples are cut, and all else is as if they had been that short.
- * The bits are those of a model opened for short samples; they are the same at every stage, wherever states live, for
- * any number of ranks with "world_size", and after a resume. SPDX-License-Identifier: Apache-2.0 */
+/* test_short_samples.c - curriculum learning: a step's samples are cut, and the rest of the step uses the short length.
+ * The bits are those of a model opened for short samples. They are equal at every stage and placement, for any number
+ * of ranks with "world_size", and after a resume. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

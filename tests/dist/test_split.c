@@ -19,7 +19,7 @@ typedef struct job {
     dsc_local_world *world;
 } job;
 
-/* What a group's options are before it is known: the rank's own of the whole job. */
+/* Options of a group before it exists: the rank's options of the whole job. */
 static void options_of(const job *j, dsc_comm *comm, dsc_alloc *alloc, dsc_comm_options *out)
 {
     const ranks_run run = { .kind = j->kind, .size = dsc_comm_size(comm) };
@@ -114,7 +114,7 @@ static int nested_body(dsc_comm *comm, void *user)
     return 0;
 }
 
-/* What ends in one group is no matter of the other's. */
+/* The end of one group does not affect the other. */
 static int failing_body(dsc_comm *comm, void *user)
 {
     const job *j = user;

@@ -1,5 +1,5 @@
-/* test_together.c - micro-batches that pass a module before any comes to the next one: the bits of those that come one
- * after the other, in every place and on any number of ranks; less that is moved; forward alone is refused.
+/* test_together.c - groups of micro-batches that pass a module before the next module runs. The bits are those of
+ * single micro-batches, for every placement and number of ranks; fewer bytes move, and forward alone is refused.
  *
  * The toy model's projection is tied to its loss module, so that leaves of the latter wait for those of the former.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -48,8 +48,8 @@ static int64_t needed_of(const dsc_zero *zero, const dsc_grad_part *other, const
     return dsc_max_i64(from, at) < end ? (end - from) / 4 : 0;
 }
 
-/* Runs are reduced one after the other and the leaves of one in step: what a leaf waits for is the last one there of
- * the last run that it shares memory with, far enough for all of that run. */
+/* Runs are reduced one after the other, and the parts of a run in step. A part waits for the last part of the last run
+ * whose memory it shares, until all of that run is reduced. */
 static bool waits_for_enough(const dsc_zero *zero, int32_t index)
 {
     const dsc_grad_part *leaf = &zero->leaf[index], *awaited = NULL;
@@ -198,7 +198,7 @@ static dsc_status biased_backward(const dsc_module *m, dsc_module_ctx *ctx, dsc_
 }
 
 /* As BERT's: the table is tied, the norm behind it is not; Adafactor has matrices and vectors in groups of their own.
- * The largest leaves are those that wait, and small ones find room beside them. */
+ * The largest parts wait, and small ones fit into the memory beside them. */
 static void beside_leaves_that_wait(void **state)
 {
     static const int32_t counts[] = { 5, 7 };
@@ -255,7 +255,7 @@ static void less_is_moved(void **state)
     assert_int_equal(all.wire_planned, once.wire_planned + (GAS - 1) * leaves); /* and the windows once */
 }
 
-/* Who has no room for them is told. */
+/* A group that does not fit is an error that names the setting. */
 static void fewer_take_less(void **state)
 {
     for (int together = 1; together <= 2; together++) {
@@ -311,7 +311,7 @@ static void the_next_pass_is_read(void **state)
     dsc_engine_close(&engine);
 }
 
-/* Who calls forward for each micro-batch decides the order, and is told so. */
+/* A program that calls forward for each micro-batch decides the order itself; a line reports that. */
 static void forward_takes_one_micro_batch(void **state)
 {
     dsc_engine *engine = NULL;

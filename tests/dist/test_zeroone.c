@@ -1,5 +1,5 @@
-/* test_zeroone.c - 0/1 Adam: which updates do what, beside the formula in double, the same bits on all ranks that have
- * come together, the bytes on the wire, and what a save makes of ranks that have not.
+/* test_zeroone.c - 0/1 Adam: the phase of each update, comparison with the formula in double, equal bits on all
+ * synchronized ranks, the bytes on the wire, and a save of ranks that are not synchronized.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
@@ -85,7 +85,7 @@ static void turns(void **state)
 #define DECAY 0.1
 #define KEPT (1 - LR * DECAY)
 
-static policy now; /* of the formula's run */
+static policy now; /* policy of the formula's run */
 
 /* All ranks take the same step, along gradients that all have. */
 static void step_together(signs_formula *f, const double *grad, bool moves)
@@ -196,7 +196,7 @@ static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error
     return dsc_zero_settle_signs(engine->zero, 0.9, err);
 }
 
-/* What a rank has: parameters and masters, moments, errors, ways, the weights that they began at. */
+/* A rank's parameters and masters, moments, errors, local updates, and the weights before the local phase. */
 typedef struct copy {
     float *moments, *errors, *local_update, *shared, *weights;
 } copy;
@@ -261,7 +261,7 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
     const int64_t moment_at = 2 * begin + i, at = begin + i;
     const double v = (double)first->moments[moment_at + group->padded], d = sqrt(v) + 1e-8;
     double left = (double)of_rank[i / group->slice].before.errors[error_at + group->padded + i % group->slice];
-    double size = fabs(left); /* of what is added up in fp32 */
+    double size = fabs(left); /* size of a term of the fp32 sum */
     for (int32_t r = 0; r < world; r++) {
         const double error = (double)of_rank[r].before.errors[error_at + i];
         const double local_update = kept.apart ? (double)of_rank[r].before.local_update[at] : 0;
@@ -339,7 +339,7 @@ static dsc_status take_states(dsc_engine *engine, int32_t rank, void *user, dsc_
     memcpy(states[rank], param->ptr, (size_t)param->bytes);
     memcpy(states[rank] + param->bytes, moment->ptr, (size_t)moment->bytes);
     if (rank == 0)
-        state_bytes = (size_t)(param->bytes + moment->bytes); /* the same on all */
+        state_bytes = (size_t)(param->bytes + moment->bytes); /* equal on all ranks */
     return DSC_OK;
 }
 

@@ -72,7 +72,7 @@ static void open_and_use(const char *dir)
     dsc_model_close(&model);
 }
 
-/* Of a config beside good weights, and of weights beside a good config. */
+/* A fuzzed config beside good weights, and fuzzed weights beside a good config. */
 static fuzz_folder folders[2];
 
 static void tidy_up(void)

@@ -16,7 +16,7 @@ static void check_lines(const char (*lines)[DSC_CONFIG_LINE], int count)
     }
 }
 
-/* What the engine relies on. */
+/* Properties that the engine relies on. */
 static void check(const dsc_config *config)
 {
     DSC_ASSERT(config->train_batch_size > 0 && config->train_micro_batch_size_per_gpu > 0);

@@ -1,7 +1,7 @@
-/* json_fuzz.c - any bytes as JSON: no crash, and what the scan lets through cJSON reads the same way.
+/* json_fuzz.c - any bytes as JSON: no crash, and cJSON reads every accepted text in the same way.
  *
- * Promises checked: an error is of the dialect's kind and names a place; what is strict JSON is a config too, with the
- * same tree; a tree that is printed is read back equal; every value has a place; whatever text is quoted, is JSON.
+ * Promises checked: an error is of the dialect's kind and names a position. Strict JSON is also a config, with an equal
+ * tree. A printed tree is read back equal, every value has a position, and every quoted text is JSON.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>

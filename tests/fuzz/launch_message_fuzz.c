@@ -37,7 +37,7 @@ static void check_task(dsc_alloc *alloc, const dsc_frame *frame)
     dsc_host_task_close(alloc, &task);
 }
 
-/* What is taken can be judged, whatever is in it. */
+/* Every accepted message can be evaluated, for any contents. */
 static void check_view(const dsc_flight_view *view)
 {
     static dsc_flight_view all[3];

@@ -1,7 +1,7 @@
-/* manifest_fuzz.c - any bytes as a checkpoint's manifest: no crash, and what is read keeps its promises.
+/* manifest_fuzz.c - any bytes as a checkpoint's manifest: no crash, and an accepted manifest keeps its promises.
  *
- * The reader looks at nothing that does not match its own SHA-256, so every input is read as it is and once more with
- * the right one at its end: the corpus holds manifests without their last line. SPDX-License-Identifier: Apache-2.0 */
+ * The reader ignores a text that does not match its own SHA-256. So every input is read as it is, and once more with
+ * the right hash at its end: the corpus holds manifests without their last line. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-"""golden.py - what the generators share: weights and tokens from an integer hash, which tests/support/lmrun.c computes too so
+"""golden.py - functions that the generators share: weights and tokens from an integer hash, which tests/support/lmrun.c computes too so
 that they are not stored, and files of losses and gradients in double. SPDX-License-Identifier: Apache-2.0"""
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# pack.sh OUT.tar.xz [--nccl FILE] STEP_WORKER PROGRAM... - one file with everything that test-gpu and bench-gpu run, for a machine
-# that has a GPU and its driver, bash and python3, but not our libraries, a compiler or a network.
+# pack.sh OUT.tar.xz [--nccl FILE] STEP_WORKER PROGRAM... - one file with everything that test-gpu and bench-gpu run.
+# Its machine has a GPU and its driver, bash and python3, but not our libraries, a compiler or a network.
 # NCCL: libnccl.so of 2.30 or newer, or that compressed by xz (it stays so). SPDX-License-Identifier: Apache-2.0
 set -eu
 out=$1; shift

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # run.sh [--simulate] [--nccl DIR] [--seconds N] [--results DIR] PROGRAM... - every test of the GPU backend in one call.
 #
-# On this machine's GPU: checkkern, the engine's tests by one rank and, with --nccl (the folder of a libnccl.so.2 of 2.30 or
-# newer), by 2 to 4 ranks as threads that share the GPU, a run as users start it, then compute-sanitizer where it is installed.
-# The order is by what each part tells; what does not fit into N seconds (540) is named and not run. The last lines also go
-# to --results DIR/DATE-CARD-test.md. Exit 77 with one line where there is no GPU that can be used; 1 when a part failed.
-# --simulate: the same script on simulated GPUs, with programs that have the simulator in them. SPDX-License-Identifier: Apache-2.0
+# Parts on this machine's GPU: checkkern, then the engine's tests by one rank. With --nccl (the folder of a libnccl.so.2
+# of 2.30 or newer) follow 2 to 4 ranks as threads that share the GPU. A run as users start it follows, then
+# compute-sanitizer if installed. The most informative parts come first, and a part that does not fit into N seconds
+# (540) is named and not run. The last lines also go
+# to --results DIR/DATE-CARD-test.md. Exit 77 with one line where there is no GPU that can be used; 1 when a part
+# failed. --simulate: the same script on simulated GPUs, with programs that have the simulator in them.
+# SPDX-License-Identifier: Apache-2.0
 set -u
 nccl='' results='' simulated=0 seconds=540
 while [ $# -gt 0 ]; do

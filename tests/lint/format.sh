@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# format.sh - what every source file keeps: no tabs, no trailing blanks, at most 120 columns, one newline at the end, a licence
-# line, and no TODO without an issue number; no tracked file over 1 MB, no package or program among them.
+# format.sh - rules for source files: no tabs, no trailing blanks, at most 120 columns, one newline at the end, a
+# licence line, no TODO without an issue number. No tracked file has more than 1 MB or is a package or program.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 bad=0

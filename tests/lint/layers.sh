@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# layers.sh - who may include whom (docs/ARCHITECTURE.md): base <- kernels <- offload, comm <- zero <- engine <- tools;
-# models -> kernels, base; launcher -> base; tools/train only the public headers. SPDX-License-Identifier: Apache-2.0
+# layers.sh - folders and the folders that they may include (docs/ARCHITECTURE.md): base <- kernels <- offload, comm <-
+# zero <- engine <- tools; models -> kernels, base; launcher -> base; tools/train only the public headers.
+# SPDX-License-Identifier: Apache-2.0
 set -u
 bad=0
 allowed() {

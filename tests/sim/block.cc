@@ -103,7 +103,7 @@ void *begin_stack(block *b, thread *t)
     return at;
 }
 
-/* Who can run: a lane of this warp, else of the next warp in the seed's order. NULL: nobody. */
+/* A lane that can run: of this warp, else of the next warp in the seed's order. NULL: none. */
 thread *find_runnable(block *b, unsigned from)
 {
     unsigned position = 0;
@@ -148,7 +148,7 @@ void finish_one(block *b)
     work();
 }
 
-/* Who runs next. NULL: everybody waits, for nothing that is under way. */
+/* The next lane to run. NULL: all wait, and no asynchronous work is under way. */
 thread *pick(block *b, unsigned from)
 {
     for (;;) {

@@ -1,9 +1,9 @@
 /* block.h - runs one block of a CUDA kernel on the CPU: a fiber per thread, one block at a time per host thread.
  *
- * A thread that waits at a warp operation hands over to another lane of its warp; at a barrier, to another warp when
- * its own has nobody left who can run. The last to arrive goes on without a switch. Threads that never wait never
- * switch: one stack serves them all, one after the other. The order of blocks, warps and lanes comes from a seed, so
- * that code that relies on it fails. SPDX-License-Identifier: Apache-2.0 */
+ * A thread that waits at a warp operation switches to another lane of its warp. At a barrier it switches to another
+ * warp when no lane of its own can run. The last thread to arrive goes on without a switch. Threads that never wait
+ * never switch: one stack serves them all, one after the other. The order of blocks, warps and lanes comes from a seed,
+ * so that code that relies on an order fails. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SIM_BLOCK_H
 #define DSC_TESTS_SIM_BLOCK_H
 
@@ -37,7 +37,7 @@ struct warp {
     unsigned all, live, runnable, at_barrier; /* lane masks */
     meeting meetings[WARP];
     int meeting_count;
-    void *given[WARP]; /* what each waiting lane brought */
+    void *given[WARP]; /* argument of each waiting lane */
 };
 
 /* A thread that waits for something that neither a lane nor a barrier brings. */
@@ -66,7 +66,7 @@ struct block {
     unsigned free_count;
     size_t shared_bytes;
     uint64_t switches;
-    uint64_t number; /* of all blocks that ran on this host thread */
+    uint64_t number; /* index among all blocks that ran on this host thread */
     std::vector<waiter> waiters;
     std::vector<thread *> aside; /* step_aside */
     std::vector<std::function<void()>> under_way; /* start_async */
@@ -85,16 +85,16 @@ int barrier(site at, int value, reduction what);
 /* All lanes of `mask` come; `last` runs once, on the last to come, with every lane's `given`. */
 void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask));
 [[noreturn]] void trap();
-[[noreturn]] void broken(const char *what); /* what the running thread does, which no GPU would take */
+[[noreturn]] void broken(const char *what); /* an operation of the running thread that a GPU would refuse */
 /* The calling thread goes on when `is_over` says so, which is asked when nobody else can go on. */
 void wait_until(site at, bool (*is_over)(const void *what), const void *what);
 bool coin(); /* as the seed says */
 /* As the seed says, the calling thread goes on at once or when nobody else can. */
 void step_aside();
-/* What a thread starts and the hardware does by itself: at once, or as late as when everybody waits, as the seed says.
- * A block must not end before it. */
+/* Asynchronous work that a thread starts: done at once, or at the latest when all threads wait, as the seed decides. A
+ * block must not end before it. */
 void start_async(std::function<void()> work);
-char *dynamic_shared(); /* of the running block, 1024-byte aligned */
+char *dynamic_shared(); /* memory of the running block, 1024-byte aligned */
 
 } // namespace cusim
 

@@ -98,7 +98,7 @@ struct matmul {
     const void *at_a, *at_b, *at_c;
     void *at_d, *workspace;
     size_t workspace_bytes;
-    uint64_t parts; /* of the sum over k, each added up by itself */
+    uint64_t parts; /* parts of the sum over k, each added up by itself */
     void run() const;
     void touch_all() const;
 };
@@ -152,7 +152,7 @@ void matmul::run() const
     const uint32_t bias_type = p.bias_type < 0 ? d.type : static_cast<uint32_t>(p.bias_type);
     const uint32_t aux_type = p.aux_type < 0 ? d.type : static_cast<uint32_t>(p.aux_type);
     layout aux_layout = d;
-    aux_layout.ld = p.aux_ld / 8 * 8; /* what the manual does not allow reads something else */
+    aux_layout.ld = p.aux_ld / 8 * 8; /* a value that the manual forbids reads other elements */
     /* Some algorithms of the real one round a sum to D's type before they add and multiply, and have written it to D by
      * then. */
     const bool rounds_first = d.type != CUDA_R_32F && (m % 8 != 0 || d.ld % 8 != 0);
@@ -343,8 +343,8 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* 1 takes no workspace; 2 takes up to 64 KiB of it and has the same bits; 3 adds up halves of k, which meet there; 4 as
- * 3, but in the output, so it is only named when that is asked for. cusim_set_product_ticks says which is fast. */
+/* 1 takes no workspace. 2 takes up to 64 KiB of it and has equal bits. 3 adds up halves of k in the workspace. 4 adds
+ * them in the output, so it is listed only on request. cusim_set_product_ticks sets their speed. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
                                               cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
                                               cublasLtMatmulPreference_t preference, int wanted,

@@ -1,14 +1,14 @@
-/* cusim.h - several CUDA devices in one process on the CPU, for tests: what tests set and ask.
+/* cusim.h - several CUDA devices in one process on the CPU, for tests: settings and queries of tests.
  *
- * The backend's own sources run on it (include/ holds the headers that they see). Nothing runs when it is enqueued:
- * work runs when the host must wait, one operation of a device at a time, chosen by a seeded policy among those that
- * could run, so a missing event wait shows as a wrong number. One host thread per device (or one for all): what a
- * device runs in which order is a function of seed and policy. Device memory has an address range per device, is
- * poisoned with NaN, has guard pages, and is unreadable for the host. A violation ends the process with exit code 98
- * and one line "cusim: ..." that names kernel, stream or call, and the seed. Read from the environment at first use:
- * CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8), CUSIM_MEM (bytes of a
- * device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (the CUDA version that it is for, 13000), CUSIM_FAIL_KERNEL
- * (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1, of device 0).
+ * The backend's own sources run on it (include/ holds the headers that they see). Nothing runs when it is enqueued.
+ * Work runs when the host must wait, one operation of a device at a time. A seeded policy chooses among the operations
+ * that could run, so a missing event wait shows as a wrong number. With one host thread per device (or one for all),
+ * the order of a device's operations is a function of seed and policy. Device memory has an address range per device,
+ * is poisoned with NaN, has guard pages, and is unreadable for the host. A violation ends the process with exit code 98
+ * and one line "cusim: ..." that names kernel, stream or call, and the seed. Environment, read at first use:
+ *   CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8)
+ *   CUSIM_MEM (bytes of a device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (its CUDA version, 13000)
+ *   CUSIM_FAIL_KERNEL (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1)
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SIM_CUSIM_H
 #define DSC_TESTS_SIM_CUSIM_H
@@ -35,15 +35,15 @@ bool cusim_present(void);
 void cusim_set_schedule(uint64_t seed, cusim_policy policy);
 /* Both before the first allocation on the devices. `devices` 0..16; 0: as on a machine without a GPU. */
 void cusim_set_devices(int devices, size_t bytes_each);
-/* Of the devices from `first` on; 90: sm_90, as it is before. Says nothing about which code can run. */
+/* Architecture of the devices from `first` on; 90: sm_90, the default. It does not limit the code that can run. */
 void cusim_set_arch(int first, int arch);
-/* What cudaMalloc of the device has given out now, and at most since cusim_reset_peak. Bytes. */
+/* Bytes that cudaMalloc of the device has given out now, and at most since cusim_reset_peak. */
 size_t cusim_bytes_now(int device);
 size_t cusim_bytes_peak(int device);
 void cusim_reset_peak(int device);
 uint64_t cusim_operations(int device); /* run so far */
-/* How long cuBLASLt's algorithms take, in the ticks of cudaEventElapsedTime: 1 sums in order of k, 2 does too, 3 adds
- * up halves of k (other bits), 4 is not repeatable and must not be taken. */
+/* Durations of cuBLASLt's algorithms, in the ticks of cudaEventElapsedTime. 1 and 2 sum in order of k, 3 adds up halves
+ * of k (other bits), and 4 is not repeatable and must not be chosen. */
 void cusim_set_product_ticks(const unsigned ticks[4]);
 /* How long kernels take whose name, as it is launched, contains `name` (its first 63 letters); NULL: all take none. */
 void cusim_set_kernel_ticks(const char *name, unsigned ticks);
@@ -59,13 +59,13 @@ void cusim_set_quirk(cusim_quirk quirk);
 int64_t cusim_times_taken(void);
 int64_t cusim_graphs_launched(void);
 int64_t cusim_products_taken(void);
-/* Of all that the program has made and not given back: allocations, streams, events, graphs, communicators and
- * cuBLASLt's objects. */
+/* Number of objects that the program has made and not released: allocations, streams, events, graphs, communicators
+ * and cuBLASLt's objects. */
 int64_t cusim_left(void);
 /* Buffers that were registered with NCCL's communicators so far. */
 uint64_t cusim_nccl_registrations(void);
-/* Parts of an allocation that the program itself gives out: forbidden bytes nobody may touch (they become poison),
- * allowed ones may be. Who forbids bytes that were used must have waited for that use. */
+/* Parts of an allocation that the program itself gives out. Forbidden bytes may not be accessed (they become poison),
+ * allowed ones may. The caller must have waited for earlier uses of bytes that it forbids. */
 void cusim_forbid(const void *p, size_t bytes);
 void cusim_allow(const void *p, size_t bytes);
 /* Whether accesses that nothing orders are errors, as they are before; false: only the schedule shows them. */
@@ -82,12 +82,12 @@ typedef enum cusim_fault {
     CUSIM_FAIL_CREATE,     /* a stream, event or graph finds none */
     CUSIM_FAULTS
 } cusim_fault;
-/* Of what the device is asked to do from now on, number `number` (from 0) goes wrong. Returns how many there were since
- * the last call for this fault. */
+/* Request number `number` (from 0) to the device from now on fails. Returns the number of requests since the last call
+ * for this fault. */
 int64_t cusim_plant(cusim_fault fault, int device, int64_t number);
-/* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure);
- * with a name of NCCL's ("ncclAllGather") the next such call is refused (ncclSystemError), with one of cuBLASLt's too
- * (CUBLAS_STATUS_INTERNAL_ERROR). */
+/* The next kernel launched on the device whose name contains `name` fails as a GPU's would (cudaErrorLaunchFailure).
+ * With a name of NCCL ("ncclAllGather") the next such call is refused (ncclSystemError). A name of cuBLASLt refuses
+ * with CUBLAS_STATUS_INTERNAL_ERROR. */
 void cusim_fail_kernel(int device, const char *name);
 
 #ifdef __cplusplus

@@ -162,7 +162,7 @@ static inline float __fdividef(float a, float b) { return a / b; }
 #define __logf(a) std::log(static_cast<float>(a))
 static inline float __frcp_rn(float a) { return 1.0f / a; }
 static inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
-static inline int __float2int_rn(float x) { return (int)nearbyintf(x); } /* of what an int holds */
+static inline int __float2int_rn(float x) { return (int)nearbyintf(x); } /* within an int's range */
 static inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, sizeof f); return f; }
 static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, sizeof u); return u; }
 static inline float __int_as_float(int u) { float f; memcpy(&f, &u, sizeof f); return f; }

@@ -213,7 +213,7 @@ void come(entry &e, const accessor &who)
     }
 }
 
-/* What one ncclGroup puts on one stream. */
+/* The calls of one ncclGroup on one stream. */
 struct group_work : joint_work {
     ncclComm *comm;
     std::vector<entry> entries;

@@ -38,10 +38,10 @@ struct event_record {
     bool done = false;
     uint64_t at = 0;
     device_state *device = nullptr;
-    done_until seen; /* what the stream knew to be done, itself included */
+    done_until seen; /* operations known to be done, of the stream itself too */
 };
 
-/* What several ranks do together. All hooks run under the lock. */
+/* A collective of several ranks. All hooks run under the lock. */
 struct joint_work {
     bool arrived = false;
     virtual ~joint_work() {}
@@ -62,10 +62,10 @@ struct operation {
     std::shared_ptr<event_record> record;           /* or wait for it */
     bool is_wait = false;                           /* or */
     std::shared_ptr<joint_work> joint;
-    std::shared_ptr<const done_until> host_seen;    /* what the host had waited for */
+    std::shared_ptr<const done_until> host_seen;    /* operations that the host had waited for */
 };
 
-/* What cusim_left counts: made by the program and not given back. */
+/* Objects that cusim_left counts: made by the program and not released. */
 extern std::atomic<int64_t> things;
 } // namespace cusim
 
@@ -78,7 +78,7 @@ struct CUstream_st {
     uint32_t slot;
     cusim::done_until seen;
     std::deque<cusim::operation> queue;
-    CUgraph_st *recording = nullptr; /* what is enqueued goes there */
+    CUgraph_st *recording = nullptr; /* enqueued operations are recorded there */
 };
 struct CUevent_st { std::shared_ptr<cusim::event_record> latest; /* NULL: never recorded */ };
 
@@ -143,7 +143,7 @@ bool is_refused(guard &held, const char *call);
 void memory_open(device_state &d);  /* host and kernels may touch it until the matching close; the lock is held */
 void memory_close(device_state &d);
 void memory_check(device_state &d); /* red zones; the lock is held */
-/* What lies there, in words. */
+/* Description of the memory at an address. */
 const char *memory_place(const device_state &d, const void *p);
 /* NULL, or what is wrong with bytes [p, p + bytes) as memory of device d. The lock is held. */
 const char *memory_complaint(device_state &d, const void *p, size_t bytes, bool pinned_is_fine);

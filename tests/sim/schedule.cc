@@ -1,9 +1,9 @@
-/* schedule.cc - what runs next. A device's work is run by the host threads that use the device, only when they have to
- * wait, one operation at a time.
+/* schedule.cc - the choice of the next operation. A device's work is run by the host threads that use the device, only
+ * when they have to wait, one operation at a time.
  *
- * A joint work (a collective) at the head of a stream is "arrived" when it is chosen; other streams of the device go
- * on. Whether the others have come is looked at only when nothing else of this thread's devices can run, and then for
- * the one that arrived first: so the order on a device does not depend on how fast other ranks are.
+ * A collective at the head of a stream is "arrived" when it is chosen; other streams of the device go on. The other
+ * ranks' arrival is checked only when nothing else of this thread's devices can run, first for the collective that
+ * arrived first. So the order on a device does not depend on the speed of other ranks.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <chrono>
 #include <cstdarg>
@@ -18,7 +18,7 @@ namespace cusim {
 
 namespace {
 
-const size_t NAMES_KEPT = 4096; /* of a stream's operations, for reports */
+const size_t NAMES_KEPT = 4096; /* names of a stream's operations, for reports */
 const char *const policy_names[] = { "random", "oldest", "newest", "comm", "compute" };
 
 /* One per host thread that has called anything: counted, so that a deadlock of all is seen at once. */

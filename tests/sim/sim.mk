@@ -2,8 +2,9 @@
 #
 # tests/sim/*.cc           the simulator (libcusim.a); test_*.cc one program each (suite: sim)
 # tests/sim/test_*.c       the engine itself on simulated GPUs, ranks as threads (suite: sim)
-# tests/sim/planted/*.sed  faults planted into copies of the backend's sources: checkkern with one each (test_planted.sh)
-# The backend's own .cu sources compile for it as C++: tests/sim/include stands in for the toolkit's headers.
+# tests/sim/planted/*.sed  faults planted into copies of the backend's sources: checkkern with one each
+# (test_planted.sh) The backend's own .cu sources compile for it as C++: tests/sim/include stands in for the toolkit's
+# headers.
 
 SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
 SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-unused-parameter -Wno-unused-function \
@@ -19,8 +20,8 @@ SIM_BIN     := $(SIM_CC_BIN) $(SIM_C_BIN)
 SIM_OBJ     := $(SIM_SRC:%.cc=$(BUILD)/%.o)
 # checkkern with simulated GPUs in it checks the CUDA kernels.
 CHECK_SIM_BIN := $(if $(CHECK_SRC),$(TEST_BIN)/sim/checkkern)
-# Fibers move stacks under ThreadSanitizer's feet, and their switch is written for x86-64: there one script says that the
-# suite is left out.
+# Fibers move stacks under ThreadSanitizer's feet, and their switch is written for x86-64: there one script says that
+# the suite is left out.
 SIM_LEFT_OUT := $(filter thread,$(SAN))$(filter-out x86_64,$(shell uname -m))
 ifneq ($(SIM_LEFT_OUT),)
 SIM_BIN     := tests/sim/left_out.sh
@@ -56,7 +57,7 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a -lcmocka $(LDLIBS) -o $@
 
-# What the launcher says of a record that simulated GPUs wrote.
+# The launcher's verdict on a record that simulated GPUs wrote.
 $(TEST_BIN)/sim/test_flight: $(BUILD)/launcher/node/hang.o
 
 # Users' programs on simulated GPUs; those in no-X/ have no X of their own and look for the machine's.

@@ -1,5 +1,5 @@
-/* simtest.h - what the simulator's own tests share: helpers, and a runner that gives each test a process of its own,
- * since a violation ends it. SPDX-License-Identifier: Apache-2.0 */
+/* simtest.h - helpers of the simulator's own tests, and a runner that gives each test its own process, because a
+ * violation ends the process. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SIM_SIMTEST_H
 #define DSC_TESTS_SIM_SIMTEST_H
 

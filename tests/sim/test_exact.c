@@ -1,10 +1,10 @@
 /* test_exact.c - whole training runs whose every operation is exact: GPUs give the CPU's bits.
  *
  * The model is made of CAST, ADD, FOLD and copies only, so activations, losses and gradients are the same numbers on
- * any device. What is left is the engine's: casts of parameters and leaves, folds on their owners, sums of squares,
+ * any device. The rest is the engine's: casts of parameters and parts, ordered reductions, sums of squares,
  * the clip coefficient, the optimizer, gathers. Losses, norms, masters and moments after several steps must agree
- * bit by bit, at every stage, on 8 GPUs in any order of their work. On real GPUs (tests/gpu/real.c) the same with as
- * many ranks as DSC_TEST_RANKS_MAX says. SPDX-License-Identifier: Apache-2.0 */
+ * bit by bit, at every stage, on 8 GPUs in any order of their work. On real GPUs (tests/gpu/real.c)
+ * DSC_TEST_RANKS_MAX sets the number of ranks. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,14 +23,14 @@
 
 #define STEPS 4
 #define WIDTH 5005 /* no multiple of a vector, a chunk or a slice */
-#define ROWS 65    /* of a weight as a matrix, which it is to Muon alone */
+#define ROWS 65    /* rows of a weight as a matrix, which matter to Muon only */
 #define SMALL 37   /* elements of the parameters without decay */
 #define MODULES 4
 #define SAMPLES 2 /* of a micro-batch */
 
 /* ---- the model: module m adds its weight to what comes in; gradients are exact functions of what is at hand ---- */
 
-typedef enum vectors { VECTOR_A, VECTOR_B, VECTOR_COUNT } vectors; /* of fp32 in the scratch */
+typedef enum vectors { VECTOR_A, VECTOR_B, VECTOR_COUNT } vectors; /* fp32 vectors in the scratch */
 
 static float *vector(dsc_module_ctx *ctx, vectors which)
 {
@@ -266,15 +266,15 @@ static void other_optimizers(void **state)
     }
 }
 
-/* What a save does first. */
+/* The first part of a save. */
 static dsc_status settle_signs(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     DSC_TRY(dsc_engine_settle(engine, err));
     return dsc_zero_settle_signs(engine->zero, 0.9, err);
 }
 
-/* The signs of 1-bit Adam, 0/1 Adam and 1-bit LAMB, their sums and what they leave out on a GPU are the CPU's; so are
- * ranks' own steps, and tensors' factors. */
+/* Signs, sums and compression errors of 1-bit Adam, 0/1 Adam and 1-bit LAMB on a GPU equal the CPU's. Local steps and
+ * tensors' factors are equal too. */
 static void signs_on_the_wire(void **state)
 {
     static const char *const optimizers[] = {

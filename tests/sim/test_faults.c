@@ -1,13 +1,13 @@
 /* test_faults.c - faults planted into real training on simulated GPUs: each is caught, or shown to do no harm.
  *
- * A rank's n-th wait of a stream, wait of its host or collective is left out. A stream's wait that is needed must be
- * reported by the simulator's tracking (tests/sim/track.h), whatever the schedule: wrong numbers without a report are a
- * hole in it, the same numbers and no report say that something else orders what the wait orders. Each run is a process
- * of its own. DSC_TEST_FAULTS=all leaves out each one (2 minutes of one core), otherwise some of them.
+ * A rank's n-th stream wait, host wait or collective is left out. The simulator's tracking (tests/sim/track.h) must
+ * report a missing stream wait under any schedule. Wrong numbers without a report are a gap of the tracking. Equal
+ * numbers without a report mean that another wait gives the same order. Each run is its own process.
+ * DSC_TEST_FAULTS=all leaves out each one (2 minutes of one core), otherwise some of them.
  *
- * What a GPU or the driver does not give (memory, pinned memory, a stream, an event, a graph) is one error of one rank;
- * its peers learn of it, and nothing is left behind. Each one by one with DSC_TEST_NIGHT=1. On real GPUs all of it is
- * skipped. SPDX-License-Identifier: Apache-2.0 */
+ * A refusal by the GPU or the driver (memory, pinned memory, a stream, an event, a graph) is one error of one rank. Its
+ * peers receive it, and no object is left. DSC_TEST_NIGHT=1 runs each of them. On real GPUs all of it is skipped.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -34,13 +34,13 @@ static dsc_model *model;
 typedef struct training {
     int32_t stage, accumulation;
     const char *more; /* members of "zero_optimization", each preceded by a comma */
-    int32_t world, device; /* where the fault is planted */
+    int32_t world, device; /* world size; device of the planted fault */
     const char *own;  /* more of "dsc" */
 } training;
 
 typedef enum ending { SAME, REPORTED, FAILED, DIFFERENT, STUCK } ending;
 
-/* What the child tells; in memory of both. */
+/* Results of the child, in shared memory. */
 typedef struct outcome {
     run_result run;
     int64_t count; /* how many there were to leave out */

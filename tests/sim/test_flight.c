@@ -1,5 +1,5 @@
-/* test_flight.c - what the flight record says of collectives that were given to simulated GPUs, and whom the launcher's
- * hang finder names by it, while they hang and after.
+/* test_flight.c - flight records of collectives on simulated GPUs, and the rank that the launcher's hang finder names
+ * by them, during a hang and after it.
  *
  * Rank 1 of three leaves calls out where a scene says so; the main thread plays the launcher, which reads the records.
  * SPDX-License-Identifier: Apache-2.0 */

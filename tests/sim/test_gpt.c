@@ -1,9 +1,9 @@
 /* test_gpt.c - a small GPT trained on simulated GPUs, ranks as threads of this process.
  *
- * Among themselves the runs on GPUs are bit-equal: stages, overlap, recomputation, schedules, a resumed run. Beside the
- * CPU's they differ by roundings, and by no more than those explain (tests/support/tiny_run.c). What is exact, and so
- * equal to the CPU's bit by bit, is in test_exact.c. On real GPUs (tests/gpu/real.c) the same tests run with as many
- * ranks as DSC_TEST_RANKS_MAX says. SPDX-License-Identifier: Apache-2.0 */
+ * Runs on GPUs are bit-equal among each other: stages, overlap, recomputation, schedules, a resumed run. They differ
+ * from the CPU's by roundings, within the bounds of tests/support/tiny_run.c. Exact operations, equal to the CPU's bit
+ * by bit, are in test_exact.c. On real GPUs (tests/gpu/real.c) DSC_TEST_RANKS_MAX sets the number of ranks.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -157,7 +157,7 @@ static void checkpoints_evaluation_generation(void **state)
     cw_tmp_close(other);
 }
 
-/* What was loaded is saved again while training goes on from it. */
+/* A loaded state is saved again while training continues from it. */
 static void a_save_beside_training(void **state)
 {
     const int32_t world = run_most_ranks(2);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_nvml.sh - what a GPU's management library tells comes to the monitors; one that is missing, old or refuses is left out.
+# test_nvml.sh - monitors show the values of a GPU's management library; a missing, old or refusing library is left out.
 # The library is a stand-in with NVML's calls. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/../cli/tap.sh"
 sim=${DSC_SIM:-$root/build/gcc-release/tests/sim}

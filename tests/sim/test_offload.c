@@ -147,7 +147,7 @@ static void overlap_on_and_off_give_the_same_bits(void **state)
     }
 }
 
-/* What recomputation starts from, in host memory, comes back before it is read. */
+/* Inputs of recomputation in host memory are copied back before they are read. */
 static void outputs_of_modules(void **state)
 {
     run_result on_gpus, away;
@@ -162,8 +162,8 @@ static void outputs_of_modules(void **state)
     }
 }
 
-/* Moments in bf16 are rounded alike by GPUs and by the host; sums in bf16 come and go in it, between files, or host
- * memory where some of them stay, and the GPU. */
+/* GPUs and the host round bf16 moments alike. Sums in bf16 move in that dtype between the GPU and files, or host memory
+ * that keeps some of them. */
 static void moments_and_sums_in_bf16(void **state)
 {
     run_result on_gpus, away;

@@ -1,6 +1,6 @@
-/* test_plan_rows.c - what `dsc plan` counts for GPUs that are not here is what an engine takes of them: every row of
- * the table, of every stage, world size and way to train. Left out are small structures, counted as they are opened,
- * and the host memory between ranks: a plan is for processes, and these are threads.
+/* test_plan_rows.c - bytes that `dsc plan` counts for absent GPUs equal the bytes that an engine takes: every row of
+ * the table, stage, world size and way to train. Left out are small structures, counted as they are opened, and the
+ * host memory between ranks, because a plan is for processes and these ranks are threads.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

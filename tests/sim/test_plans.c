@@ -28,7 +28,7 @@ typedef struct look {
     const char *named;       /* more of the config's "dsc", beginning with a comma; NULL: nothing */
     char log[8192];          /* rank 0's lines about matrix products */
     char attention[1024];    /* its lines about attention */
-    char plans[8][TEXT_BYTES]; /* of each rank's device after its steps */
+    char plans[8][TEXT_BYTES]; /* plans of each rank's device after its steps */
 } look;
 
 static dsc_status before(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
@@ -157,7 +157,8 @@ static int lines_of(const char *text)
     return lines;
 }
 
-/* What is taken over is not measured, what is another card's is measured anew: one line says which. */
+/* Plans of the same card are reused without a measurement, plans of another card are measured anew: one line says
+ * which. */
 static void a_checkpoint_spares_measuring(void **state)
 {
     static look first, named, restarted, other_card, unread;
@@ -197,7 +198,7 @@ static void a_checkpoint_spares_measuring(void **state)
     assert_null(strstr(other_card.plans[0], "attention")); /* it has one kernel */
     assert_string_equal(other_card.attention, "");
     unread.named = ", \"load\": \"/nowhere\"";
-    run("fastest", 1, 0, 1, &unread, &result); /* what cannot be read is the load's to tell */
+    run("fastest", 1, 0, 1, &unread, &result); /* the load reports an unreadable checkpoint */
     assert_true(cusim_times_taken() > 0);
     cw_tmp_close(dir);
 }

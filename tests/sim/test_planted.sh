@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_planted.sh - faults planted into real kernels (tests/sim/planted): checkkern on simulated GPUs, with a copy of one source
-# that sed has changed in its place, must see each. SPDX-License-Identifier: Apache-2.0
+# test_planted.sh - faults planted into real kernels (tests/sim/planted): checkkern on simulated GPUs, with a copy of
+# one source that sed has changed in its place, must see each. SPDX-License-Identifier: Apache-2.0
 set -u
 sim=${DSC_SIM:-build/gcc-release/tests/sim}
 out=$(mktemp); trap 'rm -f "$out"' EXIT
@@ -18,7 +18,7 @@ check "a missing barrier gives other numbers" "$sim/planted/colsum-barrier" no '
 check "a write behind the last column is found behind the output" "$sim/planted/colsum-bounds" no '^#  +cuda, .*: out: written [0-9]+ bytes after its end'
 groups='attention* warpgroups*T=420*' # more tiles than stages
 check "attention by warpgroups as it is" "$sim/checkkern" yes '^ok 2 - attention_bwd warpgroups ' "$groups"
-# Who does not wait reads keys that are not there, and gives their place back too early: that may end the copies, too.
+# Without the wait a kernel reads keys too early and releases their buffer too early, which may also end the copies.
 check "keys that are not waited for are found" "$sim/planted/attention_fwd_sm90-wait" no \
     '^not ok 1 - attention_fwd |^cusim: deadlock inside sm90_kernel' "$groups"
 check "values that are given back too early are found" "$sim/planted/attention_fwd_sm90-early" no '^not ok 1 - attention_fwd ' "$groups"

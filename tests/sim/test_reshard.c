@@ -1,6 +1,6 @@
-/* test_reshard.c - checkpoints of simulated GPUs: N ranks save, M load and save, N load again and go on as if nothing
- * had happened, at any stage, with states and parameters on the GPU, in host memory or in files, of models that are
- * trained whole, by adapters or in part. A seed (DSC_TEST_SEED) chooses some; DSC_TEST_NIGHT=1: a sixth of all.
+/* test_reshard.c - checkpoints of simulated GPUs: N ranks save, M load and save, N load again and continue as if
+ * nothing had happened. Cases: any stage; states and parameters on the GPU, in host memory or in files; models trained
+ * whole, by adapters or in part. A seed (DSC_TEST_SEED) chooses some; DSC_TEST_NIGHT=1: a sixth of all.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -342,7 +342,7 @@ bool copy_and_scale(bool with_wait)
     return true;
 }
 
-/* What the schedule alone shows; tests/sim/test_track.cc catches it in every schedule. */
+/* Races that only some schedules show; tests/sim/test_track.cc catches them in every schedule. */
 void missing_event_wait()
 {
     int wrong = 0;
@@ -392,7 +392,7 @@ void event_generations()
     CHECK(cudaEventQuery(e) == cudaSuccess);
 }
 
-/* What a device runs in which order is a function of the seed, whatever the other rank's speed. */
+/* The order of a device's operations is a function of the seed, for any speed of the other rank. */
 std::vector<int> order_of_run(uint64_t seed, unsigned delay_us)
 {
     cusim_set_schedule(seed, CUSIM_RANDOM);

@@ -1,5 +1,5 @@
-/* test_track.cc - who may touch which device memory when (track.h): races are caught in every schedule, also where the
- * numbers come out right, and what is ordered is never called one. SPDX-License-Identifier: Apache-2.0 */
+/* test_track.cc - order of accesses to device memory (track.h): races are caught in every schedule, also with right
+ * numbers, and ordered accesses are never reported. SPDX-License-Identifier: Apache-2.0 */
 #include <cublasLt.h>
 
 #include "tests/sim/simtest.h"
@@ -27,7 +27,7 @@ struct pair {
     cudaStream_t a = new_stream(), b = new_stream();
     cudaEvent_t event = new_event();
     float *x = new_device<float>(N), *y = new_device<float>(N);
-    /* What is on a now is before what comes on b. */
+    /* Operations on a until now precede later ones on b. */
     void order(bool really)
     {
         OK(cudaEventRecord(event, a));

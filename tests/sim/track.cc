@@ -11,7 +11,7 @@ thread_local accessor running_now = {};
 
 struct cell {
     uint32_t write, read[2]; /* slot << EPOCH_SEQ_BITS | seq; 0: none */
-    uint32_t allowed;        /* of its bytes, from the first one: 0..16 */
+    uint32_t allowed;        /* number of allowed bytes, from the first one: 0..16 */
 };
 
 namespace {
@@ -93,7 +93,7 @@ void track_open(device_state &d)
     d.cells = static_cast<cell *>(cells);
 }
 
-/* What is never given out again needs no history: its pages of cells go back, and as new ones forbid. */
+/* Memory that is never given out again needs no history: its pages of cells are released, and new pages forbid. */
 void track_forget(device_state &d, const void *p, size_t bytes)
 {
     track_forbid(d, p, bytes);

@@ -1,9 +1,9 @@
-/* track.h - who may touch which device memory when: bounds and order of every access.
+/* track.h - bounds and order of every access to device memory.
  *
  * Each 16 bytes of device memory have a cell that keeps the last write and up to two reads after it, as (stream, number
- * of the operation on it). Each stream knows, per other stream of its device, up to which operation that stream is
- * known to be done: its own waits, and what the host had waited for when the operation was enqueued, add to it. An
- * access that conflicts with one that the stream does not know to be done is a race, whatever order was run.
+ * of the operation on it). Each stream has, per other stream of its device, the last operation known to be done. Its
+ * own waits and the host's waits before an enqueue add to that. An access that conflicts with an operation not known
+ * to be done is a race, for any order of execution.
  *
  * Kernels are compiled with the compiler's thread-sanitizer instrumentation, whose hooks are ours (track.cc): each
  * access of a kernel is looked at. Copies, collectives and products name their ranges. Not in builds with SAN=address.
@@ -20,7 +20,7 @@ struct device_state;
 
 enum { STREAMS_MAX = 32, EPOCH_SEQ_BITS = 27 };
 
-/* Of each stream of a device, by slot: the last operation that is known to be done. */
+/* The last operation known to be done, of each stream of a device, by slot. */
 struct done_until {
     uint32_t seq[STREAMS_MAX] = {};
     void join(const done_until &other)
@@ -40,8 +40,8 @@ struct accessor {
 extern thread_local accessor running_now;
 
 void track_open(device_state &d); /* the cells of its address range */
-/* Bytes that nobody may touch (of freed or not yet given out memory), and bytes that may be. Who used them before stays
- * known: their next user must have waited. */
+/* Forbids bytes (freed memory, or memory not yet given out) or allows them. Earlier users stay known: the next user
+ * must have waited for them. */
 void track_forbid(device_state &d, const void *p, size_t bytes);
 void track_allow(device_state &d, const void *p, size_t bytes);
 void track_forget(device_state &d, const void *p, size_t bytes); /* forbidden for good */

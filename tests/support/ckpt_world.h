@@ -27,7 +27,7 @@ typedef struct cw_options {
     const char *aio;    /* engine of long writes; NULL: auto */
     uint32_t caps_mask; /* 0: all */
     uint32_t flags;     /* of dsc_engine_options */
-    dsc_model *model;   /* of toy_model.h, or one that learns tokens */
+    dsc_model *model;   /* toy_model.h's, or one that learns tokens */
     const char *optimizer; /* NULL: AdamW */
     const char *own, *zero; /* further members of dsc and zero_optimization, each preceded by a comma; NULL: none */
     dsc_log log; /* every rank's warnings */
@@ -42,14 +42,14 @@ typedef struct cw_rank {
     void *user;
     dsc_status status;
     dsc_error error;
-    double loss[16]; /* of cw_train's steps, by step */
+    double loss[16]; /* losses of cw_train's steps, by step */
 } cw_rank;
 
 /* Engines are opened, run and closed; what a script returns is the rank's status. Aborts when a world cannot be made.
  */
 typedef dsc_status (*cw_script)(cw_rank *rank, dsc_error *err);
 void cw_run(const cw_options *options, cw_script script, void *user, cw_rank ranks[CW_RANKS_MAX]);
-/* The same; aborts when a rank returns a failure. */
+/* As cw_run, but aborts when a rank returns a failure. */
 void cw_run_well(const cw_options *options, cw_script script, void *user);
 
 /* A script: loads when `load` is not NULL, trains to save_step, saves when `save` is not NULL, trains to end_step. */

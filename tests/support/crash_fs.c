@@ -44,10 +44,10 @@ typedef struct bytes_of {
     int64_t size;
 } bytes_of;
 
-/* One thing that is not durable yet. Of a file: bytes or a size. Of a folder: a name that is gone, a name that is new,
- * or both at once. */
+/* One change that is not durable yet: bytes or the size of a file, or a folder's name that is gone, new, or both at
+ * once. */
 typedef struct pending {
-    int64_t offset; /* of a write; the size of a truncation */
+    int64_t offset; /* offset of a write; the size of a truncation */
     const char *data; /* borrowed from the log; NULL: truncation */
     size_t bytes;
     char gone[64], added[64];

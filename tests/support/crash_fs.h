@@ -1,8 +1,8 @@
 /* crash_fs.h - a log of what a program did to a folder, and every state in which a loss of power may leave that folder.
  *
- * The model is POSIX's, which promises less than any real file system: what fsync has not covered is there in any
- * subset, in any order: each 512-byte sector of a write, the size of a file, each name that a folder gained, lost or
- * moved. fsync of a file covers its bytes and its size, not its name; fsync of a folder covers the names in it.
+ * The model is POSIX's, which promises less than any real file system. Changes without fsync may survive in any subset
+ * and order: each 512-byte sector of a write, the size of a file, each name that a folder gained, lost or moved.
+ * fsync of a file covers its bytes and its size, not its name; fsync of a folder covers the names in it.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CRASH_FS_H
 #define DSC_TESTS_CRASH_FS_H
@@ -35,8 +35,8 @@ int64_t cfs_count(cfs_log *log);
 /* Number of the last mark among the first `count` calls; 0: none. */
 int64_t cfs_mark_before(cfs_log *log, int64_t count);
 
-/* What is left in out_dir (made anew) when the power goes after `count` calls. seed chooses among the legal states:
- * 0 is nothing that is not durable, 1 is everything. */
+/* Writes the remains of a loss of power after `count` calls to out_dir (made anew). seed chooses among the legal
+ * states: 0 is nothing that is not durable, 1 is everything. */
 void cfs_crash(cfs_log *log, int64_t count, uint64_t seed, const char *out_dir);
 
 #endif

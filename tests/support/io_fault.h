@@ -21,7 +21,7 @@ typedef struct io_fault {
 
 /* `fault` is borrowed as long as the hook is used. */
 dsc_aio_hook io_fault_hook(io_fault *fault);
-/* What an operation that meets it ends with, and a part of its message; DSC_OK: it goes on. */
+/* Status of an operation with the fault, and a part of its message; DSC_OK: the operation continues. */
 dsc_status io_fault_status(io_fault_kind kind);
 const char *io_fault_message(io_fault_kind kind);
 const char *io_fault_text(io_fault_kind kind);

@@ -87,7 +87,7 @@ void lmrun_set_tokens(modelrun *run, const dsc_model *model, int64_t items)
     free(stream);
 }
 
-/* Of each T / K tokens the last one, in every other sample the one before. */
+/* The last one of each T / K tokens; in every other sample the one before it. */
 static void set_predicted(modelrun *run, const dsc_model *model, int64_t batch)
 {
     const int64_t count = model->losses_per_sample, apart = model->seq_length / count;

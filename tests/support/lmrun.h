@@ -1,4 +1,4 @@
-/* lmrun.h - what every family of language models is held against: PyTorch's numbers in tests/golden/, and itself.
+/* lmrun.h - comparison of every family of language models with PyTorch's numbers in tests/golden/ and with itself.
  *
  * Weights and tokens come from an integer hash that the generators in tests/golden/ compute too, so that they are not
  * stored. modelrun.h runs the modules and watches buffers and launches. cmocka's asserts say what is wrong.
@@ -32,7 +32,7 @@ void lmrun_whole_grad(const modelrun *run, const dsc_model *model, int32_t modul
 dsc_safetensors *lmrun_open_golden(dsc_alloc *alloc, const char *name);
 int64_t lmrun_read_golden(const dsc_safetensors *golden, const char *prefix, const char *name, float *out,
                           int64_t room);
-/* Of the mean loss (single ones: ten times), and of gradients in units of a tensor's root mean square. */
+/* Bounds of the mean loss (single losses: ten times), and of gradients in units of a tensor's root mean square. */
 typedef struct lmrun_bounds { double loss, grad; } lmrun_bounds;
 /* `whole`: the file has all elements of the gradients, else a sample. */
 void lmrun_against_golden(const char *name, const dsc_model *model, const modelrun_options *options, bool whole,

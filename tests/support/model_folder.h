@@ -7,7 +7,7 @@
 
 #include "base/formats/safetensors.h"
 
-/* Of a group of tests: the folder is there between them. */
+/* For a group of tests: the folder exists between them. */
 int mf_setup(void **state);
 int mf_teardown(void **state);
 
@@ -30,6 +30,6 @@ void mf_write_tiny(void);
 dsc_model *mf_open(const char *name, const dsc_model_options *options); /* passes dsc_model_check; owned */
 /* The refusal's text has `what` in it. */
 void mf_expect_refusal(const char *name, const dsc_model_options *options, dsc_status status, const char *what);
-int64_t mf_elements(const dsc_model *model); /* of its parameters, each once */
+int64_t mf_elements(const dsc_model *model); /* elements of its parameters, each once */
 
 #endif

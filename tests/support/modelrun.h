@@ -1,8 +1,8 @@
 /* modelrun.h - one micro-batch through a model's modules on the cpu device, without an engine.
  *
- * Every buffer has exactly the planned bytes between red zones and is full of NaN before the call that must write it,
- * so that reading what nobody wrote, or writing past a plan, cannot stay hidden. What a module may only read is hashed
- * before and after. A broken promise ends the program through DSC_ASSERT. SPDX-License-Identifier: Apache-2.0 */
+ * Every buffer has exactly the planned bytes between red zones and is full of NaN before the call that must write it.
+ * So a read of unwritten bytes and a write past the plan are found. Read-only inputs are hashed before and after.
+ * A broken promise ends the program through DSC_ASSERT. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_MODELRUN_H
 #define DSC_TESTS_MODELRUN_H
 
@@ -16,7 +16,7 @@ typedef struct modelrun_options {
     int32_t threads;
     uint32_t caps;
     bool recompute; /* forward without save, then again with save before each backward */
-    bool rebuild;   /* what modules rebuild is lost between forward and backward, and rebuilt */
+    bool rebuild;   /* rebuilt values are dropped between forward and backward, and rebuilt */
     bool in_place;  /* d_in is the memory of d_out */
     float loss_scale;
 } modelrun_options;
@@ -38,7 +38,7 @@ void modelrun_close(modelrun *run);
 void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const float *values);
 /* The micro-batch. */
 void modelrun_set_tokens(modelrun *run, const int32_t *tokens, const int32_t *targets);
-void modelrun_set_predicted(modelrun *run, const int32_t *places); /* of a masked model */
+void modelrun_set_predicted(modelrun *run, const int32_t *places); /* predicted positions of a masked model */
 
 /* Forward with save and backward. Returns the mean loss. */
 double modelrun_step(modelrun *run);
@@ -52,9 +52,9 @@ const float *modelrun_losses(const modelrun *run); /* [batch * losses_per_sample
 const float *modelrun_grad(const modelrun *run, int32_t module, int32_t param);
 int64_t modelrun_elements(const dsc_param_spec *spec);
 
-/* What the modules' plans told, and what was launched since open. */
+/* Planned values of the modules, and launches since open. */
 const modelrun_gemms *modelrun_planned(const modelrun *run);
 const modelrun_gemms *modelrun_launched(const modelrun *run);
-double modelrun_launched_flops(const modelrun *run); /* of matrix products, since open */
+double modelrun_launched_flops(const modelrun *run); /* FLOPs of matrix products since open */
 
 #endif

@@ -108,7 +108,7 @@ bool ranks_have(ranks_kind kind, dsc_error *why)
     const ranks_run run = { .kind = kind, .size = 1 };
     snprintf(folder, sizeof folder, "%.4000s/dsc", lib != NULL ? lib : "lib");
     setenv("DSC_PLUGIN_DIR", folder, 0);
-    if (kind == RANKS_MPI) { /* who enters MPI here cannot start mpirun any more */
+    if (kind == RANKS_MPI) { /* a process that has entered MPI cannot start mpirun */
         char path[4200];
         snprintf(path, sizeof path, "%.4090s/libdsc_mpi.so", getenv("DSC_PLUGIN_DIR"));
         if (access(path, R_OK) == 0)

@@ -49,9 +49,9 @@ typedef struct ranks_run {
     int32_t channel_count;   /* 0: 1 */
     int64_t staging_bytes;   /* 0: 1 MiB */
     int64_t timeout_ns;      /* 0: 20 s */
-    const int32_t *hosts;    /* of each rank, for transport hier; NULL: see there */
-    bool takes_less;         /* of COMM than planned: the ranks find out that they cannot share */
-    int32_t port;            /* of the meeting over TCP; 0: from the token */
+    const int32_t *hosts;    /* host of each rank, for transport hier; NULL: see there */
+    bool takes_less;         /* less COMM memory than planned: the ranks detect that they cannot share */
+    int32_t port;            /* port of the TCP rendezvous; 0: from the token */
     int64_t fault_at;        /* of rank fault_rank */
     int32_t fault_rank;
     const dsc_comm_ops *ops; /* NULL: the kind's */

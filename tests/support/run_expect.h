@@ -1,4 +1,4 @@
-/* run_expect.h - what tests expect of run_world's runs, said once. SPDX-License-Identifier: Apache-2.0 */
+/* run_expect.h - expectations of run_world's runs that several tests share. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_RUN_EXPECT_H
 #define DSC_TESTS_RUN_EXPECT_H
 

@@ -24,7 +24,7 @@ typedef struct rank_job {
     int32_t rank;
 } rank_job;
 
-/* What is kept in bf16 lies in the upper half of its place first. */
+/* A bf16 state lies in the upper half of its buffer first. */
 static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at, int64_t count, float *to)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, plane));
@@ -129,9 +129,8 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
     dsc_hex(job->out->hash, digest, sizeof digest);
 }
 
-/* All that other ranks have sent for parameters and gradients, and little else. Where the host is the device, the last
- * gathers are waited for; a GPU's ranks leave them to the next step together: a simulated one works only while its own
- * rank waits. */
+/* All that other ranks have sent for parameters and gradients, and little else. On a CPU device the last gathers are
+ * awaited here. Ranks on GPUs leave them to the next step, because a simulated GPU works only while its rank waits. */
 static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 {
     dsc_comm *const comms[] = { engine->device_comm, engine->side[DSC_SUB_NEIGHBOURS].device,

@@ -15,8 +15,8 @@ typedef struct run_result {
     int64_t steps;
     double loss[RUN_STEPS_MAX], norm[RUN_STEPS_MAX];
     char hash[65];     /* SHA-256 over master, m, v of every tensor in order */
-    int64_t state_bytes[4]; /* of rank 0: params, grads, master, moments as measured */
-    int64_t device_planned, device_peak; /* of rank 0's device tier */
+    int64_t state_bytes[4]; /* rank 0's measured params, grads, master, moments */
+    int64_t device_planned, device_peak; /* rank 0's device tier */
     int64_t wire_planned, wire_bytes; /* from other ranks to rank 0 in a step: by the plan; the mean of all */
     int64_t pass_reads_planned;       /* bytes of files that the passes of a step read */
     int64_t tracked_peak, planned, alloc_calls_after_first, alloc_calls_at_end;
@@ -36,24 +36,24 @@ typedef struct run_options {
     dsc_status (*before)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     dsc_status (*after)(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
     void *user;
-    dsc_log log; /* of rank 0; fn NULL: none */
-    int32_t fault_rank; /* what follows applies to this rank */
+    dsc_log log; /* rank 0's; fn NULL: none */
+    int32_t fault_rank; /* the fields below apply to this rank */
     int64_t fail_alloc_at, fail_comm_at;
     const struct dsc_io *io; /* may be NULL */
 } run_options;
 
 void run_world(const run_options *options, run_result *out);
 
-/* The same, of this model, on ranks without faults; `more` has the other options. */
+/* As run_world for this model, on ranks without faults; `more` has the other options. */
 void run_model(const dsc_model *model, dsc_data_source data, int32_t world, const char *config, const run_options *more,
                run_result *out);
 
 /* For `before` and `after`; user: a checkpoint's folder. */
 dsc_status run_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
 dsc_status run_load(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
-/* Likewise; user: an int64_t, how many steps that no result has. */
+/* A body of a rank; user: an int64_t, the number of steps that no result has. */
 dsc_status run_steps(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
-/* Likewise: these steps, then a save to the folder. */
+/* A body of a rank: these steps, then a save to the folder. */
 typedef struct run_trip { int64_t steps; char *dir; } run_trip;
 dsc_status run_steps_and_save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err);
 

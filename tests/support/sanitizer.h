@@ -22,8 +22,8 @@
 /* How much slower a sanitized program is. */
 #define SANITIZE_SLOWER (SANITIZE_THREAD ? 20.0 : SANITIZE_ADDRESS ? 5.0 : 1.0)
 
-/* What a bound of time is multiplied by. On a machine that others use, a bound is there for what would otherwise take
- * ten times as long or for ever. With DSC_TEST_STRICT=1, on one that does nothing else, it is the promise itself. */
+/* Factor of time bounds. On a shared machine a bound detects waits that would last ten times as long or for ever. With
+ * DSC_TEST_STRICT=1, on an idle machine, the bound is the promise itself. */
 static inline double test_patience(void)
 {
     return SANITIZE_SLOWER * (getenv("DSC_TEST_STRICT") != NULL ? 1.0 : 5.0);

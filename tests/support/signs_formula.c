@@ -40,7 +40,7 @@ static double first_value(int64_t i) { return (double)(float)(0.25 * noise((uint
 
 /* ---- the exchange ---- */
 
-/* Where tensor t begins: in the group, as layout.h says, and among all elements. */
+/* First element of tensor t: in the group, by layout.h, and among all elements. */
 static int64_t place_of(int32_t t, bool in_group)
 {
     int64_t at = 0;

@@ -14,8 +14,8 @@ typedef struct signs_formula {
     int32_t world;
     double p[SIGNS_ELEMENTS], m[SIGNS_ELEMENTS], v[SIGNS_ELEMENTS];
     double at[SIGNS_RANKS][SIGNS_ELEMENTS]; /* each rank's weights after an update; step functions give them */
-    double own[SIGNS_RANKS][SIGNS_ELEMENTS], sum[SIGNS_ELEMENTS]; /* what signs left out: of ranks, and of owners */
-    /* Of optimizers whose ranks take steps of their own: their momentum and their ways, and sums of rates. */
+    double own[SIGNS_RANKS][SIGNS_ELEMENTS], sum[SIGNS_ELEMENTS]; /* compression errors of ranks and of owners */
+    /* Optimizers with local steps: momentum, local updates and sums of rates. */
     double moment[SIGNS_RANKS][SIGNS_ELEMENTS], local_update[SIGNS_RANKS][SIGNS_ELEMENTS], rates, decays;
     /* Of 1-bit LAMB: the variance that goes on, and of each tensor the average of its coefficients, and its factor. */
     double fresh[SIGNS_ELEMENTS], coeff[SIGNS_TENSORS], factor[SIGNS_TENSORS];
@@ -29,7 +29,7 @@ double signs_mean(double of[SIGNS_RANKS][SIGNS_ELEMENTS], int32_t world, int64_t
  * send C[mine + error],
  * owners C[mean + error] of their slices. 0 where v is. */
 void signs_exchange(signs_formula *f, double mine[SIGNS_RANKS][SIGNS_ELEMENTS], double to[SIGNS_ELEMENTS]);
-/* What signs have left out is 0 again. */
+/* Compression errors are 0 again. */
 void signs_forget(signs_formula *f);
 
 typedef void (*signs_step)(signs_formula *f, int64_t update, double grads[SIGNS_RANKS][SIGNS_ELEMENTS]);

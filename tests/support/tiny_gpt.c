@@ -35,7 +35,7 @@ dsc_model *tiny_gpt_open(const tiny_gpt *shape)
     return tiny_model_open(config, NULL);
 }
 
-/* Of each T / K tokens one. */
+/* One of each T / K tokens. */
 static void predict(const dsc_model *model, int64_t first_sample, int64_t count, int32_t *targets, int32_t *predicted)
 {
     const int64_t each = model->losses_per_sample, apart = model->seq_length / each;

@@ -1,7 +1,7 @@
-/* tiny_models.h - config.json texts of models small enough for simulated GPUs, one for each thing that tells families
- * apart: grouped heads, a tied head, biases, norms of heads, a scaling; a parallel residual and positions of a part of
- * a head; learned positions that start at 2, and ReLU; norms of sums, a token table of another width; masked tokens;
- * adapters.
+/* tiny_models.h - config.json texts of models small enough for simulated GPUs, one for each difference of families.
+ * Differences: grouped heads, a tied head, biases, norms of heads, a scaling; a parallel residual and positions of a
+ * part of a head. Others: learned positions that start at 2, ReLU, norms of sums, a token table of another width,
+ * masked tokens, adapters.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TINY_MODELS_H
 #define DSC_TESTS_TINY_MODELS_H

@@ -46,23 +46,22 @@ void tiny_run(const dsc_model *model, const tiny_variant *v, const run_options *
 
 /* How far two correct devices may be apart.
  *
- * A GPT's loss hangs on 21 results in a row: the embedding, in each of 2 layers the norm, the projection to q, k and v,
- * the attention's weights, its output, the output's projection, the norm, the two products around GELU and GELU itself,
- * and at the end the norm and the logits. Each is rounded on both devices, in bf16 to 2^-9 of itself; in fp32 the sum
- * of up to K = 256 terms behind it counts more, sqrt(K) * 2^-24 when roundings fall either way. Such errors add as
- * squares, so logits, which are of the order of 1, differ by e = sqrt(2 * 21) of that unit. A gradient has come the way
- * back too: sqrt(2) e. The mean over n tokens, of those that have a loss, and the norm beside its own size, differ by a
- * sqrt(n)-th.
+ * A GPT's loss depends on a chain of 21 results: the embedding, 9 results in each of 2 layers, the last norm and the
+ * logits. A layer has the norm, the projection to q, k and v, the attention's weights, its output and the output's
+ * projection. Then come the norm, the two products around GELU, and GELU itself. Each result is rounded on both
+ * devices, in bf16 to 2^-9 of itself. In fp32 the sum of up to K = 256 terms counts more: sqrt(K) * 2^-24 for roundings
+ * of both signs. Such errors add as squares, so logits of the order of 1 differ by e = sqrt(2 * 21) of that unit.
+ * A gradient also passes the way back: sqrt(2) e. The mean over the n tokens with a loss, and the norm relative to
+ * itself, differ by a sqrt(n)-th.
  *
- * AdamW's first steps are of the size of the rate whatever the gradient's size, so an element whose gradient is smaller
- * than its error may go the other way: a share of sqrt(2) e of the masters, by twice the rate. (Moments, another two
- * thirds of the states, are smaller by far.) Where that happens the gradient is next to nothing, so losses hardly see
- * it. Measured over 4 steps and 1 to 8 ranks: a fifth of these bounds or less. Models whose blocks have a few results
- * more are held to the same.
+ * AdamW's first steps have the size of the rate for any gradient. An element whose gradient is smaller than its error
+ * may move the other way: a share of sqrt(2) e of the masters, by twice the rate. (Moments, another two thirds of the
+ * states, are smaller by far.) Such gradients are nearly 0, so losses hardly change. Measured over 4 steps and 1 to
+ * 8 ranks: a fifth of these bounds or less. Models with a few more results a block have the same bounds.
  *
  * ReLU has a step in its slope. Inputs of the order of 1 with such an error lie on different sides of 0 in a share of
- * e / pi, 2 e / pi of those that are above, and their part of a gradient is all there or not at all: the root of that
- * comes on top. In fp32 that is none of them. */
+ * e / pi, or 2 e / pi of those above 0. Their part of a gradient is present or absent as a whole, so the root of that
+ * share comes on top. In fp32 the share is 0. */
 typedef struct bounds { double loss, norm, state; } bounds;
 
 static bool has_relu(const dsc_model *model)

@@ -1,5 +1,6 @@
-/* toy_model.h - a small model written by hand in plain loops, for tests of the engine: an input projection, residual
- * blocks with a frozen scale, and a loss module tied to the projection. SPDX-License-Identifier: Apache-2.0 */
+/* toy_model.h - a small model written by hand in plain loops, for tests of the engine. It has an input projection,
+ * residual blocks with a frozen scale, and a loss module tied to the projection.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TOY_MODEL_H
 #define DSC_TESTS_TOY_MODEL_H
 

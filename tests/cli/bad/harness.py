@@ -165,7 +165,7 @@ class Bench:
         return r
 
     def decent(self, r, fast=True):
-        """What holds of every run."""
+        """Checks of every run."""
         check(r.code >= 0, "died of a signal", r)
         for line in r.err.split(b"\n"):
             check(len(line) <= LINE_BYTES, f"a line of {len(line)} bytes", r)

@@ -20,7 +20,7 @@ def folder(b, name, config=GPT2, weights=None, **files):
 
 def refuse_folder(b, words, path, plan=False):
     b.refuse(2, words, *without(b.train, "--model"), "--model", path)
-    if plan: # what needs no weights is refused by the planner too
+    if plan: # the planner also refuses errors that need no weights
         b.refuse(2, words, DSC, "plan", "--config", b.config, "--model", path)
 
 

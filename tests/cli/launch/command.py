@@ -1,4 +1,4 @@
-# command.py - flags, hosts, the dry run, what ranks are told, and the scripts. SPDX-License-Identifier: Apache-2.0
+# command.py - flags, hosts, the dry run, the ranks' environment, and the scripts. SPDX-License-Identifier: Apache-2.0
 import os, socket
 
 from harness import *

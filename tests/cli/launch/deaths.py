@@ -1,7 +1,7 @@
 # deaths.py - jobs that train for ever, and what happens to all of them when one of their processes dies.
 #
-# Several jobs run at once on the same hosts, and in each another process dies another way, all in the same moment; a
-# job that nobody touches must go on training. SPDX-License-Identifier: Apache-2.0
+# Several jobs run at once on the same hosts. In each job another process dies in another way, all in the same moment.
+# An untouched job must go on training. SPDX-License-Identifier: Apache-2.0
 from exits import *
 from stuck import *
 
@@ -10,7 +10,7 @@ WAYS = (signal.SIGSTOP, signal.SIGKILL, signal.SIGSEGV, EXIT_3)
 
 
 def code_of(who, how):
-    """What the launcher ends with; what dies of itself, or what its parent sees, when it is the launcher that dies."""
+    """The launcher's exit code; the code of the dead process, or of the parent, if the launcher itself dies."""
     if who == "rank":
         return {signal.SIGKILL: 137, signal.SIGSEGV: 139, signal.SIGSTOP: 5, EXIT_3: 3}[how]
     if who == "launcher":
@@ -19,7 +19,7 @@ def code_of(who, how):
 
 
 def cells(kinds):
-    """Every (who, how). What a stopped process ends takes seconds to be noticed: those come first, all at once."""
+    """Every (who, how). The end of a stopped process takes seconds to be noticed, so these come first, all at once."""
     return [(who, how) for how in WAYS if how != EXIT_3 or can_make_exit() for who in kinds]
 
 
@@ -68,7 +68,7 @@ class Job:
         wait_for(is_there, seconds=seconds, what=f"step {step}")
 
     def look(self, among=None):
-        """What belongs to it: what the launcher started, and on another host whatever of ours is between a sshd and a
+        """The job's processes: children of the launcher, and on another host all of our processes between a sshd and a
         rank. The doors are sshd's own processes for that."""
         self.ranks = ranks_of(self.marked.pids(among))
         self.family, self.doors = {}, set()
@@ -120,7 +120,7 @@ class Job:
             os.kill(pid, how)
 
     def ended(self, said):
-        """What the launcher says of it at the end."""
+        """The launcher's last line on it."""
         if self.stays is not None:
             self.p.send_signal(signal.SIGCONT)
         code, err = self.p.wait(timeout=20), self.text("err")

@@ -1,4 +1,4 @@
-# deploy.py - what examples/deploy and the Dockerfile say, done here. SPDX-License-Identifier: Apache-2.0
+# deploy.py - the commands of examples/deploy and of the Dockerfile, executed. SPDX-License-Identifier: Apache-2.0
 from harness import *
 
 DEPLOY = os.path.join(ROOT, "examples", "deploy")
@@ -118,7 +118,7 @@ def the_manifests_fit_kubernetes_schemas():
 
 
 def make_strict(schema):
-    """What a schema does not name is an error, as `kubectl apply --validate=strict` has it."""
+    """A field that a schema does not name is an error, as with `kubectl apply --validate=strict`."""
     if isinstance(schema, list):
         for part in schema:
             make_strict(part)

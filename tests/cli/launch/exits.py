@@ -1,7 +1,7 @@
 # exits.py - makes a process end with a code of its own, whatever it is doing, as if it had called exit_group.
 #
-# No signal can do that to a program that we did not write (ssh), or whose signals mean something else (dsc-launch): its
-# first thread is stopped by ptrace, sent into the system call, and let go. SPDX-License-Identifier: Apache-2.0
+# No signal can do that to a program of others (ssh), or to one whose signals have another meaning (dsc-launch). Its
+# first thread is stopped by ptrace, sent into the system call, and resumed. SPDX-License-Identifier: Apache-2.0
 import ctypes, os, platform, struct
 
 POKETEXT, PEEKTEXT, GETREGS, SETREGS, ATTACH, DETACH = 4, 1, 12, 13, 16, 17

@@ -4,7 +4,7 @@ from deaths import *
 
 @test
 def a_stopped_rank_is_named():
-    # The ranks' own timeout, and the launcher's while theirs is ten minutes.
+    # The ranks' own timeout, and the launcher's while the ranks' timeout is ten minutes.
     worst, tries = 0, 20 if NIGHT else 2
     with Folder() as f:
         for i in range(tries):

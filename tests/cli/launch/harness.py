@@ -4,8 +4,8 @@ import concurrent.futures, contextlib, io, json, multiprocessing, os, re, shutil
 LAUNCH = os.path.join(os.path.abspath(os.environ["DSC_BIN"]), "dsc-launch")
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 SCRIPT = "tests/cli/test_launch_hosts.sh" if sys.argv[0].endswith("hosts.py") else "tests/cli/test_launch.sh"
-# What a bound of time is multiplied by: without DSC_TEST_STRICT it is there for what would otherwise take ten times as long
-# or for ever (tests/README.md).
+# Factor of time bounds. Without DSC_TEST_STRICT a bound detects waits that would last ten times as long or for ever
+# (tests/README.md).
 SLOW = (3 if os.environ.get("DSC_SAN") else 1) * (1 if os.environ.get("DSC_TEST_STRICT") else 5)
 tests = []
 alone = []
@@ -104,7 +104,7 @@ class Marked:
         self.env = clean_env(DSC_TEST_MARK=self.mark)
 
     def pids(self, among=None):
-        """Of all processes, or of these environments()."""
+        """Counts over all processes, or over these environments()."""
         want = b"DSC_TEST_MARK=" + self.mark.encode()
         return [pid for pid, words in (environments() if among is None else among).items() if want in words]
 

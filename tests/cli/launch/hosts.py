@@ -139,7 +139,7 @@ def a_secret_is_seen_by_nobody_else():
                         saw.setdefault(net.title(pid).split(" of ")[0], set()).add(what)
             except OSError:
                 pass
-    ours = {t for t in saw if "dsc-launch" in t or t == "dsc-head"}  # what the user gave it to himself
+    ours = {t for t in saw if "dsc-launch" in t or t == "dsc-head"}  # the user's own command line
     equal({t: saw[t] for t in saw if t not in ours}, {"sleep 600": {"environ"}}, saw)
     check(all(saw[t] == {"environ"} for t in saw), saw)
     tokens = set()
@@ -377,7 +377,7 @@ def training_with_a_launcher_on_each_host():
 
 @test
 def a_death_in_training_ends_it_everywhere():
-    # Whoever dies is named with its signal, whatever the others say of a lost peer.
+    # The dead rank is named with its signal, for any error of the others about a lost peer.
     for host in (0, 1):
         p = net.start("-H", net.list(), "train", "--config", config(3), "--steps", "100000")
         seen = b""

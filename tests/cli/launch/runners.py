@@ -5,7 +5,7 @@ SHOW = "#!/bin/sh\nprintf '%s\\n' \"$0\" \"$@\"; env | grep -E '^(MASTER_|DSC_JO
 
 
 def fake(folder, name):
-    """A launcher that says what it was told."""
+    """A launcher that prints its arguments."""
     folder.file(name, SHOW, 0o755)
     return folder.path + ":" + os.environ["PATH"]
 

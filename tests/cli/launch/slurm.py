@@ -42,7 +42,7 @@ def queue():
 
 
 def processes_of_jobs():
-    """What Slurm's daemons started, wherever it is; without the one that asks."""
+    """Processes that Slurm's daemons started, on any host; without the calling one."""
     return [pid for pid in cluster.marked.pids() if pid != os.getpid()]
 
 

@@ -37,7 +37,7 @@ def left_in_memory():
 
 
 def ranks_of(pids):
-    """Rank -> pid of the programs among these processes that were told one."""
+    """Rank -> pid of the processes whose environment names a rank."""
     found = {}
     for pid in pids:
         try:
