@@ -1,5 +1,7 @@
-"""hf_runs.py - what the tests against transformers have in common: a model's folder, 20 AdamW steps by transformers and by train, the
-export, and what both continue a prompt with. argv[1] is the folder of the programs. SPDX-License-Identifier: Apache-2.0"""
+"""hf_runs.py - common parts of the tests against transformers.
+
+A model's folder, 20 AdamW steps by transformers and by train, the export, and the continuation of a prompt by both.
+argv[1] is the folder of the programs. SPDX-License-Identifier: Apache-2.0"""
 import array
 import json
 import os
@@ -21,7 +23,7 @@ torch.manual_seed(1)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-# What masked language models see for a masked token, and what they never predict.
+# Replacements of a masked token in masked language models, and tokens that they never predict.
 MASK, SPECIAL, SEED = 90, [3, 5, 7], 1234
 
 

@@ -30,7 +30,7 @@ def permute(seed, stream, n, i):
 
 
 def masked(seed, epoch, sample, tokens, vocab, mask, special, share=0.15):
-    """What the model sees, and {place: token} of what it predicts."""
+    """The model's input, and {position: token} of its targets."""
     count = min(len(tokens), max(1, int(share * len(tokens) + 0.5)))
     word = philox(seed, MASK << 32 | epoch, sample)
     own = word[0] | word[1] << 32

@@ -1,4 +1,4 @@
-"""A stand-in for an MLflow server: keeps what it is told in OUT.json and checks each request as MLflow's REST API 2.0 has it.
+"""A stand-in for an MLflow server: keeps all requests in OUT.json and checks each request as MLflow's REST API 2.0 has it.
 
 mlflow_server.py OUT.json PORT_FILE MODE; modes: good, busy (each batch of metrics is refused twice with 503), gone (batches of
 metrics are refused for good with 400), other (some other server). SPDX-License-Identifier: Apache-2.0"""

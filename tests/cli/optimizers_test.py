@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""optimizers_test.py LIBRARY: 100 steps of the distributed optimizer (dsc_optimizer_step) with every optimizer beside torch.optim
-with the same options, and Lion, Lamb, 1-bit Lamb of one rank and Adafactor beside their papers' formulas, in fp32; Adafactor also
-beside transformers', 1-bit Lamb beside DeepSpeed's. SPDX-License-Identifier: Apache-2.0"""
+"""optimizers_test.py LIBRARY: 100 steps of the distributed optimizer (dsc_optimizer_step), compared in fp32.
+
+Every optimizer runs beside torch.optim with the same options. Lion, Lamb, 1-bit Lamb of one rank and Adafactor run
+beside their papers' formulas, Adafactor also beside transformers' and 1-bit Lamb beside DeepSpeed's.
+SPDX-License-Identifier: Apache-2.0"""
 import ctypes as c
 import json
 import sys
@@ -15,7 +17,7 @@ STEPS, N = 100, 400
 
 
 def gradients(step):
-    """Of many sizes, some of them 0, and none of them a simple function of the weights."""
+    """Gradients of many sizes, some of them 0, and none of them a simple function of the weights."""
     g = torch.Generator().manual_seed(step)
     x = torch.randn(N, generator=g) * torch.logspace(-4, 0, N)
     x[step % 7::7] = 0
@@ -262,7 +264,7 @@ compare("Muon", Muon, dict(muon_lr=0.002, nesterov=False, ns_steps=3), **MATRICE
 compare("Muon", lambda groups, **_: Parts(groups, (torch.optim.AdamW, Muon)), dict(muon_lr=0.005, adam_lr=0.001, betas=[0.8, 0.99], eps=1e-8),
         ", an embedding by AdamW", theirs_have=(dict(lr=0.001, betas=(0.8, 0.99), eps=1e-8, weight_decay=0), dict(lr=0.005)),
         names=(b"word_embeddings.weight", b"h.0.weight"), **MATRICES)
-if hasattr(torch.optim, "Muon"):  # whose steps are in bf16: of each element's way
+if hasattr(torch.optim, "Muon"):  # its steps are in bf16: bound relative to each element's change
     compare("Muon", torch.optim.Muon, dict(lr=0.002, weight_decay=0.1), " beside torch.optim.Muon, whose Newton-Schulz steps are in bf16",
             most=2e-3, **MATRICES | dict(theirs_params=dict(lr=0.002, weight_decay=0.1)))
 else:

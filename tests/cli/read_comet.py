@@ -12,7 +12,7 @@ from read_events import TAGS
 
 
 def read(path):
-    """What the experiment is, and its lines."""
+    """The experiment's description, and its lines."""
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None and sorted(archive.namelist()) == ["experiment.json", "messages.json"]
         return (json.loads(archive.read("experiment.json")),

@@ -1,8 +1,8 @@
 """read_wandb.py - checks the offline runs that a run's starts wrote against its --log: read_wandb.py FOLDER LOG BATCH
 STARTS.
 
-The file is decoded here: a head, LevelDB's log format with zlib's CRC, Record messages. Where the wandb package is
-installed its own messages are asked too, and its own reader of the file where it still has one.
+The file is decoded here: a head, LevelDB's log format with zlib's CRC, Record messages. If the wandb package is
+installed, its own messages are checked too, and its own reader of the file if it still has one.
 SPDX-License-Identifier: Apache-2.0"""
 import glob
 import json

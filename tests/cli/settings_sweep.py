@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""settings_sweep.py BIN DIR COUNT SEED [cuda]: random training runs, each done three ways that must give the same bits
+"""settings_sweep.py BIN DIR COUNT SEED [cuda]: random training runs, each done three ways that must give equal bits
 
-What a run computes (optimizer, precision, what of a model is trained, ...) is drawn once for each of COUNT cases from
-SEED on; how it is done (stage, where states lie and with which buffers, recomputation, threads, transport, a resume on
-the way) is drawn for each of its three ways. Losses and `dsc ckpt hash` are the same, checkpoints verify, and no rank
-takes more memory than was planned. What the program refuses is drawn again. With "cuda" BIN has a train of simulated
-GPUs. Prints TAP. SPDX-License-Identifier: Apache-2.0"""
+The computation of a run (optimizer, precision, trained parameters, ...) is drawn once for each of COUNT cases from SEED
+on. The way of a run (stage, placement of states and buffers, recomputation, threads, transport, a resume) is drawn for
+each of its three ways. Losses and `dsc ckpt hash` are equal, checkpoints verify, and no rank takes more memory than
+planned. A refused case is drawn again. With "cuda" BIN has a train of simulated GPUs. Prints TAP.
+SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import random
@@ -18,7 +18,7 @@ WAYS, DRAWS = 3, 20
 GPT2 = {"model_type": "gpt2", "vocab_size": 256, "n_embd": 32, "n_head": 2, "n_layer": 2, "n_positions": 100}
 LLAMA = {"model_type": "llama", "vocab_size": 256, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
          "num_key_value_heads": 1, "num_hidden_layers": 2, "max_position_embeddings": 100, "tie_word_embeddings": False}
-SIGNS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")  # what ranks left out is forgotten at a save; stage 0 alone
+SIGNS = ("OneBitAdam", "ZeroOneAdam", "OneBitLamb")  # a save drops compression errors; stage 0 only
 PARTS = {"gpt2": (["*.bias"], ["*h.0.*"], ["*wte*"], ["*", "!*mlp*"]),
          "llama": (["*layers.0.*"], ["*embed*"], ["*", "!*mlp*"])}
 
@@ -158,7 +158,7 @@ class Case:
         self.bin, self.folder, self.ranks, self.order = bin_dir, folder, ranks, order
 
     def train(self, name, config, *flags):
-        """What it printed."""
+        """The run's output."""
         path = os.path.join(self.folder, name + ".json")
         with open(path, "w") as f:
             json.dump(config, f, indent=1)
@@ -202,7 +202,7 @@ class Case:
 
 
 def try_case(draw, bin_dir, folder, models, text, cuda):
-    """What was computed, when all ways gave the same."""
+    """The result, if all ways gave the same one."""
     refused = ""
     for _ in range(DRAWS):
         shutil.rmtree(folder, ignore_errors=True)

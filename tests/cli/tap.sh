@@ -1,4 +1,4 @@
-# tap.sh - what shell tests start with: . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+# tap.sh - the common start of shell tests: . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 #
 # Gives root, bin, dsc, the folder tmp that goes with the test, and TAP lines. A condition tells why it failed by leaving
 # files in tmp: why, out, err. SPDX-License-Identifier: Apache-2.0

@@ -56,7 +56,7 @@ run bash "$root/scripts/launch_distributed.sh" gpt2-nano ddp 4 16 1 "${short[@]}
 report "scripts/launch_distributed.sh MODEL STRATEGY NUM_GPUS BATCH_SIZE EPOCHS" trains "4 ranks"
 report "logs/training.log has the plain lines" grep -q '^step 1/1 ' logs/training.log
 
-# What comes later is refused by name.
+# Features that are not built are refused by name.
 run bash "$root/scripts/launch_distributed.sh" resnet50 ddp 4 16 1
 report "a model that is not built yet, and those that are" refused '"resnet50" is no built-in model'
 report "the list" refused "gpt2-nano, gpt2-micro"

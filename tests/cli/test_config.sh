@@ -124,7 +124,7 @@ report "too many steps" fails "not a whole number"
 
 # ---- convert ----
 cat >"$tmp/fsdp.yaml" <<'END'
-# what `accelerate config` writes
+# the output of `accelerate config`
 compute_environment: LOCAL_MACHINE
 distributed_type: FSDP
 mixed_precision: bf16

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - what nvcc made: the exact kernels (exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and binned_sum.cu of kernels/cuda/) have no operation that a
-# compiler may fuse or shorten, and the plugin has machine code for sm_80 and sm_90 and PTX for later GPUs of every source; of those
-# whose name ends in _sm90, machine code for sm_90a alone, with warpgroups' products and tile copies in it. The plugin's build has
-# warnings as errors. Skipped where there is no nvcc; the checker itself is tested everywhere.
+# test_cuda_code.sh - nvcc's output. The exact kernels (exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and
+# binned_sum.cu of kernels/cuda/) have no operation that a compiler may fuse or shorten. The plugin has machine code for
+# sm_80 and sm_90 and PTX for later GPUs of every source. Sources named *_sm90 have machine code for sm_90a only, with
+# warpgroups' products and tile copies in it. The plugin's build has warnings as errors. Skipped without nvcc; the checker
+# itself is tested everywhere.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 ptx=${DSC_PTX:-} plugin=${DSC_LIB:-lib}/dsc/libdsc_cuda.so
@@ -14,10 +15,11 @@ result() { # NAME RC FILE_WITH_WORDS
 }
 skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
-# PTX contracts nothing that says how it rounds (.rn), and everything else is free to. So: every fp32 and fp64 operation has
-# .rn, none has .ftz or .approx, and multiply-adds are those of the recipes: AdamW's four or, with l2, five for each of its
-# square roots, Adagrad's two or three, LAMB's and Adafactor's three to five, and no more for each product of SGD and Lion than they have (branches are copied: products of one
-# element may come several times); sums of squares' one in fp64 for each element widened, and none elsewhere.
+# PTX contracts no operation that states its rounding (.rn), and may contract all others. So every fp32 and fp64 operation
+# has .rn, and none has .ftz or .approx. Multiply-adds are those of the recipes, per square root: AdamW's four (five with
+# l2), Adagrad's two or three, LAMB's and Adafactor's three to five. SGD and Lion have no more per product than their
+# recipes; branches are copied, so products of one element may occur several times. Sums of squares have one in fp64 for
+# each widened element, and other kernels none.
 check_exact() { # FILES
     awk '
         function bad(text) { print FILENAME ": " name ": " text; failed = 1 }
@@ -187,7 +189,7 @@ else
     skip "every CUDA source has code for sm_80 and sm_90, and PTX" "libdsc_cuda.so is not built here (no nvcc)"
 fi
 
-# What attention_fwd_sm90.cu and attention_bwd_sm90.cu are for must be in their machine code.
+# The machine code of attention_fwd_sm90.cu and attention_bwd_sm90.cu must have the instructions they exist for.
 dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
 if [ -e "$plugin" ] && [ -n "$dump" ]; then
     "$dump" -arch sm_90a -sass "$plugin" >"$dir/sass" 2>"$dir/words"

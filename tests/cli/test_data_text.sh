@@ -33,7 +33,7 @@ train() {
 }
 same() { [ -s "$1.losses" ] && cmp "$1.losses" "$2.losses"; }
 refused() { [ $code -eq 2 ] && [ "$(grep -vc warning: err)" -eq 1 ] && grep -q '^dsc: error: ' err && grep -qF -- "$1" err; }
-left() { ls "$kept" 2>/dev/null | grep -v '\.bin$\|\.idx$'; } # of one that makes tokens
+left() { ls "$kept" 2>/dev/null | grep -v '\.bin$\|\.idx$'; } # files of a run that makes tokens
 told() { grep -c 'its tokens are made' out; }
 
 config ""

@@ -29,7 +29,7 @@ pci $switch/0000:02:01.0/0000:04:00.0 0x15b3 0x020700 0
 pci pci0000:00/0000:00:02.0/0000:05:00.0 0x10de 0x030200 0
 pci pci0000:80/0000:80:01.0/0000:81:00.0 0x10de 0x030000 1
 pci pci0000:40/0000:40:01.0/0000:41:00.0 0x8086 0x020000 0
-pci pci0000:40/0000:40:02.0/0000:42:00.0 0x1a03 0x030000 0 # a display that is no NVIDIA
+pci pci0000:40/0000:40:02.0/0000:42:00.0 0x1a03 0x030000 0 # a display of another vendor
 adapter net ib0 $switch/0000:02:01.0/0000:04:00.0
 adapter infiniband mlx5_0 $switch/0000:02:01.0/0000:04:00.0
 adapter net eth0 pci0000:40/0000:40:01.0/0000:41:00.0
@@ -53,7 +53,7 @@ report "only that GPU is far from every adapter" test "$(grep -c 'every network 
 report "and is named with a remedy" grep -q '^  GPU2: every network adapter .*--include' out
 report "nothing that is not on PCI" test "$(grep -c '^  lo ' out)" = 0
 
-# What /sys says is not ours to trust: long, binary and looping entries are shown or left out, and nothing breaks.
+# Entries of /sys are hostile input: long, binary and looping ones are shown or left out, and nothing breaks.
 printf '\033[31m%0300d' 1 >sys/devices/system/node/node1/cpulist
 ln -s loop sys/class/net/loop
 ln -s /dev/null "sys/bus/pci/devices/0000:ff:00.0"
@@ -66,7 +66,7 @@ report "a node that is not told, with a remedy" grep -q '^  GPU2: its NUMA node 
 "$dsc" doctor --sysfs "$tmp/none" >out 2>&1
 report "no /sys at all" test $? -eq 0
 
-# cuDNN is told with its version and never needed. The libraries are made here, so the answers are the same everywhere.
+# cuDNN is listed with its version and never needed. The libraries are made here, so the answers do not depend on the machine.
 cudnn() { # C_TEXT, LINE: what doctor says beside a libcudnn.so.9 of that text
     mkdir -p lib
     rm -f lib/libcudnn.so.9

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_documents.sh - dsc.document_end: samples of three documents train as the three documents alone do, in every kind of model, on
-# the CPU and on a simulated GPU; without the key they do not. SPDX-License-Identifier: Apache-2.0
+# test_documents.sh - dsc.document_end: samples of three documents train as the three documents alone do. Checked in
+# every kind of model, on the CPU and on a simulated GPU; without the key the results differ. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 gpu=${DSC_SIM:-$root/build/gcc-release/tests/sim}/bin/train
 # 40 documents of 7 tokens and the one that ends them, 0.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_errors_doc.sh - what docs/errors.md says people meet first is what the programs say, word for word.
+# test_errors_doc.sh - the common errors in docs/errors.md are the programs' messages, word for word.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_gpu_lines.sh - what a machine that cannot use its GPU says: one line, exit code 2, at once. The driver and a
+# test_gpu_lines.sh - errors of a machine that cannot use its GPU: one line, exit code 2, at once. The driver and a
 # plugin are small libraries made here, so that every case is the same on every machine.
 # SPDX-License-Identifier: Apache-2.0
 set -u

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# test_kill.sh - kill -9 of a rank at every labelled point of a commit and at random moments: each next life resumes from
-# what is there, and in the end every loss and the `dsc ckpt hash` are those of a run that nobody disturbed.
+# test_kill.sh - kill -9 of a rank at every labelled point of a commit and at random moments. Each next life resumes from
+# the folder's checkpoints, and at the end every loss and the `dsc ckpt hash` are those of an undisturbed run.
 #
-# Lives follow each other on one folder; every other one writes its saves beside training. In the first chain their number of ranks changes too ("world_size" bits). A seed
-# (DSC_TEST_SEED) chooses the random moments; DSC_TEST_NIGHT=1 makes 200 of them. SPDX-License-Identifier: Apache-2.0
+# Lives follow each other on one folder; every other one saves asynchronously. In the first chain their number of ranks
+# changes too ("world_size" bits). A seed (DSC_TEST_SEED) chooses the random moments; DSC_TEST_NIGHT=1 makes 200 of them.
+# SPDX-License-Identifier: Apache-2.0
 [ -w /dev/shm ] && tap_folder=/dev/shm # thousands of fsyncs
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
@@ -60,8 +61,9 @@ same_as_undisturbed() { # NAME RANKS STEPS
 }
 
 # ---- labelled points ----
-# RANK OP PATH NTH WHEN SAVE: SAVE 2: in the second save of this life, so that every life gets further; 1: what the dead
-# one before left is tidied up in the first (of a rank 0 that died: one that lives tidies up itself). N in a path: the step that is saved.
+# RANK OP PATH NTH WHEN SAVE: SAVE 2 is the second save of this life, so that every life gets further. SAVE 1 is the first,
+# which removes the remains of the dead life before (after a death of rank 0; a living rank 0 removes them itself).
+# N in a path is the step of the save.
 labels='
 0 mkdir    */step-N.tmp                        1 after  2
 0 truncate */step-N.tmp/model.safetensors      1 after  2

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_lora.sh - a run with adapters from the config on: what its checkpoint holds, PEFT's folder and the merged model that `dsc ckpt
-# export` makes of it, by Python from the files alone, and runs that go on from each. SPDX-License-Identifier: Apache-2.0
+# test_lora.sh - a run with adapters, from the config on: its checkpoint, and the PEFT folder and merged model of
+# `dsc ckpt export`. Python checks the files alone, and runs continue from each. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 export OMP_NUM_THREADS=1
 

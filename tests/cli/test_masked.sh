@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_masked.sh - BERT from a config.json on bytes of text: the same losses on one rank and on two, validation too; what
-# the mask token is; text through BERT's tokenizer; and what is refused. SPDX-License-Identifier: Apache-2.0
+# test_masked.sh - BERT from a config.json on bytes of text: equal losses on one rank and on two, validation too. Further
+# the choice of the mask token, text through BERT's tokenizer, and refusals. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 golden=$root/tests/golden
 mkdir "$tmp/bert"

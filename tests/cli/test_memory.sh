@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_memory.sh - what a run takes is what it planned: tracked peak within 1 %, the process's own memory within 5 % plus
-# 64 MB, and a higher stage never takes more for model states. SPDX-License-Identifier: Apache-2.0
+# test_memory.sh - a run takes its planned memory: tracked peak within 1 %, and the process's own memory within 5 % plus
+# 64 MB. A higher stage never takes more for model states. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_mics.sh - MiCS between processes: the same losses and checkpoint where groups are ranks of a host and where every
-# rank is a host of its own (tcp), files of one copy that any other run loads, and what `dsc plan` says of it.
+# test_mics.sh - MiCS between processes. Losses and checkpoint are equal for groups inside a host and for hosts of one
+# rank each (tcp). Any other run loads the files of one copy, and `dsc plan` predicts the memory.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_mlflow.sh - dsc.mlflow: every number of the log arrives, also when the server is busy for a time; one that goes away
-# does not end the run; what is wrong is told before the first step.
+# test_mlflow.sh - dsc.mlflow: every number of the log arrives, also when the server is busy for a time. A server that goes
+# away does not end the run, and a wrong setting is an error before the first step.
 #
 # DSC_TEST_PYTHON names a python3 that has the mlflow package; a real server is then asked too.
 # SPDX-License-Identifier: Apache-2.0

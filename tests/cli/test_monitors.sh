@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_monitors.sh - TensorBoard event files, CSV files and what Weights & Biases and Comet read have the numbers of --log, also
-# after a kill and a resume; a folder that cannot be written is refused, a disk that becomes full does not end the run.
+# test_monitors.sh - TensorBoard, CSV, Weights & Biases and Comet files have the numbers of --log, also after a kill and a
+# resume. A folder that cannot be written is refused, and a disk that becomes full does not end the run.
 #
 # DSC_TEST_PYTHON names a python3 that has the tensorboard, wandb and comet_ml packages; their readers are then asked too.
 # SPDX-License-Identifier: Apache-2.0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_mpi.sh - ranks that mpirun started: MPI is called by one thread of each from first to last, which asks for no more
-# than MPI_THREAD_FUNNELED; whatever dies, nothing stays; what cannot start says why.
+# test_mpi.sh - ranks that mpirun started. One thread of each rank makes all MPI calls, with MPI_THREAD_FUNNELED. No
+# process remains after any death, and a failed start names the reason.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
@@ -66,12 +66,12 @@ report "one with another version says so" says "$tmp/old" 'of another version'
 
 seed=${DSC_TEST_SEED:-$((RANDOM * 32768 + RANDOM))}
 RANDOM=$((seed % 32768))
-alive() { # PROCESSES: those that are, and are no zombies
+alive() { # PROCESSES: those that exist and are not zombies
     local p
     for p in "$@"; do [[ "$(cut -d' ' -f3 "/proc/$p/stat" 2>/dev/null)" == [!Z] ]] && echo "$p"; done
 }
-# At a random moment after its ranks are there: mpirun ends within 5 s (what waits: its comm_timeout_s and 3 s), all with it;
-# without DSC_TEST_STRICT five times as long is waited (tests/README.md).
+# A death at a random moment after the start: mpirun and all processes end within 5 s. A waiting rank ends after its
+# comm_timeout_s and 3 s. Without DSC_TEST_STRICT the bounds are five times as long (tests/README.md).
 all_end() { # CONFIG SIGNAL
     local all=() i left limit=50
     [ "$2" != STOP ] || limit=80

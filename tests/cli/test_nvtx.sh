@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# test_nvtx.sh - ranges for NVIDIA's tools: a tool of our own, which NVTX loads as it would load theirs, sees every module of every
-# micro-step begin and end, in order; without the plugin a run goes on, or says what is missing where the config asks.
+# test_nvtx.sh - ranges for NVIDIA's tools. A tool of this test, loaded by NVTX like NVIDIA's own, receives the begin and
+# end of every module of every micro-step, in order. Without the plugin a run goes on; if the config asks for ranges, an
+# error names the missing plugin.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_offload.sh - states in files: a model that memory does not hold trains, with the bits of one that it does; runs go
-# on across placements; nothing is left in nvme_path; what does not fit there is told before the first step.
+# test_offload.sh - states in files: a model that is larger than memory trains, with the bits of a run in memory. Runs
+# continue across placements, no file is left in nvme_path, and a disk that is too small is an error before the first step.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 . "$root/tests/cli/cgroup.sh"
@@ -85,9 +85,9 @@ for dtype in fp32 bf16; do
     config gpt2-nano 32 80 "" | sed "s|$tmp/text.txt|$root/docs/config.md|; s/\"train_micro_batch_size_per_gpu\": 1/\"train_micro_batch_size_per_gpu\": 4/
         s/\"dsc\": {/\"scheduler\": {\"type\": \"WarmupLR\", \"params\": {\"warmup_max_lr\": 0.0005, \"warmup_num_steps\": 10}}, &\"moments\": \"$dtype\", \"log\": \"$dtype.jsonl\", /" >moments-$dtype.json
 done
-# Rounding is off by 2.4 % of a weight's step at most in the mean square (beta2 0.999) and by nothing in the mean, so the
-# curves part like those of two learning rates 0.1 % apart: by at most 0.05 % of the fall (eight runs of four seeds on two texts).
-# At twice this rate a run in four has a spike, behind which any two curves are up to 5 % apart.
+# Rounding changes a weight's step by at most 2.4 % in the mean square (beta2 0.999) and by nothing in the mean. So the
+# curves differ like those of two learning rates 0.1 % apart: by at most 0.05 % of the fall (eight runs of four seeds on
+# two texts). At twice this rate one run in four has a spike, and after a spike any two curves differ by up to 5 %.
 close_curves() {
     train moments-fp32.json && train moments-bf16.json && python3 - >>out 2>&1 <<'END'
 import json
@@ -194,8 +194,8 @@ fi
 
 # ---- a plan that leaves nothing for the process ----
 
-# A process has code, stacks and heaps of libraries beside what is planned: near the limit a run is refused, neither killed
-# nor so slow that it seems to stand, because its code is read again and again.
+# A process has code, stacks and heaps of libraries in addition to its plan. Near the limit a run is refused. It is not
+# killed, and it does not slow down because its code is read from disk again and again.
 near_the_limit() {
     local planned over trained=0 refusals=0
     planned=$(timeout 60 "$bin/dsc" plan --config files.json --json 2>err | awk 'match($0, /"total_bytes":[0-9]+/) {

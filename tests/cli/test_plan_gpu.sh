@@ -2,7 +2,7 @@
 # test_plan_gpu.sh - `dsc plan` for GPUs on any machine: cards by name and by size, what fits and the way out when not.
 # That its rows are a run's is tests/sim/test_plan_rows.c. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
-export CUDA_VISIBLE_DEVICES=-1 # the same on machines that have one
+export CUDA_VISIBLE_DEVICES=-1 # equal results on machines with a GPU
 echo '{"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}' >"$tmp/c.json"
 
 plan() { code=0; timeout 60 "$dsc" plan --config "$tmp/c.json" --model gpt2-xl --world-size 8 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_plot.sh - `dsc plot`: a picture that an XML parser reads, with every run's curves where its numbers belong; what is
-# no log is refused with file and line. SPDX-License-Identifier: Apache-2.0
+# test_plot.sh - `dsc plot`: a picture that an XML parser reads, with every run's curves at the right coordinates. A file
+# that is not a log is refused with file and line. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 run() { code=0; timeout 60 "$dsc" plot "$@" >out 2>err </dev/null || code=$?; }

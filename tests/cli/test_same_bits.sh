@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# test_same_bits.sh - whole programs give the same losses, norms and `dsc ckpt hash` however they run: stage, overlap,
-# recomputation, threads, transport, kill -9 and resume; with "world_size" any number of ranks too.
+# test_same_bits.sh - whole programs give equal losses, norms and `dsc ckpt hash` for any stage, overlap, recomputation,
+# thread count, transport, and after kill -9 and resume. With "world_size" also for any number of ranks.
 #
 # Each group (ranks, precision, accumulation) has one reference run and a sample of variants; a seed (DSC_TEST_SEED)
 # chooses them. DSC_TEST_NIGHT=1 runs every combination. SPDX-License-Identifier: Apache-2.0
-[ -w /dev/shm ] && tap_folder=/dev/shm # a disk's speed is no part of this
+[ -w /dev/shm ] && tap_folder=/dev/shm # the disk's speed does not matter here
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive # more threads than cores here: spinning would only take the others' time
@@ -27,7 +27,7 @@ config() {
          "threads": $8, "reproducible": "$9"}}
 EOF
 }
-# What must not depend on how a run is done: loss and norm of each step as text, and the hash.
+# Results that must not depend on the way of a run: loss and norm of each step as text, and the hash.
 result() { # LOG CHECKPOINT
     sed -E 's/.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2/' "$1" && "$bin/dsc" ckpt hash "$2"
 }
@@ -138,7 +138,7 @@ latest_is_missing() {
     "$bin/dsc" ckpt hash window.save/step-4 | cmp -s - before || return 1
     [ "$(cat window.save/latest)" = step-4 ] && [ "$(ls window.save | wc -l)" -eq 3 ]
 }
-others_step_is_kept() { # the same with another step-4: refused, and left as it is
+others_step_is_kept() { # a save with another run's step-4: refused, and left as it is
     config window 2 true 2 1 true none 1 plan 4
     echo step-2 >window.save/latest
     timeout 120 "$bin/dsc-launch" --num_gpus=2 train --config window.json --save window.save --load auto >why 2>&1 </dev/null

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_saves.sh - what a run does with its saves: written beside training, a full disk, and --load latest.
+# test_saves.sh - saves of a run: asynchronous saves, a full disk, and --load latest.
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1

@@ -29,7 +29,7 @@ launch() { # RANKS STEPS FLAG...: $! is dsc-launch
     rm -f out
     "$bin/dsc-launch" --num_gpus="$ranks" train --config config.json --steps "$steps" "$@" >out 2>&1 </dev/null &
 }
-ranks_of() { # of this folder's run, their process numbers
+ranks_of() { # FOLDER: process numbers of the ranks of its run
     ps -eo pid=,args= | awk '$2 ~ /train$/ { print $1 }' | while read -r pid; do
         [ "$(readlink "/proc/$pid/cwd")" = "$tmp" ] && echo "$pid"
     done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_tune.sh - `dsc scale` and `dsc tune`: tables of real short runs, a tuned config that trains the same batch, nothing left
-# behind, and what cannot be measured is told. SPDX-License-Identifier: Apache-2.0
+# test_tune.sh - `dsc scale` and `dsc tune`: tables of real short runs, and a tuned config that trains the same batch. No
+# file remains, and runs that cannot be measured are reported. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 . "$root/tests/cli/cgroup.sh"
 trap 'remove_group; rm -rf "$tmp"' EXIT

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_zeropp.sh - ZeRO++, gradient compression, 1-bit Adam, 0/1 Adam and 1-bit LAMB on real text, through the launcher: every recipe comes to the plain
-# run's loss within 1 %, and the bytes that its collectives have counted are those of the papers' formats. The text is
-# the demo's where its package is installed, else a licence of the system. DSC_TEST_NIGHT=1: each recipe, on four ranks,
-# for four times the steps. SPDX-License-Identifier: Apache-2.0
+# test_zeropp.sh - ZeRO++, gradient compression, 1-bit Adam, 0/1 Adam and 1-bit LAMB on real text, through the launcher.
+# Every recipe reaches the plain run's loss within 1 %, and its collectives count the bytes of the papers' formats. The
+# text is the demo's if its package is installed, else a licence of the system. DSC_TEST_NIGHT=1 runs each recipe on four
+# ranks for four times the steps. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export OMP_WAIT_POLICY=passive
@@ -23,9 +23,9 @@ trains() { # NAME
 }
 planned() { "$dsc" plan --config "$1.json" --model gpt2-nano --world-size $ranks --json | # NAME: bytes of a step on the wire
     python3 -c 'import json, sys; print(json.load(sys.stdin)["per_step"]["wire_bytes"])'; }
-# The mean of the last losses is the plain run's within 1 %, the plain run has learnt, and the runs are not the same. Of the plain run's bytes, as
-# the collectives' wrappers have counted them, a recipe gathers and reduces such shares; all are what the plan said. Shares of
-# "any": where they change during the run.
+# The mean of the last losses is the plain run's within 1 %, the plain run has learnt, and the runs differ. A recipe
+# gathers and reduces the given shares of the plain run's counted bytes, and all shares equal the plan. A share of "any"
+# changes during the run.
 as_good() { # NAME GATHERED REDUCED
     python3 - "$@" "$(planned "$1")" >why <<'END'
 import json, re, sys
@@ -76,7 +76,7 @@ if [ -n "$night" ]; then
     optimizer=OneBitLamb rate=0.01 params=', "freeze_step": 100'
     recipe frozen-coefficients "" "" any any
     stage=3 optimizer=AdamW rate=0.001 params=
-    # What pairs gather again among themselves is not packed, and two thirds of what four ranks would receive.
+    # Further gathers inside pairs are not packed; they receive two thirds of the bytes of four ranks.
     recipe all-of-zeropp "$weights$gradients, \"zero_hpz_partition_size\": 2" "" 0.577 0.258
 fi
 # Four ranks as if two of them shared a host: the loss is the same, to the last digit.

@@ -154,7 +154,7 @@ def other_components(train):
             t = cases[f"Metaspace, {scheme}, split={split}"] = build("mistral", train[:20000], 500)
             t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split)
             t.decoder = decoders.Metaspace(prepend_scheme=scheme, split=split)
-    for drop in ("th", " ", ""):  # what a text begins with no more is not first
+    for drop in ("th", " ", ""):  # a dropped prefix of a text is not its first token
         t = cases[f"Metaspace, first, behind a normalizer that drops {drop!r}"] = build("mistral", train[:20000], 500)
         t.normalizer = normalizers.Replace(drop, "") if drop else normalizers.Sequence(
             [normalizers.NFD(), normalizers.StripAccents(), normalizers.Strip()])
@@ -242,7 +242,7 @@ def added_tokens(train):
             token = AddedToken(content, single_word=r.random() < .3, lstrip=left, rstrip=right, normalized=r.random() < .5)
             (t.add_special_tokens if k % 2 else t.add_tokens)([token])
         parts = ["<a>", "<b>", "word", "words", "e\u0301t\u00e9", "\u00e9t\u00e9", " x", "x", "<ab>", " ", "  ", "\n", "q", ".", "é", "the", "THE"]
-        t = Tokenizer.from_str(t.to_str())  # which a file makes: the one in hand also remembers what it was told before
+        t = Tokenizer.from_str(t.to_str())  # as made from a file: the present object also remembers earlier settings
         ours = Ours(t)
         same(f"added tokens with seeded options, {seed}", t, ours,
              ["".join(r.choice(parts) for _ in range(r.randrange(1, 12))) for _ in range(400)])

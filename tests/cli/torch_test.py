@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""torch_test.py BIN [--short]: makes tiny Hugging Face folders of every family with random weights, trains them with PyTorch and with
-`train` on the same tokens, and compares every loss (2e-4) and gradient norm (2e-3 relative) of 20 fp32 AdamW steps, for
-several ranks, stages, odd sizes, clipping, weight decay and accumulation; bf16 within a wider bound.
+"""torch_test.py BIN [--short]: trains tiny random Hugging Face folders of every family with PyTorch and with `train`.
+
+On the same tokens it compares every loss (2e-4) and gradient norm (2e-3 relative) of 20 fp32 AdamW steps. Cases vary
+ranks, stages, odd sizes, clipping, weight decay and accumulation; bf16 has a wider bound.
 SPDX-License-Identifier: Apache-2.0"""
 import array
 import json

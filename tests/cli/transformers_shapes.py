@@ -137,7 +137,7 @@ def random_rope(r, head):
         rope["short_factor"] = [round(1 + r.random(), 3) for _ in range(head // 2)]
         rope["long_factor"] = [round(1 + 4 * r.random(), 3) for _ in range(head // 2)]
         rope.update({k: v for k, v in {"attention_factor": 1.1, "factor": 4.0}.items() if r.random() < .3})
-    if kind == "proportional":  # of newer files only
+    if kind == "proportional":  # only newer files have it
         rope.update(factor=r.choice([1.0, 2.0]), partial_rotary_factor=r.choice([.5, 1.0]))
     theta = r.choice([10000.0, 500000.0, 777.0, 1e6])
     if kind == "proportional" or r.random() < .5:
@@ -195,7 +195,7 @@ def random_config(seed):
 
 
 def write_old_buffers(path, layers):
-    """What older versions of transformers left in a file beside the weights."""
+    """Tensors that older versions of transformers left in a file beside the weights."""
     tensors = load_file(path)
     for i in range(layers):
         tensors[f"gpt_neox.layers.{i}.attention.bias"] = torch.ones(1, 1, 64, 64, dtype=torch.uint8)

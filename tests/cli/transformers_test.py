@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""transformers_test.py BIN: for a random model of every family that transformers saves as a folder, 20 fp32 AdamW steps of `train` and
-of transformers on the same tokens (losses within 2e-4), and the export after the last step read back by transformers: the same
-tensors as its own within what 20 steps of roundings leave, and equal to ours bit by bit; then what `dsc generate` and transformers
-continue a prompt with, token for token. BERT on samples that masking.py makes as train does. Models with adapters likewise, from a folder that peft saved, where there is a peft: it loads
-our export, and transformers the merged one. SPDX-License-Identifier: Apache-2.0"""
+"""transformers_test.py BIN: `train` beside transformers, for a random model of every family that transformers saves.
+
+Compared are 20 fp32 AdamW steps on the same tokens (losses within 2e-4). transformers reads the export after the last
+step: its tensors equal its own within 20 steps of roundings, and ours bit by bit. Then `dsc generate` and transformers
+continue a prompt, token for token. BERT trains on samples that masking.py makes as train does. With peft, models with
+adapters start from a folder that peft saved; peft loads our export, and transformers the merged one.
+SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import sys

@@ -1,5 +1,5 @@
-/* test_onebit.c - 1-bit Adam: comparison with the paper's formula in double, equal bits on all ranks and for any
- * schedule, the bytes on the wire that the paper counts, and a resume from a checkpoint.
+/* test_onebit.c - 1-bit Adam. Checked are the paper's formula in double and equal bits on all ranks and for any
+ * schedule. Further the bytes on the wire that the paper counts, and a resume from a checkpoint.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
-/* test_zeroone.c - 0/1 Adam: the phase of each update, comparison with the formula in double, equal bits on all
- * synchronized ranks, the bytes on the wire, and a save of ranks that are not synchronized.
+/* test_zeroone.c - 0/1 Adam. Checked are the phase of each update, the formula in double, and equal bits on all
+ * synchronized ranks. Further the bytes on the wire, and a save of ranks that are not synchronized.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,7 @@
-"""golden.py - functions that the generators share: weights and tokens from an integer hash, which tests/support/lmrun.c computes too so
-that they are not stored, and files of losses and gradients in double. SPDX-License-Identifier: Apache-2.0"""
+"""golden.py - functions that the generators share.
+
+Weights and tokens come from an integer hash that tests/support/lmrun.c computes too, so they are not stored. Losses
+and gradients are files in double. SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import struct

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""make_batch.py - results of DeepSpeed's own code for every small batch triad: golden verdicts for tests/unit/test_config.c.
+"""make_batch.py - results of DeepSpeed's own code for every small batch triad, for tests/unit/test_config.c.
 
     DS_ACCELERATOR=cpu python make_batch.py > batch.txt
 

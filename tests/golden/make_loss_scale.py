@@ -4,8 +4,8 @@
     DS_ACCELERATOR=cpu python make_loss_scale.py            writes loss_scale.txt beside this file
 
 Made with deepspeed 0.19.8 and torch 2.15 from PyPI. A case is one line with the "fp16" section as JSON, then lines
-"OVERFLOW SCALE" of its steps: whether the step's gradients overflowed and the scale it ran with; "end" in place of a
-scale's line: the scaler raised, as it could not go lower. Then an empty line. SPDX-License-Identifier: Apache-2.0"""
+"OVERFLOW SCALE" of its steps: whether the step's gradients overflowed, and the scale of the step. "end" instead of a
+scale's line: the scaler raised an error at its lowest scale. Then an empty line. SPDX-License-Identifier: Apache-2.0"""
 import json
 import logging
 import os

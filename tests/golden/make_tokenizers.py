@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""make_tokenizers.py - small tokenizers of each style, a text, and its ids by the `tokenizers` package (0.23.3 made those here).
+"""make_tokenizers.py - small tokenizers of each style, a text, and its ids by the `tokenizers` package (0.23.3 here).
 
-Writes tokenizer_STYLE.json, tokenizer_text.txt and tokenizer_ids.txt beside this file: a line "STYLE COUNT id id ...", with the
-tokens that the post-processor puts around the text; and tokenizer_bert.txt, the text that BERT's ids give back. Needs the package from PyPI: python3 -m venv V, V/bin/pip install tokenizers.
+Writes tokenizer_STYLE.json, tokenizer_text.txt and tokenizer_ids.txt beside this file. A line "STYLE COUNT id id ..."
+includes the tokens that the post-processor puts around the text. tokenizer_bert.txt is the text decoded from BERT's ids.
+Needs the package from PyPI: python3 -m venv V, V/bin/pip install tokenizers.
 SPDX-License-Identifier: Apache-2.0"""
 import os
 

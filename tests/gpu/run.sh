@@ -26,7 +26,7 @@ export CK_DEVICE=cuda # checkkern: the GPU's kernels
 [ $simulated -eq 1 ] || export DSC_PLUGIN_DIR=${DSC_LIB:-lib}/dsc
 gpu=$("$dsc" doctor | grep -E '^ +GPU' | head -n 1)
 case $gpu in
-*", sm_"*) ;; # "is sm_75; sm_80 or newer is needed" is no GPU for us
+*", sm_"*) ;; # "is sm_75; sm_80 or newer is needed" cannot be used
 *) echo "test-gpu: skipped:$gpu"; exit 77 ;;
 esac
 start=$SECONDS failed=0

@@ -48,7 +48,7 @@ struct block {
     warp warps[WARPS_MAX];
     unsigned warp_order[WARPS_MAX], warp_count;
     unsigned count, live, waiting; /* threads; of them not ended; of them at the barrier */
-    unsigned lane_turn;            /* where the search for the next lane begins: from the seed */
+    unsigned lane_turn;            /* start of the search for the next lane, from the seed */
     site barrier_at;
     int barrier_sum, barrier_result; /* threads whose value is not 0: so far; when it opened */
     bool barrier_all;

@@ -5,7 +5,9 @@
  * that could run, so a missing event wait shows as a wrong number. With one host thread per device (or one for all),
  * the order of a device's operations is a function of seed and policy. Device memory has an address range per device,
  * is poisoned with NaN, has guard pages, and is unreadable for the host. A violation ends the process with exit code 98
- * and one line "cusim: ..." that names kernel, stream or call, and the seed. Environment, read at first use:
+ * and one line "cusim: ..." that names kernel, stream or call, and the seed.
+ *
+ * Environment, read at first use:
  *   CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8)
  *   CUSIM_MEM (bytes of a device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (its CUDA version, 13000)
  *   CUSIM_FAIL_KERNEL (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1)

@@ -178,7 +178,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 }
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
-/* Out of line and not instrumented: what an atomic operation touches is told to the tracking as such. */
+/* Out of line and not instrumented: atomic operations report their own accesses to the tracking. */
 #define CUSIM_ATOMIC static __attribute__((noinline, no_sanitize("thread")))
 template <class T> CUSIM_ATOMIC T atomicAdd(T *p, T v)
 {

@@ -298,7 +298,7 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
     return cudaSuccess;
 }
 
-/* Captures the record that is the latest now; an event that was never recorded is no wait. */
+/* Captures the record that is the latest now; an event that was never recorded does not wait. */
 extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
     guard held(sim().lock);
