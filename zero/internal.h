@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "zero/offload/state_store.h"
+#include "zero/optimizer/pass.h"
 #include "zero/window.h"
 #include "zero/zero.h"
 
@@ -145,12 +146,6 @@ typedef struct dsc_onebit {
     double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* their product, and their sum */
 } dsc_onebit;
 
-/* Groups [first, end), whose matrices pass between their ranks and their owners at a time. */
-typedef struct dsc_round {
-    int32_t first, end;
-    int64_t chunk; /* elements that a rank sends to another, at most */
-} dsc_round;
-
 /* muon.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
 typedef struct dsc_muon {
     dsc_round *round;
@@ -166,12 +161,6 @@ typedef struct dsc_muon {
     dsc_buf sum_buf, norm_buf; /* its sum of squares, on the device and for the host */
     dsc_buf host_buf;         /* directions of a tile that the host updates */
 } dsc_muon;
-
-/* What is the same for all elements of an update. */
-typedef struct dsc_update_terms {
-    dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX];
-    uint64_t stream; /* of random numbers */
-} dsc_update_terms;
 
 /* speculative_update.c: an update that begins before it is known to come. */
 typedef struct dsc_speculative_update {
@@ -221,6 +210,10 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
+    const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* those that the run needs, in the order in which they run */
+    int32_t optimizer_count;
+    dsc_round first_round;  /* of an update's tiles, or of the first walk over them */
+    bool matrices_first;    /* only groups of matrices are read there */
     dsc_trust_ratio norms;  /* of a recipe that needs them */
     dsc_adafactor factors;  /* likewise */
     dsc_onebit_lamb coeffs; /* likewise */
@@ -339,14 +332,6 @@ static inline bool dsc_trust_ratio_are_used(const dsc_zero *zero)
 {
     return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS)) != 0;
 }
-void dsc_trust_ratio_plan(dsc_zero *zero);
-dsc_status dsc_trust_ratio_open(dsc_zero *zero, dsc_error *err);
-void dsc_trust_ratio_close(dsc_zero *zero);
-/* Collective, with the terms of an update and before it, tiles of all groups come next: every tensor's step. Weights,
- * states and sums stay. */
-dsc_status dsc_trust_ratio_compute(dsc_zero *zero, dsc_error *err);
-int64_t dsc_trust_ratio_wire_bytes(const dsc_zero *zero); /* that this rank receives in an update; so too below */
-
 /* zero.c: buffers that a part of the states' work needs, listed once for the plan, for open and for close. */
 typedef struct dsc_need {
     dsc_buf *buf;
@@ -363,16 +348,6 @@ static inline bool dsc_adafactor_are_used(const dsc_zero *zero)
 {
     return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
 }
-dsc_status dsc_adafactor_plan(dsc_zero *zero, dsc_error *err);
-dsc_status dsc_adafactor_open(dsc_zero *zero, dsc_error *err);
-void dsc_adafactor_close(dsc_zero *zero);
-/* Collective, with the terms of an update and before it, tiles of matrices come next: second moments go on, and what
- * elements are multiplied by is made of them. Weights and sums stay. */
-dsc_status dsc_adafactor_compute(dsc_zero *zero, dsc_error *err);
-int64_t dsc_adafactor_wire_bytes(const dsc_zero *zero);
-/* Of elements of tensor t from `first` of the tile's group on, where the tile is updated. */
-void dsc_adafactor_set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out);
-
 /* onebit_lamb.c */
 static inline bool dsc_onebit_lamb_are_used(const dsc_zero *zero)
 {
@@ -383,12 +358,6 @@ static inline bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
 {
     return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_PHASE_MOMENTUM;
 }
-void dsc_onebit_lamb_plan(dsc_zero *zero);
-dsc_status dsc_onebit_lamb_open(dsc_zero *zero, dsc_error *err);
-void dsc_onebit_lamb_close(dsc_zero *zero);
-/* Of frozen ones, with the terms of an update and before dsc_trust_ratio_compute: moments are those after it, and terms
- * those of the rest of it. */
-dsc_status dsc_onebit_lamb_compute(dsc_zero *zero, dsc_error *err);
 /* What a tensor's rate is times, once an update: of coefficients that are not frozen that ratio itself, ... */
 double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust);
 /* ... of frozen ones their average times this update's factor. The share is that of a direction's norm which it would
@@ -400,25 +369,8 @@ static inline bool dsc_muon_are_used(const dsc_zero *zero)
 {
     return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_WHOLE_MATRIX) != 0;
 }
-dsc_status dsc_muon_plan(dsc_zero *zero, dsc_error *err);
-dsc_status dsc_muon_open(dsc_zero *zero, dsc_error *err);
-void dsc_muon_close(dsc_zero *zero);
-/* An update's rounds; without matrices all groups are one. */
-int32_t dsc_muon_rounds(const dsc_zero *zero);
-dsc_round dsc_muon_round(const dsc_zero *zero, int32_t round);
-/* Collective, with the terms of an update and before that round of it: the orthogonalised directions of its matrices,
- * wherever this rank updates any of their elements. Weights, states and sums stay. */
-dsc_status dsc_muon_compute(dsc_zero *zero, int32_t round, dsc_error *err);
-/* Of a tile of a group of matrices, whose round was taken: its directions, where the tile is updated. */
-dsc_status dsc_muon_direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err);
-/* What torch multiplies a matrix's rate by. */
-double dsc_muon_rate_factor(const dsc_layout_tensor *tensor);
-
-/* signs.c. It is planned and opened after groups are placed. */
+/* sign_compress.c */
 bool dsc_sign_compress_are_used(const dsc_zero *zero);
-void dsc_sign_compress_plan(dsc_zero *zero);
-dsc_status dsc_sign_compress_open(dsc_zero *zero, dsc_error *err);
-void dsc_sign_compress_close(dsc_zero *zero);
 dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err);
 /* fn of all whole tensors that are trained. */
 dsc_status dsc_sign_compress_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err);
@@ -430,20 +382,6 @@ dsc_status dsc_sign_compress_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_
 /* Collective: the mean of all ranks' errors of a group, and what its owners have left out, times a factor, in each
  * rank's errors of it. */
 dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
-int64_t dsc_sign_compress_wire_bytes(const dsc_zero *zero); /* that this rank receives in one exchange */
-
-/* onebit.c. Likewise; placed after states are. */
-void dsc_onebit_plan(dsc_zero *zero);
-dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err);
-void dsc_onebit_close(dsc_zero *zero);
-void dsc_onebit_assign(dsc_zero *zero);
-dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err);
-/* Collective, with the terms of an update whose variance stays: with own sums, what all gradients together make of the
- * first moments or of the sums; terms are then those of the rest of the update. */
-dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err);
-/* The whole of an update that a rank makes on its own; at its end they may come together. */
-bool dsc_onebit_is_local_phase(const dsc_zero *zero);
-dsc_status dsc_onebit_local_step(dsc_zero *zero, dsc_error *err);
 
 /* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,

@@ -145,8 +145,10 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
 
 void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
 {
-    *out = (dsc_zero_traffic) { .signs_bytes = dsc_sign_compress_wire_bytes(zero) };
-    out->wire_bytes = zero->matrices.wire_bytes + dsc_trust_ratio_wire_bytes(zero) + dsc_adafactor_wire_bytes(zero);
+    *out = (dsc_zero_traffic) { 0 };
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->wire_bytes != NULL)
+            *(zero->optimizer[i]->replaces_sums ? &out->signs_bytes : &out->wire_bytes) += zero->optimizer[i]->wire_bytes(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         add_wire(zero, g, zero->pass_count, out);
         add_files(zero, g, zero->pass_count, out);

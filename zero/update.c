@@ -61,21 +61,30 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t fi
         out->state[k] = tile->moment[k] + moment_at;
     if (zero->o.compute_dtype != DSC_F32)
         out->param_half = (uint16_t *)tile->param + at;
-    if ((dsc_recipes[dsc_group_recipe(zero, tile->group)].needs & DSC_NEEDS_ROW_COL_STATS) != 0)
-        dsc_adafactor_set_args(zero, tile, first, t, out);
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
+    for (int32_t i = 0; i < zero->optimizer_count && needs != DSC_NEEDS_NOTHING; i++)
+        if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->set_args != NULL)
+            zero->optimizer[i]->set_args(zero, tile, first, t, out);
 }
 
-/* What a tensor has of its own. */
+/* Edits the scalars for the step of one tensor. */
 static void step_of_tensor(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
-    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tensor->group)].needs;
-    if ((needs & DSC_NEEDS_WHOLE_MATRIX) != 0)
-        s->step_size = (float)((double)s->step_size * dsc_muon_rate_factor(tensor));
-    if ((needs & (DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS)) == 0)
-        return;
-    s->step_size = (float)((double)s->step_size * zero->norms.step[t].rate);
-    s->shrink = (float)((double)s->shrink * zero->norms.step[t].scale);
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, zero->o.layout->tensor[t].group)].needs;
+    for (int32_t i = 0; i < zero->optimizer_count && needs != DSC_NEEDS_NOTHING; i++)
+        if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->tensor_step != NULL)
+            zero->optimizer[i]->tensor_step(zero, t, s);
+}
+
+/* Of a tile whose recipe goes along directions of whole matrices; NULL: it does not. */
+static dsc_status find_direction(dsc_zero *zero, const dsc_tile *tile, uint32_t needs, const float **along,
+                                 dsc_error *err)
+{
+    *along = NULL;
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->direction != NULL)
+            DSC_TRY(zero->optimizer[i]->direction(zero, tile, along, err));
+    return DSC_OK;
 }
 
 /* One launch over elements [first, end) of the tile's group, which begin in tensor t; `along` is the tile's. */
@@ -108,12 +117,11 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
     const dsc_layout_group *group = &layout->group[tile->group];
     const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
     const int64_t tile_end = tile->first + tile->count;
-    const float *along = NULL;
+    const float *along;
     int64_t first = tile->first;
     int32_t t = group->first_tensor;
     const int32_t last = group->first_tensor + group->tensor_count;
-    if ((needs & DSC_NEEDS_WHOLE_MATRIX) != 0)
-        DSC_TRY(dsc_muon_direction(zero, tile, &along, err));
+    DSC_TRY(find_direction(zero, tile, needs, &along, err));
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
             t++;
@@ -242,40 +250,61 @@ static dsc_status update_for_compute(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-/* What recipes need made in passes over the same tiles, which then come once more. */
-static dsc_status take_before(dsc_zero *zero, dsc_error *err)
+/* The passes that read tiles, which then come once more. */
+static dsc_status walk_tiles(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    const int32_t all = zero->o.layout->group_count;
     DSC_TRY(dsc_state_store_begin(zero, err));
-    if (dsc_adafactor_are_used(zero)) {
-        DSC_TRY(dsc_adafactor_compute(zero, err));
-        DSC_TRY(dsc_state_store_seek(zero, 0, all, false, err));
+    for (int32_t i = 0; i < zero->optimizer_count; i++) {
+        if (zero->optimizer[i]->walk == NULL)
+            continue;
+        DSC_TRY(zero->optimizer[i]->walk(zero, terms, err));
+        DSC_TRY(dsc_state_store_seek(zero, 0, zero->o.layout->group_count, false, err));
     }
-    if (!dsc_trust_ratio_are_used(zero))
+    return DSC_OK;
+}
+
+/* `complete`: a pass has made the whole update. */
+static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
+{
+    *complete = false;
+    for (int32_t i = 0; i < zero->optimizer_count && !*complete; i++)
+        if (zero->optimizer[i]->before_update != NULL)
+            DSC_TRY(zero->optimizer[i]->before_update(zero, terms, complete, err));
+    return DSC_OK;
+}
+
+/* Round after round of the pass that has rounds; all groups are one round without it. */
+static dsc_status update_rounds(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
+{
+    for (int32_t i = 0; i < zero->optimizer_count; i++) {
+        const dsc_zero_pass_ops *pass = zero->optimizer[i];
+        if (pass->round_count == NULL)
+            continue;
+        for (int32_t r = 0; r < pass->round_count(zero); r++) {
+            DSC_TRY(pass->before_round(zero, terms, r, err));
+            DSC_TRY(update_groups(zero, pass->round(zero, r), err));
+        }
         return DSC_OK;
-    DSC_TRY(dsc_trust_ratio_compute(zero, err));
-    return dsc_state_store_seek(zero, 0, all, false, err);
+    }
+    return update_groups(zero, zero->first_round, err);
 }
 
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_error *err)
 {
     dsc_update_terms terms = { 0 };
+    bool complete;
     DSC_ASSERT(!zero->next_pass_prefetched);
     dsc_update_terms_fill(scalars, class_count, update, &terms);
     DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
     zero->terms = terms;
     DSC_TRY(after_gathers(zero, err));
-    if (dsc_onebit_is_local_phase(zero))
-        return dsc_onebit_local_step(zero, err);
-    if (zero->turn != DSC_PHASE_SUMS)
-        DSC_TRY(dsc_onebit_prepare(zero, err));
-    DSC_TRY(take_before(zero, err));
+    DSC_TRY(before_update(zero, &zero->terms, &complete, err));
+    if (complete)
+        return DSC_OK;
+    DSC_TRY(walk_tiles(zero, &zero->terms, err));
     dsc_hpz_forget(zero, false);
-    for (int32_t r = 0; r < dsc_muon_rounds(zero); r++) {
-        DSC_TRY(dsc_muon_compute(zero, r, err));
-        DSC_TRY(update_groups(zero, dsc_muon_round(zero, r), err));
-    }
+    DSC_TRY(update_rounds(zero, &zero->terms, err));
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
     DSC_TRY(dsc_state_store_end(zero, err));
@@ -333,7 +362,9 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
             DSC_TRY(gather_params(zero, g, err));
     }
     DSC_TRY(dsc_zero_forget_errors(zero, err));
-    DSC_TRY(dsc_onebit_forget(zero, err));
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->forget != NULL)
+            DSC_TRY(zero->optimizer[i]->forget(zero, err));
     DSC_TRY(dsc_zero_sync(zero, err));
     return dsc_state_store_settle(zero, err);
 }

@@ -1,8 +1,6 @@
 /* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-#include <string.h>
-
 #include "base/thread.h"
 
 /* What a group takes in elements: params kept, and owned range. */
@@ -47,6 +45,38 @@ static void plan_states(dsc_zero *zero)
     }
 }
 
+/* All optimizer passes, in the order in which they run in an update:
+ * 1. sign_compress owns the exchange that onebit and onebit_lamb call.
+ * 2. onebit replaces sums by signs, or makes the whole update; it may edit the terms.
+ * 3. onebit_lamb reads the terms as they were given, and edits them; onebit leaves them alone then.
+ * 4. adafactor walks over matrices: the factors of second moments.
+ * 5. trust_ratio walks over all tiles, with the factors of adafactor and the terms of onebit_lamb.
+ * 6. muon makes the directions of a round just before the tiles of the round. */
+static const dsc_zero_pass_ops *const all_passes[DSC_ZERO_PASSES_MAX] = {
+    &dsc_sign_compress_pass, &dsc_onebit_pass,      &dsc_onebit_lamb_pass,
+    &dsc_adafactor_pass,     &dsc_trust_ratio_pass, &dsc_muon_pass,
+};
+
+static void choose_passes(dsc_zero *zero)
+{
+    for (size_t i = 0; i < DSC_COUNT(all_passes); i++)
+        if (all_passes[i]->is_needed(zero))
+            zero->optimizer[zero->optimizer_count++] = all_passes[i];
+}
+
+static dsc_status plan_passes(dsc_zero *zero, dsc_error *err)
+{
+    zero->first_round = (dsc_round) { 0, zero->o.layout->group_count, 0 };
+    for (int32_t i = 0; i < zero->optimizer_count; i++) {
+        const dsc_zero_pass_ops *pass = zero->optimizer[i];
+        DSC_TRY(pass->plan(zero, err));
+        zero->matrices_first = zero->matrices_first || pass->matrices_only;
+        if (pass->round != NULL)
+            zero->first_round = pass->round(zero, 0);
+    }
+    return DSC_OK;
+}
+
 static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
 {
     dsc_alloc *alloc = zero->o.alloc;
@@ -67,12 +97,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] +=
         zero->grad_part_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
     zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += sum_bytes;
-    dsc_trust_ratio_plan(zero);
-    DSC_TRY(dsc_adafactor_plan(zero, err));
-    dsc_onebit_lamb_plan(zero);
-    dsc_sign_compress_plan(zero);
-    dsc_onebit_plan(zero);
-    DSC_TRY(dsc_muon_plan(zero, err));
+    DSC_TRY(plan_passes(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
     dsc_kept_plan(zero, &zero->plan.kept);
     return DSC_OK;
@@ -111,6 +136,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->step_count = 2 * options->model->module_count - 1;
     zero->pass_count = options->leaves_per_step / zero->world_size / options->together;
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
+    choose_passes(zero);
     const dsc_status status = plan_all(zero, err);
     if (status != DSC_OK)
         dsc_zero_close(&zero);
@@ -213,15 +239,10 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
-    DSC_TRY(dsc_trust_ratio_open(zero, err));
-    DSC_TRY(dsc_adafactor_open(zero, err));
-    DSC_TRY(dsc_onebit_lamb_open(zero, err));
-    dsc_zero_forget_shared(zero);
-    DSC_TRY(dsc_sign_compress_open(zero, err));
-    DSC_TRY(dsc_onebit_open(zero, err));
-    DSC_TRY(dsc_muon_open(zero, err));
     place_states(zero);
-    dsc_onebit_assign(zero);
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        DSC_TRY(zero->optimizer[i]->open(zero, err));
+    dsc_zero_forget_shared(zero);
     return DSC_OK;
 }
 
@@ -308,12 +329,8 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     if (zero->o.device != NULL) {
         dsc_hpz_close(zero);
         dsc_pack_close(zero);
-        dsc_onebit_close(zero);
-        dsc_sign_compress_close(zero);
-        dsc_muon_close(zero);
-        dsc_onebit_lamb_close(zero);
-        dsc_adafactor_close(zero);
-        dsc_trust_ratio_close(zero);
+        for (int32_t i = zero->optimizer_count; i-- > 0;)
+            zero->optimizer[i]->close(zero);
         dsc_mem_close(zero->o.device, &zero->sums_buf);
         dsc_mem_close(zero->o.device, &zero->sum_buf);
         dsc_mem_close(zero->o.device, &zero->grad_part_buf);
@@ -407,22 +424,18 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
     return dsc_state_store_drain(zero, err);
 }
 
-static void forget(const dsc_buf *numbers)
-{
-    if (numbers->ptr != NULL)
-        memset(numbers->ptr, 0, (size_t)numbers->bytes);
-}
-
 void dsc_zero_forget_shared(dsc_zero *zero)
 {
-    forget(&zero->factors.state_buf);
-    forget(&zero->coeffs.state_buf);
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->forget_shared != NULL)
+            zero->optimizer[i]->forget_shared(zero);
 }
 
 void dsc_zero_begin(dsc_zero *zero, int64_t update)
 {
-    zero->turn = dsc_onebit_phase_of(&zero->o.signs, update);
-    zero->sums_are_own = zero->turn != DSC_PHASE_SUMS && dsc_sign_compress_are_used(zero);
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->begin != NULL)
+            zero->optimizer[i]->begin(zero, update);
 }
 
 bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }

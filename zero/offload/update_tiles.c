@@ -231,8 +231,7 @@ dsc_status dsc_state_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool
 /* What is ahead is of the first tiles then, or nothing is: of what is read first, and not beyond. */
 static void begin_tiles(dsc_zero *zero)
 {
-    const bool matrices = dsc_muon_are_used(zero) || dsc_adafactor_are_used(zero);
-    zero->store.cursor = (dsc_state_store_cursor) { 0, dsc_muon_round(zero, 0).end, matrices, 0 };
+    zero->store.cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->store.order[g] = g;
     zero->store.made = 0;

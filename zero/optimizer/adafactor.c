@@ -13,9 +13,14 @@
 
 #define PIECE_ELEMENTS (1 << 18) /* a megabyte of gradients, read twice: what a core's cache holds */
 
+static bool is_needed(const dsc_zero *zero)
+{
+    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
+}
+
 static bool has_factors(const dsc_zero *zero, int32_t t)
 {
-    return dsc_adafactor_are_used(zero) && zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
+    return is_needed(zero) && zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
 }
 
 static int64_t factor_count(const dsc_layout_tensor *tensor)
@@ -54,13 +59,11 @@ static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, 
                     (long long)count, what, (long long)DSC_BINNED_TERMS_MAX);
 }
 
-dsc_status dsc_adafactor_plan(dsc_zero *zero, dsc_error *err)
+static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     dsc_adafactor *f = &zero->factors;
     int64_t count = 0;
-    if (!dsc_adafactor_are_used(zero))
-        return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, layout->tensor_count + 1, sizeof *f->at, &f->at, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
@@ -79,14 +82,14 @@ dsc_status dsc_adafactor_plan(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_adafactor_open(dsc_zero *zero, dsc_error *err)
+static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_adafactor_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
+    return dsc_needs_open(zero, needs, NEEDS, err);
 }
 
-void dsc_adafactor_close(dsc_zero *zero)
+static void close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -220,7 +223,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
                                DSC_F32, NULL, err);
 }
 
-dsc_status dsc_adafactor_compute(dsc_zero *zero, dsc_error *err)
+static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_adafactor *f = &zero->factors;
     const double norm = (double)zero->terms.scalars[0].grad_norm;
@@ -238,7 +241,7 @@ dsc_status dsc_adafactor_compute(dsc_zero *zero, dsc_error *err)
     return dsc_stream_sync(zero->o.compute, err);
 }
 
-void dsc_adafactor_set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
+static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const dsc_buf *buf = on_device(zero, tile->group) ? &zero->factors.device_factors : &zero->factors.host_factors;
@@ -248,8 +251,27 @@ void dsc_adafactor_set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t 
     out->cols = dsc_layout_cols(tensor);
 }
 
-int64_t dsc_adafactor_wire_bytes(const dsc_zero *zero)
+static int64_t wire_bytes(const dsc_zero *zero)
 {
     const int64_t each = sizeof(dsc_binned_sum) + sizeof(float); /* to its owner, and what is made of it back */
-    return dsc_adafactor_are_used(zero) ? (zero->world_size - 1) * zero->factors.part * each : 0;
+    return (zero->world_size - 1) * zero->factors.part * each;
 }
+
+static void forget_shared(dsc_zero *zero)
+{
+    memset(zero->factors.state_buf.ptr, 0, (size_t)zero->factors.state_buf.bytes);
+}
+
+const dsc_zero_pass_ops dsc_adafactor_pass = {
+    .name = "adafactor",
+    .needs = DSC_NEEDS_ROW_COL_STATS,
+    .matrices_only = true,
+    .is_needed = is_needed,
+    .plan = plan,
+    .open = open,
+    .close = close,
+    .wire_bytes = wire_bytes,
+    .walk = walk,
+    .set_args = set_args,
+    .forget_shared = forget_shared,
+};

@@ -15,9 +15,17 @@
 /* Of the polynomial that each step applies to the singular values. */
 static const float first_order = 3.4445f, third_order = -4.7750f, fifth_order = 2.0315f;
 
-double dsc_muon_rate_factor(const dsc_layout_tensor *tensor)
+static bool is_needed(const dsc_zero *zero)
 {
-    return sqrt(fmax(1.0, (double)dsc_layout_rows(tensor) / (double)dsc_layout_cols(tensor)));
+    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_WHOLE_MATRIX) != 0;
+}
+
+/* torch multiplies a matrix's rate by the root of its rows over its columns, if that is more than 1. */
+static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
+{
+    const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    const double factor = sqrt(fmax(1.0, (double)dsc_layout_rows(tensor) / (double)dsc_layout_cols(tensor)));
+    s->step_size = (float)((double)s->step_size * factor);
 }
 
 static int64_t smaller_side(const dsc_layout_tensor *tensor)
@@ -156,14 +164,12 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     memcpy(out, needs, sizeof needs);
 }
 
-dsc_status dsc_muon_plan(dsc_zero *zero, dsc_error *err)
+static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_muon *m = &zero->matrices;
     dsc_alloc *alloc = zero->o.alloc;
     const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
     double *load = NULL;
-    if (!dsc_muon_are_used(zero))
-        return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->round, &m->round, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->at, &m->at, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, tensors, sizeof *m->owner, &m->owner, err));
@@ -177,14 +183,14 @@ dsc_status dsc_muon_plan(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_muon_open(dsc_zero *zero, dsc_error *err)
+static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_muon_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
+    return dsc_needs_open(zero, needs, NEEDS, err);
 }
 
-void dsc_muon_close(dsc_zero *zero)
+static void close(dsc_zero *zero)
 {
     dsc_muon *m = &zero->matrices;
     dsc_need needs[NEEDS];
@@ -196,12 +202,9 @@ void dsc_muon_close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, m->round);
 }
 
-int32_t dsc_muon_rounds(const dsc_zero *zero) { return dsc_muon_are_used(zero) ? zero->matrices.round_count : 1; }
+static int32_t round_count(const dsc_zero *zero) { return zero->matrices.round_count; }
 
-dsc_round dsc_muon_round(const dsc_zero *zero, int32_t round)
-{
-    return dsc_muon_are_used(zero) ? zero->matrices.round[round] : (dsc_round) { 0, zero->o.layout->group_count, 0 };
-}
+static dsc_round round_at(const dsc_zero *zero, int32_t index) { return zero->matrices.round[index]; }
 
 /* ---- this rank's part of the directions ---- */
 
@@ -417,11 +420,9 @@ static dsc_status gather_directions(dsc_zero *zero, dsc_round round, dsc_error *
     return DSC_OK;
 }
 
-dsc_status dsc_muon_compute(dsc_zero *zero, int32_t index, dsc_error *err)
+static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, int32_t index, dsc_error *err)
 {
     dsc_muon *m = &zero->matrices;
-    if (!dsc_muon_are_used(zero))
-        return DSC_OK;
     const dsc_round round = m->round[index];
     if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
@@ -441,7 +442,7 @@ dsc_status dsc_muon_compute(dsc_zero *zero, int32_t index, dsc_error *err)
     return dsc_state_store_seek(zero, round.first, round.end, false, err);
 }
 
-dsc_status dsc_muon_direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
+static dsc_status direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
 {
     float *const here = direction_at(zero, tile->group, tile->first);
     *along = here;
@@ -451,3 +452,21 @@ dsc_status dsc_muon_direction(dsc_zero *zero, const dsc_tile *tile, const float 
     DSC_TRY(dsc_copy(zero->o.compute, zero->matrices.host_buf.ptr, here, tile->count * 4, err));
     return dsc_stream_sync(zero->o.compute, err);
 }
+
+static int64_t wire_bytes(const dsc_zero *zero) { return zero->matrices.wire_bytes; }
+
+const dsc_zero_pass_ops dsc_muon_pass = {
+    .name = "muon",
+    .needs = DSC_NEEDS_WHOLE_MATRIX,
+    .matrices_only = true,
+    .is_needed = is_needed,
+    .plan = plan,
+    .open = open,
+    .close = close,
+    .wire_bytes = wire_bytes,
+    .round_count = round_count,
+    .round = round_at,
+    .before_round = before_round,
+    .tensor_step = tensor_step,
+    .direction = direction,
+};

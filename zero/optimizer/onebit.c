@@ -66,28 +66,16 @@ static int64_t walk_bytes(const dsc_zero *zero)
     return bytes;
 }
 
-void dsc_onebit_plan(dsc_zero *zero)
+static bool is_needed(const dsc_zero *zero) { return zero->o.signs.kind != DSC_ONEBIT_NEVER; }
+
+static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     if (walks(zero))
         zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += walk_bytes(zero) * (keeps_shared(zero) ? 2 : 1);
+    return DSC_OK;
 }
 
-dsc_status dsc_onebit_open(dsc_zero *zero, dsc_error *err)
-{
-    dsc_onebit *onebit = &zero->onebit;
-    const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0;
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &onebit->local_update_buf, err));
-    return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, keeps_shared(zero) ? bytes : 0,
-                        &onebit->shared_buf, err);
-}
-
-void dsc_onebit_close(dsc_zero *zero)
-{
-    dsc_mem_close(zero->o.device, &zero->onebit.shared_buf);
-    dsc_mem_close(zero->o.device, &zero->onebit.local_update_buf);
-}
-
-void dsc_onebit_assign(dsc_zero *zero)
+static void assign(dsc_zero *zero)
 {
     float *local_update = zero->onebit.local_update_buf.ptr, *shared = zero->onebit.shared_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count && walks(zero); g++) {
@@ -101,7 +89,24 @@ void dsc_onebit_assign(dsc_zero *zero)
     }
 }
 
-dsc_status dsc_onebit_forget(dsc_zero *zero, dsc_error *err)
+static dsc_status open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_onebit *onebit = &zero->onebit;
+    const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0;
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &onebit->local_update_buf, err));
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, keeps_shared(zero) ? bytes : 0,
+                         &onebit->shared_buf, err));
+    assign(zero);
+    return DSC_OK;
+}
+
+static void close(dsc_zero *zero)
+{
+    dsc_mem_close(zero->o.device, &zero->onebit.shared_buf);
+    dsc_mem_close(zero->o.device, &zero->onebit.local_update_buf);
+}
+
+static dsc_status forget(dsc_zero *zero, dsc_error *err)
 {
     zero->onebit.left_of = DSC_PHASE_SUMS;
     zero->onebit.apart = false;
@@ -155,7 +160,7 @@ static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
+static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 {
     dsc_update_scalars *s = zero->terms.scalars;
     if (!zero->sums_are_own)
@@ -165,7 +170,7 @@ dsc_status dsc_onebit_prepare(dsc_zero *zero, dsc_error *err)
     else
         DSC_TRY(send(zero, DSC_PHASE_GRADIENTS, fill_gradient, err));
     if (dsc_onebit_lamb_are_frozen(zero))
-        return dsc_onebit_lamb_compute(zero, err);
+        return DSC_OK; /* onebit_lamb.c edits the terms */
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
         if (zero->turn == DSC_PHASE_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;
@@ -181,7 +186,7 @@ static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
     if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* what it is of is never sent again */
-        DSC_TRY(dsc_onebit_forget(zero, err));
+        DSC_TRY(forget(zero, err));
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
         if (zero->o.layout->group[g].trainable)
@@ -268,12 +273,12 @@ static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *grou
     return land_part(zero, state, state->own_error, p, err);
 }
 
-bool dsc_onebit_is_local_phase(const dsc_zero *zero)
+static bool is_local_phase(const dsc_zero *zero)
 {
     return zero->sums_are_own && (zero->turn == DSC_PHASE_LOCAL || zero->turn == DSC_PHASE_SYNCHRONIZE);
 }
 
-dsc_status dsc_onebit_local_step(dsc_zero *zero, dsc_error *err)
+static dsc_status local_step(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
     if (!onebit->apart)
@@ -290,6 +295,31 @@ dsc_status dsc_onebit_local_step(dsc_zero *zero, dsc_error *err)
     onebit->apart = false;
     return dsc_sign_compress_each(zero, land_along_sums, err);
 }
+
+static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
+{
+    *complete = is_local_phase(zero);
+    if (*complete)
+        return local_step(zero, err);
+    return zero->turn != DSC_PHASE_SUMS ? exchange(zero, err) : DSC_OK;
+}
+
+static void begin(dsc_zero *zero, int64_t update)
+{
+    zero->turn = dsc_onebit_phase_of(&zero->o.signs, update);
+    zero->sums_are_own = zero->turn != DSC_PHASE_SUMS && dsc_sign_compress_are_used(zero);
+}
+
+const dsc_zero_pass_ops dsc_onebit_pass = {
+    .name = "onebit",
+    .is_needed = is_needed,
+    .plan = plan,
+    .open = open,
+    .close = close,
+    .begin = begin,
+    .before_update = before_update,
+    .forget = forget,
+};
 
 /* ---- before a save ---- */
 
@@ -325,6 +355,6 @@ dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
     if (zero->onebit.apart || zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE ||
         (zero->onebit.left_of != DSC_PHASE_SUMS && beta1 > 0))
         DSC_TRY(settle(zero, beta1, err));
-    DSC_TRY(dsc_onebit_forget(zero, err));
+    DSC_TRY(forget(zero, err));
     return dsc_stream_sync(zero->o.compute, err);
 }

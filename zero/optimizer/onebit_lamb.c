@@ -31,22 +31,22 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     memcpy(out, needs, sizeof needs);
 }
 
-void dsc_onebit_lamb_plan(dsc_zero *zero)
+static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    if (dsc_onebit_lamb_are_used(zero))
-        dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(zero, needs, NEEDS);
+    return DSC_OK;
 }
 
-dsc_status dsc_onebit_lamb_open(dsc_zero *zero, dsc_error *err)
+static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_onebit_lamb_are_used(zero) ? dsc_needs_open(zero, needs, NEEDS, err) : DSC_OK;
+    return dsc_needs_open(zero, needs, NEEDS, err);
 }
 
-void dsc_onebit_lamb_close(dsc_zero *zero)
+static void close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -85,9 +85,11 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
     return DSC_RUN(zero->o.compute, SIGNS_REGAIN, &args, err);
 }
 
-dsc_status dsc_onebit_lamb_compute(dsc_zero *zero, dsc_error *err)
+static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
 {
     const dsc_buf *most = &zero->coeffs.device_most;
+    if (!dsc_onebit_lamb_are_frozen(zero))
+        return DSC_OK;
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
     DSC_TRY(dsc_sign_compress_each(zero, regain_part, err));
     DSC_TRY(dsc_copy(zero->o.compute, zero->coeffs.host_most.ptr, most->ptr, most->bytes, err));
@@ -121,3 +123,18 @@ double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare
     state[LAST_FACTOR] = (float)factor;
     return (double)state[COEFF] * (double)state[LAST_FACTOR];
 }
+
+static void forget_shared(dsc_zero *zero)
+{
+    memset(zero->coeffs.state_buf.ptr, 0, (size_t)zero->coeffs.state_buf.bytes);
+}
+
+const dsc_zero_pass_ops dsc_onebit_lamb_pass = {
+    .name = "onebit_lamb",
+    .is_needed = dsc_onebit_lamb_are_used,
+    .plan = plan,
+    .open = open,
+    .close = close,
+    .before_update = before_update,
+    .forget_shared = forget_shared,
+};

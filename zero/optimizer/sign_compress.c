@@ -57,15 +57,14 @@ static sizes size_all(const dsc_zero *zero)
     return s;
 }
 
-void dsc_sign_compress_plan(dsc_zero *zero)
+static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
-    if (!dsc_sign_compress_are_used(zero))
-        return;
     const sizes s = size_all(zero);
     bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += s.errors + s.signs;
     bytes[DSC_TAG_CONTROL][DSC_TIER_DEVICE] += s.device_sums + s.all_scales;
     bytes[DSC_TAG_CONTROL][DSC_TIER_PINNED] += s.host_sums + s.scales + 2 * s.all_scales;
+    return DSC_OK;
 }
 
 static void place_errors(dsc_zero *zero)
@@ -81,12 +80,10 @@ static void place_errors(dsc_zero *zero)
     }
 }
 
-dsc_status dsc_sign_compress_open(dsc_zero *zero, dsc_error *err)
+static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_sign_compress *signs = &zero->signs;
     dsc_device *device = zero->o.device;
-    if (!dsc_sign_compress_are_used(zero))
-        return DSC_OK;
     const sizes s = size_all(zero);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.errors, &signs->error_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.signs, &signs->signs_buf, err));
@@ -100,7 +97,7 @@ dsc_status dsc_sign_compress_open(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_sign_compress_close(dsc_zero *zero)
+static void close(dsc_zero *zero)
 {
     dsc_sign_compress *signs = &zero->signs;
     dsc_mem_close(zero->o.device, &signs->by_tensor);
@@ -336,12 +333,22 @@ dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_
     return dsc_sign_compress_mask(zero, g, state->own_error, err);
 }
 
-int64_t dsc_sign_compress_wire_bytes(const dsc_zero *zero)
+static int64_t wire_bytes(const dsc_zero *zero)
 {
     const int64_t others = zero->world_size - 1;
     int64_t bytes = 0;
-    for (int32_t g = 0; g < zero->o.layout->group_count && dsc_sign_compress_are_used(zero); g++)
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable)
             bytes += 2 * others * signs_before(zero->o.layout->group[g].slice);
-    return dsc_sign_compress_are_used(zero) ? bytes + 2 * others * zero->o.layout->tensor_count * 4 : 0;
+    return bytes + 2 * others * zero->o.layout->tensor_count * 4;
 }
+
+const dsc_zero_pass_ops dsc_sign_compress_pass = {
+    .name = "sign_compress",
+    .replaces_sums = true,
+    .is_needed = dsc_sign_compress_are_used,
+    .plan = plan,
+    .open = open,
+    .close = close,
+    .wire_bytes = wire_bytes,
+};

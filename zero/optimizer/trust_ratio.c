@@ -16,6 +16,11 @@
 
 enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH };
 
+static bool is_needed(const dsc_zero *zero)
+{
+    return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS)) != 0;
+}
+
 static int64_t piece_elements(const dsc_zero *zero)
 {
     int64_t longest = 0;
@@ -43,24 +48,21 @@ static int64_t host_direction_bytes(const dsc_zero *zero)
     return dsc_host_update_is_used(zero) ? piece_elements(zero) * 4 : 0;
 }
 
-void dsc_trust_ratio_plan(dsc_zero *zero)
+static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     int64_t *control = zero->plan.bytes[DSC_TAG_CONTROL];
-    if (!dsc_trust_ratio_are_used(zero))
-        return;
     zero->norms.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
     control[DSC_TIER_DEVICE] += device_sums_bytes(zero) + piece_elements(zero) * 4;
     control[DSC_TIER_PINNED] += sums_bytes(sums_count(zero)) + host_direction_bytes(zero) +
                                 sums_bytes(zero->norms.piece_sums) * zero->world_size;
     control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
+    return DSC_OK;
 }
 
-dsc_status dsc_trust_ratio_open(dsc_zero *zero, dsc_error *err)
+static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_trust_ratio *norms = &zero->norms;
     dsc_device *device = zero->o.device;
-    if (!dsc_trust_ratio_are_used(zero))
-        return DSC_OK;
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), &norms->device_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(sums_count(zero)), &norms->host_buf,
                          err));
@@ -74,7 +76,7 @@ dsc_status dsc_trust_ratio_open(dsc_zero *zero, dsc_error *err)
                             &norms->step, err);
 }
 
-void dsc_trust_ratio_close(dsc_zero *zero)
+static void close(dsc_zero *zero)
 {
     dsc_trust_ratio *norms = &zero->norms;
     dsc_alloc_free(zero->o.alloc, norms->step);
@@ -233,7 +235,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_trust_ratio_compute(dsc_zero *zero, dsc_error *err)
+static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_trust_ratio *norms = &zero->norms;
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
@@ -243,7 +245,22 @@ dsc_status dsc_trust_ratio_compute(dsc_zero *zero, dsc_error *err)
     return exchange(zero, err);
 }
 
-int64_t dsc_trust_ratio_wire_bytes(const dsc_zero *zero)
+static int64_t wire_bytes(const dsc_zero *zero) { return (zero->world_size - 1) * sums_bytes(sums_count(zero)); }
+
+static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
-    return dsc_trust_ratio_are_used(zero) ? (zero->world_size - 1) * sums_bytes(sums_count(zero)) : 0;
+    s->step_size = (float)((double)s->step_size * zero->norms.step[t].rate);
+    s->shrink = (float)((double)s->shrink * zero->norms.step[t].scale);
 }
+
+const dsc_zero_pass_ops dsc_trust_ratio_pass = {
+    .name = "trust_ratio",
+    .needs = DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS,
+    .is_needed = is_needed,
+    .plan = plan,
+    .open = open,
+    .close = close,
+    .wire_bytes = wire_bytes,
+    .walk = walk,
+    .tensor_step = tensor_step,
+};
