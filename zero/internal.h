@@ -119,6 +119,7 @@ typedef struct dsc_onebit_lamb {
 typedef struct dsc_part {
     int32_t tensor;
     int64_t at, count;
+    const dsc_update_scalars *scalars; /* of the update under way; NULL outside one */
 } dsc_part;
 
 /* Of the slice of rank `owner`; -1: of all. */
@@ -144,6 +145,7 @@ typedef struct dsc_onebit {
     bool apart;                      /* this rank has taken steps that others do not know */
     int64_t steps;                   /* how many */
     double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* their product, and their sum */
+    float eps[DSC_UPDATE_CLASSES_MAX]; /* of the last one; a save may synchronize after it */
 } dsc_onebit;
 
 /* muon.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
@@ -232,7 +234,9 @@ struct dsc_zero {
     /* To and from host memory. Of a host_visible device, whose streams read and write files themselves: those two. */
     dsc_stream *fetch_stream, *in_stream, *out_stream;
     dsc_stream *update_stream; /* NULL: the update is done when dsc_zero_update returns */
-    dsc_update_terms terms;    /* of the update that is under way */
+    /* Storage of the terms of the update under way, which may end after dsc_zero_update has returned. Only
+     * dsc_zero_update writes them; all others are given a pointer. */
+    dsc_update_terms update_terms;
     atomic_bool cancelled;     /* what the update has not begun is left out */
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
     dsc_buf pack_buf, pack_leaf_buf;     /* of the gather stream, and of the reduce stream */
@@ -372,25 +376,27 @@ static inline bool dsc_muon_are_used(const dsc_zero *zero)
 /* sign_compress.c */
 bool dsc_sign_compress_are_used(const dsc_zero *zero);
 dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err);
-/* fn of all whole tensors that are trained. */
-dsc_status dsc_sign_compress_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err);
+/* Calls fn for all whole trainable tensors; `terms` may be NULL outside an update. */
+dsc_status dsc_sign_compress_each(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fn, dsc_error *err);
 /* x of a whole group is 0 where the variance is. */
 dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t group, float *x, dsc_error *err);
 /* Collective. `fill` adds to a tensor's errors what this rank would have the others know; signs of the mean of all
  * ranks' are what all have in their moments (or else their sums) then. */
-dsc_status dsc_sign_compress_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err);
+dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
+                                      dsc_error *err);
 /* Collective: the mean of all ranks' errors of a group, and what its owners have left out, times a factor, in each
  * rank's errors of it. */
 dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
 
 /* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
-void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
-                          dsc_update_args *out);
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
+                          int64_t end, int32_t t, dsc_update_args *out);
 
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out);
-/* The next one of dsc_state_store_begin's, from files and back, with the terms of now. */
-DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
+/* Updates the next tile of dsc_state_store_begin's, from files and back. */
+DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile,
+                                             dsc_error *err);
 
 /* speculative_update.c. Before places are planned, and after leaves are. */
 bool dsc_speculative_update_is_used(const dsc_zero *zero);

@@ -43,10 +43,9 @@ void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_coun
     out->stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
 }
 
-void dsc_update_args_fill(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
-                          dsc_update_args *out)
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
+                          int64_t end, int32_t t, dsc_update_args *out)
 {
-    const dsc_update_terms *terms = &zero->terms;
     const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     *out = (dsc_update_args) { .master = tile->master + at,
                                .grad = tile->grad + at,
@@ -88,11 +87,11 @@ static dsc_status find_direction(dsc_zero *zero, const dsc_tile *tile, uint32_t 
 }
 
 /* One launch over elements [first, end) of the tile's group, which begin in tensor t; `along` is the tile's. */
-static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, const float *along, int64_t first,
-                               int64_t end, int32_t t, dsc_error *err)
+static dsc_status update_range(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
+                               const float *along, int64_t first, int64_t end, int32_t t, dsc_error *err)
 {
     dsc_update_args args;
-    dsc_update_args_fill(zero, tile, first, end, t, &args);
+    dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
     step_of_tensor(zero, t, &args.scalars);
     if (along != NULL)
         args.along = along + (first - tile->first);
@@ -101,17 +100,17 @@ static dsc_status update_range(const dsc_zero *zero, const dsc_tile *tile, const
 }
 
 /* What lies behind a matrix in its group has no row. It is 0, and so are its sums: any recipe leaves it so. */
-static dsc_status update_padding(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int64_t end, int32_t t,
-                                 dsc_error *err)
+static dsc_status update_padding(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
+                                 int64_t first, int64_t end, int32_t t, dsc_error *err)
 {
     dsc_update_args args;
-    dsc_update_args_fill(zero, tile, first, end, t, &args);
+    dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
     return DSC_RUN(tile->stream, SGD, &args, err);
 }
 
 /* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
  * the tensor before it. */
-static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status update_tile(dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[tile->group];
@@ -134,21 +133,21 @@ static dsc_status update_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
         const int64_t of_tensor = dsc_min_i64(next, layout->tensor[of].offset + layout->tensor[of].count);
         const int64_t end = has_rows && first < of_tensor ? of_tensor : next;
         if (has_rows && first >= of_tensor)
-            DSC_TRY(update_padding(zero, tile, first, end, of, err));
+            DSC_TRY(update_padding(zero, terms, tile, first, end, of, err));
         else
-            DSC_TRY(update_range(zero, tile, along, first, end, of, err));
+            DSC_TRY(update_range(zero, terms, tile, along, first, end, of, err));
         first = end;
     }
     return DSC_OK;
 }
 
-dsc_status dsc_update_next_tile(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile, dsc_error *err)
 {
     dsc_tile part;
     DSC_TRY(dsc_state_store_next_by_part(zero, tile, err));
     for (int64_t at = 0; at < tile->count; at += part.count) {
         DSC_TRY(dsc_state_store_part(zero, tile, at, &part, err));
-        DSC_TRY(update_tile(zero, &part, err));
+        DSC_TRY(update_tile(zero, terms, &part, err));
         DSC_TRY(dsc_state_store_part_updated(zero, tile, &part, err));
     }
     return dsc_state_store_done(zero, tile, err);
@@ -179,6 +178,7 @@ static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
 
 typedef struct group_call {
     dsc_zero *zero;
+    const dsc_update_terms *terms;
     int32_t group;
     bool made; /* early */
 } group_call;
@@ -192,15 +192,15 @@ static dsc_status update_group(void *args, dsc_error *err)
     do {
         if (atomic_load(&call->zero->cancelled))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
-        DSC_TRY(dsc_update_next_tile(call->zero, &tile, err));
+        DSC_TRY(dsc_update_next_tile(call->zero, call->terms, &tile, err));
         DSC_ASSERT(tile.group == call->group);
     } while (!tile.last_of_group);
     return DSC_OK;
 }
 
-static dsc_status start_update(dsc_zero *zero, int32_t g, bool made, dsc_error *err)
+static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, int32_t g, bool made, dsc_error *err)
 {
-    group_call call = { zero, g, made };
+    group_call call = { zero, terms, g, made };
     if (zero->update_stream == NULL)
         return update_group(&call, err);
     DSC_TRY(dsc_host_call(zero->update_stream, update_group, &call, (int64_t)sizeof call, err));
@@ -219,7 +219,7 @@ static dsc_status share_params(dsc_zero *zero, int32_t g, dsc_error *err)
     return shared ? gather_params(zero, g, err) : DSC_OK;
 }
 
-static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
+static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store.order[i];
@@ -229,21 +229,21 @@ static dsc_status update_groups(dsc_zero *zero, dsc_round round, dsc_error *err)
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(start_update(zero, g, i < zero->store.made, err));
+        DSC_TRY(start_update(zero, terms, g, i < zero->store.made, err));
         DSC_TRY(share_params(zero, g, err));
     }
     return DSC_OK;
 }
 
 /* The update's thread is at work on the others, and on its order of groups. */
-static dsc_status update_for_compute(dsc_zero *zero, dsc_error *err)
+static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_tile tile;
         if (!is_updated(zero, g) || !dsc_state_store_yields_to_compute(zero, g))
             continue;
         DSC_TRY(dsc_state_store_for_compute(zero, g, &tile, err));
-        DSC_TRY(update_tile(zero, &tile, err));
+        DSC_TRY(update_tile(zero, terms, &tile, err));
         DSC_TRY(dsc_event_record(zero->group[g].updated, zero->o.compute, err));
         DSC_TRY(share_params(zero, g, err));
     }
@@ -282,11 +282,11 @@ static dsc_status update_rounds(dsc_zero *zero, const dsc_update_terms *terms, d
             continue;
         for (int32_t r = 0; r < pass->round_count(zero); r++) {
             DSC_TRY(pass->before_round(zero, terms, r, err));
-            DSC_TRY(update_groups(zero, pass->round(zero, r), err));
+            DSC_TRY(update_groups(zero, terms, pass->round(zero, r), err));
         }
         return DSC_OK;
     }
-    return update_groups(zero, zero->first_round, err);
+    return update_groups(zero, terms, zero->first_round, err);
 }
 
 dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
@@ -297,19 +297,19 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_ASSERT(!zero->next_pass_prefetched);
     dsc_update_terms_fill(scalars, class_count, update, &terms);
     DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
-    zero->terms = terms;
     DSC_TRY(after_gathers(zero, err));
-    DSC_TRY(before_update(zero, &zero->terms, &complete, err));
+    DSC_TRY(before_update(zero, &terms, &complete, err));
     if (complete)
         return DSC_OK;
-    DSC_TRY(walk_tiles(zero, &zero->terms, err));
+    zero->update_terms = terms;
+    DSC_TRY(walk_tiles(zero, &zero->update_terms, err));
     dsc_hpz_forget(zero, false);
-    DSC_TRY(update_rounds(zero, &zero->terms, err));
+    DSC_TRY(update_rounds(zero, &zero->update_terms, err));
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
     DSC_TRY(dsc_state_store_end(zero, err));
     DSC_TRY(dsc_state_store_wait(zero, false, err));
-    return update_for_compute(zero, err);
+    return update_for_compute(zero, &zero->update_terms, err);
 }
 
 /* Stage 0 keeps whole masters and moments: gathers the slices that were written. */

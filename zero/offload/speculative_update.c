@@ -155,7 +155,7 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
     dsc_tile tile;
     if (zero->early.first_ns == 0)
         zero->early.first_ns = dsc_clock_ns();
-    DSC_TRY(dsc_update_next_tile(zero, &tile, err));
+    DSC_TRY(dsc_update_next_tile(zero, &zero->early.expected, &tile, err));
     atomic_fetch_add(&zero->early.elements, tile.count);
     return DSC_OK;
 }
@@ -177,7 +177,6 @@ static dsc_status make_early(void *args, dsc_error *err)
     const early_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest;
-    zero->terms = zero->early.expected;
     dsc_state_store_begin_speculative(zero, zero->early.group, zero->early.aim);
     DSC_TRY(dsc_borrowed_memory_begin(zero, zero->early.group, zero->early.aim, err));
     while (goes_on(call)) {

@@ -113,8 +113,8 @@ static bool on_device(const dsc_zero *zero, int32_t g)
 }
 
 /* Elements [first, end) of tensor t. */
-static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t t, int64_t first, int64_t end,
-                            dsc_error *err)
+static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int32_t t,
+                            int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const dsc_buf *sums = on_device(zero, tile->group) ? &zero->factors.device_sums : &zero->factors.host_sums;
@@ -123,7 +123,7 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t 
                                            .count = end - first,
                                            .at = first - tensor->offset,
                                            .cols = dsc_layout_cols(tensor),
-                                           .scale = zero->terms.scalars[tensor->update_class].grad_scale,
+                                           .scale = terms->scalars[tensor->update_class].grad_scale,
                                            .grid = zero->factors.grid,
                                            .row = row,
                                            .col = row + dsc_layout_rows(tensor) };
@@ -131,7 +131,7 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t 
 }
 
 /* At stage 0 a rank has all elements; each is still counted once, by its owner. */
-static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t slice_first = group->slice * zero->o.rank;
@@ -142,12 +142,12 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error
         const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
         const int64_t last = dsc_min_i64(end, tensor->offset + tensor->count);
         for (int64_t at = dsc_max_i64(begin, tensor->offset); at < last; at += most)
-            DSC_TRY(add_piece(zero, tile, t, at, dsc_min_i64(last, at + most), err));
+            DSC_TRY(add_piece(zero, terms, tile, t, at, dsc_min_i64(last, at + most), err));
     }
     return DSC_OK;
 }
 
-static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
+static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     dsc_binned_sum *on_host = zero->factors.host_sums.ptr, *device_sums = zero->factors.device_sums.ptr;
@@ -159,7 +159,7 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
         while (!tile.last_of_group) {
             DSC_TRY(dsc_state_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
-            DSC_TRY(add_tile(zero, &tile, err));
+            DSC_TRY(add_tile(zero, terms, &tile, err));
             DSC_TRY(dsc_state_store_left(zero, &tile, err));
         }
         if (count > 0 && on_device(zero, g))
@@ -190,7 +190,7 @@ static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms,
 }
 
 /* What elements are multiplied by: 1 / sqrt(row / mean of rows) and 1 / sqrt(column). */
-static void make_factors(const dsc_zero *zero, int32_t t)
+static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, int32_t t)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), all = factor_count(tensor);
@@ -199,12 +199,12 @@ static void make_factors(const dsc_zero *zero, int32_t t)
     double mean = 0;
     for (int64_t i = 0; i < rows; i++)
         mean += (double)state[i];
-    mean = fmax(mean / (double)rows, (double)zero->terms.scalars[tensor->update_class].mean_least);
+    mean = fmax(mean / (double)rows, (double)terms->scalars[tensor->update_class].mean_least);
     for (int64_t i = 0; i < all; i++)
         factor[i] = (float)(1.0 / sqrt(i < rows ? (double)state[i] / mean : (double)state[i]));
 }
 
-static dsc_status exchange(dsc_zero *zero, dsc_error *err)
+static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_adafactor *f = &zero->factors;
     float *state = f->state_buf.ptr;
@@ -213,7 +213,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
         const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor);
-        const dsc_update_scalars *s = &zero->terms.scalars[tensor->update_class];
+        const dsc_update_scalars *s = &terms->scalars[tensor->update_class];
         if (!has_factors(zero, t))
             continue;
         take_means(zero, f->at[t], rows, cols, s);
@@ -226,16 +226,16 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
 static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_adafactor *f = &zero->factors;
-    const double norm = (double)zero->terms.scalars[0].grad_norm;
+    const double norm = (double)terms->scalars[0].grad_norm;
     f->grid = dsc_binned_grid_for(1.01 * norm * norm); /* it was rounded, and so are gradients */
     memset(f->host_sums.ptr, 0, (size_t)f->host_sums.bytes);
     if (f->device_sums.bytes > 0)
         DSC_TRY(dsc_fill_zero(zero->o.compute, f->device_sums.ptr, f->device_sums.bytes, err));
-    DSC_TRY(add_groups(zero, err));
-    DSC_TRY(exchange(zero, err));
+    DSC_TRY(add_groups(zero, terms, err));
+    DSC_TRY(exchange(zero, terms, err));
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
         if (has_factors(zero, t))
-            make_factors(zero, t);
+            make_factors(zero, terms, t);
     if (f->device_factors.bytes > 0)
         DSC_TRY(dsc_copy(zero->o.compute, f->device_factors.ptr, f->host_factors.ptr, f->device_factors.bytes, err));
     return dsc_stream_sync(zero->o.compute, err);

@@ -215,7 +215,7 @@ static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
 }
 
 /* At stage 0 a rank has all elements; each one's direction is still made by its owner alone. */
-static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t slice_first = group->slice * zero->o.rank;
@@ -232,7 +232,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_erro
         dsc_update_args args;
         if (first >= last)
             continue;
-        dsc_update_args_fill(zero, tile, first, last, t, &args);
+        dsc_update_args_fill(zero, terms, tile, first, last, t, &args);
         args.direction = to + (first - tile->first);
         DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(zero->o.recipe), &args, (int64_t)sizeof args, err));
     }
@@ -243,7 +243,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_erro
     return dsc_stream_sync(zero->o.compute, err);
 }
 
-static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *err)
+static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
     const dsc_muon *m = &zero->matrices;
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
@@ -254,7 +254,7 @@ static dsc_status make_directions(dsc_zero *zero, dsc_round round, dsc_error *er
         while (!tile.last_of_group) {
             DSC_TRY(dsc_state_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
-            DSC_TRY(make_tile(zero, &tile, err));
+            DSC_TRY(make_tile(zero, terms, &tile, err));
             DSC_TRY(dsc_stream_sync(tile.stream, err));
             DSC_TRY(dsc_state_store_left(zero, &tile, err));
         }
@@ -373,7 +373,8 @@ static dsc_status newton_schulz(dsc_stream *stream, int64_t rows, int64_t cols, 
     return DSC_RUN(stream, PRODUCT, &odd, err);
 }
 
-static dsc_status orthogonalise(dsc_zero *zero, dsc_round round, int32_t t, dsc_error *err)
+static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, int32_t t,
+                                dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor), side = smaller_side(tensor);
@@ -381,7 +382,7 @@ static dsc_status orthogonalise(dsc_zero *zero, dsc_round round, int32_t t, dsc_
     float *square = y + tensor->count, *polynomial = square + side * side;
     DSC_TRY(copy_matrix(zero, round, t, x, false, err));
     DSC_TRY(normalise(zero, x, tensor->count, err));
-    for (int32_t i = 0; i < zero->terms.scalars[tensor->update_class].ns_steps; i++) {
+    for (int32_t i = 0; i < terms->scalars[tensor->update_class].ns_steps; i++) {
         DSC_TRY(newton_schulz(zero->o.compute, rows, cols, x, y, square, polynomial, err));
         float *const now = y;
         y = x;
@@ -390,7 +391,7 @@ static dsc_status orthogonalise(dsc_zero *zero, dsc_round round, int32_t t, dsc_
     return copy_matrix(zero, round, t, x, true, err);
 }
 
-static dsc_status orthogonalise_mine(dsc_zero *zero, dsc_round round, dsc_error *err)
+static dsc_status orthogonalise_mine(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
     dsc_muon *m = &zero->matrices;
     int32_t begin, end;
@@ -398,7 +399,7 @@ static dsc_status orthogonalise_mine(dsc_zero *zero, dsc_round round, dsc_error 
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
     for (int32_t t = begin; t < end; t++)
         if (is_matrix(zero, t) && m->owner[t] == zero->o.rank)
-            DSC_TRY(orthogonalise(zero, round, t, err));
+            DSC_TRY(orthogonalise(zero, terms, round, t, err));
     return DSC_OK;
 }
 
@@ -426,12 +427,12 @@ static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, in
     const dsc_round round = m->round[index];
     if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
-    DSC_TRY(make_directions(zero, round, err));
+    DSC_TRY(make_directions(zero, terms, round, err));
     if (zero->world_size > 1) {
         DSC_TRY(pack(zero, round, false, err));
         DSC_TRY(swap_chunks(zero, round, m->recv_buf.ptr, m->send_buf.ptr, err));
     }
-    DSC_TRY(orthogonalise_mine(zero, round, err));
+    DSC_TRY(orthogonalise_mine(zero, terms, round, err));
     if (zero->world_size > 1) {
         DSC_TRY(swap_chunks(zero, round, m->send_buf.ptr, m->recv_buf.ptr, err));
         DSC_TRY(pack(zero, round, true, err));

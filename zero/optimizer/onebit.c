@@ -114,15 +114,12 @@ static dsc_status forget(dsc_zero *zero, dsc_error *err)
 }
 
 /* What signs leave out is of `turn` from now on. */
-static dsc_status send(dsc_zero *zero, dsc_onebit_phase turn, dsc_part_fn fill, dsc_error *err)
+static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit_phase turn, dsc_part_fn fill,
+                       dsc_error *err)
 {
     zero->onebit.left_of = turn;
-    return dsc_sign_compress_exchange(zero, fill, turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero), err);
-}
-
-static const dsc_update_scalars *scalars_of(const dsc_zero *zero, int32_t t)
-{
-    return &zero->terms.scalars[zero->o.layout->tensor[t].update_class];
+    return dsc_sign_compress_exchange(zero, terms, fill,
+                                      turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero), err);
 }
 
 /* ---- updates whose ranks take the same step ---- */
@@ -130,7 +127,7 @@ static const dsc_update_scalars *scalars_of(const dsc_zero *zero, int32_t t)
 static dsc_status fill_momentum(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                                 const dsc_part *p, int32_t owner, dsc_error *err)
 {
-    const dsc_update_scalars *s = scalars_of(zero, p->tensor);
+    const dsc_update_scalars *s = p->scalars;
     const dsc_signs_add_args args = { .error = state->own_error + p->at,
                                       .moment = (const float *)(const void *)state->moment[0] + p->at,
                                       .grad = state->grad + p->at,
@@ -145,7 +142,7 @@ static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, d
 {
     float *error = state->own_error + p->at;
     const dsc_scale_args scale = { .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32,
-                                   .factor = scalars_of(zero, p->tensor)->grad_scale };
+                                   .factor = p->scalars->grad_scale };
     const dsc_add_args add = { .to = error, .a = error, .b = scale.x, .count = p->count };
     DSC_TRY(DSC_RUN(zero->o.compute, SCALE, &scale, err));
     return DSC_RUN(zero->o.compute, ADD, &add, err);
@@ -160,15 +157,15 @@ static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status exchange(dsc_zero *zero, dsc_error *err)
+static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_update_scalars *s = zero->terms.scalars;
+    dsc_update_scalars *s = terms->scalars;
     if (!zero->sums_are_own)
         DSC_TRY(mask_gradients(zero, err));
     else if (zero->turn == DSC_PHASE_MOMENTUM)
-        DSC_TRY(send(zero, DSC_PHASE_MOMENTUM, fill_momentum, err));
+        DSC_TRY(send(zero, terms, DSC_PHASE_MOMENTUM, fill_momentum, err));
     else
-        DSC_TRY(send(zero, DSC_PHASE_GRADIENTS, fill_gradient, err));
+        DSC_TRY(send(zero, terms, DSC_PHASE_GRADIENTS, fill_gradient, err));
     if (dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK; /* onebit_lamb.c edits the terms */
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
@@ -214,7 +211,7 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
                             int32_t owner, dsc_error *err)
 {
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
-    const dsc_update_scalars *s = &zero->terms.scalars[class];
+    const dsc_update_scalars *s = p->scalars;
     float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
     const dsc_signs_walk_args args = { .local_update = state->local_update + p->at,
                                        .moment = (float *)(void *)state->moment[0] + p->at,
@@ -255,7 +252,7 @@ static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float 
                                        .shared = state->shared + p->at,
                                        .count = p->count,
                                        .decays = (float)zero->onebit.decays[class],
-                                       .eps = zero->terms.scalars[class].eps,
+                                       .eps = zero->onebit.eps[class],
                                        .per_rate = rates > 0 ? (float)(-1.0 / rates) : 0.0f };
     DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_LAND, &args, err));
     return round_part(zero, state, state->master, p, err);
@@ -278,30 +275,31 @@ static bool is_local_phase(const dsc_zero *zero)
     return zero->sums_are_own && (zero->turn == DSC_PHASE_LOCAL || zero->turn == DSC_PHASE_SYNCHRONIZE);
 }
 
-static dsc_status local_step(dsc_zero *zero, dsc_error *err)
+static dsc_status local_step(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
     if (!onebit->apart)
         DSC_TRY(start_local_phase(zero, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
-        onebit->decays[c] *= (double)zero->terms.scalars[c].decay;
-        onebit->rates[c] += (double)zero->terms.scalars[c].step_size;
+        onebit->decays[c] *= (double)terms->scalars[c].decay;
+        onebit->rates[c] += (double)terms->scalars[c].step_size;
+        onebit->eps[c] = terms->scalars[c].eps;
     }
     onebit->steps++;
-    DSC_TRY(dsc_sign_compress_each(zero, walk_part, err));
+    DSC_TRY(dsc_sign_compress_each(zero, terms, walk_part, err));
     if (zero->turn == DSC_PHASE_LOCAL)
         return DSC_OK;
-    DSC_TRY(send(zero, DSC_PHASE_SYNCHRONIZE, fill_walked, err));
+    DSC_TRY(send(zero, terms, DSC_PHASE_SYNCHRONIZE, fill_walked, err));
     onebit->apart = false;
-    return dsc_sign_compress_each(zero, land_along_sums, err);
+    return dsc_sign_compress_each(zero, terms, land_along_sums, err);
 }
 
 static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
 {
     *complete = is_local_phase(zero);
     if (*complete)
-        return local_step(zero, err);
-    return zero->turn != DSC_PHASE_SUMS ? exchange(zero, err) : DSC_OK;
+        return local_step(zero, terms, err);
+    return zero->turn != DSC_PHASE_SUMS ? exchange(zero, terms, err) : DSC_OK;
 }
 
 static void begin(dsc_zero *zero, int64_t update)
@@ -338,13 +336,13 @@ static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
     const bool of_walks = zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE || zero->onebit.apart;
     if (of_walks && zero->onebit.apart)
-        DSC_TRY(dsc_sign_compress_each(zero, fill_walked, err));
+        DSC_TRY(dsc_sign_compress_each(zero, NULL, fill_walked, err));
     else if (of_walks)
         DSC_TRY(start_local_phase(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(of_walks ? dsc_sign_compress_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
-    return of_walks ? dsc_sign_compress_each(zero, land_along_errors, err) : DSC_OK;
+    return of_walks ? dsc_sign_compress_each(zero, NULL, land_along_errors, err) : DSC_OK;
 }
 
 dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)

@@ -63,7 +63,7 @@ float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)
 static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                               int32_t owner, dsc_error *err)
 {
-    const dsc_update_scalars *s = &zero->terms.scalars[zero->o.layout->tensor[p->tensor].update_class];
+    const dsc_update_scalars *s = p->scalars;
     const bool momenta = zero->sums_are_own;
     float *moment[DSC_UPDATE_STATES_MAX];
     for (int k = MOMENT; k <= FRESH; k++)
@@ -91,10 +91,10 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
     if (!dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK;
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
-    DSC_TRY(dsc_sign_compress_each(zero, regain_part, err));
+    DSC_TRY(dsc_sign_compress_each(zero, terms, regain_part, err));
     DSC_TRY(dsc_copy(zero->o.compute, zero->coeffs.host_most.ptr, most->ptr, most->bytes, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* what is left is the step along the momentum */
-        dsc_update_scalars *s = &zero->terms.scalars[c];
+        dsc_update_scalars *s = &terms->scalars[c];
         s->one_minus_beta1 = s->one_minus_beta2 = 0.0f;
         s->beta2 = 1.0f;
     }

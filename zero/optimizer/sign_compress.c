@@ -122,10 +122,10 @@ static dsc_part part_of(const dsc_zero *zero, int32_t t, int32_t owner)
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t slice = zero->o.layout->group[tensor->group].slice;
     if (owner < 0)
-        return (dsc_part){ t, tensor->offset, tensor->count };
+        return (dsc_part){ t, tensor->offset, tensor->count, NULL };
     int64_t in_tensor;
     const int64_t count = dsc_layout_span(tensor, slice * owner, slice, &in_tensor);
-    return (dsc_part){ t, tensor->offset + in_tensor, count };
+    return (dsc_part){ t, tensor->offset + in_tensor, count, NULL };
 }
 
 /* A slice begins at a multiple of 1024 elements and a tensor at one of 128: their signs at a byte. */
@@ -135,15 +135,23 @@ static int64_t signs_before(int64_t element)
     return element / 8;
 }
 
-static dsc_status each_part(dsc_zero *zero, int32_t g, int32_t owner, dsc_part_fn fn, dsc_error *err)
+/* `terms` may be NULL. */
+static dsc_status each_part_with(dsc_zero *zero, int32_t g, int32_t owner, const dsc_update_terms *terms, dsc_part_fn fn,
+                                 dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
-        const dsc_part p = part_of(zero, t, owner);
+        dsc_part p = part_of(zero, t, owner);
+        p.scalars = terms != NULL ? &terms->scalars[zero->o.layout->tensor[t].update_class] : NULL;
         if (p.count > 0)
             DSC_TRY(fn(zero, group, &zero->group[g], &p, owner, err));
     }
     return DSC_OK;
+}
+
+static dsc_status each_part(dsc_zero *zero, int32_t g, int32_t owner, dsc_part_fn fn, dsc_error *err)
+{
+    return each_part_with(zero, g, owner, NULL, fn, err);
 }
 
 static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero, int32_t g, dsc_error *err),
@@ -155,11 +163,11 @@ static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero
     return DSC_OK;
 }
 
-dsc_status dsc_sign_compress_each(dsc_zero *zero, dsc_part_fn fn, dsc_error *err)
+dsc_status dsc_sign_compress_each(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fn, dsc_error *err)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
-            DSC_TRY(each_part(zero, g, -1, fn, err));
+            DSC_TRY(each_part_with(zero, g, -1, terms, fn, err));
     return DSC_OK;
 }
 
@@ -294,14 +302,13 @@ static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_gro
     return add_squares(zero, state->own_error + p->at, p, err);
 }
 
-static dsc_status add_group(dsc_zero *zero, int32_t g, dsc_error *err) { return each_part(zero, g, -1, add_own, err); }
-
-dsc_status dsc_sign_compress_exchange(dsc_zero *zero, dsc_part_fn fill, bool to_moments, dsc_error *err)
+dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
+                                      dsc_error *err)
 {
     zero->signs.fill = fill;
     zero->signs.to_moments = to_moments;
     DSC_TRY(clear_sums(zero, err));
-    DSC_TRY(each_trainable(zero, add_group, err));
+    DSC_TRY(dsc_sign_compress_each(zero, terms, add_own, err));
     DSC_TRY(exchange_scales(zero, -1, err));
     DSC_TRY(give_scales(zero, err));
     DSC_TRY(clear_sums(zero, err));

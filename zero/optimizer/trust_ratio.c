@@ -112,14 +112,14 @@ static dsc_status add_weights(const dsc_tile *tile, const dsc_update_args *args,
 }
 
 /* Elements [first, end) of tensor t, which a chunk's end cuts only at `end`. */
-static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t t, int64_t first, int64_t end,
-                            dsc_error *err)
+static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int32_t t,
+                            int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_trust_ratio *norms = &zero->norms;
     const bool by_host = dsc_host_update_updates(zero, tile->group);
     dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
     dsc_update_args args;
-    dsc_update_args_fill(zero, tile, first, end, t, &args);
+    dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
     args.direction = by_host ? norms->host_direction_buf.ptr : norms->direction_buf.ptr;
     sums += t * SUMS_EACH;
     DSC_TRY(dsc_onebit_lamb_are_frozen(zero) ? add_bare(zero, tile, &args, &sums[OF_WEIGHTS], err)
@@ -131,7 +131,7 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_tile *tile, int32_t 
  * take less than the sums of these tensors may, each rank counts them all. */
 static bool counts_all(const dsc_zero *zero) { return dsc_onebit_lamb_are_frozen(zero); }
 
-static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t slice_first = group->slice * zero->o.rank, most = piece_elements(zero);
@@ -146,13 +146,13 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_tile *tile, dsc_error
         for (int64_t at = dsc_max_i64(first, tensor->offset), next; at < last; at = next) {
             const int64_t into = at % DSC_SUMSQ_CHUNK;
             next = dsc_min_i64(last, at + (into != 0 ? DSC_SUMSQ_CHUNK - into : most));
-            DSC_TRY(add_piece(zero, tile, t, at, next, err));
+            DSC_TRY(add_piece(zero, terms, tile, t, at, next, err));
         }
     }
     return DSC_OK;
 }
 
-static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
+static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
     dsc_fixed_sum *on_host = zero->norms.host_buf.ptr, *device_sums = zero->norms.device_buf.ptr;
@@ -162,7 +162,7 @@ static dsc_status add_groups(dsc_zero *zero, dsc_error *err)
         while (!tile.last_of_group) {
             DSC_TRY(dsc_state_store_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
-            DSC_TRY(add_tile(zero, &tile, err));
+            DSC_TRY(add_tile(zero, terms, &tile, err));
             DSC_TRY(dsc_state_store_left(zero, &tile, err));
         }
         if (on_device(zero, g))
@@ -195,10 +195,11 @@ static double bare_share(const double square[SUMS_EACH], const dsc_update_scalar
     return less ? sqrt(square[OF_WEIGHTS]) / sqrt(square[OF_DIRECTION]) : 1.0;
 }
 
-static dsc_tensor_step step_of(const dsc_zero *zero, int32_t t, const double square[SUMS_EACH])
+static dsc_tensor_step step_of(const dsc_zero *zero, const dsc_update_terms *terms, int32_t t,
+                               const double square[SUMS_EACH])
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    const dsc_update_scalars *s = &zero->terms.scalars[tensor->update_class];
+    const dsc_update_scalars *s = &terms->scalars[tensor->update_class];
     const double count = (double)tensor->count;
     if (dsc_onebit_lamb_are_frozen(zero))
         return (dsc_tensor_step) { .rate = dsc_onebit_lamb_frozen_ratio(zero, t, bare_share(square, s)) };
@@ -209,7 +210,7 @@ static dsc_tensor_step step_of(const dsc_zero *zero, int32_t t, const double squ
                                    dsc_onebit_lamb_are_used(zero) ? dsc_onebit_lamb_average(zero, t, trust) : trust };
 }
 
-static dsc_status exchange(dsc_zero *zero, dsc_error *err)
+static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_trust_ratio *norms = &zero->norms;
     const dsc_fixed_sum *mine = norms->host_buf.ptr;
@@ -229,7 +230,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_error *err)
                 dsc_fixed_sum_merge(&sum, &all[r * n + i]);
             square[of] = dsc_fixed_sum_value(&sum);
             if (of == OF_DIRECTION)
-                norms->step[t] = step_of(zero, (int32_t)t, square);
+                norms->step[t] = step_of(zero, terms, (int32_t)t, square);
         }
     }
     return DSC_OK;
@@ -241,8 +242,8 @@ static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error 
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
         DSC_TRY(dsc_fill_zero(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
-    DSC_TRY(add_groups(zero, err));
-    return exchange(zero, err);
+    DSC_TRY(add_groups(zero, terms, err));
+    return exchange(zero, terms, err);
 }
 
 static int64_t wire_bytes(const dsc_zero *zero) { return (zero->world_size - 1) * sums_bytes(sums_count(zero)); }
