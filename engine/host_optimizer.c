@@ -162,6 +162,7 @@ static dsc_status update(dsc_optimizer *o, const float *const *grads, dsc_update
     if (engine->zero != NULL)
         DSC_TRY(dsc_zero_sync(engine->zero, err)); /* both use the same channels */
     dsc_zero_begin(o->zero, o->update_count + 1);
+    DSC_TRY(dsc_zero_step_event(o->zero, DSC_ZERO_HEAD_BEGINS, err));
     DSC_TRY(dsc_zero_grad_part(o->zero, 0, 0, o->grad, err));
     for (int32_t p = 0; p < o->module.param_count; p++)
         DSC_TRY(dsc_copy(engine->compute, o->grad[p], grads[p], o->count[p] * 4, err));

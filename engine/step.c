@@ -99,6 +99,8 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool
     ctx.losses = engine->losses;
     if (!save)
         return run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err);
+    if (lane == 0)
+        DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->grad, err));
     ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);

@@ -52,12 +52,6 @@ static dsc_status open_leaf(dsc_zero *zero, const dsc_grad_part *leaf, float **g
     return DSC_OK;
 }
 
-/* Before the reductions of a pass. */
-static bool is_last_pass(const dsc_zero *zero)
-{
-    return (zero->more_follow ? zero->pass + 1 : 0) == zero->pass_count - 1;
-}
-
 dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -65,9 +59,6 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
-    /* Files rest under the head's products, the longest of a pass. */
-    if (module == layout->module_count - 1 && lane == 0)
-        DSC_TRY(is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err));
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
         const int32_t i = zero->grad_part_of_use[u * zero->o.together + lane];
         if (i < 0)

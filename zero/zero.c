@@ -438,6 +438,20 @@ void dsc_zero_begin(dsc_zero *zero, int64_t update)
             zero->optimizer[i]->begin(zero, update);
 }
 
+/* The reductions of the pass that now runs have not begun. */
+static bool is_last_pass(const dsc_zero *zero)
+{
+    return (zero->more_follow ? zero->pass + 1 : 0) == zero->pass_count - 1;
+}
+
+dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *err)
+{
+    DSC_ASSERT(event == DSC_ZERO_HEAD_BEGINS);
+    /* The update of the step before still reads the sums that the speculative update chooses anew. */
+    DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err));
+    return is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err);
+}
+
 bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
 
 void dsc_zero_cancel(dsc_zero *zero) { atomic_store(&zero->cancelled, true); }

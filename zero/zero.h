@@ -157,6 +157,15 @@ void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t 
  * parameters in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
 DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param,
                                          dsc_error *err);
+/* Events of a step that the caller reports, so that files are busy while compute has long work to do. */
+typedef enum dsc_zero_event {
+    /* The first micro-batch of a pass is about to enter the loss module with gradients: the longest products of the
+     * pass follow, and files are idle. In the last pass of a step the speculative update begins, or the states that the
+     * update begins with are read. In earlier passes parameters are prefetched. */
+    DSC_ZERO_HEAD_BEGINS
+} dsc_zero_event;
+/* Before dsc_zero_grad_part of that micro-batch. */
+DSC_MUST_USE dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *err);
 /* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten.
  * micro_step counts from 0 inside the optimizer step. */
 DSC_MUST_USE dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad,
