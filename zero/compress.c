@@ -12,13 +12,6 @@
 
 #define CHUNK_ELEMENTS (INT64_C(1) << 24) /* of all ranks together: about 16 MiB in int8 */
 
-dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
-{
-    if (zero->o.stage != 3)
-        return DSC_QUANT_NONE;
-    return zero->o.layout->group[group].trainable ? zero->o.quant_params : zero->o.quant_frozen;
-}
-
 /* Elements of each rank that pass at a time, of all ranks together `most` where it is given; none is longer than
  * `longest`. */
 static int64_t chunk_of(const dsc_zero *zero, int64_t longest, int64_t most)

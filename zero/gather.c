@@ -18,13 +18,6 @@
 /* Deeper than this gains nothing: a gather that is hidden behind three modules' compute is hidden. */
 #define PREFETCH_STEPS_MAX 3
 
-bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
-{
-    return zero->o.stage == 3 && !zero->group[group].resident &&
-           (zero->world_size > 1 || zero->group[group].swap_param ||
-            dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
-}
-
 bool dsc_gather_fetches(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
@@ -472,5 +465,21 @@ dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const 
                 param[p - first_param] = base != NULL ? base + tensor->offset * zero->param_bytes_each : NULL;
         }
     }
+    return DSC_OK;
+}
+
+/* Whole parameters from every rank's slice, in place, on the gather stream. */
+dsc_status dsc_gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    dsc_group_state *state = &zero->group[g];
+    const int64_t slice = zero->o.layout->group[g].slice;
+    DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
+    DSC_TRY(dsc_zero_after_update(zero, g, zero->gather_stream, err));
+    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
+                                state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
+                                zero->o.compute_dtype, zero->gather_stream, err));
+    DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
+    state->gather_pending = true;
     return DSC_OK;
 }

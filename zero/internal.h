@@ -252,6 +252,8 @@ struct dsc_zero {
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err);
 dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err);
 void dsc_gather_close(dsc_zero *zero);
+/* Whole parameters of a group from the slices of all ranks, in place, on the gather stream. */
+dsc_status dsc_gather_params(dsc_zero *zero, int32_t group, dsc_error *err);
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
 static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
 {
@@ -388,21 +390,19 @@ dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *te
  * rank's errors of it. */
 dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
 
-/* update.c: elements [first, end) of a tile, as those of tensor t are updated. */
+/* tile_update.c: the arguments of elements [first, end) of a tile, which belong to tensor t. */
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
                           int64_t end, int32_t t, dsc_update_args *out);
 
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out);
+DSC_MUST_USE dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
+                                        dsc_error *err);
 /* Updates the next tile of dsc_state_store_begin's, from files and back. */
 DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile,
                                              dsc_error *err);
 
-/* speculative_update.c. Before places are planned, and after leaves are. */
-bool dsc_speculative_update_is_used(const dsc_zero *zero);
-bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t group);
-bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t group); /* before anybody asks for its parameters */
-bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t group); /* as far as it keeps up */
+/* speculative_update.c. Opened after grad parts are. */
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err);
 void dsc_speculative_update_close(dsc_zero *zero);
 /* Under the head of a step's last pass: the update begins if it is expected; or what it will begin with is read. */

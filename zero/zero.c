@@ -153,21 +153,6 @@ dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_plan_bytes *o
     return DSC_OK;
 }
 
-int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group)
-{
-    return dsc_moment_count(zero, group) * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
-}
-
-char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
-{
-    dsc_group_state *state = &zero->group[group];
-    for (int32_t k = 0; k < dsc_moment_count(zero, group); k++) {
-        state->moment[k] = from;
-        from += state->local_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
-    }
-    return from;
-}
-
 /* Cuts the big buffers into groups, in group order. */
 static void place_states(dsc_zero *zero)
 {
@@ -195,25 +180,6 @@ static void place_states(dsc_zero *zero)
             master += state->local_count;
         }
     }
-}
-
-void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count)
-{
-    for (int i = 0; i < count; i++)
-        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
-}
-
-dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err)
-{
-    for (int i = 0; i < count; i++)
-        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
-    return DSC_OK;
-}
-
-void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count)
-{
-    for (int i = count; i-- > 0;)
-        dsc_mem_close(zero->o.device, needs[i].buf);
 }
 
 static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
@@ -349,81 +315,6 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     *zero_ptr = NULL;
 }
 
-dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err)
-{
-    if (after == before)
-        return DSC_OK;
-    DSC_TRY(dsc_event_record(event, before, err));
-    return dsc_stream_wait(after, event, err);
-}
-
-dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err)
-{
-    return dsc_zero_order(zero->compute_mark, zero->o.compute, stream, err);
-}
-
-void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
-{
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    *out = (dsc_zero_slice){ .first = group->slice * zero->o.rank, .count = group->slice,
-                             .trainable = group->trainable };
-}
-
-dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
-{
-    switch (plane) {
-    case DSC_PLANE_PARAM: return zero->o.compute_dtype;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3: return zero->o.moment_dtype;
-    case DSC_PLANE_GRAD: return zero->o.sum_dtype;
-    case DSC_PLANE_MASTER: case DSC_PLANE_COUNT: break;
-    }
-    return DSC_F32;
-}
-
-bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
-{
-    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
-        plane = DSC_PLANE_PARAM;
-    return dsc_device_host_visible(zero->o.device) && !dsc_in_swap(zero, group, plane);
-}
-
-dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
-                         void **ptr, dsc_error *err)
-{
-    const dsc_group_state *state = &zero->group[g];
-    const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
-    const int64_t at = slice_first - state->local_first + first;
-    DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= zero->o.layout->group[g].slice);
-    DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
-    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
-        plane = DSC_PLANE_PARAM;
-    if (dsc_in_swap(zero, g, plane))
-        return dsc_state_store_view(zero, g, plane, first, count, write, ptr, err);
-    switch (plane) {
-    case DSC_PLANE_PARAM:
-        *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
-        break;
-    case DSC_PLANE_MASTER: *ptr = state->master + at; break;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
-        *ptr = state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
-        break;
-    case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
-    }
-    return DSC_OK;
-}
-
-dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
-{
-    dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream, zero->in_stream,
-                                    zero->out_stream, zero->o.compute };
-    atomic_store(&zero->early.hurried, true);
-    if (zero->update_stream != NULL)
-        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
-    for (size_t i = 0; i < DSC_COUNT(streams); i++)
-        DSC_TRY(dsc_stream_sync(streams[i], err));
-    return dsc_state_store_drain(zero, err);
-}
-
 void dsc_zero_forget_shared(dsc_zero *zero)
 {
     for (int32_t i = 0; i < zero->optimizer_count; i++)
@@ -452,6 +343,3 @@ dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *
     return is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err);
 }
 
-bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
-
-void dsc_zero_cancel(dsc_zero *zero) { atomic_store(&zero->cancelled, true); }

@@ -1,27 +1,6 @@
 /* grad_staging.c - see grad_staging.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-/* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
-static bool leaves_device(const dsc_zero *zero, int32_t g)
-{
-    return dsc_host_update_updates(zero, g) && !zero->o.world_size_reproducible;
-}
-
-bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t g)
-{
-    return leaves_device(zero, g) || (dsc_in_swap(zero, g, DSC_PLANE_GRAD) && zero->o.sum_dtype != DSC_F32);
-}
-
-static bool in_host_memory(const dsc_zero *zero, int32_t g)
-{
-    return leaves_device(zero, g) && !dsc_in_swap(zero, g, DSC_PLANE_GRAD);
-}
-
-bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t g)
-{
-    return dsc_in_swap(zero, g, DSC_PLANE_GRAD) || in_host_memory(zero, g);
-}
-
 static int64_t device_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
@@ -34,7 +13,7 @@ static int64_t host_bytes(const dsc_zero *zero)
 {
     int64_t elements = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        elements += in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+        elements += dsc_grad_staging_in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
     return elements * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
 }
 
@@ -62,7 +41,7 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     }
     char *sum = tier->host_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        if (!in_host_memory(zero, g))
+        if (!dsc_grad_staging_in_host_memory(zero, g))
             continue;
         zero->group[g].host_grad = sum;
         sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
@@ -90,7 +69,7 @@ void dsc_grad_staging_close(dsc_zero *zero)
 /* A ring of buffers before a file has one user, so both ways are one stream there. */
 static dsc_stream *way_in(const dsc_zero *zero, int32_t g)
 {
-    return in_host_memory(zero, g) ? zero->in_stream : zero->out_stream;
+    return dsc_grad_staging_in_host_memory(zero, g) ? zero->in_stream : zero->out_stream;
 }
 
 /* Between fp32 on the device and what lies away from it. */

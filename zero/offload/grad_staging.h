@@ -25,10 +25,6 @@ typedef struct dsc_grad_staging {
 } dsc_grad_staging;
 
 struct dsc_sum;
-/* The group's sums are not on the device; also where the host reaches that. */
-bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t group);
-/* And come through the slots. */
-bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t group);
 /* After places in swap are given. */
 void dsc_grad_staging_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err);

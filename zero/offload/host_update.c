@@ -1,27 +1,6 @@
 /* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)
-{
-    return zero->group[g].swap_states && !dsc_device_host_visible(zero->o.device);
-}
-
-bool dsc_host_update_is_used(const dsc_zero *zero)
-{
-    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_host_update_updates(zero, g))
-            return true;
-    return false;
-}
-
-bool dsc_host_update_brings(const dsc_zero *zero, int32_t g, int plane)
-{
-    if (!dsc_host_update_updates(zero, g))
-        return false;
-    return (plane == DSC_PLANE_GRAD && !dsc_grad_staging_is_offloaded(zero, g)) ||
-           (plane == DSC_PLANE_PARAM && !dsc_zero_param_is_away(zero, g));
-}
-
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {
     return dsc_host_update_updates(zero, g) && zero->o.swap.state_folder_count == 0;
@@ -190,24 +169,3 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     return DSC_OK;
 }
 
-dsc_status dsc_host_update_round(dsc_zero *zero, int32_t g, dsc_error *err)
-{
-    const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_host_update *host = &zero->store.host;
-    for (int64_t first = 0, count; first < slice; first += count) {
-        void *from, *param;
-        count = dsc_min_i64(slice - first, zero->store.tile_elements);
-        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
-        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
-        const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
-        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from,
-                                     .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32, .count = count };
-        DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));
-        DSC_TRY(dsc_stream_sync(host->compute, err));
-        if (!brings)
-            continue;
-        DSC_TRY(dsc_copy(zero->o.compute, param, cast.to, count * 2, err));
-        DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the slot is written again */
-    }
-    return DSC_OK;
-}

@@ -26,11 +26,6 @@ typedef struct dsc_host_update {
 } dsc_host_update;
 
 struct dsc_tile;
-/* The group's states are updated by the host, away from the device. */
-bool dsc_host_update_updates(const dsc_zero *zero, int32_t group);
-bool dsc_host_update_is_used(const dsc_zero *zero);
-/* And sums or parameters of it (`plane`) pass through the slots. */
-bool dsc_host_update_brings(const dsc_zero *zero, int32_t group, int plane);
 void dsc_host_update_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err);
 void dsc_host_update_close(dsc_zero *zero);
@@ -42,7 +37,5 @@ DSC_MUST_USE dsc_status dsc_host_update_acquire(dsc_zero *zero, const struct dsc
                                                 const struct dsc_tile *following, int32_t *slot, dsc_error *err);
 /* The host has updated the tile: its parameters start for the device, where they belong there. */
 DSC_MUST_USE dsc_status dsc_host_update_release(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
-/* Parameters in bf16 of this rank's slice from its masters. */
-DSC_MUST_USE dsc_status dsc_host_update_round(dsc_zero *zero, int32_t group, dsc_error *err);
 
 #endif

@@ -16,22 +16,6 @@
 #include "base/clock.h"
 #include "zero/internal.h"
 
-bool dsc_speculative_update_is_used(const dsc_zero *zero)
-{
-    const dsc_zero_options *o = &zero->o;
-    return o->swap.early_update && dsc_device_host_visible(o->device) && o->overlap && !o->world_size_reproducible &&
-           o->swap.state_folder_count > 0 && o->swap.param_folder_count > 0 &&
-           dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
-}
-
-/* Of all that an update writes nothing is in memory. Sums may be, in a step of several passes: under the last one files
- * have little else to do then. In a step of one pass those wait for the next forward pass, when files have time. */
-bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
-{
-    const bool has_sum = dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].sums_stay);
-    return dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
-}
-
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_speculative_update *early = &zero->early;
@@ -52,17 +36,6 @@ void dsc_speculative_update_close(dsc_zero *zero)
 {
     dsc_event_close(&zero->early.ended);
     dsc_alloc_free(zero->o.alloc, zero->early.group);
-}
-
-bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t g)
-{
-    return zero->o.swap.unclipped && dsc_speculative_update_covers(zero, g) && zero->o.sum_dtype == DSC_F32;
-}
-
-/* A sum is handed to the update instead of its file. */
-bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t g)
-{
-    return dsc_speculative_update_aims_at(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }
 
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,

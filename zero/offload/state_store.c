@@ -11,7 +11,6 @@
 /* States, sum and parameters of so many elements stay in a processor's caches while they are checked, updated and
  * checked again. */
 #define CACHED_ELEMENTS (INT64_C(1) << 17)
-#define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
 
 static const struct { dsc_space space; int aio;
 } plane_table[DSC_PLANE_COUNT] = {
@@ -29,41 +28,6 @@ static const struct { dsc_tag tag; int aio;
     [DSC_SPACE_MASTER] = { DSC_TAG_MASTER, DSC_STATE_STORE_AIO_STATES },
     [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_STATE_STORE_AIO_STATES },
 };
-
-bool dsc_state_store_updates_behind(const dsc_zero *zero)
-{
-    return dsc_state_store_is_used(zero) && dsc_device_host_visible(zero->o.device);
-}
-
-bool dsc_state_store_is_used(const dsc_zero *zero)
-{
-    for (int s = 0; s < DSC_SPACE_COUNT; s++)
-        if (zero->store.space_bytes[s] > 0)
-            return true;
-    return false;
-}
-
-static bool reads_to_windows(const dsc_zero *zero)
-{
-    return zero->o.swap.param_folder_count > 0 && dsc_device_host_visible(zero->o.device);
-}
-
-/* A rank's slice starts on a block; the same bytes on every rank, since they decide how gathers are planned. */
-int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
-{
-    const dsc_layout_group *group = &zero->o.layout->group[g];
-    const int64_t each = zero->param_bytes_each;
-    const bool halves = zero->world_size > 1 && group->slice * each % DSC_AIO_ALIGN != 0;
-    if (!reads_to_windows(zero))
-        return group->padded * each;
-    return dsc_align_up(group->padded * each + (halves ? DSC_AIO_ALIGN / 2 : 0), DSC_AIO_ALIGN);
-}
-
-int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t g)
-{
-    const int64_t before = zero->o.layout->group[g].slice * zero->o.rank * zero->param_bytes_each;
-    return reads_to_windows(zero) ? dsc_align_up(before, DSC_AIO_ALIGN) - before : 0;
-}
 
 /* ---- planning ---- */
 
@@ -166,23 +130,6 @@ static bool update_writes_params(const dsc_zero *zero)
     return false;
 }
 
-static int64_t bytes_of_slots(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
-{
-    return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
-}
-
-/* Of parameters before their windows a tile passes at a time; those of an update are written with the other states. */
-static int32_t ring_slots(const dsc_zero *zero, dsc_plane plane)
-{
-    const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_TILE_BUFFERS_MAX;
-    return (int32_t)dsc_min_i64(zero->store.slot_count, most);
-}
-
-int64_t dsc_state_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
-{
-    return bytes_of_slots(zero, plane, ring_slots(zero, plane));
-}
-
 /* The update gives none of them back. */
 static int32_t sums_in_slots(const dsc_zero *zero)
 {
@@ -267,9 +214,9 @@ void dsc_state_store_plan(dsc_zero *zero)
         if (plane_is_used(zero, (dsc_plane)p))
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_tile_buffers_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_PARAM, store->slot_count);
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_slots_bytes(zero, DSC_PLANE_PARAM, store->slot_count);
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += bytes_of_slots(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_param_prefetch_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
             dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
@@ -280,18 +227,6 @@ void dsc_state_store_plan(dsc_zero *zero)
 }
 
 /* ---- places ---- */
-
-dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
-{
-    const int64_t each = dsc_plane_bytes_each(zero, plane);
-    return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
-}
-
-dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
-{
-    const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
-    return count > 0 ? dsc_state_store_piece(zero, g, plane, first, count) : (dsc_piece) { 0, 0 };
-}
 
 /* ---- opening and closing ---- */
 
@@ -335,7 +270,7 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     dsc_state_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(open_aio(zero, aio, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, bytes_of_slots(zero, plane, slot_count), buf,
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, dsc_state_store_slots_bytes(zero, plane, slot_count), buf,
                          err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
@@ -353,7 +288,7 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_in_swap(zero, g, DSC_PLANE_PARAM))
             longest = dsc_max_i64(longest, zero->o.layout->group[g].slice * zero->param_bytes_each);
-    if (longest == 0 || !reads_to_windows(zero))
+    if (longest == 0 || !dsc_state_store_reads_to_windows(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->fetched, err));
     lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
@@ -366,7 +301,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     dsc_state_store *store = &zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, ring_slots(zero, (dsc_plane)p), &store->ring[p],
+            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, dsc_state_store_slot_count(zero, (dsc_plane)p), &store->ring[p],
                               &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_param_prefetch_open(zero, err));

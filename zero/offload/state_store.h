@@ -16,6 +16,7 @@
 #include "offload/tile_buffers.h"
 #include "zero/offload/grad_staging.h"
 #include "zero/offload/host_update.h"
+#include "zero/offload/placement.h"
 #include "zero/zero.h"
 
 /* Kinds of state in files of their own, as the plan's table has them. */
@@ -110,18 +111,7 @@ void dsc_state_store_choose(dsc_zero *zero);
 void dsc_state_store_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_state_store_close(dsc_zero *zero); /* the streams are closed */
-bool dsc_state_store_is_used(const dsc_zero *zero);
-int64_t dsc_state_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane); /* of its buffers */
-dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero,
-                                               dsc_plane plane);     /* the update's; swap NULL: there is none */
-bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane); /* by the update, and not only made */
-/* Where elements of a group's plane lie in swap; `first` counts from the start of this rank's slice. */
-dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t count);
-/* The tile of this rank's slice that starts at `first`; bytes 0 behind the end. */
-dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first);
 
-/* The update's files may be under way while its caller goes on. */
-bool dsc_state_store_updates_behind(const dsc_zero *zero);
 /* Every tile that this rank updates, in order; next is asked for no more than there are, and each is passed by done or
  * left before begin or seek is called again. After the last one of a group its parameters are where the first gather of
  * them finds them, and after dsc_state_store_end where all do. Masters and moments may still be on their way to files:
@@ -168,10 +158,6 @@ float *dsc_grad_tiles_is_direct(const dsc_zero *zero, int32_t group, int64_t fir
 /* Nothing is written any more. The streams are idle. */
 DSC_MUST_USE dsc_status dsc_state_store_drain(dsc_zero *zero, dsc_error *err);
 
-/* Windows of parameters that are away from a host_visible device are where its files are read to, in whole blocks: what
- * such a window takes, and where in it the group begins. */
-int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t group);
-int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t group);
 /* What an update that is under way has not made of a group's parameters yet shall come to `to`, which is free, as it is
  * made; the first who asks after an update began is told so. On the thread of the compute stream. */
 bool dsc_state_store_request(dsc_zero *zero, int32_t group, char *to);

@@ -91,20 +91,6 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
 
 static bool is_moment(dsc_plane plane) { return plane >= DSC_PLANE_MOMENT1 && plane <= DSC_PLANE_MOMENT3; }
 
-/* Parameters in bf16 are made from the master weights. */
-bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane)
-{
-    return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
-}
-
-/* The update's, of a plane. */
-dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
-{
-    if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
-        return &zero->store.sums_in;
-    return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
-}
-
 /* Through a ring of buffers. */
 static bool passes_ring(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {

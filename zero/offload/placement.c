@@ -1,0 +1,152 @@
+/* placement.c - placement.h: questions about the plan, which are answered without any side effect.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
+
+bool dsc_state_store_is_used(const dsc_zero *zero)
+{
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        if (zero->store.space_bytes[s] > 0)
+            return true;
+    return false;
+}
+
+bool dsc_state_store_updates_behind(const dsc_zero *zero)
+{
+    return dsc_state_store_is_used(zero) && dsc_device_host_visible(zero->o.device);
+}
+
+bool dsc_state_store_reads_to_windows(const dsc_zero *zero)
+{
+    return zero->o.swap.param_folder_count > 0 && dsc_device_host_visible(zero->o.device);
+}
+
+/* A rank's slice starts on a block; the same bytes on every rank, since they decide how gathers are planned. */
+int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    const int64_t each = zero->param_bytes_each;
+    const bool halves = zero->world_size > 1 && group->slice * each % DSC_AIO_ALIGN != 0;
+    if (!dsc_state_store_reads_to_windows(zero))
+        return group->padded * each;
+    return dsc_align_up(group->padded * each + (halves ? DSC_AIO_ALIGN / 2 : 0), DSC_AIO_ALIGN);
+}
+
+int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t g)
+{
+    const int64_t before = zero->o.layout->group[g].slice * zero->o.rank * zero->param_bytes_each;
+    return dsc_state_store_reads_to_windows(zero) ? dsc_align_up(before, DSC_AIO_ALIGN) - before : 0;
+}
+
+dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
+{
+    const int64_t each = dsc_plane_bytes_each(zero, plane);
+    return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
+}
+
+dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
+{
+    const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
+    return count > 0 ? dsc_state_store_piece(zero, g, plane, first, count) : (dsc_piece) { 0, 0 };
+}
+
+int64_t dsc_state_store_slots_bytes(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
+{
+    return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
+}
+
+/* Of parameters before their windows a tile passes at a time; those of an update are written with the other states. */
+int32_t dsc_state_store_slot_count(const dsc_zero *zero, dsc_plane plane)
+{
+    const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_TILE_BUFFERS_MAX;
+    return (int32_t)dsc_min_i64(zero->store.slot_count, most);
+}
+
+int64_t dsc_state_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
+{
+    return dsc_state_store_slots_bytes(zero, plane, dsc_state_store_slot_count(zero, plane));
+}
+
+/* Parameters in bf16 are made from the master weights. */
+bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane)
+{
+    return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
+}
+
+/* The update's, of a plane. */
+dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
+{
+    if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
+        return &zero->store.sums_in;
+    return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
+}
+
+bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)
+{
+    return zero->group[g].swap_states && !dsc_device_host_visible(zero->o.device);
+}
+
+bool dsc_host_update_is_used(const dsc_zero *zero)
+{
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_host_update_updates(zero, g))
+            return true;
+    return false;
+}
+
+/* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
+static bool leaves_device(const dsc_zero *zero, int32_t g)
+{
+    return dsc_host_update_updates(zero, g) && !zero->o.world_size_reproducible;
+}
+
+bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t g)
+{
+    return leaves_device(zero, g) || (dsc_in_swap(zero, g, DSC_PLANE_GRAD) && zero->o.sum_dtype != DSC_F32);
+}
+
+bool dsc_grad_staging_in_host_memory(const dsc_zero *zero, int32_t g)
+{
+    return leaves_device(zero, g) && !dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+}
+
+bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t g)
+{
+    return dsc_in_swap(zero, g, DSC_PLANE_GRAD) || dsc_grad_staging_in_host_memory(zero, g);
+}
+
+bool dsc_host_update_brings(const dsc_zero *zero, int32_t g, int plane)
+{
+    if (!dsc_host_update_updates(zero, g))
+        return false;
+    return (plane == DSC_PLANE_GRAD && !dsc_grad_staging_is_offloaded(zero, g)) ||
+           (plane == DSC_PLANE_PARAM && !dsc_zero_param_is_away(zero, g));
+}
+
+bool dsc_speculative_update_is_used(const dsc_zero *zero)
+{
+    const dsc_zero_options *o = &zero->o;
+    return o->swap.early_update && dsc_device_host_visible(o->device) && o->overlap && !o->world_size_reproducible &&
+           o->swap.state_folder_count > 0 && o->swap.param_folder_count > 0 &&
+           dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
+}
+
+/* Of all that an update writes nothing is in memory. Sums may be, in a step of several passes: under the last one files
+ * have little else to do then. In a step of one pass those wait for the next forward pass, when files have time. */
+bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
+{
+    const bool has_sum = dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].sums_stay);
+    return dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
+}
+
+bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t g)
+{
+    return zero->o.swap.unclipped && dsc_speculative_update_covers(zero, g) && zero->o.sum_dtype == DSC_F32;
+}
+
+/* A sum is handed to the update instead of its file. */
+bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t g)
+{
+    return dsc_speculative_update_aims_at(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+}

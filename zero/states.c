@@ -1,0 +1,126 @@
+/* states.c - views of the states that a rank owns, and their publication after they were written.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
+{
+    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
+        plane = DSC_PLANE_PARAM;
+    return dsc_device_host_visible(zero->o.device) && !dsc_in_swap(zero, group, plane);
+}
+
+dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
+                         void **ptr, dsc_error *err)
+{
+    const dsc_group_state *state = &zero->group[g];
+    const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
+    const int64_t at = slice_first - state->local_first + first;
+    DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
+    if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
+        plane = DSC_PLANE_PARAM;
+    if (dsc_in_swap(zero, g, plane))
+        return dsc_state_store_view(zero, g, plane, first, count, write, ptr, err);
+    switch (plane) {
+    case DSC_PLANE_PARAM:
+        *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
+        break;
+    case DSC_PLANE_MASTER: *ptr = state->master + at; break;
+    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
+        *ptr = state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
+        break;
+    case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
+{
+    dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream, zero->in_stream,
+                                    zero->out_stream, zero->o.compute };
+    atomic_store(&zero->early.hurried, true);
+    if (zero->update_stream != NULL)
+        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
+    for (size_t i = 0; i < DSC_COUNT(streams); i++)
+        DSC_TRY(dsc_stream_sync(streams[i], err));
+    return dsc_state_store_drain(zero, err);
+}
+
+/* Stage 0 keeps whole masters and moments: gathers the slices that were written. */
+static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    dsc_group_state *state = &zero->group[g];
+    for (int plane = DSC_PLANE_MASTER; plane < DSC_PLANE_MOMENT1 + dsc_moment_count(zero, g); plane++) {
+        char *whole = plane == DSC_PLANE_MASTER ? (char *)state->master : state->moment[plane - DSC_PLANE_MOMENT1];
+        const char *mine = whole + slice * zero->o.rank * dsc_plane_bytes_each(zero, (dsc_plane)plane);
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole, mine, slice,
+                                    dsc_zero_dtype(zero, (dsc_plane)plane), zero->o.compute, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status round_on_host(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    dsc_host_update *host = &zero->store.host;
+    for (int64_t first = 0, count; first < slice; first += count) {
+        void *from, *param;
+        count = dsc_min_i64(slice - first, zero->store.tile_elements);
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
+        const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
+        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from,
+                                     .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32, .count = count };
+        DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));
+        DSC_TRY(dsc_stream_sync(host->compute, err));
+        if (!brings)
+            continue;
+        DSC_TRY(dsc_copy(zero->o.compute, param, cast.to, count * 2, err));
+        DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the slot is written again */
+    }
+    return DSC_OK;
+}
+
+/* The parameters of this rank's slice from its master weights. */
+static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const int64_t slice = zero->o.layout->group[g].slice;
+    if (dsc_host_update_updates(zero, g))
+        return round_on_host(zero, g, err);
+    for (int64_t first = 0, count; first < slice; first += count) {
+        dsc_cast_args cast = { .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32 };
+        void *from;
+        count = slice - first;
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
+        DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &cast.to, err));
+        cast.from = from;
+        cast.count = count;
+        DSC_TRY(DSC_RUN(zero->o.compute, CAST, &cast, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
+{
+    DSC_ASSERT(!zero->next_pass_prefetched);
+    DSC_TRY(dsc_zero_sync(zero, err));
+    dsc_hpz_forget(zero, true);
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        const bool trainable = zero->o.layout->group[g].trainable;
+        if (trainable && zero->o.compute_dtype != DSC_F32)
+            DSC_TRY(round_params(zero, g, err));
+        if (zero->world_size == 1)
+            continue;
+        if (trainable && zero->o.stage == 0)
+            DSC_TRY(gather_states(zero, g, err));
+        if (zero->group[g].param_whole)
+            DSC_TRY(dsc_gather_params(zero, g, err));
+    }
+    DSC_TRY(dsc_zero_forget_errors(zero, err));
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->forget != NULL)
+            DSC_TRY(zero->optimizer[i]->forget(zero, err));
+    DSC_TRY(dsc_zero_sync(zero, err));
+    return dsc_state_store_settle(zero, err);
+}

@@ -1,0 +1,127 @@
+/* tile_update.c - the update of one tile: the kernel launches over its tensors, with the scalars of their classes.
+ *
+ * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/internal.h"
+
+#include <string.h>
+
+#include "base/rng.h"
+
+void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                           dsc_update_terms *out)
+{
+    DSC_ASSERT(class_count > 0 && class_count <= DSC_UPDATE_CLASSES_MAX);
+    memcpy(out->scalars, scalars, (size_t)class_count * sizeof *scalars);
+    out->stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
+}
+
+void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
+                          int64_t end, int32_t t, dsc_update_args *out)
+{
+    const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    *out = (dsc_update_args) { .master = tile->master + at,
+                               .grad = tile->grad + at,
+                               .count = end - first,
+                               .state_dtype = zero->o.moment_dtype,
+                               .seed = zero->o.seed,
+                               .stream = terms->stream,
+                               .first = zero->o.layout->group[tile->group].position + first,
+                               .half_dtype = zero->o.compute_dtype,
+                               .scalars = terms->scalars[zero->o.layout->tensor[t].update_class] };
+    for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
+        out->state[k] = tile->moment[k] + moment_at;
+    if (zero->o.compute_dtype != DSC_F32)
+        out->param_half = (uint16_t *)tile->param + at;
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
+    for (int32_t i = 0; i < zero->optimizer_count && needs != DSC_NEEDS_NOTHING; i++)
+        if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->set_args != NULL)
+            zero->optimizer[i]->set_args(zero, tile, first, t, out);
+}
+
+/* Edits the scalars for the step of one tensor. */
+static void step_of_tensor(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
+{
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, zero->o.layout->tensor[t].group)].needs;
+    for (int32_t i = 0; i < zero->optimizer_count && needs != DSC_NEEDS_NOTHING; i++)
+        if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->tensor_step != NULL)
+            zero->optimizer[i]->tensor_step(zero, t, s);
+}
+
+/* Of a tile whose recipe goes along directions of whole matrices; NULL: it does not. */
+static dsc_status find_direction(dsc_zero *zero, const dsc_tile *tile, uint32_t needs, const float **along,
+                                 dsc_error *err)
+{
+    *along = NULL;
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->direction != NULL)
+            DSC_TRY(zero->optimizer[i]->direction(zero, tile, along, err));
+    return DSC_OK;
+}
+
+/* One launch over elements [first, end) of the tile's group, which begin in tensor t; `along` is the tile's. */
+static dsc_status update_range(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
+                               const float *along, int64_t first, int64_t end, int32_t t, dsc_error *err)
+{
+    dsc_update_args args;
+    dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
+    step_of_tensor(zero, t, &args.scalars);
+    if (along != NULL)
+        args.along = along + (first - tile->first);
+    return dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args,
+                      (int64_t)sizeof args, err);
+}
+
+/* What lies behind a matrix in its group has no row. It is 0, and so are its sums: any recipe leaves it so. */
+static dsc_status update_padding(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
+                                 int64_t first, int64_t end, int32_t t, dsc_error *err)
+{
+    dsc_update_args args;
+    dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
+    return DSC_RUN(tile->stream, SGD, &args, err);
+}
+
+/* Runs of neighbouring tensors of one class are one launch, unless each tensor has a step of its own; padding goes with
+ * the tensor before it. */
+dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, dsc_error *err)
+{
+    const dsc_layout *layout = zero->o.layout;
+    const dsc_layout_group *group = &layout->group[tile->group];
+    const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;
+    const int64_t tile_end = tile->first + tile->count;
+    const float *along;
+    int64_t first = tile->first;
+    int32_t t = group->first_tensor;
+    const int32_t last = group->first_tensor + group->tensor_count;
+    DSC_TRY(find_direction(zero, tile, needs, &along, err));
+    while (first < tile_end) {
+        while (t + 1 < last && layout->tensor[t + 1].offset <= first)
+            t++;
+        const int32_t of = t;
+        while (t + 1 < last && layout->tensor[t + 1].update_class == layout->tensor[of].update_class &&
+               needs == DSC_NEEDS_NOTHING)
+            t++;
+        const int64_t next = t + 1 < last ? dsc_min_i64(layout->tensor[t + 1].offset, tile_end) : tile_end;
+        const bool has_rows = (needs & DSC_NEEDS_ROW_COL_STATS) != 0;
+        const int64_t of_tensor = dsc_min_i64(next, layout->tensor[of].offset + layout->tensor[of].count);
+        const int64_t end = has_rows && first < of_tensor ? of_tensor : next;
+        if (has_rows && first >= of_tensor)
+            DSC_TRY(update_padding(zero, terms, tile, first, end, of, err));
+        else
+            DSC_TRY(update_range(zero, terms, tile, along, first, end, of, err));
+        first = end;
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile, dsc_error *err)
+{
+    dsc_tile part;
+    DSC_TRY(dsc_state_store_next_by_part(zero, tile, err));
+    for (int64_t at = 0; at < tile->count; at += part.count) {
+        DSC_TRY(dsc_state_store_part(zero, tile, at, &part, err));
+        DSC_TRY(dsc_update_tile(zero, terms, &part, err));
+        DSC_TRY(dsc_state_store_part_updated(zero, tile, &part, err));
+    }
+    return dsc_state_store_done(zero, tile, err);
+}
