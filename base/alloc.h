@@ -41,7 +41,7 @@ const char *dsc_tier_text(dsc_tier tier); /* "device", "host", "pinned", "nvme" 
 
 typedef struct dsc_alloc_count {
     int64_t current_bytes;
-    int64_t peak_bytes; /* of this tag in this tier */
+    int64_t peak_bytes; /* peak of this tag in this tier */
 } dsc_alloc_count;
 
 typedef struct dsc_alloc_stats {
@@ -91,13 +91,13 @@ typedef struct dsc_buf {
     dsc_pages pages;
 } dsc_buf;
 
-/* What a buffer of so many bytes counts as, on every device: whole cache lines. */
+/* Counted bytes of a buffer of `bytes` bytes, on every device: whole cache lines. */
 int64_t dsc_buf_counted(int64_t bytes);
 DSC_MUST_USE dsc_status dsc_buf_open(dsc_alloc *alloc, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
                                      dsc_error *err);
 void dsc_buf_close(dsc_buf *buf); /* safe on a zeroed struct; zeroes it */
-/* Takes all of its pages now, by several threads if they are many: the system clears each when it gives it, and one
- * thread alone would take 10 s for what a large model's states need. False: the system has not got so many. */
+/* Populates all of its pages now, by several threads if they are many. The system clears each page, and one thread
+ * alone would take 10 s for a large model's states. False: the system does not have enough pages. */
 bool dsc_buf_populate(const dsc_buf *buf);
 /* The system never moves its bytes to its own swap. False: it may not, and `word` says what to raise, in one line. */
 bool dsc_buf_lock(const dsc_buf *buf, char *word, size_t word_bytes);

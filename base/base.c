@@ -12,8 +12,8 @@ void dsc_assert_fail(const char *condition, const char *file, int line)
     abort();
 }
 
-/* Bytes of the character at `c` when a terminal or a reader would act on it instead of seeing it: controls, line and
- * paragraph separators, what turns the direction of writing, what takes no room. 0: none. */
+/* Bytes of the character at `c` if a terminal or a reader would act on it instead of showing it. Such are controls,
+ * line and paragraph separators, marks of writing direction, and characters without width. 0: none. */
 static int unseen_bytes(const unsigned char *c)
 {
     if (c[0] < 0x20 || c[0] == 0x7f)

@@ -1,8 +1,9 @@
 /* crc32c.c - CRC-32C: plain C, three chains of SSE4.2's instruction, and carry-less products of 64 bytes.
  *
- * Every block of swap is checked when it is written and when it comes back, so this has to run at memory's speed,
- * not at one word per latency of an instruction (test_hash.c with DSC_BENCH=1 prints GB/s of each form). Constants
- * are powers of x modulo the polynomial, bits reflected; x^n stands beside each. SPDX-License-Identifier: Apache-2.0 */
+ * Every block of swap is checked when it is written and when it is read, so the sum has to run at memory's speed.
+ * One word per latency of an instruction would be too slow. test_hash.c with DSC_BENCH=1 prints GB/s of each form.
+ * Constants are powers of x modulo the polynomial, bits reflected; x^n stands beside each.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/hash.h"
@@ -57,8 +58,8 @@ uint32_t dsc_crc32c_ref(uint32_t crc, const void *data, size_t bytes)
 }
 
 #if defined(__x86_64__)
-/* Where a CPU reads ahead by itself, it begins anew with each page of 4 KiB. Bytes behind the last one are mostly those
- * that are checked next; reading ahead what is no memory does nothing. */
+/* The CPU's own prefetch begins anew with each page of 4 KiB. The bytes after the last one are mostly checked next;
+ * a prefetch outside of mapped memory has no effect. */
 enum { AHEAD = 8192, LINE = 64 };
 
 static inline void read_ahead(const uint8_t *p)

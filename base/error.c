@@ -41,7 +41,7 @@ dsc_status dsc_error_set(dsc_error *err, const char *file, int line, dsc_status 
     va_start(args, fmt);
     vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    /* Of a long path the end matters: the file's name, the line and the column. */
+    /* The end of a long path matters: the file's name, the line and the column. */
     const size_t where_bytes = where != NULL ? strlen(where) : 0;
     if (where_bytes >= sizeof place)
         snprintf(place, sizeof place, "...%s", where + where_bytes - (sizeof place - 4));

@@ -38,7 +38,7 @@ typedef struct dsc_io_hook {
 struct dsc_aio_hook; /* offload/aio.h */
 typedef struct dsc_io {
     dsc_io_hook hook;                  /* before = NULL: none */
-    const struct dsc_aio_hook *blocks; /* of asynchronous reads and writes; borrowed while files are open; NULL: none */
+    const struct dsc_aio_hook *blocks; /* asynchronous reads and writes; borrowed while files are open; or NULL */
 } dsc_io;
 
 typedef struct dsc_file {

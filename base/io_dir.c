@@ -76,7 +76,7 @@ dsc_status dsc_io_make_dirs(const dsc_io *io, const char *dir, dsc_error *err)
         snprintf(above, sizeof above, "%s", path);
         *slash = '/';
     }
-    return dsc_io_mkdir(io, dir, err); /* says so when it is no folder */
+    return dsc_io_mkdir(io, dir, err); /* its error names a file that is not a folder */
 }
 
 /* Removes every file that one pass over the folder shows. */

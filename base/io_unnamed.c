@@ -1,7 +1,7 @@
 /* io_unnamed.c - files without a name or past the page cache, and space that is taken before it is needed.
  *
- * glibc's posix_fallocate writes a byte into every block where the file system has no such call, which O_DIRECT files
- * refuse and which takes as long as writing everything: so the plain system call, and the caller decides.
+ * On file systems without the call, glibc's posix_fallocate writes a byte into every block. O_DIRECT files refuse that,
+ * and it takes as long as writing everything. So the plain system call is used, and the caller decides.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>

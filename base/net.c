@@ -79,7 +79,7 @@ void dsc_net_host_text(const dsc_net_address *address, char text[DSC_NET_TEXT])
         snprintf(text + strlen(text), DSC_NET_TEXT - strlen(text), "%%%s", interface);
 }
 
-/* Who listens there listens everywhere; who connects there reaches nobody in particular. */
+/* A listener on this address listens everywhere; a connection to it reaches no particular host. */
 static bool is_everybody(const dsc_net_address *address)
 {
     static const uint8_t zero[16];
@@ -96,7 +96,7 @@ dsc_status dsc_net_resolve(const char *host, int32_t port, dsc_net_address *out,
     *count = 0;
     const int failed = getaddrinfo(host, NULL, &hints, &list);
     if (failed != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR", "\"%.200s\" is no host that is known here: %s", host,
+        return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR", "unknown host \"%.200s\": %s", host,
                         failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed));
     bool refused = false;
     for (const struct addrinfo *at = list; at != NULL && *count < most; at = at->ai_next) {
@@ -183,9 +183,9 @@ bool dsc_net_local(int fd, dsc_net_address *out)
 
 void dsc_net_tune(int fd, bool watch)
 {
-    /* A host that answers none of three probes, one a second after two quiet ones, is gone: 5 s. The user timeout is
-     * the same for what was sent and never acknowledged; it is only for connections that carry next to nothing, since
-     * it also ends one whose receiver is merely stopped. */
+    /* A host that answers none of three probes, one a second after two quiet seconds, is gone: 5 s. The user timeout
+     * covers bytes that were sent and never acknowledged. It suits only connections with little traffic, because it
+     * also ends a connection whose receiver is merely stopped. */
     static const int on = 1, idle_s = 2, every_s = 1, probes = 3, unanswered_ms = 5000;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!watch)

@@ -13,14 +13,14 @@ extern "C" {
  * program. It stays in the process. NULL: not there, *reason is ""; or it does not load, and *reason says why. */
 void *dsc_plugin_open(const char *file, char *reason, size_t reason_bytes);
 
-/* What gives a table, whose first members are uint32_t version and table_bytes, and char build[32]: the version of dsc
- * that it was built with. */
+/* Source of a table whose first members are uint32_t version and table_bytes, and char build[32]: the version of dsc it
+ * was built with. */
 typedef struct dsc_plugin {
-    const char *key;     /* of the config that asks for it: where errors are */
+    const char *key;     /* config key that requests it: the position of errors */
     const char *value;   /* "\"mpi\": " when the key asks by a choice; NULL: any */
     const char *file;    /* in lib/dsc */
-    const char *package; /* what it is built from */
-    const char *instead; /* what else can be done: "take the key out" */
+    const char *package; /* package that it is built from */
+    const char *instead; /* the other remedy: "remove the key" */
     const char *symbol;  /* a function without arguments, which gives the table */
     uint32_t version;
     size_t table_bytes;

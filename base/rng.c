@@ -1,7 +1,7 @@
-/* rng.c - Philox4x32-10 and what is built on it.
+/* rng.c - Philox4x32-10 and the distributions built on it.
  *
- * The constants and the round are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11; the
- * counter is {counter low, counter high, stream low, stream high}, the key is {seed low, seed high}.
+ * The constants and the round are those of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC'11.
+ * The counter is {counter low, counter high, stream low, stream high}, and the key is {seed low, seed high}.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/rng.h"
 

@@ -1,9 +1,9 @@
 /* rng_fill.h - the body of dsc_rng_normal, compiled once per instruction set by rng.c, rng_avx2.c and rng_avx512.c.
  *
- * Initialising 124 M weights must not cost seconds, and must give the same bits on every CPU and C library. So the
- * logarithm, sine and cosine are ours: straight lines of IEEE additions, multiplications, divisions and square roots
- * (no libm, no contraction into FMAs, no branches), which every compiler turns into vectors without changing a bit.
- * Absolute error of z below 1e-14 (tests/unit/test_rng.c), far below the one rounding to float.
+ * Initialising 124 M weights must not take seconds, and must give equal bits on every CPU and C library. So the
+ * logarithm, sine and cosine are our own: straight lines of IEEE additions, multiplications, divisions and square
+ * roots. Without libm, contraction into FMAs and branches, every compiler turns them into vectors without changing a
+ * bit. Absolute error of z below 1e-14 (tests/unit/test_rng.c), far below the one rounding to float.
  * Only base/rng*.c include this file. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_RNG_FILL_H
 #define DSC_BASE_RNG_FILL_H
@@ -39,8 +39,8 @@ static inline uint64_t dsc_rng_bits_of(double x)
     return bits;
 }
 
-/* ln(u) for u in [2^-52, 1]. u = 2^e * m with m in [sqrt(1/2), sqrt(2)), then ln(m) = 2 atanh((m - 1) / (m + 1)) by its
- * Taylor series: the argument is below 0.1716, so the first term left out is below 2 * 0.1716^23 / 23 = 2e-19. */
+/* ln(u) for u in [2^-52, 1]. u = 2^e * m with m in [sqrt(1/2), sqrt(2)). Then ln(m) = 2 atanh((m - 1) / (m + 1)) by its
+ * Taylor series. The argument is below 0.1716, so the first omitted term is below 2 * 0.1716^23 / 23 = 2e-19. */
 static inline double dsc_rng_ln(double u)
 {
     const uint64_t sqrt_half = UINT64_C(0x3fe6a09e667f3bcd);
@@ -64,8 +64,8 @@ static inline double dsc_rng_ln(double u)
     return e * 0.693147180559945309417 + (2.0 * s + sum * (s2 * s));
 }
 
-/* cos and sin of 2 pi v for v in [0, 1): v is within 1/8 of a quarter turn q / 4; the rest x is at most pi / 4, where
- * the Taylor series to x^17 leave out less than 2e-18. */
+/* cos and sin of 2 pi v for v in [0, 1). v is within 1/8 of a quarter turn q / 4. The rest x is at most pi / 4, and
+ * there the Taylor series to x^17 omit less than 2e-18. */
 static inline void dsc_rng_cos_sin(double v, double *cos_out, double *sin_out)
 {
     const double magic = 0x1.8p52; /* adding it rounds to an integer, whose low bits are then the bits of the sum */

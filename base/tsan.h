@@ -1,7 +1,8 @@
-/* tsan.h - edges between threads that ThreadSanitizer does not see, told in a build for it; nothing in all others.
+/* tsan.h - reports edges between threads that ThreadSanitizer does not see; empty in all other builds.
  *
- * What is before DSC_TSAN_RELEASE(x) on one thread is before what follows DSC_TSAN_ACQUIRE(x) on another, as of a lock
- * x. Only where something that the sanitizer does not look into makes it so. SPDX-License-Identifier: Apache-2.0 */
+ * Operations before DSC_TSAN_RELEASE(x) on one thread come before operations after DSC_TSAN_ACQUIRE(x) on another, as
+ * with a lock x. Use it only for an order that code without instrumentation guarantees.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_TSAN_H
 #define DSC_BASE_TSAN_H
 

@@ -17,7 +17,7 @@ struct dsc_json {
     const cJSON **items;    /* [count] in document order */
     dsc_json_pos *places;   /* [count] */
     int64_t count;
-    int64_t noted_bytes; /* what cJSON is counted with: it allocates by malloc */
+    int64_t noted_bytes; /* counted for cJSON, which allocates by malloc */
 };
 
 /* Depth is bounded by the scan. Stops at json->count: a tree of another size is our bug or cJSON's. */

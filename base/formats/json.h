@@ -1,11 +1,11 @@
 /* json.h - a strict scan in front of cJSON: limits, UTF-8, duplicate keys, and line:column for every value.
  *
- * Three dialects. CONFIG also takes what real configs have of Hjson, which DeepSpeed reads: // and block comments,
- * # comments, trailing commas, no comma where a line ends between two members, Python's True and False. STRICT is
- * RFC 8259 only, for checkpoints, headers and model folders. DATA is STRICT but for keys with control characters: texts
- * and vocabularies, where a line end is a word like another. The scan runs before cJSON sees a byte and hands it a
- * cleaned copy of the same length (comments and trailing commas become blanks, a blank a missing comma), so positions
- * stay right.
+ * Three dialects. CONFIG also accepts the parts of Hjson that DeepSpeed reads and real configs use. These are // and
+ * block comments, # comments, trailing commas, missing commas at line ends, Python's True and False.
+ * STRICT is RFC 8259 only, for checkpoints, headers and model folders. DATA is STRICT with control characters allowed
+ * in keys, for texts and vocabularies that have a line end as a token. The scan runs before cJSON and passes it a
+ * cleaned copy of the same length, so positions stay right. Comments and trailing commas become blanks, and a missing
+ * comma replaces a blank.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_FORMATS_JSON_H
 #define DSC_BASE_FORMATS_JSON_H
@@ -30,11 +30,13 @@ typedef struct dsc_json_limits {
 
 typedef struct dsc_json dsc_json;
 
-/* `name` (file name, borrowed until return) starts the `where` of every error: "ds_config.json:3:17". Refused:
- * everything outside the dialect, a byte order mark, NUL, invalid UTF-8 and surrogates, numbers outside double's
- * range or not of JSON's grammar (NaN, +1, 01, .5) or of more than 63 characters, integers above 2^53 (not in
- * CONFIG: a double does not hold them), duplicate keys in one object, keys with control characters (not in DATA), text
- * after the value.
+/* `name` (file name, borrowed until return) starts the `where` of every error: "ds_config.json:3:17". Refused is
+ * everything outside the dialect:
+ * - a byte order mark, NUL, invalid UTF-8 and surrogates
+ * - numbers outside double's range, outside JSON's grammar (NaN, +1, 01, .5) or of more than 63 characters
+ * - integers above 2^53, which a double does not hold (CONFIG accepts them)
+ * - duplicate keys in one object, keys with control characters (DATA accepts these), text after the value
+ *
  * Errors are DSC_ERR_CONFIG in the CONFIG dialect, else DSC_ERR_INPUT. limits.depth is at most 512. On success the
  * caller owns *out (dsc_json_close). */
 DSC_MUST_USE dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,

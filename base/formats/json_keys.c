@@ -1,9 +1,9 @@
-/* json_keys.c - what the readers of JSON and YAML share: errors at a place, arrays that grow, and the duplicate keys of
- * one object, found in n log n whatever an attacker chooses.
+/* json_keys.c - common parts of the JSON and YAML readers: errors with a position, growing arrays, duplicate keys.
+ * Duplicate keys of one object are found in n log n for any input of an attacker.
  *
- * Keys are sorted by hash, then by text, and neighbours compared. The hash makes it fast (a million keys: half a second
- * with all the rest); the heap sort has no worse case even when all hashes are made equal, and needs no memory of its
- * own (qsort may ask malloc). SPDX-License-Identifier: Apache-2.0 */
+ * Keys are sorted by hash, then by text, and neighbours are compared. The hash makes it fast: a million keys take half
+ * a second in all. The heap sort has no worse case for equal hashes and needs no memory, while qsort may call malloc.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 

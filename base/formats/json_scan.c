@@ -76,7 +76,7 @@ static int peek(const json_scan *s)
     return s->at < s->bytes ? (unsigned char)s->text[s->at] : -1;
 }
 
-/* What stands at `at`, for a message. */
+/* The text at `at`, for a message. */
 static const char *found(const json_scan *s, char *out, size_t out_bytes)
 {
     const int c = peek(s);

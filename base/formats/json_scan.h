@@ -12,7 +12,7 @@ typedef struct dsc_json_pos {
     uint32_t column;
 } dsc_json_pos;
 
-/* What a scan leaves behind. Both are owned by the caller and freed with dsc_alloc_free. */
+/* Results of a scan. The caller owns both and frees them with dsc_alloc_free. */
 typedef struct dsc_json_scanned {
     char *clean;            /* [bytes + 1] the text with comments and trailing commas blanked, NUL at the end */
     dsc_json_pos *places;   /* [count] of every value in document order */

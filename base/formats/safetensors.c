@@ -31,10 +31,10 @@ struct dsc_safetensors {
     char *text; /* every name, key and value, each with its NUL */
 };
 
-/* What is known while the header is read. */
+/* State while the header is read. */
 typedef struct header_reader {
     dsc_safetensors *st;
-    int64_t data_offset, data_bytes; /* where tensors lie in the file */
+    int64_t data_offset, data_bytes; /* range of the tensors in the file */
     char *text_end;                  /* next free byte of st->text */
     dsc_error *err;
 } header_reader;
@@ -103,7 +103,8 @@ static dsc_status read_shape(header_reader *reader, const cJSON *item, dsc_safet
         if (!whole_number(dim, &value))
             return REFUSE(reader, "tensor \"%.200s\": a dimension must be a whole number of at least 0", entry->name);
         if (!dsc_mul_i64(entry->count, value, &entry->count))
-            return REFUSE(reader, "tensor \"%.200s\": the product of its dimensions is no possible size", entry->name);
+            return REFUSE(reader, "tensor \"%.200s\": the product of its dimensions is out of range",
+                          entry->name);
         entry->desc.dim[entry->desc.dim_count++] = value;
     }
     return DSC_OK;
@@ -259,7 +260,7 @@ static dsc_status read_text(header_reader *reader, const char *text, int64_t byt
     dsc_safetensors *st = reader->st;
     dsc_json *json = NULL;
     if (bytes == 0 || *text != '{')
-        return REFUSE(reader, "the header does not start with '{': this is no safetensors file");
+        return REFUSE(reader, "the header does not start with '{': this is not a safetensors file");
     DSC_TRY(dsc_json_open(st->alloc, st->file->path, text, bytes, DSC_JSON_STRICT, &header_limits, &json, reader->err));
     const dsc_status status = read_tree(reader, dsc_json_root(json));
     dsc_json_close(&json);
@@ -274,7 +275,7 @@ static dsc_status read_header(dsc_safetensors *st, dsc_error *err)
     uint64_t header_bytes = 0;
     DSC_TRY(dsc_io_size(st->io, st->file, &file_bytes, err));
     if (file_bytes < (int64_t)sizeof header_bytes)
-        return REFUSE(&reader, "a file of %lld bytes is no safetensors file: it starts with 8 bytes of header length",
+        return REFUSE(&reader, "a file of %lld bytes is not a safetensors file: it starts with the header's length",
                       (long long)file_bytes);
     DSC_TRY(dsc_io_read(st->io, st->file, &header_bytes, sizeof header_bytes, 0, err));
     DSC_TRY(read_length(&reader, header_bytes, file_bytes, &bytes));
@@ -326,7 +327,8 @@ dsc_status dsc_safetensors_parse(dsc_safetensors **out, dsc_alloc *alloc, const 
     snprintf((*out)->file->path, sizeof (*out)->file->path, "%s", path);
     dsc_status status = DSC_OK;
     if (head_bytes < (int64_t)sizeof header_bytes)
-        status = REFUSE(&reader, "a header of %lld bytes is none of a safetensors file", (long long)head_bytes);
+        status = REFUSE(&reader, "not a safetensors file: it would have a header of %lld bytes",
+                        (long long)head_bytes);
     if (status == DSC_OK) {
         memcpy(&header_bytes, head, sizeof header_bytes);
         status = read_length(&reader, header_bytes, dsc_min_i64(head_bytes, file_bytes), &bytes);
@@ -415,8 +417,8 @@ dsc_status dsc_safetensors_read_f32(const dsc_safetensors *st, const dsc_safeten
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, st->file->path,
                         "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", entry->name,
                         entry->dtype_text);
-    /* The 16-bit values arrive in the upper half of `out` and are widened from its start: the write of element i ends
-     * at or below the place of element i until it was read. */
+    /* The 16-bit values are read into the upper half of `out` and widened from its start. The write of element i ends
+     * at or below the 16-bit value of element i, which has been read before. */
     char *const halves = (char *)out + count * 2;
     DSC_TRY(dsc_safetensors_read_bytes(st, entry, first * 2, count * 2, halves, err));
     for (int64_t i = 0; i < count; i++) {

@@ -1,9 +1,9 @@
 /* safetensors.h - reads and writes *.safetensors: 8 bytes of header length, a JSON header, raw little-endian tensors.
  *
- * The reader believes nothing: the header is strict JSON with limits, every tensor lies inside the file, and together
- * they cover the data exactly, without a hole, an overlap or a byte left over. Every refusal is DSC_ERR_INPUT with the
- * file as `where` and the tensor in the message. The writer plans first: where each tensor lies depends on the list
- * alone, so that several owners can write their byte ranges of one file on their own.
+ * The reader trusts no byte: the header is strict JSON with limits, and every tensor lies inside the file. Together the
+ * tensors cover the data exactly, without a hole, an overlap or a rest. Every refusal is DSC_ERR_INPUT with the file as
+ * `where` and the tensor in the message. The writer plans first: offsets depend on the list alone, so several owners
+ * can write their byte ranges of one file independently.
  * Format: https://github.com/huggingface/safetensors#format. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_FORMATS_SAFETENSORS_H
 #define DSC_BASE_FORMATS_SAFETENSORS_H
@@ -24,7 +24,7 @@ typedef struct dsc_safetensors_entry {
     const char *dtype_text; /* as in the file: "BF16", "BOOL"; static string */
     dsc_tensor_desc desc;   /* desc.dtype is DSC_DTYPE_COUNT for a dtype of the format that dsc has no name for */
     int64_t count;          /* elements; 0 is allowed */
-    int64_t offset;         /* of the first byte in the file */
+    int64_t offset;         /* position of the first byte in the file */
     int64_t bytes;
 } dsc_safetensors_entry;
 
@@ -34,8 +34,8 @@ typedef struct dsc_safetensors dsc_safetensors;
  * Owned by the caller. */
 DSC_MUST_USE dsc_status dsc_safetensors_open(dsc_safetensors **out, const dsc_io *io, dsc_alloc *alloc,
                                              const char *path, dsc_error *err);
-/* The same of a file of `file_bytes` bytes that does not lie at `path`, from its first bytes: names, shapes and
- * offsets, nothing can be read. `path` is for messages. */
+/* As dsc_safetensors_open, for a file of `file_bytes` bytes known by its first bytes only: names, shapes and offsets,
+ * without data. `path` is for messages. */
 DSC_MUST_USE dsc_status dsc_safetensors_parse(dsc_safetensors **out, dsc_alloc *alloc, const char *path,
                                               const char *head, int64_t head_bytes, int64_t file_bytes, dsc_error *err);
 void dsc_safetensors_close(dsc_safetensors **st); /* safe on NULL */
@@ -70,8 +70,8 @@ typedef struct dsc_safetensors_spec {
 
 typedef struct dsc_safetensors_pair { const char *key, *value; } dsc_safetensors_pair;
 
-/* Where everything of a file lies. Tensors with wider elements come first, otherwise in the order given, so that each
- * is aligned to its element. Plain value of dsc_safetensors_plan_open; the arrays are owned by it. */
+/* Offsets of all parts of a file. Tensors with wider elements come first, otherwise in the order given, so that each is
+ * aligned to its element. Plain value of dsc_safetensors_plan_open, which owns the arrays. */
 typedef struct dsc_safetensors_plan {
     dsc_alloc *alloc;
     char *header;         /* [header_bytes] the length, the JSON text and its padding: the file's first bytes */

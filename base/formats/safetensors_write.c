@@ -65,7 +65,7 @@ static dsc_status check_name(const char *name, dsc_error *err)
         if ((unsigned char)*c < 0x20 || *c == 0x7f)
             return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor \"%.200s\": control character in its name", name);
     if (strcmp(name, "__metadata__") == 0)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "\"__metadata__\" is no name for a tensor");
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "\"__metadata__\" is not allowed as the name of a tensor");
     return DSC_OK;
 }
 
@@ -76,7 +76,8 @@ static dsc_status tensor_bytes(const dsc_safetensors_spec *spec, int64_t *bytes,
     *bytes = (int64_t)dsc_dtype_bytes(spec->desc.dtype);
     for (int32_t i = 0; i < spec->desc.dim_count; i++)
         if (spec->desc.dim[i] < 0 || !dsc_mul_i64(*bytes, spec->desc.dim[i], bytes))
-            return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor \"%.200s\": its shape is no possible size", spec->name);
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor \"%.200s\": the product of its dimensions is out of range",
+                            spec->name);
     return DSC_OK;
 }
 

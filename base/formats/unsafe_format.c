@@ -61,7 +61,7 @@ static void last_part(const char *path, char *out, size_t out_bytes)
     snprintf(out, out_bytes, "%.*s", (int)(end - begin), path + begin);
 }
 
-/* What the `latest` of a DeepSpeed folder names. */
+/* The folder that `latest` of a DeepSpeed checkpoint names. */
 static bool read_tag(const dsc_io *io, dsc_alloc *alloc, const char *dir, char tag[TAG_BYTES])
 {
     char path[PATH_BYTES], *text = NULL;

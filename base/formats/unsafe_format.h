@@ -11,10 +11,10 @@ extern "C" {
 #endif
 
 /* DSC_ERR_UNSUPPORTED when `dir` is a DeepSpeed checkpoint (the folder with `latest`, or its global_stepN) or one of
- * torch.distributed.checkpoint, or holds PyTorch's, TensorFlow's or Flax's weights of a Hugging Face model, or any
- * *.pt, *.pth or *.ckpt; DSC_OK when it has none of these. */
+ * torch.distributed.checkpoint. Also when `dir` holds PyTorch's, TensorFlow's or Flax's weights of a Hugging Face
+ * model, or any *.pt, *.pth or *.ckpt. DSC_OK when it has none of these. */
 DSC_MUST_USE dsc_status dsc_foreign_refuse(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err);
-/* The same of a file: *.pt, *.pth, *.ckpt or pytorch_model*.bin. */
+/* As above for a file: *.pt, *.pth, *.ckpt or pytorch_model*.bin. */
 DSC_MUST_USE dsc_status dsc_foreign_refuse_file(const char *path, dsc_error *err);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* utf8.c - one character of UTF-8. SPDX-License-Identifier: Apache-2.0 */
 #include "base/formats/utf8.h"
 
-/* What the first byte promises; C0, C1 and F5 to FF start nothing. */
+/* Length by the first byte; C0, C1 and F5 to FF start no character. */
 static int promised_bytes(unsigned char first)
 {
     if (first < 0x80)

@@ -10,7 +10,7 @@ extern "C" {
 
 /* Bytes of the valid character at `at`, 0 when there is none: truncated, overlong, surrogate, above U+10FFFF. */
 int dsc_utf8_char_bytes(const char *at, const char *end);
-/* Writes the character of a code point that is no surrogate and at most U+10FFFF; returns its bytes. */
+/* Writes the character of a code point up to U+10FFFF that is not a surrogate; returns its bytes. */
 int dsc_utf8_encode(uint32_t code, char out[4]);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* yaml.c - libyaml's events, checked one by one, become cJSON's tree.
  *
- * Invariants: every value has its place before anything inside it, in document order, as json.c wants them; a key's
- * text lies on one stack with those of the open mappings around it, and a mapping's are compared when it closes. Depth
- * is bounded before the recursion goes deeper, so libyaml's own look-ahead (1024 characters) is all that it runs ahead.
+ * Invariants: every value gets its position before anything inside it, in document order, as json.c expects. The keys
+ * of open mappings lie on one stack, and a mapping's keys are compared when it closes. Depth is checked before the
+ * recursion goes deeper, so libyaml reads at most its own look-ahead (1024 characters) more.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/formats/yaml.h"
 
@@ -55,7 +55,7 @@ static dsc_status fail_at(yaml_read *r, dsc_json_pos place, const char *fmt, ...
     return dsc_json_fail_at(r->err, DSC_ERR_CONFIG, r->name, place, message);
 }
 
-/* The next event into r->event. What libyaml says of a text that is none of YAML becomes our error. */
+/* Reads the next event into r->event. libyaml's error about an invalid text becomes our error. */
 static dsc_status next_event(yaml_read *r)
 {
     if (r->has_event)
@@ -141,7 +141,7 @@ static dsc_status number_of(yaml_read *r, const char *text, cJSON **out)
     return DSC_OK;
 }
 
-/* What a plain scalar means: YAML 1.2's core schema. */
+/* The value of a plain scalar: YAML 1.2's core schema. */
 static dsc_status plain_value(yaml_read *r, const char *text, cJSON **out)
 {
     static const char *const nulls[] = { "", "~", "null", "Null", "NULL" };
@@ -280,7 +280,7 @@ static dsc_status read_stream(yaml_read *r, cJSON **out)
     return DSC_OK;
 }
 
-/* What the JSON scan refuses and libyaml would let pass or name without a place. */
+/* Refusals of the JSON scan that libyaml would accept, or report without a position. */
 static dsc_status check_text(yaml_read *r, const char *text, int64_t bytes)
 {
     uint32_t line = 1, column = 1;

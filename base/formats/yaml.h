@@ -1,9 +1,9 @@
-/* yaml.h - a YAML text as a dsc_json document: the data that JSON could have said, and nothing else of YAML.
+/* yaml.h - a YAML text as a dsc_json document: the data that JSON could express, and nothing else of YAML.
  *
  * Read: mappings, sequences, plain, quoted and block scalars, comments. Plain scalars are what YAML 1.2's core schema
  * says (null, true, false, decimal numbers, else text), and a number as JSON writes it (5e8, 1e-4) is one here too.
- * Refused: anchors, aliases, tags, merge keys, several documents, keys that are no text, .nan and .inf. None of them is
- * data, and with them small files become large ones or run things. SPDX-License-Identifier: Apache-2.0 */
+ * Refused: anchors, aliases, tags, merge keys, several documents, keys other than text, .nan and .inf. None of them is
+ * data, and with some of them small files become large ones or run code. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_FORMATS_YAML_H
 #define DSC_BASE_FORMATS_YAML_H
 

@@ -143,10 +143,10 @@ static bool is_among(const char *name, size_t bytes, const char *const *list, si
 
 bool dsc_env_is_launchers(const char *name, size_t bytes)
 {
-    static const char *const told[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
+    static const char *const set_by_launcher[] = { "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE",
                                         "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT", "DSC_JOB_TOKEN",
                                         "DSC_LAUNCHER_PID", "DSC_LAUNCH_TTY", "DSC_RESTART_COUNT", "DSC_FLIGHT" };
-    return is_among(name, bytes, told, DSC_COUNT(told));
+    return is_among(name, bytes, set_by_launcher, DSC_COUNT(set_by_launcher));
 }
 
 typedef struct reading {
@@ -171,7 +171,7 @@ static dsc_status allow(void *user, const char *entry, size_t bytes, const char 
     const bool searched = is_among(entry, bytes, finds, DSC_COUNT(finds));
     const int name_bytes = (int)dsc_min_i64((int64_t)bytes, 60);
     if (dsc_env_is_launchers(entry, bytes))
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "%.*s is told to each rank by dsc-launch; remove the line",
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "dsc-launch sets %.*s for each rank; remove the line",
                         name_bytes, entry);
     if ((strncmp(entry, "LD_", 3) == 0 && !searched) || is_among(entry, bytes, runs, DSC_COUNT(runs)))
         return DSC_FAIL(err, DSC_ERR_INPUT, where,

@@ -3,8 +3,8 @@
  *   line := blank | '#' anything | NAME '=' VALUE
  *
  * Blanks around the line, the name and the value are dropped; what is left of the value is taken as it is, quotes
- * included. Lines may end in CRLF. The text is hostile: control characters (tabs excepted), names that are none, and
- * files that are too long are refused with their place. SPDX-License-Identifier: Apache-2.0 */
+ * included. Lines may end in CRLF. The text is hostile: control characters (except tabs), invalid names, and files
+ * that are too long are refused with their position. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_HOSTS_ENVFILE_H
 #define DSC_BASE_HOSTS_ENVFILE_H
 
@@ -24,10 +24,10 @@ typedef dsc_status (*dsc_envfile_fn)(void *user, const char *entry, size_t name_
 /* `name` starts the `where` of every error. fn may be NULL: the file is only checked. */
 DSC_MUST_USE dsc_status dsc_envfile_parse(dsc_alloc *alloc, const char *name, const char *text, int64_t bytes,
                                           dsc_envfile_fn fn, void *user, dsc_error *err);
-/* Reads and parses the file, and refuses names that a file may not set, as input is not to run code: those that ranks
- * are told by dsc-launch; those that make programs load or run what nobody named (LD_PRELOAD, BASH_ENV, ...); and where
- * code is looked for (PATH, LD_LIBRARY_PATH, PYTHONPATH) when others than this user and root own the file or may write
- * to it. A file that is not there or cannot be read is DSC_ERR_INPUT. */
+/* Reads and parses the file, and refuses names that a file may not set, because input must not run code. Refused are
+ * names that dsc-launch sets for ranks, and names that make programs load or run other code (LD_PRELOAD, BASH_ENV,
+ * ...). Search paths of code (PATH, LD_LIBRARY_PATH, PYTHONPATH) are refused if a user other than this one and root
+ * owns the file or may write to it. A file that does not exist or cannot be read is DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_envfile_read(dsc_alloc *alloc, const char *path, dsc_envfile_fn fn, void *user,
                                          dsc_error *err);
 

@@ -1,8 +1,8 @@
 /* host_filter.c - include and exclude filters over a pool (grammar: hostfile.h).
  *
- * As in DeepSpeed: slot sets of a host that is named twice join, and a bare name after slots of the same host adds
- * nothing. Beyond it: ranges (0-3), bracketed IPv6, and user@host, although '@' also separates nodes: where the text up
- * to an '@' names no host of the pool, the part after it is tried as the rest of the name.
+ * As in DeepSpeed, slot sets of a host that is named twice are joined, and a bare name after slots of the same host
+ * adds nothing. Extensions: ranges (0-3), bracketed IPv6, and user@host, although '@' also separates nodes. If the
+ * text up to an '@' names no host of the pool, the part after it is tried as the rest of the name.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

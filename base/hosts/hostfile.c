@@ -28,7 +28,7 @@ static clip clip_of(const char *text, size_t bytes)
 }
 
 typedef struct cursor {
-    const char *name; /* of the file or the flag */
+    const char *name; /* name of the file or the flag */
     const char *line; /* the current line, without its end */
     size_t bytes;
     size_t at;
@@ -120,8 +120,8 @@ static dsc_status parse_slots(cursor *c, int64_t *slots, dsc_error *err)
     return DSC_OK;
 }
 
-/* What may follow the slots: Open MPI's max_slots=M, then a comment. DeepSpeed ignores everything here, also what was
- * meant and is not done. */
+/* Accepts after the slots: Open MPI's max_slots=M, then a comment. DeepSpeed ignores everything here, even settings
+ * that have no effect. */
 static dsc_status parse_rest(cursor *c, int64_t slots, dsc_error *err)
 {
     skip_blanks(c);

@@ -1,8 +1,8 @@
-/* hostfile.h - which hosts and slots a job may use: hostfiles, `-H` lists, include and exclude filters.
+/* hostfile.h - the hosts and slots that a job may use: hostfiles, `-H` lists, include and exclude filters.
  *
- * Pure: text in, a pool of hosts out; nothing is looked up or contacted. The text is hostile. What DeepSpeed accepts
- * keeps its meaning; what it takes by accident (slots=2.5, 4gpus, slots=0, a host that starts with '-') is refused with
- * its place.
+ * Pure: text in, a pool of hosts out; nothing is looked up or contacted. The text is hostile. Texts that DeepSpeed
+ * accepts keep their meaning. Texts that it accepts by accident (slots=2.5, 4gpus, slots=0, a host that starts with
+ * '-') are refused with their position.
  *
  *   hostfile := line*
  *   line     := blank | '#' anything | HOST blanks 'slots=' N [blanks 'max_slots=' M] ['#' anything]

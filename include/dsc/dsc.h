@@ -37,8 +37,7 @@ DSC_API void dsc_world_close(dsc_world **world);
 
 typedef struct dsc_engine dsc_engine;
 
-/* One value that beats the config: key path ("zero_optimization.stage"), its JSON text ("2"), who said so ("--zero").
- */
+/* One value that overrides the config: key path ("zero_optimization.stage"), JSON text ("2"), origin ("--zero"). */
 typedef struct dsc_override {
     const char *key;
     const char *json;
@@ -122,11 +121,11 @@ typedef struct dsc_step_result {
     int64_t step_ns;
     bool skipped;       /* gradient not finite: no update */
     double loss_scale;
-    int64_t epoch;      /* of the step's last sample, from 0 */
-    uint32_t requests;  /* of any rank since the step before: the same on all ranks (dsc_engine_request) */
+    int64_t epoch;      /* epoch of the step's last sample, from 0 */
+    uint32_t requests;  /* requests of any rank since the step before, equal on all ranks (dsc_engine_request) */
     bool save_ended;    /* a save that was started has ended: dsc_engine_save_wait now says how without waiting */
     int64_t seq_length; /* tokens of the step's samples: fewer than the model's while a curriculum lasts; 0: none */
-    double flops;       /* of the step, over all ranks, forward and backward */
+    double flops;       /* FLOPs of the step, over all ranks, forward and backward */
 } dsc_step_result;
 #define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0 }
 
@@ -134,21 +133,21 @@ typedef struct dsc_step_result {
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
 
-/* The same in pieces, as DeepSpeed users know it; refused where "dsc".micro_batch_group is more than one.
+/* One step in parts, as DeepSpeed users know it; refused if "dsc".micro_batches_together is more than one.
  * Collective.
  * forward: one micro-batch; batch[i] is the model's batch tensor i with micro-batch samples (borrowed until backward
  * returns), or batch = NULL: from the data source. *loss (may be NULL): this rank's mean.
  * backward: gradients of the last forward, reduced to their owners.
- * step: called once per micro-batch; updates at the accumulation boundary and does nothing elsewhere; *result is filled
- * when it acted (result->step > 0), else result->step = 0. With states in files the update goes on in the background
- * after it: an error of it comes out of the next forward, evaluate, generate, save, snapshot or barrier. */
+ * step: called once per micro-batch; updates at the accumulation boundary and does nothing elsewhere. *result is filled
+ * when it acted (result->step > 0), else result->step = 0. With states in files the update continues in the background:
+ * the next forward, evaluate, generate, save, snapshot or barrier returns its error. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss,
                                                    dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err);
 DSC_API DSC_MUST_USE dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err);
-/* Not collective; safe in a signal handler and from any thread while the engine is open. What happens to one rank, such
- * as a signal, comes to all ranks at the same step: `bits` (their meaning is the caller's) are in the `requests` of the
- * next step that acts, on every rank. */
+/* Not collective; safe in a signal handler and from any thread while the engine is open. An event of one rank, such as
+ * a signal, reaches all ranks at the same step. The next step that acts has `bits` in its `requests` on every rank;
+ * the caller defines their meaning. */
 DSC_API void dsc_engine_request(dsc_engine *engine, uint32_t bits);
 /* True when the next step() acts. */
 DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
@@ -169,17 +168,18 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_generate(dsc_engine *engine, const in
 /* Collective. Writes DIR/step-N whole or not at all, then DIR/latest. An existing step-N that this run did not resume
  * from is refused. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err);
-/* Collective. The same, but only begun: it returns before the states are copied, which the next step's update waits
- * for, and they are written while training goes on. Needs "dsc".save_async, for whose copy there is memory in the plan.
- * One at a time: before the next, before save and load, call dsc_engine_save_wait. A run that is closed before gives it
- * up. */
+/* Collective. Begins a save and returns before the states are copied. The next step's update waits for the copy, and
+ * the files are written while training goes on. Needs "dsc".save_async, which plans memory for the copy. One save at a
+ * time: call dsc_engine_save_wait before the next save and before a load. A run that is closed earlier abandons the
+ * save. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error *err);
 /* Collective. Waits for the save that was started and returns its verdict; *step (may be NULL) is the step that it
  * saved, or was to save. None was started: DSC_OK and -1. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *err);
-/* Collective. What later saves to DIR would be refused for, told before the first step: a folder that cannot be made or
- * written, no room for one checkpoint, and an existing step-N, N = every, 2 * every, ... (0: none of these) or `last`,
- * above this engine's step, unless it was loaded from DIR. Leaves nothing behind. */
+/* Collective. Checks before the first step whether later saves to DIR would be refused. Reasons are a folder that
+ * cannot be made or written, and too little space for one checkpoint. Another is an existing step-N above this
+ * engine's step, with N = every, 2 * every, ... (0: none of these) or `last`, unless it was loaded from DIR. Leaves no
+ * files. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last,
                                                       dsc_error *err);
 /* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. An engine whose config
@@ -211,7 +211,7 @@ typedef struct dsc_host_tensor {
     const char *name;
     float *data; /* [count] the host program's parameter, borrowed until the optimizer is closed */
     int64_t count;
-    int64_t columns; /* of a matrix of count / columns rows, which it divides; 0: an array without a shape */
+    int64_t columns; /* columns of a matrix with count / columns rows; must divide count; 0: an array without a shape */
 } dsc_host_tensor;
 
 /* Collective. Averages gradients over the ranks, clips, updates with the config's optimizer and schedule and writes the
@@ -268,7 +268,7 @@ typedef struct dsc_engine_stats {
     int64_t planned_bytes; /* sum of the plan's rows */
     int64_t tracked_bytes, tracked_peak_bytes;
     int64_t alloc_calls;   /* allocations since open: does not grow after the first step */
-    int64_t forward_ns, backward_ns, step_ns, data_wait_ns; /* of the last train step */
+    int64_t forward_ns, backward_ns, step_ns, data_wait_ns; /* times of the last train step */
     int64_t comm_wait_ns;  /* inside collectives since open, also while other work went on */
     double flops_per_step; /* over all ranks, forward and backward */
     int64_t tokens_per_step;
@@ -280,10 +280,10 @@ typedef struct dsc_engine_stats {
     }
 DSC_API void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *stats);
 
-/* Floating-point operations a second that matrix products of this rank could reach in the run's compute dtype: the data
- * sheet's number on a known GPU, else measured now (about 0.2 s, the best of a few). CPU ranks that have fewer
- * cores than threads count only their share of them, so that the sum over ranks is what the host can do. Local to the
- * rank; allocates and frees its buffers. */
+/* Floating-point operations a second that matrix products of this rank could reach in the run's compute dtype. The
+ * value is the data sheet's number on a known GPU, else measured now (about 0.2 s, the best of a few). CPU ranks with
+ * fewer cores than threads count only their share of the cores, so that the sum over ranks is the host's limit. Local
+ * to the rank; allocates and frees its buffers. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_peak_flops(dsc_engine *engine, double *flops_per_s, dsc_error *err);
 
 /* The resolved config, as far as a program that drives the engine needs it. Strings are borrowed until close. */

@@ -42,7 +42,7 @@ typedef struct dsc_error {
     dsc_status status;
     int32_t rank;       /* the rank that failed, -1 when not tied to one */
     char where[256];    /* "file:line:col", a config key ("optimizer.params.lr") or "" */
-    char message[512];  /* what is wrong, what was expected, what to do */
+    char message[512];  /* the fault, the expected value, the remedy */
     const char *file;   /* source position of the first report; static string */
     int32_t line;
 } dsc_error;
@@ -52,7 +52,7 @@ typedef struct dsc_error {
 DSC_API const char *dsc_status_text(dsc_status status);
 /* The exit code of the command-line contract: 0 done, 1 failed, 2 bad input, 3 does not fit, 4 peer lost, 5 stuck. */
 DSC_API int dsc_status_exit_code(dsc_status status);
-/* "where: message" (or the part that is not empty) into text[text_bytes], always terminated. Returns text. */
+/* Writes "where: message", or the non-empty part, into text[text_bytes], always terminated. Returns text. */
 DSC_API const char *dsc_error_format(const dsc_error *err, char *text, size_t text_bytes);
 
 /* Fills *err (when not NULL) and returns `status`. Control bytes in the text are replaced by '?', so that hostile

@@ -37,10 +37,11 @@ typedef struct dsc_param_spec {
 /* The name of a tensor of tokens' places in their documents: 0, or one more than that of the token before. */
 #define DSC_BATCH_POSITIONS "positions"
 
-/* A masked language model's targets are those of K places of a sample, and this is the name of the tensor of the
- * places, its last one: each above the one before it, below the sequence length. Its tokens are what it sees there. */
+/* A masked language model has targets at K positions of a sample. This is the name of its last batch tensor, which
+ * holds these positions in ascending order, below the sequence length. The model's tokens there are the masked input.
+ * */
 #define DSC_BATCH_PREDICTED "predicted"
-#define DSC_MASK_SHARE 0.15 /* of a sample's tokens that such a model predicts, unless it is told another */
+#define DSC_MASK_SHARE 0.15 /* default share of a sample's tokens that such a model predicts */
 
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
@@ -50,16 +51,16 @@ typedef struct dsc_batch_spec {
     int64_t dim[DSC_DIMS_MAX];
 } dsc_batch_spec;
 
-/* What one call of a module needs, for a micro-batch of B samples. All bytes are exact functions of (model, B,
- * dtype). */
+/* Memory of one call of a module, for a micro-batch of B samples. All bytes are exact functions of (model, B, dtype).
+ * */
 typedef struct dsc_module_plan {
     int64_t out_elements;     /* activation handed to the next module, in the compute dtype; 0 for the last */
     int64_t saved_bytes;      /* kept from forward to backward, beside the module's input, which is always kept */
     int64_t forward_scratch_bytes, backward_scratch_bytes; /* live during one call */
     double forward_flops, backward_flops; /* 2 per multiply-add; for MFU */
-    int64_t cache_bytes; /* of a model with a cache: what this module keeps of a text between calls */
-    /* What backward reads beside that and rebuild makes again, at a part of forward's cost: it need not be kept, and
-     * with "recompute": "selective" it is not. 0: none, and rebuild is NULL. */
+    int64_t cache_bytes; /* model with a cache: bytes that this module keeps of a text between calls */
+    /* Further values that backward reads and that rebuild computes again at a part of forward's cost. With "recompute":
+     * "selective" they are not kept. 0: none, and rebuild is NULL. */
     int64_t rebuilt_bytes;
     double rebuild_flops;
 } dsc_module_plan;
@@ -102,20 +103,21 @@ typedef struct dsc_module_ctx {
     float *losses;
     float loss_scale;
 
-    /* Language models, loss module only, `save` false: when logits is not NULL the module writes logits[vocab_size]
-     * fp32 of item logits_row (of all items of the micro-batch) and nothing else; targets and losses are not
+    /* Language models, loss module only, `save` false. If logits is not NULL, the module writes logits[vocab_size]
+     * fp32 of item logits_row (among all items of the micro-batch) and nothing else; targets and losses are not
      * touched. */
     float *logits;
     int64_t logits_row;
 
-    /* A text in parts, `save` false, B = 1, a model with a cache: the call's tokens are those from `past` on, and
-     * cache[cache_bytes] has what the module kept of the ones before. It writes there what it keeps of these;
+    /* A text in parts, `save` false, B = 1, a model with a cache. The call's tokens begin at position `past`, and
+     * cache[cache_bytes] holds the module's values of the earlier tokens. The module adds its values of these tokens;
      * past + T is at most the cache's tokens. Without a cache: 0 and NULL. */
     int64_t past;
     void *cache; /* 256-byte aligned */
 
-    void *rebuilt; /* [rebuilt_bytes], as `saved` is: written by forward, and in its place by rebuild, which has the
-                    * memory of a forward: in, saved and parameters as forward left them, out and scratch to work in */
+    void *rebuilt; /* [rebuilt_bytes], like `saved`: written by forward, or instead by rebuild, which has the
+                    * memory of a forward: in, saved and parameters unchanged since forward, out and scratch as work
+                    * space */
 } dsc_module_ctx;
 
 enum {
@@ -159,16 +161,17 @@ typedef struct dsc_model {
     void (*close)(struct dsc_model *model); /* frees the model and what it points to; NULL: the caller's memory */
     /* Optional: the text of config.json as Hugging Face spells this model, for saving; NULL: none. */
     const char *config_json;
-    /* What the user should hear about this model ("dropout of the config is off"), one line; NULL: nothing. */
+    /* A warning to the user about this model ("dropout of the config is off"), one line; NULL: none. */
     const char *warnings;
     /* The longest text of a model that continues texts in parts, by dsc_module_ctx.cache; 0: not such a model. */
     int64_t text_positions;
-    /* Of a model with adapters: adapter_config.json as PEFT spells it, for saving; NULL: none. */
+    /* Model with adapters: adapter_config.json in PEFT's form, for saving; NULL: none. */
     const char *adapter_json;
 } dsc_model;
 
-/* Low-rank adapters (LoRA) beside linear layers of a language model, as Hugging Face's PEFT makes them: y = W x + b +
- * s B (A x), A and B trained and named "<layer>.lora_A.weight" and "<layer>.lora_B.weight", all else frozen. */
+/* Low-rank adapters (LoRA) beside linear layers of a language model, as Hugging Face's PEFT makes them:
+ * y = W x + b + s B (A x). A and B are trained and named "<layer>.lora_A.weight" and "<layer>.lora_B.weight"; all other
+ * parameters are frozen. */
 typedef struct dsc_lora_options {
     uint32_t struct_bytes;
     int64_t rank;         /* r */
@@ -190,7 +193,7 @@ typedef struct dsc_model_options {
     const dsc_lora_options *lora; /* NULL: no adapters */
     /* Samples of several documents, which do not see each other: a third batch tensor DSC_BATCH_POSITIONS. */
     bool documents;
-    double mask_share; /* of a masked model; 0: DSC_MASK_SHARE */
+    double mask_share; /* masked model's share; 0: DSC_MASK_SHARE */
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0 }
 

@@ -33,7 +33,7 @@ DSC_API int32_t dsc_tokenizer_text_end(const dsc_tokenizer *tokenizer);
 /* A token's name, NULL: no such id. Borrowed until close. */
 DSC_API const char *dsc_tokenizer_token(const dsc_tokenizer *tokenizer, int32_t id);
 
-/* What one thread needs to encode and decode. Owned; used by one thread at a time. */
+/* State of one thread for encoding and decoding. Owned; used by one thread at a time. */
 typedef struct dsc_encoder dsc_encoder;
 DSC_API DSC_MUST_USE dsc_status dsc_encoder_open(dsc_encoder **out, const dsc_tokenizer *tokenizer, dsc_error *err);
 DSC_API void dsc_encoder_close(dsc_encoder **encoder); /* safe on NULL */
@@ -42,7 +42,7 @@ enum {
     DSC_ENCODE_SPECIAL = 1u, /* with the tokens that the file puts around a text (its post-processor) */
     DSC_ENCODE_GOES_ON = 2u  /* the text goes on one that was cut by dsc_tokenizer_cut */
 };
-/* The ids of a text. Bytes that are no UTF-8 count as U+FFFD, as in Python's decode(errors="replace"). *ids is borrowed
+/* The ids of a text. Bytes of invalid UTF-8 count as U+FFFD, as in Python's decode(errors="replace"). *ids is borrowed
  * until the encoder's next call. */
 DSC_API DSC_MUST_USE dsc_status dsc_encode(dsc_encoder *encoder, const char *text, int64_t bytes, unsigned flags,
                                            const int32_t **ids, int64_t *count, dsc_error *err);
@@ -51,9 +51,8 @@ DSC_API DSC_MUST_USE dsc_status dsc_encode(dsc_encoder *encoder, const char *tex
 DSC_API DSC_MUST_USE dsc_status dsc_decode(dsc_encoder *encoder, const int32_t *ids, int64_t count, bool skip_special,
                                            const char **text, int64_t *bytes, dsc_error *err);
 
-/* The last place of text[0, bytes) at which it may be cut, so that the ids of the part before and those of the part
- * behind, encoded with DSC_ENCODE_GOES_ON, follow each other as the whole's do; 0: none. `bytes` may be inside a
- * longer text. */
+/* The last position of text[0, bytes) at which it may be cut; 0: none. The ids of the part before it and of the part
+ * after it, encoded with DSC_ENCODE_GOES_ON, then form the ids of the whole. `bytes` may be inside a longer text. */
 DSC_API int64_t dsc_tokenizer_cut(const dsc_tokenizer *tokenizer, const char *text, int64_t bytes);
 
 #ifdef __cplusplus

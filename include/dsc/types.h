@@ -35,7 +35,7 @@ typedef enum dsc_dtype {
     DSC_DTYPE_COUNT
 } dsc_dtype;
 
-/* Bytes of one element; 0 for a value that is no dtype. */
+/* Bytes of one element; 0 for a value that is not a dtype. */
 static inline size_t dsc_dtype_bytes(dsc_dtype dtype)
 {
     switch (dtype) {

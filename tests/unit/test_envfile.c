@@ -90,7 +90,7 @@ static void what_a_file_may_not_set(void **state)
         { "LD_PRELOAD=/x.so\n", 0600, ":1:1 a file may not set LD_PRELOAD" },
         { "BASH_ENV=/x\n", 0600, ":1:1 a file may not set BASH_ENV" },
         { "DSC_PLUGIN_DIR=/x\n", 0600, ":1:1 a file may not set DSC_PLUGIN_DIR" },
-        { "RANK=1\n", 0600, ":1:1 RANK is told to each rank" },
+        { "RANK=1\n", 0600, ":1:1 dsc-launch sets RANK for each rank" },
         { "RANKS=1\nLDX=2\n", 0666, NULL },
     };
     dsc_alloc *alloc = NULL;

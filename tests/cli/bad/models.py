@@ -119,13 +119,13 @@ def weights_with_a_broken_head(b):
     inputs(b)
     whole = safetensors()
     for data, word in ((b"", "8"), (b"\1", "8"), (whole[:8], "truncated"), (whole[:100], "truncated"),
-                       (struct.pack("<Q", 0), ""), (struct.pack("<Q", 1 << 62) + b"{}", "header of"),
-                       (struct.pack("<Q", (1 << 64) - 1) + b"{}", "header of"),
+                       (struct.pack("<Q", 0), ""), (struct.pack("<Q", 1 << 62) + b"{}", "a header of"),
+                       (struct.pack("<Q", (1 << 64) - 1) + b"{}", "a header of"),
                        (struct.pack("<Q", 500) + b"{", "truncated"),
                        (struct.pack("<Q", 2) + b"[]", ""),
                        (struct.pack("<Q", 4) + b'{"a"', ""), (struct.pack("<Q", 60) + b'{"a":' * 12, ""),
-                       (struct.pack("<Q", 4) + b"\xff\xfe{}", ""), (b"PK\3\4" + bytes(500), "header of"),
-                       (b"\x80\x02}q\x00." * 100, "header of"), (b"version https://git-lfs.github.com/spec/v1\n", "")):
+                       (struct.pack("<Q", 4) + b"\xff\xfe{}", ""), (b"PK\3\4" + bytes(500), "a header of"),
+                       (b"\x80\x02}q\x00." * 100, "a header of"), (b"version https://git-lfs.github.com/spec/v1\n", "")):
         refuse_weights(b, word, data)
     refuse_folder(b, ["/m", "transformer.wte.weight", "missing"], folder(b, "m", weights=struct.pack("<Q", 2) + b"{}"))
 
