@@ -68,7 +68,7 @@ static dsc_status name_group(dsc_comm *parent, const dsc_rank_info *place, int32
 {
     const char *token = place->job_token != NULL ? place->job_token : "";
     char job[64] = "";
-    if (token[0] == 0) /* as the rendezvous names a job without a token */
+    if (token[0] == 0) /* user and port stand for the token */
         snprintf(job, sizeof job, "%u:%d", (unsigned)geteuid(), (int)place->master_port);
     const int wanted = snprintf(out, DSC_COMM_GROUP_NAME, "%s%s/%u.%d", parent->group_name[0] != 0 ? "" : token,
                                 parent->group_name[0] != 0 ? parent->group_name : job, parent->split_count,

@@ -457,8 +457,8 @@ static void client_tick(dsc_rdv_client *client, int64_t now_ns, dsc_rdv_actions 
     char text[DSC_RDV_TEXT];
     if (client->phase == CLIENT_CONNECTS && now_ns >= client->deadline_ns) {
         snprintf(text, sizeof text,
-                 "rank %d waited %.0f s for rank 0, which never opened; do all ranks have the same DSC_JOB_TOKEN (or "
-                 "user and MASTER_PORT)?",
+                 "rank %d waited %.0f s for rank 0, which never opened; do all ranks have the same DSC_JOB_TOKEN, "
+                 "MASTER_ADDR and MASTER_PORT?",
                  client->self.rank, (double)client->self.timeout_ns * 1e-9);
         client_fail(client, out, DSC_ERR_STUCK, text);
     } else if (now_ns >= client->deadline_ns + GRACE_NS) {

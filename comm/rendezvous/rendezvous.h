@@ -138,8 +138,9 @@ void dsc_rdv_client_step(dsc_rdv_client *client, const dsc_rdv_event *event, dsc
 
 typedef struct dsc_rdv_job {
     dsc_rdv_self self;  /* key is filled by the driver */
-    const char *token;  /* "": user id and port name the job */
-    int32_t port;
+    const char *token;  /* "": none */
+    const char *host;   /* MASTER_ADDR; NULL: "" */
+    int32_t port;       /* MASTER_PORT; token, user id, host and port together name the job */
 } dsc_rdv_job;
 
 /* Maps what came: file[0] is rank 0's segment, file[1 + r] rank r's memory. The files stay the driver's. */

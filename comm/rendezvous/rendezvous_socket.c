@@ -1,8 +1,8 @@
 /* rendezvous_socket.c - drives the machines of rendezvous.h over an abstract local socket.
  *
- * The name of the socket comes from the job token, else from the user id and the port, so that jobs of one host do not
- * meet by accident; the kernel says whose process is at the other end (SO_PEERCRED), and other users are turned away on
- * both sides. One packet is one message; files ride along as SCM_RIGHTS. SPDX-License-Identifier: Apache-2.0 */
+ * Job token, user id, MASTER_ADDR and MASTER_PORT together name the socket and make the key, so that two jobs of one
+ * host stay apart even with one token. The kernel reports the user of the process at the other end (SO_PEERCRED), and
+ * both sides refuse other users. One packet is one message; files ride along as SCM_RIGHTS. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -86,8 +86,8 @@ static void job_key(const dsc_rdv_job *job, const char *purpose, uint8_t out[32]
     dsc_sha256_init(&sha);
     sha_text(&sha, purpose);
     sha_text(&sha, job->token);
-    if (job->token[0] == 0)
-        sha_text(&sha, who);
+    sha_text(&sha, job->host != NULL ? job->host : "");
+    sha_text(&sha, who);
     dsc_sha256_final(&sha, out);
 }
 
@@ -381,8 +381,8 @@ static dsc_status listen_on(driver *d, int64_t until_ns, dsc_error *err)
     while (bind(d->listener, (const struct sockaddr *)&address, bytes) != 0) {
         if (errno != EADDRINUSE || dsc_clock_ns() > until_ns)
             return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous",
-                            "the name of this job is taken (%s): another rank 0 waits under the same DSC_JOB_TOKEN, or "
-                            "the same user and MASTER_PORT %d",
+                            "the name of this job is taken (%s): another rank 0 waits with the same DSC_JOB_TOKEN, "
+                            "MASTER_ADDR and MASTER_PORT %d; choose another MASTER_PORT",
                             strerror(errno), d->job->port);
         dsc_clock_sleep_ns(10000000);
     }

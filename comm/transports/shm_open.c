@@ -161,6 +161,7 @@ static dsc_status meet_all(opening *o, int *file, dsc_error *err)
                                   .agree_name = { "channels of the communicator", "bytes of the shared segment" },
                                   .timeout_ns = dsc_comm_open_timeout_ns(options) },
                         .token = place->job_token != NULL ? place->job_token : "",
+                        .host = place->master_addr,
                         .port = place->master_port };
     snprintf(job.self.build, sizeof job.self.build, "dsc %s", DSC_VERSION_TEXT);
     return dsc_rdv_run(&job, o->segment, o->heap, map_all, o, file, err);

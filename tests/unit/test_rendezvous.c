@@ -598,6 +598,40 @@ static void test_sockets_meet(void **state)
     assert_int_equal(open_files(), before);
 }
 
+/* Two jobs of one user with one token that differ in the port or in the host: no rank joins the other job. Ranks are
+ * numbered 0 and 1 in the first job, 2 and 3 in the second. */
+static void two_jobs(const int order[4], const char *token, bool ports_differ)
+{
+    party p[4];
+    parties_init(p, 4, 2, token);
+    for (int i = 0; i < 4; i++) {
+        const int number = order[i], job = number / 2;
+        p[number].job.self.rank = number % 2;
+        p[number].job.self.agree[0] = job; /* a rank of the other job is refused */
+        p[number].job.host = !ports_differ && job == 1 ? "localhost" : "127.0.0.1";
+        p[number].job.port = 20000 + getpid() % 20000 + (ports_differ ? job : 0);
+        p[number].start_delay_ns = i * 10 * MS;
+    }
+    parties_run(p, 4);
+    for (int i = 0; i < 4; i++)
+        expect(&p[i], DSC_OK, NULL);
+}
+
+static void test_sockets_two_jobs(void **state)
+{
+    static const int order[][4] = { { 0, 2, 1, 3 }, { 0, 3, 1, 2 }, { 1, 2, 0, 3 }, { 1, 3, 2, 0 } };
+    char token[64];
+    const int before = open_files();
+    token_text(token, "two");
+    for (size_t i = 0; i < DSC_COUNT(order); i++) {
+        two_jobs(order[i], token, true);
+        two_jobs(order[i], token, false);
+        two_jobs(order[i], "", true);
+        two_jobs(order[i], "", false);
+    }
+    assert_int_equal(open_files(), before);
+}
+
 static void test_sockets_refuse(void **state)
 {
     party p[4];
@@ -667,6 +701,7 @@ int main(void)
         cmocka_unit_test(test_crash_is_noticed),
         cmocka_unit_test(test_misfits),
         cmocka_unit_test(test_sockets_meet),
+        cmocka_unit_test(test_sockets_two_jobs),
         cmocka_unit_test(test_sockets_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
