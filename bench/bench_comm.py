@@ -71,15 +71,15 @@ def start(args, folder, ranks):
     ours = f"{args.bench}/bench_comm"
     all_of = []
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", args.bind, "-np", str(ranks)]
-    plugins = {"DSC_PLUGIN_DIR": os.path.abspath(args.plugins), "DSC_JOB_TOKEN": os.urandom(16).hex()}
     for i, comm in enumerate(args.comm):
         for memory in ("shared", "plain") if comm == "shm" else ("plain",):
             name = f"dsc {memory}" if comm == "shm" else f"dsc {comm}"
             command = [ours, folder, name, memory, comm]
+            own = {"DSC_PLUGIN_DIR": os.path.abspath(args.plugins), "DSC_JOB_TOKEN": os.urandom(16).hex()}
             if comm == "mpi":
-                all_of.append(Contender(folder, name, ranks, [mpirun + command], [plugins]))
+                all_of.append(Contender(folder, name, ranks, [mpirun + command], [own]))
             else:
-                env = rank_env(ranks, port + i * 10 + (memory == "plain"), **plugins)
+                env = rank_env(ranks, port + i * 10 + (memory == "plain"), **own)
                 all_of.append(Contender(folder, name, ranks, [command] * ranks, env))
     mpi = f"{args.bench}/peer_comm_mpi"
     if os.path.exists(mpi) and shutil.which("mpirun"):

@@ -73,6 +73,15 @@ class Trainer:
         self.steps += STEPS_A_TURN + 1
         return float(answer[0]) * 1e-3, float(answer[4]) * 1e-3
 
+    def single_step(self):
+        """Seconds of one step that ends before the answer, and its loss."""
+        self.start("step")
+        answer = self.process.stdout.readline().split()
+        if len(answer) < 2:
+            sys.exit(f"{self.process.args[0]} ended at step {self.steps}")
+        self.steps += 1
+        return float(answer[0]) * 1e-3, answer[1]
+
     def step_beside(self, server, block, read, written):
         """Seconds of a step while that many bytes are moved, until both have ended."""
         begun = time.monotonic()

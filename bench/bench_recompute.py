@@ -59,8 +59,8 @@ def main():
             trainers[choice] = Trainer(args.bench, path, args.sequence, VOCAB[args.model])
         seconds = {choice: [] for choice in CHOICES}
         for number in range(args.rounds + 1):
-            results = {choice: trainers[choice].step() for choice in order.sample(CHOICES, len(CHOICES))}
-            if len({result[2] for result in results.values()}) != 1:
+            results = {choice: trainers[choice].single_step() for choice in order.sample(CHOICES, len(CHOICES))}
+            if len({loss for _, loss in results.values()}) != 1:
                 sys.exit(f"bench_recompute: the losses differ: {results}")
             for choice in CHOICES if number > 0 else ():  # the first step touches memory for the first time
                 seconds[choice].append(results[choice][0])

@@ -51,7 +51,7 @@ def main():
         for number in range(args.rounds + 10):
             for i in order.sample((0, 1), 2):
                 start = time.perf_counter()
-                losses[i] = trainers[i].step()[2]
+                losses[i] = trainers[i].single_step()[1]
                 if number >= 10:  # the first steps touch memory for the first time
                     seconds[i].append(time.perf_counter() - start)
             if losses[0] != losses[1]:
