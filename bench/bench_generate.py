@@ -32,6 +32,11 @@ CONFIGS = {
     "llama": transformers.LlamaConfig(vocab_size=32000, hidden_size=768, num_attention_heads=12, num_key_value_heads=4,
                                       num_hidden_layers=12, intermediate_size=2048, max_position_embeddings=1024),
 }
+SHORT_CONFIGS = {
+    "gpt2": transformers.GPT2Config(vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=2),
+    "llama": transformers.LlamaConfig(vocab_size=256, hidden_size=64, num_attention_heads=4, num_key_value_heads=2,
+                                      num_hidden_layers=2, intermediate_size=128, max_position_embeddings=64),
+}
 
 
 def text(samples):
@@ -42,13 +47,14 @@ def text(samples):
 class Bench:
     def __init__(self, args, name, folder):
         self.args, self.name, self.folder = args, name, folder
+        config = (SHORT_CONFIGS if args.short else CONFIGS)[name]
         self.threads = len(os.sched_getaffinity(0))
         torch.set_num_threads(self.threads)
         torch.manual_seed(1)
-        self.model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name]).eval()
+        self.model = transformers.AutoModelForCausalLM.from_config(config).eval()
         self.model.save_pretrained(folder)
         self.order = random.Random(1)
-        self.ids = [self.order.randrange(CONFIGS[name].vocab_size) for _ in range(args.prompt)]
+        self.ids = [self.order.randrange(config.vocab_size) for _ in range(args.prompt)]
 
     def theirs(self, count):
         began = time.monotonic()
@@ -88,10 +94,14 @@ def main():
     parser.add_argument("dsc")
     parser.add_argument("dir", help="where the models' folders go")
     parser.add_argument("models", nargs="*", metavar="MODEL", help=" or ".join(sorted(CONFIGS)))
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--prompt", type=int, default=128)
-    parser.add_argument("--new", type=int, default=64)
+    parser.add_argument("--short", action="store_true", help="one round of models with 2 small layers")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--prompt", type=int)
+    parser.add_argument("--new", type=int)
     args = parser.parse_intermixed_args()
+    args.rounds = args.rounds or (1 if args.short else 15)
+    args.prompt = args.prompt or (8 if args.short else 128)
+    args.new = args.new or (8 if args.short else 64)
     if not set(args.models) <= set(CONFIGS):
         parser.error(f"a MODEL is one of {', '.join(sorted(CONFIGS))}")
     transformers.logging.set_verbosity_error()

@@ -31,7 +31,7 @@ import time
 
 from bench_io import Server
 
-VOCAB = 50257
+VOCAB, NANO_VOCAB = 50257, 256
 # What decides: the link, compute, or neither. "compute" and "alike" are as docs/offload.md advises; "plain" is the former,
 # "balanced" and "single" the latter with nothing but folders given.
 CASES = {"files": {"sequence": 64},
@@ -46,6 +46,9 @@ DEFAULTS = {"model": "gpt2-124m", "sequence": 256, "micro": 1, "accumulation": 1
             "block": 1024,  # KiB
             "buffers": 4}  # DeepSpeed's default
 DEPTH, LINK_MIB = 32, 512
+SHORT = {"model": "gpt2-nano", "sequence": 16, "rounds": 2, "block": 64}
+SHORT_LINK_MIB = 16
+OPERATIONS_APART = 8
 STEPS_A_TURN = 2
 STEPS_BESIDE = STEPS_A_TURN + 1  # so many has a turn, with the first, so that losses of equal numbers are compared
 
@@ -100,7 +103,7 @@ class Trainer:
 def settings_of(args, case):
     """The case's, but for what flags say."""
     given = {key: value for key, value in vars(args).items() if key in DEFAULTS and value is not None}
-    chosen = argparse.Namespace(**(DEFAULTS | CASES[case] | given))
+    chosen = argparse.Namespace(**(DEFAULTS | CASES[case] | (SHORT if args.short else {}) | given))
     if chosen.clip is None:
         chosen.clip = 0 if chosen.early else 1
     return chosen
@@ -142,11 +145,11 @@ def burst_seconds(read, written, speed):
     return min(apart, together)
 
 
-def measure_bursts(server, block):
+def measure_bursts(server, block, mib):
     speed = {}
     for direction in ("read", "write", "both"):
         seconds, _ = server.ask(f"{direction} swap {block} {DEPTH}")
-        speed[direction] = (LINK_MIB << 20) / seconds
+        speed[direction] = (mib << 20) / seconds
     return speed
 
 
@@ -219,6 +222,10 @@ def check_room(args, plans):
             sys.exit(f"bench_offload: {what} has {free * 1e-9:.1f} GB free, and these runs need {needed * 1e-9:.1f}")
 
 
+def link_mib(args):
+    return SHORT_LINK_MIB if args.short else LINK_MIB
+
+
 def open_mover(args, folder, mib):
     path = f"{folder}/link-{mib}"
     with open(path, "wb"):
@@ -239,13 +246,16 @@ def run_case(args, case, folder, bursts, order):
             sys.exit(f"bench_offload: {(plan.stderr.strip() or plan.stdout.strip()).splitlines()[-1]}")
         plans[name] = json.loads(plan.stdout)
     check_room(args, plans)
-    server = open_mover(args, folder, -(-plans["files"]["nvme_bytes"] // (1 << 20)))
+    # Reads and writes run at once around the file, so a small one is made large enough that they never overlap.
+    least = OPERATIONS_APART * DEPTH * (chosen.block << 10)
+    server = open_mover(args, folder, -(-max(plans["files"]["nvme_bytes"], least) // (1 << 20)))
     server.ask(move_command(chosen.block, 0, 0))  # its files are taken and written
-    trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), chosen.sequence)
+    vocab = NANO_VOCAB if chosen.model == "gpt2-nano" else VOCAB
+    trainers = [Trainer(args.bench, os.path.join(folder, f"{case}-{name}.json"), chosen.sequence, vocab)
                 for name, *_ in kinds]
     rounds = []
     for number in range(chosen.rounds + 1):
-        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(bursts, chosen.block),
+        turn = [lambda: trainers[0].step(), lambda: trainers[1].step(), lambda: measure_bursts(bursts, chosen.block, link_mib(args)),
                 lambda: trainers[0].step_beside(server, chosen.block, *moved_in_a_step(plans)),
                 lambda: move_alone(server, chosen.block, *moved_in_a_step(plans)),
                 *[trainer.step for trainer in trainers[2:]]]
@@ -267,8 +277,9 @@ def main():
     parser.add_argument("dir", help="where the files go")
     parser.add_argument("--seed", type=int, default=1)
     # Of a case, instead of its own:
+    parser.add_argument("--short", action="store_true", help="gpt2-nano, 2 rounds, case files unless others are named")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--model", help="one with GPT-2's tokens")
+    parser.add_argument("--model", help="one with GPT-2's tokens, or gpt2-nano")
     parser.add_argument("--sequence", type=int, help="tokens of a sample")
     parser.add_argument("--buffers", type=int, help="offload_optimizer.buffer_count")
     parser.add_argument("--ratio", type=float, help="offload_optimizer.ratio")
@@ -284,11 +295,11 @@ def main():
     if unknown:
         parser.error(f"no case \"{unknown[0]}\"; there are {' '.join(CASES)}")
     folder = tempfile.mkdtemp(prefix="bench-offload-", dir=args.dir)
-    bursts = open_mover(args, folder, LINK_MIB)
+    bursts = open_mover(args, folder, link_mib(args))
     try:
         print(f"# medians of rounds (their middle halves) in {args.dir}; load {os.getloadavg()[0]:.1f}")
         order = random.Random(args.seed)
-        for case in args.cases or ("files", "compute", "alike"):
+        for case in args.cases or (("files",) if args.short else ("files", "compute", "alike")):
             run_case(args, case, folder, bursts, order)
     finally:
         bursts.close()
