@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# test_benches.sh - every `make bench-X` of bench/bench.mk in its short form: it ends well and prints its rows with numbers. A bench
+# may skip, with a reason, only if it needs a GPU or other programs. A short form over 10 s is left to DSC_TEST_NIGHT=1.
+# SPDX-License-Identifier: Apache-2.0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+if [ -n "${DSC_SAN:-}" ]; then echo "benches measure the plain build"; exit 77; fi
+cd "$root" || exit 1
+
+n='[0-9]+\.?[0-9]*' # a number; neither nan nor inf
+# A row that each bench prints, and how many of it at least.
+declare -A row=(
+    [kern]="^# bench .* [0-9]+ ns +$n GB/s" [adam]="^adamw_f32_(and_bf16_)?N[0-9]+ $n ns/param min $n max $n"
+    [comm]="^2 ranks  (all_gather|reduce_scatter|all_reduce) +[0-9]+ KiB  dsc (shared|plain) +$n GB/s +$n \.\. +$n"
+    [train]="_speed $n times" [io]="^(read|write) +dsc .* $n GB/s +$n \.\. +$n +cpu $n"
+    [watch]="^watch_(none|all) $n ms/step|^watch_adds -?$n us/step .* share -?$n %"
+    [recompute]="^  (none|selective|full) +activations +$n MB .* step +$n \($n \.\. $n\) s, x +$n"
+    [offload]="^  (step in memory|link|both at once|step in files) +$n \($n \.\. $n\) s"
+    [ckpt]="^(save|load|load, idle memory): +$n |^beside: .* adds +-?$n |^restart: .* step +$n "
+    [generate]="^(gpt2|llama) .* dsc $n \($n \.\. $n\) tokens/s;" [startup]="^dsc-launch, .* here.* $n s  middle half $n \.\. $n"
+    [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs) +$n ms  min $n max $n +$n tokens/s"
+)
+declare -A rows=([kern]=4 [adam]=2 [comm]=12 [train]=1 [io]=6 [watch]=3 [recompute]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3
+    [gpu-kern]=4 [gpu]=2)
+may_skip=" train generate gpu-kern gpu "
+only_by_night=" "
+
+ends_well() { # BENCH: rc 0, and its rows with numbers
+    local found
+    [ "$code" -eq 0 ] || fail "make ended with $code" || return 1
+    ! grep -q '^Traceback' "$tmp/err" || fail "a traceback" || return 1
+    found=$(grep -cE "${row[$1]}" "$tmp/out")
+    [ "$found" -ge "${rows[$1]}" ] || fail "$found rows with numbers, at least ${rows[$1]} expected: ${row[$1]}"
+}
+is_known() { [ -n "${row[$1]:-}" ] || fail "no row is known of bench-$1; add one to $0"; }
+
+benches=$(sed -n 's/^\.PHONY: bench-//p' bench/bench.mk)
+report "bench.mk has benches" [ "$(wc -w <<<"$benches")" -ge "${#row[@]}" ]
+for bench in $benches; do
+    name="make bench-$bench SHORT=1"
+    if ! is_known "$bench" 2>/dev/null; then report "$name" false; continue; fi
+    if [[ $only_by_night == *" $bench "* ]] && [ "${DSC_TEST_NIGHT:-0}" != 1 ]; then skip "$name" "DSC_TEST_NIGHT=1 runs it"; continue; fi
+    code=0
+    timeout 120 env -u ROUNDS -u DSC_BIN -u DSC_LIB make -s SHORT=1 ROUNDS= PEERS= PYTHON= CASES= PARTS= DIR="$tmp" "bench-$bench" \
+        >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?
+    why=$(sed -n "s/^bench-$bench: skipped: //p" "$tmp/out")
+    if [ "$code" -eq 0 ] && [ -n "$why" ] && [[ $may_skip == *" $bench "* ]]; then skip "$name" "$why"; continue; fi
+    report "$name" ends_well "$bench"
+done
+end_of_tests
