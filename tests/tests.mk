@@ -53,8 +53,18 @@ include tests/gpu/gpu.mk
 test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(SIM_BIN) $(CHECK_SIM_BIN) $(SIM_PROGRAMS) $(PLANTED_BIN) \
     $(GPU_BIN) $(EXACT_PTX) $(BUILD)/bench/step_worker
 
-# What the programs of a sanitized build are told (tests/README.md); the caller's own options come last and win. A malloc of
-# more than there is gives NULL, as everywhere.
+# Every object of test-programs that CC compiles, for `make lint`: a second compiler needs no programs.
+PROGRAM_SRC := $(UNIT_SRC) $(DIST_SRC) $(CHECK_SRC) $(FUZZ_SRC) tests/fuzz/replay.c tests/gpu/real.c $(wildcard examples/*.c) \
+    bench/step_worker.c bench/bench_adam.c bench/adam_export.c bench/bench_comm.c bench/bench_io.c \
+    $(if $(HTTP_PLUGIN),engine/monitor/http_plugin.c) $(if $(WEB_PLUGIN),engine/monitor/web_plugin.c) \
+    $(if $(NVTX_PLUGIN),engine/profile/nvtx_plugin.c) comm/transports/mpi_thread_plugin.c
+SIM_TEST_OBJ := $(patsubst %.cc,$(BUILD)/%.o,$(SIM_TESTS)) $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/sim/test_*.c)))
+.PHONY: test-objects
+test-objects: $(LIB_OBJ) $(TRAIN_OBJ) $(TOOL_OBJ) $(LAUNCH_OBJ) $(HELP_OBJ) $(PROGRAM_SRC:%.c=$(BUILD)/%.o) $(SIM_OBJ) $(SIM_TEST_OBJ) \
+    $(CUDA_SIM_OBJ) $(PLANTED:%=$(BUILD)/tests/sim/planted/%.o) $(TEST_BIN)/dist/slow/libdsc_mpi.so
+
+# Settings of the sanitizers' run time (tests/README.md); the caller's own options come last and win. A malloc of more than
+# there is gives NULL, as everywhere.
 SANENV_address := ASAN_OPTIONS="allocator_may_return_null=1 $$ASAN_OPTIONS"
 SANENV_undefined := UBSAN_OPTIONS="print_stacktrace=1 $$UBSAN_OPTIONS"
 SANENV_thread  := TSAN_OPTIONS="allocator_may_return_null=1 suppressions=$(abspath tests/tsan.supp) $(if \

@@ -63,13 +63,17 @@ install: all
 	$(Q)printf 'prefix=%s\nName: dsc\nDescription: ZeRO-sharded training engine\nVersion: %s\nLibs: -L$${prefix}/lib -ldsc\nLibs.private: %s -fopenmp\nCflags: -I$${prefix}/include\n' \
 	    '$(PREFIX)' '$(VERSION)' '$(LDLIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/dsc.pc
 
+# clang compiles every source as far as LLVM's unoptimized code, so that its front end reports all warnings and all instructions
+# that a file's target lacks. The optimizer and the linker report nothing more, and gcc's programs are the ones that tests run.
+CLANG_CHECK := -O1 -Xclang -disable-llvm-passes -emit-llvm
 .PHONY: lint
 ## lint: format, layering, public headers, warnings as errors with gcc and clang
 lint: headers
 	$(Q)tests/lint/format.sh
 	$(Q)tests/lint/layers.sh
 	$(Q)$(MAKE) --no-print-directory CC=gcc test-programs
-	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory CC=clang BIN=build/clang-release/bin LIB=build/clang-release/lib test-programs; \
+	$(Q)if command -v clang >/dev/null; then $(MAKE) --no-print-directory CC=clang BUILD=build/clang-check \
+	        BIN=build/clang-check/bin LIB=build/clang-check/lib OPT='$(CLANG_CHECK)' SIM_OPT='$(CLANG_CHECK)' test-objects; \
 	    else echo "lint: clang is not installed (make deps-lint)"; exit 1; fi
 	@echo "lint: clean"
 

@@ -9,7 +9,8 @@
 SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
 SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-unused-parameter -Wno-unused-function \
                -Wno-unknown-pragmas -Wno-psabi $(if $(filter 1,$(WERROR)),-Werror)
-SIM_FLAGS   := -std=gnu++17 -O2 -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
+SIM_OPT     := -O2
+SIM_FLAGS   := -std=gnu++17 $(SIM_OPT) -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
 # Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator.
 SIM_TRACK   := $(if $(filter address,$(SAN)),,-fsanitize=thread)
 SIM_SRC     := $(filter-out tests/sim/test_%,$(sort $(wildcard tests/sim/*.cc)))
