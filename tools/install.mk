@@ -32,10 +32,14 @@ deps-lint: deps-test
 # For the two commands of the README, which nobody types a -j for.
 EVERY_CORE = $(if $(findstring -j,$(MAKEFLAGS)),,-j$(shell nproc))
 
+# The demo trains on CPU ranks on a machine without a GPU driver, where nvcc would take most of its time.
+GPU_DRIVER = $(wildcard /dev/nvidia[0-9]*)$(shell PATH=$$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -m 1 -o 'libcuda\.so\.1 ')
+DEMO_WITHOUT_CUDA = $(if $(filter auto,$(CUDA)),$(if $(BUILD_CUDA),$(if $(strip $(GPU_DRIVER)),,1)))
 .PHONY: demo
 ## demo: train on real text over 4 sharded ranks and show the result (installs what is missing)
 demo: deps-demo
-	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) all
+	$(if $(DEMO_WITHOUT_CUDA),@echo "demo: there is no GPU driver here; the CUDA plugin is not compiled (make cuda-plugin builds it)")
+	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) $(if $(DEMO_WITHOUT_CUDA),CUDA=0) all
 	$(Q)scripts/demo.sh
 
 # Public headers compile alone, as C17 and as C++.
