@@ -58,6 +58,15 @@ dsc_flight_track *dsc_flight_track_open(dsc_flight *flight, uint64_t id, int32_t
 /* NULL is allowed. When its last call failed that stays to be read. */
 void dsc_flight_track_close(dsc_flight_track *track);
 
+/* One call of a rank, as ranks compare it (comm/agreement.h). Exchanged as bytes between builds that are equal. */
+typedef struct dsc_call_record {
+    int16_t op;       /* dsc_comm_op; -1: none */
+    int16_t exchange; /* number of an exchange inside the call */
+    int32_t detail;   /* root of a broadcast, wire dtype of a reduction, peer of a send or recv; else 0 */
+    int64_t bytes;    /* as the caller counts; -1: not known */
+} dsc_call_record;
+_Static_assert(sizeof(dsc_call_record) == 16, "no padding");
+
 typedef struct dsc_flight_what {
     const char *op;
     int64_t bytes, step;

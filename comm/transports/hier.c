@@ -199,13 +199,13 @@ static dsc_status hier_open(dsc_transport **out, const dsc_comm_options *options
 
 /* ---- parts of calls ---------------------------------------------------------------------------------------------- */
 
-static dsc_status begin_afar(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, dsc_error *err)
+static dsc_status begin_afar(dsc_hier *hier, int32_t channel, const dsc_call_record *call, dsc_error *err)
 {
     return dsc_wire_begin(&hier->tcp.wire, channel, (dsc_comm_op)call->op, call->detail, call->bytes, err);
 }
 
 /* What the ranks of this host brought from `host`, each its part, to all of them. */
-static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, int32_t host, char *recv,
+static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_call_record *call, int32_t host, char *recv,
                         int64_t bytes, dsc_error *err)
 {
     const hier_host from = hier->hosts[host], here = mine(hier);
@@ -222,8 +222,8 @@ static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_n
     return DSC_OK;
 }
 
-static dsc_status gather(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
-                         const char *send, dsc_error *err)
+static dsc_status gather(dsc_hier *hier, int32_t channel, const dsc_call_record *call, char *recv, const char *send,
+                         dsc_error *err)
 {
     dsc_wire *wire = &hier->tcp.wire;
     const int64_t bytes = call->bytes;
@@ -243,8 +243,8 @@ static dsc_status gather(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_
 }
 
 /* Pieces of `bytes` for all ranks: those for other hosts are on their way, those of this host follow. */
-static dsc_status exchange(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
-                           const char *send, int64_t bytes, dsc_error *err)
+static dsc_status exchange(dsc_hier *hier, int32_t channel, const dsc_call_record *call, char *recv, const char *send,
+                           int64_t bytes, dsc_error *err)
 {
     const int64_t here = mine(hier).first * bytes;
     DSC_TRY(dsc_wire_exchange(&hier->tcp.wire, channel, 0, err));
@@ -255,8 +255,8 @@ static dsc_status exchange(dsc_hier *hier, int32_t channel, const dsc_shm_barrie
     return DSC_OK;
 }
 
-static dsc_status all_to_all(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
-                             const char *send, dsc_error *err)
+static dsc_status all_to_all(dsc_hier *hier, int32_t channel, const dsc_call_record *call, char *recv, const char *send,
+                             dsc_error *err)
 {
     dsc_wire *wire = &hier->tcp.wire;
     const int64_t bytes = call->bytes;
@@ -270,7 +270,7 @@ static dsc_status all_to_all(dsc_hier *hier, int32_t channel, const dsc_shm_barr
 }
 
 /* From the root to one rank of each other host, which confirms, and from there to the others. */
-static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call, char *buf, dsc_error *err)
+static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_call_record *call, char *buf, dsc_error *err)
 {
     dsc_wire *wire = &hier->tcp.wire;
     const int32_t root = call->detail, me = wire->rank, host = hier->host_of[root];
@@ -295,7 +295,7 @@ static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_
 
 /* One chunk: elements first..first+count of every owner's piece, rounded, exchanged and folded. What needs no rounding
  * goes to other hosts from where it lies. */
-static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call,
+static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_call_record *call,
                                const dsc_reduce_scatter_args *args, int64_t first, int64_t count, dsc_error *err)
 {
     dsc_tcp *tcp = &hier->tcp;
@@ -319,7 +319,7 @@ static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_shm_ba
     return dsc_comm_ordered_reduce(&tcp->math, args, &leaves, first, count, NULL, err);
 }
 
-static dsc_status reduce(dsc_hier *hier, int32_t channel, const dsc_shm_barrier_note *call,
+static dsc_status reduce(dsc_hier *hier, int32_t channel, const dsc_call_record *call,
                          const dsc_reduce_scatter_args *args, dsc_error *err)
 {
     const dsc_tcp *tcp = &hier->tcp;
@@ -351,11 +351,11 @@ static dsc_status ended(dsc_hier *hier, int32_t channel, dsc_status status, cons
 
 #define HIER_HOOK(OP, DETAIL, BYTES, work)                                                                             \
     dsc_hier *hier = (dsc_hier *)transport;                                                                            \
-    const dsc_shm_barrier_note call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                            \
+    const dsc_call_record call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                                 \
     dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
     dsc_status status = DSC_OK;                                                                                        \
     if (hier->shm != NULL)                                                                                             \
-        status = dsc_shm_barrier_begin(&hier->shm->board, channel, (dsc_comm_op)call.op, why);                         \
+        status = dsc_shm_barrier_begin(&hier->shm->board, channel, &call, why);                                        \
     if (status == DSC_OK)                                                                                              \
         status = work;                                                                                                 \
     return ended(hier, channel, status, why, err)

@@ -238,7 +238,7 @@ static void read_end(local_transport *local) { atomic_fetch_sub(&local->world->r
 
 static const char *peer_data(const local_transport *local, int32_t channel, int32_t rank)
 {
-    return (const char *)(uintptr_t)dsc_shm_barrier_peer_note(&local->board, channel, rank)->ptr;
+    return (const char *)(uintptr_t)dsc_shm_barrier_peer_entry(&local->board, channel, rank)->ptr;
 }
 
 static bool is_large(const local_transport *local, int64_t bytes)
@@ -246,12 +246,12 @@ static bool is_large(const local_transport *local, int64_t bytes)
     return bytes * local->board.size >= DSC_COPY_PAST_CACHE_BYTES;
 }
 
-static dsc_status gather(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes,
-                         dsc_error *err)
+static dsc_status gather(local_transport *local, int32_t channel, const dsc_call_record *call, char *recv,
+                         const void *send, int64_t bytes, dsc_error *err)
 {
     dsc_shm_barrier *board = &local->board;
-    const dsc_shm_barrier_note note = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes, .ptr = (uintptr_t)send };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
+    const dsc_shm_barrier_entry entry = { .call = *call, .ptr = (uintptr_t)send };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
     DSC_TRY(read_begin(local, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size; /* not all from the same rank at once */
@@ -261,12 +261,12 @@ static dsc_status gather(local_transport *local, int32_t channel, char *recv, co
     return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
-static dsc_status exchange(local_transport *local, int32_t channel, char *recv, const void *send, int64_t bytes,
-                           dsc_error *err)
+static dsc_status exchange(local_transport *local, int32_t channel, const dsc_call_record *call, char *recv,
+                           const void *send, int64_t bytes, dsc_error *err)
 {
     dsc_shm_barrier *board = &local->board;
-    const dsc_shm_barrier_note note = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes, .ptr = (uintptr_t)send };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
+    const dsc_shm_barrier_entry entry = { .call = *call, .ptr = (uintptr_t)send };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
     DSC_TRY(read_begin(local, err));
     for (int32_t i = 0; i < board->size; i++) {
         const int32_t r = (board->rank + i) % board->size;
@@ -277,18 +277,17 @@ static dsc_status exchange(local_transport *local, int32_t channel, char *recv, 
     return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
-static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status fold(local_transport *local, int32_t channel, const dsc_call_record *call,
+                       const dsc_reduce_scatter_args *args, dsc_error *err)
 {
     dsc_shm_barrier *board = &local->board;
-    const dsc_shm_barrier_note note = { .op = DSC_COMM_REDUCE_SCATTER,
-                                        .detail = (int32_t)args->wire_dtype,
-                                        .bytes = args->count * (int64_t)dsc_dtype_bytes(args->wire_dtype),
-                                        .ptr = (uintptr_t)args->leaf,
-                                        .stride = args->leaf_stride * (int64_t)sizeof(float) };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
+    const dsc_shm_barrier_entry entry = { .call = *call,
+                                          .ptr = (uintptr_t)args->leaf,
+                                          .stride = args->leaf_stride * (int64_t)sizeof(float) };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
     const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     for (int32_t r = 0; r < board->size; r++)
-        leaf[r] = peer_data(local, channel, r) + board->rank * dsc_shm_barrier_peer_note(board, channel, r)->stride;
+        leaf[r] = peer_data(local, channel, r) + board->rank * dsc_shm_barrier_peer_entry(board, channel, r)->stride;
     const dsc_comm_parts leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
     DSC_TRY(read_begin(local, err));
     const dsc_status status = dsc_comm_ordered_reduce(&local->math, args, &leaves, 0, args->count, NULL, err);
@@ -297,14 +296,12 @@ static dsc_status fold(local_transport *local, int32_t channel, const dsc_reduce
     return dsc_shm_barrier_wait(board, channel, NULL, err);
 }
 
-static dsc_status spread(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t root,
-                         dsc_error *err)
+static dsc_status spread(local_transport *local, int32_t channel, const dsc_call_record *call, void *buf, int64_t bytes,
+                         int32_t root, dsc_error *err)
 {
     dsc_shm_barrier *board = &local->board;
-    const dsc_shm_barrier_note note = {
-        .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes, .ptr = (uintptr_t)buf
-    };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &note, err));
+    const dsc_shm_barrier_entry entry = { .call = *call, .ptr = (uintptr_t)buf };
+    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
     DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, peer_data(local, channel, root), bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     read_end(local);
@@ -313,14 +310,10 @@ static dsc_status spread(local_transport *local, int32_t channel, void *buf, int
 
 static dsc_status take(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
 {
-    const dsc_shm_barrier_note *note = NULL;
-    DSC_TRY(dsc_shm_barrier_await(&local->board, channel, from, &note, err));
-    if (note->bytes != bytes)
-        return dsc_shm_barrier_fail(&local->board, DSC_ERR_COMM, from, err,
-                                    "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
-                                    channel, from, (long long)note->bytes, local->board.rank, (long long)bytes);
+    const dsc_shm_barrier_entry *entry = NULL;
+    DSC_TRY(dsc_shm_barrier_await(&local->board, channel, from, bytes, &entry, err));
     DSC_TRY(read_begin(local, err));
-    dsc_copy_bytes(buf, (const void *)(uintptr_t)note->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
+    dsc_copy_bytes(buf, (const void *)(uintptr_t)entry->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     read_end(local);
     dsc_shm_barrier_received(&local->board, channel, from);
     return DSC_OK;
@@ -344,55 +337,57 @@ static dsc_status ended(local_transport *local, int32_t channel, dsc_status stat
 }
 
 /* Every hook: begin, the operation, end. */
-#define LOCAL_HOOK(op, call)                                                                                           \
+#define LOCAL_HOOK(OP, DETAIL, BYTES, work)                                                                            \
     local_transport *local = (local_transport *)transport;                                                             \
+    const dsc_call_record call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                                 \
     dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
-    dsc_status status = dsc_shm_barrier_begin(&local->board, channel, op, why);                                        \
+    dsc_status status = dsc_shm_barrier_begin(&local->board, channel, &call, why);                                     \
     if (status == DSC_OK)                                                                                              \
-        status = call;                                                                                                 \
+        status = work;                                                                                                 \
     return ended(local, channel, status, why, err)
 
 static dsc_status local_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                    int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_ALL_GATHER, gather(local, channel, recv, send, bytes, why));
+    LOCAL_HOOK(DSC_COMM_ALL_GATHER, 0, bytes, gather(local, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status local_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                    int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_ALL_TO_ALL, exchange(local, channel, recv, send, bytes, why));
+    LOCAL_HOOK(DSC_COMM_ALL_TO_ALL, 0, bytes, exchange(local, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                   dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_BROADCAST, spread(local, channel, buf, bytes, root, why));
+    LOCAL_HOOK(DSC_COMM_BROADCAST, root, bytes, spread(local, channel, &call, buf, bytes, root, why));
 }
 
 static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
-    const dsc_shm_barrier_note note = { .op = DSC_COMM_BARRIER };
-    LOCAL_HOOK(DSC_COMM_BARRIER, dsc_shm_barrier_wait(&local->board, channel, &note, why));
+    const dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER };
+    LOCAL_HOOK(DSC_COMM_BARRIER, 0, 0, dsc_shm_barrier_wait(&local->board, channel, &entry, why));
 }
 
 static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                              dsc_stream *stream, dsc_error *err)
 {
-    const dsc_shm_barrier_note note = { .op = DSC_COMM_SEND, .bytes = bytes, .ptr = (uintptr_t)buf };
-    LOCAL_HOOK(DSC_COMM_SEND, dsc_shm_barrier_post(&local->board, channel, to, &note, why));
+    const dsc_shm_barrier_entry entry = { .call = { .op = DSC_COMM_SEND, .bytes = bytes }, .ptr = (uintptr_t)buf };
+    LOCAL_HOOK(DSC_COMM_SEND, 0, bytes, dsc_shm_barrier_post(&local->board, channel, to, &entry, why));
 }
 
 static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                              dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_RECV, take(local, channel, buf, bytes, from, why));
+    LOCAL_HOOK(DSC_COMM_RECV, 0, bytes, take(local, channel, buf, bytes, from, why));
 }
 
 static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
                                        dsc_stream *stream, dsc_error *err)
 {
-    LOCAL_HOOK(DSC_COMM_REDUCE_SCATTER, fold(local, channel, args, why));
+    LOCAL_HOOK(DSC_COMM_REDUCE_SCATTER, (int32_t)args->wire_dtype,
+               args->count * (int64_t)dsc_dtype_bytes(args->wire_dtype), fold(local, channel, &call, args, why));
 }
 
 static dsc_status local_health(dsc_transport *transport, dsc_error *err)

@@ -22,12 +22,11 @@
 enum { WORD_FAILED = 1, WORD_FAREWELL };
 
 typedef struct mpi_lane {
-    dsc_wire_note note;    /* of the call that runs */
-    dsc_wire_note *theirs; /* [size] */
-    bool *open;            /* [size] */
-    int64_t call;
-    dsc_mpi_part *part; /* [4 * size] of the exchange: first the notes, when it begins a call */
-    int part_count, note_count;
+    dsc_caller caller;
+    dsc_call_record *theirs; /* [size] */
+    bool *open;              /* [size] */
+    dsc_mpi_part *part;      /* [4 * size] of the exchange: first the call records, when it begins a call */
+    int part_count, record_count;
     dsc_buf staging;
 } mpi_lane;
 
@@ -146,14 +145,14 @@ static void add_recv(mpi_lane *lane, int32_t from, void *bytes, int64_t count)
     lane->part[lane->part_count++] = (dsc_mpi_part){ .in = bytes, .count = count, .peer = from };
 }
 
-/* A call starts with a note to everybody who takes part (peer -1: all) and theirs. What is added before the exchange
- * travels with the notes. */
+/* A call starts with an exchange of call records with all peers, or with `peer` if it is not -1. Messages that are
+ * added before the exchange travel with the records. */
 static dsc_status start_call(mpi_transport *mpi, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
                              int32_t peer, dsc_error *err)
 {
     mpi_lane *lane = &mpi->lane[channel];
-    lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
-    lane->call++;
+    const dsc_call_record call = { .op = (int16_t)op, .detail = detail, .bytes = bytes };
+    dsc_caller_begin(&lane->caller, mpi->rank, channel, &call);
     lane->part_count = 0;
     if (atomic_load(&mpi->failed)) {
         tell_peers(mpi);
@@ -161,27 +160,24 @@ static dsc_status start_call(mpi_transport *mpi, int32_t channel, dsc_comm_op op
     }
     for (int32_t r = 0; r < mpi->size; r++)
         if (r != mpi->rank && (peer < 0 || r == peer)) {
-            add_recv(lane, r, &lane->theirs[r], (int64_t)sizeof lane->note);
-            add_send(lane, r, &lane->note, (int64_t)sizeof lane->note);
+            add_recv(lane, r, &lane->theirs[r], (int64_t)sizeof lane->theirs[r]);
+            add_send(lane, r, &lane->caller.call, (int64_t)sizeof lane->caller.call);
         }
-    lane->note_count = lane->part_count;
+    lane->record_count = lane->part_count;
     return DSC_OK;
 }
 
-/* All notes are here. */
-static dsc_status check_notes(mpi_transport *mpi, int32_t channel, dsc_error *err)
+/* The records of all peers have come. */
+static dsc_status check_calls(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
     const mpi_lane *lane = &mpi->lane[channel];
-    for (int i = 0; i < lane->note_count; i++) {
-        char own[96], other[96];
+    for (int i = 0; i < lane->record_count; i++) {
+        char text[DSC_FAILURE_TEXT_BYTES];
         const int32_t r = lane->part[i].peer;
-        if (dsc_wire_agrees(&lane->note, &lane->theirs[r]))
+        if (dsc_call_matches(&lane->caller.call, &lane->theirs[r]))
             continue;
-        dsc_wire_describe(&lane->note, own);
-        dsc_wire_describe(&lane->theirs[r], other);
-        return fail(mpi, DSC_ERR_COMM, r, err,
-                    "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s", channel,
-                    mpi->rank, own, (long long)lane->call, r, other);
+        dsc_text_disagree(text, &lane->caller, r, &lane->theirs[r]);
+        return fail(mpi, DSC_ERR_COMM, r, err, "%s", text);
     }
     return DSC_OK;
 }
@@ -189,30 +185,27 @@ static dsc_status check_notes(mpi_transport *mpi, int32_t channel, dsc_error *er
 static dsc_status waited(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
     mpi_lane *lane = &mpi->lane[channel];
-    char missing[160] = "";
-    size_t used = 0;
-    int32_t first = -1;
+    dsc_missing_ranks missing = { .count = 0 };
+    char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
     mpi->api->open_with(mpi->link, channel, lane->open);
-    for (int32_t r = 0; r < mpi->size && used < sizeof missing - 1; r++)
-        if (lane->open[r]) {
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
-            first = first < 0 ? r : first;
-        }
-    return fail(mpi, DSC_ERR_STUCK, first, err,
-                "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s", mpi->rank,
-                (double)mpi->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
-                (long long)lane->note.bytes, (long long)lane->call, channel, missing);
+    for (int32_t r = 0; r < mpi->size; r++)
+        if (lane->open[r])
+            dsc_missing_add(&missing, r, dsc_rank_text(r, 0, NULL, name), NULL);
+    dsc_text_stuck(text, &lane->caller, mpi->timeout_ns, &missing);
+    return fail(mpi, DSC_ERR_STUCK, missing.first, err, "%s", text);
 }
 
-/* A rank that is waited for and has closed its communicator will not come. */
+/* A rank that has closed its communicator makes no further call. */
 static dsc_status check_left(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
     mpi_lane *lane = &mpi->lane[channel];
+    char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
     mpi->api->open_with(mpi->link, channel, lane->open);
     for (int32_t r = 0; r < mpi->size; r++)
-        if (lane->open[r] && atomic_load(&mpi->left[r]))
-            return fail(mpi, DSC_ERR_PEER, r, err, "rank %d closed its communicator, rank %d waits for it in %s", r,
-                        mpi->rank, dsc_comm_op_text((dsc_comm_op)lane->note.op));
+        if (lane->open[r] && atomic_load(&mpi->left[r])) {
+            dsc_text_closed(text, &lane->caller, dsc_rank_text(r, 0, NULL, name));
+            return fail(mpi, DSC_ERR_PEER, r, err, "%s", text);
+        }
     return DSC_OK;
 }
 
@@ -224,7 +217,7 @@ static dsc_status look_around(mpi_transport *mpi, int32_t channel, const dsc_mpi
 {
     *outlast_ns = 0;
     if (now->first_left == 0)
-        DSC_TRY(check_notes(mpi, channel, err));
+        DSC_TRY(check_calls(mpi, channel, err));
     if (broken != NULL && *broken_ns == 0)
         *broken_ns = dsc_clock_ns();
     if (broken != NULL && (now->first_left == 0 || dsc_clock_ns() - *broken_ns > OUTLAST_NS))
@@ -246,14 +239,14 @@ static dsc_status exchange(mpi_transport *mpi, int32_t channel, dsc_error *err)
     dsc_error why = DSC_ERROR_INIT;
     if (lane->part_count == 0)
         return DSC_OK;
-    if (mpi->api->begin(mpi->link, channel, lane->part, lane->part_count, lane->note_count, text) != 0)
+    if (mpi->api->begin(mpi->link, channel, lane->part, lane->part_count, lane->record_count, text) != 0)
         return mpi_failed(mpi, text, err);
     for (;;) {
         dsc_mpi_progress now;
         const bool broken = mpi->api->wait(mpi->link, channel, SLICE_NS, &now, text) != 0;
         if (now.left == 0 && !broken) {
-            status = check_notes(mpi, channel, err);
-            lane->part_count = lane->note_count = 0;
+            status = check_calls(mpi, channel, err);
+            lane->part_count = lane->record_count = 0;
             return status;
         }
         if (now.left != left_before)

@@ -1,8 +1,8 @@
 /* shm.c - ranks as processes of one host: collectives over shared memory.
  *
- * A rank's data reaches its readers in one of three ways, which its note says: HEAP, memory that peers map (one copy,
+ * A rank's data reaches its readers in one of three ways, which its entry says: HEAP, memory that peers map (one copy,
  * or none: a sum is folded from it); RAW, read from its address space by a system call (one copy); STAGE, copied chunk
- * by chunk into its staging halves (two copies, no system call, one meet a chunk). Everybody reads every note, so all
+ * by chunk into its staging halves (two copies, no system call, one meet a chunk). Everybody reads every entry, so all
  * know how many meets an operation has: as many as the longest staged sender has chunks, and one more when somebody was
  * read in place, because then nobody may go on before all have read. Staging costs more than it looks when ranks have a
  * core each: every line changes its core twice (512 KiB of a reduce-scatter: 275 us, pulled 83), so it is for short
@@ -16,20 +16,20 @@
 #include "comm/copy.h"
 #include "comm/transports/shm_internal.h"
 
-/* What the notes of one operation add up to. The notes are copied: peers reuse them two meets later. */
+/* What the entries of one operation add up to. The entries are copied: peers reuse them two meets later. */
 typedef struct agreement {
-    dsc_shm_barrier_note note[DSC_SHM_BARRIER_RANKS_MAX];
+    dsc_shm_barrier_entry entry[DSC_SHM_BARRIER_RANKS_MAX];
     bool any_staged, any_direct;
 } agreement;
 
-static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *mine, agreement *out, dsc_error *err)
+static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entry *mine, agreement *out, dsc_error *err)
 {
     DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, mine, err));
     out->any_staged = out->any_direct = false;
     for (int32_t r = 0; r < shm->size; r++) {
-        out->note[r] = *dsc_shm_barrier_peer_note(&shm->board, channel, r);
-        out->any_staged |= out->note[r].kind == DSC_SHM_BARRIER_STAGE;
-        out->any_direct |= out->note[r].kind != DSC_SHM_BARRIER_STAGE;
+        out->entry[r] = *dsc_shm_barrier_peer_entry(&shm->board, channel, r);
+        out->any_staged |= out->entry[r].kind == DSC_SHM_BARRIER_STAGE;
+        out->any_direct |= out->entry[r].kind != DSC_SHM_BARRIER_STAGE;
     }
     return DSC_OK;
 }
@@ -55,17 +55,17 @@ static int64_t chunk_bytes(int64_t bytes, int64_t chunk, int64_t k)
 static dsc_status gather_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to, int64_t bytes,
                               int64_t k, bool past_cache, dsc_error *err)
 {
-    if (a->note[from].kind != DSC_SHM_BARRIER_STAGE)
-        return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->note[from], 0, to, bytes, past_cache, err);
+    if (a->entry[from].kind != DSC_SHM_BARRIER_STAGE)
+        return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->entry[from], 0, to, bytes, past_cache, err);
     dsc_copy_bytes(to + k * shm->half_bytes, half_to_read(shm, channel, from), chunk_bytes(bytes, shm->half_bytes, k),
                    past_cache);
     return DSC_OK;
 }
 
-dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv, const char *send,
+dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *recv, const char *send,
                           int64_t bytes, dsc_error *err)
 {
-    dsc_shm_barrier_note mine = *call;
+    dsc_shm_barrier_entry mine = { .call = *call };
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes, bytes, &mine);
@@ -89,10 +89,10 @@ dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_n
     return a.any_direct ? dsc_shm_barrier_wait(&shm->board, channel, NULL, err) : DSC_OK;
 }
 
-dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *buf, int64_t bytes,
+dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *buf, int64_t bytes,
                           int32_t root, dsc_error *err)
 {
-    dsc_shm_barrier_note mine = *call;
+    dsc_shm_barrier_entry mine = { .call = *call };
     agreement a;
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES, am_root = shm->rank == root;
     if (am_root)
@@ -100,7 +100,7 @@ dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_n
     if (am_root && mine.kind == DSC_SHM_BARRIER_STAGE)
         dsc_copy_bytes(half_to_fill(shm, channel), buf, chunk_bytes(bytes, shm->half_bytes, 0), false);
     DSC_TRY(come(shm, channel, &mine, &a, err));
-    const bool staged = a.note[root].kind == DSC_SHM_BARRIER_STAGE;
+    const bool staged = a.entry[root].kind == DSC_SHM_BARRIER_STAGE;
     const int64_t chunk_count = staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
@@ -133,17 +133,17 @@ static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const agreement *
                                 int64_t bytes, int64_t k, bool past_cache, dsc_error *err)
 {
     const int64_t capacity = piece_capacity(shm);
-    if (a->note[from].kind != DSC_SHM_BARRIER_STAGE)
-        return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->note[from], shm->rank * bytes, to, bytes, past_cache, err);
+    if (a->entry[from].kind != DSC_SHM_BARRIER_STAGE)
+        return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->entry[from], shm->rank * bytes, to, bytes, past_cache, err);
     dsc_copy_bytes(to + k * capacity, half_to_read(shm, channel, from) + shm->rank * capacity,
                    chunk_bytes(bytes, capacity, k), past_cache);
     return DSC_OK;
 }
 
-dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
-                            const char *send, int64_t bytes, dsc_error *err)
+dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *recv, const char *send,
+                            int64_t bytes, dsc_error *err)
 {
-    dsc_shm_barrier_note mine = *call;
+    dsc_shm_barrier_entry mine = { .call = *call };
     agreement a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes * shm->size, bytes, &mine);
@@ -217,13 +217,13 @@ static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_s
 {
     for (int32_t i = 0; i < shm->size; i++) {
         const int32_t r = (shm->rank + i) % shm->size;
-        const int64_t at = shm->rank * a->note[r].stride + first * (int64_t)sizeof(float);
+        const int64_t at = shm->rank * a->entry[r].stride + first * (int64_t)sizeof(float);
         const char *there = (const char *)args->leaf + at;
         char *pulled = half_to_fill(shm, channel) + r * piece_capacity(shm);
-        if (r != shm->rank && a->note[r].kind == DSC_SHM_BARRIER_HEAP)
-            DSC_TRY(dsc_shm_window(shm, r, &a->note[r], at, &there, err));
-        if (r != shm->rank && a->note[r].kind == DSC_SHM_BARRIER_RAW) {
-            DSC_TRY(dsc_shm_read(shm, r, &a->note[r], at, pulled, count * (int64_t)sizeof(float), false, err));
+        if (r != shm->rank && a->entry[r].kind == DSC_SHM_BARRIER_HEAP)
+            DSC_TRY(dsc_shm_window(shm, r, &a->entry[r], at, &there, err));
+        if (r != shm->rank && a->entry[r].kind == DSC_SHM_BARRIER_RAW) {
+            DSC_TRY(dsc_shm_read(shm, r, &a->entry[r], at, pulled, count * (int64_t)sizeof(float), false, err));
             there = pulled;
         }
         leaf[r] = there;
@@ -238,7 +238,7 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
     const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     int64_t most = args->count;
     for (int32_t r = 0; r < shm->size; r++)
-        if (r != shm->rank && a->note[r].kind == DSC_SHM_BARRIER_RAW)
+        if (r != shm->rank && a->entry[r].kind == DSC_SHM_BARRIER_RAW)
             most = dsc_min_i64(piece_capacity(shm), dsc_max_i64(PULL_BYTES / shm->size, DSC_SHM_PIECE_LEAST)) /
                    (int64_t)sizeof(float);
     for (int64_t first = 0; first < args->count; first += most) {
@@ -250,17 +250,15 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
     return dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
 }
 
-static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, dsc_error *err)
+static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_call_record *call,
+                         const dsc_reduce_scatter_args *args, dsc_error *err)
 {
     const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype), capacity = piece_capacity(shm);
     const reduction red = {
         .args = args, .wire_bytes = wire_bytes, .most = capacity / wire_bytes, .capacity = capacity
     };
     const int64_t grad_part_bytes = ((shm->size - 1) * args->leaf_stride + args->count) * (int64_t)sizeof(float);
-    dsc_shm_barrier_note mine = { .op = DSC_COMM_REDUCE_SCATTER,
-                                  .detail = (int32_t)args->wire_dtype,
-                                  .bytes = args->count * wire_bytes,
-                                  .stride = args->leaf_stride * (int64_t)sizeof(float) };
+    dsc_shm_barrier_entry mine = { .call = *call, .stride = args->leaf_stride * (int64_t)sizeof(float) };
     agreement a;
     dsc_shm_locate(shm, args->leaf, grad_part_bytes, args->count * (int64_t)sizeof(float), &mine);
     if (mine.kind == DSC_SHM_BARRIER_STAGE)
@@ -288,15 +286,15 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter
 /* Mail uses only the half to fill: peers may still read the other one from the last meet. */
 dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to, dsc_error *err)
 {
-    dsc_shm_barrier_note note = { .op = DSC_COMM_SEND, .bytes = bytes };
+    dsc_shm_barrier_entry entry = { .call = { .op = DSC_COMM_SEND, .bytes = bytes } };
     const uint32_t half = dsc_shm_barrier_parity(&shm->board, channel);
-    dsc_shm_locate(shm, buf, bytes, bytes, &note);
-    if (note.kind != DSC_SHM_BARRIER_STAGE)
-        return dsc_shm_barrier_post(&shm->board, channel, to, &note, err);
-    note.detail = (int32_t)half;
+    dsc_shm_locate(shm, buf, bytes, bytes, &entry);
+    if (entry.kind != DSC_SHM_BARRIER_STAGE)
+        return dsc_shm_barrier_post(&shm->board, channel, to, &entry, err);
+    entry.half = (int32_t)half;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
         dsc_copy_bytes(half_to_fill(shm, channel), buf + done, dsc_min_i64(shm->half_bytes, bytes - done), false);
-        DSC_TRY(dsc_shm_barrier_post(&shm->board, channel, to, &note, err));
+        DSC_TRY(dsc_shm_barrier_post(&shm->board, channel, to, &entry, err));
     }
     return DSC_OK;
 }
@@ -305,21 +303,16 @@ dsc_status dsc_shm_receive(dsc_shm *shm, int32_t channel, char *buf, int64_t byt
 {
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
-        const dsc_shm_barrier_note *posted = NULL;
-        DSC_TRY(dsc_shm_barrier_await(&shm->board, channel, from, &posted, err));
-        const dsc_shm_barrier_note note = *posted;
-        if (note.bytes != bytes)
-            return dsc_shm_barrier_fail(&shm->board, DSC_ERR_COMM, from, err,
-                                        "ranks disagree on channel %d: rank %d sends %lld bytes, rank %d receives %lld",
-                                        channel, dsc_shm_barrier_calls(&shm->board, from), (long long)note.bytes,
-                                        dsc_shm_barrier_calls(&shm->board, shm->rank), (long long)bytes);
-        if (note.kind == DSC_SHM_BARRIER_STAGE)
-            dsc_copy_bytes(buf + done, dsc_shm_staging(shm, channel, from, (uint32_t)note.detail & 1u),
+        const dsc_shm_barrier_entry *posted = NULL;
+        DSC_TRY(dsc_shm_barrier_await(&shm->board, channel, from, bytes, &posted, err));
+        const dsc_shm_barrier_entry entry = *posted;
+        if (entry.kind == DSC_SHM_BARRIER_STAGE)
+            dsc_copy_bytes(buf + done, dsc_shm_staging(shm, channel, from, (uint32_t)entry.half & 1u),
                            dsc_min_i64(shm->half_bytes, bytes - done), past_cache);
         else
-            DSC_TRY(dsc_shm_read(shm, from, &note, 0, buf, bytes, past_cache, err));
+            DSC_TRY(dsc_shm_read(shm, from, &entry, 0, buf, bytes, past_cache, err));
         dsc_shm_barrier_received(&shm->board, channel, from);
-        if (note.kind != DSC_SHM_BARRIER_STAGE)
+        if (entry.kind != DSC_SHM_BARRIER_STAGE)
             break;
     }
     return DSC_OK;
@@ -341,57 +334,56 @@ static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const 
 }
 
 /* Every hook: begin, the operation, end. */
-#define SHM_HOOK(op, call)                                                                                             \
+#define SHM_HOOK(OP, DETAIL, BYTES, work)                                                                              \
     dsc_shm *shm = (dsc_shm *)transport;                                                                               \
+    const dsc_call_record call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                                 \
     dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
-    dsc_status status = dsc_shm_barrier_begin(&shm->board, channel, op, why);                                          \
+    dsc_status status = dsc_shm_barrier_begin(&shm->board, channel, &call, why);                                       \
     if (status == DSC_OK)                                                                                              \
-        status = call;                                                                                                 \
+        status = work;                                                                                                 \
     return ended(shm, channel, status, why, err)
 
 static dsc_status shm_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
-    const dsc_shm_barrier_note call = { .op = DSC_COMM_ALL_GATHER, .bytes = bytes };
-    SHM_HOOK(DSC_COMM_ALL_GATHER, dsc_shm_gather(shm, channel, &call, recv, send, bytes, why));
+    SHM_HOOK(DSC_COMM_ALL_GATHER, 0, bytes, dsc_shm_gather(shm, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status shm_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
-    const dsc_shm_barrier_note call = { .op = DSC_COMM_ALL_TO_ALL, .bytes = bytes };
-    SHM_HOOK(DSC_COMM_ALL_TO_ALL, dsc_shm_exchange(shm, channel, &call, recv, send, bytes, why));
+    SHM_HOOK(DSC_COMM_ALL_TO_ALL, 0, bytes, dsc_shm_exchange(shm, channel, &call, recv, send, bytes, why));
 }
 
 static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                 dsc_stream *stream, dsc_error *err)
 {
-    const dsc_shm_barrier_note call = { .op = DSC_COMM_BROADCAST, .detail = root, .bytes = bytes };
-    SHM_HOOK(DSC_COMM_BROADCAST, dsc_shm_spread(shm, channel, &call, buf, bytes, root, why));
+    SHM_HOOK(DSC_COMM_BROADCAST, root, bytes, dsc_shm_spread(shm, channel, &call, buf, bytes, root, why));
 }
 
 static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
-    const dsc_shm_barrier_note note = { .op = DSC_COMM_BARRIER };
-    SHM_HOOK(DSC_COMM_BARRIER, dsc_shm_barrier_wait(&shm->board, channel, &note, why));
+    const dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER };
+    SHM_HOOK(DSC_COMM_BARRIER, 0, 0, dsc_shm_barrier_wait(&shm->board, channel, &entry, why));
 }
 
 static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                            dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_SEND, dsc_shm_give(shm, channel, buf, bytes, to, why));
+    SHM_HOOK(DSC_COMM_SEND, 0, bytes, dsc_shm_give(shm, channel, buf, bytes, to, why));
 }
 
 static dsc_status shm_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                            dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_RECV, dsc_shm_receive(shm, channel, buf, bytes, from, why));
+    SHM_HOOK(DSC_COMM_RECV, 0, bytes, dsc_shm_receive(shm, channel, buf, bytes, from, why));
 }
 
 static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
                                      dsc_stream *stream, dsc_error *err)
 {
-    SHM_HOOK(DSC_COMM_REDUCE_SCATTER, reduce(shm, channel, args, why));
+    SHM_HOOK(DSC_COMM_REDUCE_SCATTER, (int32_t)args->wire_dtype,
+             args->count * (int64_t)dsc_dtype_bytes(args->wire_dtype), reduce(shm, channel, &call, args, why));
 }
 
 static dsc_status shm_health(dsc_transport *transport, dsc_error *err)

@@ -1,4 +1,4 @@
-/* shm_barrier.c - meets, notes and failures between the ranks of one host. See shm_barrier.h.
+/* shm_barrier.c - meets, entries and failures between the ranks of one host. See shm_barrier.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/transports/shm_barrier.h"
 
@@ -30,10 +30,10 @@ typedef struct rank_words {
     _Atomic int32_t awaiting;                /* rank + 1 whose mail this rank waits for, 0: none */
     _Atomic int32_t cpu;                     /* where it was when last seen */
     _Atomic uint32_t moved;                  /* signs of life from where it waits for others than these */
-    _Alignas(LINE) _Atomic uint32_t mail; /* even: empty; odd: mail_note waits */
+    _Alignas(LINE) _Atomic uint32_t mail;    /* even: empty; odd: mail_entry waits */
     _Atomic uint32_t mail_sleepers;
-    _Alignas(LINE) dsc_shm_barrier_note note[2];
-    dsc_shm_barrier_note mail_note;
+    _Alignas(LINE) dsc_shm_barrier_entry entry[2];
+    dsc_shm_barrier_entry mail_entry;
     _Atomic int32_t mail_to;
 } rank_words;
 
@@ -204,41 +204,40 @@ dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *board, dsc_status status, int32
     return dsc_shm_barrier_fail_as(board, &why, err);
 }
 
+static const char *rank_text(const dsc_shm_barrier *board, int32_t rank, char text[DSC_RANK_TEXT_BYTES])
+{
+    const int32_t pid = board->shared ? dsc_shm_barrier_pid(board, rank, NULL) : 0;
+    return dsc_rank_text(dsc_shm_barrier_calls(board, rank), pid, NULL, text);
+}
+
 dsc_status dsc_shm_barrier_health(dsc_shm_barrier *board, dsc_error *err)
 {
     if (atomic_load(&board->header->failed) != FAIL_NONE)
         return report_failure(board, err);
-    for (int32_t r = 0; r < board->size; r++)
-        if (r != board->rank && board->alive != NULL && atomic_load(&board->header->person[r].left) == 0 &&
-            !board->alive(board->user, r))
-            return dsc_shm_barrier_fail(board, DSC_ERR_PEER, r, err, "rank %d (pid %d) is gone",
-                                        dsc_shm_barrier_calls(board, r), dsc_shm_barrier_pid(board, r, NULL));
+    for (int32_t r = 0; r < board->size; r++) {
+        char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
+        if (r == board->rank || board->alive == NULL || atomic_load(&board->header->person[r].left) != 0 ||
+            board->alive(board->user, r))
+            continue;
+        dsc_text_gone(text, NULL, rank_text(board, r, name), NULL);
+        return dsc_shm_barrier_fail(board, DSC_ERR_PEER, r, err, "%s", text);
+    }
     return DSC_OK;
 }
 
-/* "rank 2 (pid 4711)" */
-static const char *rank_text(const dsc_shm_barrier *board, int32_t rank, char *out, size_t out_bytes)
+static dsc_caller caller_of(const dsc_shm_barrier *board, int32_t channel)
 {
-    if (board->shared)
-        snprintf(out, out_bytes, "rank %d (pid %d)", dsc_shm_barrier_calls(board, rank),
-                 dsc_shm_barrier_pid(board, rank, NULL));
-    else
-        snprintf(out, out_bytes, "rank %d", dsc_shm_barrier_calls(board, rank));
-    return out;
+    dsc_caller caller = board->lane[channel].caller;
+    caller.rank = dsc_shm_barrier_calls(board, board->rank);
+    caller.channel = channel;
+    return caller;
 }
 
-static const char *now_text(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
+/* The operation of another rank, whose size is not known here. */
+static dsc_call_record call_of(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
 {
     const int32_t op = atomic_load(&slot_of(board, channel, rank)->now_op);
-    return op >= 1 && op <= DSC_COMM_OP_COUNT ? dsc_comm_op_text((dsc_comm_op)(op - 1)) : "no collective";
-}
-
-/* "all_gather (channel 0, call 12)": where this rank stands. */
-static const char *here_text(const dsc_shm_barrier *board, int32_t channel, char *out, size_t out_bytes)
-{
-    snprintf(out, out_bytes, "%s (channel %d, call %lld)", now_text(board, channel, board->rank), channel,
-             (long long)board->lane[channel].call);
-    return out;
+    return (dsc_call_record){ .op = (int16_t)(op - 1), .bytes = -1 };
 }
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
@@ -274,26 +273,38 @@ static bool never_matches(const dsc_shm_barrier *board, const wait_for *w, int32
     return meets || (i_await ? awaits_me : mails_me);
 }
 
+static dsc_status fail_disagree(dsc_shm_barrier *board, int32_t channel, int32_t peer, const dsc_call_record *theirs,
+                                dsc_error *err)
+{
+    char text[DSC_FAILURE_TEXT_BYTES];
+    const dsc_caller caller = caller_of(board, channel);
+    dsc_text_disagree(text, &caller, dsc_shm_barrier_calls(board, peer), theirs);
+    return dsc_shm_barrier_fail(board, DSC_ERR_COMM, peer, err, "%s", text);
+}
+
+static dsc_status look_at(dsc_shm_barrier *board, const wait_for *w, int32_t rank, dsc_error *err)
+{
+    char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
+    const dsc_caller caller = caller_of(board, w->channel);
+    if (atomic_load(&board->header->person[rank].left) != 0) {
+        dsc_text_closed(text, &caller, rank_text(board, rank, name));
+        return dsc_shm_barrier_fail(board, DSC_ERR_PEER, rank, err, "%s", text);
+    }
+    if (board->alive != NULL && !board->alive(board->user, rank)) {
+        dsc_text_gone(text, &caller, rank_text(board, rank, name), NULL);
+        return dsc_shm_barrier_fail(board, DSC_ERR_PEER, rank, err, "%s", text);
+    }
+    if (!never_matches(board, w, rank))
+        return DSC_OK;
+    const dsc_call_record theirs = call_of(board, w->channel, rank);
+    return fail_disagree(board, w->channel, rank, &theirs, err);
+}
+
 static dsc_status look_around(dsc_shm_barrier *board, const wait_for *w, dsc_error *err)
 {
-    char who[64], here[96];
-    const int32_t me = dsc_shm_barrier_calls(board, board->rank);
-    for (int32_t r = 0; r < board->size; r++) {
-        if (!is_missing(board, w, r))
-            continue;
-        if (atomic_load(&board->header->person[r].left) != 0)
-            return dsc_shm_barrier_fail(
-                board, DSC_ERR_PEER, r, err, "%s closed its communicator while rank %d waited in %s",
-                rank_text(board, r, who, sizeof who), me, here_text(board, w->channel, here, sizeof here));
-        if (board->alive != NULL && !board->alive(board->user, r))
-            return dsc_shm_barrier_fail(board, DSC_ERR_PEER, r, err, "%s is gone; rank %d waited for it in %s",
-                                        rank_text(board, r, who, sizeof who), me,
-                                        here_text(board, w->channel, here, sizeof here));
-        if (never_matches(board, w, r))
-            return dsc_shm_barrier_fail(board, DSC_ERR_COMM, r, err, "ranks disagree: rank %d is in %s, rank %d in %s",
-                                        me, here_text(board, w->channel, here, sizeof here),
-                                        dsc_shm_barrier_calls(board, r), now_text(board, w->channel, r));
-    }
+    for (int32_t r = 0; r < board->size; r++)
+        if (is_missing(board, w, r))
+            DSC_TRY(look_at(board, w, r, err));
     dsc_error why = DSC_ERROR_INIT;
     if (board->look == NULL || board->look(board->look_user, &why) == DSC_OK)
         return DSC_OK;
@@ -302,22 +313,17 @@ static dsc_status look_around(dsc_shm_barrier *board, const wait_for *w, dsc_err
 
 static dsc_status give_up(dsc_shm_barrier *board, const wait_for *w, dsc_error *err)
 {
-    char missing[256] = "", here[96], who[64];
-    size_t used = 0;
-    int32_t first = -1;
+    dsc_missing_ranks missing = { .count = 0 };
+    const dsc_caller caller = caller_of(board, w->channel);
     for (int32_t r = 0; r < board->size; r++) {
-        if (!is_missing(board, w, r))
-            continue;
-        if (first < 0)
-            first = r;
-        if (used < sizeof missing - 1)
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%s, last seen in %s",
-                                     used == 0 ? "" : "; ", rank_text(board, r, who, sizeof who),
-                                     now_text(board, w->channel, r));
+        char name[DSC_RANK_TEXT_BYTES], seen[DSC_CALL_TEXT_BYTES];
+        const dsc_call_record theirs = call_of(board, w->channel, r);
+        if (is_missing(board, w, r))
+            dsc_missing_add(&missing, r, rank_text(board, r, name), dsc_call_text(&theirs, seen));
     }
-    return dsc_shm_barrier_fail(board, DSC_ERR_STUCK, first, err, "%s: rank %d waited %.1f s for %s",
-                                here_text(board, w->channel, here, sizeof here),
-                                dsc_shm_barrier_calls(board, board->rank), (double)board->timeout_ns * 1e-9, missing);
+    char text[DSC_FAILURE_TEXT_BYTES];
+    dsc_text_stuck(text, &caller, board->timeout_ns, &missing);
+    return dsc_shm_barrier_fail(board, DSC_ERR_STUCK, missing.first, err, "%s", text);
 }
 
 /* How long the next wait spins: as long as this one took, were it short. A wait that slept is judged by its whole
@@ -420,11 +426,11 @@ static dsc_status wait_change(dsc_shm_barrier *board, const wait_for *w, dsc_err
 
 /* ---- operations -------------------------------------------------------------------------------------------------- */
 
-dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, dsc_comm_op op, dsc_error *err)
+dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, const dsc_call_record *call, dsc_error *err)
 {
     rank_words *me = slot_of(board, channel, board->rank);
-    board->lane[channel].call++;
-    atomic_store_explicit(&me->now_op, (int32_t)op + 1, memory_order_relaxed);
+    dsc_caller_begin(&board->lane[channel].caller, board->rank, channel, call);
+    atomic_store_explicit(&me->now_op, call->op + 1, memory_order_relaxed);
     be_seen(board, channel);
     if (atomic_load_explicit(&board->header->failed, memory_order_acquire) != FAIL_NONE)
         return report_failure(board, err);
@@ -441,36 +447,28 @@ void dsc_shm_barrier_end(dsc_shm_barrier *board, int32_t channel)
     atomic_store_explicit(&slot_of(board, channel, board->rank)->now_op, 0, memory_order_relaxed);
 }
 
-static dsc_status compare_notes(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_note *mine,
-                                dsc_error *err)
+static dsc_status compare_calls(dsc_shm_barrier *board, int32_t channel, const dsc_call_record *mine, dsc_error *err)
 {
     for (int32_t r = 0; r < board->size; r++) {
-        const dsc_shm_barrier_note *theirs = dsc_shm_barrier_peer_note(board, channel, r);
-        if (theirs->op == mine->op && theirs->detail == mine->detail && theirs->bytes == mine->bytes)
-            continue;
-        const bool known = theirs->op >= 0 && theirs->op < DSC_COMM_OP_COUNT;
-        return dsc_shm_barrier_fail(
-            board, DSC_ERR_COMM, r, err,
-            "ranks disagree on channel %d, call %lld: rank %d calls %s of %lld bytes (detail %d), rank %d calls %s of "
-            "%lld bytes (detail %d)",
-            channel, (long long)board->lane[channel].call, dsc_shm_barrier_calls(board, board->rank),
-            dsc_comm_op_text((dsc_comm_op)mine->op), (long long)mine->bytes, mine->detail,
-            dsc_shm_barrier_calls(board, r), known ? dsc_comm_op_text((dsc_comm_op)theirs->op) : "?",
-            (long long)theirs->bytes, theirs->detail);
+        const dsc_call_record *theirs = &dsc_shm_barrier_peer_entry(board, channel, r)->call;
+        if (!dsc_call_matches(mine, theirs))
+            return fail_disagree(board, channel, r, theirs, err);
     }
     return DSC_OK;
 }
 
-dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_note *note,
+dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_entry *entry,
                                 dsc_error *err)
 {
     struct dsc_shm_channel *lane = &board->lane[channel];
     channel_words *ch = &board->header->channel[channel];
     rank_words *me = slot_of(board, channel, board->rank);
     const uint32_t old = lane->generation;
-    if (note != NULL)
-        me->note[old & 1u] = *note;
-    /* Release: my note, and my data that peers read, are written before I am seen to have arrived. */
+    if (entry != NULL) {
+        me->entry[old & 1u] = *entry;
+        lane->caller.call = entry->call;
+    }
+    /* Release: my entry, and my data that peers read, are written before I am seen to have arrived. */
     atomic_store_explicit(&me->arrived, old + 1, memory_order_release);
     const uint64_t arrivals = atomic_fetch_add(&ch->arrivals, 1) + 1;
     if (arrivals % (uint64_t)board->size == 0) {
@@ -482,22 +480,22 @@ dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel, const d
         DSC_TRY(wait_change(board, &w, err));
     }
     lane->generation = old + 1;
-    return note == NULL ? DSC_OK : compare_notes(board, channel, note, err);
+    return entry == NULL ? DSC_OK : compare_calls(board, channel, &entry->call, err);
 }
 
-const dsc_shm_barrier_note *dsc_shm_barrier_peer_note(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
+const dsc_shm_barrier_entry *dsc_shm_barrier_peer_entry(const dsc_shm_barrier *board, int32_t channel, int32_t rank)
 {
-    return &slot_of(board, channel, rank)->note[(board->lane[channel].generation - 1) & 1u];
+    return &slot_of(board, channel, rank)->entry[(board->lane[channel].generation - 1) & 1u];
 }
 
-dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t to, const dsc_shm_barrier_note *note,
+dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t to, const dsc_shm_barrier_entry *entry,
                                 dsc_error *err)
 {
     rank_words *me = slot_of(board, channel, board->rank);
     const uint32_t empty = atomic_load(&me->mail);
     DSC_ASSERT(empty % 2 == 0);
     DSC_ASSERT(to != board->rank);
-    me->mail_note = *note;
+    me->mail_entry = *entry;
     atomic_store(&me->mail_to, to);
     atomic_store(&me->mail, empty + 1);
     if (atomic_load(&me->mail_sleepers) != 0)
@@ -506,17 +504,19 @@ dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t
     return wait_change(board, &w, err);
 }
 
-dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from,
-                                 const dsc_shm_barrier_note **note, dsc_error *err)
+dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from, int64_t bytes,
+                                 const dsc_shm_barrier_entry **entry, dsc_error *err)
 {
     rank_words *me = slot_of(board, channel, board->rank), *them = slot_of(board, channel, from);
     DSC_ASSERT(from != board->rank);
     for (;;) {
         const uint32_t mail = atomic_load(&them->mail);
         if (mail % 2 == 1 && atomic_load(&them->mail_to) == board->rank) {
+            const dsc_call_record mine = { .op = DSC_COMM_RECV, .bytes = bytes };
             atomic_store(&me->awaiting, 0);
-            *note = &them->mail_note;
-            return DSC_OK;
+            *entry = &them->mail_entry;
+            return dsc_call_matches(&mine, &(*entry)->call) ? DSC_OK
+                                                            : fail_disagree(board, channel, from, &(*entry)->call, err);
         }
         atomic_store(&me->awaiting, from + 1);
         const wait_for w = { &them->mail, &them->mail_sleepers, mail, channel, from };

@@ -1,10 +1,10 @@
 /* shm_barrier.h - the words through which the ranks of one host meet: shared by the transports `local` and `shm`.
  *
  * A board is plain memory (a heap block of one process, or a shared segment), so it holds no pointers of its own. Per
- * channel there is one generation word; a meet is: write your note, count yourself in, and wait until the last one
- * advances the generation. Notes are kept twice (by parity of the generation), and a rank can write note g+1 only
- * after meet g, which every reader of note g-1 has reached: so readers and writers never touch the same note. The same
- * argument lets a transport use two staging halves with one meet per chunk.
+ * channel there is one generation word; a meet is: write your entry, count yourself in, and wait until the last one
+ * advances the generation. Notes are kept twice (by parity of the generation), and a rank can write entry g+1 only
+ * after meet g, which every reader of entry g-1 has reached: so readers and writers never touch the same entry. The
+ * same argument lets a transport use two staging halves with one meet per chunk.
  *
  * Waiting: a short bounded spin, then sleep on a futex in slices of 100 ms; after each slice the ranks that are missing
  * are looked at (closed? process gone? in an operation that can never match?). The first failure is published on the
@@ -13,7 +13,7 @@
 #ifndef DSC_COMM_TRANSPORTS_SHM_BARRIER_H
 #define DSC_COMM_TRANSPORTS_SHM_BARRIER_H
 
-#include "comm/comm.h"
+#include "comm/agreement.h"
 
 #define DSC_SHM_BARRIER_RANKS_MAX 128 /* of one host */
 
@@ -24,16 +24,16 @@ typedef enum dsc_shm_barrier_kind {
     DSC_SHM_BARRIER_RAW    /* at `ptr` in its address space */
 } dsc_shm_barrier_kind;
 
-/* What a rank says when it comes to a meet. The first line must agree between ranks. */
-typedef struct dsc_shm_barrier_note {
-    int32_t op, detail; /* dsc_comm_op; root, wire dtype or peer */
-    int64_t bytes;
-    int32_t kind, reserved;
+/* Entry of a rank at a barrier: its call, which must match those of the others, and the location of its data. */
+typedef struct dsc_shm_barrier_entry {
+    dsc_call_record call;
+    int32_t kind;
+    int32_t half; /* staging half of a message from one rank to another */
     uint64_t ptr;
     int64_t stride; /* bytes between the pieces of two owners */
     int64_t region_offset, region_bytes, offset;
-} dsc_shm_barrier_note;
-_Static_assert(sizeof(dsc_shm_barrier_note) == 64, "one cache line");
+} dsc_shm_barrier_entry;
+_Static_assert(sizeof(dsc_shm_barrier_entry) == 64, "one cache line");
 
 typedef struct dsc_shm_barrier_header dsc_shm_barrier_header;
 int64_t dsc_shm_barrier_bytes(int32_t size, int32_t channel_count);
@@ -55,8 +55,8 @@ typedef struct dsc_shm_barrier {
     dsc_status (*look)(void *user, dsc_error *err);
     void *look_user;
     struct dsc_shm_channel {
-        uint32_t generation; /* meets passed */
-        int64_t call;        /* operations begun, for messages */
+        uint32_t generation; /* barriers passed */
+        dsc_caller caller;   /* of the operation that runs, or of the last one */
         int64_t spin_ns;     /* adapted to how long waits take */
     } lane[DSC_COMM_CHANNELS_MAX];
 } dsc_shm_barrier;
@@ -71,7 +71,8 @@ int32_t dsc_shm_barrier_pid(const dsc_shm_barrier *board, int32_t rank, uint64_t
 void dsc_shm_barrier_leave(dsc_shm_barrier *board);
 
 /* Every operation starts with begin and ends with end: what they say is seen in other ranks' errors. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, dsc_comm_op op, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, const dsc_call_record *call,
+                                              dsc_error *err);
 void dsc_shm_barrier_end(dsc_shm_barrier *board, int32_t channel);
 /* This rank gets on with others than these: who waits for it here begins to count its timeout anew. */
 void dsc_shm_barrier_progressed(dsc_shm_barrier *board, int32_t channel);
@@ -81,22 +82,23 @@ static inline int32_t dsc_shm_barrier_calls(const dsc_shm_barrier *board, int32_
 }
 
 /* Waits for all ranks. With a note: they then agree in op, detail and bytes, or DSC_ERR_COMM on every rank; peers'
- * notes can be read until the next meet. note = NULL for the later meets of an operation. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel, const dsc_shm_barrier_note *note,
-                                             dsc_error *err);
-const dsc_shm_barrier_note *dsc_shm_barrier_peer_note(const dsc_shm_barrier *board, int32_t channel, int32_t rank);
+ * entries can be read until the next meet. entry = NULL for the later meets of an operation. */
+DSC_MUST_USE dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel,
+                                             const dsc_shm_barrier_entry *entry, dsc_error *err);
+const dsc_shm_barrier_entry *dsc_shm_barrier_peer_entry(const dsc_shm_barrier *board, int32_t channel, int32_t rank);
 /* 0 or 1: the staging half to fill before the next meet, and to read after it (then it is the other one to fill). */
 static inline uint32_t dsc_shm_barrier_parity(const dsc_shm_barrier *board, int32_t channel)
 {
     return board->lane[channel].generation & 1u;
 }
 
-/* Point to point. The sender posts a note and waits until the receiver took it; a long message is several posts. */
+/* Point to point. The sender posts a entry and waits until the receiver took it; a long message is several posts. */
 DSC_MUST_USE dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t to,
-                                             const dsc_shm_barrier_note *note, dsc_error *err);
-/* Waits for the next note of `from` to this rank; borrowed until dsc_shm_barrier_received. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from,
-                                              const dsc_shm_barrier_note **note, dsc_error *err);
+                                             const dsc_shm_barrier_entry *entry, dsc_error *err);
+/* Waits for the next entry of `from` to this rank, a message of `bytes`, or DSC_ERR_COMM on both ranks. The entry is
+ * borrowed until dsc_shm_barrier_received. */
+DSC_MUST_USE dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from, int64_t bytes,
+                                              const dsc_shm_barrier_entry **entry, dsc_error *err);
 void dsc_shm_barrier_received(dsc_shm_barrier *board, int32_t channel, int32_t from);
 
 /* Without waiting: a failure that stands on the board, or a rank whose process is gone. A rank that left is no failure:

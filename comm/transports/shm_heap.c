@@ -157,73 +157,73 @@ void dsc_shm_heap_close(dsc_shm *shm)
     shm->spare = NULL;
 }
 
-void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_shm_barrier_note *note)
+void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_shm_barrier_entry *entry)
 {
     const uintptr_t p = (uintptr_t)ptr;
-    note->ptr = (uintptr_t)ptr;
-    note->kind = shm->reads_peers && read_bytes >= RAW_LEAST_BYTES ? DSC_SHM_BARRIER_RAW : DSC_SHM_BARRIER_STAGE;
+    entry->ptr = (uintptr_t)ptr;
+    entry->kind = shm->reads_peers && read_bytes >= RAW_LEAST_BYTES ? DSC_SHM_BARRIER_RAW : DSC_SHM_BARRIER_STAGE;
     pthread_mutex_lock(&shm->lock);
     for (const dsc_shm_region *r = shm->region; r != NULL; r = r->next) {
         const uintptr_t start = (uintptr_t)r->ptr;
         if (p < start || p + (uintptr_t)bytes > start + (uintptr_t)r->bytes)
             continue;
-        note->kind = DSC_SHM_BARRIER_HEAP;
-        note->region_offset = r->offset;
-        note->region_bytes = r->bytes;
-        note->offset = (int64_t)(p - start);
+        entry->kind = DSC_SHM_BARRIER_HEAP;
+        entry->region_offset = r->offset;
+        entry->region_bytes = r->bytes;
+        entry->offset = (int64_t)(p - start);
         break;
     }
     pthread_mutex_unlock(&shm->lock);
 }
 
 /* A window that is not there yet. With the lock held. What the peer wrote is checked against its file. */
-static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, const dsc_shm_region **out,
-                              dsc_error *err)
+static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry,
+                              const dsc_shm_region **out, dsc_error *err)
 {
     dsc_shm_peer *peer = &shm->peer[rank];
     dsc_shm_region *region = NULL;
     struct stat info;
-    if (fstat(peer->heap, &info) != 0 || note->region_bytes <= 0 || note->region_offset < 0 ||
-        note->region_offset % PAGE != 0 || note->region_bytes > info.st_size ||
-        note->region_offset > info.st_size - note->region_bytes)
+    if (fstat(peer->heap, &info) != 0 || entry->region_bytes <= 0 || entry->region_offset < 0 ||
+        entry->region_offset % PAGE != 0 || entry->region_bytes > info.st_size ||
+        entry->region_offset > info.st_size - entry->region_bytes)
         return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "rank %d names shared memory that it does not have",
                         dsc_shm_barrier_calls(&shm->board, rank));
     DSC_TRY(node_take(shm, &region, err));
-    void *ptr = mmap(NULL, (size_t)note->region_bytes, PROT_READ, MAP_SHARED, peer->heap, note->region_offset);
+    void *ptr = mmap(NULL, (size_t)entry->region_bytes, PROT_READ, MAP_SHARED, peer->heap, entry->region_offset);
     if (ptr == MAP_FAILED) {
         node_give(shm, region);
         return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of rank %d: %s",
-                        (long long)note->region_bytes, dsc_shm_barrier_calls(&shm->board, rank), strerror(errno));
+                        (long long)entry->region_bytes, dsc_shm_barrier_calls(&shm->board, rank), strerror(errno));
     }
-    *region = (dsc_shm_region){
-        .next = peer->window, .ptr = ptr, .offset = note->region_offset, .bytes = note->region_bytes
+    *region = (dsc_shm_region) {
+        .next = peer->window, .ptr = ptr, .offset = entry->region_offset, .bytes = entry->region_bytes
     };
     peer->window = region;
     *out = region;
     return DSC_OK;
 }
 
-dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, const char **out,
+dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry, int64_t at, const char **out,
                           dsc_error *err)
 {
     pthread_mutex_lock(&shm->lock);
     const dsc_shm_region *region = rank == shm->rank ? shm->region : shm->peer[rank].window;
-    while (region != NULL && (region->offset != note->region_offset || region->bytes != note->region_bytes))
+    while (region != NULL && (region->offset != entry->region_offset || region->bytes != entry->region_bytes))
         region = region->next;
     dsc_status status = DSC_OK;
     if (region == NULL)
-        status = window_open(shm, rank, note, &region, err);
+        status = window_open(shm, rank, entry, &region, err);
     pthread_mutex_unlock(&shm->lock);
     if (status == DSC_OK)
-        *out = region->ptr + note->offset + at;
+        *out = region->ptr + entry->offset + at;
     return status;
 }
 
-static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, char *to,
+static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry, int64_t at, char *to,
                            int64_t bytes, dsc_error *err)
 {
     while (bytes > 0) {
-        const uintptr_t address = (uintptr_t)note->ptr + (uintptr_t)at;
+        const uintptr_t address = (uintptr_t)entry->ptr + (uintptr_t)at;
         struct iovec mine = { .iov_base = to, .iov_len = (size_t)bytes }, theirs = { .iov_len = (size_t)bytes };
         memcpy(&theirs.iov_base, &address, sizeof address); /* an address of another process is no pointer of ours */
         const ssize_t n = process_vm_readv(shm->peer[rank].pid, &mine, 1, &theirs, 1, 0);
@@ -245,15 +245,15 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_not
     return DSC_OK;
 }
 
-dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, void *to,
+dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry, int64_t at, void *to,
                         int64_t bytes, bool past_cache, dsc_error *err)
 {
     const char *from = NULL;
     if (bytes == 0)
         return DSC_OK;
-    if (note->kind == DSC_SHM_BARRIER_RAW)
-        return read_raw(shm, rank, note, at, to, bytes, err);
-    DSC_TRY(dsc_shm_window(shm, rank, note, at, &from, err));
+    if (entry->kind == DSC_SHM_BARRIER_RAW)
+        return read_raw(shm, rank, entry, at, to, bytes, err);
+    DSC_TRY(dsc_shm_window(shm, rank, entry, at, &from, err));
     dsc_copy_bytes(to, from, bytes, past_cache);
     return DSC_OK;
 }

@@ -49,11 +49,11 @@ typedef struct dsc_shm {
 /* ---- shm.c ------------------------------------------------------------------------------------------------------- */
 /* Collectives as parts of a call: `call` is what it is compared by and what messages say (op, detail, bytes). Between
  * dsc_shm_barrier_begin and dsc_shm_barrier_end. */
-DSC_MUST_USE dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
+DSC_MUST_USE dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *recv,
                                        const char *send, int64_t bytes, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *recv,
+DSC_MUST_USE dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *recv,
                                          const char *send, int64_t bytes, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_note *call, char *buf,
+DSC_MUST_USE dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *buf,
                                        int64_t bytes, int32_t root, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to,
                                      dsc_error *err);
@@ -66,13 +66,13 @@ void dsc_shm_mem_close(dsc_transport *transport, dsc_buf *buf);
 void dsc_shm_heap_close(dsc_shm *shm);
 /* Says in `note` where ptr[bytes] lies for peers, each of whom reads read_bytes: HEAP, RAW when that is worth a system
  * call, else STAGE. */
-void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_shm_barrier_note *note);
-/* Address in this process of byte `at` of what `note` of `rank` says; note->kind is HEAP. */
-DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at,
+void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_bytes, dsc_shm_barrier_entry *entry);
+/* Address in this process of byte `at` of what `note` of `rank` says; entry->kind is HEAP. */
+DSC_MUST_USE dsc_status dsc_shm_window(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry, int64_t at,
                                        const char **out, dsc_error *err);
-/* to[bytes] <- byte `at` on of what a HEAP or RAW note says. */
-DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_note *note, int64_t at, void *to,
-                                     int64_t bytes, bool past_cache, dsc_error *err);
+/* to[bytes] <- byte `at` on of what a HEAP or RAW entry says. */
+DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry, int64_t at,
+                                     void *to, int64_t bytes, bool past_cache, dsc_error *err);
 
 /* ---- shm_peers.c ------------------------------------------------------------------------------------------------- */
 /* Who this process is, for others to watch: pid and start time (0 where /proc does not say). */

@@ -125,15 +125,15 @@ static bool can_read(const dsc_shm *shm, int32_t rank, uint64_t address)
 dsc_status dsc_shm_probe(dsc_shm *shm, dsc_error *err)
 {
     volatile uint64_t word = PROBE_WORD + (uint64_t)shm->rank;
-    dsc_shm_barrier_note note = { .op = DSC_COMM_BARRIER, .ptr = (uintptr_t)&word };
-    DSC_TRY(dsc_shm_barrier_wait(&shm->board, 0, &note, err));
+    dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER, .ptr = (uintptr_t)&word };
+    DSC_TRY(dsc_shm_barrier_wait(&shm->board, 0, &entry, err));
     bool works = true;
     for (int32_t r = 0; r < shm->size && works; r++)
-        works = can_read(shm, r, dsc_shm_barrier_peer_note(&shm->board, 0, r)->ptr);
-    note.stride = works;
-    DSC_TRY(dsc_shm_barrier_wait(&shm->board, 0, &note, err));
+        works = can_read(shm, r, dsc_shm_barrier_peer_entry(&shm->board, 0, r)->ptr);
+    entry.stride = works;
+    DSC_TRY(dsc_shm_barrier_wait(&shm->board, 0, &entry, err));
     shm->reads_peers = true;
     for (int32_t r = 0; r < shm->size; r++)
-        shm->reads_peers = shm->reads_peers && dsc_shm_barrier_peer_note(&shm->board, 0, r)->stride == 1;
+        shm->reads_peers = shm->reads_peers && dsc_shm_barrier_peer_entry(&shm->board, 0, r)->stride == 1;
     return DSC_OK;
 }

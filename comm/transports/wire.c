@@ -15,7 +15,7 @@
 #define TURN_BYTES (INT64_C(1) << 20)
 #define LOOK_AROUND_MS 100
 #define OUTLAST_NS INT64_C(200000000)
-#define ROLL_CALL 0x7fff /* the step of a message that is only a sign of life */
+#define ROLL_CALL 0x7fff /* the exchange of a message that is only a sign of life */
 #define ROLL_CALL_NS INT64_C(500000000)
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
@@ -94,8 +94,8 @@ dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32
                           dsc_error *err)
 {
     dsc_wire_connection *lane = &wire->lane[channel];
-    lane->note = (dsc_wire_note){ .magic = MAGIC, .op = (int16_t)op, .detail = detail, .bytes = bytes };
-    lane->call++;
+    lane->head = (dsc_wire_header){ .magic = MAGIC, .call = { .op = (int16_t)op, .detail = detail, .bytes = bytes } };
+    lane->number++;
     lane->outlast_ns = 0;
     lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
     return atomic_load(&wire->failed) ? dsc_wire_standing(wire, err) : DSC_OK;
@@ -108,7 +108,7 @@ void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *byte
     part->sends = true;
     part->out = bytes;
     part->out_bytes = count;
-    part->out_done = -(int64_t)sizeof(dsc_wire_note);
+    part->out_done = -(int64_t)sizeof(dsc_wire_header);
 }
 
 void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, int64_t count)
@@ -118,43 +118,27 @@ void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, i
     part->receives = true;
     part->in = bytes;
     part->in_bytes = count;
-    part->in_done = -(int64_t)sizeof(dsc_wire_note);
+    part->in_done = -(int64_t)sizeof(dsc_wire_header);
 }
 
-bool dsc_wire_agrees(const dsc_wire_note *mine, const dsc_wire_note *theirs)
+dsc_caller dsc_wire_caller(const dsc_wire *wire, int32_t channel)
 {
-    const bool ops_agree = mine->op == theirs->op || (mine->op == DSC_COMM_SEND && theirs->op == DSC_COMM_RECV) ||
-                           (mine->op == DSC_COMM_RECV && theirs->op == DSC_COMM_SEND);
-    const bool is_mail = mine->op == DSC_COMM_SEND || mine->op == DSC_COMM_RECV;
-    return ops_agree && (!is_mail || mine->op != theirs->op) && mine->step == theirs->step &&
-           (is_mail || mine->detail == theirs->detail) && mine->bytes == theirs->bytes;
-}
-
-void dsc_wire_describe(const dsc_wire_note *note, char text[96])
-{
-    const char *op = dsc_comm_op_text((dsc_comm_op)note->op);
-    if (note->op == DSC_COMM_BROADCAST)
-        snprintf(text, 96, "%s of %lld bytes from rank %d", op, (long long)note->bytes, note->detail);
-    else if (note->op == DSC_COMM_REDUCE_SCATTER)
-        snprintf(text, 96, "%s of %lld bytes in %s", op, (long long)note->bytes,
-                 dsc_dtype_text((dsc_dtype)note->detail));
-    else
-        snprintf(text, 96, "%s of %lld bytes", op, (long long)note->bytes);
+    const dsc_wire_connection *lane = &wire->lane[channel];
+    return (dsc_caller){
+        .rank = wire->rank, .channel = channel % wire->named_count, .number = lane->number, .call = lane->head.call
+    };
 }
 
 static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_error *err)
 {
-    const dsc_wire_note *mine = &wire->lane[channel].note, *theirs = &wire->lane[channel].part[peer].head;
-    char own[96], other[96];
+    const dsc_wire_header *theirs = &wire->lane[channel].part[peer].head;
+    const dsc_caller caller = dsc_wire_caller(wire, channel);
+    char text[DSC_FAILURE_TEXT_BYTES];
     if (theirs->magic != MAGIC)
-        return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err, "what rank %d sends on channel %d is no message", peer,
-                             channel % wire->named_count);
-    dsc_wire_describe(mine, own);
-    dsc_wire_describe(theirs, other);
-    return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err,
-                         "ranks disagree on channel %d: rank %d is in %s (call %lld there), rank %d in %s",
-                         channel % wire->named_count, wire->rank, own, (long long)wire->lane[channel].call, peer,
-                         other);
+        return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err, "invalid message of rank %d on channel %d", peer,
+                             caller.channel);
+    dsc_text_disagree(text, &caller, peer, &theirs->call);
+    return dsc_wire_fail(wire, DSC_ERR_COMM, peer, err, "%s", text);
 }
 
 /* Bytes that moved, 0: none can just now, -1: the connection ended. */
@@ -165,8 +149,8 @@ static int64_t push(dsc_wire *wire, dsc_wire_connection *lane, int fd, dsc_wire_
         struct iovec iov[2];
         struct msghdr message = { .msg_iov = iov };
         const int64_t head = part->out_done < 0 ? -part->out_done : 0, done = dsc_max_i64(part->out_done, 0);
-        const char *note_end = (const char *)(&lane->note + 1), *bytes = part->out;
-        const void *at[2] = { note_end - head, bytes != NULL ? bytes + done : NULL };
+        const char *head_end = (const char *)(&lane->head + 1), *bytes = part->out;
+        const void *at[2] = { head_end - head, bytes != NULL ? bytes + done : NULL };
         const int64_t count[2] = { head, dsc_min_i64(part->out_bytes - done, TURN_BYTES) };
         for (int i = 0; i < 2; i++) { /* sendmsg reads only, but its struct has no const */
             if (count[i] == 0)
@@ -207,11 +191,12 @@ static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part
             part->receives = false;
             break;
         }
-        if (in_head && part->in_done == 0 && part->head.magic == MAGIC && part->head.step == ROLL_CALL) {
+        if (in_head && part->in_done == 0 && part->head.magic == MAGIC && part->head.call.exchange == ROLL_CALL) {
             part->in_done = -(int64_t)sizeof part->head; /* its last call failed; what follows says more */
             continue;
         }
-        if (in_head && part->in_done == 0 && (part->head.magic != MAGIC || !dsc_wire_agrees(&lane->note, &part->head)))
+        if (in_head && part->in_done == 0 &&
+            (part->head.magic != MAGIC || !dsc_call_matches(&lane->head.call, &part->head.call)))
             return -2;
         part->receives = part->in_done < part->in_bytes;
     }
@@ -221,23 +206,16 @@ static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part
 static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
     const dsc_wire_connection *lane = &wire->lane[channel];
-    char missing[160] = "";
-    size_t used = 0;
-    int32_t first = -1;
+    const dsc_caller caller = dsc_wire_caller(wire, channel);
+    dsc_missing_ranks missing = { .count = 0 };
+    char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
     if (channel >= wire->named_count)
         return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "nothing moved for %.1f s", (double)wire->timeout_ns * 1e-9);
-    for (int32_t r = 0; r < wire->size && used < sizeof missing - 1; r++)
-        if (lane->part[r].sends || lane->part[r].receives) {
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
-            first = first < 0 ? r : first;
-        }
-    char who[120] = "";
-    if (strchr(missing, ',') == NULL)
-        snprintf(who, sizeof who, " (pid %d on %.64s)", wire->peer[first].who.pid, wire->peer[first].who.host);
-    return dsc_wire_fail(wire, DSC_ERR_STUCK, first, err,
-                         "rank %d waited %.1f s in %s of %lld bytes (call %lld on channel %d) for rank %s%s",
-                         wire->rank, (double)wire->timeout_ns * 1e-9, dsc_comm_op_text((dsc_comm_op)lane->note.op),
-                         (long long)lane->note.bytes, (long long)lane->call, channel, missing, who);
+    for (int32_t r = 0; r < wire->size; r++)
+        if (lane->part[r].sends || lane->part[r].receives)
+            dsc_missing_add(&missing, r, dsc_wire_name(wire, r, name), NULL);
+    dsc_text_stuck(text, &caller, wire->timeout_ns, &missing);
+    return dsc_wire_fail(wire, DSC_ERR_STUCK, missing.first, err, "%s", text);
 }
 
 /* Until a socket of the exchange can go on, or a word comes on the control lane. */
@@ -328,7 +306,7 @@ dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_
     dsc_status status = DSC_OK;
     bool open = true;
     int64_t moved = 0;
-    lane->note.step = (int16_t)step;
+    lane->head.call.exchange = (int16_t)step;
     lane->deadline_ns = dsc_clock_ns() + patience_ns;
     while (status == DSC_OK) {
         status = pass(wire, channel, &moved, &open, err);
@@ -384,8 +362,8 @@ dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reaso
     lane->calls_roll = false;
     if (status != DSC_OK)
         return status;
-    return dsc_wire_fail(wire, DSC_ERR_COMM, wire->rank, err,
-                         "rank %d in %s of %lld bytes (call %lld on channel %d): %s", wire->rank,
-                         dsc_comm_op_text((dsc_comm_op)lane->note.op), (long long)lane->note.bytes,
-                         (long long)lane->call, channel, reason);
+    const dsc_caller caller = dsc_wire_caller(wire, channel);
+    char here[DSC_CALL_TEXT_BYTES];
+    return dsc_wire_fail(wire, DSC_ERR_COMM, wire->rank, err, "rank %d in %s: %s", wire->rank,
+                         dsc_caller_text(&caller, here), reason);
 }

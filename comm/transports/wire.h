@@ -12,34 +12,27 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "comm/agreement.h"
 #include "comm/comm_internal.h"
 #include "comm/rendezvous/rendezvous_net.h"
 #include "comm/transports/mesh.h"
 
 #define DSC_WIRE_TEXT 368
 
-/* What a rank is doing: the first bytes of every message. All of it must agree but op, where a send meets a recv. */
-typedef struct dsc_wire_note {
-    uint32_t magic;
-    int16_t op, step; /* dsc_comm_op; a number for messages of one call that must not be taken for each other */
-    int32_t detail;   /* root, wire dtype, peer */
-    int32_t reserved;
-    int64_t bytes;    /* of the call, as its caller counts */
-} dsc_wire_note;
-_Static_assert(sizeof(dsc_wire_note) == 24, "no padding");
-
-/* Are two ranks with these notes in the same call, or in a send and its recv? */
-bool dsc_wire_agrees(const dsc_wire_note *mine, const dsc_wire_note *theirs);
-/* "broadcast of 1000 bytes from rank 0" */
-void dsc_wire_describe(const dsc_wire_note *note, char text[96]);
+/* The first bytes of every message: the call that its sender is in. */
+typedef struct dsc_wire_header {
+    uint32_t magic, reserved;
+    dsc_call_record call;
+} dsc_wire_header;
+_Static_assert(sizeof(dsc_wire_header) == 24, "no padding");
 
 typedef struct dsc_wire_part dsc_wire_part; /* what passes between this rank and one peer in one exchange */
 
 typedef struct dsc_wire_connection {
     dsc_wire_part *part;   /* [size] */
     struct pollfd *poll;   /* [2 * size] */
-    dsc_wire_note note;    /* of the call that runs */
-    int64_t call;          /* calls begun, for messages */
+    dsc_wire_header head;  /* of the call that runs */
+    int64_t number;        /* calls begun, for messages */
     bool calls_roll;       /* any message of a peer is a sign of life */
     int64_t outlast_ns;    /* until then the call may end well after a failure; 0: none came */
     int64_t deadline_ns;   /* put off by every byte that moves */
@@ -121,6 +114,6 @@ DSC_MUST_USE dsc_status dsc_wire_health(dsc_wire *wire, dsc_error *err);
 /* Something of `rank` (-1: somebody) ended that should not have: why, as soon as it is known. Always a failure. */
 DSC_MUST_USE dsc_status dsc_wire_why(dsc_wire *wire, int32_t channel, int32_t rank, dsc_error *err);
 /* "rank 1 (pid 17 on node-b)" */
-const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char *text, size_t text_bytes);
+const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char text[DSC_RANK_TEXT_BYTES]);
 
 #endif

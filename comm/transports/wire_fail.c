@@ -18,10 +18,9 @@ _Static_assert(sizeof(dsc_wire_msg) == 16 + DSC_WIRE_TEXT, "no padding");
 /* The word that explains an ended connection travels on another one. */
 #define EXPLANATION_NS INT64_C(1000000000)
 
-const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char *text, size_t text_bytes)
+const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char text[DSC_RANK_TEXT_BYTES])
 {
-    snprintf(text, text_bytes, "rank %d (pid %d on %.64s)", rank, wire->peer[rank].who.pid, wire->peer[rank].who.host);
-    return text;
+    return dsc_rank_text(rank, wire->peer[rank].who.pid, wire->peer[rank].who.host, text);
 }
 
 dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err)
@@ -119,13 +118,12 @@ static void word_came_locked(dsc_wire *wire, int32_t from)
 
 static void end_came_locked(dsc_wire *wire, int32_t from, int why)
 {
-    char name[128], text[DSC_WIRE_TEXT];
+    char name[DSC_RANK_TEXT_BYTES], text[DSC_FAILURE_TEXT_BYTES];
     atomic_store(&wire->peer[from].gone, true);
     atomic_store(&wire->peer[from].done, true);
     if (wire->peer[from].left)
         return;
-    snprintf(text, sizeof text, "%s is gone%s%s", dsc_wire_name(wire, from, name, sizeof name), why != 0 ? ": " : "",
-             why != 0 ? strerror(why) : "");
+    dsc_text_gone(text, NULL, dsc_wire_name(wire, from, name), why != 0 ? strerror(why) : NULL);
     publish_locked(wire, DSC_ERR_PEER, from, text, true);
 }
 
@@ -174,19 +172,19 @@ static int32_t who_left(dsc_wire *wire, int32_t rank)
 dsc_status dsc_wire_why(dsc_wire *wire, int32_t channel, int32_t rank, dsc_error *err)
 {
     const int64_t until_ns = dsc_clock_ns() + EXPLANATION_NS;
-    const char *op = dsc_comm_op_text((dsc_comm_op)wire->lane[channel].note.op);
-    char name[128];
+    const dsc_caller caller = dsc_wire_caller(wire, channel);
+    char name[DSC_RANK_TEXT_BYTES], here[DSC_CALL_TEXT_BYTES], text[DSC_FAILURE_TEXT_BYTES];
     for (;;) {
         DSC_TRY(dsc_wire_health(wire, err));
         const int32_t left = who_left(wire, rank);
-        if (left >= 0)
-            return dsc_wire_fail(wire, DSC_ERR_PEER, left, err,
-                                 "%s closed its communicator, rank %d waits for it in %s",
-                                 dsc_wire_name(wire, left, name, sizeof name), wire->rank, op);
+        if (left >= 0) {
+            dsc_text_closed(text, &caller, dsc_wire_name(wire, left, name));
+            return dsc_wire_fail(wire, DSC_ERR_PEER, left, err, "%s", text);
+        }
         if (dsc_clock_ns() > until_ns)
             return dsc_wire_fail(wire, DSC_ERR_PEER, rank, err, "the connection of rank %d with %s broke in %s",
-                                 wire->rank,
-                                 rank >= 0 ? dsc_wire_name(wire, rank, name, sizeof name) : "another rank", op);
+                                 wire->rank, rank >= 0 ? dsc_wire_name(wire, rank, name) : "another rank",
+                                 dsc_caller_text(&caller, here));
         dsc_clock_sleep_ns(1000000);
     }
 }

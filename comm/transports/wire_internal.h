@@ -9,10 +9,12 @@ struct dsc_wire_part {
     const void *out;
     void *in;
     int64_t out_bytes, in_bytes;
-    int64_t out_done, in_done; /* below 0: still in the note */
-    dsc_wire_note head;        /* the peer's */
+    int64_t out_done, in_done; /* below 0: still in the header */
+    dsc_wire_header head;      /* of the peer */
 };
 
+/* This rank inside the call of a channel, for messages. */
+dsc_caller dsc_wire_caller(const dsc_wire *wire, int32_t channel);
 /* The failure that stands. */
 dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err);
 

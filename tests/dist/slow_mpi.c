@@ -32,13 +32,13 @@ static int slow_open(int rank, int size, int lane_count, bool one_thread, int64_
 
 static void slow_close(dsc_mpi_link *link, bool failed) { free(link); }
 
-/* The peer's notes are ours: what is received first is what is sent next. */
+/* The peer's call records are ours: what is received first is what is sent next. */
 static int slow_begin(dsc_mpi_link *link, int lane, const dsc_mpi_part *part, int count, int first, char *text)
 {
     if (first == 2)
         memcpy(part[0].in, part[1].out, (size_t)part[1].count);
     if (first == 2 && lane == 2)
-        ((dsc_wire_note *)part[0].in)->bytes++;
+        ((dsc_call_record *)part[0].in)->bytes++;
     link->lane[lane].left = count > first ? PARTS : 0;
     link->lane[lane].due_ns = now_ns() + 50000000;
     return 0;
