@@ -4,6 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
+
+#define CONTROL_MAGIC UINT32_C(0x43435344) /* "DSCC" */
+enum { FAILURE_NONE, FAILURE_WRITING, FAILURE_SET };
+
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 bool dsc_call_matches(const dsc_call_record *mine, const dsc_call_record *theirs)
@@ -102,4 +107,69 @@ void dsc_text_gone(char text[DSC_FAILURE_TEXT_BYTES], const dsc_caller *caller, 
         snprintf(waited, sizeof waited, "; rank %d waited for it in %s", caller->rank, dsc_caller_text(caller, here));
     snprintf(text, DSC_FAILURE_TEXT_BYTES, "%.120s is gone%s%.60s%s", rank_text, reason != NULL ? ": " : "",
              reason != NULL ? reason : "", waited);
+}
+
+/* ---- the first failure ------------------------------------------------------------------------------------------- */
+
+static bool is_failure(int32_t status) { return status > DSC_OK && status <= DSC_ERR_DEVICE; }
+
+bool dsc_failure_publish(dsc_first_failure *failure, dsc_status status, int32_t rank, const char *text)
+{
+    uint32_t none = FAILURE_NONE;
+    DSC_ASSERT(is_failure(status));
+    if (!atomic_compare_exchange_strong(&failure->state, &none, FAILURE_WRITING))
+        return false;
+    snprintf(failure->text, sizeof failure->text, "%s", text);
+    dsc_text_printable(failure->text);
+    failure->status = (int32_t)status;
+    failure->rank = rank;
+    atomic_store(&failure->state, FAILURE_SET);
+    return true;
+}
+
+dsc_status dsc_failure_report(const dsc_first_failure *failure, dsc_error *err)
+{
+    /* Writing the text takes microseconds. A process that dies in between leaves only the state. */
+    for (int i = 0; i < 1000 && atomic_load(&failure->state) != FAILURE_SET; i++)
+        dsc_clock_sleep_ns(100000);
+    if (atomic_load(&failure->state) != FAILURE_SET)
+        return DSC_FAIL(err, DSC_ERR_PEER, "comm", "a rank failed before it could report the reason");
+    char text[DSC_FAILURE_TEXT_BYTES];
+    memcpy(text, failure->text, sizeof text);
+    text[sizeof text - 1] = 0;
+    const bool known = is_failure(failure->status);
+    const dsc_status status = DSC_FAIL(err, known ? (dsc_status)failure->status : DSC_ERR_PEER, "comm", "%s", text);
+    if (err != NULL)
+        err->rank = failure->rank;
+    return status;
+}
+
+/* ---- control messages -------------------------------------------------------------------------------------------- */
+
+dsc_control_message dsc_control_failure(const dsc_first_failure *failure)
+{
+    dsc_control_message message = {
+        .magic = CONTROL_MAGIC, .kind = DSC_CONTROL_FAILURE, .status = (int16_t)failure->status, .rank = failure->rank
+    };
+    memcpy(message.text, failure->text, sizeof message.text);
+    return message;
+}
+
+dsc_control_message dsc_control_farewell(void)
+{
+    return (dsc_control_message){ .magic = CONTROL_MAGIC, .kind = DSC_CONTROL_FAREWELL };
+}
+
+dsc_control_kind dsc_control_check(dsc_control_message *message, int32_t from, int32_t size)
+{
+    if (message->magic != CONTROL_MAGIC)
+        return DSC_CONTROL_INVALID;
+    if (message->kind == DSC_CONTROL_FAREWELL)
+        return DSC_CONTROL_FAREWELL;
+    if (message->kind != DSC_CONTROL_FAILURE || !is_failure(message->status))
+        return DSC_CONTROL_INVALID;
+    message->text[sizeof message->text - 1] = 0;
+    if (message->rank < 0 || message->rank >= size)
+        message->rank = from;
+    return DSC_CONTROL_FAILURE;
 }

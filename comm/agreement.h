@@ -66,4 +66,38 @@ void dsc_text_closed(char text[DSC_FAILURE_TEXT_BYTES], const dsc_caller *caller
 void dsc_text_gone(char text[DSC_FAILURE_TEXT_BYTES], const dsc_caller *caller, const char *rank_text,
                    const char *reason);
 
+/* ---- the first failure ------------------------------------------------------------------------------------------- */
+
+/* Starts zeroed; may lie in memory that processes share. */
+typedef struct dsc_first_failure {
+    _Atomic uint32_t state;
+    int32_t status, rank;
+    char text[DSC_FAILURE_TEXT_BYTES];
+} dsc_first_failure;
+
+static inline bool dsc_failure_exists(const dsc_first_failure *failure) { return atomic_load(&failure->state) != 0; }
+/* True when this failure is the first one; later ones change nothing. */
+bool dsc_failure_publish(dsc_first_failure *failure, dsc_status status, int32_t rank, const char *text);
+/* The first failure, in *err. One exists. */
+dsc_status dsc_failure_report(const dsc_first_failure *failure, dsc_error *err);
+
+/* ---- control messages -------------------------------------------------------------------------------------------- */
+
+typedef enum dsc_control_kind { DSC_CONTROL_INVALID, DSC_CONTROL_FAILURE, DSC_CONTROL_FAREWELL } dsc_control_kind;
+
+/* Sent to every peer outside of calls: a failure, or a farewell of a rank that closes its communicator. */
+typedef struct dsc_control_message {
+    uint32_t magic;
+    int16_t kind, status;
+    int32_t rank, reserved;
+    char text[DSC_FAILURE_TEXT_BYTES];
+} dsc_control_message;
+_Static_assert(sizeof(dsc_control_message) == 384, "no padding");
+
+dsc_control_message dsc_control_failure(const dsc_first_failure *failure);
+dsc_control_message dsc_control_farewell(void);
+/* Kind of a message from rank `from`. Of a failure the status, the rank (else `from`) and the end of the text are then
+ * valid. */
+dsc_control_kind dsc_control_check(dsc_control_message *message, int32_t from, int32_t size);
+
 #endif

@@ -15,11 +15,9 @@
 #include "base/plugin.h"
 #include "comm/transports/tcp_internal.h"
 
-#define MAGIC UINT32_C(0x50435344) /* "DSCP" */
 #define PIECE_ALIGN 16
 #define SLICE_NS INT64_C(10000000) /* between two looks around while a rank waits */
 #define OUTLAST_NS INT64_C(100000000)
-enum { WORD_FAILED = 1, WORD_FAREWELL };
 
 typedef struct mpi_lane {
     dsc_caller caller;
@@ -40,66 +38,39 @@ typedef struct mpi_transport {
     int64_t timeout_ns;
     atomic_bool *left; /* [size] said farewell */
     mpi_lane lane[DSC_COMM_CHANNELS_MAX];
-    pthread_mutex_t lock; /* of the failure */
-    atomic_bool failed, untold; /* untold: the peers do not know, since another thread than MPI's came upon it */
-    dsc_status status;
-    int32_t failed_rank;
-    char text[DSC_WIRE_TEXT];
+    dsc_first_failure failure;
+    atomic_bool unsent; /* the peers do not know the failure: it was found by a thread that may not call MPI */
 } mpi_transport;
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-static dsc_status standing(mpi_transport *mpi, dsc_error *err)
+static void send_failure(mpi_transport *mpi)
 {
-    pthread_mutex_lock(&mpi->lock);
-    const dsc_status status = DSC_FAIL(err, mpi->status, "comm", "%s", mpi->text);
-    if (err != NULL)
-        err->rank = mpi->failed_rank;
-    pthread_mutex_unlock(&mpi->lock);
-    return status;
-}
-
-static void tell_peers(mpi_transport *mpi)
-{
-    dsc_wire_msg word = { .magic = MAGIC, .kind = WORD_FAILED };
-    if (!atomic_exchange(&mpi->untold, false))
+    if (!atomic_exchange(&mpi->unsent, false))
         return;
-    pthread_mutex_lock(&mpi->lock);
-    word.status = (int16_t)mpi->status;
-    word.rank = mpi->failed_rank;
-    memcpy(word.text, mpi->text, sizeof word.text);
-    pthread_mutex_unlock(&mpi->lock);
-    if (mpi->api->tell(mpi->link, &word, (int)sizeof word) != 0)
-        atomic_store(&mpi->untold, true);
+    const dsc_control_message message = dsc_control_failure(&mpi->failure);
+    if (mpi->api->tell(mpi->link, &message, (int)sizeof message) != 0)
+        atomic_store(&mpi->unsent, true);
 }
 
-/* The first failure stays. */
-static void publish(mpi_transport *mpi, dsc_status status, int32_t rank, const char *text, bool tell)
+static void publish(mpi_transport *mpi, dsc_status status, int32_t rank, const char *text, bool send)
 {
-    pthread_mutex_lock(&mpi->lock);
-    if (!atomic_load(&mpi->failed)) {
-        mpi->status = status;
-        mpi->failed_rank = rank;
-        snprintf(mpi->text, sizeof mpi->text, "%s", text);
-        dsc_text_printable(mpi->text);
-        atomic_store(&mpi->untold, tell);
-        atomic_store(&mpi->failed, true);
-    }
-    pthread_mutex_unlock(&mpi->lock);
-    tell_peers(mpi);
+    if (dsc_failure_publish(&mpi->failure, status, rank, text))
+        atomic_store(&mpi->unsent, send);
+    send_failure(mpi);
 }
 
 static dsc_status fail(mpi_transport *mpi, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
     DSC_PRINTF(5, 6);
 static dsc_status fail(mpi_transport *mpi, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
 {
-    char text[DSC_WIRE_TEXT];
+    char text[DSC_FAILURE_TEXT_BYTES];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
     publish(mpi, status, rank, text, true);
-    return standing(mpi, err);
+    return dsc_failure_report(&mpi->failure, err);
 }
 
 static dsc_status mpi_failed(mpi_transport *mpi, const char *text, dsc_error *err)
@@ -110,20 +81,21 @@ static dsc_status mpi_failed(mpi_transport *mpi, const char *text, dsc_error *er
 static dsc_status mpi_health(dsc_transport *transport, dsc_error *err)
 {
     mpi_transport *mpi = (mpi_transport *)transport;
-    tell_peers(mpi);
+    send_failure(mpi);
     for (;;) {
-        dsc_wire_msg word;
+        dsc_control_message message;
         int from = -1;
-        if (mpi->api->listen(mpi->link, &word, (int)sizeof word, &from) != 0)
-            return mpi_failed(mpi, "a word came that is none", err);
+        if (mpi->api->listen(mpi->link, &message, (int)sizeof message, &from) != 0)
+            return mpi_failed(mpi, "invalid message on the control communicator", err);
         if (from < 0)
-            return atomic_load(&mpi->failed) ? standing(mpi, err) : DSC_OK;
-        word.text[sizeof word.text - 1] = 0;
-        if (word.kind == WORD_FAREWELL)
+            return dsc_failure_exists(&mpi->failure) ? dsc_failure_report(&mpi->failure, err) : DSC_OK;
+        const dsc_control_kind kind = dsc_control_check(&message, from, mpi->size);
+        if (kind == DSC_CONTROL_FAREWELL)
             atomic_store(&mpi->left[from], true);
-        else if (word.status > DSC_OK && word.status <= DSC_ERR_DEVICE)
-            publish(mpi, (dsc_status)word.status, word.rank >= 0 && word.rank < mpi->size ? word.rank : from, word.text,
-                    false);
+        else if (kind == DSC_CONTROL_FAILURE)
+            publish(mpi, (dsc_status)message.status, message.rank, message.text, false);
+        else
+            return mpi_failed(mpi, "invalid message on the control communicator", err);
     }
 }
 
@@ -154,9 +126,9 @@ static dsc_status start_call(mpi_transport *mpi, int32_t channel, dsc_comm_op op
     const dsc_call_record call = { .op = (int16_t)op, .detail = detail, .bytes = bytes };
     dsc_caller_begin(&lane->caller, mpi->rank, channel, &call);
     lane->part_count = 0;
-    if (atomic_load(&mpi->failed)) {
-        tell_peers(mpi);
-        return standing(mpi, err);
+    if (dsc_failure_exists(&mpi->failure)) {
+        send_failure(mpi);
+        return dsc_failure_report(&mpi->failure, err);
     }
     for (int32_t r = 0; r < mpi->size; r++)
         if (r != mpi->rank && (peer < 0 || r == peer)) {
@@ -410,7 +382,6 @@ static void free_memory(mpi_transport *mpi)
         dsc_alloc_free(mpi->alloc, mpi->lane[c].theirs);
     }
     dsc_alloc_free(mpi->alloc, mpi->left);
-    pthread_mutex_destroy(&mpi->lock);
     dsc_alloc_free(mpi->alloc, mpi);
 }
 
@@ -441,15 +412,13 @@ static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options,
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
                         place->size, DSC_RDV_RANKS_MAX);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *mpi, &mpi, err));
-    *mpi = (mpi_transport){ .base = { &dsc_comm_mpi },
-                            .alloc = options->alloc,
-                            .api = api,
-                            .rank = place->rank,
-                            .size = place->size,
-                            .channel_count = options->channel_count,
-                            .timeout_ns = dsc_comm_timeout_ns(options),
-                            .failed_rank = -1 };
-    pthread_mutex_init(&mpi->lock, NULL); /* cannot fail with these arguments */
+    *mpi = (mpi_transport) { .base = { &dsc_comm_mpi },
+                             .alloc = options->alloc,
+                             .api = api,
+                             .rank = place->rank,
+                             .size = place->size,
+                             .channel_count = options->channel_count,
+                             .timeout_ns = dsc_comm_timeout_ns(options) };
     dsc_comm_math_init(&mpi->math);
     dsc_error first = DSC_ERROR_INIT;
     dsc_status status = open_memory(mpi, options, &first);
@@ -477,10 +446,10 @@ static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options,
 static void mpi_close(dsc_transport *transport)
 {
     mpi_transport *mpi = (mpi_transport *)transport;
-    const dsc_wire_msg word = { .magic = MAGIC, .kind = WORD_FAREWELL };
-    tell_peers(mpi);
-    mpi->api->tell(mpi->link, &word, (int)sizeof word);
-    mpi->api->close(mpi->link, atomic_load(&mpi->failed));
+    const dsc_control_message farewell = dsc_control_farewell();
+    send_failure(mpi);
+    mpi->api->tell(mpi->link, &farewell, (int)sizeof farewell);
+    mpi->api->close(mpi->link, dsc_failure_exists(&mpi->failure));
     free_memory(mpi);
 }
 

@@ -21,7 +21,6 @@
 /* Two handoffs between cores of one socket take 1 to 20 us; longer than that, sleeping is cheaper than burning. */
 #define SPIN_MAX_NS INT64_C(30000)
 #define SPIN_MIN_NS INT64_C(500)
-#define FAIL_TEXT_BYTES 384
 
 /* One rank in one channel. Written by that rank, except `mail`, which sender and receiver advance in turn. */
 typedef struct rank_words {
@@ -49,14 +48,10 @@ typedef struct person {
     _Atomic uint32_t left;
 } person;
 
-enum { FAIL_NONE, FAIL_WRITING, FAIL_SET };
-
 struct dsc_shm_barrier_header {
     _Alignas(LINE) int32_t size;
     int32_t channel_count;
-    _Alignas(LINE) _Atomic uint32_t failed;
-    int32_t fail_status, fail_rank;
-    char fail_text[FAIL_TEXT_BYTES];
+    _Alignas(LINE) dsc_first_failure failure;
     _Alignas(LINE) channel_words channel[DSC_COMM_CHANNELS_MAX];
     person person[DSC_SHM_BARRIER_RANKS_MAX];
     rank_words slots[]; /* [channel][rank] */
@@ -159,36 +154,13 @@ void dsc_shm_barrier_leave(dsc_shm_barrier *board)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------- */
 
-static dsc_status report_failure(dsc_shm_barrier *board, dsc_error *err)
-{
-    const dsc_shm_barrier_header *h = board->header;
-    /* Whoever writes the text is quick; should it die in between, the status alone must do. */
-    for (int i = 0; i < 1000 && atomic_load(&h->failed) != FAIL_SET; i++)
-        dsc_clock_sleep_ns(100000);
-    if (atomic_load(&h->failed) != FAIL_SET)
-        return DSC_FAIL(err, DSC_ERR_PEER, "comm", "a rank failed and could not say why");
-    char text[FAIL_TEXT_BYTES];
-    memcpy(text, h->fail_text, sizeof text);
-    text[sizeof text - 1] = 0;
-    const bool known = h->fail_status == DSC_ERR_COMM || h->fail_status == DSC_ERR_STUCK;
-    const dsc_status status = DSC_FAIL(err, known ? (dsc_status)h->fail_status : DSC_ERR_PEER, "comm", "%s", text);
-    if (err != NULL)
-        err->rank = h->fail_rank;
-    return status;
-}
-
 dsc_status dsc_shm_barrier_fail_as(dsc_shm_barrier *board, const dsc_error *why, dsc_error *err)
 {
-    dsc_shm_barrier_header *h = board->header;
-    uint32_t none = FAIL_NONE;
-    if (atomic_compare_exchange_strong(&h->failed, &none, FAIL_WRITING)) {
-        snprintf(h->fail_text, sizeof h->fail_text, "%.*s", FAIL_TEXT_BYTES - 1, why->message);
-        h->fail_status = (int32_t)why->status;
-        h->fail_rank = why->rank;
-        atomic_store(&h->failed, FAIL_SET);
-    }
+    /* An error of one rank's own machine, as DSC_ERR_NOMEM, is that of a peer for all others. */
+    const bool shared = why->status == DSC_ERR_COMM || why->status == DSC_ERR_STUCK;
+    dsc_failure_publish(&board->header->failure, shared ? why->status : DSC_ERR_PEER, why->rank, why->message);
     wake_everybody(board);
-    return report_failure(board, err);
+    return dsc_failure_report(&board->header->failure, err);
 }
 
 dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *board, dsc_status status, int32_t rank, dsc_error *err,
@@ -212,8 +184,8 @@ static const char *rank_text(const dsc_shm_barrier *board, int32_t rank, char te
 
 dsc_status dsc_shm_barrier_health(dsc_shm_barrier *board, dsc_error *err)
 {
-    if (atomic_load(&board->header->failed) != FAIL_NONE)
-        return report_failure(board, err);
+    if (dsc_failure_exists(&board->header->failure))
+        return dsc_failure_report(&board->header->failure, err);
     for (int32_t r = 0; r < board->size; r++) {
         char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
         if (r == board->rank || board->alive == NULL || atomic_load(&board->header->person[r].left) != 0 ||
@@ -371,15 +343,15 @@ static dsc_status sleep_until_changed(dsc_shm_barrier *board, const wait_for *w,
     uint32_t signs = signs_of_life(board, w);
     for (;;) {
         const int64_t left_ns = start_ns + board->timeout_ns - dsc_clock_ns();
-        if (atomic_load(&board->header->failed) == FAIL_NONE && left_ns > 0) {
+        if (!dsc_failure_exists(&board->header->failure) && left_ns > 0) {
             atomic_fetch_add(w->sleepers, 1);
             futex_wait(board, w->word, w->old, dsc_min_i64(left_ns, SLICE_NS));
             atomic_fetch_sub(w->sleepers, 1);
         }
         if (changed(w))
             return DSC_OK;
-        if (atomic_load(&board->header->failed) != FAIL_NONE)
-            return report_failure(board, err);
+        if (dsc_failure_exists(&board->header->failure))
+            return dsc_failure_report(&board->header->failure, err);
         const int64_t now_ns = dsc_clock_ns();
         const uint32_t signs_now = signs_of_life(board, w);
         if (signs_now != signs)
@@ -432,8 +404,8 @@ dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, const 
     dsc_caller_begin(&board->lane[channel].caller, board->rank, channel, call);
     atomic_store_explicit(&me->now_op, call->op + 1, memory_order_relaxed);
     be_seen(board, channel);
-    if (atomic_load_explicit(&board->header->failed, memory_order_acquire) != FAIL_NONE)
-        return report_failure(board, err);
+    if (dsc_failure_exists(&board->header->failure))
+        return dsc_failure_report(&board->header->failure, err);
     return DSC_OK;
 }
 

@@ -1,7 +1,6 @@
 /* wire.c - exchanges of messages; failures and the control lane are in wire_fail.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -31,7 +30,6 @@ dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool s
     wire->channel_count = options->channel_count * (second_lanes ? 2 : 1);
     wire->lane_count = 1 + wire->channel_count;
     wire->timeout_ns = dsc_comm_timeout_ns(options);
-    wire->failed_rank = -1;
     DSC_ASSERT(wire->lane_count <= DSC_MESH_CONNECTIONS_MAX);
     pthread_mutex_init(&wire->lock, NULL); /* cannot fail with these arguments */
     const int64_t size = wire->size;
@@ -98,7 +96,7 @@ dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32
     lane->number++;
     lane->outlast_ns = 0;
     lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
-    return atomic_load(&wire->failed) ? dsc_wire_standing(wire, err) : DSC_OK;
+    return dsc_failure_exists(&wire->failure) ? dsc_failure_report(&wire->failure, err) : DSC_OK;
 }
 
 void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *bytes, int64_t count)
@@ -242,8 +240,8 @@ static dsc_status sleep_some(dsc_wire *wire, int32_t channel, dsc_error *err)
         words = words || lane->poll[i].revents != 0;
     if (words)
         DSC_TRY(dsc_wire_health(wire, err));
-    if (atomic_load(&wire->failed))
-        return dsc_wire_standing(wire, err);
+    if (dsc_failure_exists(&wire->failure))
+        return dsc_failure_report(&wire->failure, err);
     return dsc_clock_ns() > lane->deadline_ns ? waited(wire, channel, err) : DSC_OK;
 }
 
@@ -292,7 +290,7 @@ static dsc_status rest(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
     dsc_error why = DSC_ERROR_INIT;
     const dsc_status status = sleep_some(wire, channel, &why);
-    if (status == DSC_OK || (atomic_load(&wire->failed) && outlasts(wire, channel)))
+    if (status == DSC_OK || (dsc_failure_exists(&wire->failure) && outlasts(wire, channel)))
         return DSC_OK;
     if (err != NULL)
         *err = why;
@@ -350,8 +348,8 @@ void dsc_wire_clear(dsc_wire *wire, int32_t channel)
 dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err)
 {
     dsc_wire_connection *lane = &wire->lane[channel];
-    if (atomic_load(&wire->failed))
-        return dsc_wire_standing(wire, err);
+    if (dsc_failure_exists(&wire->failure))
+        return dsc_failure_report(&wire->failure, err);
     lane->calls_roll = true;
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank) {

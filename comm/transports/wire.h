@@ -17,8 +17,6 @@
 #include "comm/rendezvous/rendezvous_net.h"
 #include "comm/transports/mesh.h"
 
-#define DSC_WIRE_TEXT 368
-
 /* The first bytes of every message: the call that its sender is in. */
 typedef struct dsc_wire_header {
     uint32_t magic, reserved;
@@ -38,20 +36,13 @@ typedef struct dsc_wire_connection {
     int64_t deadline_ns;   /* put off by every byte that moves */
 } dsc_wire_connection;
 
-typedef struct dsc_wire_msg {
-    uint32_t magic;
-    int16_t kind, status;
-    int32_t rank, reserved;
-    char text[DSC_WIRE_TEXT];
-} dsc_wire_msg;
-
 typedef struct dsc_wire_peer {
     dsc_mesh_peer who;
     bool left;        /* said farewell */
     atomic_bool done; /* left, gone or failed: what it sent is on its way, and no more will come */
     atomic_bool gone; /* the connection ended */
     int32_t have;
-    dsc_wire_msg word; /* as it comes */
+    dsc_control_message message; /* received so far: `have` bytes */
 } dsc_wire_peer;
 
 typedef struct dsc_wire {
@@ -67,11 +58,8 @@ typedef struct dsc_wire {
     dsc_wire_peer *peer;
     dsc_wire_connection lane[2 * DSC_COMM_CHANNELS_MAX];
     pthread_mutex_t lock; /* of all below and of the control lane */
-    atomic_bool failed;
-    dsc_status status;
-    int32_t failed_rank;
-    bool parted; /* said farewell */
-    char text[DSC_WIRE_TEXT];
+    dsc_first_failure failure;
+    bool parted; /* farewell was sent */
 } dsc_wire;
 
 /* The memory alone, before the ranks meet. */

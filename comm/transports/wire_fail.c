@@ -12,10 +12,7 @@
 #include "base/clock.h"
 #include "comm/transports/wire_internal.h"
 
-#define MAGIC UINT32_C(0x43435344) /* "DSCC" */
-enum { FAILED = 1, FAREWELL };
-_Static_assert(sizeof(dsc_wire_msg) == 16 + DSC_WIRE_TEXT, "no padding");
-/* The word that explains an ended connection travels on another one. */
+/* The message that explains an ended connection travels on another one. */
 #define EXPLANATION_NS INT64_C(1000000000)
 
 const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char text[DSC_RANK_TEXT_BYTES])
@@ -23,43 +20,21 @@ const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char text[DSC_RANK
     return dsc_rank_text(rank, wire->peer[rank].who.pid, wire->peer[rank].who.host, text);
 }
 
-dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err)
-{
-    pthread_mutex_lock(&wire->lock);
-    const dsc_status status = DSC_FAIL(err, wire->status, "comm", "%s", wire->text);
-    if (err != NULL)
-        err->rank = wire->failed_rank;
-    pthread_mutex_unlock(&wire->lock);
-    return status;
-}
-
-static void tell_locked(dsc_wire *wire, const dsc_wire_msg *word)
+static void send_locked(dsc_wire *wire, dsc_control_message message)
 {
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank && wire->fd[r] >= 0 && !atomic_load(&wire->peer[r].gone))
-            (void)send(wire->fd[r], word, sizeof *word, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
-
-static void tell_failure_locked(dsc_wire *wire)
-{
-    dsc_wire_msg word = { .magic = MAGIC, .kind = FAILED, .status = (int16_t)wire->status, .rank = wire->failed_rank };
-    memcpy(word.text, wire->text, sizeof word.text);
-    tell_locked(wire, &word);
+            (void)send(wire->fd[r], &message, sizeof message, MSG_DONTWAIT | MSG_NOSIGNAL);
 }
 
 /* The first failure stays. When it is this rank's own, every data connection ends here, so that nobody waits on. */
-static void publish_locked(dsc_wire *wire, dsc_status status, int32_t rank, const char *text, bool tell)
+static void publish_locked(dsc_wire *wire, dsc_status status, int32_t rank, const char *text, bool send)
 {
-    if (atomic_load(&wire->failed))
+    if (!dsc_failure_publish(&wire->failure, status, rank, text))
         return;
-    wire->status = status;
-    wire->failed_rank = rank;
-    snprintf(wire->text, sizeof wire->text, "%s", text);
-    dsc_text_printable(wire->text);
-    atomic_store(&wire->failed, true);
-    if (!tell) /* a peer knew it first: own calls see it within a moment, and may still end well */
+    if (!send) /* a failure of a peer: calls of this rank that run may still succeed */
         return;
-    tell_failure_locked(wire);
+    send_locked(wire, dsc_control_failure(&wire->failure));
     for (int32_t i = wire->size; i < wire->size * wire->lane_count; i++)
         if (wire->fd[i] >= 0)
             shutdown(wire->fd[i], SHUT_RDWR);
@@ -67,7 +42,7 @@ static void publish_locked(dsc_wire *wire, dsc_status status, int32_t rank, cons
 
 dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_error *err, const char *fmt, ...)
 {
-    char text[DSC_WIRE_TEXT];
+    char text[DSC_FAILURE_TEXT_BYTES];
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
@@ -75,23 +50,22 @@ dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_er
     pthread_mutex_lock(&wire->lock);
     publish_locked(wire, status, rank, text, true);
     pthread_mutex_unlock(&wire->lock);
-    return dsc_wire_standing(wire, err);
+    return dsc_failure_report(&wire->failure, err);
 }
 
 void dsc_wire_farewell(dsc_wire *wire)
 {
-    const dsc_wire_msg word = { .magic = MAGIC, .kind = FAREWELL };
     pthread_mutex_lock(&wire->lock);
     /* Who learned of a failure may close before the one who told it has told everybody. */
-    if (!wire->parted && atomic_load(&wire->failed))
-        tell_failure_locked(wire);
+    if (!wire->parted && dsc_failure_exists(&wire->failure))
+        send_locked(wire, dsc_control_failure(&wire->failure));
     if (!wire->parted)
-        tell_locked(wire, &word);
+        send_locked(wire, dsc_control_farewell());
     wire->parted = true;
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank && wire->fd[r] >= 0) {
             /* What came and was not read would make the system throw away the farewell. */
-            char unread[sizeof word];
+            char unread[sizeof(dsc_control_message)];
             shutdown(wire->fd[r], SHUT_WR);
             while (recv(wire->fd[r], unread, sizeof unread, MSG_DONTWAIT) > 0)
                 continue;
@@ -99,21 +73,19 @@ void dsc_wire_farewell(dsc_wire *wire)
     pthread_mutex_unlock(&wire->lock);
 }
 
-static void word_came_locked(dsc_wire *wire, int32_t from)
+static void message_received_locked(dsc_wire *wire, int32_t from)
 {
     dsc_wire_peer *peer = &wire->peer[from];
-    dsc_wire_msg *word = &peer->word;
+    dsc_control_message *message = &peer->message;
     peer->have = 0;
-    word->text[sizeof word->text - 1] = 0;
     atomic_store(&peer->done, true);
-    const bool known = word->status > DSC_OK && word->status <= DSC_ERR_DEVICE;
-    if (word->magic == MAGIC && word->kind == FAREWELL)
+    const dsc_control_kind kind = dsc_control_check(message, from, wire->size);
+    if (kind == DSC_CONTROL_FAREWELL)
         peer->left = true;
-    else if (word->magic == MAGIC && word->kind == FAILED && known)
-        publish_locked(wire, (dsc_status)word->status,
-                       word->rank >= 0 && word->rank < wire->size ? word->rank : from, word->text, false);
+    else if (kind == DSC_CONTROL_FAILURE)
+        publish_locked(wire, (dsc_status)message->status, message->rank, message->text, false);
     else
-        publish_locked(wire, DSC_ERR_COMM, from, "a word came on the control lane that is none", true);
+        publish_locked(wire, DSC_ERR_COMM, from, "invalid message on the control connection", true);
 }
 
 static void end_came_locked(dsc_wire *wire, int32_t from, int why)
@@ -133,8 +105,8 @@ static void listen_locked(dsc_wire *wire)
     for (int32_t r = 0; r < wire->size; r++) {
         dsc_wire_peer *peer = &wire->peer[r];
         while (r != wire->rank && !atomic_load(&peer->gone)) {
-            char *at = (char *)&peer->word + peer->have;
-            const ssize_t n = recv(wire->fd[r], at, sizeof peer->word - (size_t)peer->have, MSG_DONTWAIT);
+            char *at = (char *)&peer->message + peer->have;
+            const ssize_t n = recv(wire->fd[r], at, sizeof peer->message - (size_t)peer->have, MSG_DONTWAIT);
             if (n < 0 && (errno == EAGAIN || errno == EINTR))
                 break;
             if (n <= 0) {
@@ -142,8 +114,8 @@ static void listen_locked(dsc_wire *wire)
                 break;
             }
             peer->have += (int32_t)n;
-            if (peer->have == (int32_t)sizeof peer->word)
-                word_came_locked(wire, r);
+            if (peer->have == (int32_t)sizeof peer->message)
+                message_received_locked(wire, r);
         }
     }
 }
@@ -151,10 +123,10 @@ static void listen_locked(dsc_wire *wire)
 dsc_status dsc_wire_health(dsc_wire *wire, dsc_error *err)
 {
     pthread_mutex_lock(&wire->lock);
-    if (!atomic_load(&wire->failed))
+    if (!dsc_failure_exists(&wire->failure))
         listen_locked(wire);
     pthread_mutex_unlock(&wire->lock);
-    return atomic_load(&wire->failed) ? dsc_wire_standing(wire, err) : DSC_OK;
+    return dsc_failure_exists(&wire->failure) ? dsc_failure_report(&wire->failure, err) : DSC_OK;
 }
 
 /* The rank that closed and is waited for, if there is one. */

@@ -15,7 +15,4 @@ struct dsc_wire_part {
 
 /* This rank inside the call of a channel, for messages. */
 dsc_caller dsc_wire_caller(const dsc_wire *wire, int32_t channel);
-/* The failure that stands. */
-dsc_status dsc_wire_standing(dsc_wire *wire, dsc_error *err);
-
 #endif
