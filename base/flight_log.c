@@ -16,15 +16,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define MAGIC UINT64_C(0x3254485054435344) /* "DSCTPHT2" */
+#define MAGIC UINT64_C(0x3354485054435344) /* "DSCTPHT3" */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW };
 
 /* A call as it lies in the record: whole 64-bit words. */
 typedef struct packed_call {
     int64_t number;
     uint64_t history;
-    int64_t bytes, step, begun_ns, ended_ns;
-    int32_t detail, peer, module, state;
+    dsc_call_record call;
+    int64_t step, begun_ns, ended_ns;
+    int32_t peer, reserved, module, state;
     char op[DSC_FLIGHT_NAME_BYTES];
 } packed_call;
 enum { CALL_WORDS = sizeof(packed_call) / sizeof(uint64_t) };
@@ -184,52 +185,57 @@ static uint64_t mix(uint64_t history, uint64_t word)
     return z ^ z >> 29;
 }
 
-static dsc_flight_ticket next_ticket(dsc_flight_track *track, const dsc_flight_what *what)
+static dsc_flight_ticket next_ticket(dsc_flight_track *track, const dsc_flight_entry *entry)
 {
     uint64_t op[DSC_FLIGHT_NAME_BYTES / sizeof(uint64_t)] = { 0 };
     dsc_flight_ticket *t = &track->newest;
-    if (what->peer >= 0)
+    if (entry->peer >= 0)
         return *t;
-    memccpy(op, what->op, 0, sizeof op - 1);
+    memccpy(op, entry->op, 0, sizeof op - 1);
     t->number++;
-    t->history = mix(mix(mix(t->history, op[0]), op[1]), (uint64_t)what->bytes);
-    t->history = mix(t->history, (uint32_t)what->detail);
+    t->history = mix(mix(mix(t->history, op[0]), op[1]), (uint64_t)entry->call.bytes);
+    t->history = mix(t->history, (uint32_t)entry->call.detail);
     return *t;
 }
 
-static void write_call(call_slot *slot, const dsc_flight_what *what, dsc_flight_ticket ticket, int64_t now_ns)
+static void write_call(call_slot *slot, const dsc_flight_entry *entry, dsc_flight_ticket ticket, int64_t now_ns)
 {
-    packed_call call = { .number = ticket.number, .history = ticket.history, .bytes = what->bytes, .step = what->step,
-                         .begun_ns = now_ns, .detail = what->detail, .peer = what->peer, .module = what->module,
+    packed_call call = { .number = ticket.number,
+                         .history = ticket.history,
+                         .call = entry->call,
+                         .step = entry->step,
+                         .begun_ns = now_ns,
+                         .peer = entry->peer,
+                         .module = entry->module,
                          .state = DSC_FLIGHT_WAITS };
-    memccpy(call.op, what->op, 0, sizeof call.op - 1);
+    memccpy(call.op, entry->op, 0, sizeof call.op - 1);
     const uint64_t version = atomic_load_explicit(&slot->version, memory_order_relaxed);
     atomic_store_explicit(&slot->version, version | 1, memory_order_relaxed);
     store_words(slot->word, &call, CALL_WORDS);
     atomic_store_explicit(&slot->version, (version | 1) + 1, memory_order_release);
 }
 
-void dsc_flight_come(dsc_flight_track *track, const dsc_flight_what *what, dsc_flight_ticket ticket, int64_t now_ns)
+void dsc_flight_come(dsc_flight_track *track, const dsc_flight_entry *entry, dsc_flight_ticket ticket, int64_t now_ns)
 {
     if (track == NULL)
         return;
     const uint64_t count = atomic_load_explicit(&track->call_count, memory_order_relaxed);
-    write_call(&track->call[count % DSC_FLIGHT_CALLS], what, ticket, now_ns);
+    write_call(&track->call[count % DSC_FLIGHT_CALLS], entry, ticket, now_ns);
     atomic_store_explicit(&track->call_count, count + 1, memory_order_release);
 }
 
-void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns)
+void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_entry *entry, int64_t now_ns)
 {
     if (track != NULL)
-        dsc_flight_come(track, what, next_ticket(track, what), now_ns);
+        dsc_flight_come(track, entry, next_ticket(track, entry), now_ns);
 }
 
-dsc_flight_ticket dsc_flight_ask(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns)
+dsc_flight_ticket dsc_flight_ask(dsc_flight_track *track, const dsc_flight_entry *entry, int64_t now_ns)
 {
     if (track == NULL)
         return (dsc_flight_ticket){ 0 };
-    const dsc_flight_ticket ticket = next_ticket(track, what);
-    write_call(&track->asked, what, ticket, now_ns);
+    const dsc_flight_ticket ticket = next_ticket(track, entry);
+    write_call(&track->asked, entry, ticket, now_ns);
     return ticket;
 }
 
@@ -273,7 +279,7 @@ dsc_status dsc_flight_log_open(dsc_flight_log *board, int32_t count, dsc_error *
 {
     DSC_ASSERT(count > 0);
     const size_t bytes = (size_t)count * sizeof(dsc_flight_record);
-    *board = (dsc_flight_log) { .fd = memfd_create("dsc-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING), .count = count };
+    *board = (dsc_flight_log){ .fd = memfd_create("dsc-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING), .count = count };
     void *memory = MAP_FAILED;
     if (board->fd >= 0 && ftruncate(board->fd, (off_t)bytes) == 0 && fcntl(board->fd, F_ADD_SEALS, SEALS) == 0)
         memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, board->fd, 0);
@@ -296,7 +302,7 @@ void dsc_flight_log_close(dsc_flight_log *board)
         munmap(board->memory, board->bytes);
     if (board->fd >= 0)
         close(board->fd);
-    *board = (dsc_flight_log) { .fd = -1 };
+    *board = (dsc_flight_log){ .fd = -1 };
 }
 
 const char *dsc_flight_log_text(const dsc_flight_log *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES])
@@ -326,10 +332,15 @@ static bool read_call(dsc_flight_record *record, call_slot *slot, int64_t since_
     load_words(&call, slot->word, CALL_WORDS);
     if (before == 0 || before % 2 == 1 || atomic_load_explicit(&slot->version, memory_order_relaxed) != before)
         return false;
-    if (call.state < DSC_FLIGHT_WAITS || call.state > DSC_FLIGHT_QUEUED || call.number < 0 || call.bytes < 0)
+    if (call.state < DSC_FLIGHT_WAITS || call.state > DSC_FLIGHT_QUEUED || call.number < 0 || call.call.bytes < 0)
         return false;
-    *out = (dsc_flight_call){ .number = call.number, .history = call.history, .bytes = call.bytes, .step = call.step,
-                              .detail = call.detail, .peer = call.peer, .state = (dsc_flight_state)call.state };
+    *out = (dsc_flight_call){ .number = call.number,
+                               .history = call.history,
+                               .bytes = call.call.bytes,
+                               .step = call.step,
+                               .detail = call.call.detail,
+                               .peer = call.peer,
+                               .state = (dsc_flight_state)call.state };
     out->age_ns = now_ns - dsc_max_i64(since_ns, dsc_min_i64(call.begun_ns, now_ns));
     if (out->state != DSC_FLIGHT_WAITS)
         out->ended_ns = dsc_max_i64(0, now_ns - dsc_max_i64(since_ns, call.ended_ns));

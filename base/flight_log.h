@@ -67,16 +67,17 @@ typedef struct dsc_call_record {
 } dsc_call_record;
 _Static_assert(sizeof(dsc_call_record) == 16, "no padding");
 
-typedef struct dsc_flight_what {
-    const char *op;
-    int64_t bytes, step;
-    int32_t detail; /* must agree between ranks, as op and bytes */
-    int32_t peer;   /* of a send or recv, which two ranks do alone; else -1 */
+/* A call with its labels. The name of the operation and op, detail and bytes of the call must agree between ranks. */
+typedef struct dsc_flight_entry {
+    dsc_call_record call;
+    const char *op; /* name of call.op; borrowed */
+    int64_t step;
+    int32_t peer;   /* second rank of a send or recv, else -1 */
     int32_t module; /* or -1 */
-} dsc_flight_what;
+} dsc_flight_entry;
 
 /* NULL is allowed. */
-void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns);
+void dsc_flight_begin(dsc_flight_track *track, const dsc_flight_entry *entry, int64_t now_ns);
 void dsc_flight_end(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns);
 
 /* For a GPU: ask when the call is made, WAITS until `asked` says QUEUED (the GPU has it) or FAILED. Then, in the order
@@ -86,9 +87,9 @@ typedef struct dsc_flight_ticket {
     int64_t number;
     uint64_t history;
 } dsc_flight_ticket;
-dsc_flight_ticket dsc_flight_ask(dsc_flight_track *track, const dsc_flight_what *what, int64_t now_ns);
+dsc_flight_ticket dsc_flight_ask(dsc_flight_track *track, const dsc_flight_entry *entry, int64_t now_ns);
 void dsc_flight_asked(dsc_flight_track *track, dsc_flight_state state, int64_t now_ns);
-void dsc_flight_come(dsc_flight_track *track, const dsc_flight_what *what, dsc_flight_ticket ticket, int64_t now_ns);
+void dsc_flight_come(dsc_flight_track *track, const dsc_flight_entry *entry, dsc_flight_ticket ticket, int64_t now_ns);
 void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns);
 
 /* ---- the reader -------------------------------------------------------------------------------------------------- */

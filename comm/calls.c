@@ -165,32 +165,35 @@ static int64_t received_bytes(const comm_call *call)
     return 0;
 }
 
-/* What must be the same on every rank, or on both ends. */
-static dsc_flight_what flight_what(const comm_call *call)
+/* The call record as every rank has it, or both ranks of a send and its recv, with the labels of this rank. */
+static dsc_flight_entry flight_entry(const comm_call *call)
 {
     const bool pair = call->op == DSC_COMM_SEND || call->op == DSC_COMM_RECV;
-    dsc_flight_what what = { .op = dsc_comm_op_text(call->op), .bytes = call->bytes, .step = call->step,
-                             .peer = pair ? call->peer : -1, .module = call->module };
+    dsc_flight_entry entry = { .call = { .op = (int16_t)call->op, .bytes = call->bytes },
+                               .op = dsc_comm_op_text(call->op),
+                               .step = call->step,
+                               .peer = pair ? call->peer : -1,
+                               .module = call->module };
     if (call->op == DSC_COMM_BROADCAST)
-        what.detail = call->peer;
+        entry.call.detail = call->peer;
     if (call->op == DSC_COMM_REDUCE_SCATTER || call->op == DSC_COMM_ALL_REDUCE)
-        what.detail = (int32_t)call->wire_dtype;
+        entry.call.detail = (int32_t)call->wire_dtype;
     if (call->op == DSC_COMM_REDUCE_SCATTER)
-        what.bytes = call->reduce.count * (int64_t)dsc_dtype_bytes(call->wire_dtype);
+        entry.call.bytes = call->reduce.count * (int64_t)dsc_dtype_bytes(call->wire_dtype);
     if (call->op == DSC_COMM_ALL_REDUCE)
-        what.bytes = call->bytes * (int64_t)sizeof(float);
-    return what;
+        entry.call.bytes = call->bytes * (int64_t)sizeof(float);
+    return entry;
 }
 
 /* In the flight record. Without a stream a transport that enqueues has the hosts meet, who record that themselves. */
 static void record_begin(const comm_call *call, dsc_stream *stream, int64_t now_ns)
 {
     dsc_flight_track *track = call->comm->channel[call->channel].track;
-    const dsc_flight_what what = flight_what(call);
+    const dsc_flight_entry entry = flight_entry(call);
     if (call->comm->progress == NULL)
-        dsc_flight_begin(track, &what, now_ns);
+        dsc_flight_begin(track, &entry, now_ns);
     else if (stream != NULL)
-        dsc_comm_progress_begin(call->comm->progress, call->channel, &what, stream);
+        dsc_comm_progress_begin(call->comm->progress, call->channel, &entry, stream);
 }
 
 static void record_end(const comm_call *call, dsc_stream *stream, dsc_status status, int64_t now_ns)

@@ -7,16 +7,16 @@
 #include "comm/comm.h"
 
 /* One call, or where there was no room several that follow each other. */
-typedef struct entry {
-    dsc_flight_what first, last;
+typedef struct pending_call {
+    dsc_flight_entry first, last;
     dsc_flight_ticket first_ticket, last_ticket;
     dsc_event *before, *after;
     bool given; /* `after` is on the stream */
-} entry;
+} pending_call;
 
 typedef struct lane {
     dsc_flight_track *track; /* NULL: nobody wants to know */
-    entry *ring;             /* [DSC_COMM_PROGRESS_CALLS] */
+    pending_call *ring;      /* [DSC_COMM_PROGRESS_CALLS] */
     int64_t first, count;    /* on their way */
     bool come;               /* the GPU was seen at the first of them */
 } lane;
@@ -29,13 +29,13 @@ struct dsc_comm_progress {
     lane lane[DSC_COMM_CHANNELS_MAX];
 };
 
-static entry *at(const lane *l, int64_t index) { return &l->ring[(l->first + index) % DSC_COMM_PROGRESS_CALLS]; }
+static pending_call *at(const lane *l, int64_t index) { return &l->ring[(l->first + index) % DSC_COMM_PROGRESS_CALLS]; }
 
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 static void finish_first(lane *l, int64_t now_ns)
 {
-    const entry *e = at(l, 0);
+    const pending_call *e = at(l, 0);
     if (!l->come)
         dsc_flight_come(l->track, &e->first, e->first_ticket, now_ns);
     dsc_flight_end(l->track, DSC_FLIGHT_DONE, now_ns);
@@ -76,28 +76,28 @@ static dsc_status look(void *user, int64_t waited_ns, dsc_error *err)
 static bool mark(dsc_event *event, dsc_stream *stream) { return dsc_event_record(event, stream, NULL) == DSC_OK; }
 
 /* A new entry at the end; without room the last one grows. */
-static void add(lane *l, const dsc_flight_what *what, dsc_flight_ticket ticket, dsc_stream *stream)
+static void add(lane *l, const dsc_flight_entry *entry, dsc_flight_ticket ticket, dsc_stream *stream)
 {
     const bool room = l->count < DSC_COMM_PROGRESS_CALLS;
-    entry *e = at(l, room ? l->count++ : l->count - 1);
+    pending_call *e = at(l, room ? l->count++ : l->count - 1);
     e->given = false;
-    e->last = *what;
+    e->last = *entry;
     e->last_ticket = ticket;
     if (!room)
         return;
-    e->first = *what;
+    e->first = *entry;
     e->first_ticket = ticket;
     (void)mark(e->before, stream);
 }
 
-void dsc_comm_progress_begin(dsc_comm_progress *p, int32_t channel, const dsc_flight_what *what, dsc_stream *stream)
+void dsc_comm_progress_begin(dsc_comm_progress *p, int32_t channel, const dsc_flight_entry *entry, dsc_stream *stream)
 {
     lane *l = &p->lane[channel];
     const int64_t now_ns = dsc_clock_ns();
     pthread_mutex_lock(&p->lock);
     if (l->track != NULL && !p->aborted) {
         look_at(l, now_ns);
-        add(l, what, dsc_flight_ask(l->track, what, now_ns), stream);
+        add(l, entry, dsc_flight_ask(l->track, entry, now_ns), stream);
     }
     pthread_mutex_unlock(&p->lock);
 }

@@ -22,7 +22,7 @@ DSC_MUST_USE dsc_status dsc_comm_progress_open(dsc_comm_progress **out, dsc_allo
 void dsc_comm_progress_close(dsc_comm_progress **progress); /* NULL inside is allowed */
 
 /* Around a call on `stream`, the only one that the channel uses: one thread at a time for each channel. */
-void dsc_comm_progress_begin(dsc_comm_progress *progress, int32_t channel, const dsc_flight_what *what,
+void dsc_comm_progress_begin(dsc_comm_progress *progress, int32_t channel, const dsc_flight_entry *entry,
                              dsc_stream *stream);
 void dsc_comm_progress_end(dsc_comm_progress *progress, int32_t channel, dsc_status status, dsc_stream *stream);
 

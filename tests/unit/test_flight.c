@@ -47,7 +47,7 @@ static dsc_flight_view look(int64_t now_ns)
     return view;
 }
 
-static const dsc_flight_what gather = { .op = "all_gather", .bytes = 4096, .step = 5, .peer = -1, .module = 3 };
+static const dsc_flight_entry gather = { .op = "all_gather", .call.bytes = 4096, .step = 5, .peer = -1, .module = 3 };
 
 static void what_is_written_is_read(void **state)
 {
@@ -70,7 +70,7 @@ static void what_is_written_is_read(void **state)
     assert_string_equal(call->op, "all_gather");
     assert_string_equal(call->module, "h.2");
     dsc_flight_end(track, DSC_FLIGHT_DONE, 1700);
-    const dsc_flight_what far = { .op = "a name that is longer than there is room", .peer = -1, .module = 500 };
+    const dsc_flight_entry far = { .op = "a name that is longer than there is room", .peer = -1, .module = 500 };
     dsc_flight_begin(track, &far, 1800);
     view = look(2000);
     assert_int_equal(view.lane[0].call_count, 2);
@@ -97,13 +97,15 @@ static void what_is_written_is_read(void **state)
 /* The same calls in the same order give the same history, and nothing else does. A send counts for two ranks only. */
 static void histories_tell_orders_apart(void **state)
 {
-    const dsc_flight_what reduce = { .op = "reduce_scatter", .bytes = 4096, .peer = -1, .module = -1 };
-    const dsc_flight_what longer = { .op = "all_gather", .bytes = 4100, .peer = -1 };
-    const dsc_flight_what rooted = { .op = "all_gather", .bytes = 4096, .peer = -1, .detail = 1 };
-    const dsc_flight_what mail = { .op = "send", .bytes = 8, .peer = 0 };
-    const dsc_flight_what *lists[][3] = { { &gather, &reduce, &mail }, { &gather, &mail, &reduce },
-                                          { &reduce, &gather, &mail }, { &gather, &longer, &mail },
-                                          { &gather, &rooted, &mail } };
+    const dsc_flight_entry reduce = { .op = "reduce_scatter", .call.bytes = 4096, .peer = -1, .module = -1 };
+    const dsc_flight_entry longer = { .op = "all_gather", .call.bytes = 4100, .peer = -1 };
+    const dsc_flight_entry rooted = { .op = "all_gather", .call.bytes = 4096, .peer = -1, .call.detail = 1 };
+    const dsc_flight_entry mail = { .op = "send", .call.bytes = 8, .peer = 0 };
+    const dsc_flight_entry *lists[][3] = { { &gather, &reduce, &mail },
+                                           { &gather, &mail, &reduce },
+                                           { &reduce, &gather, &mail },
+                                           { &gather, &longer, &mail },
+                                           { &gather, &rooted, &mail } };
     uint64_t history[5];
     for (size_t i = 0; i < 5; i++) {
         dsc_flight_track *track = dsc_flight_track_open(&flight, 9, 0, 0, 2);
@@ -125,7 +127,7 @@ static void histories_tell_orders_apart(void **state)
  * The last observation of a GPU is never older than the poll. */
 static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
 {
-    const dsc_flight_what reduce = { .op = "reduce_scatter", .bytes = 8, .peer = -1, .module = -1 };
+    const dsc_flight_entry reduce = { .op = "reduce_scatter", .call.bytes = 8, .peer = -1, .module = -1 };
     dsc_flight_track *track = dsc_flight_track_open(&flight, 7, 0, 1, 3);
     dsc_flight_looked(track, 90);
     const dsc_flight_ticket first = dsc_flight_ask(track, &gather, 100);
@@ -271,8 +273,11 @@ static void *write_calls(void *user)
 {
     dsc_flight_track *track = user;
     for (int64_t i = 1; atomic_load(&writes); i++) {
-        const dsc_flight_what what = { .op = i % 2 ? "odd" : "even", .bytes = 3 * i, .step = 5 * i, .peer = -1,
-                                       .detail = (int32_t)(7 * (i % 1000)) };
+        const dsc_flight_entry what = { .op = i % 2 ? "odd" : "even",
+                                        .call.bytes = 3 * i,
+                                        .step = 5 * i,
+                                        .peer = -1,
+                                        .call.detail = (int32_t)(7 * (i % 1000)) };
         dsc_flight_begin(track, &what, i);
         dsc_flight_end(track, DSC_FLIGHT_DONE, i);
     }
