@@ -37,7 +37,7 @@ typedef struct call_slot {
 } call_slot;
 
 struct dsc_flight_track {
-    _Alignas(64) _Atomic uint64_t id; /* 0: the lane is free */
+    _Alignas(64) _Atomic uint64_t id; /* 0: the track is free */
     _Atomic int32_t pid, channel, rank, size;
     _Atomic uint64_t call_count; /* begun */
     _Atomic int64_t looked_ns;   /* of a GPU: when the rank has looked at it; 0: none */
@@ -275,39 +275,39 @@ void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns)
 
 /* ---- the reader -------------------------------------------------------------------------------------------------- */
 
-dsc_status dsc_flight_log_open(dsc_flight_log *board, int32_t count, dsc_error *err)
+dsc_status dsc_flight_log_open(dsc_flight_log *log, int32_t count, dsc_error *err)
 {
     DSC_ASSERT(count > 0);
     const size_t bytes = (size_t)count * sizeof(dsc_flight_record);
-    *board = (dsc_flight_log){ .fd = memfd_create("dsc-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING), .count = count };
+    *log = (dsc_flight_log){ .fd = memfd_create("dsc-flight", MFD_CLOEXEC | MFD_ALLOW_SEALING), .count = count };
     void *memory = MAP_FAILED;
-    if (board->fd >= 0 && ftruncate(board->fd, (off_t)bytes) == 0 && fcntl(board->fd, F_ADD_SEALS, SEALS) == 0)
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, board->fd, 0);
+    if (log->fd >= 0 && ftruncate(log->fd, (off_t)bytes) == 0 && fcntl(log->fd, F_ADD_SEALS, SEALS) == 0)
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, log->fd, 0);
     if (memory == MAP_FAILED) {
         const dsc_status status = DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "no memory to watch the ranks by: %s",
                                            strerror(errno));
-        dsc_flight_log_close(board);
+        dsc_flight_log_close(log);
         return status;
     }
-    board->memory = memory;
-    board->bytes = bytes;
+    log->memory = memory;
+    log->bytes = bytes;
     for (int32_t i = 0; i < count; i++)
         atomic_store(&((dsc_flight_record *)memory)[i].magic, MAGIC);
     return DSC_OK;
 }
 
-void dsc_flight_log_close(dsc_flight_log *board)
+void dsc_flight_log_close(dsc_flight_log *log)
 {
-    if (board->memory != NULL)
-        munmap(board->memory, board->bytes);
-    if (board->fd >= 0)
-        close(board->fd);
-    *board = (dsc_flight_log){ .fd = -1 };
+    if (log->memory != NULL)
+        munmap(log->memory, log->bytes);
+    if (log->fd >= 0)
+        close(log->fd);
+    *log = (dsc_flight_log){ .fd = -1 };
 }
 
-const char *dsc_flight_log_text(const dsc_flight_log *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES])
+const char *dsc_flight_log_text(const dsc_flight_log *log, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES])
 {
-    snprintf(text, DSC_FLIGHT_TEXT_BYTES, "%lld:%d:%d", (long long)getpid(), board->fd, index);
+    snprintf(text, DSC_FLIGHT_TEXT_BYTES, "%lld:%d:%d", (long long)getpid(), log->fd, index);
     return text;
 }
 
@@ -373,8 +373,8 @@ static void read_asked(dsc_flight_record *record, dsc_flight_track *track, int64
 }
 
 /* A GPU may be further than its rank has seen: nothing waits longer than until then. */
-static void read_lane(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
-                      dsc_flight_channel *out)
+static void read_channel(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
+                         dsc_flight_channel *out)
 {
     const int64_t looked_ns = atomic_load_explicit(&track->looked_ns, memory_order_acquire);
     const int64_t unseen_ns = looked_ns > 0 ? now_ns - dsc_max_i64(since_ns, dsc_min_i64(looked_ns, now_ns)) : 0;
@@ -392,11 +392,11 @@ static void read_lane(dsc_flight_record *record, dsc_flight_track *track, int64_
         read_asked(record, track, since_ns, now_ns, out);
 }
 
-void dsc_flight_log_read(const dsc_flight_log *board, int32_t index, int64_t since_ns, int64_t now_ns,
+void dsc_flight_log_read(const dsc_flight_log *log, int32_t index, int64_t since_ns, int64_t now_ns,
                          dsc_flight_view *out)
 {
-    DSC_ASSERT(index >= 0 && index < board->count);
-    dsc_flight_record *record = (dsc_flight_record *)board->memory + index;
+    DSC_ASSERT(index >= 0 && index < log->count);
+    dsc_flight_record *record = (dsc_flight_record *)log->memory + index;
     memset(out, 0, sizeof *out);
     out->known = true;
     out->pid = (int32_t)dsc_max_i64(0, atomic_load(&record->pid));
@@ -404,14 +404,14 @@ void dsc_flight_log_read(const dsc_flight_log *board, int32_t index, int64_t sin
     out->timeout_ns = dsc_max_i64(0, atomic_load(&record->timeout_ns));
     for (int32_t i = 0; i < DSC_FLIGHT_CHANNELS; i++) {
         dsc_flight_track *track = &record->track[i];
-        dsc_flight_channel *lane = &out->lane[out->lane_count];
-        lane->id = atomic_load(&track->id);
-        if (lane->id == 0)
+        dsc_flight_channel *channel = &out->channel[out->channel_count];
+        channel->id = atomic_load(&track->id);
+        if (channel->id == 0)
             continue;
-        lane->channel = atomic_load(&track->channel);
-        lane->rank = atomic_load(&track->rank);
-        lane->size = atomic_load(&track->size);
-        read_lane(record, track, since_ns, now_ns, lane);
-        out->lane_count++;
+        channel->channel = atomic_load(&track->channel);
+        channel->rank = atomic_load(&track->rank);
+        channel->size = atomic_load(&track->size);
+        read_channel(record, track, since_ns, now_ns, channel);
+        out->channel_count++;
     }
 }

@@ -4,9 +4,9 @@
  * A call that the rank makes itself begins and ends where it is made. One that it gives to a GPU is asked for first; it
  * begins and ends when the GPU is seen to have come to it and to be done with it, which is some time later.
  *
- * The starter opens a board (an unnamed file in memory, gone with its last user) and tells each rank by DSC_FLIGHT
- * where its record is; the rank opens it through /proc, so no descriptor is inherited. A record has lanes, one for
- * each channel of each communicator, with the last calls of it. Nothing is locked: a lane has one writer at a time,
+ * The starter opens a log (an unnamed file in memory, gone with its last user) and tells each rank by DSC_FLIGHT
+ * where its record is; the rank opens it through /proc, so no descriptor is inherited. A record has tracks, one for
+ * each channel of each communicator, with the last calls of it. Nothing is locked: a track has one writer at a time,
  * and a reader that meets it in the middle of a call leaves that call out. What a reader gets is a rank's word:
  * bounded, not trusted.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -21,7 +21,7 @@ extern "C" {
 
 enum {
     DSC_FLIGHT_CHANNELS = 8,  /* of one rank; more are not recorded */
-    DSC_FLIGHT_CALLS = 4,     /* last ones of a lane */
+    DSC_FLIGHT_CALLS = 4,     /* last ones of a track */
     DSC_FLIGHT_MODULES = 128, /* whose names are kept */
     DSC_FLIGHT_NAME_BYTES = 24,
     DSC_FLIGHT_TEXT_BYTES = 64
@@ -37,7 +37,7 @@ typedef enum dsc_flight_state {
 /* ---- the rank ---------------------------------------------------------------------------------------------------- */
 
 typedef struct dsc_flight_record dsc_flight_record;
-typedef struct dsc_flight_track dsc_flight_track; /* one lane of a record */
+typedef struct dsc_flight_track dsc_flight_track; /* one track of a record */
 
 typedef struct dsc_flight {
     dsc_flight_record *record; /* NULL: nobody wants to know */
@@ -45,15 +45,15 @@ typedef struct dsc_flight {
     size_t bytes;
 } dsc_flight;
 
-/* `text` is the value of DSC_FLIGHT, or NULL. A board that is not there or is none leaves record = NULL: a rank does
+/* `text` is the value of DSC_FLIGHT, or NULL. A log that is not there or is none leaves record = NULL: a rank does
  * not fail for want of a reader. */
 void dsc_flight_open(dsc_flight *flight, const char *text);
 void dsc_flight_close(dsc_flight *flight);
 void dsc_flight_set_timeout(dsc_flight *flight, int64_t timeout_ns);
 void dsc_flight_name_module(dsc_flight *flight, int32_t module, const char *name);
 
-/* A lane; NULL when there is no record or no lane left. id: the same on every rank of a communicator, not 0. Ranks and
- * sizes are those of the communicator. */
+/* A track; NULL when there is no record or no track left. id: the same on every rank of a communicator, not 0. Ranks
+ * and sizes are those of the communicator. */
 dsc_flight_track *dsc_flight_track_open(dsc_flight *flight, uint64_t id, int32_t channel, int32_t rank, int32_t size);
 /* NULL is allowed. When its last call failed that stays to be read. */
 void dsc_flight_track_close(dsc_flight_track *track);
@@ -95,7 +95,7 @@ void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns);
 /* ---- the reader -------------------------------------------------------------------------------------------------- */
 
 typedef struct dsc_flight_call {
-    int64_t number;    /* among the collectives of its lane, from 1; of a send or recv that of the one before */
+    int64_t number;    /* among the collectives of its track, from 1; of a send or recv that of the one before */
     uint64_t history;  /* of all collectives so far, this one included: equal on all ranks that agree */
     int64_t bytes, step;
     int64_t age_ns;    /* since it was begun */
@@ -120,8 +120,8 @@ typedef struct dsc_flight_view {
     char process;         /* 'T': stopped, as /proc has it; '?': gone */
     int64_t stopped_ns;   /* for how long, as far as whoever keeps the view has seen; a reader leaves 0 */
     int64_t timeout_ns;   /* of the rank's own waits; 0: not known */
-    int32_t lane_count;
-    dsc_flight_channel lane[DSC_FLIGHT_CHANNELS];
+    int32_t channel_count;
+    dsc_flight_channel channel[DSC_FLIGHT_CHANNELS];
 } dsc_flight_view;
 
 typedef struct dsc_flight_log {
@@ -131,12 +131,12 @@ typedef struct dsc_flight_log {
     int32_t count;
 } dsc_flight_log;
 
-DSC_MUST_USE dsc_status dsc_flight_log_open(dsc_flight_log *board, int32_t count, dsc_error *err);
-void dsc_flight_log_close(dsc_flight_log *board); /* safe on a closed one */
+DSC_MUST_USE dsc_status dsc_flight_log_open(dsc_flight_log *log, int32_t count, dsc_error *err);
+void dsc_flight_log_close(dsc_flight_log *log); /* safe on a closed one */
 /* The value of DSC_FLIGHT for a rank. */
-const char *dsc_flight_log_text(const dsc_flight_log *board, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES]);
+const char *dsc_flight_log_text(const dsc_flight_log *log, int32_t index, char text[DSC_FLIGHT_TEXT_BYTES]);
 /* Ages are at least 0; times before since_ns count from there (a job that was paused). */
-void dsc_flight_log_read(const dsc_flight_log *board, int32_t index, int64_t since_ns, int64_t now_ns,
+void dsc_flight_log_read(const dsc_flight_log *log, int32_t index, int64_t since_ns, int64_t now_ns,
                          dsc_flight_view *out);
 /* Does the call wait, or did it until it failed? */
 static inline bool dsc_flight_call_waits(const dsc_flight_call *call)

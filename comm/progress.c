@@ -14,26 +14,29 @@ typedef struct pending_call {
     bool given; /* `after` is on the stream */
 } pending_call;
 
-typedef struct lane {
+typedef struct channel_state {
     dsc_flight_track *track; /* NULL: nobody wants to know */
     pending_call *ring;      /* [DSC_COMM_PROGRESS_CALLS] */
     int64_t first, count;    /* on their way */
     bool come;               /* the GPU was seen at the first of them */
-} lane;
+} channel_state;
 
 struct dsc_comm_progress {
     dsc_alloc *alloc;
     dsc_device *device;
     pthread_mutex_t lock; /* of all that follows: the watch may look while another channel's thread gives a call */
     bool aborted;
-    lane lane[DSC_COMM_CHANNELS_MAX];
+    channel_state channel[DSC_COMM_CHANNELS_MAX];
 };
 
-static pending_call *at(const lane *l, int64_t index) { return &l->ring[(l->first + index) % DSC_COMM_PROGRESS_CALLS]; }
+static pending_call *at(const channel_state *l, int64_t index)
+{
+    return &l->ring[(l->first + index) % DSC_COMM_PROGRESS_CALLS];
+}
 
 /* ---- looking ----------------------------------------------------------------------------------------------------- */
 
-static void finish_first(lane *l, int64_t now_ns)
+static void finish_first(channel_state *l, int64_t now_ns)
 {
     const pending_call *e = at(l, 0);
     if (!l->come)
@@ -48,7 +51,7 @@ static void finish_first(lane *l, int64_t now_ns)
     l->come = false;
 }
 
-static void look_at(lane *l, int64_t now_ns)
+static void look_at(channel_state *l, int64_t now_ns)
 {
     while (l->count > 0 && at(l, 0)->given && dsc_event_passed(at(l, 0)->after))
         finish_first(l, now_ns);
@@ -64,8 +67,8 @@ static dsc_status look(void *user, int64_t waited_ns, dsc_error *err)
     dsc_comm_progress *p = user;
     pthread_mutex_lock(&p->lock);
     for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX && !p->aborted; c++)
-        if (p->lane[c].track != NULL)
-            look_at(&p->lane[c], dsc_clock_ns());
+        if (p->channel[c].track != NULL)
+            look_at(&p->channel[c], dsc_clock_ns());
     pthread_mutex_unlock(&p->lock);
     return DSC_OK;
 }
@@ -76,7 +79,7 @@ static dsc_status look(void *user, int64_t waited_ns, dsc_error *err)
 static bool mark(dsc_event *event, dsc_stream *stream) { return dsc_event_record(event, stream, NULL) == DSC_OK; }
 
 /* A new entry at the end; without room the last one grows. */
-static void add(lane *l, const dsc_flight_entry *entry, dsc_flight_ticket ticket, dsc_stream *stream)
+static void add(channel_state *l, const dsc_flight_entry *entry, dsc_flight_ticket ticket, dsc_stream *stream)
 {
     const bool room = l->count < DSC_COMM_PROGRESS_CALLS;
     pending_call *e = at(l, room ? l->count++ : l->count - 1);
@@ -92,7 +95,7 @@ static void add(lane *l, const dsc_flight_entry *entry, dsc_flight_ticket ticket
 
 void dsc_comm_progress_begin(dsc_comm_progress *p, int32_t channel, const dsc_flight_entry *entry, dsc_stream *stream)
 {
-    lane *l = &p->lane[channel];
+    channel_state *l = &p->channel[channel];
     const int64_t now_ns = dsc_clock_ns();
     pthread_mutex_lock(&p->lock);
     if (l->track != NULL && !p->aborted) {
@@ -104,7 +107,7 @@ void dsc_comm_progress_begin(dsc_comm_progress *p, int32_t channel, const dsc_fl
 
 void dsc_comm_progress_end(dsc_comm_progress *p, int32_t channel, dsc_status status, dsc_stream *stream)
 {
-    lane *l = &p->lane[channel];
+    channel_state *l = &p->channel[channel];
     pthread_mutex_lock(&p->lock);
     if (l->track != NULL && !p->aborted) {
         at(l, l->count - 1)->given = status == DSC_OK && mark(at(l, l->count - 1)->after, stream);
@@ -117,15 +120,15 @@ void dsc_comm_progress_abort(dsc_comm_progress *p)
 {
     pthread_mutex_lock(&p->lock);
     for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX && !p->aborted; c++)
-        if (p->lane[c].track != NULL && p->lane[c].come)
-            dsc_flight_end(p->lane[c].track, DSC_FLIGHT_FAILED, dsc_clock_ns());
+        if (p->channel[c].track != NULL && p->channel[c].come)
+            dsc_flight_end(p->channel[c].track, DSC_FLIGHT_FAILED, dsc_clock_ns());
     p->aborted = true;
     pthread_mutex_unlock(&p->lock);
 }
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-static void close_lane(dsc_comm_progress *p, lane *l)
+static void close_channel(dsc_comm_progress *p, channel_state *l)
 {
     for (int64_t i = 0; l->ring != NULL && i < DSC_COMM_PROGRESS_CALLS; i++) {
         dsc_event_close(&l->ring[i].before);
@@ -134,7 +137,7 @@ static void close_lane(dsc_comm_progress *p, lane *l)
     dsc_alloc_free(p->alloc, l->ring);
 }
 
-static dsc_status open_lane(dsc_comm_progress *p, lane *l, dsc_flight_track *track, dsc_error *err)
+static dsc_status open_channel(dsc_comm_progress *p, channel_state *l, dsc_flight_track *track, dsc_error *err)
 {
     DSC_TRY(dsc_alloc_zeroed(p->alloc, DSC_TAG_CONTROL, DSC_COMM_PROGRESS_CALLS, sizeof *l->ring, &l->ring, err));
     for (int64_t i = 0; i < DSC_COMM_PROGRESS_CALLS; i++) {
@@ -156,7 +159,7 @@ dsc_status dsc_comm_progress_open(dsc_comm_progress **out, dsc_alloc *alloc, dsc
     pthread_mutex_init(&p->lock, NULL); /* cannot fail with default attributes on Linux */
     for (int32_t c = 0; c < count && status == DSC_OK; c++)
         if (track[c] != NULL)
-            status = open_lane(p, &p->lane[c], track[c], err);
+            status = open_channel(p, &p->channel[c], track[c], err);
     dsc_device_watch(device, look, p);
     if (status != DSC_OK)
         dsc_comm_progress_close(&p);
@@ -173,7 +176,7 @@ void dsc_comm_progress_close(dsc_comm_progress **progress)
     dsc_comm_progress_abort(p);
     dsc_device_watch(p->device, NULL, p);
     for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++)
-        close_lane(p, &p->lane[c]);
+        close_channel(p, &p->channel[c]);
     pthread_mutex_destroy(&p->lock);
     dsc_alloc_free(p->alloc, p);
     *progress = NULL;

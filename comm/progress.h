@@ -15,8 +15,8 @@
 
 typedef struct dsc_comm_progress dsc_comm_progress;
 
-/* track[count]: a lane for each channel, or NULL. The device is borrowed until close; its streams are idle then, or the
- * communicator is aborted. */
+/* track[count]: a track for each channel, or NULL. The device is borrowed until close; its streams are idle then, or
+ * the communicator is aborted. */
 DSC_MUST_USE dsc_status dsc_comm_progress_open(dsc_comm_progress **out, dsc_alloc *alloc, dsc_device *device,
                                                dsc_flight_track *const *track, int32_t count, dsc_error *err);
 void dsc_comm_progress_close(dsc_comm_progress **progress); /* NULL inside is allowed */

@@ -1,5 +1,5 @@
 /* gloo.c - gloo's collectives between ranks that agree: the transport `tcp` meets, proves, watches and names, and gloo
- * (lib/dsc/libdsc_gloo.so) says which bytes go to whom, over a second lane of each channel.
+ * (lib/dsc/libdsc_gloo.so) says which bytes go to whom, over a second connection of each channel.
  *
  * Before gloo is called the ranks meet, so nobody waits inside it for a rank that is late or does something else. When
  * a call of gloo fails nobody knows of whom it had to wait; then all who live say so, and who does not is named.
@@ -15,7 +15,7 @@
 
 typedef struct gloo_channel {
     dsc_wire *wire;
-    int32_t lane; /* the channel's second one */
+    int32_t connection; /* the channel's second one */
     dsc_gloo_context *context;
     dsc_error why; /* of the last turn that failed */
 } gloo_channel;
@@ -44,37 +44,37 @@ static dsc_status find_plugin(const dsc_gloo_api **out, dsc_error *err)
     return DSC_OK;
 }
 
-/* ---- gloo's way: the second lane of a channel ---- */
+/* ---- gloo's way: the second connection of a channel ---- */
 
 static void way_send(void *user, int to, const void *bytes, int64_t count)
 {
     const gloo_channel *c = user;
-    dsc_wire_send(c->wire, c->lane, to, bytes, count);
+    dsc_wire_send(c->wire, c->connection, to, bytes, count);
 }
 
 static void way_recv(void *user, int from, void *bytes, int64_t count)
 {
     const gloo_channel *c = user;
-    dsc_wire_recv(c->wire, c->lane, from, bytes, count);
+    dsc_wire_recv(c->wire, c->connection, from, bytes, count);
 }
 
 static bool way_sending(void *user, int to)
 {
     const gloo_channel *c = user;
-    return dsc_wire_sending(c->wire, c->lane, to);
+    return dsc_wire_sending(c->wire, c->connection, to);
 }
 
 static bool way_receiving(void *user, int from)
 {
     const gloo_channel *c = user;
-    return dsc_wire_receiving(c->wire, c->lane, from);
+    return dsc_wire_receiving(c->wire, c->connection, from);
 }
 
 /* Exceptions of gloo's say nothing: the reason stays here. */
 static int way_turn(void *user)
 {
     gloo_channel *c = user;
-    return dsc_wire_poll_once(c->wire, c->lane, &c->why) != DSC_OK;
+    return dsc_wire_poll_once(c->wire, c->connection, &c->why) != DSC_OK;
 }
 
 static dsc_status open_channel(gloo_transport *gloo, int32_t channel, dsc_error *err)
@@ -83,7 +83,7 @@ static dsc_status open_channel(gloo_transport *gloo, int32_t channel, dsc_error 
     dsc_wire *wire = &gloo->tcp.wire;
     char text[DSC_GLOO_TEXT];
     c->wire = wire;
-    c->lane = wire->named_count + channel;
+    c->connection = wire->named_count + channel;
     const dsc_gloo_way way = { c,        wire->rank,  wire->size,    way_send,
                                way_recv, way_sending, way_receiving, way_turn };
     if (gloo->api->open(&way, &c->context, text) == 0)
@@ -105,8 +105,9 @@ static void gloo_close(dsc_transport *transport)
 static dsc_status gloo_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     const dsc_gloo_api *api = NULL;
-    const dsc_tcp_kind kind = { .ops = &dsc_comm_gloo, .bytes = sizeof(gloo_transport), .second_lanes = true,
-                                .number = 1 };
+    const dsc_tcp_kind kind = {
+        .ops = &dsc_comm_gloo, .bytes = sizeof(gloo_transport), .second_connections = true, .number = 1
+    };
     dsc_transport *made = NULL;
     DSC_TRY(find_plugin(&api, err)); /* before anybody is met */
     DSC_TRY(dsc_tcp_open_kind(&kind, &made, options, err));
@@ -141,7 +142,7 @@ static dsc_status meet(gloo_transport *gloo, int32_t channel, dsc_comm_op op, in
             dsc_wire_recv(wire, channel, r, NULL, 0);
         }
     DSC_TRY(dsc_wire_exchange(wire, channel, 0, err));
-    return dsc_wire_begin(wire, gloo->channel[channel].lane, op, detail, bytes, err);
+    return dsc_wire_begin(wire, gloo->channel[channel].connection, op, detail, bytes, err);
 }
 
 static dsc_status ended(gloo_transport *gloo, int32_t channel, int failed, const char *text, dsc_error *err)
@@ -149,7 +150,7 @@ static dsc_status ended(gloo_transport *gloo, int32_t channel, int failed, const
     gloo_channel *c = &gloo->channel[channel];
     if (failed == 0)
         return DSC_OK;
-    dsc_wire_clear(c->wire, c->lane);
+    dsc_wire_clear(c->wire, c->connection);
     return dsc_wire_roll_call(c->wire, channel, c->why.status != DSC_OK ? c->why.message : text, err);
 }
 

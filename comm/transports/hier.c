@@ -112,7 +112,7 @@ static dsc_status words_from_afar(void *user, dsc_error *err) { return dsc_wire_
 
 static void moved_afar(void *user, int32_t channel)
 {
-    dsc_shm_barrier_progressed(&((dsc_hier *)user)->shm->board, channel);
+    dsc_shm_barrier_progressed(&((dsc_hier *)user)->shm->barrier, channel);
 }
 
 static dsc_status open_shm(dsc_hier *hier, const dsc_comm_options *options, dsc_error *err)
@@ -126,9 +126,9 @@ static dsc_status open_shm(dsc_hier *hier, const dsc_comm_options *options, dsc_
     hier->shm = (dsc_shm *)made;
     for (int32_t i = 0; i < mine(hier).count; i++)
         hier->called[i] = mine(hier).first + i;
-    hier->shm->board.called = hier->called;
-    hier->shm->board.look = words_from_afar;
-    hier->shm->board.look_user = &hier->tcp.wire;
+    hier->shm->barrier.called = hier->called;
+    hier->shm->barrier.look = words_from_afar;
+    hier->shm->barrier.look_user = &hier->tcp.wire;
     hier->tcp.wire.moved = moved_afar;
     hier->tcp.wire.moved_user = hier;
     return DSC_OK;
@@ -340,12 +340,12 @@ static dsc_status ended(dsc_hier *hier, int32_t channel, dsc_status status, cons
     if (status != DSC_OK) {
         dsc_wire_fail(&hier->tcp.wire, status, why->rank, NULL, "%s", why->message);
         if (hier->shm != NULL)
-            dsc_shm_barrier_fail_as(&hier->shm->board, why, NULL);
+            dsc_shm_barrier_fail_as(&hier->shm->barrier, why, NULL);
         if (err != NULL)
             *err = *why;
     }
     if (hier->shm != NULL)
-        dsc_shm_barrier_end(&hier->shm->board, channel);
+        dsc_shm_barrier_end(&hier->shm->barrier, channel);
     return status;
 }
 
@@ -355,7 +355,7 @@ static dsc_status ended(dsc_hier *hier, int32_t channel, dsc_status status, cons
     dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
     dsc_status status = DSC_OK;                                                                                        \
     if (hier->shm != NULL)                                                                                             \
-        status = dsc_shm_barrier_begin(&hier->shm->board, channel, &call, why);                                        \
+        status = dsc_shm_barrier_begin(&hier->shm->barrier, channel, &call, why);                                      \
     if (status == DSC_OK)                                                                                              \
         status = work;                                                                                                 \
     return ended(hier, channel, status, why, err)
@@ -424,7 +424,7 @@ static dsc_status hier_health(dsc_transport *transport, dsc_error *err)
 {
     dsc_hier *hier = (dsc_hier *)transport;
     DSC_TRY(dsc_tcp_health(transport, err));
-    return hier->shm != NULL ? dsc_shm_barrier_health(&hier->shm->board, err) : DSC_OK;
+    return hier->shm != NULL ? dsc_shm_barrier_health(&hier->shm->barrier, err) : DSC_OK;
 }
 
 static void hier_abort(dsc_transport *transport, const char *reason)
@@ -433,7 +433,7 @@ static void hier_abort(dsc_transport *transport, const char *reason)
     const int32_t rank = hier->tcp.wire.rank;
     dsc_tcp_abort(transport, reason);
     if (hier->shm != NULL)
-        dsc_shm_barrier_fail(&hier->shm->board, DSC_ERR_PEER, rank - mine(hier).first, NULL, "%s", reason);
+        dsc_shm_barrier_fail(&hier->shm->barrier, DSC_ERR_PEER, rank - mine(hier).first, NULL, "%s", reason);
 }
 
 const dsc_comm_ops dsc_comm_hier = {

@@ -1,9 +1,9 @@
 /* local.c - ranks as threads of one process: peers' buffers are read in place.
  *
- * A rank comes to the board with the address of its data, reads what it needs from everybody's, and comes again, so
+ * A rank comes to the barrier with the address of its data, reads what it needs from everybody's, and comes again, so
  * that nobody's buffer changes before it was read. A reduce-scatter folds the unrounded leaves where they lie.
  * After a failure nobody comes again, and a rank may free its buffers as soon as its call has returned. So reading is
- * counted: it starts only while no failure stands on the board, and a call that fails returns only when nobody reads.
+ * counted: it starts only while no failure stands on the barrier, and a call that fails returns only when nobody reads.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <pthread.h>
@@ -30,10 +30,10 @@ struct dsc_local_world {
     int32_t come_count; /* to the round that is open */
     bool refused;
     bool come[DSC_SHM_BARRIER_RANKS_MAX];
-    int32_t inside; /* ranks that hold the board */
+    int32_t inside;  /* ranks that hold the barrier */
     int32_t holders; /* of a group's world, which nobody else closes */
     _Atomic int32_t reading; /* calls of any rank and channel that read others' buffers now */
-    void *board;
+    void *barrier;
 };
 
 dsc_status dsc_local_world_open(int32_t size, dsc_local_world **out, dsc_error *err)
@@ -42,14 +42,15 @@ dsc_status dsc_local_world_open(int32_t size, dsc_local_world **out, dsc_error *
     if (size < 1 || size > DSC_SHM_BARRIER_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "", "%d ranks as threads; expected 1..%d", size, DSC_SHM_BARRIER_RANKS_MAX);
     dsc_local_world *world = calloc(1, sizeof *world);
-    void *board = NULL;
+    void *barrier = NULL;
     pthread_condattr_t attr;
-    if (world == NULL || posix_memalign(&board, 64, (size_t)dsc_shm_barrier_bytes(size, DSC_COMM_CHANNELS_MAX)) != 0) {
+    if (world == NULL ||
+        posix_memalign(&barrier, 64, (size_t)dsc_shm_barrier_bytes(size, DSC_COMM_CHANNELS_MAX)) != 0) {
         free(world);
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "out of host memory: a world of %d threads", size);
     }
     world->size = size;
-    world->board = board;
+    world->barrier = barrier;
     /* None of these allocates or can fail with valid arguments on Linux. */
     pthread_mutex_init(&world->lock, NULL);
     pthread_condattr_init(&attr);
@@ -68,7 +69,7 @@ void dsc_local_world_close(dsc_local_world **world_ptr)
     DSC_ASSERT(world->inside == 0);
     pthread_cond_destroy(&world->changed);
     pthread_mutex_destroy(&world->lock);
-    free(world->board);
+    free(world->barrier);
     free(world);
     *world_ptr = NULL;
 }
@@ -93,7 +94,7 @@ static void decide_round(dsc_local_world *world)
     world->round++;
     world->round_ok = !world->refused;
     if (world->round_ok) {
-        dsc_shm_barrier_init(world->board, world->size, DSC_COMM_CHANNELS_MAX);
+        dsc_shm_barrier_init(world->barrier, world->size, DSC_COMM_CHANNELS_MAX);
         world->inside = world->size;
     }
     world->come_count = 0;
@@ -135,7 +136,7 @@ static dsc_status nobody_came(dsc_local_world *world, int32_t rank, dsc_error *e
     return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "rank %d waited at open for rank %s of %d", rank, missing, world->size);
 }
 
-/* Joins the next round once the last one's board is free and a round that this rank refused is decided. With the lock
+/* Joins the next round once the last one's barrier is free and a round that this rank refused is decided. With the lock
  * held. */
 static dsc_status join_locked(dsc_local_world *world, int32_t rank, int64_t timeout_ns, dsc_error *err)
 {
@@ -180,7 +181,7 @@ typedef struct local_transport {
     dsc_alloc *alloc;
     dsc_local_world *world;
     dsc_comm_math math;
-    dsc_shm_barrier board;
+    dsc_shm_barrier barrier;
 } local_transport;
 
 static dsc_status local_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
@@ -210,7 +211,7 @@ static dsc_status local_open(dsc_transport **out, const dsc_comm_options *option
     local->alloc = options->alloc;
     local->world = world;
     dsc_comm_math_init(&local->math);
-    dsc_shm_barrier_attach(&local->board, world->board, place->rank, false, dsc_comm_timeout_ns(options));
+    dsc_shm_barrier_attach(&local->barrier, world->barrier, place->rank, false, dsc_comm_timeout_ns(options));
     *out = &local->base;
     return DSC_OK;
 }
@@ -218,17 +219,17 @@ static dsc_status local_open(dsc_transport **out, const dsc_comm_options *option
 static void local_close(dsc_transport *transport)
 {
     local_transport *local = (local_transport *)transport;
-    dsc_shm_barrier_leave(&local->board);
+    dsc_shm_barrier_leave(&local->barrier);
     world_leave(local->world);
     dsc_alloc_free(local->alloc, local);
 }
 
-/* Counted first and looked at the board then; a rank that fails does it the other way round (ended). So either it sees
- * this reader or this reader sees the failure. */
+/* Counted first and looked at the barrier then; a rank that fails does it the other way round (ended). So either it
+ * sees this reader or this reader sees the failure. */
 static dsc_status read_begin(local_transport *local, dsc_error *err)
 {
     atomic_fetch_add(&local->world->reading, 1);
-    const dsc_status status = dsc_shm_barrier_health(&local->board, err);
+    const dsc_status status = dsc_shm_barrier_health(&local->barrier, err);
     if (status != DSC_OK)
         atomic_fetch_sub(&local->world->reading, 1);
     return status;
@@ -238,84 +239,85 @@ static void read_end(local_transport *local) { atomic_fetch_sub(&local->world->r
 
 static const char *peer_data(const local_transport *local, int32_t channel, int32_t rank)
 {
-    return (const char *)(uintptr_t)dsc_shm_barrier_peer_entry(&local->board, channel, rank)->ptr;
+    return (const char *)(uintptr_t)dsc_shm_barrier_peer_entry(&local->barrier, channel, rank)->ptr;
 }
 
 static bool is_large(const local_transport *local, int64_t bytes)
 {
-    return bytes * local->board.size >= DSC_COPY_PAST_CACHE_BYTES;
+    return bytes * local->barrier.size >= DSC_COPY_PAST_CACHE_BYTES;
 }
 
 static dsc_status gather(local_transport *local, int32_t channel, const dsc_call_record *call, char *recv,
                          const void *send, int64_t bytes, dsc_error *err)
 {
-    dsc_shm_barrier *board = &local->board;
+    dsc_shm_barrier *barrier = &local->barrier;
     const dsc_shm_barrier_entry entry = { .call = *call, .ptr = (uintptr_t)send };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
+    DSC_TRY(dsc_shm_barrier_wait(barrier, channel, &entry, err));
     DSC_TRY(read_begin(local, err));
-    for (int32_t i = 0; i < board->size; i++) {
-        const int32_t r = (board->rank + i) % board->size; /* not all from the same rank at once */
+    for (int32_t i = 0; i < barrier->size; i++) {
+        const int32_t r = (barrier->rank + i) % barrier->size; /* not all from the same rank at once */
         dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r), bytes, is_large(local, bytes));
     }
     read_end(local);
-    return dsc_shm_barrier_wait(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(barrier, channel, NULL, err);
 }
 
 static dsc_status exchange(local_transport *local, int32_t channel, const dsc_call_record *call, char *recv,
                            const void *send, int64_t bytes, dsc_error *err)
 {
-    dsc_shm_barrier *board = &local->board;
+    dsc_shm_barrier *barrier = &local->barrier;
     const dsc_shm_barrier_entry entry = { .call = *call, .ptr = (uintptr_t)send };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
+    DSC_TRY(dsc_shm_barrier_wait(barrier, channel, &entry, err));
     DSC_TRY(read_begin(local, err));
-    for (int32_t i = 0; i < board->size; i++) {
-        const int32_t r = (board->rank + i) % board->size;
-        dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r) + board->rank * bytes, bytes,
+    for (int32_t i = 0; i < barrier->size; i++) {
+        const int32_t r = (barrier->rank + i) % barrier->size;
+        dsc_copy_bytes(recv + r * bytes, peer_data(local, channel, r) + barrier->rank * bytes, bytes,
                        is_large(local, bytes));
     }
     read_end(local);
-    return dsc_shm_barrier_wait(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(barrier, channel, NULL, err);
 }
 
 static dsc_status fold(local_transport *local, int32_t channel, const dsc_call_record *call,
                        const dsc_reduce_scatter_args *args, dsc_error *err)
 {
-    dsc_shm_barrier *board = &local->board;
+    dsc_shm_barrier *barrier = &local->barrier;
     const dsc_shm_barrier_entry entry = { .call = *call,
                                           .ptr = (uintptr_t)args->leaf,
                                           .stride = args->leaf_stride * (int64_t)sizeof(float) };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
+    DSC_TRY(dsc_shm_barrier_wait(barrier, channel, &entry, err));
     const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
-    for (int32_t r = 0; r < board->size; r++)
-        leaf[r] = peer_data(local, channel, r) + board->rank * dsc_shm_barrier_peer_entry(board, channel, r)->stride;
-    const dsc_comm_parts leaves = { .each = leaf, .dtype = DSC_F32, .count = board->size };
+    for (int32_t r = 0; r < barrier->size; r++)
+        leaf[r] =
+            peer_data(local, channel, r) + barrier->rank * dsc_shm_barrier_peer_entry(barrier, channel, r)->stride;
+    const dsc_comm_parts leaves = { .each = leaf, .dtype = DSC_F32, .count = barrier->size };
     DSC_TRY(read_begin(local, err));
     const dsc_status status = dsc_comm_ordered_reduce(&local->math, args, &leaves, 0, args->count, NULL, err);
     read_end(local);
     DSC_TRY(status);
-    return dsc_shm_barrier_wait(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(barrier, channel, NULL, err);
 }
 
 static dsc_status spread(local_transport *local, int32_t channel, const dsc_call_record *call, void *buf, int64_t bytes,
                          int32_t root, dsc_error *err)
 {
-    dsc_shm_barrier *board = &local->board;
+    dsc_shm_barrier *barrier = &local->barrier;
     const dsc_shm_barrier_entry entry = { .call = *call, .ptr = (uintptr_t)buf };
-    DSC_TRY(dsc_shm_barrier_wait(board, channel, &entry, err));
+    DSC_TRY(dsc_shm_barrier_wait(barrier, channel, &entry, err));
     DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, peer_data(local, channel, root), bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     read_end(local);
-    return dsc_shm_barrier_wait(board, channel, NULL, err);
+    return dsc_shm_barrier_wait(barrier, channel, NULL, err);
 }
 
 static dsc_status take(local_transport *local, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_error *err)
 {
     const dsc_shm_barrier_entry *entry = NULL;
-    DSC_TRY(dsc_shm_barrier_await(&local->board, channel, from, bytes, &entry, err));
+    DSC_TRY(dsc_shm_barrier_await(&local->barrier, channel, from, bytes, &entry, err));
     DSC_TRY(read_begin(local, err));
     dsc_copy_bytes(buf, (const void *)(uintptr_t)entry->ptr, bytes, bytes >= DSC_COPY_PAST_CACHE_BYTES);
     read_end(local);
-    dsc_shm_barrier_received(&local->board, channel, from);
+    dsc_shm_barrier_received(&local->barrier, channel, from);
     return DSC_OK;
 }
 
@@ -325,14 +327,14 @@ static dsc_status ended(local_transport *local, int32_t channel, dsc_status stat
                         dsc_error *err)
 {
     if (status != DSC_OK) {
-        dsc_shm_barrier_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL,
-                             "rank %d failed in a collective: %.240s", local->board.rank, why->message);
+        dsc_shm_barrier_fail(&local->barrier, DSC_ERR_PEER, local->barrier.rank, NULL,
+                             "rank %d failed in a collective: %.240s", local->barrier.rank, why->message);
         while (atomic_load(&local->world->reading) > 0)
             dsc_clock_sleep_ns(20000);
         if (err != NULL)
             *err = *why;
     }
-    dsc_shm_barrier_end(&local->board, channel);
+    dsc_shm_barrier_end(&local->barrier, channel);
     return status;
 }
 
@@ -341,7 +343,7 @@ static dsc_status ended(local_transport *local, int32_t channel, dsc_status stat
     local_transport *local = (local_transport *)transport;                                                             \
     const dsc_call_record call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                                 \
     dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
-    dsc_status status = dsc_shm_barrier_begin(&local->board, channel, &call, why);                                     \
+    dsc_status status = dsc_shm_barrier_begin(&local->barrier, channel, &call, why);                                   \
     if (status == DSC_OK)                                                                                              \
         status = work;                                                                                                 \
     return ended(local, channel, status, why, err)
@@ -367,14 +369,14 @@ static dsc_status local_broadcast(dsc_transport *transport, int32_t channel, voi
 static dsc_status local_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     const dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER };
-    LOCAL_HOOK(DSC_COMM_BARRIER, 0, 0, dsc_shm_barrier_wait(&local->board, channel, &entry, why));
+    LOCAL_HOOK(DSC_COMM_BARRIER, 0, 0, dsc_shm_barrier_wait(&local->barrier, channel, &entry, why));
 }
 
 static dsc_status local_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                              dsc_stream *stream, dsc_error *err)
 {
     const dsc_shm_barrier_entry entry = { .call = { .op = DSC_COMM_SEND, .bytes = bytes }, .ptr = (uintptr_t)buf };
-    LOCAL_HOOK(DSC_COMM_SEND, 0, bytes, dsc_shm_barrier_post(&local->board, channel, to, &entry, why));
+    LOCAL_HOOK(DSC_COMM_SEND, 0, bytes, dsc_shm_barrier_post(&local->barrier, channel, to, &entry, why));
 }
 
 static dsc_status local_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
@@ -392,13 +394,13 @@ static dsc_status local_reduce_scatter(dsc_transport *transport, int32_t channel
 
 static dsc_status local_health(dsc_transport *transport, dsc_error *err)
 {
-    return dsc_shm_barrier_health(&((local_transport *)transport)->board, err);
+    return dsc_shm_barrier_health(&((local_transport *)transport)->barrier, err);
 }
 
 static void local_abort(dsc_transport *transport, const char *reason)
 {
     local_transport *local = (local_transport *)transport;
-    dsc_shm_barrier_fail(&local->board, DSC_ERR_PEER, local->board.rank, NULL, "%s", reason);
+    dsc_shm_barrier_fail(&local->barrier, DSC_ERR_PEER, local->barrier.rank, NULL, "%s", reason);
 }
 
 const dsc_comm_ops dsc_comm_local = {

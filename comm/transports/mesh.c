@@ -23,7 +23,7 @@
 /* Hosts of one job have one byte order: their builds are compared at the rendezvous. */
 typedef struct greeting {
     uint32_t magic;
-    uint16_t version, lane;
+    uint16_t version, connection;
     int32_t from, to;
     uint64_t epoch;
     dsc_mesh_peer who;
@@ -51,7 +51,7 @@ typedef enum step {
 typedef struct entry {
     step step;
     int fd;
-    int32_t peer, lane; /* of a connector; of an acceptor what the greeting says */
+    int32_t peer, connection; /* of a connector; of an acceptor what the greeting says */
     int64_t since_ns;   /* a connector that is FREE connects again from here on */
     greeting hello;
     answer reply;
@@ -88,8 +88,10 @@ static bool out_of_files(int why) { return why == EMFILE || why == ENFILE; }
 
 static dsc_status too_many_files(const mesh *m, dsc_error *err)
 {
-    return DSC_FAIL(err, DSC_ERR_COMM, "comm", "%d ranks need %d connections each, and the system allows no more open "
-                    "files; raise ulimit -n", m->spec->size, (m->spec->size - 1) * m->spec->lane_count);
+    return DSC_FAIL(err, DSC_ERR_COMM, "comm",
+                    "%d ranks need %d connections each, and the system allows no more open "
+                    "files; raise ulimit -n",
+                    m->spec->size, (m->spec->size - 1) * m->spec->connection_count);
 }
 
 static bool fresh(uint8_t nonce[NONCE]) { return getrandom(nonce, NONCE, 0) == NONCE; }
@@ -124,13 +126,13 @@ static int hear(entry *e, size_t want)
     return 1;
 }
 
-/* The connection is proved: it is the lane's. */
+/* The connection is proved: it is the connection. */
 static void keep(mesh *m, entry *e, const dsc_mesh_peer *who)
 {
-    int *place = &m->fd[e->lane * m->spec->size + e->peer];
-    DSC_ASSERT(*place < 0);
-    dsc_net_tune(e->fd, e->lane == 0);
-    *place = e->fd;
+    int *fd = &m->fd[e->connection * m->spec->size + e->peer];
+    DSC_ASSERT(*fd < 0);
+    dsc_net_tune(e->fd, e->connection == 0);
+    *fd = e->fd;
     m->peer[e->peer] = *who;
     m->peer[e->peer].host[sizeof who->host - 1] = 0;
     dsc_text_printable(m->peer[e->peer].host);
@@ -159,12 +161,12 @@ static void greet(mesh *m, entry *e, int64_t now_ns)
 {
     memset(&e->hello, 0, sizeof e->hello);
     e->hello = (greeting){ .magic = MAGIC,
-                           .version = VERSION,
-                           .lane = (uint16_t)e->lane,
-                           .from = m->spec->rank,
-                           .to = e->peer,
-                           .epoch = m->spec->epoch,
-                           .who = m->self };
+                            .version = VERSION,
+                            .connection = (uint16_t)e->connection,
+                            .from = m->spec->rank,
+                            .to = e->peer,
+                            .epoch = m->spec->epoch,
+                            .who = m->self };
     if (dsc_net_connected(e->fd) == 0 && fresh(e->hello.nonce) && say(e, &e->hello, sizeof e->hello))
         e->step = WAITS_ANSWER;
     else
@@ -194,7 +196,7 @@ static dsc_status check_answer(mesh *m, entry *e, int64_t now_ns, dsc_error *err
     return DSC_OK;
 }
 
-/* The other end may have given the place to somebody else before the proof came. */
+/* The other end may have given the fd to somebody else before the proof came. */
 static void check_welcome(mesh *m, entry *e, int64_t now_ns)
 {
     const int heard = hear(e, sizeof WELCOME);
@@ -206,7 +208,7 @@ static void check_welcome(mesh *m, entry *e, int64_t now_ns)
 
 /* ---- this end accepts -------------------------------------------------------------------------------------------- */
 
-/* A free place, or that of the stranger who has been here longest. */
+/* A free fd, or that of the stranger who has been here longest. */
 static entry *find_place(mesh *m)
 {
     entry *oldest = NULL;
@@ -225,8 +227,8 @@ static bool is_expected(const mesh *m, const greeting *hello)
 {
     const dsc_mesh_spec *s = m->spec;
     return hello->magic == MAGIC && hello->version == VERSION && hello->epoch == s->epoch && hello->to == s->rank &&
-           hello->from > s->rank && hello->from < s->size && hello->lane < s->lane_count &&
-           m->fd[hello->lane * s->size + hello->from] < 0;
+           hello->from > s->rank && hello->from < s->size && hello->connection < s->connection_count &&
+           m->fd[hello->connection * s->size + hello->from] < 0;
 }
 
 static void check_greeting(mesh *m, entry *e)
@@ -242,7 +244,7 @@ static void check_greeting(mesh *m, entry *e)
         return;
     }
     e->peer = e->hello.from;
-    e->lane = e->hello.lane;
+    e->connection = e->hello.connection;
     prove(m, ACCEPTOR, e, e->reply.proof);
     if (say(e, &e->reply, sizeof e->reply))
         e->step = WAITS_PROOF;
@@ -257,7 +259,7 @@ static void check_proof(mesh *m, entry *e)
     if (heard == 0)
         return;
     prove(m, CONNECTOR, e, proof);
-    /* The place may have been taken since the greeting, by the same peer who had to connect again. */
+    /* The fd may have been taken since the greeting, by the same peer who had to connect again. */
     if (heard > 0 && dsc_digest_equal(proof, e->in) && is_expected(m, &e->hello) && say(e, WELCOME, sizeof WELCOME))
         keep(m, e, &e->hello.who);
     else
@@ -328,8 +330,8 @@ static dsc_status came_too_late(const mesh *m, dsc_error *err)
     const dsc_mesh_spec *s = m->spec;
     for (int32_t r = 0; r < s->size && used < sizeof missing - 1; r++) {
         bool all = true;
-        for (int32_t lane = 0; lane < s->lane_count && r != s->rank; lane++)
-            all = all && m->fd[lane * s->size + r] >= 0;
+        for (int32_t connection = 0; connection < s->connection_count && r != s->rank; connection++)
+            all = all && m->fd[connection * s->size + r] >= 0;
         if (!all)
             used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
     }
@@ -354,14 +356,14 @@ static dsc_status run(mesh *m, dsc_error *err)
 static dsc_status mesh_alloc(mesh *m, dsc_error *err)
 {
     const dsc_mesh_spec *s = m->spec;
-    m->out_count = s->rank * s->lane_count;
+    m->out_count = s->rank * s->connection_count;
     m->entry_count = m->out_count + STRANGERS;
-    m->missing = (s->size - 1) * s->lane_count;
+    m->missing = (s->size - 1) * s->connection_count;
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, m->entry_count, sizeof *m->entry, &m->entry, err));
     for (int32_t i = 0; i < m->entry_count; i++) {
         m->entry[i].fd = -1;
-        m->entry[i].peer = i < m->out_count ? i / s->lane_count : -1;
-        m->entry[i].lane = i < m->out_count ? i % s->lane_count : -1;
+        m->entry[i].peer = i < m->out_count ? i / s->connection_count : -1;
+        m->entry[i].connection = i < m->out_count ? i % s->connection_count : -1;
     }
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, m->entry_count + 1, sizeof *m->poll, &m->poll, err));
     return dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, m->entry_count, sizeof *m->entry_of, &m->entry_of, err);
@@ -370,10 +372,10 @@ static dsc_status mesh_alloc(mesh *m, dsc_error *err)
 dsc_status dsc_mesh_open(const dsc_mesh_spec *spec, int *fd, dsc_mesh_peer *peer, dsc_error *err)
 {
     mesh m = { .spec = spec, .fd = fd, .peer = peer, .self = { .pid = (int32_t)getpid() } };
-    DSC_ASSERT(spec->lane_count >= 1 && spec->lane_count <= DSC_MESH_CONNECTIONS_MAX);
+    DSC_ASSERT(spec->connection_count >= 1 && spec->connection_count <= DSC_MESH_CONNECTIONS_MAX);
     if (gethostname(m.self.host, sizeof m.self.host - 1) != 0)
         snprintf(m.self.host, sizeof m.self.host, "?");
-    for (int32_t i = 0; i < spec->lane_count * spec->size; i++)
+    for (int32_t i = 0; i < spec->connection_count * spec->size; i++)
         fd[i] = -1;
     dsc_status status = mesh_alloc(&m, err);
     if (status == DSC_OK)
@@ -381,7 +383,7 @@ dsc_status dsc_mesh_open(const dsc_mesh_spec *spec, int *fd, dsc_mesh_peer *peer
     for (int32_t i = 0; i < m.entry_count && m.entry != NULL; i++)
         if (m.entry[i].fd >= 0)
             close(m.entry[i].fd);
-    for (int32_t i = 0; i < spec->lane_count * spec->size && status != DSC_OK; i++) {
+    for (int32_t i = 0; i < spec->connection_count * spec->size && status != DSC_OK; i++) {
         if (fd[i] >= 0)
             close(fd[i]);
         fd[i] = -1;

@@ -1,8 +1,8 @@
-/* mesh.h - a connection from every rank to every other, on each of some lanes, each proved before it is used.
+/* mesh.h - a connection from every rank to every other, on each of some connections, each proved before it is used.
  *
  * Rank i connects to the ranks below it and takes the connections of those above. Both ends show that they know the
- * job's key, and the proof covers the epoch, both ranks, the lane and fresh numbers of both: what was seen on another
- * connection proves nothing. Who cannot, is a stranger and is dropped without a word; who waits too long too.
+ * job's key, and the proof covers the epoch, both ranks, the connection and fresh numbers of both: what was seen on
+ * another connection proves nothing. Who cannot, is a stranger and is dropped without a word; who waits too long too.
  * What passes later is neither encrypted nor signed: whoever can change packets on the way can change the training.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_MESH_H
@@ -18,7 +18,7 @@ typedef struct dsc_mesh_peer { int32_t pid; char host[64]; } dsc_mesh_peer;
 
 typedef struct dsc_mesh_spec {
     dsc_alloc *alloc;
-    int32_t rank, size, lane_count;
+    int32_t rank, size, connection_count;
     uint64_t epoch;
     uint8_t key[32];
     const dsc_net_address *address; /* [size] */
@@ -28,7 +28,7 @@ typedef struct dsc_mesh_spec {
     void *lost_user;
 } dsc_mesh_spec;
 
-/* fd[lane * size + rank], -1 for oneself; peer[rank]. All connected, or none is open. */
+/* fd[connection * size + rank], -1 for oneself; peer[rank]. All connected, or none is open. */
 DSC_MUST_USE dsc_status dsc_mesh_open(const dsc_mesh_spec *spec, int *fd, dsc_mesh_peer *peer, dsc_error *err);
 
 #endif

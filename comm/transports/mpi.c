@@ -19,14 +19,14 @@
 #define SLICE_NS INT64_C(10000000) /* between two looks around while a rank waits */
 #define OUTLAST_NS INT64_C(100000000)
 
-typedef struct mpi_lane {
+typedef struct mpi_channel {
     dsc_caller caller;
     dsc_call_record *theirs; /* [size] */
     bool *open;              /* [size] */
     dsc_mpi_part *part;      /* [4 * size] of the exchange: first the call records, when it begins a call */
     int part_count, record_count;
     dsc_buf staging;
-} mpi_lane;
+} mpi_channel;
 
 typedef struct mpi_transport {
     dsc_transport base;
@@ -37,7 +37,7 @@ typedef struct mpi_transport {
     int32_t rank, size, channel_count;
     int64_t timeout_ns;
     atomic_bool *left; /* [size] said farewell */
-    mpi_lane lane[DSC_COMM_CHANNELS_MAX];
+    mpi_channel channel[DSC_COMM_CHANNELS_MAX];
     dsc_first_failure failure;
     atomic_bool unsent; /* the peers do not know the failure: it was found by a thread that may not call MPI */
 } mpi_transport;
@@ -107,14 +107,14 @@ static void mpi_abort(dsc_transport *transport, const char *reason)
 
 /* ---- one exchange ------------------------------------------------------------------------------------------------ */
 
-static void add_send(mpi_lane *lane, int32_t to, const void *bytes, int64_t count)
+static void add_send(mpi_channel *state, int32_t to, const void *bytes, int64_t count)
 {
-    lane->part[lane->part_count++] = (dsc_mpi_part){ .out = bytes, .count = count, .peer = to };
+    state->part[state->part_count++] = (dsc_mpi_part){ .out = bytes, .count = count, .peer = to };
 }
 
-static void add_recv(mpi_lane *lane, int32_t from, void *bytes, int64_t count)
+static void add_recv(mpi_channel *state, int32_t from, void *bytes, int64_t count)
 {
-    lane->part[lane->part_count++] = (dsc_mpi_part){ .in = bytes, .count = count, .peer = from };
+    state->part[state->part_count++] = (dsc_mpi_part){ .in = bytes, .count = count, .peer = from };
 }
 
 /* A call starts with an exchange of call records with all peers, or with `peer` if it is not -1. Messages that are
@@ -122,33 +122,33 @@ static void add_recv(mpi_lane *lane, int32_t from, void *bytes, int64_t count)
 static dsc_status start_call(mpi_transport *mpi, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
                              int32_t peer, dsc_error *err)
 {
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     const dsc_call_record call = { .op = (int16_t)op, .detail = detail, .bytes = bytes };
-    dsc_caller_begin(&lane->caller, mpi->rank, channel, &call);
-    lane->part_count = 0;
+    dsc_caller_begin(&state->caller, mpi->rank, channel, &call);
+    state->part_count = 0;
     if (dsc_failure_exists(&mpi->failure)) {
         send_failure(mpi);
         return dsc_failure_report(&mpi->failure, err);
     }
     for (int32_t r = 0; r < mpi->size; r++)
         if (r != mpi->rank && (peer < 0 || r == peer)) {
-            add_recv(lane, r, &lane->theirs[r], (int64_t)sizeof lane->theirs[r]);
-            add_send(lane, r, &lane->caller.call, (int64_t)sizeof lane->caller.call);
+            add_recv(state, r, &state->theirs[r], (int64_t)sizeof state->theirs[r]);
+            add_send(state, r, &state->caller.call, (int64_t)sizeof state->caller.call);
         }
-    lane->record_count = lane->part_count;
+    state->record_count = state->part_count;
     return DSC_OK;
 }
 
 /* The records of all peers have come. */
 static dsc_status check_calls(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
-    const mpi_lane *lane = &mpi->lane[channel];
-    for (int i = 0; i < lane->record_count; i++) {
+    const mpi_channel *state = &mpi->channel[channel];
+    for (int i = 0; i < state->record_count; i++) {
         char text[DSC_FAILURE_TEXT_BYTES];
-        const int32_t r = lane->part[i].peer;
-        if (dsc_call_matches(&lane->caller.call, &lane->theirs[r]))
+        const int32_t r = state->part[i].peer;
+        if (dsc_call_matches(&state->caller.call, &state->theirs[r]))
             continue;
-        dsc_text_disagree(text, &lane->caller, r, &lane->theirs[r]);
+        dsc_text_disagree(text, &state->caller, r, &state->theirs[r]);
         return fail(mpi, DSC_ERR_COMM, r, err, "%s", text);
     }
     return DSC_OK;
@@ -156,26 +156,26 @@ static dsc_status check_calls(mpi_transport *mpi, int32_t channel, dsc_error *er
 
 static dsc_status waited(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     dsc_missing_ranks missing = { .count = 0 };
     char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
-    mpi->api->open_with(mpi->link, channel, lane->open);
+    mpi->api->open_with(mpi->link, channel, state->open);
     for (int32_t r = 0; r < mpi->size; r++)
-        if (lane->open[r])
+        if (state->open[r])
             dsc_missing_add(&missing, r, dsc_rank_text(r, 0, NULL, name), NULL);
-    dsc_text_stuck(text, &lane->caller, mpi->timeout_ns, &missing);
+    dsc_text_stuck(text, &state->caller, mpi->timeout_ns, &missing);
     return fail(mpi, DSC_ERR_STUCK, missing.first, err, "%s", text);
 }
 
 /* A rank that has closed its communicator makes no further call. */
 static dsc_status check_left(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
-    mpi->api->open_with(mpi->link, channel, lane->open);
+    mpi->api->open_with(mpi->link, channel, state->open);
     for (int32_t r = 0; r < mpi->size; r++)
-        if (lane->open[r] && atomic_load(&mpi->left[r])) {
-            dsc_text_closed(text, &lane->caller, dsc_rank_text(r, 0, NULL, name));
+        if (state->open[r] && atomic_load(&mpi->left[r])) {
+            dsc_text_closed(text, &state->caller, dsc_rank_text(r, 0, NULL, name));
             return fail(mpi, DSC_ERR_PEER, r, err, "%s", text);
         }
     return DSC_OK;
@@ -204,21 +204,21 @@ static dsc_status look_around(mpi_transport *mpi, int32_t channel, const dsc_mpi
 /* All that was added, in both directions at once; the timeout is for what gets on no more. */
 static dsc_status exchange(mpi_transport *mpi, int32_t channel, dsc_error *err)
 {
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     char text[DSC_MPI_TEXT];
     int64_t start_ns = dsc_clock_ns(), outlast_ns = 0, broken_ns = 0, left_before = -1;
     dsc_status status = DSC_OK;
     dsc_error why = DSC_ERROR_INIT;
-    if (lane->part_count == 0)
+    if (state->part_count == 0)
         return DSC_OK;
-    if (mpi->api->begin(mpi->link, channel, lane->part, lane->part_count, lane->record_count, text) != 0)
+    if (mpi->api->begin(mpi->link, channel, state->part, state->part_count, state->record_count, text) != 0)
         return mpi_failed(mpi, text, err);
     for (;;) {
         dsc_mpi_progress now;
         const bool broken = mpi->api->wait(mpi->link, channel, SLICE_NS, &now, text) != 0;
         if (now.left == 0 && !broken) {
             status = check_calls(mpi, channel, err);
-            lane->part_count = lane->record_count = 0;
+            state->part_count = state->record_count = 0;
             return status;
         }
         if (now.left != left_before)
@@ -247,12 +247,12 @@ static dsc_status mpi_all_gather(dsc_transport *transport, int32_t channel, void
                                  int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     mpi_transport *mpi = (mpi_transport *)transport;
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     DSC_TRY(start_call(mpi, channel, DSC_COMM_ALL_GATHER, 0, bytes, -1, err));
     for (int32_t i = 1; i < mpi->size; i++) {
         const int32_t to = (mpi->rank + i) % mpi->size, from = (mpi->rank + mpi->size - i) % mpi->size;
-        add_recv(lane, from, (char *)recv + from * bytes, bytes);
-        add_send(lane, to, send, bytes);
+        add_recv(state, from, (char *)recv + from * bytes, bytes);
+        add_send(state, to, send, bytes);
     }
     copy((char *)recv + mpi->rank * bytes, send, bytes);
     return exchange(mpi, channel, err);
@@ -262,12 +262,12 @@ static dsc_status mpi_all_to_all(dsc_transport *transport, int32_t channel, void
                                  int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
     mpi_transport *mpi = (mpi_transport *)transport;
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     DSC_TRY(start_call(mpi, channel, DSC_COMM_ALL_TO_ALL, 0, bytes, -1, err));
     for (int32_t i = 1; i < mpi->size; i++) {
         const int32_t to = (mpi->rank + i) % mpi->size, from = (mpi->rank + mpi->size - i) % mpi->size;
-        add_recv(lane, from, (char *)recv + from * bytes, bytes);
-        add_send(lane, to, (const char *)send + to * bytes, bytes);
+        add_recv(state, from, (char *)recv + from * bytes, bytes);
+        add_send(state, to, (const char *)send + to * bytes, bytes);
     }
     copy((char *)recv + mpi->rank * bytes, (const char *)send + mpi->rank * bytes, bytes);
     return exchange(mpi, channel, err);
@@ -277,13 +277,13 @@ static dsc_status mpi_broadcast(dsc_transport *transport, int32_t channel, void 
                                 dsc_stream *stream, dsc_error *err)
 {
     mpi_transport *mpi = (mpi_transport *)transport;
-    mpi_lane *lane = &mpi->lane[channel];
+    mpi_channel *state = &mpi->channel[channel];
     DSC_TRY(start_call(mpi, channel, DSC_COMM_BROADCAST, root, bytes, -1, err));
     if (mpi->rank != root)
-        add_recv(lane, root, buf, bytes);
+        add_recv(state, root, buf, bytes);
     for (int32_t r = 0; r < mpi->size && mpi->rank == root; r++)
         if (r != root)
-            add_send(lane, r, buf, bytes);
+            add_send(state, r, buf, bytes);
     return exchange(mpi, channel, err);
 }
 
@@ -299,7 +299,7 @@ static dsc_status mpi_send(dsc_transport *transport, int32_t channel, const void
 {
     mpi_transport *mpi = (mpi_transport *)transport;
     DSC_TRY(start_call(mpi, channel, DSC_COMM_SEND, to, bytes, to, err));
-    add_send(&mpi->lane[channel], to, buf, bytes);
+    add_send(&mpi->channel[channel], to, buf, bytes);
     return exchange(mpi, channel, err);
 }
 
@@ -308,7 +308,7 @@ static dsc_status mpi_recv(dsc_transport *transport, int32_t channel, void *buf,
 {
     mpi_transport *mpi = (mpi_transport *)transport;
     DSC_TRY(start_call(mpi, channel, DSC_COMM_RECV, from, bytes, from, err));
-    add_recv(&mpi->lane[channel], from, buf, bytes);
+    add_recv(&mpi->channel[channel], from, buf, bytes);
     return exchange(mpi, channel, err);
 }
 
@@ -316,8 +316,8 @@ static dsc_status mpi_recv(dsc_transport *transport, int32_t channel, void *buf,
 static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_reduce_scatter_args *args, int64_t first,
                                int64_t count, dsc_error *err)
 {
-    mpi_lane *lane = &mpi->lane[channel];
-    const dsc_buf *staging = &lane->staging;
+    mpi_channel *state = &mpi->channel[channel];
+    const dsc_buf *staging = &state->staging;
     const bool rounds = args->wire_dtype != DSC_F32;
     const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
     char *in = staging->ptr, *out = in + staging->bytes / 2;
@@ -331,8 +331,8 @@ static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_re
         leaf[r] = r == mpi->rank ? mine : in + r * piece_bytes;
         if (r == mpi->rank)
             continue;
-        add_recv(lane, r, in + r * piece_bytes, piece_bytes);
-        add_send(lane, r, mine, piece_bytes);
+        add_recv(state, r, in + r * piece_bytes, piece_bytes);
+        add_send(state, r, mine, piece_bytes);
     }
     DSC_TRY(exchange(mpi, channel, err));
     const dsc_comm_parts leaves = { .each = leaf, .dtype = args->wire_dtype, .count = mpi->size };
@@ -344,7 +344,7 @@ static dsc_status mpi_reduce_scatter(dsc_transport *transport, int32_t channel, 
 {
     mpi_transport *mpi = (mpi_transport *)transport;
     const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
-    const int64_t most = mpi->lane[channel].staging.bytes / 2 / mpi->size / wire_bytes / PIECE_ALIGN * PIECE_ALIGN;
+    const int64_t most = mpi->channel[channel].staging.bytes / 2 / mpi->size / wire_bytes / PIECE_ALIGN * PIECE_ALIGN;
     DSC_ASSERT(most > 0);
     DSC_TRY(start_call(mpi, channel, DSC_COMM_REDUCE_SCATTER, (int32_t)args->wire_dtype, args->count * wire_bytes, -1,
                        err));
@@ -376,10 +376,10 @@ static dsc_status find_plugin(const dsc_mpi_api **out, dsc_error *err)
 static void free_memory(mpi_transport *mpi)
 {
     for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++) {
-        dsc_buf_close(&mpi->lane[c].staging);
-        dsc_alloc_free(mpi->alloc, mpi->lane[c].part);
-        dsc_alloc_free(mpi->alloc, mpi->lane[c].open);
-        dsc_alloc_free(mpi->alloc, mpi->lane[c].theirs);
+        dsc_buf_close(&mpi->channel[c].staging);
+        dsc_alloc_free(mpi->alloc, mpi->channel[c].part);
+        dsc_alloc_free(mpi->alloc, mpi->channel[c].open);
+        dsc_alloc_free(mpi->alloc, mpi->channel[c].theirs);
     }
     dsc_alloc_free(mpi->alloc, mpi->left);
     dsc_alloc_free(mpi->alloc, mpi);
@@ -390,13 +390,13 @@ static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *option
     const int64_t size = mpi->size;
     DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *mpi->left, &mpi->left, err));
     for (int32_t c = 0; c < options->channel_count; c++) {
-        mpi_lane *lane = &mpi->lane[c];
+        mpi_channel *state = &mpi->channel[c];
         const int64_t bytes = dsc_tcp_staging_bytes(options, c);
-        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *lane->theirs, &lane->theirs, err));
-        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *lane->open, &lane->open, err));
-        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, 4 * size, sizeof *lane->part, &lane->part, err));
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *state->theirs, &state->theirs, err));
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *state->open, &state->open, err));
+        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, 4 * size, sizeof *state->part, &state->part, err));
         if (bytes > 0)
-            DSC_TRY(dsc_buf_open(mpi->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &lane->staging, err));
+            DSC_TRY(dsc_buf_open(mpi->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &state->staging, err));
     }
     return DSC_OK;
 }
@@ -412,7 +412,7 @@ static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options,
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
                         place->size, DSC_RDV_RANKS_MAX);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *mpi, &mpi, err));
-    *mpi = (mpi_transport) { .base = { &dsc_comm_mpi },
+    *mpi = (mpi_transport){ .base = { &dsc_comm_mpi },
                              .alloc = options->alloc,
                              .api = api,
                              .rank = place->rank,

@@ -3,7 +3,7 @@
  * Built against one MPI (Open MPI); its types stay inside. MPI is called by one thread of the process from the first
  * open to the end: MPI_THREAD_FUNNELED is asked for and enough. (A program that has entered MPI itself needs
  * MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE when it calls it meanwhile.) It is a thread of the library's own, to
- * which calls below hand over, from any thread, one at a time for each lane: none waits inside MPI, so a wait for a
+ * which calls below hand over, from any thread, one at a time for each channel: none waits inside MPI, so a wait for a
  * peer that is gone ends when its time is over. Or, where the first open says one_thread, it is the thread that opens;
  * calls from others then fail. What returns an int gives 0, or 1 and the reason in text[DSC_MPI_TEXT].
  * SPDX-License-Identifier: Apache-2.0 */
@@ -40,19 +40,19 @@ typedef struct dsc_mpi_progress {
 typedef struct dsc_mpi_api {
     uint32_t version, table_bytes;
     char build[32];
-    /* Collective over all processes of the MPI job, which must be `rank` of `size`; fails after `timeout_ns`. Each lane
-     * is a world of its own. */
-    int (*open)(int rank, int size, int lane_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
+    /* Collective over all processes of the MPI job, which must be `rank` of `size`; fails after `timeout_ns`. Each
+     * channel is a world of its own. */
+    int (*open)(int rank, int size, int channel_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
                 char *text);
     /* Local. What is under way is given up. After a failure the process leaves MPI without waiting for others. */
     void (*close)(dsc_mpi_link *link, bool failed);
     /* Begins all parts; array and buffers are borrowed until wait says 0 left, or give_up. Received in the order in
      * which they were sent. The first `first` parts are counted apart. */
-    int (*begin)(dsc_mpi_link *link, int lane, const dsc_mpi_part *part, int count, int first, char *text);
+    int (*begin)(dsc_mpi_link *link, int channel, const dsc_mpi_part *part, int count, int first, char *text);
     /* Until all is done or something failed, `ns` at most. Says 1 (and why) as long as a part has failed. */
-    int (*wait)(dsc_mpi_link *link, int lane, int64_t ns, dsc_mpi_progress *out, char *text);
-    void (*open_with)(dsc_mpi_link *link, int lane, bool *open); /* [size]: with whom something is not done */
-    void (*give_up)(dsc_mpi_link *link, int lane);               /* of what is under way on the lane */
+    int (*wait)(dsc_mpi_link *link, int channel, int64_t ns, dsc_mpi_progress *out, char *text);
+    void (*open_with)(dsc_mpi_link *link, int channel, bool *open); /* [size]: with whom something is not done */
+    void (*give_up)(dsc_mpi_link *link, int channel);               /* of what is under way on the channel */
     /* One short message to everybody, without waiting for them, and the next one that came: *from, or -1. */
     int (*tell)(dsc_mpi_link *link, const void *word, int bytes);
     int (*listen)(dsc_mpi_link *link, void *word, int bytes, int *from);

@@ -1,14 +1,14 @@
 /* mpi_plugin.c - lib/dsc/libdsc_mpi.so: mpi_api.h in terms of MPI 3.
  *
- * Every lane is a communicator of its own with errors returned. A long message goes in pieces: MPI says nothing of one
- * before it is done, and who waits must see that it gets on.
+ * Every channel is a communicator of its own with errors returned. A long message goes in pieces: MPI says nothing of
+ * one before it is done, and who waits must see that it gets on.
  *
- * All calls of MPI are made by one thread (mpi_thread.h). What a lane has to do is an order that is done when its last
- * message is; whatever else is to be asked of MPI is a question, an order of its own on the heap. MPI may not come back
- * from a call (a peer that stopped in the middle of one): then questions are left alone after a while, and their memory
- * with them.
- * MPI is initialised at the first open and left when the process ends, since it cannot be entered twice; a process that
- * failed leaves without it, which tells mpirun to end the others. SPDX-License-Identifier: Apache-2.0 */
+ * All calls of MPI are made by one thread (mpi_thread.h). What a channel has to do is an order that is done when its
+ * last message is; whatever else is to be asked of MPI is a question, an order of its own on the heap. MPI may not come
+ * back from a call (a peer that stopped in the middle of one): then questions are left alone after a while, and their
+ * memory with them. MPI is initialised at the first open and left when the process ends, since it cannot be entered
+ * twice; a process that failed leaves without it, which tells mpirun to end the others.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/transports/mpi_api.h"
 
 #include <mpi.h>
@@ -19,15 +19,14 @@
 
 #include "comm/transports/mpi_thread.h"
 
-#define LANES_MAX 16
+#define CHANNELS_MAX 16
 #define WORDS_MAX 64 /* told and not known to have arrived */
 #define WORD_BYTES 512
 #define PIECE_BYTES (INT64_C(16) << 20)
 #define ELSEWHERE "MPI is called by the thread that opened the first communicator, and this is another"
 #define ANSWER_NS INT64_C(2000000000) /* for what MPI does at once */
 
-
-typedef struct lane {
+typedef struct channel_state {
     dsc_mpi_order order;
     MPI_Comm comm;
     const dsc_mpi_part *part;
@@ -37,18 +36,18 @@ typedef struct lane {
     MPI_Status *status;
     int *owner, *done;
     int count, room;
-    struct lane *next; /* of those that are under way */
+    struct channel_state *next; /* of those that are under way */
     /* For everybody. */
     _Atomic int64_t left;
     _Atomic int first_left;
     atomic_int *open; /* [size] */
     _Atomic bool failed;
     char text[DSC_MPI_TEXT]; /* whole when failed is seen */
-} lane;
+} channel_state;
 
 struct dsc_mpi_link {
-    int rank, size, lane_count;
-    lane lane[LANES_MAX];
+    int rank, size, channel_count;
+    channel_state channel[CHANNELS_MAX];
     MPI_Comm words;
     MPI_Request opening; /* of one of the communicators */
     int told_count;
@@ -62,7 +61,7 @@ typedef struct question {
     int (*answer)(struct question *q);
     _Atomic int owners;
     dsc_mpi_link *link;
-    int rank, size, lane, bytes, from;
+    int rank, size, channel, bytes, from;
     int arrived, result;
     char word[WORD_BYTES];
     char text[DSC_MPI_TEXT];
@@ -73,7 +72,7 @@ static struct {
     pthread_mutex_t lock; /* of starting the thread */
     bool started;
     dsc_mpi_thread thread;
-    lane *busy;
+    channel_state *busy;
     bool entered;
     int open_links;
     _Atomic bool failed;
@@ -89,10 +88,10 @@ static int check(int code, const char *call, char *text)
     snprintf(text, DSC_MPI_TEXT, "%.80s: %.160s", call, why);
     return 1;
 }
-#define TRY(call) \
-    do { \
-        if (check(call, #call, text) != 0) \
-            return 1; \
+#define TRY(call)                                                                                                      \
+    do {                                                                                                               \
+        if (check(call, #call, text) != 0)                                                                             \
+            return 1;                                                                                                  \
     } while (0)
 
 /* ---- questions --------------------------------------------------------------------------------------------------- */
@@ -200,11 +199,12 @@ __attribute__((destructor)) static void leave_mpi(void)
     ask(&q, leave, atomic_load(&mpi.failed) ? ANSWER_NS : INT64_MAX, text);
 }
 
-/* ---- lanes, on the thread ---------------------------------------------------------------------------------------- */
+/* ---- channels, on the thread ----------------------------------------------------------------------------------------
+ */
 
-static void put_away(lane *l)
+static void put_away(channel_state *l)
 {
-    lane **at = &mpi.busy;
+    channel_state **at = &mpi.busy;
     while (*at != NULL && *at != l)
         at = &(*at)->next;
     if (*at == NULL)
@@ -214,13 +214,13 @@ static void put_away(lane *l)
 }
 
 /* Requests go on; who waits is told, and gives up when he has heard enough. */
-static void fail_lane(lane *l, int code, const char *call)
+static void fail_channel(channel_state *l, int code, const char *call)
 {
     if (!atomic_load(&l->failed) && check(code, call, l->text) != 0)
         atomic_store(&l->failed, true);
 }
 
-static int grow(lane *l, int count)
+static int grow(channel_state *l, int count)
 {
     if (count <= l->room)
         return 0;
@@ -250,7 +250,7 @@ static int64_t pieces_of(const dsc_mpi_part *part)
     return part->count > 0 ? (part->count + PIECE_BYTES - 1) / PIECE_BYTES : 1;
 }
 
-static void begin_part(lane *l, int index)
+static void begin_part(channel_state *l, int index)
 {
     const dsc_mpi_part *part = &l->part[index];
     for (int64_t piece = 0; piece < pieces_of(part); piece++) {
@@ -260,17 +260,17 @@ static void begin_part(lane *l, int index)
         *request = MPI_REQUEST_NULL;
         l->owner[l->count++] = index;
         if (part->in != NULL)
-            fail_lane(l, MPI_Irecv((char *)part->in + at, bytes, MPI_BYTE, part->peer, 0, l->comm, request),
-                      "MPI_Irecv");
+            fail_channel(l, MPI_Irecv((char *)part->in + at, bytes, MPI_BYTE, part->peer, 0, l->comm, request),
+                         "MPI_Irecv");
         else
-            fail_lane(l, MPI_Isend((const char *)part->out + at, bytes, MPI_BYTE, part->peer, 0, l->comm, request),
-                      "MPI_Isend");
+            fail_channel(l, MPI_Isend((const char *)part->out + at, bytes, MPI_BYTE, part->peer, 0, l->comm, request),
+                         "MPI_Isend");
     }
 }
 
-static void begin_lane(dsc_mpi_order *order)
+static void begin_channel(dsc_mpi_order *order)
 {
-    lane *l = (lane *)order;
+    channel_state *l = (channel_state *)order;
     l->next = mpi.busy;
     mpi.busy = l;
     l->count = 0;
@@ -283,7 +283,7 @@ static void begin_lane(dsc_mpi_order *order)
         begin_part(l, i);
 }
 
-static void count_done(lane *l, int arrived)
+static void count_done(channel_state *l, int arrived)
 {
     for (int i = 0; i < arrived; i++) {
         const int part = l->owner[l->done[i]];
@@ -294,16 +294,16 @@ static void count_done(lane *l, int arrived)
     atomic_fetch_sub_explicit(&l->left, arrived, memory_order_release);
 }
 
-static void look_at(lane *l)
+static void look_at(channel_state *l)
 {
     int arrived = 0;
     const int code = l->count > 0 ? MPI_Testsome(l->count, l->request, &arrived, l->done, l->status) : MPI_SUCCESS;
     if (arrived == MPI_UNDEFINED || (code != MPI_SUCCESS && code != MPI_ERR_IN_STATUS))
         arrived = 0;
     for (int i = 0; code == MPI_ERR_IN_STATUS && i < arrived; i++)
-        fail_lane(l, l->status[i].MPI_ERROR, "MPI_Testsome");
+        fail_channel(l, l->status[i].MPI_ERROR, "MPI_Testsome");
     if (code != MPI_ERR_IN_STATUS)
-        fail_lane(l, code, "MPI_Testsome");
+        fail_channel(l, code, "MPI_Testsome");
     count_done(l, arrived);
     if (atomic_load_explicit(&l->left, memory_order_relaxed) == 0)
         put_away(l);
@@ -311,7 +311,7 @@ static void look_at(lane *l)
 
 static bool look(void)
 {
-    for (lane *l = mpi.busy, *next; l != NULL; l = next) {
+    for (channel_state *l = mpi.busy, *next; l != NULL; l = next) {
         next = l->next;
         look_at(l);
     }
@@ -320,7 +320,7 @@ static bool look(void)
 
 static int give_up_answer(question *q)
 {
-    lane *l = &q->link->lane[q->lane];
+    channel_state *l = &q->link->channel[q->channel];
     for (int i = 0; i < l->count; i++)
         if (l->request[i] != MPI_REQUEST_NULL) {
             MPI_Cancel(&l->request[i]);
@@ -333,7 +333,7 @@ static int give_up_answer(question *q)
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-static MPI_Comm *comm_of(question *q) { return q->lane < 0 ? &q->link->words : &q->link->lane[q->lane].comm; }
+static MPI_Comm *comm_of(question *q) { return q->channel < 0 ? &q->link->words : &q->link->channel[q->channel].comm; }
 
 static int begin_comm(question *q)
 {
@@ -354,7 +354,7 @@ static int test_comm(question *q)
 /* All processes come to this; who is there first waits outside of MPI. */
 static int open_comm(dsc_mpi_link *link, int index, int64_t until_ns, char *text)
 {
-    question q = { .link = link, .lane = index };
+    question q = { .link = link, .channel = index };
     if (ask(&q, begin_comm, ANSWER_NS, text) != 0)
         return 1;
     while (!q.arrived) {
@@ -391,14 +391,14 @@ static int count_link(question *q)
     return 0;
 }
 
-static int make_link(int rank, int size, int lane_count, dsc_mpi_link **out, char *text)
+static int make_link(int rank, int size, int channel_count, dsc_mpi_link **out, char *text)
 {
-    dsc_mpi_link *link = lane_count <= LANES_MAX ? calloc(1, sizeof *link) : NULL;
+    dsc_mpi_link *link = channel_count <= CHANNELS_MAX ? calloc(1, sizeof *link) : NULL;
     *out = link;
-    for (int i = 0; link != NULL && i < lane_count; i++) {
-        link->lane[i].order.run = begin_lane;
-        link->lane[i].open = calloc((size_t)size, sizeof *link->lane[i].open);
-        if (link->lane[i].open == NULL)
+    for (int i = 0; link != NULL && i < channel_count; i++) {
+        link->channel[i].order.run = begin_channel;
+        link->channel[i].open = calloc((size_t)size, sizeof *link->channel[i].open);
+        if (link->channel[i].open == NULL)
             link = NULL;
     }
     if (link == NULL) {
@@ -407,7 +407,7 @@ static int make_link(int rank, int size, int lane_count, dsc_mpi_link **out, cha
     }
     link->rank = rank;
     link->size = size;
-    link->lane_count = lane_count;
+    link->channel_count = channel_count;
     return 0;
 }
 
@@ -415,8 +415,8 @@ static int make_link(int rank, int size, int lane_count, dsc_mpi_link **out, cha
 static int close_answer(question *q)
 {
     dsc_mpi_link *link = q->link;
-    for (q->lane = 0; q->lane < link->lane_count; q->lane++) {
-        lane *l = &link->lane[q->lane];
+    for (q->channel = 0; q->channel < link->channel_count; q->channel++) {
+        channel_state *l = &link->channel[q->channel];
         give_up_answer(q);
         free(l->request);
         free(l->status);
@@ -442,7 +442,7 @@ static void close_link(dsc_mpi_link *link, bool failed)
     ask(&q, close_answer, ANSWER_NS, text);
 }
 
-static int open_link(int rank, int size, int lane_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
+static int open_link(int rank, int size, int channel_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
                      char *text)
 {
     const int64_t until_ns = dsc_mpi_clock_ns() + timeout_ns;
@@ -450,9 +450,9 @@ static int open_link(int rank, int size, int lane_count, bool one_thread, int64_
     dsc_mpi_link *link = NULL;
     if (start(one_thread, text) != 0 || ask(&q, check_place, timeout_ns, text) != 0)
         return 1;
-    if (make_link(rank, size, lane_count, &link, text) != 0 || ask(&q, count_link, ANSWER_NS, text) != 0)
+    if (make_link(rank, size, channel_count, &link, text) != 0 || ask(&q, count_link, ANSWER_NS, text) != 0)
         return 1;
-    for (int i = -1; i < lane_count; i++)
+    for (int i = -1; i < channel_count; i++)
         if (open_comm(link, i, until_ns, text) != 0) {
             atomic_store(&mpi.failed, true); /* the link stays, MPI may still write to it */
             return 1;
@@ -461,11 +461,12 @@ static int open_link(int rank, int size, int lane_count, bool one_thread, int64_
     return 0;
 }
 
-/* ---- lanes, for everybody ---------------------------------------------------------------------------------------- */
+/* ---- channels, for everybody ----------------------------------------------------------------------------------------
+ */
 
 static int begin(dsc_mpi_link *link, int index, const dsc_mpi_part *part, int count, int first, char *text)
 {
-    lane *l = &link->lane[index];
+    channel_state *l = &link->channel[index];
     int64_t pieces = 0, first_pieces = 0;
     for (int r = 0; r < link->size; r++)
         atomic_store_explicit(&l->open[r], 0, memory_order_relaxed);
@@ -486,9 +487,9 @@ static int begin(dsc_mpi_link *link, int index, const dsc_mpi_part *part, int co
     return 1;
 }
 
-static int wait_lane(dsc_mpi_link *link, int index, int64_t ns, dsc_mpi_progress *out, char *text)
+static int wait_channel(dsc_mpi_link *link, int index, int64_t ns, dsc_mpi_progress *out, char *text)
 {
-    lane *l = &link->lane[index];
+    channel_state *l = &link->channel[index];
     dsc_mpi_wait(&mpi.thread, &l->order, ns);
     const bool failed = atomic_load(&l->failed);
     out->first_left = atomic_load_explicit(&l->first_left, memory_order_acquire);
@@ -501,13 +502,13 @@ static int wait_lane(dsc_mpi_link *link, int index, int64_t ns, dsc_mpi_progress
 static void open_with(dsc_mpi_link *link, int index, bool *open)
 {
     for (int r = 0; r < link->size; r++)
-        open[r] = atomic_load(&link->lane[index].open[r]) > 0;
+        open[r] = atomic_load(&link->channel[index].open[r]) > 0;
 }
 
 static void give_up(dsc_mpi_link *link, int index)
 {
     char text[DSC_MPI_TEXT];
-    question q = { .link = link, .lane = index };
+    question q = { .link = link, .channel = index };
     ask(&q, give_up_answer, ANSWER_NS, text);
 }
 
@@ -576,7 +577,7 @@ const dsc_mpi_api *dsc_mpi_api_get(void)
                                      .open = open_link,
                                      .close = close_link,
                                      .begin = begin,
-                                     .wait = wait_lane,
+                                     .wait = wait_channel,
                                      .open_with = open_with,
                                      .give_up = give_up,
                                      .tell = tell,

@@ -8,7 +8,7 @@
  * core each: every line changes its core twice (512 KiB of a reduce-scatter: 275 us, pulled 83), so it is for short
  * messages and for systems that forbid reading peers.
  *
- * Why a chunk needs no second meet: the halves alternate with the generation of the board (shm_barrier.h).
+ * Why a chunk needs no second meet: the halves alternate with the generation of the barrier (shm_barrier.h).
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
@@ -24,10 +24,10 @@ typedef struct agreement {
 
 static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entry *mine, agreement *out, dsc_error *err)
 {
-    DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, mine, err));
+    DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, mine, err));
     out->any_staged = out->any_direct = false;
     for (int32_t r = 0; r < shm->size; r++) {
-        out->entry[r] = *dsc_shm_barrier_peer_entry(&shm->board, channel, r);
+        out->entry[r] = *dsc_shm_barrier_peer_entry(&shm->barrier, channel, r);
         out->any_staged |= out->entry[r].kind == DSC_SHM_BARRIER_STAGE;
         out->any_direct |= out->entry[r].kind != DSC_SHM_BARRIER_STAGE;
     }
@@ -36,12 +36,12 @@ static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entr
 
 static char *half_to_fill(const dsc_shm *shm, int32_t channel)
 {
-    return dsc_shm_staging(shm, channel, shm->rank, dsc_shm_barrier_parity(&shm->board, channel));
+    return dsc_shm_staging(shm, channel, shm->rank, dsc_shm_barrier_parity(&shm->barrier, channel));
 }
 
 static const char *half_to_read(const dsc_shm *shm, int32_t channel, int32_t rank)
 {
-    return dsc_shm_staging(shm, channel, rank, 1 - dsc_shm_barrier_parity(&shm->board, channel));
+    return dsc_shm_staging(shm, channel, rank, 1 - dsc_shm_barrier_parity(&shm->barrier, channel));
 }
 
 /* ---- all_gather and broadcast ------------------------------------------------------------------------------------ */
@@ -77,7 +77,7 @@ dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_call_record *
     const int64_t chunk_count = a.any_staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err));
         for (int32_t i = 1; i < shm->size; i++) {
             const int32_t r = (shm->rank + i) % shm->size; /* not all from the same rank at once */
             DSC_TRY(gather_from(shm, channel, &a, r, recv + r * bytes, bytes, k, past_cache, err));
@@ -86,7 +86,7 @@ dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_call_record *
             dsc_copy_bytes(half_to_fill(shm, channel), send + (k + 1) * shm->half_bytes,
                            chunk_bytes(bytes, shm->half_bytes, k + 1), false);
     }
-    return a.any_direct ? dsc_shm_barrier_wait(&shm->board, channel, NULL, err) : DSC_OK;
+    return a.any_direct ? dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err) : DSC_OK;
 }
 
 dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_call_record *call, char *buf, int64_t bytes,
@@ -104,14 +104,14 @@ dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_call_record *
     const int64_t chunk_count = staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err));
         if (!am_root)
             DSC_TRY(gather_from(shm, channel, &a, root, buf, bytes, k, past_cache, err));
         else if (staged)
             dsc_copy_bytes(half_to_fill(shm, channel), buf + (k + 1) * shm->half_bytes,
                            chunk_bytes(bytes, shm->half_bytes, k + 1), false);
     }
-    return staged ? DSC_OK : dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
+    return staged ? DSC_OK : dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err);
 }
 
 /* ---- all_to_all -------------------------------------------------------------------------------------------------- */
@@ -155,7 +155,7 @@ dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_call_record
     const int64_t chunk_count = a.any_staged ? dsc_max_i64(1, dsc_div_ceil(bytes, piece_capacity(shm))) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err));
         for (int32_t i = 1; i < shm->size; i++) {
             const int32_t r = (shm->rank + i) % shm->size;
             DSC_TRY(exchange_from(shm, channel, &a, r, recv + r * bytes, bytes, k, past_cache, err));
@@ -163,7 +163,7 @@ dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_call_record
         if (staged)
             stage_pieces(shm, channel, send, bytes, k + 1);
     }
-    return a.any_direct ? dsc_shm_barrier_wait(&shm->board, channel, NULL, err) : DSC_OK;
+    return a.any_direct ? dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err) : DSC_OK;
 }
 
 /* ---- reduce_scatter ---------------------------------------------------------------------------------------------- */
@@ -247,7 +247,7 @@ static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_
         const dsc_comm_parts leaves = { .each = leaf, .dtype = DSC_F32, .count = shm->size };
         DSC_TRY(dsc_comm_ordered_reduce(&shm->math, args, &leaves, first, count, NULL, err));
     }
-    return dsc_shm_barrier_wait(&shm->board, channel, NULL, err);
+    return dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err);
 }
 
 static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_call_record *call,
@@ -268,12 +268,12 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_call_record *c
         return fold_in_place(shm, channel, args, &a, err);
     if (a.any_direct) { /* some can only stage: so do all, from the start */
         DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
-        DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
+        DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err));
     }
     const int64_t chunk_count = dsc_max_i64(1, dsc_div_ceil(args->count, red.most));
     for (int64_t k = 0; k < chunk_count; k++) {
         if (k > 0)
-            DSC_TRY(dsc_shm_barrier_wait(&shm->board, channel, NULL, err));
+            DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, NULL, err));
         if (k + 1 < chunk_count)
             DSC_TRY(stage_leaves(shm, channel, &red, k + 1, err));
         DSC_TRY(fold_staged(shm, channel, &red, k, err));
@@ -287,14 +287,14 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_call_record *c
 dsc_status dsc_shm_give(dsc_shm *shm, int32_t channel, const char *buf, int64_t bytes, int32_t to, dsc_error *err)
 {
     dsc_shm_barrier_entry entry = { .call = { .op = DSC_COMM_SEND, .bytes = bytes } };
-    const uint32_t half = dsc_shm_barrier_parity(&shm->board, channel);
+    const uint32_t half = dsc_shm_barrier_parity(&shm->barrier, channel);
     dsc_shm_locate(shm, buf, bytes, bytes, &entry);
     if (entry.kind != DSC_SHM_BARRIER_STAGE)
-        return dsc_shm_barrier_post(&shm->board, channel, to, &entry, err);
+        return dsc_shm_barrier_post(&shm->barrier, channel, to, &entry, err);
     entry.half = (int32_t)half;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
         dsc_copy_bytes(half_to_fill(shm, channel), buf + done, dsc_min_i64(shm->half_bytes, bytes - done), false);
-        DSC_TRY(dsc_shm_barrier_post(&shm->board, channel, to, &entry, err));
+        DSC_TRY(dsc_shm_barrier_post(&shm->barrier, channel, to, &entry, err));
     }
     return DSC_OK;
 }
@@ -304,14 +304,14 @@ dsc_status dsc_shm_receive(dsc_shm *shm, int32_t channel, char *buf, int64_t byt
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES;
     for (int64_t done = 0; done == 0 || done < bytes; done += shm->half_bytes) {
         const dsc_shm_barrier_entry *posted = NULL;
-        DSC_TRY(dsc_shm_barrier_await(&shm->board, channel, from, bytes, &posted, err));
+        DSC_TRY(dsc_shm_barrier_await(&shm->barrier, channel, from, bytes, &posted, err));
         const dsc_shm_barrier_entry entry = *posted;
         if (entry.kind == DSC_SHM_BARRIER_STAGE)
             dsc_copy_bytes(buf + done, dsc_shm_staging(shm, channel, from, (uint32_t)entry.half & 1u),
                            dsc_min_i64(shm->half_bytes, bytes - done), past_cache);
         else
             DSC_TRY(dsc_shm_read(shm, from, &entry, 0, buf, bytes, past_cache, err));
-        dsc_shm_barrier_received(&shm->board, channel, from);
+        dsc_shm_barrier_received(&shm->barrier, channel, from);
         if (entry.kind != DSC_SHM_BARRIER_STAGE)
             break;
     }
@@ -324,12 +324,12 @@ dsc_status dsc_shm_receive(dsc_shm *shm, int32_t channel, char *buf, int64_t byt
 static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const dsc_error *why, dsc_error *err)
 {
     if (status != DSC_OK) {
-        dsc_shm_barrier_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s",
-                             dsc_shm_barrier_calls(&shm->board, shm->rank), why->message);
+        dsc_shm_barrier_fail(&shm->barrier, DSC_ERR_PEER, shm->rank, NULL, "rank %d failed in a collective: %.240s",
+                             dsc_shm_barrier_calls(&shm->barrier, shm->rank), why->message);
         if (err != NULL)
             *err = *why;
     }
-    dsc_shm_barrier_end(&shm->board, channel);
+    dsc_shm_barrier_end(&shm->barrier, channel);
     return status;
 }
 
@@ -338,7 +338,7 @@ static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const 
     dsc_shm *shm = (dsc_shm *)transport;                                                                               \
     const dsc_call_record call = { .op = (OP), .detail = (DETAIL), .bytes = (BYTES) };                                 \
     dsc_error own_ = DSC_ERROR_INIT, *why = &own_;                                                                     \
-    dsc_status status = dsc_shm_barrier_begin(&shm->board, channel, &call, why);                                       \
+    dsc_status status = dsc_shm_barrier_begin(&shm->barrier, channel, &call, why);                                     \
     if (status == DSC_OK)                                                                                              \
         status = work;                                                                                                 \
     return ended(shm, channel, status, why, err)
@@ -364,7 +364,7 @@ static dsc_status shm_broadcast(dsc_transport *transport, int32_t channel, void 
 static dsc_status shm_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
     const dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER };
-    SHM_HOOK(DSC_COMM_BARRIER, 0, 0, dsc_shm_barrier_wait(&shm->board, channel, &entry, why));
+    SHM_HOOK(DSC_COMM_BARRIER, 0, 0, dsc_shm_barrier_wait(&shm->barrier, channel, &entry, why));
 }
 
 static dsc_status shm_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
@@ -388,13 +388,13 @@ static dsc_status shm_reduce_scatter(dsc_transport *transport, int32_t channel, 
 
 static dsc_status shm_health(dsc_transport *transport, dsc_error *err)
 {
-    return dsc_shm_barrier_health(&((dsc_shm *)transport)->board, err);
+    return dsc_shm_barrier_health(&((dsc_shm *)transport)->barrier, err);
 }
 
 static void shm_abort(dsc_transport *transport, const char *reason)
 {
     dsc_shm *shm = (dsc_shm *)transport;
-    dsc_shm_barrier_fail(&shm->board, DSC_ERR_PEER, shm->rank, NULL, "%s", reason);
+    dsc_shm_barrier_fail(&shm->barrier, DSC_ERR_PEER, shm->rank, NULL, "%s", reason);
 }
 
 const dsc_comm_ops dsc_comm_shm = {

@@ -1,6 +1,6 @@
 /* shm_barrier.h - the words through which the ranks of one host meet: shared by the transports `local` and `shm`.
  *
- * A board is plain memory (a heap block of one process, or a shared segment), so it holds no pointers of its own. Per
+ * A barrier is plain memory (a heap block of one process, or a shared segment), so it holds no pointers of its own. Per
  * channel there is one generation word; a meet is: write your entry, count yourself in, and wait until the last one
  * advances the generation. Notes are kept twice (by parity of the generation), and a rank can write entry g+1 only
  * after meet g, which every reader of entry g-1 has reached: so readers and writers never touch the same entry. The
@@ -8,7 +8,7 @@
  *
  * Waiting: a short bounded spin, then sleep on a futex in slices of 100 ms; after each slice the ranks that are missing
  * are looked at (closed? process gone? in an operation that can never match?). The first failure is published on the
- * board and ends every wait of every rank with the same words.
+ * barrier and ends every wait of every rank with the same words.
  * Threads: one thread per channel and rank at a time; abort from any. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_SHM_BARRIER_H
 #define DSC_COMM_TRANSPORTS_SHM_BARRIER_H
@@ -37,10 +37,10 @@ _Static_assert(sizeof(dsc_shm_barrier_entry) == 64, "one cache line");
 
 typedef struct dsc_shm_barrier_header dsc_shm_barrier_header;
 int64_t dsc_shm_barrier_bytes(int32_t size, int32_t channel_count);
-/* Writes an empty board into zeroed memory, 64-byte aligned. */
+/* Writes an empty barrier into zeroed memory, 64-byte aligned. */
 void dsc_shm_barrier_init(void *memory, int32_t size, int32_t channel_count);
 
-/* One rank's hold on a board. Plain value. */
+/* One rank's hold on a barrier. Plain value. */
 typedef struct dsc_shm_barrier {
     dsc_shm_barrier_header *header;
     int32_t rank, size, channel_count;
@@ -58,57 +58,57 @@ typedef struct dsc_shm_barrier {
         uint32_t generation; /* barriers passed */
         dsc_caller caller;   /* of the operation that runs, or of the last one */
         int64_t spin_ns;     /* adapted to how long waits take */
-    } lane[DSC_COMM_CHANNELS_MAX];
+    } channel[DSC_COMM_CHANNELS_MAX];
 } dsc_shm_barrier;
 
 /* `alive` may be set after. spin_max_ns is chosen from the processors this process may use and the ranks that share
  * them. */
-void dsc_shm_barrier_attach(dsc_shm_barrier *board, void *memory, int32_t rank, bool shared, int64_t timeout_ns);
+void dsc_shm_barrier_attach(dsc_shm_barrier *barrier, void *memory, int32_t rank, bool shared, int64_t timeout_ns);
 /* Publishes who I am: for `alive` and for messages. */
-void dsc_shm_barrier_register(dsc_shm_barrier *board, int32_t pid, uint64_t start_time);
-int32_t dsc_shm_barrier_pid(const dsc_shm_barrier *board, int32_t rank, uint64_t *start_time);
+void dsc_shm_barrier_register(dsc_shm_barrier *barrier, int32_t pid, uint64_t start_time);
+int32_t dsc_shm_barrier_pid(const dsc_shm_barrier *barrier, int32_t rank, uint64_t *start_time);
 /* The rank is leaving for good: whoever waits for it fails. */
-void dsc_shm_barrier_leave(dsc_shm_barrier *board);
+void dsc_shm_barrier_leave(dsc_shm_barrier *barrier);
 
 /* Every operation starts with begin and ends with end: what they say is seen in other ranks' errors. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *board, int32_t channel, const dsc_call_record *call,
+DSC_MUST_USE dsc_status dsc_shm_barrier_begin(dsc_shm_barrier *barrier, int32_t channel, const dsc_call_record *call,
                                               dsc_error *err);
-void dsc_shm_barrier_end(dsc_shm_barrier *board, int32_t channel);
+void dsc_shm_barrier_end(dsc_shm_barrier *barrier, int32_t channel);
 /* This rank gets on with others than these: who waits for it here begins to count its timeout anew. */
-void dsc_shm_barrier_progressed(dsc_shm_barrier *board, int32_t channel);
-static inline int32_t dsc_shm_barrier_calls(const dsc_shm_barrier *board, int32_t rank)
+void dsc_shm_barrier_progressed(dsc_shm_barrier *barrier, int32_t channel);
+static inline int32_t dsc_shm_barrier_calls(const dsc_shm_barrier *barrier, int32_t rank)
 {
-    return board->called != NULL ? board->called[rank] : rank;
+    return barrier->called != NULL ? barrier->called[rank] : rank;
 }
 
 /* Waits for all ranks. With a note: they then agree in op, detail and bytes, or DSC_ERR_COMM on every rank; peers'
  * entries can be read until the next meet. entry = NULL for the later meets of an operation. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *board, int32_t channel,
+DSC_MUST_USE dsc_status dsc_shm_barrier_wait(dsc_shm_barrier *barrier, int32_t channel,
                                              const dsc_shm_barrier_entry *entry, dsc_error *err);
-const dsc_shm_barrier_entry *dsc_shm_barrier_peer_entry(const dsc_shm_barrier *board, int32_t channel, int32_t rank);
+const dsc_shm_barrier_entry *dsc_shm_barrier_peer_entry(const dsc_shm_barrier *barrier, int32_t channel, int32_t rank);
 /* 0 or 1: the staging half to fill before the next meet, and to read after it (then it is the other one to fill). */
-static inline uint32_t dsc_shm_barrier_parity(const dsc_shm_barrier *board, int32_t channel)
+static inline uint32_t dsc_shm_barrier_parity(const dsc_shm_barrier *barrier, int32_t channel)
 {
-    return board->lane[channel].generation & 1u;
+    return barrier->channel[channel].generation & 1u;
 }
 
 /* Point to point. The sender posts a entry and waits until the receiver took it; a long message is several posts. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_post(dsc_shm_barrier *board, int32_t channel, int32_t to,
+DSC_MUST_USE dsc_status dsc_shm_barrier_post(dsc_shm_barrier *barrier, int32_t channel, int32_t to,
                                              const dsc_shm_barrier_entry *entry, dsc_error *err);
 /* Waits for the next entry of `from` to this rank, a message of `bytes`, or DSC_ERR_COMM on both ranks. The entry is
  * borrowed until dsc_shm_barrier_received. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_await(dsc_shm_barrier *board, int32_t channel, int32_t from, int64_t bytes,
+DSC_MUST_USE dsc_status dsc_shm_barrier_await(dsc_shm_barrier *barrier, int32_t channel, int32_t from, int64_t bytes,
                                               const dsc_shm_barrier_entry **entry, dsc_error *err);
-void dsc_shm_barrier_received(dsc_shm_barrier *board, int32_t channel, int32_t from);
+void dsc_shm_barrier_received(dsc_shm_barrier *barrier, int32_t channel, int32_t from);
 
-/* Without waiting: a failure that stands on the board, or a rank whose process is gone. A rank that left is no failure:
- * what it owed may be done. */
-DSC_MUST_USE dsc_status dsc_shm_barrier_health(dsc_shm_barrier *board, dsc_error *err);
+/* Without waiting: a failure that stands on the barrier, or a rank whose process is gone. A rank that left is no
+ * failure: what it owed may be done. */
+DSC_MUST_USE dsc_status dsc_shm_barrier_health(dsc_shm_barrier *barrier, dsc_error *err);
 
-/* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the board, in *err. */
-dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *board, dsc_status status, int32_t rank, dsc_error *err,
+/* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the barrier, in *err. */
+dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *barrier, dsc_status status, int32_t rank, dsc_error *err,
                                 const char *fmt, ...) DSC_PRINTF(5, 6);
 /* The same with words and a rank's name that come from elsewhere. */
-dsc_status dsc_shm_barrier_fail_as(dsc_shm_barrier *board, const dsc_error *why, dsc_error *err);
+dsc_status dsc_shm_barrier_fail_as(dsc_shm_barrier *barrier, const dsc_error *why, dsc_error *err);
 
 #endif

@@ -187,15 +187,15 @@ static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_
         entry->region_offset % PAGE != 0 || entry->region_bytes > info.st_size ||
         entry->region_offset > info.st_size - entry->region_bytes)
         return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "rank %d names shared memory that it does not have",
-                        dsc_shm_barrier_calls(&shm->board, rank));
+                        dsc_shm_barrier_calls(&shm->barrier, rank));
     DSC_TRY(node_take(shm, &region, err));
     void *ptr = mmap(NULL, (size_t)entry->region_bytes, PROT_READ, MAP_SHARED, peer->heap, entry->region_offset);
     if (ptr == MAP_FAILED) {
         node_give(shm, region);
         return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc.comm", "cannot map %lld bytes of rank %d: %s",
-                        (long long)entry->region_bytes, dsc_shm_barrier_calls(&shm->board, rank), strerror(errno));
+                        (long long)entry->region_bytes, dsc_shm_barrier_calls(&shm->barrier, rank), strerror(errno));
     }
-    *region = (dsc_shm_region) {
+    *region = (dsc_shm_region){
         .next = peer->window, .ptr = ptr, .offset = entry->region_offset, .bytes = entry->region_bytes
     };
     peer->window = region;
@@ -232,11 +232,11 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_ent
             if (why == EINTR)
                 continue;
             const bool gone = why == ESRCH || !dsc_shm_alive(shm, rank);
-            return dsc_shm_barrier_fail(&shm->board, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err,
-                                        "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s",
-                                        dsc_shm_barrier_calls(&shm->board, rank), shm->peer[rank].pid,
-                                        gone ? "is gone" : "cannot be read",
-                                        dsc_shm_barrier_calls(&shm->board, shm->rank), (long long)bytes, strerror(why));
+            return dsc_shm_barrier_fail(
+                &shm->barrier, gone ? DSC_ERR_PEER : DSC_ERR_COMM, rank, err,
+                "rank %d (pid %d) %s while rank %d read %lld bytes of it: %s",
+                dsc_shm_barrier_calls(&shm->barrier, rank), shm->peer[rank].pid, gone ? "is gone" : "cannot be read",
+                dsc_shm_barrier_calls(&shm->barrier, shm->rank), (long long)bytes, strerror(why));
         }
         to += n;
         at += n;

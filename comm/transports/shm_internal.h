@@ -1,9 +1,9 @@
 /* shm_internal.h - private to shm*.c. SPDX-License-Identifier: Apache-2.0
  *
  * Memory of one communicator:
- *   segment   one sealed memory file of rank 0, mapped by all: the board, then per rank and channel two staging halves
- *   heap      one memory file per rank, only ever growing: what dsc_comm_mem_open hands out. Peers map a region of it
- * the first time they read from it, and keep the mapping. */
+ *   segment   one sealed memory file of rank 0, mapped by all: the barrier, then per rank and channel two staging
+ * halves heap      one memory file per rank, only ever growing: what dsc_comm_mem_open hands out. Peers map a region of
+ * it the first time they read from it, and keep the mapping. */
 #ifndef DSC_COMM_TRANSPORTS_SHM_INTERNAL_H
 #define DSC_COMM_TRANSPORTS_SHM_INTERNAL_H
 
@@ -34,7 +34,7 @@ typedef struct dsc_shm {
     dsc_transport base;
     dsc_alloc *alloc;
     dsc_comm_math math;
-    dsc_shm_barrier board;
+    dsc_shm_barrier barrier;
     int32_t rank, size, channel_count;
     char *segment;
     int64_t segment_bytes, noted_bytes, staging_offset, half_bytes;

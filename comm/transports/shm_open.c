@@ -1,8 +1,8 @@
 /* shm_open.c - making, sharing, mapping and closing the memory of the transport shm.
  *
- * Rank 0 makes the segment and writes an empty board into it before anybody can see it; the rendezvous hands the files
- * around and lets everybody open or nobody. All memory files are sealed against shrinking, so no mapping can be cut off
- * under a reader. SPDX-License-Identifier: Apache-2.0 */
+ * Rank 0 makes the segment and writes an empty barrier into it before anybody can see it; the rendezvous hands the
+ * files around and lets everybody open or nobody. All memory files are sealed against shrinking, so no mapping can be
+ * cut off under a reader. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -140,7 +140,7 @@ static dsc_status map_all(void *user, uint64_t epoch, const int *file, dsc_error
     } else {
         DSC_TRY(segment_map(file[0], o->layout.segment_bytes, &shm->segment, err));
     }
-    dsc_shm_barrier_attach(&shm->board, shm->segment, shm->rank, true, dsc_comm_timeout_ns(options));
+    dsc_shm_barrier_attach(&shm->barrier, shm->segment, shm->rank, true, dsc_comm_timeout_ns(options));
     dsc_shm_sign_in(shm);
     return DSC_OK;
 }
@@ -216,8 +216,8 @@ dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, ds
 void dsc_shm_close(dsc_transport *transport)
 {
     dsc_shm *shm = (dsc_shm *)transport;
-    if (shm->board.header != NULL)
-        dsc_shm_barrier_leave(&shm->board);
+    if (shm->barrier.header != NULL)
+        dsc_shm_barrier_leave(&shm->barrier);
     dsc_shm_heap_close(shm);
     dsc_shm_unwatch_peers(shm);
     for (int32_t r = 0; r < shm->size; r++)

@@ -53,7 +53,7 @@ void dsc_shm_sign_in(dsc_shm *shm)
     const int32_t pid = (int32_t)getpid();
     if (!proc_stat(pid, &state, &start_time))
         start_time = 0;
-    dsc_shm_barrier_register(&shm->board, pid, start_time);
+    dsc_shm_barrier_register(&shm->barrier, pid, start_time);
 }
 
 /* Slow path: also right where pidfds are refused. */
@@ -82,7 +82,7 @@ dsc_status dsc_shm_watch_peers(dsc_shm *shm, dsc_error *err)
 {
     for (int32_t r = 0; r < shm->size; r++) {
         dsc_shm_peer *peer = &shm->peer[r];
-        peer->pid = dsc_shm_barrier_pid(&shm->board, r, &peer->start_time);
+        peer->pid = dsc_shm_barrier_pid(&shm->barrier, r, &peer->start_time);
         if (peer->pid == (int32_t)getpid())
             continue; /* a thread of this process ends with it */
         peer->watched = true;
@@ -90,12 +90,12 @@ dsc_status dsc_shm_watch_peers(dsc_shm *shm, dsc_error *err)
         if (peer->pidfd >= 0)
             fcntl(peer->pidfd, F_SETFD, FD_CLOEXEC);
         if (!alive_by_proc(peer))
-            return dsc_shm_barrier_fail(&shm->board, DSC_ERR_PEER, r, err,
+            return dsc_shm_barrier_fail(&shm->barrier, DSC_ERR_PEER, r, err,
                                         "rank %d (pid %d) is gone, or in another process namespace than rank %d", r,
                                         peer->pid, shm->rank);
     }
-    shm->board.user = shm;
-    shm->board.alive = dsc_shm_alive;
+    shm->barrier.user = shm;
+    shm->barrier.alive = dsc_shm_alive;
     return DSC_OK;
 }
 
@@ -126,14 +126,14 @@ dsc_status dsc_shm_probe(dsc_shm *shm, dsc_error *err)
 {
     volatile uint64_t word = PROBE_WORD + (uint64_t)shm->rank;
     dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER, .ptr = (uintptr_t)&word };
-    DSC_TRY(dsc_shm_barrier_wait(&shm->board, 0, &entry, err));
+    DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, 0, &entry, err));
     bool works = true;
     for (int32_t r = 0; r < shm->size && works; r++)
-        works = can_read(shm, r, dsc_shm_barrier_peer_entry(&shm->board, 0, r)->ptr);
+        works = can_read(shm, r, dsc_shm_barrier_peer_entry(&shm->barrier, 0, r)->ptr);
     entry.stride = works;
-    DSC_TRY(dsc_shm_barrier_wait(&shm->board, 0, &entry, err));
+    DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, 0, &entry, err));
     shm->reads_peers = true;
     for (int32_t r = 0; r < shm->size; r++)
-        shm->reads_peers = shm->reads_peers && dsc_shm_barrier_peer_entry(&shm->board, 0, r)->stride == 1;
+        shm->reads_peers = shm->reads_peers && dsc_shm_barrier_peer_entry(&shm->barrier, 0, r)->stride == 1;
     return DSC_OK;
 }

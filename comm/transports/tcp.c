@@ -58,7 +58,7 @@ static dsc_status open_memory(opening *o, dsc_error *err)
     tcp->base.ops = o->kind->ops;
     tcp->alloc = options->alloc;
     dsc_comm_math_init(&tcp->math);
-    DSC_TRY(dsc_wire_init(&tcp->wire, options, o->kind->second_lanes, err));
+    DSC_TRY(dsc_wire_init(&tcp->wire, options, o->kind->second_connections, err));
     for (int32_t c = 0; c < options->channel_count; c++) {
         const int64_t bytes = dsc_tcp_staging_bytes(options, c);
         if (bytes > 0)

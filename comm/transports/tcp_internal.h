@@ -13,11 +13,11 @@ typedef struct dsc_tcp {
     dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* for sums: one half comes in, from the other the rounded leaves go out */
 } dsc_tcp;
 
-/* What a kind of them adds: second lanes, and what it does with them. */
+/* What a kind of them adds: second connections, and what it does with them. */
 typedef struct dsc_tcp_kind {
     const dsc_comm_ops *ops;
     int64_t bytes;       /* of its own struct, which starts with a dsc_tcp */
-    bool second_lanes;
+    bool second_connections;
     int32_t number;      /* ranks agree on the kind by it: 0 tcp, 1 gloo, 2 hier */
 } dsc_tcp_kind;
 

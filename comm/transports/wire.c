@@ -1,4 +1,4 @@
-/* wire.c - exchanges of messages; failures and the control lane are in wire_fail.c.
+/* wire.c - exchanges of messages; failures and the control connection are in wire_fail.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_lanes, dsc_error *err)
+dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_connections, dsc_error *err)
 {
     dsc_alloc *alloc = options->alloc;
     memset(wire, 0, sizeof *wire);
@@ -27,20 +27,20 @@ dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool s
     wire->rank = options->place.rank;
     wire->size = options->place.size;
     wire->named_count = options->channel_count;
-    wire->channel_count = options->channel_count * (second_lanes ? 2 : 1);
-    wire->lane_count = 1 + wire->channel_count;
+    wire->channel_count = options->channel_count * (second_connections ? 2 : 1);
+    wire->connection_count = 1 + wire->channel_count;
     wire->timeout_ns = dsc_comm_timeout_ns(options);
-    DSC_ASSERT(wire->lane_count <= DSC_MESH_CONNECTIONS_MAX);
+    DSC_ASSERT(wire->connection_count <= DSC_MESH_CONNECTIONS_MAX);
     pthread_mutex_init(&wire->lock, NULL); /* cannot fail with these arguments */
     const int64_t size = wire->size;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size * wire->lane_count, sizeof *wire->fd, &wire->fd, err));
-    for (int64_t i = 0; i < size * wire->lane_count; i++)
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size * wire->connection_count, sizeof *wire->fd, &wire->fd, err));
+    for (int64_t i = 0; i < size * wire->connection_count; i++)
         wire->fd[i] = -1;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *wire->peer, &wire->peer, err));
     for (int32_t c = 0; c < wire->channel_count; c++) {
-        dsc_wire_connection *lane = &wire->lane[c];
-        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *lane->part, &lane->part, err));
-        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * size, sizeof *lane->poll, &lane->poll, err));
+        dsc_wire_connection *connection = &wire->connection[c];
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *connection->part, &connection->part, err));
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * size, sizeof *connection->poll, &connection->poll, err));
     }
     return DSC_OK;
 }
@@ -50,7 +50,7 @@ dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t 
     dsc_mesh_spec spec = { .alloc = wire->alloc,
                            .rank = wire->rank,
                            .size = wire->size,
-                           .lane_count = wire->lane_count,
+                           .connection_count = wire->connection_count,
                            .epoch = met->epoch,
                            .address = met->address,
                            .listener = met->listener,
@@ -73,12 +73,12 @@ void dsc_wire_close(dsc_wire *wire)
         return;
     if (wire->peer != NULL)
         dsc_wire_farewell(wire);
-    for (int64_t i = 0; i < (int64_t)wire->size * wire->lane_count && wire->fd != NULL; i++)
+    for (int64_t i = 0; i < (int64_t)wire->size * wire->connection_count && wire->fd != NULL; i++)
         if (wire->fd[i] >= 0)
             close(wire->fd[i]);
     for (int32_t c = 0; c < wire->channel_count; c++) {
-        dsc_alloc_free(wire->alloc, wire->lane[c].poll);
-        dsc_alloc_free(wire->alloc, wire->lane[c].part);
+        dsc_alloc_free(wire->alloc, wire->connection[c].poll);
+        dsc_alloc_free(wire->alloc, wire->connection[c].part);
     }
     dsc_alloc_free(wire->alloc, wire->peer);
     dsc_alloc_free(wire->alloc, wire->fd);
@@ -91,17 +91,18 @@ void dsc_wire_close(dsc_wire *wire)
 dsc_status dsc_wire_begin(dsc_wire *wire, int32_t channel, dsc_comm_op op, int32_t detail, int64_t bytes,
                           dsc_error *err)
 {
-    dsc_wire_connection *lane = &wire->lane[channel];
-    lane->head = (dsc_wire_header){ .magic = MAGIC, .call = { .op = (int16_t)op, .detail = detail, .bytes = bytes } };
-    lane->number++;
-    lane->outlast_ns = 0;
-    lane->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+    dsc_wire_connection *connection = &wire->connection[channel];
+    connection->head =
+        (dsc_wire_header){ .magic = MAGIC, .call = { .op = (int16_t)op, .detail = detail, .bytes = bytes } };
+    connection->number++;
+    connection->outlast_ns = 0;
+    connection->deadline_ns = dsc_clock_ns() + wire->timeout_ns;
     return dsc_failure_exists(&wire->failure) ? dsc_failure_report(&wire->failure, err) : DSC_OK;
 }
 
 void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *bytes, int64_t count)
 {
-    dsc_wire_part *part = &wire->lane[channel].part[to];
+    dsc_wire_part *part = &wire->connection[channel].part[to];
     DSC_ASSERT(to != wire->rank && !part->sends);
     part->sends = true;
     part->out = bytes;
@@ -111,7 +112,7 @@ void dsc_wire_send(dsc_wire *wire, int32_t channel, int32_t to, const void *byte
 
 void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, int64_t count)
 {
-    dsc_wire_part *part = &wire->lane[channel].part[from];
+    dsc_wire_part *part = &wire->connection[channel].part[from];
     DSC_ASSERT(from != wire->rank && !part->receives);
     part->receives = true;
     part->in = bytes;
@@ -121,15 +122,16 @@ void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, i
 
 dsc_caller dsc_wire_caller(const dsc_wire *wire, int32_t channel)
 {
-    const dsc_wire_connection *lane = &wire->lane[channel];
-    return (dsc_caller){
-        .rank = wire->rank, .channel = channel % wire->named_count, .number = lane->number, .call = lane->head.call
-    };
+    const dsc_wire_connection *connection = &wire->connection[channel];
+    return (dsc_caller){ .rank = wire->rank,
+                          .channel = channel % wire->named_count,
+                          .number = connection->number,
+                          .call = connection->head.call };
 }
 
 static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_error *err)
 {
-    const dsc_wire_header *theirs = &wire->lane[channel].part[peer].head;
+    const dsc_wire_header *theirs = &wire->connection[channel].part[peer].head;
     const dsc_caller caller = dsc_wire_caller(wire, channel);
     char text[DSC_FAILURE_TEXT_BYTES];
     if (theirs->magic != MAGIC)
@@ -140,14 +142,14 @@ static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_er
 }
 
 /* Bytes that moved, 0: none can just now, -1: the connection ended. */
-static int64_t push(dsc_wire *wire, dsc_wire_connection *lane, int fd, dsc_wire_part *part)
+static int64_t push(dsc_wire *wire, dsc_wire_connection *connection, int fd, dsc_wire_part *part)
 {
     int64_t moved = 0;
     while (part->sends && moved < TURN_BYTES) {
         struct iovec iov[2];
         struct msghdr message = { .msg_iov = iov };
         const int64_t head = part->out_done < 0 ? -part->out_done : 0, done = dsc_max_i64(part->out_done, 0);
-        const char *head_end = (const char *)(&lane->head + 1), *bytes = part->out;
+        const char *head_end = (const char *)(&connection->head + 1), *bytes = part->out;
         const void *at[2] = { head_end - head, bytes != NULL ? bytes + done : NULL };
         const int64_t count[2] = { head, dsc_min_i64(part->out_bytes - done, TURN_BYTES) };
         for (int i = 0; i < 2; i++) { /* sendmsg reads only, but its struct has no const */
@@ -170,7 +172,7 @@ static int64_t push(dsc_wire *wire, dsc_wire_connection *lane, int fd, dsc_wire_
 }
 
 /* The same for what comes; -2: the sender is in another call. */
-static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part)
+static int64_t pull(const dsc_wire_connection *connection, int fd, dsc_wire_part *part)
 {
     int64_t moved = 0;
     while (part->receives && moved < TURN_BYTES) {
@@ -185,7 +187,7 @@ static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part
             break;
         moved += n;
         part->in_done += n;
-        if (in_head && part->in_done == 0 && lane->calls_roll && part->head.magic == MAGIC) {
+        if (in_head && part->in_done == 0 && connection->calls_roll && part->head.magic == MAGIC) {
             part->receives = false;
             break;
         }
@@ -194,7 +196,7 @@ static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part
             continue;
         }
         if (in_head && part->in_done == 0 &&
-            (part->head.magic != MAGIC || !dsc_call_matches(&lane->head.call, &part->head.call)))
+            (part->head.magic != MAGIC || !dsc_call_matches(&connection->head.call, &part->head.call)))
             return -2;
         part->receives = part->in_done < part->in_bytes;
     }
@@ -203,62 +205,62 @@ static int64_t pull(const dsc_wire_connection *lane, int fd, dsc_wire_part *part
 
 static dsc_status waited(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
-    const dsc_wire_connection *lane = &wire->lane[channel];
+    const dsc_wire_connection *connection = &wire->connection[channel];
     const dsc_caller caller = dsc_wire_caller(wire, channel);
     dsc_missing_ranks missing = { .count = 0 };
     char text[DSC_FAILURE_TEXT_BYTES], name[DSC_RANK_TEXT_BYTES];
     if (channel >= wire->named_count)
         return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "nothing moved for %.1f s", (double)wire->timeout_ns * 1e-9);
     for (int32_t r = 0; r < wire->size; r++)
-        if (lane->part[r].sends || lane->part[r].receives)
+        if (connection->part[r].sends || connection->part[r].receives)
             dsc_missing_add(&missing, r, dsc_wire_name(wire, r, name), NULL);
     dsc_text_stuck(text, &caller, wire->timeout_ns, &missing);
     return dsc_wire_fail(wire, DSC_ERR_STUCK, missing.first, err, "%s", text);
 }
 
-/* Until a socket of the exchange can go on, or a word comes on the control lane. */
+/* Until a socket of the exchange can go on, or a word comes on the control connection. */
 static dsc_status sleep_some(dsc_wire *wire, int32_t channel, dsc_error *err)
 {
-    dsc_wire_connection *lane = &wire->lane[channel];
+    dsc_wire_connection *connection = &wire->connection[channel];
     const int *data = wire->fd + (1 + channel) * wire->size;
     nfds_t n = 0;
     for (int32_t r = 0; r < wire->size; r++) {
-        const dsc_wire_part *part = &lane->part[r];
+        const dsc_wire_part *part = &connection->part[r];
         if (part->sends || part->receives)
-            lane->poll[n++] = (struct pollfd){
-                .fd = data[r], .events = (short)((part->sends ? POLLOUT : 0) | (part->receives ? POLLIN : 0))
-            };
+            connection->poll[n++] =
+                (struct pollfd){ .fd = data[r],
+                                  .events = (short)((part->sends ? POLLOUT : 0) | (part->receives ? POLLIN : 0)) };
     }
     const nfds_t data_count = n;
     /* A connection that ended stays readable: it is not asked again. */
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank && !atomic_load(&wire->peer[r].gone))
-            lane->poll[n++] = (struct pollfd){ .fd = wire->fd[r], .events = POLLIN };
-    const int ready = poll(lane->poll, n, LOOK_AROUND_MS);
+            connection->poll[n++] = (struct pollfd){ .fd = wire->fd[r], .events = POLLIN };
+    const int ready = poll(connection->poll, n, LOOK_AROUND_MS);
     bool words = false;
     for (nfds_t i = data_count; i < n && ready > 0; i++)
-        words = words || lane->poll[i].revents != 0;
+        words = words || connection->poll[i].revents != 0;
     if (words)
         DSC_TRY(dsc_wire_health(wire, err));
     if (dsc_failure_exists(&wire->failure))
         return dsc_failure_report(&wire->failure, err);
-    return dsc_clock_ns() > lane->deadline_ns ? waited(wire, channel, err) : DSC_OK;
+    return dsc_clock_ns() > connection->deadline_ns ? waited(wire, channel, err) : DSC_OK;
 }
 
 /* Every socket once. *moved: bytes; *open: something is still to come or to go. */
 static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *open, dsc_error *err)
 {
-    dsc_wire_connection *lane = &wire->lane[channel];
+    dsc_wire_connection *connection = &wire->connection[channel];
     const int *fd = wire->fd + (1 + channel) * wire->size;
     *moved = 0;
     *open = false;
     for (int32_t i = 1; i < wire->size; i++) {
         const int32_t r = (wire->rank + i) % wire->size; /* not all begin with the same rank */
-        dsc_wire_part *part = &lane->part[r];
+        dsc_wire_part *part = &connection->part[r];
         if (!part->sends && !part->receives)
             continue;
-        const int64_t sent = push(wire, lane, fd[r], part);
-        const int64_t received = pull(lane, fd[r], part); /* what came before an end counts */
+        const int64_t sent = push(wire, connection, fd[r], part);
+        const int64_t received = pull(connection, fd[r], part); /* what came before an end counts */
         if (received == -2)
             return disagree(wire, channel, r, err);
         if (received < 0 || (sent < 0 && received == 0))
@@ -273,17 +275,17 @@ static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *op
  * call may still end well here: when what is missing comes from ranks that work, soon. The next call fails. */
 static bool outlasts(dsc_wire *wire, int32_t channel)
 {
-    dsc_wire_connection *lane = &wire->lane[channel];
+    dsc_wire_connection *connection = &wire->connection[channel];
     const int64_t now_ns = dsc_clock_ns();
-    if (lane->outlast_ns == 0) { /* what came with the words is not read yet */
-        lane->outlast_ns = now_ns + OUTLAST_NS;
+    if (connection->outlast_ns == 0) { /* what came with the words is not read yet */
+        connection->outlast_ns = now_ns + OUTLAST_NS;
         return true;
     }
     for (int32_t r = 0; r < wire->size; r++)
-        if ((lane->part[r].sends || lane->part[r].receives) && atomic_load(&wire->peer[r].done))
+        if ((connection->part[r].sends || connection->part[r].receives) && atomic_load(&wire->peer[r].done))
             return false;
     dsc_clock_sleep_ns(500000);
-    return now_ns < lane->outlast_ns;
+    return now_ns < connection->outlast_ns;
 }
 
 static dsc_status rest(dsc_wire *wire, int32_t channel, dsc_error *err)
@@ -299,13 +301,13 @@ static dsc_status rest(dsc_wire *wire, int32_t channel, dsc_error *err)
 
 dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err)
 {
-    dsc_wire_connection *lane = &wire->lane[channel];
-    const int64_t patience_ns = lane->calls_roll ? ROLL_CALL_NS : wire->timeout_ns;
+    dsc_wire_connection *connection = &wire->connection[channel];
+    const int64_t patience_ns = connection->calls_roll ? ROLL_CALL_NS : wire->timeout_ns;
     dsc_status status = DSC_OK;
     bool open = true;
     int64_t moved = 0;
-    lane->head.call.exchange = (int16_t)step;
-    lane->deadline_ns = dsc_clock_ns() + patience_ns;
+    connection->head.call.exchange = (int16_t)step;
+    connection->deadline_ns = dsc_clock_ns() + patience_ns;
     while (status == DSC_OK) {
         status = pass(wire, channel, &moved, &open, err);
         if (status != DSC_OK || !open)
@@ -313,7 +315,7 @@ dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_
         if (moved == 0)
             status = rest(wire, channel, err);
         else
-            lane->deadline_ns = dsc_clock_ns() + patience_ns;
+            connection->deadline_ns = dsc_clock_ns() + patience_ns;
         if (moved > 0 && wire->moved != NULL)
             wire->moved(wire->moved_user, channel);
     }
@@ -328,36 +330,39 @@ dsc_status dsc_wire_poll_once(dsc_wire *wire, int32_t channel, dsc_error *err)
     DSC_TRY(pass(wire, channel, &moved, &open, err));
     if (moved == 0 && open)
         return rest(wire, channel, err);
-    wire->lane[channel].deadline_ns = dsc_clock_ns() + wire->timeout_ns;
+    wire->connection[channel].deadline_ns = dsc_clock_ns() + wire->timeout_ns;
     return DSC_OK;
 }
 
-bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to) { return wire->lane[channel].part[to].sends; }
+bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to)
+{
+    return wire->connection[channel].part[to].sends;
+}
 
 bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from)
 {
-    return wire->lane[channel].part[from].receives;
+    return wire->connection[channel].part[from].receives;
 }
 
 void dsc_wire_clear(dsc_wire *wire, int32_t channel)
 {
     for (int32_t r = 0; r < wire->size; r++)
-        wire->lane[channel].part[r].sends = wire->lane[channel].part[r].receives = false;
+        wire->connection[channel].part[r].sends = wire->connection[channel].part[r].receives = false;
 }
 
 dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err)
 {
-    dsc_wire_connection *lane = &wire->lane[channel];
+    dsc_wire_connection *connection = &wire->connection[channel];
     if (dsc_failure_exists(&wire->failure))
         return dsc_failure_report(&wire->failure, err);
-    lane->calls_roll = true;
+    connection->calls_roll = true;
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank) {
             dsc_wire_send(wire, channel, r, NULL, 0);
             dsc_wire_recv(wire, channel, r, NULL, 0);
         }
     const dsc_status status = dsc_wire_exchange(wire, channel, ROLL_CALL, err);
-    lane->calls_roll = false;
+    connection->calls_roll = false;
     if (status != DSC_OK)
         return status;
     const dsc_caller caller = dsc_wire_caller(wire, channel);

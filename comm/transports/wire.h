@@ -1,10 +1,10 @@
 /* wire.h - messages between ranks over the connections of a mesh, with names for whatever goes wrong.
  *
- * Lane 0 is control: words of failure and farewell. Each channel has a lane for its messages, and where somebody else
- * decides what is sent to whom (gloo) a second one, his: channel_count + channel. A message starts
- * with what its sender is doing, so a receiver that does something else says so on both sides instead of waiting.
- * The first failure stays: it ends every wait and every later call of this rank, and is told to the peers.
- * Threads: one per channel at a time; fail and health from any. SPDX-License-Identifier: Apache-2.0 */
+ * Connection 0 is control: words of failure and farewell. Each channel has a connection for its messages, and where
+ * somebody else decides what is sent to whom (gloo) a second one, his: channel_count + channel. A message starts with
+ * what its sender is doing, so a receiver that does something else says so on both sides instead of waiting. The first
+ * failure stays: it ends every wait and every later call of this rank, and is told to the peers. Threads: one per
+ * channel at a time; fail and health from any. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_WIRE_H
 #define DSC_COMM_TRANSPORTS_WIRE_H
 
@@ -49,21 +49,21 @@ typedef struct dsc_wire {
     dsc_alloc *alloc;
     int32_t rank, size;
     int32_t named_count;   /* channels of the communicator */
-    int32_t channel_count; /* and their second lanes */
-    int32_t lane_count;
+    int32_t channel_count; /* and their second connections */
+    int32_t connection_count;
     int64_t timeout_ns;
     void (*moved)(void *user, int32_t channel); /* NULL, or called when bytes of an exchange moved */
     void *moved_user;
-    int *fd; /* [lane * size + rank], lane 0: control, then the channels */
+    int *fd; /* [connection * size + rank], connection 0: control, then the channels */
     dsc_wire_peer *peer;
-    dsc_wire_connection lane[2 * DSC_COMM_CHANNELS_MAX];
-    pthread_mutex_t lock; /* of all below and of the control lane */
+    dsc_wire_connection connection[2 * DSC_COMM_CHANNELS_MAX];
+    pthread_mutex_t lock; /* of all below and of the control connection */
     dsc_first_failure failure;
     bool parted; /* farewell was sent */
 } dsc_wire;
 
 /* The memory alone, before the ranks meet. */
-DSC_MUST_USE dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_lanes,
+DSC_MUST_USE dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_connections,
                                       dsc_error *err);
 /* Connects, as what the rendezvous calls when everybody is here. */
 DSC_MUST_USE dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t timeout_ns,
@@ -81,15 +81,17 @@ void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, i
 /* All of it, in both directions at once. `step` tells apart the exchanges of one call. */
 DSC_MUST_USE dsc_status dsc_wire_exchange(dsc_wire *wire, int32_t channel, int32_t step, dsc_error *err);
 
-/* For a second lane, whose messages are begun while others are on their way: moves what can move, or sleeps a little.
- * DSC_ERR_STUCK when nothing moved for the timeout; it is not published, since nobody knows yet whose fault it is. */
+/* For a second connection, whose messages are begun while others are on their way: moves what can move, or sleeps a
+ * little. DSC_ERR_STUCK when nothing moved for the timeout; it is not published, since nobody knows yet whose fault it
+ * is. */
 DSC_MUST_USE dsc_status dsc_wire_poll_once(dsc_wire *wire, int32_t channel, dsc_error *err);
 bool dsc_wire_sending(const dsc_wire *wire, int32_t channel, int32_t to);
 bool dsc_wire_receiving(const dsc_wire *wire, int32_t channel, int32_t from);
 /* Nothing is on its way any more. */
 void dsc_wire_clear(dsc_wire *wire, int32_t channel);
 
-/* A call on the second lane failed, for `reason`: all who live say so, and who does not is named. Always a failure. */
+/* A call on the second connection failed, for `reason`: all who live say so, and who does not is named. Always a
+ * failure. */
 DSC_MUST_USE dsc_status dsc_wire_roll_call(dsc_wire *wire, int32_t channel, const char *reason, dsc_error *err);
 
 /* Tells the peers that this rank closes, and does not die; dsc_wire_close does so too. */

@@ -1,4 +1,4 @@
-/* wire_fail.c - the control lane: failures, farewells and peers that are gone. See wire.h.
+/* wire_fail.c - the control connection: failures, farewells and peers that are gone. See wire.h.
  *
  * A word fits a socket's empty queue and is sent without waiting. When a rank fails it tells its peers first and then
  * ends its data connections, which wakes its own threads; so a peer that sees a connection end knows, or soon learns,
@@ -35,7 +35,7 @@ static void publish_locked(dsc_wire *wire, dsc_status status, int32_t rank, cons
     if (!send) /* a failure of a peer: calls of this rank that run may still succeed */
         return;
     send_locked(wire, dsc_control_failure(&wire->failure));
-    for (int32_t i = wire->size; i < wire->size * wire->lane_count; i++)
+    for (int32_t i = wire->size; i < wire->size * wire->connection_count; i++)
         if (wire->fd[i] >= 0)
             shutdown(wire->fd[i], SHUT_RDWR);
 }

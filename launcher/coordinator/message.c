@@ -301,9 +301,9 @@ void dsc_message_put_flight(dsc_message_out *out, const dsc_message_flight *flig
     put_i32(out, view->pid);
     put_u8(out, (unsigned char)view->process);
     put_u64(out, (uint64_t)view->timeout_ns);
-    put_i32(out, view->lane_count);
-    for (int32_t i = 0; i < view->lane_count; i++) {
-        const dsc_flight_channel *lane = &view->lane[i];
+    put_i32(out, view->channel_count);
+    for (int32_t i = 0; i < view->channel_count; i++) {
+        const dsc_flight_channel *lane = &view->channel[i];
         put_u64(out, lane->id);
         put_i32(out, lane->channel);
         put_i32(out, lane->rank);
@@ -358,9 +358,9 @@ bool dsc_message_get_flight(const dsc_frame *frame, dsc_message_flight *flight)
     view->pid = get_i32(&in, 0, INT32_MAX);
     view->process = (char)get_number(&in, 1);
     view->timeout_ns = get_i64(&in);
-    view->lane_count = get_i32(&in, 0, DSC_FLIGHT_CHANNELS);
-    for (int32_t i = 0; i < view->lane_count && !in.bad; i++) {
-        dsc_flight_channel *lane = &view->lane[i];
+    view->channel_count = get_i32(&in, 0, DSC_FLIGHT_CHANNELS);
+    for (int32_t i = 0; i < view->channel_count && !in.bad; i++) {
+        dsc_flight_channel *lane = &view->channel[i];
         lane->id = get_u64(&in);
         lane->channel = get_i32(&in, INT32_MIN, INT32_MAX);
         lane->rank = get_i32(&in, INT32_MIN, INT32_MAX);

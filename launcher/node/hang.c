@@ -21,8 +21,8 @@ static bool is_stopped(const dsc_flight_view *view) { return view->process == 'T
 static const dsc_flight_channel *waiting_lane(const hang_world *w, int32_t rank)
 {
     const dsc_flight_channel *oldest = NULL;
-    for (int32_t i = 0; i < w->view[rank].lane_count; i++) {
-        const dsc_flight_channel *lane = &w->view[rank].lane[i];
+    for (int32_t i = 0; i < w->view[rank].channel_count; i++) {
+        const dsc_flight_channel *lane = &w->view[rank].channel[i];
         if (lane->call_count > 0 && is_waiting(w, &lane->call[0]) &&
             (oldest == NULL || lane->call[0].age_ns > oldest->call[0].age_ns))
             oldest = lane;
@@ -32,8 +32,8 @@ static const dsc_flight_channel *waiting_lane(const hang_world *w, int32_t rank)
 
 static const dsc_flight_channel *same_lane(const hang_world *w, int32_t rank, const dsc_flight_channel *lane)
 {
-    for (int32_t i = 0; i < w->view[rank].lane_count; i++) {
-        const dsc_flight_channel *other = &w->view[rank].lane[i];
+    for (int32_t i = 0; i < w->view[rank].channel_count; i++) {
+        const dsc_flight_channel *other = &w->view[rank].channel[i];
         if (other->id == lane->id && other->channel == lane->channel && other->size == lane->size)
             return other;
     }
@@ -177,8 +177,8 @@ static bool at_odds(const dsc_flight_channel *a, const dsc_flight_channel *b, ds
 static bool find_odds(const hang_world *w, dsc_hang *out)
 {
     for (int32_t r = 1; r < w->count; r++)
-        for (int32_t i = 0; i < w->view[r].lane_count; i++) {
-            const dsc_flight_channel *lane = &w->view[r].lane[i], *first = NULL;
+        for (int32_t i = 0; i < w->view[r].channel_count; i++) {
+            const dsc_flight_channel *lane = &w->view[r].channel[i], *first = NULL;
             int32_t q = 0;
             while (q < r && (first = same_lane(w, q, lane)) == NULL)
                 q++;

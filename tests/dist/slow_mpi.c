@@ -10,10 +10,13 @@
 #include <string.h>
 #include <time.h>
 
-enum { LANES = 4, PARTS = 8 };
+enum { CHANNELS = 4, PARTS = 8 };
 
 struct dsc_mpi_link {
-    struct { int left; long long due_ns; } lane[LANES];
+    struct {
+        int left;
+        long long due_ns;
+    } channel[CHANNELS];
 };
 
 static long long now_ns(void)
@@ -23,50 +26,50 @@ static long long now_ns(void)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static int slow_open(int rank, int size, int lane_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
+static int slow_open(int rank, int size, int channel_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
                      char *text)
 {
-    *out = size == 2 && lane_count <= LANES ? calloc(1, sizeof **out) : NULL;
+    *out = size == 2 && channel_count <= CHANNELS ? calloc(1, sizeof **out) : NULL;
     return *out == NULL;
 }
 
 static void slow_close(dsc_mpi_link *link, bool failed) { free(link); }
 
 /* The peer's call records are ours: what is received first is what is sent next. */
-static int slow_begin(dsc_mpi_link *link, int lane, const dsc_mpi_part *part, int count, int first, char *text)
+static int slow_begin(dsc_mpi_link *link, int channel, const dsc_mpi_part *part, int count, int first, char *text)
 {
     if (first == 2)
         memcpy(part[0].in, part[1].out, (size_t)part[1].count);
-    if (first == 2 && lane == 2)
+    if (first == 2 && channel == 2)
         ((dsc_call_record *)part[0].in)->bytes++;
-    link->lane[lane].left = count > first ? PARTS : 0;
-    link->lane[lane].due_ns = now_ns() + 50000000;
+    link->channel[channel].left = count > first ? PARTS : 0;
+    link->channel[channel].due_ns = now_ns() + 50000000;
     return 0;
 }
 
-static int slow_wait(dsc_mpi_link *link, int lane, int64_t ns, dsc_mpi_progress *out, char *text)
+static int slow_wait(dsc_mpi_link *link, int channel, int64_t ns, dsc_mpi_progress *out, char *text)
 {
-    const bool stops = lane == 1 && link->lane[lane].left == PARTS - 3;
+    const bool stops = channel == 1 && link->channel[channel].left == PARTS - 3;
     const struct timespec pause = { .tv_nsec = ns };
-    if (link->lane[lane].left > 0)
+    if (link->channel[channel].left > 0)
         nanosleep(&pause, NULL);
-    if (link->lane[lane].left > 0 && now_ns() >= link->lane[lane].due_ns && !stops) {
-        link->lane[lane].left--;
-        link->lane[lane].due_ns += 50000000;
+    if (link->channel[channel].left > 0 && now_ns() >= link->channel[channel].due_ns && !stops) {
+        link->channel[channel].left--;
+        link->channel[channel].due_ns += 50000000;
     }
-    const int left = link->lane[lane].left;
-    *out = (dsc_mpi_progress){ .left = left, .first_left = lane == 2 && left == PARTS };
+    const int left = link->channel[channel].left;
+    *out = (dsc_mpi_progress) { .left = left, .first_left = channel == 2 && left == PARTS };
     snprintf(text, DSC_MPI_TEXT, "message truncated");
-    return lane == 2 && link->lane[lane].left > 0;
+    return channel == 2 && link->channel[channel].left > 0;
 }
 
-static void slow_open_with(dsc_mpi_link *link, int lane, bool *open)
+static void slow_open_with(dsc_mpi_link *link, int channel, bool *open)
 {
     open[0] = false;
-    open[1] = link->lane[lane].left > 0;
+    open[1] = link->channel[channel].left > 0;
 }
 
-static void slow_give_up(dsc_mpi_link *link, int lane) { link->lane[lane].left = 0; }
+static void slow_give_up(dsc_mpi_link *link, int channel) { link->channel[channel].left = 0; }
 static int slow_tell(dsc_mpi_link *link, const void *word, int bytes) { return 0; }
 
 static int slow_listen(dsc_mpi_link *link, void *word, int bytes, int *from)

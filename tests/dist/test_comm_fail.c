@@ -480,20 +480,20 @@ static void test_stopped(void **state)
 
 static void *elsewhere_main(void *arg)
 {
-    dsc_shm_barrier *board = arg;
+    dsc_shm_barrier *barrier = arg;
     const dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER };
     for (int i = 0; i < 12; i++) { /* a slow link that gets on */
         dsc_clock_sleep_ns(SECOND / 20);
-        dsc_shm_barrier_progressed(board, 0);
+        dsc_shm_barrier_progressed(barrier, 0);
     }
-    return dsc_shm_barrier_wait(board, 0, &entry, NULL) == DSC_OK ? NULL : arg;
+    return dsc_shm_barrier_wait(barrier, 0, &entry, NULL) == DSC_OK ? NULL : arg;
 }
 
 /* It takes twice the timeout; the others know that it gets on. Then it stops getting on. */
 static void test_slow_elsewhere(void **state)
 {
     static const int32_t called[] = { 4, 7 };
-    dsc_shm_barrier board[2];
+    dsc_shm_barrier barrier[2];
     dsc_error err = DSC_ERROR_INIT;
     const dsc_shm_barrier_entry entry = { .call.op = DSC_COMM_BARRIER };
     pthread_t thread;
@@ -501,14 +501,14 @@ static void test_slow_elsewhere(void **state)
     assert_non_null(memory);
     dsc_shm_barrier_init(memory, 2, 1);
     for (int32_t r = 0; r < 2; r++) {
-        dsc_shm_barrier_attach(&board[r], memory, r, false, SECOND * 3 / 10);
-        board[r].called = called;
+        dsc_shm_barrier_attach(&barrier[r], memory, r, false, SECOND * 3 / 10);
+        barrier[r].called = called;
     }
-    assert_int_equal(pthread_create(&thread, NULL, elsewhere_main, &board[1]), 0);
-    assert_int_equal(dsc_shm_barrier_wait(&board[0], 0, &entry, NULL), DSC_OK);
+    assert_int_equal(pthread_create(&thread, NULL, elsewhere_main, &barrier[1]), 0);
+    assert_int_equal(dsc_shm_barrier_wait(&barrier[0], 0, &entry, NULL), DSC_OK);
     pthread_join(thread, &failed);
     assert_null(failed);
-    assert_int_equal(dsc_shm_barrier_wait(&board[0], 0, &entry, &err), DSC_ERR_STUCK);
+    assert_int_equal(dsc_shm_barrier_wait(&barrier[0], 0, &entry, &err), DSC_ERR_STUCK);
     assert_non_null(strstr(err.message, "rank 4 waited 0.3 s in barrier (call 0 on channel 0) for rank 7"));
     assert_int_equal(err.rank, 7);
     free(memory);

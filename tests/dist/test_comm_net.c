@@ -116,10 +116,10 @@ static void test_strangers_at_the_gate(void **state)
 
 /* ---- the mesh ---------------------------------------------------------------------------------------------------- */
 
-enum { RANKS = 3, MESH_LANES = 3 };
+enum { RANKS = 3, MESH_CONNECTIONS = 3 };
 typedef struct member {
     dsc_mesh_spec spec;
-    int fd[MESH_LANES * RANKS];
+    int fd[MESH_CONNECTIONS * RANKS];
     dsc_mesh_peer peer[RANKS];
     dsc_status status;
     dsc_error err;
@@ -150,16 +150,16 @@ static void party_open(party *p, int64_t timeout_ns)
         const dsc_net_address any = { .ip = { LOOPBACK }, .family = 4 };
         p->listener[r] = dsc_net_listen(&any, &p->address[r]);
         assert_true(p->listener[r] >= 0);
-        p->member[r].spec = (dsc_mesh_spec){ .alloc = p->alloc,
-                                             .rank = r,
-                                             .size = RANKS,
-                                             .lane_count = MESH_LANES,
-                                             .epoch = 77,
-                                             .key = "the key of this job, of 32 byte",
-                                             .address = p->address,
-                                             .listener = p->listener[r],
-                                             .timeout_ns = timeout_ns,
-                                             .lost = never };
+        p->member[r].spec = (dsc_mesh_spec) { .alloc = p->alloc,
+                                              .rank = r,
+                                              .size = RANKS,
+                                              .connection_count = MESH_CONNECTIONS,
+                                              .epoch = 77,
+                                              .key = "the key of this job, of 32 byte",
+                                              .address = p->address,
+                                              .listener = p->listener[r],
+                                              .timeout_ns = timeout_ns,
+                                              .lost = never };
     }
 }
 
@@ -176,7 +176,7 @@ static void party_close(party *p)
 {
     for (int32_t r = 0; r < RANKS; r++) {
         close(p->listener[r]);
-        for (int i = 0; i < MESH_LANES * RANKS; i++)
+        for (int i = 0; i < MESH_CONNECTIONS * RANKS; i++)
             if (p->member[r].status == DSC_OK && p->member[r].fd[i] >= 0)
                 close(p->member[r].fd[i]);
     }
@@ -190,7 +190,7 @@ static void check_party(const party *p)
         assert_int_equal(p->member[a].status, DSC_OK);
     for (int32_t a = 0; a < RANKS; a++)
         for (int32_t b = 0; b < RANKS; b++)
-            for (int32_t lane = 0; lane < MESH_LANES; lane++) {
+            for (int32_t lane = 0; lane < MESH_CONNECTIONS; lane++) {
                 const uint8_t said = (uint8_t)(a * 100 + b * 10 + lane);
                 uint8_t heard = 0;
                 if (a == b)

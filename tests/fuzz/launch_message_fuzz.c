@@ -42,12 +42,12 @@ static void check_view(const dsc_flight_view *view)
 {
     static dsc_flight_view all[3];
     dsc_hang hang;
-    DSC_ASSERT(view->lane_count >= 0 && view->lane_count <= DSC_FLIGHT_CHANNELS);
-    for (int32_t i = 0; i < view->lane_count; i++)
-        DSC_ASSERT(view->lane[i].call_count >= 0 && view->lane[i].call_count <= DSC_FLIGHT_CALLS);
+    DSC_ASSERT(view->channel_count >= 0 && view->channel_count <= DSC_FLIGHT_CHANNELS);
+    for (int32_t i = 0; i < view->channel_count; i++)
+        DSC_ASSERT(view->channel[i].call_count >= 0 && view->channel[i].call_count <= DSC_FLIGHT_CALLS);
     all[0] = *view;
     all[1] = *view;
-    all[1].lane_count = view->lane_count / 2;
+    all[1].channel_count = view->channel_count / 2;
     all[2].known = true;
     for (int ended = 0; ended < 2; ended++)
         dsc_hang_find(all, 3, 1, ended == 1, &hang);
@@ -108,13 +108,13 @@ static void make_message(dsc_message_out *out, uint8_t kind)
     const dsc_notice notice = { .number = 3, .epoch = 1, .phase = DSC_AGENT_RUNS, .end_count = 2 };
     const dsc_problem problem = { 1, { .status = DSC_ERR_INPUT, .where = "PROGRAM", .message = "is not there" } };
     const dsc_message_output output = { 1, 1, 1, "text", 4 };
-    static dsc_message_flight flight = { .epoch = 1, .view = { .pid = 7, .process = 'S', .lane_count = 2 } };
+    static dsc_message_flight flight = { .epoch = 1, .view = { .pid = 7, .process = 'S', .channel_count = 2 } };
     for (int32_t i = 0; i < 2; i++)
-        flight.view.lane[i] = (dsc_flight_channel) { .id = 5,
-                                                     .channel = i,
-                                                     .size = 3,
-                                                     .call_count = 2,
-                                                     .call = { { .number = 2, .op = "barrier" }, { .number = 1 } } };
+        flight.view.channel[i] = (dsc_flight_channel) { .id = 5,
+                                                        .channel = i,
+                                                        .size = 3,
+                                                        .call_count = 2,
+                                                        .call = { { .number = 2, .op = "barrier" }, { .number = 1 } } };
     switch (kind) {
     case DSC_FRAME_FLIGHT: dsc_message_put_flight(out, &flight); break;
     case DSC_FRAME_HELLO: dsc_message_put_hello(out, &hello); break;

@@ -290,7 +290,7 @@ static void what_is_done_is_seen(void **state)
     read_all(&w, view);
     for (int32_t r = 0; r < RANKS; r++) {
         assert_int_equal(w.status[r], DSC_OK);
-        assert_int_equal(view[r].lane_count, 0); /* closed in order */
+        assert_int_equal(view[r].channel_count, 0); /* closed in order */
     }
     dsc_local_world_close(&w.threads);
     dsc_flight_log_close(&w.board);

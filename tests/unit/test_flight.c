@@ -61,8 +61,8 @@ static void what_is_written_is_read(void **state)
     assert_int_equal(view.pid, getpid());
     assert_int_equal(view.process, 'R');
     assert_int_equal(view.timeout_ns, 77);
-    assert_int_equal(view.lane_count, 1);
-    const dsc_flight_channel *lane = &view.lane[0];
+    assert_int_equal(view.channel_count, 1);
+    const dsc_flight_channel *lane = &view.channel[0];
     assert_true(lane->id == 42 && lane->channel == 2 && lane->rank == 1 && lane->size == 3 && lane->call_count == 1);
     const dsc_flight_call *call = &lane->call[0];
     assert_true(call->number == 1 && call->bytes == 4096 && call->step == 5 && call->peer == -1);
@@ -73,25 +73,25 @@ static void what_is_written_is_read(void **state)
     const dsc_flight_entry far = { .op = "a name that is longer than there is room", .peer = -1, .module = 500 };
     dsc_flight_begin(track, &far, 1800);
     view = look(2000);
-    assert_int_equal(view.lane[0].call_count, 2);
-    assert_true(view.lane[0].call[1].state == DSC_FLIGHT_DONE && view.lane[0].call[1].ended_ns == 300);
-    assert_int_equal(strlen(view.lane[0].call[0].op), DSC_FLIGHT_NAME_BYTES - 1);
-    assert_string_equal(view.lane[0].call[0].module, "500");
+    assert_int_equal(view.channel[0].call_count, 2);
+    assert_true(view.channel[0].call[1].state == DSC_FLIGHT_DONE && view.channel[0].call[1].ended_ns == 300);
+    assert_int_equal(strlen(view.channel[0].call[0].op), DSC_FLIGHT_NAME_BYTES - 1);
+    assert_string_equal(view.channel[0].call[0].module, "500");
     dsc_flight_end(track, DSC_FLIGHT_DONE, 1900);
     for (int i = 0; i < 10; i++) {
         dsc_flight_begin(track, &gather, 3000 + i);
         dsc_flight_end(track, DSC_FLIGHT_DONE, 3000 + i);
     }
     view = look(4000);
-    assert_int_equal(view.lane[0].call_count, DSC_FLIGHT_CALLS);
+    assert_int_equal(view.channel[0].call_count, DSC_FLIGHT_CALLS);
     for (int i = 0; i < DSC_FLIGHT_CALLS; i++)
-        assert_int_equal(view.lane[0].call[i].number, 12 - i);
+        assert_int_equal(view.channel[0].call[i].number, 12 - i);
     dsc_flight_log_read(&board, 1, 3990, 4000, &view); /* the job was paused until 3990 */
-    assert_int_equal(view.lane[0].call[0].age_ns, 10);
+    assert_int_equal(view.channel[0].call[0].age_ns, 10);
     dsc_flight_track_close(track);
-    assert_int_equal(look(4000).lane_count, 0);
+    assert_int_equal(look(4000).channel_count, 0);
     dsc_flight_log_read(&board, 0, 0, 4000, &view);
-    assert_true(view.known && view.pid == 0 && view.process == '?' && view.lane_count == 0);
+    assert_true(view.known && view.pid == 0 && view.process == '?' && view.channel_count == 0);
 }
 
 /* The same calls in the same order give the same history, and nothing else does. A send counts for two ranks only. */
@@ -114,8 +114,8 @@ static void histories_tell_orders_apart(void **state)
             dsc_flight_end(track, DSC_FLIGHT_DONE, 2);
         }
         const dsc_flight_view view = look(3);
-        assert_int_equal(view.lane[0].call[0].number, 2);
-        history[i] = view.lane[0].call[0].history;
+        assert_int_equal(view.channel[0].call[0].number, 2);
+        history[i] = view.channel[0].call[0].history;
         dsc_flight_track_close(track);
     }
     assert_true(history[0] == history[1]);
@@ -132,7 +132,7 @@ static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
     dsc_flight_looked(track, 90);
     const dsc_flight_ticket first = dsc_flight_ask(track, &gather, 100);
     dsc_flight_view view = look(150);
-    const dsc_flight_channel *lane = &view.lane[0];
+    const dsc_flight_channel *lane = &view.channel[0];
     assert_true(lane->asked == 1 && lane->call_count == 1 && lane->call[0].state == DSC_FLIGHT_WAITS);
     assert_true(lane->call[0].number == 1 && lane->call[0].age_ns == 50); /* the rank itself is in it */
     dsc_flight_asked(track, DSC_FLIGHT_QUEUED, 160);
@@ -152,13 +152,13 @@ static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
     view = look(900);
     assert_true(lane->call_count == 2 && lane->call[0].number == 2 && lane->call[1].state == DSC_FLIGHT_DONE);
     dsc_flight_end(track, DSC_FLIGHT_DONE, 330);
-    const uint64_t history = look(900).lane[0].call[0].history;
+    const uint64_t history = look(900).channel[0].call[0].history;
     dsc_flight_ask(track, &gather, 400);
     dsc_flight_asked(track, DSC_FLIGHT_FAILED, 410);
     view = look(900);
     assert_true(lane->call[0].state == DSC_FLIGHT_FAILED && lane->call[0].number == 3 && lane->call[1].number == 2);
     dsc_flight_track_close(track);
-    assert_int_equal(look(900).lane_count, 1); /* what failed stays */
+    assert_int_equal(look(900).channel_count, 1);       /* what failed stays */
     track = dsc_flight_track_open(&flight, 8, 0, 1, 3); /* the same calls without a GPU */
     dsc_flight_begin(track, &gather, 1);
     dsc_flight_begin(track, &reduce, 1);
@@ -174,9 +174,9 @@ static void what_failed_stays_until_its_place_is_needed(void **state)
     dsc_flight_end(track, DSC_FLIGHT_FAILED, 20);
     dsc_flight_track_close(track);
     dsc_flight_view view = look(30);
-    assert_int_equal(view.lane_count, 1);
-    assert_true(view.lane[0].call[0].state == DSC_FLIGHT_FAILED && view.lane[0].call[0].ended_ns == 10);
-    assert_true(dsc_flight_call_waits(&view.lane[0].call[0]));
+    assert_int_equal(view.channel_count, 1);
+    assert_true(view.channel[0].call[0].state == DSC_FLIGHT_FAILED && view.channel[0].call[0].ended_ns == 10);
+    assert_true(dsc_flight_call_waits(&view.channel[0].call[0]));
     dsc_flight_track *all[DSC_FLIGHT_CHANNELS];
     for (int i = 0; i < DSC_FLIGHT_CHANNELS; i++)
         assert_non_null(all[i] = dsc_flight_track_open(&flight, 8, i, 1, 3));
@@ -186,8 +186,8 @@ static void what_failed_stays_until_its_place_is_needed(void **state)
     dsc_flight_end(none, DSC_FLIGHT_DONE, 2);
     dsc_flight_track_close(none);
     view = look(30);
-    assert_int_equal(view.lane_count, DSC_FLIGHT_CHANNELS);
-    assert_int_equal(view.lane[0].call_count, 0);
+    assert_int_equal(view.channel_count, DSC_FLIGHT_CHANNELS);
+    assert_int_equal(view.channel[0].call_count, 0);
     for (int i = 0; i < DSC_FLIGHT_CHANNELS; i++)
         dsc_flight_track_close(all[i]);
 }
@@ -255,13 +255,13 @@ static void another_process(void **state)
     do
         dsc_flight_log_read(&board, 2, 0, dsc_clock_ns(), &view);
     while (view.process != '?'); /* a zombie is gone, too */
-    assert_true(view.lane_count == 1 && view.lane[0].call[0].state == DSC_FLIGHT_WAITS);
+    assert_true(view.channel_count == 1 && view.channel[0].call[0].state == DSC_FLIGHT_WAITS);
     waitpid(pid, NULL, 0);
     dsc_flight next;
     dsc_flight_open(&next, text);
     assert_non_null(next.record);
     dsc_flight_log_read(&board, 2, 0, dsc_clock_ns(), &view);
-    assert_true(view.pid == getpid() && view.lane_count == 0);
+    assert_true(view.pid == getpid() && view.channel_count == 0);
     dsc_flight_close(&next);
     close(ready[0]);
     close(ready[1]);
@@ -294,8 +294,8 @@ static void a_reader_never_sees_half_a_call(void **state)
     const int64_t until_ns = dsc_clock_ns() + 300000000;
     while (dsc_clock_ns() < until_ns) {
         const dsc_flight_view view = look(INT64_C(1) << 60);
-        for (int i = 0; i < view.lane[0].call_count; i++) {
-            const dsc_flight_call *call = &view.lane[0].call[i];
+        for (int i = 0; i < view.channel[0].call_count; i++) {
+            const dsc_flight_call *call = &view.channel[0].call[i];
             if (call->bytes != 3 * call->number || call->step != 5 * call->number ||
                 call->detail != 7 * (call->number % 1000) || strcmp(call->op, call->number % 2 ? "odd" : "even") != 0)
                 fail_msg("call %lld is torn", (long long)call->number);

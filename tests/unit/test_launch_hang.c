@@ -41,11 +41,12 @@ static int open_plan(void **state)
 static dsc_flight_channel *lane_of(int32_t rank, uint64_t id, int32_t channel, int32_t group_rank, int32_t size)
 {
     dsc_flight_view *v = &view[rank];
-    for (int32_t i = 0; i < v->lane_count; i++)
-        if (v->lane[i].id == id && v->lane[i].channel == channel)
-            return &v->lane[i];
-    v->lane[v->lane_count] = (dsc_flight_channel) { .id = id, .channel = channel, .rank = group_rank, .size = size };
-    return &v->lane[v->lane_count++];
+    for (int32_t i = 0; i < v->channel_count; i++)
+        if (v->channel[i].id == id && v->channel[i].channel == channel)
+            return &v->channel[i];
+    v->channel[v->channel_count] =
+        (dsc_flight_channel) { .id = id, .channel = channel, .rank = group_rank, .size = size };
+    return &v->channel[v->channel_count++];
 }
 
 /* Puts a call in front of a lane of the world. */

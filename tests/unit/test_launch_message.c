@@ -125,9 +125,9 @@ static void fill_flight(dsc_message_flight *flight)
                                                .pid = 4711,
                                                .process = 'T',
                                                .timeout_ns = INT64_C(600000000000),
-                                               .lane_count = DSC_FLIGHT_CHANNELS } };
+                                               .channel_count = DSC_FLIGHT_CHANNELS } };
     for (int32_t i = 0; i < DSC_FLIGHT_CHANNELS; i++) {
-        dsc_flight_channel *lane = &flight->view.lane[i];
+        dsc_flight_channel *lane = &flight->view.channel[i];
         *lane = (dsc_flight_channel) { .id = ~(uint64_t)i,
                                        .channel = i,
                                        .rank = 2,
@@ -156,22 +156,25 @@ static void flights(void **state)
     assert_true(dsc_message_get_flight(&frame, &back));
     assert_memory_equal(&back, &flight, sizeof flight);
     out.count = 0;
-    flight.view.lane[3].call[2].op[0] = '\x1b'; /* a terminal's control codes are invalid in names */
+    flight.view.channel[3].call[2].op[0] = '\x1b'; /* a terminal's control codes are invalid in names */
     dsc_message_put_flight(&out, &flight);
     frame = only_frame(&out);
-    assert_true(dsc_message_get_flight(&frame, &back) && back.view.lane[3].call[2].op[0] != '\x1b');
+    assert_true(dsc_message_get_flight(&frame, &back) && back.view.channel[3].call[2].op[0] != '\x1b');
     for (int i = 0; i < 6; i++) {
         fill_flight(&flight);
-        *(int64_t *[]){ &flight.view.lane[0].call[0].age_ns, &flight.view.lane[7].call[3].ended_ns,
-                        &flight.view.lane[1].call[1].number, &flight.view.lane[1].call[1].bytes,
-                        &flight.view.timeout_ns, &flight.view.lane[2].asked }[i] = -1;
+        *(int64_t *[]){ &flight.view.channel[0].call[0].age_ns,
+                         &flight.view.channel[7].call[3].ended_ns,
+                         &flight.view.channel[1].call[1].number,
+                         &flight.view.channel[1].call[1].bytes,
+                         &flight.view.timeout_ns,
+                         &flight.view.channel[2].asked }[i] = -1;
         out.count = 0;
         dsc_message_put_flight(&out, &flight);
         frame = only_frame(&out);
         assert_false(takes(&frame));
     }
     fill_flight(&flight);
-    flight.view.lane[0].call[0].state = (dsc_flight_state)4;
+    flight.view.channel[0].call[0].state = (dsc_flight_state)4;
     out.count = 0;
     dsc_message_put_flight(&out, &flight);
     frame = only_frame(&out);
