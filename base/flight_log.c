@@ -1,8 +1,8 @@
-/* flight_log.c - see flight_log.h. Every word of a record is atomic: rank and reader share nothing else.
+/* flight_log.c - see flight_log.h. Every 64-bit word of a record is atomic: rank and reader share nothing else.
  *
  * A call is written in three steps: its version becomes odd, its words change, its version becomes even. A reader
- * takes a call whose version is even and the same before and after: a word that is read from a newer call brings the
- * odd version with it (release and acquire of each word; fences would do, but ThreadSanitizer does not know them).
+ * accepts a call whose version is even and equal before and after. A word that is read from a newer call brings the odd
+ * version with it, by release and acquire of each word. Fences would do, but ThreadSanitizer does not know them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/flight_log.h"
 
@@ -40,7 +40,7 @@ struct dsc_flight_track {
     _Alignas(64) _Atomic uint64_t id; /* 0: the track is free */
     _Atomic int32_t pid, channel, rank, size;
     _Atomic uint64_t call_count; /* begun */
-    _Atomic int64_t looked_ns;   /* of a GPU: when the rank has looked at it; 0: none */
+    _Atomic int64_t looked_ns;   /* last look of the rank at its GPU; 0: no GPU */
     dsc_flight_ticket newest;    /* the writer's */
     call_slot call[DSC_FLIGHT_CALLS];
     call_slot asked; /* the newest call that the GPU was asked for */
@@ -102,7 +102,7 @@ void dsc_flight_open(dsc_flight *flight, const char *text)
     close(fd);
     if (flight->record == NULL)
         return;
-    /* What a process before this one left there says nothing of us. */
+    /* Entries of an earlier process do not describe this one. */
     for (int32_t i = 0; i < DSC_FLIGHT_CHANNELS; i++)
         if (is_gone(atomic_load(&flight->record->track[i].pid))) {
             atomic_store(&flight->record->track[i].id, 0);
@@ -355,7 +355,7 @@ static bool read_call(dsc_flight_record *record, call_slot *slot, int64_t since_
     return true;
 }
 
-/* What a GPU was asked for; in front of the others while its rank is still asking, or was refused. */
+/* The newest call that a GPU was asked for. It comes first while its rank is still asking, or was refused. */
 static void read_asked(dsc_flight_record *record, dsc_flight_track *track, int64_t since_ns, int64_t now_ns,
                        dsc_flight_channel *out)
 {

@@ -1,14 +1,13 @@
-/* flight_log.h - what a rank's collectives were doing: written by the rank into memory of whoever started it, which can
- * still read it when the rank is stopped, stuck or dead.
+/* flight_log.h - record of a rank's collectives, in memory of the process that started the rank. The starter can still
+ * read it when the rank is stopped, stuck or dead.
  *
- * A call that the rank makes itself begins and ends where it is made. One that it gives to a GPU is asked for first; it
- * begins and ends when the GPU is seen to have come to it and to be done with it, which is some time later.
+ * A call that the rank makes itself begins and ends where it is made. A call for a GPU is asked for first. It begins
+ * and ends when the rank sees that the GPU has reached it and has finished it, which is some time later.
  *
- * The starter opens a log (an unnamed file in memory, gone with its last user) and tells each rank by DSC_FLIGHT
- * where its record is; the rank opens it through /proc, so no descriptor is inherited. A record has tracks, one for
- * each channel of each communicator, with the last calls of it. Nothing is locked: a track has one writer at a time,
- * and a reader that meets it in the middle of a call leaves that call out. What a reader gets is a rank's word:
- * bounded, not trusted.
+ * The starter opens a log: an unnamed file in memory, gone with its last user. DSC_FLIGHT gives each rank the location
+ * of its record. The rank opens the log through /proc, so no descriptor is inherited. A record has tracks, one for each
+ * channel of each communicator, with the last calls of the channel. Nothing is locked: a track has one writer at a
+ * time, and a reader leaves out a call that is just being written. The content of a record is bounded, not trusted.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_FLIGHT_LOG_H
 #define DSC_BASE_FLIGHT_LOG_H
@@ -20,9 +19,9 @@ extern "C" {
 #endif
 
 enum {
-    DSC_FLIGHT_CHANNELS = 8,  /* of one rank; more are not recorded */
+    DSC_FLIGHT_CHANNELS = 8,  /* tracks of a rank; more are not recorded */
     DSC_FLIGHT_CALLS = 4,     /* last ones of a track */
-    DSC_FLIGHT_MODULES = 128, /* whose names are kept */
+    DSC_FLIGHT_MODULES = 128, /* modules with a recorded name */
     DSC_FLIGHT_NAME_BYTES = 24,
     DSC_FLIGHT_TEXT_BYTES = 64
 };
@@ -96,7 +95,7 @@ void dsc_flight_looked(dsc_flight_track *track, int64_t now_ns);
 
 typedef struct dsc_flight_call {
     int64_t number;    /* among the collectives of its track, from 1; of a send or recv that of the one before */
-    uint64_t history;  /* of all collectives so far, this one included: equal on all ranks that agree */
+    uint64_t history;  /* hash of all collectives up to this one: equal on all ranks that agree */
     int64_t bytes, step;
     int64_t age_ns;    /* since it was begun */
     int64_t ended_ns;  /* since it ended; 0 while it WAITS */
@@ -109,7 +108,7 @@ typedef struct dsc_flight_call {
 typedef struct dsc_flight_channel {
     uint64_t id;
     int32_t channel, rank, size;
-    int64_t asked; /* of a GPU: the number of the newest call that it was asked for; else 0 */
+    int64_t asked; /* number of the newest call that a GPU was asked for; else 0 */
     int32_t call_count;
     dsc_flight_call call[DSC_FLIGHT_CALLS]; /* newest first; of a GPU also one that it is just being asked for */
 } dsc_flight_channel;
@@ -119,7 +118,7 @@ typedef struct dsc_flight_view {
     int32_t pid;          /* 0: nobody writes this record (yet) */
     char process;         /* 'T': stopped, as /proc has it; '?': gone */
     int64_t stopped_ns;   /* for how long, as far as whoever keeps the view has seen; a reader leaves 0 */
-    int64_t timeout_ns;   /* of the rank's own waits; 0: not known */
+    int64_t timeout_ns;   /* limit of the rank's own waits; 0: not known */
     int32_t channel_count;
     dsc_flight_channel channel[DSC_FLIGHT_CHANNELS];
 } dsc_flight_view;

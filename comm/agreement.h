@@ -96,8 +96,8 @@ _Static_assert(sizeof(dsc_control_message) == 384, "no padding");
 
 dsc_control_message dsc_control_failure(const dsc_first_failure *failure);
 dsc_control_message dsc_control_farewell(void);
-/* Kind of a message from rank `from`. Of a failure the status, the rank (else `from`) and the end of the text are then
- * valid. */
+/* Kind of a message from rank `from`. In a failure, status, rank and text are then valid; an invalid rank becomes
+ * `from`. */
 dsc_control_kind dsc_control_check(dsc_control_message *message, int32_t from, int32_t size);
 
 #endif

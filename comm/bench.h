@@ -13,7 +13,7 @@ extern "C" {
 typedef struct dsc_comm_bench {
     dsc_comm *comm;
     dsc_alloc *alloc;
-    bool shared; /* what peers read is from dsc_comm_mem_open, as the engine's parameters are; else plain memory */
+    bool shared; /* buffers that peers read are from dsc_comm_mem_open, like parameters; else plain memory */
     int64_t most_bytes;
     dsc_buf whole, gathered, piece;
 } dsc_comm_bench;
@@ -23,9 +23,9 @@ DSC_MUST_USE dsc_status dsc_comm_bench_open(dsc_comm_bench *bench, dsc_comm *com
                                             bool shared, dsc_error *err);
 void dsc_comm_bench_close(dsc_comm_bench *bench);
 
-/* One call of ALL_GATHER, REDUCE_SCATTER or ALL_REDUCE (or BARRIER, which moves nothing) of a vector of `bytes` of fp32
- * in all, `wire_dtype` on the wire of sums; *seconds is the time of the slowest rank, on every rank. Separate buffers
- * but for all_reduce. */
+/* One call of ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, or BARRIER, which moves nothing. The whole vector has `bytes`
+ * of fp32; sums travel in `wire_dtype`. *seconds is the time of the slowest rank, on every rank. Only all_reduce
+ * works in place. */
 DSC_MUST_USE dsc_status dsc_comm_bench_once(dsc_comm_bench *bench, dsc_comm_op op, int64_t bytes, dsc_dtype wire_dtype,
                                             double *seconds, dsc_error *err);
 

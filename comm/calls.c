@@ -38,7 +38,7 @@ static dsc_status exchange(dsc_comm *comm, int32_t channel, bool natively, void 
     return t->ops->all_to_all(t, channel, in, out, count * (int64_t)dsc_dtype_bytes(dtype), stream, err);
 }
 
-/* Where pieces lie in the wire dtype: what is sent as it is stays where it is; else they are cast to `out`. */
+/* *packed <- pieces in the wire dtype: in place if they need no cast and follow each other, else cast to `out`. */
 static dsc_status pack(dsc_comm *comm, const dsc_reduce_scatter_args *args, int64_t first, int64_t count, void *out,
                        const void **packed, dsc_stream *stream, dsc_error *err)
 {

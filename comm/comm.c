@@ -33,7 +33,7 @@ static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
     return DSC_OK;
 }
 
-/* What "auto" is here, and why. */
+/* The transport that "auto" selects here, with the reason. */
 static const char *choose_auto(const dsc_comm_options *options, const char **why)
 {
     const dsc_rank_info *place = &options->place;
@@ -72,7 +72,7 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
         }
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
-                    "\"%.40s\" is no transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\", "
+                    "\"%.40s\" is not a transport; expected \"auto\", \"self\", \"local\", \"shm\", \"tcp\", "
                     "\"hier\", \"gloo\", \"mpi\" or \"nccl\"",
                     name);
 }
@@ -189,7 +189,7 @@ static dsc_status open_flight(dsc_comm *comm, const dsc_comm_options *options, d
     bool some = false;
     dsc_flight_open(&comm->flight, options->place.flight);
     dsc_flight_set_timeout(&comm->flight, dsc_comm_timeout_ns(options));
-    for (int32_t c = 0; c < comm->channel_count && comm->size > 1; c++) /* who is alone waits in none */
+    for (int32_t c = 0; c < comm->channel_count && comm->size > 1; c++) /* a single rank waits in no call */
         comm->channel[c].track = dsc_flight_track_open(&comm->flight, flight_id(options), c, comm->rank, comm->size);
     for (int32_t c = 0; c < comm->channel_count; c++) {
         track[c] = comm->channel[c].track;

@@ -1,12 +1,13 @@
 /* comm.h - ranks and collectives: one const ops table per transport, one front that checks, counts, times and traces.
  *
- * Transports: self (W = 1), local (threads of one process), shm (processes of one host), tcp and gloo (several
- * hosts), hier (shm inside hosts, tcp between), nccl (GPUs), fault (wraps another), skeleton (the tutorial). A
+ * Transports: self (W = 1), local (threads of one process), shm (processes of one host), tcp and gloo (several hosts).
+ * hier uses shm inside hosts and tcp between hosts; nccl serves GPUs, fault wraps another, skeleton is the tutorial. A
  * communicator has `channel_count` independent channels: one stream uses one channel, so collectives of two streams
  * never wait for each other. All ranks call the same operations in the same order on a channel.
  *
- * Sums are ours, not the transport's: reduce_scatter folds leaves in rank order on the owner (kernels/exact.h, FOLD),
- * so every transport gives the same bits. SPDX-License-Identifier: Apache-2.0 */
+ * Sums do not depend on the transport: reduce_scatter reduces parts in rank order on the owner (kernels/exact.h, FOLD),
+ * so every transport gives the same bits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_COMM_H
 #define DSC_COMM_COMM_H
 
@@ -35,7 +36,7 @@ void dsc_local_world_close(dsc_local_world **world); /* every communicator of it
  * rank takes part in each round of opening once, by dsc_comm_open or by this. */
 void dsc_local_world_refuse(dsc_local_world *world, int32_t rank, const char *reason);
 
-/* Who I am. Plain value; strings borrowed until open returns. */
+/* Identity of a rank. Plain value; strings borrowed until open returns. */
 typedef struct dsc_rank_info {
     int32_t rank, size;             /* world */
     int32_t local_rank, local_size; /* on this host */
@@ -49,10 +50,10 @@ typedef struct dsc_rank_info {
     const char *flight; /* DSC_FLIGHT: where the record goes (base/flight_log.h); NULL: nobody reads one */
 } dsc_rank_info;
 
-/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN, DSC_FLIGHT
- * (also Open MPI's, hydra's and Slurm's variables) through `get` (getenv-like, user passed). None set: rank 0 of 1.
- * Contradictions and numbers that are none: DSC_ERR_INPUT naming the variable. The token and the flight point into the
- * environment. */
+/* Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_SIZE|LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, DSC_JOB_TOKEN,
+ * DSC_FLIGHT and the variables of Open MPI, hydra and Slurm, through `get` (getenv-like, user passed). None set:
+ * rank 0 of 1. Contradictions and invalid numbers: DSC_ERR_INPUT naming the variable. The token and the flight point
+ * into the environment. */
 DSC_MUST_USE dsc_status dsc_rank_info_from_env(const char *(*get)(void *user, const char *name), void *user,
                                                dsc_rank_info *out, dsc_error *err);
 
@@ -87,7 +88,7 @@ typedef struct dsc_comm_options {
     struct dsc_comm *host;
     uint32_t staging_channels; /* bit c: channel c carries sums and needs staging; 0: all */
     const int *gate;  /* NULL, or of rank 0 a listener at master_addr and master_port; borrowed until open returns */
-    bool register_memory; /* what dsc_comm_mem_open gives is told to the transport's library, where it wants to know */
+    bool register_memory; /* memory of dsc_comm_mem_open is registered with the transport's library, if it can */
     /* All calls of this communicator come from the thread that opens it, but for abort and health. A transport whose
      * library is to be called by one thread then needs none of its own (mpi). */
     bool one_thread;
@@ -111,11 +112,11 @@ typedef struct dsc_reduce_scatter_args {
 typedef struct dsc_transport dsc_transport; /* a backend's own state; starts with its ops */
 
 /* One transport = one file = one const table. Hooks block until done and are called on the stream's thread with
- * stream = NULL; or, of a transport that `enqueues`, on the caller's thread with the stream, which they only give work
- * to (NULL then means host memory, now). One call at a time per channel, several channels at once. Counts are equal on
- * all ranks. A hook fails with DSC_ERR_PEER
- * (a rank is gone: named), DSC_ERR_STUCK (timeout: who is missing in what) or DSC_ERR_COMM (ranks disagree in
- * operation or size: both sides named); after a failure every later call fails too until the communicator is closed. */
+ * stream = NULL. Hooks of a transport that `enqueues` are called on the caller's thread with the stream and only
+ * give work to it; NULL then means host memory, now. One call at a time per channel, several channels at once.
+ * Counts are equal on all ranks. A hook fails with DSC_ERR_PEER (a rank is gone: named), DSC_ERR_STUCK (timeout:
+ * missing ranks and operation) or DSC_ERR_COMM (ranks disagree in operation or size: both named). After a failure
+ * every later call fails too until the communicator is closed. */
 typedef struct dsc_comm_ops {
     const char *name;
     uint32_t version;
@@ -160,9 +161,10 @@ typedef struct dsc_comm_ops {
 extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_hier, dsc_comm_gloo,
     dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton;
 
-/* The table that options->transport names; "auto" is self for one rank; nccl over the memory of a device that is not
- * host_visible; local in a local_world; shm when all ranks are on this host; between hosts tcp, hier when some have
- * several ranks, or mpi when mpirun started the ranks and there is no job token. An unknown name: DSC_ERR_INPUT. */
+/* The table that options->transport names. "auto" is self for one rank, nccl over the memory of a device that is not
+ * host_visible, local in a local_world, and shm when all ranks are on this host. Between hosts "auto" is tcp, or
+ * hier when some hosts have several ranks. It is mpi when mpirun started the ranks and there is no job token. An
+ * unknown name: DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err);
 
 typedef struct dsc_comm dsc_comm;
@@ -175,16 +177,16 @@ typedef struct dsc_comm_stats {
 
 /* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: a new epoch. */
 DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err);
-/* The same with a table of the caller's; options->transport is not read. */
+/* dsc_comm_open with a table of the caller; options->transport is not read. */
 DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out,
                                            dsc_error *err);
 /* Collective over `parent`, which moves host memory. Ranks of one color make a communicator of their own, ordered by
- * key and then by their rank in `parent`; with a negative color a rank takes part and *out is NULL. `options` are the
- * group's but for the place, which is this rank's in the job (its device is NULL) and becomes its place in the group:
- * with the same options, a device and host = *out, dsc_comm_open then opens the group over device memory. The place's
- * strings are borrowed until *out is closed. Both communicators live on their own: aborting one does not abort the
- * other. A group over several hosts meets at its first rank's address, which tcp, hier and gloo know; with another
- * parent: DSC_ERR_UNSUPPORTED on all ranks. */
+ * key and then by their rank in `parent`. A rank with a negative color takes part and gets *out = NULL. `options`
+ * are those of the group, except `place`: it is this rank's in the job (its device is NULL) and becomes its place in
+ * the group. With these options, a device and host = *out, dsc_comm_open then opens the group over device memory.
+ * The strings of `place` are borrowed until *out is closed. Both communicators are independent: aborting one does
+ * not abort the other. A group over several hosts opens at the address of its first rank, which tcp, hier and gloo
+ * know. With another parent: DSC_ERR_UNSUPPORTED on all ranks. */
 DSC_MUST_USE dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm_options *options,
                                        dsc_comm **out, dsc_error *err);
 /* Waits for nobody: peers that are still in a collective fail with DSC_ERR_PEER. Buffers of dsc_comm_mem_open are

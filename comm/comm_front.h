@@ -26,7 +26,7 @@ typedef struct dsc_comm_count { _Atomic int64_t calls, bytes, ns; } dsc_comm_cou
 #define DSC_COMM_GROUP_NAME 512 /* bytes: a token, and who was split into what */
 
 struct dsc_comm {
-    const dsc_comm_ops *ops;  /* of the transport itself, also under the fault wrapper */
+    const dsc_comm_ops *ops;  /* table of the transport itself, also under the fault wrapper */
     dsc_transport *transport; /* its ops are what calls go through */
     dsc_alloc *alloc;
     dsc_device *device; /* NULL: buffers are host memory */
@@ -35,16 +35,16 @@ struct dsc_comm {
     dsc_comm_math math;
     dsc_comm_trace trace;
     dsc_flight flight;
-    dsc_comm_progress *progress; /* of a transport that enqueues, where somebody wants to know; else NULL */
+    dsc_comm_progress *progress; /* for a transport that enqueues and a flight log; else NULL */
     _Atomic int64_t step; /* label of calls to come */
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
     dsc_comm_count count[DSC_COMM_OP_COUNT];
-    uint32_t split_count;         /* groups were made of it so often */
-    dsc_local_world *group_world; /* of a group of threads; NULL: the caller's, or none */
+    uint32_t split_count;                 /* number of splits so far */
+    dsc_local_world *group_world;         /* world of a group of threads; NULL: borrowed, or none */
     char group_name[DSC_COMM_GROUP_NAME]; /* "" of what was not split off */
 };
 
-/* A world that goes with the last of its `holders`; each drops it once. NULL is no world. */
+/* A world that is freed with the last of its `holders`; each drops it once. NULL is allowed. */
 void dsc_local_world_hold(dsc_local_world *world, int32_t holders);
 void dsc_local_world_drop(dsc_local_world *world);
 

@@ -1,4 +1,4 @@
-/* comm_internal.h - what the front and the transports share. SPDX-License-Identifier: Apache-2.0 */
+/* comm_internal.h - declarations that the front and the transports share. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_COMM_INTERNAL_H
 #define DSC_COMM_COMM_INTERNAL_H
 

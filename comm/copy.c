@@ -1,6 +1,8 @@
-/* copy.c - memcpy, and its form with streaming stores. The C library's own threshold comes from the cache size that the
- * machine reports, which inside virtual machines is often far from the truth (320 MiB for 32 seen), so the caller
- * decides. Measured: 32 MiB between two processes, 8.1 GB/s plain and 14.8 streaming.
+/* copy.c - memcpy, and its form with streaming stores.
+ *
+ * The C library's threshold comes from the cache size that the machine reports. Inside virtual machines that size is
+ * often wrong (320 MiB for 32 seen), so the caller decides. Measured: 32 MiB between two processes, 8.1 GB/s plain and
+ * 14.8 streaming.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/copy.h"
 

@@ -4,8 +4,8 @@
 
 #include "base/base.h"
 
-/* From this many received bytes on a collective writes past the cache: what it received could not stay there anyhow,
- * and a plain store would read each line before writing it. Half of a common last-level cache of 32 MiB. */
+/* From this many received bytes on a collective writes past the cache. The data would not fit there, and a plain
+ * store reads each line before it writes the line. Half of a common last-level cache of 32 MiB. */
 #define DSC_COPY_PAST_CACHE_BYTES (INT64_C(16) << 20)
 
 /* to == from is a copy already done. */

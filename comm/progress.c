@@ -24,7 +24,7 @@ typedef struct channel_state {
 struct dsc_comm_progress {
     dsc_alloc *alloc;
     dsc_device *device;
-    pthread_mutex_t lock; /* of all that follows: the watch may look while another channel's thread gives a call */
+    pthread_mutex_t lock; /* for all members below: the watch looks while another thread adds a call */
     bool aborted;
     channel_state channel[DSC_COMM_CHANNELS_MAX];
 };
@@ -75,7 +75,7 @@ static dsc_status look(void *user, int64_t waited_ns, dsc_error *err)
 
 /* ---- giving ------------------------------------------------------------------------------------------------------ */
 
-/* What cannot be marked is a device that failed, of which its own calls tell. */
+/* An event fails only with its device, which the calls of the device report. */
 static bool mark(dsc_event *event, dsc_stream *stream) { return dsc_event_record(event, stream, NULL) == DSC_OK; }
 
 /* A new entry at the end; without room the last one grows. */

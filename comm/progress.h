@@ -1,8 +1,9 @@
-/* progress.h - when a GPU comes to the collectives that it was given, and when it is done with them: the flight record
- * of a transport that enqueues (base/flight_log.h).
+/* progress.h - times at which a GPU reaches and finishes its collectives: the flight record of a transport that
+ * enqueues (base/flight_log.h).
  *
- * An event before and one after each call; nobody waits for them. They are looked at when the next call is given and,
- * by the device's watch, while the host waits for the GPU; so the record is as new as the last look, and says so.
+ * There is an event before and one after each call; nobody waits for them. The events are queried when the next call is
+ * made and, by the device's watch, while the host waits for the GPU. So the record is as new as the last query, and
+ * contains the time of the query.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_PROGRESS_H
 #define DSC_COMM_PROGRESS_H

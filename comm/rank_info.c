@@ -1,9 +1,9 @@
-/* rank_info.c - who this rank is, from the environment that a launcher left.
+/* rank_info.c - identity of this rank, from the environment that a launcher left.
  *
- * Four families of variables: the plain ones (dsc-launch, DeepSpeed, torchrun), Open MPI's, those of MPICH's hydra
- * and its kin, and Slurm's (of a step that srun started; a batch script alone is one process). The plain ones win;
- * where two families are set they must agree, because a RANK that somebody exported by hand would otherwise start a
- * second rank 0. What the first leaves open the others fill in: Slurm with PMI tells ranks both ways.
+ * There are four families of variables: the plain ones (dsc-launch, DeepSpeed, torchrun), Open MPI's, those of MPICH's
+ * hydra, and Slurm's. Slurm's count in a step that srun started; a batch script alone is one process. The plain ones
+ * win. If two families are set, they must agree, because a RANK that somebody exported by hand would otherwise start a
+ * second rank 0. Families fill in values that the first one lacks: Slurm with PMI gives ranks both ways.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static dsc_status number(const env *e, const char *name, int64_t least, int64_t 
     for (size_t i = 0; plain && i < digits; i++)
         n = n * 10 + (text[i] - '0');
     if (!plain || n < least || n > most)
-        return DSC_FAIL(err, DSC_ERR_INPUT, name, "\"%.40s\" is no whole number from %lld to %lld", text,
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "\"%.40s\" is not a whole number from %lld to %lld", text,
                         (long long)least, (long long)most);
     *value = n;
     return DSC_OK;
@@ -110,7 +110,7 @@ static dsc_status family_speaks(const family *f, const numbers *n, bool *speaks,
                     n->rank >= 0 ? f->rank : f->size);
 }
 
-/* What the chosen family does not say about this host, another that agrees may. */
+/* Values about this host that the chosen family lacks may come from another family that agrees. */
 static void fill_from(const numbers *other, numbers *n)
 {
     if (n->local_rank < 0)
@@ -205,7 +205,7 @@ static dsc_status keep_first(void *user, const char *name, dsc_error *err)
     return DSC_OK;
 }
 
-/* Where rank 0 is and listens: as told, or as Slurm's own variables say of a step that nobody else prepared. */
+/* Address of rank 0: from the plain variables, or from Slurm's own in a step without them. */
 static dsc_status read_master(const env *e, dsc_rank_info *out, dsc_error *err)
 {
     const char *addr = text_of(e, "MASTER_ADDR"), *nodes = text_of(e, "SLURM_STEP_NODELIST");
@@ -216,7 +216,7 @@ static dsc_status read_master(const env *e, dsc_rank_info *out, dsc_error *err)
     out->master_port = (int32_t)port;
     out->master_addr[0] = 0;
     if (addr != NULL && strlen(addr) >= sizeof out->master_addr)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR", "\"%.40s...\" is no name of a host", addr);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR", "\"%.40s...\" is not a host name", addr);
     DSC_TRY(number(e, families[SLURM].node_count, 1, INT32_MAX, &node_count, err));
     if (addr == NULL && step && nodes != NULL && node_count > 1)
         return dsc_slurm_hosts("SLURM_STEP_NODELIST", nodes, keep_first, out->master_addr, err);

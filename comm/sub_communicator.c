@@ -1,10 +1,11 @@
-/* sub_communicator.c - communicators for parts of a communicator's ranks: rows and columns of the rank grid, the
- * ranks of a host.
+/* sub_communicator.c - communicators for parts of a communicator's ranks: rows and columns of the rank grid, the ranks
+ * of a host.
  *
- * All ranks of the parent say where they belong; everybody works out all groups from the same words, so nothing has to
- * be negotiated. Then each group meets by itself, as the parent did: threads in a world that the group's first rank
- * makes, processes at a rendezvous whose name is the parent's and the group's (over several hosts where that rank
- * listens), GPUs over their group's host communicator. SPDX-License-Identifier: Apache-2.0 */
+ * All ranks of the parent exchange color and key. Everybody computes all groups from the same data, so nothing has to
+ * be negotiated. Then each group opens as its parent did. Threads use a world that the group's first rank makes.
+ * Processes use a rendezvous named after the parent and the group; over several hosts the first rank listens. GPUs use
+ * the host communicator of their group.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -16,7 +17,7 @@ typedef struct word {
     int32_t color, key, node;
     int32_t status; /* the second time: could the first rank of a group make its world */
     dsc_local_world *world; /* threads of one process, so everybody can use the address */
-    dsc_net_address gate;   /* of the first rank of a group on several hosts: where it listens */
+    dsc_net_address gate;   /* address at which the first rank of a group on several hosts listens */
 } word;
 
 /* This rank's group, as the words of all say it. */
@@ -139,7 +140,7 @@ static dsc_status make_places(dsc_comm *parent, word *all, const group *mine, bo
     return DSC_OK;
 }
 
-/* Where the group meets over a network. An address within a link is by this host's interface. */
+/* Address of the group's rendezvous over a network. A link-local address uses this host's interface. */
 static void find_gate(dsc_comm *parent, const dsc_net_address *gate, dsc_rank_info *place)
 {
     dsc_net_address at = *gate, own;

@@ -1,15 +1,18 @@
 /* rendezvous.h - how the ranks of one host find each other: two pure state machines, (state, event) -> actions.
  *
  * Rank 0 runs the server, every other rank a client; a message is one packet of a local socket. Order for one client:
+ *
  *   client  HELLO      rank, world size, build, agreed numbers, nonce
  *   server  CHALLENGE  nonce, proof that it knows the key
  *   client  PROOF      proof that it knows the key                        (+ the client's memory file)
  *   server  WELCOME    epoch, when all ranks are here                     (+ everybody's memory files)
  *   client  READY      it has mapped them, or why not
  *   server  GO         when all ranks are ready: everybody opens, or nobody
- * or REFUSE with the reason, at any point. The machines never block, allocate or look at a clock or a socket: tests run
- * them in a simulator that loses, delays, repeats and reorders, and a fuzzer feeds them bytes. The driver is
- * rendezvous_socket.c. SPDX-License-Identifier: Apache-2.0 */
+ *
+ * Instead of any of these, REFUSE gives the reason. The machines never block, allocate or read a clock or a socket. So
+ * tests run them in a simulator that loses, delays, repeats and reorders, and a fuzzer feeds them bytes. The driver is
+ * rendezvous_socket.c.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_RENDEZVOUS_RENDEZVOUS_H
 #define DSC_COMM_RENDEZVOUS_RENDEZVOUS_H
 
@@ -28,7 +31,7 @@ extern "C" {
 /* A connection that has not proved itself by then is closed. */
 #define DSC_RDV_STRANGER_NS INT64_C(5000000000)
 
-/* What a rank brings. Plain value. */
+/* Contribution of a rank to the rendezvous. Plain value. */
 typedef struct dsc_rdv_self {
     int32_t rank, size;
     int32_t pid;

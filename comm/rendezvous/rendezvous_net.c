@@ -1,8 +1,9 @@
 /* rendezvous_net.c - drives the machines of rendezvous.h over TCP; see rendezvous_net.h.
  *
- * A frame is a head (magic, bytes of the message, addresses that follow), the message, the addresses. Whoever connects
- * is a stranger until the machine has checked his proof: he gets a small fixed buffer, may hold a place for some
- * seconds, and gives it up to the next one who knocks when all are taken. SPDX-License-Identifier: Apache-2.0 */
+ * A frame is a head (magic, bytes of the message, addresses that follow), the message, the addresses. A connection is a
+ * stranger until the machine has checked its proof. A stranger gets a small fixed buffer for some seconds, and loses it
+ * to the next connection when all buffers are in use.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/rendezvous/rendezvous_net.h"
 
 #include <errno.h>
@@ -18,7 +19,7 @@
 #include "base/hash.h"
 
 #define TICK_MS 10
-#define ADDRESSES_MAX 8 /* of one host name */
+#define ADDRESSES_MAX 8 /* addresses of one host name */
 #define SEND_PATIENCE_NS INT64_C(2000000000)
 #define FRAME_MAGIC UINT32_C(0x46435344) /* "DSCF" */
 
@@ -26,7 +27,7 @@ typedef struct frame_head { uint32_t magic; uint16_t bytes, addresses; } frame_h
 #define FRAME_MAX(addresses) \
     ((int64_t)sizeof(frame_head) + DSC_RDV_MESSAGE_MAX + (addresses) * (int64_t)sizeof(dsc_net_address))
 
-/* What came of a connection's next frame. */
+/* Result of reading the next frame of a connection. */
 typedef struct inbox {
     int64_t have;
     uint8_t bytes[FRAME_MAX(1)];
@@ -43,7 +44,7 @@ typedef struct driver {
     bool connecting;             /* client */
     dsc_net_address own;
     dsc_net_address address[1 + DSC_RDV_RANKS_MAX]; /* [0] is not used: on one host it is the segment */
-    dsc_net_address came[1 + DSC_RDV_RANKS_MAX];    /* of the frame at hand */
+    dsc_net_address came[1 + DSC_RDV_RANKS_MAX];    /* addresses of the current frame */
     int32_t came_count;
     dsc_rdv_net_fn connect;
     void *user;
@@ -274,7 +275,7 @@ static void feed(driver *d, const dsc_rdv_event *event)
 
 /* ---- loops ------------------------------------------------------------------------------------------------------- */
 
-/* An address that came is used to connect, never to listen; anything that is none ends there. */
+/* A received address is used to connect, never to listen; an invalid one fails there. */
 static bool take_addresses(driver *d, const uint8_t *bytes, const frame_head *head)
 {
     d->came_count = head->addresses;
@@ -406,7 +407,7 @@ static dsc_status take_gate(driver *d, dsc_error *err)
 {
     d->gate = fcntl(*d->job->gate, F_DUPFD_CLOEXEC, 0);
     if (d->gate < 0 || !dsc_net_local(d->gate, &d->own))
-        return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous", "the listener of the meeting is none: %s", strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_COMM, "rendezvous", "invalid listener for the rendezvous: %s", strerror(errno));
     return listen_beside(d, err);
 }
 
@@ -428,7 +429,7 @@ static dsc_status open_gate(driver *d, int64_t until_ns, dsc_error *err)
         }
         if (!taken)
             return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR",
-                            "\"%.200s\" (%s) is no address of this host, on which rank 0 runs: %s", d->job->host,
+                            "\"%.200s\" (%s) is not an address of this host, on which rank 0 runs: %s", d->job->host,
                             dsc_net_text(&d->master[0], text), strerror(errno));
         if (dsc_clock_ns() > until_ns)
             return DSC_FAIL(err, DSC_ERR_COMM, "MASTER_PORT", "%s is taken by another program; choose another port",

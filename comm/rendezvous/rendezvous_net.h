@@ -1,8 +1,9 @@
 /* rendezvous_net.h - how the ranks of several hosts find each other: the machines of rendezvous.h over TCP.
  *
- * Rank 0 listens on the address that MASTER_ADDR names, and only while ranks may come. Where on one host memory files
- * ride along with a message, here the address does on which a rank will take its peers' connections: that of the
- * interface by which it reached rank 0. SPDX-License-Identifier: Apache-2.0 */
+ * Rank 0 listens on the address that MASTER_ADDR names, and only while ranks may come. Each rank sends the address at
+ * which it accepts connections of its peers, in place of the memory files of one host. That address is on the interface
+ * by which the rank reached rank 0.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_RENDEZVOUS_RENDEZVOUS_NET_H
 #define DSC_COMM_RENDEZVOUS_RENDEZVOUS_NET_H
 
@@ -21,7 +22,7 @@ typedef struct dsc_rdv_net_job {
     const int *gate;   /* NULL, or of rank 0 a listener there; borrowed */
 } dsc_rdv_net_job;
 
-/* What a rank has when everybody is here; all borrowed. */
+/* Result of a rendezvous that all ranks have reached; all borrowed. */
 typedef struct dsc_rdv_net_met {
     uint64_t epoch;
     uint8_t key[32];                /* for connections between ranks; not that of the rendezvous */

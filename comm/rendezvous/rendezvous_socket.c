@@ -2,7 +2,8 @@
  *
  * Job token, user id, MASTER_ADDR and MASTER_PORT together name the socket and make the key, so that two jobs of one
  * host stay apart even with one token. The kernel reports the user of the process at the other end (SO_PEERCRED), and
- * both sides refuse other users. One packet is one message; files ride along as SCM_RIGHTS. SPDX-License-Identifier: Apache-2.0 */
+ * both sides refuse other users. One packet is one message; files travel as SCM_RIGHTS.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

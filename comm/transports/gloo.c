@@ -17,7 +17,7 @@ typedef struct gloo_channel {
     dsc_wire *wire;
     int32_t connection; /* the channel's second one */
     dsc_gloo_context *context;
-    dsc_error why; /* of the last turn that failed */
+    dsc_error why; /* failure of the last poll */
 } gloo_channel;
 
 typedef struct gloo_transport {

@@ -1,7 +1,7 @@
-/* gloo_api.h - what lib/dsc/libdsc_gloo.so gives: gloo's collectives over a transport of the caller's.
+/* gloo_api.h - contract of lib/dsc/libdsc_gloo.so: gloo's collectives over a transport of the caller.
  *
- * The only place where C++ meets us: no exception passes, no type of gloo's is seen. gloo decides what goes to whom and
- * when; how it gets there is the caller's business (wire.h), so gloo opens no port and trusts no connection.
+ * This is the only interface to C++: no exception and no type of gloo passes it. gloo decides which bytes go to which
+ * rank and when. The caller moves them (wire.h), so gloo opens no port and trusts no connection.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_GLOO_API_H
 #define DSC_COMM_TRANSPORTS_GLOO_API_H
@@ -31,7 +31,8 @@ typedef struct dsc_gloo_way {
 
 typedef struct dsc_gloo_context dsc_gloo_context;
 
-/* What returns an int gives 0, or 1 and the reason in text[DSC_GLOO_TEXT]. Calls of one context come one at a time. */
+/* Functions of type int return 0, or 1 and the reason in text[DSC_GLOO_TEXT]. Calls of one context come one at a
+ * time. */
 typedef struct dsc_gloo_api {
     uint32_t version, table_bytes;
     char build[32];

@@ -172,7 +172,7 @@ class whole_context : public gloo::Context {
     std::shared_ptr<way_context> own;
 };
 
-/* No exception leaves this file. What a failed call left in the queues belongs to buffers that are gone. */
+/* No exception leaves this file. Entries that a failed call left in the queues belong to buffers that are gone. */
 template <typename body> int guarded(whole_context *context, char *text, body run)
 {
     const char *why = "an exception without a name";

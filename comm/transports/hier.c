@@ -1,16 +1,17 @@
 /* hier.c - several ranks on each of several hosts: shared memory inside a host (shm.c), TCP between hosts (tcp.c).
  *
- * What goes to another host goes there once: in a gather rank l of a host gives its bytes to rank l of every other one,
- * where the ranks read them from each other. Leaves of a sum go straight to their owner, because he folds them in rank
- * order, which is what gives the same bits; only how those of his own host come to him is another way.
+ * Data for another host travels there once. In a gather, rank l of a host sends its bytes to rank l of every other
+ * host, where the ranks read them from each other. Parts of a sum go straight to their owner, because the owner reduces
+ * them in rank order, which gives the same bits. Only the parts of the owner's host travel in shared memory.
  *
  * In every call the bytes between hosts come first: nobody waits over TCP for a rank that waits in shared memory in the
- * same call, so a rank that is late is missed by those who wait for it and not by those who wait for them. A failure of
- * one of the two ways is published on the other. Ranks that wait in shared memory look at the words that come over TCP,
- * and do not give up a rank whose bytes still move.
+ * same call. So a late rank is reported by the ranks that wait for it, and not by ranks that wait for those. A failure
+ * of shared memory is published over TCP and the reverse. Ranks that wait in shared memory read the control messages of
+ * TCP, and do not give up a rank whose bytes still move.
  *
- * Ranks of a host must be numbered in a row, and be able to share memory; where they are not, or cannot, each is a host
- * of its own, which is the transport "tcp". SPDX-License-Identifier: Apache-2.0 */
+ * Ranks of a host must have consecutive numbers and be able to share memory. Otherwise each rank is a host of its own,
+ * which is the transport "tcp".
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -18,7 +19,7 @@
 #include "comm/transports/tcp_internal.h"
 
 #define PIECE_ALIGN 16
-/* Who waits in shared memory gives up after who waits over TCP, who knows better whom the job waits for. */
+/* A wait in shared memory ends after a wait over TCP, which can name the rank that the job waits for. */
 #define SHM_PATIENCE_NS INT64_C(1000000000)
 #define SHM_OPEN_NS INT64_C(15000000000) /* everybody is there already */
 
@@ -35,7 +36,7 @@ typedef struct dsc_hier {
 
 /* ---- who is where ------------------------------------------------------------------------------------------------ */
 
-/* What a rank says of itself: where it is, and then whether it can share memory there. */
+/* Location of a rank, and then its ability to share memory there. */
 typedef struct word {
     int32_t node, local_rank, local_size, status;
 } word;
@@ -73,7 +74,7 @@ static int32_t carrier(const dsc_hier *hier, int32_t rank, int32_t host)
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-/* The options of the ranks of this host among themselves. `name` is theirs alone. */
+/* The options of the ranks of this host among themselves. `name` is private to them. */
 static void inner_options(const dsc_comm_options *options, hier_host host, const char *name, dsc_comm_options *inner)
 {
     *inner = *options;
@@ -204,7 +205,7 @@ static dsc_status begin_afar(dsc_hier *hier, int32_t channel, const dsc_call_rec
     return dsc_wire_begin(&hier->tcp.wire, channel, (dsc_comm_op)call->op, call->detail, call->bytes, err);
 }
 
-/* What the ranks of this host brought from `host`, each its part, to all of them. */
+/* Distributes the parts that the ranks of this host received from `host` to all of them. */
 static dsc_status share(dsc_hier *hier, int32_t channel, const dsc_call_record *call, int32_t host, char *recv,
                         int64_t bytes, dsc_error *err)
 {
@@ -293,8 +294,8 @@ static dsc_status spread(dsc_hier *hier, int32_t channel, const dsc_call_record 
                           carrier(hier, root, hier->host) - mine(hier).first, err);
 }
 
-/* One chunk: elements first..first+count of every owner's piece, rounded, exchanged and folded. What needs no rounding
- * goes to other hosts from where it lies. */
+/* One chunk: elements first..first+count of every owner's piece, rounded, exchanged and folded. Parts that need no
+ * rounding are sent to other hosts from their own buffer. */
 static dsc_status reduce_chunk(dsc_hier *hier, int32_t channel, const dsc_call_record *call,
                                const dsc_reduce_scatter_args *args, int64_t first, int64_t count, dsc_error *err)
 {

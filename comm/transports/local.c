@@ -25,13 +25,13 @@ struct dsc_local_world {
     pthread_cond_t changed;
     int32_t size;
     uint64_t round;     /* decided so far: the epoch */
-    bool round_ok;      /* of the last decided one */
+    bool round_ok;      /* result of the last decided round */
     char reason[320];   /* why it is not */
     int32_t come_count; /* to the round that is open */
     bool refused;
     bool come[DSC_SHM_BARRIER_RANKS_MAX];
     int32_t inside;  /* ranks that hold the barrier */
-    int32_t holders; /* of a group's world, which nobody else closes */
+    int32_t holders; /* communicators of a group's world, which nobody else closes */
     _Atomic int32_t reading; /* calls of any rank and channel that read others' buffers now */
     void *barrier;
 };
@@ -321,8 +321,8 @@ static dsc_status take(local_transport *local, int32_t channel, void *buf, int64
     return DSC_OK;
 }
 
-/* What a rank finds out alone must reach those who wait for it. Then nobody begins to read, and those who do end soon:
- * they wait for nothing while they read. */
+/* A failure that only one rank sees must reach the ranks that wait for it. Then nobody begins to read. Readers that
+ * have begun end soon: they wait for nothing while they read. */
 static dsc_status ended(local_transport *local, int32_t channel, dsc_status status, const dsc_error *why,
                         dsc_error *err)
 {

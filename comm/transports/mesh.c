@@ -51,7 +51,7 @@ typedef enum step {
 typedef struct entry {
     step step;
     int fd;
-    int32_t peer, connection; /* of a connector; of an acceptor what the greeting says */
+    int32_t peer, connection; /* known to a connector; an acceptor learns them from the greeting */
     int64_t since_ns;   /* a connector that is FREE connects again from here on */
     greeting hello;
     answer reply;
@@ -106,13 +106,13 @@ static void drop(entry *e, int64_t again_ns)
 }
 
 /* A new socket's queue takes these few bytes at once, or something is wrong with it. */
-static bool say(entry *e, const void *bytes, size_t count)
+static bool send_all(entry *e, const void *bytes, size_t count)
 {
     return send(e->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)count;
 }
 
 /* 1: `want` bytes are there; 0: not yet; -1: closed. */
-static int hear(entry *e, size_t want)
+static int receive(entry *e, size_t want)
 {
     while ((size_t)e->have < want) {
         const ssize_t n = recv(e->fd, e->in + e->have, want - (size_t)e->have, MSG_DONTWAIT);
@@ -167,7 +167,7 @@ static void greet(mesh *m, entry *e, int64_t now_ns)
                             .to = e->peer,
                             .epoch = m->spec->epoch,
                             .who = m->self };
-    if (dsc_net_connected(e->fd) == 0 && fresh(e->hello.nonce) && say(e, &e->hello, sizeof e->hello))
+    if (dsc_net_connected(e->fd) == 0 && fresh(e->hello.nonce) && send_all(e, &e->hello, sizeof e->hello))
         e->step = WAITS_ANSWER;
     else
         drop(e, now_ns + RETRY_NS);
@@ -176,10 +176,10 @@ static void greet(mesh *m, entry *e, int64_t now_ns)
 static dsc_status check_answer(mesh *m, entry *e, int64_t now_ns, dsc_error *err)
 {
     uint8_t proof[32];
-    const int heard = hear(e, sizeof e->reply);
-    if (heard < 0)
+    const int received = receive(e, sizeof e->reply);
+    if (received < 0)
         drop(e, now_ns + RETRY_NS);
-    if (heard <= 0)
+    if (received <= 0)
         return DSC_OK;
     memcpy(&e->reply, e->in, sizeof e->reply);
     prove(m, ACCEPTOR, e, proof);
@@ -189,7 +189,7 @@ static dsc_status check_answer(mesh *m, entry *e, int64_t now_ns, dsc_error *err
                         "token", dsc_net_text(&m->spec->address[e->peer], text), e->peer);
     }
     prove(m, CONNECTOR, e, proof);
-    if (say(e, proof, sizeof proof))
+    if (send_all(e, proof, sizeof proof))
         e->step = WAITS_WELCOME;
     else
         drop(e, now_ns + RETRY_NS);
@@ -199,10 +199,10 @@ static dsc_status check_answer(mesh *m, entry *e, int64_t now_ns, dsc_error *err
 /* The other end may have given the fd to somebody else before the proof came. */
 static void check_welcome(mesh *m, entry *e, int64_t now_ns)
 {
-    const int heard = hear(e, sizeof WELCOME);
-    if (heard > 0 && e->in[0] == WELCOME[0])
+    const int received = receive(e, sizeof WELCOME);
+    if (received > 0 && e->in[0] == WELCOME[0])
         keep(m, e, &e->reply.who);
-    else if (heard != 0)
+    else if (received != 0)
         drop(e, now_ns + RETRY_NS);
 }
 
@@ -233,20 +233,20 @@ static bool is_expected(const mesh *m, const greeting *hello)
 
 static void check_greeting(mesh *m, entry *e)
 {
-    const int heard = hear(e, sizeof e->hello);
-    if (heard == 0)
+    const int received = receive(e, sizeof e->hello);
+    if (received == 0)
         return;
     memcpy(&e->hello, e->in, sizeof e->hello);
     memset(&e->reply, 0, sizeof e->reply);
     e->reply.who = m->self;
-    if (heard < 0 || !is_expected(m, &e->hello) || !fresh(e->reply.nonce)) {
+    if (received < 0 || !is_expected(m, &e->hello) || !fresh(e->reply.nonce)) {
         drop(e, 0);
         return;
     }
     e->peer = e->hello.from;
     e->connection = e->hello.connection;
     prove(m, ACCEPTOR, e, e->reply.proof);
-    if (say(e, &e->reply, sizeof e->reply))
+    if (send_all(e, &e->reply, sizeof e->reply))
         e->step = WAITS_PROOF;
     else
         drop(e, 0);
@@ -255,12 +255,13 @@ static void check_greeting(mesh *m, entry *e)
 static void check_proof(mesh *m, entry *e)
 {
     uint8_t proof[32];
-    const int heard = hear(e, sizeof proof);
-    if (heard == 0)
+    const int received = receive(e, sizeof proof);
+    if (received == 0)
         return;
     prove(m, CONNECTOR, e, proof);
     /* The fd may have been taken since the greeting, by the same peer who had to connect again. */
-    if (heard > 0 && dsc_digest_equal(proof, e->in) && is_expected(m, &e->hello) && say(e, WELCOME, sizeof WELCOME))
+    if (received > 0 && dsc_digest_equal(proof, e->in) && is_expected(m, &e->hello) &&
+        send_all(e, WELCOME, sizeof WELCOME))
         keep(m, e, &e->hello.who);
     else
         drop(e, 0);

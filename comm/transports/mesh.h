@@ -1,9 +1,10 @@
-/* mesh.h - a connection from every rank to every other, on each of some connections, each proved before it is used.
+/* mesh.h - connections from every rank to every other, as many to each peer as the caller wants, each proved before
+ * use.
  *
- * Rank i connects to the ranks below it and takes the connections of those above. Both ends show that they know the
- * job's key, and the proof covers the epoch, both ranks, the connection and fresh numbers of both: what was seen on
- * another connection proves nothing. Who cannot, is a stranger and is dropped without a word; who waits too long too.
- * What passes later is neither encrypted nor signed: whoever can change packets on the way can change the training.
+ * Rank i connects to the ranks below it and accepts the connections of those above. Both ends prove that they know the
+ * job's key. The proof covers the epoch, both ranks, the connection and fresh numbers of both, so an observed proof is
+ * useless on another connection. A connection without a proof, or with a late one, is closed without an answer. Data is
+ * neither encrypted nor signed: a party that can change packets on the way can change the training.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_MESH_H
 #define DSC_COMM_TRANSPORTS_MESH_H
@@ -13,7 +14,7 @@
 
 #define DSC_MESH_CONNECTIONS_MAX 16
 
-/* Who is at the other end. */
+/* Process at the other end. */
 typedef struct dsc_mesh_peer { int32_t pid; char host[64]; } dsc_mesh_peer;
 
 typedef struct dsc_mesh_spec {

@@ -1,9 +1,9 @@
 /* mpi.c - ranks that mpirun or srun started, over the MPI they were started with (lib/dsc/libdsc_mpi.so).
  *
- * Only MPI's messages are used, not its collectives: who waits for whom can then be said, and sums keep the order that
- * gives the same bits. A call starts with a note to everybody who takes part; its first data travels with the note and
- * counts when the notes agree. Words of failure and farewell go on a communicator of their own, and are looked for
- * while a rank waits. MPI gives no word of a process that died: mpirun ends the job then.
+ * Only MPI's messages are used, not its collectives. So missing ranks can be named, and sums keep the order that gives
+ * the same bits. A call starts with an exchange of call records between all ranks that take part. Its first data
+ * travels with the records and counts when they match. Failures and farewells use a communicator of their own, which a
+ * waiting rank polls. MPI does not report a process that died: mpirun ends the job then.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/transports/mpi_api.h"
 

@@ -1,11 +1,13 @@
-/* mpi_api.h - what lib/dsc/libdsc_mpi.so gives: messages of the MPI library that the ranks were started with.
+/* mpi_api.h - contract of lib/dsc/libdsc_mpi.so: messages of the MPI library that the ranks were started with.
  *
- * Built against one MPI (Open MPI); its types stay inside. MPI is called by one thread of the process from the first
- * open to the end: MPI_THREAD_FUNNELED is asked for and enough. (A program that has entered MPI itself needs
- * MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE when it calls it meanwhile.) It is a thread of the library's own, to
- * which calls below hand over, from any thread, one at a time for each channel: none waits inside MPI, so a wait for a
- * peer that is gone ends when its time is over. Or, where the first open says one_thread, it is the thread that opens;
- * calls from others then fail. What returns an int gives 0, or 1 and the reason in text[DSC_MPI_TEXT].
+ * The plugin is built against one MPI (Open MPI); its types stay inside. One thread of the process calls MPI from the
+ * first open to the end, so MPI_THREAD_FUNNELED is requested. A program that has entered MPI itself needs
+ * MPI_THREAD_SERIALIZED, and MPI_THREAD_MULTIPLE if it calls MPI meanwhile.
+ *
+ * By default the library starts that thread. The calls below hand over to it from any thread, one at a time for each
+ * channel. No caller waits inside MPI, so a wait for a peer that is gone ends at its timeout. If the first open passes
+ * one_thread, the opening thread calls MPI, and calls of other threads fail. Functions of type int return 0, or 1 and
+ * the reason in text[DSC_MPI_TEXT].
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_MPI_API_H
 #define DSC_COMM_TRANSPORTS_MPI_API_H
@@ -34,7 +36,7 @@ typedef struct dsc_mpi_part {
 
 typedef struct dsc_mpi_progress {
     int64_t left;   /* messages, or pieces of long ones, that are not done */
-    int first_left; /* of the parts that were to be known first, the same */
+    int first_left; /* `left` of the parts that are counted apart */
 } dsc_mpi_progress;
 
 typedef struct dsc_mpi_api {
@@ -44,7 +46,7 @@ typedef struct dsc_mpi_api {
      * channel is a world of its own. */
     int (*open)(int rank, int size, int channel_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
                 char *text);
-    /* Local. What is under way is given up. After a failure the process leaves MPI without waiting for others. */
+    /* Local. Messages under way are abandoned. After a failure the process leaves MPI without waiting for others. */
     void (*close)(dsc_mpi_link *link, bool failed);
     /* Begins all parts; array and buffers are borrowed until wait says 0 left, or give_up. Received in the order in
      * which they were sent. The first `first` parts are counted apart. */
@@ -52,7 +54,7 @@ typedef struct dsc_mpi_api {
     /* Until all is done or something failed, `ns` at most. Says 1 (and why) as long as a part has failed. */
     int (*wait)(dsc_mpi_link *link, int channel, int64_t ns, dsc_mpi_progress *out, char *text);
     void (*open_with)(dsc_mpi_link *link, int channel, bool *open); /* [size]: with whom something is not done */
-    void (*give_up)(dsc_mpi_link *link, int channel);               /* of what is under way on the channel */
+    void (*give_up)(dsc_mpi_link *link, int channel);               /* abandons the messages of the channel */
     /* One short message to everybody, without waiting for them, and the next one that came: *from, or -1. */
     int (*tell)(dsc_mpi_link *link, const void *word, int bytes);
     int (*listen)(dsc_mpi_link *link, void *word, int bytes, int *from);

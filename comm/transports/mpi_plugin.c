@@ -1,13 +1,14 @@
 /* mpi_plugin.c - lib/dsc/libdsc_mpi.so: mpi_api.h in terms of MPI 3.
  *
- * Every channel is a communicator of its own with errors returned. A long message goes in pieces: MPI says nothing of
- * one before it is done, and who waits must see that it gets on.
+ * Every channel is a communicator of its own with errors returned. A long message is sent in pieces: MPI reports
+ * nothing of a message before it is done, and a waiting rank must see progress.
  *
- * All calls of MPI are made by one thread (mpi_thread.h). What a channel has to do is an order that is done when its
- * last message is; whatever else is to be asked of MPI is a question, an order of its own on the heap. MPI may not come
- * back from a call (a peer that stopped in the middle of one): then questions are left alone after a while, and their
- * memory with them. MPI is initialised at the first open and left when the process ends, since it cannot be entered
- * twice; a process that failed leaves without it, which tells mpirun to end the others.
+ * All calls of MPI are made by one thread (mpi_thread.h). The work of a channel is an order that is done with its last
+ * message. Every other call of MPI is a question, an order of its own on the heap. MPI may not return from a call (a
+ * peer that stopped in the middle of one). Then questions are abandoned after a while, and their memory with them.
+ *
+ * MPI is initialised at the first open and left when the process ends, since it cannot be entered twice. A process that
+ * failed leaves without MPI_Finalize, which makes mpirun end the others.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/transports/mpi_api.h"
 
@@ -20,10 +21,10 @@
 #include "comm/transports/mpi_thread.h"
 
 #define CHANNELS_MAX 16
-#define WORDS_MAX 64 /* told and not known to have arrived */
-#define WORD_BYTES 512
+#define CONTROL_MAX 64 /* sent and not known to have arrived */
+#define CONTROL_BYTES 512
 #define PIECE_BYTES (INT64_C(16) << 20)
-#define ELSEWHERE "MPI is called by the thread that opened the first communicator, and this is another"
+#define ELSEWHERE "MPI is called by the thread that opened the first communicator, not by this one"
 #define ANSWER_NS INT64_C(2000000000) /* for what MPI does at once */
 
 typedef struct channel_state {
@@ -31,12 +32,12 @@ typedef struct channel_state {
     MPI_Comm comm;
     const dsc_mpi_part *part;
     int part_count, first_count;
-    /* Of the thread: requests under way and what they belong to. */
+    /* Owned by the thread: requests under way and their parts. */
     MPI_Request *request;
     MPI_Status *status;
     int *owner, *done;
     int count, room;
-    struct channel_state *next; /* of those that are under way */
+    struct channel_state *next; /* list of channels with messages under way */
     /* For everybody. */
     _Atomic int64_t left;
     _Atomic int first_left;
@@ -48,11 +49,11 @@ typedef struct channel_state {
 struct dsc_mpi_link {
     int rank, size, channel_count;
     channel_state channel[CHANNELS_MAX];
-    MPI_Comm words;
-    MPI_Request opening; /* of one of the communicators */
-    int told_count;
-    MPI_Request told[WORDS_MAX];
-    char word[WORDS_MAX][WORD_BYTES];
+    MPI_Comm control;
+    MPI_Request opening; /* request for one of the communicators */
+    int sent_count;
+    MPI_Request sent[CONTROL_MAX];
+    char message[CONTROL_MAX][CONTROL_BYTES];
 };
 
 /* Something that is asked of MPI, and freed by whoever of the two is done with it last. */
@@ -63,13 +64,13 @@ typedef struct question {
     dsc_mpi_link *link;
     int rank, size, channel, bytes, from;
     int arrived, result;
-    char word[WORD_BYTES];
+    char message[CONTROL_BYTES];
     char text[DSC_MPI_TEXT];
 } question;
 
 /* Process-wide as MPI itself is. All but `lock`, `thread` and `failed` are the thread's. */
 static struct {
-    pthread_mutex_t lock; /* of starting the thread */
+    pthread_mutex_t lock; /* for starting the thread */
     bool started;
     dsc_mpi_thread thread;
     channel_state *busy;
@@ -213,7 +214,7 @@ static void put_away(channel_state *l)
     dsc_mpi_done(&l->order);
 }
 
-/* Requests go on; who waits is told, and gives up when he has heard enough. */
+/* Requests continue. The waiting thread gets the reason and decides when to give up. */
 static void fail_channel(channel_state *l, int code, const char *call)
 {
     if (!atomic_load(&l->failed) && check(code, call, l->text) != 0)
@@ -333,7 +334,10 @@ static int give_up_answer(question *q)
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-static MPI_Comm *comm_of(question *q) { return q->channel < 0 ? &q->link->words : &q->link->channel[q->channel].comm; }
+static MPI_Comm *comm_of(question *q)
+{
+    return q->channel < 0 ? &q->link->control : &q->link->channel[q->channel].comm;
+}
 
 static int begin_comm(question *q)
 {
@@ -370,7 +374,7 @@ static int open_comm(dsc_mpi_link *link, int index, int64_t until_ns, char *text
     return 0;
 }
 
-/* Whoever opens first decides which thread it is. */
+/* The first open decides which thread calls MPI. */
 static int start(bool one_thread, char *text)
 {
     pthread_mutex_lock(&mpi.lock);
@@ -426,9 +430,9 @@ static int close_answer(question *q)
     }
     mpi.open_links--;
     int arrived = 0;
-    MPI_Status status[WORDS_MAX]; /* MPICH's header says of what ignores them that it is too short */
-    if (MPI_Testall(link->told_count, link->told, &arrived, status) != MPI_SUCCESS || !arrived)
-        return 0; /* words on their way are read from this memory */
+    MPI_Status status[CONTROL_MAX]; /* MPICH's header says of what ignores them that it is too short */
+    if (MPI_Testall(link->sent_count, link->sent, &arrived, status) != MPI_SUCCESS || !arrived)
+        return 0; /* messages under way are read from this memory */
     free(link);
     return 0;
 }
@@ -512,29 +516,29 @@ static void give_up(dsc_mpi_link *link, int index)
     ask(&q, give_up_answer, ANSWER_NS, text);
 }
 
-/* ---- words ------------------------------------------------------------------------------------------------------- */
+/* ---- control messages -------------------------------------------------------------------------------------------- */
 
 static int tell_answer(question *q)
 {
     dsc_mpi_link *link = q->link;
     for (int r = 0; r < link->size; r++) {
-        const int i = link->told_count;
-        if (r == link->rank || i == WORDS_MAX)
+        const int i = link->sent_count;
+        if (r == link->rank || i == CONTROL_MAX)
             continue;
-        memcpy(link->word[i], q->word, (size_t)q->bytes);
-        if (MPI_Isend(link->word[i], q->bytes, MPI_BYTE, r, 0, link->words, &link->told[i]) == MPI_SUCCESS)
-            link->told_count++;
+        memcpy(link->message[i], q->message, (size_t)q->bytes);
+        if (MPI_Isend(link->message[i], q->bytes, MPI_BYTE, r, 0, link->control, &link->sent[i]) == MPI_SUCCESS)
+            link->sent_count++;
     }
     return 0;
 }
 
-static int tell(dsc_mpi_link *link, const void *word, int bytes)
+static int tell(dsc_mpi_link *link, const void *message, int bytes)
 {
     char text[DSC_MPI_TEXT];
     question q = { .link = link, .bytes = bytes };
-    if (bytes > WORD_BYTES)
+    if (bytes > CONTROL_BYTES)
         return 1;
-    memcpy(q.word, word, (size_t)bytes);
+    memcpy(q.message, message, (size_t)bytes);
     return ask(&q, tell_answer, ANSWER_NS, text);
 }
 
@@ -545,25 +549,25 @@ static int listen_answer(question *q)
     MPI_Message message;
     MPI_Status status;
     q->from = -1;
-    TRY(MPI_Improbe(MPI_ANY_SOURCE, 0, q->link->words, &there, &message, &status));
+    TRY(MPI_Improbe(MPI_ANY_SOURCE, 0, q->link->control, &there, &message, &status));
     if (!there)
         return 0;
     if (MPI_Get_count(&status, MPI_BYTE, &count) != MPI_SUCCESS || count != q->bytes)
         return 1;
-    TRY(MPI_Mrecv(q->word, q->bytes, MPI_BYTE, &message, &status));
+    TRY(MPI_Mrecv(q->message, q->bytes, MPI_BYTE, &message, &status));
     q->from = status.MPI_SOURCE;
     return 0;
 }
 
-static int listen(dsc_mpi_link *link, void *word, int bytes, int *from)
+static int listen(dsc_mpi_link *link, void *message, int bytes, int *from)
 {
     char text[DSC_MPI_TEXT];
     question q = { .link = link, .bytes = bytes };
-    const int rc = bytes > WORD_BYTES ? 1 : ask(&q, listen_answer, ANSWER_NS, text);
+    const int rc = bytes > CONTROL_BYTES ? 1 : ask(&q, listen_answer, ANSWER_NS, text);
     *from = -1;
     if (rc != 0)
         return rc != UNANSWERED;
-    memcpy(word, q.word, (size_t)bytes);
+    memcpy(message, q.message, (size_t)bytes);
     *from = q.from;
     return 0;
 }

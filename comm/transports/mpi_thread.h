@@ -1,12 +1,12 @@
-/* mpi_thread.h - the one thread of a process that calls MPI, and how others give it work.
+/* mpi_thread.h - the one thread of a process that calls MPI, and how other threads give it work.
  *
- * Work is an order: `run` is called on the thread, and the order is done when dsc_mpi_done says so, at once or after
- * more looks. The thread looks (at what MPI has under way) as long as there is something to look at.
+ * Work is an order: `run` is called on the thread, and the order is done when dsc_mpi_done reports it, at once or after
+ * more polls. The thread polls the messages of MPI as long as some are under way.
  *
- * It is a thread of its own, which takes orders from any thread and sleeps when there are none. Or, when one thread
- * gives all orders, it is that one: then nobody has to be woken, and orders are run and looked at while it posts and
- * waits. Measured on 2 ranks of 2 busy processors: 64 KiB to and fro in 5 us, and in 9 by a thread of its own, since
- * two switches between threads of one processor take 2.7 to 4; where processors are free they take 0.2. No MPI in here.
+ * The thread may be one of its own, which accepts orders from any thread and sleeps when there are none. If one thread
+ * gives all orders, that thread calls MPI: nobody has to be woken, and it runs and polls orders while it posts and
+ * waits. Measured on 2 ranks of 2 busy processors: 64 KiB to and fro take 5 us, and 9 us by a thread of its own. Two
+ * switches between threads of one processor take 2.7 to 4 us; on free processors they take 0.2. No MPI in here.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_MPI_THREAD_H
 #define DSC_COMM_TRANSPORTS_MPI_THREAD_H
@@ -29,7 +29,7 @@ typedef struct dsc_mpi_thread {
     bool leave;                      /* set on the thread: no look after this */
     _Atomic(dsc_mpi_order *) posted; /* the latest first */
     _Atomic uint32_t asleep;         /* a futex */
-    atomic_int cpu;                  /* where it was seen last */
+    atomic_int cpu;                  /* processor on which it ran last */
     pthread_t id;
 } dsc_mpi_thread;
 

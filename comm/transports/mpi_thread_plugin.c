@@ -11,8 +11,8 @@
 
 enum { PENDING, SLEPT_ON, DONE };
 
-/* Looks before the processor is offered to others: 5 us. Where nobody else wants it that costs little; where the
- * awaited rank does, more looks keep it from coming (64 KiB, busy machine: 2000 looks 214 us, 50 of them 30). */
+/* Polls before the processor is offered to others: 5 us. On a free processor that costs little. If the awaited rank
+ * needs the processor, more polls delay it (64 KiB, busy machine: 2000 polls 214 us, 50 polls 30 us). */
 #define LOOKS 50
 #define SPIN_NS INT64_C(10000)  /* for a thread on another processor: as long as a short message takes */
 #define REST_NS INT64_C(50000)  /* without an order before the thread sleeps: waking it takes 5 to 30 us */
@@ -67,13 +67,13 @@ static bool run_orders(dsc_mpi_thread *thread)
     const bool any = first != NULL;
     while (first != NULL) {
         order = first;
-        first = order->next; /* who runs it may free it */
+        first = order->next; /* `run` may free the order */
         order->run(order);
     }
     return any;
 }
 
-/* Who posted last may want this processor to post again; then the next order is there at once. */
+/* The last poster may need this processor to post again; then the next order is there at once. */
 static void rest(dsc_mpi_thread *thread)
 {
     const int64_t until_ns = dsc_mpi_clock_ns() + REST_NS;
@@ -195,7 +195,7 @@ bool dsc_mpi_wait(dsc_mpi_thread *thread, dsc_mpi_order *order, int64_t ns)
     return is_done(order);
 }
 
-/* Whoever waits may be gone, and the order with him, as soon as he sees it: a wake of what is no futex any more wakes
+/* The waiting thread may free the order as soon as it sees the end. A wake at an address without a waiter wakes
  * nobody. */
 void dsc_mpi_done(dsc_mpi_order *order)
 {

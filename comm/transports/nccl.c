@@ -47,7 +47,7 @@ typedef struct nccl_transport {
     nccl_buffer buffer[BUFFERS_MAX];
     dsc_buf barrier; /* [channel_count * size * BARRIER_BYTES] */
     nccl_channel channel[DSC_COMM_CHANNELS_MAX];
-    pthread_mutex_t lock; /* what follows; also kept while communicators are aborted */
+    pthread_mutex_t lock; /* for the members below; also held while communicators are aborted */
     bool aborted;
     char reason[256];
 } nccl_transport;

@@ -1,7 +1,8 @@
-/* nccl_api.h - what we call of NCCL, declared here so that a build needs none of its headers.
+/* nccl_api.h - the part of NCCL that is used, declared here so that a build needs none of its headers.
  *
- * NCCL's C interface is stable: the config struct starts with its size and version, and NCCL fills what an older caller
- * does not know. Values and layouts are those of NCCL 2.18. SPDX-License-Identifier: Apache-2.0 */
+ * NCCL's C interface is stable: the config struct starts with its size and version, and NCCL fills the members that an
+ * older caller does not know. Values and layouts are those of NCCL 2.18.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_NCCL_API_H
 #define DSC_COMM_TRANSPORTS_NCCL_API_H
 
@@ -73,7 +74,7 @@ typedef struct dsc_nccl_api {
  * DSC_ERR_UNSUPPORTED: missing or too old, and what was looked for. */
 DSC_MUST_USE dsc_status dsc_nccl_load(dsc_nccl_api *out, dsc_error *err);
 
-/* What NCCL takes of a GPU's memory for these options, about: it does not say. */
+/* GPU memory that NCCL takes for these options, estimated: NCCL does not report it. */
 int64_t dsc_nccl_plan_bytes(const dsc_comm_options *options);
 
 #endif

@@ -7,7 +7,7 @@
 
 typedef struct symbol {
     const char *name;
-    size_t offset; /* of the member in dsc_nccl_api */
+    size_t offset; /* offset of the member in dsc_nccl_api */
 } symbol;
 
 #define SYMBOL(member, symbol, arguments) { #symbol, offsetof(dsc_nccl_api, member) },

@@ -1,14 +1,18 @@
 /* shm.c - ranks as processes of one host: collectives over shared memory.
  *
- * A rank's data reaches its readers in one of three ways, which its entry says: HEAP, memory that peers map (one copy,
- * or none: a sum is folded from it); RAW, read from its address space by a system call (one copy); STAGE, copied chunk
- * by chunk into its staging halves (two copies, no system call, one meet a chunk). Everybody reads every entry, so all
- * know how many meets an operation has: as many as the longest staged sender has chunks, and one more when somebody was
- * read in place, because then nobody may go on before all have read. Staging costs more than it looks when ranks have a
- * core each: every line changes its core twice (512 KiB of a reduce-scatter: 275 us, pulled 83), so it is for short
- * messages and for systems that forbid reading peers.
+ * The entry of a rank gives one of three ways to read its data:
  *
- * Why a chunk needs no second meet: the halves alternate with the generation of the barrier (shm_barrier.h).
+ *   HEAP   memory that peers map: one copy, or none if a sum is reduced from it
+ *   RAW    read from its address space by a system call: one copy
+ *   STAGE  copied chunk by chunk into its staging halves: two copies, no system call, one barrier a chunk
+ *
+ * Everybody reads every entry, so all know the number of barriers of an operation. There are as many as the longest
+ * staged sender has chunks. One more follows when somebody was read in place, because nobody may continue before all
+ * have read.
+ *
+ * Staging is expensive when ranks have a core each, since every line changes its core twice (512 KiB of a reduce-
+ * scatter: 275 us, pulled 83). So staging serves short messages and systems that forbid reading peers. A chunk needs no
+ * second barrier, because the halves alternate with the generation of the barrier (shm_barrier.h).
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
@@ -16,13 +20,13 @@
 #include "comm/copy.h"
 #include "comm/transports/shm_internal.h"
 
-/* What the entries of one operation add up to. The entries are copied: peers reuse them two meets later. */
-typedef struct agreement {
+/* Entries of all ranks in one operation. They are copied: peers reuse their entries two barriers later. */
+typedef struct all_entries {
     dsc_shm_barrier_entry entry[DSC_SHM_BARRIER_RANKS_MAX];
     bool any_staged, any_direct;
-} agreement;
+} all_entries;
 
-static dsc_status come(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entry *mine, agreement *out, dsc_error *err)
+static dsc_status enter(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entry *mine, all_entries *out, dsc_error *err)
 {
     DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, mine, err));
     out->any_staged = out->any_direct = false;
@@ -52,7 +56,7 @@ static int64_t chunk_bytes(int64_t bytes, int64_t chunk, int64_t k)
     return dsc_max_i64(0, dsc_min_i64(chunk, bytes - k * chunk));
 }
 
-static dsc_status gather_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to, int64_t bytes,
+static dsc_status gather_from(dsc_shm *shm, int32_t channel, const all_entries *a, int32_t from, char *to, int64_t bytes,
                               int64_t k, bool past_cache, dsc_error *err)
 {
     if (a->entry[from].kind != DSC_SHM_BARRIER_STAGE)
@@ -66,13 +70,13 @@ dsc_status dsc_shm_gather(dsc_shm *shm, int32_t channel, const dsc_call_record *
                           int64_t bytes, dsc_error *err)
 {
     dsc_shm_barrier_entry mine = { .call = *call };
-    agreement a;
+    all_entries a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes, bytes, &mine);
     const bool staged = mine.kind == DSC_SHM_BARRIER_STAGE;
     if (staged)
         dsc_copy_bytes(half_to_fill(shm, channel), send, chunk_bytes(bytes, shm->half_bytes, 0), false);
-    DSC_TRY(come(shm, channel, &mine, &a, err));
+    DSC_TRY(enter(shm, channel, &mine, &a, err));
     dsc_copy_bytes(recv + shm->rank * bytes, send, bytes, past_cache);
     const int64_t chunk_count = a.any_staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
@@ -93,13 +97,13 @@ dsc_status dsc_shm_spread(dsc_shm *shm, int32_t channel, const dsc_call_record *
                           int32_t root, dsc_error *err)
 {
     dsc_shm_barrier_entry mine = { .call = *call };
-    agreement a;
+    all_entries a;
     const bool past_cache = bytes >= DSC_COPY_PAST_CACHE_BYTES, am_root = shm->rank == root;
     if (am_root)
         dsc_shm_locate(shm, buf, bytes, bytes, &mine);
     if (am_root && mine.kind == DSC_SHM_BARRIER_STAGE)
         dsc_copy_bytes(half_to_fill(shm, channel), buf, chunk_bytes(bytes, shm->half_bytes, 0), false);
-    DSC_TRY(come(shm, channel, &mine, &a, err));
+    DSC_TRY(enter(shm, channel, &mine, &a, err));
     const bool staged = a.entry[root].kind == DSC_SHM_BARRIER_STAGE;
     const int64_t chunk_count = staged ? dsc_max_i64(1, dsc_div_ceil(bytes, shm->half_bytes)) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
@@ -129,7 +133,7 @@ static void stage_pieces(dsc_shm *shm, int32_t channel, const char *send, int64_
                            false);
 }
 
-static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const agreement *a, int32_t from, char *to,
+static dsc_status exchange_from(dsc_shm *shm, int32_t channel, const all_entries *a, int32_t from, char *to,
                                 int64_t bytes, int64_t k, bool past_cache, dsc_error *err)
 {
     const int64_t capacity = piece_capacity(shm);
@@ -144,13 +148,13 @@ dsc_status dsc_shm_exchange(dsc_shm *shm, int32_t channel, const dsc_call_record
                             int64_t bytes, dsc_error *err)
 {
     dsc_shm_barrier_entry mine = { .call = *call };
-    agreement a;
+    all_entries a;
     const bool past_cache = bytes * shm->size >= DSC_COPY_PAST_CACHE_BYTES;
     dsc_shm_locate(shm, send, bytes * shm->size, bytes, &mine);
     const bool staged = mine.kind == DSC_SHM_BARRIER_STAGE;
     if (staged)
         stage_pieces(shm, channel, send, bytes, 0);
-    DSC_TRY(come(shm, channel, &mine, &a, err));
+    DSC_TRY(enter(shm, channel, &mine, &a, err));
     dsc_copy_bytes(recv + shm->rank * bytes, send + shm->rank * bytes, bytes, past_cache);
     const int64_t chunk_count = a.any_staged ? dsc_max_i64(1, dsc_div_ceil(bytes, piece_capacity(shm))) : 1;
     for (int64_t k = 0; k < chunk_count; k++) {
@@ -210,9 +214,9 @@ static dsc_status fold_staged(dsc_shm *shm, int32_t channel, const reduction *re
  * system calls, more leave the second-level cache. */
 #define PULL_BYTES (INT64_C(512) << 10)
 
-/* leaf[r] <- where element `first` on of rank r's piece for me can be read; what lies in another address space is
- * pulled into the half to fill, which nobody reads before this rank fills it for a later meet. */
-static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a,
+/* leaf[r] <- address of element `first` of rank r's piece for this rank. Data of another address space is first
+ * pulled into the half to fill, which nobody reads before this rank fills it for a later barrier. */
+static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const all_entries *a,
                                int64_t first, int64_t count, const void **leaf, dsc_error *err)
 {
     for (int32_t i = 0; i < shm->size; i++) {
@@ -232,7 +236,7 @@ static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_s
 }
 
 /* Nobody staged anything: unrounded leaves are folded where they lie, or right after they were pulled. */
-static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const agreement *a,
+static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const all_entries *a,
                                 dsc_error *err)
 {
     const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
@@ -259,11 +263,11 @@ static dsc_status reduce(dsc_shm *shm, int32_t channel, const dsc_call_record *c
     };
     const int64_t grad_part_bytes = ((shm->size - 1) * args->leaf_stride + args->count) * (int64_t)sizeof(float);
     dsc_shm_barrier_entry mine = { .call = *call, .stride = args->leaf_stride * (int64_t)sizeof(float) };
-    agreement a;
+    all_entries a;
     dsc_shm_locate(shm, args->leaf, grad_part_bytes, args->count * (int64_t)sizeof(float), &mine);
     if (mine.kind == DSC_SHM_BARRIER_STAGE)
         DSC_TRY(stage_leaves(shm, channel, &red, 0, err));
-    DSC_TRY(come(shm, channel, &mine, &a, err));
+    DSC_TRY(enter(shm, channel, &mine, &a, err));
     if (!a.any_staged)
         return fold_in_place(shm, channel, args, &a, err);
     if (a.any_direct) { /* some can only stage: so do all, from the start */
@@ -320,7 +324,7 @@ dsc_status dsc_shm_receive(dsc_shm *shm, int32_t channel, char *buf, int64_t byt
 
 /* ---- hooks ------------------------------------------------------------------------------------------------------- */
 
-/* What a rank finds out alone (its own memory is short, a peer shows nonsense) must reach those who wait for it. */
+/* A failure that only one rank sees (no memory, invalid data of a peer) must reach the ranks that wait for it. */
 static dsc_status ended(dsc_shm *shm, int32_t channel, dsc_status status, const dsc_error *why, dsc_error *err)
 {
     if (status != DSC_OK) {

@@ -27,7 +27,7 @@ typedef struct rank_words {
     _Alignas(LINE) _Atomic uint32_t arrived; /* meets come to */
     _Atomic int32_t now_op;                  /* dsc_comm_op + 1, 0: in none */
     _Atomic int32_t awaiting;                /* rank + 1 whose mail this rank waits for, 0: none */
-    _Atomic int32_t cpu;                     /* where it was when last seen */
+    _Atomic int32_t cpu;                     /* processor of its last visit */
     _Atomic uint32_t moved;                  /* signs of life from where it waits for others than these */
     _Alignas(LINE) _Atomic uint32_t mail;    /* even: empty; odd: mail_entry waits */
     _Atomic uint32_t mail_sleepers;
@@ -39,7 +39,7 @@ typedef struct rank_words {
 typedef struct channel_words {
     _Alignas(LINE) _Atomic uint32_t generation;
     _Atomic uint32_t sleepers;
-    _Alignas(LINE) _Atomic uint64_t arrivals; /* of all ranks since the barrier was made */
+    _Alignas(LINE) _Atomic uint64_t arrivals; /* arrivals of all ranks since the barrier was made */
 } channel_words;
 
 typedef struct person {
@@ -214,7 +214,7 @@ static dsc_call_record call_of(const dsc_shm_barrier *barrier, int32_t channel, 
 
 /* ---- waiting ----------------------------------------------------------------------------------------------------- */
 
-/* What a wait is for: the whole generation (peer < 0) or one rank's mail. */
+/* Target of a wait: the whole generation (peer < 0) or a message of one rank. */
 typedef struct wait_for {
     _Atomic uint32_t *word;
     _Atomic uint32_t *sleepers;
@@ -239,7 +239,7 @@ static bool never_matches(const dsc_shm_barrier *barrier, const wait_for *w, int
     const bool mails_me = atomic_load(&them->mail) % 2 == 1 && atomic_load(&them->mail_to) == barrier->rank;
     const bool awaits_me = atomic_load(&them->awaiting) == barrier->rank + 1;
     if (w->peer < 0)
-        return false; /* whoever mails or awaits a rank that came to a meet finds out itself */
+        return false; /* a rank that sends to, or awaits, a rank at a barrier finds out itself */
     const bool meets = atomic_load(&them->arrived) == barrier->channel[w->channel].generation + 1;
     const bool i_await = atomic_load(&me->awaiting) == rank + 1;
     return meets || (i_await ? awaits_me : mails_me);

@@ -1,15 +1,16 @@
-/* shm_barrier.h - the words through which the ranks of one host meet: shared by the transports `local` and `shm`.
+/* shm_barrier.h - barriers and failures of the ranks of one host, for the transports `local` and `shm`.
  *
- * A barrier is plain memory (a heap block of one process, or a shared segment), so it holds no pointers of its own. Per
- * channel there is one generation word; a meet is: write your entry, count yourself in, and wait until the last one
- * advances the generation. Notes are kept twice (by parity of the generation), and a rank can write entry g+1 only
- * after meet g, which every reader of entry g-1 has reached: so readers and writers never touch the same entry. The
- * same argument lets a transport use two staging halves with one meet per chunk.
+ * A barrier is plain memory (a heap block of one process, or a shared segment), so it holds no pointers of its own.
+ * Each channel has one generation counter. At a barrier a rank writes its entry, counts itself in, and waits until the
+ * last rank advances the generation. Entries are kept twice, by parity of the generation. A rank can write entry g+1
+ * only after barrier g, which every reader of entry g-1 has reached: readers and writers never touch the same entry.
+ * For the same reason a transport can use two staging halves with one barrier per chunk.
  *
- * Waiting: a short bounded spin, then sleep on a futex in slices of 100 ms; after each slice the ranks that are missing
- * are looked at (closed? process gone? in an operation that can never match?). The first failure is published on the
- * barrier and ends every wait of every rank with the same words.
- * Threads: one thread per channel and rank at a time; abort from any. SPDX-License-Identifier: Apache-2.0 */
+ * A wait is a short bounded spin, then a sleep on a futex in slices of 100 ms. After each slice the missing ranks are
+ * checked: closed, process gone, or in an operation that can never match. The first failure (agreement.h) is published
+ * in the barrier and ends every wait of every rank with the same text. Threads: one thread per channel and rank at a
+ * time; abort from any.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_SHM_BARRIER_H
 #define DSC_COMM_TRANSPORTS_SHM_BARRIER_H
 
@@ -49,14 +50,14 @@ typedef struct dsc_shm_barrier {
     /* False when the process of `rank` is gone. NULL: nobody can vanish. */
     bool (*alive)(void *user, int32_t rank); /* called by any channel's thread */
     void *user;
-    /* Of ranks that wait for others than these too, all NULL else: what these are called in messages, and what is asked
-     * every 100 ms of a wait; a failure of it is published here. */
+    /* For ranks that also wait for ranks of other hosts, else NULL: numbers of these ranks in messages, and a check
+     * every 100 ms of a wait. A failure of the check is published here. */
     const int32_t *called;
     dsc_status (*look)(void *user, dsc_error *err);
     void *look_user;
     struct dsc_shm_channel {
         uint32_t generation; /* barriers passed */
-        dsc_caller caller;   /* of the operation that runs, or of the last one */
+        dsc_caller caller;   /* operation that runs, or the last one */
         int64_t spin_ns;     /* adapted to how long waits take */
     } channel[DSC_COMM_CHANNELS_MAX];
 } dsc_shm_barrier;
@@ -101,14 +102,14 @@ DSC_MUST_USE dsc_status dsc_shm_barrier_await(dsc_shm_barrier *barrier, int32_t 
                                               const dsc_shm_barrier_entry **entry, dsc_error *err);
 void dsc_shm_barrier_received(dsc_shm_barrier *barrier, int32_t channel, int32_t from);
 
-/* Without waiting: a failure that stands on the barrier, or a rank whose process is gone. A rank that left is no
+/* Without waiting: a failure that stands on the barrier, or a rank whose process is gone. A rank that left is not a
  * failure: what it owed may be done. */
 DSC_MUST_USE dsc_status dsc_shm_barrier_health(dsc_shm_barrier *barrier, dsc_error *err);
 
 /* Publishes a failure (the first one stays) and wakes everybody. Returns what stands on the barrier, in *err. */
 dsc_status dsc_shm_barrier_fail(dsc_shm_barrier *barrier, dsc_status status, int32_t rank, dsc_error *err,
                                 const char *fmt, ...) DSC_PRINTF(5, 6);
-/* The same with words and a rank's name that come from elsewhere. */
+/* Publishes a failure whose text and rank are already complete. */
 dsc_status dsc_shm_barrier_fail_as(dsc_shm_barrier *barrier, const dsc_error *why, dsc_error *err);
 
 #endif

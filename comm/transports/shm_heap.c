@@ -1,7 +1,8 @@
 /* shm_heap.c - memory that peers read in place, and how they read it.
  *
- * A rank's heap file only grows; a region that is closed gives its pages back (a hole) and its range is not used again,
- * so a peer's old window can never show new data under an old offset. SPDX-License-Identifier: Apache-2.0 */
+ * A rank's heap file only grows. A region that is closed gives its pages back (a hole) and its range is not used again.
+ * So a peer's old window can never show new data under an old offset.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,14 +18,14 @@
 #define PAGE INT64_C(4096)
 #define HUGE_PAGE (INT64_C(2) << 20)
 
-/* From this size on one system call of a reader beats two copies through the staging, when the ranks have a core each:
- * 41 against 56 us for 64 KiB, 70 against 263 for 512 KiB; below it the two are alike. */
+/* From this size on one system call of a reader is faster than two copies through the staging, if the ranks have a
+ * core each. Measured: 41 against 56 us for 64 KiB, 70 against 263 for 512 KiB. Below it both take equally long. */
 #define RAW_LEAST_BYTES (INT64_C(64) << 10)
 
 static int64_t counted_bytes(int64_t bytes) { return dsc_align_up(dsc_max_i64(bytes, 1), 64); }
 
-/* A node for a window. Ranks open the same buffers, so each own region brings one for every peer: the window of a
- * buffer that is first gathered after step 1 then needs no memory while allocations are frozen. */
+/* A node for a window. Ranks open equal buffers, so each own region brings one node for every peer. Then the window
+ * of a buffer that is first gathered after step 1 needs no memory while allocations are frozen. */
 static dsc_status node_take(dsc_shm *shm, dsc_shm_region **out, dsc_error *err)
 {
     if (shm->spare == NULL)
@@ -69,7 +70,7 @@ static dsc_status region_map(dsc_shm *shm, dsc_shm_region *region, int64_t bytes
                         strerror(errno));
     region->ptr = ptr;
     if (bytes >= HUGE_PAGE)
-        madvise(ptr, (size_t)region->bytes, MADV_HUGEPAGE); /* where the system allows it for shared memory */
+        madvise(ptr, (size_t)region->bytes, MADV_HUGEPAGE); /* a hint: the system may forbid it for shared memory */
     region->next = shm->region;
     shm->region = region;
     return DSC_OK;
@@ -176,7 +177,7 @@ void dsc_shm_locate(dsc_shm *shm, const void *ptr, int64_t bytes, int64_t read_b
     pthread_mutex_unlock(&shm->lock);
 }
 
-/* A window that is not there yet. With the lock held. What the peer wrote is checked against its file. */
+/* Opens a new window. With the lock held. The entry of the peer is checked against its file. */
 static dsc_status window_open(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_entry *entry,
                               const dsc_shm_region **out, dsc_error *err)
 {
@@ -225,7 +226,7 @@ static dsc_status read_raw(dsc_shm *shm, int32_t rank, const dsc_shm_barrier_ent
     while (bytes > 0) {
         const uintptr_t address = (uintptr_t)entry->ptr + (uintptr_t)at;
         struct iovec mine = { .iov_base = to, .iov_len = (size_t)bytes }, theirs = { .iov_len = (size_t)bytes };
-        memcpy(&theirs.iov_base, &address, sizeof address); /* an address of another process is no pointer of ours */
+        memcpy(&theirs.iov_base, &address, sizeof address); /* not a valid pointer in this process */
         const ssize_t n = process_vm_readv(shm->peer[rank].pid, &mine, 1, &theirs, 1, 0);
         if (n <= 0) {
             const int why = n == 0 ? EIO : errno;

@@ -75,7 +75,7 @@ DSC_MUST_USE dsc_status dsc_shm_read(dsc_shm *shm, int32_t rank, const dsc_shm_b
                                      void *to, int64_t bytes, bool past_cache, dsc_error *err);
 
 /* ---- shm_peers.c ------------------------------------------------------------------------------------------------- */
-/* Who this process is, for others to watch: pid and start time (0 where /proc does not say). */
+/* Publishes the identity of this process for its peers: pid and start time (0 if /proc lacks it). */
 void dsc_shm_sign_in(dsc_shm *shm);
 DSC_MUST_USE dsc_status dsc_shm_watch_peers(dsc_shm *shm, dsc_error *err);
 void dsc_shm_unwatch_peers(dsc_shm *shm);

@@ -69,20 +69,20 @@ static dsc_status segment_map(int fd, int64_t bytes, char **out, dsc_error *err)
     return DSC_OK;
 }
 
-/* What a peer sent must be what it should be: mapping a file that can shrink would let a peer crash this process. */
+/* Files of a peer are checked: mapping a file that can shrink would let the peer crash this process. */
 static dsc_status check_file(int fd, int64_t bytes, const char *what, dsc_error *err)
 {
     struct stat info;
     const int seals = fcntl(fd, F_GET_SEALS);
     if (fstat(fd, &info) != 0 || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || info.st_size < bytes)
-        return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "the %s that came is no sealed memory file of %lld bytes", what,
-                        (long long)bytes);
+        return DSC_FAIL(err, DSC_ERR_COMM, "dsc.comm", "the received %s is not a sealed memory file of %lld bytes",
+                        what, (long long)bytes);
     return DSC_OK;
 }
 
 /* ---- open -------------------------------------------------------------------------------------------------------- */
 
-/* What lives only while opening. */
+/* State that lives only while opening. */
 typedef struct opening {
     const dsc_comm_options *options;
     layout layout;

@@ -1,14 +1,14 @@
 /* skeleton.c - a transport that moves nothing: copy this file to write a new one. It is compiled and tested, so it
  * cannot fall behind comm.h.
  *
- * How to: (1) copy to <name>.c, rename skeleton_ to <name>_; (2) declare `dsc_comm_<name>` in comm.h and add it to the
- * registry in comm.c; (3) replace the bodies; (4) add the name to the matrix of tests/dist/test_comm.c, which compares
- * every operation with what the other transports give, bit for bit.
+ * Steps: (1) Copy to <name>.c and rename skeleton_ to <name>_. (2) Declare `dsc_comm_<name>` in comm.h and add it to
+ * the registry in comm.c. (3) Replace the bodies. (4) Add the name to the matrix of tests/dist/test_comm.c, which
+ * compares every operation with the other transports, bit for bit.
  *
- * Rules: a hook blocks until it is done (the front has put it on the stream's own thread; a transport that `enqueues`
- * gets the stream instead, see comm.h). One call at a time per
- * channel, several channels at once, so what a call changes belongs to its channel. Never wait without a limit:
- * options->timeout_ns, and notice a peer that is gone. Every failure names the rank, the operation and the sizes.
+ * Rules: A hook blocks until it is done: the front has put it on the stream's own thread. A transport that `enqueues`
+ * gets the stream instead, see comm.h. There is one call at a time per channel and several channels at once, so the
+ * state that a call changes belongs to its channel. Never wait without a limit: respect options->timeout_ns, and notice
+ * a peer that is gone. Every failure names the rank, the operation and the sizes; agreement.h has the texts.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "comm/comm_internal.h"
 

@@ -1,8 +1,9 @@
-/* tcp.c - ranks of several hosts over TCP: every pair has its own proved connection per channel (mesh.h), data goes
- * straight from its sender to its receiver, and nothing listens while the ranks work.
+/* tcp.c - ranks of several hosts over TCP. Every pair has its own proved connection per channel (mesh.h), data goes
+ * straight from its sender to its receiver, and no socket listens while the ranks work.
  *
- * A reduce-scatter sends each owner his piece of the leaf, rounded to the wire dtype, chunk by chunk through the
- * staging, and folds what came in rank order. fp32 leaves need no rounding and go out from where they lie.
+ * A reduce-scatter sends each owner its piece of the gradient part, rounded to the wire dtype, chunk by chunk through
+ * the staging. The owner reduces the received pieces in rank order. fp32 parts need no rounding and are sent from their
+ * own buffer.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 #include <unistd.h>
@@ -42,7 +43,7 @@ static dsc_status check_place(const dsc_comm_options *options, dsc_error *err)
     return DSC_OK;
 }
 
-/* What lives only while opening. */
+/* State that lives only while opening. */
 typedef struct opening {
     const dsc_tcp_kind *kind;
     const dsc_comm_options *options;

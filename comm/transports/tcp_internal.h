@@ -1,4 +1,4 @@
-/* tcp_internal.h - what the transports between hosts share: private to tcp.c, gloo.c, hier.c and mpi.c.
+/* tcp_internal.h - declarations that the transports between hosts share: private to tcp.c, gloo.c, hier.c and mpi.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_TCP_INTERNAL_H
 #define DSC_COMM_TRANSPORTS_TCP_INTERNAL_H
@@ -13,17 +13,17 @@ typedef struct dsc_tcp {
     dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* for sums: one half comes in, from the other the rounded leaves go out */
 } dsc_tcp;
 
-/* What a kind of them adds: second connections, and what it does with them. */
+/* One of the transports over TCP: its table, its size and its connections. */
 typedef struct dsc_tcp_kind {
     const dsc_comm_ops *ops;
-    int64_t bytes;       /* of its own struct, which starts with a dsc_tcp */
+    int64_t bytes; /* size of its own struct, which starts with a dsc_tcp */
     bool second_connections;
     int32_t number;      /* ranks agree on the kind by it: 0 tcp, 1 gloo, 2 hier */
 } dsc_tcp_kind;
 
 DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,
                                           const dsc_comm_options *options, dsc_error *err);
-/* Of one channel, under the tag COMM: half for what comes, half for rounded leaves that go. */
+/* Staging of one channel, under the tag COMM: half for received data, half for rounded parts to send. */
 int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel);
 void dsc_tcp_close(dsc_transport *transport);
 dsc_status dsc_tcp_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err);

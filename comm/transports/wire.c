@@ -171,7 +171,7 @@ static int64_t push(dsc_wire *wire, dsc_wire_connection *connection, int fd, dsc
     return moved;
 }
 
-/* The same for what comes; -2: the sender is in another call. */
+/* Bytes received, else as push; -2: the sender is in another call. */
 static int64_t pull(const dsc_wire_connection *connection, int fd, dsc_wire_part *part)
 {
     int64_t moved = 0;
@@ -260,7 +260,7 @@ static dsc_status pass(dsc_wire *wire, int32_t channel, int64_t *moved, bool *op
         if (!part->sends && !part->receives)
             continue;
         const int64_t sent = push(wire, connection, fd[r], part);
-        const int64_t received = pull(connection, fd[r], part); /* what came before an end counts */
+        const int64_t received = pull(connection, fd[r], part); /* bytes before an end count */
         if (received == -2)
             return disagree(wire, channel, r, err);
         if (received < 0 || (sent < 0 && received == 0))
@@ -277,7 +277,7 @@ static bool outlasts(dsc_wire *wire, int32_t channel)
 {
     dsc_wire_connection *connection = &wire->connection[channel];
     const int64_t now_ns = dsc_clock_ns();
-    if (connection->outlast_ns == 0) { /* what came with the words is not read yet */
+    if (connection->outlast_ns == 0) { /* data that came with the message is not read yet */
         connection->outlast_ns = now_ns + OUTLAST_NS;
         return true;
     }

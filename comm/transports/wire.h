@@ -1,10 +1,11 @@
-/* wire.h - messages between ranks over the connections of a mesh, with names for whatever goes wrong.
+/* wire.h - messages between ranks over the connections of a mesh; every failure names its ranks.
  *
- * Connection 0 is control: words of failure and farewell. Each channel has a connection for its messages, and where
- * somebody else decides what is sent to whom (gloo) a second one, his: channel_count + channel. A message starts with
- * what its sender is doing, so a receiver that does something else says so on both sides instead of waiting. The first
- * failure stays: it ends every wait and every later call of this rank, and is told to the peers. Threads: one per
- * channel at a time; fail and health from any. SPDX-License-Identifier: Apache-2.0 */
+ * Connection 0 is for control: failures and farewells. Each channel has a connection for its messages. A library that
+ * decides itself which bytes go to which rank (gloo) gets a second one: channel_count + channel. A message starts with
+ * the call of its sender, so a receiver in another call reports both instead of waiting. The first failure
+ * (agreement.h) ends every wait and every later call of this rank, and is sent to the peers. Threads: one per channel
+ * at a time; fail and health from any.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_TRANSPORTS_WIRE_H
 #define DSC_COMM_TRANSPORTS_WIRE_H
 
@@ -24,12 +25,12 @@ typedef struct dsc_wire_header {
 } dsc_wire_header;
 _Static_assert(sizeof(dsc_wire_header) == 24, "no padding");
 
-typedef struct dsc_wire_part dsc_wire_part; /* what passes between this rank and one peer in one exchange */
+typedef struct dsc_wire_part dsc_wire_part; /* data between this rank and one peer in one exchange */
 
 typedef struct dsc_wire_connection {
     dsc_wire_part *part;   /* [size] */
     struct pollfd *poll;   /* [2 * size] */
-    dsc_wire_header head;  /* of the call that runs */
+    dsc_wire_header head;  /* header of the call that runs */
     int64_t number;        /* calls begun, for messages */
     bool calls_roll;       /* any message of a peer is a sign of life */
     int64_t outlast_ns;    /* until then the call may end well after a failure; 0: none came */
@@ -57,7 +58,7 @@ typedef struct dsc_wire {
     int *fd; /* [connection * size + rank], connection 0: control, then the channels */
     dsc_wire_peer *peer;
     dsc_wire_connection connection[2 * DSC_COMM_CHANNELS_MAX];
-    pthread_mutex_t lock; /* of all below and of the control connection */
+    pthread_mutex_t lock; /* for all members below and the control connection */
     dsc_first_failure failure;
     bool parted; /* farewell was sent */
 } dsc_wire;

@@ -1,8 +1,9 @@
 /* wire_fail.c - the control connection: failures, farewells and peers that are gone. See wire.h.
  *
- * A word fits a socket's empty queue and is sent without waiting. When a rank fails it tells its peers first and then
- * ends its data connections, which wakes its own threads; so a peer that sees a connection end knows, or soon learns,
- * why. SPDX-License-Identifier: Apache-2.0 */
+ * A control message fits into a socket's empty queue and is sent without waiting. A rank that fails first sends its
+ * failure to its peers and then ends its data connections, which wakes its own threads. So a peer that sees a
+ * connection end knows the reason, or soon receives it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include "base/clock.h"
 #include "comm/transports/wire_internal.h"
 
-/* The message that explains an ended connection travels on another one. */
+/* The message that explains an ended connection comes on another one. */
 #define EXPLANATION_NS INT64_C(1000000000)
 
 const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char text[DSC_RANK_TEXT_BYTES])
@@ -56,7 +57,7 @@ dsc_status dsc_wire_fail(dsc_wire *wire, dsc_status status, int32_t rank, dsc_er
 void dsc_wire_farewell(dsc_wire *wire)
 {
     pthread_mutex_lock(&wire->lock);
-    /* Who learned of a failure may close before the one who told it has told everybody. */
+    /* A rank that received a failure may close before its sender has sent it to everybody. */
     if (!wire->parted && dsc_failure_exists(&wire->failure))
         send_locked(wire, dsc_control_failure(&wire->failure));
     if (!wire->parted)
@@ -64,7 +65,7 @@ void dsc_wire_farewell(dsc_wire *wire)
     wire->parted = true;
     for (int32_t r = 0; r < wire->size; r++)
         if (r != wire->rank && wire->fd[r] >= 0) {
-            /* What came and was not read would make the system throw away the farewell. */
+            /* Unread bytes would make the system discard the farewell. */
             char unread[sizeof(dsc_control_message)];
             shutdown(wire->fd[r], SHUT_WR);
             while (recv(wire->fd[r], unread, sizeof unread, MSG_DONTWAIT) > 0)

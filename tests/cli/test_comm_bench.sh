@@ -68,7 +68,7 @@ else
 fi
 "$dsc" comm bench --comm pigeons >"$tmp/out" 2>"$tmp/err"
 report "an unknown transport is refused" [ $? -eq 2 ]
-report "with those there are" grep -q '"pigeons" is no transport.*"tcp"' "$tmp/err"
+report "with those there are" grep -q '"pigeons" is not a transport.*"tcp"' "$tmp/err"
 "$dsc" comm bench --mib 4,1 >"$tmp/out" 2>"$tmp/err"
 report "a bad list of sizes is refused" [ $? -eq 2 ]
 report "with its flag" grep -q '^dsc: error: --mib: ' "$tmp/err"

@@ -313,7 +313,7 @@ static void test_addresses(void **state)
 {
     static const struct { const char *host; int32_t rank; const char *word; } bad[] = {
         { "0.0.0.0", 0, "everybody" }, { "0.0.0.0", 1, "everybody" }, { "::", 0, "everybody" },
-        { "255.255.255.255", 0, "everybody" }, { "192.0.2.1", 0, "no address of this host" },
+        { "255.255.255.255", 0, "everybody" }, { "192.0.2.1", 0, "not an address of this host" },
         { "224.0.0.1", 0, "everybody" }, { "::ffff:0.0.0.0", 0, "everybody" },
     };
     for (size_t i = 0; i < DSC_COUNT(bad); i++) {
