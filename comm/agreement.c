@@ -11,6 +11,13 @@ enum { FAILURE_NONE, FAILURE_WRITING, FAILURE_SET };
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
+const char *dsc_comm_op_text(dsc_comm_op op)
+{
+    static const char *const texts[DSC_COMM_OP_COUNT] = { "all_gather", "all_to_all", "reduce_scatter", "all_reduce",
+                                                          "broadcast",  "barrier",    "send",           "recv" };
+    return (unsigned)op < DSC_COMM_OP_COUNT ? texts[op] : "unknown operation";
+}
+
 bool dsc_call_matches(const dsc_call_record *mine, const dsc_call_record *theirs)
 {
     const bool pair = (mine->op == DSC_COMM_SEND && theirs->op == DSC_COMM_RECV) ||

@@ -8,13 +8,6 @@
 static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_tcp,
                                                 &dsc_comm_hier, &dsc_comm_gloo, &dsc_comm_mpi, &dsc_comm_nccl };
 
-const char *dsc_comm_op_text(dsc_comm_op op)
-{
-    static const char *const texts[DSC_COMM_OP_COUNT] = { "all_gather", "all_to_all", "reduce_scatter", "all_reduce",
-                                                          "broadcast",  "barrier",    "send",           "recv" };
-    return (unsigned)op < DSC_COMM_OP_COUNT ? texts[op] : "unknown operation";
-}
-
 static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
 {
     const dsc_rank_info *place = &options->place;

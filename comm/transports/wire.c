@@ -120,15 +120,6 @@ void dsc_wire_recv(dsc_wire *wire, int32_t channel, int32_t from, void *bytes, i
     part->in_done = -(int64_t)sizeof(dsc_wire_header);
 }
 
-dsc_caller dsc_wire_caller(const dsc_wire *wire, int32_t channel)
-{
-    const dsc_wire_connection *connection = &wire->connection[channel];
-    return (dsc_caller){ .rank = wire->rank,
-                          .channel = channel % wire->named_count,
-                          .number = connection->number,
-                          .call = connection->head.call };
-}
-
 static dsc_status disagree(dsc_wire *wire, int32_t channel, int32_t peer, dsc_error *err)
 {
     const dsc_wire_header *theirs = &wire->connection[channel].part[peer].head;

@@ -21,6 +21,15 @@ const char *dsc_wire_name(const dsc_wire *wire, int32_t rank, char text[DSC_RANK
     return dsc_rank_text(rank, wire->peer[rank].who.pid, wire->peer[rank].who.host, text);
 }
 
+dsc_caller dsc_wire_caller(const dsc_wire *wire, int32_t channel)
+{
+    const dsc_wire_connection *connection = &wire->connection[channel];
+    return (dsc_caller){ .rank = wire->rank,
+                          .channel = channel % wire->named_count,
+                          .number = connection->number,
+                          .call = connection->head.call };
+}
+
 static void send_locked(dsc_wire *wire, dsc_control_message message)
 {
     for (int32_t r = 0; r < wire->size; r++)
