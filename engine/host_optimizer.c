@@ -100,7 +100,7 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
         .alloc = engine->alloc,
         .model = &o->model,
         .layout = &o->layout,
-        .stage = dsc_config_sends_signs(&engine->config) ? 0 : 1,
+        .stage = dsc_config_compresses_signs(&engine->config) ? 0 : 1,
         .rank = engine->place.rank,
         .compute_dtype = DSC_F32,
         .leaf_factor = dsc_config_grad_part_factor(&engine->config, engine->place.size),

@@ -51,7 +51,7 @@ static biases adam_terms(const terms *t, dsc_update_scalars *s)
 {
     const double beta1 = dsc_schedule_beta1(t->config, t->update), beta2 = dsc_schedule_beta2(t->config, t->update);
     betas(beta1, beta2, s);
-    if (!t->config->optimizer.bias_correction || dsc_config_sends_signs(t->config))
+    if (!t->config->optimizer.bias_correction || dsc_config_compresses_signs(t->config))
         return (biases){ 1.0, 1.0 };
     return (biases){ 1.0 - pow(beta1, (double)t->update), 1.0 - pow(beta2, (double)t->update) };
 }

@@ -1,7 +1,7 @@
 /* adafactor.c - the params of Adafactor, which are torch.optim's or transformers': the two differ in what keeps
  * roots and divisors away from 0, in where the rate comes from, and in the names of all else. A config speaks the
  * language of one of them. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <float.h>
 

@@ -5,7 +5,7 @@
  * the table), overrides, states (what is ignored or refused), then the fields (fields.c). Nothing here depends
  * on the world size, the model or the machine: that is dsc_config_resolve (resolve.c).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -95,6 +95,7 @@ static dsc_status parse_text(dsc_config_parse_state *s, const char *text, int64_
     DSC_TRY(dsc_config_walk(s));
     DSC_TRY(apply_overrides(s, overrides, override_count));
     DSC_TRY(dsc_config_fill_modes(s));
+    DSC_TRY(dsc_config_check_conflicts(s));
     DSC_TRY(dsc_config_states(s));
     return dsc_config_fill_fields(s);
 }

@@ -389,10 +389,14 @@ static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 
 /* Whether and when the optimizer's ranks come to exchange signs. */
 dsc_onebit_policy dsc_config_signs(const dsc_config *config);
-static inline bool dsc_config_sends_signs(const dsc_config *config)
+static inline bool dsc_optimizer_compresses_signs(dsc_optimizer_kind kind)
 {
-    const dsc_optimizer_kind kind = config->optimizer.kind;
     return kind == DSC_OPTIMIZER_ONEBIT_ADAM || kind == DSC_OPTIMIZER_ZEROONE_ADAM || kind == DSC_OPTIMIZER_ONEBIT_LAMB;
+}
+
+static inline bool dsc_config_compresses_signs(const dsc_config *config)
+{
+    return dsc_optimizer_compresses_signs(config->optimizer.kind);
 }
 
 /* What leaves are packed in on the wire. */

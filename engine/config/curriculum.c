@@ -3,7 +3,7 @@
  *
  * DeepSpeed looks at a schedule when a run begins, not when it reads its config. So what is wrong with one is an error
  * for who runs it and a warning for who reads it. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -125,7 +125,9 @@ dsc_status dsc_config_fill_curriculum(dsc_config_parse_state *s)
         return DSC_OK;
     place at = { .s = s, .id = DSC_ID_CURRICULUM_ENABLED, .schedule = s->given[DSC_ID_CURRICULUM] };
     if (s->config->curriculum.enabled)
-        return dsc_config_fail(s, DSC_ID_CURRICULUM_ENABLED, DSC_ERR_CONFIG, "data_efficiency has a curriculum too; "
+        return dsc_config_fail(s, DSC_ID_CURRICULUM_ENABLED, DSC_ERR_CONFIG,
+                               "true conflicts with "
+                               "data_efficiency.data_sampling.curriculum_learning (each sets the length of samples); "
                                "keep one of them");
     if (dsc_config_has(s, DSC_ID_CURRICULUM_TYPE) &&
         strcmp(s->given[DSC_ID_CURRICULUM_TYPE]->valuestring, "seqlen") != 0)

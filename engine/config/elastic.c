@@ -4,7 +4,7 @@
  * Candidates are each micro-batch, and their least common multiple, times the largest highly composite number that
  * keeps them within the limit; the one that most world sizes divide wins. Version 0.2 counts nodes instead of ranks.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -233,7 +233,7 @@ static dsc_status check_batch_keys(dsc_config_parse_state *s, dsc_elastic_config
             dsc_config_note(s->config, "elasticity gives way to %s", s->flag[ids[i]]);
         } else if (!ignored) {
             return dsc_config_fail(s, ids[i], DSC_ERR_CONFIG,
-                                   "given together with elasticity, which decides it; keep one, or set "
+                                   "conflicts with elasticity (which chooses the batch size); keep one of them, or set "
                                    "elasticity.ignore_non_elastic_batch_info");
         } else {
             DSC_TRY(dsc_config_warn(s, ids[i], "ignored because elasticity decides it"));

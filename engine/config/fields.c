@@ -1,6 +1,6 @@
 /* fields.c - from checked values to the fields of a dsc_config: batch, precision, stage, offload, clipping and
  * our own section. Optimizer and schedule are train.c's. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <float.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
     return otherwise;
 }
 
-static int choice_or(const dsc_config_parse_state *s, int id, int otherwise)
+int dsc_config_choice_or(const dsc_config_parse_state *s, int id, int otherwise)
 {
     return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
 }
@@ -61,8 +61,6 @@ static dsc_status fill_precision(dsc_config_parse_state *s)
 {
     dsc_config *config = s->config;
     const bool fp16 = dsc_config_bool_or(s, DSC_ID_FP16, false), bf16 = dsc_config_bool_or(s, DSC_ID_BF16, false);
-    if (fp16 && bf16)
-        return dsc_config_fail(s, DSC_ID_FP16, DSC_ERR_CONFIG, "fp16.enabled and bf16.enabled are both true; keep one");
     if (!fp16 && (s->is_auto[DSC_ID_BF16] || (s->is_auto[DSC_ID_FP16] && !bf16))) {
         config->auto_mask |= DSC_CONFIG_AUTO_PRECISION;
         config->precision = dsc_config_has(s, DSC_ID_BF16) ? DSC_PRECISION_FP16 : DSC_PRECISION_BF16;
@@ -124,13 +122,9 @@ static dsc_status fill_wire(dsc_config_parse_state *s)
     const bool given = dsc_config_has(s, DSC_ID_COMM_DTYPE);
     config->communication_dtype = dsc_config_compute_dtype(config);
     if (given)
-        config->communication_dtype = wires[choice_or(s, DSC_ID_COMM_DTYPE, 0)];
+        config->communication_dtype = wires[dsc_config_choice_or(s, DSC_ID_COMM_DTYPE, 0)];
     if (!dsc_config_bool_or(s, DSC_ID_FP32_ALLREDUCE, false))
         return DSC_OK;
-    if (given && config->communication_dtype != DSC_F32)
-        return dsc_config_fail(s, DSC_ID_FP32_ALLREDUCE, DSC_ERR_CONFIG,
-                               "true, but communication_data_type is %s; keep that one",
-                               dsc_dtype_text(config->communication_dtype));
     config->communication_dtype = DSC_F32;
     return dsc_config_warn(s, DSC_ID_FP32_ALLREDUCE, "an old form, taken as communication_data_type \"fp32\"");
 }
@@ -173,9 +167,6 @@ static dsc_status check_zeropp(dsc_config_parse_state *s)
     const int weights = zero->quantized_weights ? DSC_ID_QUANTIZED_WEIGHTS : DSC_ID_QUANTIZED_FROZEN;
     if (zero->quantized_frozen_weights && zero->stage != 3)
         return dsc_config_warn(s, weights, "no effect at stage %d: it needs stage 3", zero->stage);
-    if (zero->quantized_gradients && choice_or(s, DSC_ID_REDUCE, 0) == 1)
-        return dsc_config_fail(s, DSC_ID_REDUCE, DSC_ERR_CONFIG,
-                               "\"native\", but zero_quantized_gradients packs what is summed; keep one of them");
     return DSC_OK;
 }
 
@@ -247,18 +238,11 @@ static dsc_status fill_data_weights(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-/* An adapter's folder says what it is. */
-static dsc_status fill_lora(dsc_config_parse_state *s)
+static void fill_lora(dsc_config_parse_state *s)
 {
-    static const int said[] = { DSC_ID_LORA_RANK, DSC_ID_LORA_ALPHA, DSC_ID_LORA_TARGETS, DSC_ID_LORA_STABILIZED };
     dsc_lora_section *lora = &s->config->own.lora;
     lora->enabled = s->given[DSC_ID_LORA] != NULL;
     lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_DATA_PATHS_MAX);
-    for (size_t i = 0; i < DSC_COUNT(said) && lora->adapter[0] != 0; i++)
-        if (dsc_config_has(s, said[i]))
-            return dsc_config_fail(s, said[i], DSC_ERR_CONFIG,
-                                   "not beside dsc.lora.adapter, whose adapter_config.json says it");
-    return DSC_OK;
 }
 
 static dsc_status fill_mlm(dsc_config_parse_state *s)
@@ -279,51 +263,24 @@ static dsc_status fill_mlm(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-static dsc_status check_compression(dsc_config_parse_state *s)
-{
-    const dsc_config *config = s->config;
-    const char *with = config->zero.quantized_gradients                           ? "zero_quantized_gradients"
-                       : choice_or(s, DSC_ID_REDUCE, 0) == 1                      ? "dsc.reduce \"native\""
-                       : config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? "dsc.reproducible \"world_size\""
-                                                                                  : NULL;
-    if (config->own.compression == DSC_QUANT_NONE || with == NULL)
-        return DSC_OK;
-    return dsc_config_fail(s, DSC_ID_COMPRESSION, DSC_ERR_CONFIG, "\"%s\" does not go with %s; keep one of them",
-                           dsc_quant_text(config->own.compression), with);
-}
-
-/* Groups' sums are added up once a step, whatever went into them: which ranks are a group is in the bits. */
 static dsc_status check_mics(dsc_config_parse_state *s)
 {
     const dsc_zero_config *zero = &s->config->zero;
-    if (zero->mics_shard_size < 1)
+    if (zero->mics_shard_size < 1 || zero->stage == 3)
         return DSC_OK;
-    if (zero->stage != 3)
-        return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG, "MiCS is stage 3 within groups of ranks, not stage %d; "
-                               "set the stage, or -1 here", zero->stage);
-    if (s->config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
-        return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG, "%lld does not go with dsc.reproducible "
-                               "\"world_size\"; keep one of them", (long long)zero->mics_shard_size);
-    if (zero->hpz_partition_size > 1)
-        return dsc_config_not_built(s, DSC_ID_MICS, "%lld beside zero_hpz_partition_size is not supported in this "
-                                    "version: keep one of them", (long long)zero->mics_shard_size);
-    if (s->config->own.node_local)
-        return dsc_config_not_built(s, DSC_ID_NODE_LOCAL, "not supported beside mics_shard_size %lld, of whose groups "
-                                    "only the first saves: save to a folder that all hosts see, or use stage 3 alone",
-                                    (long long)zero->mics_shard_size);
-    return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_MICS, DSC_ERR_CONFIG,
+                           "MiCS is stage 3 within groups of ranks, not stage %d; "
+                           "set the stage, or -1 here",
+                           zero->stage);
 }
 
 static dsc_status check_sum(dsc_config_parse_state *s)
 {
-    s->config->gradient_sum = choice_or(s, DSC_ID_ALLREDUCE_OP, 0) == 1;
+    s->config->gradient_sum = dsc_config_choice_or(s, DSC_ID_ALLREDUCE_OP, 0) == 1;
     if (!s->config->gradient_sum)
         return DSC_OK;
     if (s->config->zero.stage == 3)
         return dsc_config_fail(s, DSC_ID_ALLREDUCE_OP, DSC_ERR_CONFIG, "sum is for stages 0 to 2, not 3");
-    if (s->config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
-        return dsc_config_fail(s, DSC_ID_ALLREDUCE_OP, DSC_ERR_CONFIG, "sum grows with the number of ranks, which "
-                               "dsc.reproducible \"world_size\" excludes; keep one of them");
     return DSC_OK;
 }
 
@@ -336,9 +293,6 @@ static dsc_status check_leaf_factor(dsc_config_parse_state *s)
         return dsc_config_fail(s, DSC_ID_PREDIVIDE, DSC_ERR_CONFIG, "1 / %g is no fp32 number", factor);
     if (!config->prescale_gradients)
         return DSC_OK;
-    if (config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE)
-        return dsc_config_fail(s, DSC_ID_PRESCALE, DSC_ERR_CONFIG, "true rounds what the number of ranks divided, "
-                               "which dsc.reproducible \"world_size\" excludes; keep one of them");
     if (factor != 1)
         return dsc_config_warn(s, DSC_ID_PREDIVIDE, "no effect beside prescale_gradients, as in DeepSpeed");
     return DSC_OK;
@@ -352,26 +306,26 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);
     DSC_TRY(fill_data_weights(s));
-    DSC_TRY(fill_lora(s));
+    fill_lora(s);
     DSC_TRY(fill_mlm(s));
-    own->reproducible = (dsc_reproducible)choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
-    own->moments = choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
-    own->gradients = choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
-    own->compression = (dsc_quant)choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */
-    DSC_TRY(check_compression(s));
+    own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
+    own->moments = dsc_config_choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    own->gradients = dsc_config_choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    own->compression =
+        (dsc_quant)dsc_config_choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */
     DSC_TRY(check_leaf_factor(s));
     DSC_TRY(check_sum(s));
     DSC_TRY(check_mics(s));
-    own->recompute = (dsc_recompute)choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
-    own->dropout_model = choice_or(s, DSC_ID_DROPOUT, 0) == 1;
-    own->accumulate_local = choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
-    own->gemm_plans = (dsc_gemm_choice)choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);
-    own->save_failure_stops = choice_or(s, DSC_ID_SAVE_FAILURE, 0) == 1;
+    own->recompute = (dsc_recompute)dsc_config_choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
+    own->dropout_model = dsc_config_choice_or(s, DSC_ID_DROPOUT, 0) == 1;
+    own->accumulate_local = dsc_config_choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
+    own->gemm_plans = (dsc_gemm_choice)dsc_config_choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);
+    own->save_failure_stops = dsc_config_choice_or(s, DSC_ID_SAVE_FAILURE, 0) == 1;
     if (dsc_config_has(s, DSC_ID_WRITER_DECOUPLED) && !dsc_config_has(s, DSC_ID_SAVE_ASYNC))
         (void)dsc_value_bool(s->given[DSC_ID_WRITER_DECOUPLED], &own->save_async, &from_text);
-    own->native_sums = choice_or(s, DSC_ID_REDUCE, 0) == 1;
+    own->native_sums = dsc_config_choice_or(s, DSC_ID_REDUCE, 0) == 1;
     s->config->lr_scale = 1;
-    own->lr_linear = choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
+    own->lr_linear = dsc_config_choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
     if (own->eval_patience > 0 && own->eval_every == 0)
         DSC_TRY(dsc_config_warn(s, DSC_ID_EVAL_PATIENCE, "no effect without dsc.eval_every"));
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
@@ -395,10 +349,6 @@ static dsc_status fill_clipping(dsc_config_parse_state *s)
     }
     if (dsc_config_has(s, DSC_ID_MAX_GRAD_NORM)) {
         (void)dsc_value_float(s->given[DSC_ID_MAX_GRAD_NORM], &old, &from_text);
-        if (dsc_config_has(s, DSC_ID_CLIPPING) && config->gradient_clipping != old)
-            return dsc_config_fail(s, DSC_ID_MAX_GRAD_NORM, DSC_ERR_CONFIG,
-                                   "%.15g, but gradient_clipping is %.15g; keep that one", old,
-                                   config->gradient_clipping);
         config->gradient_clipping = old;
         config->auto_mask &= ~(uint32_t)DSC_CONFIG_AUTO_CLIPPING;
         return dsc_config_warn(s, DSC_ID_MAX_GRAD_NORM, "an old form, taken as gradient_clipping %.15g", old);
@@ -412,7 +362,7 @@ static dsc_status check_sparse_attention(dsc_config_parse_state *s)
 {
     const int section = dsc_config_key_find("sparse_attention");
     DSC_ASSERT(section >= 0);
-    if (s->given[section] == NULL || choice_or(s, DSC_ID_SPARSE_MODE, 1) == 0)
+    if (s->given[section] == NULL || dsc_config_choice_or(s, DSC_ID_SPARSE_MODE, 1) == 0)
         return DSC_OK;
     return dsc_config_not_built(s, section, "sparse attention is not supported in this version: mode dense works");
 }
@@ -439,7 +389,7 @@ dsc_status dsc_config_fill_fields(dsc_config_parse_state *s)
     DSC_TRY(fill_prof_ops(s));
     DSC_TRY(fill_own(s));
     DSC_TRY(dsc_config_fill_groups(s));
-    DSC_TRY(dsc_config_check_onebit(s));
+    DSC_TRY(dsc_config_warn_onebit(s));
     DSC_TRY(dsc_config_fill_curriculum(s));
     return check_sparse_attention(s);
 }

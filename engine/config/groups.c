@@ -1,6 +1,6 @@
 /* groups.c - dsc.param_groups: which parameters, by name, have a rate or a weight decay of their own.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>

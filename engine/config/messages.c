@@ -1,6 +1,6 @@
 /* messages.c - where a value came from, in the file or on the command line, and the lines that are said about it:
  * failures, warnings, notes. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* offload.c - offload_optimizer, offload_param and aio: where states live and how their files are used.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 /* Rows of the table that say the same of one kind of state. */
 typedef struct offload_rows {
-    int section, device, path, old, least_stage;
+    int device, path, old, least_stage;
 } offload_rows;
 
 static dsc_status offload_paths(dsc_config_parse_state *s, const offload_rows *rows, dsc_nvme_config *out)
@@ -37,9 +37,6 @@ static dsc_status offload_device(dsc_config_parse_state *s, const offload_rows *
     int choice = device != NULL ? dsc_value_choice(&dsc_config_keys[at], device->valuestring) : 0;
     if (dsc_config_has(s, rows->old)) {
         bool old = false, from_text;
-        if (s->given[rows->section] != NULL)
-            return dsc_config_fail(s, rows->old, DSC_ERR_CONFIG, "given together with %s, which replaces it; keep that "
-                                   "one", dsc_config_keys[rows->section].path);
         (void)dsc_value_bool(s->given[rows->old], &old, &from_text);
         choice = old;
         at = rows->old;
@@ -73,9 +70,9 @@ static void fill_aio(dsc_config_parse_state *s)
 
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
 {
-    static const offload_rows optimizer = { DSC_ID_OFFLOAD_OPTIMIZER, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE,
-                                            DSC_ID_OFFLOAD_OPTIMIZER_PATH, DSC_ID_CPU_OFFLOAD, 1 };
-    static const offload_rows param = { DSC_ID_OFFLOAD_PARAM, DSC_ID_OFFLOAD_PARAM_DEVICE, DSC_ID_OFFLOAD_PARAM_PATH,
+    static const offload_rows optimizer = { DSC_ID_OFFLOAD_OPTIMIZER_DEVICE, DSC_ID_OFFLOAD_OPTIMIZER_PATH,
+                                            DSC_ID_CPU_OFFLOAD, 1 };
+    static const offload_rows param = { DSC_ID_OFFLOAD_PARAM_DEVICE, DSC_ID_OFFLOAD_PARAM_PATH,
                                         DSC_ID_CPU_OFFLOAD_PARAM, 3 };
     dsc_zero_config *zero = &s->config->zero;
     if (zero->offload_ratio < 1 && zero->stage < 3)

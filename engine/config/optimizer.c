@@ -1,7 +1,7 @@
 /* optimizer.c - the "optimizer" section of a config: which optimizers there are, under which names, with which
  * params and defaults. What they do with an element is kernels/update.h's; their scalars are optimizer.c's.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -67,7 +67,7 @@ static const char *const optimizers_known[] = {
     "ASGD",   "LBFGS",   "NAdam", "RAdam",     "Rprop",   "SparseAdam",
 };
 
-static dsc_optimizer_kind kind_of(const char *type)
+dsc_optimizer_kind dsc_config_optimizer_kind(const char *type)
 {
     for (int k = DSC_OPTIMIZER_NONE + 1; k < DSC_OPTIMIZER_KIND_COUNT; k++)
         if (rows[k].of_deepspeed ? strcasecmp(rows[k].type, type) == 0 : strcmp(rows[k].type, type) == 0)
@@ -81,7 +81,7 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
     static const char *const built[] = { "AdamW", "Adam", "SGD",        "Adagrad",  "Lion",
                                          "Lamb",  "Muon", "OneBitAdam", "ZeroOneAdam", "OneBitLamb", "Adafactor" };
     char where[256], value[128];
-    if (type == NULL || kind_of(type->valuestring) != DSC_OPTIMIZER_NONE)
+    if (type == NULL || dsc_config_optimizer_kind(type->valuestring) != DSC_OPTIMIZER_NONE)
         return DSC_OK;
     dsc_config_where_item(s, type, where);
     dsc_value_text(type, value, sizeof value);
@@ -255,7 +255,7 @@ dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s)
     dsc_optimizer_config *o = &config->optimizer;
     const bool named = dsc_config_has(s, DSC_ID_OPTIMIZER_TYPE);
     const char *type = named ? s->given[DSC_ID_OPTIMIZER_TYPE]->valuestring : "";
-    o->kind = named ? kind_of(type) : DSC_OPTIMIZER_NONE;
+    o->kind = named ? dsc_config_optimizer_kind(type) : DSC_OPTIMIZER_NONE;
     DSC_TRY(fill_values(s, &rows[o->kind]));
     if (s->foreign_optimizer) { /* refused by name to whoever runs it */
         snprintf(o->type, sizeof o->type, "%s", type);

@@ -4,7 +4,7 @@
  * G gradient_accumulation_steps, W world size; integer division from left to right):
  *   T M: G = T / M / W     T G: M = T / W / G     M G: T = M * G * W     T: G = 1, M = T / W     M: G = 1, T = M * W
  * and then T = M * G * W must hold with all of them above 0. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>

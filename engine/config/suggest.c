@@ -1,6 +1,6 @@
 /* suggest.c - how close two keys are: what a misspelled or disguised key was meant to be.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/suggest.h"
 
 #include <string.h>
 
@@ -118,4 +118,19 @@ bool dsc_string_is_near_miss(const char *a, const char *b)
     fold(a, folded_a);
     fold(b, folded_b);
     return strcmp(folded_a, folded_b) == 0;
+}
+
+const char *dsc_config_nearest_string(const char *word, const char *const *words, size_t count, const char *otherwise)
+{
+    const char *best = otherwise;
+    int best_distance = 3;
+    for (size_t i = 0; i < count; i++) {
+        const int distance =
+            dsc_string_is_near_miss(word, words[i]) ? 0 : dsc_string_distance(word, words[i], best_distance);
+        if (distance < best_distance) {
+            best = words[i];
+            best_distance = distance;
+        }
+    }
+    return best;
 }

@@ -1,6 +1,6 @@
 /* train.c - the "scheduler" section of a config, dsc.lr_schedule, and the types of scheduler and optimizer (its
  * section is optimizer.c's). SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,21 +36,6 @@ static dsc_status type_of(dsc_config_parse_state *s, const char *section_name, c
                         section_name, dsc_value_text(type, value, sizeof value));
     *out = type;
     return DSC_OK;
-}
-
-const char *dsc_config_nearest_string(const char *word, const char *const *words, size_t count, const char *otherwise)
-{
-    const char *best = otherwise;
-    int best_distance = 3;
-    for (size_t i = 0; i < count; i++) {
-        const int distance =
-            dsc_string_is_near_miss(word, words[i]) ? 0 : dsc_string_distance(word, words[i], best_distance);
-        if (distance < best_distance) {
-            best = words[i];
-            best_distance = distance;
-        }
-    }
-    return best;
 }
 
 static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *type)
@@ -203,8 +188,6 @@ static dsc_status fill_own(dsc_config_parse_state *s, bool *done)
             return dsc_config_warn(s, params[i], "no effect without dsc.lr_schedule");
     if (!*done)
         return DSC_OK;
-    if (dsc_config_has(s, DSC_ID_SCHEDULER_TYPE))
-        return dsc_config_fail(s, DSC_ID_LR_SCHEDULE, DSC_ERR_CONFIG, "there is a scheduler too; keep one of them");
     schedule->kind = (dsc_schedule_kind)(DSC_SCHEDULE_CONSTANT + choice - 1);
     snprintf(schedule->type, sizeof schedule->type, "%s", name);
     if (says_something(s, DSC_ID_LR_DECAY_STEPS) && schedule->kind != DSC_SCHEDULE_WSD)

@@ -2,7 +2,7 @@
  *
  * DeepSpeed's schema (pydantic) takes "16" for 16 and "false" for false; so do we, everywhere. It does not take "5e8"
  * for an integer, nor a fraction. true is not a number here. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <locale.h>
 #include <math.h>

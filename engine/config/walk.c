@@ -5,7 +5,7 @@
  * Unknown keys follow what users of DeepSpeed are used to, where that is safe: an error in its strict sections and in
  * optimizer and scheduler params, else a warning. But a key that is nearly one of tier A is an error everywhere:
  * DeepSpeed would train without it and say nothing. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/table.h"
+#include "engine/config/internal.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -142,8 +142,7 @@ static dsc_status renamed(dsc_config_parse_state *s, const cJSON *item, int *id)
     DSC_ASSERT(target >= 0);
     if (s->given[target] != NULL)
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, dsc_config_where_item(s, item, where),
-                        "%s: given together with %s, which it is another name of; keep one", old,
-                        dsc_config_keys[target].path);
+                        "%s: conflicts with %s (its other name); keep one of them", old, dsc_config_keys[target].path);
     s->alias[target] = old;
     *id = target;
     dsc_config_note(s->config, "%s is read as %s", old, dsc_config_keys[target].path);
@@ -169,7 +168,7 @@ static dsc_status walk_member(dsc_config_parse_state *s, const cJSON *item, cons
         if (key->state == DSC_KEY_RENAMED)
             DSC_TRY(renamed(s, item, &id));
         else if (s->given[id] != NULL && strchr(key->path, '*') == NULL)
-            return dsc_config_fail(s, id, DSC_ERR_CONFIG, "given together with %s, its other name; keep one",
+            return dsc_config_fail(s, id, DSC_ERR_CONFIG, "conflicts with %s (its other name); keep one of them",
                                    s->alias[id]);
         return take(s, id, s->json, item, strict);
     }

@@ -97,7 +97,7 @@ static void batch_keys_beside_it(void **state)
     (void)state;
     const dsc_config_override flag = { "train_micro_batch_size_per_gpu", "3", "--batch-size" };
     assert_int_equal(parse_with("{" TWO "},\"train_batch_size\":8}", NULL, 0, false, 2), DSC_ERR_CONFIG);
-    assert_non_null(strstr(err.message, "train_batch_size: given together with elasticity"));
+    assert_non_null(strstr(err.message, "train_batch_size: conflicts with elasticity"));
     const char *ignored = "{" TWO ",\"ignore_non_elastic_batch_info\":true},\"train_batch_size\":8}";
     assert_int_equal(parse_with(ignored, NULL, 0, false, 2), DSC_OK);
     assert_int_equal(config.train_batch_size, 480);

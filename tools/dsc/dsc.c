@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "engine/config/table.h"
+#include "engine/config/suggest.h"
 #include "tools/dsc/tool.h"
 
 static const dsc_command commands[] = {
