@@ -5,6 +5,7 @@
  * memory while the next modules compute; in the backward pass it comes back while the module two behind it goes on. The
  * last ones of a pass never leave: their slots are not needed again before backward. Copies have a stream each way;
  * without overlap both are the compute stream. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/activation_offload.h"
 #include "engine/internal.h"
 
 static dsc_status follow(dsc_event *mark, dsc_stream *before, dsc_stream *after, dsc_error *err)

@@ -3,6 +3,7 @@
  * Where the host can use device memory nothing moves. Elsewhere a micro-batch is copied in front of its forward, in the
  * compute stream's order, and the losses of a micro-step come back behind its loss module, each micro-step to a slot of
  * its own, so that the host need not wait before the step's end. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/batch_transfer.h"
 #include "engine/internal.h"
 
 dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err)

@@ -1,6 +1,7 @@
 /* config_model.c - the model that the config names, with the adapters that it asks for.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/internal.h"
+#include "engine/model.h"
 
 dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,
                                         dsc_model **out, dsc_error *err)

@@ -7,7 +7,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/machine.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
 /* Of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */

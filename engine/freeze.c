@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "engine/model.h"
 
 /* '*' stands for any text, '?' for one byte. Iterative: after a mismatch the last star takes one byte more. */
 bool dsc_name_matches(const char *pattern, const char *name)

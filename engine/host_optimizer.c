@@ -5,7 +5,10 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/model.h"
+#include "engine/update.h"
 
 struct dsc_optimizer {
     dsc_engine *engine;

@@ -5,7 +5,12 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/machine.h"
+#include "engine/model.h"
+#include "engine/report.h"
+#include "engine/save.h"
 
 int32_t dsc_engine_rank(const dsc_engine *engine) { return engine->place.rank; }
 int32_t dsc_engine_size(const dsc_engine *engine) { return engine->place.size; }

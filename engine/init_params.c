@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/device.h"
 #include "engine/internal.h"
 #include "kernels/cpu/scalar.h"
 #include "kernels/thread_pool.h"

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/internal.h"
+#include "engine/machine.h"
 
 /* A small file of the kernel's; false when it cannot be read. */
 static bool read_small(const char *path, char *text, size_t text_bytes)

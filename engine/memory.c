@@ -3,7 +3,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/activation_offload.h"
 #include "engine/internal.h"
+#include "engine/machine.h"
+#include "engine/memory.h"
+#include "engine/report.h"
 
 /* ---- does it fit? ---- */
 

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include "engine/internal.h"
+#include "engine/memory.h"
 
 #define LEFT_FREE (INT64_C(64) << 20) /* swap leaves so much in every folder: others write there too */
 #define FOLDERS_MAX (2 * DSC_NVME_PATHS_MAX)

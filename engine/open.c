@@ -9,7 +9,12 @@
 
 #include "base/formats/json.h"
 #include "base/formats/yaml.h"
+#include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/machine.h"
+#include "engine/memory.h"
+#include "engine/model.h"
+#include "engine/report.h"
 
 #define OVERRIDES_MAX 64
 
@@ -222,46 +227,6 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
     return dsc_config_resolve(config, &facts, err);
 }
 
-/* ---- memory ---- */
-
-static void reader_options(const dsc_engine *engine, dsc_reader_options *out)
-{
-    const int32_t together = dsc_config_micro_batch_group(&engine->config);
-    *out = (dsc_reader_options) { .alloc = engine->alloc,
-                                  .device = engine->device,
-                                  .source = engine->source,
-                                  .model = engine->model,
-                                  .micro_batch = engine->config.train_micro_batch_size_per_gpu,
-                                  .accumulation_steps = engine->config.gradient_accumulation_steps,
-                                  .rank = engine->place.rank,
-                                  .world_size = engine->place.size,
-                                  .depth = together + (int32_t)dsc_max_i64(DSC_READER_AHEAD, together),
-                                  .curriculum = &engine->config.curriculum };
-}
-
-void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
-{
-    dsc_reader_options reader;
-    reader_options(engine, &reader);
-    *out = (dsc_plan_options) { .alloc = engine->alloc,
-                                .model = engine->model,
-                                .cut = engine->cut,
-                                .cut_count = engine->cut_count,
-                                .config = &engine->config,
-                                .layout = &engine->layout,
-                                .compute_dtype = dsc_engine_dtype(engine),
-                                .rank = engine->place.rank % engine->layout.world_size,
-                                .world_size = engine->place.size,
-                                .io = &engine->io,
-                                .threads = engine->threads,
-                                .cpu_caps = engine->cpu_caps,
-                                .device = engine->device,
-                                .data_bytes = engine->source.fill != NULL || engine->plan_only
-                                                  ? dsc_reader_plan_bytes(&reader)
-                                                  : 0 };
-    dsc_engine_comm_plan(engine, out);
-}
-
 /* ---- opening ---- */
 
 static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
@@ -306,7 +271,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
                                   DSC_PASS_COUNT * engine->plan.together * engine->model->module_count, err));
     if (engine->source.fill != NULL) {
         dsc_reader_options reader;
-        reader_options(engine, &reader);
+        dsc_engine_reader_options(engine, &reader);
         DSC_TRY(dsc_reader_open(&reader, 0, &engine->reader, err));
     }
     /* Taking memory waits for a whole GPU, which another rank's first collective may keep busy until all have come. */

@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "engine/internal.h"
+#include "engine/model.h"
 
 _Static_assert(2 * (2 * DSC_PARAM_GROUPS_MAX + 2) == DSC_UPDATE_CLASSES_MAX, "each group has two of each recipe");
 

@@ -7,6 +7,9 @@
 
 #include "base/clock.h"
 #include "engine/internal.h"
+#include "engine/machine.h"
+#include "engine/model.h"
+#include "engine/report.h"
 
 /* The threads of a team wait actively for each other: with two of them on one core a step takes several times as long.
  * Ranks of one thread each only share the cores. */

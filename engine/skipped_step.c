@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "engine/internal.h"
+#include "engine/update.h"
 
 /* "; the loss of rank 1 in micro-step 2 is not finite either": a forward pass, whose rank is known. */
 static void describe_losses(const dsc_engine *engine, char *out, size_t out_bytes)

@@ -2,7 +2,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/report.h"
+#include "engine/save.h"
 
 /* Of several copies of the states (MiCS) the first is the one that is saved. */
 static bool writes(const dsc_engine *engine) { return engine->place.rank < engine->layout.world_size; }

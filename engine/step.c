@@ -6,7 +6,14 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "engine/activation_offload.h"
+#include "engine/batch_transfer.h"
+#include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/model.h"
+#include "engine/report.h"
+#include "engine/save.h"
+#include "engine/update.h"
 
 static dsc_status wrong_phase(const char *what, const char *expected, dsc_error *err)
 {

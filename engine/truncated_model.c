@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "engine/model.h"
 
 static bool same_params(const dsc_module *a, const dsc_module *b)
 {

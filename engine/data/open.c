@@ -5,6 +5,7 @@
 
 #include "engine/data/data_text.h"
 #include "engine/internal.h"
+#include "engine/report.h"
 
 #define TEXT_THREADS_MAX 64
 

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/batch_transfer.h"
+#include "engine/device.h"
 #include "engine/generate/sample.h"
 #include "engine/internal.h"
 

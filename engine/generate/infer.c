@@ -6,6 +6,7 @@
 #include "base/bf16.h"
 #include "engine/data/masking.h"
 #include "engine/internal.h"
+#include "engine/machine.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
 

@@ -17,6 +17,7 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "engine/internal.h"
+#include "engine/memory.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
 #include "zero/internal.h"

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
+#include "engine/device.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/run_expect.h"

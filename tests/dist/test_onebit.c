@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include "engine/device.h"
 #include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/signs_formula.h"

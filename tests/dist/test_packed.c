@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "engine/device.h"
 #include "engine/internal.h"
 #include "tests/support/run_world.h"
 #include "tests/support/toy_model.h"

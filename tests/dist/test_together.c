@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "engine/internal.h"
+#include "engine/memory.h"
 #include "kernels/cpu/scalar.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "engine/device.h"
 #include "engine/internal.h"
 #include "kernels/device.h"
 #include "tests/sim/cusim.h"

@@ -7,6 +7,7 @@
 
 #include "base/bf16.h"
 #include "base/hash.h"
+#include "engine/device.h"
 #include "engine/internal.h"
 
 typedef struct world_job {

@@ -9,6 +9,7 @@
 
 #include "base/formats/json.h"
 #include "engine/internal.h"
+#include "engine/memory.h"
 #include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/internal.h"
+#include "engine/memory.h"
 #include "tools/dsc/config_tool.h"
 #include "tools/dsc/tune.h"
 

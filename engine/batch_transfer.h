@@ -1,0 +1,16 @@
+/* batch_transfer.h - micro-batches to the device, losses and logits back (batch_transfer.c).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_BATCH_TRANSFER_H
+#define DSC_ENGINE_BATCH_TRANSFER_H
+
+#include "engine/internal.h"
+
+/* `lane` is the index within the group of micro-batches that run together. */
+dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err);
+/* Waits until the host may overwrite the last micro-batch. */
+dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err);
+double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step); /* needs the fetched losses */
+dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
+
+#endif

@@ -1,0 +1,26 @@
+/* device.h - the device that config and machine agree on, and the communicators of this rank (device.c).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DEVICE_H
+#define DSC_ENGINE_DEVICE_H
+
+#include "engine/internal.h"
+
+dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+/* Collective where the plan has sub-communicators. */
+dsc_status dsc_engine_open_sub_communicators(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_sub_communicators(dsc_engine *engine);
+/* Follows the sub-communicators. */
+dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+/* The ranks whose slices form this rank's copy of the states. */
+dsc_comm *dsc_engine_shards(const dsc_engine *engine);
+void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
+void dsc_engine_label_step(dsc_engine *engine, int64_t step);  /* for the flight records of later calls */
+void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every open communicator */
+/* After a failure the engine can only be closed. The call reports the failure to peers, so that neither they nor this
+ * rank's device wait. DSC_OK has no effect. Returns the status. */
+dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err);
+/* Waits for all pending work; a failure of that work fails the engine. */
+dsc_status dsc_engine_settle(dsc_engine *engine, dsc_error *err);
+
+#endif

@@ -1,0 +1,31 @@
+/* model.h - from the config to the model of the run: its parameters, groups and truncated variants.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_MODEL_H
+#define DSC_ENGINE_MODEL_H
+
+#include "engine/internal.h"
+
+/* config_model.c: for samples of seq_length tokens; 0 means the model's own length. */
+dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,
+                                        dsc_model **out, dsc_error *err);
+
+/* freeze.c: engine->model becomes a copy in which the parameters of dsc.freeze are not trainable. */
+dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_freeze(dsc_engine *engine);
+/* The pattern fits the name of a parameter: '*' stands for any text, '?' for one byte. */
+bool dsc_name_matches(const char *pattern, const char *name);
+
+/* param_groups.c: sets each tensor's update_class from dsc.param_groups; rank 0 logs each group. */
+dsc_status dsc_engine_group_params(const dsc_engine *engine, dsc_layout *layout, dsc_error *err);
+
+/* truncated_model.c. Open follows the model; close accepts an engine that has no truncated model. */
+dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err);
+void dsc_engine_close_cuts(dsc_engine *engine);
+/* Selects the model for samples of this length until the next call. */
+void dsc_engine_set_length(dsc_engine *engine, int64_t length);
+int64_t dsc_engine_length(const dsc_engine *engine, int64_t step);   /* sample length of a step, from 1 */
+int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length); /* index into plan.shorter; -1: whole samples */
+int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step);
+double dsc_engine_step_flops(const dsc_engine *engine, int64_t step); /* over all ranks */
+
+#endif

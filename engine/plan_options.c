@@ -1,0 +1,43 @@
+/* plan_options.c - the options of the run's plan and of its reader, which the planner and open share.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/memory.h"
+
+#include "engine/device.h"
+
+void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out)
+{
+    const int32_t together = dsc_config_micro_batch_group(&engine->config);
+    *out = (dsc_reader_options) { .alloc = engine->alloc,
+                                  .device = engine->device,
+                                  .source = engine->source,
+                                  .model = engine->model,
+                                  .micro_batch = engine->config.train_micro_batch_size_per_gpu,
+                                  .accumulation_steps = engine->config.gradient_accumulation_steps,
+                                  .rank = engine->place.rank,
+                                  .world_size = engine->place.size,
+                                  .depth = together + (int32_t)dsc_max_i64(DSC_READER_AHEAD, together),
+                                  .curriculum = &engine->config.curriculum };
+}
+
+void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
+{
+    dsc_reader_options reader;
+    dsc_engine_reader_options(engine, &reader);
+    *out = (dsc_plan_options) { .alloc = engine->alloc,
+                                .model = engine->model,
+                                .cut = engine->cut,
+                                .cut_count = engine->cut_count,
+                                .config = &engine->config,
+                                .layout = &engine->layout,
+                                .compute_dtype = dsc_engine_dtype(engine),
+                                .rank = engine->place.rank % engine->layout.world_size,
+                                .world_size = engine->place.size,
+                                .io = &engine->io,
+                                .threads = engine->threads,
+                                .cpu_caps = engine->cpu_caps,
+                                .device = engine->device,
+                                .data_bytes = engine->source.fill != NULL || engine->plan_only
+                                                  ? dsc_reader_plan_bytes(&reader)
+                                                  : 0 };
+    dsc_engine_comm_plan(engine, out);
+}
