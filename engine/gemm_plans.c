@@ -30,7 +30,7 @@ static dsc_status take_from_checkpoint(dsc_engine *engine, const char **from, ds
     int64_t others = 0;
     dsc_status status = DSC_OK;
     *from = NULL;
-    if (dir[0] == 0 || dsc_checkpoint_gemm_plans(&engine->io, engine->alloc, dir, &text, NULL) != DSC_OK)
+    if (dir[0] == 0 || dsc_ckpt_gemm_plans(&engine->io, engine->alloc, dir, &text, NULL) != DSC_OK)
         return DSC_OK;
     if (text != NULL) {
         status = dsc_gemm_plans_set(engine->device, text, &others, err);
@@ -126,12 +126,12 @@ static dsc_status count_others(dsc_engine *engine, int64_t mine, int64_t *all, d
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
-    const dsc_checkpoint_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
     int64_t others = 0, all = 0;
     if (!dsc_gemm_has_plans(engine->device))
         return DSC_OK;
     const dsc_status status = measure_and_read(engine, &mine);
-    DSC_TRY(dsc_checkpoint_agree(&ctx, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(&ctx, status, &mine, err));
     if (engine->place.size == 1)
         return DSC_OK;
     DSC_TRY(share(engine, err));

@@ -98,7 +98,7 @@ struct dsc_engine {
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
 
     dsc_buf snapshot_buf;        /* of saves that are written meanwhile; not open without "save_async" */
-    dsc_checkpoint_async *saving; /* NULL: none was started, or it was waited for */
+    dsc_ckpt_async *saving;      /* NULL: none was started, or it was waited for */
     bool save_begun, save_ended; /* on all ranks alike; `saving` is NULL on those that write nothing */
     dsc_status save_status;
     dsc_error save_error;

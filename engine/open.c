@@ -296,8 +296,7 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
         DSC_TRY(dsc_engine_open_profile(engine, err));
     if (!engine->plan_only)
         DSC_TRY(dsc_engine_open_comm(engine, options, err));
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CHECKPOINT_BUFFER_BYTES, &engine->io_buf,
-                         err));
+    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CKPT_BUFFER_BYTES, &engine->io_buf, err));
     if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
         return open_model_states(engine, options, err);
     const dsc_config_facts facts = { .world_size = engine->place.size, .device = engine->device->ops->name };
@@ -339,12 +338,12 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
 /* What a save or load takes for its lists while it runs. */
 static int64_t checkpoint_bytes(const dsc_engine *engine)
 {
-    const dsc_checkpoint_uses uses = { .saves = engine->config.own.save[0] != 0,
-                                       .loads = engine->config.own.load[0] != 0,
-                                       .node_local = engine->config.own.node_local };
+    const dsc_ckpt_uses uses = { .saves = engine->config.own.save[0] != 0,
+                                 .loads = engine->config.own.load[0] != 0,
+                                 .node_local = engine->config.own.node_local };
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
-    return dsc_checkpoint_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.optimizer.recipe, &uses);
+    return dsc_ckpt_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.optimizer.recipe, &uses);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where
@@ -407,7 +406,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         engine->failed = dsc_zero_sync(engine->zero, NULL) != DSC_OK;
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
-    dsc_checkpoint_async_close(&engine->saving);
+    dsc_ckpt_async_close(&engine->saving);
     dsc_monitors_close(&engine->monitors, engine->failed);
     dsc_gpu_sensor_close(&engine->sensor);
     dsc_alloc_free(engine->alloc, engine->hosts);

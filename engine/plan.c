@@ -299,10 +299,9 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
     plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
     if (o->config->own.save_async)
-        plan->snapshot_bytes =
-            dsc_checkpoint_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
-                                          o->config->optimizer.recipe, o->rank);
-    plan->io_bytes = dsc_checkpoint_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
+        plan->snapshot_bytes = dsc_ckpt_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
+                                                       o->config->optimizer.recipe, o->rank);
+    plan->io_bytes = dsc_ckpt_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
     /* What ranks tell each other of a step: a table that a config can make large, however few modules there are. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=

@@ -12,24 +12,23 @@ static bool writes(const dsc_engine *engine) { return engine->place.rank < engin
 
 static bool has_copies(const dsc_engine *engine) { return engine->layout.world_size < engine->place.size; }
 
-static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
+static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
 {
-    *ctx = (dsc_checkpoint_ctx){ .alloc = engine->alloc,
-                                 .io = &engine->io,
-                                 .log = writes(engine) ? &engine->log : NULL,
-                                 .model = engine->model,
-                                 .layout = &engine->layout,
-                                 .zero = engine->zero,
-                                 .comm = dsc_engine_shards(engine),
-                                 .device = engine->device,
-                                 .stream = engine->compute,
-                                 .config_text = engine->config_text,
-                                 .config_bytes = engine->config_bytes,
-                                 .keep = { .last = engine->config.own.keep_last,
-                                           .every = engine->config.own.keep_every },
-                                 .node_local = engine->config.own.node_local,
-                                 .threads = engine->threads,
-                                 .buffer = engine->io_buf };
+    *ctx = (dsc_ckpt_ctx) { .alloc = engine->alloc,
+                            .io = &engine->io,
+                            .log = writes(engine) ? &engine->log : NULL,
+                            .model = engine->model,
+                            .layout = &engine->layout,
+                            .zero = engine->zero,
+                            .comm = dsc_engine_shards(engine),
+                            .device = engine->device,
+                            .stream = engine->compute,
+                            .config_text = engine->config_text,
+                            .config_bytes = engine->config_bytes,
+                            .keep = { .last = engine->config.own.keep_last, .every = engine->config.own.keep_every },
+                            .node_local = engine->config.own.node_local,
+                            .threads = engine->threads,
+                            .buffer = engine->io_buf };
     dsc_zero_swap swap = { 0 };
     dsc_plan_swap(&engine->config, &swap);
     ctx->aio = swap.aio;
@@ -38,9 +37,9 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_checkpoint_ctx *ctx)
 /* What the ranks of one copy have agreed on already becomes what all know. */
 static dsc_status agree(dsc_engine *engine, dsc_status mine, const dsc_error *my_error, dsc_error *err)
 {
-    const dsc_checkpoint_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
     if (has_copies(engine))
-        return dsc_checkpoint_agree(&ctx, mine, my_error, err);
+        return dsc_ckpt_agree(&ctx, mine, my_error, err);
     if (mine != DSC_OK && err != NULL)
         *err = *my_error;
     return mine;
@@ -95,7 +94,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_settle(engine, err));
     DSC_TRY(settle_errors(engine, err));
-    dsc_checkpoint_ctx ctx;
+    dsc_ckpt_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &state);
@@ -103,7 +102,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_alloc_freeze(engine->alloc, false);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
     dsc_error mine = DSC_ERROR_INIT;
-    dsc_status status = writes(engine) ? dsc_checkpoint_save(&ctx, dir, &state, resumed_step, &mine) : DSC_OK;
+    dsc_status status = writes(engine) ? dsc_ckpt_save(&ctx, dir, &state, resumed_step, &mine) : DSC_OK;
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
@@ -121,7 +120,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_settle(engine, err));
     DSC_TRY(settle_errors(engine, err));
-    dsc_checkpoint_ctx ctx;
+    dsc_ckpt_ctx ctx;
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &state);
@@ -131,8 +130,7 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     if (writes(engine))
-        status = dsc_checkpoint_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf, &engine->saving,
-                                            &mine);
+        status = dsc_ckpt_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf, &engine->saving, &mine);
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0 && status != DSC_OK);
@@ -144,13 +142,13 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
 
 bool dsc_engine_saving(const dsc_engine *engine)
 {
-    return engine->saving != NULL && dsc_checkpoint_async_busy(engine->saving);
+    return engine->saving != NULL && dsc_ckpt_async_busy(engine->saving);
 }
 
 void dsc_engine_snapshot_wait(dsc_engine *engine)
 {
     if (engine->saving != NULL)
-        dsc_checkpoint_async_snapped(engine->saving);
+        dsc_ckpt_async_snapped(engine->saving);
 }
 
 /* Those who write nothing learn from rank 0 how far the others are. */
@@ -175,7 +173,7 @@ void dsc_engine_save_advance(dsc_engine *engine)
     if (!engine->save_begun || engine->save_ended)
         return;
     if (engine->saving != NULL)
-        engine->save_ended = dsc_checkpoint_async_advance(engine->saving, &engine->save_status, &engine->save_error);
+        engine->save_ended = dsc_ckpt_async_advance(engine->saving, &engine->save_status, &engine->save_error);
     if (has_copies(engine))
         share_verdict(engine);
 }
@@ -188,7 +186,7 @@ dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *er
         return DSC_OK;
     while (!engine->save_ended)
         dsc_engine_save_advance(engine);
-    dsc_checkpoint_async_close(&engine->saving);
+    dsc_ckpt_async_close(&engine->saving);
     engine->save_begun = engine->save_ended = false;
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     if (engine->save_status != DSC_OK && err != NULL)
@@ -199,16 +197,18 @@ dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *er
 dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save_check", err));
-    dsc_checkpoint_ctx ctx;
+    dsc_ckpt_ctx ctx;
     checkpoint_ctx(engine, &ctx);
-    const dsc_checkpoint_saves saves = { .after = engine->step, .every = every, .last = last,
-                                         .resumed = resumed_from(engine, dir),
-                                         .compute_dtype = dsc_engine_dtype(engine),
-                                         .moment_dtype = engine->config.own.moments,
-                                         .recipe = engine->config.optimizer.recipe };
+    const dsc_ckpt_saves saves = { .after = engine->step,
+                                   .every = every,
+                                   .last = last,
+                                   .resumed = resumed_from(engine, dir),
+                                   .compute_dtype = dsc_engine_dtype(engine),
+                                   .moment_dtype = engine->config.own.moments,
+                                   .recipe = engine->config.optimizer.recipe };
     dsc_alloc_freeze(engine->alloc, false);
     dsc_error mine = DSC_ERROR_INIT;
-    dsc_status status = writes(engine) ? dsc_checkpoint_check(&ctx, dir, &saves, &mine) : DSC_OK;
+    dsc_status status = writes(engine) ? dsc_ckpt_check(&ctx, dir, &saves, &mine) : DSC_OK;
     status = agree(engine, status, &mine, err);
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
     return status;
@@ -241,10 +241,10 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
 static dsc_status load_copies(dsc_engine *engine, const char *dir, bool fresh, const dsc_run_state *now,
                               dsc_run_state *state, bool *changed, dsc_error *err)
 {
-    dsc_checkpoint_ctx ctx;
+    dsc_ckpt_ctx ctx;
     dsc_error mine = DSC_ERROR_INIT;
     checkpoint_ctx(engine, &ctx);
-    const dsc_status own = dsc_checkpoint_load(&ctx, dir, fresh, now, state, changed, &mine);
+    const dsc_status own = dsc_ckpt_load(&ctx, dir, fresh, now, state, changed, &mine);
     const dsc_status status = agree(engine, own, &mine, err);
     if (own == DSC_OK && status != DSC_OK)
         dsc_alloc_free(engine->alloc, state->gemm_plans);

@@ -25,7 +25,7 @@ static bool get_bool(const cJSON *root, const char *key)
 }
 
 dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
-                                  ckpt_adapter *out, dsc_error *err)
+                                  dsc_ckpt_adapter *out, dsc_error *err)
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     dsc_json *json = NULL;
@@ -35,25 +35,26 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
     const bool good = cJSON_IsObject(root) && get_number(root, "r", 65536, &rank) && rank == floor(rank) &&
                       get_number(root, "lora_alpha", 1e9, &alpha);
     if (good)
-        *out = (ckpt_adapter){ .rank = (int64_t)rank, .in_out = get_bool(root, "fan_in_fan_out"),
-                               .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt(rank) : rank)) };
+        *out = (dsc_ckpt_adapter) { .rank = (int64_t)rank,
+                                    .in_out = get_bool(root, "fan_in_fan_out"),
+                                    .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt(rank) : rank)) };
     dsc_json_close(&json);
     return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is no possible number");
 }
 
 dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text, int64_t *bytes,
-                                 ckpt_adapter *out, dsc_error *err)
+                                 dsc_ckpt_adapter *out, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
-    DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[CKPT_ADAPTER], err));
-    DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_SMALL_BYTES_MAX, text, bytes, err));
+    char path[DSC_CKPT_PATH_BYTES];
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[DSC_CKPT_ADAPTER], err));
+    DSC_TRY(dsc_io_read_all(io, alloc, path, DSC_CKPT_SMALL_BYTES_MAX, text, bytes, err));
     return dsc_ckpt_adapter_parse(alloc, path, *text, *bytes, out, err);
 }
 
 dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, const char *of_model,
                                   dsc_error *err)
 {
-    ckpt_adapter saved, now;
+    dsc_ckpt_adapter saved, now;
     char *text = NULL;
     int64_t bytes = 0;
     dsc_status status = dsc_ckpt_adapter_read(io, alloc, step_dir, &text, &bytes, &saved, err);
@@ -74,19 +75,19 @@ bool dsc_ckpt_adapter_is(const char *name)
 /* ---- merging ---- */
 
 /* The master weights, or the weights where these are fp32, of "<layer>.lora_A.weight". */
-static const dsc_safetensors_entry *find(const ckpt_reader *reader, const char *layer, char part,
-                                         const ckpt_manifest_tensor **tensor)
+static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, const char *layer, char part,
+                                         const dsc_ckpt_manifest_tensor **tensor)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
     snprintf(name, sizeof name, "%s.lora_%c" WEIGHT_END, layer, part);
-    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, CKPT_MASTER, name, tensor);
-    return entry != NULL ? entry : dsc_ckpt_reader_find(reader, CKPT_WEIGHTS, name, tensor);
+    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, DSC_CKPT_MASTER, name, tensor);
+    return entry != NULL ? entry : dsc_ckpt_reader_find(reader, DSC_CKPT_WEIGHTS, name, tensor);
 }
 
-static dsc_status read_values(const ckpt_reader *reader, const ckpt_manifest_tensor *tensor, void *buffer, float *out,
-                              dsc_error *err)
+static dsc_status read_values(const dsc_ckpt_reader *reader, const dsc_ckpt_manifest_tensor *tensor, void *buffer,
+                              float *out, dsc_error *err)
 {
-    const ckpt_block *block = reader->manifest.block + tensor->first_block;
+    const dsc_ckpt_block *block = reader->manifest.block + tensor->first_block;
     for (int64_t b = 0; b < tensor->block_count; b++, block++) {
         DSC_TRY(dsc_ckpt_reader_block(reader, block, buffer, err));
         for (int64_t i = 0; i < block->count; i++)
@@ -96,7 +97,7 @@ static dsc_status read_values(const ckpt_reader *reader, const ckpt_manifest_ten
 }
 
 /* Shapes as the model has them: A [r,in], B [out,r], and the weight [out,in] or [in,out]. */
-static bool shapes_fit(const ckpt_adapter *adapter, const dsc_tensor_desc *weight, const dsc_tensor_desc *a,
+static bool shapes_fit(const dsc_ckpt_adapter *adapter, const dsc_tensor_desc *weight, const dsc_tensor_desc *a,
                        const dsc_tensor_desc *b)
 {
     if (weight->dim_count != 2 || a->dim_count != 2 || b->dim_count != 2)
@@ -105,13 +106,14 @@ static bool shapes_fit(const ckpt_adapter *adapter, const dsc_tensor_desc *weigh
     return a->dim[0] == adapter->rank && a->dim[1] == in && b->dim[0] == out && b->dim[1] == adapter->rank;
 }
 
-dsc_status dsc_ckpt_merge_open(ckpt_merge *merge, const ckpt_reader *reader, const ckpt_adapter *adapter,
-                               const dsc_safetensors_entry *weight, void *buffer, dsc_error *err)
+dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
+                               const dsc_ckpt_adapter *adapter, const dsc_safetensors_entry *weight, void *buffer,
+                               dsc_error *err)
 {
     char layer[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
     const size_t end = strlen(WEIGHT_END), bytes = strlen(weight->name);
-    const ckpt_manifest_tensor *of_a = NULL, *of_b = NULL;
-    *merge = (ckpt_merge){ .adapter = *adapter };
+    const dsc_ckpt_manifest_tensor *of_a = NULL, *of_b = NULL;
+    *merge = (dsc_ckpt_merge_state) { .adapter = *adapter };
     if (bytes <= end || strcmp(weight->name + bytes - end, WEIGHT_END) != 0)
         return DSC_OK;
     snprintf(layer, sizeof layer, "%.*s", (int)(bytes - end), weight->name);
@@ -128,13 +130,13 @@ dsc_status dsc_ckpt_merge_open(ckpt_merge *merge, const ckpt_reader *reader, con
     return read_values(reader, of_b, buffer, merge->b, err);
 }
 
-void dsc_ckpt_merge_close(ckpt_merge *merge, dsc_alloc *alloc)
+void dsc_ckpt_merge_close(dsc_ckpt_merge_state *merge, dsc_alloc *alloc)
 {
     dsc_alloc_free(alloc, merge->a);
-    *merge = (ckpt_merge){ 0 };
+    *merge = (dsc_ckpt_merge_state) { 0 };
 }
 
-void dsc_ckpt_merge_add(const ckpt_merge *merge, int64_t first, int64_t count, float *x)
+void dsc_ckpt_merge_add(const dsc_ckpt_merge_state *merge, int64_t first, int64_t count, float *x)
 {
     const int64_t rank = merge->adapter.rank, row = merge->adapter.in_out ? merge->out : merge->in;
     for (int64_t i = 0; i < count && merge->a != NULL; i++) {

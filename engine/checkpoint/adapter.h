@@ -6,33 +6,34 @@
 #include "engine/checkpoint/internal.h"
 
 /* Of PEFT's adapter_config.json what adding an adapter needs. */
-typedef struct ckpt_adapter {
+typedef struct dsc_ckpt_adapter {
     int64_t rank;
     float scale;
     bool in_out; /* the layers' weights are stored [in,out] */
-} ckpt_adapter;
+} dsc_ckpt_adapter;
 
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
-                                               ckpt_adapter *out, dsc_error *err);
+                                               dsc_ckpt_adapter *out, dsc_error *err);
 /* Of a checkpoint that has the file. *text is the caller's, also after a failure (then it may be NULL). */
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text,
-                                              int64_t *bytes, ckpt_adapter *out, dsc_error *err);
+                                              int64_t *bytes, dsc_ckpt_adapter *out, dsc_error *err);
 /* Whether a model with this adapter_config.json goes on as the checkpoint's did: the same factor. */
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                                const char *of_model, dsc_error *err);
 bool dsc_ckpt_adapter_is(const char *name); /* the name of an adapter's tensor */
 
 /* A weight and the adapter beside it. */
-typedef struct ckpt_merge {
-    ckpt_adapter adapter;
+typedef struct dsc_ckpt_merge_state {
+    dsc_ckpt_adapter adapter;
     int64_t in, out;
     float *a, *b; /* NULL: the weight has none */
-} ckpt_merge;
-/* buffer: CKPT_BLOCK_BYTES. To be closed also after a failure. */
-DSC_MUST_USE dsc_status dsc_ckpt_merge_open(ckpt_merge *merge, const ckpt_reader *reader, const ckpt_adapter *adapter,
-                                            const dsc_safetensors_entry *weight, void *buffer, dsc_error *err);
-void dsc_ckpt_merge_close(ckpt_merge *merge, dsc_alloc *alloc);
+} dsc_ckpt_merge_state;
+/* buffer: DSC_CKPT_BLOCK_BYTES. To be closed also after a failure. */
+DSC_MUST_USE dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
+                                            const dsc_ckpt_adapter *adapter, const dsc_safetensors_entry *weight,
+                                            void *buffer, dsc_error *err);
+void dsc_ckpt_merge_close(dsc_ckpt_merge_state *merge, dsc_alloc *alloc);
 /* x are elements [first, first + count) of the weight; rounded once. */
-void dsc_ckpt_merge_add(const ckpt_merge *merge, int64_t first, int64_t count, float *x);
+void dsc_ckpt_merge_add(const dsc_ckpt_merge_state *merge, int64_t first, int64_t count, float *x);
 
 #endif

@@ -19,16 +19,16 @@ typedef struct waiting_line {
     char text[512];
 } waiting_line;
 
-struct dsc_checkpoint_async {
-    dsc_checkpoint_ctx c;
+struct dsc_ckpt_async {
+    dsc_ckpt_ctx c;
     dsc_run_state state;
-    char dir[CKPT_PATH_BYTES];
+    char dir[DSC_CKPT_PATH_BYTES];
     const dsc_log *log; /* the engine's */
     dsc_log own_log;
     waiting_line line[LINES_MOST];
     int line_count;
-    ckpt_save *save;
-    ckpt_portion all;
+    dsc_ckpt_save_state *save;
+    dsc_ckpt_portion all;
     phase phase;
     int stage; /* of PHASE_COMMIT */
     pthread_t thread;
@@ -41,8 +41,8 @@ struct dsc_checkpoint_async {
     dsc_error error;
 };
 
-int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
-                                      dsc_recipe recipe, int32_t rank)
+int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
+                                dsc_recipe recipe, int32_t rank)
 {
     const dsc_run_state kept = { .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe };
     int64_t bytes = DSC_AIO_ALIGN;
@@ -51,12 +51,13 @@ int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype comput
         const int64_t slice = layout->group[tensor->group].slice;
         int64_t first = 0;
         const int64_t span = dsc_layout_span(tensor, rank * slice, slice, &first);
-        for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++) {
-            const bool shared = dsc_ckpt_is_shared((ckpt_plane)plane);
-            const int64_t count = !shared ? span : rank == 0 ? dsc_ckpt_count((ckpt_plane)plane, tensor) : 0;
-            if (count > 0 && dsc_ckpt_saved_planes(&kept, (ckpt_plane)plane, layout, tensor))
+        for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++) {
+            const bool shared = dsc_ckpt_is_shared((dsc_ckpt_plane)plane);
+            const int64_t count = !shared ? span : rank == 0 ? dsc_ckpt_count((dsc_ckpt_plane)plane, tensor) : 0;
+            if (count > 0 && dsc_ckpt_saved_planes(&kept, (dsc_ckpt_plane)plane, layout, tensor))
                 /* At worst it lies apart from its neighbours. */
-                bytes += count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (ckpt_plane)plane)) + 2 * DSC_AIO_ALIGN;
+                bytes +=
+                    count * (int64_t)dsc_dtype_bytes(dsc_ckpt_dtype(&kept, (dsc_ckpt_plane)plane)) + 2 * DSC_AIO_ALIGN;
         }
     }
     return bytes;
@@ -66,21 +67,21 @@ int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype comput
 
 static void keep_line(void *user, dsc_log_level level, const char *text)
 {
-    dsc_checkpoint_async *a = user;
+    dsc_ckpt_async *a = user;
     if (a->line_count == LINES_MOST)
         return;
     a->line[a->line_count].level = level;
     snprintf(a->line[a->line_count++].text, sizeof a->line[0].text, "%s", text);
 }
 
-static void tell_lines(dsc_checkpoint_async *a)
+static void tell_lines(dsc_ckpt_async *a)
 {
     for (int i = 0; i < a->line_count; i++)
         dsc_log_printf(a->log, a->line[i].level, "%s", a->line[i].text);
     a->line_count = 0;
 }
 
-static void set_snapped(dsc_checkpoint_async *a)
+static void set_snapped(dsc_ckpt_async *a)
 {
     pthread_mutex_lock(&a->mutex);
     a->snapped = true;
@@ -88,7 +89,7 @@ static void set_snapped(dsc_checkpoint_async *a)
     pthread_mutex_unlock(&a->mutex);
 }
 
-void dsc_checkpoint_async_snapped(dsc_checkpoint_async *a)
+void dsc_ckpt_async_snapped(dsc_ckpt_async *a)
 {
     pthread_mutex_lock(&a->mutex);
     while (!a->snapped)
@@ -96,9 +97,9 @@ void dsc_checkpoint_async_snapped(dsc_checkpoint_async *a)
     pthread_mutex_unlock(&a->mutex);
 }
 
-static dsc_status write_all(dsc_checkpoint_async *a, dsc_error *err)
+static dsc_status write_all(dsc_ckpt_async *a, dsc_error *err)
 {
-    ckpt_save *s = a->save;
+    dsc_ckpt_save_state *s = a->save;
     const dsc_status fetched = dsc_ckpt_portion_fetch(s, &a->all, true, err);
     set_snapped(a); /* also after a failure: training must not wait for it */
     DSC_TRY(fetched);
@@ -110,14 +111,14 @@ static dsc_status write_all(dsc_checkpoint_async *a, dsc_error *err)
 
 static void *run(void *argument)
 {
-    dsc_checkpoint_async *a = argument;
+    dsc_ckpt_async *a = argument;
     a->status =
         a->phase == PHASE_WRITE ? write_all(a, &a->error) : dsc_ckpt_save_commit(a->save, a->stage, &a->error);
     atomic_store(&a->busy, false);
     return NULL;
 }
 
-static dsc_status start_thread(dsc_checkpoint_async *a, dsc_error *err)
+static dsc_status start_thread(dsc_ckpt_async *a, dsc_error *err)
 {
     a->error = (dsc_error)DSC_ERROR_INIT;
     atomic_store(&a->busy, true);
@@ -128,7 +129,7 @@ static dsc_status start_thread(dsc_checkpoint_async *a, dsc_error *err)
     return DSC_FAIL(err, DSC_ERR_NOMEM, a->dir, "the thread of a save could not be started");
 }
 
-static void join(dsc_checkpoint_async *a)
+static void join(dsc_ckpt_async *a)
 {
     if (a->started)
         pthread_join(a->thread, NULL);
@@ -138,10 +139,10 @@ static void join(dsc_checkpoint_async *a)
 /* ---- start ---- */
 
 /* What another thread cannot fetch is copied now: states in files, and those of a device out of the host's reach. */
-static dsc_status take_rest(dsc_checkpoint_async *a, const dsc_buf *snapshot, dsc_error *err)
+static dsc_status take_rest(dsc_ckpt_async *a, const dsc_buf *snapshot, dsc_error *err)
 {
     char *const buffer = (char *)dsc_align_up((int64_t)(intptr_t)snapshot->ptr, DSC_AIO_ALIGN);
-    a->all = (ckpt_portion){ .buffer = buffer, .bytes = snapshot->bytes - (buffer - (char *)snapshot->ptr) };
+    a->all = (dsc_ckpt_portion) { .buffer = buffer, .bytes = snapshot->bytes - (buffer - (char *)snapshot->ptr) };
     dsc_ckpt_portion_plan(a->save, &a->all);
     DSC_ASSERT(a->all.count == dsc_ckpt_block_count(a->save));
     DSC_TRY(dsc_ckpt_portion_fetch(a->save, &a->all, false, err));
@@ -149,7 +150,7 @@ static dsc_status take_rest(dsc_checkpoint_async *a, const dsc_buf *snapshot, ds
 }
 
 /* *kept: there is nothing to do. */
-static dsc_status begin(dsc_checkpoint_async *a, const dsc_buf *snapshot, dsc_error *err)
+static dsc_status begin(dsc_ckpt_async *a, const dsc_buf *snapshot, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     bool kept;
@@ -164,7 +165,7 @@ static dsc_status begin(dsc_checkpoint_async *a, const dsc_buf *snapshot, dsc_er
     if (status == DSC_OK) {
         status = take_rest(a, snapshot, &mine);
         status = status == DSC_OK ? start_thread(a, &mine) : status;
-        status = dsc_checkpoint_agree(&a->c, status, &mine, err);
+        status = dsc_ckpt_agree(&a->c, status, &mine, err);
     }
     if (status != DSC_OK) {
         atomic_store(&a->stop, true);
@@ -174,10 +175,10 @@ static dsc_status begin(dsc_checkpoint_async *a, const dsc_buf *snapshot, dsc_er
     return status;
 }
 
-static dsc_status open_async(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
-                             int64_t resumed_step, dsc_checkpoint_async **out, dsc_error *err)
+static dsc_status open_async(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state, int64_t resumed_step,
+                             dsc_ckpt_async **out, dsc_error *err)
 {
-    dsc_checkpoint_async *a = NULL;
+    dsc_ckpt_async *a = NULL;
     DSC_TRY(dsc_alloc_zeroed(ctx->alloc, DSC_TAG_IO, 1, sizeof *a, &a, err));
     *out = a;
     pthread_mutex_init(&a->mutex, NULL);
@@ -192,9 +193,9 @@ static dsc_status open_async(const dsc_checkpoint_ctx *ctx, const char *dir, con
     return dsc_ckpt_save_open(&a->c, a->dir, &a->state, resumed_step, &a->save, err);
 }
 
-static void free_async(dsc_checkpoint_async **async)
+static void free_async(dsc_ckpt_async **async)
 {
-    dsc_checkpoint_async *a = *async;
+    dsc_ckpt_async *a = *async;
     if (a == NULL)
         return;
     tell_lines(a);
@@ -205,14 +206,13 @@ static void free_async(dsc_checkpoint_async **async)
     *async = NULL;
 }
 
-dsc_status dsc_checkpoint_async_start(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
-                                      int64_t resumed_step, const dsc_buf *snapshot, dsc_checkpoint_async **out,
-                                      dsc_error *err)
+dsc_status dsc_ckpt_async_start(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state,
+                                int64_t resumed_step, const dsc_buf *snapshot, dsc_ckpt_async **out, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     *out = NULL;
     dsc_status status = open_async(ctx, dir, state, resumed_step, out, &mine);
-    status = dsc_checkpoint_agree(ctx, status, &mine, err);
+    status = dsc_ckpt_agree(ctx, status, &mine, err);
     if (status == DSC_OK)
         status = begin(*out, snapshot, err);
     if (status != DSC_OK)
@@ -222,23 +222,23 @@ dsc_status dsc_checkpoint_async_start(const dsc_checkpoint_ctx *ctx, const char 
 
 /* ---- at step boundaries ---- */
 
-bool dsc_checkpoint_async_busy(const dsc_checkpoint_async *a) { return atomic_load(&a->busy); }
+bool dsc_ckpt_async_busy(const dsc_ckpt_async *a) { return atomic_load(&a->busy); }
 
 /* The thread of a stage, on ranks that have something to do in it. */
-static dsc_status start_stage(dsc_checkpoint_async *a, dsc_error *err)
+static dsc_status start_stage(dsc_ckpt_async *a, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     a->status = DSC_OK;
     const dsc_status status = dsc_ckpt_save_leads(a->save) ? start_thread(a, &mine) : DSC_OK;
-    return dsc_checkpoint_agree(&a->c, status, &mine, err);
+    return dsc_ckpt_agree(&a->c, status, &mine, err);
 }
 
 /* The thread of the phase has ended everywhere; now the verdict, and the next phase or stage. */
-static dsc_status next_phase(dsc_checkpoint_async *a, dsc_error *err)
+static dsc_status next_phase(dsc_ckpt_async *a, dsc_error *err)
 {
     dsc_error mine = a->error;
     if (a->phase == PHASE_WRITE) {
-        DSC_TRY(dsc_checkpoint_agree(&a->c, a->status, &mine, err));
+        DSC_TRY(dsc_ckpt_agree(&a->c, a->status, &mine, err));
         DSC_TRY(dsc_ckpt_save_collect(a->save, err));
         a->phase = PHASE_COMMIT;
         return start_stage(a, err);
@@ -250,7 +250,7 @@ static dsc_status next_phase(dsc_checkpoint_async *a, dsc_error *err)
     return DSC_OK;
 }
 
-bool dsc_checkpoint_async_advance(dsc_checkpoint_async *a, dsc_status *status, dsc_error *err)
+bool dsc_ckpt_async_advance(dsc_ckpt_async *a, dsc_status *status, dsc_error *err)
 {
     *status = DSC_OK;
     if (a->phase == PHASE_ENDED)
@@ -267,9 +267,9 @@ bool dsc_checkpoint_async_advance(dsc_checkpoint_async *a, dsc_status *status, d
     return a->phase == PHASE_ENDED;
 }
 
-void dsc_checkpoint_async_close(dsc_checkpoint_async **async)
+void dsc_ckpt_async_close(dsc_ckpt_async **async)
 {
-    dsc_checkpoint_async *a = *async;
+    dsc_ckpt_async *a = *async;
     if (a == NULL)
         return;
     atomic_store(&a->stop, true);

@@ -14,7 +14,7 @@ typedef struct verdict {
     char where[sizeof ((dsc_error *)0)->where], message[sizeof ((dsc_error *)0)->message];
 } verdict;
 
-dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *c, dsc_status mine, const dsc_error *my_error, dsc_error *err)
+dsc_status dsc_ckpt_agree(const dsc_ckpt_ctx *c, dsc_status mine, const dsc_error *my_error, dsc_error *err)
 {
     const int32_t size = dsc_comm_size(c->comm);
     verdict own = { .status = mine };
@@ -39,15 +39,15 @@ dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *c, dsc_status mine, co
 /* ---- finding ---- */
 
 /* "step-" and digits only: the name can neither leave its folder nor be a hidden or temporary one. */
-bool dsc_checkpoint_is_step_name(const char *name)
+bool dsc_ckpt_is_step_name(const char *name)
 {
     return strncmp(name, "step-", 5) == 0 && name[5] != 0 && strlen(name) <= 5 + 18 &&
            strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-dsc_status dsc_ckpt_file_path(char path[CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err)
+dsc_status dsc_ckpt_file_path(char path[DSC_CKPT_PATH_BYTES], const char *dir, const char *name, dsc_error *err)
 {
-    DSC_TRY(dsc_path_join(path, CKPT_PATH_BYTES, dir, name, err));
+    DSC_TRY(dsc_path_join(path, DSC_CKPT_PATH_BYTES, dir, name, err));
     if (dsc_io_is_link(path))
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
                         "is a symbolic link; what belongs to a checkpoint lies in its folder");
@@ -67,11 +67,10 @@ int64_t dsc_ckpt_step_of(const char *dir)
     if (end - start >= sizeof name)
         return -1;
     snprintf(name, sizeof name, "%.*s", (int)(end - start), dir + start);
-    return dsc_checkpoint_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
+    return dsc_ckpt_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
 }
 
-dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
-                                      dsc_error *err)
+dsc_status dsc_ckpt_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64], dsc_error *err)
 {
     char *text = NULL;
     int64_t bytes;
@@ -82,7 +81,7 @@ dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const 
     const size_t line = strcspn(name, "\r\n");
     const bool whole = (int64_t)(line + strspn(name + line, "\r\n")) == bytes;
     name[line] = 0;
-    if (!dsc_checkpoint_is_step_name(name))
+    if (!dsc_ckpt_is_step_name(name))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"%s\" is not of the form step-N", name);
     if (!whole)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "more than the one line \"%s\"", name);
@@ -92,22 +91,22 @@ dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const 
 /* What is in a folder without a checkpoint, as far as that tells what to do. */
 static dsc_status refuse_other(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     DSC_TRY(dsc_foreign_refuse(io, alloc, dir, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "config.json", err));
     return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no checkpoint here: neither a step-N folder's manifest nor a file "
                     "\"latest\"%s", dsc_io_kind(path) == DSC_PATH_FILE ? "; a model folder is named with --model" : "");
 }
 
-dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
-                               dsc_error *err)
+dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
+                         dsc_error *err)
 {
-    char name[64], path[CKPT_PATH_BYTES];
+    char name[64], path[DSC_CKPT_PATH_BYTES];
     if (dsc_io_kind(dir) == DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no such checkpoint folder");
     if (dsc_io_kind(dir) == DSC_PATH_FILE)
         DSC_TRY(dsc_foreign_refuse_file(dir, err));
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, DSC_CKPT_MANIFEST_FILE, err));
     if (dsc_io_kind(path) != DSC_PATH_MISSING) {
         if ((size_t)snprintf(out, out_bytes, "%s", dir) >= out_bytes)
             return DSC_FAIL(err, DSC_ERR_INPUT, dir, "the path is too long");
@@ -116,7 +115,7 @@ dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *d
     DSC_TRY(dsc_ckpt_file_path(path, dir, "latest", err));
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
         return refuse_other(io, alloc, dir, err);
-    dsc_status status = dsc_checkpoint_read_latest(io, alloc, path, name, err);
+    dsc_status status = dsc_ckpt_read_latest(io, alloc, path, name, err);
     if (status != DSC_OK && dsc_foreign_refuse(io, alloc, dir, err) != DSC_OK)
         return DSC_ERR_UNSUPPORTED;
     DSC_TRY(status);

@@ -41,16 +41,16 @@ typedef struct dsc_run_state {
 } dsc_run_state;
 
 /* Which checkpoints of a folder stay: of those up to the one that `latest` names. */
-typedef struct dsc_checkpoint_keep {
+typedef struct dsc_ckpt_keep {
     int64_t last;    /* so many newest ones, `latest` included; 0: all */
     int64_t every;   /* and every step that is a multiple of this; 0: none of them for that */
     bool unfinished; /* what saves that were cut short have left goes too: only where no save is running */
     bool dry_run;    /* only tell */
     void (*told)(void *user, const char *name); /* before each removal; may be NULL */
     void *user;
-} dsc_checkpoint_keep;
+} dsc_ckpt_keep;
 
-typedef struct dsc_checkpoint_ctx {
+typedef struct dsc_ckpt_ctx {
     dsc_alloc *alloc;
     const dsc_io *io;
     const dsc_log *log;      /* may be NULL */
@@ -62,30 +62,30 @@ typedef struct dsc_checkpoint_ctx {
     dsc_stream *stream;      /* compute: slices are copied on it where the host cannot reach them */
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
-    dsc_checkpoint_keep keep; /* what goes after each save */
+    dsc_ckpt_keep keep;       /* what goes after each save */
     bool node_local;          /* ranks may see other folders under the same name */
     dsc_aio_options aio;      /* alloc and hook are not read */
     int32_t threads;          /* that a load may use, >= 1 */
-    dsc_buf buffer;          /* planned PINNED memory, at least DSC_CHECKPOINT_BUFFER_BYTES */
-} dsc_checkpoint_ctx;
-#define DSC_CHECKPOINT_BUFFER_BYTES (4 << 20)
+    dsc_buf buffer;           /* planned PINNED memory, at least DSC_CKPT_BUFFER_BYTES */
+} dsc_ckpt_ctx;
+#define DSC_CKPT_BUFFER_BYTES (4 << 20)
 /* The buffer that keeps a disk busy, as far as a 64th of a rank's states reaches; the least one where these are in
  * files, for who has no memory to spare. */
-#define DSC_CHECKPOINT_BUFFER_BYTES_MOST (24 << 20)
-int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_files);
+#define DSC_CKPT_BUFFER_BYTES_MOST (24 << 20)
+int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files);
 
 /* About what a save or load takes beside the buffer while it runs: lists of tensors and blocks, the manifest's text. */
-typedef struct dsc_checkpoint_uses {
+typedef struct dsc_ckpt_uses {
     bool saves, loads;
     bool node_local; /* as in the context */
-} dsc_checkpoint_uses;
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
-                                  const dsc_checkpoint_uses *uses);
+} dsc_ckpt_uses;
+int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
+                            const dsc_ckpt_uses *uses);
 
 /* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; needs comm,
  * stream and buffer of the context, and uses the buffer's upper half. */
-DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_status mine, const dsc_error *my_error,
-                                             dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_agree(const dsc_ckpt_ctx *ctx, dsc_status mine, const dsc_error *my_error,
+                                       dsc_error *err);
 
 /* Collective; every rank returns the same verdict. Writes dir/step-<state.step>, making dir and the folders above it
  * when missing. After a failure nothing of step-N is left, earlier checkpoints and `latest` are as they were, and the
@@ -96,109 +96,108 @@ DSC_MUST_USE dsc_status dsc_checkpoint_agree(const dsc_checkpoint_ctx *ctx, dsc_
  *   - a later one than that is kept when its tensors are the same, whichever world size or stage wrote it; one that
  *     does not verify is renamed to step-N.damaged with a warning. Other tensors are refused, with what differs.
  * After a success rank 0 removes what ctx->keep does not keep; what cannot be removed is one warning. */
-DSC_MUST_USE dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
-                                            int64_t resumed_step, dsc_error *err);
-/* A save that is written while training goes on: dsc_checkpoint_save in pieces, with the same verdicts. `snapshot` is
- * PINNED memory of dsc_checkpoint_snapshot_bytes, borrowed until the end. start: collective; a failure leaves *out NULL
- * and is the save's. From then until dsc_checkpoint_snapped has returned the states must not change. */
-typedef struct dsc_checkpoint_async dsc_checkpoint_async;
-int64_t dsc_checkpoint_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
-                                      dsc_recipe recipe, int32_t rank);
-DSC_MUST_USE dsc_status dsc_checkpoint_async_start(const dsc_checkpoint_ctx *ctx, const char *dir,
-                                                   const dsc_run_state *state, int64_t resumed_step,
-                                                   const dsc_buf *snapshot, dsc_checkpoint_async **out, dsc_error *err);
-void dsc_checkpoint_async_snapped(dsc_checkpoint_async *async); /* waits */
+DSC_MUST_USE dsc_status dsc_ckpt_save(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state,
+                                      int64_t resumed_step, dsc_error *err);
+/* A save that is written while training goes on: dsc_ckpt_save in pieces, with the same verdicts. `snapshot` is
+ * PINNED memory of dsc_ckpt_snapshot_bytes, borrowed until the end. start: collective; a failure leaves *out NULL
+ * and is the save's. From then until dsc_ckpt_snapped has returned the states must not change. */
+typedef struct dsc_ckpt_async dsc_ckpt_async;
+int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
+                                dsc_recipe recipe, int32_t rank);
+DSC_MUST_USE dsc_status dsc_ckpt_async_start(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state,
+                                             int64_t resumed_step, const dsc_buf *snapshot, dsc_ckpt_async **out,
+                                             dsc_error *err);
+void dsc_ckpt_async_snapped(dsc_ckpt_async *async); /* waits */
 /* Not collective: this rank's thread is at work. */
-bool dsc_checkpoint_async_busy(const dsc_checkpoint_async *async);
+bool dsc_ckpt_async_busy(const dsc_ckpt_async *async);
 /* Collective; waits where this rank is busy. True: it has ended, *status and *err are the verdict. */
-bool dsc_checkpoint_async_advance(dsc_checkpoint_async *async, dsc_status *status, dsc_error *err);
+bool dsc_ckpt_async_advance(dsc_ckpt_async *async, dsc_status *status, dsc_error *err);
 /* Not collective. One that has not ended is given up, and rank 0 takes away what there is of it. Sets NULL. */
-void dsc_checkpoint_async_close(dsc_checkpoint_async **async);
+void dsc_ckpt_async_close(dsc_ckpt_async **async);
 
 /* What a run will save. */
-typedef struct dsc_checkpoint_saves {
+typedef struct dsc_ckpt_saves {
     int64_t after;       /* its steps so far */
     int64_t every, last; /* 0: only last */
     bool resumed;        /* from a checkpoint in dir: a step made again may be there */
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe;
-} dsc_checkpoint_saves;
+} dsc_ckpt_saves;
 /* Collective; every rank returns the same verdict. Before the run: the saves to come would not be refused for a step-N
  * that exists, a folder that cannot be made or written, or (the first of them) a full disk. Leaves nothing behind. */
-DSC_MUST_USE dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir,
-                                             const dsc_checkpoint_saves *saves, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_check(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_ckpt_saves *saves,
+                                       dsc_error *err);
 /* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
  * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
  * writes this rank's slices (the caller publishes). `once`: reads every byte once instead, and writes a block when its
  * own hash is good. *changed: slices were touched; with a failure they are then no state to go on from. What differs
  * from *now in a way that ends bit-exactness is one warning line each, and so is a later step in the same folder; what
  * cannot be loaded is DSC_ERR_INPUT. */
-DSC_MUST_USE dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, bool once,
-                                            const dsc_run_state *now, dsc_run_state *out, bool *changed,
-                                            dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
+                                      dsc_run_state *out, bool *changed, dsc_error *err);
 /* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */
-DSC_MUST_USE dsc_status dsc_checkpoint_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out,
-                                            size_t out_bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
+                                      dsc_error *err);
 
 /* Removes the checkpoints of a folder that `keep` does not keep. DSC_ERR_INPUT, and nothing is removed, when `latest`
  * names none. */
-DSC_MUST_USE dsc_status dsc_checkpoint_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir,
-                                             const dsc_checkpoint_keep *keep, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, const dsc_ckpt_keep *keep,
+                                       dsc_error *err);
 
 /* What the manifest of the checkpoint that --load DIR means says of matrix products, verified; owned by the caller
  * (dsc_alloc_free). *out = NULL: nothing. Nothing else of the checkpoint is read. */
-DSC_MUST_USE dsc_status dsc_checkpoint_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out,
-                                                  dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out,
+                                            dsc_error *err);
 
 /* The name that a `latest` file holds: one line "step-N", nothing else. */
-DSC_MUST_USE dsc_status dsc_checkpoint_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
-                                                   dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],
+                                             dsc_error *err);
 /* "step-" and 1 to 18 digits. */
-bool dsc_checkpoint_is_step_name(const char *name);
+bool dsc_ckpt_is_step_name(const char *name);
 /* That and ".tmp". */
-bool dsc_checkpoint_is_unfinished_name(const char *name);
+bool dsc_ckpt_is_unfinished_name(const char *name);
 
 /* Without a model, for `dsc ckpt`. summary: the manifest and every file's size and header are right; the tensors' bytes
  * are not read; *bytes: of the safetensors files. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits
  * + NUL. */
-DSC_MUST_USE dsc_status dsc_checkpoint_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
-                                               dsc_run_state *state, int64_t *bytes, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_checkpoint_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
+                                         int64_t *bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
 /* text: "part 1 of 2 (host a)" where hosts have folders of their own, "" where all is here. Of a part summary and
  * verify see what is here; hash, diff and export refuse it. */
-DSC_MUST_USE dsc_status dsc_checkpoint_part(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char *text,
-                                            size_t text_bytes, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_part(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char *text,
+                                      size_t text_bytes, dsc_error *err);
 /* From all parts of one save the whole: out_dir, which must not exist, is made whole or not at all. */
-DSC_MUST_USE dsc_status dsc_checkpoint_merge(const dsc_io *io, dsc_alloc *alloc, const char *const *step_dir,
-                                             int32_t count, const char *out_dir, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_checkpoint_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65],
-                                            dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_merge(const dsc_io *io, dsc_alloc *alloc, const char *const *step_dir, int32_t count,
+                                       const char *out_dir, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_hash(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char hex[65],
+                                      dsc_error *err);
 
 /* One tensor that two checkpoints do not agree on. Borrowed until the call returns. */
-typedef struct dsc_checkpoint_diff_row {
+typedef struct dsc_ckpt_diff_row {
     const char *tensor, *plane; /* "weights" (names and shapes), "master", "exp_avg", "exp_avg_sq" */
     const char *what;           /* "only in the first"; NULL: the values */
     int64_t differing;          /* elements whose fp32 bits differ */
     double largest;             /* of their differences */
-} dsc_checkpoint_diff_row;
-typedef struct dsc_checkpoint_diff_sink {
-    void (*row)(void *user, const dsc_checkpoint_diff_row *row);
+} dsc_ckpt_diff_row;
+typedef struct dsc_ckpt_diff_sink {
+    void (*row)(void *user, const dsc_ckpt_diff_row *row);
     void *user;
-} dsc_checkpoint_diff_sink;
+} dsc_ckpt_diff_sink;
 /* Verifies both, then compares what `dsc ckpt hash` covers, but for the step. *differing: rows that the sink got. */
-DSC_MUST_USE dsc_status dsc_checkpoint_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
-                                            const dsc_checkpoint_diff_sink *sink, int64_t *differing, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
+                                      const dsc_ckpt_diff_sink *sink, int64_t *differing, dsc_error *err);
 
-typedef struct dsc_checkpoint_export_options {
+typedef struct dsc_ckpt_export_options {
     const char *out_dir; /* must not exist */
     dsc_dtype dtype;     /* F32, BF16, F16; DSC_DTYPE_COUNT: the run's */
     int64_t shard_bytes; /* a file has at most so many, or one tensor */
     bool merge;          /* adapters are added to the weights beside them */
-} dsc_checkpoint_export_options;
+} dsc_ckpt_export_options;
 /* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. Of a checkpoint
  * with adapters, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. */
-DSC_MUST_USE dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
-                                              const dsc_checkpoint_export_options *options, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
+                                        const dsc_ckpt_export_options *options, dsc_error *err);
 
 #ifdef __cplusplus
 }

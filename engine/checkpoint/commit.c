@@ -25,15 +25,16 @@ static dsc_status write_new(const dsc_io *io, const char *path, const char *text
     return status != DSC_OK ? status : closed;
 }
 
-dsc_status dsc_ckpt_commit_file(const ckpt_commit *k, const char *name, const char *text, int64_t bytes, dsc_error *err)
+dsc_status dsc_ckpt_commit_file(const dsc_ckpt_commit *k, const char *name, const char *text, int64_t bytes,
+                                dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     DSC_TRY(dsc_path_join(path, sizeof path, k->tmp_dir, name, err));
     return write_new(k->c->io, path, text, bytes, err);
 }
 
 /* A rest of another life is removed, never written through: it could be a link to somewhere else. */
-static dsc_status write_name(const ckpt_commit *k, const char *path, const char *name, dsc_error *err)
+static dsc_status write_name(const dsc_ckpt_commit *k, const char *path, const char *name, dsc_error *err)
 {
     char line[80];
     const int length = snprintf(line, sizeof line, "%s\n", name);
@@ -43,13 +44,13 @@ static dsc_status write_name(const ckpt_commit *k, const char *path, const char 
 }
 
 /* What a file like `latest` names; "" when there is none, or it holds something else. */
-static dsc_status read_name(const ckpt_commit *k, const char *path, char name[64], dsc_error *err)
+static dsc_status read_name(const dsc_ckpt_commit *k, const char *path, char name[64], dsc_error *err)
 {
     dsc_error ignored = DSC_ERROR_INIT;
     name[0] = 0;
     if (dsc_io_is_link(path) || dsc_io_kind(path) != DSC_PATH_FILE)
         return DSC_OK;
-    const dsc_status status = dsc_checkpoint_read_latest(k->c->io, k->c->alloc, path, name, &ignored);
+    const dsc_status status = dsc_ckpt_read_latest(k->c->io, k->c->alloc, path, name, &ignored);
     if (status == DSC_OK)
         return DSC_OK;
     name[0] = 0;
@@ -62,7 +63,7 @@ static dsc_status read_name(const ckpt_commit *k, const char *path, char name[64
 
 /* Points `latest` at another checkpoint that is there already. Not by way of latest.tmp, whose name would then be that
  * of an announced one. */
-static dsc_status set_latest(const ckpt_commit *k, const char *name, dsc_error *err)
+static dsc_status set_latest(const dsc_ckpt_commit *k, const char *name, dsc_error *err)
 {
     dsc_status status = write_name(k, k->latest_new, name, err);
     if (status == DSC_OK)
@@ -77,8 +78,8 @@ static dsc_status set_latest(const ckpt_commit *k, const char *name, dsc_error *
 
 /* ---- planning: paths, on every rank ---- */
 
-dsc_status dsc_ckpt_commit_plan(ckpt_commit *k, const dsc_checkpoint_ctx *c, const char *dir,
-                                const dsc_run_state *state, int64_t resumed_step, dsc_error *err)
+dsc_status dsc_ckpt_commit_plan(dsc_ckpt_commit *k, const dsc_ckpt_ctx *c, const char *dir, const dsc_run_state *state,
+                                int64_t resumed_step, dsc_error *err)
 {
     char tmp_name[80];
     k->c = c;
@@ -97,7 +98,7 @@ dsc_status dsc_ckpt_commit_plan(ckpt_commit *k, const dsc_checkpoint_ctx *c, con
 /* ---- the temporary folder ---- */
 
 /* The rests of another life; after this latest.tmp says nothing any more. */
-static dsc_status remove_names(const ckpt_commit *k, dsc_error *err)
+static dsc_status remove_names(const dsc_ckpt_commit *k, dsc_error *err)
 {
     if (dsc_io_kind(k->latest_tmp) != DSC_PATH_MISSING)
         DSC_TRY(dsc_io_unlink(k->c->io, k->latest_tmp, err));
@@ -106,7 +107,7 @@ static dsc_status remove_names(const ckpt_commit *k, dsc_error *err)
 
 /* The checkpoint whose commit was cut short between its two renames: whole, but announced to nobody, unless this run
  * was loaded from it by name. */
-static dsc_status remove_unannounced(const ckpt_commit *k, dsc_error *err)
+static dsc_status remove_unannounced(const dsc_ckpt_commit *k, dsc_error *err)
 {
     char name[64], latest[64], resumed[64];
     snprintf(resumed, sizeof resumed, "step-%lld", (long long)k->resumed_step);
@@ -117,7 +118,7 @@ static dsc_status remove_unannounced(const ckpt_commit *k, dsc_error *err)
     return dsc_ckpt_remove_step(k->c->io, k->dir, name, err);
 }
 
-static dsc_status check_space(const ckpt_commit *k, int64_t wanted, dsc_error *err)
+static dsc_status check_space(const dsc_ckpt_commit *k, int64_t wanted, dsc_error *err)
 {
     int64_t available = 0;
     DSC_TRY(dsc_io_free_bytes(k->dir, &available, err));
@@ -127,7 +128,7 @@ static dsc_status check_space(const ckpt_commit *k, int64_t wanted, dsc_error *e
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_commit_begin(ckpt_commit *k, int64_t bytes, dsc_error *err)
+dsc_status dsc_ckpt_commit_begin(dsc_ckpt_commit *k, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
     DSC_TRY(dsc_io_make_dirs(io, k->dir, err));
@@ -147,13 +148,13 @@ dsc_status dsc_ckpt_commit_begin(ckpt_commit *k, int64_t bytes, dsc_error *err)
 /* Two whole files, by halves of a buffer. */
 static dsc_status same_bytes(const dsc_io *io, dsc_file *a, dsc_file *b, void *buffer, bool *same, dsc_error *err)
 {
-    char *const left = buffer, *const right = left + CKPT_BLOCK_BYTES;
+    char *const left = buffer, *const right = left + DSC_CKPT_BLOCK_BYTES;
     int64_t bytes = 0, other_bytes = 0;
     DSC_TRY(dsc_io_size(io, a, &bytes, err));
     DSC_TRY(dsc_io_size(io, b, &other_bytes, err));
     *same = bytes == other_bytes;
-    for (int64_t at = 0; *same && at < bytes; at += CKPT_BLOCK_BYTES) {
-        const int64_t count = dsc_min_i64(CKPT_BLOCK_BYTES, bytes - at);
+    for (int64_t at = 0; *same && at < bytes; at += DSC_CKPT_BLOCK_BYTES) {
+        const int64_t count = dsc_min_i64(DSC_CKPT_BLOCK_BYTES, bytes - at);
         DSC_TRY(dsc_io_read(io, a, left, count, at, err));
         DSC_TRY(dsc_io_read(io, b, right, count, at, err));
         *same = memcmp(left, right, (size_t)count) == 0;
@@ -162,12 +163,12 @@ static dsc_status same_bytes(const dsc_io *io, dsc_file *a, dsc_file *b, void *b
 }
 
 /* Where a tensor lies in a file does not depend on the world size or the stage, so equal tensors are equal files. */
-static dsc_status same_tensors(const ckpt_commit *k, bool *same, dsc_error *err)
+static dsc_status same_tensors(const dsc_ckpt_commit *k, bool *same, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
     *same = true;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && *same; f++) {
-        char path[CKPT_PATH_BYTES];
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && *same; f++) {
+        char path[DSC_CKPT_PATH_BYTES];
         dsc_file a = DSC_FILE_INIT, b = DSC_FILE_INIT;
         DSC_TRY(dsc_ckpt_file_path(path, k->step_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &a, err));
@@ -184,9 +185,9 @@ static dsc_status same_tensors(const ckpt_commit *k, bool *same, dsc_error *err)
 }
 
 /* A part is the same when its save is. */
-static dsc_status same_part(const ckpt_commit *k, bool *same, dsc_error *err)
+static dsc_status same_part(const dsc_ckpt_commit *k, bool *same, dsc_error *err)
 {
-    ckpt_manifest manifest;
+    dsc_ckpt_manifest manifest;
     uint8_t id[2][32];
     int32_t index[2];
     for (int i = 0; i < 2; i++) {
@@ -199,7 +200,7 @@ static dsc_status same_part(const ckpt_commit *k, bool *same, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status refuse_other(const ckpt_commit *k, const dsc_run_state *found, dsc_error *err)
+static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *found, dsc_error *err)
 {
     const dsc_run_state *s = k->state;
     const char *why = k->part ? "data, model, hyper-parameters or the hosts of its ranks are others"
@@ -230,9 +231,9 @@ static dsc_status refuse_other(const ckpt_commit *k, const dsc_run_state *found,
 }
 
 /* A checkpoint of ours that does not verify: what this run has just written takes its place, and it stays beside it. */
-static dsc_status move_aside(const ckpt_commit *k, const dsc_error *why, dsc_error *err)
+static dsc_status move_aside(const dsc_ckpt_commit *k, const dsc_error *why, dsc_error *err)
 {
-    char aside[CKPT_PATH_BYTES + 16], resumed[64], latest[64];
+    char aside[DSC_CKPT_PATH_BYTES + 16], resumed[64], latest[64];
     snprintf(aside, sizeof aside, "%s.damaged", k->step_dir);
     /* Never a moment in which `latest` names what is not there. */
     snprintf(resumed, sizeof resumed, "step-%lld", (long long)k->resumed_step);
@@ -245,20 +246,20 @@ static dsc_status move_aside(const ckpt_commit *k, const dsc_error *why, dsc_err
     return DSC_OK;
 }
 
-static dsc_status settle_existing(ckpt_commit *k, dsc_error *err)
+static dsc_status settle_existing(dsc_ckpt_commit *k, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = k->c;
-    ckpt_manifest manifest;
-    char path[CKPT_PATH_BYTES];
+    const dsc_ckpt_ctx *c = k->c;
+    dsc_ckpt_manifest manifest;
+    char path[DSC_CKPT_PATH_BYTES];
     dsc_error damage = DSC_ERROR_INIT;
     bool same = false;
-    DSC_TRY(dsc_path_join(path, sizeof path, k->step_dir, CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_path_join(path, sizeof path, k->step_dir, DSC_CKPT_MANIFEST_FILE, err));
     if (k->resumed_step < 0 || dsc_io_is_link(k->step_dir) || dsc_io_kind(path) != DSC_PATH_FILE)
         return dsc_ckpt_refuse_existing(k->step_dir, err);
     DSC_TRY(dsc_ckpt_manifest_read(c->io, c->alloc, k->step_dir, &manifest, err));
     const dsc_run_state found = manifest.state;
     dsc_ckpt_manifest_close(&manifest);
-    const dsc_status status = dsc_ckpt_verify(c->io, c->alloc, k->step_dir, c->buffer.ptr, &damage);
+    const dsc_status status = dsc_ckpt_verify_with(c->io, c->alloc, k->step_dir, c->buffer.ptr, &damage);
     if (status == DSC_ERR_INPUT)
         return move_aside(k, &damage, err);
     if (status != DSC_OK) {
@@ -280,16 +281,16 @@ static dsc_status settle_existing(ckpt_commit *k, dsc_error *err)
 
 /* ---- commit ---- */
 
-dsc_status dsc_ckpt_commit_prepare(ckpt_commit *k, const char *manifest, int64_t bytes, dsc_error *err)
+dsc_status dsc_ckpt_commit_prepare(dsc_ckpt_commit *k, const char *manifest, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
     DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
-    DSC_TRY(dsc_ckpt_commit_file(k, CKPT_MANIFEST_FILE, manifest, bytes, err));
+    DSC_TRY(dsc_ckpt_commit_file(k, DSC_CKPT_MANIFEST_FILE, manifest, bytes, err));
     DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
     return dsc_io_kind(k->step_dir) != DSC_PATH_MISSING ? settle_existing(k, err) : DSC_OK;
 }
 
-dsc_status dsc_ckpt_commit_name(ckpt_commit *k, dsc_error *err)
+dsc_status dsc_ckpt_commit_name(dsc_ckpt_commit *k, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
     if (k->keeps_existing) {
@@ -308,7 +309,7 @@ dsc_status dsc_ckpt_commit_name(ckpt_commit *k, dsc_error *err)
     return dsc_io_fsync_dir(io, k->dir, err);
 }
 
-dsc_status dsc_ckpt_commit_announce(ckpt_commit *k, dsc_error *err)
+dsc_status dsc_ckpt_commit_announce(dsc_ckpt_commit *k, dsc_error *err)
 {
     if (k->keeps_existing)
         return set_latest(k, k->name, err);
@@ -317,7 +318,7 @@ dsc_status dsc_ckpt_commit_announce(ckpt_commit *k, dsc_error *err)
     return dsc_io_fsync_dir(k->c->io, k->dir, err);
 }
 
-void dsc_ckpt_commit_settle(ckpt_commit *k)
+void dsc_ckpt_commit_settle(dsc_ckpt_commit *k)
 {
     k->made_tmp = k->made_step = k->made_latest_tmp = k->made_latest = false;
 }
@@ -325,7 +326,7 @@ void dsc_ckpt_commit_settle(ckpt_commit *k)
 /* ---- back ---- */
 
 /* The last fsync failed: `latest` goes back to what it was, by the way it came. */
-static dsc_status take_back_latest(const ckpt_commit *k)
+static dsc_status take_back_latest(const dsc_ckpt_commit *k)
 {
     if (k->had_latest && k->previous[0] == 0)
         return DSC_ERR_STATE; /* it held something that was not ours to know */
@@ -337,9 +338,9 @@ static dsc_status take_back_latest(const ckpt_commit *k)
     return dsc_io_fsync_dir(k->c->io, k->dir, NULL);
 }
 
-void dsc_ckpt_commit_undo(ckpt_commit *k)
+void dsc_ckpt_commit_undo(dsc_ckpt_commit *k)
 {
-    const dsc_checkpoint_ctx *c = k->c;
+    const dsc_ckpt_ctx *c = k->c;
     if (k->made_latest && take_back_latest(k) != DSC_OK) {
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is whole and stays, but may not survive a loss of power",
                        k->step_dir);
@@ -360,13 +361,13 @@ void dsc_ckpt_commit_undo(ckpt_commit *k)
 
 /* ---- the step that this run was loaded from ---- */
 
-dsc_status dsc_ckpt_commit_keep_resumed(const ckpt_commit *k, bool *kept, dsc_error *err)
+dsc_status dsc_ckpt_commit_keep_resumed(const dsc_ckpt_commit *k, bool *kept, dsc_error *err)
 {
     dsc_run_state saved;
     int64_t bytes;
     if (dsc_io_kind(k->step_dir) == DSC_PATH_MISSING)
         return DSC_OK;
-    DSC_TRY(dsc_checkpoint_summary(k->c->io, k->c->alloc, k->step_dir, &saved, &bytes, err));
+    DSC_TRY(dsc_ckpt_summary(k->c->io, k->c->alloc, k->step_dir, &saved, &bytes, err));
     *kept = true;
     DSC_TRY(remove_names(k, err));
     return set_latest(k, k->name, err);

@@ -9,41 +9,43 @@
 #include "engine/checkpoint/internal.h"
 
 typedef struct diff_job {
-    ckpt_reader side[2];
+    dsc_ckpt_reader side[2];
     float *buffer[2];
-    const dsc_checkpoint_diff_sink *sink;
+    const dsc_ckpt_diff_sink *sink;
     int64_t differing; /* tensors */
 } diff_job;
 
 /* Where the state of a tensor lies: its master weights are the weights themselves where there are no others. */
-static const dsc_safetensors_entry *find(const ckpt_reader *reader, ckpt_plane plane, const char *name,
+static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *name,
                                          const dsc_safetensors **file)
 {
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, name, NULL);
-    *file = reader->file[CKPT_OPTIMIZER];
-    if (entry == NULL && plane == CKPT_MASTER) {
-        entry = dsc_ckpt_reader_find(reader, CKPT_WEIGHTS, name, NULL);
-        *file = reader->file[CKPT_MODEL];
+    *file = reader->file[DSC_CKPT_OPTIMIZER];
+    if (entry == NULL && plane == DSC_CKPT_MASTER) {
+        entry = dsc_ckpt_reader_find(reader, DSC_CKPT_WEIGHTS, name, NULL);
+        *file = reader->file[DSC_CKPT_MODEL];
     }
     return entry;
 }
 
-static void tell(diff_job *j, const char *name, ckpt_plane plane, const char *what, int64_t differing, double largest)
+static void tell(diff_job *j, const char *name, dsc_ckpt_plane plane, const char *what, int64_t differing,
+                 double largest)
 {
     const dsc_run_state *first = &j->side[0].manifest.state, *second = &j->side[1].manifest.state;
-    const char *stored = plane == CKPT_WEIGHTS ? "weights"
-                         : plane == CKPT_MASTER || dsc_ckpt_is_saved(first, plane, true)
+    const char *stored = plane == DSC_CKPT_WEIGHTS ? "weights"
+                         : plane == DSC_CKPT_MASTER || dsc_ckpt_is_saved(first, plane, true)
                              ? dsc_ckpt_plane_name(first, plane)
                              : dsc_ckpt_plane_name(second, plane);
-    const dsc_checkpoint_diff_row row = { .tensor = name, .plane = stored, .what = what,
-                                          .differing = differing, .largest = largest };
+    const dsc_ckpt_diff_row row = {
+        .tensor = name, .plane = stored, .what = what, .differing = differing, .largest = largest
+    };
     j->differing++;
     j->sink->row(j->sink->user, &row);
 }
 
-static dsc_status compare_values(diff_job *j, const char *name, ckpt_plane plane, dsc_error *err)
+static dsc_status compare_values(diff_job *j, const char *name, dsc_ckpt_plane plane, dsc_error *err)
 {
-    const int64_t room = CKPT_BLOCK_BYTES / 4;
+    const int64_t room = DSC_CKPT_BLOCK_BYTES / 4;
     const dsc_safetensors *file[2];
     const dsc_safetensors_entry *entry[2];
     int64_t differing = 0;
@@ -82,32 +84,32 @@ static bool same_shape(const dsc_safetensors_entry *a, const dsc_safetensors_ent
 /* Tensors of one side; those of both are compared when the first side has its turn. */
 static dsc_status compare_tensors(diff_job *j, int side, dsc_error *err)
 {
-    const dsc_safetensors *model = j->side[side].file[CKPT_MODEL];
+    const dsc_safetensors *model = j->side[side].file[DSC_CKPT_MODEL];
     for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
         const dsc_safetensors_entry *mine = dsc_safetensors_at(model, i);
-        const dsc_safetensors_entry *other = dsc_safetensors_find(j->side[1 - side].file[CKPT_MODEL], mine->name);
+        const dsc_safetensors_entry *other = dsc_safetensors_find(j->side[1 - side].file[DSC_CKPT_MODEL], mine->name);
         if (other == NULL)
-            tell(j, mine->name, CKPT_WEIGHTS, side == 0 ? "only in the first" : "only in the second", 0, 0);
+            tell(j, mine->name, DSC_CKPT_WEIGHTS, side == 0 ? "only in the first" : "only in the second", 0, 0);
         else if (side == 0 && !same_shape(mine, other))
-            tell(j, mine->name, CKPT_WEIGHTS, "another shape", 0, 0);
+            tell(j, mine->name, DSC_CKPT_WEIGHTS, "another shape", 0, 0);
         else if (side == 0)
-            for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
-                DSC_TRY(compare_values(j, mine->name, (ckpt_plane)plane, err));
+            for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++)
+                DSC_TRY(compare_values(j, mine->name, (dsc_ckpt_plane)plane, err));
     }
     return DSC_OK;
 }
 
-dsc_status dsc_checkpoint_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
-                               const dsc_checkpoint_diff_sink *sink, int64_t *differing, dsc_error *err)
+dsc_status dsc_ckpt_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
+                         const dsc_ckpt_diff_sink *sink, int64_t *differing, dsc_error *err)
 {
     diff_job j = { .sink = sink };
     bool open[2] = { false, false };
     dsc_status status = DSC_OK;
     for (int s = 0; s < 2 && status == DSC_OK; s++) {
-        status = dsc_alloc_zeroed(alloc, DSC_TAG_IO, CKPT_BLOCK_BYTES, 1, &j.buffer[s], err);
+        status = dsc_alloc_zeroed(alloc, DSC_TAG_IO, DSC_CKPT_BLOCK_BYTES, 1, &j.buffer[s], err);
         /* A flipped bit is damage, not a difference. */
         if (status == DSC_OK)
-            status = dsc_ckpt_verify(io, alloc, step_dir[s], j.buffer[s], err);
+            status = dsc_ckpt_verify_with(io, alloc, step_dir[s], j.buffer[s], err);
         if (status == DSC_OK)
             status = dsc_ckpt_reader_open(io, alloc, step_dir[s], &j.side[s], err);
         open[s] = status == DSC_OK;

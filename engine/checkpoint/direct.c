@@ -3,23 +3,23 @@
 
 #include "engine/checkpoint/direct.h"
 
-void dsc_ckpt_direct_open(ckpt_direct *d, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio)
+void dsc_ckpt_direct_open(dsc_ckpt_direct *d, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio)
 {
-    *d = (ckpt_direct){ .io = io, .options = *aio };
+    *d = (dsc_ckpt_direct) { .io = io, .options = *aio };
     d->options.alloc = alloc;
-    if (d->options.queue_depth < CKPT_DIRECT_DEPTH)
-        d->options.queue_depth = CKPT_DIRECT_DEPTH;
+    if (d->options.queue_depth < DSC_CKPT_DIRECT_DEPTH)
+        d->options.queue_depth = DSC_CKPT_DIRECT_DEPTH;
     if (io != NULL && io->blocks != NULL)
         d->options.hook = *io->blocks;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         d->past_cache[f] = (dsc_file)DSC_FILE_INIT;
         d->file[f] = (dsc_aio_file)DSC_AIO_FILE_INIT;
     }
 }
 
-dsc_status dsc_ckpt_direct_file(ckpt_direct *d, const char *dir, int f, dsc_io_mode mode, dsc_error *err)
+dsc_status dsc_ckpt_direct_file(dsc_ckpt_direct *d, const char *dir, int f, dsc_io_mode mode, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     if (d->aio == NULL)
         DSC_TRY(dsc_aio_open(&d->options, &d->aio, err));
     if (d->past_cache[f].fd >= 0)
@@ -31,15 +31,15 @@ dsc_status dsc_ckpt_direct_file(ckpt_direct *d, const char *dir, int f, dsc_io_m
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_direct_close_file(ckpt_direct *d, int f, dsc_error *err)
+dsc_status dsc_ckpt_direct_close_file(dsc_ckpt_direct *d, int f, dsc_error *err)
 {
     d->file[f].fd = -1;
     return dsc_io_close(d->io, &d->past_cache[f], err);
 }
 
-void dsc_ckpt_direct_close(ckpt_direct *d)
+void dsc_ckpt_direct_close(dsc_ckpt_direct *d)
 {
     dsc_aio_close(&d->aio);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         (void)dsc_ckpt_direct_close_file(d, f, NULL);
 }

@@ -8,46 +8,51 @@
 
 #include "engine/checkpoint/internal.h"
 
-const char *const dsc_ckpt_file_name[CKPT_FILE_COUNT] = { "model.safetensors", "optimizer.safetensors", "config.json",
-                                                          "ds_config.json", "adapter.json" };
+const char *const dsc_ckpt_file_name[DSC_CKPT_FILE_COUNT] = { "model.safetensors", "optimizer.safetensors",
+                                                              "config.json", "ds_config.json", "adapter.json" };
 
-const char *dsc_ckpt_stored_name(const dsc_run_state *state, ckpt_plane plane, const char *hf_name, char *out)
+const char *dsc_ckpt_stored_name(const dsc_run_state *state, dsc_ckpt_plane plane, const char *hf_name, char *out)
 {
-    snprintf(out, DSC_CKPT_NAME_BYTES, "%s%s%s", dsc_ckpt_plane_name(state, plane), plane == CKPT_WEIGHTS ? "" : ".",
-             hf_name);
+    snprintf(out, DSC_CKPT_NAME_BYTES, "%s%s%s", dsc_ckpt_plane_name(state, plane),
+             plane == DSC_CKPT_WEIGHTS ? "" : ".", hf_name);
     return out;
 }
 
-static dsc_status add(ckpt_entries *entries, ckpt_file file, ckpt_plane plane, int32_t t,
+static dsc_status add(dsc_ckpt_entries *entries, dsc_ckpt_file file, dsc_ckpt_plane plane, int32_t t,
                       const dsc_layout_tensor *tensor, const dsc_run_state *state, dsc_error *err)
 {
     char name[DSC_CKPT_NAME_BYTES];
-    ckpt_entry *entry = &entries->entry[entries->count];
+    dsc_ckpt_entry *entry = &entries->entry[entries->count];
     dsc_ckpt_stored_name(state, plane, tensor->spec->name, name);
-    *entry = (ckpt_entry){ .file = file, .plane = plane, .tensor = t, .count = dsc_ckpt_count(plane, tensor),
-                           .dtype = dsc_ckpt_dtype(state, plane), .index_in_file = entries->file_entries[file] };
+    *entry = (dsc_ckpt_entry) { .file = file,
+                                .plane = plane,
+                                .tensor = t,
+                                .count = dsc_ckpt_count(plane, tensor),
+                                .dtype = dsc_ckpt_dtype(state, plane),
+                                .index_in_file = entries->file_entries[file] };
     DSC_TRY(dsc_alloc_strdup(entries->alloc, DSC_TAG_CONTROL, name, &entry->name, err));
     entries->count++;
     entries->file_entries[file]++;
     return DSC_OK;
 }
 
-static dsc_status add_all(ckpt_entries *entries, const dsc_layout *layout, const dsc_run_state *state, dsc_error *err)
+static dsc_status add_all(dsc_ckpt_entries *entries, const dsc_layout *layout, const dsc_run_state *state,
+                          dsc_error *err)
 {
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        DSC_TRY(add(entries, CKPT_MODEL, CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
-    for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
+        DSC_TRY(add(entries, DSC_CKPT_MODEL, DSC_CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
+    for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
-            if (dsc_ckpt_saved_planes(state, (ckpt_plane)plane, layout, &layout->tensor[t]))
-                DSC_TRY(add(entries, CKPT_OPTIMIZER, (ckpt_plane)plane, t, &layout->tensor[t], state, err));
+            if (dsc_ckpt_saved_planes(state, (dsc_ckpt_plane)plane, layout, &layout->tensor[t]))
+                DSC_TRY(add(entries, DSC_CKPT_OPTIMIZER, (dsc_ckpt_plane)plane, t, &layout->tensor[t], state, err));
     return DSC_OK;
 }
 
 dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, const dsc_run_state *state,
-                                 ckpt_entries *out, dsc_error *err)
+                                 dsc_ckpt_entries *out, dsc_error *err)
 {
-    *out = (ckpt_entries){ .alloc = alloc };
-    const int64_t most = (int64_t)layout->tensor_count * CKPT_PLANE_COUNT;
+    *out = (dsc_ckpt_entries) { .alloc = alloc };
+    const int64_t most = (int64_t)layout->tensor_count * DSC_CKPT_PLANE_COUNT;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *out->entry, &out->entry, err));
     const dsc_status status = add_all(out, layout, state, err);
     if (status != DSC_OK)
@@ -55,16 +60,16 @@ dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, con
     return status;
 }
 
-void dsc_ckpt_entries_close(ckpt_entries *entries)
+void dsc_ckpt_entries_close(dsc_ckpt_entries *entries)
 {
     for (int32_t i = 0; i < entries->count; i++)
         dsc_alloc_free(entries->alloc, entries->entry[i].name);
     if (entries->entry != NULL)
         dsc_alloc_free(entries->alloc, entries->entry);
-    *entries = (ckpt_entries){ 0 };
+    *entries = (dsc_ckpt_entries) { 0 };
 }
 
-int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const ckpt_entry *entry, int32_t rank, int64_t *first)
+int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const dsc_ckpt_entry *entry, int32_t rank, int64_t *first)
 {
     const dsc_layout_tensor *tensor = &layout->tensor[entry->tensor];
     const int64_t slice = layout->group[tensor->group].slice;
@@ -74,7 +79,8 @@ int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const ckpt_entry *entry,
     return dsc_layout_span(tensor, rank * slice, slice, first);
 }
 
-int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *entries, int32_t rank, ckpt_block *blocks)
+int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const dsc_ckpt_entries *entries, int32_t rank,
+                                dsc_ckpt_block *blocks)
 {
     int64_t count = 0;
     for (int32_t e = 0; e < entries->count; e++) {
@@ -84,7 +90,7 @@ int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *en
         while (first < end) {
             const int64_t cut = dsc_min_i64(end, (first / most + 1) * most);
             if (blocks != NULL)
-                blocks[count] = (ckpt_block){ .entry = e, .first = first, .count = cut - first };
+                blocks[count] = (dsc_ckpt_block) { .entry = e, .first = first, .count = cut - first };
             count++;
             first = cut;
         }
@@ -92,7 +98,7 @@ int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const ckpt_entries *en
     return count;
 }
 
-dsc_hash128 dsc_ckpt_block_hash(const char *name, const ckpt_block *block, int64_t step, const void *data,
+dsc_hash128 dsc_ckpt_block_hash(const char *name, const dsc_ckpt_block *block, int64_t step, const void *data,
                                 int64_t bytes)
 {
     /* Little-endian by definition; this code runs on little-endian machines only (safetensors is little-endian too). */
@@ -109,13 +115,13 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
     dsc_sha256_final(&sha, digest);
 }
 
-int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_files)
+int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
 {
     int64_t elements = 0; /* of a slice of everything: master and moments have 12 bytes each, weights and gradients 4 */
     for (int32_t g = 0; g < layout->group_count; g++)
         elements += layout->group[g].slice;
-    const int64_t wanted = states_in_files ? 0 : dsc_min_i64(elements / 4, DSC_CHECKPOINT_BUFFER_BYTES_MOST);
-    return dsc_max_i64(DSC_CHECKPOINT_BUFFER_BYTES, wanted / 4096 * 4096);
+    const int64_t wanted = states_in_files ? 0 : dsc_min_i64(elements / 4, DSC_CKPT_BUFFER_BYTES_MOST);
+    return dsc_max_i64(DSC_CKPT_BUFFER_BYTES, wanted / 4096 * 4096);
 }
 
 /* Bytes that a save or a load has at most at a time, measured on manifests of this version: the job, its files and
@@ -133,17 +139,17 @@ int64_t dsc_checkpoint_buffer_bytes(const dsc_layout *layout, bool states_in_fil
 #define PLAN_PARTS_LOAD_BYTES_PER_ENTRY 480
 #define PLAN_PARTS_LOAD_BYTES_PER_BLOCK 120
 
-int64_t dsc_checkpoint_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
-                                  const dsc_checkpoint_uses *uses)
+int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
+                            const dsc_ckpt_uses *uses)
 {
     const dsc_run_state state = { .compute_dtype = compute_dtype, .recipe = recipe };
-    const int64_t block_elements = CKPT_BLOCK_BYTES / 4;
+    const int64_t block_elements = DSC_CKPT_BLOCK_BYTES / 4;
     int64_t planes = 0, prefix_bytes = 0;
-    for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
-        if (dsc_ckpt_is_saved(&state, (ckpt_plane)plane, true)) {
+    for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)
+        if (dsc_ckpt_is_saved(&state, (dsc_ckpt_plane)plane, true)) {
             planes++;
             prefix_bytes =
-                dsc_max_i64(prefix_bytes, (int64_t)strlen(dsc_ckpt_plane_name(&state, (ckpt_plane)plane)) + 2);
+                dsc_max_i64(prefix_bytes, (int64_t)strlen(dsc_ckpt_plane_name(&state, (dsc_ckpt_plane)plane)) + 2);
         }
     const int64_t cuts = (int64_t)layout->group_count * (layout->world_size - 1) * planes;
     const int64_t entries = layout->tensor_count * planes;

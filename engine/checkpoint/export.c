@@ -19,7 +19,7 @@
 typedef struct export_tensor {
     const dsc_safetensors_entry *weights; /* name and shape */
     char *name;                           /* that it gets; owned */
-    const ckpt_manifest_tensor *from;     /* whose blocks: master weights for fp32, where there are any */
+    const dsc_ckpt_manifest_tensor *from; /* whose blocks: master weights for fp32, where there are any */
     int64_t bytes;
     int32_t shard;
 } export_tensor;
@@ -27,13 +27,13 @@ typedef struct export_tensor {
 typedef struct export_job {
     const dsc_io *io;
     dsc_alloc *alloc;
-    const dsc_checkpoint_export_options *options;
+    const dsc_ckpt_export_options *options;
     const char *step_dir;
-    char tmp_dir[CKPT_PATH_BYTES];
+    char tmp_dir[DSC_CKPT_PATH_BYTES];
     dsc_dtype dtype;
-    ckpt_reader reader;
+    dsc_ckpt_reader reader;
     bool adapted;     /* the checkpoint has adapters */
-    ckpt_adapter adapter;
+    dsc_ckpt_adapter adapter;
     char *adapter_text;
     int64_t adapter_bytes;
     export_tensor *tensor;
@@ -58,7 +58,7 @@ static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYT
 /* In order of names; a shard is full when the next tensor would make it too large. */
 static dsc_status plan(export_job *j, dsc_error *err)
 {
-    const dsc_safetensors *model = j->reader.file[CKPT_MODEL];
+    const dsc_safetensors *model = j->reader.file[DSC_CKPT_MODEL];
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX];
     int64_t in_shard = 0;
     const int64_t shard_bytes = takes_adapters(j) ? INT64_MAX : j->options->shard_bytes;
@@ -73,8 +73,9 @@ static dsc_status plan(export_job *j, dsc_error *err)
         j->count++;
         snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", t->weights->name);
         DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
-        if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, CKPT_MASTER, t->weights->name, &t->from) == NULL)
-            (void)dsc_ckpt_reader_find(&j->reader, CKPT_WEIGHTS, t->weights->name, &t->from);
+        if (j->dtype != DSC_F32 ||
+            dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, t->weights->name, &t->from) == NULL)
+            (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, t->weights->name, &t->from);
         t->bytes = t->weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
         if (in_shard > 0 && in_shard + t->bytes > shard_bytes) {
             j->shard_count++;
@@ -89,9 +90,10 @@ static dsc_status plan(export_job *j, dsc_error *err)
 
 /* ---- writing ---- */
 
-static const void *converted(export_job *j, dsc_dtype from, const ckpt_block *block, const ckpt_merge *merge)
+static const void *converted(export_job *j, dsc_dtype from, const dsc_ckpt_block *block,
+                             const dsc_ckpt_merge_state *merge)
 {
-    void *out = j->buffer + CKPT_BLOCK_BYTES;
+    void *out = j->buffer + DSC_CKPT_BLOCK_BYTES;
     const int64_t count = block->count;
     if (merge->a != NULL) {
         float *x = out;
@@ -109,11 +111,11 @@ static const void *converted(export_job *j, dsc_dtype from, const ckpt_block *bl
     return out;
 }
 
-static dsc_status write_blocks(export_job *j, const export_tensor *t, const ckpt_merge *merge, dsc_file *file,
+static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_ckpt_merge_state *merge, dsc_file *file,
                                int64_t offset, dsc_error *err)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(j->dtype);
-    const ckpt_block *block = j->reader.manifest.block + t->from->first_block;
+    const dsc_ckpt_block *block = j->reader.manifest.block + t->from->first_block;
     for (int64_t b = 0; b < t->from->block_count; b++, block++) {
         DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->buffer, err));
         DSC_TRY(dsc_io_write(j->io, file, converted(j, t->from->dtype, block, merge), block->count * each,
@@ -124,7 +126,7 @@ static dsc_status write_blocks(export_job *j, const export_tensor *t, const ckpt
 
 static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
 {
-    ckpt_merge merge = { 0 };
+    dsc_ckpt_merge_state merge = { 0 };
     dsc_status status = DSC_OK;
     if (j->adapted && j->options->merge)
         status = dsc_ckpt_merge_open(&merge, &j->reader, &j->adapter, t->weights, j->buffer, err);
@@ -146,7 +148,7 @@ static dsc_status write_planned(export_job *j, const export_tensor *first, const
 /* A shard's tensors are [first, first + count). */
 static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES], name[FILE_NAME_BYTES];
+    char path[DSC_CKPT_PATH_BYTES], name[FILE_NAME_BYTES];
     const dsc_safetensors_pair metadata = { "format", "pt" };
     dsc_safetensors_spec *specs = NULL;
     dsc_safetensors_plan plan_of_file = { 0 };
@@ -183,7 +185,7 @@ static dsc_status write_shards(export_job *j, dsc_error *err)
 
 static dsc_status write_small(const export_job *j, const char *name, const char *text, int64_t bytes, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
     return dsc_io_write_all_atomic(j->io, path, text, bytes, err);
 }
@@ -217,15 +219,15 @@ static dsc_status write_index(const export_job *j, dsc_error *err)
 
 static dsc_status write_config(const export_job *j, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES], *text = NULL;
+    char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes;
     if (takes_adapters(j))
         return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
-    if (j->reader.manifest.file[CKPT_CONFIG].bytes < 0)
+    if (j->reader.manifest.file[DSC_CKPT_CONFIG].bytes < 0)
         return DSC_OK;
-    DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[CKPT_CONFIG], err));
-    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
-    const dsc_status status = write_small(j, dsc_ckpt_file_name[CKPT_CONFIG], text, bytes, err);
+    DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], err));
+    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
+    const dsc_status status = write_small(j, dsc_ckpt_file_name[DSC_CKPT_CONFIG], text, bytes, err);
     dsc_alloc_free(j->alloc, text);
     return status;
 }
@@ -234,7 +236,7 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
 
 static dsc_status read_adapter(export_job *j, dsc_error *err)
 {
-    j->adapted = j->reader.manifest.file[CKPT_ADAPTER].bytes >= 0;
+    j->adapted = j->reader.manifest.file[DSC_CKPT_ADAPTER].bytes >= 0;
     if (j->adapted)
         return dsc_ckpt_adapter_read(j->io, j->alloc, j->step_dir, &j->adapter_text, &j->adapter_bytes, &j->adapter,
                                      err);
@@ -245,19 +247,19 @@ static dsc_status read_adapter(export_job *j, dsc_error *err)
 static dsc_status export_all(export_job *j, dsc_error *err)
 {
     DSC_TRY(plan(j, err));
-    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, 3 * CKPT_BLOCK_BYTES, 1, &j->buffer, err));
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, 3 * DSC_CKPT_BLOCK_BYTES, 1, &j->buffer, err));
     DSC_TRY(write_shards(j, err));
     DSC_TRY(write_index(j, err));
     DSC_TRY(write_config(j, err));
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }
 
-dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[CKPT_PATH_BYTES], dsc_error *err)
+dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[DSC_CKPT_PATH_BYTES], dsc_error *err)
 {
     size_t bytes = strlen(out);
     while (bytes > 1 && out[bytes - 1] == '/')
         bytes--;
-    if (snprintf(tmp_dir, CKPT_PATH_BYTES, "%.*s.tmp", (int)bytes, out) >= CKPT_PATH_BYTES)
+    if (snprintf(tmp_dir, DSC_CKPT_PATH_BYTES, "%.*s.tmp", (int)bytes, out) >= DSC_CKPT_PATH_BYTES)
         return DSC_FAIL(err, DSC_ERR_INPUT, out, "the path is too long");
     if (dsc_io_kind(out) != DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, out, "exists already; nothing is replaced");
@@ -266,8 +268,8 @@ dsc_status dsc_ckpt_make_out(const dsc_io *io, const char *out, char tmp_dir[CKP
     return dsc_io_mkdir(io, tmp_dir, err);
 }
 
-dsc_status dsc_checkpoint_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
-                                 const dsc_checkpoint_export_options *options, dsc_error *err)
+dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
+                           const dsc_ckpt_export_options *options, dsc_error *err)
 {
     export_job j = { .io = io, .alloc = alloc, .options = options, .step_dir = step_dir };
     DSC_ASSERT(options->shard_bytes > 0);

@@ -29,20 +29,21 @@ static size_t existing_bytes(char *path)
 }
 
 /* What the ranks of this one's folder store of the tensors: a checkpoint takes a little more. */
-static int64_t stored_bytes(const dsc_checkpoint_ctx *c, const dsc_checkpoint_saves *saves, const ckpt_hosts *hosts)
+static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, const dsc_ckpt_hosts *hosts)
 {
     const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,
                                  .recipe = saves->recipe };
     int64_t bytes = 0, first;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
-        for (int plane = CKPT_WEIGHTS; plane < CKPT_PLANE_COUNT; plane++)
+        for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)
             for (int32_t r = 0; r < c->layout->world_size; r++) {
-                const ckpt_entry entry = { .plane = (ckpt_plane)plane, .tensor = t,
-                                           .count = dsc_ckpt_count((ckpt_plane)plane, tensor),
-                                           .dtype = dsc_ckpt_dtype(&kept, (ckpt_plane)plane) };
+                const dsc_ckpt_entry entry = { .plane = (dsc_ckpt_plane)plane,
+                                               .tensor = t,
+                                               .count = dsc_ckpt_count((dsc_ckpt_plane)plane, tensor),
+                                               .dtype = dsc_ckpt_dtype(&kept, (dsc_ckpt_plane)plane) };
                 if (dsc_ckpt_host_of(hosts, r) == hosts->mine &&
-                    dsc_ckpt_saved_planes(&kept, (ckpt_plane)plane, c->layout, tensor))
+                    dsc_ckpt_saved_planes(&kept, (dsc_ckpt_plane)plane, c->layout, tensor))
                     bytes += dsc_ckpt_span_of_rank(c->layout, &entry, r, &first) *
                              (int64_t)dsc_dtype_bytes(entry.dtype);
             }
@@ -71,7 +72,7 @@ static dsc_status try_folder(const dsc_io *io, const char *dir, int64_t wanted, 
 /* Takes away the folders that were not there before: `before` bytes of the path were. */
 static void remove_new(const dsc_io *io, const char *dir, size_t before)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     snprintf(path, sizeof path, "%s", dir);
     for (size_t bytes = strlen(path); bytes > before; bytes = strlen(path)) {
         if (path[bytes - 1] != '/')
@@ -84,32 +85,31 @@ static void remove_new(const dsc_io *io, const char *dir, size_t before)
 }
 
 /* Whether the file names this step-N. */
-static bool names(const dsc_checkpoint_ctx *c, const char *dir, const char *file, const char *step_name)
+static bool names(const dsc_ckpt_ctx *c, const char *dir, const char *file, const char *step_name)
 {
-    char path[CKPT_PATH_BYTES], found[64];
+    char path[DSC_CKPT_PATH_BYTES], found[64];
     return dsc_path_join(path, sizeof path, dir, file, NULL) == DSC_OK && !dsc_io_is_link(path) &&
-           dsc_io_kind(path) == DSC_PATH_FILE &&
-           dsc_checkpoint_read_latest(c->io, c->alloc, path, found, NULL) == DSC_OK && strcmp(found, step_name) == 0;
+           dsc_io_kind(path) == DSC_PATH_FILE && dsc_ckpt_read_latest(c->io, c->alloc, path, found, NULL) == DSC_OK &&
+           strcmp(found, step_name) == 0;
 }
 
 /* The rest of a commit that was cut short, which the next save takes away (see commit.c). */
-static bool is_rest(const dsc_checkpoint_ctx *c, const char *dir, const char *step_name)
+static bool is_rest(const dsc_ckpt_ctx *c, const char *dir, const char *step_name)
 {
     return names(c, dir, "latest.tmp", step_name) && !names(c, dir, "latest", step_name);
 }
 
 /* A step-N that the run would save. */
-static bool will_save(const char *name, const dsc_checkpoint_saves *saves)
+static bool will_save(const char *name, const dsc_ckpt_saves *saves)
 {
-    const long long step = dsc_checkpoint_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
+    const long long step = dsc_ckpt_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
     return step > saves->after && step <= saves->last &&
            (step == saves->last || (saves->every > 0 && step % saves->every == 0));
 }
 
-static dsc_status check_steps(const dsc_checkpoint_ctx *c, const char *dir, const dsc_checkpoint_saves *saves,
-                              dsc_error *err)
+static dsc_status check_steps(const dsc_ckpt_ctx *c, const char *dir, const dsc_ckpt_saves *saves, dsc_error *err)
 {
-    char **list = NULL, step_dir[CKPT_PATH_BYTES];
+    char **list = NULL, step_dir[DSC_CKPT_PATH_BYTES];
     int64_t count = 0;
     if (saves->resumed || dsc_io_kind(dir) == DSC_PATH_MISSING)
         return DSC_OK;
@@ -125,8 +125,8 @@ static dsc_status check_steps(const dsc_checkpoint_ctx *c, const char *dir, cons
 }
 
 /* By the first rank of a folder. `before`: as of remove_new. */
-static dsc_status check(const dsc_checkpoint_ctx *c, const char *dir, const dsc_checkpoint_saves *saves,
-                        const ckpt_hosts *hosts, size_t before, dsc_error *err)
+static dsc_status check(const dsc_ckpt_ctx *c, const char *dir, const dsc_ckpt_saves *saves,
+                        const dsc_ckpt_hosts *hosts, size_t before, dsc_error *err)
 {
     if (dsc_ckpt_leader(hosts, hosts->mine) != dsc_comm_rank(c->comm))
         return DSC_OK;
@@ -137,21 +137,20 @@ static dsc_status check(const dsc_checkpoint_ctx *c, const char *dir, const dsc_
     return status;
 }
 
-dsc_status dsc_checkpoint_check(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_checkpoint_saves *saves,
-                                dsc_error *err)
+dsc_status dsc_ckpt_check(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_ckpt_saves *saves, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
-    ckpt_hosts hosts = { 0 };
+    char path[DSC_CKPT_PATH_BYTES];
+    dsc_ckpt_hosts hosts = { 0 };
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_path_join(path, sizeof path, dir, "", &mine);
     const size_t before = status == DSC_OK ? existing_bytes(path) : strlen(dir);
     if (ctx->node_local || status != DSC_OK) /* nobody makes it before all have looked */
-        status = dsc_checkpoint_agree(ctx, status, &mine, err);
+        status = dsc_ckpt_agree(ctx, status, &mine, err);
     if (status == DSC_OK)
         status = dsc_ckpt_hosts_open(ctx, dir, &hosts, err);
     if (status == DSC_OK) {
         status = check(ctx, dir, saves, &hosts, before, &mine);
-        status = dsc_checkpoint_agree(ctx, status, &mine, err);
+        status = dsc_ckpt_agree(ctx, status, &mine, err);
     } else {
         remove_new(ctx->io, dir, before);
     }

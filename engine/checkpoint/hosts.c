@@ -15,27 +15,28 @@
 /* What a rank tells the others. */
 typedef struct word {
     int32_t first; /* rank whose file it sees */
-    char host[CKPT_HOST_BYTES];
+    char host[DSC_CKPT_HOST_BYTES];
 } word;
 
-static dsc_status sign_path(char path[CKPT_PATH_BYTES], const char *dir, uint64_t token, int32_t rank, dsc_error *err)
+static dsc_status sign_path(char path[DSC_CKPT_PATH_BYTES], const char *dir, uint64_t token, int32_t rank,
+                            dsc_error *err)
 {
     char name[64];
     snprintf(name, sizeof name, ".dsc-%016" PRIx64 "-%d", token, (int)rank);
-    return dsc_path_join(path, CKPT_PATH_BYTES, dir, name, err);
+    return dsc_path_join(path, DSC_CKPT_PATH_BYTES, dir, name, err);
 }
 
-static dsc_status choose_token(const dsc_checkpoint_ctx *c, uint64_t *token, dsc_error *err)
+static dsc_status choose_token(const dsc_ckpt_ctx *c, uint64_t *token, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     if (dsc_comm_rank(c->comm) == 0 && getrandom(token, sizeof *token, 0) != (ssize_t)sizeof *token)
         status = DSC_FAIL(&mine, DSC_ERR_IO, "getrandom", "no random number: %s", strerror(errno));
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
     return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, token, (int64_t)sizeof *token, 0, NULL, err);
 }
 
-static dsc_status make_sign(const dsc_checkpoint_ctx *c, const char *dir, const char *path, dsc_error *err)
+static dsc_status make_sign(const dsc_ckpt_ctx *c, const char *dir, const char *path, dsc_error *err)
 {
     dsc_file file = DSC_FILE_INIT;
     DSC_TRY(dsc_io_make_dirs(c->io, dir, err));
@@ -43,9 +44,9 @@ static dsc_status make_sign(const dsc_checkpoint_ctx *c, const char *dir, const 
     return dsc_io_close(c->io, &file, err);
 }
 
-static dsc_status look(const dsc_checkpoint_ctx *c, const char *dir, uint64_t token, word *mine, dsc_error *err)
+static dsc_status look(const dsc_ckpt_ctx *c, const char *dir, uint64_t token, word *mine, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     const int32_t rank = dsc_comm_rank(c->comm);
     for (mine->first = 0; mine->first < rank; mine->first++) {
         DSC_TRY(sign_path(path, dir, token, mine->first, err));
@@ -60,21 +61,21 @@ static dsc_status look(const dsc_checkpoint_ctx *c, const char *dir, uint64_t to
     return DSC_OK;
 }
 
-static dsc_status check_micro_batch_group(const dsc_checkpoint_ctx *c, const char *dir, uint64_t token, word *all,
+static dsc_status check_micro_batch_group(const dsc_ckpt_ctx *c, const char *dir, uint64_t token, word *all,
                                           dsc_error *err)
 {
     word own = { .first = 0 };
     dsc_error mine = DSC_ERROR_INIT;
-    DSC_TRY(dsc_checkpoint_agree(c, look(c, dir, token, &own, &mine), &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, look(c, dir, token, &own, &mine), &mine, err));
     return dsc_comm_all_gather(c->comm, DSC_CHANNEL_CONTROL, all, &own, (int64_t)sizeof own, DSC_U8, NULL, err);
 }
 
-static void number(const dsc_checkpoint_ctx *c, const word *all, ckpt_hosts *out)
+static void number(const dsc_ckpt_ctx *c, const word *all, dsc_ckpt_hosts *out)
 {
     for (int32_t r = 0; r < dsc_comm_size(c->comm); r++) {
         if (all[r].first == r) {
             out->leader[out->count] = r;
-            memcpy(out->name[out->count], all[r].host, CKPT_HOST_BYTES);
+            memcpy(out->name[out->count], all[r].host, DSC_CKPT_HOST_BYTES);
             out->of_rank[r] = out->count++;
         } else {
             out->of_rank[r] = out->of_rank[all[r].first]; /* of one that came before */
@@ -83,9 +84,9 @@ static void number(const dsc_checkpoint_ctx *c, const word *all, ckpt_hosts *out
     out->mine = out->of_rank[dsc_comm_rank(c->comm)];
 }
 
-static dsc_status meet(const dsc_checkpoint_ctx *c, const char *dir, word *all, dsc_error *err)
+static dsc_status meet(const dsc_ckpt_ctx *c, const char *dir, word *all, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     uint64_t token = 0;
     dsc_error mine = DSC_ERROR_INIT;
     DSC_TRY(choose_token(c, &token, err));
@@ -93,7 +94,7 @@ static dsc_status meet(const dsc_checkpoint_ctx *c, const char *dir, word *all, 
     if (status == DSC_OK)
         status = make_sign(c, dir, path, &mine);
     const bool made = status == DSC_OK;
-    status = dsc_checkpoint_agree(c, status, &mine, err);
+    status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
         status = check_micro_batch_group(c, dir, token, all, err);
     if (made && dsc_io_unlink(c->io, path, &mine) != DSC_OK)
@@ -101,7 +102,7 @@ static dsc_status meet(const dsc_checkpoint_ctx *c, const char *dir, word *all, 
     return status;
 }
 
-static dsc_status take_room(const dsc_checkpoint_ctx *c, ckpt_hosts *out, word **all, dsc_error *err)
+static dsc_status take_room(const dsc_ckpt_ctx *c, dsc_ckpt_hosts *out, word **all, dsc_error *err)
 {
     const int64_t size = dsc_comm_size(c->comm);
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *out->of_rank, &out->of_rank, err));
@@ -110,15 +111,15 @@ static dsc_status take_room(const dsc_checkpoint_ctx *c, ckpt_hosts *out, word *
     return dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof **all, all, err);
 }
 
-dsc_status dsc_ckpt_hosts_open(const dsc_checkpoint_ctx *c, const char *dir, ckpt_hosts *out, dsc_error *err)
+dsc_status dsc_ckpt_hosts_open(const dsc_ckpt_ctx *c, const char *dir, dsc_ckpt_hosts *out, dsc_error *err)
 {
     word *all = NULL;
     dsc_error mine = DSC_ERROR_INIT;
-    *out = (ckpt_hosts){ .alloc = c->alloc, .count = c->node_local ? 0 : 1 };
+    *out = (dsc_ckpt_hosts) { .alloc = c->alloc, .count = c->node_local ? 0 : 1 };
     if (!c->node_local)
         return DSC_OK;
     dsc_status status = take_room(c, out, &all, &mine);
-    status = dsc_checkpoint_agree(c, status, &mine, err);
+    status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
         status = meet(c, dir, all, err);
     if (status == DSC_OK)
@@ -127,12 +128,12 @@ dsc_status dsc_ckpt_hosts_open(const dsc_checkpoint_ctx *c, const char *dir, ckp
     return status;
 }
 
-void dsc_ckpt_hosts_close(ckpt_hosts *hosts)
+void dsc_ckpt_hosts_close(dsc_ckpt_hosts *hosts)
 {
     if (hosts->alloc != NULL) {
         dsc_alloc_free(hosts->alloc, hosts->of_rank);
         dsc_alloc_free(hosts->alloc, hosts->leader);
         dsc_alloc_free(hosts->alloc, hosts->name);
     }
-    *hosts = (ckpt_hosts){ 0 };
+    *hosts = (dsc_ckpt_hosts) { 0 };
 }

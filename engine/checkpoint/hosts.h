@@ -7,25 +7,25 @@
 #include "engine/checkpoint/internal.h"
 
 /* Folders, numbered by their first ranks. Lists are NULL where nobody looked: all ranks save into rank 0's. */
-typedef struct ckpt_hosts {
+typedef struct dsc_ckpt_hosts {
     dsc_alloc *alloc;
     int32_t count;
     int32_t mine;                  /* this rank's */
     int32_t *of_rank;              /* [W] */
     int32_t *leader;               /* [count] the first rank of each, which makes and commits it */
-    char (*name)[CKPT_HOST_BYTES]; /* [count] of the host */
-} ckpt_hosts;
+    char (*name)[DSC_CKPT_HOST_BYTES]; /* [count] of the host */
+} dsc_ckpt_hosts;
 
 /* Collective; every rank returns the same verdict. Without ctx->node_local there is one and nothing is looked at; with
  * it `dir` is made where it is missing. To be closed also after a failure. */
-DSC_MUST_USE dsc_status dsc_ckpt_hosts_open(const dsc_checkpoint_ctx *c, const char *dir, ckpt_hosts *out,
+DSC_MUST_USE dsc_status dsc_ckpt_hosts_open(const dsc_ckpt_ctx *c, const char *dir, dsc_ckpt_hosts *out,
                                             dsc_error *err);
-void dsc_ckpt_hosts_close(ckpt_hosts *hosts); /* safe on a zeroed one */
-static inline int32_t dsc_ckpt_host_of(const ckpt_hosts *hosts, int32_t rank)
+void dsc_ckpt_hosts_close(dsc_ckpt_hosts *hosts); /* safe on a zeroed one */
+static inline int32_t dsc_ckpt_host_of(const dsc_ckpt_hosts *hosts, int32_t rank)
 {
     return hosts->of_rank != NULL ? hosts->of_rank[rank] : 0;
 }
-static inline int32_t dsc_ckpt_leader(const ckpt_hosts *hosts, int32_t host)
+static inline int32_t dsc_ckpt_leader(const dsc_ckpt_hosts *hosts, int32_t host)
 {
     return hosts->leader != NULL ? hosts->leader[host] : 0;
 }

@@ -14,8 +14,8 @@
 #include "engine/checkpoint/load_slices.h"
 
 typedef struct load_job {
-    const dsc_checkpoint_ctx *c;
-    ckpt_reader reader;
+    const dsc_ckpt_ctx *c;
+    dsc_ckpt_reader reader;
     dsc_recipe recipe; /* this run's */
 } load_job;
 
@@ -29,12 +29,13 @@ static void shape_text(char *out, size_t out_bytes, const int64_t *dim, int32_t 
         at += (size_t)snprintf(out + at, out_bytes - at, "%s%" PRId64, d > 0 ? "," : "", dim[d]);
 }
 
-static dsc_status check_tensor(const ckpt_reader *reader, const dsc_layout_tensor *tensor, ckpt_plane plane,
+static dsc_status check_tensor(const dsc_ckpt_reader *reader, const dsc_layout_tensor *tensor, dsc_ckpt_plane plane,
                                dsc_error *err)
 {
     const dsc_param_spec *spec = tensor->spec;
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, spec->name, NULL);
-    const char *where = dsc_safetensors_path(reader->file[plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER]);
+    const char *where =
+        dsc_safetensors_path(reader->file[plane == DSC_CKPT_WEIGHTS ? DSC_CKPT_MODEL : DSC_CKPT_OPTIMIZER]);
     const char *prefix = dsc_ckpt_plane_name(&reader->manifest.state, plane), *point = *prefix != 0 ? "." : "";
     if (entry == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s%.200s\", which the model needs",
@@ -61,7 +62,8 @@ static dsc_status check_optimizer(const load_job *j, dsc_error *err)
     const dsc_recipe saved = j->reader.manifest.state.recipe;
     if (saved == j->recipe)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->reader.file[CKPT_OPTIMIZER]), "saved by %s, and this "
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->reader.file[DSC_CKPT_OPTIMIZER]),
+                    "saved by %s, and this "
                     "run's optimizer is %s; resume with that one, or begin from the weights: --model DIR/step-N",
                     dsc_recipes[saved].name, dsc_recipes[j->recipe].name);
 }
@@ -69,27 +71,29 @@ static dsc_status check_optimizer(const load_job *j, dsc_error *err)
 static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error *err)
 {
     const dsc_layout *layout = j->c->layout;
-    const ckpt_reader *reader = &j->reader;
+    const dsc_ckpt_reader *reader = &j->reader;
     DSC_TRY(check_optimizer(j, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
-        DSC_TRY(check_tensor(reader, tensor, CKPT_WEIGHTS, err));
-        for (int plane = CKPT_MASTER; plane < CKPT_PLANE_COUNT; plane++)
-            if (dsc_ckpt_saved_planes(&reader->manifest.state, (ckpt_plane)plane, layout, tensor))
-                DSC_TRY(check_tensor(reader, tensor, (ckpt_plane)plane, err));
+        DSC_TRY(check_tensor(reader, tensor, DSC_CKPT_WEIGHTS, err));
+        for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++)
+            if (dsc_ckpt_saved_planes(&reader->manifest.state, (dsc_ckpt_plane)plane, layout, tensor))
+                DSC_TRY(check_tensor(reader, tensor, (dsc_ckpt_plane)plane, err));
     }
-    const int64_t count = dsc_safetensors_count(reader->file[CKPT_MODEL]);
+    const int64_t count = dsc_safetensors_count(reader->file[DSC_CKPT_MODEL]);
     if (count != layout->tensor_count)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "%lld tensors; the "
-                        "model has %d", (long long)count, (int)layout->tensor_count);
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[DSC_CKPT_MODEL]),
+                        "%lld tensors; the "
+                        "model has %d",
+                        (long long)count, (int)layout->tensor_count);
     const char *adapter = j->c->model->adapter_json;
-    if (adapter == NULL || reader->manifest.file[CKPT_ADAPTER].bytes < 0 || reader->far)
+    if (adapter == NULL || reader->manifest.file[DSC_CKPT_ADAPTER].bytes < 0 || reader->far)
         return DSC_OK;
     return dsc_ckpt_adapter_check(j->c->io, j->c->alloc, step_dir, adapter, err);
 }
 
 /* What ends bit-exactness. The stage is not among it: no bit depends on it. */
-static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *now, const dsc_run_state *saved)
+static void warn_differences(const dsc_ckpt_ctx *c, const dsc_run_state *now, const dsc_run_state *saved)
 {
     const dsc_log *log = c->log;
     if (dsc_comm_rank(c->comm) != 0)
@@ -125,9 +129,9 @@ static void warn_differences(const dsc_checkpoint_ctx *c, const dsc_run_state *n
 }
 
 /* Going on from a step that is not the folder's last: the run will come to the later ones again, maybe in hours. */
-static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, int64_t step)
+static void warn_later_steps(const dsc_ckpt_ctx *c, const char *step_dir, int64_t step)
 {
-    char dir[CKPT_PATH_BYTES], **names = NULL;
+    char dir[DSC_CKPT_PATH_BYTES], **names = NULL;
     int64_t count = 0, later = 0;
     if (dsc_ckpt_step_of(step_dir) < 0)
         return;
@@ -142,7 +146,7 @@ static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, 
     if (dsc_io_list(c->io, c->alloc, dir, &names, &count, NULL) != DSC_OK)
         return; /* only a warning is lost */
     for (int64_t i = 0; i < count; i++)
-        if (dsc_checkpoint_is_step_name(names[i])) {
+        if (dsc_ckpt_is_step_name(names[i])) {
             const int64_t other = strtoll(names[i] + 5, NULL, 10);
             later = other > step && (later == 0 || other < later) ? other : later;
         }
@@ -153,20 +157,20 @@ static void warn_later_steps(const dsc_checkpoint_ctx *c, const char *step_dir, 
                        (long long)later);
 }
 
-static dsc_status find_micro_batch_group(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
+static dsc_status find_micro_batch_group(const dsc_ckpt_ctx *c, const char *dir, char step_dir[DSC_CKPT_PATH_BYTES],
                                          dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
-    memset(step_dir, 0, CKPT_PATH_BYTES);
+    memset(step_dir, 0, DSC_CKPT_PATH_BYTES);
     if (dsc_comm_rank(c->comm) == 0)
-        status = dsc_checkpoint_find(c->io, c->alloc, dir, step_dir, CKPT_PATH_BYTES, &mine);
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
-    return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, CKPT_PATH_BYTES, 0, NULL, err);
+        status = dsc_ckpt_find(c->io, c->alloc, dir, step_dir, DSC_CKPT_PATH_BYTES, &mine);
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
+    return dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, step_dir, DSC_CKPT_PATH_BYTES, 0, NULL, err);
 }
 
 /* The reader of a folder that all ranks see; a part of a checkpoint is none to load. */
-static dsc_status open_common(const dsc_checkpoint_ctx *c, const char *step_dir, ckpt_reader *reader, bool *open,
+static dsc_status open_common(const dsc_ckpt_ctx *c, const char *step_dir, dsc_ckpt_reader *reader, bool *open,
                               dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_reader_open(c->io, c->alloc, step_dir, reader, err));
@@ -175,26 +179,27 @@ static dsc_status open_common(const dsc_checkpoint_ctx *c, const char *step_dir,
 }
 
 /* One pass over what this rank takes, after what it has found `before`. */
-static dsc_status pass(const ckpt_slices_load *t, bool copy, dsc_status before, const dsc_error *why, dsc_error *err)
+static dsc_status pass(const dsc_ckpt_slices_load *t, bool copy, dsc_status before, const dsc_error *why,
+                       dsc_error *err)
 {
     dsc_error mine = *why;
     dsc_status status = before == DSC_OK ? dsc_ckpt_load_slices(t, copy, &mine) : before;
-    DSC_TRY(dsc_checkpoint_agree(t->c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(t->c, status, &mine, err));
     if (t->spread == NULL)
         return DSC_OK;
     status = dsc_ckpt_load_sent(t, copy, &mine);
-    return dsc_checkpoint_agree(t->c, status, &mine, err);
+    return dsc_ckpt_agree(t->c, status, &mine, err);
 }
 
 /* `before` and `why`: what opening it has come to on this rank. */
-static dsc_status load_from(load_job *j, const ckpt_slices_load *t, bool once, const dsc_run_state *now,
+static dsc_status load_from(load_job *j, const dsc_ckpt_slices_load *t, bool once, const dsc_run_state *now,
                             dsc_run_state *out, dsc_status before, const dsc_error *why, bool *changed, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = j->c;
+    const dsc_ckpt_ctx *c = j->c;
     dsc_error mine = *why;
     const dsc_status status = before == DSC_OK ? check_model(j, t->step_dir, &mine) : before;
     if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
-        DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+        DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
         *changed = true;
     }
     DSC_TRY(pass(t, once, status, &mine, err));
@@ -212,13 +217,13 @@ static dsc_status load_from(load_job *j, const ckpt_slices_load *t, bool once, c
     return DSC_OK;
 }
 
-dsc_status dsc_checkpoint_load(const dsc_checkpoint_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
-                               dsc_run_state *out, bool *changed, dsc_error *err)
+dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
+                         dsc_run_state *out, bool *changed, dsc_error *err)
 {
-    char step_dir[CKPT_PATH_BYTES];
+    char step_dir[DSC_CKPT_PATH_BYTES];
     load_job job = { .c = ctx, .recipe = now->recipe };
-    ckpt_spread spread = { 0 };
-    ckpt_slices_load take = {
+    dsc_ckpt_spread spread = { 0 };
+    dsc_ckpt_slices_load take = {
         .c = ctx, .reader = &job.reader, .step_dir = step_dir, .dtype = now->compute_dtype, .recipe = now->recipe
     };
     dsc_error mine = DSC_ERROR_INIT;

@@ -14,7 +14,7 @@
 #define LANES_MOST 4
 #define LANE_SLOTS 5        /* memory of a lane, at least */
 #define LANE_RUN 8          /* blocks behind one another that one lane reads */
-#define STAGED_BYTES (2 * CKPT_BLOCK_BYTES) /* a block in bf16 is twice as long in fp32 */
+#define STAGED_BYTES (2 * DSC_CKPT_BLOCK_BYTES) /* a block in bf16 is twice as long in fp32 */
 
 /* ---- what is wanted ---- */
 
@@ -29,7 +29,7 @@ typedef struct target {
 
 /* This rank's part of a stored tensor. */
 typedef struct span {
-    const ckpt_manifest_tensor *tensor;
+    const dsc_ckpt_manifest_tensor *tensor;
     int64_t first, count;
     target to;
     bool only_verified; /* nothing goes anywhere */
@@ -37,30 +37,30 @@ typedef struct span {
 
 /* A frozen tensor has only parameters, in the compute dtype. A trainable one is its master weights: those of a bf16
  * run, the weights themselves of an fp32 run. */
-static bool find_target(const ckpt_slices_load *t, const dsc_layout_tensor *tensor, bool trainable, ckpt_plane plane,
-                        span *s)
+static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *tensor, bool trainable,
+                        dsc_ckpt_plane plane, span *s)
 {
     s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
-    if (plane == CKPT_WEIGHTS && !trainable) {
+    if (plane == DSC_CKPT_WEIGHTS && !trainable) {
         s->to.plane = DSC_PLANE_PARAM;
         s->to.dtype = t->dtype;
-    } else if (plane == CKPT_WEIGHTS) {
-        s->only_verified = dsc_ckpt_reader_find(t->reader, CKPT_MASTER, tensor->spec->name, NULL) != NULL;
+    } else if (plane == DSC_CKPT_WEIGHTS) {
+        s->only_verified = dsc_ckpt_reader_find(t->reader, DSC_CKPT_MASTER, tensor->spec->name, NULL) != NULL;
     } else if (dsc_ckpt_is_shared(plane)) {
         if (!dsc_ckpt_saved_planes(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
             return false;
         s->to.shared = dsc_ckpt_shared(t->c->zero, plane, (int32_t)(tensor - t->c->layout->tensor));
-    } else if (plane != CKPT_MASTER) {
-        s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - CKPT_MOMENT1));
+    } else if (plane != DSC_CKPT_MASTER) {
+        s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - DSC_CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
         const dsc_recipe recipe = dsc_layout_recipe(t->c->layout, tensor->group, t->recipe);
-        if ((int)plane - CKPT_MOMENT1 >= dsc_recipes[recipe].state_count)
+        if ((int)plane - DSC_CKPT_MOMENT1 >= dsc_recipes[recipe].state_count)
             return false;
     }
-    return trainable || plane == CKPT_WEIGHTS;
+    return trainable || plane == DSC_CKPT_WEIGHTS;
 }
 
-static bool find_span(const ckpt_slices_load *t, int32_t index, ckpt_plane plane, span *out)
+static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_plane plane, span *out)
 {
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     dsc_zero_slice slice;
@@ -90,17 +90,17 @@ typedef struct walker {
 } walker;
 
 /* The next block of this lane, which meets w->span. NULL: there is none. */
-static const ckpt_block *walk(const ckpt_slices_load *t, walker *w, int32_t lane, int32_t lanes)
+static const dsc_ckpt_block *walk(const dsc_ckpt_slices_load *t, walker *w, int32_t lane, int32_t lanes)
 {
     for (; w->tensor < t->c->layout->tensor_count; w->tensor++, w->plane = 0)
-        for (; w->plane < CKPT_PLANE_COUNT; w->plane++, w->inside = false) {
-            if (!w->inside && !find_span(t, w->tensor, (ckpt_plane)w->plane, &w->span))
+        for (; w->plane < DSC_CKPT_PLANE_COUNT; w->plane++, w->inside = false) {
+            if (!w->inside && !find_span(t, w->tensor, (dsc_ckpt_plane)w->plane, &w->span))
                 continue;
             w->at = w->inside ? w->at : 0;
             w->inside = true;
-            const ckpt_block *blocks = t->reader->manifest.block + w->span.tensor->first_block;
+            const dsc_ckpt_block *blocks = t->reader->manifest.block + w->span.tensor->first_block;
             while (w->at < w->span.tensor->block_count) {
-                const ckpt_block *block = &blocks[w->at++];
+                const dsc_ckpt_block *block = &blocks[w->at++];
                 if (block->first + block->count > w->span.first && block->first < w->span.first + w->span.count &&
                     dsc_ckpt_reader_has(t->reader, block) && w->number++ / LANE_RUN % lanes == lane)
                     return block;
@@ -123,10 +123,10 @@ static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype fr
 
 /* Writes `count` elements of a block, which lie at `from`, from the target's element `first` on: straight, or by way of
  * the buffer's end. */
-static dsc_status put(const ckpt_slices_load *t, const target *to, int64_t first, const char *from,
+static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t first, const char *from,
                       dsc_dtype from_dtype, int64_t count, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = t->c;
+    const dsc_ckpt_ctx *c = t->c;
     const bool visible = dsc_device_host_visible(c->device);
     const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
     char *staged = (char *)c->buffer.ptr + c->buffer.bytes - STAGED_BYTES;
@@ -147,7 +147,7 @@ static dsc_status put(const ckpt_slices_load *t, const target *to, int64_t first
     return DSC_OK;
 }
 
-static dsc_status put_block(const ckpt_slices_load *t, const span *s, const ckpt_block *block, const char *data,
+static dsc_status put_block(const dsc_ckpt_slices_load *t, const span *s, const dsc_ckpt_block *block, const char *data,
                             dsc_error *err)
 {
     const int64_t low = dsc_max_i64(s->first, block->first);
@@ -163,7 +163,7 @@ static dsc_status put_block(const ckpt_slices_load *t, const span *s, const ckpt
 /* ---- lanes ---- */
 
 typedef struct lane {
-    const ckpt_slices_load *t;
+    const dsc_ckpt_slices_load *t;
     int32_t index, count; /* this one, of so many */
     bool copy;
     char *memory;
@@ -175,10 +175,10 @@ typedef struct lane {
     dsc_error error;
 } lane;
 
-static dsc_status read_blocks(lane *l, ckpt_read_ahead *ahead, dsc_error *err)
+static dsc_status read_blocks(lane *l, dsc_ckpt_read_ahead *ahead, dsc_error *err)
 {
     walker asked = { 0 }, taken = { 0 };
-    const ckpt_block *next = walk(l->t, &asked, l->index, l->count), *block;
+    const dsc_ckpt_block *next = walk(l->t, &asked, l->index, l->count), *block;
     while ((block = walk(l->t, &taken, l->index, l->count)) != NULL && !atomic_load(l->stop)) {
         const char *data;
         for (; next != NULL && dsc_ckpt_read_ahead_has_room(ahead); next = walk(l->t, &asked, l->index, l->count))
@@ -193,7 +193,7 @@ static dsc_status read_blocks(lane *l, ckpt_read_ahead *ahead, dsc_error *err)
 static void *run_lane(void *argument)
 {
     lane *l = argument;
-    ckpt_read_ahead ahead;
+    dsc_ckpt_read_ahead ahead;
     dsc_ckpt_read_ahead_open(&ahead, l->t->reader, l->t->c, l->t->step_dir, l->memory, l->bytes);
     l->status = read_blocks(l, &ahead, &l->error);
     if (l->status != DSC_OK)
@@ -203,9 +203,9 @@ static void *run_lane(void *argument)
 }
 
 /* Several write only where all views are plain memory. */
-static int32_t lanes_of(const ckpt_slices_load *t, int64_t bytes)
+static int32_t lanes_of(const dsc_ckpt_slices_load *t, int64_t bytes)
 {
-    const dsc_checkpoint_ctx *c = t->c;
+    const dsc_ckpt_ctx *c = t->c;
     for (int32_t g = 0; g < c->layout->group_count; g++)
         for (int plane = DSC_PLANE_MASTER; plane <= DSC_PLANE_MOMENT3 && c->layout->group[g].trainable; plane++)
             if (!dsc_zero_stays(c->zero, g, (dsc_plane)plane))
@@ -213,13 +213,13 @@ static int32_t lanes_of(const ckpt_slices_load *t, int64_t bytes)
     for (int32_t g = 0; g < c->layout->group_count; g++)
         if (!dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
             return 1;
-    const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * CKPT_SLOT_BYTES));
+    const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * DSC_CKPT_SLOT_BYTES));
     return (int32_t)dsc_max_i64(1, most);
 }
 
-dsc_status dsc_ckpt_load_slices(const ckpt_slices_load *t, bool copy, dsc_error *err)
+dsc_status dsc_ckpt_load_slices(const dsc_ckpt_slices_load *t, bool copy, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = t->c;
+    const dsc_ckpt_ctx *c = t->c;
     const int64_t bytes = c->buffer.bytes - (dsc_device_host_visible(c->device) ? 0 : STAGED_BYTES);
     const int32_t lanes = lanes_of(t, bytes);
     lane l[LANES_MOST];
@@ -251,16 +251,16 @@ dsc_status dsc_ckpt_load_slices(const ckpt_slices_load *t, bool copy, dsc_error 
 #define SENT_AT_ONCE 1024
 
 typedef struct post {
-    const ckpt_slices_load *t;
+    const dsc_ckpt_slices_load *t;
     bool copy;
     char *buffer;            /* a block and a byte: whether it is one */
-    const ckpt_block *inside; /* the buffer, of who sends */
+    const dsc_ckpt_block *inside; /* the buffer, of who sends */
     int64_t count;           /* blocks sent so far, by all */
     dsc_status status;       /* of this rank's own blocks: the exchange goes on */
     dsc_error error;
 } post;
 
-static dsc_status send_block(post *p, const ckpt_block *block, int64_t bytes, int32_t to, dsc_error *err)
+static dsc_status send_block(post *p, const dsc_ckpt_block *block, int64_t bytes, int32_t to, dsc_error *err)
 {
     if (p->status == DSC_OK && p->inside != block) {
         p->status = dsc_ckpt_reader_block(p->t->reader, block, p->buffer, &p->error);
@@ -270,7 +270,7 @@ static dsc_status send_block(post *p, const ckpt_block *block, int64_t bytes, in
     return dsc_comm_send(p->t->c->comm, DSC_CHANNEL_CONTROL, p->buffer, bytes + 1, to, NULL, err);
 }
 
-static dsc_status receive_block(post *p, const span *own, const ckpt_block *block, int64_t bytes, int32_t from,
+static dsc_status receive_block(post *p, const span *own, const dsc_ckpt_block *block, int64_t bytes, int32_t from,
                                 dsc_error *err)
 {
     p->inside = NULL;
@@ -284,9 +284,10 @@ static dsc_status receive_block(post *p, const span *own, const ckpt_block *bloc
 }
 
 /* To the ranks [low, high] whose slices it meets, as far as they have it not. All ranks do this in one order. */
-static dsc_status pass_on(post *p, const span *own, const ckpt_block *block, int32_t low, int32_t high, dsc_error *err)
+static dsc_status pass_on(post *p, const span *own, const dsc_ckpt_block *block, int32_t low, int32_t high,
+                          dsc_error *err)
 {
-    const ckpt_spread *spread = p->t->spread;
+    const dsc_ckpt_spread *spread = p->t->spread;
     dsc_comm *comm = p->t->c->comm;
     const int32_t part = dsc_ckpt_part_of(&p->t->reader->manifest, block), from = spread->first_with[part];
     const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(own->tensor->dtype);
@@ -303,9 +304,9 @@ static dsc_status pass_on(post *p, const span *own, const ckpt_block *block, int
     return DSC_OK;
 }
 
-static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_error *err)
+static dsc_status pass_on_tensor(post *p, int32_t index, dsc_ckpt_plane plane, dsc_error *err)
 {
-    const ckpt_slices_load *t = p->t;
+    const dsc_ckpt_slices_load *t = p->t;
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     const int64_t slice = t->c->layout->group[tensor->group].slice;
     const bool shared = dsc_ckpt_is_shared(plane);
@@ -317,7 +318,7 @@ static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_e
     }
     if (own.only_verified)
         return DSC_OK; /* by who has it */
-    const ckpt_block *block = t->reader->manifest.block + own.tensor->first_block;
+    const dsc_ckpt_block *block = t->reader->manifest.block + own.tensor->first_block;
     for (int64_t b = 0; b < own.tensor->block_count; b++, block++) {
         const int64_t low = (tensor->offset + block->first) / slice;
         const int64_t high = (tensor->offset + block->first + block->count - 1) / slice;
@@ -327,12 +328,12 @@ static dsc_status pass_on_tensor(post *p, int32_t index, ckpt_plane plane, dsc_e
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_load_sent(const ckpt_slices_load *t, bool copy, dsc_error *err)
+dsc_status dsc_ckpt_load_sent(const dsc_ckpt_slices_load *t, bool copy, dsc_error *err)
 {
     post p = { .t = t, .copy = copy, .buffer = t->c->buffer.ptr, .error = DSC_ERROR_INIT };
     for (int32_t index = 0; index < t->c->layout->tensor_count; index++)
-        for (int plane = 0; plane < CKPT_PLANE_COUNT; plane++)
-            DSC_TRY(pass_on_tensor(&p, index, (ckpt_plane)plane, err));
+        for (int plane = 0; plane < DSC_CKPT_PLANE_COUNT; plane++)
+            DSC_TRY(pass_on_tensor(&p, index, (dsc_ckpt_plane)plane, err));
     if (p.status != DSC_OK) {
         if (err != NULL)
             *err = p.error;

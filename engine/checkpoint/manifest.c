@@ -73,7 +73,7 @@ static dsc_status get_text(const read_ctx *c, const cJSON *object, const char *n
 /* Not there: a run on a CPU, or one of a device that has nothing to say. */
 static dsc_status read_plans(const read_ctx *c, dsc_alloc *alloc, const cJSON *plans, char **out)
 {
-    char line[CKPT_PLAN_LINE_BYTES_MAX + 1];
+    char line[DSC_CKPT_PLAN_LINE_BYTES_MAX + 1];
     const cJSON *item;
     int64_t bytes = 0;
     if (plans == NULL)
@@ -139,7 +139,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     int64_t version = 0, stage = 0;
     DSC_TRY(get_text(c, root, "format", text, sizeof text));
     DSC_TRY(get_int(c, root, "version", 0, &version));
-    if (strcmp(text, "dsc-checkpoint") != 0 || version != CKPT_MANIFEST_VERSION)
+    if (strcmp(text, "dsc-checkpoint") != 0 || version != DSC_CKPT_MANIFEST_VERSION)
         return bad(c, NULL, "format or version of another program; this one reads dsc-checkpoint version 1");
     DSC_TRY(get_int(c, root, "step", 0, &s->step));
     DSC_TRY(get_int(c, root, "update_count", 0, &s->update_count));
@@ -176,7 +176,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
 /* Exactly the names that this version writes: none of them leaves the folder. */
 static int find_file(const char *name)
 {
-    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         if (strcmp(dsc_ckpt_file_name[f], name) == 0)
             return f;
     return -1;
@@ -206,12 +206,12 @@ static bool parse_digest(const char *text, uint8_t out[32])
     return true;
 }
 
-static dsc_status read_files(const read_ctx *c, const cJSON *files, ckpt_manifest *m)
+static dsc_status read_files(const read_ctx *c, const cJSON *files, dsc_ckpt_manifest *m)
 {
     const cJSON *item;
     if (!cJSON_IsObject(files))
         return bad(c, files, "files");
-    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         m->file[f].bytes = -1;
     cJSON_ArrayForEach(item, files)
     {
@@ -219,24 +219,24 @@ static dsc_status read_files(const read_ctx *c, const cJSON *files, ckpt_manifes
         const int f = find_file(item->string);
         if (f < 0 || !cJSON_IsObject(item))
             return bad(c, item, "a file of an unknown name, or without a size");
-        ckpt_file_info *info = &m->file[f];
+        dsc_ckpt_file_info *info = &m->file[f];
         DSC_TRY(get_int(c, item, "bytes", 0, &info->bytes));
         DSC_TRY(get_int(c, item, "head_bytes", 0, &info->head_bytes));
         DSC_TRY(get_text(c, item, "sha256", hex, sizeof hex));
-        const bool whole = f >= CKPT_TENSOR_FILE_COUNT;
-        const int64_t most = whole ? CKPT_SMALL_BYTES_MAX : 8 + DSC_SAFETENSORS_HEADER_BYTES_MAX;
+        const bool whole = f >= DSC_CKPT_TENSOR_FILE_COUNT;
+        const int64_t most = whole ? DSC_CKPT_SMALL_BYTES_MAX : 8 + DSC_SAFETENSORS_HEADER_BYTES_MAX;
         if (!parse_digest(hex, info->sha256) || info->head_bytes > info->bytes || info->head_bytes > most ||
             (whole && info->head_bytes != info->bytes))
             return bad(c, item, "head_bytes or sha256 of a file");
     }
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         if (m->file[f].bytes < 0)
             return bad(c, files, "a safetensors file is not listed");
     return DSC_OK;
 }
 
 /* Not there: all of it is here. */
-static dsc_status read_part(const read_ctx *c, const cJSON *part, ckpt_manifest *m)
+static dsc_status read_part(const read_ctx *c, const cJSON *part, dsc_ckpt_manifest *m)
 {
     const cJSON *hosts = cJSON_GetObjectItemCaseSensitive(part, "hosts"), *host;
     int64_t index = 0;
@@ -245,18 +245,19 @@ static dsc_status read_part(const read_ctx *c, const cJSON *part, ckpt_manifest 
         return DSC_OK;
     const int count = cJSON_IsArray(hosts) ? cJSON_GetArraySize(hosts) : 0;
     DSC_TRY(get_int(c, part, "index", 0, &index));
-    if (count < 2 || count > CKPT_PARTS_MOST || index >= count)
+    if (count < 2 || count > DSC_CKPT_PARTS_MOST || index >= count)
         return bad(c, part, "part");
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, count, sizeof *m->parts.host, &m->parts.host, c->err));
     m->parts.index = (int32_t)index;
     m->parts.count = 0;
     cJSON_ArrayForEach(host, hosts)
-        DSC_TRY(text_of(c, host, "hosts", m->parts.host[m->parts.count++], CKPT_HOST_BYTES));
+        DSC_TRY(text_of(c, host, "hosts", m->parts.host[m->parts.count++], DSC_CKPT_HOST_BYTES));
     return DSC_OK;
 }
 
 /* A part, how many blocks of it, the next one, ... */
-static dsc_status read_runs(const read_ctx *c, const cJSON *item, ckpt_manifest *m, const ckpt_manifest_tensor *tensor)
+static dsc_status read_runs(const read_ctx *c, const cJSON *item, dsc_ckpt_manifest *m,
+                            const dsc_ckpt_manifest_tensor *tensor)
 {
     const cJSON *runs = cJSON_GetObjectItemCaseSensitive(item, "parts"), *run;
     int64_t b = tensor->first_block;
@@ -276,7 +277,7 @@ static dsc_status read_runs(const read_ctx *c, const cJSON *item, ckpt_manifest 
 }
 
 /* Where the block that starts at `at` ends: at a multiple of 1 MiB, or at the next cut if that comes first. */
-static bool block_end(const ckpt_manifest_tensor *tensor, int64_t at, const cJSON **cut, int64_t *end)
+static bool block_end(const dsc_ckpt_manifest_tensor *tensor, int64_t at, const cJSON **cut, int64_t *end)
 {
     const int64_t most = dsc_ckpt_block_elements(tensor->dtype);
     int64_t cut_at = 0;
@@ -292,9 +293,9 @@ static bool block_end(const ckpt_manifest_tensor *tensor, int64_t at, const cJSO
     return true;
 }
 
-static dsc_status read_blocks(const read_ctx *c, const cJSON *item, ckpt_manifest *m, int64_t index)
+static dsc_status read_blocks(const read_ctx *c, const cJSON *item, dsc_ckpt_manifest *m, int64_t index)
 {
-    ckpt_manifest_tensor *tensor = &m->tensor[index];
+    dsc_ckpt_manifest_tensor *tensor = &m->tensor[index];
     const cJSON *cuts = cJSON_GetObjectItemCaseSensitive(item, "cuts");
     const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(item, "blocks");
     if (!cJSON_IsArray(cuts) || !cJSON_IsString(blocks))
@@ -303,13 +304,13 @@ static dsc_status read_blocks(const read_ctx *c, const cJSON *item, ckpt_manifes
     const char *hex = blocks->valuestring;
     tensor->first_block = m->block_count;
     for (int64_t at = 0, end; at < tensor->elements; at = end) {
-        ckpt_block block = { .entry = (int32_t)index, .first = at };
+        dsc_ckpt_block block = { .entry = (int32_t)index, .first = at };
         if (!block_end(tensor, at, &cut, &end))
             return bad(c, cuts, "cuts of a tensor");
         block.count = end - at;
         if (!parse_u64(hex, &block.hash.high) || !parse_u64(hex + 16, &block.hash.low))
             return bad(c, blocks, "a block without a hash");
-        hex += CKPT_HASH_DIGITS;
+        hex += DSC_CKPT_HASH_DIGITS;
         m->block[m->block_count++] = block;
     }
     if (*hex != 0 || cut != NULL)
@@ -318,10 +319,10 @@ static dsc_status read_blocks(const read_ctx *c, const cJSON *item, ckpt_manifes
     return read_runs(c, item, m, tensor);
 }
 
-static dsc_status read_tensor(const read_ctx *c, const cJSON *item, ckpt_manifest *m)
+static dsc_status read_tensor(const read_ctx *c, const cJSON *item, dsc_ckpt_manifest *m)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1], file[64], dtype[8];
-    ckpt_manifest_tensor *tensor = &m->tensor[m->tensor_count];
+    dsc_ckpt_manifest_tensor *tensor = &m->tensor[m->tensor_count];
     DSC_TRY(get_text(c, item, "name", name, sizeof name));
     DSC_TRY(get_text(c, item, "file", file, sizeof file));
     DSC_TRY(get_text(c, item, "dtype", dtype, sizeof dtype));
@@ -330,13 +331,13 @@ static dsc_status read_tensor(const read_ctx *c, const cJSON *item, ckpt_manifes
     m->tensor_count++;
     tensor->file = find_file(file);
     tensor->dtype = dtype_of(dtype, dsc_ckpt_dtype_text);
-    if (tensor->file < 0 || tensor->file >= CKPT_TENSOR_FILE_COUNT ||
+    if (tensor->file < 0 || tensor->file >= DSC_CKPT_TENSOR_FILE_COUNT ||
         strcmp(dtype, dsc_ckpt_dtype_text(tensor->dtype)) != 0)
         return bad(c, item, "file or dtype of a tensor");
     return read_blocks(c, item, m, m->tensor_count - 1);
 }
 
-static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_manifest *m)
+static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, dsc_ckpt_manifest *m)
 {
     const cJSON *item;
     int64_t blocks = 0, tensor_count = 0;
@@ -348,7 +349,7 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
         if (!cJSON_IsObject(item) || !cJSON_IsString(text))
             return bad(c, item, "a tensor without blocks");
         tensor_count++;
-        blocks += (int64_t)strlen(text->valuestring) / CKPT_HASH_DIGITS;
+        blocks += (int64_t)strlen(text->valuestring) / DSC_CKPT_HASH_DIGITS;
     }
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, tensor_count, sizeof *m->tensor, &m->tensor, c->err));
     DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->block, &m->block, c->err));
@@ -362,24 +363,24 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, ckpt_man
 /* The text ends with its own SHA-256; anything else was cut, flipped or edited. */
 static bool sealed(const char *text, int64_t bytes)
 {
-    if (bytes < CKPT_SEAL_BYTES)
+    if (bytes < DSC_CKPT_SEAL_BYTES)
         return false;
-    const char *seal = text + bytes - CKPT_SEAL_BYTES;
+    const char *seal = text + bytes - DSC_CKPT_SEAL_BYTES;
     uint8_t digest[32];
     char hex[65];
-    dsc_ckpt_sha256(text, bytes - CKPT_SEAL_BYTES, digest);
+    dsc_ckpt_sha256(text, bytes - DSC_CKPT_SEAL_BYTES, digest);
     dsc_hex(hex, digest, sizeof digest);
-    return memcmp(seal, CKPT_SEAL_TEXT, sizeof CKPT_SEAL_TEXT - 1) == 0 &&
-           memcmp(seal + sizeof CKPT_SEAL_TEXT - 1, hex, 64) == 0 && memcmp(text + bytes - 3, "\"}\n", 3) == 0;
+    return memcmp(seal, DSC_CKPT_SEAL_TEXT, sizeof DSC_CKPT_SEAL_TEXT - 1) == 0 &&
+           memcmp(seal + sizeof DSC_CKPT_SEAL_TEXT - 1, hex, 64) == 0 && memcmp(text + bytes - 3, "\"}\n", 3) == 0;
 }
 
 dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
-                                   ckpt_manifest *out, dsc_error *err)
+                                   dsc_ckpt_manifest *out, dsc_error *err)
 {
     /* Six values a tensor and its cuts: more tensors than a safetensors header has room for. */
-    const dsc_json_limits limits = { CKPT_MANIFEST_BYTES_MAX, 8, 1000000 };
+    const dsc_json_limits limits = { DSC_CKPT_MANIFEST_BYTES_MAX, 8, 1000000 };
     dsc_json *json = NULL;
-    *out = (ckpt_manifest){ .alloc = alloc };
+    *out = (dsc_ckpt_manifest) { .alloc = alloc };
     if (!sealed(text, bytes))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "damaged manifest: it does not match its own SHA-256; use another "
                         "checkpoint");
@@ -401,21 +402,21 @@ dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const cha
     return status;
 }
 
-dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_manifest *out,
+dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_ckpt_manifest *out,
                                   dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     char *text = NULL;
     int64_t bytes;
-    *out = (ckpt_manifest){ 0 };
-    DSC_TRY(dsc_ckpt_file_path(path, step_dir, CKPT_MANIFEST_FILE, err));
-    DSC_TRY(dsc_io_read_all(io, alloc, path, CKPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
+    *out = (dsc_ckpt_manifest) { 0 };
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, DSC_CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_io_read_all(io, alloc, path, DSC_CKPT_MANIFEST_BYTES_MAX, &text, &bytes, err));
     const dsc_status status = dsc_ckpt_manifest_parse(alloc, path, text, bytes, out, err);
     dsc_alloc_free(alloc, text);
     return status;
 }
 
-void dsc_ckpt_manifest_close(ckpt_manifest *manifest)
+void dsc_ckpt_manifest_close(dsc_ckpt_manifest *manifest)
 {
     if (manifest->alloc != NULL) {
         for (int64_t t = 0; t < manifest->tensor_count; t++)
@@ -426,16 +427,16 @@ void dsc_ckpt_manifest_close(ckpt_manifest *manifest)
         dsc_alloc_free(manifest->alloc, manifest->parts.of_block);
         dsc_alloc_free(manifest->alloc, manifest->state.gemm_plans);
     }
-    *manifest = (ckpt_manifest){ 0 };
+    *manifest = (dsc_ckpt_manifest) { 0 };
 }
 
-void dsc_ckpt_manifest_id(const ckpt_manifest *manifest, uint8_t id[32])
+void dsc_ckpt_manifest_id(const dsc_ckpt_manifest *manifest, uint8_t id[32])
 {
     dsc_sha256 sha;
     dsc_sha256_init(&sha);
     dsc_sha256_update(&sha, &manifest->state.step, sizeof manifest->state.step);
     for (int64_t b = 0; b < manifest->block_count; b++) {
-        const ckpt_block *block = &manifest->block[b];
+        const dsc_ckpt_block *block = &manifest->block[b];
         const uint64_t row[5] = { (uint64_t)block->first, (uint64_t)block->count, block->hash.high, block->hash.low,
                                   (uint64_t)dsc_ckpt_part_of(manifest, block) };
         dsc_sha256_update(&sha, row, sizeof row);

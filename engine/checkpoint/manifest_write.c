@@ -43,11 +43,11 @@ static void put_bool(text_out *out, const char *name, bool value)
 /* One string a line. */
 static void put_plans(text_out *out, const char *plans)
 {
-    char line[CKPT_PLAN_LINE_BYTES_MAX + 1], quoted[6 * CKPT_PLAN_LINE_BYTES_MAX + 3];
+    char line[DSC_CKPT_PLAN_LINE_BYTES_MAX + 1], quoted[6 * DSC_CKPT_PLAN_LINE_BYTES_MAX + 3];
     put(out, "\n\"gemm_plans\":[");
     for (const char *at = plans; *at != 0;) {
         const size_t bytes = strcspn(at, "\n");
-        DSC_ASSERT(bytes <= CKPT_PLAN_LINE_BYTES_MAX);
+        DSC_ASSERT(bytes <= DSC_CKPT_PLAN_LINE_BYTES_MAX);
         memcpy(line, at, bytes);
         line[bytes] = 0;
         dsc_json_quote(quoted, sizeof quoted, line);
@@ -66,7 +66,7 @@ static void put_loss_scaler(text_out *out, const dsc_loss_scaler *s)
 static void put_state(text_out *out, const dsc_run_state *s)
 {
     put(out, "{\"format\":\"dsc-checkpoint\",");
-    put_int(out, "version", CKPT_MANIFEST_VERSION);
+    put_int(out, "version", DSC_CKPT_MANIFEST_VERSION);
     put_int(out, "step", s->step);
     put_int(out, "update_count", s->update_count);
     put_int(out, "next_sample", s->next_sample);
@@ -95,9 +95,9 @@ static void put_state(text_out *out, const dsc_run_state *s)
         put_plans(out, s->gemm_plans);
 }
 
-static void put_parts(text_out *out, const ckpt_parts *parts)
+static void put_parts(text_out *out, const dsc_ckpt_parts *parts)
 {
-    char quoted[6 * CKPT_HOST_BYTES + 3];
+    char quoted[6 * DSC_CKPT_HOST_BYTES + 3];
     put(out, "\n\"part\":{\"index\":%d,\"hosts\":[", (int)parts->index);
     for (int32_t p = 0; p < parts->count; p++) {
         dsc_json_quote(quoted, sizeof quoted, parts->host[p]);
@@ -106,10 +106,10 @@ static void put_parts(text_out *out, const ckpt_parts *parts)
     put(out, "]},");
 }
 
-static void put_files(text_out *out, const ckpt_file_info *file)
+static void put_files(text_out *out, const dsc_ckpt_file_info *file)
 {
     put(out, "\n\"files\":{");
-    for (int f = 0, written = 0; f < CKPT_FILE_COUNT; f++) {
+    for (int f = 0, written = 0; f < DSC_CKPT_FILE_COUNT; f++) {
         char hex[65];
         if (file[f].bytes < 0)
             continue;
@@ -133,7 +133,7 @@ static void put_runs(text_out *out, const int32_t *part, int64_t block_count)
 }
 
 /* The cuts are the starts of blocks that are no multiple of 1 MiB. `part`: of each block; NULL: there is one. */
-static void put_tensor(text_out *out, const ckpt_entry *entry, const int32_t *part, const ckpt_block *block,
+static void put_tensor(text_out *out, const dsc_ckpt_entry *entry, const int32_t *part, const dsc_ckpt_block *block,
                        int64_t block_count)
 {
     put(out, "\n{");
@@ -153,8 +153,9 @@ static void put_tensor(text_out *out, const ckpt_entry *entry, const int32_t *pa
     put(out, "\"}");
 }
 
-static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                     const ckpt_parts *parts, const ckpt_block *block, int64_t block_count)
+static void put_body(text_out *out, const dsc_run_state *state, const dsc_ckpt_entries *entries,
+                     const dsc_ckpt_file_info *file, const dsc_ckpt_parts *parts, const dsc_ckpt_block *block,
+                     int64_t block_count)
 {
     put_state(out, state);
     if (parts != NULL)
@@ -174,29 +175,31 @@ static void put_body(text_out *out, const dsc_run_state *state, const ckpt_entri
 }
 
 /* Of the text without its NUL. */
-static int64_t text_bytes(const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                          const ckpt_parts *parts, const ckpt_block *block, int64_t block_count)
+static int64_t text_bytes(const dsc_run_state *state, const dsc_ckpt_entries *entries, const dsc_ckpt_file_info *file,
+                          const dsc_ckpt_parts *parts, const dsc_ckpt_block *block, int64_t block_count)
 {
     text_out out = { 0 };
     put_body(&out, state, entries, file, parts, block, block_count);
-    return out.bytes + CKPT_SEAL_BYTES;
+    return out.bytes + DSC_CKPT_SEAL_BYTES;
 }
 
-dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const ckpt_entries *entries, const ckpt_file_info *file,
-                                   const ckpt_parts *parts, const ckpt_block *block, int64_t block_count,
-                                   dsc_error *err)
+dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const dsc_ckpt_entries *entries,
+                                   const dsc_ckpt_file_info *file, const dsc_ckpt_parts *parts,
+                                   const dsc_ckpt_block *block, int64_t block_count, dsc_error *err)
 {
     const int64_t bytes = text_bytes(state, entries, file, parts, block, block_count);
-    if (bytes <= CKPT_MANIFEST_BYTES_MAX)
+    if (bytes <= DSC_CKPT_MANIFEST_BYTES_MAX)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, CKPT_MANIFEST_FILE, "a checkpoint whose manifest has %.1f MB; at most "
-                    "%.0f are read, so it was not written", (double)bytes / 1048576.0,
-                    (double)CKPT_MANIFEST_BYTES_MAX / 1048576.0);
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, DSC_CKPT_MANIFEST_FILE,
+                    "a checkpoint whose manifest has %.1f MB; at most "
+                    "%.0f are read, so it was not written",
+                    (double)bytes / 1048576.0, (double)DSC_CKPT_MANIFEST_BYTES_MAX / 1048576.0);
 }
 
-dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const ckpt_entries *entries,
-                                   const ckpt_file_info *file, const ckpt_parts *parts, const ckpt_block *block,
-                                   int64_t block_count, char **text, int64_t *bytes, dsc_error *err)
+dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state, const dsc_ckpt_entries *entries,
+                                   const dsc_ckpt_file_info *file, const dsc_ckpt_parts *parts,
+                                   const dsc_ckpt_block *block, int64_t block_count, char **text, int64_t *bytes,
+                                   dsc_error *err)
 {
     text_out out = { .room = text_bytes(state, entries, file, parts, block, block_count) + 1 };
     uint8_t digest[32];
@@ -205,7 +208,7 @@ dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state,
     put_body(&out, state, entries, file, parts, block, block_count);
     dsc_ckpt_sha256(out.text, out.bytes, digest);
     dsc_hex(hex, digest, sizeof digest);
-    put(&out, CKPT_SEAL_TEXT "%s\"}\n", hex);
+    put(&out, DSC_CKPT_SEAL_TEXT "%s\"}\n", hex);
     DSC_ASSERT(out.bytes == out.room - 1);
     *text = out.text;
     *bytes = out.bytes;

@@ -12,10 +12,10 @@ typedef struct merge_job {
     dsc_alloc *alloc;
     const char *const *step_dir;
     int32_t count;
-    ckpt_reader *reader; /* [count] as they were given; the first `open` are */
+    dsc_ckpt_reader *reader; /* [count] as they were given; the first `open` are */
     int32_t open;
     int32_t *with; /* [parts] the reader that has each; -1: none yet */
-    char tmp_dir[CKPT_PATH_BYTES];
+    char tmp_dir[DSC_CKPT_PATH_BYTES];
     char *buffer; /* a block */
 } merge_job;
 
@@ -23,8 +23,8 @@ typedef struct merge_job {
 
 static dsc_status add_part(merge_job *j, const uint8_t first_id[32], dsc_error *err)
 {
-    const ckpt_reader *reader = &j->reader[j->open - 1];
-    const ckpt_parts *parts = &reader->manifest.parts;
+    const dsc_ckpt_reader *reader = &j->reader[j->open - 1];
+    const dsc_ckpt_parts *parts = &reader->manifest.parts;
     const char *dir = j->step_dir[j->open - 1];
     uint8_t id[32];
     if (parts->count == 1)
@@ -57,7 +57,7 @@ static dsc_status open_parts(merge_job *j, dsc_error *err)
         }
         DSC_TRY(add_part(j, id, err));
     }
-    const ckpt_parts *parts = &j->reader[0].manifest.parts;
+    const dsc_ckpt_parts *parts = &j->reader[0].manifest.parts;
     for (int32_t p = 0; p < parts->count; p++)
         if (j->with[p] < 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir[0], "part %d of %d, which host %s saved, is not among the "
@@ -69,11 +69,11 @@ static dsc_status open_parts(merge_job *j, dsc_error *err)
 
 static dsc_status write_blocks(merge_job *j, int f, dsc_file *file, dsc_error *err)
 {
-    const ckpt_manifest *m = &j->reader[0].manifest;
+    const dsc_ckpt_manifest *m = &j->reader[0].manifest;
     for (int64_t b = 0; b < m->block_count; b++) {
-        const ckpt_manifest_tensor *tensor = &m->tensor[m->block[b].entry];
+        const dsc_ckpt_manifest_tensor *tensor = &m->tensor[m->block[b].entry];
         const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype);
-        const ckpt_reader *from = &j->reader[j->with[dsc_ckpt_part_of(m, &m->block[b])]];
+        const dsc_ckpt_reader *from = &j->reader[j->with[dsc_ckpt_part_of(m, &m->block[b])]];
         if (tensor->file != f)
             continue;
         DSC_TRY(dsc_ckpt_reader_block(from, &from->manifest.block[b], j->buffer, err));
@@ -84,9 +84,9 @@ static dsc_status write_blocks(merge_job *j, int f, dsc_file *file, dsc_error *e
     return DSC_OK;
 }
 
-static dsc_status write_tensors(merge_job *j, int f, const ckpt_texts *texts, dsc_error *err)
+static dsc_status write_tensors(merge_job *j, int f, const dsc_ckpt_texts *texts, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     dsc_file file = DSC_FILE_INIT;
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, dsc_ckpt_file_name[f], err));
     DSC_TRY(dsc_io_open(j->io, path, DSC_IO_CREATE_NEW, &file, err));
@@ -101,19 +101,19 @@ static dsc_status write_tensors(merge_job *j, int f, const ckpt_texts *texts, ds
 
 static dsc_status write_small(merge_job *j, const char *name, const char *text, int64_t bytes, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
     return dsc_io_write_all_atomic(j->io, path, text, bytes, err);
 }
 
 static dsc_status copy_small(merge_job *j, int f, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES], *text = NULL;
+    char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes = 0;
     if (j->reader[0].manifest.file[f].bytes < 0)
         return DSC_OK;
     DSC_TRY(dsc_ckpt_file_path(path, j->step_dir[0], dsc_ckpt_file_name[f], err));
-    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
+    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
     const dsc_status status = write_small(j, dsc_ckpt_file_name[f], text, bytes, err);
     dsc_alloc_free(j->alloc, text);
     return status;
@@ -122,18 +122,20 @@ static dsc_status copy_small(merge_job *j, int f, dsc_error *err)
 /* As a run with one folder writes it. */
 static dsc_status write_manifest(merge_job *j, dsc_error *err)
 {
-    const ckpt_manifest *m = &j->reader[0].manifest;
-    ckpt_entries entries = { .count = (int32_t)m->tensor_count };
+    const dsc_ckpt_manifest *m = &j->reader[0].manifest;
+    dsc_ckpt_entries entries = { .count = (int32_t)m->tensor_count };
     char *text = NULL;
     int64_t bytes = 0;
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, m->tensor_count, sizeof *entries.entry, &entries.entry, err));
     for (int32_t t = 0; t < entries.count; t++)
-        entries.entry[t] = (ckpt_entry){ .name = m->tensor[t].name, .file = (ckpt_file)m->tensor[t].file,
-                                         .count = m->tensor[t].elements, .dtype = m->tensor[t].dtype };
+        entries.entry[t] = (dsc_ckpt_entry) { .name = m->tensor[t].name,
+                                              .file = (dsc_ckpt_file)m->tensor[t].file,
+                                              .count = m->tensor[t].elements,
+                                              .dtype = m->tensor[t].dtype };
     dsc_status status = dsc_ckpt_manifest_write(j->alloc, &m->state, &entries, m->file, NULL, m->block, m->block_count,
                                                 &text, &bytes, err);
     if (status == DSC_OK)
-        status = write_small(j, CKPT_MANIFEST_FILE, text, bytes, err);
+        status = write_small(j, DSC_CKPT_MANIFEST_FILE, text, bytes, err);
     dsc_alloc_free(j->alloc, text);
     dsc_alloc_free(j->alloc, entries.entry);
     return status;
@@ -141,12 +143,12 @@ static dsc_status write_manifest(merge_job *j, dsc_error *err)
 
 static dsc_status write_all(merge_job *j, dsc_error *err)
 {
-    ckpt_texts texts;
-    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, CKPT_BLOCK_BYTES, 1, &j->buffer, err));
+    dsc_ckpt_texts texts;
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, DSC_CKPT_BLOCK_BYTES, 1, &j->buffer, err));
     dsc_status status = dsc_ckpt_texts_read(&j->reader[0], j->step_dir[0], &texts, err);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && status == DSC_OK; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && status == DSC_OK; f++)
         status = write_tensors(j, f, &texts, err);
-    for (int f = CKPT_TENSOR_FILE_COUNT; f < CKPT_FILE_COUNT && status == DSC_OK; f++)
+    for (int f = DSC_CKPT_TENSOR_FILE_COUNT; f < DSC_CKPT_FILE_COUNT && status == DSC_OK; f++)
         status = copy_small(j, f, err);
     dsc_ckpt_texts_close(&texts, j->alloc);
     DSC_TRY(status);
@@ -154,8 +156,8 @@ static dsc_status write_all(merge_job *j, dsc_error *err)
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }
 
-dsc_status dsc_checkpoint_merge(const dsc_io *io, dsc_alloc *alloc, const char *const *step_dir, int32_t count,
-                                const char *out_dir, dsc_error *err)
+dsc_status dsc_ckpt_merge(const dsc_io *io, dsc_alloc *alloc, const char *const *step_dir, int32_t count,
+                          const char *out_dir, dsc_error *err)
 {
     merge_job j = { .io = io, .alloc = alloc, .step_dir = step_dir, .count = count };
     DSC_ASSERT(count > 0);

@@ -11,7 +11,7 @@
 
 dsc_status dsc_ckpt_remove_step(const dsc_io *io, const char *dir, const char *name, dsc_error *err)
 {
-    char step_dir[CKPT_PATH_BYTES], tmp_dir[CKPT_PATH_BYTES], tmp_name[80];
+    char step_dir[DSC_CKPT_PATH_BYTES], tmp_dir[DSC_CKPT_PATH_BYTES], tmp_name[80];
     snprintf(tmp_name, sizeof tmp_name, "%s.tmp", name);
     DSC_TRY(dsc_path_join(step_dir, sizeof step_dir, dir, name, err));
     DSC_TRY(dsc_path_join(tmp_dir, sizeof tmp_dir, dir, tmp_name, err));
@@ -23,43 +23,43 @@ dsc_status dsc_ckpt_remove_step(const dsc_io *io, const char *dir, const char *n
     return dsc_io_remove_dir(io, tmp_dir, err);
 }
 
-bool dsc_checkpoint_is_unfinished_name(const char *name)
+bool dsc_ckpt_is_unfinished_name(const char *name)
 {
     char stem[64];
     const size_t bytes = strlen(name);
     if (bytes < 5 || bytes >= sizeof stem || strcmp(name + bytes - 4, ".tmp") != 0)
         return false;
     snprintf(stem, sizeof stem, "%.*s", (int)(bytes - 4), name);
-    return dsc_checkpoint_is_step_name(stem);
+    return dsc_ckpt_is_step_name(stem);
 }
 
 /* Newest first; names that are no steps at the end. */
 static int by_step(const void *a, const void *b)
 {
     const char *x = *(char *const *)a, *y = *(char *const *)b;
-    const int64_t p = dsc_checkpoint_is_step_name(x) ? strtoll(x + 5, NULL, 10) : -1;
-    const int64_t q = dsc_checkpoint_is_step_name(y) ? strtoll(y + 5, NULL, 10) : -1;
+    const int64_t p = dsc_ckpt_is_step_name(x) ? strtoll(x + 5, NULL, 10) : -1;
+    const int64_t q = dsc_ckpt_is_step_name(y) ? strtoll(y + 5, NULL, 10) : -1;
     return (p < q) - (p > q);
 }
 
 static bool is_checkpoint(const char *dir, const char *name)
 {
-    char path[CKPT_PATH_BYTES], manifest[CKPT_PATH_BYTES];
-    return dsc_checkpoint_is_step_name(name) && dsc_path_join(path, sizeof path, dir, name, NULL) == DSC_OK &&
+    char path[DSC_CKPT_PATH_BYTES], manifest[DSC_CKPT_PATH_BYTES];
+    return dsc_ckpt_is_step_name(name) && dsc_path_join(path, sizeof path, dir, name, NULL) == DSC_OK &&
            !dsc_io_is_link(path) &&
-           dsc_path_join(manifest, sizeof manifest, path, CKPT_MANIFEST_FILE, NULL) == DSC_OK &&
+           dsc_path_join(manifest, sizeof manifest, path, DSC_CKPT_MANIFEST_FILE, NULL) == DSC_OK &&
            dsc_io_kind(manifest) == DSC_PATH_FILE;
 }
 
-static dsc_status remove_one(const dsc_io *io, const char *dir, const char *name, const dsc_checkpoint_keep *keep,
+static dsc_status remove_one(const dsc_io *io, const char *dir, const char *name, const dsc_ckpt_keep *keep,
                              dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     if (keep->told != NULL)
         keep->told(keep->user, name);
     if (keep->dry_run)
         return DSC_OK;
-    if (dsc_checkpoint_is_step_name(name))
+    if (dsc_ckpt_is_step_name(name))
         return dsc_ckpt_remove_step(io, dir, name, err);
     DSC_TRY(dsc_path_join(path, sizeof path, dir, name, err));
     return dsc_io_remove_dir(io, path, err);
@@ -67,13 +67,13 @@ static dsc_status remove_one(const dsc_io *io, const char *dir, const char *name
 
 /* names are sorted, newest first; oldest go first, so that whatever is interrupted leaves the newest. */
 static dsc_status remove_all(const dsc_io *io, const char *dir, char **names, int64_t count, int64_t latest,
-                             const dsc_checkpoint_keep *keep, dsc_error *err)
+                             const dsc_ckpt_keep *keep, dsc_error *err)
 {
     int64_t older = 0;
     for (int64_t i = 0; i < count; i++)
         older += is_checkpoint(dir, names[i]) && strtoll(names[i] + 5, NULL, 10) < latest;
     for (int64_t i = count; i-- > 0;) {
-        if (keep->unfinished && dsc_checkpoint_is_unfinished_name(names[i]))
+        if (keep->unfinished && dsc_ckpt_is_unfinished_name(names[i]))
             DSC_TRY(remove_one(io, dir, names[i], keep, err));
         if (!is_checkpoint(dir, names[i]))
             continue;
@@ -88,13 +88,13 @@ static dsc_status remove_all(const dsc_io *io, const char *dir, char **names, in
     return DSC_OK;
 }
 
-dsc_status dsc_checkpoint_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, const dsc_checkpoint_keep *keep,
-                                dsc_error *err)
+dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, const dsc_ckpt_keep *keep,
+                          dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES], latest[64], **names = NULL;
+    char path[DSC_CKPT_PATH_BYTES], latest[64], **names = NULL;
     int64_t count = 0;
     DSC_TRY(dsc_ckpt_file_path(path, dir, "latest", err));
-    DSC_TRY(dsc_checkpoint_read_latest(io, alloc, path, latest, err));
+    DSC_TRY(dsc_ckpt_read_latest(io, alloc, path, latest, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, latest, err));
     if (!is_checkpoint(dir, latest))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "named by \"latest\" but no checkpoint; nothing is removed");

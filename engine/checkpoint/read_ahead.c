@@ -1,34 +1,34 @@
 /* read_ahead.c - see read_ahead.h. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/checkpoint/read_ahead.h"
 
-void dsc_ckpt_read_ahead_open(ckpt_read_ahead *a, const ckpt_reader *reader, const dsc_checkpoint_ctx *c,
+void dsc_ckpt_read_ahead_open(dsc_ckpt_read_ahead *a, const dsc_ckpt_reader *reader, const dsc_ckpt_ctx *c,
                               const char *step_dir, void *memory, int64_t bytes)
 {
     char *const first = (char *)dsc_align_up((int64_t)(intptr_t)memory, DSC_AIO_ALIGN);
-    *a = (ckpt_read_ahead) { .reader = reader, .step_dir = step_dir };
+    *a = (dsc_ckpt_read_ahead) { .reader = reader, .step_dir = step_dir };
     dsc_ckpt_direct_open(&a->direct, c->alloc, c->io, &c->aio);
-    a->slot_count = (int32_t)dsc_min_i64(CKPT_SLOTS_MOST, ((char *)memory + bytes - first) / CKPT_SLOT_BYTES);
+    a->slot_count = (int32_t)dsc_min_i64(DSC_CKPT_SLOTS_MOST, ((char *)memory + bytes - first) / DSC_CKPT_SLOT_BYTES);
     DSC_ASSERT(a->slot_count >= 1);
     for (int32_t i = 0; i < a->slot_count; i++)
-        a->slot[i].memory = first + (int64_t)i * CKPT_SLOT_BYTES;
+        a->slot[i].memory = first + (int64_t)i * DSC_CKPT_SLOT_BYTES;
 }
 
 /* The one that was taken last is still being looked at. */
-bool dsc_ckpt_read_ahead_has_room(const ckpt_read_ahead *a)
+bool dsc_ckpt_read_ahead_has_room(const dsc_ckpt_read_ahead *a)
 {
     return a->asked - a->taken < (a->slot_count > 1 ? a->slot_count - 1 : 1);
 }
 
-dsc_status dsc_ckpt_read_ahead_request(ckpt_read_ahead *a, const ckpt_block *block, dsc_error *err)
+dsc_status dsc_ckpt_read_ahead_request(dsc_ckpt_read_ahead *a, const dsc_ckpt_block *block, dsc_error *err)
 {
-    const ckpt_manifest_tensor *tensor = &a->reader->manifest.tensor[block->entry];
+    const dsc_ckpt_manifest_tensor *tensor = &a->reader->manifest.tensor[block->entry];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
-    ckpt_slot *slot = &a->slot[a->asked % a->slot_count];
+    dsc_ckpt_slot *slot = &a->slot[a->asked % a->slot_count];
     DSC_ASSERT(dsc_ckpt_read_ahead_has_room(a));
     slot->block = block;
     slot->data = slot->memory;
     slot->op = (dsc_aio_op){ .file = NULL };
-    if (bytes >= CKPT_LONG_BYTES) {
+    if (bytes >= DSC_CKPT_LONG_BYTES) {
         DSC_TRY(dsc_ckpt_direct_file(&a->direct, a->step_dir, tensor->file, DSC_IO_READ_ONLY, err));
         const dsc_aio_file *file = &a->direct.file[tensor->file];
         const int64_t align = file->direct ? DSC_AIO_ALIGN : 1;
@@ -46,10 +46,10 @@ dsc_status dsc_ckpt_read_ahead_request(ckpt_read_ahead *a, const ckpt_block *blo
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_read_ahead_consume(ckpt_read_ahead *a, const char **data, dsc_error *err)
+dsc_status dsc_ckpt_read_ahead_consume(dsc_ckpt_read_ahead *a, const char **data, dsc_error *err)
 {
     DSC_ASSERT(a->taken < a->asked);
-    ckpt_slot *slot = &a->slot[a->taken++ % a->slot_count];
+    dsc_ckpt_slot *slot = &a->slot[a->taken++ % a->slot_count];
     *data = slot->data;
     if (slot->op.file == NULL)
         return dsc_ckpt_reader_block(a->reader, slot->block, slot->data, err);
@@ -57,7 +57,7 @@ dsc_status dsc_ckpt_read_ahead_consume(ckpt_read_ahead *a, const char **data, ds
     return dsc_ckpt_reader_check(a->reader, slot->block, slot->data, err);
 }
 
-void dsc_ckpt_read_ahead_close(ckpt_read_ahead *a)
+void dsc_ckpt_read_ahead_close(dsc_ckpt_read_ahead *a)
 {
     for (; a->taken < a->asked; a->taken++)
         if (a->slot[a->taken % a->slot_count].op.file != NULL)

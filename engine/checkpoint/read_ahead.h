@@ -7,35 +7,36 @@
 
 #include "engine/checkpoint/direct.h"
 
-#define CKPT_SLOTS_MOST CKPT_DIRECT_DEPTH
+#define DSC_CKPT_SLOTS_MOST DSC_CKPT_DIRECT_DEPTH
 /* A block, and what lies in the same blocks of the disk. */
-#define CKPT_SLOT_BYTES (CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
+#define DSC_CKPT_SLOT_BYTES (DSC_CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
 
-typedef struct ckpt_slot {
-    const ckpt_block *block;
+typedef struct dsc_ckpt_slot {
+    const dsc_ckpt_block *block;
     char *memory, *data; /* data: where the block begins in it */
     dsc_aio_op op;       /* file = NULL: it is read when it is taken */
-} ckpt_slot;
+} dsc_ckpt_slot;
 
-typedef struct ckpt_read_ahead {
-    const ckpt_reader *reader;
+typedef struct dsc_ckpt_read_ahead {
+    const dsc_ckpt_reader *reader;
     const char *step_dir;
-    ckpt_direct direct;
-    ckpt_slot slot[CKPT_SLOTS_MOST]; /* the n-th block is in slot[n % slot_count] */
+    dsc_ckpt_direct direct;
+    dsc_ckpt_slot slot[DSC_CKPT_SLOTS_MOST]; /* the n-th block is in slot[n % slot_count] */
     int32_t slot_count;
     int64_t asked, taken;
-} ckpt_read_ahead;
+} dsc_ckpt_read_ahead;
 
-/* `memory` of at least CKPT_SLOT_BYTES + DSC_AIO_ALIGN bytes, the reader and the folder's name are borrowed until
+/* `memory` of at least DSC_CKPT_SLOT_BYTES + DSC_AIO_ALIGN bytes, the reader and the folder's name are borrowed until
  * close. */
-void dsc_ckpt_read_ahead_open(ckpt_read_ahead *a, const ckpt_reader *reader, const dsc_checkpoint_ctx *c,
+void dsc_ckpt_read_ahead_open(dsc_ckpt_read_ahead *a, const dsc_ckpt_reader *reader, const dsc_ckpt_ctx *c,
                               const char *step_dir, void *memory, int64_t bytes);
 /* There is room for another block. */
-bool dsc_ckpt_read_ahead_has_room(const ckpt_read_ahead *a);
-DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_request(ckpt_read_ahead *a, const ckpt_block *block, dsc_error *err);
+bool dsc_ckpt_read_ahead_has_room(const dsc_ckpt_read_ahead *a);
+DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_request(dsc_ckpt_read_ahead *a, const dsc_ckpt_block *block,
+                                                    dsc_error *err);
 /* The block that was asked for longest, its hash compared: *data is good until the next call. */
-DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_consume(ckpt_read_ahead *a, const char **data, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_consume(dsc_ckpt_read_ahead *a, const char **data, dsc_error *err);
 /* After anything. What is under way ends first. */
-void dsc_ckpt_read_ahead_close(ckpt_read_ahead *a);
+void dsc_ckpt_read_ahead_close(dsc_ckpt_read_ahead *a);
 
 #endif

@@ -10,7 +10,8 @@
 /* ---- opening ---- */
 
 /* SHA-256 of what blocks do not cover. `head` (may be NULL): [info->head_bytes] where it is put. */
-static dsc_status check_head(const dsc_io *io, dsc_file *file, const ckpt_file_info *info, char *head, dsc_error *err)
+static dsc_status check_head(const dsc_io *io, dsc_file *file, const dsc_ckpt_file_info *info, char *head,
+                             dsc_error *err)
 {
     uint8_t piece[HEAD_PIECE_BYTES], digest[32];
     dsc_sha256 sha;
@@ -40,9 +41,9 @@ static dsc_status check_size(const dsc_io *io, dsc_file *file, int64_t expected,
 }
 
 /* A part's file stays open for its blocks: it is no safetensors file, only its header is one's. */
-static dsc_status open_part(ckpt_reader *reader, int f, dsc_file *file, dsc_error *err)
+static dsc_status open_part(dsc_ckpt_reader *reader, int f, dsc_file *file, dsc_error *err)
 {
-    const ckpt_file_info *info = &reader->manifest.file[f];
+    const dsc_ckpt_file_info *info = &reader->manifest.file[f];
     char *head = NULL;
     DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, info->head_bytes, 1, &head, err));
     dsc_status status = check_head(reader->io, file, info, head, err);
@@ -57,13 +58,13 @@ static dsc_status open_part(ckpt_reader *reader, int f, dsc_file *file, dsc_erro
     return status;
 }
 
-static dsc_status open_file(const char *step_dir, ckpt_reader *reader, int f, dsc_error *err)
+static dsc_status open_file(const char *step_dir, dsc_ckpt_reader *reader, int f, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
+    char path[DSC_CKPT_PATH_BYTES];
     dsc_file file = DSC_FILE_INIT;
     const dsc_io *io = reader->io;
-    const ckpt_file_info *info = &reader->manifest.file[f];
-    const bool tensors = f < CKPT_TENSOR_FILE_COUNT, part = tensors && reader->part != NULL;
+    const dsc_ckpt_file_info *info = &reader->manifest.file[f];
+    const bool tensors = f < DSC_CKPT_TENSOR_FILE_COUNT, part = tensors && reader->part != NULL;
     if (info->bytes < 0)
         return DSC_OK;
     DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[f], err));
@@ -77,22 +78,22 @@ static dsc_status open_file(const char *step_dir, ckpt_reader *reader, int f, ds
 }
 
 /* What is here: all, or where each block of a part lies. */
-static dsc_status find_blocks(ckpt_reader *reader, dsc_error *err)
+static dsc_status find_blocks(dsc_ckpt_reader *reader, dsc_error *err)
 {
-    const ckpt_manifest *m = &reader->manifest;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    const dsc_ckpt_manifest *m = &reader->manifest;
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         reader->file_bytes[f] = m->file[f].bytes;
     if (m->parts.count == 1 && !reader->far)
         return DSC_OK;
-    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, CKPT_TENSOR_FILE_COUNT, sizeof *reader->part, &reader->part,
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, DSC_CKPT_TENSOR_FILE_COUNT, sizeof *reader->part, &reader->part,
                              err));
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         reader->part[f] = (dsc_file)DSC_FILE_INIT;
         reader->file_bytes[f] = m->file[f].head_bytes;
     }
     DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, m->block_count, sizeof *reader->at, &reader->at, err));
     for (int64_t b = 0; b < m->block_count; b++) {
-        const ckpt_manifest_tensor *tensor = &m->tensor[m->block[b].entry];
+        const dsc_ckpt_manifest_tensor *tensor = &m->tensor[m->block[b].entry];
         const bool here = !reader->far && dsc_ckpt_part_of(m, &m->block[b]) == m->parts.index;
         reader->at[b] = here ? reader->file_bytes[tensor->file] : -1;
         reader->file_bytes[tensor->file] +=
@@ -102,13 +103,13 @@ static dsc_status find_blocks(ckpt_reader *reader, dsc_error *err)
 }
 
 /* The hashes cover a whole file only when its header ends where the first tensor begins. */
-static dsc_status check_cover(const ckpt_reader *reader, int f, dsc_error *err)
+static dsc_status check_cover(const dsc_ckpt_reader *reader, int f, dsc_error *err)
 {
     const dsc_safetensors *file = reader->file[f];
     int64_t data_bytes = 0;
     for (int64_t i = 0; i < dsc_safetensors_count(file); i++)
         data_bytes += dsc_safetensors_at(file, i)->bytes;
-    const ckpt_file_info *info = &reader->manifest.file[f];
+    const dsc_ckpt_file_info *info = &reader->manifest.file[f];
     if (info->head_bytes + data_bytes == info->bytes)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "its header has not the manifest's %lld bytes",
@@ -118,10 +119,10 @@ static dsc_status check_cover(const ckpt_reader *reader, int f, dsc_error *err)
 /* Names of second moments themselves go on with a point. */
 static bool names_shared(const dsc_run_state *state, const char *name)
 {
-    for (int plane = CKPT_ROWS; plane <= CKPT_TENSOR; plane++) {
-        if (!dsc_ckpt_is_saved(state, (ckpt_plane)plane, true))
+    for (int plane = DSC_CKPT_ROWS; plane <= DSC_CKPT_TENSOR; plane++) {
+        if (!dsc_ckpt_is_saved(state, (dsc_ckpt_plane)plane, true))
             continue;
-        const char *prefix = dsc_ckpt_plane_name(state, (ckpt_plane)plane);
+        const char *prefix = dsc_ckpt_plane_name(state, (dsc_ckpt_plane)plane);
         const size_t length = strlen(prefix);
         if (strncmp(name, prefix, length) == 0 && name[length] == '.')
             return true;
@@ -129,16 +130,16 @@ static bool names_shared(const dsc_run_state *state, const char *name)
     return false;
 }
 
-static dsc_status match_tensor(ckpt_reader *reader, int64_t t, dsc_error *err)
+static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *err)
 {
-    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
+    const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
     const dsc_safetensors *file = reader->file[tensor->file];
     const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
     static const char master[] = "master.";
-    const ckpt_plane plane = tensor->file == CKPT_MODEL                            ? CKPT_WEIGHTS
-                             : strncmp(tensor->name, master, strlen(master)) == 0  ? CKPT_MASTER
-                             : names_shared(&reader->manifest.state, tensor->name) ? CKPT_ROWS
-                                                                                   : CKPT_MOMENT1;
+    const dsc_ckpt_plane plane = tensor->file == DSC_CKPT_MODEL                        ? DSC_CKPT_WEIGHTS
+                                 : strncmp(tensor->name, master, strlen(master)) == 0  ? DSC_CKPT_MASTER
+                                 : names_shared(&reader->manifest.state, tensor->name) ? DSC_CKPT_ROWS
+                                                                                       : DSC_CKPT_MOMENT1;
     const dsc_dtype expected = dsc_ckpt_dtype(&reader->manifest.state, plane);
     if (entry == NULL || entry->count != tensor->elements || entry->desc.dtype != tensor->dtype ||
         tensor->dtype != expected)
@@ -153,10 +154,10 @@ static dsc_status match_tensor(ckpt_reader *reader, int64_t t, dsc_error *err)
 }
 
 /* Every tensor of the manifest is in its file, and no file has another. */
-static dsc_status cross_check(ckpt_reader *reader, dsc_error *err)
+static dsc_status cross_check(dsc_ckpt_reader *reader, dsc_error *err)
 {
     int64_t in_files = 0;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         const int64_t count = dsc_safetensors_count(reader->file[f]);
         DSC_TRY(check_cover(reader, f, err));
         DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, count, sizeof(int64_t), &reader->tensor_of[f], err));
@@ -165,9 +166,10 @@ static dsc_status cross_check(ckpt_reader *reader, dsc_error *err)
         in_files += count;
     }
     if (in_files != reader->manifest.tensor_count)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[CKPT_MODEL]), "the files hold %lld "
-                        "tensors, the manifest lists %lld", (long long)in_files,
-                        (long long)reader->manifest.tensor_count);
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[DSC_CKPT_MODEL]),
+                        "the files hold %lld "
+                        "tensors, the manifest lists %lld",
+                        (long long)in_files, (long long)reader->manifest.tensor_count);
     for (int64_t t = 0; t < reader->manifest.tensor_count; t++)
         DSC_TRY(match_tensor(reader, t, err));
     return DSC_OK;
@@ -181,17 +183,17 @@ static bool ends_with(const char *name, const char *end)
 
 /* Other programs take every shard of a folder for a part of the model, and its config for the model's, so one that the
  * manifest does not vouch for is not left unsaid. Notes and tokenizers beside them are nobody's business. */
-static bool is_stranger(const ckpt_reader *reader, const char *name)
+static bool is_stranger(const dsc_ckpt_reader *reader, const char *name)
 {
-    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         if (strcmp(name, dsc_ckpt_file_name[f]) == 0)
             return reader->manifest.file[f].bytes < 0;
     return ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json");
 }
 
-static dsc_status check_folder(const dsc_io *io, const char *step_dir, const ckpt_reader *reader, dsc_error *err)
+static dsc_status check_folder(const dsc_io *io, const char *step_dir, const dsc_ckpt_reader *reader, dsc_error *err)
 {
-    char **names = NULL, path[CKPT_PATH_BYTES];
+    char **names = NULL, path[DSC_CKPT_PATH_BYTES];
     int64_t count = 0;
     const int64_t step = dsc_ckpt_step_of(step_dir);
     if (step >= 0 && step != reader->manifest.state.step)
@@ -208,15 +210,15 @@ static dsc_status check_folder(const dsc_io *io, const char *step_dir, const ckp
     return status;
 }
 
-dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, ckpt_reader *out,
+dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_ckpt_reader *out,
                                 dsc_error *err)
 {
-    *out = (ckpt_reader){ .alloc = alloc, .io = io };
+    *out = (dsc_ckpt_reader) { .alloc = alloc, .io = io };
     DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &out->manifest, err));
     dsc_status status = check_folder(io, step_dir, out, err);
     if (status == DSC_OK)
         status = find_blocks(out, err);
-    for (int f = 0; f < CKPT_FILE_COUNT && status == DSC_OK; f++)
+    for (int f = 0; f < DSC_CKPT_FILE_COUNT && status == DSC_OK; f++)
         status = open_file(step_dir, out, f, err);
     if (status == DSC_OK)
         status = cross_check(out, err);
@@ -227,17 +229,17 @@ dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *
 
 /* ---- without files ---- */
 
-dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, ckpt_texts *out, dsc_error *err)
+dsc_status dsc_ckpt_texts_read(const dsc_ckpt_reader *reader, const char *step_dir, dsc_ckpt_texts *out, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
-    *out = (ckpt_texts){ .bytes = { 0 } };
-    DSC_TRY(dsc_ckpt_file_path(path, step_dir, CKPT_MANIFEST_FILE, err));
-    DSC_TRY(dsc_io_read_all(reader->io, reader->alloc, path, CKPT_MANIFEST_BYTES_MAX, &out->text[0], &out->bytes[0],
+    char path[DSC_CKPT_PATH_BYTES];
+    *out = (dsc_ckpt_texts) { .bytes = { 0 } };
+    DSC_TRY(dsc_ckpt_file_path(path, step_dir, DSC_CKPT_MANIFEST_FILE, err));
+    DSC_TRY(dsc_io_read_all(reader->io, reader->alloc, path, DSC_CKPT_MANIFEST_BYTES_MAX, &out->text[0], &out->bytes[0],
                             err));
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         dsc_file file = DSC_FILE_INIT;
         char **head = &out->text[1 + f];
-        const ckpt_file_info *info = &reader->manifest.file[f];
+        const dsc_ckpt_file_info *info = &reader->manifest.file[f];
         out->bytes[1 + f] = info->head_bytes;
         DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, info->head_bytes, 1, head, err));
         DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[f], err));
@@ -249,16 +251,17 @@ dsc_status dsc_ckpt_texts_read(const ckpt_reader *reader, const char *step_dir, 
     return DSC_OK;
 }
 
-void dsc_ckpt_texts_close(ckpt_texts *texts, dsc_alloc *alloc)
+void dsc_ckpt_texts_close(dsc_ckpt_texts *texts, dsc_alloc *alloc)
 {
     for (size_t i = 0; i < DSC_COUNT(texts->text); i++)
         dsc_alloc_free(alloc, texts->text[i]);
-    *texts = (ckpt_texts){ .bytes = { 0 } };
+    *texts = (dsc_ckpt_texts) { .bytes = { 0 } };
 }
 
-static dsc_status open_head(ckpt_reader *reader, int f, const char *path, const ckpt_texts *texts, dsc_error *err)
+static dsc_status open_head(dsc_ckpt_reader *reader, int f, const char *path, const dsc_ckpt_texts *texts,
+                            dsc_error *err)
 {
-    const ckpt_file_info *info = &reader->manifest.file[f];
+    const dsc_ckpt_file_info *info = &reader->manifest.file[f];
     uint8_t digest[32];
     dsc_ckpt_sha256(texts->text[1 + f], texts->bytes[1 + f], digest);
     if (texts->bytes[1 + f] != info->head_bytes || memcmp(digest, info->sha256, sizeof digest) != 0)
@@ -267,15 +270,15 @@ static dsc_status open_head(ckpt_reader *reader, int f, const char *path, const 
                                  info->bytes, err);
 }
 
-dsc_status dsc_ckpt_reader_open_texts(dsc_alloc *alloc, const char *step_dir, const ckpt_texts *texts, ckpt_reader *out,
-                                      dsc_error *err)
+dsc_status dsc_ckpt_reader_open_texts(dsc_alloc *alloc, const char *step_dir, const dsc_ckpt_texts *texts,
+                                      dsc_ckpt_reader *out, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
-    *out = (ckpt_reader){ .alloc = alloc, .far = true };
-    DSC_TRY(dsc_path_join(path, sizeof path, step_dir, CKPT_MANIFEST_FILE, err));
+    char path[DSC_CKPT_PATH_BYTES];
+    *out = (dsc_ckpt_reader) { .alloc = alloc, .far = true };
+    DSC_TRY(dsc_path_join(path, sizeof path, step_dir, DSC_CKPT_MANIFEST_FILE, err));
     DSC_TRY(dsc_ckpt_manifest_parse(alloc, path, texts->text[0], texts->bytes[0], &out->manifest, err));
     dsc_status status = find_blocks(out, err);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && status == DSC_OK; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && status == DSC_OK; f++) {
         status = dsc_path_join(path, sizeof path, step_dir, dsc_ckpt_file_name[f], err);
         if (status == DSC_OK)
             status = open_head(out, f, path, texts, err);
@@ -287,9 +290,9 @@ dsc_status dsc_ckpt_reader_open_texts(dsc_alloc *alloc, const char *step_dir, co
     return status;
 }
 
-dsc_status dsc_ckpt_refuse_part(const ckpt_reader *reader, const char *step_dir, dsc_error *err)
+dsc_status dsc_ckpt_refuse_part(const dsc_ckpt_reader *reader, const char *step_dir, dsc_error *err)
 {
-    const ckpt_parts *parts = &reader->manifest.parts;
+    const dsc_ckpt_parts *parts = &reader->manifest.parts;
     if (parts->count == 1)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "is part %d of %d of a checkpoint, that of host %s; a run with "
@@ -298,28 +301,28 @@ dsc_status dsc_ckpt_refuse_part(const ckpt_reader *reader, const char *step_dir,
                     parts->host[parts->index]);
 }
 
-void dsc_ckpt_reader_close(ckpt_reader *reader)
+void dsc_ckpt_reader_close(dsc_ckpt_reader *reader)
 {
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && reader->part != NULL; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && reader->part != NULL; f++)
         (void)dsc_io_close(reader->io, &reader->part[f], NULL); /* only read: nothing can be lost */
     dsc_alloc_free(reader->alloc, reader->part);
     dsc_alloc_free(reader->alloc, reader->at);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         dsc_safetensors_close(&reader->file[f]);
         if (reader->tensor_of[f] != NULL)
             dsc_alloc_free(reader->alloc, reader->tensor_of[f]);
     }
     dsc_ckpt_manifest_close(&reader->manifest);
-    *reader = (ckpt_reader){ 0 };
+    *reader = (dsc_ckpt_reader) { 0 };
 }
 
 /* ---- reading ---- */
 
-const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckpt_plane plane, const char *hf_name,
-                                                  const ckpt_manifest_tensor **tensor)
+const dsc_safetensors_entry *dsc_ckpt_reader_find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane,
+                                                  const char *hf_name, const dsc_ckpt_manifest_tensor **tensor)
 {
     char name[DSC_CKPT_NAME_BYTES];
-    const int f = plane == CKPT_WEIGHTS ? CKPT_MODEL : CKPT_OPTIMIZER;
+    const int f = plane == DSC_CKPT_WEIGHTS ? DSC_CKPT_MODEL : DSC_CKPT_OPTIMIZER;
     if (!dsc_ckpt_is_saved(&reader->manifest.state, plane, true))
         return NULL;
     const dsc_safetensors_entry *entry =
@@ -329,21 +332,22 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const ckpt_reader *reader, ckp
     return entry;
 }
 
-int64_t dsc_ckpt_reader_offset(const ckpt_reader *reader, const ckpt_block *block)
+int64_t dsc_ckpt_reader_offset(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block)
 {
-    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     if (reader->at != NULL)
         return reader->at[block - reader->manifest.block];
     return dsc_safetensors_find(reader->file[tensor->file], tensor->name)->offset +
            block->first * (int64_t)dsc_dtype_bytes(tensor->dtype);
 }
 
-dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *block, void *buffer, dsc_error *err)
+dsc_status dsc_ckpt_reader_block(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block, void *buffer,
+                                 dsc_error *err)
 {
-    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const dsc_safetensors *file = reader->file[tensor->file];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
-    DSC_ASSERT(bytes <= CKPT_BLOCK_BYTES);
+    DSC_ASSERT(bytes <= DSC_CKPT_BLOCK_BYTES);
     if (reader->part != NULL)
         DSC_TRY(dsc_io_read(reader->io, &reader->part[tensor->file], buffer, bytes,
                             dsc_ckpt_reader_offset(reader, block), err));
@@ -353,9 +357,10 @@ dsc_status dsc_ckpt_reader_block(const ckpt_reader *reader, const ckpt_block *bl
     return dsc_ckpt_reader_check(reader, block, buffer, err);
 }
 
-dsc_status dsc_ckpt_reader_check(const ckpt_reader *reader, const ckpt_block *block, const void *data, dsc_error *err)
+dsc_status dsc_ckpt_reader_check(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block, const void *data,
+                                 dsc_error *err)
 {
-    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(tensor->dtype);
     const dsc_hash128 hash = dsc_ckpt_block_hash(tensor->name, block, reader->manifest.state.step, data, bytes);
     if (hash.low != block->hash.low || hash.high != block->hash.high)
@@ -366,9 +371,9 @@ dsc_status dsc_ckpt_reader_check(const ckpt_reader *reader, const ckpt_block *bl
     return DSC_OK;
 }
 
-void dsc_ckpt_reader_expect(const ckpt_reader *reader, const ckpt_block *block)
+void dsc_ckpt_reader_expect(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block)
 {
-    const ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
+    const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const dsc_safetensors *file = reader->file[tensor->file];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype);
     if (reader->part != NULL)

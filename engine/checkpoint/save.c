@@ -1,6 +1,6 @@
 /* save.c - collective save: every owner writes its byte ranges, rank 0 makes and commits the folder.
  *
- * After each phase all ranks agree (dsc_checkpoint_agree); whatever fails, rank 0 takes the half-made folder away. How
+ * After each phase all ranks agree (dsc_ckpt_agree); whatever fails, rank 0 takes the half-made folder away. How
  * a folder becomes a checkpoint, and what happens to one that is there already, is in commit.c. Where hosts
  * have folders of their own (hosts.h) the first rank of each does there what rank 0 does of one.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -12,11 +12,11 @@
 /* ---- a folder's first rank: folder and files ---- */
 
 /* Of the whole folder: a block takes 32 bytes of tensor and 64 of text in the manifest at most. */
-static int64_t folder_bytes(const ckpt_save *s)
+static int64_t folder_bytes(const dsc_ckpt_save_state *s)
 {
     int64_t bytes = 1 << 20;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
-        bytes += s->plan[f].file_bytes + s->info[f].bytes / (CKPT_BLOCK_BYTES / 64);
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
+        bytes += s->plan[f].file_bytes + s->info[f].bytes / (DSC_CKPT_BLOCK_BYTES / 64);
     return bytes;
 }
 
@@ -33,12 +33,12 @@ static dsc_status take_space(const dsc_io *io, dsc_file *file, int64_t bytes, ds
 }
 
 /* Files of the right size, so that every owner can write its ranges. */
-static dsc_status make_files(ckpt_save *s, dsc_error *err)
+static dsc_status make_files(dsc_ckpt_save_state *s, dsc_error *err)
 {
     const dsc_io *io = s->c->io;
     DSC_TRY(dsc_ckpt_commit_begin(&s->commit, folder_bytes(s), err));
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
-        char path[CKPT_PATH_BYTES];
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
+        char path[DSC_CKPT_PATH_BYTES];
         DSC_TRY(dsc_path_join(path, sizeof path, s->commit.tmp_dir, dsc_ckpt_file_name[f], err));
         DSC_TRY(dsc_io_open(io, path, DSC_IO_CREATE_NEW, &s->writer.file[f], err));
         DSC_TRY(take_space(io, &s->writer.file[f], s->plan[f].file_bytes, err));
@@ -47,21 +47,21 @@ static dsc_status make_files(ckpt_save *s, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_save_begin(ckpt_save *s, dsc_error *err)
+dsc_status dsc_ckpt_save_begin(dsc_ckpt_save_state *s, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_plan(s, &mine);
-    DSC_TRY(dsc_checkpoint_agree(s->c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(s->c, status, &mine, err));
     status = dsc_ckpt_save_leads(s) ? make_files(s, &mine) : DSC_OK;
-    return dsc_checkpoint_agree(s->c, status, &mine, err);
+    return dsc_ckpt_agree(s->c, status, &mine, err);
 }
 
 /* ---- the manifest ---- */
 
 /* `to` takes every rank's blocks, in order of ranks. */
-static dsc_status collect(ckpt_save *s, int32_t to, dsc_error *err)
+static dsc_status collect(dsc_ckpt_save_state *s, int32_t to, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = s->c;
+    const dsc_ckpt_ctx *c = s->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     const int64_t *first = s->first_block, each = (int64_t)sizeof *s->block;
     if (rank != to) {
@@ -76,7 +76,7 @@ static dsc_status collect(ckpt_save *s, int32_t to, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err)
+dsc_status dsc_ckpt_save_collect(dsc_ckpt_save_state *s, dsc_error *err)
 {
     for (int32_t h = 0; h < s->hosts.count; h++)
         DSC_TRY(collect(s, dsc_ckpt_leader(&s->hosts, h), err));
@@ -85,34 +85,34 @@ dsc_status dsc_ckpt_save_collect(ckpt_save *s, dsc_error *err)
 
 static void tell(void *user, const char *name)
 {
-    const ckpt_save *s = *(ckpt_save **)user;
+    const dsc_ckpt_save_state *s = *(dsc_ckpt_save_state **)user;
     dsc_log_printf(s->c->log, DSC_LOG_DEBUG, "%s/%s is removed", s->commit.dir, name);
 }
 
 /* The save has succeeded: whatever goes wrong here is not its failure. */
-static void remove_older(ckpt_save *s)
+static void remove_older(dsc_ckpt_save_state *s)
 {
-    const dsc_checkpoint_ctx *c = s->c;
-    dsc_checkpoint_keep keep = c->keep;
+    const dsc_ckpt_ctx *c = s->c;
+    dsc_ckpt_keep keep = c->keep;
     dsc_error err = DSC_ERROR_INIT;
     if (keep.last == 0)
         return;
     keep.unfinished = true;
     keep.told = tell;
     keep.user = &s;
-    if (dsc_checkpoint_prune(c->io, c->alloc, s->commit.dir, &keep, &err) != DSC_OK)
+    if (dsc_ckpt_prune(c->io, c->alloc, s->commit.dir, &keep, &err) != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "older checkpoints could not be removed: %s: %s", err.where,
                        err.message);
 }
 
-static dsc_status prepare(ckpt_save *s, dsc_error *err)
+static dsc_status prepare(dsc_ckpt_save_state *s, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = s->c;
-    ckpt_parts parts;
+    const dsc_ckpt_ctx *c = s->c;
+    dsc_ckpt_parts parts;
     char *text = NULL;
     int64_t bytes;
-    for (int f = CKPT_TENSOR_FILE_COUNT; f < CKPT_FILE_COUNT; f++) {
-        const char *small = dsc_ckpt_save_text(s, (ckpt_file)f, &bytes);
+    for (int f = DSC_CKPT_TENSOR_FILE_COUNT; f < DSC_CKPT_FILE_COUNT; f++) {
+        const char *small = dsc_ckpt_save_text(s, (dsc_ckpt_file)f, &bytes);
         if (small != NULL)
             DSC_TRY(dsc_ckpt_commit_file(&s->commit, dsc_ckpt_file_name[f], small, bytes, err));
     }
@@ -128,9 +128,9 @@ static dsc_status prepare(ckpt_save *s, dsc_error *err)
 
 enum { PREPARE, NAME, ANNOUNCE, REMOVE_OLDER, STAGES };
 
-int dsc_ckpt_save_stages(const ckpt_save *s) { return s->hosts.count > 1 ? STAGES : 1; }
+int dsc_ckpt_save_stages(const dsc_ckpt_save_state *s) { return s->hosts.count > 1 ? STAGES : 1; }
 
-static dsc_status commit_stage(ckpt_save *s, int stage, dsc_error *err)
+static dsc_status commit_stage(dsc_ckpt_save_state *s, int stage, dsc_error *err)
 {
     switch (stage) {
     case PREPARE: return prepare(s, err);
@@ -142,7 +142,7 @@ static dsc_status commit_stage(ckpt_save *s, int stage, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_save_commit(ckpt_save *s, int stage, dsc_error *err)
+dsc_status dsc_ckpt_save_commit(dsc_ckpt_save_state *s, int stage, dsc_error *err)
 {
     const int last = s->hosts.count > 1 ? stage : STAGES - 1;
     for (; stage <= last && dsc_ckpt_save_leads(s); stage++)
@@ -157,29 +157,30 @@ static bool is_peers(dsc_status status)
 
 /* When a rank is lost while others learn the verdict, they may have gone on: then what has its name stays, since
  * another host may have announced it and removed what is older. */
-dsc_status dsc_ckpt_save_agree(ckpt_save *s, int stage, dsc_status mine, const dsc_error *my_error, dsc_error *err)
+dsc_status dsc_ckpt_save_agree(dsc_ckpt_save_state *s, int stage, dsc_status mine, const dsc_error *my_error,
+                               dsc_error *err)
 {
-    const dsc_status status = dsc_checkpoint_agree(s->c, mine, my_error, err);
+    const dsc_status status = dsc_ckpt_agree(s->c, mine, my_error, err);
     if (s->hosts.count > 1 && (status == DSC_OK ? stage >= ANNOUNCE : stage >= NAME && is_peers(status)))
         dsc_ckpt_commit_settle(&s->commit);
     return status;
 }
 
-bool dsc_ckpt_save_undoes(const ckpt_save *s, int stage, bool done)
+bool dsc_ckpt_save_undoes(const dsc_ckpt_save_state *s, int stage, bool done)
 {
     return dsc_ckpt_save_leads(s) && (s->hosts.count > 1 ? stage < ANNOUNCE : !done);
 }
 
 /* ---- the whole ---- */
 
-void dsc_ckpt_save_undo(ckpt_save *s)
+void dsc_ckpt_save_undo(dsc_ckpt_save_state *s)
 {
     dsc_ckpt_commit_undo(&s->commit);
     /* The others stay until rank 0 is done: a launcher ends all ranks when the first one ends. */
-    (void)!dsc_checkpoint_agree(s->c, DSC_OK, NULL, NULL);
+    (void)!dsc_ckpt_agree(s->c, DSC_OK, NULL, NULL);
 }
 
-dsc_status dsc_ckpt_save_synchronize(ckpt_save *s, dsc_error *err)
+dsc_status dsc_ckpt_save_synchronize(dsc_ckpt_save_state *s, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_hosts_open(s->c, s->commit.dir, &s->hosts, err));
     s->commit.part = s->hosts.count > 1;
@@ -188,9 +189,9 @@ dsc_status dsc_ckpt_save_synchronize(ckpt_save *s, dsc_error *err)
 
 /* The checkpoint that this run was loaded from is what it would save now: is it still there? A host that has no folder
  * of it needs none. */
-dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err)
+dsc_status dsc_ckpt_save_keep(dsc_ckpt_save_state *s, bool *kept, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = s->c;
+    const dsc_ckpt_ctx *c = s->c;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     *kept = false;
@@ -200,19 +201,19 @@ dsc_status dsc_ckpt_save_keep(ckpt_save *s, bool *kept, dsc_error *err)
         DSC_TRY(dsc_ckpt_parts_there(c, s->commit.step_dir, kept, err));
     if (dsc_ckpt_save_leads(s) && (*kept || s->hosts.count == 1))
         status = dsc_ckpt_commit_keep_resumed(&s->commit, kept, &mine);
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
     DSC_TRY(dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, kept, (int64_t)sizeof *kept, 0, NULL, err));
     if (!*kept)
         s->commit.resumed_step = -1; /* it was moved away: this save is like any other */
     return DSC_OK;
 }
 
-static dsc_status write_and_commit(ckpt_save *s, dsc_error *err)
+static dsc_status write_and_commit(dsc_ckpt_save_state *s, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     DSC_TRY(dsc_ckpt_save_begin(s, err));
     dsc_status status = dsc_ckpt_save_slices(s, &mine);
-    DSC_TRY(dsc_checkpoint_agree(s->c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(s->c, status, &mine, err));
     DSC_TRY(dsc_ckpt_save_collect(s, err));
     for (int stage = 0; stage < dsc_ckpt_save_stages(s); stage++) {
         status = dsc_ckpt_save_commit(s, stage, &mine);
@@ -221,7 +222,7 @@ static dsc_status write_and_commit(ckpt_save *s, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status save(ckpt_save *s, dsc_error *err)
+static dsc_status save(dsc_ckpt_save_state *s, dsc_error *err)
 {
     bool kept;
     DSC_TRY(dsc_ckpt_save_synchronize(s, err));
@@ -234,13 +235,13 @@ static dsc_status save(ckpt_save *s, dsc_error *err)
     return status;
 }
 
-dsc_status dsc_checkpoint_save(const dsc_checkpoint_ctx *ctx, const char *dir, const dsc_run_state *state,
-                               int64_t resumed_step, dsc_error *err)
+dsc_status dsc_ckpt_save(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state, int64_t resumed_step,
+                         dsc_error *err)
 {
-    ckpt_save *s = NULL;
+    dsc_ckpt_save_state *s = NULL;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_open(ctx, dir, state, resumed_step, &s, &mine);
-    status = dsc_checkpoint_agree(ctx, status, &mine, err);
+    status = dsc_ckpt_agree(ctx, status, &mine, err);
     if (status == DSC_OK)
         status = save(s, err);
     dsc_ckpt_save_close(&s);

@@ -4,15 +4,15 @@
 
 #include "engine/checkpoint/save.h"
 
-static dsc_status plan_file(ckpt_save *s, int f, dsc_error *err)
+static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
 {
     dsc_alloc *alloc = s->c->alloc;
     const dsc_safetensors_pair metadata = { "format", "pt" };
     dsc_safetensors_spec *specs = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, s->entries.file_entries[f], sizeof *specs, &specs, err));
     for (int32_t e = 0; e < s->entries.count; e++) {
-        const ckpt_entry *entry = &s->entries.entry[e];
-        if (entry->file != (ckpt_file)f)
+        const dsc_ckpt_entry *entry = &s->entries.entry[e];
+        if (entry->file != (dsc_ckpt_file)f)
             continue;
         const dsc_param_spec *param = s->c->layout->tensor[entry->tensor].spec;
         dsc_safetensors_spec *spec = &specs[entry->index_in_file];
@@ -29,26 +29,26 @@ static dsc_status plan_file(ckpt_save *s, int f, dsc_error *err)
     dsc_alloc_free(alloc, specs);
     DSC_TRY(status);
     const dsc_safetensors_plan *plan = &s->plan[f];
-    s->info[f] = (ckpt_file_info){ .bytes = plan->file_bytes, .head_bytes = plan->header_bytes };
+    s->info[f] = (dsc_ckpt_file_info) { .bytes = plan->file_bytes, .head_bytes = plan->header_bytes };
     dsc_ckpt_sha256(plan->header, plan->header_bytes, s->info[f].sha256);
     return DSC_OK;
 }
 
-bool dsc_ckpt_save_leads(const ckpt_save *s)
+bool dsc_ckpt_save_leads(const dsc_ckpt_save_state *s)
 {
     return dsc_ckpt_leader(&s->hosts, s->hosts.mine) == dsc_comm_rank(s->c->comm);
 }
 
 /* A part's file has its blocks behind the header of the whole one, in the manifest's order: where this rank's begin
  * takes the place of where the tensor does. */
-static void place_part(ckpt_save *s, int f)
+static void place_part(dsc_ckpt_save_state *s, int f)
 {
     const int32_t size = dsc_comm_size(s->c->comm), rank = dsc_comm_rank(s->c->comm);
     dsc_safetensors_plan *plan = &s->plan[f];
     int64_t at = plan->header_bytes;
     for (int32_t e = 0; e < s->entries.count; e++) {
-        const ckpt_entry *entry = &s->entries.entry[e];
-        for (int32_t r = 0; r < size && entry->file == (ckpt_file)f; r++) {
+        const dsc_ckpt_entry *entry = &s->entries.entry[e];
+        for (int32_t r = 0; r < size && entry->file == (dsc_ckpt_file)f; r++) {
             int64_t first = 0;
             if (dsc_ckpt_host_of(&s->hosts, r) != s->hosts.mine)
                 continue;
@@ -62,16 +62,17 @@ static void place_part(ckpt_save *s, int f)
     plan->file_bytes = at;
 }
 
-const ckpt_parts *dsc_ckpt_save_parts(const ckpt_save *s, ckpt_parts *out)
+const dsc_ckpt_parts *dsc_ckpt_save_parts(const dsc_ckpt_save_state *s, dsc_ckpt_parts *out)
 {
-    *out = (ckpt_parts){ .count = s->hosts.count, .index = s->hosts.mine, .host = s->hosts.name,
-                         .of_block = s->part_of };
+    *out = (dsc_ckpt_parts) {
+        .count = s->hosts.count, .index = s->hosts.mine, .host = s->hosts.name, .of_block = s->part_of
+    };
     return s->hosts.count > 1 ? out : NULL;
 }
 
-static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
+static dsc_status plan_blocks(dsc_ckpt_save_state *s, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = s->c;
+    const dsc_ckpt_ctx *c = s->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size + 1, sizeof *s->first_block, &s->first_block, err));
     for (int32_t r = 0; r < size; r++)
@@ -90,7 +91,7 @@ static dsc_status plan_blocks(ckpt_save *s, dsc_error *err)
 }
 
 /* By tensor, then by position. Within a tensor, owners follow each other, so the order of ranks is already right. */
-void dsc_ckpt_save_sort(ckpt_save *s)
+void dsc_ckpt_save_sort(dsc_ckpt_save_state *s)
 {
     const int32_t size = dsc_comm_size(s->c->comm);
     const int64_t count = s->first_block[size];
@@ -111,26 +112,27 @@ void dsc_ckpt_save_sort(ckpt_save *s)
 
 /* ---- small files ---- */
 
-const char *dsc_ckpt_save_text(const ckpt_save *s, ckpt_file f, int64_t *bytes)
+const char *dsc_ckpt_save_text(const dsc_ckpt_save_state *s, dsc_ckpt_file f, int64_t *bytes)
 {
-    const char *text = f == CKPT_CONFIG ? s->c->model->config_json
-                       : f == CKPT_ADAPTER ? s->c->model->adapter_json : s->c->config_text;
-    DSC_ASSERT(f >= CKPT_TENSOR_FILE_COUNT);
-    *bytes = text == NULL ? 0 : f == CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
+    const char *text = f == DSC_CKPT_CONFIG    ? s->c->model->config_json
+                       : f == DSC_CKPT_ADAPTER ? s->c->model->adapter_json
+                                               : s->c->config_text;
+    DSC_ASSERT(f >= DSC_CKPT_TENSOR_FILE_COUNT);
+    *bytes = text == NULL ? 0 : f == DSC_CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
     return text;
 }
 
-static dsc_status plan_texts(ckpt_save *s, dsc_error *err)
+static dsc_status plan_texts(dsc_ckpt_save_state *s, dsc_error *err)
 {
-    for (int f = CKPT_TENSOR_FILE_COUNT; f < CKPT_FILE_COUNT; f++) {
+    for (int f = DSC_CKPT_TENSOR_FILE_COUNT; f < DSC_CKPT_FILE_COUNT; f++) {
         int64_t bytes;
-        const char *text = dsc_ckpt_save_text(s, (ckpt_file)f, &bytes);
+        const char *text = dsc_ckpt_save_text(s, (dsc_ckpt_file)f, &bytes);
         if (text == NULL)
             continue;
-        if (bytes > CKPT_SMALL_BYTES_MAX)
+        if (bytes > DSC_CKPT_SMALL_BYTES_MAX)
             return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_ckpt_file_name[f], "%lld bytes; at most %d are read back",
-                            (long long)bytes, CKPT_SMALL_BYTES_MAX);
-        s->info[f] = (ckpt_file_info){ .bytes = bytes, .head_bytes = bytes };
+                            (long long)bytes, DSC_CKPT_SMALL_BYTES_MAX);
+        s->info[f] = (dsc_ckpt_file_info) { .bytes = bytes, .head_bytes = bytes };
         dsc_ckpt_sha256(text, bytes, s->info[f].sha256);
     }
     return DSC_OK;
@@ -139,23 +141,23 @@ static dsc_status plan_texts(ckpt_save *s, dsc_error *err)
 /* ---- the whole ---- */
 
 /* Every rank's blocks, without their hashes: enough to know the manifest's size. */
-static dsc_status check_manifest(ckpt_save *s, dsc_error *err)
+static dsc_status check_manifest(dsc_ckpt_save_state *s, dsc_error *err)
 {
     const int32_t size = dsc_comm_size(s->c->comm);
     for (int32_t r = 0; r < size; r++)
         dsc_ckpt_blocks_of_rank(s->c->layout, &s->entries, r, s->all + s->first_block[r]);
     dsc_ckpt_save_sort(s);
-    ckpt_parts parts;
+    dsc_ckpt_parts parts;
     return dsc_ckpt_manifest_check(s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,
                                    s->first_block[size], err);
 }
 
-dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err)
+dsc_status dsc_ckpt_save_plan(dsc_ckpt_save_state *s, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_entries_open(s->c->alloc, s->c->layout, s->state, &s->entries, err));
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         DSC_TRY(plan_file(s, f, err));
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT && s->hosts.count > 1; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && s->hosts.count > 1; f++)
         place_part(s, f);
     DSC_TRY(plan_blocks(s, err));
     if (!dsc_ckpt_save_leads(s))
@@ -164,29 +166,29 @@ dsc_status dsc_ckpt_save_plan(ckpt_save *s, dsc_error *err)
     return check_manifest(s, err);
 }
 
-dsc_status dsc_ckpt_save_open(const dsc_checkpoint_ctx *c, const char *dir, const dsc_run_state *state,
-                              int64_t resumed_step, ckpt_save **out, dsc_error *err)
+dsc_status dsc_ckpt_save_open(const dsc_ckpt_ctx *c, const char *dir, const dsc_run_state *state, int64_t resumed_step,
+                              dsc_ckpt_save_state **out, dsc_error *err)
 {
-    ckpt_save *s = NULL;
+    dsc_ckpt_save_state *s = NULL;
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, 1, sizeof *s, &s, err));
     *out = s;
     s->c = c;
     s->state = state;
     dsc_ckpt_writer_open(&s->writer, c->alloc, c->io, &c->aio);
-    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         s->info[f].bytes = -1;
     return dsc_ckpt_commit_plan(&s->commit, c, dir, state, resumed_step, err);
 }
 
-void dsc_ckpt_save_close(ckpt_save **save)
+void dsc_ckpt_save_close(dsc_ckpt_save_state **save)
 {
-    ckpt_save *s = *save;
+    dsc_ckpt_save_state *s = *save;
     if (s == NULL)
         return;
     dsc_alloc *alloc = s->c->alloc;
     dsc_ckpt_writer_close(&s->writer);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         dsc_safetensors_plan_close(&s->plan[f]);
     dsc_ckpt_entries_close(&s->entries);
     dsc_ckpt_hosts_close(&s->hosts);

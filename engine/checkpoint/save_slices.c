@@ -8,16 +8,25 @@
  * of the buffer to write at any time; with three of 8 MiB it has only the second while the third is filled. */
 #define PORTIONS_LEAST 3
 #define PORTIONS_MOST 12
-#define PORTION_BYTES (2 * CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
+#define PORTION_BYTES (2 * DSC_CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
 
-static dsc_plane plane_of(const ckpt_entry *entry, bool trainable)
+static dsc_plane plane_of(const dsc_ckpt_entry *entry, bool trainable)
 {
     switch (entry->plane) {
-    case CKPT_MASTER: return DSC_PLANE_MASTER;
-    case CKPT_MOMENT1: return DSC_PLANE_MOMENT1;
-    case CKPT_MOMENT2: return DSC_PLANE_MOMENT2;
-    case CKPT_MOMENT3: return DSC_PLANE_MOMENT3;
-    case CKPT_WEIGHTS: case CKPT_ROWS: case CKPT_COLS: case CKPT_TENSOR: case CKPT_PLANE_COUNT: break;
+    case DSC_CKPT_MASTER:
+        return DSC_PLANE_MASTER;
+    case DSC_CKPT_MOMENT1:
+        return DSC_PLANE_MOMENT1;
+    case DSC_CKPT_MOMENT2:
+        return DSC_PLANE_MOMENT2;
+    case DSC_CKPT_MOMENT3:
+        return DSC_PLANE_MOMENT3;
+    case DSC_CKPT_WEIGHTS:
+    case DSC_CKPT_ROWS:
+    case DSC_CKPT_COLS:
+    case DSC_CKPT_TENSOR:
+    case DSC_CKPT_PLANE_COUNT:
+        break;
     }
     return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }
@@ -31,23 +40,23 @@ typedef struct cursor {
     int64_t used; /* of the buffer */
 } cursor;
 
-static const ckpt_entry *entry_of(const ckpt_save *s, const ckpt_block *block)
+static const dsc_ckpt_entry *entry_of(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
     return &s->entries.entry[block->entry];
 }
 
-static int64_t bytes_of(const ckpt_save *s, const ckpt_block *block)
+static int64_t bytes_of(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
     return block->count * (int64_t)dsc_dtype_bytes(entry_of(s, block)->dtype);
 }
 
-static int64_t file_offset(const ckpt_save *s, const ckpt_block *block)
+static int64_t file_offset(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
-    const ckpt_entry *entry = entry_of(s, block);
+    const dsc_ckpt_entry *entry = entry_of(s, block);
     return s->plan[entry->file].offset[entry->index_in_file] + block->first * (int64_t)dsc_dtype_bytes(entry->dtype);
 }
 
-static cursor start_of(const ckpt_save *s, const ckpt_portion *p)
+static cursor start_of(const dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 {
     cursor c = { .file = -1 };
     if (p->carried > 0) {
@@ -58,13 +67,13 @@ static cursor start_of(const ckpt_save *s, const ckpt_portion *p)
     return c;
 }
 
-static bool follows(const ckpt_save *s, const cursor *c, const ckpt_block *block)
+static bool follows(const dsc_ckpt_save_state *s, const cursor *c, const dsc_ckpt_block *block)
 {
     return c->file == (int32_t)entry_of(s, block)->file && c->end == file_offset(s, block);
 }
 
 /* The block's place in the buffer. */
-static int64_t place(const ckpt_save *s, cursor *c, const ckpt_block *block)
+static int64_t place(const dsc_ckpt_save_state *s, cursor *c, const dsc_ckpt_block *block)
 {
     const int64_t first = file_offset(s, block);
     if (!follows(s, c, block))
@@ -76,13 +85,13 @@ static int64_t place(const ckpt_save *s, cursor *c, const ckpt_block *block)
     return at;
 }
 
-int64_t dsc_ckpt_block_count(const ckpt_save *s)
+int64_t dsc_ckpt_block_count(const dsc_ckpt_save_state *s)
 {
     const int32_t rank = dsc_comm_rank(s->c->comm);
     return s->first_block[rank + 1] - s->first_block[rank];
 }
 
-void dsc_ckpt_portion_plan(const ckpt_save *s, ckpt_portion *p)
+void dsc_ckpt_portion_plan(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p)
 {
     const int64_t end = dsc_ckpt_block_count(s);
     cursor c = start_of(s, p);
@@ -96,9 +105,9 @@ void dsc_ckpt_portion_plan(const ckpt_save *s, ckpt_portion *p)
 
 /* ---- memory to buffer ---- */
 
-static dsc_status copy_block(ckpt_save *s, const ckpt_block *block, char *to, dsc_error *err)
+static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block, char *to, dsc_error *err)
 {
-    const ckpt_entry *entry = entry_of(s, block);
+    const dsc_ckpt_entry *entry = entry_of(s, block);
     const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry->tensor];
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
     const bool visible = dsc_device_host_visible(s->c->device);
@@ -123,26 +132,26 @@ static dsc_status copy_block(ckpt_save *s, const ckpt_block *block, char *to, ds
     return DSC_OK;
 }
 
-static void hash_block(const ckpt_save *s, ckpt_block *block, const char *data)
+static void hash_block(const dsc_ckpt_save_state *s, dsc_ckpt_block *block, const char *data)
 {
     block->hash = dsc_ckpt_block_hash(entry_of(s, block)->name, block, s->state->step, data, bytes_of(s, block));
 }
 
 /* Whether another thread may copy it while states do not change. */
-static bool block_stays(const ckpt_save *s, const ckpt_block *block, const dsc_layout_tensor *tensor)
+static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block, const dsc_layout_tensor *tensor)
 {
-    const ckpt_entry *entry = entry_of(s, block);
+    const dsc_ckpt_entry *entry = entry_of(s, block);
     if (dsc_ckpt_is_shared(entry->plane))
         return dsc_device_host_visible(s->c->device);
     return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
 }
 
-dsc_status dsc_ckpt_portion_fetch(ckpt_save *s, const ckpt_portion *p, bool stays, dsc_error *err)
+dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, bool stays, dsc_error *err)
 {
     const bool visible = dsc_device_host_visible(s->c->device);
     cursor c = start_of(s, p);
     for (int64_t b = p->first; b < p->first + p->count; b++) {
-        ckpt_block *block = &s->block[b];
+        dsc_ckpt_block *block = &s->block[b];
         const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry_of(s, block)->tensor];
         char *to = p->buffer + place(s, &c, block);
         if (block_stays(s, block, tensor) != stays)
@@ -154,7 +163,7 @@ dsc_status dsc_ckpt_portion_fetch(ckpt_save *s, const ckpt_portion *p, bool stay
     return DSC_OK;
 }
 
-void dsc_ckpt_portion_hash(ckpt_save *s, const ckpt_portion *p)
+void dsc_ckpt_portion_hash(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 {
     cursor c = start_of(s, p);
     for (int64_t b = p->first; b < p->first + p->count && !dsc_device_host_visible(s->c->device); b++)
@@ -163,7 +172,7 @@ void dsc_ckpt_portion_hash(ckpt_save *s, const ckpt_portion *p)
 
 /* ---- buffer to files ---- */
 
-dsc_status dsc_ckpt_portion_write(ckpt_save *s, ckpt_portion *p, const atomic_bool *stop, dsc_error *err)
+dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, const atomic_bool *stop, dsc_error *err)
 {
     cursor c = start_of(s, p);
     int64_t run_end = c.end, run_bytes = p->carried; /* what lies together before the block */
@@ -189,7 +198,7 @@ dsc_status dsc_ckpt_portion_write(ckpt_save *s, ckpt_portion *p, const atomic_bo
 }
 
 /* What the next portion writes together with its first block. */
-static void carry(const ckpt_save *s, ckpt_portion *p, ckpt_portion *next)
+static void carry(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p, dsc_ckpt_portion *next)
 {
     cursor c = start_of(s, p);
     int64_t run_bytes = p->carried;
@@ -205,7 +214,7 @@ static void carry(const ckpt_save *s, ckpt_portion *p, ckpt_portion *next)
     memcpy(next->buffer + (c.end - p->carries) % DSC_AIO_ALIGN, p->buffer + c.used - p->carries, (size_t)p->carries);
 }
 
-static dsc_status fill(ckpt_save *s, const ckpt_portion *p, dsc_error *err)
+static dsc_status fill(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_portion_fetch(s, p, true, err));
     DSC_TRY(dsc_ckpt_portion_fetch(s, p, false, err));
@@ -214,19 +223,19 @@ static dsc_status fill(ckpt_save *s, const ckpt_portion *p, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_save_slices(ckpt_save *s, dsc_error *err)
+dsc_status dsc_ckpt_save_slices(dsc_ckpt_save_state *s, dsc_error *err)
 {
-    ckpt_portion portion[PORTIONS_MOST] = { 0 };
+    dsc_ckpt_portion portion[PORTIONS_MOST] = { 0 };
     const int64_t end = dsc_ckpt_block_count(s), all = s->c->buffer.bytes - DSC_AIO_ALIGN;
     const int64_t portions = dsc_max_i64(PORTIONS_LEAST, dsc_min_i64(PORTIONS_MOST, all / PORTION_BYTES));
     char *const buffer = (char *)dsc_align_up((int64_t)(intptr_t)s->c->buffer.ptr, DSC_AIO_ALIGN);
     const int64_t bytes = all / portions / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
-    DSC_ASSERT(bytes >= CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN);
+    DSC_ASSERT(bytes >= DSC_CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN);
     DSC_TRY(dsc_ckpt_writer_files(&s->writer, s->commit.tmp_dir, err));
     for (int64_t i = 0; i < portions; i++)
-        portion[i] = (ckpt_portion){ .buffer = buffer + i * bytes, .bytes = bytes };
+        portion[i] = (dsc_ckpt_portion) { .buffer = buffer + i * bytes, .bytes = bytes };
     for (int64_t i = 0, first = 0; first < end; i++) {
-        ckpt_portion *p = &portion[i % portions], *next = &portion[(i + 1) % portions];
+        dsc_ckpt_portion *p = &portion[i % portions], *next = &portion[(i + 1) % portions];
         p->first = first;
         dsc_ckpt_portion_plan(s, p);
         DSC_TRY(fill(s, p, err));

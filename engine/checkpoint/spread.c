@@ -16,18 +16,18 @@ typedef struct holding {
     uint8_t id[32];
 } holding;
 
-static dsc_status gather(const dsc_checkpoint_ctx *c, void *all, const void *mine, size_t bytes, dsc_error *err)
+static dsc_status gather(const dsc_ckpt_ctx *c, void *all, const void *mine, size_t bytes, dsc_error *err)
 {
     return dsc_comm_all_gather(c->comm, DSC_CHANNEL_CONTROL, all, mine, (int64_t)bytes, DSC_U8, NULL, err);
 }
 
 /* ---- what is there ---- */
 
-static dsc_status look(const dsc_checkpoint_ctx *c, const char *step_dir, holding *out, dsc_error *err)
+static dsc_status look(const dsc_ckpt_ctx *c, const char *step_dir, holding *out, dsc_error *err)
 {
-    char path[CKPT_PATH_BYTES];
-    ckpt_manifest manifest;
-    DSC_TRY(dsc_path_join(path, sizeof path, step_dir, CKPT_MANIFEST_FILE, err));
+    char path[DSC_CKPT_PATH_BYTES];
+    dsc_ckpt_manifest manifest;
+    DSC_TRY(dsc_path_join(path, sizeof path, step_dir, DSC_CKPT_MANIFEST_FILE, err));
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
         return DSC_OK;
     DSC_TRY(dsc_ckpt_manifest_read(c->io, c->alloc, step_dir, &manifest, err));
@@ -38,13 +38,12 @@ static dsc_status look(const dsc_checkpoint_ctx *c, const char *step_dir, holdin
     return DSC_OK;
 }
 
-static dsc_status check_micro_batch_group(const dsc_checkpoint_ctx *c, const char *step_dir, holding *all,
-                                          dsc_error *err)
+static dsc_status check_micro_batch_group(const dsc_ckpt_ctx *c, const char *step_dir, holding *all, dsc_error *err)
 {
     holding own = { .parts = 0 };
     dsc_error mine = DSC_ERROR_INIT;
     const dsc_status status = look(c, step_dir, &own, &mine);
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
     return gather(c, all, &own, sizeof own, err);
 }
 
@@ -75,13 +74,13 @@ static int32_t find_root(const holding *all, int32_t size)
     return -1;
 }
 
-dsc_status dsc_ckpt_parts_there(const dsc_checkpoint_ctx *c, const char *step_dir, bool *there, dsc_error *err)
+dsc_status dsc_ckpt_parts_there(const dsc_ckpt_ctx *c, const char *step_dir, bool *there, dsc_error *err)
 {
     const int32_t size = dsc_comm_size(c->comm);
     holding *all = NULL;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *all, &all, &mine);
-    status = dsc_checkpoint_agree(c, status, &mine, err);
+    status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
         status = check_micro_batch_group(c, step_dir, all, err);
     *there = status == DSC_OK && find_root(all, size) >= 0;
@@ -92,7 +91,7 @@ dsc_status dsc_ckpt_parts_there(const dsc_checkpoint_ctx *c, const char *step_di
 /* ---- which one ---- */
 
 typedef struct choice {
-    const dsc_checkpoint_ctx *c;
+    const dsc_ckpt_ctx *c;
     const char *dir;
     int64_t *step; /* [W] what each rank's `latest` names; NAMED, or -1: nothing */
     holding *all;  /* [W] */
@@ -103,18 +102,18 @@ typedef struct choice {
 
 static dsc_status find_steps(choice *ch, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = ch->c;
-    char found[CKPT_PATH_BYTES];
+    const dsc_ckpt_ctx *c = ch->c;
+    char found[DSC_CKPT_PATH_BYTES];
     dsc_error mine = DSC_ERROR_INIT;
     int64_t own = -1;
     bool any = false;
-    const dsc_status status = dsc_checkpoint_find(c->io, c->alloc, ch->dir, found, sizeof found, &mine);
+    const dsc_status status = dsc_ckpt_find(c->io, c->alloc, ch->dir, found, sizeof found, &mine);
     if (status == DSC_OK)
         own = strcmp(found, ch->dir) == 0 ? NAMED : dsc_ckpt_step_of(found);
     DSC_TRY(gather(c, ch->step, &own, sizeof own, err));
     for (int32_t r = 0; r < dsc_comm_size(c->comm); r++)
         any |= ch->step[r] >= 0;
-    return any ? DSC_OK : dsc_checkpoint_agree(c, status, &mine, err);
+    return any ? DSC_OK : dsc_ckpt_agree(c, status, &mine, err);
 }
 
 /* The newest of them, or the newest before `before`; -1: none. */
@@ -127,13 +126,13 @@ static int64_t newest(const choice *ch, int64_t before)
     return best;
 }
 
-static dsc_status name_step(const choice *ch, int64_t step, char step_dir[CKPT_PATH_BYTES], dsc_error *err)
+static dsc_status name_step(const choice *ch, int64_t step, char step_dir[DSC_CKPT_PATH_BYTES], dsc_error *err)
 {
     char name[64];
     snprintf(name, sizeof name, "step-%lld", (long long)step);
     if (step != NAMED)
         return dsc_ckpt_file_path(step_dir, ch->dir, name, err);
-    if ((size_t)snprintf(step_dir, CKPT_PATH_BYTES, "%s", ch->dir) >= CKPT_PATH_BYTES)
+    if ((size_t)snprintf(step_dir, DSC_CKPT_PATH_BYTES, "%s", ch->dir) >= DSC_CKPT_PATH_BYTES)
         return DSC_FAIL(err, DSC_ERR_INPUT, ch->dir, "the path is too long");
     return DSC_OK;
 }
@@ -141,9 +140,9 @@ static dsc_status name_step(const choice *ch, int64_t step, char step_dir[CKPT_P
 /* The first rank that sees some of it says what is missing. */
 static void refuse(choice *ch, int64_t step, const char *step_dir)
 {
-    const dsc_checkpoint_ctx *c = ch->c;
+    const dsc_ckpt_ctx *c = ch->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
-    ckpt_manifest manifest;
+    dsc_ckpt_manifest manifest;
     int32_t teller = 0;
     while (teller < size && ch->all[teller].parts == 0)
         teller++;
@@ -166,9 +165,9 @@ static void refuse(choice *ch, int64_t step, const char *step_dir)
     dsc_ckpt_manifest_close(&manifest);
 }
 
-static dsc_status choose(choice *ch, char step_dir[CKPT_PATH_BYTES], dsc_error *err)
+static dsc_status choose(choice *ch, char step_dir[DSC_CKPT_PATH_BYTES], dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = ch->c;
+    const dsc_ckpt_ctx *c = ch->c;
     const int32_t size = dsc_comm_size(c->comm);
     int64_t first, step;
     DSC_TRY(find_steps(ch, err));
@@ -176,7 +175,7 @@ static dsc_status choose(choice *ch, char step_dir[CKPT_PATH_BYTES], dsc_error *
     for (; step >= 0; step = step == NAMED ? -1 : newest(ch, step)) { /* one that was named is that one or none */
         dsc_error mine = DSC_ERROR_INIT;
         const dsc_status status = name_step(ch, step, step_dir, &mine);
-        DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+        DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
         DSC_TRY(check_micro_batch_group(c, step_dir, ch->all, err));
         ch->root = find_root(ch->all, size);
         if (ch->root >= 0)
@@ -185,7 +184,7 @@ static dsc_status choose(choice *ch, char step_dir[CKPT_PATH_BYTES], dsc_error *
             refuse(ch, step, step_dir);
     }
     if (step < 0)
-        return dsc_checkpoint_agree(c, ch->refused, &ch->why, err);
+        return dsc_ckpt_agree(c, ch->refused, &ch->why, err);
     if (ch->refused != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s: %s; the run goes on from step %lld, which is whole", ch->why.where,
                        ch->why.message, (long long)step);
@@ -197,9 +196,9 @@ static dsc_status choose(choice *ch, char step_dir[CKPT_PATH_BYTES], dsc_error *
 static bool sees_it(const choice *ch, int32_t rank) { return of_one_save(&ch->all[rank], &ch->all[ch->root]); }
 
 /* Rank `root` gives its texts to those who see nothing of the checkpoint. */
-static dsc_status give_texts(const choice *ch, ckpt_texts *texts, dsc_error *err)
+static dsc_status give_texts(const choice *ch, dsc_ckpt_texts *texts, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = ch->c;
+    const dsc_ckpt_ctx *c = ch->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
@@ -207,7 +206,7 @@ static dsc_status give_texts(const choice *ch, ckpt_texts *texts, dsc_error *err
                                err));
     for (size_t i = 0; i < DSC_COUNT(texts->text) && !sees_it(ch, rank) && status == DSC_OK; i++)
         status = dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, texts->bytes[i] + 1, 1, &texts->text[i], &mine);
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
     for (int32_t to = 0; to < size; to++)
         for (size_t i = 0; i < DSC_COUNT(texts->text) && !sees_it(ch, to); i++) {
             if (rank == ch->root)
@@ -219,26 +218,26 @@ static dsc_status give_texts(const choice *ch, ckpt_texts *texts, dsc_error *err
     return DSC_OK;
 }
 
-static dsc_status open_far(const choice *ch, const char *step_dir, ckpt_texts *texts, ckpt_reader *reader, bool *open,
-                           dsc_error *err)
+static dsc_status open_far(const choice *ch, const char *step_dir, dsc_ckpt_texts *texts, dsc_ckpt_reader *reader,
+                           bool *open, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = ch->c;
+    const dsc_ckpt_ctx *c = ch->c;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     if (dsc_comm_rank(c->comm) == ch->root)
         status = dsc_ckpt_texts_read(reader, step_dir, texts, &mine);
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
     DSC_TRY(give_texts(ch, texts, err));
     if (!sees_it(ch, dsc_comm_rank(c->comm))) {
         status = dsc_ckpt_reader_open_texts(c->alloc, step_dir, texts, reader, &mine);
         *open = status == DSC_OK;
     }
-    return dsc_checkpoint_agree(c, status, &mine, err);
+    return dsc_ckpt_agree(c, status, &mine, err);
 }
 
-static dsc_status open_all(const choice *ch, const char *step_dir, ckpt_reader *reader, bool *open, dsc_error *err)
+static dsc_status open_all(const choice *ch, const char *step_dir, dsc_ckpt_reader *reader, bool *open, dsc_error *err)
 {
-    const dsc_checkpoint_ctx *c = ch->c;
+    const dsc_ckpt_ctx *c = ch->c;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     bool far = false;
@@ -248,16 +247,16 @@ static dsc_status open_all(const choice *ch, const char *step_dir, ckpt_reader *
         status = dsc_ckpt_reader_open(c->io, c->alloc, step_dir, reader, &mine);
         *open = status == DSC_OK;
     }
-    DSC_TRY(dsc_checkpoint_agree(c, status, &mine, err));
+    DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
     if (!far)
         return DSC_OK;
-    ckpt_texts texts = { .bytes = { 0 } };
+    dsc_ckpt_texts texts = { .bytes = { 0 } };
     status = open_far(ch, step_dir, &texts, reader, open, err);
     dsc_ckpt_texts_close(&texts, c->alloc);
     return status;
 }
 
-static void tell_who(const choice *ch, ckpt_spread *out)
+static void tell_who(const choice *ch, dsc_ckpt_spread *out)
 {
     const int32_t parts = ch->all[ch->root].parts;
     out->everywhere = parts == 1;
@@ -269,7 +268,7 @@ static void tell_who(const choice *ch, ckpt_spread *out)
     }
 }
 
-static dsc_status take_room(const dsc_checkpoint_ctx *c, choice *ch, ckpt_spread *out, dsc_error *err)
+static dsc_status take_room(const dsc_ckpt_ctx *c, choice *ch, dsc_ckpt_spread *out, dsc_error *err)
 {
     const int64_t size = dsc_comm_size(c->comm);
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *ch->step, &ch->step, err));
@@ -279,15 +278,15 @@ static dsc_status take_room(const dsc_checkpoint_ctx *c, choice *ch, ckpt_spread
     return dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *out->first_with, &out->first_with, err);
 }
 
-dsc_status dsc_ckpt_spread_open(const dsc_checkpoint_ctx *c, const char *dir, char step_dir[CKPT_PATH_BYTES],
-                                ckpt_reader *reader, ckpt_spread *out, dsc_error *err)
+dsc_status dsc_ckpt_spread_open(const dsc_ckpt_ctx *c, const char *dir, char step_dir[DSC_CKPT_PATH_BYTES],
+                                dsc_ckpt_reader *reader, dsc_ckpt_spread *out, dsc_error *err)
 {
     choice ch = { .c = c, .dir = dir, .root = -1, .why = DSC_ERROR_INIT };
     dsc_error mine = DSC_ERROR_INIT;
     bool open = false;
-    *out = (ckpt_spread){ .alloc = c->alloc };
+    *out = (dsc_ckpt_spread) { .alloc = c->alloc };
     dsc_status status = take_room(c, &ch, out, &mine);
-    status = dsc_checkpoint_agree(c, status, &mine, err);
+    status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
         status = choose(&ch, step_dir, err);
     if (status == DSC_OK)
@@ -304,11 +303,11 @@ dsc_status dsc_ckpt_spread_open(const dsc_checkpoint_ctx *c, const char *dir, ch
     return status;
 }
 
-void dsc_ckpt_spread_close(ckpt_spread *spread)
+void dsc_ckpt_spread_close(dsc_ckpt_spread *spread)
 {
     if (spread->alloc != NULL) {
         dsc_alloc_free(spread->alloc, spread->part_of_rank);
         dsc_alloc_free(spread->alloc, spread->first_with);
     }
-    *spread = (ckpt_spread){ 0 };
+    *spread = (dsc_ckpt_spread) { 0 };
 }

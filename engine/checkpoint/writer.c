@@ -5,19 +5,19 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/checkpoint/writer.h"
 
-void dsc_ckpt_writer_open(ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio)
+void dsc_ckpt_writer_open(dsc_ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio)
 {
-    *w = (ckpt_writer){ .alloc = alloc, .io = io };
+    *w = (dsc_ckpt_writer) { .alloc = alloc, .io = io };
     dsc_ckpt_direct_open(&w->direct, alloc, io, aio);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         w->file[f] = (dsc_file)DSC_FILE_INIT;
 }
 
-dsc_status dsc_ckpt_writer_files(ckpt_writer *w, const char *dir, dsc_error *err)
+dsc_status dsc_ckpt_writer_files(dsc_ckpt_writer *w, const char *dir, dsc_error *err)
 {
     w->dir = dir;
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
-        char path[CKPT_PATH_BYTES];
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
+        char path[DSC_CKPT_PATH_BYTES];
         if (w->file[f].fd >= 0)
             continue;
         DSC_TRY(dsc_path_join(path, sizeof path, dir, dsc_ckpt_file_name[f], err));
@@ -27,19 +27,19 @@ dsc_status dsc_ckpt_writer_files(ckpt_writer *w, const char *dir, dsc_error *err
 }
 
 /* Whole blocks, or anything where there is no O_DIRECT. */
-static dsc_status start(ckpt_writer *w, int f, char *from, int64_t first, int64_t bytes, dsc_error *err)
+static dsc_status start(dsc_ckpt_writer *w, int f, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
-    if (w->started - w->ended == CKPT_WRITES_MOST)
+    if (w->started - w->ended == DSC_CKPT_WRITES_MOST)
         DSC_TRY(dsc_ckpt_writer_wait(w, w->ended + 1, err));
-    dsc_aio_op *op = &w->op[w->started++ % CKPT_WRITES_MOST];
+    dsc_aio_op *op = &w->op[w->started++ % DSC_CKPT_WRITES_MOST];
     *op = (dsc_aio_op){ .file = &w->direct.file[f], .write = true, .buf = from, .bytes = bytes, .offset = first };
     dsc_aio_submit(w->direct.aio, op);
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_writer_write(ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes, dsc_error *err)
+dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
-    if (bytes < CKPT_LONG_BYTES)
+    if (bytes < DSC_CKPT_LONG_BYTES)
         return dsc_io_write(w->io, &w->file[file], from, bytes, first, err);
     DSC_TRY(dsc_ckpt_direct_file(&w->direct, w->dir, file, DSC_IO_READ_WRITE, err));
     const int64_t align = w->direct.file[file].direct ? DSC_AIO_ALIGN : 1, end = first + bytes;
@@ -48,25 +48,25 @@ dsc_status dsc_ckpt_writer_write(ckpt_writer *w, int file, char *from, int64_t f
     if (low > first)
         DSC_TRY(dsc_io_write(w->io, &w->file[file], from, low - first, first, err));
     for (int64_t at = low, now; at < high; at += now) {
-        now = dsc_min_i64(high - at, CKPT_BLOCK_BYTES);
+        now = dsc_min_i64(high - at, DSC_CKPT_BLOCK_BYTES);
         DSC_TRY(start(w, file, from + (at - first), at, now, err));
     }
     return high < end ? dsc_io_write(w->io, &w->file[file], from + (high - first), end - high, high, err) : DSC_OK;
 }
 
-dsc_status dsc_ckpt_writer_wait(ckpt_writer *w, int64_t count, dsc_error *err)
+dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *err)
 {
     while (w->ended < count) {
-        dsc_aio_op *op = &w->op[w->ended++ % CKPT_WRITES_MOST];
+        dsc_aio_op *op = &w->op[w->ended++ % DSC_CKPT_WRITES_MOST];
         DSC_TRY(dsc_aio_wait(w->direct.aio, op, err));
     }
     return DSC_OK;
 }
 
-dsc_status dsc_ckpt_writer_sync(ckpt_writer *w, dsc_error *err)
+dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_writer_wait(w, w->started, err));
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++) {
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         DSC_TRY(dsc_ckpt_direct_close_file(&w->direct, f, err));
         DSC_TRY(dsc_io_fsync(w->io, &w->file[f], err));
         DSC_TRY(dsc_io_close(w->io, &w->file[f], err));
@@ -74,11 +74,11 @@ dsc_status dsc_ckpt_writer_sync(ckpt_writer *w, dsc_error *err)
     return DSC_OK;
 }
 
-void dsc_ckpt_writer_close(ckpt_writer *w)
+void dsc_ckpt_writer_close(dsc_ckpt_writer *w)
 {
     while (w->ended < w->started)
         (void)!dsc_ckpt_writer_wait(w, w->ended + 1, NULL); /* the failure before is the one to report */
     dsc_ckpt_direct_close(&w->direct);
-    for (int f = 0; f < CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         (void)dsc_io_close(w->io, &w->file[f], NULL);
 }

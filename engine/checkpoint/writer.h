@@ -7,29 +7,30 @@
 
 #include "engine/checkpoint/direct.h"
 
-#define CKPT_WRITES_MOST CKPT_DIRECT_DEPTH /* under way at a time */
+#define DSC_CKPT_WRITES_MOST DSC_CKPT_DIRECT_DEPTH /* under way at a time */
 
-typedef struct ckpt_writer {
+typedef struct dsc_ckpt_writer {
     dsc_alloc *alloc;
     const dsc_io *io;
     const char *dir; /* borrowed */
-    dsc_file file[CKPT_TENSOR_FILE_COUNT];
-    ckpt_direct direct;
-    dsc_aio_op op[CKPT_WRITES_MOST]; /* the n-th write is op[n % CKPT_WRITES_MOST] */
+    dsc_file file[DSC_CKPT_TENSOR_FILE_COUNT];
+    dsc_ckpt_direct direct;
+    dsc_aio_op op[DSC_CKPT_WRITES_MOST]; /* the n-th write is op[n % DSC_CKPT_WRITES_MOST] */
     int64_t started, ended;          /* writes */
-} ckpt_writer;
+} dsc_ckpt_writer;
 
-void dsc_ckpt_writer_open(ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio);
+void dsc_ckpt_writer_open(dsc_ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio);
 /* The files of `dir`, in their full size; those of w->file that are open stay so. */
-dsc_status dsc_ckpt_writer_files(ckpt_writer *w, const char *dir, dsc_error *err);
+dsc_status dsc_ckpt_writer_files(dsc_ckpt_writer *w, const char *dir, dsc_error *err);
 /* Bytes [first, first + bytes) of a file, which lie at `from` and stay there until dsc_ckpt_writer_wait. Addresses and
  * offsets have the same remainder by DSC_AIO_ALIGN. */
-dsc_status dsc_ckpt_writer_write(ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes, dsc_error *err);
+dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes,
+                                 dsc_error *err);
 /* Until the first `count` writes have ended; `started` says how many there were so far. */
-dsc_status dsc_ckpt_writer_wait(ckpt_writer *w, int64_t count, dsc_error *err);
+dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *err);
 /* Everything that was written is durable; the files are closed. */
-dsc_status dsc_ckpt_writer_sync(ckpt_writer *w, dsc_error *err);
+dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err);
 /* After anything. What is under way ends first. */
-void dsc_ckpt_writer_close(ckpt_writer *w);
+void dsc_ckpt_writer_close(dsc_ckpt_writer *w);
 
 #endif

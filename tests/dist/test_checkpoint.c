@@ -67,8 +67,8 @@ static void every_world_and_stage_goes_on(void **state)
             assert_string_equal(saving.saved_hash, whole.saved_hash);
             assert_memory_equal(&saving.loss[1], &whole.loss[1], 3 * sizeof(double));
             char *step_dir = cw_path(saving.save, "step-2");
-            assert_int_equal(dsc_checkpoint_verify(NULL, alloc, step_dir, &err), DSC_OK);
-            assert_int_equal(dsc_checkpoint_hash(NULL, alloc, step_dir, hex, &err), DSC_OK);
+            assert_int_equal(dsc_ckpt_verify(NULL, alloc, step_dir, &err), DSC_OK);
+            assert_int_equal(dsc_ckpt_hash(NULL, alloc, step_dir, hex, &err), DSC_OK);
             assert_string_equal(hex, whole.saved_hash);
         }
         for (int target = 0; target < 12; target++) {
@@ -113,8 +113,8 @@ static void blocks_and_slices_cut_tensors_differently(void **state)
             run(&(cw_options){ .world = world, .stage = 3, .bf16 = bf16, .model = wide }, cw_make_trip, &t);
             run(&(cw_options){ .world = 1 + world % 3, .stage = 1, .bf16 = bf16, .model = wide }, cw_make_trip, &back);
             assert_string_equal(back.saved_hash, t.saved_hash);
-            assert_int_equal(dsc_checkpoint_verify(NULL, alloc, cw_path(back.save, "step-1"), &err), DSC_OK);
-            assert_int_equal(dsc_checkpoint_hash(NULL, alloc, cw_path(back.save, "step-1"), hex, &err), DSC_OK);
+            assert_int_equal(dsc_ckpt_verify(NULL, alloc, cw_path(back.save, "step-1"), &err), DSC_OK);
+            assert_int_equal(dsc_ckpt_hash(NULL, alloc, cw_path(back.save, "step-1"), hex, &err), DSC_OK);
             assert_string_equal(hex, t.saved_hash);
             if (first[0] != 0)
                 assert_string_equal(first, hex);
@@ -195,7 +195,7 @@ static void moments_in_bf16(void **state)
     char hex[65];
     dsc_error err = DSC_ERROR_INIT;
     run(&low, cw_make_trip, &whole);
-    assert_int_equal(dsc_checkpoint_hash(NULL, alloc, cw_path(whole.save, "step-2"), hex, &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_hash(NULL, alloc, cw_path(whole.save, "step-2"), hex, &err), DSC_OK);
     assert_string_equal(hex, whole.saved_hash);
     for (int32_t world = 1; world <= 3; world++) {
         cw_trip resumed = { .load = whole.save, .save_step = 2, .end_step = 5 };
@@ -331,7 +331,7 @@ static void config_files_are_as_given(void **state)
     text = cw_read(cw_path(t.save, "latest"), &bytes);
     assert_string_equal(text, "step-2\n");
     free(text);
-    assert_int_equal(dsc_checkpoint_summary(NULL, alloc, step_dir, &saved, &file_bytes, &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_summary(NULL, alloc, step_dir, &saved, &file_bytes, &err), DSC_OK);
     assert_int_equal(saved.step, 2);
     assert_int_equal(saved.update_count, 2);
     assert_int_equal(saved.next_sample, 24);
@@ -386,12 +386,11 @@ static void take_measure(cw_rank *rank, const dsc_alloc_stats *before, bool save
     dsc_alloc_stats_get(rank->engine->alloc, &after);
     CW_CHECK(before->live_count == after.live_count);
     const dsc_dtype dtype = rank->options->bf16 ? DSC_BF16 : DSC_F32;
-    const dsc_checkpoint_uses uses = { .saves = saves, .loads = loads, .node_local = rank->options->node_local };
+    const dsc_ckpt_uses uses = { .saves = saves, .loads = loads, .node_local = rank->options->node_local };
     if (rank->rank == 0)
         *(measure *)rank->user =
-            (measure){ dsc_checkpoint_plan_bytes(&rank->engine->layout, dtype, rank->engine->config.optimizer.recipe,
-                                                 &uses),
-                       after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
+            (measure) { dsc_ckpt_plan_bytes(&rank->engine->layout, dtype, rank->engine->config.optimizer.recipe, &uses),
+                        after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
 }
 
 /* The folder of a host that has a disk of its own. */

@@ -61,7 +61,7 @@ static dsc_status load(cw_rank *rank, dsc_error *err)
     const dsc_aio_hook hook = io_fault_hook(&j->fault);
     engine->threads = j->threads;
     if (j->threads > 1)
-        DSC_TRY(take_buffer(engine, DSC_CHECKPOINT_BUFFER_BYTES_MOST, err));
+        DSC_TRY(take_buffer(engine, DSC_CKPT_BUFFER_BYTES_MOST, err));
     engine->io.blocks = &hook;
     cw_hash(rank, j->before);
     const dsc_status status = dsc_engine_load(engine, j->load, err);
@@ -115,7 +115,7 @@ static void any_number_of_threads_loads_the_states(void **state)
 /* Three portions to eleven, of which the first are filled again. */
 static void a_buffer_of_any_size_saves_the_same_files(void **state)
 {
-    static const int64_t sizes[] = { DSC_CHECKPOINT_BUFFER_BYTES, 9 << 20, DSC_CHECKPOINT_BUFFER_BYTES_MOST };
+    static const int64_t sizes[] = { DSC_CKPT_BUFFER_BYTES, 9 << 20, DSC_CKPT_BUFFER_BYTES_MOST };
     for (size_t i = 0; i < DSC_COUNT(sizes); i++)
         for (int bf16 = 0; bf16 < 2; bf16++) {
             const cw_options options = { .world = 1, .batch = 2, .stage = 1, .bf16 = bf16 != 0, .model = model };

@@ -78,7 +78,7 @@ typedef struct offer {
 static void refused(cw_rank *rank, const char *where, const char *words)
 {
     dsc_error by_verify = DSC_ERROR_INIT, by_load = DSC_ERROR_INIT;
-    const dsc_status verified = dsc_checkpoint_verify(NULL, alloc, victim, &by_verify);
+    const dsc_status verified = dsc_ckpt_verify(NULL, alloc, victim, &by_verify);
     const dsc_status loaded = dsc_engine_load(rank->engine, victim, &by_load);
     cases++;
     if (verified != DSC_ERR_INPUT || strstr(by_verify.where, where) == NULL ||
@@ -103,7 +103,7 @@ static dsc_status offer_cases(cw_rank *rank, dsc_error *err)
     CW_CHECK(strcmp(was, is) == 0 && rank->engine->step == 3);
     /* The undamaged one is taken: the cases were refused for what was done to them. */
     cw_copy_dir(good, victim);
-    DSC_TRY(dsc_checkpoint_verify(NULL, alloc, victim, err));
+    DSC_TRY(dsc_ckpt_verify(NULL, alloc, victim, err));
     return dsc_engine_load(rank->engine, victim, err);
 }
 
@@ -346,7 +346,7 @@ static void add_files(cw_rank *rank)
     cw_copy_dir(good, victim);
     write_victim("tokenizer.json", "{}", 2);
     write_victim("README.md", "best so far", 11);
-    CW_CHECK(dsc_checkpoint_verify(NULL, alloc, victim, NULL) == DSC_OK);
+    CW_CHECK(dsc_ckpt_verify(NULL, alloc, victim, NULL) == DSC_OK);
 }
 
 static void no_extra_shard_is_taken(void **state) { to_an_engine(add_files, 3); }
@@ -357,13 +357,13 @@ static void no_extra_config_is_taken(void **state)
     dsc_error err = DSC_ERROR_INIT;
     const cw_options options = { .world = 1, .bf16 = true, .model = plain };
     cw_run_well(&options, save_steps, cw_path(dir, "c"));
-    assert_int_equal(dsc_checkpoint_verify(NULL, alloc, cw_path(dir, "c/step-2"), &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_verify(NULL, alloc, cw_path(dir, "c/step-2"), &err), DSC_OK);
     cw_write(cw_path(dir, "c/step-2/config.json"), "{}", 2);
-    assert_int_equal(dsc_checkpoint_verify(NULL, alloc, cw_path(dir, "c/step-2"), &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_ckpt_verify(NULL, alloc, cw_path(dir, "c/step-2"), &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.where, "config.json"));
     /* Under a name of one's own a checkpoint is still one. */
     cw_copy_dir(good, cw_path(dir, "best"));
-    assert_int_equal(dsc_checkpoint_verify(NULL, alloc, cw_path(dir, "best"), &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_verify(NULL, alloc, cw_path(dir, "best"), &err), DSC_OK);
 }
 
 int main(void)

@@ -98,7 +98,7 @@ static verdict verify_apart(const char *what)
     if (child == 0) {
         dsc_alloc *alloc = NULL;
         CW_OK(dsc_alloc_open(&alloc, &v.error), &v.error);
-        v.status = dsc_checkpoint_verify(NULL, alloc, victim, &v.error);
+        v.status = dsc_ckpt_verify(NULL, alloc, victim, &v.error);
         dsc_alloc_close(&alloc);
         _exit(write(ends[1], &v, sizeof v) == (ssize_t)sizeof v ? 0 : 1);
     }
@@ -332,12 +332,12 @@ static char *up_to(const char *end)
 
 static void size_is_no_weapon(void **state)
 {
-    const size_t largest = (size_t)CKPT_MANIFEST_BYTES_MAX - 4096;
+    const size_t largest = (size_t)DSC_CKPT_MANIFEST_BYTES_MAX - 4096;
     char *cuts = up_to("\"cuts\":["), *tensors = up_to("\"tensors\":["),
          *members = up_to("\"format\":\"dsc-checkpoint\","), *file_list = up_to("\"files\":{"),
          *versions = up_to("\"versions\":\"");
     grown("deep arrays", "{\"a\":", "[", largest, "");
-    grown("one byte too many", body, " ", (size_t)CKPT_MANIFEST_BYTES_MAX, "");
+    grown("one byte too many", body, " ", (size_t)DSC_CKPT_MANIFEST_BYTES_MAX, "");
     grown("a long text", versions, "[{", largest - 8192, "\",");
     grown("a long text of escapes", versions, "\\u00e9", largest - 8192, "\",");
     char vast[8192];

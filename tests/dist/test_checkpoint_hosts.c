@@ -124,7 +124,7 @@ static void merge_all(const char *hosts, const char *step, const char *out)
     dsc_error err = DSC_ERROR_INIT;
     for (; hosts[count] != 0; count++)
         part[count] = step_of(hosts[count], step);
-    CW_OK(dsc_checkpoint_merge(NULL, alloc, part, count, out, &err), &err);
+    CW_OK(dsc_ckpt_merge(NULL, alloc, part, count, out, &err), &err);
 }
 
 static void expect_same_file(const char *a, const char *b, const char *name)
@@ -184,7 +184,7 @@ static void the_parts_are_the_whole(void **state)
         }
         for (const char *host = ways[i].each; *host != 0; host++) {
             dsc_error err = DSC_ERROR_INIT;
-            CW_OK(dsc_checkpoint_verify(NULL, alloc, step_of(*host, "step-2"), &err), &err);
+            CW_OK(dsc_ckpt_verify(NULL, alloc, step_of(*host, "step-2"), &err), &err);
             assert_int_equal(cw_latest(step_of(*host, "")), 2);
         }
         free((void *)(uintptr_t)whole);
@@ -298,11 +298,10 @@ static void what_cannot_be_loaded_is_said(void **state)
     /* Uses that need the whole checkpoint. */
     char hex[65];
     dsc_error err = DSC_ERROR_INIT;
-    assert_int_equal(dsc_checkpoint_hash(NULL, alloc, step_of('a', "step-1"), hex, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_ckpt_hash(NULL, alloc, step_of('a', "step-1"), hex, &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "dsc ckpt merge"));
-    const dsc_checkpoint_export_options to = { .out_dir = cw_path(dir, "hf"), .dtype = DSC_F32,
-                                               .shard_bytes = 1 << 30 };
-    assert_int_equal(dsc_checkpoint_export(NULL, alloc, step_of('b', "step-1"), &to, &err), DSC_ERR_INPUT);
+    const dsc_ckpt_export_options to = { .out_dir = cw_path(dir, "hf"), .dtype = DSC_F32, .shard_bytes = 1 << 30 };
+    assert_int_equal(dsc_ckpt_export(NULL, alloc, step_of('b', "step-1"), &to, &err), DSC_ERR_INPUT);
     assert_false(cw_exists(cw_path(dir, "hf")));
     /* Parts of two saves do not form a checkpoint. */
     options.node_local = true;
@@ -311,12 +310,12 @@ static void what_cannot_be_loaded_is_said(void **state)
     cw_run_well(&options, go, &other);
     expect_refused(&options, "aadd", NULL, "part 2 of 2, which host");
     const char *mixed[2] = { step_of('a', "step-1"), step_of('d', "step-1") };
-    assert_int_equal(dsc_checkpoint_merge(NULL, alloc, mixed, 2, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_ckpt_merge(NULL, alloc, mixed, 2, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "of another save"));
-    assert_int_equal(dsc_checkpoint_merge(NULL, alloc, mixed, 1, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_ckpt_merge(NULL, alloc, mixed, 1, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "is not among the folders"));
     mixed[1] = mixed[0];
-    assert_int_equal(dsc_checkpoint_merge(NULL, alloc, mixed, 2, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_ckpt_merge(NULL, alloc, mixed, 2, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
     assert_non_null(strstr(err.message, "is part 1 of 2, as is"));
     assert_false(cw_exists(cw_path(dir, "out")));
     assert_false(cw_exists(cw_path(dir, "out.tmp")));

@@ -36,11 +36,11 @@ static dsc_status save_refused(cw_rank *rank, dsc_error *err)
 
 static void a_config_too_large_to_read_back(void **state)
 {
-    char *dir = cw_tmp_open(), *text = malloc(CKPT_SMALL_BYTES_MAX + 2);
+    char *dir = cw_tmp_open(), *text = malloc(DSC_CKPT_SMALL_BYTES_MAX + 2);
     dsc_model *model = toy_model_open(3, 16, 1, true);
     dsc_model large = *model;
-    memset(text, ' ', CKPT_SMALL_BYTES_MAX + 1);
-    text[CKPT_SMALL_BYTES_MAX + 1] = 0;
+    memset(text, ' ', DSC_CKPT_SMALL_BYTES_MAX + 1);
+    text[DSC_CKPT_SMALL_BYTES_MAX + 1] = 0;
     large.config_json = text;
     cw_run_well(&(cw_options){ .world = 2, .stage = 2, .model = &large }, save_refused, cw_path(dir, "run"));
     assert_false(cw_exists(cw_path(dir, "run"))); /* not even the folder was made */
@@ -52,28 +52,29 @@ static void a_config_too_large_to_read_back(void **state)
 /* As many tensors as make a manifest of `bytes` or a little more. */
 static dsc_status check_manifest(int64_t bytes, dsc_error *err)
 {
-    char name[CKPT_PATH_BYTES];
+    char name[DSC_CKPT_PATH_BYTES];
     int64_t each = DSC_SAFETENSORS_NAME_BYTES_MAX;
     memset(name, 'n', (size_t)each);
     name[each] = 0;
     const int32_t count = (int32_t)(bytes / (each + 100));
     const dsc_run_state run = { .step = 1 };
-    ckpt_file_info files[CKPT_FILE_COUNT] = { { .bytes = 1 }, { .bytes = 1 }, { .bytes = -1 }, { .bytes = -1 },
-                                              { .bytes = -1 } };
-    ckpt_entries entries = { .count = count };
-    ckpt_block *block;
+    dsc_ckpt_file_info files[DSC_CKPT_FILE_COUNT] = {
+        { .bytes = 1 }, { .bytes = 1 }, { .bytes = -1 }, { .bytes = -1 }, { .bytes = -1 }
+    };
+    dsc_ckpt_entries entries = { .count = count };
+    dsc_ckpt_block *block;
     char *text = NULL;
     int64_t length = 0;
     assert_int_equal(dsc_alloc_zeroed(alloc, DSC_TAG_IO, count, sizeof *entries.entry, &entries.entry, err), DSC_OK);
     assert_int_equal(dsc_alloc_zeroed(alloc, DSC_TAG_IO, count, sizeof *block, &block, err), DSC_OK);
     for (int32_t e = 0; e < count; e++) {
-        entries.entry[e] = (ckpt_entry){ .name = name, .count = 1, .dtype = DSC_F32 };
-        block[e] = (ckpt_block){ .entry = e, .count = 1 };
+        entries.entry[e] = (dsc_ckpt_entry) { .name = name, .count = 1, .dtype = DSC_F32 };
+        block[e] = (dsc_ckpt_block) { .entry = e, .count = 1 };
     }
     const dsc_status status = dsc_ckpt_manifest_check(&run, &entries, files, NULL, block, count, err);
     assert_int_equal(dsc_ckpt_manifest_write(alloc, &run, &entries, files, NULL, block, count, &text, &length, NULL),
                      DSC_OK);
-    assert_int_equal(status == DSC_OK, length <= CKPT_MANIFEST_BYTES_MAX);
+    assert_int_equal(status == DSC_OK, length <= DSC_CKPT_MANIFEST_BYTES_MAX);
     assert_int_equal(length, (int64_t)strlen(text));
     dsc_alloc_free(alloc, text);
     dsc_alloc_free(alloc, block);
@@ -84,8 +85,8 @@ static dsc_status check_manifest(int64_t bytes, dsc_error *err)
 static void a_manifest_too_large_to_read_back(void **state)
 {
     dsc_error err = DSC_ERROR_INIT;
-    assert_int_equal(check_manifest(CKPT_MANIFEST_BYTES_MAX / 2, &err), DSC_OK);
-    assert_int_equal(check_manifest(CKPT_MANIFEST_BYTES_MAX + (8 << 20), &err), DSC_ERR_UNSUPPORTED);
+    assert_int_equal(check_manifest(DSC_CKPT_MANIFEST_BYTES_MAX / 2, &err), DSC_OK);
+    assert_int_equal(check_manifest(DSC_CKPT_MANIFEST_BYTES_MAX + (8 << 20), &err), DSC_ERR_UNSUPPORTED);
     assert_non_null(strstr(err.message, "so it was not written"));
 }
 
@@ -101,9 +102,9 @@ static void a_load_takes_little_whatever_the_model(void **state)
             dsc_layout layout;
             assert_int_equal(dsc_model_open(&model, names[i], &options, &err), DSC_OK);
             assert_int_equal(dsc_layout_open(alloc, model, DSC_RECIPE_ADAMW, world, &layout, &err), DSC_OK);
-            const int64_t bytes = dsc_checkpoint_plan_bytes(&layout, DSC_BF16, DSC_RECIPE_ADAMW,
-                                                            &(dsc_checkpoint_uses){ .loads = true });
-            assert_true(bytes + DSC_CHECKPOINT_BUFFER_BYTES_MOST < INT64_C(64) << 20);
+            const int64_t bytes =
+                dsc_ckpt_plan_bytes(&layout, DSC_BF16, DSC_RECIPE_ADAMW, &(dsc_ckpt_uses) { .loads = true });
+            assert_true(bytes + DSC_CKPT_BUFFER_BYTES_MOST < INT64_C(64) << 20);
             dsc_layout_close(&layout);
             dsc_model_close(&model);
         }

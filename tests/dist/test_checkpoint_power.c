@@ -237,8 +237,8 @@ static bool is_whole(const char *step_dir)
     dsc_error err = DSC_ERROR_INIT;
     const int64_t step = dsc_ckpt_step_of(step_dir);
     CW_CHECK(step >= 0 && step < 8);
-    if (dsc_checkpoint_verify(NULL, alloc, step_dir, &err) != DSC_OK ||
-        dsc_checkpoint_hash(NULL, alloc, step_dir, hex, &err) != DSC_OK)
+    if (dsc_ckpt_verify(NULL, alloc, step_dir, &err) != DSC_OK ||
+        dsc_ckpt_hash(NULL, alloc, step_dir, hex, &err) != DSC_OK)
         cw_fail(step_dir, __FILE__, __LINE__, err.message);
     return strcmp(hex, expected[step]) == 0;
 }
@@ -249,7 +249,7 @@ static int64_t whole_of(const char *run, const char *named_by)
     char name[64], found[4096];
     const char *part[2];
     dsc_error err = DSC_ERROR_INIT;
-    if (dsc_checkpoint_find(NULL, alloc, named_by, found, sizeof found, NULL) != DSC_OK)
+    if (dsc_ckpt_find(NULL, alloc, named_by, found, sizeof found, NULL) != DSC_OK)
         return -1;
     const int64_t step = dsc_ckpt_step_of(found);
     snprintf(name, sizeof name, "step-%d", (int)step);
@@ -258,10 +258,10 @@ static int64_t whole_of(const char *run, const char *named_by)
     if (!cw_exists(part[0]) || !cw_exists(part[1]))
         return -1;
     const char *whole = cw_path(dir, "whole");
-    if (dsc_checkpoint_merge(NULL, alloc, part, 2, whole, &err) != DSC_OK)
+    if (dsc_ckpt_merge(NULL, alloc, part, 2, whole, &err) != DSC_OK)
         return -1;
     char hex[65];
-    CW_OK(dsc_checkpoint_hash(NULL, alloc, whole, hex, &err), &err);
+    CW_OK(dsc_ckpt_hash(NULL, alloc, whole, hex, &err), &err);
     CW_CHECK(strcmp(hex, expected[step]) == 0);
     cw_remove(whole);
     return step;
@@ -277,7 +277,7 @@ static void check_hosts(const char *run, int64_t saved)
             snprintf(name, sizeof name, "step-%d", (int)step);
             const char *path = cw_path(seen_by(run, host), name);
             if (cw_exists(path))
-                CW_OK(dsc_checkpoint_verify(NULL, alloc, path, &err), &err);
+                CW_OK(dsc_ckpt_verify(NULL, alloc, path, &err), &err);
         }
     const int64_t a = whole_of(run, run), b = whole_of(run, seen_by(run, 1));
     CW_CHECK((a > b ? a : b) >= saved || saved <= 0);
@@ -300,7 +300,7 @@ static void check_crash(const char *run, int64_t saved)
         if (cw_exists(path))
             CW_CHECK(is_whole(path));
     }
-    const dsc_status status = dsc_checkpoint_find(NULL, alloc, run, found, sizeof found, &err);
+    const dsc_status status = dsc_ckpt_find(NULL, alloc, run, found, sizeof found, &err);
     if (status != DSC_OK) {
         if (saved > 0)
             cw_fail(err.where, __FILE__, __LINE__, err.message);

@@ -92,9 +92,9 @@ static void what_stays(void **state)
         { 6, 2, 0, "56789" },     { 6, 1, 2, "246789" },    { 1, 1, 0, "123456789" }, { 9, 0, 2, "123456789" },
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
-        const dsc_checkpoint_keep keep = { .last = cases[i].last, .every = cases[i].every };
+        const dsc_ckpt_keep keep = { .last = cases[i].last, .every = cases[i].every };
         start_over(cases[i].latest);
-        assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
+        assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
         assert_string_equal(left(), cases[i].left);
     }
 }
@@ -108,9 +108,9 @@ static void remember(void *user, const char *name)
 static void what_is_told(void **state)
 {
     char names[256] = "";
-    dsc_checkpoint_keep keep = { .last = 2, .every = 5, .dry_run = true, .told = remember, .user = names };
+    dsc_ckpt_keep keep = { .last = 2, .every = 5, .dry_run = true, .told = remember, .user = names };
     start_over(9);
-    assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
     assert_string_equal(names, "step-1 step-2 step-3 step-4 step-6 step-7 ");
     assert_string_equal(left(), "123456789");
 }
@@ -118,7 +118,7 @@ static void what_is_told(void **state)
 /* Only our checkpoints are removed, and remains of saves only on request. */
 static void what_is_not_touched(void **state)
 {
-    dsc_checkpoint_keep keep = { .last = 1 };
+    dsc_ckpt_keep keep = { .last = 1 };
     start_over(9);
     cw_remove(cw_path(run_dir, "step-2/manifest.json"));
     cw_remove(cw_path(run_dir, "step-3"));
@@ -126,24 +126,24 @@ static void what_is_not_touched(void **state)
     cw_copy_dir(cw_path(all_dir, "step-4"), cw_path(run_dir, "best"));
     cw_copy_dir(cw_path(all_dir, "step-4"), cw_path(run_dir, "step-4.damaged"));
     cw_copy_dir(cw_path(all_dir, "step-5"), cw_path(run_dir, "step-12.tmp"));
-    assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
     assert_string_equal(left(), "239");
     assert_true(cw_exists(cw_path(all_dir, "step-3/manifest.json")));
     assert_true(cw_exists(cw_path(run_dir, "best")) && cw_exists(cw_path(run_dir, "step-4.damaged")));
     assert_true(cw_exists(cw_path(run_dir, "step-12.tmp")));
     keep.unfinished = true;
-    assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
+    assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
     assert_false(cw_exists(cw_path(run_dir, "step-12.tmp")));
     /* Without a latest that names a checkpoint nothing goes. */
     static const char *const latest[] = { "step-77\n", "../all/step-1\n", "" };
     for (size_t i = 0; i < DSC_COUNT(latest); i++) {
         start_over(9);
         cw_write(cw_path(run_dir, "latest"), latest[i], strlen(latest[i]));
-        assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_ERR_INPUT);
+        assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_ERR_INPUT);
         assert_string_equal(left(), "123456789");
     }
     cw_remove(cw_path(run_dir, "latest"));
-    assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_ERR_INPUT);
+    assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_ERR_INPUT);
     assert_string_equal(left(), "123456789");
 }
 
@@ -159,21 +159,21 @@ static dsc_status fail_from(void *user, dsc_io_op op, const char *path, int64_t 
 
 static void a_kill_in_between_leaves_whole_ones(void **state)
 {
-    const dsc_checkpoint_keep keep = { .last = 2, .every = 4, .unfinished = true };
+    const dsc_ckpt_keep keep = { .last = 2, .every = 4, .unfinished = true };
     for (int64_t n = 1;; n++) {
         fault f = { .n = n };
         const dsc_io io = { .hook = { fail_from, &f } };
         assert_true(n < 1000);
         start_over(9);
-        const dsc_status status = dsc_checkpoint_prune(&io, alloc, run_dir, &keep, &err);
+        const dsc_status status = dsc_ckpt_prune(&io, alloc, run_dir, &keep, &err);
         for (const char *step = left(); *step != 0; step++) {
             char name[32];
             snprintf(name, sizeof name, "step-%c", *step);
-            assert_int_equal(dsc_checkpoint_verify(NULL, alloc, cw_path(run_dir, name), &err), DSC_OK);
+            assert_int_equal(dsc_ckpt_verify(NULL, alloc, cw_path(run_dir, name), &err), DSC_OK);
         }
         assert_int_equal(cw_latest(run_dir), 9);
         assert_non_null(strstr(left(), "89"));
-        assert_int_equal(dsc_checkpoint_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
+        assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
         assert_string_equal(left(), "489");
         for (int step = 1; step <= STEPS; step++) {
             char name[32];

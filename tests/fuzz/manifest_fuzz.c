@@ -10,17 +10,17 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
-static void check_tensor(const ckpt_manifest *m, const ckpt_manifest_tensor *tensor)
+static void check_tensor(const dsc_ckpt_manifest *m, const dsc_ckpt_manifest_tensor *tensor)
 {
-    const ckpt_block *block = m->block + tensor->first_block;
+    const dsc_ckpt_block *block = m->block + tensor->first_block;
     int64_t at = 0;
     DSC_ASSERT(tensor->name != NULL);
-    DSC_ASSERT(tensor->file == CKPT_MODEL || tensor->file == CKPT_OPTIMIZER);
+    DSC_ASSERT(tensor->file == DSC_CKPT_MODEL || tensor->file == DSC_CKPT_OPTIMIZER);
     DSC_ASSERT(tensor->first_block + tensor->block_count <= m->block_count);
     for (int64_t b = 0; b < tensor->block_count; b++) {
         DSC_ASSERT(block[b].first == at);
         DSC_ASSERT(block[b].count > 0);
-        DSC_ASSERT(block[b].count * (int64_t)dsc_dtype_bytes(tensor->dtype) <= CKPT_BLOCK_BYTES);
+        DSC_ASSERT(block[b].count * (int64_t)dsc_dtype_bytes(tensor->dtype) <= DSC_CKPT_BLOCK_BYTES);
         DSC_ASSERT(&m->tensor[block[b].entry] == tensor);
         DSC_ASSERT(dsc_ckpt_part_of(m, &block[b]) >= 0 && dsc_ckpt_part_of(m, &block[b]) < m->parts.count);
         at += block[b].count;
@@ -30,7 +30,7 @@ static void check_tensor(const ckpt_manifest *m, const ckpt_manifest_tensor *ten
 
 static void read_one(dsc_alloc *alloc, const char *text, int64_t bytes)
 {
-    ckpt_manifest m;
+    dsc_ckpt_manifest m;
     dsc_error err = DSC_ERROR_INIT;
     const dsc_status status = dsc_ckpt_manifest_parse(alloc, "manifest.json", text, bytes, &m, &err);
     DSC_ASSERT(status == DSC_OK || (status == DSC_ERR_INPUT && err.message[0] != 0 && err.where[0] != 0));
@@ -40,7 +40,7 @@ static void read_one(dsc_alloc *alloc, const char *text, int64_t bytes)
                m.state.shard_ranks >= 1);
     DSC_ASSERT(m.parts.index >= 0 && m.parts.index < m.parts.count);
     DSC_ASSERT((m.parts.count > 1) == (m.parts.host != NULL));
-    for (int f = 0; f < CKPT_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         DSC_ASSERT(m.file[f].head_bytes <= dsc_max_i64(m.file[f].bytes, 0));
     for (int64_t t = 0; t < m.tensor_count; t++)
         check_tensor(&m, &m.tensor[t]);

@@ -371,8 +371,8 @@ void cw_hash_of(const char *step_dir, char hex[65])
     dsc_alloc *alloc = NULL;
     dsc_error err = DSC_ERROR_INIT;
     CW_OK(dsc_alloc_open(&alloc, &err), &err);
-    CW_OK(dsc_checkpoint_verify(NULL, alloc, step_dir, &err), &err);
-    CW_OK(dsc_checkpoint_hash(NULL, alloc, step_dir, hex, &err), &err);
+    CW_OK(dsc_ckpt_verify(NULL, alloc, step_dir, &err), &err);
+    CW_OK(dsc_ckpt_hash(NULL, alloc, step_dir, hex, &err), &err);
     dsc_alloc_close(&alloc);
 }
 

@@ -61,7 +61,7 @@ static dsc_status check_envfile(dsc_alloc *alloc, const char *path, int64_t voca
 static dsc_status check_latest(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)
 {
     char name[64];
-    return dsc_checkpoint_read_latest(NULL, alloc, path, name, err);
+    return dsc_ckpt_read_latest(NULL, alloc, path, name, err);
 }
 
 static dsc_status check_tokenizer(dsc_alloc *alloc, const char *path, int64_t vocab_size, dsc_error *err)

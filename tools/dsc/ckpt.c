@@ -30,8 +30,8 @@ static void keep_steps(char **names, int64_t count, step_list *out)
     *out = (step_list){ .name = names };
     for (int64_t i = 0; i < count; i++) {
         char *const name = names[i];
-        out->unfinished += dsc_checkpoint_is_unfinished_name(name);
-        if (!dsc_checkpoint_is_step_name(name))
+        out->unfinished += dsc_ckpt_is_unfinished_name(name);
+        if (!dsc_ckpt_is_step_name(name))
             continue;
         /* A swap, so that every name stays in the list that is freed. */
         names[i] = names[out->count];
@@ -48,8 +48,8 @@ static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, 
     int64_t bytes;
     const char *mark = latest ? "  (latest)" : "";
     char text[sizeof err.where + sizeof err.message + 4], part[PART_TEXT];
-    if (dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK &&
-        dsc_checkpoint_part(NULL, alloc, step_dir, part, sizeof part, &err) == DSC_OK)
+    if (dsc_ckpt_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK &&
+        dsc_ckpt_part(NULL, alloc, step_dir, part, sizeof part, &err) == DSC_OK)
         printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s%s%s\n", name, (double)bytes / 1048576.0,
                dsc_dtype_text(state.compute_dtype), (long long)state.world_size,
                state.world_size == 1 ? "" : "s", (int)state.zero_stage, state.versions, part[0] != 0 ? ", " : "", part,
@@ -68,7 +68,7 @@ static dsc_status list_steps(dsc_alloc *alloc, const char *dir, char **names, in
     dsc_error latest_err = DSC_ERROR_INIT;
     dsc_status latest_status = DSC_OK;
     if (has_latest)
-        latest_status = dsc_checkpoint_read_latest(NULL, alloc, path, latest, &latest_err);
+        latest_status = dsc_ckpt_read_latest(NULL, alloc, path, latest, &latest_err);
     bool found = false;
     for (int64_t i = 0; i < steps.count && !ferror(stdout); i++) {
         const bool is_latest = latest_status == DSC_OK && strcmp(steps.name[i], latest) == 0;
@@ -113,10 +113,10 @@ static dsc_status ckpt_verify(dsc_alloc *alloc, const char *dir, dsc_error *err)
     char step_dir[PATH_BYTES], part[PART_TEXT];
     dsc_run_state state;
     int64_t bytes;
-    DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
-    DSC_TRY(dsc_checkpoint_summary(NULL, alloc, step_dir, &state, &bytes, err));
-    DSC_TRY(dsc_checkpoint_verify(NULL, alloc, step_dir, err));
-    DSC_TRY(dsc_checkpoint_part(NULL, alloc, step_dir, part, sizeof part, err));
+    DSC_TRY(dsc_ckpt_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
+    DSC_TRY(dsc_ckpt_summary(NULL, alloc, step_dir, &state, &bytes, err));
+    DSC_TRY(dsc_ckpt_verify(NULL, alloc, step_dir, err));
+    DSC_TRY(dsc_ckpt_part(NULL, alloc, step_dir, part, sizeof part, err));
     printf("%s: good, step %lld, %.2f MB\n", step_dir, (long long)state.step, (double)bytes / 1048576.0);
     if (part[0] != 0)
         printf("only %s was looked at; the others are on the other hosts' disks, and make a whole with it: dsc ckpt "
@@ -127,8 +127,8 @@ static dsc_status ckpt_verify(dsc_alloc *alloc, const char *dir, dsc_error *err)
 static dsc_status ckpt_hash(dsc_alloc *alloc, const char *dir, dsc_error *err)
 {
     char step_dir[PATH_BYTES], hex[65];
-    DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
-    DSC_TRY(dsc_checkpoint_hash(NULL, alloc, step_dir, hex, err));
+    DSC_TRY(dsc_ckpt_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
+    DSC_TRY(dsc_ckpt_hash(NULL, alloc, step_dir, hex, err));
     printf("%s\n", hex);
     return DSC_OK;
 }
@@ -141,9 +141,13 @@ static const struct ckpt_verb {
     dsc_status (*look)(dsc_alloc *alloc, const char *dir, dsc_error *err); /* takes one folder and no flags; or */
     int (*run)(int argc, char **argv);
 } verbs[] = {
-    { "ls", ckpt_ls, NULL },          { "verify", ckpt_verify, NULL },    { "hash", ckpt_hash, NULL },
-    { "diff", NULL, dsc_ckpt_diff },  { "prune", NULL, dsc_ckpt_prune },  { "export", NULL, dsc_ckpt_export },
-    { "merge", NULL, dsc_ckpt_merge },
+    { "ls", ckpt_ls, NULL },
+    { "verify", ckpt_verify, NULL },
+    { "hash", ckpt_hash, NULL },
+    { "diff", NULL, dsc_tool_ckpt_diff },
+    { "prune", NULL, dsc_tool_ckpt_prune },
+    { "export", NULL, dsc_tool_ckpt_export },
+    { "merge", NULL, dsc_tool_ckpt_merge },
 };
 
 static int look(const struct ckpt_verb *verb, int argc, char **argv)

@@ -8,9 +8,9 @@
 #define CKPT_TOOL_PATH_BYTES 4096
 
 /* argv[1] is the verb. Exit codes of the command-line contract. */
-int dsc_ckpt_prune(int argc, char **argv);
-int dsc_ckpt_diff(int argc, char **argv);
-int dsc_ckpt_export(int argc, char **argv);
-int dsc_ckpt_merge(int argc, char **argv);
+int dsc_tool_ckpt_prune(int argc, char **argv);
+int dsc_tool_ckpt_diff(int argc, char **argv);
+int dsc_tool_ckpt_export(int argc, char **argv);
+int dsc_tool_ckpt_merge(int argc, char **argv);
 
 #endif

@@ -5,7 +5,7 @@
 
 #include "tools/dsc/ckpt.h"
 
-static void print_row(void *user, const dsc_checkpoint_diff_row *row)
+static void print_row(void *user, const dsc_ckpt_diff_row *row)
 {
     (void)user;
     if (row->what != NULL)
@@ -58,16 +58,16 @@ static dsc_status diff(dsc_alloc *alloc, char **dirs, int64_t *differing, dsc_er
     dsc_run_state state[2];
     int64_t bytes;
     for (int s = 0; s < 2; s++) {
-        DSC_TRY(dsc_checkpoint_find(NULL, alloc, dirs[s], step_dir[s], sizeof step_dir[s], err));
-        DSC_TRY(dsc_checkpoint_summary(NULL, alloc, step_dir[s], &state[s], &bytes, err));
+        DSC_TRY(dsc_ckpt_find(NULL, alloc, dirs[s], step_dir[s], sizeof step_dir[s], err));
+        DSC_TRY(dsc_ckpt_summary(NULL, alloc, step_dir[s], &state[s], &bytes, err));
     }
     print_states(&state[0], &state[1]);
     const char *const pair[2] = { step_dir[0], step_dir[1] };
-    const dsc_checkpoint_diff_sink sink = { print_row, NULL };
-    return dsc_checkpoint_diff(NULL, alloc, pair, &sink, differing, err);
+    const dsc_ckpt_diff_sink sink = { print_row, NULL };
+    return dsc_ckpt_diff(NULL, alloc, pair, &sink, differing, err);
 }
 
-int dsc_ckpt_diff(int argc, char **argv)
+int dsc_tool_ckpt_diff(int argc, char **argv)
 {
     static const char usage[] = "dsc ckpt diff DIR/step-N DIR/step-N";
     for (int i = 2; i < argc; i++)

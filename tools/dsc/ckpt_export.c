@@ -26,7 +26,7 @@ static bool parse_size(const char *text, int64_t *out)
     return false;
 }
 
-static int parse(int argc, char **argv, const char **dir, dsc_checkpoint_export_options *options)
+static int parse(int argc, char **argv, const char **dir, dsc_ckpt_export_options *options)
 {
     for (int i = 2; i < argc; i++) {
         const char *out = dsc_tool_flag("--out", argc, argv, &i);
@@ -62,11 +62,11 @@ static int parse(int argc, char **argv, const char **dir, dsc_checkpoint_export_
     return 0;
 }
 
-static dsc_status run(dsc_alloc *alloc, const char *dir, const dsc_checkpoint_export_options *options, dsc_error *err)
+static dsc_status run(dsc_alloc *alloc, const char *dir, const dsc_ckpt_export_options *options, dsc_error *err)
 {
     char step_dir[CKPT_TOOL_PATH_BYTES], config[CKPT_TOOL_PATH_BYTES];
-    DSC_TRY(dsc_checkpoint_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
-    DSC_TRY(dsc_checkpoint_export(NULL, alloc, step_dir, options, err));
+    DSC_TRY(dsc_ckpt_find(NULL, alloc, dir, step_dir, sizeof step_dir, err));
+    DSC_TRY(dsc_ckpt_export(NULL, alloc, step_dir, options, err));
     DSC_TRY(dsc_path_join(config, sizeof config, options->out_dir, "adapter_config.json", err));
     const bool adapters = dsc_io_kind(config) == DSC_PATH_FILE;
     printf("%s: %s of %s\n", options->out_dir, adapters ? "adapters" : "weights", step_dir);
@@ -76,9 +76,9 @@ static dsc_status run(dsc_alloc *alloc, const char *dir, const dsc_checkpoint_ex
     return DSC_OK;
 }
 
-int dsc_ckpt_export(int argc, char **argv)
+int dsc_tool_ckpt_export(int argc, char **argv)
 {
-    dsc_checkpoint_export_options options = { .dtype = DSC_DTYPE_COUNT, .shard_bytes = INT64_C(5000000000) };
+    dsc_ckpt_export_options options = { .dtype = DSC_DTYPE_COUNT, .shard_bytes = INT64_C(5000000000) };
     const char *dir = NULL;
     const int wrong = parse(argc, argv, &dir, &options);
     if (wrong != 0)

@@ -1,5 +1,5 @@
-/* ckpt_merge.c - `dsc ckpt merge PART... --out FOLDER`: the whole checkpoint from the parts that hosts without a common
- * folder saved. SPDX-License-Identifier: Apache-2.0 */
+/* dsc_ckpt_merge_state.c - `dsc ckpt merge PART... --out FOLDER`: the whole checkpoint from the parts that hosts
+ * without a common folder saved. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
 #include "tools/dsc/ckpt.h"
@@ -12,17 +12,17 @@ static dsc_status merge(dsc_alloc *alloc, char **dirs, int32_t count, const char
     if (status == DSC_OK)
         status = dsc_alloc_zeroed(alloc, DSC_TAG_IO, count, sizeof *list, &list, err);
     for (int32_t i = 0; i < count && status == DSC_OK; i++) {
-        status = dsc_checkpoint_find(NULL, alloc, dirs[i], step_dir[i], sizeof step_dir[i], err);
+        status = dsc_ckpt_find(NULL, alloc, dirs[i], step_dir[i], sizeof step_dir[i], err);
         list[i] = step_dir[i];
     }
     if (status == DSC_OK)
-        status = dsc_checkpoint_merge(NULL, alloc, list, count, out, err);
+        status = dsc_ckpt_merge(NULL, alloc, list, count, out, err);
     dsc_alloc_free(alloc, list);
     dsc_alloc_free(alloc, step_dir);
     return status;
 }
 
-int dsc_ckpt_merge(int argc, char **argv)
+int dsc_tool_ckpt_merge(int argc, char **argv)
 {
     static const char usage[] = "dsc ckpt merge PART... --out FOLDER";
     const char *out = NULL;

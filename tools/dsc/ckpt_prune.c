@@ -19,7 +19,7 @@ static void tell(void *user, const char *name)
     printf("%s %s\n", t->word, name);
 }
 
-static int parse(int argc, char **argv, const char **dir, dsc_checkpoint_keep *keep)
+static int parse(int argc, char **argv, const char **dir, dsc_ckpt_keep *keep)
 {
     for (int i = 2; i < argc; i++) {
         const char *last = dsc_tool_flag("--keep-last", argc, argv, &i);
@@ -49,9 +49,9 @@ static int parse(int argc, char **argv, const char **dir, dsc_checkpoint_keep *k
     return 0;
 }
 
-int dsc_ckpt_prune(int argc, char **argv)
+int dsc_tool_ckpt_prune(int argc, char **argv)
 {
-    dsc_checkpoint_keep keep = { .last = 0 };
+    dsc_ckpt_keep keep = { .last = 0 };
     const char *dir = NULL;
     const int wrong = parse(argc, argv, &dir, &keep);
     if (wrong != 0)
@@ -63,7 +63,7 @@ int dsc_ckpt_prune(int argc, char **argv)
     keep.user = &t;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = dsc_checkpoint_prune(NULL, alloc, dir, &keep, &err);
+    const dsc_status status = dsc_ckpt_prune(NULL, alloc, dir, &keep, &err);
     dsc_alloc_close(&alloc);
     if (status == DSC_OK && t.count == 0)
         printf("nothing to remove\n");
