@@ -98,7 +98,7 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
     const char *forced = options->world == NULL && !engine->plan_only ? getenv("DSC_COMM") : NULL;
     if (forced != NULL && forced[0] != 0) { /* dsc-launch --comm: for all ranks, whatever each was told */
         if (dsc_json_quote(comm, sizeof comm, forced) >= sizeof comm)
-            return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is no transport", forced);
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is not a transport", forced);
         overrides[override_count++] = (dsc_config_override) { "dsc.comm", comm, "DSC_COMM" };
     }
     DSC_TRY(dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, override_count,
@@ -146,8 +146,9 @@ static dsc_status check_documents(const dsc_engine *engine, dsc_error *err)
     if (end < 0)
         return DSC_OK;
     if (end >= model->vocab_size)
-        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.document_end", "%lld is no token of the model's vocabulary of %lld",
-                        (long long)end, (long long)model->vocab_size);
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.document_end",
+                        "%lld is not a token of the model's vocabulary of %lld", (long long)end,
+                        (long long)model->vocab_size);
     if (model->batch_count == 3 && strcmp(model->batch[2].name, DSC_BATCH_POSITIONS) == 0)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.document_end", "model %s has no third batch tensor \"" DSC_BATCH_POSITIONS
@@ -159,8 +160,10 @@ static dsc_status check_masking(const dsc_engine *engine, dsc_error *err)
     const dsc_mlm_section *mlm = &engine->config.own.mlm;
     if (!mlm->enabled || dsc_model_predictions(engine->model) > 0)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm", "model %s has no third batch tensor \"" DSC_BATCH_PREDICTED
-                    "\": it is no masked language model; leave the section out", engine->model->name);
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm",
+                    "model %s has no third batch tensor \"" DSC_BATCH_PREDICTED
+                    "\": it is not a masked language model; leave the section out",
+                    engine->model->name);
 }
 
 static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)

@@ -39,7 +39,7 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
                                     .in_out = get_bool(root, "fan_in_fan_out"),
                                     .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt(rank) : rank)) };
     dsc_json_close(&json);
-    return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is no possible number");
+    return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is not a valid number");
 }
 
 dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text, int64_t *bytes,
@@ -63,8 +63,10 @@ dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char
     DSC_TRY(dsc_ckpt_adapter_parse(alloc, "the model", of_model, (int64_t)strlen(of_model), &now, err));
     if (saved.scale == now.scale)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "its adapters are added times %g, the run's times %g: dsc.lora.alpha "
-                    "or dsc.lora.use_rslora is another", (double)saved.scale, (double)now.scale);
+    return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
+                    "its adapters have the scale %g, the run's have %g: dsc.lora.alpha "
+                    "or dsc.lora.use_rslora differs",
+                    (double)saved.scale, (double)now.scale);
 }
 
 bool dsc_ckpt_adapter_is(const char *name)

@@ -203,13 +203,13 @@ static dsc_status same_part(const dsc_ckpt_commit *k, bool *same, dsc_error *err
 static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *found, dsc_error *err)
 {
     const dsc_run_state *s = k->state;
-    const char *why = k->part ? "data, model, hyper-parameters or the hosts of its ranks are others"
-                              : "data, model or hyper-parameters are others";
+    const char *why = k->part ? "data, model, hyper-parameters or the hosts of its ranks differ"
+                              : "data, model or hyper-parameters differ";
     char text[160];
     if (found->compute_dtype != s->compute_dtype) {
         why = "it was saved in the other precision";
     } else if (found->recipe != s->recipe) {
-        why = "another optimizer wrote it";
+        why = "a different optimizer wrote it";
     } else if (found->moment_dtype != s->moment_dtype) {
         why = "its moments were saved in the other precision";
     } else if (found->world_size != s->world_size || found->micro_batch != s->micro_batch) {
@@ -218,13 +218,13 @@ static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *fo
                  (long long)s->world_size, (long long)s->micro_batch);
         why = text;
     } else if (found->shard_ranks != s->shard_ranks) {
-        why = "mics_shard_size is another";
+        why = "mics_shard_size differs";
     } else if (strcmp(found->versions, s->versions) != 0 || strcmp(found->cpu_level, s->cpu_level) != 0) {
-        why = "another version or another kind of CPU wrote it";
+        why = "a different version or kind of CPU wrote it";
     } else if (found->train_batch_size != s->train_batch_size || found->seed != s->seed ||
                found->shuffle != s->shuffle || found->seq_length != s->seq_length ||
                found->samples_per_epoch != s->samples_per_epoch || found->document_end != s->document_end) {
-        why = "batch size, seed, shuffling, sequence length, document_end or data are others";
+        why = "batch size, seed, shuffling, sequence length, document_end or data differ";
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, k->step_dir, "exists already and its tensors differ from this run's at this "
                     "step (%s); move it away, or use another --save folder", why);
@@ -352,8 +352,10 @@ void dsc_ckpt_commit_undo(dsc_ckpt_commit *k)
         k->made_tmp = dsc_io_fsync_dir(c->io, k->dir, NULL) == DSC_OK;
     }
     if (k->made_tmp && dsc_io_remove_dir(c->io, k->tmp_dir, NULL) != DSC_OK)
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is left behind; it is no checkpoint and the next save of this step "
-                       "removes it", k->tmp_dir);
+        dsc_log_printf(c->log, DSC_LOG_WARNING,
+                       "%s was not removed; it is not a checkpoint, and the next save of this "
+                       "step removes it",
+                       k->tmp_dir);
     /* While a whole step-N could not be taken back, latest.tmp says that it may be replaced. */
     if (k->made_latest_tmp && !k->made_step && dsc_io_kind(k->latest_tmp) != DSC_PATH_MISSING)
         (void)!dsc_io_unlink(c->io, k->latest_tmp, NULL);

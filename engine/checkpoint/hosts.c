@@ -98,7 +98,7 @@ static dsc_status meet(const dsc_ckpt_ctx *c, const char *dir, word *all, dsc_er
     if (status == DSC_OK)
         status = check_micro_batch_group(c, dir, token, all, err);
     if (made && dsc_io_unlink(c->io, path, &mine) != DSC_OK)
-        dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is left behind: %s", path, mine.message);
+        dsc_log_printf(c->log, DSC_LOG_WARNING, "%s was not removed: %s", path, mine.message);
     return status;
 }
 

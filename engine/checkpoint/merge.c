@@ -28,7 +28,7 @@ static dsc_status add_part(merge_job *j, const uint8_t first_id[32], dsc_error *
     const char *dir = j->step_dir[j->open - 1];
     uint8_t id[32];
     if (parts->count == 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "is no part: it holds all of its checkpoint");
+        return DSC_FAIL(err, DSC_ERR_INPUT, dir, "is not a part: it holds the whole checkpoint");
     dsc_ckpt_manifest_id(&reader->manifest, id);
     if (memcmp(id, first_id, sizeof id) != 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "is of another save than %s: step %lld of %d parts, there step %lld "

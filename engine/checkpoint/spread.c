@@ -150,7 +150,7 @@ static void refuse(choice *ch, int64_t step, const char *step_dir)
         for (teller = 0; ch->step[teller] != step;)
             teller++;
         if (rank == teller)
-            ch->refused = DSC_FAIL(&ch->why, DSC_ERR_INPUT, step_dir, "is no checkpoint: it has no manifest.json");
+            ch->refused = DSC_FAIL(&ch->why, DSC_ERR_INPUT, step_dir, "is not a checkpoint: it has no manifest.json");
         return;
     }
     if (rank != teller)

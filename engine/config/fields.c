@@ -95,7 +95,7 @@ static dsc_status check_dtype(dsc_config_parse_state *s, int id, const char *bui
     char value[128];
     dsc_value_text(s->given[id], value, sizeof value);
     if (strcmp(text, "auto") == 0)
-        return dsc_config_warn(s, id, "\"auto\" is filled by nobody: %s is used", built);
+        return dsc_config_warn(s, id, "\"auto\" has no meaning for this key; using %s", built);
     if (*dtype == 0)
         return dsc_config_fail(s, id, DSC_ERR_CONFIG, "%s is not a dtype; expected fp32, bf16 or fp16", value);
     if (strcmp(dtype, built) != 0)
@@ -213,8 +213,10 @@ static dsc_status fill_prof_ops(dsc_config_parse_state *s)
                                           strncmp(name, known, strlen(known)) != 0))
             op++;
         if (op == DSC_COMM_OP_COUNT)
-            return dsc_config_fail(s, DSC_ID_PROF_OPS, DSC_ERR_CONFIG, "%s is no operation; expected names such as "
-                                   "\"all_reduce\" or \"all_gather\"", dsc_value_text(each, value, sizeof value));
+            return dsc_config_fail(s, DSC_ID_PROF_OPS, DSC_ERR_CONFIG,
+                                   "%s is not an operation; expected names such as "
+                                   "\"all_reduce\" or \"all_gather\"",
+                                   dsc_value_text(each, value, sizeof value));
         s->config->comms_logger.ops |= 1u << op;
     }
     return DSC_OK;
@@ -290,7 +292,7 @@ static dsc_status check_leaf_factor(dsc_config_parse_state *s)
     const dsc_config *config = s->config;
     const double factor = config->gradient_predivide_factor;
     if (!(factor >= 0x1p-126 && factor <= 0x1p126))
-        return dsc_config_fail(s, DSC_ID_PREDIVIDE, DSC_ERR_CONFIG, "1 / %g is no fp32 number", factor);
+        return dsc_config_fail(s, DSC_ID_PREDIVIDE, DSC_ERR_CONFIG, "1 / %g is not an fp32 number", factor);
     if (!config->prescale_gradients)
         return DSC_OK;
     if (factor != 1)

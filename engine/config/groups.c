@@ -67,7 +67,7 @@ static dsc_status read_member(dsc_config_parse_state *s, const cJSON *item, dsc_
         return number(s, item, &group->weight_decay);
     }
     char text[192];
-    snprintf(text, sizeof text, "\"%.60s\" is no member of a group; expected params, lr or lr_scale, weight_decay",
+    snprintf(text, sizeof text, "\"%.60s\" is not a member of a group; expected params, lr or lr_scale, weight_decay",
              name);
     return bad(s, item, text);
 }

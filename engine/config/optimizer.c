@@ -91,8 +91,8 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
         return dsc_config_not_built_at(s, where, "optimizer.type", "%s is not supported in this version; AdamW, Adam, "
                                        "SGD, Adagrad, Lion, Lamb, Muon, Adafactor, OneBitAdam, ZeroOneAdam and "
                                        "OneBitLamb work", value);
-    return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is no optimizer; did you mean \"%s\"?", value,
-                    dsc_config_nearest_string(type->valuestring, built, DSC_COUNT(built), "AdamW"));
+    return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "optimizer.type: %s is not an optimizer; did you mean \"%s\"?",
+                    value, dsc_config_nearest_string(type->valuestring, built, DSC_COUNT(built), "AdamW"));
 }
 
 bool dsc_optimizer_has_param(dsc_optimizer_kind kind, int id)

@@ -51,7 +51,7 @@ static dsc_status check_schedule_type(dsc_config_parse_state *s, const cJSON *ty
         return dsc_config_not_built_at(s, where, "scheduler.type",
                                        "%s is not supported in this version; WarmupLR, WarmupDecayLR, WarmupCosineLR, "
                                        "OneCycle and LRRangeTest work", value);
-    return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is no schedule; did you mean \"%s\"?", value,
+    return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "scheduler.type: %s is not a schedule; did you mean \"%s\"?", value,
                     dsc_config_nearest_string(type->valuestring, schedules + 1, DSC_COUNT(schedules) - 1, "WarmupLR"));
 }
 

@@ -242,7 +242,7 @@ static dsc_status auto_state(dsc_config_parse_state *s, int id)
                         *key->default_json != 0 ? "the default, " : "nothing to fill", key->default_json);
         return DSC_OK;
     }
-    return dsc_config_warn(s, id, "\"auto\" is filled by nobody: the default%s%s is used",
+    return dsc_config_warn(s, id, "\"auto\" has no meaning for this key; using the default%s%s",
                            *key->default_json != 0 ? " " : "", key->default_json);
 }
 

@@ -36,7 +36,7 @@ static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_
     file->local_count = (file->tokens.token_count - 1) / data->options.sequence;
     const double share = weight * (double)file->local_count;
     if (share < 1 || share > 1e15)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "a weight of %g of its %lld samples is no possible number of them",
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "weight %g of %lld samples gives an invalid number of samples",
                         weight, (long long)file->local_count);
     file->sample_count = weight == 1 ? file->local_count : (int64_t)share;
     data->sample_count += file->sample_count;

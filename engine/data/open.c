@@ -61,8 +61,9 @@ static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *
     if (out->mask_token >= 0 && out->mask_token < engine->model->vocab_size)
         return DSC_OK;
     if (out->mask_token >= 0)
-        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token", "%d is no token of the model's vocabulary of %lld",
-                        (int)out->mask_token, (long long)engine->model->vocab_size);
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token",
+                        "%d is not a token of the model's vocabulary of %lld", (int)out->mask_token,
+                        (long long)engine->model->vocab_size);
     return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlm.mask_token", "%s is a masked language model, and neither this key "
                     "nor a tokenizer.json with a special token [MASK] or <mask> says what it sees for a masked token",
                     engine->model->name);

@@ -52,7 +52,7 @@ static dsc_status open_raw(dsc_token_file *file, int64_t bytes, dsc_error *err)
 {
     if (bytes % 2 != 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
-                        "%lld bytes is no whole number of uint16 tokens (truncated?)", (long long)bytes);
+                        "%lld bytes is not a whole number of uint16 tokens (truncated?)", (long long)bytes);
     file->token_bytes = 2;
     file->token_count = bytes / 2;
     return DSC_OK;

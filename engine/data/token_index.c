@@ -20,7 +20,8 @@ static dsc_status read_header(const dsc_io *io, dsc_token_index *r, dsc_error *e
     memcpy(&r->sequences, header + 18, 8);
     memcpy(&entries, header + 26, 8);
     if (memcmp(header, DSC_MMIDX_MAGIC, DSC_MMIDX_MAGIC_BYTES) != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, r->file.path, "this is no index of Megatron's: it does not start with "
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->file.path,
+                        "not a Megatron index: it does not start with "
                         "MMIDIDX");
     if (version != 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, r->file.path, "an index of version %lld; expected 1", (long long)version);

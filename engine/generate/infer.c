@@ -270,7 +270,8 @@ static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is a masked language model (as BERT is): it predicts "
                         "masked tokens from both sides, and does not continue a text");
     if (infer->loaded->vocab_size <= 0 || infer->loaded->text_positions <= 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is no language model that continues a text");
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
+                        "the model cannot generate text (not a causal language model)");
     DSC_TRY(read_block(infer, 0, 0, 0, 1, &one, err));
     DSC_TRY(find_device(infer, &ops, err));
     DSC_TRY(dsc_device_open(ops, &infer->device, &device, err));

@@ -241,7 +241,9 @@ dsc_status dsc_monitor_comet(dsc_alloc *alloc, const dsc_io *io, const dsc_comet
     c->config = config;
     c->file = (dsc_file)DSC_FILE_INIT;
     if (!is_key(config->experiment_key))
-        return DSC_FAIL(err, DSC_ERR_CONFIG, "comet.experiment_key", "\"%.60s\" is no key; give 32 to 50 letters and "
-                        "digits, or leave it out", config->experiment_key);
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "comet.experiment_key",
+                        "\"%.60s\" is not a key; give 32 to 50 letters and "
+                        "digits, or leave it out",
+                        config->experiment_key);
     return dsc_monitor_make_folder(&c->monitor, getenv("COMET_OFFLINE_DIRECTORY"), "", err);
 }

@@ -83,7 +83,7 @@ static dsc_status read_id(mlflow *m, const char *object, const char *part, const
     if (good)
         snprintf(out, 64, "%s", at->valuestring);
     dsc_json_close(&json);
-    return good ? DSC_OK : refuse(m, "what answers there is no MLflow server", err);
+    return good ? DSC_OK : refuse(m, "the server there is not an MLflow server", err);
 }
 
 static dsc_status find_experiment(mlflow *m, const char *name, char id[64], dsc_error *err)
@@ -276,8 +276,10 @@ dsc_status dsc_monitor_mlflow(dsc_alloc *alloc, const char *uri, const char *exp
     const void *api = NULL;
     mlflow *m = NULL;
     if (strncmp(uri, "http://", 7) != 0 && strncmp(uri, "https://", 8) != 0)
-        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlflow.tracking_uri", "\"%.80s\" is no http:// or https:// address "
-                        "of a server; for a folder of files: mlflow server --backend-store-uri DIR", uri);
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.mlflow.tracking_uri",
+                        "\"%.80s\" is not an http:// or https:// address "
+                        "of a server; for a folder of files: mlflow server --backend-store-uri DIR",
+                        uri);
     DSC_TRY(dsc_plugin_table(&plugin, &api, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *m, &m, err));
     m->monitor.ops = &ops;

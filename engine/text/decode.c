@@ -209,8 +209,9 @@ static dsc_status name_tokens(dsc_encoder *e, const int32_t *ids, int64_t count,
     out->text.bytes = out->ends.count = 0;
     for (int64_t i = 0; i < count; i++) {
         if (ids[i] < 0 || ids[i] >= t->vocab.size || t->vocab.token[ids[i]].text == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "tokenizer", "id %d at position %lld is no token's; there are %lld",
-                            (int)ids[i], (long long)i, (long long)t->vocab.size);
+            return DSC_FAIL(err, DSC_ERR_INPUT, "tokenizer",
+                            "id %d at position %lld is not a token; there are %lld tokens", (int)ids[i], (long long)i,
+                            (long long)t->vocab.size);
         tok_string name;
         bool special = false;
         DSC_TRY(name_token(e, &t->vocab.token[ids[i]], &name, &special, err));

@@ -150,7 +150,7 @@ static dsc_status load_parts(const tok_loader *l, const cJSON *root)
 {
     dsc_tokenizer *t = l->t;
     if (!cJSON_IsObject(root) || !cJSON_IsObject(tok_get(root, "model")))
-        return tok_fail(l, root, DSC_ERR_INPUT, "this is no tokenizer.json: it has no \"model\"");
+        return tok_fail(l, root, DSC_ERR_INPUT, "not a tokenizer.json: it has no \"model\"");
     DSC_TRY(tok_check_keys(l, root, "version truncation padding added_tokens normalizer pre_tokenizer post_processor "
                                     "decoder model "));
     const cJSON *version = tok_get(root, "version");

@@ -271,7 +271,7 @@ static dsc_status read_id(const tok_loader *l, const cJSON *item, int32_t *out)
     int64_t id = 0;
     DSC_TRY(tok_get_integer(l, item, "id", DSC_VOCAB_MAX - 1, &id));
     if (dsc_tokenizer_token(l->t, (int32_t)id) == NULL)
-        return tok_fail(l, item, DSC_ERR_INPUT, "id %lld is no token's", (long long)id);
+        return tok_fail(l, item, DSC_ERR_INPUT, "id %lld is not a token", (long long)id);
     *out = (int32_t)id;
     return DSC_OK;
 }

@@ -187,7 +187,7 @@ static dsc_status parse_bracket(parser *p, rx_class *c)
                 return refuse(p, "a class in a class");
             DSC_TRY(parse_character(p, c, &high));
             if (high == UINT32_MAX || high < low)
-                return refuse(p, "a range that is none");
+                return refuse(p, "an invalid range");
         }
         if (low != UINT32_MAX)
             DSC_TRY(add_characters(p, c, low, high));
@@ -236,12 +236,12 @@ static bool parse_count(parser *p, int32_t *out)
 static dsc_status parse_braces(parser *p, rx_item *item)
 {
     if (!take(p, "{") || !parse_count(p, &item->min))
-        return refuse(p, "a brace that is no count");
+        return refuse(p, "an invalid repeat count");
     item->max = item->min;
     if (take(p, ",") && !parse_count(p, &item->max))
         item->max = RX_REPEAT_MAX;
     if (!take(p, "}") || item->max < item->min || item->max == 0)
-        return refuse(p, "a brace that is no count");
+        return refuse(p, "an invalid repeat count");
     return next_is(p, "+") || next_is(p, "?") || next_is(p, "*") ? refuse(p, "a quantifier of a quantifier") : DSC_OK;
 }
 

@@ -90,7 +90,7 @@ report "in every master, m and v" differ "^156 differences\$"
 # ---- merge: of parts, tests/cli/launch/hosts_saves.py ----
 run ckpt merge; report "merge: of nothing" fails "the parts are missing"
 run ckpt merge "$tmp/same"; report "merge: to nowhere" fails "no folder to write to"
-run ckpt merge "$tmp/same" --out "$tmp/whole"; report "merge: of what is whole" fails "is no part: it holds all of its checkpoint"
+run ckpt merge "$tmp/same" --out "$tmp/whole"; report "merge: of what is whole" fails "is not a part: it holds the whole checkpoint"
 run ckpt merge --fast "$tmp/same" --out "$tmp/whole"; report "merge: another flag" fails "--fast"
 nothing_made() { [ ! -e "$tmp/whole" ] && [ ! -e "$tmp/whole.tmp" ]; }
 report "merge: nothing was made" nothing_made

@@ -79,5 +79,5 @@ other_ends() {
 }
 report "a run that goes on with another document_end says so" other_ends
 losses refused "$bin/train" 24 1 ', "document_end": 61'
-report "a token that the model does not have" grep -q '^dsc: error: .*dsc.document_end: 61 is no token' "$tmp/err"
+report "a token that the model does not have" grep -q '^dsc: error: .*dsc.document_end: 61 is not a token' "$tmp/err"
 end_of_tests

@@ -31,7 +31,7 @@ report "the checkpoints are one" cmp -s <("$dsc" ckpt hash "$tmp/one/step-60") <
 run none 1 0 ""
 report "no mask token is known" grep -q 'dsc: error: .*dsc.mlm.mask_token: .* is a masked language model, and neither' "$tmp/err"
 run high 1 0 ', "mlm": {"mask_token": 259}'
-report "one that the model does not have" grep -q 'dsc: error: .*259 is no token of the model' "$tmp/err"
+report "one that the model does not have" grep -q 'dsc: error: .*259 is not a token of the model' "$tmp/err"
 echo '{"added_tokens": [{"id": 257, "content": "[MASK]", "special": true}]}' >"$tmp/bert/tokenizer.json"
 run found 1 0 ', "tokenizer": "none", "mlm": {"mask_token": 256, "special_tokens": [10]}'
 report "with a tokenizer in the folder, and another mask token in the config" cmp -s <(numbers "$tmp/one.log") <(numbers "$tmp/found.log")
@@ -59,5 +59,5 @@ sed -i 's/"model": "[^"]*"/"model": "gpt2-nano"/' "$tmp/c.json"
 sed -i 's/, "document_end": 10//' "$tmp/c.json"
 code=0
 timeout 60 "$bin/train" --config "$tmp/c.json" --data "$tmp/t.txt" >"$tmp/out" 2>"$tmp/err" || code=$?
-report "dsc.mlm beside another model" grep -q 'dsc: error: .*dsc.mlm: model gpt2-nano .* is no masked language model' "$tmp/err"
+report "dsc.mlm beside another model" grep -q 'dsc: error: .*dsc.mlm: model gpt2-nano .* is not a masked language model' "$tmp/err"
 end_of_tests

@@ -56,11 +56,11 @@ report "a server that refuses later does not end the run" train --steps 300
 report "which is told of once" [ "$(grep -c 'warning: dsc.mlflow: .*HTTP 400.*; the run goes on without it' err)" = 1 ]
 report "without its control characters" [ "$(grep -c "$(printf '\033')" err)" = 0 ]
 serve other
-report "another server is bad input" [ "$(train --steps 2; echo $?)/$(grep -c '^dsc: error: dsc.mlflow.tracking_uri: .*is no MLflow server' err)" = 2/1 ]
+report "another server is bad input" [ "$(train --steps 2; echo $?)/$(grep -c '^dsc: error: dsc.mlflow.tracking_uri: .*is not an MLflow server' err)" = 2/1 ]
 config http://127.0.0.1:1
 report "no server is bad input" [ "$(train --steps 2; echo $?)/$(grep -c '^dsc: error: dsc.mlflow.tracking_uri: http://127.0.0.1:1: ' err)" = 2/1 ]
 config file:///etc/passwd
-report "a file is no server" [ "$(train --steps 2; echo $?)/$(grep -c 'is no http:// or https:// address' err)" = 2/1 ]
+report "a file is no server" [ "$(train --steps 2; echo $?)/$(grep -c 'is not an http:// or https:// address' err)" = 2/1 ]
 
 if ! "$python" -c 'import mlflow' 2>/dev/null; then
     skip "MLflow itself" "the mlflow package is not installed"

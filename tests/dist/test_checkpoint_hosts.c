@@ -384,7 +384,7 @@ static void a_step_that_is_there(void **state)
     cw_rank ranks[CW_RANKS_MAX];
     cw_run(&options, go, &t, ranks);
     assert_int_equal(ranks[0].status, DSC_ERR_INPUT);
-    assert_non_null(strstr(ranks[3].error.message, "hosts of its ranks are others"));
+    assert_non_null(strstr(ranks[3].error.message, "hosts of its ranks differ"));
     merge_all("ab", "step-4", cw_path(dir, "again"));
     cw_expect_checkpoint(cw_path(dir, "again"), four);
 }

@@ -215,7 +215,7 @@ static void groups_that_make_no_sense(void **state)
     refused(", \"param_groups\": [{\"params\": \"*\", \"lr\": 1, \"lr_scale\": 1}]", "keep one");
     refused(", \"param_groups\": [{\"params\": \"*\", \"lr\": -1}]", "from 0 to 1e9");
     refused(", \"param_groups\": [{\"params\": \"*\", \"weight_decay\": \"x\"}]", "from 0 to 1e9");
-    refused(", \"param_groups\": [{\"params\": \"*\", \"betas\": [0, 0]}]", "no member of a group");
+    refused(", \"param_groups\": [{\"params\": \"*\", \"betas\": [0, 0]}]", "is not a member of a group");
 }
 
 /* ---- checkpoints ---- */

@@ -127,11 +127,11 @@ static void warnings(void **state)
         { "\"zero_optimization\":{\"stage\":1,\"round_robin_gradients\":true}",
           "round_robin_gradients (line 2): true is ignored" },
         { "\"zero_optimization\":{\"stage\":1,\"allgather_bucket_size\":\"auto\"}",
-          "filled by nobody: the default 5e8" },
+          "has no meaning for this key; using the default 5e8" },
         { "\"zero_optimization\":{\"stage\":3,\"leaf_module\":{\"names\":\"a\"}}", "leaf_module" },
         { "\"gradient_clipping\":\"1.5\"", "\"1.5\" is a string, taken as a number" },
         { "\"wall_clock_breakdown\":\"False\"", "\"False\" is a string" },
-        { "\"data_types\":{\"grad_accum_dtype\":\"auto\"}", "filled by nobody" },
+        { "\"data_types\":{\"grad_accum_dtype\":\"auto\"}", "has no meaning for this key" },
         { "\"fp16\":{\"enabled\":true},\"data_types\":{\"grad_accum_dtype\":\"half\"}",
           "gradients are accumulated in fp32 all the same" },
         { "\"fp16\":{\"enabled\":true,\"auto_cast\":true}", "auto_cast" },
@@ -345,9 +345,9 @@ static void automatic(void **state)
                     "\"wall_clock_breakdown\":\"auto\""));
     assert_true(noted("zero_optimization.contiguous_gradients \"auto\": the default, true"));
     assert_true(noted("sparse_gradients \"auto\": the default, false"));
-    assert_true(warned("prescale_gradients (line 2): \"auto\" is filled by nobody: the default false is used"));
+    assert_true(warned("prescale_gradients (line 2): \"auto\" has no meaning for this key; using the default false"));
     assert_true(noted("gradient_accumulation_steps \"auto\": 1, from the other two and the world size"));
-    assert_true(warned("wall_clock_breakdown (line 2): \"auto\" is filled by nobody: the default false is used"));
+    assert_true(warned("wall_clock_breakdown (line 2): \"auto\" has no meaning for this key; using the default false"));
     /* Only what is left open is "auto": T decides the others. */
     parse_ok("{\"train_batch_size\":12,\"train_micro_batch_size_per_gpu\":\"auto\"}");
     assert_int_equal(config.auto_mask, 0);
