@@ -8,6 +8,8 @@
  * packs and unpacks as well, so neither depends on the world size. With leaf_errors each rank keeps what packing took
  * from a leaf and adds it to the next one of that use: then sums depend on which rank made which leaf.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/compress.h"
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
 
 #define CHUNK_ELEMENTS (INT64_C(1) << 24) /* of all ranks together: about 16 MiB in int8 */

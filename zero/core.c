@@ -25,10 +25,17 @@ dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error 
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
 {
     switch (plane) {
-    case DSC_PLANE_PARAM: return zero->o.compute_dtype;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3: return zero->o.moment_dtype;
-    case DSC_PLANE_GRAD: return zero->o.sum_dtype;
-    case DSC_PLANE_MASTER: case DSC_PLANE_COUNT: break;
+    case DSC_PLANE_PARAM:
+        return zero->o.compute_dtype;
+    case DSC_PLANE_MOMENT1:
+    case DSC_PLANE_MOMENT2:
+    case DSC_PLANE_MOMENT3:
+        return zero->o.moment_dtype;
+    case DSC_PLANE_GRAD:
+        return zero->o.sum_dtype;
+    case DSC_PLANE_MASTER:
+    case DSC_PLANE_COUNT:
+        break;
     }
     return DSC_F32;
 }
@@ -36,8 +43,8 @@ dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
 void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    *out = (dsc_zero_slice){ .first = group->slice * zero->o.rank, .count = group->slice,
-                             .trainable = group->trainable };
+    *out =
+        (dsc_zero_slice) { .first = group->slice * zero->o.rank, .count = group->slice, .trainable = group->trainable };
 }
 
 int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group)
@@ -81,6 +88,5 @@ bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     return zero->o.stage == 3 && !zero->group[group].resident &&
-           (zero->world_size > 1 || zero->group[group].swap_param ||
-            dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
+           (zero->world_size > 1 || zero->group[group].swap_param || dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
 }

@@ -11,7 +11,12 @@
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/compress.h"
+#include "zero/gather.h"
+#include "zero/hpz.h"
 #include "zero/internal.h"
+#include "zero/offload/param_fetch.h"
+#include "zero/offload/param_prefetch.h"
 
 #include <string.h>
 
@@ -401,7 +406,7 @@ static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 {
     return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&
            !zero->group[gather->group].hpz_is_current &&
-           dsc_state_store_request(zero, gather->group, own_part(zero, gather));
+           dsc_param_fetch_request(zero, gather->group, own_part(zero, gather));
 }
 
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)

@@ -13,6 +13,7 @@
  * excepted, until the last user has made that micro-batch's. Where updates begin early those of sums in files wait too:
  * one user's leaf would go there only to come back for the next one's, which is when the update wants it.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
 
 #define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */

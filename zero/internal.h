@@ -4,8 +4,14 @@
 
 #include <stdatomic.h>
 
+#include "zero/offload/speculative_update.h"
 #include "zero/offload/state_store.h"
-#include "zero/optimizer/pass.h"
+#include "zero/optimizer/adafactor.h"
+#include "zero/optimizer/muon.h"
+#include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/onebit_state.h"
+#include "zero/optimizer/sign_compress.h"
+#include "zero/optimizer/trust_ratio.h"
 #include "zero/window.h"
 #include "zero/zero.h"
 
@@ -82,107 +88,6 @@ typedef struct dsc_grad_part_slot {
     dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* so many mark_count-ths of the last one there are reduced */
 } dsc_grad_part_slot;
 
-/* How a tensor's update differs from that of others of its class. */
-typedef struct dsc_tensor_step {
-    double rate;  /* what step_size is multiplied by */
-    double scale; /* and what weights lose */
-} dsc_tensor_step;
-
-/* trust_ratio.c: what recipes like LAMB need of whole tensors, whose elements lie in several ranks' slices. */
-typedef struct dsc_trust_ratio {
-    dsc_buf device_buf, host_buf;             /* [tensor_count][2] sums of squares: of weights, of directions */
-    dsc_buf all_buf;                          /* [W][piece] of every rank's */
-    dsc_buf direction_buf, host_direction_buf; /* directions of one piece of a tensor, before they are squared */
-    int64_t piece_sums;
-    dsc_tensor_step *step; /* [tensor_count] */
-} dsc_trust_ratio;
-
-/* binned_sum.c: of recipes like Adafactor's, a matrix's numbers are its rows' and then its columns', tensor by tensor;
- * each buffer has room for W parts of them. */
-typedef struct dsc_adafactor {
-    int64_t *at;                          /* [tensor_count + 1] where a tensor's begin */
-    int64_t part;                         /* that one rank makes the new ones of */
-    dsc_buf state_buf;                    /* the second moments, on every rank */
-    dsc_buf host_sums, device_sums;       /* of this rank's slices */
-    dsc_buf part_sums;                    /* [W][part] every rank's, of this rank's part */
-    dsc_buf host_factors, device_factors; /* what elements are multiplied by */
-    dsc_binned_grid grid;                 /* of this update's sums */
-} dsc_adafactor;
-
-/* onebit_lamb.c: of 1-bit LAMB. */
-typedef struct dsc_onebit_lamb {
-    dsc_buf state_buf;              /* [tensor_count][DSC_TENSOR_STATES] */
-    dsc_buf device_most, host_most; /* [tensor_count] bits of floats: this update's largest ratios */
-} dsc_onebit_lamb;
-
-/* A tensor's elements in some rank's slice, or all of them: `at` in the group. */
-typedef struct dsc_part {
-    int32_t tensor;
-    int64_t at, count;
-    const dsc_update_scalars *scalars; /* of the update under way; NULL outside one */
-} dsc_part;
-
-/* Of the slice of rank `owner`; -1: of all. */
-typedef dsc_status (*dsc_part_fn)(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
-                                  const dsc_part *part, int32_t owner, dsc_error *err);
-
-/* signs.c: what ranks that exchange signs need beside their states. */
-typedef struct dsc_sign_compress {
-    dsc_buf error_buf;                /* of each trainable group what own signs left out, then what the slice's did */
-    dsc_buf signs_buf;                /* of the longest group: those that go, those that come */
-    dsc_buf device_sums, host_sums;   /* [tensor_count] sums of squares */
-    dsc_buf own_scales, all_scales;   /* [tensor_count], [W][tensor_count] */
-    dsc_buf by_tensor, device_scales; /* [tensor_count][W] */
-    dsc_part_fn fill;                 /* of the exchange that is under way */
-    bool to_moments;                  /* likewise */
-} dsc_sign_compress;
-
-/* onebit.c: what optimizers keep that exchange them. */
-typedef struct dsc_onebit {
-    dsc_onebit_phase left_of;        /* whose errors there are; SUMS: none */
-    dsc_buf local_update_buf,
-        shared_buf;                  /* of trainable groups: a rank's own steps, and the weights that they began at */
-    bool apart;                      /* this rank has taken steps that others do not know */
-    int64_t steps;                   /* how many */
-    double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* their product, and their sum */
-    float eps[DSC_UPDATE_CLASSES_MAX]; /* of the last one; a save may synchronize after it */
-} dsc_onebit;
-
-/* muon.c: the directions of whole matrices, whose elements lie in several ranks' slices. */
-typedef struct dsc_muon {
-    dsc_round *round;
-    int32_t round_count;
-    int32_t *owner;           /* [tensor_count] rank that orthogonalises it */
-    int64_t *sent;            /* [W] elements of this round for or from a rank that a walk has passed */
-    int64_t *at;              /* [group_count] where among its round's directions a group's are */
-    int64_t direction_elements, chunk, work_elements, host_elements; /* of the largest round, matrix, tile */
-    int64_t wire_bytes;       /* that an update brings from others */
-    dsc_buf direction_buf;    /* of a round's groups, [local_count] each: before and after */
-    dsc_buf send_buf, recv_buf; /* [W][chunk] */
-    dsc_buf work_buf;         /* the matrix twice, and two squares of its smaller side */
-    dsc_buf sum_buf, norm_buf; /* its sum of squares, on the device and for the host */
-    dsc_buf host_buf;         /* directions of a tile that the host updates */
-} dsc_muon;
-
-/* speculative_update.c: an update that begins before it is known to come. */
-typedef struct dsc_speculative_update {
-    int32_t *group; /* [group_count] that it may begin with, in the order in which their sums are complete */
-    int32_t count;
-    int32_t aim;            /* so many of them come first */
-    int32_t complete, told; /* of the reductions: so many of them in this step, and so many whose files have them */
-    dsc_update_terms expected;
-    bool firm;             /* they hold, unless there is no update */
-    bool holds;            /* the last step's held */
-    bool begun, kept;      /* in this step; and the update goes on from there */
-    atomic_bool hurried;   /* somebody waits for all that goes on by itself */
-    dsc_event *ended;      /* nothing more is made, or ever will be */
-    /* In this step: when the first tile's sum was there; for how long it had nothing to do then, and when all of its
-     * aim was made. */
-    int64_t first_ns, rest_ns, spare_ns;
-    atomic_llong elements; /* made in this step */
-    int64_t kept_elements;
-} dsc_speculative_update;
-
 struct dsc_zero {
     dsc_zero_options o;
     int32_t world_size, step_count;
@@ -212,22 +117,23 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
-    const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* those that the run needs, in the order in which they run */
+    const dsc_zero_pass_ops
+        *optimizer[DSC_ZERO_PASSES_MAX]; /* those that the run needs, in the order in which they run */
     int32_t optimizer_count;
-    dsc_round first_round;  /* of an update's tiles, or of the first walk over them */
-    bool matrices_first;    /* only groups of matrices are read there */
-    dsc_trust_ratio norms;  /* of a recipe that needs them */
-    dsc_adafactor factors;  /* likewise */
-    dsc_onebit_lamb coeffs; /* likewise */
-    dsc_muon matrices;      /* likewise */
-    dsc_sign_compress signs;
+    dsc_round first_round; /* of an update's tiles, or of the first walk over them */
+    bool matrices_first;   /* only groups of matrices are read there */
+    dsc_trust_ratio trust_ratio;
+    dsc_adafactor adafactor;
+    dsc_onebit_lamb onebit_lamb;
+    dsc_muon muon;
+    dsc_sign_compress sign_compress;
     dsc_onebit onebit;
     dsc_onebit_phase turn;     /* this update's */
     bool sums_are_own;         /* leaves stay with the rank that made them */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
     dsc_state_store store;
-    dsc_speculative_update early;
+    dsc_speculative_update speculative;
     dsc_zero_plan_bytes plan;
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, grad_part_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
@@ -248,12 +154,6 @@ struct dsc_zero {
     dsc_event *updated; /* all groups */
 };
 
-/* gather.c */
-dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err);
-dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err);
-void dsc_gather_close(dsc_zero *zero);
-/* Whole parameters of a group from the slices of all ranks, in place, on the gather stream. */
-dsc_status dsc_gather_params(dsc_zero *zero, int32_t group, dsc_error *err);
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
 static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
 {
@@ -275,35 +175,6 @@ static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
 {
     return zero->group[g].grad == NULL || zero->group[g].sums_stay;
 }
-
-/* grad_parts.c. After gathers and the store are planned; sum_bytes: what sums need beside their own places. */
-dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err);
-dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err);
-void dsc_grad_parts_close(dsc_zero *zero);
-/* Those from *first to before *end are reduced when this module has made its own of that micro-batch. */
-void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end);
-/* Elements of each rank's slice that are reduced when a mark is passed. */
-int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark);
-/* The leaves of a group that are reduced at once, one behind the other: a run. */
-const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *first);
-/* Whether what it is added to comes from where the sum lies away from the device, and goes there. */
-bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass);
-bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
-/* Of its group's leaves of a pass. */
-static inline bool dsc_grad_part_is_first(const dsc_grad_part *leaf) { return leaf->first_use && leaf->lane == 0; }
-static inline bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
-{
-    return leaf->last_use && leaf->lane == zero->o.together - 1;
-}
-static inline float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
-{
-    return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
-}
-
-/* reduce.c */
-dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err);
-void dsc_reduce_close(dsc_zero *zero);
-dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err); /* the compute stream has all sums after it */
 
 /* What updates a trainable group. */
 static inline dsc_recipe dsc_group_recipe(const dsc_zero *zero, int32_t group)
@@ -334,10 +205,6 @@ static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
     return false;
 }
 
-static inline bool dsc_trust_ratio_are_used(const dsc_zero *zero)
-{
-    return (dsc_recipes[zero->o.recipe].needs & (DSC_NEEDS_TENSOR_NORMS | DSC_NEEDS_RMS)) != 0;
-}
 /* zero.c: buffers that a part of the states' work needs, listed once for the plan, for open and for close. */
 typedef struct dsc_need {
     dsc_buf *buf;
@@ -349,139 +216,10 @@ void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count);
 dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err);
 void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count); /* also of those that were never opened */
 
-/* binned_sum.c. After groups are placed. */
-static inline bool dsc_adafactor_are_used(const dsc_zero *zero)
-{
-    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
-}
-/* onebit_lamb.c */
-static inline bool dsc_onebit_lamb_are_used(const dsc_zero *zero)
-{
-    return dsc_recipes[zero->o.recipe].tensor_state != NULL;
-}
-/* This update's are frozen. */
-static inline bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
-{
-    return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_PHASE_MOMENTUM;
-}
-/* What a tensor's rate is times, once an update: of coefficients that are not frozen that ratio itself, ... */
-double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust);
-/* ... of frozen ones their average times this update's factor. The share is that of a direction's norm which it would
- * have if no weights decayed. */
-double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare_share);
-
-/* muon.c. After states are planned. */
-static inline bool dsc_muon_are_used(const dsc_zero *zero)
-{
-    return (dsc_recipes[zero->o.recipe].needs & DSC_NEEDS_WHOLE_MATRIX) != 0;
-}
-/* sign_compress.c */
-bool dsc_sign_compress_are_used(const dsc_zero *zero);
-dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err);
-/* Calls fn for all whole trainable tensors; `terms` may be NULL outside an update. */
-dsc_status dsc_sign_compress_each(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fn, dsc_error *err);
-/* x of a whole group is 0 where the variance is. */
-dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t group, float *x, dsc_error *err);
-/* Collective. `fill` adds to a tensor's errors what this rank would have the others know; signs of the mean of all
- * ranks' are what all have in their moments (or else their sums) then. */
-dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
-                                      dsc_error *err);
-/* Collective: the mean of all ranks' errors of a group, and what its owners have left out, times a factor, in each
- * rank's errors of it. */
-dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
-
-/* tile_update.c: the arguments of elements [first, end) of a tile, which belong to tensor t. */
-void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
-                          int64_t end, int32_t t, dsc_update_args *out);
-
-void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
-                           dsc_update_terms *out);
-DSC_MUST_USE dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
-                                        dsc_error *err);
-/* Updates the next tile of dsc_state_store_begin's, from files and back. */
-DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile,
-                                             dsc_error *err);
-
-/* speculative_update.c. Opened after grad parts are. */
-dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err);
-void dsc_speculative_update_close(dsc_zero *zero);
-/* Under the head of a step's last pass: the update begins if it is expected; or what it will begin with is read. */
-dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err);
-/* The update comes, with these terms. Nothing of it is under way then. */
-dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err);
-/* On the out stream: that tile of a group's sums is in a buffer that is lent to the update. */
-void dsc_speculative_update_deliver(dsc_zero *zero, int32_t group, int64_t first, int64_t count, int32_t slot);
-/* Of a step that is skipped, a tile of a group whose sums were handed: what is not finite where the sum was not. */
-dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
-                                       dsc_error *err);
-/* On the out stream: a leaf of a pass is in; sums may have come to their files; all have, until the next step. */
-void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
-void dsc_speculative_update_publish(dsc_zero *zero);
-void dsc_speculative_update_mark_published(dsc_zero *zero);
-
-/* compress.c: what a group's parameters are packed in on the way to its windows; windows hold what came out again. */
+/* The quantization of a group's parameters on the way to its windows. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);
-/* After leaves are planned: where their errors lie, and what these take. */
-int64_t dsc_pack_error_bytes(dsc_zero *zero);
-void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes);
-dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err);
-void dsc_pack_close(dsc_zero *zero);
-/* On the gather stream: the window, from this rank's slice (which may lie in it) and everybody's. */
-dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err);
-/* On the reduce stream: a reduce_scatter of elements of that leaf, packed if the options say so. */
-dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_reduce_scatter_args *args,
-                           dsc_error *err);
-
-/* param_prefetch.c. After the store is planned: its buffers. */
-bool dsc_param_prefetch_is_used(const dsc_zero *zero);
-int32_t dsc_param_prefetch_slots(const dsc_zero *zero);
-dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err);
-void dsc_param_prefetch_close(dsc_zero *zero);
-/* Under the head of a pass that is not a step's last one, the update's buffers are lent; before the update reads ahead,
- * they are given back. */
-dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err);
-dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err);
-/* Behind what was queued on the fetch stream: between the two, reading goes on. */
-dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err);
-/* Something is about to be queued on the fetch stream. */
-void dsc_param_prefetch_request(dsc_zero *zero);
-/* On the fetch stream: so many of a group's slice, from its start, were ahead and are at `to` now. */
-dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t group, int64_t elements, char *to, int64_t *taken,
-                                      dsc_error *err);
-
-/* borrowed_memory.c. After the store and leaves are planned; opened when the store's rings and the places of sums
- * are. */
-void dsc_borrowed_memory_plan(dsc_zero *zero);
-dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err);
-void dsc_borrowed_memory_close(dsc_zero *zero);
-/* Before an early update begins: the reductions wait for rooms until they are vacant. */
-void dsc_borrowed_memory_lend(dsc_zero *zero);
-bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t group);
-/* On the update's thread: rings go through their further slots, as far as they come to tiles of these groups; rooms
- * that tiles have left are vacant; all are. */
-dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err);
-void dsc_borrowed_memory_publish(dsc_zero *zero);
-dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err);
-
-/* hpz.c. After gathers are planned: where groups' parts lie; what they take. */
-int64_t dsc_hpz_plan(dsc_zero *zero);
-dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err);
-void dsc_hpz_close(dsc_zero *zero);
-/* On the gather stream: this rank's part of a window that was gathered from all ranks, if neighbours keep any; a window
- * from the parts of neighbours who have kept theirs. */
-dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err);
-dsc_status dsc_hpz_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err);
-/* What comes next is gathered from all ranks: trainable parameters have changed, or frozen ones too. */
-void dsc_hpz_forget(dsc_zero *zero, bool frozen);
-
-/* traffic.c: after gathers and leaves are planned */
-void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out);
-void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out);
-
 /* A group that stage 3 brings to a window for each use. */
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
-/* Some come to their windows from the memory or the files of a device's host. */
-bool dsc_gather_fetches(const dsc_zero *zero);
 /* Its parameters are not on the device but in windows. */
 static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 {

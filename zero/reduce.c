@@ -7,7 +7,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "zero/compress.h"
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
+#include "zero/offload/grad_tiles.h"
+#include "zero/reduce.h"
 
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
 {

@@ -1,6 +1,9 @@
 /* states.c - views of the states that a rank owns, and their publication after they were written.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/gather.h"
+#include "zero/hpz.h"
 #include "zero/internal.h"
+#include "zero/offload/update_tiles.h"
 
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
 {
@@ -25,25 +28,31 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     case DSC_PLANE_PARAM:
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
         break;
-    case DSC_PLANE_MASTER: *ptr = state->master + at; break;
-    case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
+    case DSC_PLANE_MASTER:
+        *ptr = state->master + at;
+        break;
+    case DSC_PLANE_MOMENT1:
+    case DSC_PLANE_MOMENT2:
+    case DSC_PLANE_MOMENT3:
         *ptr = state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
         break;
-    case DSC_PLANE_GRAD: case DSC_PLANE_COUNT: DSC_ASSERT(false);
+    case DSC_PLANE_GRAD:
+    case DSC_PLANE_COUNT:
+        DSC_ASSERT(false);
     }
     return DSC_OK;
 }
 
 dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
-    dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream, zero->in_stream,
-                                    zero->out_stream, zero->o.compute };
-    atomic_store(&zero->early.hurried, true);
+    dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream,
+                                    zero->in_stream,     zero->out_stream,    zero->o.compute };
+    atomic_store(&zero->speculative.hurried, true);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
         DSC_TRY(dsc_stream_sync(streams[i], err));
-    return dsc_state_store_drain(zero, err);
+    return dsc_update_tiles_drain(zero, err);
 }
 
 /* Stage 0 keeps whole masters and moments: gathers the slices that were written. */
@@ -70,8 +79,11 @@ static dsc_status round_on_host(dsc_zero *zero, int32_t g, dsc_error *err)
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
         const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
-        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param, .from = from,
-                                     .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32, .count = count };
+        const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param,
+                                     .from = from,
+                                     .to_dtype = zero->o.compute_dtype,
+                                     .from_dtype = DSC_F32,
+                                     .count = count };
         DSC_TRY(DSC_RUN(host->compute, CAST, &cast, err));
         DSC_TRY(dsc_stream_sync(host->compute, err));
         if (!brings)

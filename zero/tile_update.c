@@ -3,6 +3,8 @@
  * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/tile_update.h"
 
 #include <string.h>
 
@@ -68,8 +70,8 @@ static dsc_status update_range(const dsc_zero *zero, const dsc_update_terms *ter
     step_of_tensor(zero, t, &args.scalars);
     if (along != NULL)
         args.along = along + (first - tile->first);
-    return dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args,
-                      (int64_t)sizeof args, err);
+    return dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), &args, (int64_t)sizeof args,
+                      err);
 }
 
 /* What lies behind a matrix in its group has no row. It is 0, and so are its sums: any recipe leaves it so. */
@@ -117,11 +119,11 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const 
 dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile, dsc_error *err)
 {
     dsc_tile part;
-    DSC_TRY(dsc_state_store_next_by_part(zero, tile, err));
+    DSC_TRY(dsc_update_tiles_next_by_part(zero, tile, err));
     for (int64_t at = 0; at < tile->count; at += part.count) {
-        DSC_TRY(dsc_state_store_part(zero, tile, at, &part, err));
+        DSC_TRY(dsc_update_tiles_part(zero, tile, at, &part, err));
         DSC_TRY(dsc_update_tile(zero, terms, &part, err));
-        DSC_TRY(dsc_state_store_part_updated(zero, tile, &part, err));
+        DSC_TRY(dsc_update_tiles_part_updated(zero, tile, &part, err));
     }
-    return dsc_state_store_done(zero, tile, err);
+    return dsc_update_tiles_done(zero, tile, err);
 }

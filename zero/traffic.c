@@ -2,7 +2,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
+#include "zero/traffic.h"
 
 /* How often a pass brings the group to a window, or adds a leaf to its sum. */
 static int64_t windows_of(const dsc_zero *zero, int32_t g)
@@ -148,7 +150,8 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
     *out = (dsc_zero_traffic) { 0 };
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         if (zero->optimizer[i]->wire_bytes != NULL)
-            *(zero->optimizer[i]->replaces_sums ? &out->signs_bytes : &out->wire_bytes) += zero->optimizer[i]->wire_bytes(zero);
+            *(zero->optimizer[i]->replaces_sums ? &out->signs_bytes : &out->wire_bytes) +=
+                zero->optimizer[i]->wire_bytes(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         add_wire(zero, g, zero->pass_count, out);
         add_files(zero, g, zero->pass_count, out);

@@ -3,7 +3,12 @@
  * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range
  * (stage 0: every rank over everything, after an all-gather of the sums) and what is gathered afterwards.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/gather.h"
+#include "zero/hpz.h"
 #include "zero/internal.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/reduce.h"
+#include "zero/tile_update.h"
 
 #include <string.h>
 
@@ -52,7 +57,7 @@ static dsc_status update_group(void *args, dsc_error *err)
     const group_call *call = args;
     dsc_tile tile;
     if (call->made)
-        return dsc_state_store_updated(call->zero, err);
+        return dsc_update_tiles_updated(call->zero, err);
     do {
         if (atomic_load(&call->zero->cancelled))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
@@ -88,7 +93,7 @@ static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, d
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store.order[i];
         const dsc_group_state *state = &zero->group[g];
-        if (!is_updated(zero, g) || dsc_state_store_yields_to_compute(zero, g))
+        if (!is_updated(zero, g) || dsc_update_tiles_yields_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
@@ -104,9 +109,9 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_tile tile;
-        if (!is_updated(zero, g) || !dsc_state_store_yields_to_compute(zero, g))
+        if (!is_updated(zero, g) || !dsc_update_tiles_yields_to_compute(zero, g))
             continue;
-        DSC_TRY(dsc_state_store_for_compute(zero, g, &tile, err));
+        DSC_TRY(dsc_update_tiles_for_compute(zero, g, &tile, err));
         DSC_TRY(dsc_update_tile(zero, terms, &tile, err));
         DSC_TRY(dsc_event_record(zero->group[g].updated, zero->o.compute, err));
         DSC_TRY(share_params(zero, g, err));
@@ -117,12 +122,12 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
 /* The passes that read tiles, which then come once more. */
 static dsc_status walk_tiles(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    DSC_TRY(dsc_state_store_begin(zero, err));
+    DSC_TRY(dsc_update_tiles_begin(zero, err));
     for (int32_t i = 0; i < zero->optimizer_count; i++) {
         if (zero->optimizer[i]->walk == NULL)
             continue;
         DSC_TRY(zero->optimizer[i]->walk(zero, terms, err));
-        DSC_TRY(dsc_state_store_seek(zero, 0, zero->o.layout->group_count, false, err));
+        DSC_TRY(dsc_update_tiles_seek(zero, 0, zero->o.layout->group_count, false, err));
     }
     return DSC_OK;
 }
@@ -171,8 +176,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_TRY(update_rounds(zero, &zero->update_terms, err));
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
-    DSC_TRY(dsc_state_store_end(zero, err));
-    DSC_TRY(dsc_state_store_wait(zero, false, err));
+    DSC_TRY(dsc_update_tiles_end(zero, err));
+    DSC_TRY(dsc_update_tiles_wait(zero, false, err));
     return update_for_compute(zero, &zero->update_terms, err);
 }
-

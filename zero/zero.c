@@ -1,5 +1,13 @@
 /* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
+#include "zero/compress.h"
+#include "zero/gather.h"
+#include "zero/grad_parts.h"
+#include "zero/hpz.h"
 #include "zero/internal.h"
+#include "zero/offload/borrowed_memory.h"
+#include "zero/offload/param_prefetch.h"
+#include "zero/reduce.h"
+#include "zero/traffic.h"
 
 #include "base/thread.h"
 
@@ -342,4 +350,3 @@ dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err));
     return is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err);
 }
-

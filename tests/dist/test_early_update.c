@@ -110,7 +110,7 @@ static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_erro
     variant *v = user;
     dsc_zero_speculative_stats early;
     if (v->aims)
-        engine->zero->early.aim = (int32_t)dsc_max_i64(1, engine->zero->early.count);
+        engine->zero->speculative.aim = (int32_t)dsc_max_i64(1, engine->zero->speculative.count);
     for (int64_t i = 0; i < v->steps; i++) {
         if (v->reload && i + 1 == v->steps)
             DSC_TRY(reload(engine, rank, err));

@@ -217,15 +217,15 @@ static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error
 {
     dsc_zero *zero = engine->zero;
     settled *s = &of_rank[rank];
-    const int64_t count = zero->moment_buf.bytes / 8, errors = zero->signs.error_buf.bytes / 4;
+    const int64_t count = zero->moment_buf.bytes / 8, errors = zero->sign_compress.error_buf.bytes / 4;
     DSC_TRY(dsc_engine_settle(engine, err));
-    s->own = copy_of(engine, zero->signs.error_buf.ptr, errors);
+    s->own = copy_of(engine, zero->sign_compress.error_buf.ptr, errors);
     s->before = copy_of(engine, zero->moment_buf.ptr, 2 * count);
     DSC_TRY(dsc_zero_settle_signs(zero, 0.9, err));
     s->after = copy_of(engine, zero->moment_buf.ptr, 2 * count);
     s->all_zero = true;
     for (int64_t i = 0; i < errors; i++)
-        s->all_zero = s->all_zero && ((const float *)zero->signs.error_buf.ptr)[i] == 0;
+        s->all_zero = s->all_zero && ((const float *)zero->sign_compress.error_buf.ptr)[i] == 0;
     if (rank == 0) {
         group_count = engine->layout.group_count;
         memcpy(groups, engine->layout.group, (size_t)group_count * sizeof groups[0]);

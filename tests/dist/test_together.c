@@ -21,6 +21,7 @@
 #include "kernels/cpu/scalar.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
 
 #define STEPS 3

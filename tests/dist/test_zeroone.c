@@ -228,7 +228,7 @@ static float *copy_of(const dsc_buf *buf)
 static copy take(dsc_engine *engine)
 {
     const dsc_zero *zero = engine->zero;
-    return (copy) { copy_of(&zero->moment_buf), copy_of(&zero->signs.error_buf),
+    return (copy) { copy_of(&zero->moment_buf), copy_of(&zero->sign_compress.error_buf),
                     copy_of(&zero->onebit.local_update_buf), whole(engine, true), whole(engine, false) };
 }
 

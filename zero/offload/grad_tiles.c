@@ -1,7 +1,10 @@
 /* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
+#include "zero/offload/borrowed_memory.h"
+#include "zero/offload/grad_tiles.h"
 
 /* How long the reductions wait for a buffer that is lent to the update before they look again. */
 #define DSC_LENT_NS INT64_C(200000)
@@ -86,7 +89,7 @@ static dsc_status drain_now(void *args, dsc_error *err)
 static void await_return(const sum_call *call)
 {
     while (dsc_tile_buffers_is_lent(call->ring, call->slot) && !atomic_load(&call->zero->cancelled) &&
-           !dsc_event_passed(call->zero->early.ended))
+           !dsc_event_passed(call->zero->speculative.ended))
         dsc_clock_sleep_ns(DSC_LENT_NS);
     dsc_tile_buffers_return(call->ring, call->slot);
 }
@@ -154,7 +157,7 @@ static dsc_status await_room(void *args, dsc_error *err)
     dsc_zero *zero = call->zero;
     bool rest;
     while (!dsc_borrowed_memory_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
-           !dsc_event_passed(zero->early.ended)) {
+           !dsc_event_passed(zero->speculative.ended)) {
         DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
         dsc_speculative_update_publish(zero);
         if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_GRAD], DSC_LENT_NS))

@@ -1,5 +1,6 @@
 /* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/tile.h"
 
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {
@@ -168,4 +169,3 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     state->gather_pending = true;
     return DSC_OK;
 }
-

@@ -1,8 +1,10 @@
 /* param_fetch.c - the ways of states through memory: parameters to the windows of gathers.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/param_fetch.h"
+#include "zero/offload/param_prefetch.h"
 
-bool dsc_state_store_request(dsc_zero *zero, int32_t g, char *to)
+bool dsc_param_fetch_request(dsc_zero *zero, int32_t g, char *to)
 {
     char *nobody = NULL;
     return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);

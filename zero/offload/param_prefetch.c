@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "zero/internal.h"
+#include "zero/offload/param_prefetch.h"
 
 static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                      DSC_PLANE_MOMENT3 };

@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-#define PARAM_SLOTS 3   /* one comes, one is worked on, one leaves */
+#define PARAM_SLOTS 3 /* one comes, one is worked on, one leaves */
 
 bool dsc_state_store_is_used(const dsc_zero *zero)
 {
@@ -42,7 +42,7 @@ int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t g)
 dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
 {
     const int64_t each = dsc_plane_bytes_each(zero, plane);
-    return (dsc_piece){ zero->group[g].swap_at[plane] + first * each, count * each };
+    return (dsc_piece) { zero->group[g].swap_at[plane] + first * each, count * each };
 }
 
 dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)

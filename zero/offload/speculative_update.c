@@ -14,11 +14,15 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "zero/grad_parts.h"
 #include "zero/internal.h"
+#include "zero/offload/borrowed_memory.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/tile_update.h"
 
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     if (!dsc_speculative_update_is_used(zero))
         return DSC_OK;
     early->holds = true;
@@ -34,29 +38,29 @@ dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_speculative_update_close(dsc_zero *zero)
 {
-    dsc_event_close(&zero->early.ended);
-    dsc_alloc_free(zero->o.alloc, zero->early.group);
+    dsc_event_close(&zero->speculative.ended);
+    dsc_alloc_free(zero->o.alloc, zero->speculative.group);
 }
 
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                      bool last_word)
 {
-    zero->early.firm = last_word && zero->o.swap.unclipped;
-    memset(&zero->early.expected, 0, sizeof zero->early.expected);
-    dsc_update_terms_fill(scalars, class_count, update, &zero->early.expected);
+    zero->speculative.firm = last_word && zero->o.swap.unclipped;
+    memset(&zero->speculative.expected, 0, sizeof zero->speculative.expected);
+    dsc_update_terms_fill(scalars, class_count, update, &zero->speculative.expected);
 }
 
 void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out)
 {
-    *out =
-        (dsc_zero_speculative_stats) { .made = atomic_load(&zero->early.elements), .kept = zero->early.kept_elements };
+    *out = (dsc_zero_speculative_stats) { .made = atomic_load(&zero->speculative.elements),
+                                          .kept = zero->speculative.kept_elements };
 }
 
 /* ---- sums ---- */
 
 void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_grad_part_is_last(zero, leaf) &&
         leaf->group == early->group[early->complete])
         early->complete++;
@@ -64,7 +68,7 @@ void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part 
 
 void dsc_speculative_update_publish(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     for (; early->told < early->complete; early->told++) {
         const int32_t g = early->group[early->told];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
@@ -79,7 +83,7 @@ void dsc_speculative_update_publish(dsc_zero *zero)
 void dsc_speculative_update_mark_published(dsc_zero *zero)
 {
     dsc_speculative_update_publish(zero);
-    zero->early.complete = zero->early.told = 0;
+    zero->speculative.complete = zero->speculative.told = 0;
 }
 
 void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)
@@ -93,7 +97,7 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, in
 /* Before the reductions of a step's last pass. */
 static void choose_sums(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     for (int32_t i = 0; i < early->count; i++) {
         dsc_group_state *state = &zero->group[early->group[i]];
         atomic_store(&state->sum_there, 0);
@@ -111,7 +115,7 @@ typedef struct early_call {
 
 static bool goes_on(const early_call *call)
 {
-    const dsc_speculative_update *early = &call->zero->early;
+    const dsc_speculative_update *early = &call->zero->speculative;
     return atomic_load(&call->zero->store.updates_asked) == call->asked && !atomic_load(&call->zero->cancelled) &&
            (early->firm || !atomic_load(&early->hurried)); /* reductions may wait for it */
 }
@@ -126,23 +130,23 @@ static bool others_wait(const dsc_zero *zero)
 static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
 {
     dsc_tile tile;
-    if (zero->early.first_ns == 0)
-        zero->early.first_ns = dsc_clock_ns();
-    DSC_TRY(dsc_update_next_tile(zero, &zero->early.expected, &tile, err));
-    atomic_fetch_add(&zero->early.elements, tile.count);
+    if (zero->speculative.first_ns == 0)
+        zero->speculative.first_ns = dsc_clock_ns();
+    DSC_TRY(dsc_update_next_tile(zero, &zero->speculative.expected, &tile, err));
+    atomic_fetch_add(&zero->speculative.elements, tile.count);
     return DSC_OK;
 }
 
 /* Nothing is under way, and no sum is there. */
 static void rest_a_while(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     const int64_t begun = dsc_clock_ns();
     dsc_clock_sleep_ns(DSC_REST_NS);
     if (early->first_ns == 0)
         return;
     early->rest_ns += dsc_clock_ns() - begun;
-    early->spare_ns += dsc_state_store_updated_groups(zero) >= early->aim ? dsc_clock_ns() - begun : 0;
+    early->spare_ns += dsc_update_tiles_updated_groups(zero) >= early->aim ? dsc_clock_ns() - begun : 0;
 }
 
 static dsc_status make_early(void *args, dsc_error *err)
@@ -150,13 +154,13 @@ static dsc_status make_early(void *args, dsc_error *err)
     const early_call *call = args;
     dsc_zero *zero = call->zero;
     bool rest;
-    dsc_state_store_begin_speculative(zero, zero->early.group, zero->early.aim);
-    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->early.group, zero->early.aim, err));
+    dsc_update_tiles_begin_speculative(zero, zero->speculative.group, zero->speculative.aim);
+    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative.group, zero->speculative.aim, err));
     while (goes_on(call)) {
         const bool holds_back = others_wait(zero);
-        DSC_TRY(dsc_state_store_continue(zero, !holds_back, true, &rest, err));
+        DSC_TRY(dsc_update_tiles_continue(zero, !holds_back, true, &rest, err));
         dsc_borrowed_memory_publish(zero);
-        if (!holds_back && dsc_state_store_has_next(zero))
+        if (!holds_back && dsc_update_tiles_has_next(zero))
             DSC_TRY(make_tile(zero, err));
         else if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_STATES], DSC_REST_NS))
             rest_a_while(zero);
@@ -169,21 +173,21 @@ static dsc_status make_early(void *args, dsc_error *err)
  * gain. */
 static void aim_at_all(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     if (early->begun && early->firm && zero->o.sum_dtype == DSC_F32)
         early->aim = early->count;
 }
 
 dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     const early_call call = { zero, atomic_load(&zero->store.updates_asked) };
     early->begun = early->count > 0 && early->holds;
     aim_at_all(zero);
     choose_sums(zero);
     if (!early->begun)
-        return dsc_state_store_wait(zero, true, err);
-    DSC_TRY(dsc_state_store_end_lending(zero, err));
+        return dsc_update_tiles_wait(zero, true, err);
+    DSC_TRY(dsc_update_tiles_end_lending(zero, err));
     early->first_ns = early->rest_ns = early->spare_ns = 0;
     atomic_store(&early->elements, 0);
     atomic_store(&early->hurried, false);
@@ -210,7 +214,7 @@ static void take_aim(dsc_speculative_update *early, int32_t made)
 
 dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     DSC_TRY(stop(zero, err));
     early->holds = memcmp(&early->expected, terms, sizeof *terms) == 0;
     early->kept = early->begun && early->holds;
@@ -218,13 +222,13 @@ dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms 
     if (!early->kept)
         return DSC_OK;
     early->kept_elements += atomic_load(&early->elements);
-    take_aim(early, dsc_state_store_updated_groups(zero));
+    take_aim(early, dsc_update_tiles_updated_groups(zero));
     return DSC_OK;
 }
 
 dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->early;
+    dsc_speculative_update *early = &zero->speculative;
     early->holds = early->begun = false;
     DSC_TRY(stop(zero, err));
     for (int32_t i = 0; i < zero->store.ring[DSC_PLANE_GRAD].slot_count; i++)
@@ -239,7 +243,7 @@ static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *c
     dsc_group_state *state = &zero->group[g];
     const int64_t at = state->swap_at[plane];
     void *weights;
-    DSC_TRY(dsc_state_store_drain(zero, err));
+    DSC_TRY(dsc_update_tiles_drain(zero, err));
     state->swap_at[plane] = state->other_at[plane];
     const dsc_status status = dsc_state_store_view(zero, g, plane, first, count, false, &weights, err);
     state->swap_at[plane] = at;
@@ -251,8 +255,8 @@ dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t g, int64_t first,
                                        dsc_error *err)
 {
     *count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
-    if (dsc_state_store_is_updated(zero, g, first))
+    if (dsc_update_tiles_is_updated(zero, g, first))
         return view_made(zero, g, first, count, x, err);
-    *x = dsc_grad_tiles_is_direct(zero, g, first);
+    *x = dsc_update_tiles_direct_sum(zero, g, first);
     return DSC_OK;
 }

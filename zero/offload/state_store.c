@@ -2,6 +2,8 @@
  * in and out
  * are update_tiles.c's, param_fetch.c's and grad_tiles.c's. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/borrowed_memory.h"
+#include "zero/offload/param_prefetch.h"
 
 #include <string.h>
 
@@ -214,9 +216,11 @@ void dsc_state_store_plan(dsc_zero *zero)
         if (plane_is_used(zero, (dsc_plane)p))
             zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_tile_buffers_bytes(zero, (dsc_plane)p);
     if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_slots_bytes(zero, DSC_PLANE_PARAM, store->slot_count);
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
+            dsc_state_store_slots_bytes(zero, DSC_PLANE_PARAM, store->slot_count);
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
+        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
+            dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
     if (dsc_param_prefetch_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
             dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
@@ -270,8 +274,8 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     dsc_state_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(open_aio(zero, aio, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, dsc_state_store_slots_bytes(zero, plane, slot_count), buf,
-                         err));
+    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED,
+                         dsc_state_store_slots_bytes(zero, plane, slot_count), buf, err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
     ring->read_ahead = zero->o.swap.read_ahead;
@@ -301,8 +305,8 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     dsc_state_store *store = &zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, dsc_state_store_slot_count(zero, (dsc_plane)p), &store->ring[p],
-                              &store->buf[p], err));
+            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, dsc_state_store_slot_count(zero, (dsc_plane)p),
+                              &store->ring[p], &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_param_prefetch_open(zero, err));
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))

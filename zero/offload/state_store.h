@@ -91,104 +91,12 @@ typedef struct dsc_state_store {
     dsc_host_update host;
 } dsc_state_store;
 
-/* Elements [first, first + count) of a group, all of their states in memory until dsc_state_store_done. */
-typedef struct dsc_tile {
-    int32_t group;
-    int64_t first, count;
-    bool last_of_group;
-    float *master;
-    char *moment[DSC_UPDATE_STATES_MAX]; /* moment_dtype; NULL: the recipe has none such */
-    const float *grad;
-    void *param; /* compute dtype; the master of an fp32 run */
-    dsc_stream *stream; /* where the update runs */
-    int32_t slot[DSC_PLANE_COUNT], host_slot;
-    bool by_part;
-} dsc_tile;
-
 /* Before the gathers are planned: which groups' states and parameters go to swap. */
 void dsc_state_store_choose(dsc_zero *zero);
 /* After that: places, tiles and what all of it takes. */
 void dsc_state_store_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err);
 void dsc_state_store_close(dsc_zero *zero); /* the streams are closed */
-
-/* Every tile that this rank updates, in order; next is asked for no more than there are, and each is passed by done or
- * left before begin or seek is called again. After the last one of a group its parameters are where the first gather of
- * them finds them, and after dsc_state_store_end where all do. Masters and moments may still be on their way to files:
- * the next update, or dsc_state_store_drain, waits for them. */
-DSC_MUST_USE dsc_status dsc_state_store_begin(dsc_zero *zero, dsc_error *err);
-/* Instead of its tiles, of one of the first `made` groups: they are made. */
-DSC_MUST_USE dsc_status dsc_state_store_updated(dsc_zero *zero, dsc_error *err);
-/* Those of groups [first, end) come next, or of those among them that are matrices. */
-DSC_MUST_USE dsc_status dsc_state_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_state_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
-/* The same for who then makes it part by part: a part is good between the two below, with `part` as a tile. */
-DSC_MUST_USE dsc_status dsc_state_store_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
-/* The part that begins `at` elements behind the tile's start. */
-DSC_MUST_USE dsc_status dsc_state_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part,
-                                             dsc_error *err);
-DSC_MUST_USE dsc_status dsc_state_store_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part,
-                                                     dsc_error *err);
-DSC_MUST_USE dsc_status dsc_state_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
-/* Instead of it: the tile was only read. */
-DSC_MUST_USE dsc_status dsc_state_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
-/* A group with nothing in files, where updates go on behind: none of the tiles above is of it. Compute waits for such
- * an update sooner or later, so its whole team makes it, beside what files keep the update's thread busy with. */
-bool dsc_state_store_yields_to_compute(const dsc_zero *zero, int32_t group);
-DSC_MUST_USE dsc_status dsc_state_store_for_compute(dsc_zero *zero, int32_t group, dsc_tile *tile, dsc_error *err);
-/* Behind the last tile. */
-DSC_MUST_USE dsc_status dsc_state_store_end(dsc_zero *zero, dsc_error *err);
-/* Behind an update: on the update's thread its files are written while that has nothing else to do. With `ahead` what
- * the next update begins with is read, too, as much as there are buffers for: states, which stay what they are until
- * then. */
-DSC_MUST_USE dsc_status dsc_state_store_wait(dsc_zero *zero, bool ahead, dsc_error *err);
-/* On the update's thread: tiles of the first `count` groups of this order will be made, for a second place. */
-void dsc_state_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count);
-/* As much is read and written as can be without waiting. */
-DSC_MUST_USE dsc_status dsc_state_store_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest,
-                                                 dsc_error *err);
-/* Before anything is read ahead for the update: its buffers are its own again. */
-DSC_MUST_USE dsc_status dsc_state_store_end_lending(dsc_zero *zero, dsc_error *err);
-/* There is a next tile, and its sum. */
-bool dsc_state_store_has_next(const dsc_zero *zero);
-int32_t dsc_state_store_updated_groups(const dsc_zero *zero);
-/* Of this order: the tile at `first` of this rank's slice is; where its sum is that was handed to the update. */
-bool dsc_state_store_is_updated(const dsc_zero *zero, int32_t group, int64_t first);
-float *dsc_grad_tiles_is_direct(const dsc_zero *zero, int32_t group, int64_t first);
-/* Nothing is written any more. The streams are idle. */
-DSC_MUST_USE dsc_status dsc_state_store_drain(dsc_zero *zero, dsc_error *err);
-
-/* What an update that is under way has not made of a group's parameters yet shall come to `to`, which is free, as it is
- * made; the first who asks after an update began is told so. On the thread of the compute stream. */
-bool dsc_state_store_request(dsc_zero *zero, int32_t group, char *to);
-/* On the fetch stream: this rank's parameters of a group, which are away, to their place in a window; where it has
- * asked for them, after the update, what did not come from there. */
-DSC_MUST_USE dsc_status dsc_param_fetch(dsc_zero *zero, int32_t group, char *to, bool asked, dsc_error *err);
-
-/* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
- * on the device come at most a tile at a time, and are not read with `overwrite`. `leaf` (-1: none) of a pass:
- * what is added, behind which the reductions' order is known, and sums are read ahead. */
-typedef struct dsc_sum {
-    int32_t group, slot, stage;
-    int64_t first, count;
-    void *kept; /* in host memory, of sum_dtype, where it is not on the device */
-    float *acc;
-} dsc_sum;
-typedef struct dsc_sum_cursor {
-    int32_t leaf;
-    int64_t pass, first;
-} dsc_sum_cursor;
-DSC_MUST_USE dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t group, const dsc_sum_cursor *place,
-                                               bool overwrite, dsc_sum *sum, dsc_error *err);
-/* `complete`: no leaf of this step is added to it any more. */
-DSC_MUST_USE dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err);
-/* Instead of it: it was only read. */
-DSC_MUST_USE dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err);
-/* Behind the last tile of a leaf: as dsc_state_store_wait, of sums. */
-DSC_MUST_USE dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err);
-/* Instead of it: the sum is in memory, and complete. */
-DSC_MUST_USE dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err);
-DSC_MUST_USE dsc_status dsc_grad_tiles_drain(dsc_zero *zero, dsc_error *err);
 
 /* dsc_zero_view of a plane that is in swap; settle before anything else is done. */
 DSC_MUST_USE dsc_status dsc_state_store_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first,

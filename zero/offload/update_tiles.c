@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "zero/internal.h"
+#include "zero/offload/param_prefetch.h"
+#include "zero/offload/update_tiles.h"
 
 /* What the update finds there. */
 static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
@@ -17,7 +19,7 @@ static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
     return dsc_any_in_swap(zero, g) || dsc_host_update_updates(zero, g);
 }
 
-bool dsc_state_store_yields_to_compute(const dsc_zero *zero, int32_t g)
+bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t g)
 {
     return dsc_state_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
            dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
@@ -27,7 +29,7 @@ bool dsc_state_store_yields_to_compute(const dsc_zero *zero, int32_t g)
  * sum it is not told of, and does not go on behind it. */
 static bool is_passed_over(const dsc_zero *zero, int32_t g)
 {
-    return zero->store.exchanged && dsc_state_store_yields_to_compute(zero, g);
+    return zero->store.exchanged && dsc_update_tiles_yields_to_compute(zero, g);
 }
 
 /* The tile at the cursor, which goes on; false: there is none. */
@@ -61,7 +63,7 @@ static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
     return (int32_t)((zero->group[g].sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
 }
 
-float *dsc_grad_tiles_is_direct(const dsc_zero *zero, int32_t g, int64_t at)
+float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
 {
     return zero->store.ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
 }
@@ -80,7 +82,7 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
         if (state->last_sum != NULL)
             return state->last_sum + at;
         if (state->sum_by_hand)
-            return dsc_grad_tiles_is_direct(zero, g, at);
+            return dsc_update_tiles_direct_sum(zero, g, at);
         return state->grad != NULL ? (void *)(state->grad + at)
                                    : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
@@ -208,7 +210,7 @@ static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, 
     return DSC_RUN(tile->stream, CAST, &cast, err);
 }
 
-dsc_status dsc_state_store_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err)
+dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err)
 {
     zero->store.cursor = (dsc_state_store_cursor) { first, end, matrices, 0 };
     return dsc_host_update_begin(zero, err);
@@ -237,7 +239,7 @@ static void exchange_places(dsc_zero *zero)
     zero->store.exchanged = true;
 }
 
-void dsc_state_store_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
+void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
 {
     const int32_t groups = zero->o.layout->group_count;
     begin_tiles(zero);
@@ -252,7 +254,7 @@ void dsc_state_store_begin_speculative(dsc_zero *zero, const int32_t *order, int
     zero->store.cursor = (dsc_state_store_cursor) { .end = groups };
 }
 
-bool dsc_state_store_has_next(const dsc_zero *zero)
+bool dsc_update_tiles_has_next(const dsc_zero *zero)
 {
     dsc_state_store_cursor cursor = zero->store.cursor;
     dsc_tile tile;
@@ -260,14 +262,14 @@ bool dsc_state_store_has_next(const dsc_zero *zero)
 }
 
 /* Whole ones, at the order's start. */
-int32_t dsc_state_store_updated_groups(const dsc_zero *zero)
+int32_t dsc_update_tiles_updated_groups(const dsc_zero *zero)
 {
     const dsc_state_store_cursor *at = &zero->store.cursor;
     const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].local_count;
     return at->index + whole;
 }
 
-bool dsc_state_store_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
+bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
 {
     const dsc_state_store_cursor *at = &zero->store.cursor;
     for (int32_t i = 0; i < at->index; i++)
@@ -276,14 +278,14 @@ bool dsc_state_store_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
     return at->index < at->end && zero->store.order[at->index] == g && first < at->done;
 }
 
-dsc_status dsc_state_store_begin(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_host_update_begin(zero, err));
     atomic_fetch_add(&zero->store.updates_asked, 1);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
-    if (zero->early.kept)
-        zero->store.made = dsc_state_store_updated_groups(zero);
+    if (zero->speculative.kept)
+        zero->store.made = dsc_update_tiles_updated_groups(zero);
     else
         begin_tiles(zero);
     if (!dsc_state_store_is_used(zero))
@@ -329,11 +331,11 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
     return DSC_OK;
 }
 
-dsc_status dsc_state_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_tiles_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[g];
     void *ptr[DSC_PLANE_COUNT];
-    DSC_ASSERT(dsc_state_store_yields_to_compute(zero, g));
+    DSC_ASSERT(dsc_update_tiles_yields_to_compute(zero, g));
     *tile = (dsc_tile) { .group = g,
                          .first = state->local_first,
                          .count = state->local_count,
@@ -345,17 +347,17 @@ dsc_status dsc_state_store_for_compute(dsc_zero *zero, int32_t g, dsc_tile *tile
     return DSC_OK;
 }
 
-dsc_status dsc_state_store_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_tiles_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
 {
     return next_tile(zero, false, tile, err);
 }
 
-dsc_status dsc_state_store_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_tiles_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
 {
     return next_tile(zero, true, tile, err);
 }
 
-dsc_status dsc_state_store_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
+dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
 {
     *part = *tile;
     if (!tile->by_part)
@@ -394,7 +396,7 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
 static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                      DSC_PLANE_MOMENT3 };
 
-dsc_status dsc_state_store_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
+dsc_status dsc_update_tiles_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
 {
     if (!tile->by_part)
         return DSC_OK;
@@ -417,7 +419,7 @@ static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane pla
                          : dsc_tile_buffers_write_back(ring, tile->slot[plane], piece, err);
 }
 
-dsc_status dsc_state_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     if (dsc_host_update_updates(zero, tile->group))
         DSC_TRY(dsc_host_update_release(zero, tile, err));
@@ -437,7 +439,7 @@ dsc_status dsc_state_store_done(dsc_zero *zero, const dsc_tile *tile, dsc_error 
     return from_file ? dsc_tile_buffers_drain(&zero->store.back, err) : DSC_OK;
 }
 
-dsc_status dsc_state_store_updated(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err)
 {
     return dsc_tile_buffers_drain(&zero->store.back, err);
 }
@@ -445,10 +447,10 @@ dsc_status dsc_state_store_updated(dsc_zero *zero, dsc_error *err)
 static dsc_status write_params_now(void *args, dsc_error *err)
 {
     dsc_zero *const *zero = args;
-    return dsc_state_store_updated(*zero, err);
+    return dsc_update_tiles_updated(*zero, err);
 }
 
-dsc_status dsc_state_store_end(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err)
 {
     if (zero->store.back.swap == NULL)
         return DSC_OK;
@@ -458,12 +460,12 @@ dsc_status dsc_state_store_end(dsc_zero *zero, dsc_error *err)
     return dsc_event_record(zero->store.written, zero->update_stream, err);
 }
 
-dsc_status dsc_state_store_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     return passes_in_tiles(zero, tile->group) ? dsc_stream_sync(tile->stream, err) : DSC_OK;
 }
 
-dsc_status dsc_state_store_drain(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_update_tiles_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(dsc_tile_buffers_drain(&zero->store.ring[p], err));
@@ -488,7 +490,7 @@ static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_state_store_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err)
+dsc_status dsc_update_tiles_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest, dsc_error *err)
 {
     for (bool any = ahead; any;)
         DSC_TRY(read_ahead(zero, with_sums, false, &any, err));
@@ -502,13 +504,13 @@ static dsc_status rest_now(void *args, dsc_error *err)
     bool rest = false;
     begin_tiles(zero);
     while (!rest && atomic_load(&zero->store.updates_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        DSC_TRY(dsc_state_store_continue(zero, call->ahead, false, &rest, err));
+        DSC_TRY(dsc_update_tiles_continue(zero, call->ahead, false, &rest, err));
         (void)dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_STATES], DSC_REST_NS);
     }
     return DSC_OK;
 }
 
-dsc_status dsc_state_store_end_lending(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_param_prefetch_end(zero, err));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) /* the update is over: its thread looks at no views */
@@ -516,12 +518,12 @@ dsc_status dsc_state_store_end_lending(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_state_store_wait(dsc_zero *zero, bool ahead, dsc_error *err)
+dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_error *err)
 {
     const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.updates_asked), .ahead = ahead };
     if (zero->update_stream == NULL || zero->store.aio[DSC_STATE_STORE_AIO_STATES] == NULL)
         return DSC_OK;
     if (ahead)
-        DSC_TRY(dsc_state_store_end_lending(zero, err));
+        DSC_TRY(dsc_update_tiles_end_lending(zero, err));
     return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
 }

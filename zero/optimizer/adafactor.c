@@ -7,6 +7,7 @@
  * rank is then sent everybody's sums of one part of the numbers, makes the new ones of them, and gives these to all. So
  * the bits depend on neither stage, world size nor placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/update_tiles.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,13 +30,13 @@ static int64_t factor_count(const dsc_layout_tensor *tensor)
 }
 
 /* Of all ranks' parts, the last of which may end in nothing. */
-static int64_t padded_count(const dsc_zero *zero) { return zero->factors.part * zero->world_size; }
+static int64_t padded_count(const dsc_zero *zero) { return zero->adafactor.part * zero->world_size; }
 
 enum { NEEDS = 6 };
 /* Its buffers, once the numbers are counted. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_adafactor *f = &zero->factors;
+    dsc_adafactor *f = &zero->adafactor;
     const bool apart = !dsc_device_host_visible(zero->o.device);
     const int64_t all = padded_count(zero), sum = (int64_t)sizeof(dsc_binned_sum), each = (int64_t)sizeof(float);
     const dsc_need needs[NEEDS] = {
@@ -62,7 +63,7 @@ static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, 
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_adafactor *f = &zero->factors;
+    dsc_adafactor *f = &zero->adafactor;
     int64_t count = 0;
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, layout->tensor_count + 1, sizeof *f->at, &f->at, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
@@ -94,14 +95,14 @@ static void close(dsc_zero *zero)
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     dsc_needs_close(zero, needs, NEEDS);
-    dsc_alloc_free(zero->o.alloc, zero->factors.at);
+    dsc_alloc_free(zero->o.alloc, zero->adafactor.at);
 }
 
 float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
 {
     DSC_ASSERT(has_factors(zero, t));
     const int64_t rows = dsc_layout_rows(&zero->o.layout->tensor[t]);
-    return (float *)zero->factors.state_buf.ptr + zero->factors.at[t] + (cols ? rows : 0);
+    return (float *)zero->adafactor.state_buf.ptr + zero->adafactor.at[t] + (cols ? rows : 0);
 }
 
 /* ---- sums ---- */
@@ -117,14 +118,14 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms,
                             int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    const dsc_buf *sums = on_device(zero, tile->group) ? &zero->factors.device_sums : &zero->factors.host_sums;
-    dsc_binned_sum *row = (dsc_binned_sum *)sums->ptr + zero->factors.at[t];
+    const dsc_buf *sums = on_device(zero, tile->group) ? &zero->adafactor.device_sums : &zero->adafactor.host_sums;
+    dsc_binned_sum *row = (dsc_binned_sum *)sums->ptr + zero->adafactor.at[t];
     const dsc_matrix_squares_args args = { .x = tile->grad + (first - tile->first),
                                            .count = end - first,
                                            .at = first - tensor->offset,
                                            .cols = dsc_layout_cols(tensor),
                                            .scale = terms->scalars[tensor->update_class].grad_scale,
-                                           .grid = zero->factors.grid,
+                                           .grid = zero->adafactor.grid,
                                            .row = row,
                                            .col = row + dsc_layout_rows(tensor) };
     return DSC_RUN(tile->stream, MATRIX_SQUARES, &args, err);
@@ -150,17 +151,17 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
 static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_binned_sum *on_host = zero->factors.host_sums.ptr, *device_sums = zero->factors.device_sums.ptr;
+    dsc_binned_sum *on_host = zero->adafactor.host_sums.ptr, *device_sums = zero->adafactor.device_sums.ptr;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const dsc_layout_group *group = &layout->group[g];
-        const int64_t from = zero->factors.at[group->first_tensor];
-        const int64_t count = zero->factors.at[group->first_tensor + group->tensor_count] - from;
+        const int64_t from = zero->adafactor.at[group->first_tensor];
+        const int64_t count = zero->adafactor.at[group->first_tensor + group->tensor_count] - from;
         dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
-            DSC_TRY(dsc_state_store_next(zero, &tile, err));
+            DSC_TRY(dsc_update_tiles_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
             DSC_TRY(add_tile(zero, terms, &tile, err));
-            DSC_TRY(dsc_state_store_left(zero, &tile, err));
+            DSC_TRY(dsc_update_tiles_left(zero, &tile, err));
         }
         if (count > 0 && on_device(zero, g))
             DSC_TRY(
@@ -175,7 +176,7 @@ static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_
  * squares. */
 static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms, const dsc_update_scalars *s)
 {
-    const dsc_adafactor *f = &zero->factors;
+    const dsc_adafactor *f = &zero->adafactor;
     const int64_t first = f->part * zero->o.rank;
     const int64_t begin = dsc_max_i64(at, first), end = dsc_min_i64(at + count, first + f->part);
     const dsc_binned_sum *sums = f->part_sums.ptr;
@@ -195,7 +196,7 @@ static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, in
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), all = factor_count(tensor);
     const float *state = dsc_zero_adafactor_factors(zero, t, false);
-    float *factor = (float *)zero->factors.host_factors.ptr + zero->factors.at[t];
+    float *factor = (float *)zero->adafactor.host_factors.ptr + zero->adafactor.at[t];
     double mean = 0;
     for (int64_t i = 0; i < rows; i++)
         mean += (double)state[i];
@@ -206,7 +207,7 @@ static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, in
 
 static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_adafactor *f = &zero->factors;
+    dsc_adafactor *f = &zero->adafactor;
     float *state = f->state_buf.ptr;
     DSC_TRY(dsc_comm_all_to_all(zero->o.host_comm, DSC_CHANNEL_CONTROL, f->part_sums.ptr, f->host_sums.ptr,
                                 f->part * (int64_t)sizeof(dsc_binned_sum), NULL, err));
@@ -225,7 +226,7 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
 
 static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_adafactor *f = &zero->factors;
+    dsc_adafactor *f = &zero->adafactor;
     const double norm = (double)terms->scalars[0].grad_norm;
     f->grid = dsc_binned_grid_for(1.01 * norm * norm); /* it was rounded, and so are gradients */
     memset(f->host_sums.ptr, 0, (size_t)f->host_sums.bytes);
@@ -244,8 +245,8 @@ static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error 
 static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-    const dsc_buf *buf = on_device(zero, tile->group) ? &zero->factors.device_factors : &zero->factors.host_factors;
-    out->row = (const float *)buf->ptr + zero->factors.at[t];
+    const dsc_buf *buf = on_device(zero, tile->group) ? &zero->adafactor.device_factors : &zero->adafactor.host_factors;
+    out->row = (const float *)buf->ptr + zero->adafactor.at[t];
     out->col = out->row + dsc_layout_rows(tensor);
     out->at = first - tensor->offset;
     out->cols = dsc_layout_cols(tensor);
@@ -254,12 +255,12 @@ static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, 
 static int64_t wire_bytes(const dsc_zero *zero)
 {
     const int64_t each = sizeof(dsc_binned_sum) + sizeof(float); /* to its owner, and what is made of it back */
-    return (zero->world_size - 1) * zero->factors.part * each;
+    return (zero->world_size - 1) * zero->adafactor.part * each;
 }
 
 static void forget_shared(dsc_zero *zero)
 {
-    memset(zero->factors.state_buf.ptr, 0, (size_t)zero->factors.state_buf.bytes);
+    memset(zero->adafactor.state_buf.ptr, 0, (size_t)zero->adafactor.state_buf.bytes);
 }
 
 const dsc_zero_pass_ops dsc_adafactor_pass = {

@@ -7,6 +7,8 @@
  * (kernels/exact_gemm.h); and what comes out goes back the way it came. A matrix is always worked on whole, so the bits
  * are the same for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/tile_update.h"
 
 #include <math.h>
 #include <string.h>
@@ -72,15 +74,14 @@ static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
     for (;;) {
         int32_t next = -1, least = 0;
         for (int32_t t = first; t < end; t++)
-            if (is_matrix(zero, t) && zero->matrices.owner[t] < 0 &&
-                (next < 0 || work_of(zero, t) > work_of(zero, next)))
+            if (is_matrix(zero, t) && zero->muon.owner[t] < 0 && (next < 0 || work_of(zero, t) > work_of(zero, next)))
                 next = t;
         if (next < 0)
             return;
         for (int32_t r = 1; r < zero->world_size; r++)
             if (load[r] < load[least])
                 least = r;
-        zero->matrices.owner[next] = least;
+        zero->muon.owner[next] = least;
         load[least] += work_of(zero, next);
     }
 }
@@ -88,13 +89,13 @@ static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
 static int64_t chunk_of(dsc_zero *zero, dsc_round round)
 {
     int32_t begin, end;
-    int64_t most = 0, first, *sent = zero->matrices.sent;
+    int64_t most = 0, first, *sent = zero->muon.sent;
     tensors_of(zero, round, &begin, &end);
     for (int32_t r = 0; r < zero->world_size && zero->world_size > 1; r++) {
         memset(sent, 0, (size_t)zero->world_size * sizeof *sent);
         for (int32_t t = begin; t < end; t++)
             if (is_matrix(zero, t))
-                most = dsc_max_i64(most, sent[zero->matrices.owner[t]] += span_of(zero, t, r, &first));
+                most = dsc_max_i64(most, sent[zero->muon.owner[t]] += span_of(zero, t, r, &first));
     }
     return most;
 }
@@ -102,7 +103,7 @@ static int64_t chunk_of(dsc_zero *zero, dsc_round round)
 /* Rounds of neighbouring groups, as long as they have room; where each group's directions are in its round. */
 static void cut_rounds(dsc_zero *zero)
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     const int32_t groups = zero->o.layout->group_count;
     int64_t held = 0;
     m->round[0] = (dsc_round){ 0, groups, 0 };
@@ -123,7 +124,7 @@ static void cut_rounds(dsc_zero *zero)
 static void plan_rounds(dsc_zero *zero, double *load)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const int64_t side = smaller_side(&layout->tensor[t]);
         m->owner[t] = -1;
@@ -150,7 +151,7 @@ enum { NEEDS = 7 };
 /* Its buffers, once rounds are planned. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     const int64_t chunks = m->chunk * zero->world_size * 4, sum = (int64_t)sizeof(dsc_fixed_sum);
     const dsc_need needs[NEEDS] = {
         { &m->direction_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->direction_elements * 4 },
@@ -166,7 +167,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     dsc_alloc *alloc = zero->o.alloc;
     const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
     double *load = NULL;
@@ -192,7 +193,7 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 
 static void close(dsc_zero *zero)
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     dsc_needs_close(zero, needs, NEEDS);
@@ -202,16 +203,16 @@ static void close(dsc_zero *zero)
     dsc_alloc_free(zero->o.alloc, m->round);
 }
 
-static int32_t round_count(const dsc_zero *zero) { return zero->matrices.round_count; }
+static int32_t round_count(const dsc_zero *zero) { return zero->muon.round_count; }
 
-static dsc_round round_at(const dsc_zero *zero, int32_t index) { return zero->matrices.round[index]; }
+static dsc_round round_at(const dsc_zero *zero, int32_t index) { return zero->muon.round[index]; }
 
 /* ---- this rank's part of the directions ---- */
 
 /* Of an element of a group, among those of its round. */
 static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
 {
-    return (float *)zero->matrices.direction_buf.ptr + zero->matrices.at[g] + (element - zero->group[g].local_first);
+    return (float *)zero->muon.direction_buf.ptr + zero->muon.at[g] + (element - zero->group[g].local_first);
 }
 
 /* At stage 0 a rank has all elements; each one's direction is still made by its owner alone. */
@@ -222,7 +223,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms,
     const int64_t begin = dsc_max_i64(tile->first, slice_first);
     const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
     const bool by_host = dsc_host_update_updates(zero, tile->group);
-    float *const to = by_host ? zero->matrices.host_buf.ptr : direction_at(zero, tile->group, tile->first);
+    float *const to = by_host ? zero->muon.host_buf.ptr : direction_at(zero, tile->group, tile->first);
     if (by_host)
         memset(to, 0, (size_t)tile->count * sizeof *to);
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
@@ -245,18 +246,18 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms,
 
 static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
-    const dsc_muon *m = &zero->matrices;
+    const dsc_muon *m = &zero->muon;
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
     DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
-    DSC_TRY(dsc_state_store_seek(zero, round.first, round.end, true, err));
+    DSC_TRY(dsc_update_tiles_seek(zero, round.first, round.end, true, err));
     for (int32_t g = round.first; g < round.end; g++) {
         dsc_tile tile = { .last_of_group = !zero->o.layout->group[g].matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
-            DSC_TRY(dsc_state_store_next(zero, &tile, err));
+            DSC_TRY(dsc_update_tiles_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
             DSC_TRY(make_tile(zero, terms, &tile, err));
             DSC_TRY(dsc_stream_sync(tile.stream, err));
-            DSC_TRY(dsc_state_store_left(zero, &tile, err));
+            DSC_TRY(dsc_update_tiles_left(zero, &tile, err));
         }
     }
     return DSC_OK;
@@ -267,7 +268,7 @@ static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms,
 /* Of this rank's elements, or back to them: chunk o of the buffer is for or from owner o. */
 static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *err)
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
@@ -289,7 +290,7 @@ static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *er
 /* A matrix of this rank's: from all ranks' parts, or back to them; sent[r] is where rank r's next one lies. */
 static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float *whole, bool back, dsc_error *err)
 {
-    const dsc_muon *m = &zero->matrices;
+    const dsc_muon *m = &zero->muon;
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     for (int32_t r = 0; r < zero->world_size; r++) {
         int64_t first;
@@ -309,7 +310,7 @@ static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float 
 /* x <- x over its Frobenius norm. */
 static dsc_status normalise(dsc_zero *zero, float *x, int64_t count, dsc_error *err)
 {
-    const dsc_muon *m = &zero->matrices;
+    const dsc_muon *m = &zero->muon;
     const int64_t bytes = (int64_t)sizeof(dsc_fixed_sum);
     dsc_stream *stream = zero->o.compute;
     DSC_TRY(dsc_fill_zero(stream, m->sum_buf.ptr, bytes, err));
@@ -378,7 +379,7 @@ static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, d
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor), side = smaller_side(tensor);
-    float *x = zero->matrices.work_buf.ptr, *y = x + tensor->count;
+    float *x = zero->muon.work_buf.ptr, *y = x + tensor->count;
     float *square = y + tensor->count, *polynomial = square + side * side;
     DSC_TRY(copy_matrix(zero, round, t, x, false, err));
     DSC_TRY(normalise(zero, x, tensor->count, err));
@@ -393,7 +394,7 @@ static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, d
 
 static dsc_status orthogonalise_mine(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
@@ -423,7 +424,7 @@ static dsc_status gather_directions(dsc_zero *zero, dsc_round round, dsc_error *
 
 static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, int32_t index, dsc_error *err)
 {
-    dsc_muon *m = &zero->matrices;
+    dsc_muon *m = &zero->muon;
     const dsc_round round = m->round[index];
     if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
@@ -440,7 +441,7 @@ static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, in
     if (zero->o.stage == 0 && zero->world_size > 1)
         DSC_TRY(gather_directions(zero, round, err));
     DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* the update may run elsewhere */
-    return dsc_state_store_seek(zero, round.first, round.end, false, err);
+    return dsc_update_tiles_seek(zero, round.first, round.end, false, err);
 }
 
 static dsc_status direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
@@ -449,12 +450,12 @@ static dsc_status direction(dsc_zero *zero, const dsc_tile *tile, const float **
     *along = here;
     if (!dsc_host_update_updates(zero, tile->group))
         return DSC_OK;
-    *along = zero->matrices.host_buf.ptr; /* free: a tile is updated before the next one is asked for */
-    DSC_TRY(dsc_copy(zero->o.compute, zero->matrices.host_buf.ptr, here, tile->count * 4, err));
+    *along = zero->muon.host_buf.ptr; /* free: a tile is updated before the next one is asked for */
+    DSC_TRY(dsc_copy(zero->o.compute, zero->muon.host_buf.ptr, here, tile->count * 4, err));
     return dsc_stream_sync(zero->o.compute, err);
 }
 
-static int64_t wire_bytes(const dsc_zero *zero) { return zero->matrices.wire_bytes; }
+static int64_t wire_bytes(const dsc_zero *zero) { return zero->muon.wire_bytes; }
 
 const dsc_zero_pass_ops dsc_muon_pass = {
     .name = "muon",

@@ -118,8 +118,8 @@ static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit
                        dsc_error *err)
 {
     zero->onebit.left_of = turn;
-    return dsc_sign_compress_exchange(zero, terms, fill,
-                                      turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero), err);
+    return dsc_sign_compress_exchange(zero, terms, fill, turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero),
+                                      err);
 }
 
 /* ---- updates whose ranks take the same step ---- */
@@ -141,8 +141,9 @@ static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, d
                                 const dsc_part *p, int32_t owner, dsc_error *err)
 {
     float *error = state->own_error + p->at;
-    const dsc_scale_args scale = { .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32,
-                                   .factor = p->scalars->grad_scale };
+    const dsc_scale_args scale = {
+        .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32, .factor = p->scalars->grad_scale
+    };
     const dsc_add_args add = { .to = error, .a = error, .b = scale.x, .count = p->count };
     DSC_TRY(DSC_RUN(zero->o.compute, SCALE, &scale, err));
     return DSC_RUN(zero->o.compute, ADD, &add, err);
@@ -167,7 +168,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *e
     else
         DSC_TRY(send(zero, terms, DSC_PHASE_GRADIENTS, fill_gradient, err));
     if (dsc_onebit_lamb_are_frozen(zero))
-        return DSC_OK; /* onebit_lamb.c edits the terms */
+        return DSC_OK;                                                         /* onebit_lamb.c edits the terms */
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
         if (zero->turn == DSC_PHASE_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;

@@ -24,9 +24,9 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const int64_t tensors = zero->o.layout->tensor_count;
     const dsc_need needs[NEEDS] = {
-        { &zero->coeffs.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4 },
-        { &zero->coeffs.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4 },
-        { &zero->coeffs.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4 },
+        { &zero->onebit_lamb.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4 },
+        { &zero->onebit_lamb.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4 },
+        { &zero->onebit_lamb.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4 },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -53,10 +53,17 @@ static void close(dsc_zero *zero)
     dsc_needs_close(zero, needs, NEEDS);
 }
 
+bool dsc_onebit_lamb_are_used(const dsc_zero *zero) { return dsc_recipes[zero->o.recipe].tensor_state != NULL; }
+
+bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
+{
+    return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_PHASE_MOMENTUM;
+}
+
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)
 {
     DSC_ASSERT(dsc_onebit_lamb_are_used(zero));
-    return (float *)zero->coeffs.state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
+    return (float *)zero->onebit_lamb.state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
 }
 
 /* From what the sums are now: momenta of all ranks, or of one rank alone gradients. */
@@ -74,7 +81,7 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
                                          .fresh = moment[FRESH],
                                          .x = state->grad + p->at,
                                          .variance = moment[VARIANCE],
-                                         .most = (uint32_t *)zero->coeffs.device_most.ptr + p->tensor,
+                                         .most = (uint32_t *)zero->onebit_lamb.device_most.ptr + p->tensor,
                                          .count = p->count,
                                          .scale = momenta ? 1.0f : s->grad_scale,
                                          .unmix = momenta ? 1.0f / s->one_minus_beta1 : 1.0f,
@@ -87,12 +94,12 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
 
 static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
 {
-    const dsc_buf *most = &zero->coeffs.device_most;
+    const dsc_buf *most = &zero->onebit_lamb.device_most;
     if (!dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK;
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, regain_part, err));
-    DSC_TRY(dsc_copy(zero->o.compute, zero->coeffs.host_most.ptr, most->ptr, most->bytes, err));
+    DSC_TRY(dsc_copy(zero->o.compute, zero->onebit_lamb.host_most.ptr, most->ptr, most->bytes, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* what is left is the step along the momentum */
         dsc_update_scalars *s = &terms->scalars[c];
         s->one_minus_beta1 = s->one_minus_beta2 = 0.0f;
@@ -116,7 +123,7 @@ double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare
     const dsc_onebit_policy *policy = &zero->o.signs;
     float *state = dsc_zero_tensor_state(zero, t), most;
     const double last = state[LAST_FACTOR] == 0.0f ? 1.0 : (double)state[LAST_FACTOR];
-    memcpy(&most, (const uint32_t *)zero->coeffs.host_most.ptr + t, sizeof most);
+    memcpy(&most, (const uint32_t *)zero->onebit_lamb.host_most.ptr + t, sizeof most);
     double factor = (double)most * bare_share + (1.0 - bare_share);
     factor = fmax(policy->factor_min, fmin(policy->factor_max, factor));
     factor = fmax(last * (1.0 - policy->factor_threshold), fmin(last * (1.0 + policy->factor_threshold), factor));
@@ -126,7 +133,7 @@ double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare
 
 static void forget_shared(dsc_zero *zero)
 {
-    memset(zero->coeffs.state_buf.ptr, 0, (size_t)zero->coeffs.state_buf.bytes);
+    memset(zero->onebit_lamb.state_buf.ptr, 0, (size_t)zero->onebit_lamb.state_buf.bytes);
 }
 
 const dsc_zero_pass_ops dsc_onebit_lamb_pass = {

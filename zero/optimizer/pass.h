@@ -2,7 +2,7 @@
  *
  * An element-wise recipe needs no pass. LAMB, Adafactor, Muon and the 1-bit optimizers need numbers of whole tensors,
  * whose elements lie in the slices of several ranks. Each file of this folder exports one const table. zero.c lists the
- * tables in the order in which they run and keeps those that a run needs in zero->optimizer; no other file names a pass.
+ * tables in the order in which they run, and keeps the needed ones in zero->optimizer. No other file names a pass.
  *
  * An update calls, in this order: before_update of every pass, walk of every pass, and for each round before_round of
  * every pass and then the tiles of the round. Only before_update may edit the terms; they are const afterwards. A
@@ -39,7 +39,7 @@ typedef struct dsc_zero_pass_ops {
     dsc_status (*plan)(dsc_zero *zero, dsc_error *err);
     /* States of all groups have their addresses. */
     dsc_status (*open)(dsc_zero *zero, dsc_error *err);
-    void (*close)(dsc_zero *zero); /* also after a plan or an open that failed */
+    void (*close)(dsc_zero *zero);               /* also after a plan or an open that failed */
     int64_t (*wire_bytes)(const dsc_zero *zero); /* that this rank receives in an update */
 
     /* Before the first micro-step towards update `update`, counted from 1. */

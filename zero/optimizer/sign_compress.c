@@ -69,7 +69,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 
 static void place_errors(dsc_zero *zero)
 {
-    float *error = zero->signs.error_buf.ptr;
+    float *error = zero->sign_compress.error_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
@@ -82,7 +82,7 @@ static void place_errors(dsc_zero *zero)
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_sign_compress *signs = &zero->signs;
+    dsc_sign_compress *signs = &zero->sign_compress;
     dsc_device *device = zero->o.device;
     const sizes s = size_all(zero);
     DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.errors, &signs->error_buf, err));
@@ -99,7 +99,7 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 
 static void close(dsc_zero *zero)
 {
-    dsc_sign_compress *signs = &zero->signs;
+    dsc_sign_compress *signs = &zero->sign_compress;
     dsc_mem_close(zero->o.device, &signs->by_tensor);
     dsc_mem_close(zero->o.device, &signs->all_scales);
     dsc_mem_close(zero->o.device, &signs->own_scales);
@@ -112,7 +112,7 @@ static void close(dsc_zero *zero)
 
 dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)
 {
-    const dsc_buf *errors = &zero->signs.error_buf;
+    const dsc_buf *errors = &zero->sign_compress.error_buf;
     return errors->ptr != NULL ? dsc_fill_zero(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
 }
 
@@ -122,10 +122,10 @@ static dsc_part part_of(const dsc_zero *zero, int32_t t, int32_t owner)
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t slice = zero->o.layout->group[tensor->group].slice;
     if (owner < 0)
-        return (dsc_part){ t, tensor->offset, tensor->count, NULL };
+        return (dsc_part) { t, tensor->offset, tensor->count, NULL };
     int64_t in_tensor;
     const int64_t count = dsc_layout_span(tensor, slice * owner, slice, &in_tensor);
-    return (dsc_part){ t, tensor->offset + in_tensor, count, NULL };
+    return (dsc_part) { t, tensor->offset + in_tensor, count, NULL };
 }
 
 /* A slice begins at a multiple of 1024 elements and a tensor at one of 128: their signs at a byte. */
@@ -136,8 +136,8 @@ static int64_t signs_before(int64_t element)
 }
 
 /* `terms` may be NULL. */
-static dsc_status each_part_with(dsc_zero *zero, int32_t g, int32_t owner, const dsc_update_terms *terms, dsc_part_fn fn,
-                                 dsc_error *err)
+static dsc_status each_part_with(dsc_zero *zero, int32_t g, int32_t owner, const dsc_update_terms *terms,
+                                 dsc_part_fn fn, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
@@ -180,21 +180,21 @@ dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t g, float *x, dsc_error
 
 static dsc_status add_squares(dsc_zero *zero, const float *x, const dsc_part *p, dsc_error *err)
 {
-    dsc_fixed_sum *sums = zero->signs.device_sums.ptr;
+    dsc_fixed_sum *sums = zero->sign_compress.device_sums.ptr;
     const dsc_sumsq_args args = { .x = x, .count = p->count, .sum = &sums[p->tensor] };
     return DSC_RUN(zero->o.compute, SUMSQ, &args, err);
 }
 
 static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
 {
-    const dsc_buf *sums = &zero->signs.device_sums;
+    const dsc_buf *sums = &zero->sign_compress.device_sums;
     return dsc_fill_zero(zero->o.compute, sums->ptr, sums->bytes, err);
 }
 
 /* Scales of what the sums of squares are of, from every rank: all_scales[r * tensor_count + t]. */
 static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
 {
-    dsc_sign_compress *signs = &zero->signs;
+    dsc_sign_compress *signs = &zero->sign_compress;
     const int32_t tensors = zero->o.layout->tensor_count;
     const dsc_fixed_sum *sum = signs->host_sums.ptr;
     float *own = signs->own_scales.ptr;
@@ -211,23 +211,24 @@ static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
 
 static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
 {
-    return ((const float *)zero->signs.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
+    return ((const float *)zero->sign_compress.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
 }
 
 /* What an owner multiplies signs with: their rank's scale over the number of ranks, a tensor's side by side. */
 static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
 {
     const float part_each = 1.0f / (float)zero->world_size;
-    float *by_tensor = zero->signs.by_tensor.ptr;
+    float *by_tensor = zero->sign_compress.by_tensor.ptr;
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
         for (int32_t r = 0; r < zero->world_size; r++)
             by_tensor[t * zero->world_size + r] = scale_of(zero, r, t) * part_each;
-    return dsc_copy(zero->o.compute, zero->signs.device_scales.ptr, by_tensor, zero->signs.by_tensor.bytes, err);
+    return dsc_copy(zero->o.compute, zero->sign_compress.device_scales.ptr, by_tensor,
+                    zero->sign_compress.by_tensor.bytes, err);
 }
 
 /* The half of the buffer that goes out, and the one that others' signs come to. */
-static uint8_t *signs_out(const dsc_zero *zero) { return zero->signs.signs_buf.ptr; }
-static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->signs.signs_buf.bytes / 2; }
+static uint8_t *signs_out(const dsc_zero *zero) { return zero->sign_compress.signs_buf.ptr; }
+static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->sign_compress.signs_buf.bytes / 2; }
 
 static dsc_status pack_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                            int32_t owner, dsc_error *err)
@@ -244,7 +245,7 @@ static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
     const dsc_signs_fold_args args = { .acc = state->sum_error + in_slice,
                                        .from = signs_in(zero) + signs_before(in_slice),
                                        .from_stride = signs_before(group->slice),
-                                       .scale = (const float *)zero->signs.device_scales.ptr +
+                                       .scale = (const float *)zero->sign_compress.device_scales.ptr +
                                                 (int64_t)p->tensor * zero->world_size,
                                        .piece_count = zero->world_size,
                                        .count = p->count };
@@ -264,7 +265,7 @@ static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
 static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                          int32_t owner, dsc_error *err)
 {
-    float *to = zero->signs.to_moments ? (float *)(void *)state->moment[0] : state->grad;
+    float *to = zero->sign_compress.to_moments ? (float *)(void *)state->moment[0] : state->grad;
     const dsc_signs_unpack_args args = { .to = to + p->at,
                                          .from = signs_in(zero) + signs_before(p->at),
                                          .mask = (const float *)(const void *)state->moment[1] + p->at,
@@ -298,15 +299,15 @@ static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                           int32_t owner, dsc_error *err)
 {
-    DSC_TRY(zero->signs.fill(zero, group, state, p, owner, err));
+    DSC_TRY(zero->sign_compress.fill(zero, group, state, p, owner, err));
     return add_squares(zero, state->own_error + p->at, p, err);
 }
 
 dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
                                       dsc_error *err)
 {
-    zero->signs.fill = fill;
-    zero->signs.to_moments = to_moments;
+    zero->sign_compress.fill = fill;
+    zero->sign_compress.to_moments = to_moments;
     DSC_TRY(clear_sums(zero, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, add_own, err));
     DSC_TRY(exchange_scales(zero, -1, err));

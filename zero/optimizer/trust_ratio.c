@@ -7,6 +7,8 @@
  * matter. Pieces end where chunks of 1024 elements of the group do, as slices and tiles do. So the norms, and with them
  * the update, have the same bits for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/tile_update.h"
 
 #include <math.h>
 #include <string.h>
@@ -51,17 +53,17 @@ static int64_t host_direction_bytes(const dsc_zero *zero)
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     int64_t *control = zero->plan.bytes[DSC_TAG_CONTROL];
-    zero->norms.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
+    zero->trust_ratio.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
     control[DSC_TIER_DEVICE] += device_sums_bytes(zero) + piece_elements(zero) * 4;
     control[DSC_TIER_PINNED] += sums_bytes(sums_count(zero)) + host_direction_bytes(zero) +
-                                sums_bytes(zero->norms.piece_sums) * zero->world_size;
+                                sums_bytes(zero->trust_ratio.piece_sums) * zero->world_size;
     control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
     return DSC_OK;
 }
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_trust_ratio *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->trust_ratio;
     dsc_device *device = zero->o.device;
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), &norms->device_buf, err));
     DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(sums_count(zero)), &norms->host_buf,
@@ -78,7 +80,7 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 
 static void close(dsc_zero *zero)
 {
-    dsc_trust_ratio *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->trust_ratio;
     dsc_alloc_free(zero->o.alloc, norms->step);
     dsc_mem_close(zero->o.device, &norms->host_direction_buf);
     dsc_mem_close(zero->o.device, &norms->direction_buf);
@@ -115,7 +117,7 @@ static dsc_status add_weights(const dsc_tile *tile, const dsc_update_args *args,
 static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int32_t t,
                             int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_trust_ratio *norms = &zero->norms;
+    const dsc_trust_ratio *norms = &zero->trust_ratio;
     const bool by_host = dsc_host_update_updates(zero, tile->group);
     dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
     dsc_update_args args;
@@ -155,15 +157,15 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
 static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_fixed_sum *on_host = zero->norms.host_buf.ptr, *device_sums = zero->norms.device_buf.ptr;
+    dsc_fixed_sum *on_host = zero->trust_ratio.host_buf.ptr, *device_sums = zero->trust_ratio.device_buf.ptr;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const int64_t from = (int64_t)layout->group[g].first_tensor * SUMS_EACH;
         dsc_tile tile = { .last_of_group = !layout->group[g].trainable || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
-            DSC_TRY(dsc_state_store_next(zero, &tile, err));
+            DSC_TRY(dsc_update_tiles_next(zero, &tile, err));
             DSC_ASSERT(tile.group == g);
             DSC_TRY(add_tile(zero, terms, &tile, err));
-            DSC_TRY(dsc_state_store_left(zero, &tile, err));
+            DSC_TRY(dsc_update_tiles_left(zero, &tile, err));
         }
         if (on_device(zero, g))
             DSC_TRY(dsc_copy(zero->o.compute, on_host + from, device_sums + from,
@@ -212,7 +214,7 @@ static dsc_tensor_step step_of(const dsc_zero *zero, const dsc_update_terms *ter
 
 static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_trust_ratio *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->trust_ratio;
     const dsc_fixed_sum *mine = norms->host_buf.ptr;
     const int64_t count = sums_count(zero);
     const int32_t ranks = counts_all(zero) ? 1 : zero->world_size;
@@ -238,7 +240,7 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
 
 static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_trust_ratio *norms = &zero->norms;
+    dsc_trust_ratio *norms = &zero->trust_ratio;
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
         DSC_TRY(dsc_fill_zero(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
@@ -250,8 +252,8 @@ static int64_t wire_bytes(const dsc_zero *zero) { return (zero->world_size - 1) 
 
 static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
-    s->step_size = (float)((double)s->step_size * zero->norms.step[t].rate);
-    s->shrink = (float)((double)s->shrink * zero->norms.step[t].scale);
+    s->step_size = (float)((double)s->step_size * zero->trust_ratio.step[t].rate);
+    s->shrink = (float)((double)s->shrink * zero->trust_ratio.step[t].scale);
 }
 
 const dsc_zero_pass_ops dsc_trust_ratio_pass = {

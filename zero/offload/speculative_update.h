@@ -1,0 +1,44 @@
+/* speculative_update.h - an update in files that begins under the last backward pass, before its norm is known.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_OFFLOAD_SPECULATIVE_UPDATE_H
+#define DSC_ZERO_OFFLOAD_SPECULATIVE_UPDATE_H
+
+#include "zero/optimizer/pass.h"
+
+struct dsc_grad_part;
+
+typedef struct dsc_speculative_update {
+    int32_t *group; /* [group_count] groups that it may begin with, in the order in which their sums are complete */
+    int32_t count;
+    int32_t aim;            /* the first groups of the list that it is to make in this step */
+    int32_t complete, told; /* reduce stream: sums complete in this step; sums that are also in their files */
+    dsc_update_terms expected;
+    bool firm;           /* the terms will hold, unless the step is skipped */
+    bool holds;          /* the terms of the last step held */
+    bool begun, kept;    /* in this step; and the update goes on from there */
+    atomic_bool hurried; /* a caller waits for everything that goes on by itself */
+    dsc_event *ended;    /* no further tile is made in this step */
+    /* In this step: time at which the first tile's sum was complete, idle time since then, and idle time after all of
+     * `aim` was made. */
+    int64_t first_ns, rest_ns, spare_ns;
+    atomic_llong elements; /* made in this step */
+    int64_t kept_elements;
+} dsc_speculative_update;
+
+dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err); /* after grad_parts.h */
+void dsc_speculative_update_close(dsc_zero *zero);
+/* Under the head of the last pass of a step: the update begins if it is expected; else its first states are read. */
+dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err);
+/* dsc_zero_update was called with these terms. The speculative update has stopped when the function returns. */
+dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err);
+/* On the out stream: that tile of a group's sums is in a buffer that is lent to the update. */
+void dsc_speculative_update_deliver(dsc_zero *zero, int32_t group, int64_t first, int64_t count, int32_t slot);
+/* After a skipped step: a tile of a group whose sums were handed over. A value is not finite if its sum was not. */
+dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
+                                       dsc_error *err);
+/* On the out stream: a gradient part of a pass was reduced; some sums may be in their files; all sums are. */
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const struct dsc_grad_part *leaf, int64_t pass);
+void dsc_speculative_update_publish(dsc_zero *zero);
+void dsc_speculative_update_mark_published(dsc_zero *zero);
+
+#endif

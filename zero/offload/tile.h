@@ -1,0 +1,30 @@
+/* tile.h - the part of a group that one step of the update, or of the reductions, works on.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_OFFLOAD_TILE_H
+#define DSC_ZERO_OFFLOAD_TILE_H
+
+#include "zero/zero.h"
+
+/* Elements [first, first + count) of a group, all of their states in memory until dsc_update_tiles_done. */
+typedef struct dsc_tile {
+    int32_t group;
+    int64_t first, count;
+    bool last_of_group;
+    float *master;
+    char *moment[DSC_UPDATE_STATES_MAX]; /* moment_dtype; NULL: the recipe has none such */
+    const float *grad;
+    void *param;        /* compute dtype; the master of an fp32 run */
+    dsc_stream *stream; /* where the update runs */
+    int32_t slot[DSC_PLANE_COUNT], host_slot;
+    bool by_part;
+} dsc_tile;
+
+/* A tile of a sum of gradients, for the reductions (grad_tiles.h). */
+typedef struct dsc_sum {
+    int32_t group, slot, stage;
+    int64_t first, count;
+    void *kept; /* in host memory, of sum_dtype, where it is not on the device */
+    float *acc;
+} dsc_sum;
+
+#endif

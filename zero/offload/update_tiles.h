@@ -1,0 +1,55 @@
+/* update_tiles.h - tiles of an update, one after another: tiles behind are read ahead, tiles before are written.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_OFFLOAD_UPDATE_TILES_H
+#define DSC_ZERO_OFFLOAD_UPDATE_TILES_H
+
+#include "zero/offload/tile.h"
+
+/* Every tile that this rank updates, in order; next is asked for no more than there are, and each is passed by done or
+ * left before begin or seek is called again. After the last one of a group its parameters are where the first gather of
+ * them finds them, and after dsc_update_tiles_end where all do. Masters and moments may still be on their way to files:
+ * the next update, or dsc_update_tiles_drain, waits for them. */
+DSC_MUST_USE dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err);
+/* Instead of its tiles, of one of the first `made` groups: they are made. */
+DSC_MUST_USE dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err);
+/* Those of groups [first, end) come next, or of those among them that are matrices. */
+DSC_MUST_USE dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices,
+                                              dsc_error *err);
+DSC_MUST_USE dsc_status dsc_update_tiles_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
+/* The same for who then makes it part by part: a part is good between the two below, with `part` as a tile. */
+DSC_MUST_USE dsc_status dsc_update_tiles_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
+/* The part that begins `at` elements behind the tile's start. */
+DSC_MUST_USE dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part,
+                                              dsc_error *err);
+DSC_MUST_USE dsc_status dsc_update_tiles_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part,
+                                                      dsc_error *err);
+DSC_MUST_USE dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+/* Instead of it: the tile was only read. */
+DSC_MUST_USE dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
+/* A group with nothing in files, where updates go on behind: none of the tiles above is of it. Compute waits for such
+ * an update sooner or later, so its whole team makes it, beside what files keep the update's thread busy with. */
+bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t group);
+DSC_MUST_USE dsc_status dsc_update_tiles_for_compute(dsc_zero *zero, int32_t group, dsc_tile *tile, dsc_error *err);
+/* Behind the last tile. */
+DSC_MUST_USE dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err);
+/* Behind an update: on the update's thread its files are written while that has nothing else to do. With `ahead` what
+ * the next update begins with is read, too, as much as there are buffers for: states, which stay what they are until
+ * then. */
+DSC_MUST_USE dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_error *err);
+/* On the update's thread: tiles of the first `count` groups of this order will be made, for a second place. */
+void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count);
+/* As much is read and written as can be without waiting. */
+DSC_MUST_USE dsc_status dsc_update_tiles_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest,
+                                                  dsc_error *err);
+/* Before anything is read ahead for the update: its buffers are its own again. */
+DSC_MUST_USE dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *err);
+/* There is a next tile, and its sum. */
+bool dsc_update_tiles_has_next(const dsc_zero *zero);
+int32_t dsc_update_tiles_updated_groups(const dsc_zero *zero);
+/* Of this order: the tile at `first` of this rank's slice is; where its sum is that was handed to the update. */
+bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t group, int64_t first);
+float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t group, int64_t first);
+/* Nothing is written any more. The streams are idle. */
+DSC_MUST_USE dsc_status dsc_update_tiles_drain(dsc_zero *zero, dsc_error *err);
+
+#endif

@@ -1,0 +1,18 @@
+/* onebit_state.h - the state of the optimizers whose ranks exchange signs (onebit.c).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_OPTIMIZER_ONEBIT_STATE_H
+#define DSC_ZERO_OPTIMIZER_ONEBIT_STATE_H
+
+#include "zero/optimizer/pass.h"
+
+typedef struct dsc_onebit {
+    dsc_onebit_phase left_of; /* phase that the errors are left over from; SUMS: there are none */
+    dsc_buf local_update_buf; /* of trainable groups: the sum of a rank's local steps */
+    dsc_buf shared_buf;       /* and the weights at which the local steps began */
+    bool apart;               /* this rank has taken local steps that other ranks do not know */
+    int64_t steps;            /* their number */
+    double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* product of decays; sum of rates */
+    float eps[DSC_UPDATE_CLASSES_MAX]; /* of the last local step; a save may synchronize after it */
+} dsc_onebit;
+
+#endif
