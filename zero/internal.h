@@ -1,4 +1,7 @@
-/* internal.h - the state that zero.c, gather.c, reduce.c and update.c share. SPDX-License-Identifier: Apache-2.0 */
+/* internal.h - struct dsc_zero and the state of a group, which all files of zero/ share.
+ *
+ * The core is declared here. Each optimizer and each offload feature declares its own part in its own header, and only
+ * its own source file writes that part. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_INTERNAL_H
 #define DSC_ZERO_INTERNAL_H
 
@@ -117,8 +120,7 @@ struct dsc_zero {
     int32_t level_count; /* 0: plain fold */
     int64_t apart_elements;
     float **apart; /* [W] chunks that leaves are kept apart in */
-    const dsc_zero_pass_ops
-        *optimizer[DSC_ZERO_PASSES_MAX]; /* those that the run needs, in the order in which they run */
+    const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* passes that the run needs, in their order */
     int32_t optimizer_count;
     dsc_round first_round; /* of an update's tiles, or of the first walk over them */
     bool matrices_first;   /* only groups of matrices are read there */

@@ -1,20 +1,38 @@
-/* zero.h - who keeps which slice and how slices move: the model states of one rank at stage 0, 1, 2 or 3.
+/* zero.h - the model states of one rank at ZeRO stage 0, 1, 2 or 3: their owners and their transfers.
  *
- * The order of a pass is known before the run, so everything is planned: where a gathered group lies (stage 3),
- * where a leaf gradient lies, when a gather may start and when memory may be written again. Steps of the order, for M
- * modules: forward of module m is step m (the last, the loss module, also makes its gradients there); backward of
- * module m < M - 1 is step 2M - 2 - m. A forward-only pass uses steps 0..M-1.
+ * The order of a pass is known before the run, so everything is planned: the address of each gathered group (stage 3)
+ * and of each gradient part, the step at which a gather may start, and the step at which memory may be written again.
+ * Steps of the order, for M modules: the forward of module m is step m. The last module, the loss module, also makes
+ * its gradients there. The backward of module m < M - 1 is step 2M - 2 - m. A pass without gradients uses steps
+ * 0..M-1.
  *
- * Streams: compute (the caller's), gather and reduce, and, to and from host memory that a GPU's states are in: fetch
- * (parameters to windows), in and out (sums, and what the update moves). Without overlap all are the compute stream.
- * The bits never depend on that. Stage by stage, what a rank keeps of a trainable group of P elements (slice
- * S = P / W), with Adam's two moments (other recipes have one or none):
+ *   open --> [IDLE] --begin--> [ACCUMULATING] --sumsq--> [SUMMED] --update--> [IDLE] --> close
+ *                                                           |
+ *                                                           +------skip-----> [IDLE]
+ *
+ *   [IDLE]           view, publish, sync, settle_signs, forget_shared; acquire of a pass without gradients
+ *   [ACCUMULATING]   each micro-step: acquire, step_event, grad_part, reduce; expect before the last micro-step
+ *   [SUMMED]         find_nonfinite
+ *
+ * Invariants:
+ *  Z1. Rank r owns slice r of every group at every stage. A stage decides only what else a rank keeps.
+ *  Z2. The bits of sums, weights and states do not depend on the stage, on offloading or on overlap.
+ *  Z3. Memory is taken in dsc_zero_open only. A step takes none.
+ *  Z4. Every rank issues the same collectives in the same order; the plan fixes this order.
+ *  Z5. Work of a stream runs in the order of its calls. Two streams are ordered by events only (dsc_zero_order).
+ *  Z6. A gather writes a window only after the compute stream has passed the last use of that memory.
+ *  Z7. A gradient part is overwritten only after the reductions have read the part that lay there before.
+ *  Z8. The terms of an update are const once before_update of all optimizer passes has returned.
+ *
+ * Streams: compute (of the caller), gather and reduce. Three more serve host memory that holds states of a GPU: fetch
+ * (parameters to windows), in and out (sums, and the data of the update). Without overlap all are the compute stream.
+ * A trainable group has P elements and slices of S = P / W. With the two moments of Adam (other recipes have one or
+ * none) a rank keeps:
  *   stage 0: params P, grads P, master P, moments 2P      stage 1: params P, grads S, master S, moments 2S
  *   stage 2: as 1 (gradients are reduced to their owners in every micro-step at every stage)
  *   stage 3: params S, grads S, master S, moments 2S, and windows for the groups in use (a group whose window would
  *            take more than its whole parameters keeps those instead, unless they travel packed)
- * In fp32 the params are the master.
- * SPDX-License-Identifier: Apache-2.0 */
+ * In fp32 the params are the master. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_ZERO_H
 #define DSC_ZERO_ZERO_H
 

@@ -1,13 +1,31 @@
-/* state_store.h - where the states of a rank live between uses: in memory, or in swap space with rings of buffers
- * before it.
+/* state_store.h - the storage of the states of a rank between uses: memory, or swap files with tile buffers.
  *
- * A plane of a group is in memory (dsc_group_state points at it) or in swap (swap_at[plane] >= 0); who works on it asks
- * here and is given memory either way. Of a device that is not host_visible, memory may also be the host's: sums then
- * pass through slots of the device's (grad_staging.h), parameters go to windows, and the host updates what is the
- * optimizer's (host_update.h). Three users of files, one thread each: the gathers read parameters on the fetch stream,
- * the reductions read and write sums on the out stream, and the update takes its tiles, of a host_visible device on the
- * update stream, while the next passes begin. So each has an engine for its files of its own, and parameters have two
- * rings of buffers; only sums pass from one to the other. SPDX-License-Identifier: Apache-2.0 */
+ * A plane of a group is in memory (dsc_group_state points at it) or in a swap file (swap_at[plane] >= 0). A caller that
+ * works on a plane asks here and is given memory either way. If the device is not host_visible, memory may also be the
+ * memory of the host: then sums pass through slots of the device (grad_staging.h), parameters are copied to windows,
+ * and the host updates the states of the optimizer (host_update.h).
+ *
+ *   a tile of the update:
+ *     [IN FILE] --read ahead--> [ARRIVING] --acquire--> [CHECKED] --update--> [SEALED] --write behind--> [IN FILE]
+ *                                                           |
+ *                                                           +-- left (a walk that only reads) --> buffer free
+ *   a speculative update, of one step:
+ *     [OFF] --begin (head of the last pass)--> [RUNNING] --settle, equal terms--> [KEPT]: the update goes on from here
+ *                                                  |
+ *                                                  +-- settle, other terms; skip --> [OFF]: the second place is free
+ *
+ * Invariants:
+ *  S1. Three users of files have one thread each: the gathers (fetch stream) read parameters, the reductions (out
+ *      stream) read and write sums, and the update (update stream of a host_visible device) works on its tiles.
+ *  S2. Each user has its own file engine. Parameters have two sets of tile buffers: of gathers and of the update. Only
+ *      sums pass from one user to another.
+ *  S3. swap_at[plane] is the position that everybody reads. The update writes to other_at[plane]. The two are equal
+ *      unless a speculative update covers the group; dsc_update_tiles_begin exchanges them.
+ *  S4. No file position is read while it is written: a user drains its tile buffers before another user reads it.
+ *  S5. Every block that is read is checked before its elements are used.
+ *  S6. Tiles come in the order of store.order; each ends with done or left before begin or seek is called again.
+ *  S7. The tile buffers of masters and moments hold prefetched parameters only between dsc_param_prefetch_begin and
+ *      dsc_param_prefetch_end. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OFFLOAD_STATE_STORE_H
 #define DSC_ZERO_OFFLOAD_STATE_STORE_H
 
