@@ -29,7 +29,7 @@ static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
     return zero->world_size * dsc_quant_bytes(quant, count);
 }
 
-void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes)
+static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes)
 {
     const dsc_layout *layout = zero->o.layout;
     int64_t params = 0, leaves = 0;
@@ -47,7 +47,8 @@ void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_byt
         *grad_part_bytes *= 2; /* what goes, and what comes */
 }
 
-int64_t dsc_pack_error_bytes(dsc_zero *zero)
+/* Offsets of the errors of gradient parts, and the bytes of all errors. */
+static int64_t place_errors(dsc_zero *zero)
 {
     int64_t elements = 0;
     for (int32_t i = 0; i < zero->grad_part_count && zero->o.leaf_errors; i++) {
@@ -59,24 +60,41 @@ int64_t dsc_pack_error_bytes(dsc_zero *zero)
     return elements * (int64_t)sizeof(float);
 }
 
-dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
+enum { NEEDS = 3 };
+static void list_needs(dsc_zero *zero, int64_t gather_bytes, int64_t grad_part_bytes, int64_t error_bytes,
+                       dsc_need out[NEEDS])
+{
+    out[0] = (dsc_need) { &zero->pack_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, gather_bytes, DSC_NEED_COMM };
+    out[1] = (dsc_need) { &zero->pack_leaf_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, DSC_NEED_DEVICE };
+    out[2] = (dsc_need) { &zero->error_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, error_bytes, DSC_NEED_DEVICE };
+}
+
+static void size_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     int64_t gather_bytes, grad_part_bytes;
-    dsc_pack_plan(zero, &gather_bytes, &grad_part_bytes);
-    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, gather_bytes, &zero->pack_buf, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, &zero->pack_leaf_buf, err));
-    return dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, dsc_pack_error_bytes(zero), &zero->error_buf,
-                        err);
+    size_chunks(zero, &gather_bytes, &grad_part_bytes);
+    list_needs(zero, gather_bytes, grad_part_bytes, place_errors(zero), out);
+}
+
+void dsc_pack_plan(dsc_zero *zero)
+{
+    dsc_need needs[NEEDS];
+    size_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
+}
+
+dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_need needs[NEEDS];
+    size_needs(zero, needs);
+    return dsc_needs_open(zero, needs, NEEDS, err);
 }
 
 void dsc_pack_close(dsc_zero *zero)
 {
-    if (zero->o.device != NULL) {
-        dsc_mem_close(zero->o.device, &zero->error_buf);
-        dsc_mem_close(zero->o.device, &zero->pack_leaf_buf);
-    }
-    if (zero->o.comm != NULL)
-        dsc_comm_mem_close(zero->o.comm, &zero->pack_buf);
+    dsc_need needs[NEEDS];
+    list_needs(zero, 0, 0, 0, needs);
+    dsc_needs_close(zero, needs, NEEDS);
 }
 
 dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err)

@@ -8,9 +8,7 @@
 
 struct dsc_grad_part;
 
-/* Offsets of the errors of gradient parts, which are planned, and the bytes of all errors. */
-int64_t dsc_pack_error_bytes(dsc_zero *zero);
-void dsc_pack_plan(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes);
+void dsc_pack_plan(dsc_zero *zero); /* after gradient parts */
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err);
 void dsc_pack_close(dsc_zero *zero);
 /* On the gather stream: fills the window from this rank's slice, which may lie in it, and from all other slices. */

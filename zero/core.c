@@ -64,21 +64,44 @@ char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
 
 void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count)
 {
-    for (int i = 0; i < count; i++)
-        zero->plan.bytes[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    for (int i = 0; i < count; i++) {
+        const int64_t counted = dsc_buf_counted(needs[i].bytes);
+        DSC_ASSERT(needs[i].bytes >= 0);
+        zero->plan.bytes[needs[i].tag][needs[i].tier] += counted;
+        zero->needs_planned[needs[i].tag][needs[i].tier] += counted;
+    }
+}
+
+static dsc_comm *comm_of(const dsc_zero *zero, dsc_need_memory memory)
+{
+    return memory == DSC_NEED_NEIGHBOURS ? zero->o.neighbours : zero->o.comm;
+}
+
+static dsc_status open_need(dsc_zero *zero, const dsc_need *need, dsc_error *err)
+{
+    if (need->memory == DSC_NEED_DEVICE)
+        return dsc_mem_open(zero->o.device, need->tag, need->tier, need->bytes, need->buf, err);
+    return dsc_comm_mem_open(comm_of(zero, need->memory), need->tag, need->bytes, need->buf, err);
 }
 
 dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err)
 {
-    for (int i = 0; i < count; i++)
-        DSC_TRY(dsc_mem_open(zero->o.device, needs[i].tag, needs[i].tier, needs[i].bytes, needs[i].buf, err));
+    for (int i = 0; i < count; i++) {
+        DSC_TRY(open_need(zero, &needs[i], err));
+        zero->needs_taken[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
+    }
     return DSC_OK;
 }
 
 void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count)
 {
-    for (int i = count; i-- > 0;)
-        dsc_mem_close(zero->o.device, needs[i].buf);
+    for (int i = count; i-- > 0;) {
+        dsc_comm *comm = comm_of(zero, needs[i].memory);
+        if (needs[i].memory == DSC_NEED_DEVICE)
+            dsc_mem_close(zero->o.device, needs[i].buf);
+        else if (comm != NULL)
+            dsc_comm_mem_close(comm, needs[i].buf);
+    }
 }
 
 void dsc_zero_cancel(dsc_zero *zero) { atomic_store(&zero->cancelled, true); }
@@ -89,4 +112,11 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     return zero->o.stage == 3 && !zero->group[group].resident &&
            (zero->world_size > 1 || zero->group[group].swap_param || dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
+}
+
+void dsc_needs_check(const dsc_zero *zero)
+{
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            DSC_ASSERT(zero->needs_taken[tag][tier] == zero->needs_planned[tag][tier]);
 }

@@ -17,7 +17,8 @@ static int64_t kept_elements(const dsc_zero *zero, int32_t group)
     return zero->o.layout->group[group].slice * (zero->world_size / zero->o.neighbour_count);
 }
 
-int64_t dsc_hpz_plan(dsc_zero *zero)
+/* Offsets of the parts of groups, and the buffer of all parts. */
+static dsc_need place_parts(dsc_zero *zero)
 {
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count && zero->o.neighbour_count > 1; g++) {
@@ -25,7 +26,13 @@ int64_t dsc_hpz_plan(dsc_zero *zero)
         if (dsc_gather_is_windowed(zero, g))
             bytes += dsc_align_up(kept_elements(zero, g) * zero->param_bytes_each, KEPT_ALIGN);
     }
-    return bytes;
+    return (dsc_need) { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, bytes, DSC_NEED_NEIGHBOURS };
+}
+
+void dsc_hpz_plan(dsc_zero *zero)
+{
+    const dsc_need need = place_parts(zero);
+    dsc_needs_plan(zero, &need, 1);
 }
 
 dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
@@ -34,13 +41,14 @@ dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     DSC_ASSERT(dsc_comm_size(zero->o.neighbours) == zero->o.neighbour_count);
     DSC_ASSERT(dsc_comm_rank(zero->o.neighbours) == zero->o.rank % zero->o.neighbour_count);
-    return dsc_comm_mem_open(zero->o.neighbours, DSC_TAG_GATHER, dsc_hpz_plan(zero), &zero->hpz_buf, err);
+    const dsc_need need = place_parts(zero);
+    return dsc_needs_open(zero, &need, 1, err);
 }
 
 void dsc_hpz_close(dsc_zero *zero)
 {
-    if (zero->o.neighbours != NULL)
-        dsc_comm_mem_close(zero->o.neighbours, &zero->hpz_buf);
+    const dsc_need need = { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, 0, DSC_NEED_NEIGHBOURS };
+    dsc_needs_close(zero, &need, 1);
 }
 
 dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err)

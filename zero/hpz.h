@@ -5,8 +5,7 @@
 
 #include "zero/zero.h"
 
-/* After gathers are planned: offsets of the parts of groups; returns the bytes of all parts. */
-int64_t dsc_hpz_plan(dsc_zero *zero);
+void dsc_hpz_plan(dsc_zero *zero); /* after gathers */
 dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err);
 void dsc_hpz_close(dsc_zero *zero);
 /* On the gather stream: keeps this rank's part of a window that was gathered from all ranks, if neighbours are used;

@@ -9,6 +9,8 @@
 #include "zero/reduce.h"
 #include "zero/traffic.h"
 
+#include <string.h>
+
 #include "base/thread.h"
 
 /* What a group takes in elements: params kept, and owned range. */
@@ -30,7 +32,6 @@ static int64_t param_elements(const dsc_zero *zero, int32_t g)
 
 static void plan_states(dsc_zero *zero)
 {
-    int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_group_state *state = &zero->group[g];
         size_group(zero, g, &zero->group[g]);
@@ -40,17 +41,45 @@ static void plan_states(dsc_zero *zero)
             zero->resident_bytes += kept_bytes;
             zero->resident_slice_bytes += slice_bytes;
         }
-        bytes[DSC_TAG_PARAM][DSC_TIER_DEVICE] += state->resident ? slice_bytes : kept_bytes;
+        zero->state_bytes[DSC_TAG_PARAM] += state->resident ? 0 : kept_bytes;
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = state->local_count * 4;
-        bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += dsc_grad_staging_is_offloaded(zero, g) ? 0 : own_bytes;
+        zero->state_bytes[DSC_TAG_GRAD] += dsc_grad_staging_is_offloaded(zero, g) ? 0 : own_bytes;
         if (state->swap_states)
             continue;
-        bytes[DSC_TAG_MOMENT][DSC_TIER_DEVICE] += state->local_count * dsc_moment_bytes_each(zero, g);
+        zero->state_bytes[DSC_TAG_MOMENT] += state->local_count * dsc_moment_bytes_each(zero, g);
         if (zero->o.compute_dtype != DSC_F32)
-            bytes[DSC_TAG_MASTER][DSC_TIER_DEVICE] += own_bytes;
+            zero->state_bytes[DSC_TAG_MASTER] += own_bytes;
     }
+}
+
+enum { NEEDS = 9 };
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
+{
+    const int64_t sum = (int64_t)sizeof(dsc_fixed_sum);
+    const dsc_need needs[NEEDS] = {
+        { &zero->resident_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->resident_bytes, DSC_NEED_COMM },
+        { &zero->param_buf, DSC_TAG_PARAM, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_PARAM], DSC_NEED_COMM },
+        { &zero->grad_buf, DSC_TAG_GRAD, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_GRAD], DSC_NEED_DEVICE },
+        { &zero->master_buf, DSC_TAG_MASTER, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MASTER], DSC_NEED_DEVICE },
+        { &zero->moment_buf, DSC_TAG_MOMENT, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MOMENT], DSC_NEED_DEVICE },
+        { &zero->gather_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, DSC_NEED_DEVICE },
+        { &zero->grad_part_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->grad_part_bytes, DSC_NEED_DEVICE },
+        { &zero->sum_buf, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum, DSC_NEED_DEVICE },
+        { &zero->sums_buf, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum * zero->world_size, DSC_NEED_DEVICE },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
+/* A resident group is this rank's slice, a model state like any other, and the window that stays around it. */
+static void plan_buffers(dsc_zero *zero)
+{
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
+    zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] -= zero->resident_slice_bytes;
+    zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_DEVICE] += zero->resident_slice_bytes;
 }
 
 /* All optimizer passes, in the order in which they run in an update:
@@ -97,14 +126,11 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     plan_states(zero);
     DSC_TRY(dsc_grad_parts_plan(zero, &sum_bytes, err));
     dsc_borrowed_memory_plan(zero);
-    int64_t pack_bytes, pack_leaf_bytes;
-    dsc_pack_plan(zero, &pack_bytes, &pack_leaf_bytes);
     zero->window_bytes = window_bytes;
-    zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] +=
-        window_bytes + pack_bytes + dsc_hpz_plan(zero) + zero->resident_bytes - zero->resident_slice_bytes;
-    zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] +=
-        zero->grad_part_bytes + pack_leaf_bytes + dsc_pack_error_bytes(zero);
-    zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_DEVICE] += sum_bytes;
+    zero->state_bytes[DSC_TAG_GRAD] += sum_bytes;
+    plan_buffers(zero);
+    dsc_pack_plan(zero);
+    dsc_hpz_plan(zero);
     DSC_TRY(plan_passes(zero, err));
     dsc_traffic_plan(zero, &zero->plan.traffic);
     dsc_kept_plan(zero, &zero->plan.kept);
@@ -192,27 +218,15 @@ static void place_states(dsc_zero *zero)
 
 static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
 {
-    dsc_device *device = zero->o.device;
-    int64_t bytes[DSC_TAG_COUNT];
-    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
-        bytes[tag] = zero->plan.bytes[tag][DSC_TIER_DEVICE];
-    /* A resident group is this rank's slice, a model state like any other, and the window that stays around it. */
-    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_GATHER, zero->resident_bytes, &zero->resident_buf, err));
-    if (zero->resident_buf.ptr != NULL)
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    zero->resident_retagged = zero->resident_buf.ptr != NULL;
+    if (zero->resident_retagged)
         dsc_alloc_retag(zero->o.alloc, DSC_TAG_GATHER, DSC_TAG_PARAM, zero->resident_buf.tier,
                         zero->resident_slice_bytes);
-    DSC_TRY(dsc_comm_mem_open(zero->o.comm, DSC_TAG_PARAM, bytes[DSC_TAG_PARAM] - zero->resident_slice_bytes,
-                              &zero->param_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, DSC_TIER_DEVICE, bytes[DSC_TAG_GRAD], &zero->grad_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, DSC_TIER_DEVICE, bytes[DSC_TAG_MASTER], &zero->master_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, DSC_TIER_DEVICE, bytes[DSC_TAG_MOMENT], &zero->moment_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, &zero->gather_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->grad_part_bytes, &zero->grad_part_buf, err));
     DSC_TRY(dsc_pack_open(zero, err));
     DSC_TRY(dsc_hpz_open(zero, err));
-    const int64_t sum_bytes = (int64_t)sizeof(dsc_fixed_sum);
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum_bytes, &zero->sum_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum_bytes * zero->world_size, &zero->sums_buf, err));
     place_states(zero);
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         DSC_TRY(zero->optimizer[i]->open(zero, err));
@@ -274,7 +288,9 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_gather_open(zero, err));
     DSC_TRY(dsc_reduce_open(zero, err));
     DSC_TRY(dsc_speculative_update_open(zero, err));
-    return dsc_state_store_open(zero, err);
+    DSC_TRY(dsc_state_store_open(zero, err));
+    dsc_needs_check(zero);
+    return DSC_OK;
 }
 
 dsc_status dsc_zero_open(const dsc_zero_options *options, dsc_zero **out, dsc_error *err)
@@ -305,18 +321,12 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         dsc_pack_close(zero);
         for (int32_t i = zero->optimizer_count; i-- > 0;)
             zero->optimizer[i]->close(zero);
-        dsc_mem_close(zero->o.device, &zero->sums_buf);
-        dsc_mem_close(zero->o.device, &zero->sum_buf);
-        dsc_mem_close(zero->o.device, &zero->grad_part_buf);
-        dsc_mem_close(zero->o.device, &zero->gather_buf);
-        dsc_mem_close(zero->o.device, &zero->moment_buf);
-        dsc_mem_close(zero->o.device, &zero->master_buf);
-        dsc_mem_close(zero->o.device, &zero->grad_buf);
-        dsc_comm_mem_close(zero->o.comm, &zero->param_buf);
-        if (zero->resident_buf.ptr != NULL)
+        if (zero->resident_retagged)
             dsc_alloc_retag(zero->o.alloc, DSC_TAG_PARAM, DSC_TAG_GATHER, zero->resident_buf.tier,
                             zero->resident_slice_bytes);
-        dsc_comm_mem_close(zero->o.comm, &zero->resident_buf);
+        dsc_need needs[NEEDS];
+        list_needs(zero, needs);
+        dsc_needs_close(zero, needs, NEEDS);
     }
     dsc_alloc_free(zero->o.alloc, zero->group);
     dsc_alloc_free(zero->o.alloc, zero);

@@ -18,10 +18,19 @@ static int64_t host_bytes(const dsc_zero *zero)
     return elements * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
 }
 
+enum { NEEDS = 2 };
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
+{
+    dsc_grad_staging *tier = &zero->store.sums;
+    out[0] = (dsc_need) { &tier->device_buf, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), DSC_NEED_DEVICE };
+    out[1] = (dsc_need) { &tier->host_buf, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), DSC_NEED_DEVICE };
+}
+
 void dsc_grad_staging_plan(dsc_zero *zero)
 {
-    zero->plan.bytes[DSC_TAG_GRAD][DSC_TIER_PINNED] += host_bytes(zero);
-    zero->plan.bytes[DSC_TAG_IO][DSC_TIER_DEVICE] += device_bytes(zero);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
 }
 
 dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
@@ -30,8 +39,9 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     dsc_device *device = zero->o.device;
     if (device_bytes(zero) == 0)
         return DSC_OK;
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), &tier->device_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), &tier->host_buf, err));
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
         dsc_sum_slot *slot = &tier->slot[i];
         slot->acc = (float *)tier->device_buf.ptr + i * zero->store.tile_elements;
@@ -63,8 +73,9 @@ void dsc_grad_staging_close(dsc_zero *zero)
         dsc_event_close(&tier->slot[i].added);
         dsc_event_close(&tier->slot[i].here);
     }
-    dsc_mem_close(zero->o.device, &tier->host_buf);
-    dsc_mem_close(zero->o.device, &tier->device_buf);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(zero, needs, NEEDS);
 }
 
 /* A ring of buffers before a file has one user, so both ways are one stream there. */

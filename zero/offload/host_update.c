@@ -23,16 +23,29 @@ static int64_t slot_bytes(const dsc_zero *zero)
 
 /* ---- planning and opening ---- */
 
-void dsc_host_update_plan(dsc_zero *zero)
+enum { NEEDS = 3 };
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    if (!dsc_host_update_is_used(zero))
-        return;
+    dsc_host_update *host = &zero->store.host;
+    int64_t masters = 0, moments = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const int64_t elements = in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
-        zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED] += elements * dsc_moment_bytes_each(zero, g);
-        zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED] += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
+        moments += elements * dsc_moment_bytes_each(zero, g);
+        masters += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
     }
-    zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += DSC_HOST_SLOTS * slot_bytes(zero);
+    const int64_t slots = DSC_HOST_SLOTS * slot_bytes(zero);
+    out[0] = (dsc_need) { &host->master_buf, DSC_TAG_MASTER, DSC_TIER_PINNED, masters, DSC_NEED_DEVICE };
+    out[1] = (dsc_need) { &host->moment_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, moments, DSC_NEED_DEVICE };
+    out[2] = (dsc_need) { &host->slot_buf, DSC_TAG_IO, DSC_TIER_PINNED, slots, DSC_NEED_DEVICE };
+}
+
+void dsc_host_update_plan(dsc_zero *zero)
+{
+    dsc_need needs[NEEDS];
+    if (!dsc_host_update_is_used(zero))
+        return;
+    list_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
 }
 
 static void place_states(dsc_zero *zero)
@@ -61,12 +74,9 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
                                          .caps = zero->o.swap.host_caps };
     DSC_TRY(dsc_device_open(&dsc_device_cpu, &host->device, &options, err));
     DSC_TRY(dsc_stream_open(host->device, DSC_STREAM_COMPUTE, "host update", &host->compute, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_MASTER, DSC_TIER_PINNED, zero->plan.bytes[DSC_TAG_MASTER][DSC_TIER_PINNED],
-                         &host->master_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_MOMENT, DSC_TIER_PINNED, zero->plan.bytes[DSC_TAG_MOMENT][DSC_TIER_PINNED],
-                         &host->moment_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_HOST_SLOTS * slot_bytes(zero), &host->slot_buf,
-                         err));
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
@@ -87,9 +97,9 @@ void dsc_host_update_close(dsc_zero *zero)
         dsc_event_close(&host->slot[i].left);
         dsc_event_close(&host->slot[i].arrived);
     }
-    dsc_mem_close(zero->o.device, &host->slot_buf);
-    dsc_mem_close(zero->o.device, &host->moment_buf);
-    dsc_mem_close(zero->o.device, &host->master_buf);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(zero, needs, NEEDS);
     dsc_stream_close(&host->compute);
     dsc_device_close(&host->device);
 }

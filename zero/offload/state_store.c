@@ -193,6 +193,34 @@ static void choose_tiles(dsc_zero *zero, int64_t longest)
     store->slot_count = zero->o.swap.slot_count;
 }
 
+enum { NEEDS_MAX = DSC_PLANE_COUNT + 4 };
+
+static void add_need(dsc_need *needs, int *count, dsc_tag tag, int64_t bytes, dsc_buf *buf)
+{
+    DSC_ASSERT(*count < NEEDS_MAX);
+    needs[(*count)++] = (dsc_need) { buf, tag, DSC_TIER_PINNED, bytes, DSC_NEED_DEVICE };
+}
+
+/* All buffers in host memory: tile buffers of each plane that is in files, and parameters and sums. Returns the length
+ * of the list. Tiles are chosen. */
+static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
+{
+    dsc_state_store *store = &zero->store;
+    int count = 0;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++)
+        if (plane_is_used(zero, (dsc_plane)p))
+            add_need(needs, &count, DSC_TAG_IO, dsc_state_store_tile_buffers_bytes(zero, (dsc_plane)p), &store->buf[p]);
+    if (update_writes_params(zero))
+        add_need(needs, &count, DSC_TAG_IO, dsc_state_store_slots_bytes(zero, DSC_PLANE_PARAM, store->slot_count),
+                 &store->back_buf);
+    if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
+        add_need(needs, &count, DSC_TAG_IO, dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, sums_in_slots(zero)),
+                 &store->sums_in_buf);
+    add_need(needs, &count, DSC_TAG_PARAM, host_param_bytes(zero), &store->param_buf);
+    add_need(needs, &count, DSC_TAG_IO, sum_tile_bytes(zero), &store->sum_buf);
+    return count;
+}
+
 void dsc_state_store_plan(dsc_zero *zero)
 {
     dsc_state_store *store = &zero->store;
@@ -212,21 +240,12 @@ void dsc_state_store_plan(dsc_zero *zero)
         zero->plan.bytes[space_table[s].tag][DSC_TIER_NVME] += store->space_bytes[s];
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_swap_plan_bytes(store->space_bytes[s]);
     }
-    for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (plane_is_used(zero, (dsc_plane)p))
-            zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += dsc_state_store_tile_buffers_bytes(zero, (dsc_plane)p);
-    if (update_writes_params(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
-            dsc_state_store_slots_bytes(zero, DSC_PLANE_PARAM, store->slot_count);
-    if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] +=
-            dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, sums_in_slots(zero));
+    dsc_need needs[NEEDS_MAX];
+    dsc_needs_plan(zero, needs, list_needs(zero, needs));
     if (dsc_param_prefetch_is_used(zero))
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
             dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
-    zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_PINNED] += host_param_bytes(zero);
     dsc_grad_staging_plan(zero);
-    zero->plan.bytes[DSC_TAG_IO][DSC_TIER_PINNED] += sum_tile_bytes(zero);
     dsc_host_update_plan(zero);
 }
 
@@ -274,8 +293,6 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     dsc_state_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_TRY(open_aio(zero, aio, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED,
-                         dsc_state_store_slots_bytes(zero, plane, slot_count), buf, err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
     ring->read_ahead = zero->o.swap.read_ahead;
@@ -363,10 +380,8 @@ static void say_files(const dsc_zero *zero)
     }
 }
 
-static dsc_status open_host_params(dsc_zero *zero, dsc_error *err)
+static void place_host_params(dsc_zero *zero)
 {
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_PARAM, DSC_TIER_PINNED, host_param_bytes(zero),
-                         &zero->store.param_buf, err));
     char *param = zero->store.param_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
@@ -377,13 +392,14 @@ static dsc_status open_host_params(dsc_zero *zero, dsc_error *err)
         if (zero->o.layout->group[g].trainable && zero->o.compute_dtype == DSC_F32)
             state->master = (float *)(void *)state->param;
     }
-    return DSC_OK;
 }
 
 dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->store.order,
                              &zero->store.order, err));
+    dsc_need needs[NEEDS_MAX];
+    DSC_TRY(dsc_needs_open(zero, needs, list_needs(zero, needs), err));
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         if (zero->store.space_bytes[s] > 0)
             DSC_TRY(open_space(zero, (dsc_space)s, err));
@@ -392,8 +408,7 @@ dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_update(zero, err));
     if (zero->o.rank == 0)
         say_files(zero);
-    DSC_TRY(open_host_params(zero, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_IO, DSC_TIER_PINNED, sum_tile_bytes(zero), &zero->store.sum_buf, err));
+    place_host_params(zero);
     DSC_TRY(dsc_grad_staging_open(zero, err));
     return dsc_host_update_open(zero, err);
 }
@@ -424,14 +439,10 @@ void dsc_state_store_close(dsc_zero *zero)
     dsc_event_close(&store->written);
     close_update(store);
     dsc_alloc_free(zero->o.alloc, store->order);
-    if (zero->o.device == NULL)
+    if (zero->o.device == NULL || zero->group == NULL)
         return;
-    for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        dsc_mem_close(zero->o.device, &store->buf[p]);
-    dsc_mem_close(zero->o.device, &store->back_buf);
-    dsc_mem_close(zero->o.device, &store->sums_in_buf);
-    dsc_mem_close(zero->o.device, &store->sum_buf);
-    dsc_mem_close(zero->o.device, &store->param_buf);
+    dsc_need needs[NEEDS_MAX];
+    dsc_needs_close(zero, needs, list_needs(zero, needs));
 }
 
 /* ---- views ---- */

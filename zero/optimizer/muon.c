@@ -154,13 +154,13 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     dsc_muon *m = &zero->muon;
     const int64_t chunks = m->chunk * zero->world_size * 4, sum = (int64_t)sizeof(dsc_fixed_sum);
     const dsc_need needs[NEEDS] = {
-        { &m->direction_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->direction_elements * 4 },
-        { &m->send_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, chunks },
-        { &m->recv_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, chunks },
-        { &m->work_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->work_elements * 4 },
-        { &m->sum_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, sum },
-        { &m->norm_buf, DSC_TAG_LEAF, DSC_TIER_PINNED, sum },
-        { &m->host_buf, DSC_TAG_LEAF, DSC_TIER_PINNED, m->host_elements * 4 },
+        { &m->direction_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->direction_elements * 4, DSC_NEED_DEVICE },
+        { &m->send_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, chunks, DSC_NEED_DEVICE },
+        { &m->recv_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, chunks, DSC_NEED_DEVICE },
+        { &m->work_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->work_elements * 4, DSC_NEED_DEVICE },
+        { &m->sum_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, sum, DSC_NEED_DEVICE },
+        { &m->norm_buf, DSC_TAG_LEAF, DSC_TIER_PINNED, sum, DSC_NEED_DEVICE },
+        { &m->host_buf, DSC_TAG_LEAF, DSC_TIER_PINNED, m->host_elements * 4, DSC_NEED_DEVICE },
     };
     memcpy(out, needs, sizeof needs);
 }

@@ -17,7 +17,7 @@
  * would have come to: into the momentum, or into the weights. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
-#include <math.h>
+#include <string.h>
 
 /* Of the first `freeze` updates those that the variance moves in: after each `scaler` of them they are twice as far
  * apart. */
@@ -68,10 +68,22 @@ static int64_t walk_bytes(const dsc_zero *zero)
 
 static bool is_needed(const dsc_zero *zero) { return zero->o.signs.kind != DSC_ONEBIT_NEVER; }
 
+enum { NEEDS = 2 };
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
+{
+    const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0, shared = keeps_shared(zero) ? bytes : 0;
+    const dsc_need needs[NEEDS] = {
+        { &zero->onebit.local_update_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, DSC_NEED_DEVICE },
+        { &zero->onebit.shared_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, shared, DSC_NEED_DEVICE },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
-    if (walks(zero))
-        zero->plan.bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += walk_bytes(zero) * (keeps_shared(zero) ? 2 : 1);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -91,19 +103,18 @@ static void assign(dsc_zero *zero)
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_onebit *onebit = &zero->onebit;
-    const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0;
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &onebit->local_update_buf, err));
-    DSC_TRY(dsc_mem_open(zero->o.device, DSC_TAG_LEAF, DSC_TIER_DEVICE, keeps_shared(zero) ? bytes : 0,
-                         &onebit->shared_buf, err));
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
     assign(zero);
     return DSC_OK;
 }
 
 static void close(dsc_zero *zero)
 {
-    dsc_mem_close(zero->o.device, &zero->onebit.shared_buf);
-    dsc_mem_close(zero->o.device, &zero->onebit.local_update_buf);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(zero, needs, NEEDS);
 }
 
 static dsc_status forget(dsc_zero *zero, dsc_error *err)

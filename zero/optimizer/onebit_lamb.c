@@ -24,9 +24,10 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const int64_t tensors = zero->o.layout->tensor_count;
     const dsc_need needs[NEEDS] = {
-        { &zero->onebit_lamb.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4 },
-        { &zero->onebit_lamb.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4 },
-        { &zero->onebit_lamb.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4 },
+        { &zero->onebit_lamb.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4,
+          DSC_NEED_DEVICE },
+        { &zero->onebit_lamb.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4, DSC_NEED_DEVICE },
+        { &zero->onebit_lamb.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4, DSC_NEED_DEVICE },
     };
     memcpy(out, needs, sizeof needs);
 }

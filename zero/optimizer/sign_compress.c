@@ -42,28 +42,32 @@ static int64_t trainable_elements(const dsc_zero *zero, bool slices)
     return elements;
 }
 
-/* Bytes of each of its buffers. */
-typedef struct sizes { int64_t errors, signs, device_sums, host_sums, scales, all_scales; } sizes;
-
-static sizes size_all(const dsc_zero *zero)
+enum { NEEDS = 8 };
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
+    dsc_sign_compress *signs = &zero->sign_compress;
     const int64_t tensors = zero->o.layout->tensor_count;
-    sizes s = { .errors = (trainable_elements(zero, false) + trainable_elements(zero, true)) * 4,
-                .signs = 2 * dsc_signs_bytes(longest_group(zero)),
-                .host_sums = tensors * (int64_t)sizeof(dsc_fixed_sum),
-                .scales = tensors * 4,
-                .all_scales = tensors * 4 * zero->world_size };
-    s.device_sums = s.host_sums;
-    return s;
+    const int64_t errors = (trainable_elements(zero, false) + trainable_elements(zero, true)) * 4;
+    const int64_t sums = tensors * (int64_t)sizeof(dsc_fixed_sum), scales = tensors * 4;
+    const int64_t all_scales = scales * zero->world_size;
+    const dsc_need needs[NEEDS] = {
+        { &signs->error_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, errors, DSC_NEED_DEVICE },
+        { &signs->signs_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, 2 * dsc_signs_bytes(longest_group(zero)), DSC_NEED_DEVICE },
+        { &signs->device_sums, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sums, DSC_NEED_DEVICE },
+        { &signs->device_scales, DSC_TAG_CONTROL, DSC_TIER_DEVICE, all_scales, DSC_NEED_DEVICE },
+        { &signs->host_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums, DSC_NEED_DEVICE },
+        { &signs->own_scales, DSC_TAG_CONTROL, DSC_TIER_PINNED, scales, DSC_NEED_DEVICE },
+        { &signs->all_scales, DSC_TAG_CONTROL, DSC_TIER_PINNED, all_scales, DSC_NEED_DEVICE },
+        { &signs->by_tensor, DSC_TAG_CONTROL, DSC_TIER_PINNED, all_scales, DSC_NEED_DEVICE },
+    };
+    memcpy(out, needs, sizeof needs);
 }
 
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
-    int64_t(*bytes)[DSC_TIER_COUNT] = zero->plan.bytes;
-    const sizes s = size_all(zero);
-    bytes[DSC_TAG_LEAF][DSC_TIER_DEVICE] += s.errors + s.signs;
-    bytes[DSC_TAG_CONTROL][DSC_TIER_DEVICE] += s.device_sums + s.all_scales;
-    bytes[DSC_TAG_CONTROL][DSC_TIER_PINNED] += s.host_sums + s.scales + 2 * s.all_scales;
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -82,32 +86,18 @@ static void place_errors(dsc_zero *zero)
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_sign_compress *signs = &zero->sign_compress;
-    dsc_device *device = zero->o.device;
-    const sizes s = size_all(zero);
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.errors, &signs->error_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_LEAF, DSC_TIER_DEVICE, s.signs, &signs->signs_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, s.device_sums, &signs->device_sums, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, s.all_scales, &signs->device_scales, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.host_sums, &signs->host_sums, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.scales, &signs->own_scales, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.all_scales, &signs->all_scales, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, s.all_scales, &signs->by_tensor, err));
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
     place_errors(zero);
     return DSC_OK;
 }
 
 static void close(dsc_zero *zero)
 {
-    dsc_sign_compress *signs = &zero->sign_compress;
-    dsc_mem_close(zero->o.device, &signs->by_tensor);
-    dsc_mem_close(zero->o.device, &signs->all_scales);
-    dsc_mem_close(zero->o.device, &signs->own_scales);
-    dsc_mem_close(zero->o.device, &signs->host_sums);
-    dsc_mem_close(zero->o.device, &signs->device_scales);
-    dsc_mem_close(zero->o.device, &signs->device_sums);
-    dsc_mem_close(zero->o.device, &signs->signs_buf);
-    dsc_mem_close(zero->o.device, &signs->error_buf);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(zero, needs, NEEDS);
 }
 
 dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)

@@ -45,48 +45,49 @@ static int64_t device_sums_bytes(const dsc_zero *zero)
     return dsc_device_host_visible(zero->o.device) ? 0 : sums_bytes(sums_count(zero));
 }
 
-static int64_t host_direction_bytes(const dsc_zero *zero)
+enum { NEEDS = 5 };
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    return dsc_host_update_is_used(zero) ? piece_elements(zero) * 4 : 0;
+    dsc_trust_ratio *norms = &zero->trust_ratio;
+    const int64_t all = sums_bytes(norms->piece_sums) * zero->world_size, direction = piece_elements(zero) * 4;
+    const dsc_need needs[NEEDS] = {
+        { &norms->device_buf, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), DSC_NEED_DEVICE },
+        { &norms->host_buf, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(sums_count(zero)), DSC_NEED_DEVICE },
+        { &norms->all_buf, DSC_TAG_CONTROL, DSC_TIER_PINNED, all, DSC_NEED_DEVICE },
+        { &norms->direction_buf, DSC_TAG_CONTROL, DSC_TIER_DEVICE, direction, DSC_NEED_DEVICE },
+        { &norms->host_direction_buf, DSC_TAG_CONTROL, DSC_TIER_PINNED, dsc_host_update_is_used(zero) ? direction : 0,
+          DSC_NEED_DEVICE },
+    };
+    memcpy(out, needs, sizeof needs);
 }
 
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
-    int64_t *control = zero->plan.bytes[DSC_TAG_CONTROL];
+    dsc_need needs[NEEDS];
     zero->trust_ratio.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
-    control[DSC_TIER_DEVICE] += device_sums_bytes(zero) + piece_elements(zero) * 4;
-    control[DSC_TIER_PINNED] += sums_bytes(sums_count(zero)) + host_direction_bytes(zero) +
-                                sums_bytes(zero->trust_ratio.piece_sums) * zero->world_size;
-    control[DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
+    list_needs(zero, needs);
+    dsc_needs_plan(zero, needs, NEEDS);
+    zero->plan.bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
     return DSC_OK;
 }
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_trust_ratio *norms = &zero->trust_ratio;
-    dsc_device *device = zero->o.device;
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), &norms->device_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(sums_count(zero)), &norms->host_buf,
-                         err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, sums_bytes(norms->piece_sums) * zero->world_size,
-                         &norms->all_buf, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, piece_elements(zero) * 4, &norms->direction_buf,
-                         err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_CONTROL, DSC_TIER_PINNED, host_direction_bytes(zero),
-                         &norms->host_direction_buf, err));
-    return dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->tensor_count, sizeof *norms->step,
-                            &norms->step, err);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    return dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->tensor_count,
+                            sizeof *zero->trust_ratio.step, &zero->trust_ratio.step, err);
 }
 
 static void close(dsc_zero *zero)
 {
-    dsc_trust_ratio *norms = &zero->trust_ratio;
-    dsc_alloc_free(zero->o.alloc, norms->step);
-    dsc_mem_close(zero->o.device, &norms->host_direction_buf);
-    dsc_mem_close(zero->o.device, &norms->direction_buf);
-    dsc_mem_close(zero->o.device, &norms->all_buf);
-    dsc_mem_close(zero->o.device, &norms->host_buf);
-    dsc_mem_close(zero->o.device, &norms->device_buf);
+    dsc_need needs[NEEDS];
+    if (zero->group == NULL) /* nothing was planned */
+        return;
+    list_needs(zero, needs);
+    dsc_alloc_free(zero->o.alloc, zero->trust_ratio.step);
+    dsc_needs_close(zero, needs, NEEDS);
 }
 
 static dsc_status add_direction(const dsc_zero *zero, const dsc_tile *tile, const dsc_update_args *args,
