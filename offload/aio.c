@@ -1,8 +1,9 @@
 /* aio.c - the front of asynchronous files: blocks, depth, short results, retries, timeouts.
  *
- * Invariants: (1) a piece is either free, with the engine, or held back by the fault hook; (2) an operation is done
- * when all its bytes are moved, or when it has failed and none of its pieces is with the engine any more; (3) a failed
- * operation gives no further pieces. SPDX-License-Identifier: Apache-2.0 */
+ * Invariants:
+ *  A1. A block is free, held by the engine, or held back by the fault hook.
+ *  A2. An operation is done when all its bytes are moved, or when it has failed and the engine holds no block of it.
+ *  A3. A failed operation submits no further blocks. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -151,7 +152,7 @@ static void moved(dsc_aio *aio, dsc_aio_op *op, int64_t bytes)
         aio->last_event_ns = dsc_clock_ns();
 }
 
-/* What came back of a piece: done, short (given again), to be tried again, or failed. */
+/* The result of a block: done, short (submitted again), to be tried again, or failed. */
 static void finish(dsc_aio *aio, dsc_aio_slot *s)
 {
     dsc_aio_op *op = s->op;
@@ -191,8 +192,8 @@ static void tell_held(dsc_aio *aio)
     }
 }
 
-/* Operations that were never given in full are not waited for by anybody else: they fail where they are. What is with
- * the engine belongs to nobody from now on, since its operation may be gone when it comes back. */
+/* Operations that were not submitted in full have no other waiter: they fail here. Blocks that the engine holds have no
+ * owner from now on, since their operations may be gone when they complete. */
 static void break_down(dsc_aio *aio, dsc_status status, int errno_value)
 {
     aio->broken = true;
@@ -327,7 +328,7 @@ static void go_on(dsc_aio *aio, const dsc_aio_op *op, int64_t timeout_ns)
     const bool done = op != NULL && is_done(op);
     const bool any = !done && take(aio, dsc_min_i64(timeout_ns, aio->options.timeout_ns));
     if (any)
-        fill(aio); /* who waited may work for long now, and devices can complete all that they have at once */
+        fill(aio); /* the caller may work for long now, and devices can complete all their blocks at once */
     if (done || (op != NULL && is_done(op)))
         return;
     if (!any && aio->with_engine == 0 && aio->held_count == 0)

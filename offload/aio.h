@@ -1,8 +1,8 @@
 /* aio.h - asynchronous reads and writes of files, by io_uring, libaio or threads behind one table.
  *
- * The front cuts an operation into blocks, keeps `queue_depth` of them under way, reads every result, goes on after
- * short ones and after EINTR and EAGAIN, and ends in order or with one error that names file and offset. The same bytes
- * come from each engine. Files are opened with O_DIRECT where the file system has it, so that swap is not held in
+ * The front cuts an operation into blocks and keeps `queue_depth` of them under way. It reads every result, and goes on
+ * after short results, EINTR and EAGAIN. An operation ends in order, or with one error that names file and offset. All
+ * engines give equal bytes. Files are opened with O_DIRECT where the file system has it, so that swap is not held in
  * memory twice; buffers, offsets and sizes are then multiples of DSC_AIO_ALIGN. One thread at a time uses a dsc_aio.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_OFFLOAD_AIO_H
@@ -25,8 +25,8 @@ typedef struct dsc_aio_piece {
     bool write;
     void *buf;
     int64_t bytes, offset;
-    int32_t region; /* of dsc_aio_register that holds buf, or -1 */
-    int32_t place;  /* of dsc_aio_keep_file that holds fd, or -1 */
+    int32_t region; /* index of the registered memory that holds buf, or -1 */
+    int32_t place;  /* index of the kept file with this fd, or -1 */
     int64_t result; /* bytes moved, or -errno */
 } dsc_aio_piece;
 
@@ -35,8 +35,8 @@ typedef enum dsc_aio_fault_kind {
     DSC_AIO_FAULT_NONE,
     DSC_AIO_FAULT_RESULT, /* `result` instead of what happened: -EIO, fewer bytes, ... */
     DSC_AIO_FAULT_REFUSE, /* the engine does not take it this time: EAGAIN at submission */
-    DSC_AIO_FAULT_LATE,   /* its completion is told after those that come later */
-    DSC_AIO_FAULT_NEVER   /* its completion is never told */
+    DSC_AIO_FAULT_LATE,   /* its completion is reported after later ones */
+    DSC_AIO_FAULT_NEVER   /* its completion is never reported */
 } dsc_aio_fault_kind;
 typedef struct dsc_aio_hook {
     dsc_aio_fault_kind (*before)(void *user, int64_t n, const dsc_aio_piece *piece, int64_t *result);
@@ -61,7 +61,7 @@ typedef struct dsc_aio_file {
     int fd;          /* -1: not open */
     bool direct;     /* O_DIRECT: see DSC_AIO_ALIGN */
     char path[1024]; /* for messages */
-    dsc_aio *keeper; /* of dsc_aio_keep_file, or NULL */
+    dsc_aio *keeper; /* engine that keeps the file open, or NULL */
 } dsc_aio_file;
 #define DSC_AIO_FILE_INIT { -1, false, "", NULL }
 
@@ -76,7 +76,7 @@ typedef struct dsc_aio_op {
     bool write;
     void *buf;
     int64_t bytes, offset;
-    bool soon;             /* of a write that somebody is about to wait for */
+    bool soon;             /* a write whose caller is about to wait for it */
     /* the front's: */
     int64_t given, done;   /* bytes given to the engine; bytes moved */
     int32_t under_way;     /* blocks */
@@ -89,7 +89,7 @@ typedef struct dsc_aio_op {
 /* "auto" takes the first of io_uring, libaio, threads that works; dsc_aio_why says which and what kept the others. A
  * named engine that does not work is DSC_ERR_UNSUPPORTED with the reason. */
 DSC_MUST_USE dsc_status dsc_aio_open(const dsc_aio_options *options, dsc_aio **out, dsc_error *err);
-/* Waits for what is under way (bounded by the timeout), then takes back what can be taken back. A device that never
+/* Waits for blocks under way (bounded by the timeout), then cancels those that can be cancelled. A device that never
  * answers holds libaio's and the threads' requests for good; this waits for them then. */
 void dsc_aio_close(dsc_aio **aio);
 const char *dsc_aio_engine(const dsc_aio *aio);
@@ -102,22 +102,22 @@ DSC_MUST_USE dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes,
  * by its descriptor, as files that are not kept. At most 64. */
 bool dsc_aio_keep_file(dsc_aio *aio, dsc_aio_file *file);
 void dsc_aio_drop_file(dsc_aio_file *file); /* one that is not kept: nothing happens */
-/* What is slower than it could be, with the remedy, in one line; "": nothing. Until the next call on `aio`. */
+/* One line: a setting that makes it slower, and the remedy; "": none. Valid until the next call on `aio`. */
 const char *dsc_aio_warning(const dsc_aio *aio);
 /* After a timeout, or when answers cannot be read: every operation fails from then on. Close it. */
 bool dsc_aio_is_broken(const dsc_aio *aio);
 
-/* Starts it. An operation of 0 bytes is done at once. Where more wait than queue_depth has room for, reads go first,
- * then writes that are wanted soon. */
+/* Starts it. An operation of 0 bytes is done at once. If more blocks wait than queue_depth allows, reads go first, then
+ * writes with `soon`. */
 void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op);
 /* Until it is done: its verdict. Others go on meanwhile, and what waits has been given when it returns. DSC_ERR_IO (the
  * system's reason), DSC_ERR_INPUT (the file ends before), DSC_ERR_STUCK. Once dsc_aio_is_broken, the buffer may still
  * be written to: keep it until after close. */
 DSC_MUST_USE dsc_status dsc_aio_wait(dsc_aio *aio, dsc_aio_op *op, dsc_error *err);
-/* Takes what has completed, without waiting. True: it is done and dsc_aio_wait returns at once. */
+/* Handles completions without waiting. True: it is done and dsc_aio_wait returns at once. */
 bool dsc_aio_test(dsc_aio *aio, dsc_aio_op *op);
-/* What waits is given as others complete, for about timeout_ns or until one has: for who has nothing else to do. False:
- * nothing is under way. */
+/* For a caller without other work: submits waiting blocks as others complete, for about timeout_ns or until one block
+ * has completed. False: nothing is under way. */
 bool dsc_aio_pump(dsc_aio *aio, int64_t timeout_ns);
 
 /* ---- engines: one const table per file ---- */
@@ -137,7 +137,7 @@ typedef struct dsc_aio_engine_ops {
     int (*add_region)(dsc_aio_engine_state *state, void *buf, int64_t bytes);
     /* Optional. Keeps a descriptor (-1: none any more) in place 0..63; false: go on without. */
     bool (*set_file)(dsc_aio_engine_state *state, int32_t place, int fd);
-    /* Optional. What is under way shall come back soon, whatever its result. */
+    /* Optional. Blocks under way shall complete soon, whatever their results. */
     void (*cancel)(dsc_aio_engine_state *state);
 } dsc_aio_engine_ops;
 extern const dsc_aio_engine_ops dsc_aio_uring, dsc_aio_libaio, dsc_aio_threads;

@@ -1,4 +1,5 @@
-/* aio_internal.h - what the files of the front share. Only they include it. SPDX-License-Identifier: Apache-2.0 */
+/* aio_internal.h - the state that the files of the front share; only they include it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_OFFLOAD_AIO_INTERNAL_H
 #define DSC_OFFLOAD_AIO_INTERNAL_H
 
@@ -34,7 +35,7 @@ struct dsc_aio {
     char why[512], word[320];
 };
 
-/* Where the engine keeps a file (NULL: which place is free), or -1. */
+/* The index at which the engine keeps a file (NULL: a free index), or -1. */
 int32_t dsc_aio_fixed_fd(const dsc_aio *aio, const dsc_aio_file *file);
 /* Completions, without telling anybody; waits up to timeout_ns for the first. How many came, or -errno. */
 int dsc_aio_drain(dsc_aio *aio, int64_t timeout_ns);

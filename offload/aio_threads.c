@@ -125,7 +125,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
     return count;
 }
 
-/* What no thread has begun does not begin any more. */
+/* Blocks that no thread has begun are not begun any more. */
 static void cancel(dsc_aio_engine_state *s)
 {
     pthread_mutex_lock(&s->lock);

@@ -14,7 +14,7 @@ struct dsc_aio_engine_state {
     struct io_uring ring;
     bool ring_open, has_regions, has_files, poll;
     int32_t region_count;
-    dsc_aio_piece **refused; /* [queue_depth], the first refused_count: never handed over, to be told by reap */
+    dsc_aio_piece **refused; /* [queue_depth], the first refused_count: never handed over; reap reports them */
     int32_t refused_count;
 };
 
@@ -101,8 +101,8 @@ static dsc_aio_piece *piece_of(uint64_t user_data)
     return user_data == LIBURING_UDATA_TIMEOUT ? NULL : (dsc_aio_piece *)(uintptr_t)user_data;
 }
 
-/* Takes the entries that the kernel has not taken out of the ring again: left there, they would be handed over by a
- * later call, when their buffers are the caller's. */
+/* Removes the entries that the kernel has not consumed from the ring. A later call would submit them, when their
+ * buffers belong to the caller again. */
 static void withdraw(dsc_aio_engine_state *s, int failed)
 {
     struct io_uring_sq *sq = &s->ring.sq;

@@ -283,8 +283,7 @@ static dsc_status verify(const dsc_swap_op *op, int64_t at, int64_t end, dsc_err
             const dsc_aio_file *file = &s->files[(op->offset + at) / s->stripe_bytes % s->folder_count];
             return DSC_FAIL(
                 err, DSC_ERR_IO, file->path,
-                "what was read at %lld is not what was written there: the disk, its driver or the memory is "
-                "faulty",
+                "the bytes read at %lld are not those written there: the disk, its driver or the memory is faulty",
                 (long long)(op->offset + at));
         }
     }

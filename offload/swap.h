@@ -1,10 +1,11 @@
-/* swap.h - swap space: bytes of one rank in files without a name, spread over folders, every block checked on return.
+/* swap.h - swap space: bytes in files without a name, spread over folders; every block is checked when it is read.
  *
- * The space is taken from the folders when it is opened (DSC_ERR_NOFIT then, not in the middle of a run), readable by
- * the owner only, and gone with the process however it ends. Two jobs in one folder never meet. A block of
- * DSC_AIO_ALIGN bytes has a CRC-32C over its position, its generation (how often it was written) and its bytes, kept in
- * memory: a flipped bit, a lost write or a block from elsewhere is DSC_ERR_IO before the bytes are used. One thread at
- * a time uses a dsc_aio; two threads with one each may use a dsc_swap at once, on different blocks.
+ * The space is allocated in the folders when it is opened, so that DSC_ERR_NOFIT comes then and not in the middle of a
+ * run. The files are readable by the owner only, and disappear with the process however it ends. Two jobs in one folder
+ * do not share files. A block of DSC_AIO_ALIGN bytes has a CRC-32C over its position, its generation (number of writes)
+ * and its bytes, kept in memory. A flipped bit, a lost write or a misplaced block is DSC_ERR_IO before the bytes are
+ * used. One thread at a time uses a dsc_aio. Two threads with one dsc_aio each may use a dsc_swap at once, on different
+ * blocks.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_OFFLOAD_SWAP_H
 #define DSC_OFFLOAD_SWAP_H
@@ -23,8 +24,8 @@ typedef struct dsc_swap dsc_swap;
 typedef struct dsc_swap_options {
     dsc_alloc *alloc;          /* borrowed until close; the space is noted in it as tier NVME */
     dsc_aio *aio;              /* borrowed until the last transfer has been waited for, or its own close */
-    const dsc_io *io;          /* for what is done when it is opened; may be NULL */
-    dsc_tag tag;               /* what the bytes are, for the plan's table */
+    const dsc_io *io;          /* for the file operations of open; may be NULL */
+    dsc_tag tag;               /* kind of the bytes, for the table of the plan */
     const char *const *folders;
     int32_t folder_count;      /* 1..DSC_SWAP_FOLDERS_MAX */
     int64_t bytes;             /* rounded up to whole stripes */
@@ -38,7 +39,7 @@ DSC_MUST_USE dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap 
 /* Nothing is under way; or its dsc_aio was closed before, which ends what is. */
 void dsc_swap_close(dsc_swap **swap);
 bool dsc_swap_is_direct(const dsc_swap *swap); /* false: a folder's file system has no O_DIRECT */
-/* What is slower or less safe than it could be, by folder, in one line; "": nothing. */
+/* One line: settings of a folder that make it slower or less safe; "": none. */
 const char *dsc_swap_warning(const dsc_swap *swap);
 
 /* One transfer: parts of at most one stripe each. The caller keeps it and the buffer until it has waited. */
@@ -46,25 +47,25 @@ typedef struct dsc_swap_op dsc_swap_op;
 /* For transfers of at most `bytes` by `aio` (NULL: the swap's own); to be reused. */
 DSC_MUST_USE dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swap_op **out,
                                          dsc_error *err);
-/* What it takes; stripe_bytes as in dsc_swap_options. */
+/* Memory of a transfer; stripe_bytes as in dsc_swap_options. */
 int64_t dsc_swap_op_plan_bytes(int64_t bytes, int64_t stripe_bytes);
-/* What it writes goes before what others write. */
+/* Its writes are submitted before those of other transfers. */
 void dsc_swap_op_soon(dsc_swap_op *op);
 void dsc_swap_op_close(dsc_swap_op **op); /* also after the swap's and the engine's end */
 
 /* Start a transfer of [offset, offset + bytes) from or to buf, all multiples of DSC_AIO_ALIGN. Transfers under way do
- * not overlap. What was never written reads as zeros. */
+ * not overlap. Bytes that were never written read as zeros. */
 void dsc_swap_write(dsc_swap_op *op, const void *buf, int64_t bytes, int64_t offset);
 void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset);
-/* Takes what has completed, without waiting. True: dsc_swap_wait has nothing to wait for. */
+/* Handles completions without waiting. True: dsc_swap_wait returns at once. */
 bool dsc_swap_test(dsc_swap_op *op);
-/* Until it is done and, for a read, found right. */
+/* Waits until the transfer is done and, for a read, checked. */
 DSC_MUST_USE dsc_status dsc_swap_wait(dsc_swap_op *op, dsc_error *err);
 
-/* The same in two halves, for who works on a transfer part by part while a part is in the caches. Of a read:
- * dsc_swap_arrive instead of dsc_swap_wait, then dsc_swap_check of each of its bytes before they are used; `at` counts
- * from the read's start. Of a write: dsc_swap_seal, in any parts, when the bytes are what will be written and no
- * transfer of them is under way, then dsc_swap_write_sealed. `at`, bytes and offset are multiples of DSC_AIO_ALIGN. */
+/* Both directions in two halves, for callers that work on a transfer part by part while a part is in the caches. A
+ * read: dsc_swap_arrive instead of dsc_swap_wait, then dsc_swap_check of all bytes before they are used; `at` counts
+ * from the start of the read. A write: dsc_swap_seal, in any parts, when the bytes are final and no transfer of them
+ * is under way, then dsc_swap_write_sealed. `at`, bytes and offset are multiples of DSC_AIO_ALIGN. */
 DSC_MUST_USE dsc_status dsc_swap_arrive(dsc_swap_op *op, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_swap_check(const dsc_swap_op *op, int64_t at, int64_t bytes, dsc_error *err);
 void dsc_swap_seal(dsc_swap *swap, const void *buf, int64_t bytes, int64_t offset);

@@ -137,7 +137,7 @@ dsc_status dsc_tile_buffers_start(dsc_tile_buffers *ring, int32_t slot_index, ds
     if (!coming)
         DSC_TRY(dsc_tile_buffers_discard(ring, err));
     leave_last(ring);
-    if (slot_index == 0 && ring->last >= ring->slot_count) /* what is ahead lies behind a long round already */
+    if (slot_index == 0 && ring->last >= ring->slot_count) /* prefetched pieces are behind a long round already */
         ring->round_end = ring->slot_count;
     ring->last = slot_index;
     ring->ahead -= coming;
@@ -245,8 +245,8 @@ static dsc_status free_slot(dsc_tile_slot *slot, bool wait, bool *is_free, dsc_e
     return written ? settle_slot(slot, err) : DSC_OK;
 }
 
-/* For one more piece ahead. No more than there are own slots are read at a time, so that who waits for other files
- * waits for no more than those; of the further ones, those that are come behind a whole round do not begin another. */
+/* A slot is free for one more prefetched piece. At most slot_count pieces are read at a time, so that a caller that
+ * waits for other files does not wait for more than those. Further slots are used once in a round. */
 static bool has_room(const dsc_tile_buffers *ring)
 {
     const int32_t slot = slot_behind(ring, ring->ahead + 1);

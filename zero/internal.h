@@ -28,41 +28,41 @@ typedef struct dsc_group_state {
     bool param_whole;
     bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */
     float *master;     /* [local_count] from element local_first */
-    char *moment[DSC_UPDATE_STATES_MAX]; /* likewise, of moment_dtype; those that the recipe has */
+    char *moment[DSC_UPDATE_STATES_MAX]; /* [local_count] of moment_dtype; NULL: the recipe has fewer */
     float *grad;                      /* [local_count]: the sum of leaves; meaningful on the own slice before publish */
-    int64_t local_first, local_count; /* what this rank updates: everything at stage 0, else its slice */
-    bool swap_states, swap_param;      /* asked for; a resident group's parameters stay all the same */
-    bool sums_stay;                    /* of swap_states: in memory, not in a file */
-    bool param_on_host;                /* of swap_param: in host memory, not in a file */
-    char *host_grad;                   /* where sums lie in host memory, of sum_dtype; `grad` is NULL then */
-    dsc_event *sums_gone;              /* this step's are there */
-    float *own_error, *sum_error; /* signs.c: of the whole group, and of this rank's slice */
-    float *local_update, *shared; /* onebit.c: likewise of the whole group */
-    int32_t newest_grad_part;     /* grad_parts.c's own, while it lists them */
+    int64_t local_first, local_count; /* elements that this rank updates: all at stage 0, else its slice */
+    bool swap_states, swap_param;      /* offloading is asked for; the parameters of a resident group stay */
+    bool sums_stay;                    /* with swap_states: the sum is in memory, not in a file */
+    bool param_on_host;                /* with swap_param: parameters are in host memory, not in a file */
+    char *host_grad;                   /* sums in host memory, of sum_dtype; `grad` is NULL then */
+    dsc_event *sums_gone;              /* the sums of this step are in host_grad */
+    float *own_error, *sum_error; /* sign_compress.c: errors of the whole group, and of this rank's slice */
+    float *local_update, *shared; /* onebit.c: of the whole group */
+    int32_t newest_grad_part;     /* used by grad_parts.c while it lists parts */
     int64_t sum_at;               /* elements among near_sums */
-    float *last_sum;                   /* where a step's sum, not in its file, is until it is updated; or NULL */
+    float *last_sum;                   /* the sum of a step that does not go to its file before the update; or NULL */
     int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
-    int64_t other_at[DSC_PLANE_COUNT]; /* where the next update puts it; the same, unless that may begin early */
-    atomic_llong sum_there;            /* of groups that may: so much of this step's sum is where the update finds it */
-    int32_t room;                      /* of the sum's memory, -1: none */
-    bool sum_by_hand;                  /* and that is not its file, but buffers of the reductions from this one on */
+    int64_t other_at[DSC_PLANE_COUNT]; /* position that the next update writes (state_store.h, S3) */
+    atomic_llong sum_there;            /* elements of this step's sum that a speculative update may read */
+    int32_t room;                      /* index of the lent range in the sum's memory, -1: none */
+    bool sum_by_hand;                  /* the sum is handed to the update in tile buffers, from sum_slot on */
     int32_t sum_slot;
-    bool goes_first;                   /* update_tiles.c's own, while it lists an early update's groups */
-    bool hpz_is_current;               /* this rank's part of the neighbours' is what the parameters are */
+    bool goes_first;                   /* used by update_tiles.c while it lists the groups of a speculative update */
+    bool hpz_is_current;               /* this rank's hpZ part holds the current parameters */
     int64_t hpz_at;                    /* bytes */
     bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
     dsc_event *updated;                /* on the update stream */
-    /* An update hands what it makes to the first window that asks, beside writing it to a file. */
-    _Atomic(char *) hand_to; /* where this rank's slice lies in that window; NULL: none has asked */
-    int64_t handed_from;     /* the update's until `updated`: from this element of the slice on, all has come there */
+    /* An update copies updated parameters to the first window that asks, and writes them to a file as well. */
+    _Atomic(char *) hand_to; /* address of this rank's slice in that window; NULL: no window has asked */
+    int64_t handed_from;     /* all elements from this one on were copied there; the update owns it until `updated` */
     dsc_event *given, *gathered;       /* this rank's updated parameters are on the device; all ranks' are */
 } dsc_group_state;
 
 /* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
 typedef struct dsc_gather {
     int32_t group;
-    int32_t issue_step, last_step; /* a negative one is of the pass before */
-    bool asked; /* this rank's slice comes from the update, as far as that had not made it before */
+    int32_t issue_step, last_step; /* a negative step belongs to the pass before */
+    bool asked; /* the update copies this rank's slice, except for elements that it had made before */
     dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 
@@ -72,14 +72,14 @@ typedef struct dsc_grad_part {
     int32_t module, group, use;
     int32_t lane;  /* which of the micro-batches */
     int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
-    bool first_use, last_use; /* of the leaves that a micro-step adds to the group's sum */
+    bool first_use, last_use; /* among the parts that a micro-step adds to the group's sum */
     int32_t before;           /* the group's leaf that is reduced before it in a pass, -1: none */
     bool finds_sum,
-        leaves_sum;      /* of a sum away from the device: it is near it still, or stays there for the next one */
-    bool holds_sum;      /* the step's last one's place is the sum's from then on: no other leaf comes there before */
+        leaves_sum;      /* an offloaded sum is still on the device, or stays there for the next part */
+    bool holds_sum;      /* the sum stays in the memory of the step's last part, until the update has read it */
     int32_t place;
-    int32_t after, after_mark; /* whose leaf lay there before, and when the reductions have passed what they share */
-    int64_t error_at;          /* elements before its own among the errors */
+    int32_t after, after_mark; /* slot of the part that lay there before, and the mark after which its memory is free */
+    int64_t error_at;          /* offset among the errors, in elements */
     float *levels;             /* [level_count][slice] of its use; world-size reproducible sums only */
 } dsc_grad_part;
 
@@ -88,7 +88,7 @@ typedef struct dsc_grad_part_slot {
     int64_t offset;    /* bytes in the leaf arena */
     int32_t last_grad_part; /* of a pass */
     int32_t mark_count;
-    dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* so many mark_count-ths of the last one there are reduced */
+    dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* mark i: i + 1 of mark_count parts of the slice are reduced */
 } dsc_grad_part_slot;
 
 struct dsc_zero {
@@ -102,12 +102,12 @@ struct dsc_zero {
     dsc_window *gather_window;
     int32_t gather_count;
     int64_t *step_elements, *live_elements; /* [step_count] that a step reads from windows, and that they hold in it */
-    int32_t prefetch_steps; /* a gather is issued at most so many steps ahead */
-    int32_t prefetch_carryover_steps; /* of them in the pass before */
-    int32_t keep_steps;     /* a group that is used again at most so many steps later stays */
-    int64_t pass_count;     /* of an optimizer step */
-    int64_t pass;           /* whose reductions came last */
-    bool more_follow;       /* and it is not the last one before an update */
+    int32_t prefetch_steps; /* most steps between the issue of a gather and its use */
+    int32_t prefetch_carryover_steps; /* most of these steps in the pass before */
+    int32_t keep_steps;     /* a group stays gathered if its next use is at most this many steps later */
+    int64_t pass_count;     /* passes of an optimizer step */
+    int64_t pass;           /* the pass of the last reductions */
+    bool more_follow;       /* that pass is not the last one before an update */
     bool next_pass_prefetched; /* gathers of the next pass are issued */
     int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     dsc_grad_part *leaf;
@@ -122,7 +122,7 @@ struct dsc_zero {
     float **apart; /* [W] chunks that leaves are kept apart in */
     const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* passes that the run needs, in their order */
     int32_t optimizer_count;
-    dsc_round first_round; /* of an update's tiles, or of the first walk over them */
+    dsc_round first_round; /* groups of the first tiles of an update, or of its first walk */
     bool matrices_first;   /* only groups of matrices are read there */
     dsc_trust_ratio trust_ratio;
     dsc_adafactor adafactor;
@@ -138,23 +138,23 @@ struct dsc_zero {
     dsc_speculative_update speculative;
     dsc_zero_plan_bytes plan;
     int64_t needs_planned[DSC_TAG_COUNT][DSC_TIER_COUNT], needs_taken[DSC_TAG_COUNT][DSC_TIER_COUNT];
-    int64_t state_bytes[DSC_TAG_COUNT]; /* of param_buf, grad_buf, master_buf and moment_buf */
+    int64_t state_bytes[DSC_TAG_COUNT]; /* sizes of param_buf, grad_buf, master_buf and moment_buf */
     bool resident_retagged; /* the slices in resident_buf count as parameters */
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, grad_part_buf;
     dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
-    /* To and from host memory. Of a host_visible device, whose streams read and write files themselves: those two. */
+    /* To and from host memory. A host_visible device uses its gather and reduce streams for its files instead. */
     dsc_stream *fetch_stream, *in_stream, *out_stream;
     dsc_stream *update_stream; /* NULL: the update is done when dsc_zero_update returns */
     /* Storage of the terms of the update under way, which may end after dsc_zero_update has returned. Only
      * dsc_zero_update writes them; all others are given a pointer. */
     dsc_update_terms update_terms;
-    atomic_bool cancelled;     /* what the update has not begun is left out */
+    atomic_bool cancelled;     /* the update begins no further tile */
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
-    dsc_buf pack_buf, pack_leaf_buf;     /* of the gather stream, and of the reduce stream */
-    dsc_buf error_buf;                   /* a leaf's worth for each leaf: what packing took from it */
-    dsc_buf hpz_buf;                     /* what the neighbours gather from this rank */
-    dsc_event *compute_mark;   /* where the compute stream stood when another stream was told to start */
-    dsc_event *pass_mark;      /* where the gather stream stood when a pass began */
+    dsc_buf pack_buf, pack_leaf_buf;     /* for the gather stream; for the reduce stream */
+    dsc_buf error_buf;                   /* rounding errors of packed parts, one buffer for each use */
+    dsc_buf hpz_buf;                     /* the hpZ parts, which the neighbours gather from this rank */
+    dsc_event *compute_mark;   /* position of the compute stream when another stream had to wait for it */
+    dsc_event *pass_mark;      /* position of the gather stream when a pass began */
     dsc_event *idle;
     dsc_event *updated; /* all groups */
 };
@@ -165,7 +165,7 @@ static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
     return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].local_first);
 }
 
-/* Elements of a group whose sums this rank alone knows, from *first of the group on. Of sums that are on the device. */
+/* Elements of a group whose sums this rank alone knows, from *first of the group on. The sums are on the device. */
 static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, int64_t *first, int64_t *count)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
@@ -181,7 +181,7 @@ static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
     return zero->group[g].grad == NULL || zero->group[g].sums_stay;
 }
 
-/* What updates a trainable group. */
+/* The recipe that updates a trainable group. */
 static inline dsc_recipe dsc_group_recipe(const dsc_zero *zero, int32_t group)
 {
     return dsc_layout_recipe(zero->o.layout, group, zero->o.recipe);
@@ -190,7 +190,7 @@ static inline int32_t dsc_moment_count(const dsc_zero *zero, int32_t group)
 {
     return dsc_recipes[dsc_group_recipe(zero, group)].state_count;
 }
-/* Of all states of an element that are moments. */
+/* Bytes of all moments of an element. */
 int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group);
 static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
 {

@@ -1,4 +1,4 @@
-/* traffic.c - what an optimizer step moves, counted from the same lists that the step follows, and what stays.
+/* traffic.c - the bytes that an optimizer step moves, counted from the lists that the step follows.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 

@@ -56,20 +56,20 @@ typedef struct dsc_zero_swap {
     const char *param_folders[DSC_SWAP_FOLDERS_MAX]; /* parameters; stage 3 */
     int32_t state_folder_count, param_folder_count;  /* 0: in memory */
     bool states_on_host, params_on_host; /* where no folders are named; not of a host_visible device */
-    int32_t host_threads;             /* of the host's update */
+    int32_t host_threads;             /* threads of the host's update */
     uint32_t host_caps;
-    double state_share;               /* of the states that go there, 0..1; those of the first groups stay */
-    double sums_in_memory;            /* of the sums of states in files, 0..1: that stay in memory, spread over them */
+    double state_share;               /* share of the states that go there, 0..1; those of the first groups stay */
+    double sums_in_memory;            /* share of the sums of states in files that stay in memory, 0..1 */
     int64_t param_elements_in_memory; /* of this rank's parameters not in files but in memory, the host's if it has its
                                          own; those of the first groups */
     bool params_with_states;          /* and those of groups whose states stay though others' are in files */
-    int64_t persistent_elements;      /* parameters of groups of at most so many stay on the device */
-    int64_t window_elements;          /* what windows of parameters take, if one module takes no more; 0: as needed */
-    int64_t tile_elements;            /* what one buffer holds at most; may be cut into several */
+    int64_t persistent_elements;      /* groups of at most this length keep their parameters on the device */
+    int64_t window_elements;          /* limit of parameter windows, unless one module needs more; 0: none */
+    int64_t tile_elements;            /* most elements of one tile buffer; a group may be cut into several tiles */
     int32_t slot_count;               /* buffers for each kind of state, 1..DSC_TILE_BUFFERS_MAX */
     bool read_ahead, write_behind;    /* a tile is read, and another written, while one is worked on */
-    bool early_update;                /* what dsc_zero_expect is told of begins under the last backward pass */
-    bool unclipped;                   /* whatever the norm, unless there is no update: its sums need no file */
+    bool early_update;                /* the update of dsc_zero_expect begins under the last backward pass */
+    bool unclipped;                   /* only a skipped step changes the update: its sums need no file */
     dsc_aio_options aio;              /* alloc is not read */
     bool pin_states, pin_params;      /* their buffers are locked in memory, where the system lets us */
     const dsc_io *io;                 /* may be NULL */
@@ -82,9 +82,9 @@ typedef struct dsc_zero_options {
     const dsc_layout *layout;
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
-    dsc_dtype wire_dtype;             /* of leaves; likewise */
-    float leaf_factor;                /* what they are multiplied by before they are sent; 0 is 1 */
-    dsc_recipe recipe;                /* of the update: what an element has of moments, its states, 0 to 3 */
+    dsc_dtype wire_dtype;             /* dtype of gradient parts on the wire; likewise */
+    float leaf_factor;                /* factor of gradient parts before they are sent; 0 is 1 */
+    dsc_recipe recipe;                /* recipe of the update; it has 0 to 3 moments an element */
     int64_t round_elements;           /* of this rank's matrices, whose whole directions are made at a time: at most so
                                          many, or one group's */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
@@ -94,8 +94,8 @@ typedef struct dsc_zero_options {
      * leaves on theirs to their owners. */
     dsc_quant quant_params, quant_frozen, quant_leaves;
     int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
-    bool leaf_errors; /* what packing takes from a leaf is added to the next one of that use on this rank */
-    dsc_onebit_policy signs; /* of ADAMW and ONEBIT_LAMB at stage 0 */
+    bool leaf_errors; /* the rounding error of a packed part is added to the next part of that use on this rank */
+    dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
@@ -120,20 +120,20 @@ typedef struct dsc_zero_options {
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
 
-/* What one optimizer step moves to and from this rank. */
+/* Bytes that one optimizer step moves to and from this rank. */
 typedef struct dsc_zero_traffic {
     int64_t wire_bytes;                               /* parameters, gradients and sums that others send */
-    int64_t neighbour_bytes;                          /* of them within this rank's neighbours */
-    int64_t replica_bytes;                            /* of them from other copies of the states */
-    int64_t signs_bytes; /* and what they send instead, scales too, once signs go; 0: they never do */
-    int64_t pass_read_bytes, pass_written_bytes;      /* of files, during forward and backward passes */
+    int64_t neighbour_bytes;                          /* part of wire_bytes that stays within this rank's neighbours */
+    int64_t replica_bytes;                            /* part of wire_bytes from other copies of the states */
+    int64_t signs_bytes; /* signs and scales that others send instead of sums; 0: never */
+    int64_t pass_read_bytes, pass_written_bytes;      /* file I/O during forward and backward passes */
     int64_t update_read_bytes, update_written_bytes;  /* and by the update */
     int64_t updated_elements;                         /* by this rank */
     int64_t to_device_bytes, to_host_bytes;           /* over a GPU's link to its host */
 } dsc_zero_traffic;
 
-/* Of the trainable groups' states that are asked to be away (dsc_zero_swap), what stays all the same; elements are
- * those of this rank's slices. */
+/* States of trainable groups that stay on the device although dsc_zero_swap asks for others to be offloaded. Elements
+ * are those of this rank's slices. */
 typedef struct dsc_zero_kept {
     int32_t group_count;
     int64_t elements;
@@ -141,7 +141,7 @@ typedef struct dsc_zero_kept {
     int64_t state_elements; /* by state_share */
     int32_t sum_groups;
     int64_t sum_elements;   /* by sums_in_memory, of the other groups */
-    int64_t first_elements; /* of the first group, if it is too large for what state_share leaves in memory; else 0 */
+    int64_t first_elements; /* length of the first group, if state_share leaves too little memory for it; else 0 */
 } dsc_zero_kept;
 /* The largest state_share, in steps of 1/10000, with which the first group stays; 1: nothing kept it from that. */
 double dsc_zero_first_share(const dsc_zero_kept *kept);
@@ -160,19 +160,19 @@ void dsc_zero_close(dsc_zero **zero); /* waits for its streams */
 
 /* Before the first micro-step towards an update, counted from 1. */
 void dsc_zero_begin(dsc_zero *zero, int64_t update);
-/* This update's sums are of this rank's own leaves: ranks will exchange signs, now or later. */
+/* The sums of this update hold only this rank's gradient parts: ranks exchange signs, now or later. */
 bool dsc_zero_sums_are_own(const dsc_zero *zero);
 
 /* ---- inside a pass, called in the order of steps, work goes to the compute stream ---- */
 
-/* Before the last micro-step: what dsc_zero_update will be given if nothing is clipped or skipped. With early_update
- * groups whose parameters and states are in files begin with it when their sums are complete, in a second place: what
- * they have come to is taken if the update is given these very scalars, and else nothing has happened. `last_word`:
- * nobody but the norm can change them any more. */
+/* Before the last micro-step: the scalars that dsc_zero_update will get if nothing is clipped or skipped. With
+ * early_update, groups whose parameters and states are in files are updated with them as soon as their sums are
+ * complete, and written to a second place. The results are used if the update gets exactly these scalars; otherwise
+ * they are dropped. `last_word`: only the norm can still change the scalars. */
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                      bool last_word);
-/* Starts the gathers that belong before step `step`, waits for those of `module` and points param[i] at its whole
- * parameters in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
+/* Starts the gathers that belong before step `step`, and waits for those of `module`. param[i] points at the whole
+ * parameter i in the compute dtype (NULL when this backward reads none), valid until the next step's acquire. */
 DSC_MUST_USE dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const void **param,
                                          dsc_error *err);
 /* Events of a step that the caller reports, so that files are busy while compute has long work to do. */
@@ -193,11 +193,11 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 
 /* ---- at the boundary ---- */
 
-/* Of leaf_errors: what was taken from leaves is forgotten. Asynchronous. */
+/* Sets the errors that leaf_errors keeps to 0. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
-/* Collective. What signs have left out so far, and what ranks have local_update alone, becomes part of the moments or
- * the weights of all, so that these are all that there is to save: the next update, whose momentum keeps beta1 of the
- * last one, adds up the same numbers as it would have. */
+/* Collective. The errors of sign compression and the local steps of each rank become part of the moments or of the
+ * weights of all ranks, so that a save needs nothing else. The next update, whose momentum keeps beta1 of the last one,
+ * adds up equal numbers. */
 DSC_MUST_USE dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err);
 
 /* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums;
@@ -207,14 +207,14 @@ DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_e
  * the rank that owns them. -1: none has. */
 DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err);
 /* The recipe on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). A tensor's
- * scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. Where
- * states are in files of a host_visible device the update itself goes on after this has returned: acquire waits for the
- * groups that it gives, and what fails comes out there, or of dsc_zero_sync. */
+ * scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. If
+ * states are in files of a host_visible device, the update goes on after the call has returned. Then acquire waits for
+ * the groups of its module, and returns the update's errors, as dsc_zero_sync does. */
 #define DSC_UPDATE_CLASSES_MAX 64
 DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
                                         int64_t update, dsc_error *err);
 
-/* Instead of it: there is no update. */
+/* Instead of dsc_zero_update: the step has no update. */
 DSC_MUST_USE dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err);
 /* Elements of this rank that updates were early with: of the one that is expected, and of all those that came. */
 typedef struct dsc_zero_speculative_stats {
@@ -224,8 +224,8 @@ void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_s
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 
-/* What this rank owns of a group. In stage 0 every rank has all of it; the owned slice is still [rank * slice, +
- * slice). */
+/* The slice of a group that this rank owns. At stage 0 every rank has all of the group; the owned slice is still
+ * [rank * slice, + slice). */
 typedef struct dsc_zero_slice {
     int64_t first, count; /* elements of the group */
     bool trainable;       /* frozen groups have only parameters */
@@ -243,17 +243,17 @@ typedef enum dsc_plane {
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane);
 /* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count becomes
  * how many of them lie together at *ptr, 1 or more. Device memory, so by copies where the device is not host_visible;
- * good until the next view of that plane, of any group. What was viewed with `write` is kept, dsc_zero_publish sees to
- * it. */
+ * good until the next view of that plane, of any group. A view with `write` is kept by
+ * dsc_zero_publish. */
 DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
                                       bool write, void **ptr, dsc_error *err);
 /* Whether the host reaches this plane of this rank's slice where it lies, in one piece, until it is next updated or
  * written: a view of it may then be taken, and read, by another thread meanwhile. */
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
-/* Of recipes with factors (kernels/update.h): the second moments of a matrix's rows, or of its columns, in host memory;
- * all ranks have all of them, and whoever writes them does so on every rank. */
+/* The second moments of a matrix's rows, or of its columns, in host memory; for recipes with factors
+ * (kernels/update.h). All ranks have all of them, and a caller writes them on every rank. */
 float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool cols);
-/* Of recipes that keep numbers of whole tensors: this one's, likewise. */
+/* The numbers of a whole tensor, for recipes that keep any; likewise on every rank. */
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t tensor);
 void dsc_zero_forget_shared(dsc_zero *zero); /* both are 0 again; nothing without them */
 /* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.

@@ -1,4 +1,4 @@
-/* placement.h - where the plan puts the states of a group: on the device, in host memory or in files.
+/* placement.h - the tier of each state of a group in the plan: device, host memory or files.
  *
  * All functions read the options and the plan, and change nothing. The planner, the streams' work and the traffic
  * report ask the same questions here, so that their answers agree. SPDX-License-Identifier: Apache-2.0 */
