@@ -1,6 +1,5 @@
-/* compress.c - what travels packed (kernels/quant.h): parameters to the windows of stage 3, which are ZeRO++'s
- * quantized
- * weights, and leaves to their owners, its quantized gradients.
+/* compress.c - quantized transfers (kernels/quant.h): parameters to the windows of stage 3, which are ZeRO++'s
+ * quantized weights, and gradient parts to their owners, its quantized gradients.
  *
  * Owners pack their slice, packed slices are gathered, and everybody unpacks all of them, its own too: so all ranks
  * compute with the same numbers. Leaves are packed where they are made and folded in fp32 where they go, in rank order.
@@ -12,7 +11,7 @@
 #include "zero/grad_parts.h"
 #include "zero/internal.h"
 
-#define CHUNK_ELEMENTS (INT64_C(1) << 24) /* of all ranks together: about 16 MiB in int8 */
+#define CHUNK_ELEMENTS (INT64_C(1) << 24) /* all ranks together: about 16 MiB in int8 */
 
 /* Elements of each rank that pass at a time, of all ranks together `most` where it is given; none is longer than
  * `longest`. */
@@ -23,7 +22,7 @@ static int64_t chunk_of(const dsc_zero *zero, int64_t longest, int64_t most)
     return dsc_min_i64(longest, dsc_max_i64(even, DSC_QUANT_UNIT));
 }
 
-/* Of a chunk from every rank. */
+/* Bytes of a chunk from every rank. */
 static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
 {
     return zero->world_size * dsc_quant_bytes(quant, count);
@@ -44,7 +43,7 @@ static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_par
     *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
     *grad_part_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
     if (zero->world_size > 1)
-        *grad_part_bytes *= 2; /* what goes, and what comes */
+        *grad_part_bytes *= 2; /* one half is sent, one half arrives */
 }
 
 /* Offsets of the errors of gradient parts, and the bytes of all errors. */

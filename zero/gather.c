@@ -221,7 +221,7 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
     return choose_resident(zero, plan_windows(zero));
 }
 
-/* What the user gives windows, 0: nothing is said. */
+/* Bytes of windows that the user allows; 0: no limit is given. */
 static int64_t given_bytes(const dsc_zero *zero) { return zero->o.swap.window_elements * zero->param_bytes_each; }
 
 /* The deepest prefetch whose windows hold no more than the options allow and take no more than what they stand for
@@ -232,7 +232,7 @@ static int64_t choose_depth(dsc_zero *zero)
     const dsc_layout *layout = zero->o.layout;
     for (int32_t steps = PREFETCH_STEPS_MAX; steps > 0; steps--) {
         const int64_t window_bytes = plan_depth(zero, steps);
-        int64_t elements = 0; /* of others' slices, which only the windows hold */
+        int64_t elements = 0; /* slices of other ranks, which only the windows hold */
         for (int32_t g = 0; g < layout->group_count; g++)
             if (dsc_gather_is_windowed(zero, g))
                 elements += elsewhere(zero, g);
@@ -434,7 +434,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
     return DSC_OK;
 }
 
-/* Where a group's parameters lie for a use; the compute stream waits until they are there. */
+/* Sets *base to a group's parameters for a use; the compute stream waits for them. */
 static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const char **base, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;

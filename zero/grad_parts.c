@@ -49,7 +49,7 @@ static int32_t use_of(const dsc_layout *layout, int32_t module, int32_t group)
     return -1;
 }
 
-/* Of one use, those leaves that are reduced when its own is made. */
+/* Lists the parts of one use that are reduced when its own part is made. */
 static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t lane)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -145,7 +145,7 @@ static void keep_sums_near(dsc_zero *zero)
 
 /* ---- places ---- */
 
-/* Of a leaf's slice, elements that one call of the reductions takes. */
+/* Elements of a part's slice that one call of the reductions takes. */
 static int64_t piece_elements(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;

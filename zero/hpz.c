@@ -1,7 +1,7 @@
 /* hpz.c - ZeRO++'s second partition (hpZ): parameters that stage 3 has gathered from all ranks once stay among
  * neighbours, and further gathers of them do not leave the host.
  *
- * Ranks g*k .. g*k + k - 1 are neighbours. What the first gather after an update brings to a window is kept in k-ths:
+ * Ranks g*k .. g*k + k - 1 are neighbours. The window of the first gather after an update is kept in k-ths:
  * the i-th of the neighbours has elements [i, i + 1) * padded / k, in device memory. Until the next update every gather
  * of that group is an all-gather among the k. Windows hold the same bits as without it, packed or not. Which gather is
  * the first is the same on all ranks, because all run the same order. Source: ZeRO++ (arXiv:2306.10209), section 3.2.

@@ -22,7 +22,7 @@ extern "C" {
 
 typedef struct dsc_layout_tensor {
     const dsc_param_spec *spec; /* borrowed from the model */
-    int32_t module, param;      /* where it is declared */
+    int32_t module, param;      /* the module that declares it */
     int32_t group;
     int64_t offset; /* elements from the start of the group */
     int64_t count;  /* elements */

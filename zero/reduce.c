@@ -168,8 +168,8 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
     return round_sums(zero, sum->acc, sum->count, err);
 }
 
-/* Where a run's next elements are added: `near` to the device between micro-batches that run together, or where the
- * sum itself passes. */
+/* The memory in which a run's next elements are added: on the device between grouped micro-batches, or the tile of the
+ * sum itself. */
 static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
                            const dsc_sum_cursor *place, dsc_sum *sum, dsc_error *err)
 {
@@ -242,7 +242,7 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
     return complete && dsc_speculative_update_covers(zero, group) ? dsc_grad_tiles_keep(zero, &place, err) : DSC_OK;
 }
 
-/* Nobody else is told of it: ranks exchange signs (onebit.c). */
+/* The part stays on this rank: ranks exchange signs (onebit.c). */
 static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[leaf->group];
@@ -259,7 +259,7 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int6
     return round_sums(zero, sum, group->padded, err);
 }
 
-/* Of sums that must not depend on W. */
+/* For sums that must not depend on W. */
 static dsc_status push_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;

@@ -50,7 +50,7 @@ static void step_of_tensor(const dsc_zero *zero, int32_t t, dsc_update_scalars *
             zero->optimizer[i]->tensor_step(zero, t, s);
 }
 
-/* Of a tile whose recipe goes along directions of whole matrices; NULL: it does not. */
+/* The directions of a tile whose recipe uses whole matrices; NULL: the recipe uses none. */
 static dsc_status find_direction(dsc_zero *zero, const dsc_tile *tile, uint32_t needs, const float **along,
                                  dsc_error *err)
 {
@@ -74,7 +74,7 @@ static dsc_status update_range(const dsc_zero *zero, const dsc_update_terms *ter
                       err);
 }
 
-/* What lies behind a matrix in its group has no row. It is 0, and so are its sums: any recipe leaves it so. */
+/* The padding behind a matrix in its group has no row. It is 0, and so are its sums: any recipe leaves it so. */
 static dsc_status update_padding(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
                                  int64_t first, int64_t end, int32_t t, dsc_error *err)
 {

@@ -38,13 +38,13 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
     }
 }
 
-/* Of a rank's slice as it travels. */
+/* Bytes of a rank's slice on the wire. */
 static int64_t wire_bytes(dsc_quant quant, int64_t slice, dsc_dtype dtype)
 {
     return quant != DSC_QUANT_NONE ? dsc_quant_bytes(quant, slice) : slice * (int64_t)dsc_dtype_bytes(dtype);
 }
 
-/* Of gathers among neighbours, the first one after an update is of all ranks. */
+/* With hpZ, the first gather after an update is from all ranks. */
 static void add_windows(const dsc_zero *zero, int32_t g, int64_t windows, dsc_zero_traffic *out)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
@@ -139,7 +139,7 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
     }
     if (dsc_host_update_brings(zero, g, DSC_PLANE_GRAD))
         out->to_host_bytes += update_passes(zero, g) * slice * 4;
-    if (trainable && by_host != away) { /* who updates is not where the parameters are; in fp32 they are read too */
+    if (trainable && by_host != away) { /* updated on another tier than the parameters; in fp32 they are read too */
         *(by_host ? &out->to_device_bytes : &out->to_host_bytes) += param_bytes;
         *(by_host ? &out->to_host_bytes : &out->to_device_bytes) += fp32 ? update_passes(zero, g) * param_bytes : 0;
     }

@@ -1,6 +1,6 @@
 /* update.c - the end of an optimizer step: norm, update of what this rank owns, parameters back to whoever keeps them.
  *
- * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range
+ * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides the range
  * (stage 0: every rank over everything, after an all-gather of the sums) and what is gathered afterwards.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/gather.h"

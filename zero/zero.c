@@ -13,7 +13,7 @@
 
 #include "base/thread.h"
 
-/* What a group takes in elements: params kept, and owned range. */
+/* Sizes of a group in elements: params kept, and owned range. */
 static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];

@@ -1,7 +1,7 @@
 /* zero.h - the model states of one rank at ZeRO stage 0, 1, 2 or 3: their owners and their transfers.
  *
- * The order of a pass is known before the run, so everything is planned: the address of each gathered group (stage 3)
- * and of each gradient part, the step at which a gather may start, and the step at which memory may be written again.
+ * The order of a pass is known before the run, so everything is planned: addresses of gathered groups (stage 3) and of
+ * gradient parts, the step of each gather, and the step at which memory may be written again.
  * Steps of the order, for M modules: the forward of module m is step m. The last module, the loss module, also makes
  * its gradients there. The backward of module m < M - 1 is step 2M - 2 - m. A pass without gradients uses steps
  * 0..M-1.
@@ -196,7 +196,7 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 /* Sets the errors that leaf_errors keeps to 0. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
 /* Collective. The errors of sign compression and the local steps of each rank become part of the moments or of the
- * weights of all ranks, so that a save needs nothing else. The next update, whose momentum keeps beta1 of the last one,
+ * weights of all ranks. A save then needs nothing else. The next update, whose momentum keeps beta1 of the last one,
  * adds up equal numbers. */
 DSC_MUST_USE dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err);
 

@@ -103,7 +103,7 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
     sum->stage = tier->turn;
     tier->turn = (tier->turn + 1) % DSC_SUM_SLOTS;
     dsc_sum_slot *slot = &tier->slot[sum->stage];
-    DSC_TRY(dsc_stream_wait(in, slot->gone, err)); /* what it held before */
+    DSC_TRY(dsc_stream_wait(in, slot->gone, err)); /* the last tile of this slot */
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++)    /* and what this tile was before, which may still be leaving */
         if (tier->slot[i].group == sum->group && tier->slot[i].first == sum->first)
             DSC_TRY(dsc_stream_wait(in, tier->slot[i].gone, err));

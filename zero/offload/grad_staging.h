@@ -1,9 +1,9 @@
 /* grad_staging.h - sums of leaves that lie away from a device whose memory the host cannot reach, or lie in bf16.
  *
- * Tile after tile comes to a slot of device memory, has its leaves added there and leaves again, so that one tile comes
- * and another leaves while a third is worked on. The first leaves of an optimizer step are added to nothing: then a
- * tile only leaves. Sums that lie in bf16 are brought to fp32 on the way, and back, which changes no bit: they were
- * rounded before (reduce.c). SPDX-License-Identifier: Apache-2.0 */
+ * Each tile is copied to a slot of device memory, gradient parts are added to it, and it is copied back. One tile
+ * arrives and another leaves while a third is worked on. The first parts of an optimizer step are added to nothing:
+ * then a tile only leaves. Sums that lie in bf16 are converted to fp32 on the way in, and back on the way out. This
+ * changes no bit: they were rounded before (reduce.c). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 #define DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 
@@ -13,7 +13,7 @@
 
 typedef struct dsc_sum_slot {
     float *acc;      /* a tile of device memory */
-    int32_t group;   /* what it held last; -1: nothing */
+    int32_t group;   /* group of the tile that it held last; -1: none */
     int64_t first;
     dsc_event *here, *added, *gone;
 } dsc_sum_slot;
@@ -35,7 +35,7 @@ void dsc_grad_staging_close(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_grad_staging_acquire(dsc_zero *zero, struct dsc_sum *sum, bool overwrite, dsc_error *err);
 /* The reduce stream has read it. */
 DSC_MUST_USE dsc_status dsc_grad_staging_release(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
-/* What the reduce stream has made of it starts for sum->kept. */
+/* The result of the reduce stream starts for sum->kept. */
 DSC_MUST_USE dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const struct dsc_sum *sum, dsc_error *err);
 
 #endif

@@ -123,7 +123,7 @@ static bool anything_comes(const dsc_zero *zero, int32_t g)
 static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slot, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[tile->group];
-    DSC_TRY(dsc_event_sync(slot->left, err)); /* what this slot held before */
+    DSC_TRY(dsc_event_sync(slot->left, err)); /* the last tile of this slot */
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
     if (dsc_host_update_brings(zero, tile->group, DSC_PLANE_GRAD))

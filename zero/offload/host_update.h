@@ -1,9 +1,9 @@
 /* host_update.h - optimizer states away from a device whose memory the host cannot reach: the host updates them.
  *
- * Masters and moments lie in pinned host memory, or in swap, and so do sums of gradients, which came there as they were
- * reduced (grad_staging.h), and parameters of which only windows are on the device. What is on the device all the same
- * passes in tiles: sums come out while the tile before is updated by the host's own exact kernels, and the new
- * parameters go in behind it, each way on its stream. SPDX-License-Identifier: Apache-2.0 */
+ * Masters and moments are in pinned host memory, or in swap files. Sums of gradients are copied there when they are
+ * reduced (grad_staging.h). Parameters may be there too, with only windows on the device. States that stay on the
+ * device pass in tiles. Sums are copied out while the host's own exact kernels update the tile before, and the new
+ * parameters are copied in behind it. Each direction has its stream. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OFFLOAD_HOST_UPDATE_H
 #define DSC_ZERO_OFFLOAD_HOST_UPDATE_H
 
@@ -13,7 +13,7 @@
 
 typedef struct dsc_host_slot {
     void *grad, *param;           /* pinned; a tile each, where they are on the device */
-    dsc_event *arrived, *left;    /* what the update reads is here; the parameters are on the device */
+    dsc_event *arrived, *left;    /* the inputs of the update are here; the parameters are on the device */
 } dsc_host_slot;
 
 typedef struct dsc_host_update {

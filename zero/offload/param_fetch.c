@@ -24,7 +24,7 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const dsc_group_state *state = &zero->group[call->group];
     const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
     int64_t taken;
-    /* All of it went to another window. What did not is in its file as soon as the group is updated. */
+    /* All of it went to another window. The rest is in its file as soon as the group is updated. */
     if (!call->asked && state->handed_from == 0 && zero->store.written != NULL)
         DSC_TRY(dsc_event_sync(zero->store.written, err));
     DSC_TRY(dsc_param_prefetch_consume(zero, call->group, elements, call->to, &taken, err));

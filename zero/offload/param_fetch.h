@@ -5,11 +5,11 @@
 
 #include "zero/zero.h"
 
-/* What an update that is under way has not made of a group's parameters yet shall come to `to`, which is free, as it is
- * made; the first who asks after an update began is told so. On the thread of the compute stream. */
+/* Asks the update under way to copy a group's parameters to `to`, which is free, as it makes them. True for the first
+ * call after an update began. On the thread of the compute stream. */
 bool dsc_param_fetch_request(dsc_zero *zero, int32_t group, char *to);
-/* On the fetch stream: this rank's parameters of a group, which are away, to their place in a window; where it has
- * asked for them, after the update, what did not come from there. */
+/* On the fetch stream: copies this rank's offloaded parameters of a group to their address in a window. `asked`: the
+ * update has copied a part of them, and only the rest is read. */
 DSC_MUST_USE dsc_status dsc_param_fetch(dsc_zero *zero, int32_t group, char *to, bool asked, dsc_error *err);
 
 #endif

@@ -204,7 +204,7 @@ dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
 
 void dsc_param_prefetch_request(dsc_zero *zero) { atomic_fetch_add(&zero->store.fetches_asked, 1); }
 
-/* What is asked for and is not ahead will not be wanted again. */
+/* A piece that is requested and was not prefetched is not needed again. */
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
     for (; first < elements; first += zero->store.tile_elements) {
@@ -217,7 +217,7 @@ static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements
     }
 }
 
-/* Who asks in another order than was foreseen reads for himself. */
+/* A caller with another order than the planned one reads from the file. */
 static dsc_status give_up(dsc_zero *zero, dsc_error *err)
 {
     zero->store.ahead_at.step = last_step(zero);

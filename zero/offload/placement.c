@@ -56,7 +56,7 @@ int64_t dsc_state_store_slots_bytes(const dsc_zero *zero, dsc_plane plane, int32
     return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
 }
 
-/* Of parameters before their windows a tile passes at a time; those of an update are written with the other states. */
+/* Parameters pass to their windows a tile at a time; an update writes them with the other states. */
 int32_t dsc_state_store_slot_count(const dsc_zero *zero, dsc_plane plane)
 {
     const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_TILE_BUFFERS_MAX;
@@ -132,7 +132,7 @@ bool dsc_speculative_update_is_used(const dsc_zero *zero)
            dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
 }
 
-/* Of all that an update writes nothing is in memory. Sums may be, in a step of several passes: under the last one files
+/* All planes that an update writes are in files. Sums may be, in a step of several passes: under the last one files
  * have little else to do then. In a step of one pass those wait for the next forward pass, when files have time. */
 bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
 {

@@ -1,6 +1,6 @@
 /* speculative_update.c - an update in files that begins under the last backward pass, before its norm is known.
  *
- * What an update does to an element depends on its sum, its states and the update's scalars, and these only depend on
+ * The result of an update depends on the sum, the states and the update's scalars. The scalars only depend on
  * the norm if something is clipped, or if there is no update at all. So a step may foresee them. Groups whose
  * parameters and states all are in files have two places there. As soon as a group's sum is complete and in its file,
  * or in memory where it stays through several passes, tiles of it are read from the one place and what they come to is

@@ -9,7 +9,7 @@
 
 #define STRIPE_BYTES (INT64_C(4) << 20)
 #define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
-#define SUMS_IN_TILES 8 /* what a disk has under way at a time */
+#define SUMS_IN_TILES 8 /* requests that a disk has under way at a time */
 /* States, sum and parameters of so many elements stay in a processor's caches while they are checked, updated and
  * checked again. */
 #define CACHED_ELEMENTS (INT64_C(1) << 17)
@@ -456,7 +456,7 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
     const dsc_piece piece = { zero->group[g].swap_at[plane] + tile_first * each, tile_count * each };
     void *buf;
     if (!dsc_device_host_visible(zero->o.device))
-        DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* of copies from and to the last view */
+        DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* copies from and to the last view */
     if (plane == DSC_PLANE_PARAM) /* which the update reads by a ring of its own, in fp32 */
         DSC_TRY(dsc_tile_buffers_discard(&zero->store.back, err));
     DSC_TRY(dsc_tile_buffers_view(&zero->store.ring[plane], piece, write, &buf, err));

@@ -47,18 +47,18 @@ enum { DSC_STATE_STORE_AIO_PARAM, DSC_STATE_STORE_AIO_GRAD, DSC_STATE_STORE_AIO_
 #define DSC_REST_NS INT64_C(1000000)
 
 typedef struct dsc_state_store_cursor {
-    int32_t index, end; /* of the update's order of groups */
+    int32_t index, end; /* range of store.order */
     bool matrices; /* only groups of these */
     int64_t done; /* elements of what this rank updates of the group */
 } dsc_state_store_cursor;
 
-/* Where reading ahead for gathers has come to (param_prefetch.c). */
+/* Position of the prefetch of parameters (param_prefetch.c). */
 typedef struct dsc_param_prefetch_cursor {
     int32_t step, gather;
     int64_t first; /* element of a rank's slice */
 } dsc_param_prefetch_cursor;
 
-/* Of the sums that a pass writes first, second, ...: behind the last further slot of each plane's ring there. */
+/* One range of lent memory, in the order in which a pass writes sums: the end of each plane's further slots there. */
 typedef struct dsc_borrowed_range {
     int32_t end[DSC_PLANE_COUNT];
 } dsc_borrowed_range;
@@ -68,13 +68,13 @@ typedef struct dsc_borrowed_memory {
     dsc_borrowed_range *room; /* [count] */
     int32_t count;
     int32_t told;      /* the update thread's own */
-    atomic_int vacant; /* so many of the first may be written */
+    atomic_int vacant; /* the first ranges, whose sums may be written */
     atomic_llong lent; /* slots of all steps so far */
 } dsc_borrowed_memory;
 
 typedef struct dsc_state_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
-    int64_t part_elements;                    /* of a tile, likewise: what the caches hold from check to check */
+    int64_t part_elements;                    /* of a part of a tile, which the caches hold between two checks */
     int32_t slot_count;                       /* buffers for each kind of state */
     int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
     dsc_aio *aio[DSC_STATE_STORE_AIO_COUNT];
@@ -86,21 +86,22 @@ typedef struct dsc_state_store {
     dsc_tile_buffers back;
     dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
     dsc_stream *update_compute;
-    dsc_tile_buffers
-        sums_in; /* the update's own before sums, where it may begin while the reductions go on; swap NULL: theirs */
+    /* The update's own tile buffers before sums, if it may begin while the reductions go on. swap NULL: the reductions'
+     * tile buffers serve the update too. */
+    dsc_tile_buffers sums_in;
     dsc_buf sums_in_buf;
     int32_t *order; /* [group_count] in which the update takes its groups */
-    int32_t made;   /* so many of the first are */
+    int32_t made;   /* the first groups of `order`, which are updated already */
     bool exchanged; /* the update's place for what it makes is everybody's already (other_at) */
     dsc_state_store_cursor cursor;
-    /* What a thread that has files and nothing else to do goes on by, until it is asked for something again. */
+    /* Counters of requests: a thread without other work reads and writes files until its counter changes. */
     atomic_llong updates_asked, sums_asked, fetches_asked;
     atomic_bool sums_waited_for; /* by the reductions */
     dsc_borrowed_memory rooms;
-    dsc_tile_buffers ahead; /* of parameters, in the buffers of masters and moments; swap NULL: not used */
+    dsc_tile_buffers ahead; /* prefetched parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_param_prefetch_cursor ahead_at;
     bool lends;
-    dsc_event *fetched; /* what a pass has asked for is in its windows */
+    dsc_event *fetched; /* all requested parameters of a pass are in their windows */
     dsc_event *written; /* the last update's parameters are in their files */
     dsc_event *lent, *given_back; /* nothing of the update's is in them; nothing of the gathers' is */
     dsc_buf param_buf; /* parameters in host memory */

@@ -14,7 +14,7 @@ typedef struct dsc_tile {
     char *moment[DSC_UPDATE_STATES_MAX]; /* moment_dtype; NULL: the recipe has none such */
     const float *grad;
     void *param;        /* compute dtype; the master of an fp32 run */
-    dsc_stream *stream; /* where the update runs */
+    dsc_stream *stream; /* stream of the update */
     int32_t slot[DSC_PLANE_COUNT], host_slot;
     bool by_part;
 } dsc_tile;

@@ -7,7 +7,7 @@
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/update_tiles.h"
 
-/* What the update finds there. */
+/* The update reads or writes the plane in a file. */
 static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
@@ -56,7 +56,7 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
     return true;
 }
 
-/* Of the reductions: where they have left a tile of sums that is handed to the update. */
+/* The slot in which the reductions have left a tile of sums that is handed to the update. */
 static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
 {
     const int64_t tile = at / zero->store.tile_elements;
@@ -68,7 +68,7 @@ float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
     return zero->store.ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
 }
 
-/* Where an element's plane lies when it is in memory; `at` counts from what this rank updates. */
+/* The address of an element's plane in memory; `at` counts from the first element that this rank updates. */
 static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t at)
 {
     const dsc_group_state *state = &zero->group[g];
@@ -108,7 +108,7 @@ static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_p
     return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
 }
 
-/* What the tile is of a plane, if it is on its way through a ring, which then has begun. */
+/* The memory of a tile's plane. If it passes through tile buffers, the transfer has begun. */
 static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, void **ptr, dsc_error *err)
 {
     const int64_t at = tile->first - zero->group[tile->group].local_first;
@@ -181,7 +181,7 @@ static dsc_status read_all_ahead(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-/* What is read of all of a tile before its first part. */
+/* All of the plane is checked before the first part of the tile. */
 static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane)
 {
     return !tile->by_part || (plane == DSC_PLANE_GRAD && zero->o.sum_dtype != DSC_F32);
@@ -199,7 +199,7 @@ static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
     return DSC_OK;
 }
 
-/* What the update reads of sums is fp32. */
+/* The update reads sums in fp32. */
 static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, dsc_error *err)
 {
     if (zero->o.sum_dtype == DSC_F32 || !dsc_grad_staging_is_offloaded(zero, tile->group))
@@ -216,7 +216,7 @@ dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, boo
     return dsc_host_update_begin(zero, err);
 }
 
-/* What is ahead is of the first tiles then, or nothing is: of what is read first, and not beyond. */
+/* Prefetched tiles, if any, are the first tiles of this range, and end with it. */
 static void begin_tiles(dsc_zero *zero)
 {
     zero->store.cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
@@ -381,7 +381,7 @@ dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t a
     return DSC_OK;
 }
 
-/* Whoever asks while a tile is made still gets it. */
+/* A request that arrives while a tile is updated still gets the tile. */
 static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     dsc_group_state *state = &zero->group[tile->group];
@@ -434,7 +434,7 @@ dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(give_plane(zero, tile, written[i], err));
-    /* What was made before anybody asked is read from the file by who does. */
+    /* Tiles that were made before the request are read from the file. */
     const bool from_file = zero->store.exchanged && tile->last_of_group && zero->group[tile->group].handed_from > 0;
     return from_file ? dsc_tile_buffers_drain(&zero->store.back, err) : DSC_OK;
 }

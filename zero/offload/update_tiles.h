@@ -16,7 +16,7 @@ DSC_MUST_USE dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err)
 DSC_MUST_USE dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices,
                                               dsc_error *err);
 DSC_MUST_USE dsc_status dsc_update_tiles_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
-/* The same for who then makes it part by part: a part is good between the two below, with `part` as a tile. */
+/* For a caller that works part by part: a part is valid between the two calls below, with `part` as a tile. */
 DSC_MUST_USE dsc_status dsc_update_tiles_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
 /* The part that begins `at` elements behind the tile's start. */
 DSC_MUST_USE dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part,
@@ -46,7 +46,7 @@ DSC_MUST_USE dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *
 /* There is a next tile, and its sum. */
 bool dsc_update_tiles_has_next(const dsc_zero *zero);
 int32_t dsc_update_tiles_updated_groups(const dsc_zero *zero);
-/* Of this order: the tile at `first` of this rank's slice is; where its sum is that was handed to the update. */
+/* In this order: the tile at `first` of this rank's slice is updated; the address of its sum that was handed over. */
 bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t group, int64_t first);
 float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t group, int64_t first);
 /* Nothing is written any more. The streams are idle. */

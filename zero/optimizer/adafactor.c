@@ -29,7 +29,7 @@ static int64_t factor_count(const dsc_layout_tensor *tensor)
     return dsc_layout_rows(tensor) + dsc_layout_cols(tensor);
 }
 
-/* Of all ranks' parts, the last of which may end in nothing. */
+/* Numbers of all parts; the last part may be padded. */
 static int64_t padded_count(const dsc_zero *zero) { return zero->adafactor.part * zero->world_size; }
 
 enum { NEEDS = 6 };
@@ -190,7 +190,7 @@ static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms,
     }
 }
 
-/* What elements are multiplied by: 1 / sqrt(row / mean of rows) and 1 / sqrt(column). */
+/* Factors of the elements: 1 / sqrt(row / mean of rows) and 1 / sqrt(column). */
 static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, int32_t t)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];

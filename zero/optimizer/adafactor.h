@@ -15,7 +15,7 @@ typedef struct dsc_adafactor {
     dsc_buf host_sums, device_sums;       /* sums over this rank's slices */
     dsc_buf part_sums;                    /* [W][part] sums of every rank, for the part of this rank */
     dsc_buf host_factors, device_factors; /* factors of the elements */
-    dsc_binned_grid grid;                 /* of the sums of this update */
+    dsc_binned_grid grid;                 /* grid of the sums of this update */
 } dsc_adafactor;
 
 #endif

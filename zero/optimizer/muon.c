@@ -1,10 +1,10 @@
-/* muon.c - what a recipe for whole matrices goes along: each one's direction, orthogonalised, though its elements
- * lie in several ranks' slices.
+/* muon.c - directions of whole matrices, orthogonalised, although the elements of a matrix lie in the slices of
+ * several ranks.
  *
- * Groups of matrices are taken in rounds, which bound the memory. In each, a pass over this rank's tiles that writes
- * nothing makes its part of the directions; these go to the matrices' owners, who are chosen so that all have about as
- * much to do; an owner orthogonalises its matrices by Newton-Schulz steps (Jordan 2024) in exact products of fp32
- * (kernels/exact_gemm.h); and what comes out goes back the way it came. A matrix is always worked on whole, so the bits
+ * Groups of matrices are taken in rounds, which bound the memory. In each, a walk over this rank's tiles
+ * computes its part of the directions. The parts are sent to the owners of the matrices, which are chosen for equal
+ * load. An owner orthogonalises its matrices by Newton-Schulz steps (Jordan 2024) in exact products of fp32
+ * (kernels/exact_gemm.h), and the results are sent back. A matrix is always worked on whole, so the bits
  * are the same for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 #include "zero/offload/update_tiles.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define NORM_LEAST 1e-7                   /* torch.optim.Muon's */
-/* Of the polynomial that each step applies to the singular values. */
+/* Coefficients of the polynomial that each step applies to the singular values. */
 static const float first_order = 3.4445f, third_order = -4.7750f, fifth_order = 2.0315f;
 
 static bool is_needed(const dsc_zero *zero)
@@ -35,7 +35,7 @@ static int64_t smaller_side(const dsc_layout_tensor *tensor)
     return dsc_min_i64(dsc_layout_rows(tensor), dsc_layout_cols(tensor));
 }
 
-/* The tensors of a round are [first, end); those of groups that are no matrices lie among them. */
+/* The tensors of a round are [first, end); tensors of groups without matrices lie among them. */
 static void tensors_of(const dsc_zero *zero, dsc_round round, int32_t *first, int32_t *end)
 {
     const dsc_layout_group *last = &zero->o.layout->group[round.end - 1];
@@ -209,7 +209,7 @@ static dsc_round round_at(const dsc_zero *zero, int32_t index) { return zero->mu
 
 /* ---- this rank's part of the directions ---- */
 
-/* Of an element of a group, among those of its round. */
+/* Address of an element among the directions of its round. */
 static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
 {
     return (float *)zero->muon.direction_buf.ptr + zero->muon.at[g] + (element - zero->group[g].local_first);
@@ -265,7 +265,7 @@ static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms,
 
 /* ---- to the owners and back ---- */
 
-/* Of this rank's elements, or back to them: chunk o of the buffer is for or from owner o. */
+/* Copies this rank's elements to the chunks, or back; chunk o of the buffer is for or from owner o. */
 static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *err)
 {
     dsc_muon *m = &zero->muon;

@@ -10,7 +10,7 @@ typedef struct dsc_muon {
     int32_t *owner; /* [tensor_count] rank that orthogonalises the matrix */
     int64_t *sent;  /* [W] elements of this round for or from a rank that a loop has passed */
     int64_t *at;    /* [group_count] offset of a group among the directions of its round */
-    int64_t direction_elements, chunk, work_elements, host_elements; /* of the largest round, matrix and tile */
+    int64_t direction_elements, chunk, work_elements, host_elements; /* sizes of the largest round, matrix and tile */
     int64_t wire_bytes;                                              /* that an update receives from other ranks */
     dsc_buf direction_buf;      /* [local_count] of each group of a round: before and after */
     dsc_buf send_buf, recv_buf; /* [W][chunk] */

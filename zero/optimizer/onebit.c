@@ -1,4 +1,4 @@
-/* onebit.c - the optimizers whose ranks exchange signs (signs.c): what they send each other, and when.
+/* onebit.c - the optimizers whose ranks exchange signs (sign_compress.c): what they send each other, and when.
  *
  * 1-bit Adam (Tang et al. 2021, arXiv:2102.02888): once the variance is frozen, signs are of the momentum after each
  * rank's own gradient. They are the new momentum of all ranks, and the step goes along it. 1-bit LAMB does the same;
@@ -19,7 +19,7 @@
 
 #include <string.h>
 
-/* Of the first `freeze` updates those that the variance moves in: after each `scaler` of them they are twice as far
+/* The variance moves in some of the first `freeze` updates: after each `scaler` of them they are twice as far
  * apart. */
 static bool variance_moves(int64_t scaler, int64_t update)
 {
@@ -29,7 +29,7 @@ static bool variance_moves(int64_t scaler, int64_t update)
     return (update - begin) % apart == 0;
 }
 
-/* Of updates with a frozen variance, from 1: after each `scaler` of them ranks come together half as often. */
+/* Updates with a frozen variance, from 1: after each `scaler` of them ranks synchronize half as often. */
 static bool ranks_meet(int64_t scaler, int64_t clipper, int64_t update)
 {
     int64_t apart = 1;
@@ -124,7 +124,7 @@ static dsc_status forget(dsc_zero *zero, dsc_error *err)
     return dsc_sign_compress_forget(zero, err);
 }
 
-/* What signs leave out is of `turn` from now on. */
+/* The errors of signs belong to phase `turn` from now on. */
 static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit_phase turn, dsc_part_fn fill,
                        dsc_error *err)
 {
@@ -180,7 +180,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *e
         DSC_TRY(send(zero, terms, DSC_PHASE_GRADIENTS, fill_gradient, err));
     if (dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK;                                                         /* onebit_lamb.c edits the terms */
-    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* what is left of the update */
+    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* the rest of the update */
         if (zero->turn == DSC_PHASE_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;
         else
@@ -194,7 +194,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *e
 static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
-    if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* what it is of is never sent again */
+    if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* errors of another phase are never sent again */
         DSC_TRY(forget(zero, err));
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
@@ -333,7 +333,7 @@ const dsc_zero_pass_ops dsc_onebit_pass = {
 
 /* ---- before a save ---- */
 
-/* What errors are of goes into the momentum, of which the next update's has beta1. */
+/* Adds the errors to the momentum, of which the next update keeps beta1. */
 static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
 {
     const double part = zero->onebit.left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;

@@ -23,13 +23,13 @@ typedef struct dsc_onebit_policy {
     double coeff_beta, factor_min, factor_max, factor_threshold;
 } dsc_onebit_policy;
 
-/* What an update makes of the ranks' gradients. */
+/* The use that an update makes of the ranks' gradients. */
 typedef enum dsc_onebit_phase {
     DSC_PHASE_SUMS,       /* they are added up, and the variance moves; in all others it stays */
     DSC_PHASE_MOMENTUM,   /* each rank's make a momentum, whose signs are exchanged */
     DSC_PHASE_GRADIENTS,  /* their signs are */
     DSC_PHASE_LOCAL,      /* each rank takes a step of its own along them */
-    DSC_PHASE_SYNCHRONIZE /* and then all come together, by the signs of their ways */
+    DSC_PHASE_SYNCHRONIZE /* then all ranks synchronize, by the signs of their local steps */
 } dsc_onebit_phase;
 dsc_onebit_phase dsc_onebit_phase_of(const dsc_onebit_policy *policy, int64_t update); /* from 1 */
 

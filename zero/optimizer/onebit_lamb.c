@@ -7,16 +7,17 @@
  * root is the fresh one, at most, over all elements. It changes by a fraction of itself from update to update. Where
  * weights decay, the factor counts for the rest of the direction alone.
  *
- * Every rank has every element at stage 0, so all find the same largest ratio, which has no order, without a word. What
- * a tensor has are its average and its last factor. A factor of 0 says that there is no fresh variance yet: it begins
- * as a copy, whenever signs begin. DeepSpeed scales momenta to one size before it compresses all of them in one piece;
- * here a tensor has a scale of its own (signs.c), so there is none to choose. SPDX-License-Identifier: Apache-2.0 */
+ * Every rank has every element at stage 0, so all find the same largest ratio without an exchange; a maximum has no
+ * order. The numbers of a tensor are its average and its last factor. A factor of 0 says that there is no fresh
+ * variance yet: it begins as a copy, whenever signs begin. DeepSpeed scales momenta to one size before it compresses
+ * all of them in one piece. Here a tensor has a scale of its own (sign_compress.c), so there is none to choose.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { COEFF, LAST_FACTOR }; /* of a tensor's DSC_TENSOR_STATES */
+enum { COEFF, LAST_FACTOR }; /* indices of a tensor's DSC_TENSOR_STATES */
 enum { MOMENT, VARIANCE, FRESH };
 
 enum { NEEDS = 3 };
@@ -101,7 +102,7 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, regain_part, err));
     DSC_TRY(dsc_copy(zero->o.compute, zero->onebit_lamb.host_most.ptr, most->ptr, most->bytes, err));
-    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* what is left is the step along the momentum */
+    for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* the rest is the step along the momentum */
         dsc_update_scalars *s = &terms->scalars[c];
         s->one_minus_beta1 = s->one_minus_beta2 = 0.0f;
         s->beta2 = 1.0f;

@@ -106,7 +106,7 @@ dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)
     return errors->ptr != NULL ? dsc_fill_zero(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
 }
 
-/* Of all ranks' slices: owner -1. */
+/* The part of a tensor in the slice of `owner`; -1: in all slices. */
 static dsc_part part_of(const dsc_zero *zero, int32_t t, int32_t owner)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
@@ -204,7 +204,7 @@ static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
     return ((const float *)zero->sign_compress.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
 }
 
-/* What an owner multiplies signs with: their rank's scale over the number of ranks, a tensor's side by side. */
+/* Factors of the signs that an owner adds: their rank's scale over the number of ranks, a tensor's side by side. */
 static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
 {
     const float part_each = 1.0f / (float)zero->world_size;
@@ -285,7 +285,7 @@ static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
     return DSC_OK;
 }
 
-/* What of one rank's it is that all shall know is in its errors then; its squares are wanted. */
+/* Adds the vector of this rank to its errors, and the squares of the result. */
 static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                           int32_t owner, dsc_error *err)
 {

@@ -11,7 +11,7 @@ struct dsc_group_state;
 typedef struct dsc_part {
     int32_t tensor;
     int64_t at, count;                 /* elements of the group */
-    const dsc_update_scalars *scalars; /* of the update under way; NULL outside one */
+    const dsc_update_scalars *scalars; /* scalars of the update under way; NULL outside one */
 } dsc_part;
 
 /* `owner`: rank whose slice the part is in; -1: the part is in all slices. */
@@ -19,12 +19,12 @@ typedef dsc_status (*dsc_part_fn)(dsc_zero *zero, const dsc_layout_group *group,
                                   const dsc_part *part, int32_t owner, dsc_error *err);
 
 typedef struct dsc_sign_compress {
-    dsc_buf error_buf;                /* of each trainable group the error of own signs, then the error of its slice */
-    dsc_buf signs_buf;                /* of the longest group: signs that are sent, signs that arrive */
+    dsc_buf error_buf;                /* for each trainable group: errors of own signs, then errors of its slice */
+    dsc_buf signs_buf;                /* signs of the longest group: sent ones, then received ones */
     dsc_buf device_sums, host_sums;   /* [tensor_count] sums of squares */
     dsc_buf own_scales, all_scales;   /* [tensor_count], [W][tensor_count] */
     dsc_buf by_tensor, device_scales; /* [tensor_count][W] */
-    dsc_part_fn fill;                 /* of the exchange under way */
+    dsc_part_fn fill;                 /* callback of the exchange under way */
     bool to_moments;                  /* likewise */
 } dsc_sign_compress;
 

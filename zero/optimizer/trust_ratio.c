@@ -14,7 +14,7 @@
 #include <string.h>
 
 #define PIECE_ELEMENTS (1 << 18) /* 1 MiB of directions: what a core's cache holds */
-#define EXCHANGED_SUMS 1024      /* of all ranks at a time: 0.6 MB */
+#define EXCHANGED_SUMS 1024      /* sums of all ranks at a time: 0.6 MB */
 
 enum { OF_WEIGHTS, OF_DIRECTION, SUMS_EACH };
 
@@ -191,7 +191,7 @@ static dsc_tensor_step step_by_rms(double weights, double direction, const dsc_u
     return (dsc_tensor_step) { .rate = scale / fmax(1.0, direction / (double)s->trust_most), .scale = scale };
 }
 
-/* Of a direction's norm, without what its weights decay by. */
+/* The share of a direction's norm without weight decay. */
 static double bare_share(const double square[SUMS_EACH], const dsc_update_scalars *s)
 {
     const bool less = s->decay != 0.0f && square[OF_WEIGHTS] < square[OF_DIRECTION];
