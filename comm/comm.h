@@ -5,8 +5,8 @@
  * communicator has `channel_count` independent channels: one stream uses one channel, so collectives of two streams
  * never wait for each other. All ranks call the same operations in the same order on a channel.
  *
- * Sums do not depend on the transport: reduce_scatter reduces parts in rank order on the owner (kernels/exact.h, FOLD),
- * so every transport gives the same bits.
+ * Sums do not depend on the transport: reduce_scatter reduces parts in rank order on the owner (kernels/exact.h,
+ * ORDERED_REDUCE), so every transport gives the same bits.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_COMM_H
 #define DSC_COMM_COMM_H
@@ -137,8 +137,8 @@ typedef struct dsc_comm_ops {
                        dsc_stream *stream, dsc_error *err);
     dsc_status (*recv)(dsc_transport *, int32_t channel, void *buf, int64_t bytes, int32_t from, dsc_stream *stream,
                        dsc_error *err);
-    /* Optional: peers' leaves read in place or through the segment and folded (FOLD). NULL: the front casts to staging,
-     * all_to_all, FOLD. acc may be this rank's own piece of `leaf`. */
+    /* Optional: peers' leaves read in place or through the segment and folded (ORDERED_REDUCE). NULL: the front casts
+     * to staging, all_to_all, ORDERED_REDUCE. acc may be this rank's own piece of `leaf`. */
     dsc_status (*reduce_scatter)(dsc_transport *, int32_t channel, const dsc_reduce_scatter_args *args,
                                  dsc_stream *stream, dsc_error *err);
     /* Optional: recv[count] <- the sum over ranks of send[my rank * count], in `dtype` and in the order that the

@@ -8,7 +8,7 @@ void dsc_comm_math_init(dsc_comm_math *math)
     const uint32_t caps = dsc_cpu_caps();
     dsc_kernel_table table;
     dsc_exact_init(&table, caps);
-    *math = (dsc_comm_math){ .fold = table.fn[DSC_KERNEL_FOLD],
+    *math = (dsc_comm_math){ .fold = table.fn[DSC_KERNEL_ORDERED_REDUCE],
                              .cast = table.fn[DSC_KERNEL_CAST],
                              .team = { .threads = 1, .caps = caps, .gemm = NULL } };
 }
@@ -23,7 +23,7 @@ dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype
 static dsc_status fold(const dsc_comm_math *math, const dsc_ordered_reduce_args *args, dsc_stream *stream,
                        dsc_error *err)
 {
-    return stream != NULL ? DSC_RUN(stream, FOLD, args, err) : math->fold(args, &math->team, err);
+    return stream != NULL ? DSC_RUN(stream, ORDERED_REDUCE, args, err) : math->fold(args, &math->team, err);
 }
 
 dsc_status dsc_comm_ordered_reduce(const dsc_comm_math *math, const dsc_reduce_scatter_args *args,

@@ -1,7 +1,7 @@
 /* cross_entropy.h - softmax, cross-entropy loss and dlogits in one pass over a chunk of rows, in place.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CLASSIFIER_H
-#define DSC_KERNELS_CLASSIFIER_H
+#ifndef DSC_KERNELS_CROSS_ENTROPY_H
+#define DSC_KERNELS_CROSS_ENTROPY_H
 #include <dsc/types.h>
 #ifdef __cplusplus
 extern "C" {

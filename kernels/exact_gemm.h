@@ -1,10 +1,10 @@
 /* exact_gemm.h - matrix products whose bits are a contract, as exact.h's are: each element is one chain of
  * multiply-adds in the order of k, whoever computes it. For optimizers that work on whole matrices; models have
- * gemm.h's, which are faster and differ from machine to machine. reference: cpu/product_ref.c   variants:
- * exact_gemm_v16.h in exact_gemm_avx2.c and exact_gemm_avx512.c check and bench: tests/checkkern/product.c
+ * gemm.h's, which are faster and differ from machine to machine. reference: cpu/exact_gemm_ref.c   variants:
+ * exact_gemm_v16.h in exact_gemm_avx2.c and exact_gemm_avx512.c check and bench: tests/checkkern/exact_gemm.c
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_PRODUCT_H
-#define DSC_KERNELS_PRODUCT_H
+#ifndef DSC_KERNELS_EXACT_GEMM_H
+#define DSC_KERNELS_EXACT_GEMM_H
 
 #include <dsc/types.h>
 

@@ -59,18 +59,18 @@ typedef struct dsc_cpu_threads {
 } dsc_cpu_threads;
 
 /* `args` is the kernel's own struct. Runs to completion on the calling thread and its team. */
-typedef dsc_status (*dsc_kernel_fn)(const void *args, const dsc_cpu_threads *team, dsc_error *err);
+typedef dsc_status (*dsc_kernel_fn)(const void *args, const dsc_cpu_threads *pool, dsc_error *err);
 
 typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kernel_table;
 
 /* Writes the reference of every kernel, then for each set bit of caps the variants it allows. */
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
-void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC FOLD ADD SUMSQ */
+void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC ORDERED_REDUCE ADD SUMSQ */
 void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
 void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */
-void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE FOLD_QUANTIZED */
+void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE ORDERED_REDUCE_QUANTIZED */
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_* */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);

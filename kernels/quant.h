@@ -68,7 +68,7 @@ typedef struct dsc_dequantize_args {
     dsc_quant quant;
 } dsc_dequantize_args;
 
-/* FOLD (exact.h) of grad_part_count >= 1 packed leaves:
+/* ORDERED_REDUCE (exact.h) of grad_part_count >= 1 packed leaves:
  *   s = overwrite ? leaf_0[i] : acc[i] + leaf_0[i];  s = s + leaf_k[i] for k = 1..grad_part_count-1;  acc[i] = s */
 typedef struct dsc_ordered_reduce_quantized_args {
     float *acc;

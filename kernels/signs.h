@@ -41,13 +41,13 @@ typedef struct dsc_signs_pack_args {
 
 /* acc <- what several ranks sent, in their order:
  *   s = -+scale[0];  s = s -+ scale[k] for k = 1..piece_count-1;  acc = s + acc */
-typedef struct dsc_signs_fold_args {
+typedef struct dsc_signs_reduce_args {
     float *acc;          /* [count] read and written */
     const uint8_t *from; /* piece_count >= 1 pieces of dsc_signs_bytes(count) */
     int64_t from_stride; /* bytes between the starts of two */
     const float *scale;  /* [piece_count], where the kernel runs */
     int64_t piece_count, count;
-} dsc_signs_fold_args;
+} dsc_signs_reduce_args;
 
 /* to <- -+scale; 0 where `mask` is 0: a sign cannot say that nothing moves. */
 typedef struct dsc_signs_unpack_args {
@@ -69,7 +69,7 @@ typedef struct dsc_signs_mask_args {
  *   g = grad * grad_scale;  moment = variance == 0 ? 0 : fma(one_minus_beta1, g - moment, moment)
  *   local_update = fma(-rate, moment, decay * local_update)
  *   to = fma(decays, shared, local_update / (sqrt(variance) + eps)) */
-typedef struct dsc_signs_walk_args {
+typedef struct dsc_signs_local_step_args {
     float *local_update, *moment; /* [count] read and written */
     float *to;              /* [count] written; may be `grad` */
     const float *variance, *grad, *shared; /* [count] */
@@ -77,17 +77,17 @@ typedef struct dsc_signs_walk_args {
     float grad_scale, one_minus_beta1, rate;
     float decay, decays; /* of this step, and of all since the weights were shared */
     float eps;
-} dsc_signs_walk_args;
+} dsc_signs_local_step_args;
 
 /* The weights and the momentum that all come to:
  *   to = fma(decays, shared, local_update / (sqrt(variance) + eps));  moment = local_update * per_rate */
-typedef struct dsc_signs_land_args {
+typedef struct dsc_signs_synchronize_args {
     float *to;     /* [count] written; may be `shared` */
     float *moment; /* [count] written; NULL: it stays */
     const float *variance, *local_update, *shared; /* [count] */
     int64_t count;
     float decays, eps, per_rate;
-} dsc_signs_land_args;
+} dsc_signs_synchronize_args;
 
 /* The gradient that leads to a momentum, and what it makes of a variance that goes on beside a frozen one (1-bit LAMB,
  * zero/optimizer/onebit_lamb.c); how many times the frozen one's root is the other's, at most:

@@ -10,29 +10,29 @@
  * found. The glue that the compiler makes of a region is not looked at: it reads the caller's frame before an edge can
  * be told. */
 #if defined(DSC_TSAN)
-#define TEAM_GLUE __attribute__((noinline, no_sanitize("thread")))
+#define POOL_GLUE __attribute__((noinline, no_sanitize("thread")))
 #else
-#define TEAM_GLUE
+#define POOL_GLUE
 #endif
 
 /* Runs of blocks per thread: a thread that lost its core for a while leaves at most 1/32 of its share to wait for,
  * and handing out a run costs well under a microsecond. */
 #define RUNS_PER_THREAD 32
 
-typedef struct team_job {
+typedef struct pool_job {
     dsc_thread_pool_fn fn;
     void *ctx;
     int64_t block_count, runs;
-} team_job;
+} pool_job;
 
-static void team_work(const team_job *job, int64_t run)
+static void pool_work(const pool_job *job, int64_t run)
 {
     const int64_t each = job->block_count / job->runs, more = job->block_count % job->runs;
     const int64_t first = run * each + dsc_min_i64(run, more);
     job->fn(job->ctx, first, first + each + (run < more));
 }
 
-TEAM_GLUE static void team_region(const team_job *job, int threads, int64_t runs)
+POOL_GLUE static void pool_region(const pool_job *job, int threads, int64_t runs)
 {
 #pragma omp parallel num_threads(threads) default(none) firstprivate(job, runs)
     {
@@ -40,16 +40,16 @@ TEAM_GLUE static void team_region(const team_job *job, int threads, int64_t runs
         const uint32_t mode = dsc_fp_strict();
 #pragma omp for schedule(dynamic, 1) nowait
         for (int64_t run = 0; run < runs; run++)
-            team_work(job, run);
+            pool_work(job, run);
         dsc_fp_restore(mode);
         DSC_TSAN_RELEASE(job);
     }
 }
 
-void dsc_thread_pool_run(const dsc_cpu_threads *team, int64_t block_count, dsc_thread_pool_fn fn, void *ctx)
+void dsc_thread_pool_run(const dsc_cpu_threads *pool, int64_t block_count, dsc_thread_pool_fn fn, void *ctx)
 {
-    DSC_ASSERT(team->threads >= 1);
-    const int64_t threads = dsc_min_i64(team->threads, block_count);
+    DSC_ASSERT(pool->threads >= 1);
+    const int64_t threads = dsc_min_i64(pool->threads, block_count);
     if (block_count == 0)
         return;
     /* The caller may itself be a thread of a region of the host program; inside ours numbers start at 0 again. */
@@ -59,8 +59,8 @@ void dsc_thread_pool_run(const dsc_cpu_threads *team, int64_t block_count, dsc_t
         dsc_fp_restore(mode);
         return;
     }
-    const team_job job = { fn, ctx, block_count, dsc_min_i64(block_count, threads * RUNS_PER_THREAD) };
+    const pool_job job = { fn, ctx, block_count, dsc_min_i64(block_count, threads * RUNS_PER_THREAD) };
     DSC_TSAN_RELEASE(&job);
-    team_region(&job, (int)threads, job.runs);
+    pool_region(&job, (int)threads, job.runs);
     DSC_TSAN_ACQUIRE(&job);
 }

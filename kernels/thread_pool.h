@@ -13,6 +13,6 @@ typedef void (*dsc_thread_pool_fn)(void *ctx, int64_t first, int64_t last);
 
 /* Every block once; returns when all are done. The floating-point mode inside is IEEE's default (nearest, denormals
  * kept) whatever the calling program has set; each thread gets its own mode back. */
-void dsc_thread_pool_run(const dsc_cpu_threads *team, int64_t block_count, dsc_thread_pool_fn fn, void *ctx);
+void dsc_thread_pool_run(const dsc_cpu_threads *pool, int64_t block_count, dsc_thread_pool_fn fn, void *ctx);
 
 #endif

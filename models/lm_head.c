@@ -14,7 +14,7 @@
 #define CHUNK_ROWS_ALIGN 64
 #define LOGITS_ALIGN 64 /* elements: rows of logits start on cache lines also for V = 50257 */
 
-enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, PRODUCT_COUNT };
+enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, GEMM_COUNT };
 
 static dsc_gemm_args product(const dsc_lm_module *self, int which, int64_t rows, dsc_dtype dtype)
 {
@@ -80,8 +80,8 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
 }
 
 /* Every chunk is full but for a shorter last one, and adds to the table's gradient but for the first one. */
-static dsc_status tell_product(const dsc_lm_module *self, const head_layout *at, int which, dsc_dtype dtype,
-                               const dsc_plan_sink *sink, dsc_error *err)
+static dsc_status report_gemm(const dsc_lm_module *self, const head_layout *at, int which, dsc_dtype dtype,
+                              const dsc_plan_sink *sink, dsc_error *err)
 {
     const int64_t full_count = at->rows / at->chunk, rest = at->rows % at->chunk;
     dsc_gemm_args args = product(self, which, at->chunk, dtype);
@@ -106,9 +106,9 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     head_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
     const bool trains = module->params[dsc_lm_head_table(self->family, config)].trainable;
-    for (int which = 0; which < PRODUCT_COUNT && sink != NULL && sink->gemm != NULL; which++)
+    for (int which = 0; which < GEMM_COUNT && sink != NULL && sink->gemm != NULL; which++)
         if (which != D_TABLE || trains)
-            DSC_TRY(tell_product(self, &at, which, dtype, sink, err));
+            DSC_TRY(report_gemm(self, &at, which, dtype, sink, err));
     const double flops = 2.0 * (double)at.rows * (double)config->embed_channels * (double)config->vocab_rows;
     *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops,
                               .backward_flops = trains ? 2 * flops : flops };
@@ -200,16 +200,16 @@ static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
     args.bias = bias_of(call);
     args.c = logits;
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
-    const dsc_cross_entropy_args classifier = { .logits = logits,
-                                                .losses = ctx->losses + first,
-                                                .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
-                                                .rows = rows,
-                                                .vocab = call->config->vocab,
-                                                .stride = args.ldc,
-                                                .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
-                                                .write_gradient = ctx->save,
-                                                .dtype = ctx->dtype };
-    DSC_TRY(DSC_RUN(ctx->stream, CLASSIFIER, &classifier, call->err));
+    const dsc_cross_entropy_args cross_entropy = { .logits = logits,
+                                                   .losses = ctx->losses + first,
+                                                   .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
+                                                   .rows = rows,
+                                                   .vocab = call->config->vocab,
+                                                   .stride = args.ldc,
+                                                   .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
+                                                   .write_gradient = ctx->save,
+                                                   .dtype = ctx->dtype };
+    DSC_TRY(DSC_RUN(ctx->stream, CROSS_ENTROPY, &cross_entropy, call->err));
     if (!ctx->save)
         return DSC_OK;
     args = product(call->self, D_TABLE, rows, ctx->dtype);

@@ -1,7 +1,7 @@
 /* lm_transform.c - between the last block and the head of some families: a linear layer to the width of the token
  * table; of a masked model, for the tokens that it predicts, with an activation.
  *
- * Kept for backward: the activation's input. The rows of the predicted tokens are picked again.
+ * Kept for backward: the activation's input. The rows of the predicted tokens are gathered again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
@@ -11,7 +11,7 @@ typedef struct transform_layout {
     int64_t rows, all_rows;              /* those of the head; R */
     int64_t before, saved_bytes;         /* [rows,E], masked */
     int64_t lora;                        /* [rows,r] */
-    int64_t picked, d_before, back_bytes; /* [rows,C] [rows,E], masked the latter, which forward has not */
+    int64_t gathered, d_before, back_bytes; /* [rows,C] [rows,E], masked the latter, which forward has not */
 } transform_layout;
 
 static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, transform_layout *out,
@@ -24,7 +24,7 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype), narrow = out->rows * config->embed_channels * element;
     out->before = dsc_lm_piece(&out->saved_bytes, config->masked ? narrow : 0);
     out->lora = dsc_lm_piece(&out->back_bytes, dsc_lora_work_bytes(&self->lora, out->rows, dtype));
-    out->picked = dsc_lm_piece(&out->back_bytes, out->rows * config->channels * element);
+    out->gathered = dsc_lm_piece(&out->back_bytes, out->rows * config->channels * element);
     out->d_before = dsc_lm_piece(&out->back_bytes, config->masked ? narrow : 0);
     return DSC_OK;
 }
@@ -44,10 +44,12 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     DSC_TRY(layout(self, batch, dtype, &at, err));
     dsc_linear_planned told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     DSC_TRY(dsc_linear_plan(&told, linear_of(self), err));
-    *out = (dsc_module_plan){ .out_elements = at.rows * self->config->embed_channels, .saved_bytes = at.saved_bytes,
-                              .forward_scratch_bytes = self->config->masked ? at.d_before : at.picked,
-                              .backward_scratch_bytes = at.back_bytes, .forward_flops = told.forward_flops,
-                              .backward_flops = told.backward_flops };
+    *out = (dsc_module_plan) { .out_elements = at.rows * self->config->embed_channels,
+                               .saved_bytes = at.saved_bytes,
+                               .forward_scratch_bytes = self->config->masked ? at.d_before : at.gathered,
+                               .backward_scratch_bytes = at.back_bytes,
+                               .forward_flops = told.forward_flops,
+                               .backward_flops = told.backward_flops };
     return DSC_OK;
 }
 
@@ -58,7 +60,7 @@ typedef struct transform_call {
     dsc_module_ctx *ctx;
     dsc_call launch;
     transform_layout at;
-    char *picked, *before;
+    char *gathered, *before;
     dsc_error *err;
 } transform_call;
 
@@ -69,20 +71,20 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, transform
     DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call->at, err));
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &self->lora,
                                .lora_work = (char *)ctx->scratch + call->at.lora };
-    call->picked = (char *)ctx->scratch + call->at.picked;
+    call->gathered = (char *)ctx->scratch + call->at.gathered;
     call->before = (char *)ctx->saved + call->at.before;
     return DSC_OK;
 }
 
-/* `all` has the rows of all tokens, call->picked those of the predicted ones. */
-static dsc_gather_rows_args pick_of(const transform_call *call, const void *all)
+/* `all` has the rows of all tokens, call->gathered those of the predicted ones. */
+static dsc_gather_rows_args gather_args(const transform_call *call, const void *all)
 {
     return (dsc_gather_rows_args) { .all = (void *)(uintptr_t)all,
-                                    .some = call->picked,
-                                    .places = call->ctx->batch_data[DSC_LM_PREDICTED],
+                                    .some = call->gathered,
+                                    .positions = call->ctx->batch_data[DSC_LM_PREDICTED],
                                     .batch = call->ctx->batch,
                                     .tokens = call->config->sequence,
-                                    .picks = call->config->predictions,
+                                    .gathered = call->config->predictions,
                                     .channels = call->config->channels,
                                     .dtype = call->ctx->dtype };
 }
@@ -93,19 +95,19 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     DSC_TRY(begin(module, ctx, &call, err));
     if (!call.config->masked)
         return dsc_linear_run(&call.launch, linear_of(call.self), ctx->out, ctx->in, NULL);
-    const dsc_gather_rows_args pick = pick_of(&call, ctx->in);
-    DSC_TRY(DSC_RUN(ctx->stream, PICK_FWD, &pick, err));
-    DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.picked, NULL));
+    const dsc_gather_rows_args gather = gather_args(&call, ctx->in);
+    DSC_TRY(DSC_RUN(ctx->stream, GATHER_ROWS_FWD, &gather, err));
+    DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.gathered, NULL));
     const dsc_gelu_fwd_args act = { .out = ctx->out, .in = call.before, .count = call.at.rows *
                                     call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
     return DSC_RUN(ctx->stream, GELU_FWD, &act, err);
 }
 
-/* From the gradient of the linear layer's output: its parameters' and, into call->picked, its input's. */
+/* From the gradient of the linear layer's output: its parameters' and, into call->gathered, its input's. */
 static dsc_status backward_linear(const transform_call *call, const void *in, const void *d_out)
 {
     DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self), in, d_out));
-    return dsc_linear_backward(&call->launch, linear_of(call->self), call->picked, d_out, NULL);
+    return dsc_linear_backward(&call->launch, linear_of(call->self), call->gathered, d_out, NULL);
 }
 
 /* d_in may be d_out's memory, which the product reads to its end. */
@@ -113,8 +115,11 @@ static dsc_status backward_projection(const transform_call *call)
 {
     dsc_module_ctx *ctx = call->ctx;
     DSC_TRY(backward_linear(call, ctx->in, ctx->d_out));
-    const dsc_embedding_fwd_args copy = { .out = ctx->d_in, .table = call->picked, .rows = call->at.rows,
-                                          .channels = call->config->channels, .dtype = ctx->dtype };
+    const dsc_embedding_fwd_args copy = { .out = ctx->d_in,
+                                          .table = call->gathered,
+                                          .rows = call->at.rows,
+                                          .channels = call->config->channels,
+                                          .dtype = ctx->dtype };
     return DSC_RUN(ctx->stream, EMBEDDING_FWD, &copy, call->err);
 }
 
@@ -128,10 +133,10 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     const dsc_gelu_bwd_args act = { .d_in = d_before, .d_out = ctx->d_out, .in = call.before, .count = call.at.rows *
                                     call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
     DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &act, err));
-    const dsc_gather_rows_args pick = pick_of(&call, ctx->in), put = pick_of(&call, ctx->d_in);
-    DSC_TRY(DSC_RUN(ctx->stream, PICK_FWD, &pick, err));
-    DSC_TRY(backward_linear(&call, call.picked, d_before));
-    return DSC_RUN(ctx->stream, PICK_BWD, &put, err);
+    const dsc_gather_rows_args gather = gather_args(&call, ctx->in), scatter = gather_args(&call, ctx->d_in);
+    DSC_TRY(DSC_RUN(ctx->stream, GATHER_ROWS_FWD, &gather, err));
+    DSC_TRY(backward_linear(&call, call.gathered, d_before));
+    return DSC_RUN(ctx->stream, GATHER_ROWS_BWD, &scatter, err);
 }
 
 void dsc_lm_transform_init(dsc_module *module)

@@ -139,7 +139,7 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
                                                      .count = count,
                                                      .quant = quant,
                                                      .overwrite = args->overwrite };
-    return DSC_RUN(zero->reduce_stream, FOLD_QUANTIZED, &fold, err);
+    return DSC_RUN(zero->reduce_stream, ORDERED_REDUCE_QUANTIZED, &fold, err);
 }
 
 /* Beside the leaf's elements from `from` on: what was taken from them. */

@@ -145,7 +145,7 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.sum_dtype,
                                            .overwrite = true };
-    return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->reduce_stream, FOLD, &args, err) : DSC_OK;
+    return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->reduce_stream, ORDERED_REDUCE, &args, err) : DSC_OK;
 }
 
 /* Elements [first, end) of each rank's slice have been read. */
@@ -254,7 +254,7 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int6
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.wire_dtype,
                                            .overwrite = micro_step == 0 && leaf->first_use };
-    DSC_TRY(DSC_RUN(zero->reduce_stream, FOLD, &args, err));
+    DSC_TRY(DSC_RUN(zero->reduce_stream, ORDERED_REDUCE, &args, err));
     DSC_TRY(pass_marks(zero, leaf, 0, group->slice, err));
     return round_sums(zero, sum, group->padded, err);
 }

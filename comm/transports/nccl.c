@@ -7,8 +7,8 @@
  * looks at the peers. A peer that dies in a collective leaves a kernel that never ends; the device's waits ask watch()
  * below every few milliseconds, and abort() ends the kernels.
  *
- * A reduce-scatter is an all-to-all of the leaves and FOLD on the owner (calls.c): the same bits as every transport.
- * SPDX-License-Identifier: Apache-2.0 */
+ * A reduce-scatter is an all-to-all of the leaves and ORDERED_REDUCE on the owner (calls.c): the same bits as every
+ * transport. SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

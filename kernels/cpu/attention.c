@@ -57,10 +57,10 @@ static float *job_scratch(const attention_job *job, void *scratch, int64_t worke
     return (float *)(void *)((char *)scratch + worker * job->worker_bytes);
 }
 
-static void job_run(attention_job *job, int64_t workers, const dsc_cpu_threads *team, dsc_thread_pool_fn fn)
+static void job_run(attention_job *job, int64_t workers, const dsc_cpu_threads *pool, dsc_thread_pool_fn fn)
 {
-    const int64_t count = dsc_min_i64(dsc_min_i64(team->threads, workers), job->items);
-    dsc_thread_pool_run(team, count, fn, job);
+    const int64_t count = dsc_min_i64(dsc_min_i64(pool->threads, workers), job->items);
+    dsc_thread_pool_run(pool, count, fn, job);
 }
 
 static bool is_balanced(int64_t items, int64_t threads, int64_t percent)
@@ -98,7 +98,7 @@ static dsc_status check_dtype(dsc_dtype dtype, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status forward(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_attention_ops *ops)
+static dsc_status forward(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_attention_ops *ops)
 {
     const dsc_attention_fwd_args *a = args;
     DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
@@ -113,9 +113,9 @@ static dsc_status forward(const void *args, const dsc_cpu_threads *team, dsc_err
     attention_job job = { .args = a, .ops = ops, .tiles = tiles,
                           .worker_bytes = fwd_worker_bytes(a->tokens, a->head_size) };
     const int64_t workers = worker_count(a->batch, a->tokens, a->heads);
-    job.parts = is_balanced(heads, dsc_min_i64(team->threads, workers), 110) ? 1 : tiles;
+    job.parts = is_balanced(heads, dsc_min_i64(pool->threads, workers), 110) ? 1 : tiles;
     job.items = heads * job.parts;
-    job_run(&job, workers, team, forward_worker);
+    job_run(&job, workers, pool, forward_worker);
     return DSC_OK;
 }
 
@@ -173,7 +173,7 @@ static void backward_worker(void *ctx, int64_t first, int64_t last)
     }
 }
 
-static dsc_status backward(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_attention_ops *ops)
+static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_attention_ops *ops)
 {
     const dsc_attention_bwd_args *a = args;
     DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
@@ -188,22 +188,22 @@ static dsc_status backward(const void *args, const dsc_cpu_threads *team, dsc_er
     attention_job job = { .args = a, .ops = ops, .tiles = tiles_of(a->tokens),
                           .worker_bytes = bwd_worker_bytes(a->tokens, a->head_size) };
     const int64_t workers = worker_count(a->batch, a->tokens, a->heads);
-    job.split = !is_balanced(groups, dsc_min_i64(team->threads, workers), 150); /* 7 products for 5, and more packing */
+    job.split = !is_balanced(groups, dsc_min_i64(pool->threads, workers), 150); /* 7 products for 5, and more packing */
     job.items = job.split ? (groups + heads) * job.tiles : groups;
-    job_run(&job, workers, team, backward_worker);
+    job_run(&job, workers, pool, backward_worker);
     return DSC_OK;
 }
 
 #define ATTENTION_VARIANT(name, any_ops, bf16_ops)                                                                     \
-    static dsc_status forward_##name(const void *args, const dsc_cpu_threads *team, dsc_error *err)                    \
+    static dsc_status forward_##name(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                    \
     {                                                                                                                  \
         const bool bf16 = ((const dsc_attention_fwd_args *)args)->dtype == DSC_BF16;                                   \
-        return forward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                              \
+        return forward(args, pool, err, bf16 ? &(bf16_ops) : &(any_ops));                                              \
     }                                                                                                                  \
-    static dsc_status backward_##name(const void *args, const dsc_cpu_threads *team, dsc_error *err)                   \
+    static dsc_status backward_##name(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                   \
     {                                                                                                                  \
         const bool bf16 = ((const dsc_attention_bwd_args *)args)->dtype == DSC_BF16;                                   \
-        return backward(args, team, err, bf16 ? &(bf16_ops) : &(any_ops));                                             \
+        return backward(args, pool, err, bf16 ? &(bf16_ops) : &(any_ops));                                             \
     }                                                                                                                  \
     static void table_##name(dsc_kernel_table *table)                                                                  \
     {                                                                                                                  \

@@ -24,7 +24,7 @@ static void blocks(void *ctx, int64_t first, int64_t last)
     }
 }
 
-static dsc_status run(const void *args, const dsc_cpu_threads *team, const dsc_binned_sum_ops *ops)
+static dsc_status run(const void *args, const dsc_cpu_threads *pool, const dsc_binned_sum_ops *ops)
 {
     const dsc_matrix_squares_args *a = args;
     DSC_ASSERT(a->count >= 0 && a->at >= 0 && a->cols >= 1);
@@ -36,15 +36,15 @@ static dsc_status run(const void *args, const dsc_cpu_threads *team, const dsc_b
               .end_row = dsc_div_ceil(a->at + a->count, a->cols),
               .rows_each = dsc_max_i64(1, BLOCK_ELEMENTS / a->cols) };
     j.row_blocks = dsc_div_ceil(j.end_row - j.first_row, j.rows_each);
-    dsc_thread_pool_run(team, j.row_blocks + dsc_div_ceil(a->cols, BLOCK_COLS), blocks, &j);
+    dsc_thread_pool_run(pool, j.row_blocks + dsc_div_ceil(a->cols, BLOCK_COLS), blocks, &j);
     return DSC_OK;
 }
 
 #define VARIANT(isa)                                                                                                   \
-    static dsc_status run_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status run_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
         (void)err;                                                                                                     \
-        return run(args, team, &dsc_binned_sum_##isa);                                                                 \
+        return run(args, pool, &dsc_binned_sum_##isa);                                                                 \
     }
 VARIANT(ref)
 VARIANT(avx2)

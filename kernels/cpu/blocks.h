@@ -16,12 +16,12 @@ typedef struct dsc_block_job {
     int64_t count;
 } dsc_block_job;
 
-static inline void dsc_blocks_run(const void *args, int64_t count, const dsc_cpu_threads *team, const void *ops,
+static inline void dsc_blocks_run(const void *args, int64_t count, const dsc_cpu_threads *pool, const void *ops,
                                   dsc_thread_pool_fn fn)
 {
     DSC_ASSERT(count >= 0);
     dsc_block_job job = { args, ops, count };
-    dsc_thread_pool_run(team, dsc_div_ceil(count, DSC_BLOCK), fn, &job);
+    dsc_thread_pool_run(pool, dsc_div_ceil(count, DSC_BLOCK), fn, &job);
 }
 
 static inline int64_t dsc_blocks_end(const dsc_block_job *job, int64_t last)

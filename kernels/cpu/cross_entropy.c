@@ -1,27 +1,27 @@
 /* cross_entropy.c - cuts the classifier into rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status run(const dsc_cross_entropy_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status run(const dsc_cross_entropy_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->vocab >= 1);
     DSC_ASSERT(a->stride >= a->vocab);
-    DSC_TRY(dsc_range_dtype_check("CLASSIFIER", a->dtype, err));
-    dsc_range_run(team, a->rows, fn, a);
+    DSC_TRY(dsc_range_dtype_check("CROSS_ENTROPY", a->dtype, err));
+    dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;
 }
 
-#define CLASSIFIER_VARIANT(isa)                                                                                        \
-    static dsc_status run_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+#define CROSS_ENTROPY_VARIANT(isa)                                                                                     \
+    static dsc_status run_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return run(args, team, err, dsc_cross_entropy_##isa);                                                          \
+        return run(args, pool, err, dsc_cross_entropy_##isa);                                                          \
     }
-CLASSIFIER_VARIANT(ref)
-CLASSIFIER_VARIANT(avx2)
-CLASSIFIER_VARIANT(avx512)
+CROSS_ENTROPY_VARIANT(ref)
+CROSS_ENTROPY_VARIANT(avx2)
+CROSS_ENTROPY_VARIANT(avx512)
 
 void dsc_cross_entropy_init(dsc_kernel_table *table, uint32_t caps)
 {
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
-    table->fn[DSC_KERNEL_CLASSIFIER] = avx512 ? run_avx512 : avx2 ? run_avx2 : run_ref;
+    table->fn[DSC_KERNEL_CROSS_ENTROPY] = avx512 ? run_avx512 : avx2 ? run_avx2 : run_ref;
 }

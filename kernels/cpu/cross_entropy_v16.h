@@ -48,7 +48,7 @@ V16_INLINE void write_gradient(void *row, int64_t vocab, dsc_dtype dtype, v16 ma
     }
 }
 
-V16_INLINE void classifier_row(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype)
+V16_INLINE void cross_entropy_row(const dsc_cross_entropy_args *a, int64_t r, dsc_dtype dtype)
 {
     const int64_t bytes = (int64_t)dsc_dtype_bytes(dtype), vocab = a->vocab;
     char *row = (char *)a->logits + r * a->stride * bytes;
@@ -81,6 +81,6 @@ void V16_NAME(cross_entropy)(const void *args, int64_t first, int64_t last)
 {
     const dsc_cross_entropy_args *a = args;
     for (int64_t r = first; r < last; r++) {
-        DSC_FOR_DTYPE(a->dtype, classifier_row(a, r, dtype));
+        DSC_FOR_DTYPE(a->dtype, cross_entropy_row(a, r, dtype));
     }
 }

@@ -12,7 +12,7 @@
 struct dsc_cpu_device {
     dsc_device base;
     dsc_alloc *alloc;
-    dsc_cpu_threads team;
+    dsc_cpu_threads pool;
     dsc_kernel_table table;
     pthread_mutex_t lock; /* the list and the counts */
     dsc_cpu_stream *streams;
@@ -243,9 +243,9 @@ static dsc_status cpu_stream_open(dsc_device *device, dsc_stream_kind kind, cons
     dsc_cpu_device *d = (dsc_cpu_device *)device;
     dsc_cpu_stream *s;
     DSC_TRY(stream_take(d, kind, &s, err));
-    s->team = d->team;
+    s->pool = d->pool;
     if (kind == DSC_STREAM_ASYNC)
-        s->team.threads = 1; /* its thread works beside the compute team, not with a second one */
+        s->pool.threads = 1; /* its thread works beside the compute pool, not with a second one */
     pthread_mutex_lock(&s->lock); /* somebody may still ask about the stream's former life */
     s->failed_ticket = 0;
     s->closing = s->idle = false;
@@ -280,13 +280,13 @@ static dsc_status cpu_open(dsc_device **out, const dsc_device_options *options, 
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *d, &d, err));
     d->base.ops = &dsc_device_cpu;
     d->alloc = options->alloc;
-    d->team = (dsc_cpu_threads) { .threads = options->threads, .caps = options->caps & dsc_cpu_caps() };
-    dsc_kernel_table_init(&d->table, d->team.caps);
-    dsc_status status = dsc_gemm_store_open(d->alloc, d->team.threads, d->team.caps, &d->team.gemm, err);
+    d->pool = (dsc_cpu_threads) { .threads = options->threads, .caps = options->caps & dsc_cpu_caps() };
+    dsc_kernel_table_init(&d->table, d->pool.caps);
+    dsc_status status = dsc_gemm_store_open(d->alloc, d->pool.threads, d->pool.caps, &d->pool.gemm, err);
     if (status == DSC_OK && pthread_mutex_init(&d->lock, NULL) != 0)
         status = DSC_FAIL(err, DSC_ERR_NOMEM, "", "the system has no memory for a lock");
     if (status != DSC_OK) {
-        dsc_gemm_store_close(&d->team.gemm);
+        dsc_gemm_store_close(&d->pool.gemm);
         dsc_alloc_free(options->alloc, d);
         return status;
     }
@@ -309,14 +309,14 @@ static void cpu_close(dsc_device *device)
         dsc_alloc_free(d->alloc, s->ring);
         dsc_alloc_free(d->alloc, s);
     }
-    dsc_gemm_store_close(&d->team.gemm);
+    dsc_gemm_store_close(&d->pool.gemm);
     pthread_mutex_destroy(&d->lock);
     dsc_alloc_free(d->alloc, d);
 }
 
 static dsc_status cpu_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err)
 {
-    return dsc_gemm_store_prepare(((dsc_cpu_device *)device)->team.gemm, shape, err);
+    return dsc_gemm_store_prepare(((dsc_cpu_device *)device)->pool.gemm, shape, err);
 }
 
 static void cpu_props(dsc_device *device, dsc_device_props *out) { snprintf(out->name, sizeof out->name, "cpu"); }

@@ -41,7 +41,7 @@ struct dsc_cpu_stream {
     dsc_cpu_device *device;
     dsc_cpu_stream *next; /* in device->streams */
     dsc_stream_kind kind;
-    dsc_cpu_threads team;
+    dsc_cpu_threads pool;
     bool is_open;
     dsc_cpu_entry *ring; /* [DSC_CPU_RING], asynchronous streams; ticket t is entry t % DSC_CPU_RING */
     pthread_t thread;

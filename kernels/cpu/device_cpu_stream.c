@@ -77,13 +77,13 @@ static void copy_blocks(void *ctx, int64_t first, int64_t last)
 static dsc_status run_entry(dsc_cpu_stream *s, dsc_cpu_entry *e, dsc_error *err)
 {
     switch (e->kind) {
-    case DSC_CPU_ENTRY_KERNEL: return e->kernel(e->args, &s->team, err);
+    case DSC_CPU_ENTRY_KERNEL: return e->kernel(e->args, &s->pool, err);
     case DSC_CPU_ENTRY_HOST: return e->host(e->args, err);
     case DSC_CPU_ENTRY_COPY:
     case DSC_CPU_ENTRY_ZERO: {
         copy_ctx ctx = { .to = e->to, .from = e->kind == DSC_CPU_ENTRY_COPY ? e->from : NULL, .bytes = e->bytes };
         if (e->bytes > 0)
-            dsc_thread_pool_run(&s->team, dsc_div_ceil(e->bytes, COPY_BLOCK_BYTES), copy_blocks, &ctx);
+            dsc_thread_pool_run(&s->pool, dsc_div_ceil(e->bytes, COPY_BLOCK_BYTES), copy_blocks, &ctx);
         return DSC_OK;
     }
     case DSC_CPU_ENTRY_WAIT: return e->stream == s ? DSC_OK : dsc_cpu_wait(e->stream, e->ticket, err);

@@ -5,12 +5,12 @@
 #include "kernels/cpu/embedding_sort.h"
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_embedding_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_embedding_fwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->position == NULL || a->sequence >= 1);
     DSC_TRY(dsc_range_dtype_check("EMBEDDING_FWD", a->dtype, err));
-    dsc_range_run(team, a->rows, fn, a);
+    dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;
 }
 
@@ -36,7 +36,7 @@ static void sort_tokens(const dsc_embedding_bwd_args *a)
         sort.row[sort.end[a->tokens[r]]++] = (int32_t)r;
 }
 
-static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn table,
+static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn table,
                       dsc_range_fn position)
 {
     DSC_ASSERT(a->rows >= 0);
@@ -45,21 +45,21 @@ static dsc_status bwd(const dsc_embedding_bwd_args *a, const dsc_cpu_threads *te
     DSC_TRY(dsc_range_dtype_check("EMBEDDING_BWD", a->dtype, err));
     if (a->d_table != NULL) {
         sort_tokens(a);
-        dsc_range_run(team, dsc_div_ceil(a->vocab, DSC_EMBEDDING_TABLE_ROWS), table, a);
+        dsc_range_run(pool, dsc_div_ceil(a->vocab, DSC_EMBEDDING_TABLE_ROWS), table, a);
     }
     if (a->d_position != NULL)
-        dsc_range_run(team, a->positions, position, a);
+        dsc_range_run(pool, a->positions, position, a);
     return DSC_OK;
 }
 
 #define EMBEDDING_VARIANT(isa)                                                                                         \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return fwd(args, team, err, dsc_embedding_fwd_##isa);                                                          \
+        return fwd(args, pool, err, dsc_embedding_fwd_##isa);                                                          \
     }                                                                                                                  \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return bwd(args, team, err, dsc_embedding_bwd_table_##isa, dsc_embedding_bwd_position_##isa);                  \
+        return bwd(args, pool, err, dsc_embedding_bwd_table_##isa, dsc_embedding_bwd_position_##isa);                  \
     }
 EMBEDDING_VARIANT(ref)
 EMBEDDING_VARIANT(avx2)

@@ -27,7 +27,7 @@ static void cast_blocks(void *ctx, int64_t first, int64_t last)
         ops_of(job)->f32_from_half(to, from, count, a->from_dtype);
 }
 
-static dsc_status cast(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status cast(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_exact_ops *ops)
 {
     const dsc_cast_args *a = args;
     const bool copies = a->to_dtype == a->from_dtype && dsc_dtype_bytes(a->to_dtype) != 0;
@@ -35,7 +35,7 @@ static dsc_status cast(const void *args, const dsc_cpu_threads *team, dsc_error 
         !(a->to_dtype == DSC_F32 && dsc_dtype_is_half(a->from_dtype)))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d", (int)a->from_dtype,
                         (int)a->to_dtype);
-    dsc_blocks_run(a, a->count, team, ops, cast_blocks);
+    dsc_blocks_run(a, a->count, pool, ops, cast_blocks);
     return DSC_OK;
 }
 
@@ -45,30 +45,32 @@ static void cast_stochastic_blocks(void *ctx, int64_t first, int64_t last)
     ops_of(job)->cast_stochastic(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
-static dsc_status cast_stochastic(const void *args, const dsc_cpu_threads *team, dsc_error *err,
+static dsc_status cast_stochastic(const void *args, const dsc_cpu_threads *pool, dsc_error *err,
                                   const dsc_exact_ops *ops)
 {
     const dsc_cast_stochastic_args *a = args;
     (void)err;
     DSC_ASSERT(a->first >= 0);
-    dsc_blocks_run(a, a->count, team, ops, cast_stochastic_blocks);
+    dsc_blocks_run(a, a->count, pool, ops, cast_stochastic_blocks);
     return DSC_OK;
 }
 
-static void fold_blocks(void *ctx, int64_t first, int64_t last)
+static void ordered_reduce_blocks(void *ctx, int64_t first, int64_t last)
 {
     const dsc_block_job *job = ctx;
-    ops_of(job)->fold(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
+    ops_of(job)->ordered_reduce(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
-static dsc_status fold(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status ordered_reduce(const void *args, const dsc_cpu_threads *pool, dsc_error *err,
+                                 const dsc_exact_ops *ops)
 {
     const dsc_ordered_reduce_args *a = args;
     DSC_ASSERT(a->grad_part_count >= 1);
     if (!dsc_dtype_computes(a->leaf_dtype) || !dsc_dtype_computes(a->wire_dtype))
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "no fold of leaves of dtype %d on a wire of dtype %d",
-                        (int)a->leaf_dtype, (int)a->wire_dtype);
-    dsc_blocks_run(a, a->count, team, ops, fold_blocks);
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ORDERED_REDUCE",
+                        "no reduction of gradient parts of dtype %d on a wire of dtype %d", (int)a->leaf_dtype,
+                        (int)a->wire_dtype);
+    dsc_blocks_run(a, a->count, pool, ops, ordered_reduce_blocks);
     return DSC_OK;
 }
 
@@ -78,10 +80,10 @@ static void add_blocks(void *ctx, int64_t first, int64_t last)
     ops_of(job)->add(job->args, first * DSC_BLOCK, dsc_blocks_end(job, last));
 }
 
-static dsc_status add(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status add(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_exact_ops *ops)
 {
     (void)err;
-    dsc_blocks_run(args, ((const dsc_add_args *)args)->count, team, ops, add_blocks);
+    dsc_blocks_run(args, ((const dsc_add_args *)args)->count, pool, ops, add_blocks);
     return DSC_OK;
 }
 
@@ -110,26 +112,26 @@ static void sumsq_blocks(void *ctx, int64_t first, int64_t last)
     fixed_sum_merge_shared(a->sum, &local);
 }
 
-static dsc_status sumsq(const void *args, const dsc_cpu_threads *team, dsc_error *err, const dsc_exact_ops *ops)
+static dsc_status sumsq(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_exact_ops *ops)
 {
     (void)err;
-    dsc_blocks_run(args, ((const dsc_sumsq_args *)args)->count, team, ops, sumsq_blocks);
+    dsc_blocks_run(args, ((const dsc_sumsq_args *)args)->count, pool, ops, sumsq_blocks);
     return DSC_OK;
 }
 
 #define EXACT_VARIANT(op, isa)                                                                                         \
-    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                        \
     {                                                                                                                  \
-        return op(args, team, err, &dsc_exact_##isa);                                                                  \
+        return op(args, pool, err, &dsc_exact_##isa);                                                                  \
     }
 #define EXACT_VARIANTS(isa)                                                                        \
-    EXACT_VARIANT(cast, isa) EXACT_VARIANT(cast_stochastic, isa) EXACT_VARIANT(fold, isa)          \
-    EXACT_VARIANT(add, isa) EXACT_VARIANT(sumsq, isa)                                              \
+    EXACT_VARIANT(cast, isa) EXACT_VARIANT(cast_stochastic, isa)                                   \
+    EXACT_VARIANT(ordered_reduce, isa) EXACT_VARIANT(add, isa) EXACT_VARIANT(sumsq, isa)           \
     static void table_##isa(dsc_kernel_table *table)                                               \
     {                                                                                              \
         table->fn[DSC_KERNEL_CAST] = cast_##isa;                                                   \
         table->fn[DSC_KERNEL_CAST_STOCHASTIC] = cast_stochastic_##isa;                             \
-        table->fn[DSC_KERNEL_FOLD] = fold_##isa;                                                   \
+        table->fn[DSC_KERNEL_ORDERED_REDUCE] = ordered_reduce_##isa;                               \
         table->fn[DSC_KERNEL_ADD] = add_##isa;                                                     \
         table->fn[DSC_KERNEL_SUMSQ] = sumsq_##isa;                                                 \
     }

@@ -70,7 +70,7 @@ INLINE __m256 leaf_load(const void *leaf, int64_t i, dsc_grad_part_kind kind)
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_grad_part_kind kind)
+INLINE void ordered_reduce_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_grad_part_kind kind)
 {
     int64_t i = first;
     for (; i + 32 <= last; i += 32) {
@@ -89,12 +89,12 @@ INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t l
         for (int j = 0; j < 4; j++)
             _mm256_storeu_ps(a->acc + i + 8 * j, sum[j]);
     }
-    dsc_exact_ref.fold(a, i, last);
+    dsc_exact_ref.ordered_reduce(a, i, last);
 }
 
-static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
+static void ordered_reduce(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
 {
-    DSC_FOR_LEAF_KIND(a, fold_kind(a, first, last, kind));
+    DSC_FOR_LEAF_KIND(a, ordered_reduce_kind(a, first, last, kind));
 }
 
 static void add(const dsc_add_args *a, int64_t first, int64_t last)
@@ -114,7 +114,7 @@ INLINE void lanes_add(__m256d lane[4], const float *x)
 }
 
 /* lane[j] += lane[j + w] for w = 8, 4, 2, 1. */
-static inline double lanes_fold(const __m256d lane[4])
+static inline double lanes_sum(const __m256d lane[4])
 {
     const __m256d l4 = _mm256_add_pd(_mm256_add_pd(lane[0], lane[2]), _mm256_add_pd(lane[1], lane[3]));
     const __m128d l2 = _mm_add_pd(_mm256_castpd256_pd128(l4), _mm256_extractf128_pd(l4, 1));
@@ -129,9 +129,9 @@ static void sumsq(double *sums, const float *x, int64_t count)
         __m256d lane[4] = { zero, zero, zero, zero };
         for (int64_t i = start; i < start + DSC_SUMSQ_CHUNK; i += 16)
             lanes_add(lane, x + i);
-        sums[start / DSC_SUMSQ_CHUNK] = lanes_fold(lane);
+        sums[start / DSC_SUMSQ_CHUNK] = lanes_sum(lane);
     }
     dsc_exact_ref.sumsq(sums + start / DSC_SUMSQ_CHUNK, x + start, count - start);
 }
 
-const dsc_exact_ops dsc_exact_avx2 = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq };
+const dsc_exact_ops dsc_exact_avx2 = { half_from_f32, f32_from_half, cast_stochastic, ordered_reduce, add, sumsq };

@@ -80,7 +80,7 @@ INLINE __m512 leaf_load(const void *leaf, int64_t i, __mmask16 mask, dsc_grad_pa
 }
 
 /* The sum stays in registers over all leaves: each leaf is read once and the accumulator is touched once. */
-INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_grad_part_kind kind)
+INLINE void ordered_reduce_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t last, dsc_grad_part_kind kind)
 {
     for (int64_t i = first; i < last; i += 64) {
         __mmask16 mask[4];
@@ -103,9 +103,9 @@ INLINE void fold_kind(const dsc_ordered_reduce_args *a, int64_t first, int64_t l
     }
 }
 
-static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
+static void ordered_reduce(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
 {
-    DSC_FOR_LEAF_KIND(a, fold_kind(a, first, last, kind));
+    DSC_FOR_LEAF_KIND(a, ordered_reduce_kind(a, first, last, kind));
 }
 
 static void add(const dsc_add_args *a, int64_t first, int64_t last)
@@ -119,7 +119,7 @@ static void add(const dsc_add_args *a, int64_t first, int64_t last)
 }
 
 /* lane[j] += lane[j + w] for w = 8, 4, 2, 1. */
-static inline double lanes_fold(__m512d low, __m512d high)
+static inline double lanes_sum(__m512d low, __m512d high)
 {
     const __m512d l8 = _mm512_add_pd(low, high);
     const __m256d l4 = _mm256_add_pd(_mm512_castpd512_pd256(l8), _mm512_extractf64x4_pd(l8, 1));
@@ -148,8 +148,8 @@ static void sumsq(double *sums, const float *x, int64_t count)
             lanes_add(lane, _mm512_loadu_ps(x + i));
         if (i < end)
             lanes_add(lane, _mm512_maskz_loadu_ps(dsc_mask_avx512(end - i), x + i));
-        sums[start / DSC_SUMSQ_CHUNK] = lanes_fold(lane[0], lane[1]);
+        sums[start / DSC_SUMSQ_CHUNK] = lanes_sum(lane[0], lane[1]);
     }
 }
 
-const dsc_exact_ops dsc_exact_avx512 = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq };
+const dsc_exact_ops dsc_exact_avx512 = { half_from_f32, f32_from_half, cast_stochastic, ordered_reduce, add, sumsq };

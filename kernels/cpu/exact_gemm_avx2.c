@@ -2,5 +2,5 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/v16_avx2.h"
 
-#define PRODUCT_STRIP 6
+#define EXACT_GEMM_STRIP 6
 #include "kernels/cpu/exact_gemm_v16.h"

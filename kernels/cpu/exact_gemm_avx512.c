@@ -2,5 +2,5 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/v16_avx512.h"
 
-#define PRODUCT_STRIP 12
+#define EXACT_GEMM_STRIP 12
 #include "kernels/cpu/exact_gemm_v16.h"

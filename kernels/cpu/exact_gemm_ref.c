@@ -19,7 +19,7 @@ void dsc_exact_gemm_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_exact_gemm_args *a = args;
     for (int64_t block = first; block < last; block++) {
-        const product_tile t = product_tile_of(a, block);
+        const exact_gemm_tile t = exact_gemm_tile_of(a, block);
         for (int64_t i = t.row; i < t.row + t.rows; i++)
             for (int64_t j = t.col; j < t.col + t.cols; j++)
                 a->c[i * a->n + j] = element(a, i, j);

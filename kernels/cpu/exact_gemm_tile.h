@@ -1,27 +1,28 @@
 /* exact_gemm_tile.h - how C is cut for the team: what a variant computes of it. Private to kernels/product*.c.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CPU_PRODUCT_TILE_H
-#define DSC_KERNELS_CPU_PRODUCT_TILE_H
+#ifndef DSC_KERNELS_CPU_EXACT_GEMM_TILE_H
+#define DSC_KERNELS_CPU_EXACT_GEMM_TILE_H
 
 #include "kernels/cpu/range.h"
 
-/* A tile's sums (48 KiB) and its part of B for PRODUCT_DEPTH of k (64 KiB) stay in a core's second cache. */
-enum { PRODUCT_ROWS = 192, PRODUCT_COLS = 64, PRODUCT_DEPTH = 256 };
+/* A tile's sums (48 KiB) and its part of B for EXACT_GEMM_DEPTH of k (64 KiB) stay in a core's second cache. */
+enum { EXACT_GEMM_ROWS = 192, EXACT_GEMM_COLS = 64, EXACT_GEMM_DEPTH = 256 };
 
-typedef struct product_tile {
+typedef struct exact_gemm_tile {
     int64_t row, col, rows, cols;
-} product_tile;
+} exact_gemm_tile;
 
-static inline int64_t product_tile_count(const dsc_exact_gemm_args *a)
+static inline int64_t exact_gemm_tile_count(const dsc_exact_gemm_args *a)
 {
-    return dsc_div_ceil(a->m, PRODUCT_ROWS) * dsc_div_ceil(a->n, PRODUCT_COLS);
+    return dsc_div_ceil(a->m, EXACT_GEMM_ROWS) * dsc_div_ceil(a->n, EXACT_GEMM_COLS);
 }
 
-static inline product_tile product_tile_of(const dsc_exact_gemm_args *a, int64_t block)
+static inline exact_gemm_tile exact_gemm_tile_of(const dsc_exact_gemm_args *a, int64_t block)
 {
-    const int64_t across = dsc_div_ceil(a->n, PRODUCT_COLS);
-    const int64_t row = block / across * PRODUCT_ROWS, col = block % across * PRODUCT_COLS;
-    return (product_tile) { row, col, dsc_min_i64(PRODUCT_ROWS, a->m - row), dsc_min_i64(PRODUCT_COLS, a->n - col) };
+    const int64_t across = dsc_div_ceil(a->n, EXACT_GEMM_COLS);
+    const int64_t row = block / across * EXACT_GEMM_ROWS, col = block % across * EXACT_GEMM_COLS;
+    return (exact_gemm_tile) { row, col, dsc_min_i64(EXACT_GEMM_ROWS, a->m - row),
+                               dsc_min_i64(EXACT_GEMM_COLS, a->n - col) };
 }
 
 /* Blocks are tiles. */

@@ -12,7 +12,7 @@ typedef struct dsc_exact_ops {
     void (*half_from_f32)(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype);
     void (*f32_from_half)(float *to, const uint16_t *from, int64_t count, dsc_dtype dtype);
     void (*cast_stochastic)(const dsc_cast_stochastic_args *a, int64_t first, int64_t last);
-    void (*fold)(const dsc_ordered_reduce_args *a, int64_t first, int64_t last);
+    void (*ordered_reduce)(const dsc_ordered_reduce_args *a, int64_t first, int64_t last);
     void (*add)(const dsc_add_args *a, int64_t first, int64_t last);
     /* x starts at a chunk; sums[c] = sum of squares of chunk c, ceil(count / 1024) of them. */
     void (*sumsq)(double *sums, const float *x, int64_t count);

@@ -37,7 +37,7 @@ static float leaf_value(const dsc_ordered_reduce_args *a, int64_t leaf, int64_t 
     return a->leaf_dtype == DSC_F32 ? dsc_rounded(x, a->wire_dtype) : x;
 }
 
-static void fold(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
+static void ordered_reduce(const dsc_ordered_reduce_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++) {
         float s = leaf_value(a, 0, i);
@@ -72,4 +72,4 @@ static void sumsq(double *sums, const float *x, int64_t count)
     }
 }
 
-const dsc_exact_ops dsc_exact_ref = { half_from_f32, f32_from_half, cast_stochastic, fold, add, sumsq };
+const dsc_exact_ops dsc_exact_ref = { half_from_f32, f32_from_half, cast_stochastic, ordered_reduce, add, sumsq };

@@ -1,30 +1,30 @@
 /* gelu.c - cuts GELU into blocks and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->count >= 0);
     DSC_TRY(dsc_range_dtype_check("GELU_FWD", a->dtype, err));
-    dsc_range_run(team, dsc_div_ceil(a->count, DSC_GELU_BLOCK), fn, a);
+    dsc_range_run(pool, dsc_div_ceil(a->count, DSC_GELU_BLOCK), fn, a);
     return DSC_OK;
 }
 
-static dsc_status bwd(const dsc_gelu_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status bwd(const dsc_gelu_bwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->count >= 0);
     DSC_TRY(dsc_range_dtype_check("GELU_BWD", a->dtype, err));
-    dsc_range_run(team, dsc_div_ceil(a->count, DSC_GELU_BLOCK), fn, a);
+    dsc_range_run(pool, dsc_div_ceil(a->count, DSC_GELU_BLOCK), fn, a);
     return DSC_OK;
 }
 
 #define GELU_VARIANT(isa)                                                                                              \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return fwd(args, team, err, dsc_gelu_fwd_##isa);                                                               \
+        return fwd(args, pool, err, dsc_gelu_fwd_##isa);                                                               \
     }                                                                                                                  \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return bwd(args, team, err, dsc_gelu_bwd_##isa);                                                               \
+        return bwd(args, pool, err, dsc_gelu_bwd_##isa);                                                               \
     }
 GELU_VARIANT(ref)
 GELU_VARIANT(avx2)

@@ -414,17 +414,17 @@ static void run_tiles(void *ctx, int64_t first, int64_t last)
     dsc_gemm_lib_leave(&saved);
 }
 
-static dsc_status gemm(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status gemm(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_gemm_args *a = args;
-    dsc_gemm_store *s = team->gemm;
+    dsc_gemm_store *s = pool->gemm;
     dsc_gemm_check(a);
     if (a->m == 0 || a->n == 0)
         return DSC_OK;
     if (s == NULL)
-        return DSC_FAIL(err, DSC_ERR_INTERNAL, "GEMM", "this team has no store of prepared products");
-    const gemm_plan plan = plan_make(a, team->caps);
-    const bool wide = (team->caps & DSC_CPU_AVX512) != 0;
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, "GEMM", "this pool has no store of prepared products");
+    const gemm_plan plan = plan_make(a, pool->caps);
+    const bool wide = (pool->caps & DSC_CPU_AVX512) != 0;
     gemm_kinds kinds;
     gemm_job job = { .args = a,
                      .plan = &plan,
@@ -432,8 +432,8 @@ static dsc_status gemm(const void *args, const dsc_cpu_threads *team, dsc_error 
                      .store = s,
                      .epilogue = wide ? dsc_epilogue_avx512 : dsc_epilogue_avx2,
                      .panel = wide ? dsc_panel_avx512 : dsc_panel_avx2 };
-    dsc_cpu_threads local = *team;
-    local.threads = (int32_t)dsc_min_i64(team->threads, s->threads); /* there is scratch for so many */
+    dsc_cpu_threads local = *pool;
+    local.threads = (int32_t)dsc_min_i64(pool->threads, s->threads); /* there is scratch for so many */
     pthread_mutex_lock(&s->lock);
     dsc_status status = make_ready(s, a, &plan, &kinds, err);
     if (status == DSC_OK)
@@ -457,28 +457,28 @@ static void colsum_blocks(void *ctx, int64_t first, int64_t last)
     job->fn(job->args, first * COLSUM_BLOCK, dsc_min_i64(last * COLSUM_BLOCK, job->args->cols));
 }
 
-static dsc_status colsum(const void *args, const dsc_cpu_threads *team, dsc_colsum_fn fn)
+static dsc_status colsum(const void *args, const dsc_cpu_threads *pool, dsc_colsum_fn fn)
 {
     const dsc_colsum_args *a = args;
     DSC_ASSERT(a->rows >= 0 && a->cols >= 0);
     DSC_ASSERT(a->ld >= a->cols);
     DSC_ASSERT(dsc_dtype_computes(a->x_dtype));
     colsum_job job = { a, fn };
-    dsc_thread_pool_run(team, dsc_div_ceil(a->cols, COLSUM_BLOCK), colsum_blocks, &job);
+    dsc_thread_pool_run(pool, dsc_div_ceil(a->cols, COLSUM_BLOCK), colsum_blocks, &job);
     return DSC_OK;
 }
 
-static dsc_status colsum_plain(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status colsum_plain(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
-    return colsum(args, team, dsc_colsum_ref);
+    return colsum(args, pool, dsc_colsum_ref);
 }
-static dsc_status colsum_avx2(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status colsum_avx2(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
-    return colsum(args, team, dsc_colsum_avx2);
+    return colsum(args, pool, dsc_colsum_avx2);
 }
-static dsc_status colsum_avx512(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status colsum_avx512(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
-    return colsum(args, team, dsc_colsum_avx512);
+    return colsum(args, pool, dsc_colsum_avx512);
 }
 
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps)

@@ -98,7 +98,7 @@ void dsc_colsum_ref(const dsc_colsum_args *args, int64_t first, int64_t last);
 void dsc_colsum_avx2(const dsc_colsum_args *args, int64_t first, int64_t last);
 void dsc_colsum_avx512(const dsc_colsum_args *args, int64_t first, int64_t last);
 
-dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *team, dsc_error *err);
+dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *pool, dsc_error *err);
 /* Asserts that the arguments keep gemm.h's rules. */
 void dsc_gemm_check(const dsc_gemm_args *args);
 

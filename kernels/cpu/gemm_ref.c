@@ -85,11 +85,11 @@ static void ref_rows(void *ctx, int64_t first, int64_t last)
         }
 }
 
-dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     dsc_gemm_args a = *(const dsc_gemm_args *)args;
     dsc_gemm_check(&a);
-    dsc_thread_pool_run(team, a.n > 0 ? a.m : 0, ref_rows, &a);
+    dsc_thread_pool_run(pool, a.n > 0 ? a.m : 0, ref_rows, &a);
     return DSC_OK;
 }
 

@@ -2,36 +2,36 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_layernorm_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_layernorm_fwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
     DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
     DSC_TRY(dsc_range_dtype_check("LAYERNORM_FWD", a->dtype, err));
-    dsc_range_run(team, a->rows, fn, a);
+    dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;
 }
 
-static dsc_status bwd(const dsc_layernorm_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn,
+static dsc_status bwd(const dsc_layernorm_bwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn,
                       dsc_range_fn sum)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
     DSC_TRY(dsc_range_dtype_check("LAYERNORM_BWD", a->dtype, err));
-    dsc_range_run(team, dsc_div_ceil(a->rows, DSC_LAYERNORM_BWD_ROWS), fn, a);
+    dsc_range_run(pool, dsc_div_ceil(a->rows, DSC_LAYERNORM_BWD_ROWS), fn, a);
     if (a->d_weight != NULL || a->d_bias != NULL)
-        dsc_range_run(team, dsc_div_ceil(a->channels, DSC_LAYERNORM_SUM_COLS), sum, a);
+        dsc_range_run(pool, dsc_div_ceil(a->channels, DSC_LAYERNORM_SUM_COLS), sum, a);
     return DSC_OK;
 }
 
 #define LAYERNORM_VARIANT(isa)                                                                                         \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return fwd(args, team, err, dsc_layernorm_fwd_##isa);                                                          \
+        return fwd(args, pool, err, dsc_layernorm_fwd_##isa);                                                          \
     }                                                                                                                  \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return bwd(args, team, err, dsc_layernorm_bwd_##isa, dsc_layernorm_bwd_sum_##isa);                             \
+        return bwd(args, pool, err, dsc_layernorm_bwd_##isa, dsc_layernorm_bwd_sum_##isa);                             \
     }
 LAYERNORM_VARIANT(ref)
 LAYERNORM_VARIANT(avx2)

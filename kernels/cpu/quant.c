@@ -52,7 +52,7 @@ static void dequantize_units(void *ctx, int64_t first, int64_t last)
     }
 }
 
-static void fold_units(void *ctx, int64_t first, int64_t last)
+static void reduce_units(void *ctx, int64_t first, int64_t last)
 {
     const quant_job *job = ctx;
     const dsc_ordered_reduce_quantized_args *a = job->args;
@@ -60,18 +60,18 @@ static void fold_units(void *ctx, int64_t first, int64_t last)
         for (int64_t k = 0; k < a->grad_part_count; k++) {
             const dsc_quant_unit leaf =
                 unit_of((const char *)a->leaf + k * a->leaf_stride_bytes, a->count, u, a->quant);
-            job->ops->fold(a->acc + u * DSC_QUANT_UNIT, &leaf, a->quant, a->overwrite && k == 0);
+            job->ops->ordered_reduce(a->acc + u * DSC_QUANT_UNIT, &leaf, a->quant, a->overwrite && k == 0);
         }
 }
 
-static dsc_status run(const void *args, int64_t count, int64_t pieces, const dsc_cpu_threads *team,
+static dsc_status run(const void *args, int64_t count, int64_t pieces, const dsc_cpu_threads *pool,
                       const dsc_quant_ops *ops, dsc_thread_pool_fn fn)
 {
     DSC_ASSERT(count >= 0 && count % DSC_QUANT_UNIT == 0);
     DSC_ASSERT(pieces >= 0);
     const int64_t units_each = count / DSC_QUANT_UNIT;
     quant_job job = { args, ops, units_each * pieces, units_each };
-    dsc_thread_pool_run(team, dsc_div_ceil(job.units, BLOCK_UNITS), fn, &job);
+    dsc_thread_pool_run(pool, dsc_div_ceil(job.units, BLOCK_UNITS), fn, &job);
     return DSC_OK;
 }
 
@@ -80,38 +80,38 @@ static bool takes(dsc_quant quant, dsc_dtype dtype)
     return dsc_quant_is_half(quant) ? dtype == DSC_F32 : dsc_dtype_computes(dtype);
 }
 
-static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_threads *team, dsc_error *err,
+static dsc_status quantize(const dsc_quantize_args *a, const dsc_cpu_threads *pool, dsc_error *err,
                            const dsc_quant_ops *ops)
 {
     if (!takes(a->quant, a->from_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "QUANTIZE", "nothing is packed from dtype %d", (int)a->from_dtype);
-    return run(a, a->count, a->pieces, team, ops, quantize_units);
+    return run(a, a->count, a->pieces, pool, ops, quantize_units);
 }
 
-static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_threads *team, dsc_error *err,
+static dsc_status dequantize(const dsc_dequantize_args *a, const dsc_cpu_threads *pool, dsc_error *err,
                              const dsc_quant_ops *ops)
 {
     if (!takes(a->quant, a->to_dtype))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "DEQUANTIZE", "nothing is unpacked to dtype %d", (int)a->to_dtype);
-    return run(a, a->count, a->pieces, team, ops, dequantize_units);
+    return run(a, a->count, a->pieces, pool, ops, dequantize_units);
 }
 
-static dsc_status fold_quantized(const dsc_ordered_reduce_quantized_args *a, const dsc_cpu_threads *team,
-                                 dsc_error *err, const dsc_quant_ops *ops)
+static dsc_status ordered_reduce_quantized(const dsc_ordered_reduce_quantized_args *a, const dsc_cpu_threads *pool,
+                                           dsc_error *err, const dsc_quant_ops *ops)
 {
     (void)err;
     DSC_ASSERT(a->grad_part_count >= 1);
-    return run(a, a->count, 1, team, ops, fold_units);
+    return run(a, a->count, 1, pool, ops, reduce_units);
 }
 
 #define QUANT_VARIANT(op, isa)                                                                                         \
-    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                        \
     {                                                                                                                  \
-        return op(args, team, err, &dsc_quant_##isa);                                                                  \
+        return op(args, pool, err, &dsc_quant_##isa);                                                                  \
     }
 #define QUANT_VARIANTS(isa)                                     \
     QUANT_VARIANT(quantize, isa) QUANT_VARIANT(dequantize, isa) \
-    QUANT_VARIANT(fold_quantized, isa)
+    QUANT_VARIANT(ordered_reduce_quantized, isa)
 QUANT_VARIANTS(ref)
 QUANT_VARIANTS(avx2)
 QUANT_VARIANTS(avx512)
@@ -121,6 +121,6 @@ void dsc_quant_init(dsc_kernel_table *table, uint32_t caps)
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
     table->fn[DSC_KERNEL_QUANTIZE] = avx512 ? quantize_avx512 : avx2 ? quantize_avx2 : quantize_ref;
     table->fn[DSC_KERNEL_DEQUANTIZE] = avx512 ? dequantize_avx512 : avx2 ? dequantize_avx2 : dequantize_ref;
-    table->fn[DSC_KERNEL_FOLD_QUANTIZED] =
-        avx512 ? fold_quantized_avx512 : avx2 ? fold_quantized_avx2 : fold_quantized_ref;
+    table->fn[DSC_KERNEL_ORDERED_REDUCE_QUANTIZED] =
+        avx512 ? ordered_reduce_quantized_avx512 : avx2 ? ordered_reduce_quantized_avx2 : ordered_reduce_quantized_ref;
 }

@@ -79,7 +79,7 @@ static void unpack(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_qu
         dsc_put(to, i, dtype, value_at(from, i, quant));
 }
 
-static void fold(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
+static void ordered_reduce(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
 {
     for (int64_t i = 0; i < DSC_QUANT_UNIT; i++) {
         const float x = value_at(leaf, i, quant);
@@ -87,4 +87,4 @@ static void fold(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool o
     }
 }
 
-const dsc_quant_ops dsc_quant_ref = { pack, unpack, fold };
+const dsc_quant_ops dsc_quant_ref = { pack, unpack, ordered_reduce };

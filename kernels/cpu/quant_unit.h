@@ -20,7 +20,7 @@ typedef struct dsc_quant_ops {
     void (*pack)(const dsc_quant_unit *to, const void *from, float *error, dsc_dtype dtype, dsc_quant quant);
     void (*unpack)(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_quant quant);
     /* acc[i] <- start + the leaf, with start 0 or acc[i] */
-    void (*fold)(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite);
+    void (*ordered_reduce)(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite);
 } dsc_quant_ops;
 
 extern const dsc_quant_ops dsc_quant_ref, dsc_quant_avx2, dsc_quant_avx512;

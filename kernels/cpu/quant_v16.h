@@ -78,7 +78,7 @@ V16_INLINE void pack_half(uint8_t *to, const float *from, float *error, dsc_dtyp
     }
 }
 
-V16_INLINE void fold_half(float *acc, const uint8_t *leaf, dsc_dtype half, bool overwrite)
+V16_INLINE void reduce_half(float *acc, const uint8_t *leaf, dsc_dtype half, bool overwrite)
 {
     for (int64_t i = 0; i < DSC_QUANT_UNIT; i += 16) {
         const v16 x = v16_load(leaf, i, 16, half);
@@ -107,7 +107,7 @@ V16_INLINE void unpack_unit(void *to, const dsc_quant_unit *from, dsc_dtype dtyp
     }
 }
 
-V16_INLINE void fold_unit(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
+V16_INLINE void reduce_unit(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
 {
     for (int64_t b = 0; b < DSC_QUANT_UNIT_BLOCKS; b++) {
         const v16 step = v16_set(dsc_f32_from_bf16(leaf->scale[b]));
@@ -141,9 +141,9 @@ static void pack(const dsc_quant_unit *to, const void *from, float *error, dsc_d
 static void unpack(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_quant quant)
 {
     if (quant == DSC_QUANT_BF16)
-        fold_half(to, from->q, DSC_BF16, true);
+        reduce_half(to, from->q, DSC_BF16, true);
     else if (quant == DSC_QUANT_F16)
-        fold_half(to, from->q, DSC_F16, true);
+        reduce_half(to, from->q, DSC_F16, true);
     else if (quant == DSC_QUANT_INT4)
         FOR_DTYPE(dtype, unpack_unit(to, from, DSC_F32, DSC_QUANT_INT4),
                   unpack_unit(to, from, DSC_BF16, DSC_QUANT_INT4),
@@ -154,18 +154,18 @@ static void unpack(void *to, const dsc_quant_unit *from, dsc_dtype dtype, dsc_qu
                   unpack_unit(to, from, DSC_F16, DSC_QUANT_INT8));
 }
 
-static void fold(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
+static void ordered_reduce(float *acc, const dsc_quant_unit *leaf, dsc_quant quant, bool overwrite)
 {
     if (quant == DSC_QUANT_BF16)
-        fold_half(acc, leaf->q, DSC_BF16, overwrite);
+        reduce_half(acc, leaf->q, DSC_BF16, overwrite);
     else if (quant == DSC_QUANT_F16)
-        fold_half(acc, leaf->q, DSC_F16, overwrite);
+        reduce_half(acc, leaf->q, DSC_F16, overwrite);
     else if (quant == DSC_QUANT_INT4)
-        overwrite ? fold_unit(acc, leaf, DSC_QUANT_INT4, true) : fold_unit(acc, leaf, DSC_QUANT_INT4, false);
+        overwrite ? reduce_unit(acc, leaf, DSC_QUANT_INT4, true) : reduce_unit(acc, leaf, DSC_QUANT_INT4, false);
     else
-        overwrite ? fold_unit(acc, leaf, DSC_QUANT_INT8, true) : fold_unit(acc, leaf, DSC_QUANT_INT8, false);
+        overwrite ? reduce_unit(acc, leaf, DSC_QUANT_INT8, true) : reduce_unit(acc, leaf, DSC_QUANT_INT8, false);
 }
 
-const dsc_quant_ops V16_NAME(quant) = { pack, unpack, fold };
+const dsc_quant_ops V16_NAME(quant) = { pack, unpack, ordered_reduce };
 
 #endif

@@ -60,10 +60,10 @@ static inline void dsc_range_blocks(void *ctx, int64_t first, int64_t last)
     job->fn(job->args, first, last);
 }
 
-static inline void dsc_range_run(const dsc_cpu_threads *team, int64_t block_count, dsc_range_fn fn, const void *args)
+static inline void dsc_range_run(const dsc_cpu_threads *pool, int64_t block_count, dsc_range_fn fn, const void *args)
 {
     dsc_range_job job = { fn, args };
-    dsc_thread_pool_run(team, block_count, dsc_range_blocks, &job);
+    dsc_thread_pool_run(pool, block_count, dsc_range_blocks, &job);
 }
 
 static inline dsc_status dsc_range_dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *err)

@@ -17,19 +17,19 @@ static void table_rows(const void *args, int64_t first, int64_t last)
         }
 }
 
-static dsc_status table(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status table(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_rope_table_args *a = args;
     (void)err;
     DSC_ASSERT(a->positions >= 0 && a->first >= 0);
     DSC_ASSERT(a->pairs >= 1 && a->pairs <= DSC_ROPE_PAIRS_MAX);
-    dsc_range_run(team, a->positions, table_rows, a);
+    dsc_range_run(pool, a->positions, table_rows, a);
     return DSC_OK;
 }
 
 /* ---- application ---- */
 
-static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0 && a->tokens >= 1);
     DSC_ASSERT(a->heads >= 1 && a->pairs >= 1 && 2 * a->pairs <= a->head_size);
@@ -37,14 +37,14 @@ static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_threads *team, dsc_
     for (int64_t r = 0; a->places != NULL && r < a->rows; r++)
         DSC_ASSERT(a->places[r] >= 0 && a->places[r] < a->tokens);
     DSC_TRY(dsc_range_dtype_check("ROPE", a->dtype, err));
-    dsc_range_run(team, a->rows, fn, a);
+    dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;
 }
 
 #define ROPE_VARIANT(isa)                                                                                              \
-    static dsc_status rope_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    static dsc_status rope_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                        \
     {                                                                                                                  \
-        return rope(args, team, err, dsc_rope_##isa);                                                                  \
+        return rope(args, pool, err, dsc_rope_##isa);                                                                  \
     }
 ROPE_VARIANT(ref)
 ROPE_VARIANT(avx2)

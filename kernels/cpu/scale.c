@@ -17,12 +17,12 @@ static void scale_blocks(const void *args, int64_t first, int64_t last)
     DSC_FOR_DTYPE(a->dtype, scale_range(a, first * BLOCK, end, dtype));
 }
 
-static dsc_status scale(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status scale(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_scale_args *a = args;
     DSC_ASSERT(a->count >= 0);
     DSC_TRY(dsc_range_dtype_check("SCALE", a->dtype, err));
-    dsc_range_run(team, dsc_div_ceil(a->count, BLOCK), scale_blocks, a);
+    dsc_range_run(pool, dsc_div_ceil(a->count, BLOCK), scale_blocks, a);
     return DSC_OK;
 }
 

@@ -2,10 +2,10 @@
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/signs_range.h"
 
-static dsc_status run(const void *args, int64_t count, const dsc_cpu_threads *team, const dsc_signs_ops *ops,
+static dsc_status run(const void *args, int64_t count, const dsc_cpu_threads *pool, const dsc_signs_ops *ops,
                       dsc_thread_pool_fn fn)
 {
-    dsc_blocks_run(args, count, team, ops, fn);
+    dsc_blocks_run(args, count, pool, ops, fn);
     return DSC_OK;
 }
 
@@ -19,19 +19,19 @@ static dsc_status run(const void *args, int64_t count, const dsc_cpu_threads *te
     }                                                                                                     \
     SIGNS_VARIANT(op, ref) SIGNS_VARIANT(op, avx2) SIGNS_VARIANT(op, avx512)
 #define SIGNS_VARIANT(op, isa)                                                                                         \
-    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                        \
+    static dsc_status op##_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                        \
     {                                                                                                                  \
         const dsc_signs_##op##_args *a = args;                                                                         \
         (void)err;                                                                                                     \
-        return run(a, a->count, team, &dsc_signs_##isa, op##_blocks);                                                  \
+        return run(a, a->count, pool, &dsc_signs_##isa, op##_blocks);                                                  \
     }
 SIGNS_OP(add)
 SIGNS_OP(pack)
-SIGNS_OP(fold)
+SIGNS_OP(reduce)
 SIGNS_OP(unpack)
 SIGNS_OP(mask)
-SIGNS_OP(walk)
-SIGNS_OP(land)
+SIGNS_OP(local_step)
+SIGNS_OP(synchronize)
 SIGNS_OP(regain)
 
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps)
@@ -39,10 +39,10 @@ void dsc_signs_init(dsc_kernel_table *table, uint32_t caps)
     const bool avx2 = (caps & DSC_CPU_AVX2) != 0, avx512 = (caps & DSC_CPU_AVX512) != 0;
     table->fn[DSC_KERNEL_SIGNS_ADD] = avx512 ? add_avx512 : avx2 ? add_avx2 : add_ref;
     table->fn[DSC_KERNEL_SIGNS_PACK] = avx512 ? pack_avx512 : avx2 ? pack_avx2 : pack_ref;
-    table->fn[DSC_KERNEL_SIGNS_FOLD] = avx512 ? fold_avx512 : avx2 ? fold_avx2 : fold_ref;
+    table->fn[DSC_KERNEL_SIGNS_REDUCE] = avx512 ? reduce_avx512 : avx2 ? reduce_avx2 : reduce_ref;
     table->fn[DSC_KERNEL_SIGNS_UNPACK] = avx512 ? unpack_avx512 : avx2 ? unpack_avx2 : unpack_ref;
     table->fn[DSC_KERNEL_SIGNS_MASK] = avx512 ? mask_avx512 : avx2 ? mask_avx2 : mask_ref;
-    table->fn[DSC_KERNEL_SIGNS_WALK] = avx512 ? walk_avx512 : avx2 ? walk_avx2 : walk_ref;
-    table->fn[DSC_KERNEL_SIGNS_LAND] = avx512 ? land_avx512 : avx2 ? land_avx2 : land_ref;
+    table->fn[DSC_KERNEL_SIGNS_LOCAL_STEP] = avx512 ? local_step_avx512 : avx2 ? local_step_avx2 : local_step_ref;
+    table->fn[DSC_KERNEL_SIGNS_SYNCHRONIZE] = avx512 ? synchronize_avx512 : avx2 ? synchronize_avx2 : synchronize_ref;
     table->fn[DSC_KERNEL_SIGNS_REGAIN] = avx512 ? regain_avx512 : avx2 ? regain_avx2 : regain_ref;
 }

@@ -12,11 +12,11 @@
 typedef struct dsc_signs_ops {
     void (*add)(const dsc_signs_add_args *a, int64_t first, int64_t last);
     void (*pack)(const dsc_signs_pack_args *a, int64_t first, int64_t last);
-    void (*fold)(const dsc_signs_fold_args *a, int64_t first, int64_t last);
+    void (*reduce)(const dsc_signs_reduce_args *a, int64_t first, int64_t last);
     void (*unpack)(const dsc_signs_unpack_args *a, int64_t first, int64_t last);
     void (*mask)(const dsc_signs_mask_args *a, int64_t first, int64_t last);
-    void (*walk)(const dsc_signs_walk_args *a, int64_t first, int64_t last);
-    void (*land)(const dsc_signs_land_args *a, int64_t first, int64_t last);
+    void (*local_step)(const dsc_signs_local_step_args *a, int64_t first, int64_t last);
+    void (*synchronize)(const dsc_signs_synchronize_args *a, int64_t first, int64_t last);
     void (*regain)(const dsc_signs_regain_args *a, int64_t first, int64_t last);
 } dsc_signs_ops;
 

@@ -28,7 +28,7 @@ static float value_at(const uint8_t *from, int64_t i, float scale)
     return (from[i / 8] >> i % 8 & 1) != 0 ? -scale : scale;
 }
 
-static void fold(const dsc_signs_fold_args *a, int64_t first, int64_t last)
+static void reduce(const dsc_signs_reduce_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++) {
         float s = value_at(a->from, i, a->scale[0]);
@@ -57,7 +57,7 @@ static float weight(float decays, float shared, float local_update, float varian
     return fmaf(decays, shared, local_update / d);
 }
 
-static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
+static void local_step(const dsc_signs_local_step_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++) {
         const float g = a->grad[i] * a->grad_scale;
@@ -69,7 +69,7 @@ static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
     }
 }
 
-static void land(const dsc_signs_land_args *a, int64_t first, int64_t last)
+static void synchronize(const dsc_signs_synchronize_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i++) {
         a->to[i] = weight(a->decays, a->shared[i], a->local_update[i], a->variance[i], a->eps);
@@ -94,4 +94,4 @@ static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
     dsc_sign_compress_raise(a->most, most);
 }
 
-const dsc_signs_ops dsc_signs_ref = { add, pack, fold, unpack, mask, walk, land, regain };
+const dsc_signs_ops dsc_signs_ref = { add, pack, reduce, unpack, mask, local_step, synchronize, regain };

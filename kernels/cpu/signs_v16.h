@@ -35,7 +35,7 @@ static void pack(const dsc_signs_pack_args *a, int64_t first, int64_t last)
     }
 }
 
-static void fold(const dsc_signs_fold_args *a, int64_t first, int64_t last)
+static void reduce(const dsc_signs_reduce_args *a, int64_t first, int64_t last)
 {
     for (int64_t i = first; i < last; i += 16) {
         v16 s = v16_signed(v16_set(a->scale[0]), load_signs(a->from, i, last - i));
@@ -68,7 +68,7 @@ V16_INLINE v16 weight(v16 decays, v16 shared, v16 local_update, v16 variance, v1
     return v16_fma(decays, shared, v16_div(local_update, v16_add(v16_sqrt(variance), eps)));
 }
 
-static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
+static void local_step(const dsc_signs_local_step_args *a, int64_t first, int64_t last)
 {
     const v16 by = v16_set(a->grad_scale), part = v16_set(a->one_minus_beta1), back = v16_set(-a->rate);
     const v16 decay = v16_set(a->decay), decays = v16_set(a->decays), eps = v16_set(a->eps);
@@ -85,7 +85,7 @@ static void walk(const dsc_signs_walk_args *a, int64_t first, int64_t last)
     }
 }
 
-static void land(const dsc_signs_land_args *a, int64_t first, int64_t last)
+static void synchronize(const dsc_signs_synchronize_args *a, int64_t first, int64_t last)
 {
     const v16 decays = v16_set(a->decays), eps = v16_set(a->eps), per_rate = v16_set(a->per_rate);
     for (int64_t i = first; i < last; i += 16) {
@@ -121,6 +121,6 @@ static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
     dsc_sign_compress_raise(a->most, v16_max_lanes(most));
 }
 
-const dsc_signs_ops V16_NAME(signs) = { add, pack, fold, unpack, mask, walk, land, regain };
+const dsc_signs_ops V16_NAME(signs) = { add, pack, reduce, unpack, mask, local_step, synchronize, regain };
 
 #endif

@@ -1,34 +1,34 @@
 /* swiglu.c - cuts SwiGLU into pieces of rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
-static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->cols >= 1);
     DSC_ASSERT(a->in_stride >= a->cols);
     DSC_TRY(dsc_range_dtype_check("SWIGLU_FWD", a->dtype, err));
-    dsc_range_run(team, a->rows * dsc_div_ceil(a->cols, DSC_SWIGLU_COLS), fn, a);
+    dsc_range_run(pool, a->rows * dsc_div_ceil(a->cols, DSC_SWIGLU_COLS), fn, a);
     return DSC_OK;
 }
 
-static dsc_status bwd(const dsc_swiglu_bwd_args *a, const dsc_cpu_threads *team, dsc_error *err, dsc_range_fn fn)
+static dsc_status bwd(const dsc_swiglu_bwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->cols >= 1);
     DSC_ASSERT(a->in_stride >= a->cols);
     DSC_TRY(dsc_range_dtype_check("SWIGLU_BWD", a->dtype, err));
-    dsc_range_run(team, a->rows * dsc_div_ceil(a->cols, DSC_SWIGLU_COLS), fn, a);
+    dsc_range_run(pool, a->rows * dsc_div_ceil(a->cols, DSC_SWIGLU_COLS), fn, a);
     return DSC_OK;
 }
 
 #define SWIGLU_VARIANT(isa)                                                                                            \
-    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status fwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return fwd(args, team, err, dsc_swiglu_fwd_##isa);                                                             \
+        return fwd(args, pool, err, dsc_swiglu_fwd_##isa);                                                             \
     }                                                                                                                  \
-    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                         \
+    static dsc_status bwd_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                         \
     {                                                                                                                  \
-        return bwd(args, team, err, dsc_swiglu_bwd_##isa);                                                             \
+        return bwd(args, pool, err, dsc_swiglu_bwd_##isa);                                                             \
     }
 SWIGLU_VARIANT(ref)
 SWIGLU_VARIANT(avx2)

@@ -47,7 +47,7 @@ static void step_blocks(void *ctx, int64_t first, int64_t last)
 }
 
 static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *name, const void *args,
-                      const dsc_cpu_threads *team, dsc_error *err)
+                      const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_update_args *a = args;
     const step_of step = { ops, recipe };
@@ -57,14 +57,14 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
     DSC_ASSERT((dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) == 0 || (a->cols >= 1 && a->at >= 0));
     DSC_ASSERT(a->direction == NULL || dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING);
     DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));
-    dsc_blocks_run(a, a->count, team, &step, step_blocks);
+    dsc_blocks_run(a, a->count, pool, &step, step_blocks);
     return DSC_OK;
 }
 
 #define VARIANT(id, isa)                                                                                               \
-    static dsc_status run_##id##_##isa(const void *args, const dsc_cpu_threads *team, dsc_error *err)                  \
+    static dsc_status run_##id##_##isa(const void *args, const dsc_cpu_threads *pool, dsc_error *err)                  \
     {                                                                                                                  \
-        return run(&dsc_update_##isa, DSC_RECIPE_##id, #id, args, team, err);                                          \
+        return run(&dsc_update_##isa, DSC_RECIPE_##id, #id, args, pool, err);                                          \
     }
 #define VARIANTS(isa)                                                                            \
     VARIANT(ADAMW, isa) VARIANT(SGD, isa) VARIANT(MOMENTUM, isa) VARIANT(ADAGRAD, isa) VARIANT(LION, isa) \

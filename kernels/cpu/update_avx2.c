@@ -24,17 +24,17 @@ V16_INLINE void v16_stream_pair(uint16_t *to, v16 a, v16 b, dsc_dtype dtype)
     }
 }
 
-V16_INLINE __m128i by_chance_8(__m256 x, __m256i random_bits, bool upper)
+V16_INLINE __m128i round_stochastic_8(__m256 x, __m256i random_bits, bool upper)
 {
     const __m256i bits = upper ? _mm256_srli_epi32(random_bits, 16)
                                : _mm256_and_si256(random_bits, _mm256_set1_epi32(0xffff));
     const __m256i rounded = dsc_up_or_down_avx2(x, bits);
     return _mm_packus_epi32(_mm256_castsi256_si128(rounded), _mm256_extracti128_si256(rounded, 1));
 }
-V16_INLINE void v16_store_by_chance(uint16_t *to, v16 x, v16_ints random_bits, bool upper)
+V16_INLINE void v16_store_stochastic(uint16_t *to, v16 x, v16_ints random_bits, bool upper)
 {
-    _mm_storeu_si128((__m128i *)(void *)to, by_chance_8(x.low, random_bits.low, upper));
-    _mm_storeu_si128((__m128i *)(void *)(to + 8), by_chance_8(x.high, random_bits.high, upper));
+    _mm_storeu_si128((__m128i *)(void *)to, round_stochastic_8(x.low, random_bits.low, upper));
+    _mm_storeu_si128((__m128i *)(void *)(to + 8), round_stochastic_8(x.high, random_bits.high, upper));
 }
 
 #define V16_RANDOMS 2

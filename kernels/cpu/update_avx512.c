@@ -19,7 +19,7 @@ V16_INLINE void v16_stream_pair(uint16_t *to, v16 a, v16 b, dsc_dtype dtype)
     _mm512_stream_si512((__m512i *)(void *)to, _mm512_inserti64x4(first, dsc_half_from_f32_avx512(b, dtype), 1));
 }
 
-V16_INLINE void v16_store_by_chance(uint16_t *to, v16 x, v16_ints random_bits, bool upper)
+V16_INLINE void v16_store_stochastic(uint16_t *to, v16 x, v16_ints random_bits, bool upper)
 {
     const __m512i bits = upper ? _mm512_srli_epi32(random_bits, 16)
                                : _mm512_and_si512(random_bits, _mm512_set1_epi32(0xffff));

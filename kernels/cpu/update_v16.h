@@ -1,7 +1,7 @@
 /* update_v16.h - the recipes of update.h on sixteen lanes; tails by short loads, and where states are bf16 by the
  * reference, whose bits are the same. Include after v16_*.h and after the words that AVX-512 and AVX2 have each in
  * their own way: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 or NaN where c is, else copysign(step, c)),
- * v16_stream_pair (two rounded, around the caches), v16_store_by_chance (rounded to bf16 with the lower or upper half
+ * v16_stream_pair (two rounded, around the caches), v16_store_stochastic (rounded to bf16 with the lower or upper half
  * of the random bits), and V16_RANDOMS of v16_random_words. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_UPDATE_V16_H
 #define DSC_KERNELS_CPU_UPDATE_V16_H
@@ -187,7 +187,7 @@ V16_INLINE v16 step_bf16(const dsc_update_args *a, const lanes *s, int64_t i, v1
     recipe_16(s, v16_load(a->grad, i, 16, DSC_F32), &e, kind);
     v16_store(a->master, i, 16, DSC_F32, e.p);
     for (int k = 0; k < kind.state_count; k++)
-        v16_store_by_chance((uint16_t *)a->state[k] + i, e.state[k], random_bits, k == 1);
+        v16_store_stochastic((uint16_t *)a->state[k] + i, e.state[k], random_bits, k == 1);
     return e.p;
 }
 

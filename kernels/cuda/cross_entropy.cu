@@ -7,7 +7,7 @@
 namespace
 {
 
-enum { CLASSIFIER_THREADS_MAX = 1024 };
+enum { CROSS_ENTROPY_THREADS_MAX = 1024 };
 
 /* Maximum so far and the sum of exp(x - maximum). */
 struct running {
@@ -39,7 +39,7 @@ template <int W> __device__ __forceinline__ running take(running r, const float 
 /* Of the whole block, in every thread. */
 __device__ running block_running(running r)
 {
-    __shared__ running warps[CLASSIFIER_THREADS_MAX / 32];
+    __shared__ running warps[CROSS_ENTROPY_THREADS_MAX / 32];
 #pragma unroll
     for (int width = 16; width >= 1; width /= 2) {
         const running other = { __shfl_xor_sync(0xffffffffu, r.max, width),
@@ -70,9 +70,9 @@ __device__ __forceinline__ void gradient(T *row, int64_t c, int64_t vocab, int32
 }
 
 template <class T, int W>
-__global__ void __launch_bounds__(CLASSIFIER_THREADS_MAX)
-    classifier_kernel(T *logits, float *losses, const int32_t *targets, int64_t vocab, int64_t stride, float scale,
-                      bool write_gradient)
+__global__ void __launch_bounds__(CROSS_ENTROPY_THREADS_MAX)
+    cross_entropy_kernel(T *logits, float *losses, const int32_t *targets, int64_t vocab, int64_t stride, float scale,
+                         bool write_gradient)
 {
     T *row = logits + static_cast<int64_t>(blockIdx.x) * stride;
     const int32_t target = targets[blockIdx.x];
@@ -102,21 +102,21 @@ template <class T> void classify(const dsc_cuda_launch *at, const dsc_cross_entr
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
     T *logits = static_cast<T *>(a->logits);
-    const unsigned rows = grid_size(a->rows), threads = threads_for(a->stride / W, CLASSIFIER_THREADS_MAX);
+    const unsigned rows = grid_size(a->rows), threads = threads_for(a->stride / W, CROSS_ENTROPY_THREADS_MAX);
     if (is_aligned(logits) && a->stride % W == 0)
-        DSC_CUDA_LAUNCH((classifier_kernel<T, W>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
+        DSC_CUDA_LAUNCH((cross_entropy_kernel<T, W>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
                         a->vocab, a->stride, a->scale, a->write_gradient);
     else
-        DSC_CUDA_LAUNCH((classifier_kernel<T, 1>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
+        DSC_CUDA_LAUNCH((cross_entropy_kernel<T, 1>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
                         a->vocab, a->stride, a->scale, a->write_gradient);
 }
 
 } // namespace
 
-dsc_status dsc_cuda_run_CLASSIFIER(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+dsc_status dsc_cuda_run_CROSS_ENTROPY(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_cross_entropy_args *a = static_cast<const dsc_cross_entropy_args *>(args);
-    DSC_TRY(dtype_check("CLASSIFIER", a->dtype, err));
+    DSC_TRY(dtype_check("CROSS_ENTROPY", a->dtype, err));
     DSC_ASSERT(a->vocab >= 1 && a->vocab <= a->stride);
     if (a->rows == 0)
         return DSC_OK;

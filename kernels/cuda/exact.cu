@@ -68,22 +68,22 @@ struct cast_stochastic_op {
     }
 };
 
-/* ---- FOLD ---- */
+/* ---- ORDERED_REDUCE ---- */
 
-enum { FOLD_POINTERS_MAX = 256 }; /* they travel in the launch: 2 KiB of the 4 that a kernel's arguments may have */
+enum { POINTERS_MAX = 256 }; /* they travel in the launch: 2 KiB of the 4 that a kernel's arguments may have */
 
-struct fold_strided {
+struct strided_parts {
     const char *first;
     int64_t stride_bytes;
     __device__ __forceinline__ const void *leaf(int64_t k) const { return first + k * stride_bytes; }
 };
 
-struct fold_pointers {
-    const void *pointer[FOLD_POINTERS_MAX];
+struct pointer_parts {
+    const void *pointer[POINTERS_MAX];
     __device__ __forceinline__ const void *leaf(int64_t k) const { return pointer[k]; }
 };
 
-template <class Leaf, class Wire, class Leaves> struct fold_op {
+template <class Leaf, class Wire, class Leaves> struct ordered_reduce_op {
     float *acc;
     Leaves leaves;
     int64_t grad_part_count;
@@ -121,19 +121,19 @@ template <class Leaf, class Wire, class Leaves> struct fold_op {
 
 /* Fp32 leaves are rounded to the wire's type first. */
 template <class Leaf, class Wire, class Leaves>
-void fold(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
+void ordered_reduce(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
 {
-    const fold_op<Leaf, Wire, Leaves> op = { a->acc, leaves, a->grad_part_count, a->overwrite };
+    const ordered_reduce_op<Leaf, Wire, Leaves> op = { a->acc, leaves, a->grad_part_count, a->overwrite };
     each<8>(at, op, a->count, aligned && is_aligned(a->acc));
 }
 
 template <class Leaves>
-void fold_any(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
+void ordered_reduce_any(const dsc_cuda_launch *at, const dsc_ordered_reduce_args *a, const Leaves &leaves, bool aligned)
 {
     if (a->leaf_dtype == DSC_F32)
-        DSC_CUDA_FOR_DTYPE(a->wire_dtype, T, fold<float, T>(at, a, leaves, aligned));
+        DSC_CUDA_FOR_DTYPE(a->wire_dtype, T, ordered_reduce<float, T>(at, a, leaves, aligned));
     else
-        DSC_CUDA_FOR_DTYPE(a->leaf_dtype, T, fold<T, T>(at, a, leaves, aligned));
+        DSC_CUDA_FOR_DTYPE(a->leaf_dtype, T, ordered_reduce<T, T>(at, a, leaves, aligned));
 }
 
 /* ---- ADD ---- */
@@ -257,27 +257,27 @@ dsc_status dsc_cuda_run_CAST_STOCHASTIC(const dsc_cuda_launch *at, const void *a
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_run_FOLD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+dsc_status dsc_cuda_run_ORDERED_REDUCE(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_ordered_reduce_args *a = static_cast<const dsc_ordered_reduce_args *>(args);
     DSC_ASSERT(a->grad_part_count >= 1);
-    DSC_TRY(dtype_check("FOLD", a->leaf_dtype, err));
-    DSC_TRY(dtype_check("FOLD", a->wire_dtype, err));
+    DSC_TRY(dtype_check("ORDERED_REDUCE", a->leaf_dtype, err));
+    DSC_TRY(dtype_check("ORDERED_REDUCE", a->wire_dtype, err));
     if (a->leaf_ptr == NULL) {
-        const fold_strided leaves = { static_cast<const char *>(a->leaf), a->leaf_stride_bytes };
-        fold_any(at, a, leaves, is_aligned(a->leaf) && a->leaf_stride_bytes % 16 == 0);
+        const strided_parts leaves = { static_cast<const char *>(a->leaf), a->leaf_stride_bytes };
+        ordered_reduce_any(at, a, leaves, is_aligned(a->leaf) && a->leaf_stride_bytes % 16 == 0);
         return DSC_OK;
     }
-    if (a->grad_part_count > FOLD_POINTERS_MAX)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "FOLD", "%lld leaves by pointer; at most %d",
-                        static_cast<long long>(a->grad_part_count), static_cast<int>(FOLD_POINTERS_MAX));
-    fold_pointers leaves = {};
+    if (a->grad_part_count > POINTERS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "ORDERED_REDUCE", "%lld leaves by pointer; at most %d",
+                        static_cast<long long>(a->grad_part_count), static_cast<int>(POINTERS_MAX));
+    pointer_parts leaves = {};
     bool aligned = true;
     for (int64_t k = 0; k < a->grad_part_count; k++) {
         leaves.pointer[k] = a->leaf_ptr[k];
         aligned = aligned && is_aligned(a->leaf_ptr[k]);
     }
-    fold_any(at, a, leaves, aligned);
+    ordered_reduce_any(at, a, leaves, aligned);
     return DSC_OK;
 }
 

@@ -8,10 +8,10 @@ namespace
 {
 
 __global__ void __launch_bounds__(TILE_THREADS)
-    exact_product(const product_arrays<float> p, float *c, const float *d, float alpha, float beta)
+    exact_gemm_kernel(const exact_gemm_arrays<float> p, float *c, const float *d, float alpha, float beta)
 {
     float sum[EACH][EACH] = {};
-    const product_place at = product_tile(p, sum);
+    const exact_gemm_position at = exact_gemm_tile(p, sum);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
 #pragma unroll
@@ -26,13 +26,13 @@ __global__ void __launch_bounds__(TILE_THREADS)
 
 } // namespace
 
-dsc_status dsc_cuda_run_PRODUCT(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+dsc_status dsc_cuda_run_EXACT_GEMM(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_exact_gemm_args *a = static_cast<const dsc_exact_gemm_args *>(args);
-    const product_arrays<float> p = { a->a, a->b, a->m, a->n, a->k, a->a_row, a->a_col, a->b_row, a->b_col };
+    const exact_gemm_arrays<float> p = { a->a, a->b, a->m, a->n, a->k, a->a_row, a->a_col, a->b_row, a->b_col };
     DSC_ASSERT(a->m >= 0 && a->n >= 0 && a->k >= 1);
     if (a->m > 0 && a->n > 0)
-        DSC_CUDA_LAUNCH(exact_product, product_grid(a->m, a->n), TILE_THREADS, 0, at->stream, p, a->c, a->d, a->alpha,
-                        a->beta);
+        DSC_CUDA_LAUNCH(exact_gemm_kernel, exact_gemm_grid(a->m, a->n), TILE_THREADS, 0, at->stream, p, a->c, a->d,
+                        a->alpha, a->beta);
     return DSC_OK;
 }

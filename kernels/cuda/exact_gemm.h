@@ -1,8 +1,8 @@
 /* exact_gemm.h - our own matrix product: a 64 x 64 tile a block, 4 x 4 of it a thread, each sum one chain of fp32
  * multiply-adds in the order of k (beyond its end zeros are added, which change no number but a negative 0).
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_PRODUCT_H
-#define DSC_KERNELS_CUDA_PRODUCT_H
+#ifndef DSC_KERNELS_CUDA_EXACT_GEMM_H
+#define DSC_KERNELS_CUDA_EXACT_GEMM_H
 
 #include "kernels/cuda/elements.h"
 
@@ -11,12 +11,12 @@ namespace
 
 enum { TILE = 64, TILE_K = 16, TILE_THREADS = 256, EACH = 4, STEP = TILE / EACH };
 
-template <class TA> struct product_arrays {
+template <class TA> struct exact_gemm_arrays {
     const TA *a, *b;
     int64_t m, n, k, a_row, a_col, b_row, b_col; /* element (i, j) is at i * row + j * col */
 };
 
-unsigned product_grid(int64_t m, int64_t n) { return grid_size(dsc_div_ceil(m, TILE) * dsc_div_ceil(n, TILE)); }
+unsigned exact_gemm_grid(int64_t m, int64_t n) { return grid_size(dsc_div_ceil(m, TILE) * dsc_div_ceil(n, TILE)); }
 
 /* shared[kk][i] = op(x)[first + i, k + kk], 0 outside. */
 template <class TA>
@@ -30,13 +30,13 @@ __device__ __forceinline__ void load_tile(float (&shared)[TILE_K][TILE + 1], con
     }
 }
 
-struct product_place {
+struct exact_gemm_position {
     int64_t row, col;
 };
 
 /* This thread's sums: sum[i][j] is of the place's row + STEP * i and col + STEP * j, which may lie outside. */
 template <class TA>
-__device__ __forceinline__ product_place product_tile(const product_arrays<TA> &p, float (&sum)[EACH][EACH])
+__device__ __forceinline__ exact_gemm_position exact_gemm_tile(const exact_gemm_arrays<TA> &p, float (&sum)[EACH][EACH])
 {
     __shared__ float left[TILE_K][TILE + 1], right[TILE_K][TILE + 1];
     const int64_t tiles = (p.m + TILE - 1) / TILE, tile_col = blockIdx.x / tiles;

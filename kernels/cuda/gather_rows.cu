@@ -9,11 +9,11 @@ enum { THREADS = 256 };
 
 /* V is what one access moves, `width` of them a row. */
 template <class V>
-__global__ void pick_kernel(V *some, V *all, const int32_t *places, int64_t tokens, int64_t picks, int64_t width,
-                            bool back)
+__global__ void gather_rows_kernel(V *some, V *all, const int32_t *positions, int64_t tokens, int64_t gathered,
+                                   int64_t width, bool back)
 {
     const int64_t r = blockIdx.x;
-    V *one = some + r * width, *other = all + (r / picks * tokens + places[r]) * width;
+    V *one = some + r * width, *other = all + (r / gathered * tokens + positions[r]) * width;
     V *to = back ? other : one;
     const V *from = back ? one : other;
     for (int64_t c = threadIdx.x; c < width; c += blockDim.x)
@@ -22,15 +22,17 @@ __global__ void pick_kernel(V *some, V *all, const int32_t *places, int64_t toke
 
 template <class V> void run(const dsc_cuda_launch *at, const dsc_gather_rows_args *a, bool back, int64_t width)
 {
-    DSC_CUDA_LAUNCH((pick_kernel<V>), grid_size(a->batch * a->picks), threads_for(width, THREADS), 0, at->stream,
-                    static_cast<V *>(a->some), static_cast<V *>(a->all), a->places, a->tokens, a->picks, width, back);
+    DSC_CUDA_LAUNCH((gather_rows_kernel<V>), grid_size(a->batch * a->gathered), threads_for(width, THREADS), 0,
+                    at->stream, static_cast<V *>(a->some), static_cast<V *>(a->all), a->positions, a->tokens,
+                    a->gathered, width, back);
 }
 
-dsc_status pick(const dsc_cuda_launch *at, const dsc_gather_rows_args *a, bool back, const char *name, dsc_error *err)
+dsc_status gather_rows(const dsc_cuda_launch *at, const dsc_gather_rows_args *a, bool back, const char *name,
+                       dsc_error *err)
 {
     const int64_t bytes = a->channels * static_cast<int64_t>(dsc_dtype_bytes(a->dtype));
     DSC_TRY(dtype_check(name, a->dtype, err));
-    DSC_ASSERT(a->picks >= 1 && a->picks <= a->tokens);
+    DSC_ASSERT(a->gathered >= 1 && a->gathered <= a->tokens);
     if (a->batch == 0)
         return DSC_OK;
     const size_t all_bytes = static_cast<size_t>(a->batch * a->tokens * bytes);
@@ -45,12 +47,12 @@ dsc_status pick(const dsc_cuda_launch *at, const dsc_gather_rows_args *a, bool b
 
 } // namespace
 
-dsc_status dsc_cuda_run_PICK_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+dsc_status dsc_cuda_run_GATHER_ROWS_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    return pick(at, static_cast<const dsc_gather_rows_args *>(args), false, "PICK_FWD", err);
+    return gather_rows(at, static_cast<const dsc_gather_rows_args *>(args), false, "GATHER_ROWS_FWD", err);
 }
 
-dsc_status dsc_cuda_run_PICK_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+dsc_status dsc_cuda_run_GATHER_ROWS_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    return pick(at, static_cast<const dsc_gather_rows_args *>(args), true, "PICK_BWD", err);
+    return gather_rows(at, static_cast<const dsc_gather_rows_args *>(args), true, "GATHER_ROWS_BWD", err);
 }

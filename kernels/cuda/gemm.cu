@@ -81,10 +81,10 @@ dsc_status gelu_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, const vo
 
 template <class TC, class TA>
 __global__ void __launch_bounds__(TILE_THREADS)
-    product_kernel(const product_arrays<TA> p, const epilogue_arrays<TC, TA> e, bool accumulate)
+    plain_gemm_kernel(const exact_gemm_arrays<TA> p, const epilogue_arrays<TC, TA> e, bool accumulate)
 {
     float sum[EACH][EACH] = {};
-    const product_place at = product_tile(p, sum);
+    const exact_gemm_position at = exact_gemm_tile(p, sum);
 #pragma unroll
     for (int i = 0; i < EACH; i++)
 #pragma unroll
@@ -97,25 +97,25 @@ __global__ void __launch_bounds__(TILE_THREADS)
         }
 }
 
-template <class TC, class TA> void product_own(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+template <class TC, class TA> void plain_gemm_run(const dsc_cuda_launch *at, const dsc_gemm_args *a)
 {
-    const product_arrays<TA> p = { static_cast<const TA *>(a->a), static_cast<const TA *>(a->b), a->m, a->n, a->k,
-                                   a->a_transposed ? 1 : a->lda, a->a_transposed ? a->lda : 1,
-                                   a->b_transposed ? 1 : a->ldb, a->b_transposed ? a->ldb : 1 };
+    const exact_gemm_arrays<TA> p = { static_cast<const TA *>(a->a), static_cast<const TA *>(a->b), a->m, a->n, a->k,
+                                      a->a_transposed ? 1 : a->lda, a->a_transposed ? a->lda : 1,
+                                      a->b_transposed ? 1 : a->ldb, a->b_transposed ? a->ldb : 1 };
     const epilogue_arrays<TC, TA> e = { static_cast<TC *>(a->c), static_cast<const TA *>(a->bias),
                                         static_cast<const TC *>(a->aux), a->ldc, a->epilogue };
-    DSC_CUDA_LAUNCH((product_kernel<TC, TA>), product_grid(a->m, a->n), TILE_THREADS, 0, at->stream, p, e,
+    DSC_CUDA_LAUNCH((plain_gemm_kernel<TC, TA>), exact_gemm_grid(a->m, a->n), TILE_THREADS, 0, at->stream, p, e,
                     a->accumulate);
 }
 
-void product_any(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+void plain_gemm_any(const dsc_cuda_launch *at, const dsc_gemm_args *a)
 {
     if (a->c_dtype == DSC_F32)
-        DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, product_own<float, T>(at, a));
+        DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, plain_gemm_run<float, T>(at, a));
     else if (a->ab_dtype == DSC_F32)
-        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, product_own<T, float>(at, a));
+        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, plain_gemm_run<T, float>(at, a));
     else
-        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, product_own<T, T>(at, a));
+        DSC_CUDA_FOR_DTYPE(a->c_dtype, T, plain_gemm_run<T, T>(at, a));
 }
 
 /* fp32 C: the product first, then what is added or multiplied to it. */
@@ -141,7 +141,7 @@ dsc_status run(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err
     if (done)
         DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, epilogue_after<T>(at, a));
     else
-        product_any(at, a);
+        plain_gemm_any(at, a);
     return DSC_OK;
 }
 

@@ -72,7 +72,7 @@ template <bool TRANS> inline void sim_ldmatrix(unsigned (&r)[4], const void *row
 inline void ldmatrix_x4(unsigned (&r)[4], const void *row) { sim_ldmatrix<false>(r, row); }
 inline void ldmatrix_x4_trans(unsigned (&r)[4], const void *row) { sim_ldmatrix<true>(r, row); }
 
-struct sim_product { float *d; const unsigned *a; unsigned b[2]; };
+struct sim_mma { float *d; const unsigned *a; unsigned b[2]; };
 
 inline float sim_half(unsigned pair, int which)
 {
@@ -81,11 +81,11 @@ inline float sim_half(unsigned pair, int which)
 
 inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
-    sim_product mine = { d, a, { b0, b1 } };
+    sim_mma mine = { d, a, { b0, b1 } };
     cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
         float left[16][16], right[16][8], sum[16][8];
         for (int lane = 0; lane < 32; lane++) {
-            const sim_product *p = static_cast<sim_product *>(w.given[lane]);
+            const sim_mma *p = static_cast<sim_mma *>(w.given[lane]);
             const int g = lane / 4, t = lane % 4;
             for (int e = 0; e < 8; e++) /* a[i] holds row g + 8 (i & 1), columns 2t + 8 (i >> 1) and the next */
                 left[g + 8 * (e / 2 & 1)][2 * t + 8 * (e / 4) + (e & 1)] = sim_half(p->a[e / 2], e & 1);
@@ -100,7 +100,7 @@ inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigne
                     sum[i][j] += left[i][k] * right[k][j];
         for (int lane = 0; lane < 32; lane++)
             for (int e = 0; e < 4; e++)
-                static_cast<sim_product *>(w.given[lane])->d[e] = sum[lane / 4 + 8 * (e / 2)][2 * (lane % 4) + (e & 1)];
+                static_cast<sim_mma *>(w.given[lane])->d[e] = sum[lane / 4 + 8 * (e / 2)][2 * (lane % 4) + (e & 1)];
     });
 }
 

@@ -153,7 +153,7 @@ template <class T, dsc_quant Q> __global__ void dequantize_kernel(const dsc_dequ
                              at.lane * LANE_ELEMENTS, x);
 }
 
-template <dsc_quant Q> __global__ void fold_quantized_kernel(const dsc_ordered_reduce_quantized_args a)
+template <dsc_quant Q> __global__ void ordered_reduce_quantized_kernel(const dsc_ordered_reduce_quantized_args a)
 {
     quant_place at;
     if (!find_place(at, a.count / DSC_QUANT_BLOCK, 1))
@@ -269,7 +269,7 @@ dsc_status dsc_cuda_run_DEQUANTIZE(const dsc_cuda_launch *at, const void *args, 
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_run_FOLD_QUANTIZED(const dsc_cuda_launch *at, const void *args, dsc_error *)
+dsc_status dsc_cuda_run_ORDERED_REDUCE_QUANTIZED(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
     const dsc_ordered_reduce_quantized_args *a = static_cast<const dsc_ordered_reduce_quantized_args *>(args);
     DSC_ASSERT(a->grad_part_count >= 1);
@@ -277,12 +277,12 @@ dsc_status dsc_cuda_run_FOLD_QUANTIZED(const dsc_cuda_launch *at, const void *ar
     if (grid == 0)
         return DSC_OK;
     if (a->quant == DSC_QUANT_BF16)
-        DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_BF16>), grid, QUANT_THREADS, 0, at->stream, *a);
+        DSC_CUDA_LAUNCH((ordered_reduce_quantized_kernel<DSC_QUANT_BF16>), grid, QUANT_THREADS, 0, at->stream, *a);
     else if (a->quant == DSC_QUANT_F16)
-        DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_F16>), grid, QUANT_THREADS, 0, at->stream, *a);
+        DSC_CUDA_LAUNCH((ordered_reduce_quantized_kernel<DSC_QUANT_F16>), grid, QUANT_THREADS, 0, at->stream, *a);
     else if (a->quant == DSC_QUANT_INT4)
-        DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_INT4>), grid, QUANT_THREADS, 0, at->stream, *a);
+        DSC_CUDA_LAUNCH((ordered_reduce_quantized_kernel<DSC_QUANT_INT4>), grid, QUANT_THREADS, 0, at->stream, *a);
     else
-        DSC_CUDA_LAUNCH((fold_quantized_kernel<DSC_QUANT_INT8>), grid, QUANT_THREADS, 0, at->stream, *a);
+        DSC_CUDA_LAUNCH((ordered_reduce_quantized_kernel<DSC_QUANT_INT8>), grid, QUANT_THREADS, 0, at->stream, *a);
     return DSC_OK;
 }

@@ -113,7 +113,7 @@ host_bytes host_of(const cuda_call *call)
         const auto *a = (const dsc_rope_table_args *)call->args;
         return { a->frequency, a->pairs * (int64_t)sizeof *a->frequency };
     }
-    if (call->kind == CUDA_CALL_LAUNCH && call->kernel == DSC_KERNEL_FOLD) {
+    if (call->kind == CUDA_CALL_LAUNCH && call->kernel == DSC_KERNEL_ORDERED_REDUCE) {
         const auto *a = (const dsc_ordered_reduce_args *)call->args;
         return { a->leaf_ptr, a->leaf_ptr != NULL ? a->grad_part_count * (int64_t)sizeof *a->leaf_ptr : 0 };
     }

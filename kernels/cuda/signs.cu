@@ -46,8 +46,8 @@ __device__ __forceinline__ float weight(float decays, float shared, float local_
     return fmaf(decays, shared, local_update / d);
 }
 
-struct walk_signs_op {
-    dsc_signs_walk_args a;
+struct local_step_signs_op {
+    dsc_signs_local_step_args a;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
         float local_update[W], moment[W], variance[W], grad[W], shared[W];
@@ -70,8 +70,8 @@ struct walk_signs_op {
     }
 };
 
-struct land_signs_op {
-    dsc_signs_land_args a;
+struct synchronize_signs_op {
+    dsc_signs_synchronize_args a;
     template <int W> __device__ __forceinline__ void run(int64_t i) const
     {
         float local_update[W], variance[W], shared[W];
@@ -174,7 +174,7 @@ __device__ __forceinline__ void run_byte(const dsc_signs_pack_args &a, int64_t b
     store_eight(a.x + i, x, a.count - i);
 }
 
-__device__ __forceinline__ void run_byte(const dsc_signs_fold_args &a, int64_t b)
+__device__ __forceinline__ void run_byte(const dsc_signs_reduce_args &a, int64_t b)
 {
     const int64_t i = b * 8;
     float acc[8], s[8];
@@ -243,18 +243,18 @@ dsc_status dsc_cuda_run_SIGNS_MASK(const dsc_cuda_launch *at, const void *args, 
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_run_SIGNS_WALK(const dsc_cuda_launch *at, const void *args, dsc_error *)
+dsc_status dsc_cuda_run_SIGNS_LOCAL_STEP(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
-    const walk_signs_op op = { *static_cast<const dsc_signs_walk_args *>(args) };
+    const local_step_signs_op op = { *static_cast<const dsc_signs_local_step_args *>(args) };
     each<4>(at, op, op.a.count,
             is_aligned(op.a.local_update) && is_aligned(op.a.moment) && is_aligned(op.a.to) &&
                 is_aligned(op.a.variance) && is_aligned(op.a.grad) && is_aligned(op.a.shared));
     return DSC_OK;
 }
 
-dsc_status dsc_cuda_run_SIGNS_LAND(const dsc_cuda_launch *at, const void *args, dsc_error *)
+dsc_status dsc_cuda_run_SIGNS_SYNCHRONIZE(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
-    const land_signs_op op = { *static_cast<const dsc_signs_land_args *>(args) };
+    const synchronize_signs_op op = { *static_cast<const dsc_signs_synchronize_args *>(args) };
     each<4>(at, op, op.a.count,
             is_aligned(op.a.to) && is_aligned(op.a.moment) && is_aligned(op.a.variance) &&
                 is_aligned(op.a.local_update) && is_aligned(op.a.shared));
@@ -278,9 +278,9 @@ dsc_status dsc_cuda_run_SIGNS_PACK(const dsc_cuda_launch *at, const void *args, 
     return run_bytes(at, *a, is_aligned(a->x));
 }
 
-dsc_status dsc_cuda_run_SIGNS_FOLD(const dsc_cuda_launch *at, const void *args, dsc_error *)
+dsc_status dsc_cuda_run_SIGNS_REDUCE(const dsc_cuda_launch *at, const void *args, dsc_error *)
 {
-    const dsc_signs_fold_args *a = static_cast<const dsc_signs_fold_args *>(args);
+    const dsc_signs_reduce_args *a = static_cast<const dsc_signs_reduce_args *>(args);
     DSC_ASSERT(a->piece_count >= 1);
     return run_bytes(at, *a, is_aligned(a->acc));
 }

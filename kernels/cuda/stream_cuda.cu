@@ -96,7 +96,7 @@ void dsc_cuda_stream_close(dsc_stream *stream)
 
 /* ---- waiting ---- */
 
-/* "the stream compute, after CLASSIFIER": the last launch is the most that is known of an asynchronous failure. */
+/* "the stream compute, after CROSS_ENTROPY": the last launch is the most that is known of an asynchronous failure. */
 static const char *place_text(const cuda_stream *s, char *out, size_t out_bytes)
 {
     if (s->last_kernel == DSC_KERNEL_COUNT)

@@ -376,11 +376,11 @@ void ck_near_ref(const void *buf, double tol_relative, double tol_absolute)
 
 static bool run_once(dsc_kernel_fn fn, const void *args, int32_t threads)
 {
-    const dsc_cpu_threads team = { .threads = threads, .caps = ck.caps, .gemm = ck_gemm_store(ck.caps) };
+    const dsc_cpu_threads pool = { .threads = threads, .caps = ck.caps, .gemm = ck_gemm_store(ck.caps) };
     dsc_error err = DSC_ERROR_INIT;
     ck.threads = threads;
     restore();
-    const dsc_status status = fn(args, &team, &err);
+    const dsc_status status = fn(args, &pool, &err);
     if (status != DSC_OK)
         ck_fail("status %s: %s", dsc_status_text(status), err.message);
     for (int32_t i = 0; i < ck.buf_count; i++)
@@ -475,9 +475,9 @@ void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_byt
         (void)ck_device_run(kernel, args, args_bytes, 0);
         return;
     }
-    const dsc_cpu_threads team = { .threads = 2, .caps = caps, .gemm = ck_gemm_store(caps) };
+    const dsc_cpu_threads pool = { .threads = 2, .caps = caps, .gemm = ck_gemm_store(caps) };
     dsc_kernel_table_init(&table, caps);
-    if (table.fn[kernel](args, &team, &err) != DSC_OK)
+    if (table.fn[kernel](args, &pool, &err) != DSC_OK)
         ck_fail("%s", err.message);
 }
 

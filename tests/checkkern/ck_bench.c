@@ -20,11 +20,11 @@ static int by_value(const void *a, const void *b)
 }
 
 /* Median over RUNS of the time of one call; a run repeats short calls for about 2 ms. Below 0 when a call fails. */
-static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_threads *team)
+static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_threads *pool)
 {
     double sample[RUNS];
     double start = ck_now_ns();
-    if (fn(args, team, NULL) != DSC_OK)
+    if (fn(args, pool, NULL) != DSC_OK)
         return -1;
     const double warm_ns = ck_now_ns() - start;
     const int32_t inner = warm_ns > 2e6 ? 1 : (int32_t)(2e6 / (warm_ns + 1)) + 1;
@@ -32,7 +32,7 @@ static double median_ns(dsc_kernel_fn fn, const void *args, const dsc_cpu_thread
     for (int32_t r = 0; r < runs; r++) {
         start = ck_now_ns();
         for (int32_t i = 0; i < inner; i++)
-            if (fn(args, team, NULL) != DSC_OK)
+            if (fn(args, pool, NULL) != DSC_OK)
                 return -1;
         sample[r] = (ck_now_ns() - start) / inner;
     }
@@ -80,8 +80,8 @@ void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t b
         const int32_t thread_counts[2] = { 1, ck_set_up.threads };
         for (int32_t t = 0; t < (ck_set_up.threads > 1 && !ck_set_up.cpu_time ? 2 : 1); t++) {
             const uint32_t caps = ck_variants[v].caps;
-            const dsc_cpu_threads team = { .threads = thread_counts[t], .caps = caps, .gemm = ck_gemm_store(caps) };
-            const double ns = median_ns(fn, args, &team);
+            const dsc_cpu_threads pool = { .threads = thread_counts[t], .caps = caps, .gemm = ck_gemm_store(caps) };
+            const double ns = median_ns(fn, args, &pool);
             if (ns < 0)
                 ck_fail("%s failed while it was timed", ck_variants[v].name);
             else

@@ -99,7 +99,7 @@ static const void *translate(const void *p, const ck_span *span, int32_t count)
  * address of a buffer does not happen. */
 typedef struct device_args {
     _Alignas(16) unsigned char bytes[DSC_LAUNCH_ARGS_MAX];
-    const void *leaf_ptr[LEAVES_MAX]; /* FOLD's list stays on the host: the launch reads it */
+    const void *leaf_ptr[LEAVES_MAX]; /* ORDERED_REDUCE's list stays on the host: the launch reads it */
 } device_args;
 
 static void translate_args(device_args *to, dsc_kernel kernel, const void *args, int64_t args_bytes,
@@ -113,17 +113,17 @@ static void translate_args(device_args *to, dsc_kernel kernel, const void *args,
         p = translate(p, span, count);
         memcpy(to->bytes + at, &p, sizeof p);
     }
-    dsc_ordered_reduce_args fold;
-    if (kernel != DSC_KERNEL_FOLD)
+    dsc_ordered_reduce_args reduce;
+    if (kernel != DSC_KERNEL_ORDERED_REDUCE)
         return;
-    memcpy(&fold, to->bytes, sizeof fold);
-    if (fold.leaf_ptr == NULL)
+    memcpy(&reduce, to->bytes, sizeof reduce);
+    if (reduce.leaf_ptr == NULL)
         return;
-    DSC_ASSERT(fold.grad_part_count <= LEAVES_MAX);
-    for (int64_t k = 0; k < fold.grad_part_count; k++)
-        to->leaf_ptr[k] = translate(fold.leaf_ptr[k], span, count);
-    fold.leaf_ptr = to->leaf_ptr;
-    memcpy(to->bytes, &fold, sizeof fold);
+    DSC_ASSERT(reduce.grad_part_count <= LEAVES_MAX);
+    for (int64_t k = 0; k < reduce.grad_part_count; k++)
+        to->leaf_ptr[k] = translate(reduce.leaf_ptr[k], span, count);
+    reduce.leaf_ptr = to->leaf_ptr;
+    memcpy(to->bytes, &reduce, sizeof reduce);
 }
 
 static dsc_status run(dsc_kernel kernel, const void *args, int64_t args_bytes, const ck_span *span, int32_t count,

@@ -77,7 +77,7 @@ uint16_t ck_nearest_half(float x, dsc_dtype dtype)
 
 /* Told in another way: up when the random bits reach what is left of a step. Adds to *error what that is off, in steps
  * of bf16. */
-uint16_t ck_by_chance(float x, uint32_t random_bits, double *error)
+uint16_t ck_round_stochastic(float x, uint32_t random_bits, double *error)
 {
     uint32_t bits;
     memcpy(&bits, &x, 4);

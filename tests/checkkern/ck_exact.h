@@ -13,7 +13,7 @@ void ck_same_or_nan(const void *buf, int64_t count);
 void ck_wild(const void *buf, int64_t count);
 double ck_half_value(uint16_t h, dsc_dtype dtype);
 uint16_t ck_nearest_half(float x, dsc_dtype dtype);
-uint16_t ck_by_chance(float x, uint32_t random_bits, double *error);
+uint16_t ck_round_stochastic(float x, uint32_t random_bits, double *error);
 void ck_check_mean(double error, int64_t count);
 
 #endif

@@ -113,7 +113,7 @@ static void verify_stochastic(const void *args)
     for (int64_t i = 0; i < a->count; i++) {
         const uint64_t n = (uint64_t)(a->first + i);
         const uint32_t random_bits = dsc_rng_u32(a->seed, a->stream, n / 2) >> (n % 2 == 0 ? 0 : 16) & 0xffff;
-        const uint16_t expected = ck_by_chance(a->from[i], random_bits, &error);
+        const uint16_t expected = ck_round_stochastic(a->from[i], random_bits, &error);
         if (a->to[i] != expected)
             ck_fail("[%lld] = %04x from %a with %04x, expected %04x", (long long)i, a->to[i], (double)a->from[i],
                     random_bits, expected);
@@ -175,7 +175,7 @@ static void check_stochastic_cut(void)
         ck_fail("parts differ from the whole");
 }
 
-/* ---- FOLD ---- */
+/* ---- ORDERED_REDUCE ---- */
 
 static double leaf_value(const dsc_ordered_reduce_args *a, int64_t leaf, int64_t i)
 {
@@ -194,7 +194,7 @@ static double leaf_value(const dsc_ordered_reduce_args *a, int64_t leaf, int64_t
 
 /* At most grad_part_count additions, each off by half a unit of a partial sum, which no sum of absolute values is
  * below. */
-static void verify_fold(const void *args)
+static void verify_reduce(const void *args)
 {
     const dsc_ordered_reduce_args *a = args;
     ck_same_or_nan(a->acc, a->count);
@@ -209,11 +209,10 @@ static void verify_fold(const void *args)
     }
 }
 
-static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t leaves, bool overwrite, bool pointers)
+static void check_reduce_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t leaves, bool overwrite, bool pointers)
 {
-    if (!ck_case("fold leaf=%s wire=%s leaves=%lld%s%s n=%lld", ck_dtype_text(leaf),
-                 ck_dtype_text(wire), (long long)leaves, overwrite ? " overwrite" : "",
-                 pointers ? " pointers" : "", (long long)n))
+    if (!ck_case("ordered_reduce leaf=%s wire=%s leaves=%lld%s%s n=%lld", ck_dtype_text(leaf), ck_dtype_text(wire),
+                 (long long)leaves, overwrite ? " overwrite" : "", pointers ? " pointers" : "", (long long)n))
         return;
     const int64_t stride = n + 5;
     float *acc = ck_buf(overwrite ? CK_OUT : CK_INOUT, DSC_F32, n, "acc");
@@ -236,10 +235,10 @@ static void check_fold_case(int64_t n, dsc_dtype leaf, dsc_dtype wire, int64_t l
                                            .leaf_dtype = leaf,
                                            .wire_dtype = wire,
                                            .overwrite = overwrite };
-    ck_kernel(DSC_KERNEL_FOLD, &args, sizeof args, verify_fold);
+    ck_kernel(DSC_KERNEL_ORDERED_REDUCE, &args, sizeof args, verify_reduce);
 }
 
-static void check_fold(void)
+static void check_reduce(void)
 {
     static const struct { dsc_dtype leaf, wire; } kind[] = {
         { DSC_F32, DSC_F32 },  { DSC_F32, DSC_BF16 }, { DSC_BF16, DSC_BF16 },
@@ -248,11 +247,11 @@ static void check_fold(void)
     for (size_t k = 0; k < DSC_COUNT(kind); k++)
         for (size_t l = 0; l < CK_LENGTHS; l++) {
             const bool odd = (k + l) % 2 != 0;
-            check_fold_case(ck_lengths[l], kind[k].leaf, kind[k].wire, 1 + (int64_t)(l % 4), odd, l % 3 == 0);
-            check_fold_case(ck_lengths[l], kind[k].leaf, kind[k].wire, l % 2 != 0 ? 8 : 1, !odd, l % 5 == 0);
+            check_reduce_case(ck_lengths[l], kind[k].leaf, kind[k].wire, 1 + (int64_t)(l % 4), odd, l % 3 == 0);
+            check_reduce_case(ck_lengths[l], kind[k].leaf, kind[k].wire, l % 2 != 0 ? 8 : 1, !odd, l % 5 == 0);
         }
     for (int at = 0; at < 3; at++)
-        if (ck_case("fold in place over leaf %d", at)) {
+        if (ck_case("ordered_reduce in place over leaf %d", at)) {
             const int64_t n = 20001;
             float *acc = ck_buf(CK_INOUT, DSC_F32, n, "acc and a leaf");
             const float *other = ck_buf(CK_IN, DSC_F32, n, "leaf"), *last = ck_buf(CK_IN, DSC_F32, n, "last leaf");
@@ -267,7 +266,7 @@ static void check_fold(void)
                                                    .leaf_dtype = DSC_F32,
                                                    .wire_dtype = DSC_BF16,
                                                    .overwrite = true };
-            ck_kernel(DSC_KERNEL_FOLD, &args, sizeof args, verify_fold);
+            ck_kernel(DSC_KERNEL_ORDERED_REDUCE, &args, sizeof args, verify_reduce);
         }
 }
 
@@ -383,7 +382,7 @@ static void bench(void)
                                                 .from = bench_floats(CK_IN, n, "from"), .count = n, .seed = 1 };
         ck_bench(DSC_KERNEL_CAST_STOCHASTIC, &args, sizeof args, n * 6, 0, false);
     }
-    if (ck_case("bench fold 4 bf16 leaves")) {
+    if (ck_case("bench ordered_reduce 4 bf16 leaves")) {
         void *leaf = ck_buf(CK_IN, DSC_BF16, 4 * n, "leaves");
         memset(leaf, 0, (size_t)(8 * n));
         const dsc_ordered_reduce_args args = { .acc = bench_floats(CK_INOUT, n, "acc"),
@@ -393,7 +392,7 @@ static void bench(void)
                                                .count = n,
                                                .leaf_dtype = DSC_BF16,
                                                .wire_dtype = DSC_BF16 };
-        ck_bench(DSC_KERNEL_FOLD, &args, sizeof args, n * 16, 0, false);
+        ck_bench(DSC_KERNEL_ORDERED_REDUCE, &args, sizeof args, n * 16, 0, false);
     }
     if (ck_case("bench add")) {
         float *to = bench_floats(CK_INOUT, n, "to");
@@ -413,7 +412,7 @@ void ck_exact(void)
     check_cast();
     check_stochastic();
     check_stochastic_cut();
-    check_fold();
+    check_reduce();
     check_add();
     check_sumsq();
     if (ck_benching())

@@ -190,7 +190,7 @@ static void check_unpack(int64_t count, int64_t pieces, dsc_dtype dtype, dsc_qua
     ck_kernel(DSC_KERNEL_DEQUANTIZE, &args, sizeof args, verify_unpack);
 }
 
-static void verify_fold(const void *args)
+static void verify_reduce(const void *args)
 {
     const dsc_ordered_reduce_quantized_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
@@ -204,10 +204,10 @@ static void verify_fold(const void *args)
     }
 }
 
-static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool overwrite)
+static void check_reduce(int64_t count, int64_t leaves, dsc_quant quant, bool overwrite)
 {
-    if (!ck_case("fold_quantized %s n=%lldx%lld%s", dsc_quant_text(quant), (long long)leaves, (long long)count,
-                 overwrite ? " overwrite" : ""))
+    if (!ck_case("ordered_reduce_quantized %s n=%lldx%lld%s", dsc_quant_text(quant), (long long)leaves,
+                 (long long)count, overwrite ? " overwrite" : ""))
         return;
     ck_align();
     const int64_t bytes = dsc_quant_bytes(quant, count), stride = bytes + 48;
@@ -223,7 +223,7 @@ static void check_fold(int64_t count, int64_t leaves, dsc_quant quant, bool over
                                                      .count = count,
                                                      .quant = quant,
                                                      .overwrite = overwrite };
-    ck_kernel(DSC_KERNEL_FOLD_QUANTIZED, &args, sizeof args, verify_fold);
+    ck_kernel(DSC_KERNEL_ORDERED_REDUCE_QUANTIZED, &args, sizeof args, verify_reduce);
 }
 
 static void bench(dsc_quant quant)
@@ -243,7 +243,7 @@ static void bench(dsc_quant quant)
                                            .pieces = 1, .to_dtype = DSC_BF16, .quant = quant };
         ck_bench(DSC_KERNEL_DEQUANTIZE, &args, sizeof args, n * 2 + bytes, 0, 0);
     }
-    if (ck_case("bench fold 4 %s leaves", dsc_quant_text(quant))) {
+    if (ck_case("bench ordered_reduce 4 %s leaves", dsc_quant_text(quant))) {
         void *leaf = ck_buf(CK_IN, DSC_U8, 4 * bytes, "leaves");
         memset(leaf, 0x3c, (size_t)(4 * bytes));
         const dsc_ordered_reduce_quantized_args args = { .acc = ck_buf(CK_INOUT, DSC_F32, n, "acc"),
@@ -252,7 +252,7 @@ static void bench(dsc_quant quant)
                                                          .grad_part_count = 4,
                                                          .count = n,
                                                          .quant = quant };
-        ck_bench(DSC_KERNEL_FOLD_QUANTIZED, &args, sizeof args, n * 8 + 4 * bytes, 0, 0);
+        ck_bench(DSC_KERNEL_ORDERED_REDUCE_QUANTIZED, &args, sizeof args, n * 8 + 4 * bytes, 0, 0);
     }
 }
 
@@ -267,7 +267,7 @@ void ck_quant(void)
             check_pack(shapes[s].count, shapes[s].pieces, DSC_F32, quants[q], true);
             if (shapes[s].pieces > 0)
                 for (int overwrite = 0; overwrite < 2; overwrite++)
-                    check_fold(shapes[s].count, shapes[s].pieces, quants[q], overwrite != 0);
+                    check_reduce(shapes[s].count, shapes[s].pieces, quants[q], overwrite != 0);
         }
     for (size_t q = 0; q < 2 && ck_benching(); q++)
         bench(quants[q]);

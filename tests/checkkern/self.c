@@ -14,13 +14,13 @@ static void add(const dsc_add_args *a, int64_t first, int64_t last)
         a->to[i] = a->a[i] + a->b[i];
 }
 
-static dsc_status drops_the_tail(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status drops_the_tail(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     add(args, 0, N - 1);
     return DSC_OK;
 }
 
-static dsc_status writes_past_the_end(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status writes_past_the_end(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -28,7 +28,7 @@ static dsc_status writes_past_the_end(const void *args, const dsc_cpu_threads *t
     return DSC_OK;
 }
 
-static dsc_status writes_before_the_start(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status writes_before_the_start(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -36,7 +36,7 @@ static dsc_status writes_before_the_start(const void *args, const dsc_cpu_thread
     return DSC_OK;
 }
 
-static dsc_status changes_an_input(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status changes_an_input(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
@@ -46,32 +46,32 @@ static dsc_status changes_an_input(const void *args, const dsc_cpu_threads *team
     return DSC_OK;
 }
 
-static dsc_status depends_on_threads(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status depends_on_threads(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
-    if (team->threads == 3)
+    if (pool->threads == 3)
         a->to[N / 2] = nextafterf(a->to[N / 2], 1e9f);
     return DSC_OK;
 }
 
-static dsc_status a_bit_off(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status a_bit_off(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
-    if (team->caps != 0)
+    if (pool->caps != 0)
         a->to[5] = nextafterf(nextafterf(a->to[5], 1e9f), 1e9f); /* the sum itself may be half a spacing off */
     return DSC_OK;
 }
 
-static dsc_status writes_into_gaps(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status writes_into_gaps(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     const dsc_add_args *a = args;
     add(a, 0, N);
     return DSC_OK;
 }
 
-static dsc_status fails(const void *args, const dsc_cpu_threads *team, dsc_error *err)
+static dsc_status fails(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
 {
     return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "a canary");
 }

@@ -53,9 +53,9 @@ static void verify_pack(const void *args)
     }
 }
 
-static void verify_fold(const void *args)
+static void verify_reduce(const void *args)
 {
-    const dsc_signs_fold_args *a = args;
+    const dsc_signs_reduce_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
         float s = 0;
         for (int64_t k = 0; k < a->piece_count; k++)
@@ -85,9 +85,9 @@ static void expect_weight(const float *to, int64_t i, double decays, double shar
             6 * 0x1p-24 * (fabs(decays * shared) + fabs(local_update / d)) + 0x1p-149);
 }
 
-static void verify_walk(const void *args)
+static void verify_local_step(const void *args)
 {
-    const dsc_signs_walk_args *a = args;
+    const dsc_signs_local_step_args *a = args;
     ck_same(a->moment);
     ck_same(a->local_update);
     ck_same(a->to);
@@ -103,9 +103,9 @@ static void verify_walk(const void *args)
     }
 }
 
-static void verify_land(const void *args)
+static void verify_synchronize(const void *args)
 {
-    const dsc_signs_land_args *a = args;
+    const dsc_signs_synchronize_args *a = args;
     ck_same(a->to);
     for (int64_t i = 0; i < a->count; i++) {
         expect_weight(a->to, i, (double)a->decays, ck_get(a->shared, i), ck_get(a->local_update, i),
@@ -200,13 +200,16 @@ static void check_length(int64_t n)
         ck_kernel(DSC_KERNEL_SIGNS_PACK, &args, sizeof args, verify_pack);
     }
     for (int64_t pieces = 1; pieces <= 5; pieces += 2)
-        if (ck_case("signs_fold n=%lldx%lld", (long long)pieces, (long long)n)) {
+        if (ck_case("signs_reduce n=%lldx%lld", (long long)pieces, (long long)n)) {
             const int64_t stride = dsc_signs_bytes(n) + 3;
             float *acc = floats(CK_INOUT, n, "acc"), *scale = floats(CK_IN, pieces, "scale");
-            const dsc_signs_fold_args args = { .acc = acc, .from = random_signs(pieces * stride),
-                                               .from_stride = stride, .scale = scale, .piece_count = pieces,
-                                               .count = n };
-            ck_kernel(DSC_KERNEL_SIGNS_FOLD, &args, sizeof args, verify_fold);
+            const dsc_signs_reduce_args args = { .acc = acc,
+                                                 .from = random_signs(pieces * stride),
+                                                 .from_stride = stride,
+                                                 .scale = scale,
+                                                 .piece_count = pieces,
+                                                 .count = n };
+            ck_kernel(DSC_KERNEL_SIGNS_REDUCE, &args, sizeof args, verify_reduce);
         }
     if (ck_case("signs_unpack n=%lld", (long long)n)) {
         float *to = floats(CK_OUT, n, "to"), *mask = floats(CK_IN, n, "mask");
@@ -219,34 +222,34 @@ static void check_length(int64_t n)
         const dsc_signs_mask_args args = { .x = x, .mask = mask, .count = n };
         ck_kernel(DSC_KERNEL_SIGNS_MASK, &args, sizeof args, verify_mask);
     }
-    if (ck_case("signs_walk n=%lld", (long long)n)) {
-        const dsc_signs_walk_args args = { .local_update = floats(CK_INOUT, n, "walked"),
-                                           .moment = floats(CK_INOUT, n, "moment"),
-                                           .to = floats(CK_OUT, n, "to"),
-                                           .variance = variances(n),
-                                           .grad = floats(CK_IN, n, "grad"),
-                                           .shared = floats(CK_IN, n, "shared"),
-                                           .count = n,
-                                           .grad_scale = 0.37f,
-                                           .one_minus_beta1 = 0.1f,
-                                           .rate = 0.01f,
-                                           .decay = 0.99f,
-                                           .decays = 0.95f,
-                                           .eps = 1e-4f };
-        ck_kernel(DSC_KERNEL_SIGNS_WALK, &args, sizeof args, verify_walk);
+    if (ck_case("signs_local_step n=%lld", (long long)n)) {
+        const dsc_signs_local_step_args args = { .local_update = floats(CK_INOUT, n, "local update"),
+                                                 .moment = floats(CK_INOUT, n, "moment"),
+                                                 .to = floats(CK_OUT, n, "to"),
+                                                 .variance = variances(n),
+                                                 .grad = floats(CK_IN, n, "grad"),
+                                                 .shared = floats(CK_IN, n, "shared"),
+                                                 .count = n,
+                                                 .grad_scale = 0.37f,
+                                                 .one_minus_beta1 = 0.1f,
+                                                 .rate = 0.01f,
+                                                 .decay = 0.99f,
+                                                 .decays = 0.95f,
+                                                 .eps = 1e-4f };
+        ck_kernel(DSC_KERNEL_SIGNS_LOCAL_STEP, &args, sizeof args, verify_local_step);
     }
     for (int with = 0; with < 2; with++)
-        if (ck_case("signs_land%s n=%lld", with != 0 ? "_moment" : "", (long long)n)) {
-            const dsc_signs_land_args args = { .to = floats(CK_OUT, n, "to"),
-                                               .moment = with != 0 ? floats(CK_OUT, n, "moment") : NULL,
-                                               .variance = variances(n),
-                                               .local_update = floats(CK_IN, n, "walked"),
-                                               .shared = floats(CK_IN, n, "shared"),
-                                               .count = n,
-                                               .decays = 0.95f,
-                                               .eps = 1e-4f,
-                                               .per_rate = -31.5f };
-            ck_kernel(DSC_KERNEL_SIGNS_LAND, &args, sizeof args, verify_land);
+        if (ck_case("signs_synchronize%s n=%lld", with != 0 ? "_moment" : "", (long long)n)) {
+            const dsc_signs_synchronize_args args = { .to = floats(CK_OUT, n, "to"),
+                                                      .moment = with != 0 ? floats(CK_OUT, n, "moment") : NULL,
+                                                      .variance = variances(n),
+                                                      .local_update = floats(CK_IN, n, "local update"),
+                                                      .shared = floats(CK_IN, n, "shared"),
+                                                      .count = n,
+                                                      .decays = 0.95f,
+                                                      .eps = 1e-4f,
+                                                      .per_rate = -31.5f };
+            ck_kernel(DSC_KERNEL_SIGNS_SYNCHRONIZE, &args, sizeof args, verify_synchronize);
         }
     for (int k = 0; k < 4; k++)
         if (ck_case("signs_regain%s%s n=%lld", k % 2 != 0 ? "_gradient" : "", k >= 2 ? "_no_eps" : "", (long long)n)) {
@@ -275,11 +278,15 @@ static void bench(void)
         const dsc_signs_regain_args args = regain_args(n, 10.0f, 1e-4f);
         ck_bench(DSC_KERNEL_SIGNS_REGAIN, &args, sizeof args, n * 24, 0, 0);
     }
-    if (ck_case("bench signs_fold 4 pieces")) {
+    if (ck_case("bench signs_reduce 4 pieces")) {
         float *acc = floats(CK_INOUT, n, "acc"), *scale = floats(CK_IN, 4, "scale");
-        const dsc_signs_fold_args args = { .acc = acc, .from = random_signs(4 * bytes), .from_stride = bytes,
-                                           .scale = scale, .piece_count = 4, .count = n };
-        ck_bench(DSC_KERNEL_SIGNS_FOLD, &args, sizeof args, n * 8 + 4 * bytes, 0, 0);
+        const dsc_signs_reduce_args args = { .acc = acc,
+                                             .from = random_signs(4 * bytes),
+                                             .from_stride = bytes,
+                                             .scale = scale,
+                                             .piece_count = 4,
+                                             .count = n };
+        ck_bench(DSC_KERNEL_SIGNS_REDUCE, &args, sizeof args, n * 8 + 4 * bytes, 0, 0);
     }
 }
 

@@ -277,7 +277,7 @@ static void verify(const void *args)
 }
 
 /* States in bf16 against two things already checked: the step with the same states in fp32, whose results are then
- * rounded as ck_by_chance says. */
+ * rounded as ck_round_stochastic says. */
 static void verify_rounded(const void *args)
 {
     const dsc_update_args *a = args;
@@ -300,7 +300,7 @@ static void verify_rounded(const void *args)
     for (int64_t i = 0; i < a->count; i++) {
         const uint32_t word = dsc_rng_u32(a->seed, a->stream, (uint64_t)(a->first + i));
         for (int k = 0; k < states(); k++) {
-            const uint16_t kept = ck_by_chance(state[k][i], k == 0 ? word & 0xffff : word >> 16, &error[k]);
+            const uint16_t kept = ck_round_stochastic(state[k][i], k == 0 ? word & 0xffff : word >> 16, &error[k]);
             const uint16_t got = ((uint16_t *)a->state[k])[i];
             if (got != kept && !isnan(state[k][i]))
                 ck_fail("state %d[%lld] = %04x from %a with %08x, expected %04x", k, (long long)i, got,

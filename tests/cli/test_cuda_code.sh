@@ -51,7 +51,7 @@ check_exact() { # FILES
                 if (count["div"] + count["sqrt"] + count["add"] > 0) bad("a division, a root or a sum that the recipe has not")
                 if (count["sub"] == 0 || count["fma32"] < count["sub"] || count["fma32"] > 3 * count["sub"])
                     bad(count["fma32"] + 0 " multiply-adds for " count["sub"] + 0 " subtractions: 1 to 3 each")
-            } else if (name ~ /exact_product/) {
+            } else if (name ~ /exact_gemm_kernel/) {
                 if (count["div"] + count["sqrt"] + count["sub"] > 0) bad("a division, a root or a difference")
                 if (count["mul"] == 0 || count["mul"] > 2 * count["add"] || count["fma32"] < count["add"])
                     bad(count["add"] + 0 " sums, " count["mul"] + 0 " products, " count["fma32"] + 0 " multiply-adds")
@@ -67,9 +67,9 @@ check_exact() { # FILES
                 most = (name ~ /sgd/ ? 2 : name ~ /momentum/ ? 3 : 1) * count["mul"]
                 if (count["fma32"] == 0 || count["fma32"] > most)
                     bad(count["fma32"] + 0 " multiply-adds for " count["mul"] + 0 " products: at most " most)
-            } else if (name ~ /(walk|land)_signs_op/) {
+            } else if (name ~ /(local_step|synchronize)_signs_op/) {
                 if (count["sqrt"] == 0 || count["div"] != count["sqrt"] || count["add"] != count["sqrt"]) bad("roots, sums and divisions: all once an element")
-                if (name ~ /land/ ? count["fma32"] != count["sqrt"] || count["mul"] > count["sqrt"] || count["sub"] > 0 : \
+                if (name ~ /synchronize/ ? count["fma32"] != count["sqrt"] || count["mul"] > count["sqrt"] || count["sub"] > 0 : \
                     count["fma32"] != 3 * count["sqrt"] || count["mul"] != 2 * count["sqrt"] || count["sub"] != count["sqrt"])
                     bad(count["fma32"] + 0 " multiply-adds, " count["mul"] + 0 " products, " count["sub"] + 0 " subtractions for " count["sqrt"] " elements")
             } else if (name ~ /regain_signs/) {
@@ -88,10 +88,10 @@ check_exact() { # FILES
             ends(); delete count; name = $0; sub(/.*\.entry */, "", name); sub(/\(.*/, "", name)
             for (k in seen) if (index(name, k)) seen[k] = 1
         }
-        BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["fold"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
-                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["adafactor"] = seen["adafactor_flat"] = seen["exact_product"] = seen["direction_op"] = 0
-                seen["15quantize"] = seen["dequantize"] = seen["fold_quantized"] = 0
-                seen["add_signs_op"] = seen["signs_pack"] = seen["signs_fold"] = seen["signs_unpack"] = seen["mask_signs_op"] = seen["walk_signs_op"] = seen["land_signs_op"] = seen["regain_signs"] = 0 }
+        BEGIN { split("", count); seen["cast"] = seen["cast_stochastic"] = seen["ordered_reduce_op"] = seen["add_op"] = seen["sumsq"] = seen["adamw"] = 0
+                seen["sgd"] = seen["momentum"] = seen["adagrad"] = seen["lion"] = seen["lamb"] = seen["muon"] = seen["adafactor"] = seen["adafactor_flat"] = seen["exact_gemm_kernel"] = seen["direction_op"] = 0
+                seen["15quantize"] = seen["dequantize"] = seen["ordered_reduce_quantized_kernel"] = 0
+                seen["add_signs_op"] = seen["signs_pack"] = seen["signs_reduce"] = seen["signs_unpack"] = seen["mask_signs_op"] = seen["local_step_signs_op"] = seen["synchronize_signs_op"] = seen["regain_signs"] = 0 }
         {
             op = $1 ~ /^@/ ? $2 : $1
             if (op !~ /^(add|sub|mul|mad|fma|div|sqrt|rcp|rsqrt|ex2|lg2|sin|cos|tanh)\..*(f16|f32|f64)/) {
@@ -109,8 +109,8 @@ check_exact() { # FILES
 }
 has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the kernel of its NAME=
     local kernel
-    for kernel in cast cast_stochastic fold add_op sumsq adamw sgd momentum adagrad lion lamb muon adafactor adafactor_flat direction_op exact_product 15quantize dequantize fold_quantized \
-        add_signs_op signs_pack signs_fold signs_unpack mask_signs_op walk_signs_op land_signs_op regain_signs; do
+    for kernel in cast cast_stochastic ordered_reduce_op add_op sumsq adamw sgd momentum adagrad lion lamb muon adafactor adafactor_flat direction_op exact_gemm_kernel 15quantize dequantize ordered_reduce_quantized_kernel \
+        add_signs_op signs_pack signs_reduce signs_unpack mask_signs_op local_step_signs_op synchronize_signs_op regain_signs; do
         case $kernel in
         sgd | momentum | adagrad | lion | lamb | muon | adafactor | adafactor_flat) echo ".visible .entry each_update_op_${kernel}(" ;;
         *) echo ".visible .entry each_${kernel}(" ;;
@@ -124,11 +124,11 @@ has() { # KERNELS_AND_TEXTS... : a file with every kernel, and each TEXT in the 
         adafactor) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' ;;
         adafactor_flat) printf '\t%s\n' 'fma.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
         muon) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
-        exact_product) printf '\t%s\n' 'fma.rn.f32 a;' 'add.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        exact_gemm_kernel) printf '\t%s\n' 'fma.rn.f32 a;' 'add.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' ;;
         lion) printf '\t%s\n' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' ;;
         add_signs_op) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'add.rn.f32 a;' ;;
-        walk_signs_op) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
-        land_signs_op) printf '\t%s\n' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' ;;
+        local_step_signs_op) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' ;;
+        synchronize_signs_op) printf '\t%s\n' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' ;;
         regain_signs) printf '\t%s\n' 'mul.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'sub.rn.f32 a;' 'fma.rn.f32 a;' 'mul.rn.f32 a;' 'mul.rn.f32 a;' 'fma.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'sqrt.rn.f32 a;' 'add.rn.f32 a;' 'div.rn.f32 a;' ;;
         sumsq) printf '\t%s\n' 'cvt.f64.f32 a;' 'fma.rn.f64 a;' ;;
         esac
@@ -143,22 +143,22 @@ canary() { # WHAT KERNEL INSTRUCTION
 has none ""
 check_exact "$dir/canary.ptx"; result "the checker takes the recipes" $? "$dir/words"
 canary "a multiplication that may be fused" adamw 'mul.f32 %f1, %f2, %f3;'
-canary "an addition that may be fused" fold 'add.f32 %f1, %f2, %f3;'
-canary "a multiply-add where none is written" fold 'fma.rn.f32 %f1, %f2, %f3, %f4;'
+canary "an addition that may be fused" ordered_reduce_op 'add.f32 %f1, %f2, %f3;'
+canary "a multiply-add where none is written" ordered_reduce_op 'fma.rn.f32 %f1, %f2, %f3, %f4;'
 canary "one subtraction too many" adamw 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a division that is approximate" adamw 'div.full.f32 %f1, %f2, %f3;'
-canary "denormals that are flushed" fold 'add.rn.ftz.f32 %f1, %f2, %f3;'
+canary "denormals that are flushed" ordered_reduce_op 'add.rn.ftz.f32 %f1, %f2, %f3;'
 canary "a division that is not there" lion 'div.rn.f32 %f1, %f2, %f3;'
 canary "a multiply-add too many" lamb 'fma.rn.f32 %f1, %f2, %f3, %f4;
 	fma.rn.f32 %f1, %f2, %f3, %f4;'
-canary "a difference in a product" exact_product 'sub.rn.f32 %f1, %f2, %f3;'
+canary "a difference in a product" exact_gemm_kernel 'sub.rn.f32 %f1, %f2, %f3;'
 canary "a root that is not there" muon 'sqrt.rn.f32 %f1, %f2;'
 canary "a sum too many" adagrad 'add.rn.f32 %f1, %f2, %f3;'
 canary "a root of factors" adafactor 'sqrt.rn.f32 %f1, %f2;'
 canary "a multiply-add of factors too many" adafactor 'fma.rn.f32 %f1, %f2, %f3, %f4;'
 canary "a division of second moments too many" adafactor_flat 'div.rn.f32 %f1, %f2, %f3;'
 canary "a sum of signs too many" add_signs_op 'add.rn.f32 %f1, %f2, %f3;'
-canary "a multiply-add of a way too many" land_signs_op 'fma.rn.f32 %f1, %f2, %f3, %f4;'
+canary "a multiply-add of a way too many" synchronize_signs_op 'fma.rn.f32 %f1, %f2, %f3, %f4;'
 canary "a product of a regained gradient too many" regain_signs 'mul.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 

@@ -1,7 +1,7 @@
 /* test_exact.c - whole training runs whose every operation is exact: GPUs give the CPU's bits.
  *
- * The model is made of CAST, ADD, FOLD and copies only, so activations, losses and gradients are the same numbers on
- * any device. The rest is the engine's: casts of parameters and parts, ordered reductions, sums of squares,
+ * The model is made of CAST, ADD, ORDERED_REDUCE and copies only, so activations, losses and gradients are the same
+ * numbers on any device. The rest is the engine's: casts of parameters and parts, ordered reductions, sums of squares,
  * the clip coefficient, the optimizer, gathers. Losses, norms, masters and moments after several steps must agree
  * bit by bit, at every stage, on 8 GPUs in any order of their work. On real GPUs (tests/gpu/real.c)
  * DSC_TEST_RANKS_MAX sets the number of ranks. SPDX-License-Identifier: Apache-2.0 */
@@ -64,7 +64,7 @@ static dsc_status sum_samples(dsc_module_ctx *ctx, float *to, dsc_error *err)
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = DSC_F32,
                                            .overwrite = true };
-    return DSC_RUN((dsc_stream *)ctx->stream, FOLD, &args, err);
+    return DSC_RUN((dsc_stream *)ctx->stream, ORDERED_REDUCE, &args, err);
 }
 
 /* A <- in + weight, and + the small parameter at its start */

@@ -369,9 +369,9 @@ static dsc_status newton_schulz(dsc_stream *stream, int64_t rows, int64_t cols, 
                                       .b_col = 1,
                                       .alpha = 1,
                                       .beta = first_order };
-    DSC_TRY(DSC_RUN(stream, PRODUCT, &gram, err));
-    DSC_TRY(DSC_RUN(stream, PRODUCT, &even, err));
-    return DSC_RUN(stream, PRODUCT, &odd, err);
+    DSC_TRY(DSC_RUN(stream, EXACT_GEMM, &gram, err));
+    DSC_TRY(DSC_RUN(stream, EXACT_GEMM, &even, err));
+    return DSC_RUN(stream, EXACT_GEMM, &odd, err);
 }
 
 static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, int32_t t,

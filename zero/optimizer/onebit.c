@@ -225,20 +225,20 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
     const dsc_update_scalars *s = p->scalars;
     float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
-    const dsc_signs_walk_args args = { .local_update = state->local_update + p->at,
-                                       .moment = (float *)(void *)state->moment[0] + p->at,
-                                       .to = to + p->at,
-                                       .variance = (const float *)(const void *)state->moment[1] + p->at,
-                                       .grad = state->grad + p->at,
-                                       .shared = state->shared + p->at,
-                                       .count = p->count,
-                                       .grad_scale = s->grad_scale,
-                                       .one_minus_beta1 = s->one_minus_beta1,
-                                       .rate = s->step_size,
-                                       .decay = s->decay,
-                                       .decays = (float)zero->onebit.decays[class],
-                                       .eps = s->eps };
-    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_WALK, &args, err));
+    const dsc_signs_local_step_args args = { .local_update = state->local_update + p->at,
+                                             .moment = (float *)(void *)state->moment[0] + p->at,
+                                             .to = to + p->at,
+                                             .variance = (const float *)(const void *)state->moment[1] + p->at,
+                                             .grad = state->grad + p->at,
+                                             .shared = state->shared + p->at,
+                                             .count = p->count,
+                                             .grad_scale = s->grad_scale,
+                                             .one_minus_beta1 = s->one_minus_beta1,
+                                             .rate = s->step_size,
+                                             .decay = s->decay,
+                                             .decays = (float)zero->onebit.decays[class],
+                                             .eps = s->eps };
+    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_LOCAL_STEP, &args, err));
     return round_part(zero, state, to, p, err);
 }
 
@@ -257,16 +257,16 @@ static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float 
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
     const double rates = zero->onebit.rates[class];
     float *moment = (float *)(void *)state->moment[0];
-    const dsc_signs_land_args args = { .to = state->master + p->at,
-                                       .moment = zero->onebit.steps > 0 ? moment + p->at : NULL,
-                                       .variance = (const float *)(const void *)state->moment[1] + p->at,
-                                       .local_update = along + p->at,
-                                       .shared = state->shared + p->at,
-                                       .count = p->count,
-                                       .decays = (float)zero->onebit.decays[class],
-                                       .eps = zero->onebit.eps[class],
-                                       .per_rate = rates > 0 ? (float)(-1.0 / rates) : 0.0f };
-    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_LAND, &args, err));
+    const dsc_signs_synchronize_args args = { .to = state->master + p->at,
+                                              .moment = zero->onebit.steps > 0 ? moment + p->at : NULL,
+                                              .variance = (const float *)(const void *)state->moment[1] + p->at,
+                                              .local_update = along + p->at,
+                                              .shared = state->shared + p->at,
+                                              .count = p->count,
+                                              .decays = (float)zero->onebit.decays[class],
+                                              .eps = zero->onebit.eps[class],
+                                              .per_rate = rates > 0 ? (float)(-1.0 / rates) : 0.0f };
+    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_SYNCHRONIZE, &args, err));
     return round_part(zero, state, state->master, p, err);
 }
 

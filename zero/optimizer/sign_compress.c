@@ -232,14 +232,14 @@ static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
                              int32_t owner, dsc_error *err)
 {
     const int64_t in_slice = p->at - group->slice * owner;
-    const dsc_signs_fold_args args = { .acc = state->sum_error + in_slice,
-                                       .from = signs_in(zero) + signs_before(in_slice),
-                                       .from_stride = signs_before(group->slice),
-                                       .scale = (const float *)zero->sign_compress.device_scales.ptr +
-                                                (int64_t)p->tensor * zero->world_size,
-                                       .piece_count = zero->world_size,
-                                       .count = p->count };
-    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_FOLD, &args, err));
+    const dsc_signs_reduce_args args = { .acc = state->sum_error + in_slice,
+                                         .from = signs_in(zero) + signs_before(in_slice),
+                                         .from_stride = signs_before(group->slice),
+                                         .scale = (const float *)zero->sign_compress.device_scales.ptr +
+                                                  (int64_t)p->tensor * zero->world_size,
+                                         .piece_count = zero->world_size,
+                                         .count = p->count };
+    DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_REDUCE, &args, err));
     return add_squares(zero, args.acc, p, err);
 }
 

@@ -58,8 +58,8 @@ static void verify(const void *args)
 
 static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
 {
-    if (!ck_case("classifier %s rows=%lld V=%lld stride=%lld spread=%g%s", ck_dtype_text(dtype),
-                 (long long)rows, (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
+    if (!ck_case("cross_entropy %s rows=%lld V=%lld stride=%lld spread=%g%s", ck_dtype_text(dtype), (long long)rows,
+                 (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
         return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, rows, "losses");
@@ -81,7 +81,7 @@ static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, 
                                           .scale = 0.0078125f * 1.5f,
                                           .write_gradient = gradient,
                                           .dtype = dtype };
-    ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify);
+    ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify);
 }
 
 static double loss_at(const dsc_cross_entropy_args *a, int64_t r, int64_t at, double by)
@@ -118,7 +118,7 @@ static void verify_special(const void *args)
 static void check_special(void)
 {
     enum { ROWS = 4, VOCAB = 5003 };
-    if (!ck_case("classifier Inf and NaN"))
+    if (!ck_case("cross_entropy Inf and NaN"))
         return;
     float *logits = ck_buf(CK_INOUT, DSC_F32, ROWS * VOCAB, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, ROWS, "losses");
@@ -139,13 +139,13 @@ static void check_special(void)
                                           .scale = 1,
                                           .write_gradient = true,
                                           .dtype = DSC_F32 };
-    ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify_special);
+    ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_special);
 }
 
 static void bench(dsc_dtype dtype)
 {
     const int64_t rows = ck_bench_size(256, 4096), vocab = 50304, bytes = (int64_t)dsc_dtype_bytes(dtype);
-    if (!ck_case("bench classifier %s %lldx50304", ck_dtype_text(dtype), (long long)rows))
+    if (!ck_case("bench cross_entropy %s %lldx50304", ck_dtype_text(dtype), (long long)rows))
         return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * vocab, "logits");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");
@@ -161,10 +161,10 @@ static void bench(dsc_dtype dtype)
                                           .scale = 1.0f / 256,
                                           .write_gradient = true,
                                           .dtype = dtype };
-    ck_bench(DSC_KERNEL_CLASSIFIER, &args, sizeof args, 2 * rows * vocab * bytes, 0, false);
+    ck_bench(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, 2 * rows * vocab * bytes, 0, false);
 }
 
-void ck_classifier(void)
+void ck_cross_entropy(void)
 {
     static const int64_t vocabs[] = { 1, 2, 15, 16, 17, 63, 64, 65, 311, 2047, 2048, 2049, 4100, 50257 };
     for (size_t v = 0; v < DSC_COUNT(vocabs); v++)
@@ -176,7 +176,7 @@ void ck_classifier(void)
     check(5, 311, 311, DSC_F32, true, 60); /* most probabilities underflow */
     check(0, 311, 320, DSC_BF16, true, 1);
     check_special();
-    if (ck_case("classifier against differences")) {
+    if (ck_case("cross_entropy against differences")) {
         float *logits = ck_buf(CK_INOUT, DSC_F32, 3 * 9, "logits"), *losses = ck_buf(CK_OUT, DSC_F32, 3, "losses");
         const int32_t *targets = ck_buf(CK_IN, DSC_I32, 3, "targets");
         ck_normal(logits, 0, 1);
@@ -190,7 +190,7 @@ void ck_classifier(void)
                                               .scale = 0.5f,
                                               .write_gradient = true,
                                               .dtype = DSC_F32 };
-        ck_kernel(DSC_KERNEL_CLASSIFIER, &args, sizeof args, verify_differences);
+        ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_differences);
     }
     if (ck_benching()) {
         bench(DSC_F32);

@@ -13,8 +13,8 @@ static void verify(const void *args)
         for (int64_t j = 0; j < a->n; j++) {
             double sum = 0, size = 0;
             for (int64_t k = 0; k < a->k; k++) {
-                const double one = (double)a->a[i * a->a_row + k * a->a_col] *
-                                   (double)a->b[k * a->b_row + j * a->b_col];
+                const double one =
+                    (double)a->a[i * a->a_row + k * a->a_col] * (double)a->b[k * a->b_row + j * a->b_col];
                 sum += one;
                 size += fabs(one);
             }
@@ -34,8 +34,8 @@ static void verify_bits(const void *args)
 /* A or B is stored as it is, or its transpose is; `add` adds A to it, where it has C's shape. */
 static void check_case(int64_t m, int64_t n, int64_t k, bool a_transposed, bool b_transposed, bool add, bool wild)
 {
-    if (!ck_case("product %lldx%lldx%lld%s%s%s%s", (long long)m, (long long)n, (long long)k, a_transposed ? " At" : "",
-                 b_transposed ? " Bt" : "", add ? " add" : "", wild ? " wild" : ""))
+    if (!ck_case("exact_gemm %lldx%lldx%lld%s%s%s%s", (long long)m, (long long)n, (long long)k,
+                 a_transposed ? " At" : "", b_transposed ? " Bt" : "", add ? " add" : "", wild ? " wild" : ""))
         return;
     float *a = ck_buf(CK_IN, DSC_F32, m * k, "a"), *b = ck_buf(CK_IN, DSC_F32, k * n, "b");
     float *d = add ? ck_buf(CK_IN, DSC_F32, m * n, "d") : NULL;
@@ -57,23 +57,23 @@ static void check_case(int64_t m, int64_t n, int64_t k, bool a_transposed, bool 
                                        .b_col = b_transposed ? k : 1,
                                        .alpha = 2.0315f,
                                        .beta = -4.775f };
-    ck_kernel(DSC_KERNEL_PRODUCT, &args, sizeof args, wild ? verify_bits : verify);
+    ck_kernel(DSC_KERNEL_EXACT_GEMM, &args, sizeof args, wild ? verify_bits : verify);
 }
 
 static void bench(void)
 {
     const int64_t n = ck_bench_size(1024, 4096);
-    if (!ck_benching() || !ck_case("bench product %lld", (long long)n))
+    if (!ck_benching() || !ck_case("bench exact_gemm %lld", (long long)n))
         return;
     float *a = ck_buf(CK_IN, DSC_F32, n * n, "a"), *c = ck_buf(CK_OUT, DSC_F32, n * n, "c");
     ck_normal(a, 0, 0.01);
     const dsc_exact_gemm_args args = {
         .c = c, .a = a, .b = a, .m = n, .n = n, .k = n, .a_row = n, .a_col = 1, .b_row = 1, .b_col = n, .alpha = 1
     };
-    ck_bench(DSC_KERNEL_PRODUCT, &args, sizeof args, 3 * 4 * n * n, 2 * n * n * n, CK_NO_REF | CK_F32_PEAK);
+    ck_bench(DSC_KERNEL_EXACT_GEMM, &args, sizeof args, 3 * 4 * n * n, 2 * n * n * n, CK_NO_REF | CK_F32_PEAK);
 }
 
-void ck_product(void)
+void ck_exact_gemm(void)
 {
     static const int64_t shapes[][3] = { { 1, 1, 1 },     { 1, 17, 3 },   { 5, 16, 256 }, { 12, 64, 257 },
                                          { 13, 65, 40 },  { 193, 15, 9 }, { 7, 130, 1 },  { 37, 33, 513 },

@@ -119,7 +119,7 @@ static void bench(void)
     ck_bench(DSC_KERNEL_MATRIX_SQUARES, &args, sizeof args, n * n * 4, 0, CK_NO_REF);
 }
 
-void ck_factors(void)
+void ck_binned_sum(void)
 {
     static const int64_t shapes[][4] = { { 1, 1, 0, 1 },      { 1, 100, 0, 100 },    { 300, 1, 7, 250 },
                                          { 40, 64, 0, 2560 }, { 40, 64, 30, 2000 },  { 9, 1000, 999, 4003 },
