@@ -1,15 +1,18 @@
-/* attention.h - softmax attention without a [T,T] tensor (online softmax over key tiles: Milakov & Gimelshein 2018, Dao
- * et al. 2022), forward and backward, causal (within documents and windows) or over all keys but hidden ones, grouped
- * heads.
+/* attention.h - softmax attention without a [T,T] tensor, forward and backward (online softmax over key tiles: Milakov
+ * & Gimelshein 2018, Dao et al. 2022). It is causal (within documents and windows) or sees all keys but hidden ones,
+ * with grouped heads.
  *
- * Row (b, t) of q starts at q + (b * T + t) * q_stride elements; head h of it at + h * head_stride. Likewise k, v
- * (kv_stride, kv_heads; query head h reads key head h / (heads / kv_heads)); the heads of out (out_stride) lie side by
- * side. So one packed [B,T,3,H,D] tensor is three pointers with the same stride, and so is a [B,T,H,3,D] one. Each
- * output element is computed by one thread in an order that depends on the shape only: the bits never depend on the
- * number of threads, and causal out[t] never on tokens after t.
+ * Row (b, t) of q starts at q + (b * T + t) * q_stride elements; head h of it at + h * head_stride. Rows of k, v follow
+ * this rule with kv_stride and kv_heads; query head h reads key head h / (heads / kv_heads). The heads of out
+ * (out_stride) lie side by side. So one packed [B,T,3,H,D] tensor is three pointers with the same stride, and so is a
+ * [B,T,H,3,D] one.
+ * Each output element is computed by one thread in an order that depends on the shape only. The bits never depend on
+ * the number of threads, and causal out[t] never on tokens after t.
  * Sums are fp32. The bf16 variant rounds probabilities and score gradients to bf16 before the second products.
  * reference: cpu/attention_ref.c   variants: attention_avx2.c attention_avx512.c attention_avx512bf16.c (over
- * attention_tile.h)   check and bench: tests/checkkern/attention.c   SPDX-License-Identifier: Apache-2.0 */
+ * attention_tile.h)
+ * check and bench: tests/checkkern/attention.c
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_ATTENTION_H
 #define DSC_KERNELS_ATTENTION_H
 #include <dsc/types.h>

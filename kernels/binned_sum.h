@@ -1,12 +1,14 @@
-/* binned_sum.h - sums of squares along the rows and along the columns of a matrix, what Adafactor (Shazeer & Stern
- * 2018) keeps instead of every element's: exact, so that the same numbers added in any order, in any parts and by
- * anyone give the same bits.
+/* binned_sum.h - exact sums of squares along the rows and along the columns of a matrix. Adafactor (Shazeer & Stern
+ * 2018) keeps these sums instead of a second moment per element. The same numbers give the same bits when added in any
+ * order, in any parts and by any rank.
  *
- * A sum is three doubles. Each term is split among them on grids that were fixed before (Demmel & Nguyen 2015): what is
- * a multiple of the first grid's step, then of the second's, then, rounded, of the third's. Such multiples add up
- * without any rounding, up to DSC_BINNED_TERMS_MAX terms of which all together are at most what the grids were made
- * for. reference: cpu/binned_sum_ref.c   variants: binned_sum_wide.h in binned_sum_avx2.c and binned_sum_avx512.c check
- * and bench: tests/checkkern/binned_sum.c SPDX-License-Identifier: Apache-2.0 */
+ * A sum is three doubles. Each term is split among them on grids that are fixed beforehand (Demmel & Nguyen 2015). The
+ * multiple of the first grid's step comes first, then that of the second's, then, rounded, that of the third's. Such
+ * multiples add up without any rounding, up to DSC_BINNED_TERMS_MAX terms whose total is at most the bound that the
+ * grids were made for.
+ * reference: cpu/binned_sum_ref.c   variants: binned_sum_wide.h in binned_sum_avx2.c and binned_sum_avx512.c
+ * check and bench: tests/checkkern/binned_sum.c
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_BINNED_SUM_H
 #define DSC_KERNELS_BINNED_SUM_H
 
@@ -31,7 +33,7 @@ typedef struct dsc_binned_grid {
     double magic[DSC_BINS];
 } dsc_binned_grid;
 
-/* For terms that are at most `most` all together, finite and >= 0. What a term has below 2^-90 of it is rounded off. */
+/* For terms that are finite, >= 0 and at most `most` in total. The part of a term below 2^-90 of `most` is rounded. */
 static inline dsc_binned_grid dsc_binned_grid_for(double most)
 {
     dsc_binned_grid grid;
@@ -59,7 +61,7 @@ typedef struct dsc_matrix_squares_args {
     int64_t count, at, cols;
     float scale;
     dsc_binned_grid grid;
-    dsc_binned_sum *row, *col; /* of the whole matrix; read and written */
+    dsc_binned_sum *row, *col; /* those of the whole matrix; read and written */
 } dsc_matrix_squares_args;
 
 #ifdef __cplusplus

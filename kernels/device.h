@@ -1,17 +1,18 @@
-/* device.h - where compute, copies and kernels run: streams, events, memory, launches, behind one const ops table.
+/* device.h - streams, events, memory and kernel launches of a device, behind one const ops table.
  *
- * A kernel is an id (kernels.def) and a plain argument struct, so one `launch` hook is every kernel's way in: the place
- * to count, trace, simulate and inject faults. The cpu device runs the compute stream on the calling thread with an
- * OpenMP team; every other stream is a FIFO with one thread of its own; events are real. CUDA maps each id to a launch.
+ * A kernel is an id (kernels.def) and a plain argument struct. One `launch` hook starts every kernel, so launches can
+ * be counted, traced, simulated and made to fail in one place. The cpu device runs the compute stream on the calling
+ * thread with an OpenMP thread pool. Every other stream is a FIFO with one thread of its own; events are real. CUDA
+ * maps each id to a launch.
  *
- * Errors of a stream's work are sticky: they come out of the next call on it and of dsc_stream_sync, and what is queued
- * after them is skipped. A wait (dsc_stream_wait, dsc_event_sync) for work that failed fails with the same error.
- * A host call may use any stream but its own. One thread at a time calls a stream; different streams are independent.
+ * Errors of a stream's work are sticky: they come out of the next call on it and of dsc_stream_sync, and later work in
+ * its queue is skipped. A wait (dsc_stream_wait, dsc_event_sync) for work that failed fails with the same error. A host
+ * call may use any stream but its own. One thread at a time calls a stream; different streams are independent.
  *
- * Memory has three kinds (base/alloc.h's tiers): DEVICE, which only work on streams may touch unless the table says
- * host_visible; PINNED, host memory that copies and kernels use in place while the host goes on; and plain HOST memory.
- * Scalars travel by value in argument structs; what the host wants to read, a copy brings to PINNED memory, and an
- * event or a sync says that it is there.
+ * Memory has three kinds (base/alloc.h's tiers). Only work on streams may touch DEVICE memory unless the table says
+ * host_visible. PINNED is host memory that copies and kernels use in place while the host goes on. HOST is plain
+ * memory. Scalars travel by value in argument structs. A copy brings results for the host to PINNED memory, and an
+ * event or a sync reports that they are there.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_DEVICE_H
 #define DSC_KERNELS_DEVICE_H
@@ -56,8 +57,8 @@ typedef struct dsc_device_props {
     int32_t multiprocessors;
     int64_t total_bytes, free_bytes; /* device memory; INT64_MAX: it is the host's */
     double peak_flops;       /* dense bf16 products a second by the data sheet; 0: unknown */
-    double peak_bytes;       /* of device memory a second, from its clock and bus width; 0: unknown */
-    char versions[160];      /* what bits depend on beside the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
+    double peak_bytes;       /* device memory traffic per second, from clock and bus width; 0: unknown */
+    char versions[160];      /* versions that bits depend on, besides the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
 
 /* Which algorithm a product takes, where a library has several, and which kernel an attention, where there are two. */
@@ -67,9 +68,10 @@ typedef enum dsc_gemm_choice {
     DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
 } dsc_gemm_choice;
 
-/* Passes of prepared attentions (forward, and its gradients), not taken over from a text, for which there are two
- * kernels; of these compared and timed; of these with the second kernel now; of those measured with the first, because
- * the second gave something wrong; because it is faster and gave other bits. */
+/* Numbers of passes of prepared attentions that have two kernels (a forward and its gradients are two passes; passes
+ * with a choice from a text do not count). In order: passes that were compared and timed; passes that use the second
+ * kernel now. Then passes measured with the first kernel, because the second gave a wrong result, or because it is
+ * faster but gave other bits. */
 typedef struct dsc_attention_measured { int32_t shapes, measured, changed, wrong, left; } dsc_attention_measured;
 
 typedef struct dsc_gemm_measured {
@@ -120,8 +122,8 @@ typedef struct dsc_device_ops {
                            dsc_error *err);
     void (*mem_close)(dsc_device *device, dsc_buf *buf);
 
-    /* Makes ready what a GEMM of this shape needs (pointers in it are ignored) and reports the library scratch that
-     * all prepared shapes together need, so that step 1 allocates nothing. */
+    /* Prepares a GEMM of this shape (pointers in it are ignored). Reports the library scratch that all prepared
+     * shapes together need, so that step 1 allocates nothing. */
     dsc_status (*gemm_prepare)(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err);
 
     void (*props)(dsc_device *device, dsc_device_props *out);
@@ -141,18 +143,18 @@ typedef struct dsc_device_ops {
     /* Optional: tells of an attention (pointers in it are ignored) for whose forward pass and gradients gemm_measure
      * may choose a kernel each. NULL: there is only one. */
     dsc_status (*attention_prepare)(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
-    /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, beside those
-     * that were given before; (NULL, user) is no more, (NULL, NULL): nobody is. While the host waits nowhere. NULL: the
-     * device's work ends by itself. */
+    /* Optional: (fn, user) is asked every few milliseconds while the host waits for a stream or an event, in
+     * addition to functions set earlier. (NULL, user) removes the function of that user, (NULL, NULL) removes all.
+     * Call it only while the host does not wait. NULL hook: the device's work ends by itself. */
     void (*watch)(dsc_device *device, dsc_watch_fn fn, void *user);
     /* Optional: the library's own stream (a cudaStream_t) for transports that enqueue. */
     void *(*native)(dsc_stream *stream);
     /* Optional: makes the device the calling thread's current one, for libraries that ask. */
     dsc_status (*bind)(dsc_device *device, dsc_error *err);
-    /* Optional: sections of a COMPUTE stream, numbered 0..count-1; opened at most once. What is launched, copied and
-     * zeroed between begin and end may be put off until the end, and be started as one when all of its arguments are
-     * those of an earlier time. Anything else that is asked of the stream in between ends the section before it.
-     * `run` false drops what was put off. NULL: begin and end do nothing. */
+    /* Optional: sections of a COMPUTE stream, numbered 0..count-1; opened at most once. Launches, copies and zeroing
+     * between begin and end may be deferred until the end. They may then start as one, if all arguments equal those
+     * of an earlier time. Any other call on the stream in between first ends the section. `run` false drops the
+     * deferred work. NULL: begin and end do nothing. */
     dsc_status (*sections_open)(dsc_stream *stream, int32_t count, dsc_error *err);
     dsc_status (*section_begin)(dsc_stream *stream, int32_t section, dsc_error *err);
     dsc_status (*section_end)(dsc_stream *stream, bool run, dsc_error *err);
@@ -166,10 +168,11 @@ struct dsc_event { const dsc_device_ops *ops; };
 extern const dsc_device_ops dsc_device_cpu;
 extern const dsc_device_ops dsc_device_planned; /* a GPU that need not be here: counts, and runs nothing */
 
-/* The table that a name means: "cpu", or "cuda". That one comes from the program itself when it has it (a program that
- * exports dsc_cuda_plugin_get), else from libdsc_cuda.so, looked for in $DSC_PLUGIN_DIR when set, else beside this
- * library in dsc/ and ../lib/dsc/. DSC_ERR_UNSUPPORTED: it cannot be used here, and why (no driver, no GPU, a driver
- * too old, no plugin, a plugin of another build, a missing library). *count: devices that may be opened. */
+/* The table for a device name: "cpu" or "cuda". A program that exports dsc_cuda_plugin_get brings the table of
+ * "cuda" itself. Otherwise it comes from libdsc_cuda.so in $DSC_PLUGIN_DIR, when set, else in dsc/ and ../lib/dsc/
+ * beside this library. DSC_ERR_UNSUPPORTED: the device cannot be used here. The error names the reason: no driver,
+ * no GPU, a driver too old, no plugin, a plugin of another build or a missing library. *count: devices that may be
+ * opened. */
 DSC_MUST_USE dsc_status dsc_device_find(const char *name, const dsc_device_ops **out, int32_t *count, dsc_error *err);
 
 /* Callers use these, never the table. */

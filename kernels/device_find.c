@@ -40,7 +40,7 @@ static dsc_status ask_driver(void *driver, dsc_error *err)
     int version = 0, count = 0, error;
     if (!dsc_plugin_find(driver, "cuInit", &init) || !dsc_plugin_find(driver, "cuDriverGetVersion", &version_of) ||
         !dsc_plugin_find(driver, "cuDeviceGetCount", &count_of))
-        return unsupported(err, "libcuda.so.1 is no GPU driver: it has no cuInit");
+        return unsupported(err, "libcuda.so.1 is not a GPU driver: it has no cuInit");
     if (version_of(&version) == 0 && version < DRIVER_VERSION_LEAST)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
                         "\"cuda\": the GPU driver is too old: it is for CUDA %d.%d, this build needs %d.%d or newer; "
@@ -94,7 +94,7 @@ static dsc_status find_cuda(const dsc_device_ops **out, dsc_error *err)
             return unsupported(err, "there is a GPU, but this installation of dsc has no libdsc_cuda.so; "
                                     "build it with make CUDA=1");
         if (!dsc_plugin_find(plugin, DSC_CUDA_PLUGIN_SYMBOL, &get))
-            return unsupported(err, "libdsc_cuda.so is no plugin of dsc");
+            return unsupported(err, "libdsc_cuda.so is not a plugin of dsc");
     }
     const dsc_cuda_plugin *plugin = get();
     DSC_TRY(check_plugin(plugin, err));
@@ -109,7 +109,8 @@ dsc_status dsc_device_find(const char *name, const dsc_device_ops **out, int32_t
     if (strcmp(name, "cpu") == 0)
         return DSC_OK;
     if (strcmp(name, "cuda") != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.device", "\"%.40s\" is no device; expected \"cpu\" or \"cuda\"", name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.device", "\"%.40s\" is not a device; expected \"cpu\" or \"cuda\"",
+                        name);
     *out = NULL;
     DSC_TRY(find_cuda(out, err));
     return (*out)->count != NULL ? (*out)->count(count, err) : DSC_OK;

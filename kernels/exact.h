@@ -1,9 +1,9 @@
-/* exact.h - kernels whose bits are a contract: casts, stochastic ones too, folds of leaves, sum of squares; the
- * optimizers are update.h's.
+/* exact.h - kernels whose bits are a contract: casts, also stochastic, ordered reduction of gradient parts, sum of
+ * squares. The optimizers are in update.h.
  *
  * Each is a fixed sequence of IEEE-754 operations per element, FMAs written out, so that reference, AVX2, AVX-512 and
- * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. Which NaN
- * comes out where one does is left open, except that CAST keeps its sign and upper bits.
+ * CUDA give the same bits for any thread count. Denormals are kept; FTZ and DAZ are off on every thread. The payload of
+ * a NaN result is left open, except that CAST keeps its sign and upper bits.
  * reference: cpu/exact_ref.c   variants: exact_avx2.c exact_avx512.c   check and bench: tests/checkkern/exact.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_EXACT_H
@@ -23,12 +23,12 @@ typedef struct dsc_cast_args {
     int64_t count;
 } dsc_cast_args;
 
-/* to[i] = from[i] rounded to one of its two neighbours in bf16, by chance so that the mean is from[i] (Gupta et al.
+/* to[i] = from[i] rounded stochastically to one of its two neighbours in bf16; the mean is from[i] (Gupta et al.
  * 2015):
  *   to[i] = (bits(from[i]) + r) >> 16;  Inf stays, NaN is as in CAST
  * with r = 16 random bits of position n = first + i: half n % 2 (0: the lower) of word n / 2 % 4 of block n / 8 of
- * (seed, stream), base/rng.h. So the bits depend on an element's place in its tensor, never on who rounds which part
- * of it. Beyond bf16's largest number the upper neighbour is Inf. No overlap. */
+ * (seed, stream), base/rng.h. So the bits depend on an element's position in its tensor, never on the rank or thread
+ * that rounds it. Beyond bf16's largest number the upper neighbour is Inf. No overlap. */
 typedef struct dsc_cast_stochastic_args {
     uint16_t *to;
     const float *from;
@@ -36,12 +36,12 @@ typedef struct dsc_cast_stochastic_args {
     uint64_t seed, stream;
 } dsc_cast_stochastic_args;
 
-/* Folds grad_part_count leaves into an fp32 accumulator, in order:
- *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i]);  s = s + r(leaf_k[i]) for k = 1..grad_part_count-1;  acc[i] =
- * s r(x) rounds an fp32 leaf to the wire dtype and back (identity for wire F32; a 16-bit leaf is already rounded).
- * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL.
- * acc may be one of the leaves itself when leaf_dtype is F32: of each element every leaf is read before acc is
- * written. */
+/* Adds grad_part_count gradient parts (leaves of the summation tree) to an fp32 accumulator, in order:
+ *   s = overwrite ? r(leaf_0[i]) : acc[i] + r(leaf_0[i])
+ *   s = s + r(leaf_k[i]) for k = 1..grad_part_count-1;  acc[i] = s
+ * r(x) rounds an fp32 part to the wire dtype and back (identity for wire F32; a 16-bit part is already rounded).
+ * leaf_k starts at (char *)leaf + k * leaf_stride_bytes, or at leaf_ptr[k] when `leaf_ptr` is not NULL. acc may be
+ * one of the parts itself when leaf_dtype is F32: for each element all parts are read before acc is written. */
 typedef struct dsc_ordered_reduce_args {
     float *acc;
     const void *leaf;
@@ -50,7 +50,7 @@ typedef struct dsc_ordered_reduce_args {
     int64_t grad_part_count; /* >= 1 */
     int64_t count;
     dsc_dtype leaf_dtype; /* F32, BF16 or F16 */
-    dsc_dtype wire_dtype; /* likewise */
+    dsc_dtype wire_dtype; /* F32, BF16 or F16 */
     bool overwrite;
 } dsc_ordered_reduce_args;
 
@@ -70,9 +70,10 @@ typedef struct dsc_fixed_sum {
     int64_t nonfinite_count; /* chunks that were Inf or NaN */
 } dsc_fixed_sum;
 
-/* Adds, per 1024-element chunk from x[0] on, the chunk's sum of squares to *sum: lane j (0..15) sums (double)x^2 over
- * elements j, j+16, ... in order with fma(x, x, lane); lanes fold as ((l0+l8)+(l4+l12)) ... : the fixed tree
- * for w in 8,4,2,1: l[j] += l[j+w]. A last short chunk is padded with zeros. *sum is not cleared first. */
+/* Adds the sum of squares of each 1024-element chunk, from x[0] on, to *sum. Lane j (0..15) sums (double)x^2 over
+ * elements j, j+16, ... in order with fma(x, x, lane). Lanes are added by the fixed tree ((l0+l8)+(l4+l12)) ... :
+ *   for w in 8,4,2,1: l[j] += l[j+w]
+ * A last short chunk is padded with zeros. *sum is not cleared first. */
 typedef struct dsc_sumsq_args {
     const float *x;
     int64_t count;

@@ -1,5 +1,6 @@
-/* gather_rows.h - some rows of each sample, by their positions, and the gradient's way back: what a head looks at that
- * predicts some tokens only. reference, the only variant: gather_rows.c   check: tests/checkkern/gather_rows.c
+/* gather_rows.h - gathers some rows of each sample by their positions, and scatters their gradients back. A head that
+ * predicts some tokens only reads these rows.
+ * reference, the only variant: cpu/gather_rows.c   check: tests/checkkern/gather_rows.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_GATHER_ROWS_H
 #define DSC_KERNELS_GATHER_ROWS_H
@@ -12,7 +13,7 @@ extern "C" {
  * there is no such k. Bits are copied. */
 typedef struct dsc_gather_rows_args {
     void *all, *some;                       /* [B,T,C], [B,K,C]: one is read, the other wholly written */
-    const int32_t *positions;               /* [B,K], 0 <= place < T, each above the one before it in its sample */
+    const int32_t *positions;               /* [B,K], 0 <= position < T, increasing within a sample */
     int64_t batch, tokens, gathered, channels; /* B, T, K, C */
     dsc_dtype dtype;
 } dsc_gather_rows_args;

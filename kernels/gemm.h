@@ -1,8 +1,8 @@
 /* gemm.h - matrix products in output tiles cut by shape only; column sums.
  *
- * Row-major. C[M,N] = op(A)[M,K] * op(B)[K,N] with epilogue. Sums are fp32; a tile is computed by one thread, by oneDNN
- * over the whole K or by our bf16 kernel (docs/kernels.md), so the bits depend on the shape and the CPU's level alone.
- * The epilogue is applied to each tile while it is in cache.
+ * Row-major. C[M,N] = op(A)[M,K] * op(B)[K,N] with epilogue. Sums are fp32. One thread computes a tile, by oneDNN over
+ * the whole K or by our bf16 kernel (docs/kernels.md). So the bits depend on the shape and the CPU's level alone. The
+ * epilogue is applied to each tile while it is in cache.
  * reference: cpu/gemm_ref.c   variants: gemm_dnnl.c gemm_avx512bf16.c   check and bench: tests/checkkern/gemm.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_GEMM_H

@@ -44,21 +44,21 @@ static inline dsc_kernel dsc_recipe_kernel(dsc_recipe recipe)
     return (dsc_kernel)((int)DSC_KERNEL_ADAMW + (int)dsc_recipes[recipe].step);
 }
 
-/* What the CPU can do. 0 is the portable C reference. Higher bits include the lower ones. With AMX all bf16 products
- * are the library's, which uses it; the bit may also be set where there is none. */
+/* Capabilities of the CPU. 0 is the portable C reference. Higher bits include the lower ones. With AMX all bf16
+ * products are the library's, which uses it; the bit may also be set on a CPU without AMX. */
 enum { DSC_CPU_AVX2 = 1u, DSC_CPU_AVX512 = 2u, DSC_CPU_AVX512_BF16 = 4u, DSC_CPU_AMX_BF16 = 8u };
 uint32_t dsc_cpu_caps(void);
 /* A virtual machine may offer AMX and leave out how large its tiles are: it counts as none. */
 bool dsc_cpu_hides_tiles(void);
 
-/* One rank's compute team; passed to every CPU kernel. */
+/* A thread pool for compute; passed to every CPU kernel. */
 typedef struct dsc_cpu_threads {
     int32_t threads;               /* size of each OpenMP parallel region, >= 1; results never depend on it */
     uint32_t caps;
     struct dsc_gemm_store *gemm;   /* may be NULL where no GEMM runs; prepared GEMMs of this device (cpu/gemm.c) */
 } dsc_cpu_threads;
 
-/* `args` is the kernel's own struct. Runs to completion on the calling thread and its team. */
+/* `args` is the kernel's own struct. Runs to completion on the calling thread and its pool. */
 typedef dsc_status (*dsc_kernel_fn)(const void *args, const dsc_cpu_threads *pool, dsc_error *err);
 
 typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kernel_table;

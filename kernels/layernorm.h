@@ -19,7 +19,7 @@ typedef struct dsc_layernorm_fwd_args {
     const void *weight, *bias; /* [C] */
     int64_t rows, channels;
     float eps;
-    dsc_dtype dtype; /* of in, out, weight, bias: F32, BF16 or F16 */
+    dsc_dtype dtype; /* dtype of in, out, weight, bias: F32, BF16 or F16 */
 } dsc_layernorm_fwd_args;
 
 /* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out.

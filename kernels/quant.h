@@ -1,13 +1,14 @@
 /* quant.h - numbers packed into few bits for the wire, block by block: exact kernels, the same bits on every variant.
  *
  * A piece of `count` elements (a multiple of DSC_QUANT_UNIT) is packed as a bf16 scale for each block of 128 elements,
- * one after the other, then the elements: a byte each (INT8), or half of one (INT4: the even element of two is in the
- * lower half, 8 added). 128 is how tensors are aligned in their groups (zero/layout.h), so no block has numbers of two
- * tensors, and blocks are the same ones whoever owns which slice. Per block, with L = 127 or 7:
+ * followed by the elements. An element takes one byte (INT8) or half a byte (INT4: of two elements the even one is in
+ * the lower half, with 8 added). Tensors are aligned to 128 elements in their groups (zero/layout.h), so a block never
+ * has numbers of two tensors. The blocks do not depend on how a group is cut into slices. Per block, with L = 127
+ * or 7:
  *   top = the largest |x|;  scale = top / L, up to the next bf16;  inverse = 1 / scale
  *   q = the integer nearest to x * inverse, the even one of two;  unpacked: q * scale, which fp32 holds exactly
- * A scale below 2^-126 and all its numbers become 0. With an Inf or a NaN among them the scale is NaN, and so is all
- * that is unpacked. ZeRO++ (Wang et al. 2023) packs weights so into 8 bits and gradients into 4.
+ * If a scale is below 2^-126, it and all its numbers become 0. If an Inf or a NaN is among the numbers, the scale is
+ * NaN, and so are all unpacked values. ZeRO++ (Wang et al. 2023) packs weights so into 8 bits and gradients into 4.
  *
  * BF16 and F16 are elements rounded to the nearest (CAST), without scales, from and to fp32 only: for `error` below.
  * reference: cpu/quant_ref.c   variants: quant_avx2.c quant_avx512.c   check and bench: tests/checkkern/quant.c
@@ -34,7 +35,7 @@ static inline int64_t dsc_quant_scale_bytes(dsc_quant quant, int64_t count)
 {
     return dsc_quant_is_half(quant) ? 0 : count / DSC_QUANT_BLOCK * 2;
 }
-/* Of a packed piece. */
+/* Bytes of a packed piece. */
 static inline int64_t dsc_quant_bytes(dsc_quant quant, int64_t count)
 {
     return dsc_quant_scale_bytes(quant, count) +
@@ -44,8 +45,8 @@ static inline int64_t dsc_quant_bytes(dsc_quant quant, int64_t count)
 /* Every array starts at a multiple of 16 bytes, every piece of it too; arrays do not overlap. Counts are those of one
  * piece and a multiple of DSC_QUANT_UNIT. */
 
-/* to <- from packed; with `error` it is x = from[i] + error[i] (fp32) that is packed, and error[i] becomes what x has
- * more than its unpacked value, 0 in blocks (BF16 and F16: in elements) that are not finite. */
+/* to <- from, packed. With `error`, x = from[i] + error[i] (fp32) is packed instead. Then error[i] becomes x minus
+ * its unpacked value, or 0 in blocks (BF16 and F16: in elements) that are not finite. */
 typedef struct dsc_quantize_args {
     void *to;
     const void *from;

@@ -1,5 +1,5 @@
 /* rmsnorm.h - root mean square normalisation over the last dimension, forward and backward (Zhang & Sennrich 2019), as
- * Llama, Mistral and Qwen use it; with one row a head also their norm of queries and keys.
+ * used by Llama, Mistral and Qwen. With one row per head it is also their norm of queries and keys.
  * reference: cpu/rmsnorm_ref.c   variants: rmsnorm_avx2.c rmsnorm_avx512.c   check and bench: tests/checkkern/rmsnorm.c
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_RMSNORM_H
@@ -21,7 +21,7 @@ typedef struct dsc_rmsnorm_fwd_args {
     const void *weight; /* [C] */
     int64_t rows, channels;
     float eps;
-    dsc_dtype dtype; /* of in, add, sum, out, weight: F32, BF16 or F16 */
+    dsc_dtype dtype; /* dtype of in, add, sum, out, weight: F32, BF16 or F16 */
 } dsc_rmsnorm_fwd_args;
 
 /* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out. `in` is

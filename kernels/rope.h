@@ -16,7 +16,7 @@ extern "C" {
 #define DSC_ROPE_PAIRS_MAX 256
 
 /* cos[p,i] = factor * cos(a), sin[p,i] = factor * sin(a), a = (float)(first + p) * frequency[i] rounded to fp32, as
- * those who trained the models had it; the cosine of that is good to fp32's last bit. */
+ * in the code that trained these models. The cosine of the rounded angle is accurate to fp32's last bit. */
 typedef struct dsc_rope_table_args {
     float *cos, *sin;       /* [positions, pairs] written */
     const float *frequency; /* [pairs] in host memory, on GPUs too: the launch reads it. Mostly theta^(-2i/R) */
@@ -25,10 +25,10 @@ typedef struct dsc_rope_table_args {
     float factor;  /* 1, but with YaRN */
 } dsc_rope_table_args;
 
-/* Row r (a token) has position places[r], or without them r % tokens. Of each head, with c = cos[position, i], s =
+/* Row r (a token) has position places[r], or without them r % tokens. For each head, with c = cos[position, i], s =
  * sin[position, i], i < pairs:
  *   out[i] = fma(-in[i + pairs], s, in[i] * c);   out[i + pairs] = fma(in[i], s, in[i + pairs] * c)
- * in fp32, rounded once; elements from 2 * pairs on are copied. `inverse`: with -s, which is the gradient's way.
+ * in fp32, rounded once; elements from 2 * pairs on are copied. `inverse`: with -s, which is the backward pass.
  * Every variant and device gives the same bits. out may be in. */
 typedef struct dsc_rope_args {
     void *out;              /* [rows, heads, D]: row r at r * stride elements, its heads side by side */

@@ -17,7 +17,7 @@ typedef struct dsc_swiglu_fwd_args {
 } dsc_swiglu_fwd_args;
 
 /* d_up = d_out * silu(gate), d_gate = d_out * up * silu'(gate), and the forward's output again when `out` is not
- * NULL (the next weight's gradient needs it). Of each element all is read before anything is written: d_gate may be
+ * NULL (the next weight's gradient needs it). Each element is read completely before any is written: d_gate may be
  * gate, d_up may be up, out may be d_out. */
 typedef struct dsc_swiglu_bwd_args {
     void *d_gate, *d_up;   /* [rows, C], in_stride */

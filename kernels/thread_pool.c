@@ -1,22 +1,21 @@
-/* thread_pool.c - spreads a kernel over its rank's compute team. SPDX-License-Identifier: Apache-2.0 */
+/* thread_pool.c - spreads a kernel's blocks over a thread pool. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/thread_pool.h"
 
 #include "base/tsan.h"
 #include "kernels/cpu/cpu_threads.h"
 
-/* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see, so a thread-sanitized build tells it
- * the two edges that a region has: what was before it is before every thread's part, and every part is before what
- * follows. Between the threads of a region there is no edge, so that a kernel whose blocks are not independent is
- * found. The glue that the compiler makes of a region is not looked at: it reads the caller's frame before an edge can
- * be told. */
+/* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see. So a thread-sanitized build reports
+ * the two edges of a region: work before it is before every thread's part, and every part is before the code after
+ * it. Between the threads of a region there is no edge, so that a kernel whose blocks are not independent is found.
+ * The compiler's glue of a region is not instrumented: it reads the caller's frame before an edge can be reported. */
 #if defined(DSC_TSAN)
 #define POOL_GLUE __attribute__((noinline, no_sanitize("thread")))
 #else
 #define POOL_GLUE
 #endif
 
-/* Runs of blocks per thread: a thread that lost its core for a while leaves at most 1/32 of its share to wait for,
- * and handing out a run costs well under a microsecond. */
+/* Runs of blocks per thread. If a thread loses its core for a while, the others wait for at most 1/32 of its share.
+ * Handing out a run costs well under a microsecond. */
 #define RUNS_PER_THREAD 32
 
 typedef struct pool_job {

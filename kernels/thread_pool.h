@@ -1,7 +1,7 @@
-/* thread_pool.h - spreads a kernel over its rank's compute team.
+/* thread_pool.h - spreads a kernel's blocks over a thread pool.
  *
- * A kernel numbers its work in blocks whose size depends on the shape only; whoever computes a block, its bits are the
- * same. Blocks are handed out as threads become free, so that a busy core slows the team by its own share only.
+ * A kernel numbers its work in blocks whose size depends on the shape only; a block's bits do not depend on the thread
+ * that computes it. Threads take blocks as they become free, so a busy core slows the pool by its own share only.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_THREAD_POOL_H
 #define DSC_KERNELS_THREAD_POOL_H

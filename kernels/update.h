@@ -1,8 +1,8 @@
 /* update.h - one step of an optimizer over flat arrays: kernels whose bits are a contract, as exact.h's are.
  *
- * Each recipe is a fixed sequence of fp32 operations per element, one rounding each, FMAs written out. What a recipe
- * keeps of an element between steps are its states, 0 to DSC_UPDATE_STATES_MAX numbers; dsc_recipes says how many, and
- * their names in checkpoints. Whoever plans, stores, moves or saves states reads it there and knows no optimizer.
+ * Each recipe is a fixed sequence of fp32 operations per element, one rounding each, FMAs written out. A recipe keeps 0
+ * to DSC_UPDATE_STATES_MAX numbers per element between steps, its states. dsc_recipes gives their number and their
+ * names in checkpoints. Code that plans, stores, moves or saves states reads dsc_recipes and knows no optimizer.
  * reference: cpu/update_ref.c   variants: update_v16.h in update_avx2.c and update_avx512.c
  * check and bench: tests/checkkern/update.c
  * SPDX-License-Identifier: Apache-2.0 */
@@ -26,35 +26,35 @@ typedef enum dsc_recipe {
     DSC_RECIPE_LION,             /* exp_avg */
     DSC_RECIPE_LAMB,             /* exp_avg, exp_avg_sq */
     DSC_RECIPE_MUON,             /* exp_avg */
-    DSC_RECIPE_ADAFACTOR,        /* of a matrix: no states */
-    DSC_RECIPE_ADAFACTOR_FLAT,   /* of all else: exp_avg_sq */
+    DSC_RECIPE_ADAFACTOR,        /* matrices: no states */
+    DSC_RECIPE_ADAFACTOR_FLAT,   /* other tensors: exp_avg_sq */
     DSC_RECIPE_ADAFACTOR_M,      /* with a first moment: exp_avg */
     DSC_RECIPE_ADAFACTOR_FLAT_M, /* exp_avg, exp_avg_sq */
     DSC_RECIPE_ONEBIT_LAMB,      /* exp_avg, exp_avg_sq, exp_avg_sq_fresh */
     DSC_RECIPE_COUNT
 } dsc_recipe;
 
-/* What an element's step depends on beside its own numbers; whoever runs the recipe makes it in passes before. */
+/* Inputs of an element's step besides its own numbers; the caller of the recipe computes them in earlier passes. */
 enum {
     DSC_NEEDS_NOTHING = 0,
     DSC_NEEDS_TENSOR_NORMS =
         1,             /* how far a tensor is stepped: the ratio of the norms of its weights and of its direction */
-    DSC_NEEDS_RMS = 2, /* likewise: their root mean squares */
-    DSC_NEEDS_WHOLE_MATRIX = 4, /* where to: its tensor's whole direction, orthogonalised */
+    DSC_NEEDS_RMS = 2, /* root mean squares of a tensor's weights and step */
+    DSC_NEEDS_WHOLE_MATRIX = 4, /* the orthogonalised direction of its whole tensor */
     DSC_NEEDS_ROW_COL_STATS = 8 /* the second moment of its matrix, as one factor for its row and one for its column */
 };
 
 typedef struct dsc_recipe_info {
     const char *name; /* in a checkpoint's manifest */
     int32_t state_count;
-    const char *state_name[DSC_UPDATE_STATES_MAX]; /* of its tensors there: "exp_avg"; also of the rest's */
+    const char *state_name[DSC_UPDATE_STATES_MAX]; /* names in checkpoints: "exp_avg"; also those of `rest` */
     uint32_t needs;
-    dsc_recipe rest; /* what is no (of MUON: hidden) matrix goes by it, where this one is for matrices; else itself */
-    dsc_recipe step; /* whose step an element takes: itself, or one that knows nothing of its last states */
+    dsc_recipe rest; /* recipe of other tensors, if this one is for (MUON: hidden) matrices; else itself */
+    dsc_recipe step; /* recipe of the step: itself, or one that ignores the last states */
     const char *tensor_state; /* DSC_TENSOR_STATES numbers are kept of a whole tensor too, by this name; NULL: none */
 } dsc_recipe_info;
 extern const dsc_recipe_info dsc_recipes[DSC_RECIPE_COUNT];
-/* Of any element that a run of it updates. */
+/* Same for all elements that one run updates. */
 static inline int32_t dsc_recipe_states_most(dsc_recipe recipe)
 {
     const int32_t own = dsc_recipes[recipe].state_count, rest = dsc_recipes[dsc_recipes[recipe].rest].state_count;
@@ -73,73 +73,73 @@ typedef struct dsc_update_scalars {
     float step_size;      /* the rate; of Adam lr / bias_correction1 */
     float inv_sqrt_bias2; /* 1 / sqrt(bias_correction2) */
     float eps, eps_root;  /* added to the root; of LAMB also under it */
-    /* Of LAMB's callers: bounds of what they multiply a tensor's step_size by. Of ADAFACTOR's: the least root mean
-     * square of its weights, and the most of its direction. */
+    /* LAMB's callers: bounds of the factor of a tensor's step_size. ADAFACTOR's callers: the least root mean square
+     * of a tensor's weights, and the largest of its direction. */
     float trust_least, trust_most;
-    /* Of ADAFACTOR: the most that the factors of a row and a column make, and what weights lose where they decay by
-     * their tensor's own rate: lr * weight_decay, which its callers multiply as they do step_size. Of them: what a mean
-     * of rows is at least, and the norm of all gradients after grad_scale. */
+    /* ADAFACTOR: the largest product of a row's and a column's factor. Then the decay of weights that decay by their
+     * tensor's own rate: lr * weight_decay, which callers multiply as they do step_size. Its callers: the least mean
+     * of a row, and the norm of all gradients after grad_scale. */
     float factor_most, shrink, mean_least, grad_norm;
-    int32_t by_weights; /* of ADAFACTOR's callers: a tensor's rate is times the root mean square of its weights */
+    int32_t by_weights; /* ADAFACTOR's callers: a tensor's rate is multiplied by its weights' root mean square */
     int32_t nesterov;
-    int32_t ns_steps;     /* of MUON's callers: Newton-Schulz steps */
+    int32_t ns_steps;     /* MUON's callers: Newton-Schulz steps */
 } dsc_update_scalars;
 
 /* One step, per element (all fp32, each line one rounding per operation). First, whatever the recipe:
- *   g = grad * grad_scale;  if (l2 != 0) g = fma(l2, p, g)
+ *   g = grad * grad_scale;  if (l2 != 0) g = fma(l2, p, g).
  * ADAMW, Adam too (Loshchilov & Hutter 2019; Kingma & Ba 2015), states m, v:
  *   p = p * decay
  *   m = fma(one_minus_beta1, g - m, m)
  *   v = fma(one_minus_beta2 * g, g, beta2 * v)
  *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
- *   p = fma(-step_size, m / d, p)
+ *   p = fma(-step_size, m / d, p).
  * SGD:
- *   p = fma(-step_size, g, p)
+ *   p = fma(-step_size, g, p).
  * MOMENTUM (as torch.optim.SGD: beta1 is the momentum, one_minus_beta1 is 1 - dampening, 1 in the first step), state b:
  *   b = fma(beta1, b, one_minus_beta1 * g);  d = nesterov ? fma(beta1, b, g) : b
- *   p = fma(-step_size, d, p)
+ *   p = fma(-step_size, d, p).
  * ADAGRAD (Duchi et al. 2011), state s:
  *   s = fma(g, g, s)
- *   p = fma(-step_size, g / (sqrt(s) + eps), p)
+ *   p = fma(-step_size, g / (sqrt(s) + eps), p).
  * LION (Chen et al. 2023), state m:
  *   c = fma(beta1, m, one_minus_beta1 * g)
  *   m = fma(beta2, m, one_minus_beta2 * g)
- *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c)), NaN where c is
+ *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c)), NaN where c is.
  * LAMB (You et al. 2020, as DeepSpeed has it: bias corrections are in step_size alone), states m, v as ADAMW, then
  *   u = fma(decay, p, m / (sqrt(v + eps_root) + eps))
  *   p = fma(-step_size, u, p)
- * whose step_size is times the tensor's norm of p over that of u. With `direction` u is all that is written.
+ * with step_size multiplied by the tensor's norm of p over that of u. With `direction` only u is written.
  * MUON (Jordan 2024, as torch.optim.Muon: beta1 is the momentum), state m:
  *   m = fma(one_minus_beta1, g - m, m);  u = nesterov ? fma(-one_minus_beta1, m - g, m) : m
  *   p = p * decay;  p = fma(-step_size, along, p)
- * where `along` is made of the whole tensor's u. With `direction` u is all that is written.
+ * with `along` computed from the whole tensor's u. With `direction` only u is written.
  * ADAFACTOR (Shazeer & Stern 2018), of element n = at + i of a matrix:
  *   f = min(row[n / cols] * col[n % cols], factor_most);  u = g * f
- *   p = p * decay;  p = fma(-shrink, p, p);  p = fma(-step_size, u, p)
+ *   p = p * decay;  p = fma(-shrink, p, p);  p = fma(-step_size, u, p).
  * ADAFACTOR_FLAT, state v:
  *   q = fma(g, g, eps);  v = fma(one_minus_beta2, q - v, v);  u = g / sqrt(max(v, eps_root))
- *   p = p * decay;  p = fma(-shrink, p, p);  p = fma(-step_size, u, p)
+ *   p = p * decay;  p = fma(-shrink, p, p);  p = fma(-step_size, u, p).
  * ADAFACTOR_M, state m, and ADAFACTOR_FLAT_M, states m, v: u as of those, then
  *   w = step_size * u;  m = fma(beta1, m, one_minus_beta1 * w)
- *   p = p * decay;  p = fma(-shrink, p, p);  p = p - m
- * Of all four: step_size is times what the tensor's norms make of it; with `direction` u is all that is written.
- * and param_half[i] = round(p) to half_dtype when param_half is not NULL.
- * States kept in BF16: p takes those above as they are; what is kept of them is rounded by chance, as CAST_STOCHASTIC
- * does it, with the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of (seed, stream),
- * n = first + i. */
+ *   p = p * decay;  p = fma(-shrink, p, p);  p = p - m.
+ * All four: step_size is multiplied by a factor of the tensor's norms; with `direction` only u is written.
+ * Then param_half[i] = round(p) to half_dtype when param_half is not NULL.
+ * States kept in BF16: p takes the fp32 values above; the stored states are rounded stochastically, as CAST_STOCHASTIC
+ * does it. The random bits are the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of
+ * (seed, stream), n = first + i. */
 typedef struct dsc_update_args {
     float *master;                      /* [count] read and written */
-    void *state[DSC_UPDATE_STATES_MAX]; /* [count] likewise, of state_dtype; those that the recipe has */
-    const float *grad;                  /* [count] the sum of leaves */
+    void *state[DSC_UPDATE_STATES_MAX]; /* [count] read and written, of state_dtype; those of the recipe */
+    const float *grad;                  /* [count] the sum of gradient parts */
     uint16_t *param_half;               /* [count] written, or NULL */
-    float *direction;                   /* [count] of recipes with needs: written, and nothing else; or NULL */
-    const float *along;                 /* [count] of MUON, where `direction` is NULL */
-    const float *row, *col;             /* of ADAFACTOR and ADAFACTOR_M: of the whole matrix, >= 0 */
-    int64_t at, cols;                   /* likewise: element 0 of it is this one, row by row */
+    float *direction;                   /* [count] recipes with needs: the only output; or NULL */
+    const float *along;                 /* [count] MUON, if `direction` is NULL */
+    const float *row, *col;             /* ADAFACTOR and ADAFACTOR_M: those of the whole matrix, >= 0 */
+    int64_t at, cols;                   /* ADAFACTOR and ADAFACTOR_M: element 0 is this one of it, row by row */
     dsc_dtype half_dtype;               /* BF16 or F16 */
     int64_t count;
     dsc_dtype state_dtype;              /* F32 or BF16 */
-    uint64_t seed, stream;              /* of BF16, as is */
+    uint64_t seed, stream;              /* BF16 states: counter-based random bits */
     int64_t first;                      /* >= 0: position of element 0 */
     dsc_update_scalars scalars;
 } dsc_update_args;

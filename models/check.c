@@ -1,6 +1,6 @@
-/* check.c - what the engine believes about a table of modules, which may be a user's own.
+/* check.c - validates a table of modules, which may be a user's own, before the engine uses it.
  *
- * Everything that later code indexes, multiplies or compares is looked at here once. Plans and numbers that a module
+ * Everything that later code indexes, multiplies or compares is checked here once. Plans and numbers that a module
  * computes are not: they are code, and code can be wrong in ways that no check sees.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dsc/model.h>
@@ -72,7 +72,7 @@ static dsc_status check_param(const dsc_model *model, int32_t index, int32_t par
                       NAME_BYTES_MAX);
     if (spec->dim_count < 1 || !good_shape(spec->dim, spec->dim_count, &elements) ||
         !dsc_add_i64(*total, elements, total))
-        return REFUSE(err, spec->name, "its shape is no possible size");
+        return REFUSE(err, spec->name, "its shape is not a possible size");
     const bool random = spec->init == DSC_INIT_NORMAL || spec->init == DSC_INIT_UNIFORM;
     if (spec->init != DSC_INIT_ZEROS && spec->init != DSC_INIT_ONES && !random)
         return REFUSE(err, spec->name, "no such initialisation: %d", (int)spec->init);

@@ -11,13 +11,13 @@
 /* How q, k and v are made: one product whose outputs are [3,H,D]; one whose are [H,3,D]; three. */
 typedef enum dsc_qkv_kind { DSC_QKV_PARTS, DSC_QKV_HEADS, DSC_QKV_APART } dsc_qkv_kind;
 
-/* What tells the families apart. Names are those of a block's layers, as "attn.c_attn" in "transformer.h.3.". */
+/* Differences between the families. Names are those of a block's layers, as "attn.c_attn" in "transformer.h.3.". */
 typedef struct dsc_dense_traits {
     const char *norm1, *qkv[3], *proj, *norm2, *fc, *out; /* qkv[1] and [2]: DSC_QKV_APART only */
     dsc_qkv_kind kind;
     bool out_in; /* weights are stored [out,in] */
     bool rotary;
-    bool scaled_init; /* what is added to the residual stream starts smaller by the number of additions: GPT-2 */
+    bool scaled_init; /* addends of the residual stream start smaller by the number of additions: GPT-2 */
 } dsc_dense_traits;
 
 typedef struct dsc_dense_config {

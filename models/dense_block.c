@@ -1,15 +1,15 @@
 /* dense_block.c - one transformer block: x + attention(norm1(x)), then x + mlp(norm2(x)); or both of the same x; or
  * norms of the sums.
  *
- * Kept for backward, beside the block's input: q, k, v as the attention reads them (rotary positions turn them in
- * place, and turning back needs no more than the tables), the attention's output and its log-sum-exp, the residual
- * stream in the middle and the MLP before its activation, together 5C + I numbers a row. Both norms' outputs and the
- * activation's would be another 2C + I; backward computes them again for about 1 % of the block's time. The MLP before
- * its activation, the widest of what is kept, is one product from the middle: rebuild makes it again.
- * One after the other, the residual stream's gradient stays in d_in from the moment the MLP is done with d_out. Both of
- * the same x, the projection's way back is taken before d_in, which may be d_out's memory, is written.
- * Norms of the sums need both sums: another C numbers a row are kept. The residual stream's gradient is then made
- * beside d_in and added to by products' epilogues, since every norm is in its way.
+ * Saved for backward, besides the block's input, are 5C + I numbers a row. They are q, k, v as the attention reads
+ * them, the attention's output and its log-sum-exp, the residual stream in the middle and the MLP before its
+ * activation. Rotary positions rotate q and k in place, and rotating back needs only the tables. Both norms' outputs
+ * and the activation's would be another 2C + I; backward computes them again for about 1 % of the block's time. The MLP
+ * before its activation, the widest saved tensor, is one product from the middle: rebuild makes it again.
+ * In the sequential form, the residual stream's gradient stays in d_in once the MLP has read d_out. With both branches
+ * of the same x, the projection's backward runs before d_in is written, which may be d_out's memory.
+ * Norms of the sums need both sums: another C numbers a row are saved. The residual stream's gradient is then made
+ * outside d_in and added to by products' epilogues, since every norm is on its way.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
@@ -181,12 +181,12 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_dense_config *config = config_of(self);
     block_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_planned told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
-    double flops[LINEAR_COUNT + 1] = { 0 }; /* of forward, up to each */
+    dsc_linear_planned planned = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    double flops[LINEAR_COUNT + 1] = { 0 }; /* forward FLOPs up to each layer */
     for (int i = 0; i < LINEAR_COUNT; i++) {
         if (has_linear(config, i))
-            DSC_TRY(dsc_linear_plan(&told, linear_of(self, i), err));
-        flops[i + 1] = told.forward_flops;
+            DSC_TRY(dsc_linear_plan(&planned, linear_of(self, i), err));
+        flops[i + 1] = planned.forward_flops;
     }
     const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(self, 0));
     if (sink != NULL && sink->attention != NULL)
@@ -196,15 +196,15 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const double attention = 2 * 2.0 * (double)at.rows * keys * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = told.forward_flops + attention,
-                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
+                              .forward_flops = planned.forward_flops + attention,
+                              .backward_flops = planned.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
                               .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[FC + 1] - flops[FC] };
     return DSC_OK;
 }
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* What every step of a call needs. */
+/* Context of all steps of a call. */
 typedef struct block_call {
     const dsc_lm_module *self;
     const dsc_dense_config *config;
@@ -240,7 +240,7 @@ static dsc_status norm(const block_call *call, int32_t kind, int64_t stats, void
     return dsc_norm_forward(&call->launch, norm_of(call, kind, stats), out, in);
 }
 
-/* Where q, k and v, or their gradients, lie. */
+/* Pointers to q, k and v, or to their gradients. */
 typedef struct qkv_view {
     char *part[3];
     int64_t stride;    /* elements between rows */

@@ -7,7 +7,7 @@
 
 static const dsc_json_limits config_limits = DSC_JSON_LIMITS_CONFIG;
 
-/* What one opening holds; freed in reverse unless the model took it. */
+/* Objects of one opening; freed in reverse order unless the model owns them. */
 typedef struct hf_folder {
     dsc_alloc *alloc;
     const char *config_path, *dir;

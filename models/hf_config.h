@@ -10,10 +10,10 @@
 
 typedef struct dsc_hf_config {
     const dsc_json *json;
-    const cJSON *object; /* whose keys are read: the root, or one inside it */
+    const cJSON *object; /* the object that is read: the root, or one inside it */
     dsc_error *err;
-    char where[256];     /* of the key that was looked at last */
-    char *warnings;      /* what the user should hear, parts with "; " between */
+    char where[256];     /* position of the last key that was read */
+    char *warnings;      /* warnings for the user, separated by "; " */
     size_t warnings_bytes;
 } dsc_hf_config;
 

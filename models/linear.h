@@ -1,4 +1,4 @@
-/* linear.h - a linear layer of a module: its three matrix products, told ahead and launched.
+/* linear.h - a linear layer of a module: its three matrix products, planned ahead and launched.
  *
  * A module's plan tells the shapes to the device and its forward and backward fill in the pointers, so that what was
  * prepared and what is launched cannot differ. R is rows (tokens of the micro-batch).
@@ -51,7 +51,7 @@ static inline dsc_gemm_args dsc_linear_backward_weight(dsc_linear linear, int64_
 
 typedef struct dsc_lora dsc_lora; /* lora.h */
 
-/* What every launch of one call of a module needs. */
+/* Context of every launch of one call of a module. */
 typedef struct dsc_call {
     dsc_module_ctx *ctx;
     int64_t rows; /* R */
@@ -67,17 +67,17 @@ typedef struct dsc_linear_layer {
     dsc_epilogue forward, backward;
 } dsc_linear_layer;
 
-/* What a module's plan tells of its products. */
+/* Products that a module's plan reports. */
 typedef struct dsc_linear_planned {
-    const dsc_module *module; /* whose parameters say what is trained */
+    const dsc_module *module; /* its parameters say which weights are trained */
     const dsc_lora *lora;     /* as of a call */
     int64_t rows;
     dsc_dtype dtype;
     const dsc_plan_sink *sink;
     double forward_flops, backward_flops; /* added to */
 } dsc_linear_planned;
-/* Tells the products of a layer that will run. */
-DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_planned *told, dsc_linear_layer layer, dsc_error *err);
+/* Reports the products of a layer that will run. */
+DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_planned *planned, dsc_linear_layer layer, dsc_error *err);
 /* y = x * w with the layer's forward epilogue. */
 DSC_MUST_USE dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux);
 /* dx = dy * w^T with the layer's backward epilogue. */

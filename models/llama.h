@@ -14,7 +14,7 @@
 /* sliding_window: no key; a key for every layer; a key beside a switch. */
 typedef enum dsc_window_key { DSC_WINDOW_NONE, DSC_WINDOW_ALL, DSC_WINDOW_IF_USED } dsc_window_key;
 
-/* What a family's config.json has of its own. */
+/* Parts of a config.json that differ between families. */
 typedef struct dsc_llama_traits {
     const char *architecture; /* "LlamaForCausalLM" */
     const dsc_lm_family *family;

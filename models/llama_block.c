@@ -1,11 +1,11 @@
 /* llama_block.c - one transformer block: x + attention(norm(x)), then x + down(silu(gate(norm(x))) * up(norm(x))).
  *
- * Kept for backward, beside the block's input: q, k and v, the attention's output and its log-sum-exp, the residual
- * stream in the middle, gate and up. Without norms of heads q and k are kept as the attention reads them, turned in
- * place, since turning back needs no more than the tables; with them they are kept as their products gave them, which
- * the norm's backward reads, and are normalised and turned again. The tables of cosines are made by each call: a module
- * keeps nothing between calls. Gate and up, the widest, are two products from the middle: rebuild makes them again.
- * Their gradients take their place, where nobody reads them again. SPDX-License-Identifier: Apache-2.0 */
+ * Saved for backward, besides the block's input: q, k and v, the attention's output and its log-sum-exp, the
+ * residual stream in the middle, gate and up. Without norms of heads, q and k are saved as the attention reads them,
+ * rotated in place, since rotating back needs only the tables. With them, q and k are saved as their products gave
+ * them, which the norm's backward reads; they are normalised and rotated again. The tables of cosines are made by
+ * each call: a module keeps nothing between calls. Gate and up, the widest, are two products from the middle:
+ * rebuild makes them again. Their gradients replace them after the last read. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/device.h"
@@ -48,7 +48,7 @@ static dsc_linear_layer linear_of(const dsc_llama_config *config, int which)
                                .backward = all[which].backward };
 }
 
-/* What the attention reads and how, in the scratch of a forward or a backward. */
+/* Inputs of the attention and their layout, in the scratch of a forward or a backward. */
 typedef struct heads_layout {
     int64_t cos, sin;         /* [T,D/2] */
     int64_t q, k;             /* [R,HD] [R,KD], with norms of heads */
@@ -168,13 +168,13 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_llama_config *config = config_of(module);
     block_layout at;
     DSC_TRY(layout(module, batch, dtype, &at, err));
-    dsc_linear_planned told = {
+    dsc_linear_planned planned = {
         .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink
     };
-    double flops[LINEAR_COUNT + 1] = { 0 }; /* of forward, up to each */
+    double flops[LINEAR_COUNT + 1] = { 0 }; /* forward FLOPs up to each layer */
     for (int i = 0; i < LINEAR_COUNT; i++) {
-        DSC_TRY(dsc_linear_plan(&told, linear_of(config, i), err));
-        flops[i + 1] = told.forward_flops;
+        DSC_TRY(dsc_linear_plan(&planned, linear_of(config, i), err));
+        flops[i + 1] = planned.forward_flops;
     }
     const dsc_attention_fwd_args shape = attention_shape(config, batch, dtype, dsc_lm_keys_after(module->self, 0));
     if (sink != NULL && sink->attention != NULL)
@@ -183,8 +183,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = told.forward_flops + attention,
-                              .backward_flops = told.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
+                              .forward_flops = planned.forward_flops + attention,
+                              .backward_flops = planned.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
                               .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[UP + 1] - flops[GATE] };
     return DSC_OK;
 }
@@ -226,8 +226,8 @@ static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
 
 /* Keys and values as the attention reads them: in `saved`, or in the cache behind those of the tokens before. */
 typedef struct kv_rows {
-    char *k, *v;         /* of the first key */
-    char *k_new, *v_new; /* of this call's first token */
+    char *k, *v;         /* row of the first key */
+    char *k_new, *v_new; /* row of this call's first token */
 } kv_rows;
 
 static kv_rows kv_rows_of(const block_call *call)
@@ -244,7 +244,7 @@ static kv_rows kv_rows_of(const block_call *call)
 typedef struct head_rows {
     int32_t heads, norm;  /* their number; DSC_LLAMA_Q_NORM or DSC_LLAMA_K_NORM */
     char *kept, *ready;   /* as the product gave them, in saved; where the attention reads them */
-    char *stats, *d;      /* of the norm; backward: the gradient */
+    char *stats, *d;      /* the norm's statistics; backward: the gradient */
 } head_rows;
 
 static void split_heads(const block_call *call, const heads_layout *at, head_rows out[2])

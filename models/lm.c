@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
-#define LINEARS_MAX 9 /* of a block, the embedding and what lies before the head */
+#define LINEARS_MAX 9 /* layers of a block, the embedding and the transform before the head */
 #define CONFIG_JSON_BYTES 4096
 
 typedef char lm_name[NAME_BYTES];
@@ -36,10 +36,10 @@ struct dsc_lm {
     dsc_param_spec *params; /* [param_count], of all modules in order */
     lm_name *names;         /* [module_count + param_count] */
     int64_t module_count, param_count;
-    lm_name prefix;                 /* of the module that is being described */
+    lm_name prefix;                 /* prefix of the module that is being described */
     int64_t first_param;            /* its first one */
     lm_layer layer[LINEARS_MAX];    /* a block's are the same in all */
-    int32_t layer_first, layer_count; /* of the module that is being described */
+    int32_t layer_first, layer_count; /* those of the module that is being described */
     int32_t block_layer, all_layers; /* the blocks' first one; of all modules */
     dsc_lora_config *lora;          /* while it is built; NULL: no adapters */
     int32_t *adapter_of;            /* [param_count] see dsc_lora; NULL: no adapters */
@@ -52,7 +52,7 @@ struct dsc_lm {
 dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err)
 {
     if (batch < 1 || batch > DSC_LM_ROWS_MAX / config->sequence)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "a micro-batch of %lld samples of %lld tokens is no possible size",
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "a micro-batch of %lld samples of %lld tokens is not a possible size",
                         (long long)batch, (long long)config->sequence);
     *rows = batch * config->sequence;
     return DSC_OK;
@@ -110,7 +110,7 @@ const char *dsc_lm_padding_text(const dsc_lm_config *config, char *out, size_t b
     return out;
 }
 
-/* Of a sample: their share of its tokens to the nearest number, one at least. */
+/* Predictions per sample: their share of its tokens, rounded to nearest, at least one. */
 static int64_t predictions_of(int64_t sequence, double share)
 {
     const double count = floor((share > 0 ? share : DSC_MASK_SHARE) * (double)sequence + 0.5);
@@ -291,7 +291,7 @@ static void add_adapters(dsc_lm *lm, dsc_lora *out)
     }
 }
 
-/* The layers of the next module: the blocks share theirs. */
+/* The layers of the next module; all blocks share one list of layers. */
 static void begin_layers(dsc_lm *lm, int64_t module)
 {
     const bool again = module > 1 && module <= lm->config->layers;
@@ -437,8 +437,8 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
-/* Whether PEFT, told the layers with adapters by their names in a module, adapts those and no others. */
-static bool is_told_by_layers(const dsc_lm *lm)
+/* Whether PEFT, given the layers with adapters by their names in a module, adapts those and no others. */
+static bool is_named_by_layers(const dsc_lm *lm)
 {
     for (int32_t i = 0; i < lm->all_layers; i++) {
         const lm_layer *layer = &lm->layer[i];
@@ -459,7 +459,7 @@ static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
     const char **list = NULL;
     lm_name *whole = NULL;
     int64_t count = 0;
-    const bool same = is_told_by_layers(lm);
+    const bool same = is_named_by_layers(lm);
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *whole, &whole, err));
     dsc_status status = dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *list, &list, err);
     for (int32_t i = 0; i < lm->all_layers && same && status == DSC_OK; i++)

@@ -1,4 +1,4 @@
-/* lm.h - what language models have in common: a token embedding, L blocks of the family's own, and a head.
+/* lm.h - common parts of language models: a token embedding, L blocks of the family's own, and a head.
  *
  * A family is a const table (dsc_lm_family): how it is configured and named, and what its block is. Embedding, head,
  * names, first values and weights from disk are here for all of them. Inside models/ only.
@@ -51,13 +51,13 @@ typedef struct dsc_lm_config {
     int32_t padding;
 } dsc_lm_config;
 
-/* Of a micro-batch; the last one with documents, or of a masked model. */
+/* Batch tensors of a micro-batch; the last one with documents, or of a masked model. */
 enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_POSITIONS, DSC_LM_BATCH_MAX, DSC_LM_PREDICTED = DSC_LM_POSITIONS };
 
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;
 
-/* What a module of a family's block does; see dsc_module. */
+/* Operations of a module of a family's block; see dsc_module. */
 typedef struct dsc_lm_block {
     dsc_status (*plan)(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
                        dsc_module_plan *out, dsc_error *err);
@@ -69,19 +69,20 @@ typedef struct dsc_lm_block {
 typedef struct dsc_lm_family {
     const char *model_type;     /* of config.json: "gpt2" */
     const char *layers_key;     /* the key of the number of layers, for messages */
-    const char *base;           /* what the base model's own files leave out of every name: "transformer." */
+    const char *base;           /* prefix that files of the base model alone leave out: "transformer." */
     const char *layer;          /* after it and before a layer's number: "h." */
     const char *token_table;    /* after base: "wte.weight" */
     const char *position_table; /* "wpe.weight"; NULL: no learned positions */
     int64_t position_first;     /* the row of a sample's first token in it */
-    /* Of a token table of its own width, after base: to the blocks' and back: "decoder.project_in". NULL: none are. */
+    /* Projections of a token table of its own width, after base: to the blocks' width and back:
+     * "decoder.project_in". NULL: none. */
     const char *project_in, *project_out;
-    const char *segment_table, *embed_norm; /* of the embedding, after base; NULL: none */
-    const char *transform, *head_bias;      /* of a masked model, whole names: "cls.predictions.transform.dense" */
-    const char *head_table;     /* of a head that is not tied, without base: "lm_head.weight" */
+    const char *segment_table, *embed_norm; /* the embedding's, after base; NULL: none */
+    const char *transform, *head_bias;      /* masked models, whole names: "cls.predictions.transform.dense" */
+    const char *head_table;     /* a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
     dsc_norm_kind norm;
-    int64_t config_bytes; /* of the family's own config */
+    int64_t config_bytes; /* size of the family's own config */
 
     /* Reads config.json. `sequence` and `vocab_rows` are set by the caller. */
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
@@ -94,16 +95,16 @@ typedef struct dsc_lm_family {
     int32_t (*block_params)(const dsc_lm_config *config);
     void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
     const dsc_lm_block *block;
-    const char *const *lora_layers; /* that PEFT adapts when it is told none, up to a NULL */
+    const char *const *lora_layers; /* layers that PEFT adapts by default, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
-    /* Other ways to write the end of a name, which files may have: { ".LayerNorm.weight", ".LayerNorm.gamma" }, up to a
-     * NULL; and beginnings of names, after base, of what a file may hold beside the model, { name, what it is }, the
-     * latter NULL where nothing is lost without it. NULL: none. */
+    /* Alternative ends of names in files: { ".LayerNorm.weight", ".LayerNorm.gamma" }, up to a NULL. Then beginnings
+     * of names, after base, of tensors that a file may hold in addition to the model: { name, description }. A NULL
+     * description: nothing is lost without the tensor. NULL: none. */
     const char *const (*aliases)[2], *const (*beside)[2];
 } dsc_lm_family;
 
-/* What a module points to with `self`. */
+/* Target of a module's `self`. */
 typedef struct dsc_lm_module {
     const dsc_lm_family *family;
     const dsc_lm_config *config; /* the beginning of the family's own */
@@ -111,7 +112,7 @@ typedef struct dsc_lm_module {
     dsc_lora lora;
 } dsc_lm_module;
 
-/* Of an opening. `config` is copied. */
+/* Options of an opening. `config` is copied. */
 typedef struct dsc_lm_open_args {
     const dsc_lm_family *family;
     const char *name;
@@ -227,7 +228,7 @@ DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_all
                                              const dsc_weight **sources, dsc_error *err);
 /* Says what a folder has beside the model that is lost. */
 void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family, char *warnings, size_t bytes);
-/* The same of the adapters' parameters, among the tensors of a folder of PEFT's. */
+/* Finds the adapters' parameters among the tensors of a folder of PEFT's. */
 DSC_MUST_USE dsc_status dsc_lm_match_adapter(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);
 

@@ -1,7 +1,7 @@
-/* lm_embed.c - token embedding, with learned positions where the family has them, of its own width where it is
- * projected to the blocks'; or with a segment, and a norm of the sum.
+/* lm_embed.c - token embedding, with learned positions in some families; with a width of its own that is projected to
+ * the blocks'; or with a segment, and a norm of the sum.
  *
- * Kept for backward: the tokens' rows that are projected, or the sums that are normed; else nothing.
+ * Saved for backward: the tokens' rows that are projected, or the sums that are normed; otherwise nothing.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
@@ -54,17 +54,17 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     embed_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_planned told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_planned planned = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     if (dsc_lm_projects(self->config))
-        DSC_TRY(dsc_linear_plan(&told, projection(self), err));
+        DSC_TRY(dsc_linear_plan(&planned, projection(self), err));
     *out = (dsc_module_plan){ .out_elements = at.rows * self->config->channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes,
-                              .backward_scratch_bytes = at.back_bytes, .forward_flops = told.forward_flops,
-                              .backward_flops = told.backward_flops };
+                              .backward_scratch_bytes = at.back_bytes, .forward_flops = planned.forward_flops,
+                              .backward_flops = planned.backward_flops };
     return DSC_OK;
 }
 
-/* What every step of a call needs. */
+/* Context of all steps of a call. */
 typedef struct embed_call {
     const dsc_lm_module *self;
     const dsc_lm_config *config;
@@ -218,7 +218,7 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
 {
     embed_call call;
     DSC_TRY(begin(module, ctx, &call, err));
-    const void *d_sum = ctx->d_out; /* of the tokens' rows with all that is added to them */
+    const void *d_sum = ctx->d_out; /* gradient of the tokens' rows plus all addends */
     char *const d_looked = (char *)ctx->scratch + call.at.d_looked, *const looked = (char *)ctx->saved + call.at.looked;
     if (norms(call.self)) {
         const dsc_norm norm = norm_of(&call, call.at.back_stats);

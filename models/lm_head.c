@@ -1,9 +1,9 @@
 /* lm_head.c - final norm, logits, loss, and in the same call their gradients, in chunks of rows.
  *
  * The logits of a micro-batch are the largest tensor of a small model's training (R * P), so only one chunk of them is
- * alive: logits, then in place dlogits, then its two products, then the next chunk. The chunk depends on the shape
- * only. The norm's output of a chunk is replaced by its gradient once the chunk's part of the table's gradient is
- * done; a bare head, without a norm, reads its input and writes its gradient.
+ * alive. A chunk holds logits, then in place dlogits, then its two products are made, then the next chunk follows. The
+ * chunk depends on the shape only. The norm's output of a chunk is replaced by its gradient once the chunk's part of
+ * the table's gradient is done. A bare head, without a norm, reads its input and writes its gradient.
  * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"

@@ -1,7 +1,7 @@
-/* lm_transform.c - between the last block and the head of some families: a linear layer to the width of the token
- * table; of a masked model, for the tokens that it predicts, with an activation.
+/* lm_transform.c - the layer between the last block and the head of some families. It is a linear layer to the width of
+ * the token table; masked models apply it with an activation to the tokens that they predict.
  *
- * Kept for backward: the activation's input. The rows of the predicted tokens are gathered again.
+ * Saved for backward: the activation's input. The rows of the predicted tokens are gathered again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
@@ -42,18 +42,18 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     transform_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_planned told = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
-    DSC_TRY(dsc_linear_plan(&told, linear_of(self), err));
+    dsc_linear_planned planned = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    DSC_TRY(dsc_linear_plan(&planned, linear_of(self), err));
     *out = (dsc_module_plan) { .out_elements = at.rows * self->config->embed_channels,
                                .saved_bytes = at.saved_bytes,
                                .forward_scratch_bytes = self->config->masked ? at.d_before : at.gathered,
                                .backward_scratch_bytes = at.back_bytes,
-                               .forward_flops = told.forward_flops,
-                               .backward_flops = told.backward_flops };
+                               .forward_flops = planned.forward_flops,
+                               .backward_flops = planned.backward_flops };
     return DSC_OK;
 }
 
-/* What every step of a call needs. */
+/* Context of all steps of a call. */
 typedef struct transform_call {
     const dsc_lm_module *self;
     const dsc_lm_config *config;

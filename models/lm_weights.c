@@ -73,7 +73,8 @@ static dsc_status find_tensor(const dsc_weights *weights, const dsc_lm_family *f
     return DSC_OK;
 }
 
-/* What a tensor is that a file may hold beside the model; NULL: it may not. "": nothing is lost without it. */
+/* Description of a tensor that a file may hold in addition to the model; NULL: not allowed. "": nothing is lost
+ * without it. */
 static const char *beside_of(const dsc_lm_family *family, const char *name)
 {
     const char *shorter = without_base(family, name);
@@ -138,7 +139,8 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
     return DSC_OK;
 }
 
-/* Of a tied model a file may hold the head beside the table: another one is a model that is not tied. */
+/* A file of a tied model may hold the head in addition to the table. A head that differs means that the model is not
+ * tied. */
 static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const dsc_weight *head, dsc_error *err)
 {
     const int64_t count = table->entry->count, most = dsc_min_i64(count, 1 << 16);
@@ -224,7 +226,7 @@ static dsc_status match_adapter(const dsc_weights *weights, const dsc_lm_params 
     for (int64_t i = 0; i < dsc_weights_count(weights); i++)
         if (!used[i])
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(dsc_weights_at(weights, i)->file),
-                            "tensor \"%.200s\" is no adapter of a linear layer in a block of this %s with %s %lld",
+                            "tensor \"%.200s\" is not an adapter of a linear layer in a block of this %s with %s %lld",
                             dsc_weights_at(weights, i)->name, params->family->model_type, params->family->layers_key,
                             (long long)params->config->layers);
     return DSC_OK;

@@ -1,7 +1,7 @@
 /* lora.h - low-rank adapters on linear layers (Hu et al. 2021): y = x w + b + s (x A^T) B^T.
  *
- * A is [r,in], B [out,r], as PEFT's lora_A and lora_B; the layer's own weight is not trained. An adapter is two linear
- * layers more, whose products add to what the layer's own have written. What lies between the two, [R,r], is made again
+ * A is [r,in], B [out,r], as PEFT's lora_A and lora_B; the layer's own weight is not trained. An adapter is two more
+ * linear layers, whose products add to the output of the layer's own. The intermediate result, [R,r], is made again
  * by each pass in the call's `lora_work`. Inside models/ only. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_LORA_H
 #define DSC_MODELS_LORA_H
@@ -21,14 +21,14 @@ static inline bool dsc_lora_has(const dsc_lora *lora, int32_t weight)
     return lora->rank > 0 && lora->first[weight] > 0;
 }
 
-/* Of a call's lora_work. */
+/* Size of a call's lora_work. */
 static inline int64_t dsc_lora_work_bytes(const dsc_lora *lora, int64_t rows, dsc_dtype dtype)
 {
     return rows * lora->rank * (int64_t)dsc_dtype_bytes(dtype);
 }
 
-/* What dsc_linear_plan and the others of linear.h do besides for a layer with an adapter. */
-DSC_MUST_USE dsc_status dsc_lora_plan(dsc_linear_planned *told, dsc_linear_layer layer, dsc_error *err);
+/* Additional steps of dsc_linear_plan and the others of linear.h for a layer with an adapter. */
+DSC_MUST_USE dsc_status dsc_lora_plan(dsc_linear_planned *planned, dsc_linear_layer layer, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_lora_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x);
 DSC_MUST_USE dsc_status dsc_lora_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy);
 DSC_MUST_USE dsc_status dsc_lora_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x,

@@ -1,7 +1,8 @@
 /* lora_config.c - see lora_config.h.
  *
- * Of an adapter's folder the tensors say which layers it is for, so every way to spell that in PEFT's config is read;
- * the config gives rank and scale, and what changes the mathematics in a way that is not built is refused by name.
+ * The tensors of an adapter's folder name the layers that it adapts, so every spelling of them in PEFT's config is
+ * read. The config gives rank and scale. An option that changes the mathematics in a way that is not built is refused
+ * by name.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lora_config.h"
 

@@ -19,7 +19,7 @@ typedef struct dsc_lora_config {
     const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
     int32_t target_count;
     bool used[DSC_LORA_TARGETS_MAX]; /* targets[i] was the name of a layer */
-    dsc_weights *weights;            /* of an adapter to go on from: they say which layers have one; NULL: fresh */
+    dsc_weights *weights;            /* an adapter to continue from: its tensors name the layers; NULL: fresh */
     char warnings[256];
 } dsc_lora_config;
 
@@ -35,7 +35,7 @@ bool dsc_lora_is_named(const char *layer, const char *target);
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
 float dsc_lora_scale(const dsc_lora_config *config);
 
-/* What adapter_config.json says beside config. */
+/* Contents of adapter_config.json besides config. */
 typedef struct dsc_lora_text {
     const char *base;         /* path of the model; NULL: a built-in one */
     const char *const *names; /* [count] of the layers, or their ends */

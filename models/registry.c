@@ -71,7 +71,7 @@ static dsc_status refuse_name(const char *name, dsc_error *err)
         snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", dsc_model_builtin_name(i));
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "model",
-                    "\"%.60s\" is no built-in model, folder or file; expected one of %s, "
+                    "\"%.60s\" is not a built-in model, folder or file; expected one of %s, "
                     "a Hugging Face folder (config.json) or a config file *.json",
                     name, list);
 }

@@ -48,7 +48,7 @@ static float yarn(const dsc_rope *rope, int64_t size, int64_t pair, float freque
     return lerp(frequency, frequency / (float)rope->factor, (float)fmin(fmax(ramp, 0), 1));
 }
 
-/* What the attention's temperature is raised by, with the logarithm of the factor weighed by `weight`. */
+/* Factor of the attention's temperature, with the logarithm of the factor weighted by `weight`. */
 static double yarn_temperature(const dsc_rope *rope, double weight)
 {
     return rope->factor > 1 ? 0.1 * weight * log(rope->factor) + 1 : 1;

@@ -1,8 +1,9 @@
-/* rope.h - rotary positions of a model: how config.json gives them, their frequencies, and turning heads by them.
+/* rope.h - rotary positions of a model: how config.json gives them, their frequencies, and the rotation of heads.
  *
- * Read as older versions of Hugging Face's code wrote them (keys of the root beside "rope_scaling") and as newer ones
- * do ("rope_parameters"); what the built-in sizes have is written in the older way, which both read. Inside models/
- * only. SPDX-License-Identifier: Apache-2.0 */
+ * The reader accepts the keys of older versions of Hugging Face's code (at the root, beside "rope_scaling") and of
+ * newer ones ("rope_parameters"). The built-in sizes are written in the older form, which both read. Inside models/
+ * only.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_ROPE_H
 #define DSC_MODELS_ROPE_H
 
@@ -27,17 +28,17 @@ typedef struct dsc_rope {
     double proportion;                        /* PROPORTIONAL: of the pairs that turn; the others stand still */
     float divisor[2][DSC_ROPE_PAIRS_MAX];     /* LONG: of texts up to original_positions, and of longer ones */
     /* By dsc_rope_set. */
-    int32_t pairs;                       /* of a head's elements that turn */
+    int32_t pairs;                       /* pairs of a head's elements that are rotated */
     float frequency[DSC_ROPE_PAIRS_MAX]; /* [pairs] */
     float long_frequency[DSC_ROPE_PAIRS_MAX]; /* LONG: of texts longer than original_positions */
-    float scale;                         /* of cosines and sines */
+    float scale;                         /* factor of cosines and sines */
 } dsc_rope;
 
-/* What a family's config.json says of its own. */
+/* Defaults and limits of a family's config.json. */
 typedef struct dsc_rope_keys {
     const char *theta, *partial;  /* the older keys; partial NULL: the whole head turns, and no key says else */
     double partial_default;
-    int64_t positions, head_size; /* of the model that is read */
+    int64_t positions, head_size; /* those of the model that is read */
 } dsc_rope_keys;
 
 DSC_MUST_USE dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out);
@@ -67,7 +68,7 @@ typedef struct dsc_rope_heads {
     int64_t stride;          /* elements between rows */
     int32_t count, apart;    /* heads; elements between them */
     int64_t tokens;          /* of a sample */
-    const int32_t *places;   /* of the rows in their documents; NULL: in their samples */
+    const int32_t *places;   /* positions of rows in their documents; NULL: in their samples */
     bool inverse;            /* a gradient's way back */
 } dsc_rope_heads;
 DSC_MUST_USE dsc_status dsc_rope_apply(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,

@@ -1,4 +1,4 @@
-/* attention.c - cuts attention into parts for the team. SPDX-License-Identifier: Apache-2.0 */
+/* attention.c - cuts attention into parts for the thread pool. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/attention_part.h"
 #include "kernels/cpu/scalar.h"
 #include "kernels/thread_pool.h"
@@ -68,7 +68,7 @@ static bool is_balanced(int64_t items, int64_t threads, int64_t percent)
     return 100 * threads * dsc_div_ceil(items, threads) <= percent * items;
 }
 
-/* ---- forward: an item is a head or, when heads do not spread evenly over the team, one query tile of it ---- */
+/* ---- forward: an item is a head or, when heads do not spread evenly over the pool, one query tile of it ---- */
 
 static void forward_worker(void *ctx, int64_t first, int64_t last)
 {
@@ -120,7 +120,7 @@ static dsc_status forward(const void *args, const dsc_cpu_threads *pool, dsc_err
 }
 
 /* ---- backward: an item is a whole group of heads that share a key head: five products a tile. When groups do not
- * spread evenly over the team, items are single key tiles (dk, dv: four products) and single query tiles (dq: three).
+ * spread evenly over the pool, items are single key tiles (dk, dv: four products) and single query tiles (dq: three).
  * Every element sums the same terms in the same order either way, so the number of threads may decide. ---- */
 
 static void backward_group(const attention_job *job, int64_t item, float *scratch)

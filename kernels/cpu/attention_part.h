@@ -32,7 +32,7 @@ extern const dsc_attention_ops dsc_attention_ref, dsc_attention_avx2, dsc_attent
 /* Sizes of one worker's scratch, in 4-byte words. A word holds one fp32 (pair = 1) or two bf16 (pair = 2). */
 typedef struct dsc_attention_dims {
     int64_t rows;  /* T rounded up to whole tiles */
-    int64_t words; /* of a row of D elements, rounded up to a vector */
+    int64_t words; /* words of a row of D elements, rounded up to a vector */
     int64_t lanes; /* D rounded up to a vector */
     int64_t pair;
 } dsc_attention_dims;

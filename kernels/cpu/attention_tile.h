@@ -14,16 +14,16 @@
  * Rows past T and elements past D are packed as zeros, so products run over whole vectors and their results there are
  * zero or are not stored. On the diagonal, work is skipped in steps of one vector of queries and four keys.
  *
- * Primitives: ATT_LANES, ATT_PAIR, ATT_ROWS (rows of a register block), ATT_VECS (vectors of one);
- *   att_vec (fp32 lanes) and att_load, att_store, att_set1, att_add, att_sub, att_mul, att_fma, att_max;
- *   att_word (4-byte lanes), att_word_load, att_word_store, att_word_zero, att_word_set1 (broadcast from memory);
- *   att_dot(sum, a, b): adds the products of the words' elements;   att_exp2(x) for x <= 0, or a little above;
- *   att_from_lane(x, n, low): x in lanes n and up, `low` below;   att_transpose(att_word[ATT_LANES]);
- *   att_words(row, dtype, first, count): words `first` + lane of a row of `count` elements, 0 past its end;
- *   att_pairs(row0, row1, first, count): ATT_PAIR 2: elements `first` + lane of two rows as words; NULL: a zero row;
- *   att_p_row(float *to, x): lanes as an operand's row of words (ATT_PAIR 2: rounded, two lanes in a word);
- *   att_as_word(vec), att_as_vec(word): the same bits;
- *   att_p_pair(x0, x1): ATT_PAIR 2: two rows as one row of words;   att_put(to, dtype, first, count, x): stores lanes.
+ * Primitives: ATT_LANES, ATT_PAIR, ATT_ROWS (rows of a register block), ATT_VECS (vectors of one).
+ *   att_vec (fp32 lanes) and att_load, att_store, att_set1, att_add, att_sub, att_mul, att_fma, att_max.
+ *   att_word (4-byte lanes), att_word_load, att_word_store, att_word_zero, att_word_set1 (broadcast from memory).
+ *   att_dot(sum, a, b): adds the products of the words' elements;   att_exp2(x) for x <= 0, or a little above.
+ *   att_from_lane(x, n, low): x in lanes n and up, `low` below;   att_transpose(att_word[ATT_LANES]).
+ *   att_words(row, dtype, first, count): words `first` + lane of a row of `count` elements, 0 past its end.
+ *   att_pairs(row0, row1, first, count): ATT_PAIR 2: elements `first` + lane of two rows as words; NULL: a zero row.
+ *   att_p_row(float *to, x): lanes as an operand's row of words (ATT_PAIR 2: rounded, two lanes in a word).
+ *   att_as_word(vec), att_as_vec(word): the same bits.
+ *   att_p_pair(x0, x1): ATT_PAIR 2: two rows as one row of words.   att_put(to, dtype, first, count, x): stores lanes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_ATTENTION_TILE_H
 #define DSC_KERNELS_CPU_ATTENTION_TILE_H
@@ -129,7 +129,7 @@ ATT_INLINE void att_sum_queries(const bool fresh, float *to, const float *x, con
 
 typedef struct att_rows { /* the rows of one head */
     const char *base; /* of row 0 */
-    int64_t start_bytes, step_bytes; /* of row 0 in its tensor; between rows */
+    int64_t start_bytes, step_bytes; /* offset of row 0 in its tensor; distance between rows */
     int64_t count, size;
     dsc_dtype dtype;
 } att_rows;
@@ -245,8 +245,8 @@ static bool att_limits(const dsc_attention_keys *keys, int64_t batch, int64_t to
 
 /* ---- forward ---- */
 
-/* One tile of scores, [keys, queries], becomes probabilities relative to the largest score so far: max (of scores in
- * units of log 2), sum and alpha = what earlier sums and outputs have to be multiplied by. */
+/* One tile of scores, [keys, queries], becomes probabilities relative to the largest score so far. max (in units of
+ * log 2) and sum are updated; alpha is the factor of earlier sums and outputs. */
 static void att_softmax(dsc_attention_fwd_scratch *sc, float scale2, int64_t keys, int64_t vecs, bool diagonal)
 {
     for (int64_t v = 0; v < vecs; v++) {
@@ -313,7 +313,7 @@ typedef struct att_forward { /* one call */
     att_rows q, k, v, out;
     dsc_attention_dims dims;
     dsc_attention_fwd_scratch sc;
-    float *lse; /* of the head; NULL: none is wanted */
+    float *lse; /* the head's row; NULL: not wanted */
     bool each;  /* keys are packed for each tile of queries, a tile at a time: the scratch has room for one */
 } att_forward;
 
@@ -509,9 +509,9 @@ static void att_backward_tile(att_backward *b, int64_t row, int64_t query, int64
     }
 }
 
-/* Query tiles outside, key tiles inside: dq of one tile and dk, dv of all keys are the sums in flight, and the heads of
- * a group add to the same dk, dv in order. A key tile's first term is its diagonal, or where all keys are seen
- * the first query tile, in the group's first head. */
+/* Query tiles outside, key tiles inside. The sums in flight are dq of one tile and dk, dv of all keys; the heads of
+ * a group add to the same dk, dv in order. A key tile's first term is its diagonal, or without causality the first
+ * query tile, in the group's first head. */
 static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_part *part, float *scratch)
 {
     att_backward b = { .a = a, .part = part, .dims = dsc_attention_dims_of(a->tokens, a->head_size, ATT_PAIR) };

@@ -1,9 +1,9 @@
-/* binned_sum.c - the team's way into a variant of matrix_squares: blocks of rows, then strips of columns.
+/* binned_sum.c - spreads matrix_squares over the thread pool: blocks of rows, then strips of columns.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/binned_sum_range.h"
 #include "kernels/thread_pool.h"
 
-#define BLOCK_ELEMENTS 4096 /* of rows together, about */
+#define BLOCK_ELEMENTS 4096 /* elements of a block of rows, about */
 #define BLOCK_COLS 64
 
 typedef struct job {

@@ -14,7 +14,7 @@ typedef struct dsc_binned_sum_ops {
 
 extern const dsc_binned_sum_ops dsc_binned_sum_ref, dsc_binned_sum_avx2, dsc_binned_sum_avx512;
 
-/* What the arguments have of a row: columns [*first, *first + count), returned as a pointer to the first of them. */
+/* Columns [*first, *first + count) of a row that the arguments cover; returns a pointer to the first of them. */
 static inline const float *dsc_binned_sum_row(const dsc_matrix_squares_args *a, int64_t row, int64_t *first,
                                               int64_t *count)
 {

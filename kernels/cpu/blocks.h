@@ -1,4 +1,4 @@
-/* blocks.h - cuts an elementwise kernel into blocks for the team. Private to kernels/cpu/exact.c and update.c.
+/* blocks.h - cuts an elementwise kernel into blocks for the thread pool. Private to kernels/cpu/exact.c and update.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_BLOCKS_H
 #define DSC_KERNELS_CPU_BLOCKS_H
@@ -6,8 +6,8 @@
 #include "base/base.h"
 #include "kernels/thread_pool.h"
 
-/* Elements of a block. A multiple of DSC_SUMSQ_CHUNK; small enough that a 100 k element slice feeds several threads,
- * and large enough that one block (28 KiB per array and up) outweighs handing it out. */
+/* Elements of a block: a multiple of DSC_SUMSQ_CHUNK. It is small enough that a 100 k element slice feeds several
+ * threads. It is large enough that computing a block (28 KiB per array and up) takes longer than handing it out. */
 #define DSC_BLOCK ((int64_t)8 * DSC_SUMSQ_CHUNK)
 
 typedef struct dsc_block_job {

@@ -1,4 +1,4 @@
-/* cpu_threads.h - what a thread of a compute team needs to know: its floating-point mode, its number.
+/* cpu_threads.h - floating-point mode and number of a thread of a compute pool.
  *
  * The one parallel region is dsc_thread_pool_run's (thread_pool.c). It calls dsc_fp_strict() first: the threads of an
  * OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits.

@@ -1,4 +1,4 @@
-/* cross_entropy.c - cuts the classifier into rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
+/* cross_entropy.c - cuts cross-entropy into rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
 static dsc_status run(const dsc_cross_entropy_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)

@@ -1,8 +1,8 @@
 /* device_cpu.c - the cpu device: an inline compute stream, asynchronous streams with one thread each, real events.
  *
- * An event is a (stream, ticket) pair, so recording is one store, and a wait captures exactly the work that was queued
- * when the event was recorded, whatever is recorded later and wherever. An event of a closed stream is simply over:
- * streams and their tickets live as long as the device (device_cpu.h). SPDX-License-Identifier: Apache-2.0 */
+ * An event is a (stream, ticket) pair, so recording is one store. A wait captures exactly the work that was queued
+ * when the event was recorded, regardless of later records. An event of a closed stream counts as done: streams and
+ * their tickets live as long as the device (device_cpu.h). SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/device_cpu.h"
 
 #include <signal.h>
@@ -245,7 +245,7 @@ static dsc_status cpu_stream_open(dsc_device *device, dsc_stream_kind kind, cons
     DSC_TRY(stream_take(d, kind, &s, err));
     s->pool = d->pool;
     if (kind == DSC_STREAM_ASYNC)
-        s->pool.threads = 1; /* its thread works beside the compute pool, not with a second one */
+        s->pool.threads = 1; /* its thread works beside the compute pool; a second pool is not opened */
     pthread_mutex_lock(&s->lock); /* somebody may still ask about the stream's former life */
     s->failed_ticket = 0;
     s->closing = s->idle = false;

@@ -1,9 +1,9 @@
-/* device_cpu_stream.c - how the cpu device's streams run what they are given.
+/* device_cpu_stream.c - how the cpu device's streams run their entries.
  *
- * Asynchronous streams keep their entries in a ring of DSC_CPU_RING; the caller waits when it is full. An entry is run
- * in place. Waits sleep on condition variables. No deadlock: a ticket that can be waited for is queued already, its
- * queue is served by a thread that waits only for older tickets, and after an error the rest of a queue is skipped, not
- * stopped. SPDX-License-Identifier: Apache-2.0 */
+ * Asynchronous streams keep their entries in a ring of DSC_CPU_RING; the caller waits when it is full. An entry is
+ * run in place. Waits sleep on condition variables. There is no deadlock: a ticket is queued before anything can
+ * wait for it, and the thread of its queue waits only for older tickets. After an error the rest of a queue is
+ * skipped, not stopped. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/device_cpu.h"
 
 #include <string.h>
@@ -11,7 +11,7 @@
 #include "kernels/cpu/cpu_threads.h"
 #include "kernels/thread_pool.h"
 
-/* Copies of the inline stream are spread over the team in blocks; below two blocks one thread is faster. */
+/* Copies of the inline stream are spread over the pool in blocks; below two blocks one thread is faster. */
 #define COPY_BLOCK_BYTES (INT64_C(1) << 20)
 
 /* ---- waiting and failing ---- */

@@ -1,4 +1,4 @@
-/* exact.c - cuts the exact kernels into blocks for the team, and the fixed-point sum.
+/* exact.c - cuts the exact kernels into blocks for the thread pool, and the fixed-point sum.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
 #include <math.h>

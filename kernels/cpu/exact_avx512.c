@@ -44,8 +44,8 @@ static void f32_from_half(float *to, const uint16_t *from, int64_t count, dsc_dt
     dtype == DSC_F16 ? widen(to, from, count, DSC_F16) : widen(to, from, count, DSC_BF16);
 }
 
-/* 128 elements of 16 random blocks at a time; what lies before the first whole block and after the last such run is the
- * reference's, and so is a run over whose blocks the counter's lower half overflows. */
+/* 128 elements of 16 random blocks at a time. The reference rounds the elements before the first whole block and
+ * after the last such run. It also rounds a run over whose blocks the counter's lower half overflows. */
 static void cast_stochastic(const dsc_cast_stochastic_args *args, int64_t first, int64_t last)
 {
     const dsc_cast_stochastic_args local = *args, *a = &local;

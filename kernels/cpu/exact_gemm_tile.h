@@ -1,4 +1,4 @@
-/* exact_gemm_tile.h - how C is cut for the team: what a variant computes of it. Private to kernels/product*.c.
+/* exact_gemm_tile.h - how C is cut into blocks for the thread pool. Private to exact_gemm*.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_EXACT_GEMM_TILE_H
 #define DSC_KERNELS_CPU_EXACT_GEMM_TILE_H

@@ -20,7 +20,7 @@ typedef struct dsc_exact_ops {
 
 extern const dsc_exact_ops dsc_exact_ref, dsc_exact_avx2, dsc_exact_avx512;
 
-/* What a leaf is made of; constant in each instance of a variant's fold. */
+/* Dtype of a gradient part; constant in each instance of a variant's ordered reduction. */
 typedef struct dsc_grad_part_kind {
     dsc_dtype dtype, wire; /* wire: what an F32 leaf is rounded to */
 } dsc_grad_part_kind;

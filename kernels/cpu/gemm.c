@@ -1,12 +1,13 @@
-/* gemm.c - cuts a product into tiles by its shape, keeps what the library needs for each kind of tile, runs the
- * tiles.
+/* gemm.c - cuts a product into tiles by its shape, keeps the library's objects for each kind of tile, runs the tiles.
  *
- * Three ways to compute a tile: PACKED, our own bf16 kernel (forward products, CPUs with VDPBF16PS and without AMX);
- * LIBRARY, one oneDNN call over the whole K; PANELS, the library on fp32 copies of fp16 inputs, and of bf16 ones where
- * the CPU has no bf16 products.
- * Invariants: (1) the tiling is a function of the arguments' shape and the CPU's level, never of threads or ranks;
- * (2) a tile is computed by one thread in steps of K that the shape decides, so whoever computes it, its bits are the
- * same; (3) nothing is allocated for a shape that was prepared. Why these tiles: docs/kernels.md#gemm.
+ * A tile is computed in one of three ways. PACKED: our own bf16 kernel (forward products, CPUs with VDPBF16PS and
+ * without AMX). LIBRARY: one oneDNN call over the whole K. PANELS: the library on fp32 copies of fp16 inputs, and of
+ * bf16 inputs on a CPU without bf16 products.
+ * Invariants.
+ * (1) The tiling is a function of the arguments' shape and the CPU's level, never of threads or ranks.
+ * (2) One thread computes a tile, in steps of K that depend on the shape, so its bits do not depend on the thread.
+ * (3) Nothing is allocated for a shape that was prepared.
+ * docs/kernels.md#gemm gives the reasons for these tiles.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -327,7 +328,7 @@ static const uint16_t *b_at(const dsc_gemm_args *a, int64_t n0, int64_t k0)
     return (const uint16_t *)a->b + (a->b_transposed ? n0 * a->ldb + k0 : k0 * a->ldb + n0);
 }
 
-/* What of B is packed after step k0 of columns n0: the next step, or the first of columns n_next (-1: unknown). */
+/* Part of B that is packed after step k0 of columns n0: the next step, or the first of columns n_next (-1: unknown). */
 static void tell_next(const gemm_job *job, dsc_bf16_tile *t, int64_t n0, int64_t k0, int64_t n_next)
 {
     const dsc_gemm_args *a = job->args;

@@ -1,9 +1,10 @@
 /* gemm_avx512bf16.c - bf16 products with VDPBF16PS: B in packed panels of 64 columns, 6 x 64 sums in registers.
  *
- * Why beside the library: a tile's sums stay in registers up to the epilogue, and the next columns of B come from
- * memory while this tile is computed (docs/kernels.md#gemm has the numbers). Each element is one chain of dot products
- * over k in pairs, so its bits depend on K and the k step only. A is read by rows (A transposed is the library's).
- * A packed panel holds, per pair of k, 64 columns of two neighbours in k: what one VDPBF16PS reads 16 of.
+ * This kernel exists beside the library for two reasons. A tile's sums stay in registers up to the epilogue, and the
+ * next columns of B come from memory while this tile is computed (docs/kernels.md#gemm has the numbers). Each element
+ * is one chain of dot products over k in pairs, so its bits depend on K and the k step only. A is read by rows (A
+ * transposed is the library's). A packed panel holds, per pair of k, 64 columns of two neighbours in k; one VDPBF16PS
+ * reads 16 of these columns.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -87,7 +88,7 @@ INLINE void step(__m512 s[ROWS][VECS], int rows, const uint16_t *a, int64_t lda,
 
 INLINE __mmask16 lanes_of(int64_t cols, int v) { return dsc_mask_avx512(dsc_max_i64(cols - 16 * v, 0)); }
 
-/* The epilogue of sums that are still in registers: through blocks in L1. What it reads of C's shape is copied first:
+/* The epilogue of sums that are still in registers: through blocks in L1. Its inputs of C's shape are copied first.
  * C and aux are often equal modulo 4096, and then a load waits for the stores of the rows before it (10 % measured). */
 INLINE void finish(const dsc_epilogue_tile *whole, __m512 s[ROWS][VECS], int64_t row, int rows, int64_t col,
                    int64_t cols)
@@ -128,7 +129,7 @@ INLINE void fetch_line(const char *line, int64_t bytes, bool to_write)
             __builtin_prefetch(line + b, 0, 3);
 }
 
-/* What the end of a block will touch of one row. */
+/* The part of one row that the end of a block touches. */
 INLINE void fetch_output(const dsc_bf16_tile *t, int64_t row, int64_t col)
 {
     const dsc_epilogue_tile *f = t->finish;

@@ -1,9 +1,9 @@
 /* gemm_dnnl.c - one product of a tile by oneDNN, on one thread, with scratch that we give it.
  *
- * The C API of 2.x and 3.x: only the descriptors differ. The library decides its blocking when a primitive is made,
- * from the number of threads it may use then, so primitives are made and run with that number set to 1 for the calling
- * task (omp_set_num_threads acts on the calling task alone, and is given back). That is what makes the bits depend on
- * the shape only. SPDX-License-Identifier: Apache-2.0 */
+ * The C APIs of 2.x and 3.x differ in the descriptors only. The library decides its blocking when a primitive is
+ * made, from the number of threads that it may use then. So primitives are made and run with that number set to 1
+ * for the calling task (omp_set_num_threads acts on the calling task alone; the old value is restored). For this
+ * reason the bits depend on the shape only. SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <omp.h>
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* gemm_epilogue_avx2.c - what is done to a tile in cache, panels to fp32, column sums: 8 lanes.
+/* gemm_epilogue_avx2.c - epilogues of a tile in cache, panels to fp32, column sums: 8 lanes.
  * A tail of fewer than 8 elements goes through a small buffer. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/gemm_internal.h"
 

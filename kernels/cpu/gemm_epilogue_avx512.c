@@ -1,4 +1,4 @@
-/* gemm_epilogue_avx512.c - what is done to a tile in cache, panels to fp32, column sums: 16 lanes.
+/* gemm_epilogue_avx512.c - epilogues of a tile in cache, panels to fp32, column sums: 16 lanes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/gemm_internal.h"
 

@@ -32,12 +32,13 @@ void dsc_gemm_lib_close(dsc_gemm_lib **lib);
  * failure. */
 DSC_MUST_USE dsc_status dsc_gemm_lib_make(dsc_gemm_lib *lib, dsc_gemm_prim *prim, dsc_error *err);
 void dsc_gemm_lib_drop(dsc_gemm_lib *lib, dsc_gemm_prim *prim);
-/* On thread `thread` of the team; between enter and leave. Returns 0 or the library's status for dsc_gemm_lib_fail. */
+/* On thread `thread` of the pool; between enter and leave. Returns 0 or the library's status for dsc_gemm_lib_fail. */
 int dsc_gemm_lib_run(dsc_gemm_lib *lib, const dsc_gemm_prim *prim, int32_t thread, const void *a, const void *b,
                      float *c, void *scratch);
-/* Between the two the library keeps to the calling thread, and no signal's handler runs there: kernels that oneDNN
- * generates (before 3.12, github.com/uxlfoundation/oneDNN/issues/4845) point the stack's register into the heap, where
- * the kernel would write the signal's frame over what lies below. What a fault raises is not held back. */
+/* Between enter and leave the library keeps to the calling thread, and no signal handler runs there. Kernels that
+ * oneDNN generates (before 3.12, github.com/uxlfoundation/oneDNN/issues/4845) point the stack register into the
+ * heap. There the kernel would write a signal's frame over the memory below. Signals that a fault raises are not
+ * blocked. */
 typedef struct dsc_gemm_lib_saved {
     int threads;
     sigset_t signals;
@@ -46,7 +47,7 @@ void dsc_gemm_lib_enter(dsc_gemm_lib_saved *saved);
 void dsc_gemm_lib_leave(const dsc_gemm_lib_saved *saved);
 dsc_status dsc_gemm_lib_fail(int status, const char *call, dsc_error *err);
 
-/* What happens to a tile of fp32 products x while it is in cache. c may be x (F32 in place). */
+/* Epilogue of a tile of fp32 products x while it is in cache. c may be x (F32 in place). */
 typedef struct dsc_epilogue_tile {
     dsc_epilogue kind;
     dsc_dtype c_dtype, bias_dtype;
@@ -65,8 +66,8 @@ void dsc_epilogue_avx512(const dsc_epilogue_tile *tile);
 
 /* Products by VDPBF16PS (gemm_avx512bf16.c): A by rows as stored, B packed in panels of 64 columns. */
 enum { DSC_BF16_PANEL = 64 };
-/* Packs k x n of B (stored [k, n], or [n, k] when transposed) into align(n, 64) columns of align(k, 2) elements;
- * columns from n on may stay as they are. */
+/* Packs k x n of B (stored [k, n], or [n, k] when transposed) into align(n, 64) columns of align(k, 2) elements.
+ * Columns from n on may stay as they are. */
 void dsc_bf16_pack(uint16_t *to, const uint16_t *b, int64_t ld, bool transposed, int64_t k, int64_t n);
 typedef struct dsc_bf16_tile {
     const uint16_t *a;
@@ -76,7 +77,7 @@ typedef struct dsc_bf16_tile {
     float *sum; /* where sums are stored, or, with `add`, added from */
     int64_t ld_sum;
     bool add;
-    const dsc_epilogue_tile *finish; /* of the whole tile (rows, cols, x, ldx unused); NULL: sums go to `sum` */
+    const dsc_epilogue_tile *finish; /* epilogue of the tile (rows, cols, x, ldx unused); NULL: sums go to `sum` */
     const uint16_t *next; /* NULL, or what this thread is likely to pack next, as stored: brought near meanwhile */
     int64_t next_rows, next_cols, next_ld;
 } dsc_bf16_tile;

@@ -37,7 +37,7 @@ static inline __m256 dsc_bf16_trip_avx2(__m256 x)
     return _mm256_castsi256_ps(_mm256_and_si256(dsc_bf16_round_avx2(x), _mm256_set1_epi32((int)0xffff0000u)));
 }
 
-/* Of either kind; `dtype` is BF16 or F16. */
+/* Either half dtype; `dtype` is BF16 or F16. */
 static inline __m256 dsc_f32_from_half_avx2(__m128i h, dsc_dtype dtype)
 {
     return dtype == DSC_F16 ? _mm256_cvtph_ps(h) : dsc_f32_from_bf16_avx2(h);
@@ -53,7 +53,7 @@ static inline __m256 dsc_half_trip_avx2(__m256 x, dsc_dtype dtype)
     return dtype == DSC_F16 ? _mm256_cvtph_ps(_mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT)) : dsc_bf16_trip_avx2(x);
 }
 
-/* 8 elements rounded to bf16, up or down by chance, and their 16 random bits each, in the lower halves of lanes. */
+/* 8 elements rounded stochastically to bf16, and their 16 random bits each, in the lower halves of lanes. */
 static inline __m256i dsc_up_or_down_avx2(__m256 x, __m256i random_bits)
 {
     const __m256i u = _mm256_castps_si256(x), sum = _mm256_add_epi32(u, random_bits);

@@ -34,7 +34,7 @@ static inline __m512 dsc_bf16_trip_avx512(__m512 x)
     return _mm512_castsi512_ps(_mm512_and_si512(dsc_bf16_round_avx512(x), _mm512_set1_epi32((int)0xffff0000u)));
 }
 
-/* Of either kind; `dtype` is BF16 or F16. */
+/* Either half dtype; `dtype` is BF16 or F16. */
 static inline __m512 dsc_f32_from_half_avx512(__m256i h, dsc_dtype dtype)
 {
     return dtype == DSC_F16 ? _mm512_cvtph_ps(h) : dsc_f32_from_bf16_avx512(h);
@@ -56,7 +56,7 @@ static inline __mmask16 dsc_mask_avx512(int64_t count)
     return count >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << count) - 1u);
 }
 
-/* 16 elements rounded to bf16, up or down by chance, and their 16 random bits each, in the lower halves of lanes. */
+/* 16 elements rounded stochastically to bf16, and their 16 random bits each, in the lower halves of lanes. */
 static inline __m256i dsc_up_or_down_avx512(__m512 x, __m512i random_bits)
 {
     const __m512i u = _mm512_castps_si512(x), sum = _mm512_add_epi32(u, random_bits);

@@ -47,7 +47,7 @@ V16_INLINE void row_add(void *to, const void *in, const void *add, int64_t at, i
 
 /* ---- forward ---- */
 
-/* What this instance of a function is for. */
+/* Purpose of this instance of a function. */
 typedef struct norm_kind {
     dsc_dtype dtype;
     bool rms;

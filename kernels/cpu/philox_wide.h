@@ -1,5 +1,5 @@
 /* philox_wide.h - as many Philox4x32-10 blocks (base/rng.c) at once as a register has 32-bit lanes, for stochastic
- * rounding. Written in the words of philox_avx2.h or philox_avx512.h, which include it.
+ * rounding. Written with the primitives of philox_avx2.h or philox_avx512.h, which include it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdint.h>
 

@@ -1,4 +1,4 @@
-/* quant.c - cuts the packing kernels into units for the team and chooses the variant.
+/* quant.c - cuts the packing kernels into units for the thread pool and chooses the variant.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/quant_unit.h"
 #include "kernels/cpu/scalar.h"
@@ -15,7 +15,7 @@ const char *dsc_quant_text(dsc_quant quant)
 typedef struct quant_job {
     const void *args;
     const dsc_quant_ops *ops;
-    int64_t units, units_each; /* of all pieces, of one */
+    int64_t units, units_each; /* all pieces; one piece */
 } quant_job;
 
 static dsc_quant_unit unit_of(const void *piece, int64_t count, int64_t unit, dsc_quant quant)

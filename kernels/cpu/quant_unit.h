@@ -31,11 +31,11 @@ static inline int64_t dsc_quant_block_bytes(dsc_quant quant)
     return dsc_quant_bytes(quant, DSC_QUANT_BLOCK) - dsc_quant_scale_bytes(quant, DSC_QUANT_BLOCK);
 }
 static inline dsc_dtype dsc_quant_half(dsc_quant quant) { return quant == DSC_QUANT_F16 ? DSC_F16 : DSC_BF16; }
-/* Of an element that is 0, and of two. */
+/* Code of an element that is 0, and of a pair of them. */
 static inline int dsc_quant_zero(dsc_quant quant) { return quant == DSC_QUANT_INT4 ? 0x88 : 0; }
 
-/* What numbers are multiplied with, from the bits of the largest |x|: 0 where the block has none that can be packed.
- * Of those that can, the product is at most 127 (7) and 3 units in the last place. */
+/* Factor of the numbers, from the bits of the largest |x|; 0 if the block has no number that can be packed. For
+ * numbers that can, the product is at most 127 (7) and 3 units in the last place. */
 static inline float dsc_quant_inverse(uint32_t top_bits, dsc_quant quant, uint16_t *scale)
 {
     if (top_bits >= 0x7f800000u) {

@@ -1,6 +1,7 @@
-/* quant_v16.h - the recipes of quant.h on sixteen lanes. Include after v16_*.h and after the words that AVX-512 and
- * AVX2 have each in their own way: v16_bits (of |x|), v16_int8 (nearest integers as bytes), v16_of_int8, v16_max_bits,
- * v16_top_bits (of all lanes), v16_where_finite (x where r is finite, else 0). SPDX-License-Identifier: Apache-2.0 */
+/* quant_v16.h - the recipes of quant.h on sixteen lanes. Include after v16_*.h and after the primitives that AVX-512
+ * and AVX2 implement separately. These are v16_bits (of |x|), v16_int8 (nearest integers as bytes), v16_of_int8,
+ * v16_max_bits, v16_top_bits (of all lanes), v16_where_finite (x where r is finite, else 0).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_QUANT_V16_H
 #define DSC_KERNELS_CPU_QUANT_V16_H
 

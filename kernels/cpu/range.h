@@ -1,6 +1,6 @@
-/* range.h - what a variant of the row kernels provides: blocks first..last-1 of an op on one thread, given the op's own
- * argument struct. X.c cuts the work and chooses, X_ref.c is the reference, X_v16.h the body
- * that X_avx2.c and X_avx512.c compile. Private to kernels/. SPDX-License-Identifier: Apache-2.0 */
+/* range.h - interface of a row kernel's variant: blocks first..last-1 of an op on one thread, given the op's own
+ * argument struct. X.c cuts the work and chooses, X_ref.c is the reference, X_v16.h the body that X_avx2.c and
+ * X_avx512.c compile. Private to kernels/. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_RANGE_H
 #define DSC_KERNELS_CPU_RANGE_H
 

@@ -1,4 +1,4 @@
-/* signs.c - the team's way into a variant of each kernel of signs.h. SPDX-License-Identifier: Apache-2.0 */
+/* signs.c - spreads the kernels of signs.h over the thread pool. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/signs_range.h"
 

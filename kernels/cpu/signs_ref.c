@@ -50,7 +50,7 @@ static void mask(const dsc_signs_mask_args *a, int64_t first, int64_t last)
         a->x[i] = a->mask[i] == 0.0f ? 0.0f : a->x[i];
 }
 
-/* Where a way from the shared weights leads. */
+/* Weights after a local update from the shared weights. */
 static float weight(float decays, float shared, float local_update, float variance, float eps)
 {
     const float d = sqrtf(variance) + eps;

@@ -1,6 +1,6 @@
-/* signs_v16.h - the recipes of signs.h on sixteen lanes. Include after v16_*.h and after the words that AVX-512 and
- * AVX2 have each in their own way: v16_signs (of all lanes, as bits), v16_signed (x, the other way where a bit is 1),
- * v16_where (x where y is not 0, else 0). SPDX-License-Identifier: Apache-2.0 */
+/* signs_v16.h - the recipes of signs.h on sixteen lanes. Include after v16_*.h and after the primitives that AVX-512
+ * and AVX2 implement separately. These are v16_signs (of all lanes, as bits), v16_signed (x, negated where a bit is
+ * 1), v16_where (x where y is not 0, else 0). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_SIGNS_V16_H
 #define DSC_KERNELS_CPU_SIGNS_V16_H
 
@@ -62,7 +62,7 @@ static void mask(const dsc_signs_mask_args *a, int64_t first, int64_t last)
     }
 }
 
-/* Where a way from the shared weights leads. */
+/* Weights after a local update from the shared weights. */
 V16_INLINE v16 weight(v16 decays, v16 shared, v16 local_update, v16 variance, v16 eps)
 {
     return v16_fma(decays, shared, v16_div(local_update, v16_add(v16_sqrt(variance), eps)));
@@ -115,7 +115,7 @@ static void regain(const dsc_signs_regain_args *a, int64_t first, int64_t last)
         const v16 ratio = v16_div(frozen_root, v16_add(v16_sqrt(fresh), eps));
         v16_store(a->moment, i, left, DSC_F32, v16_fma(part, v16_sub(g, old), old));
         v16_store(a->fresh, i, left, DSC_F32, fresh);
-        /* Beyond the end there is none; where one is no number, the second stays. */
+        /* No ratio beyond the end; if one operand is NaN, the second one stays. */
         most = v16_max(v16_where(ratio, v16_load(ones, 0, left, DSC_F32)), most);
     }
     dsc_sign_compress_raise(a->most, v16_max_lanes(most));

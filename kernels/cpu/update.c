@@ -1,4 +1,4 @@
-/* update.c - the table of recipes, and the team's way into a variant of each. SPDX-License-Identifier: Apache-2.0 */
+/* update.c - the table of recipes, and their blocks for the thread pool. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "kernels/cpu/blocks.h"

@@ -12,14 +12,14 @@ typedef struct dsc_update_ops { dsc_update_range_fn step[DSC_RECIPE_COUNT]; } ds
 
 extern const dsc_update_ops dsc_update_ref, dsc_update_avx2, dsc_update_avx512;
 
-/* The 16-bit copy of a step that no cache will hold is written around the caches: a plain store would first read each
- * line of it (measured at 64 M parameters, 2 threads: 7 to 10 % of the whole step). */
+/* If a step is too large for any cache, its 16-bit copy is written around the caches. A plain store would first read
+ * each line of it (measured at 64 M parameters, 2 threads: 7 to 10 % of the whole step). */
 #define DSC_UPDATE_STREAM_MIN ((int64_t)1 << 20) /* elements; all arrays together are then 30 MiB */
 
-/* What becomes of the rounded weights. */
+/* Destination of the rounded weights. */
 typedef enum dsc_copy_kind { DSC_COPY_NONE, DSC_COPY_STORE, DSC_COPY_STREAM } dsc_copy_kind;
 
-/* What is constant in each instance of a variant's loop. */
+/* Constants of each instance of a variant's loop. */
 typedef struct dsc_update_kind {
     dsc_recipe recipe;
     int state_count;

@@ -1,8 +1,9 @@
-/* update_v16.h - the recipes of update.h on sixteen lanes; tails by short loads, and where states are bf16 by the
- * reference, whose bits are the same. Include after v16_*.h and after the words that AVX-512 and AVX2 have each in
- * their own way: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 or NaN where c is, else copysign(step, c)),
- * v16_stream_pair (two rounded, around the caches), v16_store_stochastic (rounded to bf16 with the lower or upper half
- * of the random bits), and V16_RANDOMS of v16_random_words. SPDX-License-Identifier: Apache-2.0 */
+/* update_v16.h - the recipes of update.h on sixteen lanes; tails by short loads, and bf16 states by the reference,
+ * whose bits are the same. Include after v16_*.h and after the primitives that AVX-512 and AVX2 implement
+ * separately: v16_ints, v16_sqrt, v16_div, v16_min, v16_step_towards (0 or NaN where c is, else copysign(step, c)).
+ * The others are v16_stream_pair (two rounded, around the caches) and v16_store_stochastic (rounded to bf16 with the
+ * lower or upper half of the random bits). The last is V16_RANDOMS of v16_random_words.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_UPDATE_V16_H
 #define DSC_KERNELS_CPU_UPDATE_V16_H
 
@@ -176,7 +177,7 @@ V16_INLINE v16 step_f32(const dsc_update_args *a, const lanes *s, int64_t i, int
     return e.p;
 }
 
-/* The same with states in bf16; a word of random bits for each element. */
+/* Variant with states in bf16; a word of random bits for each element. */
 V16_INLINE v16 step_bf16(const dsc_update_args *a, const lanes *s, int64_t i, v16_ints random_bits,
                          dsc_update_kind kind)
 {
@@ -277,7 +278,7 @@ V16_INLINE void all(const dsc_update_args *args, int64_t first, int64_t last, ds
     else
         all_f32(a, &s, first, last, kind);
     if (kind.copy == DSC_COPY_STREAM)
-        _mm_sfence(); /* before the team says that it is done */
+        _mm_sfence(); /* before the pool reports that it is done */
 }
 
 V16_INLINE void step(const dsc_update_args *a, int64_t first, int64_t last, dsc_recipe recipe)

@@ -1,7 +1,7 @@
 /* v16_avx512.h - sixteen fp32 lanes: the words that the kernels in *_v16.h are written in, on AVX-512.
  *
  * v16_avx2.h has the same words on two AVX2 registers, with the same bits but for exp. So one body serves both, and its
- * sums run in 16 interleaved lanes and fold by one tree (8, 4, 2, 1) on either. Include only from *_avx512.c.
+ * sums run in 16 interleaved lanes and are added by one tree (8, 4, 2, 1) on either. Include only from *_avx512.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_V16_AVX512_H
 #define DSC_KERNELS_CPU_V16_AVX512_H

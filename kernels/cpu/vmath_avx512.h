@@ -1,8 +1,8 @@
 /* vmath_avx512.h - exp, tanh, sigmoid, GELU and 16-bit loads on 16 fp32 lanes. Only *_avx512*.c files include it.
  *
- * Errors against double, over all finite inputs (tests/checkkern/vmath.c): exp and tanh at most 2 ulp, results that are
- * denormal included; sigmoid 2.5 ulp, and 0 where the result would be denormal. NaN gives NaN. Polynomials: our own
- * weighted minimax fits (comments give their error). The same steps as vmath_avx2.h, not the same bits.
+ * Errors against double, over all finite inputs (tests/checkkern/vmath.c): exp and tanh at most 2 ulp, including
+ * denormal results. Sigmoid: 2.5 ulp, and 0 if the result would be denormal. NaN gives NaN. Polynomials are our own
+ * weighted minimax fits (comments give their error). The steps are those of vmath_avx2.h, the bits are not.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_VMATH_AVX512_H
 #define DSC_KERNELS_CPU_VMATH_AVX512_H
@@ -50,9 +50,10 @@ static inline __m512 dsc_tanh_avx512(__m512 x)
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, _mm512_set1_ps(0.55f), _CMP_LT_OQ), far, near);
 }
 
-/* 0.5 (1 + tanh(u)) = sigmoid(2 u) = 1 / (1 + 2^t) without the cancellation of 1 + tanh, for u = sqrt(2/pi) (x +
- * 0.044715 x^3) and so t = -2 log2(e) u. 2^t is 2^floor(t), which VSCALEFPS takes from t itself, times a polynomial in
- * t - floor(t) (fit error 1.3 * 2^-24); infinite t needs no care: its VREDUCEPS is 0. */
+/* 0.5 (1 + tanh(u)) = sigmoid(2 u) = 1 / (1 + 2^t) without the cancellation of 1 + tanh.
+ *   Here u = sqrt(2/pi) (x + 0.044715 x^3) and so t = -2 log2(e) u.
+ * VSCALEFPS multiplies by 2^floor(t), taken from t itself. The other factor is a polynomial in t - floor(t) (fit
+ * error 1.3 * 2^-24). Infinite t needs no care: its VREDUCEPS is 0. */
 static inline __m512 dsc_gelu_gate_avx512(__m512 x, __m512 xx)
 {
     const __m512 one = _mm512_set1_ps(1.0f);
@@ -83,8 +84,8 @@ static inline __m512 dsc_gelu_slope_avx512(__m512 x)
     return _mm512_fmadd_ps(_mm512_mul_ps(x, bell), u2_slope, s);
 }
 
-/* Phi(x) = 0.5 (1 + erf(x / sqrt(2))) and e = exp(-x^2 / 2), by Abramowitz and Stegun's 7.1.26 for the upper half,
- * whose error is 0.75e-7; below zero it is 1 - that without the difference, so the far end goes to 0 as e does. */
+/* Phi(x) = 0.5 (1 + erf(x / sqrt(2))) and e = exp(-x^2 / 2). The upper half is Abramowitz and Stegun's 7.1.26, with
+ * error 0.75e-7. Below zero Phi is 1 - that, computed without the difference, so the far end goes to 0 as e does. */
 static inline __m512 dsc_gelu_erf_gate_avx512(__m512 x, __m512 *e)
 {
     const __m512 one = _mm512_set1_ps(1.0f), a = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), x);

@@ -1,7 +1,8 @@
-/* attention.h - what the attention kernels share: tiles in shared memory, and how warps read them for products.
+/* attention.h - shared parts of the attention kernels: tiles in shared memory, and how warps read them for products.
  *
- * A tile has DP columns (the head size rounded up; zeros beyond it) and rows of DP + 8 elements: eight rows of 16 bytes
- * then lie in different banks, whatever DP is. SPDX-License-Identifier: Apache-2.0 */
+ * A tile has DP columns (the head size rounded up; zeros beyond it) and rows of DP + 8 elements. Eight rows of 16 bytes
+ * then lie in different banks, for every DP.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_H
 #define DSC_KERNELS_CUDA_ATTENTION_H
 
@@ -84,7 +85,7 @@ __device__ __forceinline__ void right_operands(unsigned (&b)[4], const uint16_t 
     ldmatrix_x4(b, tile + (row + lane / 16 * 8 + lane % 8) * tile_stride(DP) + col + (lane / 8 & 1) * 8);
 }
 
-/* The same with k along rows and n along columns. */
+/* Variant with k along rows and n along columns. */
 template <int DP>
 __device__ __forceinline__ void right_operands_trans(unsigned (&b)[4], const uint16_t *tile, int row, int col)
 {

@@ -1,10 +1,11 @@
-/* attention_bwd.cu - gradients of attention on tensor cores, without atomics: each output element belongs to one
- * warp, which adds in an order that follows from the shape.
+/* attention_bwd.cu - gradients of attention on tensor cores, without atomics: each output element belongs to one warp,
+ * which adds in an order that follows from the shape.
  *
- * Three kernels: delta = sum over d of d_out * out for each row; dk and dv, where a block keeps key rows and goes
- * through the query rows that see them, in transposed scores, so that what a warp has of them is the left operand of
- * the next product; dq, where a block keeps query rows and goes through keys. Scores are computed twice: seven products
- * instead of five, in exchange for no order between blocks. SPDX-License-Identifier: Apache-2.0 */
+ * There are three kernels. The first computes delta = sum over d of d_out * out for each row. The second computes dk
+ * and dv: a block keeps key rows and goes through the query rows that see them. It works on transposed scores, so a
+ * warp's scores are the left operand of the next product. The third computes dq: a block keeps query rows and goes
+ * through keys. Scores are computed twice: seven products instead of five, in exchange for no order between blocks.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_gradients.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_sm90.h"

@@ -1,14 +1,15 @@
 /* attention_bwd_sm90.cu - gradients of attention by warpgroup products and tile copies of sm_90a.
  *
- * As attention_bwd.cu: one kernel for dk and dv, whose blocks keep 128 key rows and go through query rows, in
- * transposed scores; one for dq, whose blocks keep query rows and go through keys; no atomics. In both a warpgroup has
- * 64 kept rows of two tensors in shared memory, and tiles of 64 rows of the two others come by a ring each, up to
- * STAGES ahead. What is added to stays in registers. The exponentials of a tile run beside the second product, in dq
- * also beside the last product of the tile before. Numbers of queries come with their tile, by a second warp of the
- * copying warpgroup.
+ * As in attention_bwd.cu, one kernel computes dk and dv, and one computes dq, without atomics. Blocks of the first keep
+ * 128 key rows and go through query rows, in transposed scores; blocks of the second keep query rows and go through
+ * keys. In both, a warpgroup has 64 kept rows of two tensors in shared memory. Tiles of 64 rows of the two other
+ * tensors come by a ring each, up to STAGES ahead. Accumulators stay in registers. The exponentials of a tile run
+ * beside the second product, in dq also beside the last product of the tile before. Numbers of queries come with their
+ * tile, by a second warp of the copying warpgroup.
  *
  * The order of all sums is that of attention_bwd.cu, so that where both kinds of products add up alike both give the
- * same bits. Which of the two a shape takes is measured (attention_plan.cu). SPDX-License-Identifier: Apache-2.0 */
+ * same bits. The kernel of a shape is chosen by measurement (attention_plan.cu).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_gradients.h"
 #include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/attention_tiles.h"
@@ -23,8 +24,8 @@ struct gradient_arrays {
     bwd_arrays a;
 };
 
-/* What lies in shared memory: the kept rows of both tensors, the rings of the others, rows of the result, numbers of
- * the queries in the ring, barriers. */
+/* Shared memory: the kept rows of both tensors, the rings of the others, rows of the result, numbers of the queries
+ * in the ring, barriers. */
 template <int DP> struct gradient_tiles {
     unsigned char *kept[2]; /* [CONSUMERS] tiles each */
     tile_ring<DP, STAGES> ring[2];

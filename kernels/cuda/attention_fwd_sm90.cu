@@ -1,10 +1,11 @@
 /* attention_fwd_sm90.cu - forward attention by warpgroup products and tile copies of sm_90a (as in Shah et al. 2024).
  *
- * A block has 128 query rows of one head: two warpgroups of 64, and a third of which one thread copies tiles of 64 keys
- * and values, up to STAGES ahead. A warpgroup keeps its queries in registers; while it works on the softmax of one
+ * A block has 128 query rows of one head: two warpgroups of 64. One thread of a third warpgroup copies tiles of 64 keys
+ * and values, up to STAGES ahead. A warpgroup keeps its queries in registers. While it works on the softmax of one
  * tile, the product of the probabilities of the tile before runs. Tiles, softmax and the order of all sums are those of
- * attention_fwd.cu, so that on a GPU whose two kinds of products add up alike both kernels give the same bits.
- * Which of the two a shape takes is measured (attention_plan.cu). SPDX-License-Identifier: Apache-2.0 */
+ * attention_fwd.cu. So both kernels give the same bits on a GPU whose two kinds of products add up alike. The kernel of
+ * a shape is chosen by measurement (attention_plan.cu).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_rows.h"
 #include "kernels/cuda/attention_sm90.h"
 #include "kernels/cuda/attention_tiles.h"
@@ -25,7 +26,7 @@ struct sm90_arrays {
     dsc_attention_keys keys;
 };
 
-/* What lies in shared memory: tiles, rows of the result, barriers. */
+/* Shared memory: tiles, rows of the result, barriers. */
 template <int DP> struct stages {
     tile_ring<DP, STAGES> k, v;
     static constexpr int OUT_AT = 2 * tile_ring<DP, STAGES>::TILES_BYTES;

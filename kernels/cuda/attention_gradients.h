@@ -56,14 +56,14 @@ inline bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
 
 /* ---- dk, dv: scores are transposed, rows are keys and columns queries ---- */
 
-/* Of some queries, for each: its log-sum-exp (to powers of 2; Inf where there is no row, so that its probabilities are
- * 0), delta and, with starts, the first key that it sees. */
+/* Three values of each query: its log-sum-exp (to powers of 2), delta and, with starts, the first key that it sees.
+ * The log-sum-exp is Inf if there is no row, so that its probabilities are 0. */
 struct query_numbers {
     float *lse2, *delta;
     int32_t *start;
 };
 
-/* Of query `row` of a head to place i. */
+/* Copies the values of query `row` of a head to index i. */
 __device__ __forceinline__ void load_number(const query_numbers &to, int i, const bwd_arrays &a, int64_t batch,
                                             int64_t head, int32_t row)
 {

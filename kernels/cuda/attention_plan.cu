@@ -1,9 +1,9 @@
 /* attention_plan.cu - see attention_plan.h.
  *
- * A card, a driver or a compiler may be one that the kernels of warpgroups do not work with: both kernels of a shape
- * are tried on the same input (attention_trial.cu). What differs by more than rounding explains is a kernel that does
- * not work here, and is never taken. Both add up in the same order; where that gives the same bits, DSC_GEMM_SAME_BITS
- * may take either. Then both are timed in turns. A shape's forward pass and its gradients are two plans.
+ * The kernels of warpgroups may not work with every card, driver or compiler. So both kernels of a shape are tried on
+ * the same input (attention_trial.cu). If the difference is larger than rounding explains, the kernel does not work
+ * here and is never used. Both add up in the same order; if that gives the same bits, DSC_GEMM_SAME_BITS may use
+ * either. Then both are timed in alternation. A shape's forward pass and its gradients are two plans.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_sm90.h"
@@ -27,7 +27,7 @@ typedef struct attention_key {
 typedef struct attention_plan {
     attention_key key;
     dsc_attention_fwd_args shape; /* without pointers */
-    bool given;                   /* what it takes is that of a text: not to be measured */
+    bool given;                   /* its choice comes from a text: not to be measured */
     bool sm90;                    /* what it takes */
 } attention_plan;
 
@@ -35,7 +35,7 @@ enum { PLANS_MAX = 64 }; /* a model's layers have one shape or two */
 
 struct dsc_cuda_attention {
     dsc_alloc *alloc;
-    void *encode; /* of dsc_cuda_attention_sm90_find; NULL: there is nothing to choose */
+    void *encode; /* from dsc_cuda_attention_sm90_find; NULL: there is nothing to choose */
     pthread_mutex_t lock;
     attention_plan plans[PLANS_MAX];
     int32_t count;
@@ -57,7 +57,7 @@ attention_key key_of(const dsc_attention_fwd_args *a, bool backward)
     return key;
 }
 
-/* What a key is made of. */
+/* Fields of a key. */
 dsc_attention_fwd_args forward_of(const dsc_attention_bwd_args *b)
 {
     dsc_attention_fwd_args a = {};

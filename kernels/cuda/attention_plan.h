@@ -11,13 +11,13 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"
 
-/* Of the calling thread's current GPU. Safe on NULL. */
+/* Plans of the calling thread's current GPU. Safe on NULL. */
 dsc_status dsc_cuda_attention_open(dsc_alloc *alloc, int32_t arch, dsc_cuda_attention **out, dsc_error *err);
 void dsc_cuda_attention_close(dsc_cuda_attention **attention);
-/* Of a forward pass, and of its gradients with the same strides. Pointers in `shape` are ignored: aligned ones are
- * assumed. */
+/* Prepares the plans of a forward pass, and of its gradients with the same strides. Pointers in `shape` are ignored:
+ * aligned ones are assumed. */
 void dsc_cuda_attention_prepare(dsc_cuda_attention *attention, const dsc_attention_fwd_args *shape);
-/* What dsc_cuda_attention_fwd_sm90 or _bwd_sm90 wants, when this call is to take it; else NULL. */
+/* Argument of dsc_cuda_attention_fwd_sm90 or _bwd_sm90, if it is chosen for this call; else NULL. */
 void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
 void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *attention, const dsc_attention_bwd_args *a);
 /* As device.h says of gemm_measure. `memory` is overwritten; a shape that has no room there is not measured. */

@@ -8,10 +8,10 @@
 
 namespace {
 
-/* What a warp keeps of its rows; element half h of m is row 16 m + 8 h + lane / 4. */
+/* State of a warp's rows; element half h of m is row 16 m + 8 h + lane / 4. */
 template <int DP, int MT> struct row_state {
     float out[MT][DP / 8][4];
-    float max[MT][2], sum[MT][2]; /* of raw scores; of this lane's columns */
+    float max[MT][2], sum[MT][2]; /* maximum of raw scores; sum over this lane's columns */
 };
 
 template <int MT, int BC>
@@ -28,7 +28,7 @@ __device__ __forceinline__ void mask_future(float (&score)[MT][BC / 8][4], int32
                     score[m][n][e] = -INFINITY;
 }
 
-/* Of keys from `key` on. */
+/* Scores of keys from `key` on. */
 template <int MT, int BC>
 __device__ __forceinline__ void mask_hidden(float (&score)[MT][BC / 8][4], const dsc_attention_keys &keys,
                                             int64_t batch, int32_t tokens, int32_t key)
@@ -44,7 +44,7 @@ __device__ __forceinline__ void mask_hidden(float (&score)[MT][BC / 8][4], const
                     score[m][n][side] = score[m][n][2 + side] = LOW_SCORE;
 }
 
-/* Of keys from `key` on for queries from `row` on: those before what a query sees. */
+/* Scores of keys from `key` on for queries from `row` on: those before what a query sees. */
 template <int MT, int BC>
 __device__ __forceinline__ void mask_before(float (&score)[MT][BC / 8][4], const dsc_attention_keys &keys,
                                             int64_t batch, int32_t tokens, int32_t row, int32_t key)

@@ -1,9 +1,10 @@
-/* attention_tiles.h - what the attention kernels of warpgroups share: tiles of 64 rows in swapped-around shared memory,
- * rings of them that one thread fills by tile copies, and the products that read them.
+/* attention_tiles.h - shared parts of the attention kernels of warpgroups. They are tiles of 64 rows in swizzled shared
+ * memory, rings of tiles that one thread fills by tile copies, and the products that read them.
  *
  * A block is two warpgroups that compute, 64 rows each, and a third before them that gives its registers away and
  * copies. A tile has DP columns, a multiple of 64, in boxes of 64: the copies fill in zeros beyond the head's and
- * behind the last row. SPDX-License-Identifier: Apache-2.0 */
+ * behind the last row.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_TILES_H
 #define DSC_KERNELS_CUDA_ATTENTION_TILES_H
 
@@ -19,8 +20,8 @@ enum {
     BOX = 64, BOX_BYTES = TILE * BOX * 2, /* 64 columns of a tile: rows of 128 bytes */
     EIGHT_ROWS = 8 * 128,
     SM90_HEAD_MIN = 40, SM90_HEAD_MAX = 128,
-    /* A block starts with as many registers for each thread as all of them can have of a multiprocessor's, and what
-     * some give away is all that the others can take: one more, and they wait for it for ever. */
+    /* All threads of a block start with an equal share of a multiprocessor's registers. The registers that some
+     * threads give away are all that the others can take: with one more they would wait forever. */
     START_REGISTERS = 65536 / SM90_THREADS / 8 * 8, COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240
 };
 static_assert(COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS <= (1 + CONSUMERS) * START_REGISTERS,
@@ -110,7 +111,7 @@ __device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsign
     wgmma_commit();
 }
 
-/* The same of rows in registers. */
+/* Variant with rows in registers. */
 template <int DP>
 __device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsigned (&left)[DP / 16][4],
                                          const unsigned char *right)
@@ -160,7 +161,7 @@ struct mapped {
     int32_t batch, tokens, heads, size;
 };
 
-/* What tensor maps ask for: addresses and strides in sixteens of bytes, each stride a multiple of the one before. */
+/* Requirements of tensor maps: addresses and strides in sixteens of bytes, each stride a multiple of the one before. */
 inline bool can_map(const mapped &x)
 {
     const int64_t limit = INT64_C(1) << 39;

@@ -1,12 +1,13 @@
 /* attention_trial.cu - see attention_trial.h.
  *
- * Inputs are made so that a few keys decide each row, and each number of both results is compared. What may differ is
- * what the rounding of probabilities, score gradients and results to bf16 explains, counted for each number from what
- * it sums.
+ * Inputs are made so that a few keys decide each row, and each number of both results is compared. The allowed
+ * difference is the rounding of probabilities, score gradients and results to bf16, computed for each number from its
+ * terms.
  *
- * A result in bf16 hides another order of a sum behind its rounding. Log-sum-exps are fp32 and show it; gradients are
- * run once more on values and d_out whose products cancel, so that score gradients are nothing but roundings, and then
- * bits count. SPDX-License-Identifier: Apache-2.0 */
+ * A result in bf16 hides another order of a sum behind its rounding. Log-sum-exps are fp32 and show it. Gradients are
+ * run once more on values and d_out whose products cancel, so that score gradients consist of rounding errors only.
+ * Then bits count.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention_trial.h"
 #include "kernels/cuda/attention_plan.h"
 #include "kernels/cuda/attention_sm90.h"
@@ -95,7 +96,7 @@ typedef struct result {
     uint16_t *of[2];
     int64_t count, rows, stride, head_stride;
     int32_t heads, size;
-    /* What is expected of the difference of two numbers x: near * weight + NEAR * |x|; no weights: 1. */
+    /* Bound of the difference of two numbers x: near * weight + NEAR * |x|; no weights: 1. */
     float near;
     const uint16_t *weight;
 } result;
@@ -127,9 +128,9 @@ void cut_result(operands *o, char **at, int64_t count, int64_t stride, int64_t h
            stride, head_stride, heads, a->head_size, near, weight };
 }
 
-/* Gradients of a score are p (dp - delta) scale: dp is a sum of D products of two numbers in [-1, 1), whose deviation
- * is sqrt(D) / 3, and delta a mean of such; six deviations each are never met. A query's p add up to 1, a key's to its
- * weight. */
+/* Gradients of a score are p (dp - delta) scale. dp is a sum of D products of two numbers in [-1, 1), whose
+ * deviation is sqrt(D) / 3, and delta a mean of such. Six deviations of each do not occur. A query's p add up to 1,
+ * a key's to its weight. */
 void cut_gradients(operands *o, char **at, const dsc_attention_fwd_args *a)
 {
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
@@ -218,7 +219,7 @@ dsc_status run_forward(const attention_trial *t, const operands *o, dsc_error *e
     return dsc_cuda_attention_fwd_warps(t->at, &a, err);
 }
 
-/* What gradients go from: results of the forward pass, and keys' weights, which are dv where d_out is 1. */
+/* Inputs of the gradients: results of the forward pass, and keys' weights, which are dv where d_out is 1. */
 dsc_status begin_gradients(const attention_trial *t, const operands *o, dsc_error *err)
 {
     DSC_TRY(run_forward(t, o, err));
@@ -271,7 +272,7 @@ __global__ void compare_lse_kernel(const float *x, const float *y, int64_t count
     tell(found, mine);
 }
 
-/* What a kernel leaves unwritten is NaN. */
+/* Elements that a kernel leaves unwritten are NaN. */
 dsc_status poison(const attention_trial *t, void *x, int64_t bytes, dsc_error *err)
 {
     return cuda_try(cudaMemsetAsync(x, 0xff, static_cast<size_t>(bytes), t->at->stream), "filling", err);

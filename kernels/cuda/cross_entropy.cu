@@ -1,6 +1,6 @@
-/* cross_entropy.cu - a block has a row of logits: one pass for maximum and sum together (Milakov & Gimelshein 2018),
- * one that overwrites the row with its gradient while it is still in the L2 cache. SPDX-License-Identifier: Apache-2.0
- */
+/* cross_entropy.cu - a block has a row of logits. One pass computes maximum and sum together (Milakov & Gimelshein
+ * 2018); the other one overwrites the row with its gradient while it is still in the L2 cache.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 
@@ -36,7 +36,7 @@ template <int W> __device__ __forceinline__ running take(running r, const float 
     return r;
 }
 
-/* Of the whole block, in every thread. */
+/* Value of the whole block, in every thread. */
 __device__ running block_running(running r)
 {
     __shared__ running warps[CROSS_ENTROPY_THREADS_MAX / 32];

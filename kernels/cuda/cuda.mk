@@ -36,7 +36,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc-flags
 	$(if $(V),,@echo "  NVCC  $<")
 	$(Q)$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) $(NVCC_PLAIN) $(or $(ARCH),$(CUDA_ARCH)) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
 
-# What tests/cli/test_cuda_code.sh reads.
+# PTX that tests/cli/test_cuda_code.sh reads.
 $(BUILD)/%.ptx: %.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  PTX   $<")

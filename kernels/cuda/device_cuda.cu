@@ -70,8 +70,8 @@ dsc_status dsc_cuda_enter(cuda_device *device, dsc_error *err)
 
 /* ---- finding ---- */
 
-/* How many of the cards, from the first on, this build has code for: CUDA gives the fastest the first numbers, and an
- * old one for the screen a late one. */
+/* Number of cards, from the first on, that this build has code for. CUDA gives the fastest cards the first numbers,
+ * and an old one for the screen a late one. */
 static dsc_status usable(int32_t found, int32_t *count, dsc_error *err)
 {
     cudaDeviceProp prop;

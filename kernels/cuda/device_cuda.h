@@ -1,4 +1,4 @@
-/* device_cuda.h - what the files of the cuda device share. SPDX-License-Identifier: Apache-2.0 */
+/* device_cuda.h - shared by the files of the cuda device. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_DEVICE_CUDA_H
 #define DSC_KERNELS_CUDA_DEVICE_CUDA_H
 
@@ -28,7 +28,7 @@ typedef enum cuda_call_kind {
 typedef struct cuda_call {
     int32_t kind;
     int32_t kernel; /* LAUNCH: a dsc_kernel */
-    int64_t bytes;  /* of args, or of the copy */
+    int64_t bytes;  /* size of args, or of the copy */
     void *to;
     const void *from;
     alignas(16) unsigned char args[DSC_LAUNCH_ARGS_MAX];
@@ -88,7 +88,7 @@ typedef struct cuda_event {
 dsc_status dsc_cuda_enter(cuda_device *device, dsc_error *err);
 /* Turns a CUDA error into the device's failure and returns it; `what` was being done. cudaSuccess is DSC_OK. */
 dsc_status dsc_cuda_check(cuda_device *device, cudaError_t error, const char *what, dsc_error *err);
-/* The same, without making it the device's: for what leaves the device usable (out of memory). */
+/* Reports an error without making it the device's: for failures that leave the device usable (out of memory). */
 dsc_status dsc_cuda_refused(const cuda_device *device, cudaError_t error, const char *what, dsc_error *err);
 /* The first failure of the device stays. */
 void dsc_cuda_note_failure(cuda_device *device, const dsc_error *why);

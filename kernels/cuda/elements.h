@@ -1,9 +1,10 @@
-/* elements.h - elements of F32 (float), BF16 (uint16_t) and F16 (half_bits) on the device, one at a time or W in as few
- * 16-byte accesses as they take; the walk over flat arrays; sums over a warp or a block.
+/* elements.h - elements of F32 (float), BF16 (uint16_t) and F16 (half_bits) on the device. They are accessed one at a
+ * time or W in as few 16-byte accesses as possible. Also loops over flat arrays, and sums over a warp or a block.
  *
  * bf16 is rounded by integers here (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels
- * need those bits, and kernels that wait for memory do not notice. fp16 is the hardware's, which has those bits but for
- * NaN. SPDX-License-Identifier: Apache-2.0 */
+ * need those bits, and kernels that wait for memory do not notice. fp16 is the hardware's, which has those bits except
+ * for NaN.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ELEMENTS_H
 #define DSC_KERNELS_CUDA_ELEMENTS_H
 
@@ -55,7 +56,7 @@ template <> struct element<half_bits> {
     static __device__ __forceinline__ half_bits from(float x) { return to_f16(x); }
 };
 
-/* What one access moves. */
+/* Elements of one access. */
 template <int BYTES> struct word;
 template <> struct word<2> { typedef uint16_t type; };
 template <> struct word<4> { typedef uint32_t type; };
@@ -156,7 +157,7 @@ inline dsc_status dtype_check(const char *kernel, dsc_dtype dtype, dsc_error *er
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, kernel, "dtype %d; expected F32, BF16 or F16", static_cast<int>(dtype));
 }
 
-/* What comes after `T` with T the type of the dtype's elements. */
+/* Runs the code after `T` with T the type of the dtype's elements. */
 #define DSC_CUDA_FOR_DTYPE(dtype, T, ...) \
     do {                                  \
         if ((dtype) == DSC_F32) {         \

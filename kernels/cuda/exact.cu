@@ -156,7 +156,7 @@ struct add_op {
 /* ---- SUMSQ: four threads have a chunk, each four of its sixteen lanes ---- */
 
 enum { SUMSQ_THREADS = 256, SUMSQ_CHUNKS = SUMSQ_THREADS / 4, FIXED_BIAS = 1152 };
-typedef unsigned long long limb_word; /* what atomicAdd takes; the sums are the same modulo 2^64 */
+typedef unsigned long long limb_word; /* the type of atomicAdd; the sums are the same modulo 2^64 */
 
 /* As dsc_fixed_sum_add, into limbs that several threads add to; integer sums have no order. */
 __device__ void fixed_add(limb_word *limb, limb_word *nonfinite_count, double value)

@@ -1,5 +1,6 @@
-/* exact_gemm.h - our own matrix product: a 64 x 64 tile a block, 4 x 4 of it a thread, each sum one chain of fp32
- * multiply-adds in the order of k (beyond its end zeros are added, which change no number but a negative 0).
+/* exact_gemm.h - our own matrix product: a block computes a 64 x 64 tile, a thread 4 x 4 elements of it. Each sum is
+ * one chain of fp32 multiply-adds in the order of k. Zeros are added beyond its end, which change no number but a
+ * negative 0.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_EXACT_GEMM_H
 #define DSC_KERNELS_CUDA_EXACT_GEMM_H

@@ -1,8 +1,10 @@
-/* gemm.cu - matrix products: cuBLASLt where it has the product, our own plain kernel where it has not (odd alignments,
- * fp32 rounded to 16 bits) or does not keep its word (gemm_cublaslt.cu), and epilogues that the library does not fuse.
+/* gemm.cu - matrix products. cuBLASLt computes those that it supports correctly. Our own plain kernel computes the
+ * others: odd alignments, fp32 rounded to 16 bits, and products that the library gets wrong (gemm_cublaslt.cu).
+ * Epilogues that the library does not fuse are here too.
  *
- * BIAS_GELU is a product with bias, then GELU of the rounded result, with and without `aux`: so a forward that keeps
- * the GELU's input and one that does not give the same bits. SPDX-License-Identifier: Apache-2.0 */
+ * BIAS_GELU is a product with bias, then GELU of the rounded result, with and without `aux`. So a forward that saves
+ * the GELU's input and one that does not give the same bits.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/gemm_cublaslt.h"

@@ -1,8 +1,8 @@
 /* gemm_cublaslt.cu - finding cuBLASLt, and plans for products. See gemm_cublaslt.h; gemm_measure.cu chooses among the
  * algorithms of a plan, gemm_text.cu writes and reads the choice.
  *
- * cuBLASLt thinks in columns: a row-major C[M,N] = A B is its column-major C^T[N,M] = B^T A^T, so its first operand is
- * our b, its rows are our columns, and its bias, one number a row, is ours, one a column.
+ * cuBLASLt is column-major. A row-major C[M,N] = A B is its column-major C^T[N,M] = B^T A^T. Hence its first operand is
+ * our b, and its rows are our columns. Its bias, one number a row, is ours, one a column.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/gemm_plan.h"
 
@@ -80,9 +80,9 @@ plan_key key_of(const dsc_gemm_args *a)
     return key;
 }
 
-/* Whether the library's result is what gemm.h says. Not that of fp32 to 16 bits, which it does not have. Of DGELU (13.1
- * on an H200): in place, some algorithms write C before they read it as aux; the manual wants rows of a multiple of 8
- * numbers there; and in fp32 the slope is off by more than fp32 explains. */
+/* Whether the library's result is that of gemm.h. Rounding fp32 to 16 bits is not supported. DGELU (13.1 on an H200)
+ * has three faults: in place, some algorithms write C before they read it as aux. The manual requires rows of a
+ * multiple of 8 numbers there. In fp32 the slope is off by more than fp32 explains. */
 bool keeps_word(const dsc_gemm_args *a)
 {
     const bool halves = a->c_dtype != DSC_F32, in_place = a->c != NULL && a->c == a->aux;
@@ -182,8 +182,8 @@ dsc_status prefer(dsc_cuda_gemm *g, cublasLtMatmulPreference_t to, const plan_ke
     return DSC_OK;
 }
 
-/* One result for one plan: the parts of a sum over K are added in an order of the algorithm's own making only when they
- * meet in the output, which neither is asked for nor taken. */
+/* One result for one plan. The parts of a sum over K have an order that depends on the algorithm's timing only if
+ * they meet in the output. Such algorithms are neither requested nor used. */
 dsc_status look_at(const dsc_cuda_gemm *g, const plan *p, const cublasLtMatmulHeuristicResult_t *found,
                    bool *is_repeatable, dsc_error *err)
 {

@@ -24,8 +24,8 @@ dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape
 /* Enqueues the product with its epilogue (not BIAS_GELU). *done is false when the library does not have it. */
 dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *args, bool *done, dsc_error *err);
 
-/* gemm_measure.cu: times the algorithms of every prepared product on an idle stream, on operands in `memory`, which it
- * overwrites; a product whose operands have no room there keeps the library's first choice. */
+/* gemm_measure.cu: times the algorithms of every prepared product on an idle stream, on operands in `memory`, which
+ * it overwrites. If the operands of a product do not fit there, it keeps the library's first choice. */
 dsc_status dsc_cuda_gemm_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes, dsc_gemm_choice choice,
                                  dsc_gemm_measured *out, dsc_error *err);
 

@@ -1,11 +1,13 @@
-/* gemm_measure.cu - which algorithm of cuBLASLt a product takes: each is run on operands of the product's own size and
- * timed by events, in turns, so that a GPU that warms up or slows down is fair to all.
+/* gemm_measure.cu - chooses the algorithm of cuBLASLt for a product. Each algorithm is run on operands of the product's
+ * own size and timed by events. The runs alternate, so a GPU that warms up or slows down affects all algorithms
+ * equally.
  *
- * Two fresh runs may measure differently. So that their bits do not differ too, DSC_GEMM_SAME_BITS only takes
- * algorithms whose whole result has the bits of the library's first choice: those that add the K terms in the same
- * order, which is most tile shapes but not another split of K. A bf16 result would hide nearly every other order behind
- * its rounding, so the operands are random but cancel: each term of a sum comes a second time with the other sign, and
- * what is left is nothing but the roundings that the order made. SPDX-License-Identifier: Apache-2.0 */
+ * Two fresh runs may measure differently. So that their bits do not differ too, DSC_GEMM_SAME_BITS only accepts
+ * algorithms whose whole result has the bits of the library's first choice. These algorithms add the K terms in the
+ * same order: most tile shapes, but not another split of K. A rounding to bf16 would hide nearly every other order, so
+ * the operands are random but cancel. Each term of a sum comes a second time with the other sign, and the result
+ * consists only of the rounding errors of that order.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/gemm_plan.h"
 #include "kernels/cuda/measure.h"
 
@@ -21,8 +23,8 @@ constexpr float HOPELESS = 1.5f;
 
 /* ---- operands and their sums ---- */
 
-/* How a matrix is filled: with random numbers of [-1, 1), each term k of a sum as its mirror image K - 1 - k; negated
- * there, and 0 in the middle, in one of the two operands. */
+/* Fill of a matrix: random numbers of [-1, 1), each term k of a sum as its mirror image K - 1 - k. In one of the two
+ * operands the mirror image is negated, and the middle is 0. */
 typedef struct pattern {
     uint64_t seed;
     int64_t ld, terms; /* terms = 0: no sum runs over it */
@@ -130,7 +132,7 @@ void fill(const bench *b, const matrix *m, const pattern &p)
                                             m->bytes / static_cast<int64_t>(sizeof(T)), true));
 }
 
-/* What is added to a sum that is nothing but roundings would hide it. */
+/* An addend would hide a sum that consists of rounding errors only. */
 dsc_status clear(const bench *b, const matrix *m, dsc_error *err)
 {
     return m->bytes == 0 ? DSC_OK : cuda_try(cudaMemsetAsync(m->ptr, 0, static_cast<size_t>(m->bytes), b->at->stream),
@@ -168,7 +170,7 @@ typedef struct candidate {
     float ms;      /* its best time */
 } candidate;
 
-/* What the first run of an algorithm gives. It is none when the library does not run it after all. */
+/* Result of the first run of an algorithm; none if the library does not run it after all. */
 dsc_status try_out(const bench *b, plan *p, const operands *o, const cublasLtMatmulAlgo_t *algo, candidate *out,
                    dsc_error *err)
 {

@@ -1,5 +1,6 @@
-/* gemm_plan.h - what the files about plans of products share: the library's calls, a plan, and the handle that keeps
- * them. Only gemm_*.cu include it. SPDX-License-Identifier: Apache-2.0 */
+/* gemm_plan.h - shared by the files about plans of products: the library's calls, a plan, and the handle that keeps
+ * them. Only gemm_*.cu include it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_GEMM_PLAN_H
 #define DSC_KERNELS_CUDA_GEMM_PLAN_H
 
@@ -22,11 +23,12 @@ typedef struct lt_calls {
 
 /* It is the same on every GPU, since plans depend on it. */
 constexpr int64_t WORKSPACE_BYTES = DSC_GPU_GEMM_WORKSPACE_BYTES;
-/* Algorithms of one product that are measured, and among which one of a text is looked for: of many that it takes for
- * equally fast the library names others first the next time (13.1 does, of an H200's products of 61 rows). */
+/* Algorithms of one product that are measured, and that a text's algorithm is searched in. Among many that the
+ * library rates as equally fast, it names others first the next time (13.1 does, for products of 61 rows on an
+ * H200). */
 constexpr int MEASURED_MAX = 16, CANDIDATES_MAX = 128;
 
-/* What a plan is for. Plain bytes, compared as such: no padding. */
+/* Key of a plan. Plain bytes, compared as such: no padding. */
 typedef struct plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, accumulate, epilogue, ab_dtype, c_dtype;

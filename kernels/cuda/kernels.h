@@ -12,7 +12,7 @@ typedef struct dsc_cuda_attention dsc_cuda_attention;
 /* Every compute stream's workspace has at least this: column sums take it for the sums of parts. */
 #define DSC_CUDA_WORKSPACE_BYTES_MIN (INT64_C(8) << 20)
 
-/* Where and with what a launcher works. Plain value. */
+/* Device, stream and libraries of a launch. Plain value. */
 typedef struct dsc_cuda_launch {
     cudaStream_t stream;
     int32_t multiprocessors;

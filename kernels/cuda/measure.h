@@ -1,4 +1,4 @@
-/* measure.h - what those who choose by time share: random operands, a watch, and how much faster counts.
+/* measure.h - shared by the files that choose by time: random operands, a stopwatch, and how much faster counts.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_MEASURE_H
 #define DSC_KERNELS_CUDA_MEASURE_H
@@ -8,7 +8,7 @@
 namespace {
 
 enum { MEASURE_ROUNDS = 5 };
-/* What is not the first choice must be this much faster, or the difference is noise. */
+/* Another than the first choice must be this much faster, or the difference is noise. */
 constexpr float MEASURE_WORTH = 0.97f;
 
 __device__ __forceinline__ uint64_t mix(uint64_t x)

@@ -1,8 +1,9 @@
 /* memory_cuda.cu - the arena of a GPU, buffers of their own, pinned host memory.
  *
- * The plan's device memory is taken at once, before the first buffer, and parts are cut from its front: nothing can
- * fragment, what does not fit is known before the run, and no cudaMalloc or cudaFree (they wait for the whole GPU)
- * happens while ranks work. SPDX-License-Identifier: Apache-2.0 */
+ * The plan's device memory is allocated at once, before the first buffer, and parts are cut from its front. So nothing
+ * can fragment, and a lack of memory is known before the run. While ranks work there is no cudaMalloc or cudaFree,
+ * which wait for the whole GPU.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/device_cuda.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 /* Parts are aligned and small ones are not in the plan when the arena is taken. */
 #define ARENA_SLACK (INT64_C(1) << 20)
 
-/* New memory is zero. The setup stream does it and is waited for: this is no time to hurry. */
+/* New memory is zero. The setup stream zeroes it, and the host waits for that: speed does not matter here. */
 static dsc_status clear(cuda_device *d, void *ptr, int64_t bytes, dsc_error *err)
 {
     DSC_TRY(dsc_cuda_check(d, cudaMemsetAsync(ptr, 0, (size_t)bytes, d->setup), "zeroing new memory", err));

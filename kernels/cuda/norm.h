@@ -1,14 +1,15 @@
-/* norm.h - what the norms share: a warp's row, the walks over rows and columns, and sums of columns over the blocks.
+/* norm.h - shared parts of the norms: a warp's row, loops over rows and columns, and sums of columns over the blocks.
  *
- * A norm is a struct of arrays, one for each direction, whose functions are what its rows and columns are made of.
+ * A norm is a struct of arrays, one for each direction, with functions that compute its rows and columns.
  *
  * Forward: a warp has a row; up to 2048 channels stay in registers between the sums and the output. Backward: a block
- * has 64 rows, as many as a row of scratch stands for. First its warps find each row's means, then its threads go
- * through columns: 32 vectors of columns wide, eight rows deep; the eight partial sums of a column are added in order.
- * Wide rows would not stay in the caches until a block of 64 comes back to them (64 of 4096 are 1 MiB in bf16, and a
- * GPU has hundreds of blocks): there a block takes eight rows at a time through both steps, and a thread keeps the sums
- * of its columns in registers. Scratch rows are added by a second kernel: 32 of them side by side, in steps of 32, then
- * those 32 in order. All of this follows from the shape. SPDX-License-Identifier: Apache-2.0 */
+ * has 64 rows, as many as a row of scratch stands for. First its warps compute each row's means. Then its threads go
+ * through columns: 32 vectors of columns wide, eight rows deep. The eight partial sums of a column are added in order.
+ * Wide rows would leave the caches before a block of 64 returns to them (64 of 4096 are 1 MiB in bf16, and a GPU has
+ * hundreds of blocks). There a block takes eight rows at a time through both steps, and a thread keeps the sums of its
+ * columns in registers. Scratch rows are added by a second kernel: 32 of them side by side, in steps of 32, then those
+ * 32 in order. All of this follows from the shape.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_NORM_H
 #define DSC_KERNELS_CUDA_NORM_H
 
@@ -169,7 +170,7 @@ template <class Norm, int W> __global__ void __launch_bounds__(BWD_THREADS) bwd_
 
 template <class Norm, int W, int K> __global__ void __launch_bounds__(BWD_THREADS, 2) bwd_wide_kernel(const Norm a)
 {
-    /* Of these eight rows, and of the eight before while some still read them. */
+    /* Those of these eight rows, and of the eight before, which some threads may still read. */
     __shared__ typename Norm::means means[2][BWD_WARPS];
     const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
     const int64_t first = static_cast<int64_t>(blockIdx.x) * BWD_ROWS;

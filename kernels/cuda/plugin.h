@@ -1,7 +1,8 @@
-/* plugin.h - what libdsc and libdsc_cuda.so agree on: one exported function that gives a versioned table.
+/* plugin.h - interface of libdsc and libdsc_cuda.so: one exported function that gives a versioned table.
  *
- * Both sides are built from one tree and share structs by layout, so the table carries what they must have in common;
- * the loader compares it before it calls anything else. No CUDA header here. SPDX-License-Identifier: Apache-2.0 */
+ * Both sides are built from one tree and share structs by layout. So the table carries the layout numbers that both
+ * must have in common. The loader compares them before it calls anything else. No CUDA header here.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PLUGIN_H
 #define DSC_KERNELS_CUDA_PLUGIN_H
 

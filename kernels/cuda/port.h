@@ -1,9 +1,9 @@
-/* port.h - the only header that includes CUDA's own, and the only place with a launch.
+/* port.h - the only header that includes CUDA's own, and the only file with a launch.
  *
- * Under nvcc the toolkit's headers are meant; the simulator (tests/sim) puts its own of the same names in front and
- * runs the same sources on the CPU. Dynamic shared memory is named once per kernel, by DSC_CUDA_SHARED. Whoever cuts
- * an allocation into parts says by DSC_CUDA_ALLOW and DSC_CUDA_FORBID which bytes are somebody's: the simulator catches
- * who touches others.
+ * Under nvcc these are the toolkit's headers; the simulator (tests/sim) puts its own of the same names in front and
+ * runs these sources on the CPU. Dynamic shared memory is named once per kernel, by DSC_CUDA_SHARED. Code that cuts an
+ * allocation into parts declares by DSC_CUDA_ALLOW and DSC_CUDA_FORBID which bytes have an owner: the simulator reports
+ * accesses to others.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PORT_H
 #define DSC_KERNELS_CUDA_PORT_H

@@ -1,17 +1,18 @@
-/* ptx.h - inline PTX, and there is none elsewhere: asynchronous copies into shared memory, tensor core products,
- * conversions, and what only sm_90a has: copies of whole tiles by the tensor memory accelerator, barriers in shared
- * memory that count bytes, and products of a warpgroup that run beside it. Each wrapper has a body for the CPU that
- * does what the instruction's documentation says, for the simulator, in ptx_sim.h.
+/* ptx.h - inline PTX, which no other file has: asynchronous copies into shared memory, tensor core products and
+ * conversions. sm_90a alone has copies of whole tiles by the tensor memory accelerator, barriers in shared memory that
+ * count bytes, and asynchronous products of a warpgroup. Each wrapper has a body for the CPU that follows the
+ * instruction's documentation, for the simulator, in ptx_sim.h.
  *
- * A product of one warp is D[16,8] += A[16,16] B[16,8], bf16 in, fp32 sums. Of lane 4 g + t:
- *   A: a[0] = A[g][2t, 2t+1], a[1] = A[g+8][2t, 2t+1], a[2] = A[g][2t+8, 2t+9], a[3] = A[g+8][2t+8, 2t+9]
- *   B: b[0] = B[2t, 2t+1][g], b[1] = B[2t+8, 2t+9][g]      D: d[0, 1] = D[g][2t, 2t+1], d[2, 3] = D[g+8][2t, 2t+1]
+ * A product of one warp is D[16,8] += A[16,16] B[16,8], bf16 in, fp32 sums. Lane 4 g + t holds:
+ *   A: a[0] = A[g][2t, 2t+1], a[1] = A[g+8][2t, 2t+1], a[2] = A[g][2t+8, 2t+9], a[3] = A[g+8][2t+8, 2t+9].
+ *   B: b[0] = B[2t, 2t+1][g], b[1] = B[2t+8, 2t+9][g].     D: d[0, 1] = D[g][2t, 2t+1], d[2, 3] = D[g+8][2t, 2t+1].
  *
- * A product of a warpgroup's four warps is D[64,N] += A[64,16] B[16,N]; of a warp it is what the products of 16 x 8
- * are: rows 16 w .. 16 w + 15, A in the same registers, D in those of N / 8 of them side by side. B lies in shared
- * memory in rows of 128 bytes whose 16-byte parts are swapped around: part p of the row at byte address x is at
- * p ^ (x / 128 % 8). Copies put it there so, and a shared_matrix says where the rest of it begins. Nothing of this is
- * done when it is asked for. SPDX-License-Identifier: Apache-2.0 */
+ * A product of a warpgroup's four warps is D[64,N] += A[64,16] B[16,N]. For warp w it equals the products of 16 x 8.
+ * It has rows 16 w .. 16 w + 15, A in the same registers, D in those of N / 8 of them side by side. B lies in shared memory in
+ * rows of 128 bytes whose 16-byte parts are swizzled: part p of the row at byte address x is at p ^ (x / 128 % 8).
+ * Copies write this layout, and a shared_matrix gives the start of the rest of it. All of these instructions are
+ * asynchronous.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PTX_H
 #define DSC_KERNELS_CUDA_PTX_H
 
@@ -62,7 +63,7 @@ __device__ __forceinline__ void cp_async16(void *shared, const void *global, boo
                  : "memory");
 }
 
-/* What was copied since the last commit is a group. */
+/* Copies since the last commit are a group. */
 __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
 /* Until at most the N newest groups of this thread are under way. Other threads' copies: after a barrier. */
@@ -81,7 +82,7 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void *row)
                  : "memory");
 }
 
-/* The same, transposed: r[i] = element g of rows 2t and 2t+1 of matrix i. */
+/* Transposed: r[i] = element g of rows 2t and 2t+1 of matrix i. */
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -114,7 +115,7 @@ __device__ __forceinline__ float fast_exp2(float x)
     return r;
 }
 
-/* fp16 of what is no NaN: nearest even, denormals kept. */
+/* fp16 of a number (not NaN): nearest even, denormals kept. */
 __device__ __forceinline__ uint16_t f16_bits_from_f32(float x)
 {
     uint16_t r;
@@ -190,7 +191,7 @@ __device__ __forceinline__ shared_matrix matrix_of(const void *first, int leadin
 /* Before the first product, and again when somebody else has written a register of its operands. */
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory"); }
 
-/* What was asked for since the last commit is a group. */
+/* Products since the last commit are a group. */
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory"); }
 
 #define DSC_PTX_FOUR(x) "+f"((x)[0]), "+f"((x)[1]), "+f"((x)[2]), "+f"((x)[3])
@@ -246,7 +247,7 @@ __device__ __forceinline__ void wgmma(float (&d)[16][4], const unsigned (&a)[4],
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(adds)), "n"(TRANS));
 }
 
-/* The same with A in shared memory too: all 64 rows of the warpgroup, in the layout of a B whose rows are N. */
+/* Variant with A in shared memory too: all 64 rows of the warpgroup, in the layout of a B whose rows are N. */
 __device__ __forceinline__ void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b, bool adds)
 {
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"

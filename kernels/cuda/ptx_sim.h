@@ -1,7 +1,8 @@
-/* ptx_sim.h - the bodies of ptx.h's wrappers for the simulator: they do what the instructions' documentation says.
- * Copies land at once, as late as they may, or when everybody waits, products of warpgroups read their operands when
- * they are asked for or when their result is waited for, and NaN lies where a result is to be until then. Who ends what
- * others wait for may be overtaken by them. SPDX-License-Identifier: Apache-2.0 */
+/* ptx_sim.h - the bodies of ptx.h's wrappers for the simulator: they follow the instructions' documentation. Copies
+ * land at once, as late as allowed, or when all threads wait. Products of warpgroups read their operands at the call or
+ * at the wait for their result; until then the result is NaN. A thread that completes a wait of others may be overtaken
+ * by them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PTX_SIM_H
 #define DSC_KERNELS_CUDA_PTX_SIM_H
 
@@ -19,7 +20,7 @@ namespace {
 struct sim_copy { void *to; const void *from; bool valid; };
 struct sim_copies { std::vector<sim_copy> open; std::deque<std::vector<sim_copy>> groups; };
 
-/* Of the calling CUDA thread; one block at a time runs on a host thread. */
+/* State of the calling CUDA thread; one block at a time runs on a host thread. */
 inline sim_copies &sim_copies_now()
 {
     static thread_local sim_copies of[cusim::THREADS_MAX];
@@ -121,14 +122,14 @@ inline float f32_from_f16_bits(uint16_t h) { return dsc_f32_from_f16(h); }
 struct sim_barrier {
     uint16_t arrivals, missing;
     int32_t bytes : 31; /* announced and not yet come */
-    uint32_t parity : 1; /* of the phase that is under way */
+    uint32_t parity : 1; /* parity of the current phase */
 };
 static_assert(sizeof(sim_barrier) == sizeof(mbarrier), "its place");
 
-/* What a warp has asked for; of one block. */
+/* Pending products of a warp, in one block. */
 struct sim_result { /* D of one or more products in a row */
     float *d[32];
-    int floats, first_row; /* of the warp's 16 rows in its warpgroup's 64 */
+    int floats, first_row; /* position of the warp's 16 rows in its warpgroup's 64 */
     float sum[32][64];     /* of each lane */
     int products;      /* not done */
 };
@@ -213,7 +214,7 @@ inline unsigned shared_address(const void *p)
     return static_cast<unsigned>(static_cast<const char *>(p) - cusim::dynamic_shared());
 }
 
-/* Where the byte at `at` of what is not swapped around is. */
+/* Swizzled position of byte `at`. */
 inline unsigned sim_swizzled(unsigned at) { return at ^ (at >> 7 & 7) << 4; }
 
 /* One 16-byte part of a box's row: what of it is inside. */
@@ -257,7 +258,7 @@ inline void copy_box(void *shared, const CUtensorMap *map, mbarrier *b, int c0, 
         map->box[0] != 64)
         cusim::broken("a tensor map of four dimensions and rows of 128 bytes is meant");
     if (to % 1024 != 0)
-        cusim::broken("a box is copied to shared memory that is no multiple of 1024");
+        cusim::broken("a box is copied to a shared memory address that is not a multiple of 1024");
     for (const void *hidden : sim_unpublished_now().barriers)
         if (hidden == b)
             cusim::broken("a copy's barrier was not published");
@@ -336,8 +337,8 @@ inline void sim_multiply(sim_wgmma &p)
             to.sum[lane][e] = sum[lane / 4 + 8 * (e / 2 & 1)][e / 4 * 8 + 2 * (lane % 4) + (e & 1)];
 }
 
-/* What the warp has asked for is done when it asks, or as late as when it waits and others went before, as the seed
- * says. Nobody sees the result before the wait. */
+/* Pending products of the warp run at once, or as late as at its wait, after older ones, depending on the seed. No
+ * thread sees the result before the wait. */
 inline void wgmma_commit()
 {
     cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {

@@ -23,7 +23,7 @@ __device__ __forceinline__ bool find_place(quant_place &at, int64_t blocks_each,
     return at.piece < pieces;
 }
 
-/* What the lane's four elements are packed in. */
+/* Packed form of the lane's four elements. */
 template <dsc_quant Q> struct packed;
 template <> struct packed<DSC_QUANT_INT8> {
     typedef uint32_t word;
@@ -56,7 +56,7 @@ template <dsc_quant Q> __device__ __forceinline__ typename packed<Q>::word *word
                                                                                   const quant_place &at)
 {
     typedef typename packed<Q>::word word;
-    uint16_t *scales = static_cast<uint16_t *>(piece); /* what follows them are the elements */
+    uint16_t *scales = static_cast<uint16_t *>(piece); /* the elements follow them */
     return reinterpret_cast<word *>(scales + count / DSC_QUANT_BLOCK) + at.block * 32 + at.lane;
 }
 

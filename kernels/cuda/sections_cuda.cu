@@ -1,10 +1,10 @@
-/* sections_cuda.cu - the work of a section of a stream, which comes again every step, started as one CUDA graph.
+/* sections_cuda.cu - the work of a section of a stream, which repeats every step, started as one CUDA graph.
  *
- * Between begin and end nothing is enqueued: each call is written down, by value. At the end the list is compared with
- * those that the section has had before. The same bytes: the graph that was made of them is launched, and it cannot do
- * anything else than the calls would. Other bytes (another buffer, a scalar that changes) are enqueued one by one, and
- * become a graph for the next time while there is room for lists, which is taken once. So a graph is made of calls that
- * ran before: what libraries load at a first call, they do not load inside a recording.
+ * Between begin and end nothing is enqueued: each call is recorded, by value. At the end the list is compared with the
+ * earlier lists of the section. If the bytes are equal, the graph made of them is launched; it cannot do anything else
+ * than the calls would. Other bytes (another buffer, a scalar that changes) are enqueued one by one. They become a
+ * graph for the next time while there is memory for lists, which is allocated once. So a graph is made of calls that
+ * ran before: libraries that load code at a first call do not load it inside a recording.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/device_cuda.h"
 
@@ -13,7 +13,7 @@
 namespace {
 
 /* RECORDINGS_MAX of one section: the micro-steps of a step and evaluations may differ in a buffer. CALLS_EACH: about
- * four times what a block's backward has. A section of more than CALLS_MAX calls is no graph. */
+ * four times what a block's backward has. A section of more than CALLS_MAX calls does not become a graph. */
 enum { RECORDINGS_MAX = 8, CALLS_EACH = 96, CALLS_MAX = 512 };
 
 typedef struct recording {
@@ -106,7 +106,7 @@ const recording *find(const section *sec, const cuda_call *calls, int64_t count)
 
 struct host_bytes { const void *ptr; int64_t bytes; };
 
-/* What the launch reads on the host becomes a part of the graph, so it is compared too. */
+/* Host memory that the launch reads becomes a part of the graph, so it is compared too. */
 host_bytes host_of(const cuda_call *call)
 {
     if (call->kind == CUDA_CALL_LAUNCH && call->kernel == DSC_KERNEL_ROPE_TABLE) {
@@ -165,7 +165,7 @@ dsc_status dsc_cuda_sections_open(dsc_stream *stream, int32_t count, dsc_error *
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count * (int64_t)CALLS_EACH, sizeof *all->kept, &all->kept, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *all->all, &all->all, err));
     all->count = count;
-    return DSC_OK; /* what an error leaves goes with the stream */
+    return DSC_OK; /* recorded calls are freed with the stream after an error */
 }
 
 void dsc_cuda_sections_close(cuda_stream *s)

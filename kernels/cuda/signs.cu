@@ -39,7 +39,7 @@ struct mask_signs_op {
     }
 };
 
-/* Where a way from the shared weights leads. */
+/* Weights after a local update from the shared weights. */
 __device__ __forceinline__ float weight(float decays, float shared, float local_update, float variance, float eps)
 {
     const float d = sqrtf(variance) + eps;
@@ -104,7 +104,7 @@ template <int W> __device__ __forceinline__ float regain(const dsc_signs_regain_
         moment[j] = fmaf(a.one_minus_beta1, g - moment[j], moment[j]);
         fresh[j] = fmaf(a.one_minus_beta2 * g, g, a.beta2 * fresh[j]);
         const float frozen_root = sqrtf(variance[j]) + a.eps, fresh_root = sqrtf(fresh[j]) + a.eps;
-        most = fmaxf(most, frozen_root / fresh_root); /* of a number and none, the number */
+        most = fmaxf(most, frozen_root / fresh_root); /* ignores a NaN ratio */
     }
     store<W>(a.moment + i, moment);
     store<W>(a.fresh + i, fresh);

@@ -25,7 +25,7 @@ __device__ __forceinline__ void philox(uint32_t (&c)[4], uint64_t seed, uint64_t
     }
 }
 
-/* What CAST then leaves as it is: a bf16 as fp32, or NaN. */
+/* A result that CAST does not change: a bf16 as fp32, or NaN. */
 __device__ __forceinline__ float up_or_down(float x, uint32_t random_bits)
 {
     const uint32_t u = __float_as_uint(x);

@@ -1,8 +1,9 @@
 /* stream_cuda.cu - streams, events, copies, launches and host calls of the cuda device.
  *
- * Waiting: without a watch the driver waits. With one (ranks that wait for each other's GPUs) the host polls: a peer
- * that died leaves a collective that never ends, so every few milliseconds the watch is asked whether to go on. Streams
- * do not synchronise with the legacy default stream, which is never used. SPDX-License-Identifier: Apache-2.0 */
+ * Waiting: without a watch the driver waits. With one (ranks that wait for each other's GPUs) the host polls. A dead
+ * peer leaves a collective that never ends, so every few milliseconds the watch is asked whether to go on. Streams do
+ * not synchronise with the legacy default stream, which is never used.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/device_cuda.h"
 
 #include <stdio.h>
@@ -52,7 +53,7 @@ static void destroy(cuda_stream *s)
     cuda_device *d = s->device;
     (void)cudaSetDevice(d->index);
     if (s->handle != NULL) {
-        (void)cudaStreamSynchronize(s->handle); /* what is queued runs; a broken context returns at once */
+        (void)cudaStreamSynchronize(s->handle); /* queued work runs; a broken context returns at once */
         (void)cudaStreamDestroy(s->handle);
     }
     (void)cudaGetLastError();
@@ -227,7 +228,7 @@ dsc_status dsc_cuda_event_sync(dsc_event *event, dsc_error *err)
     return after_wait(e->device, err);
 }
 
-/* What failed stays failed: whoever waits is told. */
+/* A failure is permanent: every wait reports it. */
 bool dsc_cuda_event_passed(dsc_event *event)
 {
     cuda_event *e = (cuda_event *)event;

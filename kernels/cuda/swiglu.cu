@@ -16,7 +16,7 @@ template <bool FAST> __device__ __forceinline__ gate_values gate_of(float x)
     return { s, least * s };
 }
 
-/* Where element i of the dense arrays lies in gate and up. */
+/* Index in gate and up of element i of the dense arrays. */
 struct gate_place {
     int64_t cols, stride;
     __device__ __forceinline__ int64_t at(int64_t i) const

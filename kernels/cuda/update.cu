@@ -6,7 +6,7 @@
 
 namespace {
 
-/* What a recipe knows of an element beside its own numbers. */
+/* Inputs of a recipe besides the element's own numbers. */
 enum { NOTHING, ARRAY, FACTORS };
 
 __device__ __forceinline__ void adam_moments(const dsc_update_scalars &s, float g, float (&state)[2])
@@ -157,7 +157,7 @@ template <int MOMENTS> struct adafactor_flat {
     }
 };
 
-/* Where a launch finds what recipes know beside. */
+/* Arrays of these inputs in a launch. */
 struct known {
     const float *along, *row, *col;
     int64_t at, cols;

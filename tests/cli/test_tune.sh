@@ -92,7 +92,7 @@ run scale --config none.json; report "no such config" fails 'none.json: cannot o
 run scale --ranks 1; report "no config" fails '--config: is missing'
 run scale "${short[@]}" --ranks 2,1; report "ranks that do not rise" fails '--ranks: "2,1"'
 run scale "${short[@]}" --ranks 1 --model none-such
-report "a run that fails says why in the table" [ $code -eq 2 -a "$(grep -c '"none-such" is no built-in model' out)" = 1 ]
+report "a run that fails says why in the table" [ $code -eq 2 -a "$(grep -c '"none-such" is not a built-in model' out)" = 1 ]
 run tune "${short[@]}" --batch 1024..64; report "batches that fall" fails '--batch: "1024..64"'
 run tune "${short[@]}" --batch 3..12 --ranks 2; report "a batch without equal parts" fails '--batch: 3 samples'
 run scale "${short[@]}" --steps 4000 --limit 1 --ranks 1

@@ -225,7 +225,7 @@ static void refuses_folders(void **state)
         { "{\"r\": 0}", "{" A_AND_B "}", "\"r\" must be a whole number" },
         { "[]", "{" A_AND_B "}", "expected an object" },
         { good, "{" Q("1", "A", "[2,24]", "0", "192") "}", "q_proj.lora_B.weight\" is missing" },
-        { good, "{" A_AND_B "," Q("2", "A", "[2,24]", "384", "576") "}", "is no adapter of a linear layer" },
+        { good, "{" A_AND_B "," Q("2", "A", "[2,24]", "384", "576") "}", "is not an adapter of a linear layer" },
         { good, "{" Q("9", "A", "[2,24]", "0", "192") "}", "no layer of tests/golden/lora_llama.json has an adapter" },
         { "{\"r\": 2, \"kasa_config\": {\"beta\": 0.1}}", "{" A_AND_B "}", "\"kasa_config\"" },
         { "{\"r\": 2, \"use_bdlora\": {\"nblocks\": 2}}", "{" A_AND_B "}", "\"use_bdlora\"" },
