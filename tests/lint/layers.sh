@@ -34,7 +34,7 @@ for folder in base kernels offload comm zero models engine launcher tools/train 
     while IFS= read -r file; do check "$folder" "$file"; done < <(git ls-files "$folder/*.c" "$folder/*.h" "$folder/*.cu" "$folder/*.cc")
 done
 # The engine never names a model family, models never a shard, kernels never a config.
-if git grep -nE '\b(gpt2|llama)' -- 'engine/*.c' 'comm/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
+if git grep -nE '\b(gpt2|llama|bert|neox|qwen|mistral|opt(_|\b))' -- 'engine/*.c' 'comm/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
 if git grep -nE 'dsc_(layout|zero|comm)_' -- 'models/*.[ch]'; then echo "layers: a model names a shard"; bad=1; fi
 if git grep -nE 'dsc_config' -- 'kernels/*.[ch]' 'models/*.[ch]'; then echo "layers: a kernel or model names the config"; bad=1; fi
 # PTX has one home, where each wrapper has its body for the simulator.
