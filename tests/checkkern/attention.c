@@ -13,8 +13,8 @@ static problem now; /* verify functions get the kernel's arguments only */
 static bool bench_only;
 static bool aligned; /* this case's rows start at multiples of 16 bytes where the head size lets them */
 
-/* A tensor as the kernel sees it: element (row, i) is element first + row * stride + i of a buffer, or where heads are
- * apart, first + row * stride + i / size * apart + i % size. */
+/* A tensor as the kernel sees it. Element (row, i) is element first + row * stride + i of a buffer; if heads are
+ * apart, it is first + row * stride + i / size * apart + i % size. */
 typedef struct view {
     void *buf;
     dsc_dtype dtype;
@@ -125,7 +125,7 @@ static void forward_inputs(problem *p, tensors *x)
         for (int64_t b = 0; b < p->s.batch; b++)
             ck_set(p->key_tokens, b * p->s.tokens + p->s.tokens / 2, 0); /* one is seen */
         for (int64_t t = 0; t + 1 < p->s.tokens / 2; t++)
-            ck_set(p->key_tokens, t, HIDDEN); /* of the first sample: padding on the left, whole tiles of it */
+            ck_set(p->key_tokens, t, HIDDEN); /* the first sample: padding on the left, whole tiles of it */
     }
     if (p->s.documents > 0) {
         p->positions = ck_buf(CK_IN, DSC_I32, rows_of(&p->s), "positions");
@@ -251,8 +251,8 @@ static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
              s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
 }
 
-/* The kernels of GPUs of compute capability 9.0 against the reference, and bit by bit against those that all have: in
- * the simulator, where both kinds of products add up alike. */
+/* The kernels of GPUs of compute capability 9.0 are compared with the reference. In the simulator, where both kinds
+ * of products add up alike, they also have the bits of the other kernels. */
 static bool warpgroups_case(const shape *s, const char *name)
 {
     char layout[LAYOUT_BYTES];

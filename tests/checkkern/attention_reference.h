@@ -8,10 +8,10 @@
 typedef struct shape {
     int32_t batch, tokens, heads, kv_heads, size;
     bool packed;  /* q, k, v in one tensor; else three with unused elements between rows */
-    double scale_up; /* of the usual 1 / sqrt(D): larger makes the softmax sharper */
+    double scale_up; /* multiple of the usual 1 / sqrt(D): larger makes the softmax sharper */
     bool by_head; /* packed: q, k and v of a head side by side, then the next head's */
     bool all, hide; /* every key is seen; but some */
-    int32_t documents; /* of about so many tokens, which see no others; 0: one */
+    int32_t documents; /* documents of about so many tokens, which see no others; 0: one */
     int32_t window, past; /* of dsc_attention_keys */
 } shape;
 
@@ -21,7 +21,7 @@ typedef struct problem {
     dsc_dtype dtype;
     double scale;
     bool bf16_products;     /* the variant rounds probabilities to bf16 */
-    double *q, *k, *v, *out, *lse, *d_out;       /* what the kernel sees */
+    double *q, *k, *v, *out, *lse, *d_out;       /* values that the kernel sees */
     double *out_want, *out_tol, *lse_want, *lse_tol;
     double *dq_want, *dq_tol, *dk_want, *dk_tol, *dv_want, *dv_tol;
     int32_t *key_tokens;    /* [B,T], HIDDEN: nobody sees this key; NULL: none */
@@ -35,7 +35,7 @@ static inline int64_t q_count(const shape *s) { return rows_of(s) * s->heads * s
 static inline int64_t kv_rows_of(const shape *s) { return rows_of(s) + s->past; }
 static inline int64_t kv_count(const shape *s) { return kv_rows_of(s) * s->kv_heads * s->size; }
 
-/* What x may be off by when it was rounded last as fp32 and then as the problem's dtype. */
+/* Bound of the error of x if it was rounded last as fp32 and then as the problem's dtype. */
 double ck_attention_rounded(const problem *p, double x);
 /* Zeros, to be freed. */
 double *ck_attention_doubles(int64_t count);

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define BEFORE 0.5 /* what sums hold before the run */
+#define BEFORE 0.5 /* value of the sums before the run */
 
 static void near_sum(const dsc_binned_sum *sum, long double expected, int64_t terms, double most, const char *what,
                      int64_t i)

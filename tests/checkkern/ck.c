@@ -11,7 +11,7 @@
 enum { RED_ZONE_BYTES = 256, PRINT_MAX = 3 };
 enum { GPU_CAPS = CK_GPU | DSC_CPU_AVX512_BF16, GPU_RUNS = 2 };
 static const unsigned char red_zone_byte = 0xFF; /* as numbers NaN, so that reading it shows as well */
-/* ThreadSanitizer is there for what a team's threads do to each other; the other builds compare the counts' bits. */
+/* ThreadSanitizer finds races between threads of a pool; the other builds compare the counts' bits. */
 #if SANITIZE_THREAD
 static const int32_t thread_counts[] = { 3 };
 #else
@@ -215,7 +215,7 @@ double ck_get(const void *buf, int64_t i) { return get(find(buf)->dtype, buf, i)
 double ck_ref(const void *buf, int64_t i) { const ck_buffer *b = find(buf); return get(b->dtype, b->ref, i); }
 double ck_start(const void *buf, int64_t i) { const ck_buffer *b = find(buf); return get(b->dtype, b->start, i); }
 
-/* What is finite stays so. */
+/* A finite number stays finite. */
 void ck_set(const void *buf, int64_t i, double value)
 {
     ck_buffer *b = find(buf);

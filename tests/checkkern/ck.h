@@ -9,10 +9,10 @@
  *     dsc_update_args args = { .master = p, ... };
  *     ck_kernel(DSC_KERNEL_ADAMW, &args, sizeof args, verify);  // verify = NULL: every output bitwise as the reference
  *
- * ck_kernel runs the kernel of every caps mask this CPU has (0 is the reference, then AVX2, AVX512, AVX512_BF16; for
- * GEMM also with the AMX bit, where bf16 products are the library's), each with 1, 2, 3 and 8 threads, restoring the
- * inputs in between. It checks red zones, untouched inputs and gaps, and that
- * every thread count gives the same bits; then `verify` compares the variant's outputs with something.
+ * ck_kernel runs the kernel of every caps mask this CPU has: 0 is the reference, then AVX2, AVX512, AVX512_BF16. GEMM
+ * also runs with the AMX bit, and then bf16 products are the library's. Each mask runs with 1, 2, 3 and 8 threads, and
+ * the inputs are restored in between. ck_kernel checks red zones, untouched inputs and gaps, and that every thread
+ * count gives the same bits; then `verify` compares the variant's outputs with something.
  * Failures print variant, element, numbers and the line that reruns the case. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_CK_H
 #define DSC_TESTS_CHECKKERN_CK_H
@@ -30,8 +30,8 @@ typedef enum ck_role {
 
 /* Ends the case before and starts one. False when --fn filters it out. Buffers live until the next case. */
 bool ck_case(const char *fmt, ...) DSC_PRINTF(1, 2);
-/* In two of three cases element-aligned only (an odd element offset half of the time); in the others, in those named
- * "bench", for dtype U8 (structs) and after ck_align, 64-byte aligned. */
+/* In two of three cases aligned to elements only (an odd element offset half of the time). Other cases, cases named
+ * "bench", buffers of dtype U8 (structs) and those after ck_align are 64-byte aligned. */
 void *ck_buf(ck_role role, dsc_dtype dtype, int64_t count, const char *name);
 void ck_align(void); /* until the case ends */
 /* Declares a buffer as rows of `cols` at `stride`: the elements between rows become NaN and must not be written. */
@@ -47,8 +47,8 @@ uint32_t ck_random(void); /* the case's generator */
 
 double ck_get(const void *buf, int64_t i);             /* element as double */
 void ck_set(const void *buf, int64_t i, double value); /* rounded to the buffer's dtype */
-double ck_ref(const void *buf, int64_t i);             /* what the reference (caps 0, 1 thread) left there */
-double ck_start(const void *buf, int64_t i);           /* what was there before the run (poison for CK_OUT) */
+double ck_ref(const void *buf, int64_t i);             /* result of the reference (caps 0, 1 thread) */
+double ck_start(const void *buf, int64_t i);           /* value before the run (poison for CK_OUT) */
 
 /* Compares the current variant's outputs; called once per variant. */
 typedef void (*ck_verify_fn)(const void *args);
@@ -59,7 +59,7 @@ void ck_same(const void *buf);                                        /* bitwise
 void ck_near(const void *buf, int64_t i, double expected, double tol); /* |got - expected| <= tol; NaN fails */
 void ck_near_ref(const void *buf, double tol_relative, double tol_absolute); /* all elements, against the reference */
 void ck_fail(const char *fmt, ...) DSC_PRINTF(1, 2);
-uint32_t ck_caps(void);                 /* of the variant under test */
+uint32_t ck_caps(void);                 /* caps of the variant under test */
 /* With --device cuda there is one variant, the GPU's, which rounds where DSC_CPU_AVX512_BF16 does. Kernels whose sums
  * have an order of their own there are held to their bounds alone. */
 enum { CK_GPU = 1 << 16 };
@@ -68,7 +68,7 @@ void ck_same_on_cpu(const void *buf);                                 /* ck_same
 void ck_variant_set(uint32_t caps);     /* for cases without ck_kernel: what messages name */
 const char *ck_dtype_text(dsc_dtype dtype); /* "f32", "bf16" or "f16" */
 double ck_spacing(dsc_dtype dtype, double x); /* distance of |x| to the next value of F32, BF16 or F16 */
-double ck_rounding(dsc_dtype dtype, double x); /* what storing x costs beside fp32: half of that in 16 bits, 0 in F32 */
+double ck_rounding(dsc_dtype dtype, double x); /* error of storing x: half a spacing in 16 bits, 0 in F32 */
 
 /* Times every variant that never failed in this run: median of several runs, 1 thread and --threads. Only with --bench
  * (ck_benching), in a case of its own or after ck_kernel. bytes: moved; flops: 0 when memory decides. */

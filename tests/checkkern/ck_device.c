@@ -1,8 +1,8 @@
 /* ck_device.c - runs kernels on a GPU, real or simulated, in the place of the CPU's variants: checkkern --device cuda.
  *
- * A case's buffers are host memory. For a run each is mirrored on the device, red zones and all, with the offset that
- * it has from a multiple of 64 bytes, and every pointer into one that stands in the kernel's argument struct is
- * replaced by the mirror's. So op files are the same for CPU and GPU. SPDX-License-Identifier: Apache-2.0 */
+ * A case's buffers are host memory. For a run each buffer is mirrored on the device, including red zones, with its
+ * offset from a multiple of 64 bytes. Every pointer into a buffer in the kernel's argument struct is replaced by the
+ * mirror's. So op files are the same for CPU and GPU. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_internal.h"
 
 #include <dlfcn.h>
@@ -200,7 +200,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What is timed: rounds of a fill of the L2 cache with something else and, with `kernel`, the kernel. */
+/* The timed work: rounds of a fill of the L2 cache with other data and, with `kernel`, the kernel. */
 typedef struct timed {
     dsc_kernel kernel;
     const void *args;

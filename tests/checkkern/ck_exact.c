@@ -1,10 +1,10 @@
-/* ck_exact.c - what the checks of kernels whose bits are a contract share. SPDX-License-Identifier: Apache-2.0 */
+/* ck_exact.c - shared by the checks of kernels whose bits are a contract. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_exact.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Around the widths of vectors (8, 16, 32, 64), of a chunk (1024) and of a team's block (8192). */
+/* Around the widths of vectors (8, 16, 32, 64), of a chunk (1024) and of a pool's block (8192). */
 const int64_t ck_lengths[CK_LENGTHS] = { 0,  1,  7,  8,    9,    15,   16,   17,   31,    32,
                                    33, 63, 65, 1023, 1025, 4095, 8191, 8193, 100003 };
 

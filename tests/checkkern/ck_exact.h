@@ -1,5 +1,5 @@
-/* ck_exact.h - what the checks of kernels whose bits are a contract share: lengths, wild numbers, and rounding told in
- * another way. SPDX-License-Identifier: Apache-2.0 */
+/* ck_exact.h - shared by the checks of kernels whose bits are a contract: lengths, wild numbers, and a second
+ * implementation of rounding. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_CK_EXACT_H
 #define DSC_TESTS_CHECKKERN_CK_EXACT_H
 

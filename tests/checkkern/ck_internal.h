@@ -1,4 +1,4 @@
-/* ck_internal.h - what the files of the checker share; op files include ck.h only. SPDX-License-Identifier: Apache-2.0
+/* ck_internal.h - shared by the files of the checker; op files include ck.h only. SPDX-License-Identifier: Apache-2.0
  */
 #ifndef DSC_TESTS_CHECKKERN_CK_INTERNAL_H
 #define DSC_TESTS_CHECKKERN_CK_INTERNAL_H
@@ -35,7 +35,7 @@ double ck_now_ns(void);
 void ck_case_end(void);
 const char *ck_case_name(void);
 bool ck_may_bench(dsc_kernel kernel, int32_t variant);
-/* What the case has allocated, red zones included. Returns how many. */
+/* Allocations of the case, red zones included. Returns how many. */
 typedef struct ck_span {
     char *block;
     int64_t bytes;

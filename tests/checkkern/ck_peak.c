@@ -1,4 +1,4 @@
-/* ck_peak.c - what this machine can do at most: copy bandwidth and multiply-adds. Measured once per thread count.
+/* ck_peak.c - peaks of this machine: copy bandwidth and multiply-adds. Measured once per thread count.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck_internal.h"
 

@@ -23,7 +23,7 @@ static void verify_to_half(const void *args)
     }
 }
 
-/* What an fp16 means: sign, mantissa times a power of two. */
+/* Value of an fp16: sign, mantissa times a power of two. */
 static float f16_meaning(uint16_t h)
 {
     const int exponent = h >> 10 & 31, mantissa = h & 1023;
@@ -307,8 +307,8 @@ static void check_add(void)
 
 /* ---- SUMSQ ---- */
 
-/* Squares of floats are exact in double and at most 64 + 4 additions meet in a chunk, each within 2^-53 of sums of
- * non-negative numbers; adding the chunks is exact until the one rounding at the end. */
+/* Squares of floats are exact in double. At most 64 + 4 additions meet in a chunk, each within 2^-53 of sums of
+ * non-negative numbers. Adding the chunks is exact until the one rounding at the end. */
 static void verify_sumsq(const void *args)
 {
     const dsc_sumsq_args *a = args;
@@ -329,7 +329,7 @@ static void verify_sumsq(const void *args)
                 (long long)wild_chunks);
     dsc_fixed_sum finite = *a->sum;
     finite.nonfinite_count = 0;
-    const double got = dsc_fixed_sum_value(&finite) - 2.5; /* what was there before the run */
+    const double got = dsc_fixed_sum_value(&finite) - 2.5; /* the value before the run */
     if (!(fabs((double)(got - sum)) <= 70 * 0x1p-53 * ((double)sum + 2.5)))
         ck_fail("sum %.17g, expected %.17g", got, (double)sum);
 }

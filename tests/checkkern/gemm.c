@@ -1,9 +1,9 @@
 /* gemm.c - products and column sums.
  *
- * Tolerance: inputs are exact in double, so a product differs from the double sum by the roundings of fp32 additions,
- * at most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at these K; then half a spacing of C's dtype
- * and the error of GELU (vmath.c). A dropped or doubled term is 100 times larger. SPDX-License-Identifier: Apache-2.0
- */
+ * Tolerance: inputs are exact in double, so a product differs from the double sum by the roundings of fp32
+ * additions. They are at most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at these K. Half a
+ * spacing of C's dtype and the error of GELU (vmath.c) are added. A dropped or doubled term is 100 times larger.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdlib.h>
 
@@ -91,8 +91,8 @@ static void verify(const void *args)
 
 typedef struct shape { int64_t m, n, k; } shape;
 
-/* What reads `aux` finds it in C where there is no padding, as sums of several products do. A bias is given to all but
- * NONE, also to those which must not read it. */
+/* Epilogues that read `aux` find it in C where there is no padding, as sums of several products do. A bias is given
+ * to all but NONE, also to those which must not read it. */
 static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
 {
     if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,

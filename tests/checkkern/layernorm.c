@@ -7,7 +7,7 @@
 #include <stdlib.h>
 
 static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
-static const double CONSTANT = 0.75; /* of the rows that have no variance */
+static const double CONSTANT = 0.75; /* value of the rows without variance */
 
 /* ---- forward ---- */
 

@@ -1,4 +1,4 @@
-/* norm.h - what the checks of layer norm and RMS norm share. SPDX-License-Identifier: Apache-2.0 */
+/* norm.h - shared by the checks of layer norm and RMS norm. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_CHECKKERN_NORM_H
 #define DSC_TESTS_CHECKKERN_NORM_H
 
@@ -7,13 +7,13 @@
 /* Rows of different places and sizes; each fifth one is `constant`. */
 void ck_norm_rows(const void *x, int64_t rows, int64_t channels, double constant);
 
-/* What becomes of a residual: none, into an array of its own, over the input, over what is added. */
+/* Destination of a residual: none, into an array of its own, over the input, over what is added. */
 enum { ADD_NONE, ADD_APART, ADD_OVER_IN, ADD_OVER_ADD, ADD_COUNT };
 extern const char *const ck_norm_add_text[ADD_COUNT];
 
 /* The residual that comes first: exact in double, so only its one rounding is left. */
 void ck_norm_near_sum(const void *sum, const void *in, const void *add, dsc_dtype dtype, int64_t count);
-/* What a backward adds to element i of d_in. */
+/* Addend of a backward to element i of d_in. */
 double ck_norm_residual(const void *d_residual, const void *d_in, int64_t i);
 
 /* One case each: of so many rows and channels; `residual` 0: none, 1: apart, 2: in place; `wide` ones are aligned. */

@@ -84,7 +84,7 @@ static void verify_half(const dsc_quantize_args *a, const uint8_t *piece, int64_
 /* Bits as the reference's; on a GPU any NaN for a NaN: which one Inf - Inf gives is the processor's. */
 static bool same_byte(const dsc_quantize_args *a, int64_t at)
 {
-    const int64_t first = at - at % a->to_stride_bytes % 2; /* of the element of 16 bits */
+    const int64_t first = at - at % a->to_stride_bytes % 2; /* start of the element of 16 bits */
     if (ck_get(a->to, at) == ck_ref(a->to, at))
         return true;
     if (!ck_on_gpu() || !dsc_quant_is_half(a->quant))

@@ -6,7 +6,7 @@
 #include <math.h>
 
 static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
-static const double CONSTANT = 0; /* of the rows that have nothing in them */
+static const double CONSTANT = 0; /* value of the empty rows */
 
 /* ---- forward ---- */
 

@@ -253,7 +253,7 @@ static void check_length(int64_t n)
         }
     for (int k = 0; k < 4; k++)
         if (ck_case("signs_regain%s%s n=%lld", k % 2 != 0 ? "_gradient" : "", k >= 2 ? "_no_eps" : "", (long long)n)) {
-            /* Without eps some ratios are no numbers, some infinite. */
+            /* Without eps some ratios are NaN, some infinite. */
             const dsc_signs_regain_args args = regain_args(n, k % 2 != 0 ? 1.0f : 10.0f, k >= 2 ? 0.0f : 1e-4f);
             ck_kernel(DSC_KERNEL_SIGNS_REGAIN, &args, sizeof args, verify_regain);
         }

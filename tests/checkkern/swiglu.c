@@ -8,7 +8,7 @@
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 static double silu(double x) { return x * sigmoid(x); }
 
-/* Where the sigmoid would be denormal it may be 0: x times it is then off by 104 times the smallest normal number. */
+/* A sigmoid that would be denormal may be 0: x times it is then off by 104 times the smallest normal number. */
 static const double denormal = 128 * 0x1p-126;
 
 static double silu_tolerance(double x)
@@ -27,8 +27,8 @@ static double slope_tolerance(double x)
 
 static int64_t place(int64_t i, int64_t cols, int64_t stride) { return i / cols * stride + i % cols; }
 
-/* gate and up as two arrays, or as the first and second half of the rows of one, which is a bit wider: then `up` is
- * that one too, `cols` further on. */
+/* gate and up are two arrays, or the first and second half of the rows of one, which is a bit wider. Then `up` is
+ * the same array, `cols` further on. */
 static bool packed;
 
 typedef struct half { const void *buf; int64_t first; } half;
@@ -38,7 +38,7 @@ static half up_half(const void *gate, const void *up, int64_t cols)
     return packed ? (half){ gate, cols } : (half){ up, 0 };
 }
 
-/* What was there before the run, for an array that an output lies over. */
+/* Value before the run, for an array that an output lies over. */
 static double before(const void *buf, bool overwritten, int64_t i)
 {
     return overwritten ? ck_start(buf, i) : ck_get(buf, i);

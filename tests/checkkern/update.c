@@ -10,7 +10,7 @@
 
 static const double u = 0x1p-24;
 
-static dsc_recipe current; /* of the case that is running */
+static dsc_recipe current; /* recipe of the running case */
 
 /* A number and how far fp32 may be from it. */
 typedef struct near { double x, off; } near;
@@ -23,7 +23,7 @@ static near gradient(const dsc_update_args *a, int64_t i, double p0)
     return (near){ g, u * (fabs(scaled) + (s->l2 != 0 ? fabs(g) : 0)) + 0x1p-149 };
 }
 
-/* Where x is denormal its square root is off by more than its own relative error: bounded by sqrt(off). */
+/* The square root of a denormal x is off by more than its own relative error: bounded by sqrt(off). */
 static near root(near v)
 {
     const double r = sqrt(v.x);
@@ -134,7 +134,7 @@ static near muon_one(const dsc_update_scalars *s, near g, const double *from, ne
     return weighted((double)s->decay, (near){ p0, 0 });
 }
 
-/* Of the case: what update.h makes of rows and columns, of the element that is looked at. */
+/* Values of the case: the factors of rows and columns (update.h) of the element under test. */
 static near factor;
 
 static near adafactor_direction(const dsc_update_scalars *s, near g, const double *from, near *state, double p0)
@@ -336,7 +336,7 @@ static dsc_update_scalars scalars_of(int step, float lr, float l2, float weight_
     };
 }
 
-/* Of a matrix that goes on before and behind the elements of the case. */
+/* Factors of a matrix that continues before and behind the elements of the case. */
 static void give_factors(dsc_update_args *args, int64_t cols)
 {
     if (!has_factors())
@@ -401,7 +401,7 @@ static void check_case(int64_t n, dsc_dtype copy, float l2, int step, bool is_wi
               rounds ? verify_rounded : is_wild ? verify_bits : verify);
 }
 
-/* What the norms of a tensor's step are taken of: nothing but it is written. */
+/* The input of the norms of a tensor's step: only `direction` is written. */
 static void verify_direction(const void *args)
 {
     const dsc_update_args *a = args;
