@@ -90,8 +90,8 @@ static int start(dsc_job *job)
         if (job->opt->log_level >= job->plan->note[i].level)
             fprintf(stderr, "dsc-launch: %s\n", job->plan->note[i].text);
     job->program = alone ? program : "";
-    job->work = alone ? dsc_supervise : dsc_head_work;
-    job->worker_name = alone ? "dsc-supervisor" : "dsc-head";
+    job->work = alone ? dsc_supervise : dsc_coordinator_work;
+    job->worker_name = alone ? "dsc-supervisor" : "dsc-coordinator";
     return dsc_guardian_run(job);
 }
 

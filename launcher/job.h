@@ -3,9 +3,10 @@
  * Three kinds of processes on a host, and how each sees the others die:
  *
  *   guardian    what the user (or sshd) started: passes signals on and waits. Holds one end of the lifeline.
- *   worker      its only child, in a session of its own: the supervisor of a one-host job, the head of one over several
- *               hosts, or the agent on one of those. It starts processes and ends them. The end of the lifeline is the
- *               guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves behind becomes its child,
+ *   worker      its only child, in a session of its own: the supervisor of a one-host job, the coordinator of a job
+ *               over several hosts, or the agent on one of those. It starts processes and ends them. The end of the
+ *               lifeline is the guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves behind
+ *               becomes its child,
  *               so "no children" means that nothing of the job runs.
  *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the worker dies; what the rank had
  *               started then falls to the guardian, a subreaper too.
@@ -46,7 +47,7 @@ int dsc_guardian_run(dsc_job *job);
 
 /* Workers: return when nothing of the job runs any more. */
 int dsc_supervise(const dsc_job *job, int lifeline_fd);  /* all ranks are on this host */
-int dsc_head_work(const dsc_job *job, int lifeline_fd);  /* an agent for each host */
+int dsc_coordinator_work(const dsc_job *job, int lifeline_fd);  /* an agent for each host */
 int dsc_agent_work(const dsc_job *job, int lifeline_fd); /* dsc-launch --agent */
 
 /* Sends a signal to every child of this process, and to those only: a child that is not reaped keeps its number. */

@@ -1,11 +1,11 @@
-/* control.h - how the launcher ("head") and its agents, one on each host, agree: two pure state machines,
- * (state, event) -> actions. They look at no clock, process or socket, so that a simulator can lose, delay, repeat and
- * reorder messages, cut hosts off and kill them. The drivers are coordinator.c and agent.c.
+/* control.h - protocol between the coordinator and its agents, one on each host: two pure state machines,
+ * (state, event) -> actions. The machines look at no clock, process or socket, so that a simulator can lose, delay,
+ * repeat and reorder messages, cut hosts off and kill them. The drivers are coordinator.c and agent.c.
  *
- * No message is about a change. The head repeats, at least every half second, what it wants of a host (an order); an
- * agent repeats what is the case on its host (a notice). So a message that is lost, late or repeated does no harm,
- * and each side knows how long it has heard nothing: after five seconds a host is lost for the head, and an agent that
- * is cut off ends its ranks by itself. SPDX-License-Identifier: Apache-2.0 */
+ * Messages carry states, not changes. The coordinator repeats the wanted state of a host (an order) at least every half
+ * second, and an agent repeats the actual state of its host (a notice). Lost, late or repeated messages therefore do no
+ * harm, and each side knows the age of the newest message. After five seconds without one the coordinator counts the
+ * host as lost, and the agent is cut off and ends its ranks by itself. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_CONTROL_H
 #define DSC_LAUNCHER_COORDINATOR_CONTROL_H
 
@@ -34,9 +34,9 @@ typedef enum dsc_order_phase {
     DSC_ORDER_QUIT  /* and then leave */
 } dsc_order_phase;
 
-/* What the head wants of one host. */
+/* What the coordinator wants of one host. */
 typedef struct dsc_order {
-    uint64_t number; /* of this head's orders to this host; one that is not newer than the last is ignored */
+    uint64_t number; /* of this coordinator's orders to this host; one that is not newer than the last is ignored */
     uint32_t epoch;  /* the start that it is about, from 1; 0: none */
     dsc_order_phase phase;
     int32_t term_signal, grace_ms; /* END; signal 0: the ranks have ended, their leftovers have so long */
@@ -59,7 +59,7 @@ typedef struct dsc_notice {
     uint64_t number;
     uint32_t epoch;
     dsc_agent_phase phase;
-    bool cut_off;       /* the agent heard nothing of the head for too long and ends its ranks */
+    bool cut_off;       /* the agent heard nothing of the coordinator for too long and ends its ranks */
     bool start_failed;  /* the ranks could not be started */
     bool drained;       /* GONE, and everything that the ranks wrote was sent */
     uint32_t ends_from; /* number of the first end below */
@@ -73,7 +73,7 @@ typedef enum dsc_agent_event_kind {
     DSC_AGENT_TICK,     /* time passed */
     DSC_AGENT_ORDER,
     DSC_AGENT_TASK,     /* what to start in `epoch` has come */
-    DSC_AGENT_CLOSED,   /* the head is gone, or we were told to end */
+    DSC_AGENT_CLOSED,   /* the coordinator is gone, or we were told to end */
     DSC_AGENT_STARTED,  /* ok: after START; else it failed, and some ranks may run */
     DSC_AGENT_ENDED,    /* a rank */
     DSC_AGENT_NO_CHILDREN, /* nothing of the ranks runs */
@@ -131,62 +131,62 @@ void dsc_agent_init(dsc_agent *agent, dsc_rank_end *end, int32_t capacity, int64
 void dsc_agent_step(dsc_agent *agent, const dsc_agent_event *event);
 int64_t dsc_agent_wake_ns(const dsc_agent *agent); /* when a TICK is due */
 
-/* ---- head -------------------------------------------------------------------------------------------------------- */
+/* ---- coordinator ------------------------------------------------------------------------------------------------- */
 
-typedef enum dsc_head_event_kind {
-    DSC_HEAD_TICK,
-    DSC_HEAD_HELLO,    /* the agent of `host` answers and fits */
-    DSC_HEAD_REFUSED,  /* it does not fit, or could not be started */
-    DSC_HEAD_CLOSED,   /* the connection to it is gone */
-    DSC_HEAD_NOTICE,
-    DSC_HEAD_START,    /* after READY: the tasks are made */
-    DSC_HEAD_CONNECT,  /* contact (again) whom we have no agent of, then go on to READY */
-    DSC_HEAD_QUIT,     /* dismiss all */
-    DSC_HEAD_USER,     /* SIGINT, SIGTERM, ... */
-    DSC_HEAD_PASS,     /* SIGUSR1, SIGSTOP, ...: to all ranks */
-    DSC_HEAD_FOUND,    /* the hang finder: the run ends with `code` */
-    DSC_HEAD_GIVE_UP,  /* nobody waits for the job any more */
-    DSC_HEAD_DEAF      /* nobody reads stream `which` */
-} dsc_head_event_kind;
+typedef enum dsc_coordinator_event_kind {
+    DSC_COORDINATOR_TICK,
+    DSC_COORDINATOR_HELLO,    /* the agent of `host` answers and fits */
+    DSC_COORDINATOR_REFUSED,  /* it does not fit, or could not be started */
+    DSC_COORDINATOR_CLOSED,   /* the connection to it is gone */
+    DSC_COORDINATOR_NOTICE,
+    DSC_COORDINATOR_START,    /* after READY: the tasks are made */
+    DSC_COORDINATOR_CONNECT,  /* contact (again) whom we have no agent of, then go on to READY */
+    DSC_COORDINATOR_QUIT,     /* dismiss all */
+    DSC_COORDINATOR_USER,     /* SIGINT, SIGTERM, ... */
+    DSC_COORDINATOR_PASS,     /* SIGUSR1, SIGSTOP, ...: to all ranks */
+    DSC_COORDINATOR_FOUND,    /* the hang finder: the run ends with `code` */
+    DSC_COORDINATOR_GIVE_UP,  /* nobody waits for the job any more */
+    DSC_COORDINATOR_DEAF      /* nobody reads stream `which` */
+} dsc_coordinator_event_kind;
 
-typedef struct dsc_head_event {
-    dsc_head_event_kind kind;
+typedef struct dsc_coordinator_event {
+    dsc_coordinator_event_kind kind;
     int64_t now_ns;
     int32_t host;
     const dsc_notice *notice;
     int signal, which, code;
-} dsc_head_event;
+} dsc_coordinator_event;
 
-typedef enum dsc_head_action_kind {
-    DSC_HEAD_DO_CONNECT, /* start an agent on `host` */
-    DSC_HEAD_DO_READY,   /* all answer: make the tasks, then START */
-    DSC_HEAD_DO_TASK,    /* send `host` its task, of `epoch` */
-    DSC_HEAD_DO_ORDER,
-    DSC_HEAD_DO_ENDED,   /* rank end->rank; each once */
-    DSC_HEAD_DO_DROP,    /* whatever stands for `host` here is ended; CLOSED may or may not follow */
-    DSC_HEAD_DO_LOST,    /* `host` is lost in the middle of a run; silent: it said nothing, else it closed */
-    DSC_HEAD_DO_OVER,    /* the run is over on every host (or never began): QUIT or CONNECT */
-    DSC_HEAD_DO_LEFT     /* after QUIT: nobody is there any more */
-} dsc_head_action_kind;
+typedef enum dsc_coordinator_action_kind {
+    DSC_COORDINATOR_DO_CONNECT, /* start an agent on `host` */
+    DSC_COORDINATOR_DO_READY,   /* all answer: make the tasks, then START */
+    DSC_COORDINATOR_DO_TASK,    /* send `host` its task, of `epoch` */
+    DSC_COORDINATOR_DO_ORDER,
+    DSC_COORDINATOR_DO_ENDED,   /* rank end->rank; each once */
+    DSC_COORDINATOR_DO_DROP,    /* whatever stands for `host` here is ended; CLOSED may or may not follow */
+    DSC_COORDINATOR_DO_LOST,    /* `host` is lost in the middle of a run; silent: it said nothing, else it closed */
+    DSC_COORDINATOR_DO_OVER,    /* the run is over on every host (or never began): QUIT or CONNECT */
+    DSC_COORDINATOR_DO_LEFT     /* after QUIT: nobody is there any more */
+} dsc_coordinator_action_kind;
 
-typedef struct dsc_head_action {
-    dsc_head_action_kind kind;
+typedef struct dsc_coordinator_action {
+    dsc_coordinator_action_kind kind;
     int32_t host;
     uint32_t epoch;
     bool silent;
     dsc_order order;
     const dsc_rank_end *end;
-} dsc_head_action;
+} dsc_coordinator_action;
 
-typedef enum dsc_head_phase {
-    DSC_HEAD_IDLE,     /* before the first CONNECT */
-    DSC_HEAD_CONNECTS, /* waits for agents */
-    DSC_HEAD_READY,
-    DSC_HEAD_RUNS,
-    DSC_HEAD_OVER,     /* of one run */
-    DSC_HEAD_LEAVES,
-    DSC_HEAD_LEFT
-} dsc_head_phase;
+typedef enum dsc_coordinator_phase {
+    DSC_COORDINATOR_IDLE,     /* before the first CONNECT */
+    DSC_COORDINATOR_CONNECTS, /* waits for agents */
+    DSC_COORDINATOR_READY,
+    DSC_COORDINATOR_RUNS,
+    DSC_COORDINATOR_OVER,     /* of one run */
+    DSC_COORDINATOR_LEAVES,
+    DSC_COORDINATOR_LEFT
+} dsc_coordinator_phase;
 
 typedef enum dsc_host_phase {
     DSC_HOST_AWAY,     /* no agent there (yet, or any more) */
@@ -196,7 +196,7 @@ typedef enum dsc_host_phase {
     DSC_HOST_LOST      /* it was here, and then was not */
 } dsc_host_phase;
 
-typedef struct dsc_head_host {
+typedef struct dsc_coordinator_host {
     dsc_host_phase phase;
     int32_t rank_count;
     bool gone, drained; /* of this epoch */
@@ -208,13 +208,13 @@ typedef struct dsc_head_host {
     bool was_lost;
     bool said;     /* last_order was sent */
     dsc_order last_order;
-} dsc_head_host;
+} dsc_coordinator_host;
 
-typedef struct dsc_head {
-    dsc_head_phase phase;
+typedef struct dsc_coordinator {
+    dsc_coordinator_phase phase;
     uint32_t epoch;
     dsc_verdict verdict; /* of the run */
-    dsc_head_host *host; /* [host_count], the caller's */
+    dsc_coordinator_host *host; /* [host_count], the caller's */
     int32_t host_count;
     bool host_failed;    /* some host could not be had */
     bool start_failed;   /* some host could not start its ranks */
@@ -224,18 +224,18 @@ typedef struct dsc_head {
     uint32_t signal_count;
     int32_t signal;
     bool deaf[2];
-    void (*emit)(void *user, const dsc_head_action *action); /* must not call back into the machine */
+    void (*emit)(void *user, const dsc_coordinator_action *action); /* must not call back into the machine */
     void *user;
-} dsc_head;
+} dsc_coordinator;
 
 /* host[] has rank_count filled and the rest zeroed; borrowed. */
-void dsc_head_init(dsc_head *head, dsc_head_host *host, int32_t host_count, int64_t grace_ns,
-                   void (*emit)(void *user, const dsc_head_action *action), void *user);
-void dsc_head_step(dsc_head *head, const dsc_head_event *event);
-int64_t dsc_head_wake_ns(const dsc_head *head, int64_t now_ns);
+void dsc_coordinator_init(dsc_coordinator *c, dsc_coordinator_host *host, int32_t host_count, int64_t grace_ns,
+                          void (*emit)(void *user, const dsc_coordinator_action *action), void *user);
+void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event);
+int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns);
 /* When the host that was silent longest was last heard of; those that have nothing to say any more do not count. */
-int64_t dsc_head_last_received_ns(const dsc_head *head, int64_t now_ns);
+int64_t dsc_coordinator_last_received_ns(const dsc_coordinator *c, int64_t now_ns);
 /* In OVER: when CONNECT may come, so that no rank of the last run is left on a host that was lost. 0: at once. */
-int64_t dsc_head_may_connect_ns(const dsc_head *head);
+int64_t dsc_coordinator_may_connect_ns(const dsc_coordinator *c);
 
 #endif

@@ -1,6 +1,5 @@
 /* coordinator.h - the worker of a job over several hosts: one agent on each, reached through a link; their decisions
- * are
- * control_head.c's. coordinator.c moves the bytes, outcome.c says what became of the job.
+ * are control_coordinator.c's. coordinator.c moves the bytes, outcome.c says what became of the job.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
@@ -25,12 +24,12 @@ typedef struct dsc_remote {
     bool connect_wanted, drop_wanted;
 } dsc_remote;
 
-typedef struct dsc_head_worker {
+typedef struct dsc_coordinator_worker {
     const dsc_job *job;
     dsc_output *out;
     dsc_signals signals;
-    dsc_head machine;
-    dsc_head_host *host; /* the machine's */
+    dsc_coordinator machine;
+    dsc_coordinator_host *host; /* the machine's */
     dsc_remote *remote;  /* [host_count] */
     int32_t host_count;
     int epoll_fd;
@@ -47,11 +46,11 @@ typedef struct dsc_head_worker {
     /* Of one run. */
     char master_addr[DSC_HOST_NAME_BYTES];
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
-} dsc_head_worker;
+} dsc_coordinator_worker;
 
 /* What the run ended with; says why. */
-int dsc_head_finish(dsc_head_worker *h, bool last);
+int dsc_coordinator_finish(dsc_coordinator_worker *c, bool last);
 /* True when the ranks may be started again after the run that just ended. */
-bool dsc_head_may_restart(const dsc_head_worker *h);
+bool dsc_coordinator_may_restart(const dsc_coordinator_worker *c);
 
 #endif

@@ -165,7 +165,7 @@ void dsc_message_put_hello(dsc_message_out *out, const dsc_hello *hello)
     put_text(out, hello->path);
     put_text(out, hello->name);
     put_text(out, hello->own_addr);
-    put_text(out, hello->head_addr);
+    put_text(out, hello->coordinator_addr);
     dsc_message_end(out, begun);
 }
 
@@ -180,7 +180,7 @@ bool dsc_message_get_hello(const dsc_frame *frame, dsc_hello *hello)
     get_text(&in, hello->path, sizeof hello->path);
     get_text(&in, hello->name, sizeof hello->name);
     get_text(&in, hello->own_addr, sizeof hello->own_addr);
-    get_text(&in, hello->head_addr, sizeof hello->head_addr);
+    get_text(&in, hello->coordinator_addr, sizeof hello->coordinator_addr);
     return all_taken(&in);
 }
 

@@ -32,9 +32,9 @@ typedef enum dsc_frame_kind {
     DSC_FRAME_OUTPUT_END = 'E',
     DSC_FRAME_FLIGHT = 'F', /* agent: what one rank's collectives are doing; before the notice of the same time */
     DSC_FRAME_PROBLEM = 'P', /* agent: why the ranks could not be started */
-    DSC_FRAME_ORDER = 'O',  /* head */
-    DSC_FRAME_TASK = 'T',   /* head: what to start */
-    DSC_FRAME_ACK = 'A'     /* head: how many bytes of frames with output it has taken in all */
+    DSC_FRAME_ORDER = 'O',  /* coordinator */
+    DSC_FRAME_TASK = 'T',   /* coordinator: what to start */
+    DSC_FRAME_ACK = 'A'     /* coordinator: how many bytes of frames with output it has taken in all */
 } dsc_frame_kind;
 
 typedef struct dsc_frame {
@@ -86,7 +86,7 @@ typedef struct dsc_hello {
     char path[1024];                   /* of the agent's own file */
     char name[DSC_MESSAGE_NAME_BYTES];    /* gethostname */
     char own_addr[64];                 /* by which it was reached, and of who reached it; "" when not by ssh */
-    char head_addr[64];
+    char coordinator_addr[64];
 } dsc_hello;
 
 typedef struct dsc_problem {

@@ -6,23 +6,23 @@
 #include "launcher/node/restart.h"
 #include "launcher/report.h"
 
-bool dsc_head_may_restart(const dsc_head_worker *h)
+bool dsc_coordinator_may_restart(const dsc_coordinator_worker *c)
 {
-    const dsc_verdict *v = &h->machine.verdict;
-    if (h->signals.orphaned || h->machine.user_signal != 0 || h->machine.host_failed || h->machine.start_failed ||
+    const dsc_verdict *v = &c->machine.verdict;
+    if (c->signals.orphaned || c->machine.user_signal != 0 || c->machine.host_failed || c->machine.start_failed ||
         v->user_signal != 0)
         return false;
     if (v->culprit_known)
-        return dsc_restart_allowed(&v->culprit, h->restart_count, h->job->opt->restart_limit);
-    if (dsc_restart_found(v, h->restart_count, h->job->opt->restart_limit))
+        return dsc_restart_allowed(&v->culprit, c->restart_count, c->job->opt->restart_limit);
+    if (dsc_restart_found(v, c->restart_count, c->job->opt->restart_limit))
         return true;
-    return v->lost_host >= 0 && h->restart_count < h->job->opt->restart_limit;
+    return v->lost_host >= 0 && c->restart_count < c->job->opt->restart_limit;
 }
 
 /* "ranks 2 to 5" of a host. */
-static const char *ranks_of(const dsc_head_worker *h, int32_t index, char out[64])
+static const char *ranks_of(const dsc_coordinator_worker *c, int32_t index, char out[64])
 {
-    const int32_t first = h->remote[index].first_rank, count = h->host[index].rank_count;
+    const int32_t first = c->remote[index].first_rank, count = c->host[index].rank_count;
     if (count == 1)
         snprintf(out, 64, "rank %d", first);
     else
@@ -30,81 +30,81 @@ static const char *ranks_of(const dsc_head_worker *h, int32_t index, char out[64
     return out;
 }
 
-static void say_error(dsc_head_worker *h, const dsc_error *err)
+static void say_error(dsc_coordinator_worker *c, const dsc_error *err)
 {
     char text[800];
-    dsc_output_log(h->out, "dsc: error: %s", dsc_error_format(err, text, sizeof text));
+    dsc_output_log(c->out, "dsc: error: %s", dsc_error_format(err, text, sizeof text));
 }
 
 /* One error line for the job; other hosts that cannot be had are named before it. */
-static int say_failures(dsc_head_worker *h)
+static int say_failures(dsc_coordinator_worker *c)
 {
     int32_t first = -1;
-    for (int32_t i = h->host_count - 1; i >= 0; i--)
-        if (h->host[i].phase == DSC_HOST_FAILED && h->remote[i].has_failure)
+    for (int32_t i = c->host_count - 1; i >= 0; i--)
+        if (c->host[i].phase == DSC_HOST_FAILED && c->remote[i].has_failure)
             first = i;
     DSC_ASSERT(first >= 0);
-    for (int32_t i = first + 1; i < h->host_count; i++) {
+    for (int32_t i = first + 1; i < c->host_count; i++) {
         char text[800];
-        if (h->host[i].phase == DSC_HOST_FAILED && h->remote[i].has_failure)
-            dsc_output_log(h->out, "dsc-launch: %s", dsc_error_format(&h->remote[i].failure, text, sizeof text));
+        if (c->host[i].phase == DSC_HOST_FAILED && c->remote[i].has_failure)
+            dsc_output_log(c->out, "dsc-launch: %s", dsc_error_format(&c->remote[i].failure, text, sizeof text));
     }
-    say_error(h, &h->remote[first].failure);
-    return dsc_status_exit_code(h->remote[first].failure.status);
+    say_error(c, &c->remote[first].failure);
+    return dsc_status_exit_code(c->remote[first].failure.status);
 }
 
-static int say_problem(dsc_head_worker *h)
+static int say_problem(dsc_coordinator_worker *c)
 {
-    for (int32_t i = 0; i < h->host_count; i++) {
-        const dsc_error *problem = &h->remote[i].problem;
-        if (!h->remote[i].has_problem)
+    for (int32_t i = 0; i < c->host_count; i++) {
+        const dsc_error *problem = &c->remote[i].problem;
+        if (!c->remote[i].has_problem)
             continue;
-        dsc_output_log(h->out, "dsc: error: %s: %s (host %s)", problem->where, problem->message, h->remote[i].name);
+        dsc_output_log(c->out, "dsc: error: %s: %s (host %s)", problem->where, problem->message, c->remote[i].name);
         return dsc_status_exit_code(problem->status);
     }
-    dsc_output_log(h->out, "dsc: error: dsc-launch: the ranks could not be started");
+    dsc_output_log(c->out, "dsc: error: dsc-launch: the ranks could not be started");
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
-static int say_lost(dsc_head_worker *h, int32_t index)
+static int say_lost(dsc_coordinator_worker *c, int32_t index)
 {
-    const dsc_remote *remote = &h->remote[index];
+    const dsc_remote *remote = &c->remote[index];
     char ranks[64];
     if (remote->silent)
-        dsc_output_log(h->out,
+        dsc_output_log(c->out,
                        "dsc: error: host %s: nothing was heard of it for %d s, or its agent was told to end; "
                        "%s there ended with it; is the host or the link to it down?",
-                       remote->name, (int)(DSC_CONTROL_LEASE_NS / INT64_C(1000000000)), ranks_of(h, index, ranks));
+                       remote->name, (int)(DSC_CONTROL_LEASE_NS / INT64_C(1000000000)), ranks_of(c, index, ranks));
     else
-        dsc_output_log(h->out,
+        dsc_output_log(c->out,
                        "dsc: error: host %s: the connection to its agent was lost (%s ended with code %d); %s "
                        "there ended with it",
-                       remote->name, remote->is_local ? "it" : "ssh", remote->lost_code, ranks_of(h, index, ranks));
+                       remote->name, remote->is_local ? "it" : "ssh", remote->lost_code, ranks_of(c, index, ranks));
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
-static int decide(dsc_head_worker *h, const dsc_report *report)
+static int decide(dsc_coordinator_worker *c, const dsc_report *report)
 {
-    const dsc_verdict *v = &h->machine.verdict;
-    if (h->signals.orphaned) {
-        dsc_output_log(h->out,
+    const dsc_verdict *v = &c->machine.verdict;
+    if (c->signals.orphaned) {
+        dsc_output_log(c->out,
                        "dsc: error: dsc-launch: the launcher (pid %d) was stopped or killed; all ranks were "
                        "ended",
-                       (int)h->job->launcher_pid);
+                       (int)c->job->launcher_pid);
         return dsc_status_exit_code(DSC_ERR_PEER);
     }
-    if (h->machine.user_signal != 0)
-        return 128 + h->machine.user_signal;
-    if (h->machine.host_failed)
-        return say_failures(h);
-    if (h->machine.start_failed)
-        return say_problem(h);
+    if (c->machine.user_signal != 0)
+        return 128 + c->machine.user_signal;
+    if (c->machine.host_failed)
+        return say_failures(c);
+    if (c->machine.start_failed)
+        return say_problem(c);
     if (v->culprit_known) {
         dsc_report_rank(report, &v->culprit);
         return v->culprit.code;
     }
     if (v->lost_host >= 0)
-        return say_lost(h, v->lost_host);
+        return say_lost(c, v->lost_host);
     if (v->found_code != 0) {
         dsc_report_found(report);
         return v->found_code;
@@ -113,20 +113,20 @@ static int decide(dsc_head_worker *h, const dsc_report *report)
     return v->user_signal != 0 ? 128 + v->user_signal : 0;
 }
 
-int dsc_head_finish(dsc_head_worker *h, bool last)
+int dsc_coordinator_finish(dsc_coordinator_worker *c, bool last)
 {
-    const dsc_report report = { .out = h->out,
-                                .plan = h->job->plan,
-                                .rank_count = h->job->plan->world_size,
-                                .program = h->job->opt->program_argv[0],
-                                .watch = &h->watch,
-                                .end = h->end,
+    const dsc_report report = { .out = c->out,
+                                .plan = c->job->plan,
+                                .rank_count = c->job->plan->world_size,
+                                .program = c->job->opt->program_argv[0],
+                                .watch = &c->watch,
+                                .end = c->end,
                                 .last = last };
-    for (int32_t rank = 0; rank < h->job->plan->world_size; rank++)
-        for (int which = 0; which < dsc_output_sink_count(h->out); which++)
-            dsc_output_end(h->out, rank, which, 0); /* of a host that was lost; for others nothing is left */
-    const int code = decide(h, &report);
+    for (int32_t rank = 0; rank < c->job->plan->world_size; rank++)
+        for (int which = 0; which < dsc_output_sink_count(c->out); which++)
+            dsc_output_end(c->out, rank, which, 0); /* of a host that was lost; for others nothing is left */
+    const int code = decide(c, &report);
     if (last)
-        dsc_report_lost_output(h->out);
+        dsc_report_lost_output(c->out);
     return code;
 }

@@ -333,8 +333,8 @@ static void read_addresses(dsc_hello *hello)
 {
     const char *text = getenv("SSH_CONNECTION");
     char port[16];
-    if (text == NULL || sscanf(text, "%63s %15s %63s", hello->head_addr, port, hello->own_addr) != 3)
-        hello->head_addr[0] = hello->own_addr[0] = 0;
+    if (text == NULL || sscanf(text, "%63s %15s %63s", hello->coordinator_addr, port, hello->own_addr) != 3)
+        hello->coordinator_addr[0] = hello->own_addr[0] = 0;
 }
 
 static void say_hello(agent_worker *a)

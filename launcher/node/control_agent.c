@@ -1,7 +1,9 @@
 /* control_agent.c - the agent's side of control.h.
  *
- * Invariants: (1) ranks of two epochs never run at once; (2) ranks run only while the head was heard of within the
- * lease, or are being ended; (3) who was cut off stays so: the head counts this host as lost by then.
+ * Invariants:
+ * (1) Ranks of two epochs never run at once.
+ * (2) Ranks run only while an order of the coordinator came within the lease, or are being ended.
+ * (3) An agent that was cut off stays so: the coordinator counts this host as lost by then.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/coordinator/control.h"
 

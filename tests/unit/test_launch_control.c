@@ -1,6 +1,6 @@
-/* test_launch_control.c - head and agents (launcher/coordinator/control.h) in a simulated world. Messages are lost,
- * late, repeated and reordered; links are cut in one or both directions. Hosts, agents and the head die, users
- * interrupt, and jobs start again. Every seed is one history, and an equal seed gives an equal history.
+/* test_launch_control.c - coordinator and agents (launcher/coordinator/control.h) in a simulated world. Messages are
+ * lost, late, repeated and reordered; links are cut in one or both directions. Hosts, agents and the coordinator die,
+ * users interrupt, and jobs start again. Every seed is one history, and an equal seed gives an equal history.
  *
  *   test_launch_control            500 seeds; 20,000 with DSC_TEST_NIGHT=1 (DSC_SIM_SEEDS=N: as many)
  *   DSC_SIM_SEED=7 DSC_SIM_TRACE=1 test_launch_control    one of them, with what happens
@@ -47,14 +47,14 @@ typedef struct sim_rank {
 typedef struct sim_agent {
     int32_t host;
     bool alive;         /* the process */
-    bool linked;        /* the head has not given this stream up */
+    bool linked;        /* the coordinator has not given this stream up */
     bool start_wanted, reported_gone;
     dsc_agent machine;
     dsc_rank_end end[RANKS_MAX];
     sim_rank rank[RANKS_MAX];
     uint32_t epoch;     /* of the ranks */
     int32_t passed;     /* signals that reached the ranks of this epoch */
-    int64_t closed_ns;  /* it knows that its head is gone */
+    int64_t closed_ns;  /* it knows that its coordinator is gone */
 } sim_agent;
 
 typedef struct world {
@@ -68,17 +68,18 @@ typedef struct world {
     int64_t delay_max_ns;
     int64_t cut_from_ns[HOSTS_MAX], cut_until_ns[HOSTS_MAX];
     bool cut_to[HOSTS_MAX], cut_from[HOSTS_MAX];
-    int64_t host_dies_ns[HOSTS_MAX], agent_dies_ns[HOSTS_MAX], head_dies_ns, user_at_ns, user_again_ns, found_at_ns;
+    int64_t host_dies_ns[HOSTS_MAX], agent_dies_ns[HOSTS_MAX], coordinator_dies_ns;
+    int64_t user_at_ns, user_again_ns, found_at_ns;
     bool rank_fails, death_is_seen;
 
-    dsc_head head;
-    dsc_head_host host[HOSTS_MAX];
+    dsc_coordinator coordinator;
+    dsc_coordinator_host host[HOSTS_MAX];
     int32_t link_of[HOSTS_MAX]; /* agent, or -1 */
     sim_agent agent[AGENTS_MAX];
     int32_t agent_count;
     message *message;
     int32_t message_count;
-    bool head_alive, connect_wanted[HOSTS_MAX], drop_wanted[HOSTS_MAX], ready, over, left;
+    bool coordinator_alive, connect_wanted[HOSTS_MAX], drop_wanted[HOSTS_MAX], ready, over, left;
     int32_t restart_count, restart_limit;
     int32_t passed;          /* signals of this run that end nothing */
     int64_t pass_at_ns, connect_at_ns;
@@ -311,31 +312,31 @@ static void kill_agent(world *w, sim_agent *a, bool seen)
         post(w, (message){ .kind = TO_HEAD_CLOSED, .agent = (int32_t)(a - w->agent) });
 }
 
-/* ---- head -------------------------------------------------------------------------------------------------------- */
+/* ---- coordinator ------------------------------------------------------------------------------------------------- */
 
-static void head_step(world *w, dsc_head_event event)
+static void step_coordinator(world *w, dsc_coordinator_event event)
 {
     event.now_ns = w->now_ns;
-    if (w->head_alive)
-        dsc_head_step(&w->head, &event);
+    if (w->coordinator_alive)
+        dsc_coordinator_step(&w->coordinator, &event);
 }
 
-static void on_head_action(void *user, const dsc_head_action *action)
+static void on_head_action(void *user, const dsc_coordinator_action *action)
 {
     world *w = user;
     const int32_t link = action->host >= 0 ? w->link_of[action->host] : -1;
     switch (action->kind) {
-    case DSC_HEAD_DO_CONNECT: w->connect_wanted[action->host] = true; break;
-    case DSC_HEAD_DO_READY: w->ready = true; break;
-    case DSC_HEAD_DO_TASK:
+    case DSC_COORDINATOR_DO_CONNECT: w->connect_wanted[action->host] = true; break;
+    case DSC_COORDINATOR_DO_READY: w->ready = true; break;
+    case DSC_COORDINATOR_DO_TASK:
         if (link >= 0)
             post(w, (message){ .kind = TO_AGENT_TASK, .agent = link, .epoch = action->epoch });
         break;
-    case DSC_HEAD_DO_ORDER:
+    case DSC_COORDINATOR_DO_ORDER:
         if (link >= 0)
             post(w, (message){ .kind = TO_AGENT_ORDER, .agent = link, .order = action->order });
         break;
-    case DSC_HEAD_DO_ENDED:
+    case DSC_COORDINATOR_DO_ENDED:
         must(w, action->end->rank >= first_rank(w, action->host) &&
                     action->end->rank < first_rank(w, action->host) + w->host[action->host].rank_count,
              "an end of another host's rank");
@@ -343,13 +344,13 @@ static void on_head_action(void *user, const dsc_head_action *action)
         if (action->end->code != 0 && w->ending_since_ns == INT64_MAX)
             w->ending_since_ns = w->now_ns;
         break;
-    case DSC_HEAD_DO_DROP: w->drop_wanted[action->host] = true; break;
-    case DSC_HEAD_DO_LOST:
-        say(w, "head: host %d is lost", action->host);
+    case DSC_COORDINATOR_DO_DROP: w->drop_wanted[action->host] = true; break;
+    case DSC_COORDINATOR_DO_LOST:
+        say(w, "coordinator: host %d is lost", action->host);
         w->ending_since_ns = dsc_min_i64(w->ending_since_ns, w->now_ns);
         break;
-    case DSC_HEAD_DO_OVER: w->over = true; break;
-    case DSC_HEAD_DO_LEFT: w->left = true; break;
+    case DSC_COORDINATOR_DO_OVER: w->over = true; break;
+    case DSC_COORDINATOR_DO_LEFT: w->left = true; break;
     }
 }
 
@@ -365,14 +366,14 @@ static void drop(world *w, int32_t host)
         post(w, (message){ .kind = TO_AGENT_CLOSED, .agent = link });
 }
 
-/* Invariants at the moment when the head declares a run over. */
+/* Invariants at the moment when the coordinator declares a run over. */
 static void check_over(world *w)
 {
-    const dsc_verdict *v = &w->head.verdict;
+    const dsc_verdict *v = &w->coordinator.verdict;
     for (int32_t i = 0; i < w->agent_count; i++) {
         const sim_agent *a = &w->agent[i];
         const bool reachable = w->host[a->host].phase == DSC_HOST_HERE && w->link_of[a->host] == i;
-        if (w->head.epoch == 0 || !reachable || a->epoch != w->head.epoch)
+        if (w->coordinator.epoch == 0 || !reachable || a->epoch != w->coordinator.epoch)
             continue;
         must(w, running(w, a) == 0, "a run is over while its ranks run on a host that is here");
         for (int32_t r = 0; r < w->host[a->host].rank_count && !a->machine.start_failed; r++)
@@ -384,26 +385,28 @@ static void check_over(world *w)
         must(w, v->culprit.code != 0, "a rank that did not fail is blamed");
         must(w, w->counted[v->culprit.rank] == 1, "a rank that did not end is blamed");
     }
-    must(w, v->found_code == 0 || (w->found_epoch == w->head.epoch && !v->culprit_known && v->lost_host < 0),
+    must(w, v->found_code == 0 || (w->found_epoch == w->coordinator.epoch && !v->culprit_known && v->lost_host < 0),
          "a run ended for a finding that there was not, or that something better stands beside");
-    const bool calm = w->head.epoch > 0 && !v->culprit_known && v->lost_host < 0 && v->user_signal == 0 &&
-                      v->found_code == 0 && !w->head.start_failed && !w->head.host_failed && w->head.user_signal == 0;
+    const bool calm = w->coordinator.epoch > 0 && !v->culprit_known && v->lost_host < 0 && v->user_signal == 0 &&
+                      v->found_code == 0 && !w->coordinator.start_failed && !w->coordinator.host_failed &&
+                      w->coordinator.user_signal == 0;
     for (int32_t i = 0; calm && i < first_rank(w, w->host_count); i++)
         must(w, w->counted[i] == 1, "a run that ended well misses an end");
-    say(w, "head: epoch %u is over", w->head.epoch);
+    say(w, "coordinator: epoch %u is over", w->coordinator.epoch);
 }
 
 static bool may_restart(const world *w)
 {
-    const dsc_verdict *v = &w->head.verdict;
-    if (w->head.user_signal != 0 || w->head.host_failed || w->head.start_failed || v->user_signal != 0)
+    const dsc_verdict *v = &w->coordinator.verdict;
+    if (w->coordinator.user_signal != 0 || w->coordinator.host_failed || w->coordinator.start_failed ||
+        v->user_signal != 0)
         return false;
     return w->restart_count < w->restart_limit && (v->culprit_known || v->lost_host >= 0 || v->found_code != 0);
 }
 
 static void settle(world *w)
 {
-    for (bool again = true; again && w->head_alive;) {
+    for (bool again = true; again && w->coordinator_alive;) {
         again = false;
         for (int32_t i = 0; i < w->host_count; i++) {
             if (w->drop_wanted[i])
@@ -418,9 +421,9 @@ static void settle(world *w)
             w->ready = false;
             memset(w->counted, 0, sizeof w->counted);
             w->passed = 0;
-            w->ending_since_ns = w->head.user_signal != 0 ? w->now_ns : INT64_MAX;
-            say(w, "head starts epoch %u", w->head.epoch + 1);
-            head_step(w, (dsc_head_event){ .kind = DSC_HEAD_START });
+            w->ending_since_ns = w->coordinator.user_signal != 0 ? w->now_ns : INT64_MAX;
+            say(w, "coordinator starts epoch %u", w->coordinator.epoch + 1);
+            step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_START });
         }
         if (w->over) {
             again = true;
@@ -429,42 +432,44 @@ static void settle(world *w)
             check_over(w);
             if (may_restart(w))
                 w->connect_at_ns = dsc_max_i64(w->now_ns + dsc_restart_wait_ns(w->restart_count++),
-                                               dsc_head_may_connect_ns(&w->head));
+                                               dsc_coordinator_may_connect_ns(&w->coordinator));
             else
-                head_step(w, (dsc_head_event){ .kind = DSC_HEAD_QUIT });
+                step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_QUIT });
         }
     }
 }
 
-static void run_head(world *w)
+static void run_coordinator(world *w)
 {
-    if (!w->head_alive)
+    if (!w->coordinator_alive)
         return;
     if (w->now_ns >= w->connect_at_ns) {
         w->connect_at_ns = INT64_MAX;
-        head_step(w, (dsc_head_event){ .kind = w->head.user_signal != 0 ? DSC_HEAD_QUIT : DSC_HEAD_CONNECT });
+        step_coordinator(w, (dsc_coordinator_event){
+                                .kind = w->coordinator.user_signal != 0 ? DSC_COORDINATOR_QUIT
+                                                                        : DSC_COORDINATOR_CONNECT });
     }
     if (w->now_ns >= w->user_at_ns || w->now_ns >= w->user_again_ns) {
         *(w->now_ns >= w->user_at_ns ? &w->user_at_ns : &w->user_again_ns) = INT64_MAX;
         say(w, "the user interrupts");
         w->ending_since_ns = dsc_min_i64(w->ending_since_ns, w->now_ns);
-        head_step(w, (dsc_head_event){ .kind = DSC_HEAD_USER, .signal = SIGINT });
+        step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_USER, .signal = SIGINT });
     }
-    if (w->now_ns >= w->found_at_ns && w->head.phase == DSC_HEAD_RUNS) {
+    if (w->now_ns >= w->found_at_ns && w->coordinator.phase == DSC_COORDINATOR_RUNS) {
         say(w, "the hang finder finds something");
         w->found_at_ns = INT64_MAX;
-        w->found_epoch = w->head.epoch;
+        w->found_epoch = w->coordinator.epoch;
         w->ending_since_ns = dsc_min_i64(w->ending_since_ns, w->now_ns);
-        head_step(w, (dsc_head_event){ .kind = DSC_HEAD_FOUND, .code = 5 });
-        must(w, w->head.verdict.phase != DSC_VERDICT_RUN, "a finding does not end the run");
+        step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_FOUND, .code = 5 });
+        must(w, w->coordinator.verdict.phase != DSC_VERDICT_RUN, "a finding does not end the run");
     }
     if (w->now_ns >= w->pass_at_ns) {
         w->pass_at_ns = w->now_ns + 3 * SECOND;
-        w->passed += w->head.phase == DSC_HEAD_RUNS;
-        if (w->head.phase == DSC_HEAD_RUNS)
-            head_step(w, (dsc_head_event){ .kind = DSC_HEAD_PASS, .signal = SIGUSR1 });
+        w->passed += w->coordinator.phase == DSC_COORDINATOR_RUNS;
+        if (w->coordinator.phase == DSC_COORDINATOR_RUNS)
+            step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_PASS, .signal = SIGUSR1 });
     }
-    head_step(w, (dsc_head_event){ .kind = DSC_HEAD_TICK });
+    step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_TICK });
     settle(w);
 }
 
@@ -477,15 +482,16 @@ static void deliver(world *w, const message *m)
     switch (m->kind) {
     case TO_HEAD_HELLO:
         if (heard)
-            head_step(w, (dsc_head_event){ .kind = DSC_HEAD_HELLO, .host = a->host });
+            step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_HELLO, .host = a->host });
         break;
     case TO_HEAD_NOTICE:
         if (heard)
-            head_step(w, (dsc_head_event){ .kind = DSC_HEAD_NOTICE, .host = a->host, .notice = &m->notice });
+            step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_NOTICE, .host = a->host,
+                                                         .notice = &m->notice });
         break;
     case TO_HEAD_CLOSED:
         if (heard)
-            head_step(w, (dsc_head_event){ .kind = DSC_HEAD_CLOSED, .host = a->host });
+            step_coordinator(w, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_CLOSED, .host = a->host });
         break;
     case TO_AGENT_ORDER: agent_step(w, a, (dsc_agent_event){ .kind = DSC_AGENT_ORDER, .order = &m->order }); break;
     case TO_AGENT_TASK:
@@ -525,9 +531,9 @@ static void strike(world *w)
         if (w->now_ns >= w->agent_dies_ns[host])
             w->agent_dies_ns[host] = INT64_MAX; /* the next agent lives */
     }
-    if (w->head_alive && w->now_ns >= w->head_dies_ns) {
-        say(w, "the head dies");
-        w->head_alive = false;
+    if (w->coordinator_alive && w->now_ns >= w->coordinator_dies_ns) {
+        say(w, "the coordinator dies");
+        w->coordinator_alive = false;
         w->ending_since_ns = w->now_ns;
         for (int32_t i = 0; i < w->host_count; i++)
             drop(w, i);
@@ -547,11 +553,11 @@ static int64_t next_time(world *w)
             if (a->rank[r].runs)
                 at_ns = dsc_min_i64(at_ns, a->rank[r].ends_at_ns);
     }
-    if (w->head_alive) {
-        at_ns = dsc_min_i64(at_ns, dsc_head_wake_ns(&w->head, w->now_ns));
+    if (w->coordinator_alive) {
+        at_ns = dsc_min_i64(at_ns, dsc_coordinator_wake_ns(&w->coordinator, w->now_ns));
         at_ns = dsc_min_i64(dsc_min_i64(at_ns, w->user_at_ns), dsc_min_i64(w->user_again_ns, w->connect_at_ns));
-        at_ns = dsc_min_i64(dsc_min_i64(at_ns, w->pass_at_ns), w->head_dies_ns);
-        at_ns = dsc_min_i64(at_ns, w->head.phase == DSC_HEAD_RUNS ? w->found_at_ns : INT64_MAX);
+        at_ns = dsc_min_i64(dsc_min_i64(at_ns, w->pass_at_ns), w->coordinator_dies_ns);
+        at_ns = dsc_min_i64(at_ns, w->coordinator.phase == DSC_COORDINATOR_RUNS ? w->found_at_ns : INT64_MAX);
     }
     for (int32_t i = 0; i < w->host_count; i++)
         at_ns = dsc_min_i64(at_ns, dsc_min_i64(w->host_dies_ns[i] > w->now_ns ? w->host_dies_ns[i] : INT64_MAX,
@@ -567,7 +573,7 @@ static void plan_faults(world *w)
         w->host_dies_ns[i] = w->agent_dies_ns[i] = w->cut_from_ns[i] = INT64_MAX;
         w->link_of[i] = -1;
     }
-    w->head_dies_ns = w->user_at_ns = w->user_again_ns = w->found_at_ns = INT64_MAX;
+    w->coordinator_dies_ns = w->user_at_ns = w->user_again_ns = w->found_at_ns = INT64_MAX;
     w->delay_max_ns = chance(w, 50) ? 5 * MS : 700 * MS;
     w->restart_limit = (int32_t)random_below(w, 3);
     w->pass_at_ns = chance(w, 50) ? 2 * SECOND : INT64_MAX;
@@ -579,7 +585,7 @@ static void plan_faults(world *w)
     }
     const int32_t victim = (int32_t)random_below(w, w->host_count);
     switch (random_below(w, 9)) {
-    case 0: w->head_dies_ns = random_below(w, 15000) * MS; break;
+    case 0: w->coordinator_dies_ns = random_below(w, 15000) * MS; break;
     case 1: w->host_dies_ns[victim] = random_below(w, 15000) * MS; break;
     case 2: w->agent_dies_ns[victim] = random_below(w, 15000) * MS; break;
     case 3:
@@ -598,11 +604,11 @@ static void plan_faults(world *w)
     }
 }
 
-/* The time by which a run has ended on every host: suspects' time, the user's grace, kill and the head's patience. A
- * host without messages adds the lease and its own grace; late messages come on top. */
+/* The time by which a run has ended on every host: suspects' time, the user's grace, kill and the coordinator's
+ * patience. A host without messages adds the lease and its own grace; late messages come on top. */
 static int64_t most_ns(const world *w)
 {
-    return w->head.verdict.grace_ns + 2 * DSC_CONTROL_LEASE_NS + DSC_CONTROL_GIVE_UP_NS + 4 * w->delay_max_ns +
+    return w->coordinator.verdict.grace_ns + 2 * DSC_CONTROL_LEASE_NS + DSC_CONTROL_GIVE_UP_NS + 4 * w->delay_max_ns +
            5 * SECOND;
 }
 
@@ -626,28 +632,29 @@ static bool anything_lives(const world *w)
 static const char *run_history(world *w, uint64_t seed, bool trace)
 {
     message *messages = w->message;
-    *w = (world){ .random = seed, .seed = seed, .trace = trace, .message = messages, .head_alive = true,
+    *w = (world){ .random = seed, .seed = seed, .trace = trace, .message = messages, .coordinator_alive = true,
                   .ending_since_ns = INT64_MAX, .connect_at_ns = 0 };
     int64_t gone_since_ns = INT64_MAX;
     plan_faults(w);
-    dsc_head_init(&w->head, w->host, w->host_count, random_below(w, 4) * SECOND, on_head_action, w);
+    dsc_coordinator_init(&w->coordinator, w->host, w->host_count, random_below(w, 4) * SECOND, on_head_action, w);
     while (w->broken == NULL) {
         deliver_due(w);
         strike(w);
         for (int32_t i = 0; i < w->agent_count; i++)
             if (w->agent[i].alive)
                 run_agent(w, &w->agent[i]);
-        run_head(w);
-        const bool head_gone = w->left || !w->head_alive;
-        if (head_gone && gone_since_ns == INT64_MAX)
+        run_coordinator(w);
+        const bool coordinator_gone = w->left || !w->coordinator_alive;
+        if (coordinator_gone && gone_since_ns == INT64_MAX)
             gone_since_ns = w->now_ns;
-        if (head_gone && !anything_lives(w))
+        if (coordinator_gone && !anything_lives(w))
             return w->broken;
         for (int32_t i = 0; i < w->agent_count; i++)
             must(w, !w->agent[i].alive || w->agent[i].closed_ns == INT64_MAX ||
                         w->now_ns - w->agent[i].closed_ns < DSC_CONTROL_CUT_OFF_GRACE_NS + SECOND,
-                 "an agent that knows its head gone goes on");
-        must(w, !head_gone || w->now_ns - gone_since_ns < 2 * DSC_CONTROL_LEASE_NS, "agents outlive their head");
+                 "an agent that knows its coordinator gone goes on");
+        must(w, !coordinator_gone || w->now_ns - gone_since_ns < 2 * DSC_CONTROL_LEASE_NS,
+             "agents outlive their coordinator");
         must(w, w->ending_since_ns == INT64_MAX || w->now_ns - w->ending_since_ns < most_ns(w) || !anything_runs(w),
              "an end takes too long");
         must(w, w->now_ns < 400 * SECOND, "it never ends");

@@ -209,7 +209,7 @@ static void hellos_and_problems(void **state)
 {
     dsc_message_out out = { .alloc = alloc };
     const dsc_hello hello = { .protocol = DSC_MESSAGE_PROTOCOL, .version = "1.2", .path = "/x y", .name = "n",
-                              .own_addr = "::1", .head_addr = "10.0.0.1" };
+                              .own_addr = "::1", .coordinator_addr = "10.0.0.1" };
     dsc_hello back;
     dsc_message_put_hello(&out, &hello);
     dsc_frame frame = only_frame(&out);

@@ -81,7 +81,7 @@ class Job:
             self.family[pid] = (title(pid), here[2])
             left += children(pid)
             name = title(here[1])
-            if name.startswith(("dsc-agent of", "dsc-head of", "dsc-supervisor of", LAUNCH)) or \
+            if name.startswith(("dsc-agent of", "dsc-coordinator of", "dsc-supervisor of", LAUNCH)) or \
                     (LAUNCH in name and re.match(r"(/bin/)?(ba)?sh -c", name)):
                 left.append(here[1])
             door = here[1]

@@ -139,7 +139,7 @@ def a_secret_is_seen_by_nobody_else():
                         saw.setdefault(net.title(pid).split(" of ")[0], set()).add(what)
             except OSError:
                 pass
-    ours = {t for t in saw if "dsc-launch" in t or t == "dsc-head"}  # the user's own command line
+    ours = {t for t in saw if "dsc-launch" in t or t == "dsc-coordinator"}  # the user's own command line
     equal({t: saw[t] for t in saw if t not in ours}, {"sleep 600": {"environ"}}, saw)
     check(all(saw[t] == {"environ"} for t in saw), saw)
     tokens = set()

@@ -50,7 +50,7 @@ def signals_are_passed_on():
 
 @test
 def any_death_in_training_ends_it_everywhere_and_leaves_nothing():
-    kinds = ("rank", "dsc-agent of", "dsc-launch --agent", "ssh -T", "dsc-head of", "launcher")
+    kinds = ("rank", "dsc-agent of", "dsc-launch --agent", "ssh -T", "dsc-coordinator of", "launcher")
 
     def make(number):
         args = ["-H", net.list(), "--master_port", str(29500 + number), "--stuck_seconds", "4"]
