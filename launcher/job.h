@@ -6,8 +6,7 @@
  *   worker      its only child, in a session of its own: the supervisor of a one-host job, the coordinator of a job
  *               over several hosts, or the agent on one of those. It starts processes and ends them. The end of the
  *               lifeline is the guardian's death, also by SIGKILL. It is a subreaper: whatever a rank leaves behind
- *               becomes its child,
- *               so "no children" means that nothing of the job runs.
+ *               becomes its child, so "no children" means that nothing of the job runs.
  *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the worker dies; what the rank had
  *               started then falls to the guardian, a subreaper too.
  *

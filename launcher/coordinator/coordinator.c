@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "launcher/coordinator/ssh.h"
-#include "launcher/node/restart.h"
 
 #define MS INT64_C(1000000)
 
@@ -28,7 +27,7 @@ static void step(dsc_coordinator_worker *c, dsc_coordinator_event event)
 
 static void send_task(dsc_coordinator_worker *c, int32_t index)
 {
-    const dsc_job *job = c->job;
+    const dsc_job *job = c->loop.job;
     char devices[DSC_DEVICES_BYTES];
     dsc_host_task task;
     dsc_host_task_of_plan(job->plan, index, devices, &task);
@@ -38,11 +37,11 @@ static void send_task(dsc_coordinator_worker *c, int32_t index)
     task.bind_cores = job->opt->bind_cores;
     task.folder = c->folder;
     task.argv = job->opt->program_argv;
-    task.exports = c->exports.entry;
-    task.tty_columns = job->opt->rank_log_dir == NULL ? dsc_output_columns(c->out) : 0;
-    task.restart_count = c->restart_count;
+    task.exports = c->loop.exports.entry;
+    task.tty_columns = job->opt->rank_log_dir == NULL ? dsc_output_columns(c->loop.out) : 0;
+    task.restart_count = c->loop.restart_count;
     task.restart_limit = job->opt->restart_limit;
-    task.one_stream = dsc_output_sink_count(c->out) == 1;
+    task.one_stream = dsc_output_sink_count(c->loop.out) == 1;
     task.rank0_only = job->opt->rank_log_dir != NULL;
     dsc_message_put_task(&c->remote[index].link.channel.queue, c->machine.epoch, &task);
 }
@@ -60,9 +59,9 @@ static void on_action(void *user, const dsc_coordinator_action *action)
             dsc_message_put_order(&remote->link.channel.queue, &action->order);
         break;
     case DSC_COORDINATOR_DO_ENDED:
-        c->end[action->end->rank] = *action->end;
+        c->loop.end[action->end->rank] = *action->end;
         if (c->machine.verdict.phase == DSC_VERDICT_RUN) /* nobody was told to end yet */
-            dsc_watch_ended(&c->watch, c->job->plan, action->end->code);
+            dsc_watch_ended(&c->loop.watch, c->loop.job->plan, action->end->code);
         break;
     case DSC_COORDINATOR_DO_DROP: remote->drop_wanted = true; break;
     case DSC_COORDINATOR_DO_LOST:
@@ -80,8 +79,8 @@ static void connect_host(dsc_coordinator_worker *c, int32_t index)
     remote->connect_wanted = false;
     remote->has_failure = remote->has_problem = remote->lost = false;
     dsc_link_close(&remote->link);
-    if (dsc_link_open(&remote->link, c->job->alloc, c->job->opt, index, remote->name, remote->is_local, c->link_env,
-                      c->epoll_fd, &remote->failure) == DSC_OK)
+    if (dsc_link_open(&remote->link, c->loop.job->alloc, c->loop.job->opt, index, remote->name, remote->is_local,
+                      c->link_env, c->loop.epoll_fd, &remote->failure) == DSC_OK)
         return;
     remote->has_failure = true;
     step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_REFUSED, .host = index });
@@ -93,7 +92,7 @@ static void drop_host(dsc_coordinator_worker *c, int32_t index)
     remote->drop_wanted = false;
     if (!remote->has_failure) { /* it was silent, or the others' failure ended the wait for it */
         const int code = dsc_link_is_over(&remote->link) ? remote->link.code : -1;
-        dsc_ssh_diagnose(c->job->opt, remote->name, code, remote->link.said, &remote->failure);
+        dsc_ssh_diagnose(c->loop.job->opt, remote->name, code, remote->link.said, &remote->failure);
         remote->has_failure = true;
     }
     dsc_link_close(&remote->link);
@@ -103,15 +102,15 @@ static void drop_host(dsc_coordinator_worker *c, int32_t index)
  * address by which another host was reached from here. */
 static void choose_master(dsc_coordinator_worker *c)
 {
-    const char *addr = c->job->plan->master_addr;
-    if (c->job->opt->master_addr == NULL && !c->remote[0].is_local && c->remote[0].hello.own_addr[0] != 0)
+    const char *addr = c->loop.job->plan->master_addr;
+    if (c->loop.job->opt->master_addr == NULL && !c->remote[0].is_local && c->remote[0].hello.own_addr[0] != 0)
         addr = c->remote[0].hello.own_addr;
-    for (int32_t i = 1; i < c->host_count && c->job->opt->master_addr == NULL && c->remote[0].is_local; i++)
+    for (int32_t i = 1; i < c->host_count && c->loop.job->opt->master_addr == NULL && c->remote[0].is_local; i++)
         if (!c->remote[i].is_local && c->remote[i].hello.coordinator_addr[0] != 0) {
             addr = c->remote[i].hello.coordinator_addr;
             break;
         }
-    if (c->job->opt->master_addr == NULL && c->host_count == 1 && c->remote[0].is_local)
+    if (c->loop.job->opt->master_addr == NULL && c->host_count == 1 && c->remote[0].is_local)
         addr = "127.0.0.1";
     snprintf(c->master_addr, sizeof c->master_addr, "%s", addr);
 }
@@ -120,8 +119,7 @@ static void start_run(dsc_coordinator_worker *c)
 {
     dsc_error err = DSC_ERROR_INIT;
     c->ready = false;
-    memset(c->end, 0, sizeof *c->end * (size_t)c->job->plan->world_size);
-    dsc_watch_forget(&c->watch);
+    dsc_job_loop_begin_run(&c->loop);
     choose_master(c);
     if (dsc_job_token_new(c->job_token, &err) == DSC_OK) {
         step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_START });
@@ -213,7 +211,7 @@ static void take_flight(dsc_coordinator_worker *c, int32_t index, const dsc_fram
         refuse_stream(c, index);
         return;
     }
-    dsc_flight_view *view = dsc_watch_view(&c->watch, c->remote[index].first_rank + flight.index);
+    dsc_flight_view *view = dsc_watch_view(&c->loop.watch, c->remote[index].first_rank + flight.index);
     if (flight.epoch == c->machine.epoch && view != NULL)
         *view = flight.view;
 }
@@ -239,8 +237,8 @@ static bool take_output(dsc_coordinator_worker *c, dsc_link *link, const dsc_fra
     if (output.index >= c->host[link->host].rank_count || output.bytes > DSC_OUTPUT_READ_BYTES)
         return false;
     const int32_t rank = c->remote[link->host].first_rank + output.index;
-    const int which = output.which < dsc_output_sink_count(c->out) ? output.which : 0;
-    if (may_keep && (link->pending_at < link->pending.count || dsc_output_full(c->out, which))) {
+    const int which = output.which < dsc_output_sink_count(c->loop.out) ? output.which : 0;
+    if (may_keep && (link->pending_at < link->pending.count || dsc_output_full(c->loop.out, which))) {
         const size_t begun = dsc_message_begin(&link->pending, (dsc_frame_kind)frame->kind);
         dsc_message_put(&link->pending, frame->bytes, frame->count);
         dsc_message_end(&link->pending, begun);
@@ -250,15 +248,16 @@ static bool take_output(dsc_coordinator_worker *c, dsc_link *link, const dsc_fra
     if (output.epoch != c->machine.epoch)
         return true; /* of a run that is over */
     if (ends)
-        dsc_output_end(c->out, rank, which, dsc_clock_ns());
+        dsc_output_end(c->loop.out, rank, which, dsc_clock_ns());
     else
-        dsc_output_feed(c->out, rank, which, output.text, output.bytes, dsc_clock_ns());
+        dsc_output_feed(c->loop.out, rank, which, output.text, output.bytes, dsc_clock_ns());
     return true;
 }
 
 static void take_pending(dsc_coordinator_worker *c, dsc_link *link)
 {
-    while (link->pending_at < link->pending.count && !dsc_output_full(c->out, 0) && !dsc_output_full(c->out, 1)) {
+    while (link->pending_at < link->pending.count && !dsc_output_full(c->loop.out, 0) &&
+           !dsc_output_full(c->loop.out, 1)) {
         const uint8_t *at = link->pending.bytes + link->pending_at;
         size_t count = 0;
         for (size_t i = 0; i < 4; i++)
@@ -302,7 +301,7 @@ static void tend_link(dsc_coordinator_worker *c, int32_t index)
     if (!remote->drop_wanted && remote->link.channel.broken && remote->link.pid > 0)
         refuse_stream(c, index);
     if (!remote->drop_wanted && dsc_link_is_over(&remote->link)) {
-        dsc_ssh_diagnose(c->job->opt, remote->name, remote->link.code, remote->link.said, &remote->failure);
+        dsc_ssh_diagnose(c->loop.job->opt, remote->name, remote->link.code, remote->link.said, &remote->failure);
         remote->has_failure = true;
         remote->drop_wanted = true;
         remote->lost_code = remote->link.code;
@@ -314,51 +313,60 @@ static void tend_link(dsc_coordinator_worker *c, int32_t index)
 
 /* ---- signals ---- */
 
-static void end_by_user(dsc_coordinator_worker *c, int signal_number)
-{
-    char name[32];
-    const dsc_verdict *v = &c->machine.verdict;
-    const bool begins = c->machine.phase == DSC_COORDINATOR_RUNS && v->phase == DSC_VERDICT_RUN;
-    const int32_t waiting = v->alive_count;
-    if (c->machine.phase != DSC_COORDINATOR_RUNS)
-        c->abandon_output = true;
-    step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_USER, .signal = signal_number });
-    if (begins && c->job->opt->log_level >= DSC_LAUNCHER_INFO)
-        dsc_output_log(c->out, "dsc-launch: %s: waiting up to %d s for %d rank%s to end",
-                       dsc_signal_name(signal_number, name), c->job->opt->grace_s, waiting, waiting == 1 ? "" : "s");
-}
-
-static void on_signal(void *user, int signal_number, int64_t now_ns)
+static bool end_by_user(void *user, int signal_number, int64_t now_ns)
 {
     dsc_coordinator_worker *c = user;
-    switch (signal_number) {
-    case SIGINT: case SIGTERM: case SIGQUIT: case SIGHUP: end_by_user(c, signal_number); break;
-    case SIGTSTP: case SIGCONT:
-        c->watch.paused = signal_number == SIGTSTP;
-        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_PASS, .signal = c->watch.paused ? SIGSTOP : SIGCONT });
-        break;
-    case SIGUSR1: case SIGUSR2:
-        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_PASS, .signal = signal_number });
-        break;
-    default: break;
-    }
+    const bool running = c->machine.phase == DSC_COORDINATOR_RUNS;
+    const bool begins = running && c->machine.verdict.phase == DSC_VERDICT_RUN;
+    c->loop.abandon_output = c->loop.abandon_output || !running;
+    step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_USER, .signal = signal_number });
+    return begins;
 }
 
-static void on_orphaned(void *user, int64_t now_ns)
+static void pass_signal(void *user, int signal_number)
+{
+    step(user, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_PASS, .signal = signal_number });
+}
+
+static void give_up(void *user)
 {
     step(user, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_GIVE_UP, .signal = SIGKILL });
 }
 
+static int late_signal(const void *user)
+{
+    const dsc_coordinator_worker *c = user;
+    return c->machine.user_signal;
+}
+
 /* ---- the loop ---- */
 
-static void tend_output(dsc_coordinator_worker *c)
+static void stop_reading(void *user, int which)
 {
-    dsc_output_flush(c->out, c->epoll_fd);
-    for (int which = 0; which < dsc_output_sink_count(c->out); which++) {
-        const dsc_sink *sink = dsc_output_sink(c->out, which);
-        if (sink->broken && sink->reason == EPIPE && c->job->opt->rank_log_dir == NULL && !c->machine.deaf[which])
-            step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_DEAF, .which = which });
-    }
+    dsc_coordinator_worker *c = user;
+    if (!c->machine.deaf[which])
+        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_DEAF, .which = which });
+}
+
+static void on_event(void *user, const dsc_loop_event *event, int64_t now_ns)
+{
+    dsc_coordinator_worker *c = user;
+    if (event->kind == DSC_LOOP_LINK && event->number < c->host_count)
+        dsc_link_on_event(&c->remote[event->number].link, event->which);
+}
+
+/* Agents send their views with each notice. The state of a host that is silent is known only as it was: the host sends
+ * again, or is lost. */
+static bool update_views(void *user, int64_t now_ns)
+{
+    const dsc_coordinator_worker *c = user;
+    return c->machine.phase == DSC_COORDINATOR_RUNS &&
+           now_ns - dsc_coordinator_last_received_ns(&c->machine, now_ns) <= DSC_CONTROL_BEAT_NS * 3 / 2;
+}
+
+static void found(void *user, int code)
+{
+    step(user, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_FOUND, .code = code });
 }
 
 static void reap(dsc_coordinator_worker *c)
@@ -370,87 +378,62 @@ static void reap(dsc_coordinator_worker *c)
                 dsc_link_reaped(&c->remote[i].link, status);
 }
 
-static void on_event(dsc_coordinator_worker *c, const dsc_loop_event *event)
+static void poll_once(void *user, int64_t at_ns)
 {
-    if (event->kind == DSC_LOOP_SIGNAL || event->kind == DSC_LOOP_LIFELINE)
-        dsc_signals_on_event(&c->signals, event, dsc_clock_ns());
-    else if (event->kind == DSC_LOOP_LINK && event->number < c->host_count)
-        dsc_link_on_event(&c->remote[event->number].link, event->which);
-}
-
-/* What agents say of collectives comes with their beat; between two there is nothing new. */
-static void look_for_hangs(dsc_coordinator_worker *c)
-{
-    const int64_t now_ns = dsc_clock_ns();
-    if (c->machine.phase != DSC_COORDINATOR_RUNS || c->machine.verdict.phase != DSC_VERDICT_RUN ||
-        now_ns < c->look_at_ns)
-        return;
-    /* Of a host that is silent we only know what was: it speaks again, or is lost. */
-    if (now_ns - dsc_coordinator_last_received_ns(&c->machine, now_ns) > DSC_CONTROL_BEAT_NS * 3 / 2)
-        return;
-    c->look_at_ns = now_ns + DSC_WATCH_BEAT_NS;
-    const int code = dsc_watch_look(&c->watch, c->job->plan, now_ns);
-    if (code != 0)
-        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_FOUND, .code = code });
-}
-
-/* One turn: at most until `at_ns`. */
-static void turn(dsc_coordinator_worker *c, int64_t at_ns)
-{
-    struct epoll_event events[64];
+    dsc_coordinator_worker *c = user;
     const int64_t now_ns = dsc_clock_ns();
     at_ns = dsc_min_i64(at_ns, dsc_coordinator_wake_ns(&c->machine, now_ns));
-    at_ns = dsc_min_i64(at_ns, dsc_signals_look(&c->signals, now_ns));
-    at_ns = dsc_min_i64(at_ns, dsc_output_release(c->out, now_ns));
+    at_ns = dsc_min_i64(at_ns, dsc_signals_look(&c->loop.signals, now_ns));
+    at_ns = dsc_min_i64(at_ns, dsc_output_release(c->loop.out, now_ns));
     settle(c);
-    tend_output(c);
+    dsc_job_loop_tend_output(&c->loop);
     for (int32_t i = 0; i < c->host_count; i++)
         dsc_link_flush(&c->remote[i].link);
-    const int timeout_ms = (int)dsc_min_i64(60000, dsc_max_i64(0, dsc_div_ceil(at_ns - now_ns, MS)));
-    const int n = epoll_wait(c->epoll_fd, events, DSC_COUNT(events), timeout_ms);
-    for (int i = 0; i < n; i++) {
-        const dsc_loop_event event = dsc_loop_decode(&events[i]);
-        on_event(c, &event);
-    }
+    dsc_job_loop_wait(&c->loop, at_ns);
     reap(c);
     for (int32_t i = 0; i < c->host_count; i++)
         tend_link(c, i);
-    look_for_hangs(c);
+    dsc_job_loop_look_for_hangs(&c->loop, dsc_clock_ns());
     step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_TICK });
     settle(c);
 }
 
 static bool waits_for_output(const dsc_coordinator_worker *c)
 {
-    bool waits = dsc_output_queued(c->out) > 0;
+    bool waits = dsc_output_queued(c->loop.out) > 0;
     for (int32_t i = 0; i < c->host_count; i++)
         waits = waits || c->remote[i].link.pending_at < c->remote[i].link.pending.count ||
                 (c->host[i].phase == DSC_HOST_HERE && c->host[i].gone && !c->host[i].drained);
-    return waits && !c->signals.orphaned && !c->abandon_output;
+    return waits && dsc_job_loop_waits(&c->loop);
 }
 
 /* ---- the job ---- */
 
-/* Between two runs. False: the user has had enough. */
-static bool back_off(dsc_coordinator_worker *c)
+static void run(void *user)
 {
-    const int64_t now_ns = dsc_clock_ns();
-    const int64_t until_ns = dsc_max_i64(now_ns + dsc_restart_wait_ns(c->restart_count),
-                                         dsc_coordinator_may_connect_ns(&c->machine));
-    dsc_output_log(c->out, "dsc-launch: restart %d of %d in %lld s", c->restart_count + 1, c->job->opt->restart_limit,
-                   (long long)dsc_div_ceil(until_ns - now_ns, 1000 * MS));
-    while (dsc_clock_ns() < until_ns && !c->signals.orphaned && c->machine.user_signal == 0)
-        turn(c, until_ns);
-    return !c->signals.orphaned && c->machine.user_signal == 0;
+    dsc_coordinator_worker *c = user;
+    c->over = false;
+    step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_CONNECT });
+    while (!c->over)
+        poll_once(c, INT64_MAX);
+    while (waits_for_output(c))
+        poll_once(c, INT64_MAX);
 }
 
-/* Dismisses the agents, and waits for what carried them. */
-static void leave(dsc_coordinator_worker *c)
+static int64_t may_start_ns(const void *user)
 {
+    const dsc_coordinator_worker *c = user;
+    return dsc_coordinator_may_connect_ns(&c->machine);
+}
+
+/* Dismisses the agents, and waits for the processes that carried their streams. */
+static void leave(void *user)
+{
+    dsc_coordinator_worker *c = user;
     const int64_t until_ns = dsc_clock_ns() + leave_ns;
     step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_QUIT });
     while (!c->left)
-        turn(c, INT64_MAX);
+        poll_once(c, INT64_MAX);
     for (int32_t i = 0; i < c->host_count; i++)
         dsc_link_close(&c->remote[i].link);
     /* An agent of this host that lost its guardian became our child. */
@@ -458,35 +441,25 @@ static void leave(dsc_coordinator_worker *c)
         dsc_clock_sleep_ns(5 * MS);
 }
 
-static int run_job(dsc_coordinator_worker *c)
-{
-    for (;;) {
-        c->over = false;
-        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_CONNECT });
-        while (!c->over)
-            turn(c, INT64_MAX);
-        while (waits_for_output(c))
-            turn(c, INT64_MAX);
-        const bool again = dsc_coordinator_may_restart(c);
-        int code = dsc_coordinator_finish(c, !again);
-        if (again && back_off(c)) {
-            dsc_output_forget(c->out);
-            c->restart_count++;
-            continue;
-        }
-        if (again && c->machine.user_signal != 0)
-            code = 128 + c->machine.user_signal;
-        leave(c);
-        while (dsc_output_queued(c->out) > 0 && !c->signals.orphaned && !c->abandon_output)
-            turn(c, INT64_MAX);
-        return code;
-    }
-}
+static const dsc_job_loop_ops ops = { .run = run,
+                                      .may_restart = dsc_coordinator_may_restart,
+                                      .may_start_ns = may_start_ns,
+                                      .finish = dsc_coordinator_finish,
+                                      .leave = leave,
+                                      .poll_once = poll_once,
+                                      .event = on_event,
+                                      .end_by_user = end_by_user,
+                                      .pass_signal = pass_signal,
+                                      .give_up = give_up,
+                                      .late_signal = late_signal,
+                                      .stop_reading = stop_reading,
+                                      .update_views = update_views,
+                                      .found = found };
 
 static dsc_status open_hosts(dsc_coordinator_worker *c, dsc_error *err)
 {
     extern char **environ;
-    const dsc_job *job = c->job;
+    const dsc_job *job = c->loop.job;
     dsc_machine machine;
     bool any_remote = false;
     int32_t first_rank = 0;
@@ -505,15 +478,14 @@ static dsc_status open_hosts(dsc_coordinator_worker *c, dsc_error *err)
     if (getcwd(c->folder, sizeof c->folder) == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc-launch", "the current folder is gone or its path too long: %s",
                         strerror(errno));
-    DSC_TRY(dsc_exports_open(job->alloc, job->opt, true, &c->exports, err));
-    DSC_TRY(dsc_environ_without(job->alloc, environ, c->exports.entry, &c->link_env, err));
+    DSC_TRY(dsc_exports_open(job->alloc, job->opt, true, &c->loop.exports, err));
+    DSC_TRY(dsc_environ_without(job->alloc, environ, c->loop.exports.entry, &c->link_env, err));
     return any_remote ? dsc_ssh_check(err) : DSC_OK;
 }
 
-static dsc_status open_all(dsc_coordinator_worker *c, int lifeline_fd, dsc_error *err)
+static dsc_status open_all(dsc_coordinator_worker *c, dsc_error *err)
 {
-    const dsc_job *job = c->job;
-    const dsc_signals_hooks hooks = { on_signal, on_orphaned, c };
+    const dsc_job *job = c->loop.job;
     const int32_t world_size = job->plan->world_size;
     const dsc_output_options output = { .rank_count = world_size,
                                         .plan = job->plan,
@@ -522,57 +494,31 @@ static dsc_status open_all(dsc_coordinator_worker *c, int lifeline_fd, dsc_error
                                         .log_dir = job->opt->rank_log_dir };
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->host_count, (int64_t)sizeof *c->host, &c->host, err));
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->host_count, (int64_t)sizeof *c->remote, &c->remote, err));
-    DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, world_size, (int64_t)sizeof *c->end, &c->end, err));
-    DSC_TRY(dsc_watch_open(&c->watch, job->alloc, world_size, job->opt->stuck_s, err));
     DSC_TRY(open_hosts(c, err));
-    DSC_TRY(dsc_output_open(job->alloc, &output, &c->out, err));
-    c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    if (c->epoll_fd < 0)
-        return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start: %s", strerror(errno));
-    DSC_TRY(dsc_signals_open(&c->signals, job, lifeline_fd, c->epoll_fd, &hooks, err));
+    DSC_TRY(dsc_job_loop_open(&c->loop, &output, err));
     dsc_coordinator_init(&c->machine, c->host, c->host_count, job->opt->grace_s * 1000 * MS, on_action, c);
     return DSC_OK;
-}
-
-static void close_all(dsc_coordinator_worker *c)
-{
-    for (int32_t i = 0; c->remote != NULL && i < c->host_count; i++)
-        dsc_link_close(&c->remote[i].link);
-    dsc_output_close(&c->out);
-    dsc_signals_close(&c->signals);
-    dsc_exports_close(&c->exports);
-    if (c->epoll_fd >= 0)
-        close(c->epoll_fd);
-    dsc_alloc_free(c->job->alloc, c->link_env);
-    dsc_alloc_free(c->job->alloc, c->host);
-    dsc_alloc_free(c->job->alloc, c->remote);
-    dsc_alloc_free(c->job->alloc, c->end);
-    dsc_watch_close(&c->watch);
 }
 
 int dsc_coordinator_work(const dsc_job *job, int lifeline_fd)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_coordinator_worker *c = NULL;
-    dsc_status status = dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *c, &c, &err);
-    int code = 0;
-    if (status == DSC_OK) {
-        *c = (dsc_coordinator_worker){ .job = job,
-                                       .epoll_fd = -1,
-                                       .host_count = (int32_t)job->plan->pool.count,
-                                       .signals = { .signal_fd = -1, .lifeline_fd = lifeline_fd } };
-        status = open_all(c, lifeline_fd, &err);
-    }
-    if (status == DSC_OK) {
-        code = run_job(c);
-    } else {
-        char text[800];
-        fprintf(stderr, "dsc: error: %s\n", dsc_error_format(&err, text, sizeof text));
-        code = dsc_status_exit_code(status);
-    }
-    if (c != NULL) {
-        close_all(c);
-        dsc_alloc_free(job->alloc, c);
-    }
+    if (dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *c, &c, &err) != DSC_OK)
+        return dsc_job_print_error(&err);
+    c->loop = (dsc_job_loop)DSC_JOB_LOOP_INIT(lifeline_fd);
+    c->loop.job = job;
+    c->loop.ops = &ops;
+    c->loop.user = c;
+    c->loop.verdict = &c->machine.verdict;
+    c->host_count = (int32_t)job->plan->pool.count;
+    const int code = open_all(c, &err) == DSC_OK ? dsc_job_loop_run(&c->loop) : dsc_job_print_error(&err);
+    for (int32_t i = 0; c->remote != NULL && i < c->host_count; i++)
+        dsc_link_close(&c->remote[i].link);
+    dsc_job_loop_close(&c->loop);
+    dsc_alloc_free(job->alloc, c->link_env);
+    dsc_alloc_free(job->alloc, c->host);
+    dsc_alloc_free(job->alloc, c->remote);
+    dsc_alloc_free(job->alloc, c);
     return code;
 }

@@ -4,12 +4,8 @@
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 
-#include "launcher/coordinator/exports.h"
 #include "launcher/coordinator/link.h"
-#include "launcher/job.h"
-#include "launcher/node/output.h"
-#include "launcher/node/signals.h"
-#include "launcher/node/watch.h"
+#include "launcher/job_loop.h"
 
 typedef struct dsc_remote {
     const char *name;
@@ -25,32 +21,24 @@ typedef struct dsc_remote {
 } dsc_remote;
 
 typedef struct dsc_coordinator_worker {
-    const dsc_job *job;
-    dsc_output *out;
-    dsc_signals signals;
+    dsc_job_loop loop;
     dsc_coordinator machine;
     dsc_coordinator_host *host; /* the machine's */
     dsc_remote *remote;  /* [host_count] */
     int32_t host_count;
-    int epoll_fd;
-    dsc_exports exports;
     char **link_env;     /* ours without what is exported: the carriers need none of it */
     char folder[4096];
-    dsc_rank_end *end;   /* [world_size], of this run */
-    dsc_watch watch;
-    int64_t look_at_ns; /* at the ranks' collectives */
-    int32_t restart_count;
     bool ready, over, left;
-    bool abandon_output; /* the user does not wait for a reader that does not read */
 
     /* Of one run. */
     char master_addr[DSC_HOST_NAME_BYTES];
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
 } dsc_coordinator_worker;
 
-/* What the run ended with; says why. */
-int dsc_coordinator_finish(dsc_coordinator_worker *c, bool last);
+/* Operations of the job loop, whose `user` is a dsc_coordinator_worker. The first one reports the outcome of the run and
+ * returns its exit code. */
+int dsc_coordinator_finish(void *user, bool last);
 /* True when the ranks may be started again after the run that just ended. */
-bool dsc_coordinator_may_restart(const dsc_coordinator_worker *c);
+bool dsc_coordinator_may_restart(const void *user);
 
 #endif

@@ -3,20 +3,12 @@
 #include <string.h>
 
 #include "launcher/coordinator/coordinator.h"
-#include "launcher/node/restart.h"
-#include "launcher/report.h"
 
-bool dsc_coordinator_may_restart(const dsc_coordinator_worker *c)
+bool dsc_coordinator_may_restart(const void *user)
 {
-    const dsc_verdict *v = &c->machine.verdict;
-    if (c->signals.orphaned || c->machine.user_signal != 0 || c->machine.host_failed || c->machine.start_failed ||
-        v->user_signal != 0)
-        return false;
-    if (v->culprit_known)
-        return dsc_restart_allowed(&v->culprit, c->restart_count, c->job->opt->restart_limit);
-    if (dsc_restart_found(v, c->restart_count, c->job->opt->restart_limit))
-        return true;
-    return v->lost_host >= 0 && c->restart_count < c->job->opt->restart_limit;
+    const dsc_coordinator_worker *c = user;
+    return !c->loop.signals.orphaned && c->machine.user_signal == 0 && !c->machine.host_failed &&
+           !c->machine.start_failed && c->machine.verdict.user_signal == 0 && dsc_job_loop_verdict_restarts(&c->loop);
 }
 
 /* "ranks 2 to 5" of a host. */
@@ -33,7 +25,7 @@ static const char *ranks_of(const dsc_coordinator_worker *c, int32_t index, char
 static void say_error(dsc_coordinator_worker *c, const dsc_error *err)
 {
     char text[800];
-    dsc_output_log(c->out, "dsc: error: %s", dsc_error_format(err, text, sizeof text));
+    dsc_output_log(c->loop.out, "dsc: error: %s", dsc_error_format(err, text, sizeof text));
 }
 
 /* One error line for the job; other hosts that cannot be had are named before it. */
@@ -47,7 +39,7 @@ static int say_failures(dsc_coordinator_worker *c)
     for (int32_t i = first + 1; i < c->host_count; i++) {
         char text[800];
         if (c->host[i].phase == DSC_HOST_FAILED && c->remote[i].has_failure)
-            dsc_output_log(c->out, "dsc-launch: %s", dsc_error_format(&c->remote[i].failure, text, sizeof text));
+            dsc_output_log(c->loop.out, "dsc-launch: %s", dsc_error_format(&c->remote[i].failure, text, sizeof text));
     }
     say_error(c, &c->remote[first].failure);
     return dsc_status_exit_code(c->remote[first].failure.status);
@@ -59,10 +51,11 @@ static int say_problem(dsc_coordinator_worker *c)
         const dsc_error *problem = &c->remote[i].problem;
         if (!c->remote[i].has_problem)
             continue;
-        dsc_output_log(c->out, "dsc: error: %s: %s (host %s)", problem->where, problem->message, c->remote[i].name);
+        dsc_output_log(c->loop.out, "dsc: error: %s: %s (host %s)", problem->where, problem->message,
+                       c->remote[i].name);
         return dsc_status_exit_code(problem->status);
     }
-    dsc_output_log(c->out, "dsc: error: dsc-launch: the ranks could not be started");
+    dsc_output_log(c->loop.out, "dsc: error: dsc-launch: the ranks could not be started");
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
@@ -71,12 +64,12 @@ static int say_lost(dsc_coordinator_worker *c, int32_t index)
     const dsc_remote *remote = &c->remote[index];
     char ranks[64];
     if (remote->silent)
-        dsc_output_log(c->out,
+        dsc_output_log(c->loop.out,
                        "dsc: error: host %s: nothing was heard of it for %d s, or its agent was told to end; "
                        "%s there ended with it; is the host or the link to it down?",
                        remote->name, (int)(DSC_CONTROL_LEASE_NS / INT64_C(1000000000)), ranks_of(c, index, ranks));
     else
-        dsc_output_log(c->out,
+        dsc_output_log(c->loop.out,
                        "dsc: error: host %s: the connection to its agent was lost (%s ended with code %d); %s "
                        "there ended with it",
                        remote->name, remote->is_local ? "it" : "ssh", remote->lost_code, ranks_of(c, index, ranks));
@@ -86,47 +79,31 @@ static int say_lost(dsc_coordinator_worker *c, int32_t index)
 static int decide(dsc_coordinator_worker *c, const dsc_report *report)
 {
     const dsc_verdict *v = &c->machine.verdict;
-    if (c->signals.orphaned) {
-        dsc_output_log(c->out,
-                       "dsc: error: dsc-launch: the launcher (pid %d) was stopped or killed; all ranks were "
-                       "ended",
-                       (int)c->job->launcher_pid);
-        return dsc_status_exit_code(DSC_ERR_PEER);
-    }
+    if (c->loop.signals.orphaned)
+        return dsc_job_loop_report_orphaned(&c->loop);
     if (c->machine.user_signal != 0)
         return 128 + c->machine.user_signal;
     if (c->machine.host_failed)
         return say_failures(c);
     if (c->machine.start_failed)
         return say_problem(c);
-    if (v->culprit_known) {
-        dsc_report_rank(report, &v->culprit);
-        return v->culprit.code;
-    }
-    if (v->lost_host >= 0)
+    if (!v->culprit_known && v->lost_host >= 0)
         return say_lost(c, v->lost_host);
-    if (v->found_code != 0) {
-        dsc_report_found(report);
-        return v->found_code;
-    }
-    dsc_report_others(report);
-    return v->user_signal != 0 ? 128 + v->user_signal : 0;
+    return dsc_job_loop_report(&c->loop, report);
 }
 
-int dsc_coordinator_finish(dsc_coordinator_worker *c, bool last)
+int dsc_coordinator_finish(void *user, bool last)
 {
-    const dsc_report report = { .out = c->out,
-                                .plan = c->job->plan,
-                                .rank_count = c->job->plan->world_size,
-                                .program = c->job->opt->program_argv[0],
-                                .watch = &c->watch,
-                                .end = c->end,
+    dsc_coordinator_worker *c = user;
+    const dsc_report report = { .out = c->loop.out,
+                                .plan = c->loop.job->plan,
+                                .rank_count = c->loop.job->plan->world_size,
+                                .program = c->loop.job->opt->program_argv[0],
+                                .watch = &c->loop.watch,
+                                .end = c->loop.end,
                                 .last = last };
-    for (int32_t rank = 0; rank < c->job->plan->world_size; rank++)
-        for (int which = 0; which < dsc_output_sink_count(c->out); which++)
-            dsc_output_end(c->out, rank, which, 0); /* of a host that was lost; for others nothing is left */
-    const int code = decide(c, &report);
-    if (last)
-        dsc_report_lost_output(c->out);
-    return code;
+    for (int32_t rank = 0; rank < c->loop.job->plan->world_size; rank++)
+        for (int which = 0; which < dsc_output_sink_count(c->loop.out); which++)
+            dsc_output_end(c->loop.out, rank, which, 0); /* of a host that was lost; for others nothing is left */
+    return decide(c, &report);
 }
