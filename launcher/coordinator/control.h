@@ -43,7 +43,7 @@ typedef struct dsc_order {
     uint32_t signal_count;         /* RUN: how many signals were to be passed on so far, and the last one */
     int32_t signal;
     uint32_t ends_seen;            /* ranks' ends that are known here */
-    bool deaf[2];                  /* nobody reads stdout, stderr any more */
+    bool reader_gone[2];           /* nobody reads stdout, stderr any more */
 } dsc_order;
 
 typedef enum dsc_agent_phase {
@@ -95,7 +95,7 @@ typedef enum dsc_agent_action_kind {
     DSC_AGENT_DO_SIGNAL, /* to all ranks */
     DSC_AGENT_DO_KILL,   /* whatever runs; repeated until NO_CHILDREN */
     DSC_AGENT_DO_NOTICE, /* send it */
-    DSC_AGENT_DO_DEAFEN, /* stream `which` */
+    DSC_AGENT_DO_STOP_READING, /* stream `which` */
     DSC_AGENT_DO_EXIT
 } dsc_agent_action_kind;
 
@@ -117,7 +117,7 @@ typedef struct dsc_agent {
     uint64_t notice_count;
     int64_t heard_ns, beat_at_ns, kill_at_ns, kill_again_at_ns;
     bool started, start_failed, told_to_end, drained, dirty;
-    bool deaf[2];
+    bool reader_gone[2];
     uint32_t signal_count;
     dsc_rank_end *end; /* [capacity], the caller's */
     int32_t end_count, capacity;
@@ -146,7 +146,7 @@ typedef enum dsc_coordinator_event_kind {
     DSC_COORDINATOR_PASS,     /* SIGUSR1, SIGSTOP, ...: to all ranks */
     DSC_COORDINATOR_FOUND,    /* the hang finder: the run ends with `code` */
     DSC_COORDINATOR_GIVE_UP,  /* nobody waits for the job any more */
-    DSC_COORDINATOR_DEAF      /* nobody reads stream `which` */
+    DSC_COORDINATOR_STOP_READING /* nobody reads stream `which` */
 } dsc_coordinator_event_kind;
 
 typedef struct dsc_coordinator_event {
@@ -223,7 +223,7 @@ typedef struct dsc_coordinator {
     int64_t grace_ns, deadline_ns, give_up_at_ns;
     uint32_t signal_count;
     int32_t signal;
-    bool deaf[2];
+    bool reader_gone[2];
     void (*emit)(void *user, const dsc_coordinator_action *action); /* must not call back into the machine */
     void *user;
 } dsc_coordinator;

@@ -29,7 +29,7 @@ static dsc_order wanted(const dsc_coordinator *c, const dsc_coordinator_host *ho
 {
     const dsc_verdict *v = &c->verdict;
     dsc_order order = { .epoch = c->epoch, .signal_count = c->signal_count, .signal = c->signal,
-                        .ends_seen = host->ends_seen, .deaf = { c->deaf[0], c->deaf[1] } };
+                        .ends_seen = host->ends_seen, .reader_gone = { c->reader_gone[0], c->reader_gone[1] } };
     if (c->phase == DSC_COORDINATOR_LEAVES || c->phase == DSC_COORDINATOR_LEFT)
         order.phase = DSC_ORDER_QUIT;
     else if (c->phase != DSC_COORDINATOR_RUNS && c->phase != DSC_COORDINATOR_OVER)
@@ -51,8 +51,8 @@ static dsc_order wanted(const dsc_coordinator *c, const dsc_coordinator_host *ho
 static bool same_order(const dsc_order *a, const dsc_order *b)
 {
     return a->epoch == b->epoch && a->phase == b->phase && a->term_signal == b->term_signal &&
-           a->signal_count == b->signal_count && a->ends_seen == b->ends_seen && a->deaf[0] == b->deaf[0] &&
-           a->deaf[1] == b->deaf[1];
+           a->signal_count == b->signal_count && a->ends_seen == b->ends_seen &&
+           a->reader_gone[0] == b->reader_gone[0] && a->reader_gone[1] == b->reader_gone[1];
 }
 
 /* Sends what is new, or due. A grace time that the user cut short comes as KILL. */
@@ -328,7 +328,7 @@ void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event
         c->user_signal = c->user_signal != 0 ? c->user_signal : event->signal;
         dsc_verdict_give_up(&c->verdict);
         break;
-    case DSC_COORDINATOR_DEAF: c->deaf[event->which] = true; break;
+    case DSC_COORDINATOR_STOP_READING: c->reader_gone[event->which] = true; break;
     }
     switch (c->phase) {
     case DSC_COORDINATOR_CONNECTS: check_connecting(c, now_ns); break;

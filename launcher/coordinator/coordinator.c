@@ -344,8 +344,8 @@ static int late_signal(const void *user)
 static void stop_reading(void *user, int which)
 {
     dsc_coordinator_worker *c = user;
-    if (!c->machine.deaf[which])
-        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_DEAF, .which = which });
+    if (!c->machine.reader_gone[which])
+        step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_STOP_READING, .which = which });
 }
 
 static void on_event(void *user, const dsc_loop_event *event, int64_t now_ns)

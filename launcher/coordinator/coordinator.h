@@ -35,8 +35,8 @@ typedef struct dsc_coordinator_worker {
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
 } dsc_coordinator_worker;
 
-/* Operations of the job loop, whose `user` is a dsc_coordinator_worker. The first one reports the outcome of the run and
- * returns its exit code. */
+/* Operations of the job loop, whose `user` is a dsc_coordinator_worker. The first one reports the outcome of the run
+ * and returns its exit code. */
 int dsc_coordinator_finish(void *user, bool last);
 /* True when the ranks may be started again after the run that just ended. */
 bool dsc_coordinator_may_restart(const void *user);

@@ -197,8 +197,8 @@ void dsc_message_put_order(dsc_message_out *out, const dsc_order *order)
     put_u32(out, order->signal_count);
     put_i32(out, order->signal);
     put_u32(out, order->ends_seen);
-    put_u8(out, order->deaf[0]);
-    put_u8(out, order->deaf[1]);
+    put_u8(out, order->reader_gone[0]);
+    put_u8(out, order->reader_gone[1]);
     dsc_message_end(out, begun);
 }
 
@@ -213,8 +213,8 @@ bool dsc_message_get_order(const dsc_frame *frame, dsc_order *order)
     order->signal_count = get_u32(&in);
     order->signal = get_i32(&in, 0, 64);
     order->ends_seen = get_u32(&in);
-    order->deaf[0] = get_bool(&in);
-    order->deaf[1] = get_bool(&in);
+    order->reader_gone[0] = get_bool(&in);
+    order->reader_gone[1] = get_bool(&in);
     return all_taken(&in);
 }
 

@@ -73,7 +73,7 @@ static void on_action(void *user, const dsc_agent_action *action)
     case DSC_AGENT_DO_SIGNAL: dsc_ranks_signal(&a->ranks, action->signal); break;
     case DSC_AGENT_DO_KILL: dsc_ranks_kill(&a->ranks); break;
     case DSC_AGENT_DO_NOTICE: put_notice(a, &action->notice); break;
-    case DSC_AGENT_DO_DEAFEN: dsc_ranks_deafen(&a->ranks, action->which); break;
+    case DSC_AGENT_DO_STOP_READING: dsc_ranks_stop_reading(&a->ranks, action->which); break;
     case DSC_AGENT_DO_EXIT: a->leaves = true; break;
     }
 }

@@ -59,7 +59,7 @@ static void start(dsc_agent *agent, uint32_t epoch)
     agent->epoch = epoch;
     agent->end_count = 0;
     agent->started = agent->start_failed = agent->told_to_end = agent->drained = false;
-    agent->deaf[0] = agent->deaf[1] = false;
+    agent->reader_gone[0] = agent->reader_gone[1] = false;
     agent->signal_count = agent->order.signal_count; /* those before the start were for nobody */
     agent->kill_at_ns = agent->kill_again_at_ns = INT64_MAX;
     agent->dirty = true;
@@ -87,9 +87,9 @@ static void kill_now(dsc_agent *agent, int64_t now_ns)
 static void follow(dsc_agent *agent, const dsc_order *order, int64_t now_ns)
 {
     for (int which = 0; which < 2; which++)
-        if (order->deaf[which] && !agent->deaf[which]) {
-            agent->deaf[which] = true;
-            act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_DEAFEN, .which = which });
+        if (order->reader_gone[which] && !agent->reader_gone[which]) {
+            agent->reader_gone[which] = true;
+            act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_STOP_READING, .which = which });
         }
     if (order->signal_count != agent->signal_count && order->phase == DSC_ORDER_RUN) {
         agent->signal_count = order->signal_count;

@@ -170,7 +170,7 @@ static void read_stream(dsc_ranks *ranks, int32_t index, int which, int64_t now_
     const int fd = ranks->rank[index].out_fd[which];
     if (fd < 0)
         return;
-    if (ranks->deaf[which]) {
+    if (ranks->reader_gone[which]) {
         end_stream(ranks, index, which, now_ns);
         return;
     }
@@ -214,4 +214,4 @@ void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc
     dsc_flight_log_read(&ranks->flight, index, ranks->since_ns, now_ns, out);
 }
 
-void dsc_ranks_deafen(dsc_ranks *ranks, int which) { ranks->deaf[which] = true; }
+void dsc_ranks_stop_reading(dsc_ranks *ranks, int which) { ranks->reader_gone[which] = true; }

@@ -36,7 +36,7 @@ typedef struct dsc_ranks {
     int64_t since_ns;  /* the ranks were stopped by us until then */
     bool stopped;      /* and are still */
     bool paused[2];    /* nothing is read of this stream */
-    bool deaf[2];      /* its reader is gone: ranks that write learn it by SIGPIPE */
+    bool reader_gone[2]; /* nobody reads this stream: ranks that write to it get SIGPIPE */
     bool killing;
     bool no_children;
 } dsc_ranks;
@@ -62,6 +62,6 @@ void dsc_ranks_kill(dsc_ranks *ranks);
 void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused);
 /* What rank number `index` of this host is doing. */
 void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out);
-void dsc_ranks_deafen(dsc_ranks *ranks, int which);
+void dsc_ranks_stop_reading(dsc_ranks *ranks, int which);
 
 #endif

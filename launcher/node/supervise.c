@@ -148,7 +148,7 @@ static void pause_ranks(void *user, int which, bool paused)
 static void stop_reading(void *user, int which)
 {
     supervisor *s = user;
-    dsc_ranks_deafen(&s->ranks, which);
+    dsc_ranks_stop_reading(&s->ranks, which);
 }
 
 /* With one rank as little as possible stands between it and the user: its stdout is ours, and its stderr too when that

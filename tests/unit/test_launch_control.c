@@ -246,7 +246,7 @@ static void on_agent_action(void *user, const dsc_agent_action *action)
         if (a->linked)
             post(w, (message){ .kind = TO_HEAD_NOTICE, .agent = index, .notice = action->notice });
         break;
-    case DSC_AGENT_DO_DEAFEN: break;
+    case DSC_AGENT_DO_STOP_READING: break;
     case DSC_AGENT_DO_EXIT:
         must(w, running(w, a) == 0, "an agent leaves while its ranks run");
         a->alive = false;

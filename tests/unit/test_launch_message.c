@@ -90,7 +90,7 @@ static void orders_and_notices(void **state)
     dsc_message_out out = { .alloc = alloc };
     const dsc_order order = { .number = UINT64_C(0x1122334455667788), .epoch = 7, .phase = DSC_ORDER_END,
                               .term_signal = 15, .grace_ms = 10000, .signal_count = 3, .signal = 10, .ends_seen = 5,
-                              .deaf = { false, true } };
+                              .reader_gone = { false, true } };
     dsc_order order_back;
     dsc_message_put_order(&out, &order);
     dsc_frame frame = only_frame(&out);
@@ -98,7 +98,8 @@ static void orders_and_notices(void **state)
     assert_true(dsc_message_get_order(&frame, &order_back));
     assert_true(order_back.number == order.number && order_back.epoch == 7 && order_back.phase == DSC_ORDER_END);
     assert_true(order_back.term_signal == 15 && order_back.grace_ms == 10000 && order_back.signal_count == 3);
-    assert_true(order_back.signal == 10 && order_back.ends_seen == 5 && !order_back.deaf[0] && order_back.deaf[1]);
+    assert_true(order_back.signal == 10 && order_back.ends_seen == 5 && !order_back.reader_gone[0] &&
+                order_back.reader_gone[1]);
     out.count = 0;
 
     dsc_notice notice = { .number = 9, .epoch = 2, .phase = DSC_AGENT_GONE, .cut_off = true, .drained = true,
