@@ -136,12 +136,12 @@ static bool kill_if_stopped(pid_t worker, int64_t *stopped_at_ns)
     return true;
 }
 
-/* `word_fd` has the worker's word for the job's code when it came to its end; who left without one has died, too. */
-static int end_of_worker(const dsc_job *job, pid_t worker, int word_fd, int status, bool was_stopped)
+/* `code_fd` has the worker's word for the job's code when it came to its end; who left without one has died, too. */
+static int end_of_worker(const dsc_job *job, pid_t worker, int code_fd, int status, bool was_stopped)
 {
     char name[32];
     unsigned char code = 0;
-    if (WIFEXITED(status) && read(word_fd, &code, 1) == 1)
+    if (WIFEXITED(status) && read(code_fd, &code, 1) == 1)
         return code;
     end_orphans();
     if (WIFEXITED(status))
@@ -157,7 +157,7 @@ static int end_of_worker(const dsc_job *job, pid_t worker, int word_fd, int stat
     return dsc_status_exit_code(DSC_ERR_PEER);
 }
 
-static int watch(const dsc_job *job, pid_t worker, int lifeline_fd, int word_fd, const sigset_t *set)
+static int watch(const dsc_job *job, pid_t worker, int lifeline_fd, int code_fd, const sigset_t *set)
 {
     static const struct timespec look = { 0, 250000000 };
     int status = 0;
@@ -176,7 +176,7 @@ static int watch(const dsc_job *job, pid_t worker, int lifeline_fd, int word_fd,
             pass_on(lifeline_fd, SIGCONT);
         }
     }
-    return end_of_worker(job, worker, word_fd, status, was_stopped);
+    return end_of_worker(job, worker, code_fd, status, was_stopped);
 }
 
 /* /tmp/PID.deepspeed, as DeepSpeed names it. Never follows or replaces what is there. */
@@ -212,7 +212,7 @@ static void block_signals(dsc_job *job, sigset_t *set)
 
 int dsc_guardian_run(dsc_job *job)
 {
-    int lifeline[2], word[2] = { -1, -1 };
+    int lifeline[2], code_pipe[2] = { -1, -1 };
     char pid_path[64] = "";
     sigset_t set;
     if (job->opt->save_pid && write_pid_file(pid_path) != 0)
@@ -225,20 +225,20 @@ int dsc_guardian_run(dsc_job *job)
     fflush(NULL);
     int code = 1;
     pid_t worker = -1;
-    if (pipe2(lifeline, O_CLOEXEC) == 0 && pipe2(word, O_CLOEXEC | O_NONBLOCK) == 0) {
+    if (pipe2(lifeline, O_CLOEXEC) == 0 && pipe2(code_pipe, O_CLOEXEC | O_NONBLOCK) == 0) {
         worker = fork();
         if (worker == 0) {
             close(lifeline[1]);
             code = run_worker(job, lifeline[0]);
             if (pid_path[0] != 0) /* here too: the guardian may be dead */
                 unlink(pid_path);
-            pass_on(word[1], code);
+            pass_on(code_pipe[1], code);
             _exit(code);
         }
         close(lifeline[0]);
     }
     if (worker > 0)
-        code = watch(job, worker, lifeline[1], word[0], &set);
+        code = watch(job, worker, lifeline[1], code_pipe[0], &set);
     else
         fprintf(stderr, "dsc: error: dsc-launch: cannot start: %s\n", strerror(errno));
     if (pid_path[0] != 0)

@@ -115,8 +115,8 @@ typedef struct dsc_agent {
     int32_t task_ranks;
     dsc_order order; /* newest */
     uint64_t notice_count;
-    int64_t heard_ns, beat_at_ns, kill_at_ns, kill_again_at_ns;
-    bool started, start_failed, told_to_end, drained, dirty;
+    int64_t received_ns, beat_at_ns, kill_at_ns, kill_again_at_ns;
+    bool started, start_failed, ending, drained, dirty;
     bool reader_gone[2];
     uint32_t signal_count;
     dsc_rank_end *end; /* [capacity], the caller's */
@@ -204,7 +204,7 @@ typedef struct dsc_coordinator_host {
     /* Private. */
     uint32_t ends_seen;
     uint64_t notice_number, order_count;
-    int64_t heard_ns, beat_at_ns, lost_at_ns, task_at_ns;
+    int64_t received_ns, beat_at_ns, lost_at_ns, task_at_ns;
     bool was_lost;
     bool said;     /* last_order was sent */
     dsc_order last_order;

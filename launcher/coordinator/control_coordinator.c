@@ -175,7 +175,7 @@ static void on_notice(dsc_coordinator *c, int32_t index, const dsc_notice *notic
     if (host->phase != DSC_HOST_HERE || notice->number <= host->notice_number)
         return;
     host->notice_number = notice->number;
-    host->heard_ns = now_ns;
+    host->received_ns = now_ns;
     if (notice->cut_off) {
         lose(c, index, true, now_ns);
         return;
@@ -242,7 +242,7 @@ static void check_connecting(dsc_coordinator *c, int64_t now_ns)
 static void check_silence(dsc_coordinator *c, int64_t now_ns)
 {
     for (int32_t i = 0; i < c->host_count; i++)
-        if (c->host[i].phase == DSC_HOST_HERE && now_ns - c->host[i].heard_ns > DSC_CONTROL_LEASE_NS)
+        if (c->host[i].phase == DSC_HOST_HERE && now_ns - c->host[i].received_ns > DSC_CONTROL_LEASE_NS)
             lose(c, i, true, now_ns);
 }
 
@@ -251,7 +251,7 @@ int64_t dsc_coordinator_last_received_ns(const dsc_coordinator *c, int64_t now_n
     int64_t oldest_ns = now_ns;
     for (int32_t i = 0; i < c->host_count; i++)
         if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].gone)
-            oldest_ns = dsc_min_i64(oldest_ns, c->host[i].heard_ns);
+            oldest_ns = dsc_min_i64(oldest_ns, c->host[i].received_ns);
     return oldest_ns;
 }
 
@@ -306,7 +306,7 @@ void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event
     case DSC_COORDINATOR_HELLO:
         if (c->host[event->host].phase == DSC_HOST_WAITED) {
             c->host[event->host].phase = DSC_HOST_HERE;
-            c->host[event->host].heard_ns = now_ns;
+            c->host[event->host].received_ns = now_ns;
         }
         break;
     case DSC_COORDINATOR_REFUSED: fail_host(c, event->host, now_ns); break;
@@ -356,6 +356,6 @@ int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns)
     for (int32_t i = 0; i < c->host_count; i++)
         if (c->host[i].phase == DSC_HOST_HERE)
             at_ns = dsc_min_i64(at_ns, dsc_min_i64(c->host[i].beat_at_ns,
-                                                   c->host[i].heard_ns + DSC_CONTROL_LEASE_NS + 1));
+                                                   c->host[i].received_ns + DSC_CONTROL_LEASE_NS + 1));
     return at_ns;
 }

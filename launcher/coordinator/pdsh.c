@@ -39,18 +39,18 @@ static bool put(dsc_pdsh_args *out, const char *text, size_t bytes)
     return true;
 }
 
-/* One word with %u, %h and %% for what they stand for. */
-static dsc_status add_word(const char *where, const char *word, size_t bytes, const target *to, dsc_pdsh_args *out,
+/* One arg with %u, %h and %% for what they stand for. */
+static dsc_status add_arg(const char *where, const char *arg, size_t bytes, const target *to, dsc_pdsh_args *out,
                            dsc_error *err)
 {
     const char *begin = out->text + out->used;
     bool fits = out->count < DSC_PDSH_ARGS_MAX;
     for (size_t i = 0; i < bytes && fits; i++) {
-        if (word[i] != '%') {
-            fits = put(out, word + i, 1);
+        if (arg[i] != '%') {
+            fits = put(out, arg + i, 1);
             continue;
         }
-        const char which = i + 1 < bytes ? word[++i] : 0;
+        const char which = i + 1 < bytes ? arg[++i] : 0;
         if (which == 'u')
             fits = put(out, to->user, to->user_bytes);
         else if (which == 'h')
@@ -59,44 +59,44 @@ static dsc_status add_word(const char *where, const char *word, size_t bytes, co
             fits = put(out, "%", 1);
         else
             return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\": only %%u, %%h and %%%% stand for something",
-                            (int)dsc_min_i64((int64_t)bytes, 60), word);
+                            (int)dsc_min_i64((int64_t)bytes, 60), arg);
     }
     if (!fits || !put(out, "", 1))
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "more than %d arguments or %d bytes for ssh", DSC_PDSH_ARGS_MAX,
                         DSC_PDSH_TEXT_BYTES);
-    out->word[out->count++] = begin;
+    out->arg[out->count++] = begin;
     return DSC_OK;
 }
 
-/* "-4i": true in *wants_value when the value of its last letter is the next word. */
-static dsc_status check_option(const char *where, const char *word, size_t bytes, bool *wants_value, dsc_error *err)
+/* "-4i": true in *wants_value when the value of its last letter is the next arg. */
+static dsc_status check_option(const char *where, const char *arg, size_t bytes, bool *wants_value, dsc_error *err)
 {
     const int shown = (int)dsc_min_i64((int64_t)bytes, 60);
     *wants_value = false;
-    if (bytes < 2 || word[0] != '-')
+    if (bytes < 2 || arg[0] != '-')
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is no option of ssh (the host is added here)", shown,
-                        word);
+                        arg);
     for (size_t i = 1; i < bytes; i++) {
-        if (strchr(ssh_valued, word[i]) != NULL) {
+        if (strchr(ssh_valued, arg[i]) != NULL) {
             *wants_value = i + 1 == bytes;
             return DSC_OK;
         }
-        if (strchr(ssh_ending, word[i]) != NULL)
+        if (strchr(ssh_ending, arg[i]) != NULL)
             return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\": with -%c ssh gives an agent no input or does not "
-                            "start it; take it out", shown, word, word[i]);
-        if (strchr(ssh_alone, word[i]) == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is no option of ssh", shown, word);
+                            "start it; take it out", shown, arg, arg[i]);
+        if (strchr(ssh_alone, arg[i]) == NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is no option of ssh", shown, arg);
     }
     return DSC_OK;
 }
 
-static bool is_destination(const char *word, size_t bytes)
+static bool is_destination(const char *arg, size_t bytes)
 {
-    return (bytes == 2 && strncmp(word, "%h", 2) == 0) || (bytes == 5 && strncmp(word, "%u@%h", 5) == 0);
+    return (bytes == 2 && strncmp(arg, "%h", 2) == 0) || (bytes == 5 && strncmp(arg, "%u@%h", 5) == 0);
 }
 
 /* Words for ssh, as pdsh cuts them: at blanks, quotes mean nothing. */
-static dsc_status add_ssh_words(const char *where, const char *at, const target *to, dsc_pdsh_args *out, dsc_error *err)
+static dsc_status add_ssh_args(const char *where, const char *at, const target *to, dsc_pdsh_args *out, dsc_error *err)
 {
     bool is_value = false;
     for (at += strspn(at, blanks); *at != 0; at += strspn(at, blanks)) {
@@ -109,7 +109,7 @@ static dsc_status add_ssh_words(const char *where, const char *at, const target 
         } else {
             DSC_TRY(check_option(where, at, bytes, &is_value, err));
         }
-        DSC_TRY(add_word(where, at, bytes, to, out, err));
+        DSC_TRY(add_arg(where, at, bytes, to, out, err));
         at += bytes;
     }
     if (is_value)
@@ -136,12 +136,12 @@ static dsc_status add_pdsh_flag(char letter, const char *value, size_t bytes, ds
                         (int)dsc_min_i64((int64_t)bytes, 40), value);
     if (letter == 't') {
         snprintf(option, sizeof option, "-oConnectTimeout=%.*s", (int)bytes, value);
-        return add_word("--launcher_args", option, strlen(option), &literal, out, err);
+        return add_arg("--launcher_args", option, strlen(option), &literal, out, err);
     }
     if (letter != 'l')
         return DSC_OK; /* all hosts are started at once */
-    DSC_TRY(add_word("--launcher_args", "-l", 2, &literal, out, err));
-    return add_word("--launcher_args", value, bytes, &literal, out, err);
+    DSC_TRY(add_arg("--launcher_args", "-l", 2, &literal, out, err));
+    return add_arg("--launcher_args", value, bytes, &literal, out, err);
 }
 
 /* Flags of pdsh itself: those that mean something here, and those about its output, which is ours. */
@@ -185,7 +185,7 @@ dsc_status dsc_pdsh_read(const dsc_launcher_options *opt, const char *host, dsc_
     for (size_t i = 0; i < DSC_COUNT(variables) && (named || opt->launcher == NULL); i++) {
         const char *text = getenv(variables[i]);
         if (text != NULL)
-            DSC_TRY(add_ssh_words(variables[i], text, &to, out, err));
+            DSC_TRY(add_ssh_args(variables[i], text, &to, out, err));
     }
     return DSC_OK;
 }

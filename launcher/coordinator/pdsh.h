@@ -14,7 +14,7 @@ enum { DSC_PDSH_ARGS_MAX = 64, DSC_PDSH_TEXT_BYTES = 8192 };
 
 /* Arguments for ssh, in `text`. */
 typedef struct dsc_pdsh_args {
-    const char *word[DSC_PDSH_ARGS_MAX];
+    const char *arg[DSC_PDSH_ARGS_MAX];
     int count;
     size_t used;
     char text[DSC_PDSH_TEXT_BYTES];

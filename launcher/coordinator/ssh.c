@@ -42,7 +42,7 @@ dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, co
         list[used++] = opt->ssh_options.text[i];
     }
     for (int i = 0; i < command->pdsh.count; i++)
-        list[used++] = command->pdsh.word[i];
+        list[used++] = command->pdsh.arg[i];
     for (size_t i = 0; i < DSC_COUNT(own_options); i++) {
         list[used++] = "-o";
         list[used++] = own_options[i];

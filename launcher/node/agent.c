@@ -31,7 +31,7 @@ typedef struct agent_worker {
     int epoll_fd;
     bool polled;           /* the channel waits to be written */
     bool leaves;           /* the machine is done */
-    bool told_closed;
+    bool stream_closed;
     bool start_wanted;
     uint64_t sent_bytes, acked_bytes; /* of frames with output */
 
@@ -181,9 +181,9 @@ static void start(agent_worker *a)
 /* Whatever is wrong with the stream, the launcher cannot be heard any more. */
 static void close_stream(agent_worker *a, const char *why)
 {
-    if (a->told_closed)
+    if (a->stream_closed)
         return;
-    a->told_closed = true;
+    a->stream_closed = true;
     if (why != NULL)
         fprintf(stderr, "dsc-launch --agent: %s\n", why);
     dsc_loop_remove(a->epoll_fd, a->channel.in_fd);
@@ -228,7 +228,7 @@ static void read_stream(agent_worker *a)
 {
     dsc_frame frame;
     dsc_channel_read(&a->channel);
-    while (!a->told_closed && dsc_channel_next(&a->channel, &frame)) {
+    while (!a->stream_closed && dsc_channel_next(&a->channel, &frame)) {
         take_frame(a, &frame);
         if (a->start_wanted)
             start(a);
@@ -279,7 +279,7 @@ static void drain(agent_worker *a)
 {
     if (a->machine.phase != DSC_AGENT_GONE || a->machine.drained)
         return;
-    while (a->ranks_open && a->ranks.stream_count > 0 && !a->ranks.paused[0] && !a->told_closed) {
+    while (a->ranks_open && a->ranks.stream_count > 0 && !a->ranks.paused[0] && !a->stream_closed) {
         dsc_ranks_drain(&a->ranks, dsc_clock_ns());
         if (window_is_full(a))
             return;

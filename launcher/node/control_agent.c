@@ -16,7 +16,7 @@
 void dsc_agent_init(dsc_agent *agent, dsc_rank_end *end, int32_t capacity, int64_t now_ns,
                     void (*emit)(void *user, const dsc_agent_action *action), void *user)
 {
-    *agent = (dsc_agent){ .heard_ns = now_ns, .beat_at_ns = now_ns, .kill_at_ns = INT64_MAX,
+    *agent = (dsc_agent){ .received_ns = now_ns, .beat_at_ns = now_ns, .kill_at_ns = INT64_MAX,
                           .kill_again_at_ns = INT64_MAX, .end = end, .capacity = capacity, .emit = emit,
                           .user = user };
 }
@@ -58,7 +58,7 @@ static void start(dsc_agent *agent, uint32_t epoch)
     agent->phase = DSC_AGENT_RUNS;
     agent->epoch = epoch;
     agent->end_count = 0;
-    agent->started = agent->start_failed = agent->told_to_end = agent->drained = false;
+    agent->started = agent->start_failed = agent->ending = agent->drained = false;
     agent->reader_gone[0] = agent->reader_gone[1] = false;
     agent->signal_count = agent->order.signal_count; /* those before the start were for nobody */
     agent->kill_at_ns = agent->kill_again_at_ns = INT64_MAX;
@@ -66,13 +66,13 @@ static void start(dsc_agent *agent, uint32_t epoch)
     act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_START, .epoch = epoch });
 }
 
-static void tell_to_end(dsc_agent *agent, int signal_number, int64_t grace_ns, int64_t now_ns)
+static void end_ranks(dsc_agent *agent, int signal_number, int64_t grace_ns, int64_t now_ns)
 {
-    if (agent->told_to_end) {
+    if (agent->ending) {
         agent->kill_at_ns = dsc_min_i64(agent->kill_at_ns, now_ns + grace_ns);
         return;
     }
-    agent->told_to_end = true;
+    agent->ending = true;
     agent->kill_at_ns = now_ns + grace_ns;
     if (signal_number != 0)
         act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_SIGNAL, .signal = signal_number });
@@ -80,7 +80,7 @@ static void tell_to_end(dsc_agent *agent, int signal_number, int64_t grace_ns, i
 
 static void kill_now(dsc_agent *agent, int64_t now_ns)
 {
-    agent->told_to_end = true;
+    agent->ending = true;
     agent->kill_at_ns = dsc_min_i64(agent->kill_at_ns, now_ns);
 }
 
@@ -96,7 +96,7 @@ static void follow(dsc_agent *agent, const dsc_order *order, int64_t now_ns)
         act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_SIGNAL, .signal = order->signal });
     }
     if (order->phase == DSC_ORDER_END)
-        tell_to_end(agent, order->term_signal, order->grace_ms * MS, now_ns);
+        end_ranks(agent, order->term_signal, order->grace_ms * MS, now_ns);
     if (order->phase == DSC_ORDER_KILL || order->phase == DSC_ORDER_QUIT)
         kill_now(agent, now_ns);
 }
@@ -106,7 +106,7 @@ static void evaluate_running(dsc_agent *agent, bool fresh, int64_t now_ns)
 {
     const dsc_order *order = &agent->order;
     if (agent->cut_off)
-        tell_to_end(agent, SIGTERM, DSC_CONTROL_CUT_OFF_GRACE_NS, now_ns);
+        end_ranks(agent, SIGTERM, DSC_CONTROL_CUT_OFF_GRACE_NS, now_ns);
     else if (order->epoch > agent->epoch || order->phase == DSC_ORDER_QUIT || agent->start_failed)
         kill_now(agent, now_ns);
     else if (order->epoch == agent->epoch && fresh)
@@ -147,7 +147,7 @@ static bool take_order(dsc_agent *agent, const dsc_agent_event *event)
     if (event->order->epoch == agent->epoch && event->order->ends_seen > (uint32_t)agent->end_count)
         return false; /* nobody can have seen more than there was */
     agent->order = *event->order;
-    agent->heard_ns = event->now_ns;
+    agent->received_ns = event->now_ns;
     return true;
 }
 
@@ -166,7 +166,7 @@ void dsc_agent_step(dsc_agent *agent, const dsc_agent_event *event)
         return;
     switch (event->kind) {
     case DSC_AGENT_TICK:
-        if (event->now_ns - agent->heard_ns > DSC_CONTROL_LEASE_NS && !agent->cut_off)
+        if (event->now_ns - agent->received_ns > DSC_CONTROL_LEASE_NS && !agent->cut_off)
             agent->cut_off = agent->dirty = true;
         break;
     case DSC_AGENT_ORDER: fresh = take_order(agent, event); break;
@@ -205,5 +205,5 @@ int64_t dsc_agent_wake_ns(const dsc_agent *agent)
     int64_t at_ns = dsc_min_i64(agent->beat_at_ns, agent->kill_at_ns);
     if (agent->kill_again_at_ns != INT64_MAX) /* then kill_at_ns has passed */
         at_ns = dsc_min_i64(agent->beat_at_ns, agent->kill_again_at_ns);
-    return agent->cut_off ? at_ns : dsc_min_i64(at_ns, agent->heard_ns + DSC_CONTROL_LEASE_NS + 1);
+    return agent->cut_off ? at_ns : dsc_min_i64(at_ns, agent->received_ns + DSC_CONTROL_LEASE_NS + 1);
 }

@@ -27,7 +27,7 @@ typedef struct supervisor {
     dsc_host_task task;
     dsc_ranks ranks;
     dsc_verdict verdict;
-    dsc_verdict_phase told; /* what the ranks know */
+    dsc_verdict_phase applied_phase; /* what the ranks know */
     dsc_status start_status;
     dsc_error start_error;
     int64_t kill_again_at_ns, give_up_at_ns; /* in KILL */
@@ -35,7 +35,7 @@ typedef struct supervisor {
 
 /* ---- telling the ranks ---- */
 
-static void say_not_in_time(const supervisor *s)
+static void log_late_ranks(const supervisor *s)
 {
     for (int32_t i = 0; i < s->ranks.count && s->verdict.user_signal != 0 && !s->loop.signals.orphaned; i++)
         if (!s->ranks.rank[i].ended)
@@ -45,9 +45,9 @@ static void say_not_in_time(const supervisor *s)
 
 static void kill_everything(supervisor *s, int64_t now_ns)
 {
-    if (s->told != DSC_VERDICT_KILL) {
+    if (s->applied_phase != DSC_VERDICT_KILL) {
         s->give_up_at_ns = now_ns + give_up_ns;
-        say_not_in_time(s);
+        log_late_ranks(s);
     }
     dsc_ranks_kill(&s->ranks);
     s->kill_again_at_ns = now_ns + kill_again_ns;
@@ -56,12 +56,12 @@ static void kill_everything(supervisor *s, int64_t now_ns)
 static void carry_out(supervisor *s, int64_t now_ns)
 {
     const dsc_verdict *v = &s->verdict;
-    if (v->phase == DSC_VERDICT_END && s->told == DSC_VERDICT_RUN && v->term_signal != 0)
+    if (v->phase == DSC_VERDICT_END && s->applied_phase == DSC_VERDICT_RUN && v->term_signal != 0)
         dsc_ranks_signal(&s->ranks, v->term_signal);
     if (v->phase == DSC_VERDICT_KILL && !s->ranks.no_children &&
-        (s->told != DSC_VERDICT_KILL || now_ns >= s->kill_again_at_ns))
+        (s->applied_phase != DSC_VERDICT_KILL || now_ns >= s->kill_again_at_ns))
         kill_everything(s, now_ns);
-    s->told = v->phase;
+    s->applied_phase = v->phase;
 }
 
 /* ---- what happens ---- */
@@ -196,7 +196,7 @@ static int64_t wake_ns(supervisor *s, int64_t now_ns)
     at_ns = dsc_min_i64(at_ns, dsc_verdict_wake_ns(&s->verdict, now_ns));
     if (s->verdict.phase == DSC_VERDICT_RUN)
         at_ns = dsc_min_i64(at_ns, s->loop.look_at_ns);
-    if (s->told == DSC_VERDICT_KILL)
+    if (s->applied_phase == DSC_VERDICT_KILL)
         at_ns = dsc_min_i64(at_ns, s->kill_again_at_ns);
     return at_ns;
 }
@@ -210,7 +210,7 @@ static void run_ranks(supervisor *s)
         dsc_ranks_reap(&s->ranks, now_ns);
         dsc_job_loop_look_for_hangs(&s->loop, now_ns);
         dsc_verdict_tick(&s->verdict, now_ns, now_ns);
-        if (s->told == DSC_VERDICT_KILL && now_ns >= s->give_up_at_ns)
+        if (s->applied_phase == DSC_VERDICT_KILL && now_ns >= s->give_up_at_ns)
             break; /* a process that cannot be killed sleeps in the kernel; its pipes are left */
         carry_out(s, now_ns);
     }
@@ -234,7 +234,7 @@ static dsc_status prepare(supervisor *s, dsc_error *err)
     s->task.env = s->env;
     dsc_verdict_init(&s->verdict, s->task.rank_count, job->opt->grace_s * 1000 * MS);
     dsc_job_loop_begin_run(&s->loop);
-    s->told = DSC_VERDICT_RUN;
+    s->applied_phase = DSC_VERDICT_RUN;
     s->give_up_at_ns = s->kill_again_at_ns = INT64_MAX;
     if (job->plan->pool.count == 1)
         DSC_TRY(dsc_job_token_new(s->task.job_token, err));

@@ -96,11 +96,11 @@ static void blame(dsc_verdict *v, const dsc_rank_end *end, int64_t now_ns)
     begin_failure(v, now_ns);
 }
 
-void dsc_verdict_tick(dsc_verdict *v, int64_t heard_ns, int64_t now_ns)
+void dsc_verdict_tick(dsc_verdict *v, int64_t received_ns, int64_t now_ns)
 {
     if (v->has_suspect && v->judge_at_ns == INT64_MAX)
         v->judge_at_ns = now_ns + suspect_ns;
-    const bool all_heard = now_ns >= v->judge_at_ns && heard_ns >= v->judge_at_ns;
+    const bool all_reported = now_ns >= v->judge_at_ns && received_ns >= v->judge_at_ns;
     if (v->phase == DSC_VERDICT_RUN && v->has_primary)
         blame(v, &v->primary, now_ns);
     else if (v->phase == DSC_VERDICT_RUN && v->lost_host >= 0)
@@ -108,7 +108,7 @@ void dsc_verdict_tick(dsc_verdict *v, int64_t heard_ns, int64_t now_ns)
     else if (v->phase == DSC_VERDICT_RUN && v->finding != 0) {
         v->found_code = v->finding;
         begin_failure(v, now_ns);
-    } else if (v->phase == DSC_VERDICT_RUN && v->has_suspect && (v->alive_count == 0 || all_heard))
+    } else if (v->phase == DSC_VERDICT_RUN && v->has_suspect && (v->alive_count == 0 || all_reported))
         blame(v, &v->suspect, now_ns);
     if (v->phase != DSC_VERDICT_KILL && v->alive_count == 0) { /* leftovers were told when their rank ended */
         v->phase = DSC_VERDICT_END;

@@ -56,8 +56,8 @@ void dsc_verdict_found(dsc_verdict *v, int32_t code);
 /* Nobody is left to wait for it, or it could not be started: all ranks are killed at once. */
 void dsc_verdict_give_up(dsc_verdict *v);
 
-/* Decides. heard_ns: when the host that was silent longest was last heard of (one host: now_ns). */
-void dsc_verdict_tick(dsc_verdict *v, int64_t heard_ns, int64_t now_ns);
+/* Decides. received_ns: when the host that was silent longest was last heard of (one host: now_ns). */
+void dsc_verdict_tick(dsc_verdict *v, int64_t received_ns, int64_t now_ns);
 /* When time alone may change the verdict next; INT64_MAX: never. */
 int64_t dsc_verdict_wake_ns(const dsc_verdict *v, int64_t now_ns);
 
