@@ -1,4 +1,4 @@
-/* dry_run.h - what would be started, as JSON. SPDX-License-Identifier: Apache-2.0 */
+/* dry_run.h - prints the plan of a start as JSON. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_DRY_RUN_H
 #define DSC_LAUNCHER_DRY_RUN_H
 

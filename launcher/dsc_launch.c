@@ -22,7 +22,7 @@ static int fail(const dsc_error *err)
     return dsc_status_exit_code(err->status);
 }
 
-/* The file of PROGRAM; `optional`: or, when there is none, a word in its place. */
+/* The file of PROGRAM. `optional`: the text "PROGRAM" when no program is given. */
 static dsc_status find_program(const dsc_launcher_options *opt, bool optional, char *out, size_t bytes, dsc_error *err)
 {
     if (opt->program_argc > 0)
@@ -60,7 +60,7 @@ static int print_script(const dsc_launcher_options *opt)
     return fflush(stdout) != 0 || ferror(stdout) != 0;
 }
 
-/* What a start would refuse before it contacts a host is refused here too. */
+/* Refuses everything that a start would refuse before it contacts a host. */
 static int dry_run(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_launcher_options *opt)
 {
     dsc_error err = DSC_ERROR_INIT;

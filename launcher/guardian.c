@@ -136,7 +136,7 @@ static bool kill_if_stopped(pid_t worker, int64_t *stopped_at_ns)
     return true;
 }
 
-/* `code_fd` has the worker's word for the job's code when it came to its end; who left without one has died, too. */
+/* A worker that came to its end wrote the job's exit code to `code_fd`. One that left without a code counts as dead. */
 static int end_of_worker(const dsc_job *job, pid_t worker, int code_fd, int status, bool was_stopped)
 {
     char name[32];

@@ -10,8 +10,8 @@
  *   rank        each in a session of its own, killed by the kernel (PDEATHSIG) when the worker dies; what the rank had
  *               started then falls to the guardian, a subreaper too.
  *
- * A stopped process (SIGSTOP) is as bad as a dead one: the guardian kills a worker that is stopped for two seconds, the
- * worker ends the job when the guardian is.
+ * A stopped process (SIGSTOP) counts as dead after two seconds: the guardian kills a stopped worker, and the worker of
+ * a stopped guardian ends the job.
  *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_JOB_H
@@ -35,7 +35,7 @@ struct dsc_job {
     size_t title_bytes;
     const char *worker_name; /* "dsc-supervisor" */
     int (*work)(const dsc_job *job, int lifeline_fd); /* the worker; returns the exit code of the job */
-    pid_t launcher_pid;  /* of the guardian; set by dsc_guardian_run */
+    pid_t launcher_pid;  /* the guardian's; set by dsc_guardian_run */
     bool hup_ignored;    /* started under nohup; set by dsc_guardian_run */
     bool background;     /* stdin is a terminal that belongs to other jobs now; set by dsc_guardian_run */
     sigset_t rank_mask;  /* the signal mask that the user's shell gave us; set by dsc_guardian_run */

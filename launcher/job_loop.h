@@ -45,7 +45,7 @@ typedef struct dsc_job_loop {
     const dsc_job *job;
     const dsc_job_loop_ops *ops;
     void *user;
-    const dsc_verdict *verdict; /* of the run; the worker's */
+    const dsc_verdict *verdict; /* the worker's, for the current run */
     dsc_output *out;
     dsc_exports exports;
     dsc_signals signals;

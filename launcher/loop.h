@@ -1,4 +1,4 @@
-/* loop.h - what an epoll descriptor of the launcher says happened: a kind, and which one of it.
+/* loop.h - events of the launcher's epoll descriptor: a kind, and the number of the source.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_LOOP_H
 #define DSC_LAUNCHER_LOOP_H

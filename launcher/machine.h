@@ -1,4 +1,4 @@
-/* machine.h - what the launcher knows of the host it runs on. SPDX-License-Identifier: Apache-2.0 */
+/* machine.h - name, GPUs and cores of the host that the launcher runs on. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_MACHINE_H
 #define DSC_LAUNCHER_MACHINE_H
 

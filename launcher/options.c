@@ -23,7 +23,7 @@ typedef struct flag_row {
     const char *brief; /* second spelling, or "" */
     const char *value; /* for the usage text */
     flag_kind kind;
-    size_t offset; /* of the field in dsc_launcher_options */
+    size_t offset; /* offset of the field in dsc_launcher_options */
     int32_t min, max;
     const char *help; /* NULL: an alias, not in the usage text */
 } flag_row;
@@ -68,7 +68,7 @@ static const flag_row rows[] = {
     { "--stuck_seconds", "", "S", FLAG_NUMBER, AT(stuck_s), 1, 31536000,
       "longest wait in a collective (dsc.comm_timeout_s + 1)" },
     { "--max_restarts", "", "N", FLAG_NUMBER, AT(restart_limit), 0, 1000,
-      "start the ranks again when one fails, at most so often (0)" },
+      "start the ranks again when one fails, at most N times (0)" },
     { "--save_pid", "", "", FLAG_BOOL, AT(save_pid), 0, 0,
       "write the launcher's pid to /tmp/<pid>.deepspeed while it runs" },
     { "--log_level", "", "LEVEL", FLAG_TEXT, AT(log_level_text), 0, 0,
@@ -210,7 +210,7 @@ static dsc_status parse_flag(char **argv, int *at, dsc_launcher_options *out, ds
         return DSC_OK;
     }
     const char *value = equals != NULL ? equals + 1 : argv[*at + 1];
-    /* As argparse: what looks like the next flag is no value, unless it is joined by '='. */
+    /* As argparse: text that looks like the next flag is not a value, unless it is joined by '='. */
     const bool looks_like_flag = equals == NULL && value != NULL && value[0] == '-' && value[1] != 0 &&
                                  strchr(value, ' ') == NULL && !(row->kind == FLAG_ALL && strcmp(value, "-1") == 0);
     if (value == NULL || looks_like_flag)
@@ -243,7 +243,7 @@ static dsc_status set_level(dsc_launcher_options *out, dsc_error *err)
                     out->log_level_text);
 }
 
-/* What only our own agents do. */
+/* Options that only our own agents implement. */
 static dsc_status check_other_launcher(const dsc_launcher_options *out, dsc_error *err)
 {
     const struct { bool given; const char *flag, *instead; } ours[] = {
@@ -260,7 +260,7 @@ static dsc_status check_other_launcher(const dsc_launcher_options *out, dsc_erro
     return DSC_OK;
 }
 
-/* What starts the other hosts. */
+/* The program that starts the other hosts. */
 static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
 {
     static const char *const others[] = { "openmpi", "mpich", "impi", "mvapich", "slurm" };
@@ -279,7 +279,7 @@ static dsc_status set_launcher(dsc_launcher_options *out, dsc_error *err)
                     "slurm", out->launcher);
 }
 
-/* One transport for all ranks. What cannot work is said here, once, and not by every rank. */
+/* One transport for all ranks. Invalid values are reported here, once, and not by every rank. */
 static dsc_status check_comm(const dsc_launcher_options *out, dsc_error *err)
 {
     static const char *const names[] = { "auto", "shm", "tcp", "hier", "gloo", "mpi", "nccl" };
@@ -287,8 +287,8 @@ static dsc_status check_comm(const dsc_launcher_options *out, dsc_error *err)
     for (size_t i = 0; i < DSC_COUNT(names) && !known; i++)
         known = strcmp(out->comm, names[i]) == 0;
     if (!known)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "\"%.40s\" is no transport; expected auto, shm, tcp, hier, gloo, "
-                        "mpi or nccl", out->comm);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "\"%.40s\" is not a transport; expected auto, shm, tcp, hier, "
+                        "gloo, mpi or nccl", out->comm);
     if (out->comm != NULL && strcmp(out->comm, "mpi") == 0 &&
         (out->launcher == NULL || strcasecmp(out->launcher, "ssh") == 0 || strcasecmp(out->launcher, "pdsh") == 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--comm", "mpi is between ranks that MPI started; add --launcher openmpi");

@@ -72,7 +72,7 @@ typedef struct dsc_launcher_options {
     int program_argc;
 } dsc_launcher_options;
 
-/* Flags end at the first argument that is none, or after "--". */
+/* Flags end at the first argument that is not a flag, or after "--". */
 DSC_MUST_USE dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_options *out, dsc_error *err);
 void dsc_launcher_usage(FILE *to);
 

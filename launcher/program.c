@@ -20,7 +20,7 @@ static dsc_status check_path(const char *path, dsc_error *err)
     if (stat(path, &st) != 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "no such program: %s", strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is no file that can be executed");
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not a file that can be executed");
     if (access(path, X_OK) != 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
                         "is not executable; chmod +x it, or start its interpreter, for example python3 %.60s", path);

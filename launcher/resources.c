@@ -1,4 +1,4 @@
-/* resources.c - which hosts and slots, in which order, and what each rank is told about the others.
+/* resources.c - the hosts and slots of a job in order, and the ranks' settings.
  *
  * The order of the checks is DeepSpeed's: hosts, CUDA_VISIBLE_DEVICES, filter, number of nodes, ranks. Unlike there, a
  * request that the pool cannot meet is an error before anything starts, never silently less or more.
@@ -247,7 +247,7 @@ static dsc_status divide_cores(dsc_launcher_plan *plan, const dsc_launcher_optio
     return DSC_OK;
 }
 
-/* What is wrong with it is said before anything starts. */
+/* Errors in it are reported before anything starts. */
 static dsc_status look_at_pdsh(dsc_launcher_plan *plan, const dsc_launcher_options *opt, dsc_error *err)
 {
     dsc_pdsh_args words;

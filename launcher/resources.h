@@ -9,7 +9,7 @@
 
 enum { DSC_LAUNCHER_NOTES_MAX = 4, DSC_LAUNCHER_RANKS_MAX = 65536 };
 
-/* Where one rank runs. */
+/* Host and slot of one rank. */
 typedef struct dsc_place {
     int32_t rank;
     int32_t host; /* index in the pool */
@@ -29,9 +29,9 @@ typedef struct dsc_launcher_plan {
     int32_t here;         /* this one of the pool; 0 but with --no_ssh */
     bool hide_gpus;       /* CUDA_VISIBLE_DEVICES says "none" and stays as it is */
     const char *visible;  /* devices "a,b,..." that slots 0, 1, ... of every host mean; NULL: slot N is device N */
-    int32_t thread_count; /* of each rank; 0 where the host's cores are not known */
+    int32_t thread_count; /* per rank; 0 when the host's cores are not known */
     bool bind;            /* the ranks divide bind_cores */
-    cpu_set_t bind_cores; /* of this host, when local */
+    cpu_set_t bind_cores; /* this host's, when local */
     /* Lines for the user. */
     struct {
         dsc_launcher_level level;

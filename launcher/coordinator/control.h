@@ -29,14 +29,14 @@
 typedef enum dsc_order_phase {
     DSC_ORDER_WAIT, /* nothing was started yet */
     DSC_ORDER_RUN,
-    DSC_ORDER_END,  /* tell the ranks; kill them when grace_ms are over */
+    DSC_ORDER_END,  /* signal the ranks; kill them when grace_ms are over */
     DSC_ORDER_KILL,
     DSC_ORDER_QUIT  /* and then leave */
 } dsc_order_phase;
 
-/* What the coordinator wants of one host. */
+/* The state that the coordinator wants on one host. */
 typedef struct dsc_order {
-    uint64_t number; /* of this coordinator's orders to this host; one that is not newer than the last is ignored */
+    uint64_t number; /* counts the orders to this host; an order that is not newer than the last is ignored */
     uint32_t epoch;  /* the start that it is about, from 1; 0: none */
     dsc_order_phase phase;
     int32_t term_signal, grace_ms; /* END; signal 0: the ranks have ended, their leftovers have so long */
@@ -54,12 +54,12 @@ typedef enum dsc_agent_phase {
 
 enum { DSC_NOTICE_ENDS_MAX = 32 };
 
-/* What is the case on one host. */
+/* The actual state of one host. */
 typedef struct dsc_notice {
     uint64_t number;
     uint32_t epoch;
     dsc_agent_phase phase;
-    bool cut_off;       /* the agent heard nothing of the coordinator for too long and ends its ranks */
+    bool cut_off;       /* no order came within the lease: the agent ends its ranks */
     bool start_failed;  /* the ranks could not be started */
     bool drained;       /* GONE, and everything that the ranks wrote was sent */
     uint32_t ends_from; /* number of the first end below */
@@ -72,8 +72,8 @@ typedef struct dsc_notice {
 typedef enum dsc_agent_event_kind {
     DSC_AGENT_TICK,     /* time passed */
     DSC_AGENT_ORDER,
-    DSC_AGENT_TASK,     /* what to start in `epoch` has come */
-    DSC_AGENT_CLOSED,   /* the coordinator is gone, or we were told to end */
+    DSC_AGENT_TASK,     /* the task of `epoch` arrived */
+    DSC_AGENT_CLOSED,   /* the stream is closed, or a signal asked the agent to end */
     DSC_AGENT_STARTED,  /* ok: after START; else it failed, and some ranks may run */
     DSC_AGENT_ENDED,    /* a rank */
     DSC_AGENT_NO_CHILDREN, /* nothing of the ranks runs */
@@ -233,7 +233,7 @@ void dsc_coordinator_init(dsc_coordinator *c, dsc_coordinator_host *host, int32_
                           void (*emit)(void *user, const dsc_coordinator_action *action), void *user);
 void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event);
 int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns);
-/* When the host that was silent longest was last heard of; those that have nothing to say any more do not count. */
+/* Time of the newest message of the host that was silent longest. Hosts without processes of the run do not count. */
 int64_t dsc_coordinator_last_received_ns(const dsc_coordinator *c, int64_t now_ns);
 /* In OVER: when CONNECT may come, so that no rank of the last run is left on a host that was lost. 0: at once. */
 int64_t dsc_coordinator_may_connect_ns(const dsc_coordinator *c);

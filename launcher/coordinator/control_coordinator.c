@@ -1,7 +1,10 @@
 /* control_coordinator.c - the coordinator's side of control.h.
  *
- * Invariants: (1) a run begins only when every host answers; (2) a run is over when every host said that nothing of it
- * runs, or is lost, which its agent knows too before the lease is over twice; (3) each rank's end is counted once.
+ * Invariants:
+ * (1) A run begins only when every host answers.
+ * (2) A run is over when each host reported that no process of the run is left, or is lost. The agent of a lost host
+ *     knows of the loss before the lease is over twice.
+ * (3) Each rank's end is counted once.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/coordinator/control.h"
 
@@ -141,7 +144,7 @@ static void take_ends(dsc_coordinator *c, dsc_coordinator_host *host, const dsc_
 {
     for (int32_t i = 0; i < notice->end_count; i++) {
         if (notice->ends_from + (uint32_t)i != host->ends_seen || alive_on(host) == 0)
-            continue; /* known already, or not its turn: it will be sent again */
+            continue; /* known already, or out of order: the end will be sent again */
         host->ends_seen++;
         dsc_verdict_rank_ended(&c->verdict, &notice->end[i]);
         c->emit(c->user, &(dsc_coordinator_action){ .kind = DSC_COORDINATOR_DO_ENDED, .host = (int32_t)(host - c->host),
@@ -263,7 +266,7 @@ static void check_running(dsc_coordinator *c, int64_t now_ns)
         c->give_up_at_ns = now_ns + DSC_CONTROL_GIVE_UP_NS;
     for (int32_t i = 0; i < c->host_count; i++)
         if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].gone && now_ns >= c->give_up_at_ns)
-            lose(c, i, true, now_ns); /* what cannot be killed sleeps in its kernel */
+            lose(c, i, true, now_ns); /* a process that cannot be killed sleeps in its kernel */
     for (int32_t i = 0; i < c->host_count; i++)
         over = over && (c->host[i].phase != DSC_HOST_HERE || c->host[i].gone);
     if (over)

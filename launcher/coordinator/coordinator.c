@@ -23,7 +23,7 @@ static void step(dsc_coordinator_worker *c, dsc_coordinator_event event)
     dsc_coordinator_step(&c->machine, &event);
 }
 
-/* ---- what the machine wants ---- */
+/* ---- actions of the state machine ---- */
 
 static void send_task(dsc_coordinator_worker *c, int32_t index)
 {
@@ -60,7 +60,7 @@ static void on_action(void *user, const dsc_coordinator_action *action)
         break;
     case DSC_COORDINATOR_DO_ENDED:
         c->loop.end[action->end->rank] = *action->end;
-        if (c->machine.verdict.phase == DSC_VERDICT_RUN) /* nobody was told to end yet */
+        if (c->machine.verdict.phase == DSC_VERDICT_RUN) /* no rank was signalled to end yet */
             dsc_watch_ended(&c->loop.watch, c->loop.job->plan, action->end->code);
         break;
     case DSC_COORDINATOR_DO_DROP: remote->drop_wanted = true; break;
@@ -98,8 +98,8 @@ static void drop_host(dsc_coordinator_worker *c, int32_t index)
     dsc_link_close(&remote->link);
 }
 
-/* Where the ranks meet: what the user says, else the first host's address by which ssh reached it; is it this one, the
- * address by which another host was reached from here. */
+/* Rendezvous address: the user's, else the address by which ssh reached the first host. When the first host is this
+ * one: the address of this host on the route to another host. */
 static void choose_master(dsc_coordinator_worker *c)
 {
     const char *addr = c->loop.job->plan->master_addr;
@@ -148,9 +148,9 @@ static void settle(dsc_coordinator_worker *c)
     }
 }
 
-/* ---- what agents say ---- */
+/* ---- messages of agents ---- */
 
-/* The agent is not what it should be. */
+/* The agent does not fit, or breaks the protocol. */
 static void refuse(dsc_coordinator_worker *c, int32_t index)
 {
     c->remote[index].has_failure = true;
@@ -165,7 +165,7 @@ static void refuse_stream(dsc_coordinator_worker *c, int32_t index)
     dsc_remote *remote = &c->remote[index];
     char where[DSC_HOST_NAME_BYTES + 8];
     snprintf(where, sizeof where, "host %s", remote->name);
-    DSC_FAIL(&remote->failure, DSC_ERR_PEER, where, "its agent sent what is no message of this protocol");
+    DSC_FAIL(&remote->failure, DSC_ERR_PEER, where, "its agent sent a message that is not of this protocol");
     refuse(c, index);
 }
 
@@ -227,7 +227,7 @@ static void take_problem(dsc_coordinator_worker *c, int32_t index, const dsc_fra
     }
 }
 
-/* Output goes on when there is room for it; what is behind it in the stream does not wait for that. */
+/* Output waits in `pending` while a sink is full; later messages in the stream are handled meanwhile. */
 static bool take_output(dsc_coordinator_worker *c, dsc_link *link, const dsc_frame *frame, bool may_keep)
 {
     dsc_message_output output;
@@ -246,7 +246,7 @@ static bool take_output(dsc_coordinator_worker *c, dsc_link *link, const dsc_fra
     }
     link->taken_bytes += dsc_frame_bytes(frame);
     if (output.epoch != c->machine.epoch)
-        return true; /* of a run that is over */
+        return true; /* output of a run that is over */
     if (ends)
         dsc_output_end(c->loop.out, rank, which, dsc_clock_ns());
     else

@@ -1,5 +1,5 @@
 /* coordinator.h - the worker of a job over several hosts: one agent on each, reached through a link; their decisions
- * are control_coordinator.c's. coordinator.c moves the bytes, outcome.c says what became of the job.
+ * are control_coordinator.c's. coordinator.c moves the bytes, outcome.c reports the job's outcome.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
@@ -16,7 +16,7 @@ typedef struct dsc_remote {
     bool has_failure, has_problem, lost, silent;
     dsc_error failure;      /* why its agent cannot be had, or was lost */
     dsc_error problem;      /* why its ranks cannot be started */
-    int lost_code;          /* what its carrier ended with */
+    int lost_code;          /* exit code of the process that carried the stream */
     bool connect_wanted, drop_wanted;
 } dsc_remote;
 
@@ -30,7 +30,7 @@ typedef struct dsc_coordinator_worker {
     char folder[4096];
     bool ready, over, left;
 
-    /* Of one run. */
+    /* State of one run. */
     char master_addr[DSC_HOST_NAME_BYTES];
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
 } dsc_coordinator_worker;

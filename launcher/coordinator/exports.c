@@ -94,7 +94,7 @@ static dsc_status add_flag(dsc_exports *exports, const char *text, dsc_error *er
     if (bytes == 0 || (text[bytes] != '=' && text[bytes] != 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "\"%.60s\": expected NAME or NAME=VALUE", text);
     if (dsc_env_is_launchers(text, bytes))
-        return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "%.*s is told to each rank by dsc-launch; leave it out",
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--export", "%.*s is set for each rank by dsc-launch; leave it out",
                         (int)bytes, text);
     if (text[bytes] == '=')
         return dsc_exports_set(exports, text, err);

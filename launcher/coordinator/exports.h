@@ -1,7 +1,8 @@
 /* exports.h - which of the user's variables the ranks on other hosts get.
  *
  * An allow-list of prefixes (exports.c), then ~/.deepspeed_env and ./.deepspeed_env (another name: DS_ENV_FILE), then
- * --export NAME[=VALUE]; what comes later wins. What the launcher itself tells the ranks cannot be given.
+ * --export NAME[=VALUE]; later entries win. Variables that the launcher sets for the
+ * ranks cannot be given.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_EXPORTS_H
 #define DSC_LAUNCHER_COORDINATOR_EXPORTS_H

@@ -1,5 +1,5 @@
-/* link.h - the launcher's end of the stream to one agent: the process that carries it (ssh, or the agent itself when
- * the host is this one), what it says, and what it ends with. SPDX-License-Identifier: Apache-2.0 */
+/* link.h - the coordinator's end of the stream to one agent: the process that carries the stream, its stderr and its
+ * exit code. The process is ssh, or the agent itself when the host is this one. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_LINK_H
 #define DSC_LAUNCHER_COORDINATOR_LINK_H
 
@@ -12,18 +12,18 @@ typedef struct dsc_link {
     int32_t host;
     int epoll_fd;
     pid_t pid;          /* 0: none runs */
-    int code;           /* what it ended with, as a shell sees it */
+    int code;           /* exit code of the process, as a shell sees it */
     bool is_local;
     bool greeted;       /* its magic came */
     bool polled;
     dsc_channel channel;
     int err_fd;
-    char said[4096];    /* the end of what came on its stderr */
+    char said[4096];    /* the end of its stderr */
     size_t said_bytes;
     /* Output that cannot be shown yet: whole frames from pending_at on. */
     dsc_message_out pending;
     size_t pending_at;
-    uint64_t taken_bytes, acked_bytes; /* of frames with output */
+    uint64_t taken_bytes, acked_bytes; /* count frames with output */
 } dsc_link;
 
 /* Starts the process; its events are DSC_LOOP_LINK of epoll_fd. `env`: of that process. On failure nothing is left. */

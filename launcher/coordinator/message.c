@@ -13,7 +13,7 @@ void dsc_message_out_close(dsc_message_out *out)
     *out = (dsc_message_out){ .alloc = out->alloc };
 }
 
-/* What stays is less than what goes, so that each byte is moved once at most on the average. */
+/* Fewer bytes stay than go, so that each byte is moved at most once on the average. */
 void dsc_message_out_drop(dsc_message_out *out, size_t *done)
 {
     if (*done < out->count - *done)

@@ -1,9 +1,9 @@
-/* message.h - what the launcher and an agent say to each other, as bytes: a stream of frames each way.
+/* message.h - control messages of coordinator and agents as bytes: a stream of frames in each direction.
  *
- *   frame := length (4 bytes, of what follows) kind (1 byte) payload
+ *   frame := length (4 bytes, of the rest) kind (1 byte) payload
  *
- * Numbers are little-endian, a text is its length (4 bytes) and its bytes, so that nothing is ever quoted. What comes
- * in is hostile: every reader checks every length and refuses what is left over.
+ * Numbers are little-endian, a text is its length (4 bytes) and its bytes, so that nothing is ever quoted. Input is
+ * untrusted: every reader checks every length and refuses bytes that are left over.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_MESSAGE_H
 #define DSC_LAUNCHER_COORDINATOR_MESSAGE_H
@@ -14,7 +14,7 @@
 
 /* Changes with every change of a message's bytes. */
 #define DSC_MESSAGE_PROTOCOL 3u
-/* The agent's first bytes. What a login shell prints before them is no part of the stream. */
+/* The agent's first bytes. Text of a login shell before these bytes does not belong to the stream. */
 #define DSC_MESSAGE_MAGIC "\x16\x02" "dsc-agent"
 
 enum {
@@ -22,7 +22,7 @@ enum {
     DSC_MESSAGE_HEADER_BYTES = 5,
     DSC_MESSAGE_TASK_MAX = 16 * 1024 * 1024, /* several times what a process can be given */
     DSC_MESSAGE_REPORT_MAX = 32 * 1024,      /* any other payload */
-    DSC_MESSAGE_WINDOW_BYTES = 512 * 1024,   /* of frames with output that may be under way from one agent */
+    DSC_MESSAGE_WINDOW_BYTES = 512 * 1024,   /* limit of frames with output in transit from one agent */
 };
 
 typedef enum dsc_frame_kind {
@@ -68,7 +68,7 @@ typedef struct dsc_message_in {
     bool bad;
 } dsc_message_in;
 
-/* What it takes of the stream. */
+/* Size of the frame in the stream. */
 static inline size_t dsc_frame_bytes(const dsc_frame *frame) { return DSC_MESSAGE_HEADER_BYTES + frame->count; }
 
 static inline dsc_message_in dsc_message_in_of(const dsc_frame *frame)
@@ -83,7 +83,7 @@ enum { DSC_MESSAGE_NAME_BYTES = 256 };
 typedef struct dsc_hello {
     uint32_t protocol;
     char version[DSC_MESSAGE_NAME_BYTES]; /* these two stay readable in every protocol */
-    char path[1024];                   /* of the agent's own file */
+    char path[1024];                   /* path of the agent's own file */
     char name[DSC_MESSAGE_NAME_BYTES];    /* gethostname */
     char own_addr[64];                 /* by which it was reached, and of who reached it; "" when not by ssh */
     char coordinator_addr[64];
@@ -120,8 +120,7 @@ void dsc_message_put_ack(dsc_message_out *out, uint64_t bytes);
 /* Everything but launcher_pid, program and env, which are the other host's. */
 void dsc_message_put_task(dsc_message_out *out, uint32_t epoch, const dsc_host_task *task);
 
-/* False: the frame is not what it should be. */
-/* Of another protocol: only its first two fields. */
+/* The readers return false for a malformed frame. A hello of another protocol: only its first two fields are read. */
 bool dsc_message_get_hello(const dsc_frame *frame, dsc_hello *hello);
 bool dsc_message_get_order(const dsc_frame *frame, dsc_order *order);
 bool dsc_message_get_notice(const dsc_frame *frame, dsc_notice *notice);
@@ -146,7 +145,7 @@ typedef struct dsc_channel {
     size_t taken, filled, capacity;
     size_t frame_max;
     bool eof;           /* nothing more comes */
-    bool broken;        /* it cannot be written, or what came is no stream of frames */
+    bool broken;        /* writing failed, or the input is not a stream of frames */
 } dsc_channel;
 
 /* frame_max: payloads that are longer break the channel. */

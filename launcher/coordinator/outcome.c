@@ -1,4 +1,4 @@
-/* outcome.c - what a job over several hosts ends with, and who is to blame. SPDX-License-Identifier: Apache-2.0 */
+/* outcome.c - exit code and error line of a job over several hosts. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,7 +65,7 @@ static int say_lost(dsc_coordinator_worker *c, int32_t index)
     char ranks[64];
     if (remote->silent)
         dsc_output_log(c->loop.out,
-                       "dsc: error: host %s: nothing was heard of it for %d s, or its agent was told to end; "
+                       "dsc: error: host %s: nothing was received from it for %d s, or its agent got a signal; "
                        "%s there ended with it; is the host or the link to it down?",
                        remote->name, (int)(DSC_CONTROL_LEASE_NS / INT64_C(1000000000)), ranks_of(c, index, ranks));
     else
@@ -104,6 +104,6 @@ int dsc_coordinator_finish(void *user, bool last)
                                 .last = last };
     for (int32_t rank = 0; rank < c->loop.job->plan->world_size; rank++)
         for (int which = 0; which < dsc_output_sink_count(c->loop.out); which++)
-            dsc_output_end(c->loop.out, rank, which, 0); /* of a host that was lost; for others nothing is left */
+            dsc_output_end(c->loop.out, rank, which, 0); /* a host that was lost left unfinished lines */
     return decide(c, &report);
 }

@@ -39,7 +39,7 @@ static bool put(dsc_pdsh_args *out, const char *text, size_t bytes)
     return true;
 }
 
-/* One arg with %u, %h and %% for what they stand for. */
+/* One argument, with the values of %u, %h and %%. */
 static dsc_status add_arg(const char *where, const char *arg, size_t bytes, const target *to, dsc_pdsh_args *out,
                            dsc_error *err)
 {
@@ -68,13 +68,13 @@ static dsc_status add_arg(const char *where, const char *arg, size_t bytes, cons
     return DSC_OK;
 }
 
-/* "-4i": true in *wants_value when the value of its last letter is the next arg. */
+/* "-4i": true in *wants_value when the value of its last letter is the next argument. */
 static dsc_status check_option(const char *where, const char *arg, size_t bytes, bool *wants_value, dsc_error *err)
 {
     const int shown = (int)dsc_min_i64((int64_t)bytes, 60);
     *wants_value = false;
     if (bytes < 2 || arg[0] != '-')
-        return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is no option of ssh (the host is added here)", shown,
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is not an option of ssh (the host is added here)", shown,
                         arg);
     for (size_t i = 1; i < bytes; i++) {
         if (strchr(ssh_valued, arg[i]) != NULL) {
@@ -85,7 +85,7 @@ static dsc_status check_option(const char *where, const char *arg, size_t bytes,
             return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\": with -%c ssh gives an agent no input or does not "
                             "start it; take it out", shown, arg, arg[i]);
         if (strchr(ssh_alone, arg[i]) == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is no option of ssh", shown, arg);
+            return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.*s\" is not an option of ssh", shown, arg);
     }
     return DSC_OK;
 }

@@ -13,7 +13,7 @@
  * argv, NULL-terminated, freed with dsc_alloc_free; its texts are borrowed from opt, host and static memory. */
 DSC_MUST_USE dsc_status dsc_ssh_command(dsc_alloc *alloc, const dsc_launcher_options *opt, const char *host,
                                         char ***argv, dsc_error *err);
-/* What the agent reads before the frames: the path to be tried before PATH, and a newline. */
+/* The bytes that the agent's shell reads before the frames: the path to be tried before PATH, and a newline. */
 void dsc_ssh_first_line(char *out, size_t out_bytes);
 
 /* DSC_ERR_INPUT when there is no ssh here. */

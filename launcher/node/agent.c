@@ -1,8 +1,8 @@
 /* agent.c - dsc-launch --agent: the worker that starts and ends the ranks of one host for a launcher elsewhere. The
  * decisions are control_agent.c's; here are the processes, the stream and the clock.
  *
- * The stream is our stdin and stdout, as ssh or the launcher gave them; whatever is written to our stderr the launcher
- * shows when it has to say why this host was lost. SPDX-License-Identifier: Apache-2.0 */
+ * The stream is our stdin and stdout, as ssh or the launcher gave them. The launcher quotes our stderr when it reports
+ * why this host was lost. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -33,12 +33,12 @@ typedef struct agent_worker {
     bool leaves;           /* the machine is done */
     bool stream_closed;
     bool start_wanted;
-    uint64_t sent_bytes, acked_bytes; /* of frames with output */
+    uint64_t sent_bytes, acked_bytes; /* count frames with output */
 
     dsc_host_task task;    /* newest; the ranks' own once they started */
     uint32_t task_epoch;
     char program[4096];
-    char **env;            /* of this epoch; owned */
+    char **env;            /* for this epoch; owned */
     dsc_ranks ranks;
     bool ranks_open;
 } agent_worker;
@@ -49,7 +49,7 @@ static void step(agent_worker *a, dsc_agent_event event)
     dsc_agent_step(&a->machine, &event);
 }
 
-/* ---- what the machine wants ---- */
+/* ---- actions of the state machine ---- */
 
 /* A notice says how ranks ended; what they all were doing then goes before it. */
 static void put_notice(agent_worker *a, const dsc_notice *notice)
@@ -178,7 +178,7 @@ static void start(agent_worker *a)
 
 /* ---- the launcher ---- */
 
-/* Whatever is wrong with the stream, the launcher cannot be heard any more. */
+/* Whatever is wrong with the stream, no further message can be read. */
 static void close_stream(agent_worker *a, const char *why)
 {
     if (a->stream_closed)
@@ -221,7 +221,7 @@ static void take_frame(agent_worker *a, const dsc_frame *frame)
     else if (frame->kind == DSC_FRAME_ACK && dsc_message_get_ack(frame, &acked) && acked <= a->sent_bytes)
         a->acked_bytes = acked;
     else
-        close_stream(a, "the launcher's message is not what it should be");
+        close_stream(a, "the launcher sent a message that is not of this protocol");
 }
 
 static void read_stream(agent_worker *a)
@@ -234,7 +234,7 @@ static void read_stream(agent_worker *a)
             start(a);
     }
     if (a->channel.broken)
-        close_stream(a, "the launcher's message is not what it should be");
+        close_stream(a, "the launcher sent a message that is not of this protocol");
     else if (a->channel.eof)
         close_stream(a, NULL);
 }
@@ -259,7 +259,7 @@ static void on_signal(void *user, int signal_number, int64_t now_ns)
 {
     agent_worker *a = user;
     if (signal_number == SIGINT || signal_number == SIGTERM || signal_number == SIGQUIT || signal_number == SIGHUP)
-        close_stream(a, "it was told to end by a signal");
+        close_stream(a, "a signal asked it to end");
 }
 
 static void on_orphaned(void *user, int64_t now_ns)

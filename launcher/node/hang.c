@@ -47,7 +47,7 @@ static bool is_missing(const hang_world *w, const dsc_flight_channel *lane, cons
 {
     const dsc_flight_call *call = &lane->call[0];
     if (other == NULL)
-        return lane->size == w->count && call->peer < 0; /* of a group only its own ranks are known */
+        return lane->size == w->count && call->peer < 0; /* only a group's own ranks are known */
     const dsc_flight_call *last = other->call_count > 0 ? &other->call[0] : NULL;
     if (call->peer >= 0)
         return other->rank == call->peer && (last == NULL || last->peer != lane->rank || !is_waiting(w, last));
@@ -56,7 +56,7 @@ static bool is_missing(const hang_world *w, const dsc_flight_channel *lane, cons
     /* Its GPU has done all that it was asked for, which is less than what ours was. */
     if (other->asked > 0 && other->asked < lane->asked && last->number == other->asked && !is_waiting(w, last))
         return true;
-    /* Who comes when the others have given up finds an error there, and was the one they waited for. */
+    /* A rank that arrives after the others gave up finds an error there: the others waited for this rank. */
     return last->number == call->number && last->state == DSC_FLIGHT_FAILED && call->state == DSC_FLIGHT_FAILED &&
            last->age_ns < call->ended_ns;
 }
@@ -87,7 +87,7 @@ static int32_t awaited(const hang_world *w, int32_t rank, const dsc_flight_chann
         int32_t score = 0;
         if (is_missing(w, lane, theirs))
             score = is_stopped(&w->view[r]) ? 5 : waiting_lane(w, r) == NULL ? 4 : 3;
-        else if (is_behind(lane, theirs)) /* who waits elsewhere has looked at its GPU */
+        else if (is_behind(lane, theirs)) /* a rank that waits elsewhere has checked its GPU */
             score = waiting_lane(w, r) != NULL ? 2 : 1;
         else if (is_stopped_inside(w, lane, r))
             score = 1;
@@ -335,7 +335,7 @@ bool dsc_hang_describe_wait(const dsc_flight_view *view, int32_t count, int32_t 
 {
     const hang_world w = { view, count, ended };
     const dsc_flight_channel *lane = waiting_lane(&w, rank);
-    char call[200], whom[64] = "nobody that is known";
+    char call[200], whom[64] = "an unknown rank";
     if (lane == NULL)
         return false;
     const int32_t at = awaited(&w, rank, lane);

@@ -1,9 +1,9 @@
 /* hang.h - the hang finder: from what the ranks' collectives are doing (base/flight_log.h), who waits for whom, and who
  * disagrees with whom. Pure: it looks at no clock and no process.
  *
- * A rank waits for those that have not come to the collective that it is in; those may wait for others in another one,
- * so the finder goes on until it is at a rank that waits for nobody, at one that is stopped, or in a circle. A rank
- * that is stopped while nobody waits (it is alone, or all are) is late by itself.
+ * A rank waits for the ranks that have not entered its collective. Those ranks may wait for others in another
+ * collective, so the finder follows the waits. It ends at a rank that waits for nobody, at a stopped rank, or in a
+ * circle. A rank that is stopped while nobody waits (it is alone, or all ranks are stopped) is late by itself.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_HANG_H
 #define DSC_LAUNCHER_NODE_HANG_H
@@ -31,12 +31,12 @@ typedef struct dsc_hang {
     int32_t channel;
     bool has_other;
     bool behind;           /* LATE: the culprit gave the call to its GPU, which was not seen to come to it */
-    bool some_unknown;     /* of some ranks nothing is known: another launcher has started them */
+    bool some_unknown;     /* another launcher has started some ranks: they have no view */
 } dsc_hang;
 
-/* view[] by rank. limit_ns: how long a wait may last; 0: each rank's own timeout and the slack above. `ended`: some
- * rank gave up: calls that failed count, and however short a wait was; and where none is seen (GPUs wait by
- * themselves) a rank that is stopped is the one: then waiter is -1. */
+/* view[] by rank. limit_ns: longest allowed wait; 0: each rank's own timeout and the slack above. `ended`: some rank
+ * gave up, so calls that failed count, and waits of any length. When no wait is seen then (GPUs wait by themselves), a
+ * stopped rank is the culprit, and waiter is -1. */
 void dsc_hang_find(const dsc_flight_view *view, int32_t count, int64_t limit_ns, bool ended, dsc_hang *out);
 
 /* One line, without a prefix. */
@@ -46,7 +46,7 @@ void dsc_hang_describe(const dsc_hang *hang, const dsc_flight_view *view, const 
 /* "rank 2 waits for rank 1 in ..." of a rank that waits; false: it does not. */
 bool dsc_hang_describe_wait(const dsc_flight_view *view, int32_t count, int32_t rank, bool ended,
                             char out[DSC_HANG_LINE_BYTES]);
-/* What the job ends with. */
+/* Exit code of a job that ends for the finding. */
 int dsc_hang_code(const dsc_hang *hang);
 
 #endif

@@ -1,6 +1,6 @@
-/* host_task.h - what one host has to do: which ranks of which job, and what they are told. Made from the plan by the
- * launcher; on another host read from the launcher's message by the agent. Everything that starts ranks reads this and
- * nothing else. SPDX-License-Identifier: Apache-2.0 */
+/* host_task.h - the task of one host: its ranks of a job, and their settings. The launcher makes the task from the
+ * plan; an agent reads it from the launcher's message. Everything that starts ranks reads the task and nothing else.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_HOST_TASK_H
 #define DSC_LAUNCHER_NODE_HOST_TASK_H
 
@@ -15,21 +15,21 @@ typedef struct dsc_host_task {
     int32_t host, host_count;       /* number of this host among those of the job */
     int32_t first_rank, rank_count; /* ranks of a host follow each other */
     int32_t master_port;
-    int32_t tty_columns;            /* of the terminal that rank 0's stdout ends in; 0: none */
-    int32_t thread_count;           /* of each rank, unless OMP_NUM_THREADS is set; 0: not known */
+    int32_t tty_columns;            /* columns of the terminal at rank 0's stdout; 0: no terminal */
+    int32_t thread_count;           /* per rank, unless OMP_NUM_THREADS is set; 0: not known */
     int32_t restart_count;          /* how often this job was started again */
     int32_t restart_limit;
     bool bind_cores;                /* the ranks divide `cores` */
     bool one_stream;                /* stdout and stderr of the job end in the same place */
     bool rank0_only;                /* the others' output ends in a log each */
     cpu_set_t cores;
-    const struct dsc_flight_log *flight; /* of this host's ranks; NULL: none */
+    const struct dsc_flight_log *flight; /* this host's ranks write to it; NULL: none */
     pid_t launcher_pid;             /* on this host: the process whose death ends the ranks */
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
     const char *master_addr;
     const char *devices;            /* CUDA_VISIBLE_DEVICES; NULL: as it is in env */
     const char *core_list;          /* --bind_core_list, or "": all */
-    const char *folder;             /* where the ranks start; "": where this process is */
+    const char *folder;             /* working folder of the ranks; "": this process's */
     const char *program;            /* file to execute; an agent looks for argv[0] itself */
     char **argv;                    /* NULL-terminated */
     char **env;                     /* the ranks' environment without their own variables, NULL-terminated */

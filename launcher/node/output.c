@@ -38,10 +38,10 @@ typedef struct rank_output {
     int64_t log_bytes;
 } rank_output;
 
-/* What stands on the current line of a sink. */
+/* State of the current line of a sink. */
 typedef struct cursor {
     bool midline;
-    stream *owner; /* of the unfinished line */
+    stream *owner; /* writer of the unfinished line */
 } cursor;
 
 struct dsc_output {
@@ -182,8 +182,7 @@ int32_t dsc_output_columns(const dsc_output *out)
 
 /* ---- showing ---- */
 
-/* Where the part of text[0..bytes) begins that a terminal would still show: behind the last '\r' that something
- * follows. */
+/* Start of the part of text[0..bytes) that a terminal would still show: after the last '\r' that text follows. */
 static size_t last_segment(const char *text, size_t bytes)
 {
     size_t end = bytes;

@@ -4,8 +4,8 @@
  * byte passes at once ("raw"). Towards a terminal rank 0's unfinished line (a progress bar) passes too; it is wiped and
  * drawn again around other lines.
  *
- * A line that starts with "dsc: error:" is held back: when one rank dies its peers complain too, and a job shows one
- * such line, that of the rank which failed of itself. The supervisor says which; until then nobody else's is shown.
+ * A line that starts with "dsc: error:" is held back. When one rank dies its peers report errors too, but a job shows
+ * only the line of the rank that failed first. The worker chooses that rank; until then no such line is shown.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_OUTPUT_H
 #define DSC_LAUNCHER_NODE_OUTPUT_H
@@ -45,7 +45,7 @@ void dsc_output_flush(dsc_output *out, int epoll_fd);
 /* True: no more may be fed for this sink until it is not. */
 bool dsc_output_full(const dsc_output *out, int which);
 size_t dsc_output_queued(const dsc_output *out); /* bytes of all sinks */
-int32_t dsc_output_columns(const dsc_output *out); /* of the terminal that stdout is; 0: it is none */
+int32_t dsc_output_columns(const dsc_output *out); /* width of the terminal at stdout; 0: no terminal */
 
 /* Bytes from a rank, and the end of its stream. bytes <= DSC_OUTPUT_READ_BYTES. */
 void dsc_output_feed(dsc_output *out, int32_t rank, int which, const char *text, size_t bytes, int64_t now_ns);

@@ -21,7 +21,7 @@ static inline const char *dsc_rank_var_value(const dsc_rank_vars *vars, int32_t 
     return vars->text + vars->var[i].value_at;
 }
 
-/* What every rank of the job gets, and what may be shown: no token, nothing of one rank or one process. */
+/* Variables that every rank of the job gets and that may be shown: no token, nothing of one rank or one process. */
 void dsc_rank_vars_common(const dsc_launcher_plan *plan, dsc_rank_vars *out);
 
 /* Everything for rank number `index` of a host. */

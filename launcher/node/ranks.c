@@ -118,7 +118,7 @@ static int32_t find_rank(const dsc_ranks *ranks, pid_t pid)
     return -1;
 }
 
-/* The rank is a zombie still, so that its group can be told. */
+/* The rank is still a zombie, so that its group can be signalled. */
 static void note_end(dsc_ranks *ranks, int32_t index, const siginfo_t *info, int64_t now_ns)
 {
     dsc_rank_process *rank = &ranks->rank[index];

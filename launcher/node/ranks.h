@@ -15,7 +15,7 @@
 #include "launcher/node/spawn.h"
 #include "launcher/node/verdict.h"
 
-/* What the owner wants to know. All are called from the functions below. */
+/* Events for the owner. All are called from the functions below. */
 typedef struct dsc_ranks_hooks {
     void (*output)(void *user, int32_t index, int which, const char *text, size_t bytes, int64_t now_ns);
     void (*output_end)(void *user, int32_t index, int which, int64_t now_ns);
@@ -60,7 +60,7 @@ void dsc_ranks_signal(dsc_ranks *ranks, int signal_number);
 /* SIGKILL to all ranks and to whatever left its group; to be repeated until no_children. */
 void dsc_ranks_kill(dsc_ranks *ranks);
 void dsc_ranks_pause(dsc_ranks *ranks, int which, bool paused);
-/* What rank number `index` of this host is doing. */
+/* State of the collectives of rank number `index` of this host. */
 void dsc_ranks_flight(const dsc_ranks *ranks, int32_t index, int64_t now_ns, dsc_flight_view *out);
 void dsc_ranks_stop_reading(dsc_ranks *ranks, int which);
 

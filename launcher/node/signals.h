@@ -1,5 +1,5 @@
-/* signals.h - what reaches a worker from outside: signals, its own or passed on by the guardian, and the guardian's
- * end. SPDX-License-Identifier: Apache-2.0 */
+/* signals.h - external events of a worker: signals, its own or passed on by the guardian, and the guardian's end.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_SIGNALS_H
 #define DSC_LAUNCHER_NODE_SIGNALS_H
 
@@ -29,7 +29,7 @@ DSC_MUST_USE dsc_status dsc_signals_open(dsc_signals *signals, const dsc_job *jo
 void dsc_signals_close(dsc_signals *signals);
 
 void dsc_signals_on_event(dsc_signals *signals, const dsc_loop_event *event, int64_t now_ns);
-/* To be called in every turn of the loop; returns when to be called again at the latest. */
+/* To be called in every pass of the loop; returns the time of the next call at the latest. */
 int64_t dsc_signals_look(dsc_signals *signals, int64_t now_ns);
 
 #endif

@@ -35,7 +35,7 @@ typedef struct dsc_sink {
 
 /* `fd` is borrowed. A closed descriptor makes a broken sink. */
 DSC_MUST_USE dsc_status dsc_sink_open(dsc_alloc *alloc, int fd, dsc_sink *out, dsc_error *err);
-void dsc_sink_close(dsc_sink *sink); /* what is queued is lost; safe on a zeroed one */
+void dsc_sink_close(dsc_sink *sink); /* queued bytes are lost; safe on a zeroed sink */
 void dsc_sink_put(dsc_sink *sink, const char *text, size_t bytes);
 void dsc_sink_flush(dsc_sink *sink); /* as much as goes without waiting */
 static inline size_t dsc_sink_queued(const dsc_sink *sink) { return sink->tail - sink->head; }

@@ -19,13 +19,13 @@ typedef struct dsc_spawn_pipes {
     bool joined;   /* both through one pipe (out and err are set) */
 } dsc_spawn_pipes;
 
-/* What ranks inherit from whoever started us. */
+/* Settings that ranks inherit from the process that started us. */
 typedef struct dsc_spawn_setup {
     sigset_t mask;  /* signal mask of the ranks */
     bool has_input; /* rank 0 reads our stdin; else, and all others, an end of file */
 } dsc_spawn_setup;
 
-/* What a rank that could not be executed writes to the exec pipe. */
+/* Message of a rank that could not be executed, on the exec pipe. */
 typedef struct dsc_exec_failure {
     int32_t index;
     int32_t errno_value;

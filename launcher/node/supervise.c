@@ -1,8 +1,8 @@
-/* supervise.c - the event loop of a job whose ranks are all on this host: their ends and output, signals, the
- * guardian's death, and the clock. Who is to blame, and when the ranks are told and killed, is verdict.c's business.
+/* supervise.c - the worker of a job whose ranks are all on this host: it starts, signals and kills the ranks, and reads
+ * their output. job_loop.c has the part that all workers share. verdict.c decides which rank is the culprit, and when
+ * the ranks are signalled and killed.
  *
- * A run ends when nothing of the job runs any more and all output is written. Then the ranks start again, when they
- * failed and the user allowed it. SPDX-License-Identifier: Apache-2.0 */
+ * A run ends when no process of the job is left and all output is written. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <unistd.h>
 
@@ -22,18 +22,18 @@ typedef struct supervisor {
     dsc_spawn_pipes pipes;
     int late_signal; /* that the user sent when no rank was left */
 
-    /* Of one run. */
+    /* State of one run. */
     char devices[DSC_DEVICES_BYTES];
     dsc_host_task task;
     dsc_ranks ranks;
     dsc_verdict verdict;
-    dsc_verdict_phase applied_phase; /* what the ranks know */
+    dsc_verdict_phase applied_phase; /* the phase that the ranks were signalled for */
     dsc_status start_status;
     dsc_error start_error;
     int64_t kill_again_at_ns, give_up_at_ns; /* in KILL */
 } supervisor;
 
-/* ---- telling the ranks ---- */
+/* ---- ending the ranks ---- */
 
 static void log_late_ranks(const supervisor *s)
 {
@@ -64,7 +64,7 @@ static void carry_out(supervisor *s, int64_t now_ns)
     s->applied_phase = v->phase;
 }
 
-/* ---- what happens ---- */
+/* ---- events of the ranks ---- */
 
 /* Views of the ranks of other launchers (--no_ssh) stay unknown. */
 static bool update_views(void *user, int64_t now_ns)
@@ -251,7 +251,7 @@ static dsc_status start_ranks(supervisor *s, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(s->loop.job->alloc, DSC_TAG_CONTROL, s->task.rank_count, (int64_t)sizeof *pipes, &pipes,
                              err));
     for (int32_t i = 0; i < s->task.rank_count; i++) {
-        /* What goes to a log only is one stream: both ends are the same file. */
+        /* Output that goes to a log only is one stream: both ends are the same file. */
         const bool log_only = s->loop.job->opt->rank_log_dir != NULL && s->task.first_rank + i > 0;
         pipes[i] = log_only ? (dsc_spawn_pipes){ true, true, true } : s->pipes;
     }

@@ -110,7 +110,7 @@ void dsc_verdict_tick(dsc_verdict *v, int64_t received_ns, int64_t now_ns)
         begin_failure(v, now_ns);
     } else if (v->phase == DSC_VERDICT_RUN && v->has_suspect && (v->alive_count == 0 || all_reported))
         blame(v, &v->suspect, now_ns);
-    if (v->phase != DSC_VERDICT_KILL && v->alive_count == 0) { /* leftovers were told when their rank ended */
+    if (v->phase != DSC_VERDICT_KILL && v->alive_count == 0) { /* leftovers were signalled when their rank ended */
         v->phase = DSC_VERDICT_END;
         v->kill_at_ns = dsc_min_i64(v->kill_at_ns, now_ns + failure_grace_ns);
     }
@@ -122,6 +122,6 @@ int64_t dsc_verdict_wake_ns(const dsc_verdict *v, int64_t now_ns)
 {
     if (v->phase == DSC_VERDICT_END)
         return v->kill_at_ns;
-    /* A suspect whose time has come waits for a word from another host. */
+    /* A suspect whose time has come waits for a message of another host. */
     return v->phase == DSC_VERDICT_RUN && v->has_suspect && v->judge_at_ns > now_ns ? v->judge_at_ns : INT64_MAX;
 }

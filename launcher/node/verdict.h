@@ -1,12 +1,12 @@
-/* verdict.h - why a job ends, for whom, and how far its end has come. A pure state machine: what happened goes in, and
- * what the ranks must be told comes out. It looks at no clock, process or socket.
+/* verdict.h - why a job ends, for which rank, and how far its end has come. A pure state machine: events go in, and the
+ * signals for the ranks come out. It looks at no clock, process or socket.
  *
  *   RUN   nothing has happened
- *   END   all ranks were told (`term_signal`): one failed, a host was lost, the user asked, or all are done
+ *   END   all ranks were signalled (`term_signal`): one failed, a host was lost, the user asked, or all are done
  *   KILL  their time is over
  *
- * A rank that ends with code 4 or 5 ("peer lost", "stuck") is seldom the cause, so a better one is waited for: 300 ms,
- * and until every host has been heard of since. SPDX-License-Identifier: Apache-2.0 */
+ * A rank that ends with code 4 or 5 ("peer lost", "stuck") is seldom the cause. The verdict therefore waits for a
+ * better culprit: 300 ms, and until a message of every host came since. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_VERDICT_H
 #define DSC_LAUNCHER_NODE_VERDICT_H
 
@@ -25,7 +25,7 @@ typedef enum dsc_verdict_phase { DSC_VERDICT_RUN, DSC_VERDICT_END, DSC_VERDICT_K
 
 typedef struct dsc_verdict {
     dsc_verdict_phase phase;
-    int32_t term_signal;  /* END: what the ranks are told; 0: nothing, they have ended */
+    int32_t term_signal;  /* END: the ranks' signal; 0: none, the ranks have ended */
     int64_t kill_at_ns;   /* END: when KILL begins */
     int32_t alive_count;  /* ranks that have not ended */
     int64_t grace_ns;     /* after the user's signal */
@@ -45,7 +45,7 @@ typedef struct dsc_verdict {
 
 void dsc_verdict_init(dsc_verdict *v, int32_t rank_count, int64_t grace_ns);
 
-/* What happened. Ends that are noted before the next tick have no order: one by a signal is then the likelier cause. */
+/* Events. Ends that are noted before the next tick have no order: one by a signal is then the likelier cause. */
 void dsc_verdict_rank_ended(dsc_verdict *v, const dsc_rank_end *end);
 /* A host with that many living ranks cannot be reached any more. */
 void dsc_verdict_host_lost(dsc_verdict *v, int32_t host, int32_t alive_count);
@@ -56,7 +56,7 @@ void dsc_verdict_found(dsc_verdict *v, int32_t code);
 /* Nobody is left to wait for it, or it could not be started: all ranks are killed at once. */
 void dsc_verdict_give_up(dsc_verdict *v);
 
-/* Decides. received_ns: when the host that was silent longest was last heard of (one host: now_ns). */
+/* Decides. received_ns: time of the newest message of the host that was silent longest (one host: now_ns). */
 void dsc_verdict_tick(dsc_verdict *v, int64_t received_ns, int64_t now_ns);
 /* When time alone may change the verdict next; INT64_MAX: never. */
 int64_t dsc_verdict_wake_ns(const dsc_verdict *v, int64_t now_ns);

@@ -32,7 +32,7 @@ void dsc_watch_forget(dsc_watch *watch)
     watch->more = watch->paused = false;
 }
 
-/* Who else waits is said too: of a thousand ranks the first few. */
+/* Reports other waiting ranks too, the first few of a thousand. */
 static void keep(dsc_watch *watch, const dsc_launcher_plan *plan, const dsc_hang *hang, bool ended)
 {
     dsc_hang_describe(hang, watch->view, plan, watch->line[0]);

@@ -1,12 +1,12 @@
-/* watch.h - what a launcher knows of its ranks' collectives, and what it says when they hang: the views of all ranks,
- * the limit, and the finding, kept as it was when it was made (the ranks are told to end then, and move again).
+/* watch.h - the views of all ranks' collectives, the limit of a wait, and the finding of a hang. The finding is kept as
+ * it was made, because the ranks are signalled to end then and their collectives change again.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_WATCH_H
 #define DSC_LAUNCHER_NODE_WATCH_H
 
 #include "launcher/node/hang.h"
 
-/* How often the supervisor of one host looks. Over several hosts the agents' words come with their beat. */
+/* How often the supervisor of one host looks. Over several hosts the agents' views come with their notices. */
 #define DSC_WATCH_BEAT_NS INT64_C(250000000)
 enum { DSC_WATCH_LINES = 9, DSC_WATCH_RANKS_MAX = 1024 }; /* as many as a communicator takes */
 
@@ -18,15 +18,15 @@ typedef struct dsc_watch {
     int64_t looked_ns;
     int64_t limit_ns;      /* 0: the ranks' own */
     bool paused;           /* the user stopped the job: nobody is late */
-    int32_t line_count;    /* of the finding; 0: none */
+    int32_t line_count;    /* lines of the finding; 0: none */
     bool more;             /* ranks wait that have no line */
-    char line[DSC_WATCH_LINES][DSC_HANG_LINE_BYTES]; /* the first one says it all */
+    char line[DSC_WATCH_LINES][DSC_HANG_LINE_BYTES]; /* the first one is the error line */
 } dsc_watch;
 
 DSC_MUST_USE dsc_status dsc_watch_open(dsc_watch *watch, dsc_alloc *alloc, int32_t rank_count, int32_t limit_s,
                                        dsc_error *err);
 void dsc_watch_close(dsc_watch *watch); /* safe on a zeroed one */
-/* Where to write what a rank is doing; NULL: nowhere. */
+/* The view of a rank, to be written; NULL: none is kept. */
 static inline dsc_flight_view *dsc_watch_view(dsc_watch *watch, int32_t rank)
 {
     return rank < watch->rank_count ? &watch->view[rank] : NULL;

@@ -91,7 +91,7 @@ static dsc_status need_equal_slots(const dsc_launcher_plan *plan, const dsc_laun
                     "different numbers of slots; --num_gpus makes them equal, or leave --launcher out", opt->launcher);
 }
 
-/* ---- what the ranks are told ---- */
+/* ---- variables for the ranks ---- */
 
 static dsc_status set_env(dsc_runner_command *c, const dsc_launcher_plan *plan, const dsc_launcher_options *opt,
                           dsc_error *err)

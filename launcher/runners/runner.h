@@ -24,7 +24,7 @@ typedef struct dsc_runner_command {
     dsc_alloc *alloc;
     char **argv; /* NULL-terminated */
     int32_t argc, capacity;
-    dsc_exports env; /* what is set besides our own environment */
+    dsc_exports env; /* variables in addition to our own environment */
 } dsc_runner_command;
 
 /* *out is zeroed; the caller closes it, also after an error. */

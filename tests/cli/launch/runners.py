@@ -204,8 +204,8 @@ def what_pdsh_is_told_must_be_for_ssh():
         for text in ("-4 -p 22 -i key -l%u %h", "-oStrictHostKeyChecking=no\t-q", "", " -vv %u@%h", "-o ProxyCommand=x%%y"):
             for args in ([], ["--launcher", "pdsh"], ["--launcher", "PDSH"]):
                 equal(asked(*args, **{name: text}).code, 0, text)
-        for text, part in (("-n", "no input"), ("-fq", "no input"), ("other", "no option"), ("-o", "lacks a value"),
-                           ("-Z", "no option"), ("--", "no option"), ("-p %n", "%h"), ("-l %", "%h"), ("-", "no option"),
+        for text, part in (("-n", "no input"), ("-fq", "no input"), ("other", "not an option"), ("-o", "lacks a value"),
+                           ("-Z", "not an option"), ("--", "not an option"), ("-p %n", "%h"), ("-l %", "%h"), ("-", "not an option"),
                            ("-4 " * 99, "more than"), ("-p" + "1" * 9000, "more than"), ("-qW x:1", "no input")):
             r = asked(**{name: text})
             refused(r, name, part)
