@@ -94,13 +94,15 @@ static const flag_row rows[] = {
     { "--max_elastic_nodes", "", "N", FLAG_LATER, 0, 0, 0, "a fixed number of ranks; leave it out" },
 };
 
+static bool same_letter(char a, char b) { return a == b || ((a == '-' || a == '_') && (b == '-' || b == '_')); }
+
 /* Equal when '-' and '_' are the same behind the leading dashes; `bytes` of a. */
 static bool same_flag(const char *a, size_t bytes, const char *b)
 {
     if (strlen(b) != bytes)
         return false;
     for (size_t i = 0; i < bytes; i++)
-        if (a[i] != b[i] && !(i >= 2 && (a[i] == '-' || a[i] == '_') && (b[i] == '-' || b[i] == '_')))
+        if (i < 2 ? a[i] != b[i] : !same_letter(a[i], b[i]))
             return false;
     return true;
 }
@@ -113,7 +115,7 @@ static const flag_row *find_row(const char *arg, size_t bytes)
     return NULL;
 }
 
-/* Changed, missing and added letters between two flags (Levenshtein), for the suggestion only. */
+/* Changed, missing and added letters between two flags (Levenshtein), for the suggestion only. '-' equals '_'. */
 static int distance(const char *a, size_t a_bytes, const char *b)
 {
     enum { MAX = 40 };
@@ -127,7 +129,7 @@ static int distance(const char *a, size_t a_bytes, const char *b)
         int diagonal = row[0];
         row[0] = (int)i;
         for (size_t j = 1; j <= b_bytes; j++) {
-            const int changed = diagonal + (a[i - 1] != b[j - 1]);
+            const int changed = diagonal + !same_letter(a[i - 1], b[j - 1]);
             diagonal = row[j];
             const int added = 1 + (row[j] < row[j - 1] ? row[j] : row[j - 1]);
             row[j] = changed < added ? changed : added;
@@ -139,7 +141,7 @@ static int distance(const char *a, size_t a_bytes, const char *b)
 static dsc_status fail_unknown(const char *arg, size_t bytes, dsc_error *err)
 {
     const flag_row *best = NULL;
-    int best_distance = 4; /* more than three letters off is another word */
+    int best_distance = 4; /* a flag that differs in more letters is not meant */
     for (size_t i = 0; i < DSC_COUNT(rows); i++) {
         const int d = distance(arg, bytes, rows[i].name);
         if (d < best_distance) {

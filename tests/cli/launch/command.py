@@ -26,6 +26,7 @@ def usage_and_version():
 def flags_that_are_refused():
     cases = [
         (["--nunm_gpus", "2", "true"], "--nunm_gpus", "--num_gpus"),
+        (["--enable-each-rnk-log=x", "true"], "--enable-each-rnk-log", "--enable_each_rank_log"),
         (["--zzz", "true"], "--zzz", "--help"),
         (["--num_gpus", "x", "true"], "--num_gpus", "\"x\""),
         (["--num_gpus=0", "true"], "--num_gpus"),
