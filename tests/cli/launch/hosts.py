@@ -116,7 +116,8 @@ def what_travels_and_what_does_not():
     refused(r, "--export", "NOT_SET is not set here")
     for text, *parts in (("A=1\nno sign\n", ":2:1", "NAME=VALUE"), ("export A=1\n", ":1:1", "without \"export\""),
                          ("A B=1\n", ":1:1", "not a variable's name"), ("A=\x01\n", ":1:3", "control byte"),
-                         ("RANK=3\n", ":1", "RANK is told"), ("LD_PRELOAD=/x.so\n", ":1", "--export LD_PRELOAD")):
+                         ("RANK=3\n", ":1", "dsc-launch sets RANK"),
+                         ("LD_PRELOAD=/x.so\n", ":1", "--export LD_PRELOAD")):
         net.write("bad.env", text)
         r = net.launch("-H", f"{HOSTS[1]}:1", "true", env=clean_env(DS_ENV_FILE=net.path("bad.env")))
         refused(r, "bad.env" + parts[0], *parts[1:])
