@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-#include "engine/checkpoint/internal.h"
+#include "engine/checkpoint/manifest.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/toy_model.h"

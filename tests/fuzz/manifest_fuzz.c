@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/checkpoint/internal.h"
+#include "engine/checkpoint/manifest.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
