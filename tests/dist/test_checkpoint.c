@@ -16,8 +16,8 @@
 #include <cmocka.h>
 
 #include "base/formats/safetensors.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 static char *dir; /* folder of the running test */
@@ -383,14 +383,16 @@ typedef struct measure { int64_t planned, taken; } measure;
 static void take_measure(cw_rank *rank, const dsc_alloc_stats *before, bool saves, bool loads)
 {
     dsc_alloc_stats after;
-    dsc_alloc_stats_get(rank->engine->alloc, &after);
+    dsc_alloc_stats_get(dsc_probe_alloc(rank->engine), &after);
     CW_CHECK(before->live_count == after.live_count);
     const dsc_dtype dtype = rank->options->bf16 ? DSC_BF16 : DSC_F32;
     const dsc_ckpt_uses uses = { .saves = saves, .loads = loads, .node_local = rank->options->node_local };
     if (rank->rank == 0)
         *(measure *)rank->user =
-            (measure) { dsc_ckpt_plan_bytes(&rank->engine->layout, dtype, rank->engine->config.optimizer.recipe, &uses),
-                        after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
+            (measure){ dsc_ckpt_plan_bytes(dsc_probe_layout(rank->engine), dtype,
+                                                  dsc_probe_config(rank->engine)->optimizer.recipe,
+                                                 &uses),
+                       after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
 }
 
 /* The folder of a host that has a disk of its own. */
@@ -417,7 +419,7 @@ static dsc_status measure_save(cw_rank *rank, dsc_error *err)
 {
     dsc_alloc_stats before;
     DSC_TRY(cw_train(rank, 1, err));
-    dsc_alloc_stats_get(rank->engine->alloc, &before);
+    dsc_alloc_stats_get(dsc_probe_alloc(rank->engine), &before);
     DSC_TRY(cw_save(rank, saves_to(rank), err));
     take_measure(rank, &before, true, false);
     return DSC_OK;
@@ -427,7 +429,7 @@ static dsc_status measure_both(cw_rank *rank, dsc_error *err)
 {
     dsc_alloc_stats before;
     DSC_TRY(cw_train(rank, 1, err));
-    dsc_alloc_stats_get(rank->engine->alloc, &before);
+    dsc_alloc_stats_get(dsc_probe_alloc(rank->engine), &before);
     DSC_TRY(dsc_engine_save(rank->engine, saves_to(rank), err));
     DSC_TRY(dsc_engine_load(rank->engine, loads_from(rank), err));
     take_measure(rank, &before, true, true);

@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "base/formats/safetensors.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/io_fault.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 #define THREADS 4
@@ -38,18 +38,11 @@ static dsc_status save(cw_rank *rank, dsc_error *err)
     return dsc_engine_save(rank->engine, rank->user, err);
 }
 
-/* Another buffer for files than such a model has. */
-static dsc_status take_buffer(dsc_engine *engine, int64_t bytes, dsc_error *err)
-{
-    dsc_mem_close(engine->device, &engine->io_buf);
-    return dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, bytes, &engine->io_buf, err);
-}
-
 static int64_t buffer_bytes; /* of save_by */
 
 static dsc_status save_by(cw_rank *rank, dsc_error *err)
 {
-    DSC_TRY(take_buffer(rank->engine, buffer_bytes, err));
+    DSC_TRY(dsc_probe_resize_io_buffer(rank->engine, buffer_bytes, err));
     return save(rank, err);
 }
 
@@ -59,13 +52,13 @@ static dsc_status load(cw_rank *rank, dsc_error *err)
     job *j = rank->user;
     dsc_engine *engine = rank->engine;
     const dsc_aio_hook hook = io_fault_hook(&j->fault);
-    engine->threads = j->threads;
+    dsc_probe_set_threads(engine, j->threads);
     if (j->threads > 1)
-        DSC_TRY(take_buffer(engine, DSC_CKPT_BUFFER_BYTES_MOST, err));
-    engine->io.blocks = &hook;
+        DSC_TRY(dsc_probe_resize_io_buffer(engine, DSC_CKPT_BUFFER_BYTES_MOST, err));
+    dsc_probe_set_block_hook(engine, &hook);
     cw_hash(rank, j->before);
     const dsc_status status = dsc_engine_load(engine, j->load, err);
-    engine->io.blocks = NULL;
+    dsc_probe_set_block_hook(engine, NULL);
     cw_hash(rank, j->after);
     return status;
 }

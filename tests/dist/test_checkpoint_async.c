@@ -14,9 +14,9 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/io_fault.h"
+#include "tests/support/probe.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/toy_model.h"
 
@@ -86,7 +86,7 @@ static void keep(cw_rank *rank, course *c)
     char hex[65];
     cw_hash(rank, hex);
     if (rank->rank == 0)
-        memcpy(c->hex[rank->engine->step], hex, 65);
+        memcpy(c->hex[dsc_probe_step(rank->engine)], hex, 65);
 }
 
 static dsc_status calm(cw_rank *rank, dsc_error *err)
@@ -112,7 +112,7 @@ static dsc_status meanwhile(cw_rank *rank, dsc_error *err)
     late_threads = true;
     DSC_TRY(dsc_engine_save_start(rank->engine, dir, err));
     late_threads = false;
-    while (rank->engine->step < 5) {
+    while (dsc_probe_step(rank->engine) < 5) {
         DSC_TRY(dsc_engine_train_batch(rank->engine, &result, err));
         rank->loss[result.step] = result.loss;
         CW_CHECK(!ended || result.save_ended);
@@ -218,9 +218,9 @@ static dsc_status save_with_fault(cw_rank *rank, dsc_error *err)
     const dsc_status expected = io_fault_status(c->fault.kind);
     DSC_TRY(cw_train(rank, 1, err));
     if (rank->rank == c->faulty)
-        rank->engine->io.blocks = &hook;
+        dsc_probe_set_block_hook(rank->engine, &hook);
     const dsc_status status = cw_save(rank, dir, &failure);
-    rank->engine->io.blocks = NULL;
+    dsc_probe_set_block_hook(rank->engine, NULL);
     CW_CHECK(atomic_load(&c->fault.fired));
     CW_CHECK(status == expected);
     if (status != DSC_OK && strstr(failure.message, io_fault_message(c->fault.kind)) == NULL)

@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
+#include "base/base.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/toy_model.h"
 

@@ -20,8 +20,8 @@
 
 #include "base/formats/safetensors.h"
 #include "base/rng.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 static char *dir;
@@ -86,7 +86,7 @@ static void refused(cw_rank *rank, const char *where, const char *words)
         fprintf(stderr, "case %d: %s: %s\n", (int)cases, by_verify.where, by_verify.message);
         cw_fail(where, __FILE__, __LINE__, words);
     }
-    if (loaded != DSC_ERR_INPUT || by_load.where[0] == 0 || rank->engine->failed) {
+    if (loaded != DSC_ERR_INPUT || by_load.where[0] == 0 || dsc_probe_has_failed(rank->engine)) {
         fprintf(stderr, "case %d: %s: %s\n", (int)cases, by_load.where, by_load.message);
         cw_fail("load", __FILE__, __LINE__, words);
     }
@@ -100,7 +100,7 @@ static dsc_status offer_cases(cw_rank *rank, dsc_error *err)
     cw_hash(rank, was);
     o->run(rank);
     cw_hash(rank, is);
-    CW_CHECK(strcmp(was, is) == 0 && rank->engine->step == 3);
+    CW_CHECK(strcmp(was, is) == 0 && dsc_probe_step(rank->engine) == 3);
     /* The undamaged one is taken: the cases were refused for what was done to them. */
     cw_copy_dir(good, victim);
     DSC_TRY(dsc_ckpt_verify(NULL, alloc, victim, err));
@@ -200,14 +200,14 @@ static dsc_status offer_to_fresh(cw_rank *rank, dsc_error *err)
     dsc_error why = DSC_ERROR_INIT;
     cw_hash(rank, first);
     for (int round = 0; round < 2; round++) {
-        CW_CHECK(dsc_engine_load(rank->engine, victim, &why) == DSC_ERR_INPUT && !rank->engine->failed);
+        CW_CHECK(dsc_engine_load(rank->engine, victim, &why) == DSC_ERR_INPUT && !dsc_probe_has_failed(rank->engine));
         CW_CHECK(strstr(why.message, "is damaged at elements") != NULL);
         cw_hash(rank, is);
-        CW_CHECK(strcmp(first, is) == 0 && rank->engine->step == 0);
+        CW_CHECK(strcmp(first, is) == 0 && dsc_probe_step(rank->engine) == 0);
     }
     if (rank->user != NULL) {
         DSC_TRY(dsc_engine_load(rank->engine, good, err));
-        CW_CHECK(rank->engine->step == 2);
+        CW_CHECK(dsc_probe_step(rank->engine) == 2);
         return DSC_OK;
     }
     DSC_TRY(cw_train(rank, 2, err));

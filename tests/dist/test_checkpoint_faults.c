@@ -21,8 +21,8 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 #define SWEEP_MAX 2000 /* operations: more means that the sweep does not end */
@@ -167,10 +167,10 @@ static void arm(cw_rank *rank, sweep *s)
         return;
     s->fault = (cw_fault){ .n = s->n, .again = s->again, .persistent = s->persistent,
                            .errno_value = reasons[s->n % 3] };
-    dsc_alloc_stats_get(rank->engine->alloc, &stats);
+    dsc_alloc_stats_get(dsc_probe_alloc(rank->engine), &stats);
     s->alloc_n = stats.call_count + s->n;
     if (s->allocations)
-        dsc_alloc_fail_at(rank->engine->alloc, s->alloc_n, s->persistent);
+        dsc_alloc_fail_at(dsc_probe_alloc(rank->engine), s->alloc_n, s->persistent);
     else
         cw_fault_arm(rank, &s->fault);
 }
@@ -181,8 +181,8 @@ static void disarm(cw_rank *rank, sweep *s)
     dsc_alloc_stats stats;
     if (rank->rank == s->rank) {
         cw_fault_arm(rank, NULL);
-        dsc_alloc_fail_at(rank->engine->alloc, 0, false);
-        dsc_alloc_stats_get(rank->engine->alloc, &stats);
+        dsc_alloc_fail_at(dsc_probe_alloc(rank->engine), 0, false);
+        dsc_alloc_stats_get(dsc_probe_alloc(rank->engine), &stats);
         s->fired = s->allocations ? stats.call_count >= s->alloc_n : atomic_load(&s->fault.fired);
     }
     cw_barrier(rank);
@@ -309,7 +309,7 @@ static dsc_status die_in_save(cw_rank *rank, dsc_error *err)
 static dsc_status live_again(cw_rank *rank, dsc_error *err)
 {
     DSC_TRY(dsc_engine_load(rank->engine, save_dir, err));
-    in_memory(rank, rank->engine->step);
+    in_memory(rank, dsc_probe_step(rank->engine));
     DSC_TRY(cw_train(rank, 2, err));
     DSC_TRY(cw_save(rank, save_dir, err));
     DSC_TRY(cw_train(rank, 3, err));
@@ -488,7 +488,7 @@ static dsc_status load_with_fault(cw_rank *rank, dsc_error *err)
     disarm(rank, s);
     same_verdict(rank, status, &failure);
     CW_CHECK(status == DSC_OK || (s->fired && status == failure_of(s)));
-    if (status != DSC_OK && rank->engine->failed) {
+    if (status != DSC_OK && dsc_probe_has_failed(rank->engine)) {
         CW_CHECK(cw_save(rank, save_dir, &failure) == DSC_ERR_STATE);
         return DSC_OK;
     }

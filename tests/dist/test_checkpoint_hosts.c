@@ -15,10 +15,8 @@
 
 #include <cmocka.h>
 
-#include "comm/comm_front.h"
-#include "engine/checkpoint/internal.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 static char *dir;
@@ -408,7 +406,7 @@ static dsc_status hurt(void *user, dsc_io_op op, const char *path, int64_t offse
     if (h->n == 0 || count < h->n || (!h->dies && count > h->n))
         return DSC_OK;
     if (h->dies && count == h->n)
-        dsc_comm_abort(h->of->engine->comm, "this host died");
+        dsc_comm_abort(dsc_probe_host_comm(h->of->engine, DSC_PROBE_COMM_ALL), "this host died");
     atomic_store(&h->fired, true);
     *errno_value = EIO;
     return DSC_ERR_IO;
@@ -437,10 +435,10 @@ static dsc_status save_harmed(cw_rank *rank, dsc_error *err)
     DSC_TRY(until_second_save(rank, err));
     if (rank->rank == h->rank) {
         h->of = rank;
-        rank->engine->io.hook = (dsc_io_hook){ hurt, h };
+        dsc_probe_set_io_hook(rank->engine, (dsc_io_hook){ hurt, h });
     }
     const dsc_status status = cw_save(rank, folder("abb", rank->rank), &failure);
-    rank->engine->io.hook = (dsc_io_hook){ NULL, NULL };
+    dsc_probe_set_io_hook(rank->engine, (dsc_io_hook){ NULL, NULL });
     rank->loss[0] = status == DSC_OK;
     if (!h->dies) { /* the run goes on and may save again */
         cw_barrier(rank);
@@ -529,11 +527,11 @@ static dsc_status gather_deaf(dsc_transport *t, int32_t channel, void *recv, con
                               dsc_stream *stream, dsc_error *err)
 {
     const dsc_status status = hearing->all_gather(t, channel, recv, send, bytes, stream, err);
-    t->ops = hearing;
+    dsc_probe_set_comm_ops(dsc_probe_host_comm(now_deaf->of->engine, DSC_PROBE_COMM_ALL), hearing);
     if (status != DSC_OK)
         return status;
     if (now_deaf->breaks)
-        dsc_comm_abort(now_deaf->of->engine->comm, "this host died");
+        dsc_comm_abort(dsc_probe_host_comm(now_deaf->of->engine, DSC_PROBE_COMM_ALL), "this host died");
     now_deaf->fired = true;
     return DSC_FAIL(err, DSC_ERR_PEER, "", "a rank was lost");
 }
@@ -543,12 +541,12 @@ static dsc_status go_deaf(void *user, dsc_io_op op, const char *path, int64_t of
     (void)offset, (void)bytes, (void)errno_value;
     deafness *d = user;
     const size_t length = strlen(path), end = strlen(d->after);
-    dsc_transport *t = d->of->engine->comm->transport;
+    dsc_comm *comm = dsc_probe_host_comm(d->of->engine, DSC_PROBE_COMM_ALL);
     if (op == DSC_IO_RENAME && !d->fired && length >= end && strcmp(path + length - end, d->after) == 0) {
-        hearing = t->ops;
+        hearing = dsc_probe_comm_ops(comm);
         deaf = *hearing;
         deaf.all_gather = gather_deaf;
-        t->ops = &deaf;
+        dsc_probe_set_comm_ops(comm, &deaf);
     }
     return DSC_OK;
 }
@@ -560,11 +558,11 @@ static dsc_status save_unheard(cw_rank *rank, dsc_error *err)
     DSC_TRY(until_second_save(rank, err));
     if (rank->rank == d->rank) {
         d->of = rank;
-        rank->engine->io.hook = (dsc_io_hook){ go_deaf, d };
+        dsc_probe_set_io_hook(rank->engine, (dsc_io_hook){ go_deaf, d });
     }
     cw_barrier(rank);
     rank->loss[0] = cw_save(rank, folder("abb", rank->rank), &failure) == DSC_OK;
-    rank->engine->io.hook = (dsc_io_hook){ NULL, NULL };
+    dsc_probe_set_io_hook(rank->engine, (dsc_io_hook){ NULL, NULL });
     return DSC_OK;
 }
 

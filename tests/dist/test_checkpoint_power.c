@@ -21,10 +21,9 @@
 
 #include <cmocka.h>
 
-#include "engine/checkpoint/internal.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/crash_fs.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 /* ---- the system, with a log ---- */
@@ -235,7 +234,7 @@ static bool is_whole(const char *step_dir)
 {
     char hex[65];
     dsc_error err = DSC_ERROR_INIT;
-    const int64_t step = dsc_ckpt_step_of(step_dir);
+    const int64_t step = dsc_probe_step_of_folder(step_dir);
     CW_CHECK(step >= 0 && step < 8);
     if (dsc_ckpt_verify(NULL, alloc, step_dir, &err) != DSC_OK ||
         dsc_ckpt_hash(NULL, alloc, step_dir, hex, &err) != DSC_OK)
@@ -251,7 +250,7 @@ static int64_t whole_of(const char *run, const char *named_by)
     dsc_error err = DSC_ERROR_INIT;
     if (dsc_ckpt_find(NULL, alloc, named_by, found, sizeof found, NULL) != DSC_OK)
         return -1;
-    const int64_t step = dsc_ckpt_step_of(found);
+    const int64_t step = dsc_probe_step_of_folder(found);
     snprintf(name, sizeof name, "step-%d", (int)step);
     part[0] = cw_path(run, name);
     part[1] = cw_path(seen_by(run, 1), name);
@@ -306,7 +305,7 @@ static void check_crash(const char *run, int64_t saved)
             cw_fail(err.where, __FILE__, __LINE__, err.message);
         return;
     }
-    CW_CHECK(dsc_ckpt_step_of(found) >= saved);
+    CW_CHECK(dsc_probe_step_of_folder(found) >= saved);
     CW_CHECK(is_whole(found));
 }
 

@@ -16,9 +16,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/comm_internal.h"
 #include "comm/rendezvous/rendezvous.h"
 #include "comm/transports/shm_barrier.h"
+#include "tests/support/probe.h"
 #include "tests/support/ranks.h"
 #include "tests/support/sanitizer.h"
 
@@ -528,7 +528,7 @@ static void *unsealed_main(void *arg)
     dsc_rdv_job job = { .self = { .rank = 1,
                                   .size = 2,
                                   .pid = (int32_t)getpid(),
-                                  .agree = { options->channel_count, 2 * dsc_shm_plan_bytes(options) },
+                                  .agree = { options->channel_count, 2 * dsc_probe_shm_plan_bytes(options) },
                                   .agree_name = { "channels", "bytes" },
                                   .timeout_ns = 5 * SECOND },
                         .token = options->place.job_token,

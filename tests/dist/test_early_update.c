@@ -16,11 +16,9 @@
 
 #include "base/base.h"
 #include "base/clock.h"
-#include "engine/internal.h"
-#include "engine/memory.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
-#include "zero/internal.h"
 
 enum { STEPS = 2, TILE = 2048, WORLDS = 3 };
 #define PATIENCE_NS INT64_C(60000000000)
@@ -54,16 +52,17 @@ typedef struct variant {
 /* This rank's part of what is trained. */
 static int64_t elements(const dsc_engine *engine)
 {
+    const dsc_layout *layout = dsc_probe_layout(engine);
     int64_t sum = 0;
-    for (int32_t g = 0; g < engine->layout.group_count; g++)
-        sum += engine->layout.group[g].slice;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        sum += layout->group[g].slice;
     return sum;
 }
 
 static int64_t made_by(const dsc_engine *engine)
 {
     dsc_zero_speculative_stats early;
-    dsc_zero_speculative_stats_get(engine->zero, &early);
+    dsc_zero_speculative_stats_get(dsc_probe_zero(engine), &early);
     return early.made;
 }
 
@@ -110,15 +109,15 @@ static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_erro
     variant *v = user;
     dsc_zero_speculative_stats early;
     if (v->aims)
-        engine->zero->speculative.aim = (int32_t)dsc_max_i64(1, engine->zero->speculative.count);
+        dsc_probe_set_speculative_aim_to_all(dsc_probe_zero(engine));
     for (int64_t i = 0; i < v->steps; i++) {
         if (v->reload && i + 1 == v->steps)
             DSC_TRY(reload(engine, rank, err));
         DSC_TRY(v->whole ? whole_step(engine, rank, v, err) : step(engine, rank, v, err));
     }
-    dsc_zero_speculative_stats_get(engine->zero, &early);
+    dsc_zero_speculative_stats_get(dsc_probe_zero(engine), &early);
     v->kept[rank] = early.kept;
-    v->lent[rank] = atomic_load(&engine->zero->store.rooms.lent);
+    v->lent[rank] = dsc_probe_lent_slots(dsc_probe_zero(engine));
     if (rank == 0)
         v->most = v->steps * elements(engine);
     return DSC_OK;
@@ -429,8 +428,8 @@ static void what_stays_is_a_way_out(void **state)
         options.model = model;
         options.flags = DSC_ENGINE_PLAN_ONLY;
         assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
-        engine->host_free_bytes = 1;
-        assert_int_equal(dsc_engine_check_fit(engine, &err), DSC_ERR_NOFIT);
+        dsc_probe_set_host_free_bytes(engine, 1);
+        assert_int_equal(dsc_probe_check_fit(engine, &err), DSC_ERR_NOFIT);
         const bool gradients = strstr(err.message, "a smaller dsc.gradients_in_memory, ") != NULL;
         const bool ratio = strstr(err.message, "a larger zero_optimization.offload_optimizer.ratio, ") != NULL;
         assert_int_equal(gradients, cases[i].gradients > 0);

@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_world.h"
 #include "tests/support/toy_model.h"
 
@@ -214,7 +214,7 @@ static dsc_status look(dsc_engine *engine, int32_t rank, void *user, dsc_error *
 {
     seen *s = &((seen *)user)[rank];
     (void)err;
-    *s = (seen){ engine->loss_scaler, engine->update_count, dsc_engine_lr(engine) };
+    *s = (seen){ dsc_probe_loss_scaler(engine), dsc_probe_update_count(engine), dsc_engine_lr(engine) };
     return DSC_OK;
 }
 

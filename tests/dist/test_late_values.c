@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
 
 static char *dir; /* folder of the running test */
@@ -111,7 +111,7 @@ static dsc_status load_what_is_not_there(dsc_engine *engine, dsc_error *err)
 {
     dsc_error why = DSC_ERROR_INIT;
     CW_CHECK(dsc_engine_load(engine, cw_path(dir, "nowhere"), &why) == DSC_ERR_INPUT);
-    CW_CHECK(engine->values_due);
+    CW_CHECK(dsc_probe_values_due(engine));
     return dsc_engine_barrier(engine, err);
 }
 
@@ -120,7 +120,7 @@ static const call calls[] = { forward, evaluate, save, save_start, dsc_engine_ba
 static dsc_status need(cw_rank *rank, dsc_error *err)
 {
     const call *c = rank->user;
-    CW_CHECK(rank->engine->values_due);
+    CW_CHECK(dsc_probe_values_due(rank->engine));
     const dsc_status status = (*c)(rank->engine, err);
     CW_CHECK(atomic_load(&asked) > 0);
     return status;
@@ -153,7 +153,7 @@ static dsc_status train_after_damage(cw_rank *rank, dsc_error *err)
     char *end = rank->user, hex[65];
     dsc_error why = DSC_ERROR_INIT;
     CW_CHECK(dsc_engine_load(rank->engine, dir, &why) == DSC_ERR_INPUT);
-    CW_CHECK(strstr(why.message, "is damaged at elements") != NULL && rank->engine->values_due);
+    CW_CHECK(strstr(why.message, "is damaged at elements") != NULL && dsc_probe_values_due(rank->engine));
     DSC_TRY(cw_train(rank, 2, err));
     cw_hash(rank, hex);
     if (rank->rank == 0)

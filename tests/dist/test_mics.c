@@ -13,9 +13,8 @@
 #include <cmocka.h>
 
 #include "base/hash.h"
-#include "engine/device.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/tiny_gpt.h"
 #include "tests/support/tiny_models.h"
@@ -47,8 +46,8 @@ static void add_plane(dsc_engine *engine, int32_t group, dsc_plane plane, int64_
     for (int64_t first = 0, now; first < count; first += now) {
         void *ptr;
         now = count - first;
-        CW_OK(dsc_zero_view(engine->zero, group, plane, first, &now, false, &ptr, &err), &err);
-        dsc_sha256_update(sha, ptr, (size_t)now * dsc_dtype_bytes(dsc_zero_dtype(engine->zero, plane)));
+        CW_OK(dsc_zero_view(dsc_probe_zero(engine), group, plane, first, &now, false, &ptr, &err), &err);
+        dsc_sha256_update(sha, ptr, (size_t)now * dsc_dtype_bytes(dsc_zero_dtype(dsc_probe_zero(engine), plane)));
     }
 }
 
@@ -57,10 +56,11 @@ static void hash_slices(dsc_engine *engine, char hex[65])
     dsc_sha256 sha;
     uint8_t digest[32];
     dsc_sha256_init(&sha);
-    for (int32_t g = 0; g < engine->layout.group_count; g++) {
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    for (int32_t g = 0; g < layout->group_count; g++) {
         dsc_zero_slice slice;
-        dsc_zero_slice_get(engine->zero, g, &slice);
-        const dsc_recipe recipe = dsc_layout_recipe(&engine->layout, g, engine->config.optimizer.recipe);
+        dsc_zero_slice_get(dsc_probe_zero(engine), g, &slice);
+        const dsc_recipe recipe = dsc_layout_recipe(layout, g, dsc_probe_config(engine)->optimizer.recipe);
         const int states = dsc_recipes[recipe].state_count;
         const int end = slice.trainable ? DSC_PLANE_MOMENT1 + states : DSC_PLANE_PARAM + 1;
         for (int plane = DSC_PLANE_PARAM; plane < end; plane++)
@@ -74,17 +74,17 @@ static dsc_status look(dsc_engine *engine, int32_t rank, void *user, dsc_error *
 {
     sights *out = user;
     dsc_comm_stats stats;
-    DSC_TRY(dsc_engine_settle(engine, err));
+    DSC_TRY(dsc_probe_settle(engine, err));
     hash_slices(engine, out->hash[rank]);
-    if (rank != 0 || engine->side[DSC_SUB_SHARDS].host == NULL)
+    if (rank != 0 || dsc_probe_host_comm(engine, DSC_PROBE_COMM_SHARDS) == NULL)
         return DSC_OK;
-    dsc_comm_stats_get(engine->side[DSC_SUB_SHARDS].host, &stats);
+    dsc_comm_stats_get(dsc_probe_host_comm(engine, DSC_PROBE_COMM_SHARDS), &stats);
     out->gathered = stats.bytes[DSC_COMM_ALL_GATHER];
     out->reduced = stats.bytes[DSC_COMM_REDUCE_SCATTER];
-    dsc_comm_stats_get(engine->side[DSC_SUB_REPLICAS].host, &stats);
+    dsc_comm_stats_get(dsc_probe_host_comm(engine, DSC_PROBE_COMM_REPLICAS), &stats);
     out->added = stats.bytes[DSC_COMM_ALL_REDUCE];
-    out->added_planned = STEPS * engine->plan.traffic.replica_bytes;
-    dsc_comm_stats_get(engine->comm, &stats);
+    out->added_planned = STEPS * dsc_probe_plan(engine)->traffic.replica_bytes;
+    dsc_comm_stats_get(dsc_probe_host_comm(engine, DSC_PROBE_COMM_ALL), &stats);
     for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
         out->from_all += stats.bytes[op];
     return DSC_OK;

@@ -19,10 +19,9 @@
 
 #include "base/bf16.h"
 #include "base/rng.h"
-#include "engine/internal.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
-#include "zero/internal.h"
 
 #define STEPS 3
 
@@ -338,12 +337,13 @@ static dsc_status see_turns(dsc_engine *engine, int32_t rank, void *user, dsc_er
 {
     turns *t = user;
     uint64_t *own = &t->own, *gather = &t->gather, *reduce = &t->reduce;
-    const dsc_zero *zero = engine->zero;
+    dsc_stream *gather_stream = dsc_probe_gather_stream(dsc_probe_zero(engine));
+    dsc_stream *reduce_stream = dsc_probe_reduce_stream(dsc_probe_zero(engine));
     DSC_TRY(see_turn(&own, err));
-    DSC_TRY(dsc_host_call(zero->gather_stream, see_turn, &gather, sizeof gather, err));
-    DSC_TRY(dsc_host_call(zero->reduce_stream, see_turn, &reduce, sizeof reduce, err));
-    DSC_TRY(dsc_stream_sync(zero->gather_stream, err));
-    return dsc_stream_sync(zero->reduce_stream, err);
+    DSC_TRY(dsc_host_call(gather_stream, see_turn, &gather, sizeof gather, err));
+    DSC_TRY(dsc_host_call(reduce_stream, see_turn, &reduce, sizeof reduce, err));
+    DSC_TRY(dsc_stream_sync(gather_stream, err));
+    return dsc_stream_sync(reduce_stream, err);
 }
 
 /* A device rests until a thread that waited for it goes on; in memory nothing does. */
@@ -442,15 +442,16 @@ static int64_t tensor_count[16];
 static dsc_status go_on(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     int64_t position = 0;
-    engine->update_count = UPDATES_BEFORE;
+    dsc_probe_set_update_count(engine, UPDATES_BEFORE);
     if (rank != 0)
         return DSC_OK;
-    for (int32_t g = 0, t = 0; g < engine->layout.group_count; g++) {
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    for (int32_t g = 0, t = 0; g < layout->group_count; g++) {
         int64_t end = 0;
-        for (; t < engine->layout.tensor_count && engine->layout.tensor[t].group == g; t++) {
-            const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+        for (; t < layout->tensor_count && layout->tensor[t].group == g; t++) {
+            const dsc_layout_tensor *tensor = &layout->tensor[t];
             tensor_position[t] = position + tensor->offset;
-            tensor_count[t] = engine->layout.group[g].trainable ? tensor->count : 0;
+            tensor_count[t] = layout->group[g].trainable ? tensor->count : 0;
             end = dsc_align_up(tensor->offset + tensor->count, DSC_LAYOUT_TENSOR_ALIGN);
         }
         position += end;

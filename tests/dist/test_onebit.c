@@ -12,12 +12,10 @@
 
 #include <cmocka.h>
 
-#include "engine/device.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/signs_formula.h"
 #include "tests/support/toy_run.h"
-#include "zero/internal.h"
 
 /* ---- beside the formula, on gradients that a program gives ---- */
 
@@ -98,17 +96,18 @@ static size_t copy_bytes;
 
 static dsc_status copy_states(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    const dsc_zero *zero = engine->zero;
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const dsc_probe_memory params = dsc_probe_params(zero), moments = dsc_probe_moments(zero);
     size_t bytes = 0;
-    DSC_TRY(dsc_engine_settle(engine, err));
-    copies[rank] = calloc(1, (size_t)(zero->param_buf.bytes + zero->moment_buf.bytes));
+    DSC_TRY(dsc_probe_settle(engine, err));
+    copies[rank] = calloc(1, (size_t)(params.bytes + moments.bytes));
     if (copies[rank] == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no memory for a copy");
-    memcpy(copies[rank], zero->param_buf.ptr, (size_t)zero->param_buf.bytes);
-    bytes += (size_t)zero->param_buf.bytes;
-    memcpy(copies[rank] + bytes, zero->moment_buf.ptr, (size_t)zero->moment_buf.bytes);
+    memcpy(copies[rank], params.ptr, (size_t)params.bytes);
+    bytes += (size_t)params.bytes;
+    memcpy(copies[rank] + bytes, moments.ptr, (size_t)moments.bytes);
     if (rank == 0) /* as many on each */
-        copy_bytes = bytes + (size_t)zero->moment_buf.bytes;
+        copy_bytes = bytes + (size_t)moments.bytes;
     return DSC_OK;
 }
 
@@ -165,8 +164,8 @@ static int64_t elements, tensors; /* elements of trainable tensors; number of al
 static dsc_status take_layout(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
     if (rank == 0) {
-        elements = engine->layout.trainable_count;
-        tensors = engine->layout.tensor_count;
+        elements = dsc_probe_layout(engine)->trainable_count;
+        tensors = dsc_probe_layout(engine)->tensor_count;
     }
     return DSC_OK;
 }
@@ -208,27 +207,28 @@ static int32_t group_count;
 static float *copy_of(dsc_engine *engine, const void *from, int64_t count)
 {
     float *to = malloc((size_t)count * sizeof *to);
-    if (to != NULL && dsc_stream_sync(engine->compute, NULL) == DSC_OK)
+    if (to != NULL && dsc_stream_sync(dsc_probe_compute_stream(engine), NULL) == DSC_OK)
         memcpy(to, from, (size_t)count * sizeof *to);
     return to;
 }
 
 static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    dsc_zero *zero = engine->zero;
+    dsc_zero *zero = dsc_probe_zero(engine);
     settled *s = &of_rank[rank];
-    const int64_t count = zero->moment_buf.bytes / 8, errors = zero->sign_compress.error_buf.bytes / 4;
-    DSC_TRY(dsc_engine_settle(engine, err));
-    s->own = copy_of(engine, zero->sign_compress.error_buf.ptr, errors);
-    s->before = copy_of(engine, zero->moment_buf.ptr, 2 * count);
+    const dsc_probe_memory moments = dsc_probe_moments(zero), left = dsc_probe_sign_errors(zero);
+    const int64_t count = moments.bytes / 8, errors = left.bytes / 4;
+    DSC_TRY(dsc_probe_settle(engine, err));
+    s->own = copy_of(engine, left.ptr, errors);
+    s->before = copy_of(engine, moments.ptr, 2 * count);
     DSC_TRY(dsc_zero_settle_signs(zero, 0.9, err));
-    s->after = copy_of(engine, zero->moment_buf.ptr, 2 * count);
+    s->after = copy_of(engine, moments.ptr, 2 * count);
     s->all_zero = true;
     for (int64_t i = 0; i < errors; i++)
-        s->all_zero = s->all_zero && ((const float *)zero->sign_compress.error_buf.ptr)[i] == 0;
+        s->all_zero = s->all_zero && ((const float *)left.ptr)[i] == 0;
     if (rank == 0) {
-        group_count = engine->layout.group_count;
-        memcpy(groups, engine->layout.group, (size_t)group_count * sizeof groups[0]);
+        group_count = dsc_probe_layout(engine)->group_count;
+        memcpy(groups, dsc_probe_layout(engine)->group, (size_t)group_count * sizeof groups[0]);
     }
     return s->own != NULL && s->before != NULL && s->after != NULL ? DSC_OK : DSC_FAIL(err, DSC_ERR_NOMEM, "", "none");
 }

@@ -12,13 +12,11 @@
 
 #include <cmocka.h>
 
-#include "engine/device.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/signs_formula.h"
 #include "tests/support/toy_run.h"
-#include "zero/internal.h"
 
 /* ---- beside the formula, on gradients that a program gives ---- */
 
@@ -170,16 +168,17 @@ static size_t copy_bytes;
 
 static dsc_status copy_states(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    const dsc_buf *param = &engine->zero->param_buf, *moment = &engine->zero->moment_buf;
-    const size_t bytes = (size_t)(param->bytes + moment->bytes);
-    DSC_TRY(dsc_engine_settle(engine, err));
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const dsc_probe_memory param = dsc_probe_params(zero), moment = dsc_probe_moments(zero);
+    const size_t bytes = (size_t)(param.bytes + moment.bytes);
+    DSC_TRY(dsc_probe_settle(engine, err));
     if (rank == 0) /* as many on each */
         copy_bytes = bytes;
     copies[rank] = malloc(bytes);
     if (copies[rank] == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no memory for a copy");
-    memcpy(copies[rank], param->ptr, (size_t)param->bytes);
-    memcpy(copies[rank] + param->bytes, moment->ptr, (size_t)moment->bytes);
+    memcpy(copies[rank], param.ptr, (size_t)param.bytes);
+    memcpy(copies[rank] + param.bytes, moment.ptr, (size_t)moment.bytes);
     return DSC_OK;
 }
 
@@ -302,20 +301,22 @@ static bool expect_frozen;
 
 static dsc_status check_fresh(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    const dsc_zero *zero = engine->zero;
+    const dsc_zero *zero = dsc_probe_zero(engine);
     const bool frozen = expect_frozen;
     int64_t other = 0;
-    DSC_TRY(dsc_engine_settle(engine, err));
-    for (int32_t t = 0; t < zero->o.layout->tensor_count; t++) {
-        const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
-        const dsc_group_state *group = &zero->group[tensor->group];
+    DSC_TRY(dsc_probe_settle(engine, err));
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_layout_tensor *tensor = &layout->tensor[t];
+        const float *variance = dsc_probe_moment(zero, tensor->group, 1);
+        const float *fresh = dsc_probe_moment(zero, tensor->group, 2);
         if (!tensor->spec->trainable)
             continue;
         const float *own = dsc_zero_tensor_state(zero, t);
         if (!(own[0] > 0) || (own[1] == 0) == frozen)
             return DSC_FAIL(err, DSC_ERR_INTERNAL, tensor->spec->name, "%g, %g", (double)own[0], (double)own[1]);
         for (int64_t i = tensor->offset; i < tensor->offset + tensor->count && frozen; i++) {
-            const float v = ((const float *)(void *)group->moment[1])[i], f = ((float *)(void *)group->moment[2])[i];
+            const float v = variance[i], f = fresh[i];
             if ((v == 0) != (f == 0) || f < 0.89f * v) /* one update keeps a beta2 of it */
                 return DSC_FAIL(err, DSC_ERR_INTERNAL, tensor->spec->name, "element %d: %g, %g", (int)i, (double)v,
                                 (double)f);

@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/toy_run.h"
 
 #define STEPS 4
@@ -223,7 +223,7 @@ static void groups_that_make_no_sense(void **state)
 /* Beside training, where the config asks for it. */
 static dsc_status save(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    if (engine->snapshot_buf.ptr == NULL)
+    if (!dsc_probe_has_snapshot(engine))
         return dsc_engine_save(engine, user, err);
     DSC_TRY(dsc_engine_save_start(engine, user, err));
     return dsc_engine_save_wait(engine, NULL, err);

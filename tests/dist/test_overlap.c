@@ -17,8 +17,8 @@
 #include "base/base.h"
 #include "base/clock.h"
 #include "base/io.h"
-#include "engine/internal.h"
 #include "offload/aio.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/sanitizer.h"
 #include "tests/support/toy_model.h"
@@ -128,7 +128,7 @@ static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error 
 {
     (void)user;
     if (rank == 0)
-        planned = engine->plan.traffic;
+        planned = dsc_probe_plan(engine)->traffic;
     return dsc_engine_barrier(engine, err);
 }
 

@@ -14,11 +14,9 @@
 
 #include <cmocka.h>
 
-#include "engine/device.h"
-#include "engine/internal.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_world.h"
 #include "tests/support/toy_model.h"
-#include "zero/internal.h"
 
 #define STEPS 3
 #define WEIGHTS ", \"zero_quantized_weights\": true"
@@ -47,29 +45,32 @@ typedef struct wire {
 
 static dsc_status add_up(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    const dsc_zero *zero = engine->zero;
-    const dsc_layout_group *group = engine->layout.group;
-    const int64_t others = engine->layout.world_size - 1, micro_steps = engine->config.gradient_accumulation_steps;
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    const dsc_layout_group *group = layout->group;
+    const int64_t others = layout->world_size - 1;
+    const int64_t micro_steps = dsc_probe_config(engine)->gradient_accumulation_steps;
     wire *out = user;
     dsc_comm_stats stats = { 0 };
-    DSC_TRY(dsc_engine_settle(engine, err));
+    DSC_TRY(dsc_probe_settle(engine, err));
     if (rank != 0)
         return DSC_OK;
-    *out = (wire){ .among_planned = engine->plan.traffic.neighbour_bytes };
-    if (engine->side[DSC_SUB_NEIGHBOURS].host != NULL)
-        dsc_comm_stats_get(engine->side[DSC_SUB_NEIGHBOURS].host, &stats);
+    *out = (wire){ .among_planned = dsc_probe_plan(engine)->traffic.neighbour_bytes };
+    dsc_comm *neighbours = dsc_probe_host_comm(engine, DSC_PROBE_COMM_NEIGHBOURS);
+    if (neighbours != NULL)
+        dsc_comm_stats_get(neighbours, &stats);
     out->among = stats.bytes[DSC_COMM_ALL_GATHER];
-    dsc_comm_stats_get(engine->comm, &stats);
+    dsc_comm_stats_get(dsc_probe_host_comm(engine, DSC_PROBE_COMM_ALL), &stats);
     out->from_all = stats.bytes[DSC_COMM_ALL_GATHER];
-    for (int32_t g = 0; g < engine->layout.group_count; g++)
+    for (int32_t g = 0; g < layout->group_count; g++)
         out->once += others * group[g].slice * 2;
-    for (int32_t i = 0; i < zero->gather_count; i++) {
-        const int64_t elements = others * micro_steps * group[zero->gather[i].group].slice;
+    for (int32_t i = 0; i < dsc_probe_gather_count(zero); i++) {
+        const int64_t elements = others * micro_steps * group[dsc_probe_gather_group(zero, i)].slice;
         out->gathered += elements + elements / 128 * 2;
         out->plain_gathered += 2 * elements;
     }
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        const int64_t elements = others * micro_steps * group[zero->leaf[i].group].slice;
+    for (int32_t i = 0; i < dsc_probe_grad_part_count(zero); i++) {
+        const int64_t elements = others * micro_steps * group[dsc_probe_grad_part_get(zero, i).group].slice;
         out->reduced += elements / 2 + elements / 128 * 2;
         out->plain_reduced += 2 * elements;
     }

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
+#include "base/base.h"
 #include "tests/support/run_world.h"
 
 #define STEPS 4

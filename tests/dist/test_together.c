@@ -16,13 +16,10 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "engine/internal.h"
-#include "engine/memory.h"
 #include "kernels/cpu/scalar.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"
-#include "zero/grad_parts.h"
-#include "zero/internal.h"
 
 #define STEPS 3
 #define GAS 6
@@ -41,45 +38,51 @@ typedef struct variant {
 
 /* ---- no leaf is made where another one still waits ---- */
 
-/* Elements of the slice of `other`, which is a whole group, up to the end of what lies in the place of `leaf` too. */
-static int64_t needed_of(const dsc_zero *zero, const dsc_grad_part *other, const dsc_grad_part *leaf)
+/* Elements of the slice of `other`, which is a whole group, up to the end of the slot of `part`. */
+static int64_t needed_of(const dsc_layout *layout, const dsc_probe_grad_part *other, const dsc_probe_grad_part *part)
 {
-    const int64_t from = zero->grad_part_slot[other->place].offset, at = zero->grad_part_slot[leaf->place].offset;
-    const int64_t bytes = zero->o.layout->group[other->group].padded * 4;
-    const int64_t end = dsc_min_i64(from + bytes, at + zero->o.layout->group[leaf->group].padded * 4);
+    const int64_t from = other->slot_offset, at = part->slot_offset;
+    const int64_t bytes = layout->group[other->group].padded * 4;
+    const int64_t end = dsc_min_i64(from + bytes, at + layout->group[part->group].padded * 4);
     return dsc_max_i64(from, at) < end ? (end - from) / 4 : 0;
 }
 
 /* Runs are reduced one after the other, and the parts of a run in step. A part waits for the last part of the last run
  * whose memory it shares, until all of that run is reduced. */
-static bool waits_for_enough(const dsc_zero *zero, int32_t index)
+static bool waits_for_enough(const dsc_layout *layout, const dsc_zero *zero, int32_t index)
 {
-    const dsc_grad_part *leaf = &zero->leaf[index], *awaited = NULL;
+    const dsc_probe_grad_part part = dsc_probe_grad_part_get(zero, index);
+    const int32_t count = dsc_probe_grad_part_count(zero);
+    int32_t awaited_run = -1; /* its last part */
     int64_t end = 0;
-    for (int32_t back = 1; back <= zero->grad_part_count; back++) {
-        const dsc_grad_part *other = &zero->leaf[(index + zero->grad_part_count - back) % zero->grad_part_count];
-        const int64_t needed = needed_of(zero, other, leaf);
-        if (awaited == NULL && other->place == leaf->after) {
-            awaited = other;
-            end = dsc_grad_part_mark_end(zero, other, leaf->after_mark);
+    for (int32_t back = 1; back <= count; back++) {
+        const int32_t at = (index + count - back) % count;
+        const dsc_probe_grad_part other = dsc_probe_grad_part_get(zero, at);
+        const int64_t needed = needed_of(layout, &other, &part);
+        if (awaited_run < 0 && other.slot == part.after) {
+            awaited_run = other.last_of_run;
+            end = dsc_probe_grad_part_mark_end(zero, at, part.after_mark);
         }
-        if (needed > 0 && awaited == NULL)
+        if (needed > 0 && awaited_run < 0)
             return false;
-        if (needed > end && dsc_grad_part_last_of_run(zero, other) == dsc_grad_part_last_of_run(zero, awaited))
+        if (needed > end && other.last_of_run == awaited_run)
             return false;
     }
     return true;
 }
 
-static dsc_status check_leaves(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+static dsc_status check_grad_parts(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    const dsc_zero *zero = engine->zero;
-    for (int32_t i = 0; i < zero->grad_part_count && zero->world_size == 1 && zero->level_count == 0; i++) {
-        if (!waits_for_enough(zero, i))
-            return DSC_FAIL(err, DSC_ERR_INTERNAL, "leaves",
-                            "leaf %d of %d, of module %d and micro-batch %d, is made "
-                            "where another one still waits",
-                            (int)i, (int)zero->grad_part_count, (int)zero->leaf[i].module, (int)zero->leaf[i].lane);
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const int32_t count = dsc_probe_grad_part_count(zero);
+    for (int32_t i = 0; i < count && layout->world_size == 1 && dsc_probe_counter_levels(zero) == 0; i++) {
+        const dsc_probe_grad_part part = dsc_probe_grad_part_get(zero, i);
+        if (!waits_for_enough(layout, zero, i))
+            return DSC_FAIL(err, DSC_ERR_INTERNAL, "grad parts",
+                            "part %d of %d, of module %d and micro-batch %d, is written "
+                            "while another part still waits there",
+                            (int)i, (int)count, (int)part.module, (int)part.micro_batch);
     }
     return DSC_OK;
 }
@@ -102,7 +105,7 @@ static void run_variant(const variant *v, run_result *out)
                                   .model = model,
                                   .config = config,
                                   .data = toy_data(model, 1 << 20),
-                                  .after = check_leaves,
+                                  .after = check_grad_parts,
                                   .fault_rank = -1 };
     run_world(&options, out);
 }
@@ -273,8 +276,8 @@ static void fewer_take_less(void **state)
         options.model = toy;
         options.flags = DSC_ENGINE_PLAN_ONLY;
         assert_int_equal(dsc_engine_open(&engine, &options, &err), DSC_OK);
-        engine->host_free_bytes = 1;
-        assert_int_equal(dsc_engine_check_fit(engine, &err), DSC_ERR_NOFIT);
+        dsc_probe_set_host_free_bytes(engine, 1);
+        assert_int_equal(dsc_probe_check_fit(engine, &err), DSC_ERR_NOFIT);
         assert_int_equal(strstr(err.message, "fewer dsc.micro_batches_together, ") != NULL, together > 1);
         dsc_engine_close(&engine);
     }

@@ -12,13 +12,11 @@
 
 #include <cmocka.h>
 
-#include "engine/device.h"
-#include "engine/internal.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/signs_formula.h"
 #include "tests/support/toy_run.h"
-#include "zero/internal.h"
 
 /* ---- the policy, as counters ---- */
 
@@ -193,8 +191,8 @@ static void run(const variant *v, const run_options *more, run_result *out)
 
 static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    DSC_TRY(dsc_engine_settle(engine, err));
-    return dsc_zero_settle_signs(engine->zero, 0.9, err);
+    DSC_TRY(dsc_probe_settle(engine, err));
+    return dsc_zero_settle_signs(dsc_probe_zero(engine), 0.9, err);
 }
 
 /* A rank's parameters and masters, moments, errors, local updates, and the weights before the local phase. */
@@ -204,32 +202,34 @@ typedef struct copy {
 static struct { copy before, after; } of_rank[RUN_RANKS_MAX];
 static dsc_layout_group groups[64];
 static int32_t group_count;
-static dsc_onebit kept;
+static dsc_probe_onebit kept;
 
 /* Weights and shared ones are cut by group: of trainable groups, one after the other. */
 static float *whole(dsc_engine *engine, bool shared)
 {
-    float *to = calloc((size_t)engine->zero->grad_buf.bytes, 1), *at = to;
-    for (int32_t g = 0; g < engine->layout.group_count; g++)
-        if (engine->layout.group[g].trainable) {
-            const dsc_group_state *state = &engine->zero->group[g];
-            memcpy(at, shared && engine->zero->onebit.apart ? state->shared : state->master,
-                   (size_t)engine->layout.group[g].padded * sizeof *at);
-            at += engine->layout.group[g].padded;
+    const dsc_layout *layout = dsc_probe_layout(engine);
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const bool apart = dsc_probe_onebit_get(zero).apart;
+    float *to = calloc((size_t)dsc_probe_grad_bytes(zero), 1), *at = to;
+    for (int32_t g = 0; g < layout->group_count; g++)
+        if (layout->group[g].trainable) {
+            memcpy(at, shared && apart ? dsc_probe_shared_weights(zero, g) : dsc_probe_master(zero, g),
+                   (size_t)layout->group[g].padded * sizeof *at);
+            at += layout->group[g].padded;
         }
     return to;
 }
 
-static float *copy_of(const dsc_buf *buf)
+static float *copy_of(dsc_probe_memory memory)
 {
-    return memcpy(malloc((size_t)buf->bytes), buf->ptr, (size_t)buf->bytes);
+    return memcpy(malloc((size_t)memory.bytes), memory.ptr, (size_t)memory.bytes);
 }
 
 static copy take(dsc_engine *engine)
 {
-    const dsc_zero *zero = engine->zero;
-    return (copy) { copy_of(&zero->moment_buf), copy_of(&zero->sign_compress.error_buf),
-                    copy_of(&zero->onebit.local_update_buf), whole(engine, true), whole(engine, false) };
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    return (copy) { copy_of(dsc_probe_moments(zero)), copy_of(dsc_probe_sign_errors(zero)),
+                    copy_of(dsc_probe_local_updates(zero)), whole(engine, true), whole(engine, false) };
 }
 
 static void drop(copy *c)
@@ -243,12 +243,12 @@ static void drop(copy *c)
 
 static dsc_status take_and_settle(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    DSC_TRY(dsc_engine_settle(engine, err));
+    DSC_TRY(dsc_probe_settle(engine, err));
     of_rank[rank].before = take(engine);
     if (rank == 0) {
-        kept = engine->zero->onebit;
-        group_count = engine->layout.group_count;
-        memcpy(groups, engine->layout.group, (size_t)group_count * sizeof groups[0]);
+        kept = dsc_probe_onebit_get(dsc_probe_zero(engine));
+        group_count = dsc_probe_layout(engine)->group_count;
+        memcpy(groups, dsc_probe_layout(engine)->group, (size_t)group_count * sizeof groups[0]);
     }
     DSC_TRY(settle(engine, rank, user, err));
     of_rank[rank].after = take(engine);
@@ -334,13 +334,14 @@ static size_t state_bytes;
 
 static dsc_status take_states(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    const dsc_buf *param = &engine->zero->param_buf, *moment = &engine->zero->moment_buf;
-    DSC_TRY(dsc_engine_settle(engine, err));
-    states[rank] = malloc((size_t)(param->bytes + moment->bytes));
-    memcpy(states[rank], param->ptr, (size_t)param->bytes);
-    memcpy(states[rank] + param->bytes, moment->ptr, (size_t)moment->bytes);
+    const dsc_zero *zero = dsc_probe_zero(engine);
+    const dsc_probe_memory param = dsc_probe_params(zero), moment = dsc_probe_moments(zero);
+    DSC_TRY(dsc_probe_settle(engine, err));
+    states[rank] = malloc((size_t)(param.bytes + moment.bytes));
+    memcpy(states[rank], param.ptr, (size_t)param.bytes);
+    memcpy(states[rank] + param.bytes, moment.ptr, (size_t)moment.bytes);
     if (rank == 0)
-        state_bytes = (size_t)(param->bytes + moment->bytes); /* equal on all ranks */
+        state_bytes = (size_t)(param.bytes + moment.bytes); /* equal on all ranks */
     return DSC_OK;
 }
 

@@ -16,10 +16,9 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "engine/device.h"
-#include "engine/internal.h"
 #include "kernels/device.h"
 #include "tests/sim/cusim.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 
 #define STEPS 4
@@ -270,8 +269,8 @@ static void other_optimizers(void **state)
 /* The first part of a save. */
 static dsc_status settle_signs(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
 {
-    DSC_TRY(dsc_engine_settle(engine, err));
-    return dsc_zero_settle_signs(engine->zero, 0.9, err);
+    DSC_TRY(dsc_probe_settle(engine, err));
+    return dsc_zero_settle_signs(dsc_probe_zero(engine), 0.9, err);
 }
 
 /* Signs, sums and compression errors of 1-bit Adam, 0/1 Adam and 1-bit LAMB on a GPU equal the CPU's. Local steps and

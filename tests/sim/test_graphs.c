@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/tiny_gpt.h"
 #include "tests/support/tiny_run.h"
 
@@ -73,9 +73,10 @@ static void bench_open(bench *t)
     options.flags = DSC_ENGINE_NO_MODEL;
     options.config_text = "{\"train_micro_batch_size_per_gpu\": 1, \"dsc\": {\"device\": \"cuda\", \"threads\": 1}}";
     assert_int_equal(dsc_engine_open(&t->engine, &options, NULL), DSC_OK);
-    t->stream = t->engine->compute;
+    t->stream = dsc_probe_compute_stream(t->engine);
     for (dsc_buf *b = &t->in; b <= &t->sin; b++)
-        assert_int_equal(dsc_mem_open(t->engine->device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, COUNT * 4, b, NULL), DSC_OK);
+        assert_int_equal(dsc_mem_open(dsc_probe_device(t->engine), DSC_TAG_SCRATCH, DSC_TIER_DEVICE, COUNT * 4, b,
+                                      NULL), DSC_OK);
     assert_int_equal(dsc_sections_open(t->stream, 2, NULL), DSC_OK);
     cusim_graphs_launched();
 }
@@ -83,7 +84,7 @@ static void bench_open(bench *t)
 static void bench_close(bench *t)
 {
     for (dsc_buf *b = &t->in; b <= &t->sin; b++)
-        dsc_mem_close(t->engine->device, b);
+        dsc_mem_close(dsc_probe_device(t->engine), b);
     dsc_engine_close(&t->engine);
 }
 
@@ -152,7 +153,7 @@ static void other_plans(void **state)
     assert_true(section(&t, 3, 2, 0) == 5);
     assert_true(section(&t, 3, 2, 0) == 5);
     launched(1);
-    assert_int_equal(dsc_gemm_plans_set(t.engine->device, "", &others, NULL), DSC_OK);
+    assert_int_equal(dsc_gemm_plans_set(dsc_probe_device(t.engine), "", &others, NULL), DSC_OK);
     assert_true(section(&t, 3, 2, 0) == 5);
     launched(0);
     assert_true(section(&t, 3, 2, 0) == 5);
@@ -166,7 +167,7 @@ static void what_ends_a_section(void **state)
     bench t;
     dsc_event *event = NULL;
     bench_open(&t);
-    assert_int_equal(dsc_event_open(t.engine->device, &event, NULL), DSC_OK);
+    assert_int_equal(dsc_event_open(dsc_probe_device(t.engine), &event, NULL), DSC_OK);
     for (int i = 0; i < 3; i++) {
         assert_true(section(&t, 3, 2, 0) == 5);
         assert_int_equal(dsc_section_begin(t.stream, 0, NULL), DSC_OK);

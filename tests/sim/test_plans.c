@@ -13,9 +13,9 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/ckpt_world.h"
+#include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/tiny_gpt.h"
 
@@ -41,7 +41,7 @@ static dsc_status after(dsc_engine *engine, int32_t rank, void *user, dsc_error 
 {
     look *l = user;
     int64_t bytes;
-    DSC_TRY(dsc_gemm_plans_get(engine->device, l->plans[rank], TEXT_BYTES, &bytes, err));
+    DSC_TRY(dsc_gemm_plans_get(dsc_probe_device(engine), l->plans[rank], TEXT_BYTES, &bytes, err));
     DSC_ASSERT(bytes < TEXT_BYTES);
     return l->save != NULL ? dsc_engine_save(engine, l->save, err) : DSC_OK;
 }
@@ -284,7 +284,7 @@ static dsc_status set_forged(dsc_engine *engine, int32_t rank, void *user, dsc_e
     static char own[TEXT_BYTES], now[TEXT_BYTES], changed[TEXT_BYTES];
     const forged *f = user;
     int64_t bytes, others;
-    DSC_TRY(dsc_gemm_plans_get(engine->device, own, TEXT_BYTES, &bytes, err));
+    DSC_TRY(dsc_gemm_plans_get(dsc_probe_device(engine), own, TEXT_BYTES, &bytes, err));
     if (f->text == NULL) {
         const char *at = strstr(own, f->from);
         DSC_ASSERT(at != NULL);
@@ -292,8 +292,8 @@ static dsc_status set_forged(dsc_engine *engine, int32_t rank, void *user, dsc_e
     } else {
         snprintf(changed, sizeof changed, "%s", f->text);
     }
-    DSC_TRY(dsc_gemm_plans_set(engine->device, changed, &others, err));
-    DSC_TRY(dsc_gemm_plans_get(engine->device, now, TEXT_BYTES, &bytes, err));
+    DSC_TRY(dsc_gemm_plans_set(dsc_probe_device(engine), changed, &others, err));
+    DSC_TRY(dsc_gemm_plans_get(dsc_probe_device(engine), now, TEXT_BYTES, &bytes, err));
     if (strcmp(own, now) != 0 || others != (f->others >= 0 ? f->others : lines_of(own) - 1))
         return DSC_FAIL(err, DSC_ERR_INTERNAL, "", "%lld others", (long long)others);
     return DSC_OK;

@@ -11,7 +11,7 @@
 
 #include "base/bf16.h"
 #include "base/hash.h"
-#include "engine/internal.h"
+#include "tests/support/probe.h"
 #include "tests/support/tiny_gpt.h"
 #include "tests/support/toy_model.h"
 
@@ -137,7 +137,7 @@ dsc_status cw_make_trip(cw_rank *rank, dsc_error *err)
 dsc_status cw_train(cw_rank *rank, int64_t until_step, dsc_error *err)
 {
     dsc_step_result result = DSC_STEP_RESULT_INIT;
-    while (rank->engine->step < until_step) {
+    while (dsc_probe_step(rank->engine) < until_step) {
         DSC_TRY(dsc_engine_train_batch(rank->engine, &result, err));
         rank->loss[result.step] = result.loss;
     }
@@ -158,12 +158,12 @@ void cw_barrier(cw_rank *rank) { pthread_barrier_wait(&rank->world->barrier); }
 
 static void collect(cw_world *world, dsc_engine *engine)
 {
-    const dsc_layout *layout = &engine->layout;
+    const dsc_layout *layout = dsc_probe_layout(engine);
     must(layout->tensor_count <= 64, "too many tensors");
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         dsc_zero_slice slice;
-        dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+        dsc_zero_slice_get(dsc_probe_zero(engine), tensor->group, &slice);
         static const dsc_plane planes[3] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
@@ -173,12 +173,13 @@ static void collect(cw_world *world, dsc_engine *engine)
                 *whole = calloc((size_t)tensor->count, sizeof **whole);
             must(*whole != NULL, "no memory");
             const dsc_plane plane = slice.trainable ? planes[s] : DSC_PLANE_PARAM;
-            const bool bf16 = dsc_zero_dtype(engine->zero, plane) == DSC_BF16;
+            const bool bf16 = dsc_zero_dtype(dsc_probe_zero(engine), plane) == DSC_BF16;
             for (int64_t done = 0, now; done < count; done += now) {
                 void *from;
                 now = count - done;
-                must(dsc_zero_view(engine->zero, tensor->group, plane, tensor->offset + first + done - slice.first,
-                                   &now, false, &from, NULL) == DSC_OK, "a view");
+                must(dsc_zero_view(dsc_probe_zero(engine), tensor->group, plane,
+                                   tensor->offset + first + done - slice.first, &now, false, &from, NULL) == DSC_OK,
+                     "a view");
                 for (int64_t i = 0; i < now; i++)
                     (*whole)[first + done + i] =
                         bf16 ? dsc_f32_from_bf16(((const uint16_t *)from)[i]) : ((const float *)from)[i];
@@ -197,10 +198,10 @@ static int by_name(const void *a, const void *b)
 static void hash_whole(cw_world *world, const dsc_engine *engine)
 {
     static int32_t order[64];
-    const dsc_layout *layout = &engine->layout;
+    const dsc_layout *layout = dsc_probe_layout(engine);
     dsc_sha256 sha;
     uint8_t digest[32];
-    const uint64_t step = (uint64_t)engine->step;
+    const uint64_t step = (uint64_t)dsc_probe_step(engine);
     for (int32_t t = 0; t < layout->tensor_count; t++)
         order[t] = t;
     sort_layout = layout;
@@ -229,7 +230,7 @@ void cw_hash(cw_rank *rank, char hex[65])
 {
     static pthread_mutex_t sorting = PTHREAD_MUTEX_INITIALIZER;
     cw_world *world = rank->world;
-    must(dsc_zero_sync(rank->engine->zero, NULL) == DSC_OK, "cannot wait for the streams");
+    must(dsc_zero_sync(dsc_probe_zero(rank->engine), NULL) == DSC_OK, "cannot wait for the streams");
     pthread_mutex_lock(&world->mutex);
     collect(world, rank->engine);
     pthread_mutex_unlock(&world->mutex);
@@ -261,7 +262,7 @@ static dsc_status before(void *user, dsc_io_op op, const char *path, int64_t off
 
 void cw_fault_arm(cw_rank *rank, cw_fault *fault)
 {
-    rank->engine->io.hook = (dsc_io_hook){ fault != NULL ? before : NULL, fault };
+    dsc_probe_set_io_hook(rank->engine, (dsc_io_hook){ fault != NULL ? before : NULL, fault });
 }
 
 /* ---- folders ---- */

@@ -7,8 +7,7 @@
 
 #include "base/bf16.h"
 #include "base/hash.h"
-#include "engine/device.h"
-#include "engine/internal.h"
+#include "tests/support/probe.h"
 
 typedef struct world_job {
     const run_options *options;
@@ -28,15 +27,15 @@ typedef struct rank_job {
 /* A bf16 state lies in the upper half of its buffer first. */
 static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at, int64_t count, float *to)
 {
-    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, plane));
+    const int64_t each = (int64_t)dsc_dtype_bytes(dsc_zero_dtype(dsc_probe_zero(engine), plane));
     for (int64_t done = 0, now; done < count; done += now) {
         void *from;
         now = count - done;
-        if (dsc_zero_view(engine->zero, group, plane, at + done, &now, false, &from, NULL) != DSC_OK)
+        if (dsc_zero_view(dsc_probe_zero(engine), group, plane, at + done, &now, false, &from, NULL) != DSC_OK)
             abort();
         char *place = (char *)(to + done) + now * (4 - each);
-        if (dsc_copy(engine->compute, place, from, now * each, NULL) != DSC_OK ||
-            dsc_stream_sync(engine->compute, NULL) != DSC_OK)
+        if (dsc_copy(dsc_probe_compute_stream(engine), place, from, now * each, NULL) != DSC_OK ||
+            dsc_stream_sync(dsc_probe_compute_stream(engine), NULL) != DSC_OK)
             abort();
         for (int64_t i = 0; each == 2 && i < now; i++) {
             uint16_t half;
@@ -60,9 +59,9 @@ static int64_t plane_elements(const dsc_layout_tensor *tensor, int s)
 static void collect_shared(world_job *job, dsc_engine *engine, int32_t t, int s)
 {
     float **whole = &job->whole[t * PLANES + s];
-    const size_t bytes = (size_t)plane_elements(&engine->layout.tensor[t], s) * sizeof **whole;
-    const float *mine = s == PLANE_TENSOR ? dsc_zero_tensor_state(engine->zero, t)
-                                          : dsc_zero_adafactor_factors(engine->zero, t, s == PLANE_COLS);
+    const size_t bytes = (size_t)plane_elements(&dsc_probe_layout(engine)->tensor[t], s) * sizeof **whole;
+    const float *mine = s == PLANE_TENSOR ? dsc_zero_tensor_state(dsc_probe_zero(engine), t)
+                                          : dsc_zero_adafactor_factors(dsc_probe_zero(engine), t, s == PLANE_COLS);
     if (*whole == NULL)
         *whole = memcpy(malloc(bytes), mine, bytes);
     DSC_ASSERT(memcmp(*whole, mine, bytes) == 0);
@@ -70,7 +69,7 @@ static void collect_shared(world_job *job, dsc_engine *engine, int32_t t, int s)
 
 static void collect(world_job *job, dsc_engine *engine)
 {
-    const dsc_layout *layout = &engine->layout;
+    const dsc_layout *layout = dsc_probe_layout(engine);
     pthread_mutex_lock(&job->mutex);
     job->whole_count = layout->tensor_count * PLANES;
     if (job->whole == NULL)
@@ -78,12 +77,12 @@ static void collect(world_job *job, dsc_engine *engine)
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         dsc_zero_slice slice;
-        dsc_zero_slice_get(engine->zero, tensor->group, &slice);
+        dsc_zero_slice_get(dsc_probe_zero(engine), tensor->group, &slice);
         static const dsc_plane planes[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                             DSC_PLANE_MOMENT3 };
         int64_t first;
         const int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
-        const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, engine->config.optimizer.recipe);
+        const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, dsc_probe_config(engine)->optimizer.recipe);
         for (int s = 0; s < 1 + dsc_recipes[recipe].state_count && slice.trainable; s++) {
             float **whole = &job->whole[t * PLANES + s];
             if (*whole == NULL)
@@ -134,10 +133,11 @@ static void hash_whole(world_job *job, const dsc_layout *layout)
  * awaited here. Ranks on GPUs leave them to the next step, because a simulated GPU works only while its rank waits. */
 static dsc_status received(dsc_engine *engine, int64_t *bytes, dsc_error *err)
 {
-    dsc_comm *const comms[] = { engine->device_comm, engine->side[DSC_SUB_NEIGHBOURS].device,
-                                engine->side[DSC_SUB_REPLICAS].device };
-    if (engine->host_visible)
-        DSC_TRY(dsc_engine_settle(engine, err));
+    dsc_comm *const comms[] = { dsc_probe_device_comm(engine, DSC_PROBE_COMM_ALL),
+                                dsc_probe_device_comm(engine, DSC_PROBE_COMM_NEIGHBOURS),
+                                dsc_probe_device_comm(engine, DSC_PROBE_COMM_REPLICAS) };
+    if (dsc_probe_host_visible(engine))
+        DSC_TRY(dsc_probe_settle(engine, err));
     *bytes = 0;
     for (size_t c = 0; c < DSC_COUNT(comms); c++) {
         dsc_comm_stats stats = { 0 };
@@ -182,8 +182,8 @@ static void measure(dsc_engine *engine, run_result *out)
     dsc_engine_stats_get(engine, &stats);
     out->tracked_peak = stats.tracked_peak_bytes;
     out->planned = stats.planned_bytes;
-    out->wire_planned = engine->plan.traffic.wire_bytes;
-    out->pass_reads_planned = engine->plan.traffic.pass_read_bytes;
+    out->wire_planned = dsc_probe_plan(engine)->traffic.wire_bytes;
+    out->pass_reads_planned = dsc_probe_plan(engine)->traffic.pass_read_bytes;
     for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
         static const char *const states[4] = { "params", "grads", "master", "moments" };
         dsc_plan_row row;
@@ -228,7 +228,7 @@ static void *run_rank(void *argument)
     if (status == DSC_OK && o->after != NULL)
         status = o->after(engine, rank->rank, o->user, &err);
     if (status == DSC_OK)
-        status = dsc_zero_sync(engine->zero, &err); /* all ranks together: views are of an idle engine */
+        status = dsc_zero_sync(dsc_probe_zero(engine), &err); /* all ranks together: views are of an idle engine */
     if (status == DSC_OK) {
         collect(job, engine);
         if (rank->rank == 0)
@@ -247,7 +247,7 @@ static void *run_rank(void *argument)
         dsc_engine_close(&engine); /* its peers learn of it */
     pthread_barrier_wait(&job->barrier);
     if (rank->rank == 0 && job->out->status == DSC_OK)
-        hash_whole(job, &engine->layout);
+        hash_whole(job, dsc_probe_layout(engine));
     dsc_engine_close(&engine);
     return NULL;
 }

@@ -8,7 +8,6 @@
 
 #include <cmocka.h>
 
-#include "engine/internal.h"
 #include "engine/machine.h"
 
 /* The cores of the host, all of which this process may use; skips where a container or taskset withholds some. */

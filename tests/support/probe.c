@@ -1,0 +1,62 @@
+/* probe.c - what probe.h shows of an engine, its communicators and its checkpoints. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/probe.h"
+
+#include "comm/comm_front.h"
+#include "engine/checkpoint/internal.h"
+#include "engine/device.h"
+#include "engine/internal.h"
+#include "engine/memory.h"
+
+dsc_alloc *dsc_probe_alloc(const dsc_engine *engine) { return engine->alloc; }
+dsc_device *dsc_probe_device(const dsc_engine *engine) { return engine->device; }
+dsc_stream *dsc_probe_compute_stream(const dsc_engine *engine) { return engine->compute; }
+bool dsc_probe_host_visible(const dsc_engine *engine) { return engine->host_visible; }
+const dsc_config *dsc_probe_config(const dsc_engine *engine) { return &engine->config; }
+const dsc_layout *dsc_probe_layout(const dsc_engine *engine) { return &engine->layout; }
+const dsc_plan *dsc_probe_plan(const dsc_engine *engine) { return &engine->plan; }
+dsc_zero *dsc_probe_zero(const dsc_engine *engine) { return engine->zero; }
+
+static const dsc_side_comm *sub_comm(const dsc_engine *engine, dsc_probe_comm which)
+{
+    return &engine->side[which == DSC_PROBE_COMM_NEIGHBOURS ? DSC_SUB_NEIGHBOURS
+                         : which == DSC_PROBE_COMM_SHARDS   ? DSC_SUB_SHARDS
+                                                            : DSC_SUB_REPLICAS];
+}
+
+dsc_comm *dsc_probe_host_comm(const dsc_engine *engine, dsc_probe_comm which)
+{
+    return which == DSC_PROBE_COMM_ALL ? engine->comm : sub_comm(engine, which)->host;
+}
+
+dsc_comm *dsc_probe_device_comm(const dsc_engine *engine, dsc_probe_comm which)
+{
+    return which == DSC_PROBE_COMM_ALL ? engine->device_comm : sub_comm(engine, which)->device;
+}
+
+const dsc_comm_ops *dsc_probe_comm_ops(const dsc_comm *comm) { return comm->transport->ops; }
+void dsc_probe_set_comm_ops(dsc_comm *comm, const dsc_comm_ops *ops) { comm->transport->ops = ops; }
+
+int64_t dsc_probe_shm_plan_bytes(const dsc_comm_options *options) { return dsc_shm_plan_bytes(options); }
+
+int64_t dsc_probe_step(const dsc_engine *engine) { return engine->step; }
+int64_t dsc_probe_update_count(const dsc_engine *engine) { return engine->update_count; }
+void dsc_probe_set_update_count(dsc_engine *engine, int64_t count) { engine->update_count = count; }
+dsc_loss_scaler dsc_probe_loss_scaler(const dsc_engine *engine) { return engine->loss_scaler; }
+bool dsc_probe_has_failed(const dsc_engine *engine) { return engine->failed; }
+bool dsc_probe_values_due(const dsc_engine *engine) { return engine->values_due; }
+dsc_status dsc_probe_settle(dsc_engine *engine, dsc_error *err) { return dsc_engine_settle(engine, err); }
+
+bool dsc_probe_has_snapshot(const dsc_engine *engine) { return engine->snapshot_buf.ptr != NULL; }
+
+dsc_status dsc_probe_resize_io_buffer(dsc_engine *engine, int64_t bytes, dsc_error *err)
+{
+    dsc_mem_close(engine->device, &engine->io_buf);
+    return dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, bytes, &engine->io_buf, err);
+}
+
+void dsc_probe_set_threads(dsc_engine *engine, int32_t threads) { engine->threads = threads; }
+void dsc_probe_set_host_free_bytes(dsc_engine *engine, int64_t bytes) { engine->host_free_bytes = bytes; }
+dsc_status dsc_probe_check_fit(const dsc_engine *engine, dsc_error *err) { return dsc_engine_check_fit(engine, err); }
+void dsc_probe_set_io_hook(dsc_engine *engine, dsc_io_hook hook) { engine->io.hook = hook; }
+void dsc_probe_set_block_hook(dsc_engine *engine, const dsc_aio_hook *hook) { engine->io.blocks = hook; }
+int64_t dsc_probe_step_of_folder(const char *path) { return dsc_ckpt_step_of(path); }
