@@ -37,6 +37,10 @@ done
 if git grep -nE '\b(gpt2|llama|bert|neox|qwen|mistral|opt(_|\b))' -- 'engine/*.c' 'comm/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi
 if git grep -nE 'dsc_(layout|zero|comm)_' -- 'models/*.[ch]'; then echo "layers: a model names a shard"; bad=1; fi
 if git grep -nE 'dsc_config' -- 'kernels/*.[ch]' 'models/*.[ch]'; then echo "layers: a kernel or model names the config"; bad=1; fi
+# Tests reach private state through tests/support/probe*.c alone; a private header of tests is for its own folder.
+if git grep -nE '#include "(base|kernels|offload|comm|zero|models|engine|launcher)/[^"]*internal\.h"' -- tests ':!tests/support/probe*.c'; then
+    echo "layers: a test includes a private header; add a function to tests/support/probe.h instead"; bad=1
+fi
 # PTX has one home, where each wrapper has its body for the simulator.
 if git grep -nE '\basm\b *(volatile *)?\(' -- kernels/cuda ':!kernels/cuda/ptx.h'; then echo "layers: inline PTX outside of kernels/cuda/ptx.h"; bad=1; fi
 exit $bad
