@@ -72,7 +72,7 @@ run config check "$tmp/warn.json" --strict
 report "--strict makes them errors" fails "odd_key: unknown key"
 printf '{"train_batch_size": 8, "zero_optimization": {"stage": 3,\n "zeropp_loco_param": 8}, "optimizer": {"type": "MuAdam"}}' >"$tmp/later.json"
 run config check "$tmp/later.json" --json
-report "what is not built is understood" json "d['zero_stage'] == 3 and d['optimizer'] == 'MuAdam' and len(d['warnings']) == 2 and 'zeropp_loco_param (line 2): 8 is not supported in this version' in d['warnings'][1]"
+report "unsupported values are parsed with warnings" json "d['zero_stage'] == 3 and d['optimizer'] == 'MuAdam' and len(d['warnings']) == 2 and 'zeropp_loco_param (line 2): 8 is not supported in this version' in d['warnings'][1]"
 run config check "$tmp/later.json"
 report "and said" prints "not run by this version: optimizer.type"
 run config check "$tmp/later.json" --strict
@@ -138,7 +138,7 @@ fsdp_config:
 END
 run config convert "$tmp/fsdp.yaml"
 report "accelerate's FSDP" json "d == {'bf16': {'enabled': True}, 'dsc': {'recompute': 'full'}, 'train_micro_batch_size_per_gpu': 'auto', 'gradient_accumulation_steps': 'auto', 'zero_optimization': {'stage': 2, 'offload_optimizer': {'device': 'cpu'}}}"
-report "what it does not say is said" grep -q "fsdp.yaml:11:13: fsdp_odd: nothing here corresponds to it" "$tmp/err"
+report "an FSDP key without a counterpart is reported" grep -q "fsdp.yaml:11:13: fsdp_odd: nothing here corresponds to it" "$tmp/err"
 cp "$tmp/out" "$tmp/converted.json"
 run config check "$tmp/converted.json" --world-size 8 --json
 report "the result is a config" json "d['zero_stage'] == 2 and d['precision'] == 'bf16' and d['offload_optimizer'] == 'cpu'"
@@ -155,7 +155,7 @@ run config convert "$tmp/ds.yaml"
 report "its DeepSpeed section" json "d['gradient_clipping'] == 0.5 and d['zero_optimization']['offload_param'] == {'device': 'nvme', 'nvme_path': '/tmp'}"
 printf 'distributed_type: FSDP\nmixed_precision: fp8\n' >"$tmp/fp8.yaml"
 run config convert "$tmp/fp8.yaml"
-report "what cannot be said is an error" fails 'fp8.yaml:2:18: mixed_precision: "fp8"'
+report "an untranslatable precision is an error" fails 'fp8.yaml:2:18: mixed_precision: "fp8"'
 run config convert "$guide"
 report "another file" fails "no config of accelerate"
 run config convert horovodrun -np 8 --fusion-threshold-mb 32 python train.py --batch-size 16 --base-lr=0.5 --batches-per-allreduce 2 --momentum 0.9 --epochs 3

@@ -36,7 +36,7 @@ report "a key that is nearly one" check "unknown key; did you mean" near
 report "a key of DDP" check "a key of DDP, not of ZeRO" ddp
 report "nvme without a folder" check "needs zero_optimization.offload_param.nvme_path" nvme
 report "a decay without an end" check "needs total_num_steps" decay
-report "what is not built" says "is not supported in this version" "$bin/train" --config amp.json
+report "an unsupported feature" says "is not supported in this version" "$bin/train" --config amp.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
 report "samples that are too long" train "the model has 256 positions" --seq-len 4096
 report "a pickle" train "only *.safetensors are read" --model pickle

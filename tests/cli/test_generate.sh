@@ -36,7 +36,7 @@ ids = [int(i) for i in sys.argv[1].split(" ")]
 assert len(ids) == 20 and bytes(ids).decode("utf-8", "replace") + "\n" == open(sys.argv[2], newline="", errors="strict").read()
 END
 run --model "$tmp/bytes/step-2" --prompt-ids 5,x
-report "what is no number" fails "--prompt-ids"
+report "a prompt id that is no number is refused" fails "--prompt-ids"
 run --model "$tmp/bytes/step-2" --prompt-ids 5,256 --max-new-tokens 5
 report "a token that the model does not have" fails "token 256 at 1"
 run --model "$tmp/bytes/step-2" --prompt "x" --max-new-tokens 65

@@ -50,7 +50,7 @@ fi
 echo plain >file
 config file >config.json
 report "a file in the place of the folder is bad input" [ "$(train --steps 2 --log none.jsonl; echo $?)" = 2 ]
-report "that names it" grep -q '^dsc: error: file.*folder' err
+report "the error names the folder" grep -q '^dsc: error: file.*folder' err
 config there >config.json
 for variable in WANDB_DIR COMET_OFFLINE_DIRECTORY; do
     report "so is a path in $variable that is too long" [ "$(export "$variable=$(printf '%05000d' 0)"; train --steps 2 --log none.jsonl; echo $?)" = 2 ]

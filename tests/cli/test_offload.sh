@@ -229,7 +229,7 @@ if [ -n "${DSC_SAN:-}" ]; then
 elif ! make_group $LIMIT_MB; then
     skip "near the limit" "no memory cgroup can be made here"
 else
-    report "what the kernel keeps of files does not count" beside_kept_files
+    report "page cache of files does not count as used memory" beside_kept_files
     report "near the limit a run is refused or ends" near_the_limit
 fi
 

@@ -60,9 +60,9 @@ read -r each_in_files ignored < <(each_and_free "$tmp/files.json")
 ranks=$((free / each + 1)) # as few as do not fit
 if [ $((ranks * each_in_files * 2)) -lt "$free" ]; then
     run plan --config "$tmp/c.json" --model gpt2-xl --world-size $ranks
-    report "what files would take, in numbers" files_way_out
+    report "a plan that does not fit states the sizes of offload files" files_way_out
 else
-    skip "what files would take, in numbers" "little memory is free"
+    skip "a plan that does not fit states the sizes of offload files" "little memory is free"
 fi
 no_files_way_out() { fails_to_fit && ! grep -q nvme "$tmp/err"; }
 fails_to_fit() { [ $code -eq 3 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ]; }
@@ -70,7 +70,7 @@ run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000
 report "which are no way out where they do not help" no_files_way_out
 run plan --config "$tmp/c.json" --model gpt2-xl --world-size 1000000 --json
 report "the same with --json" refused 'use zero_optimization.stage 3'
-report "whose text is whole" python3 -c "import json; d = json.load(open('$tmp/out')); exit(d['fits'] is not False)"
+report "the JSON of a refused plan is complete" python3 -c "import json; d = json.load(open('$tmp/out')); exit(d['fits'] is not False)"
 
 # ---- what stays in memory of states in files ----
 kept() { # kept RATIO SHARE: of gpt2-124m

@@ -38,7 +38,7 @@ states() { # P parameters, 8 ranks: bf16 weights in whole, fp32 gradient, master
 }
 report "model states by ZeRO's formula" states
 overlap() { "$dsc" config explain "$tmp/c.json" >/dev/null && grep -q '"tag":"comm","tier":"device"' "$tmp/out"; }
-report "what GPUs need for each other is there" overlap
+report "the plan includes communication buffers of GPUs" overlap
 
 # ---- recomputation that follows from the memory there is ----
 activations() { # RECOMPUTE: its bytes, into out

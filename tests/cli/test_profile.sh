@@ -62,7 +62,7 @@ END
     report "a trace of both ranks" reads trace.json 4 1
     config "" ', "trace": "short.json", "trace_steps": 2, "recompute": "full"'
     train --steps 4
-    report "that ends at trace_steps" reads short.json 2 0
+    report "a trace ends at trace_steps" reads short.json 2 0
 else
     skip "a trace of both ranks" "no python3"
 fi

@@ -53,7 +53,7 @@ run tune "${short[@]}" --ranks 2 --set dsc.seed=7 --table table.json --trials 6
 report "tune" [ $code -eq 0 -a "$(grep -cE '^[ *] (stage|the file)' out)" -eq 6 ]
 if [ -e ds_config_tuned.json ]; then
     "$dsc" config check ds_config_tuned.json --world-size 2 --json >check.json 2>err
-    report "what it writes is a config of the same batch" grep -q '"train_batch_size":8,' check.json
+    report "the tuned config has the same batch size" grep -q '"train_batch_size":8,' check.json
     report "with what the command line gave" grep -q '"seed":.7' ds_config_tuned.json
     run tune "${short[@]}" --ranks 2
     report "a config is not written over" fails 'ds_config_tuned.json: is there already'
@@ -67,9 +67,9 @@ echo '{"model_type": "gpt2", "vocab_size": 256, "n_embd": 384, "n_head": 6, "n_l
 large=(tune --config config.json --data text.txt --model model.json --steps 1 --warm 1 --ranks 1 --overwrite -o files.json)
 in_small_memory() { code=0; in_group timeout 200 "$dsc" "${large[@]}" "$@" >out 2>err </dev/null || code=$?; }
 if [ -n "${DSC_SAN:-}" ]; then
-    skip "what memory does not hold" "a sanitizer takes memory of its own"
+    skip "a model larger than memory" "a sanitizer takes memory of its own"
 elif ! make_group $LIMIT_MB; then
-    skip "what memory does not hold" "no memory cgroup can be made here"
+    skip "a model larger than memory" "no memory cgroup can be made here"
 else
     in_small_memory
     report "without a folder for files nothing runs" [ $code -eq 2 -a ! -e files.json -a "$(grep -cE '^[ *] stage' out)" = 0 ]

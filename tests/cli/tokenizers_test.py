@@ -249,7 +249,7 @@ def added_tokens(train):
         ours.close()
 
 
-def what_is_first():
+def metaspace_first_pieces_are_the_same():
     """Texts of few characters through random normalizers and splits before a Metaspace: what has become of a text's start, if anything
     has, is "first"; a replacement counts as the last character that it replaces."""
     r = random.Random(17)
@@ -289,7 +289,7 @@ def what_is_first():
         ours.close()
     for line in wrong[:3]:
         print(f"# {line}")
-    check(f"what is first to a Metaspace: {texts} texts", not wrong and texts > 5000)
+    check(f"the first piece of a Metaspace: {texts} texts", not wrong and texts > 5000)
 
 
 train = corpus(1, 200000)
@@ -299,5 +299,5 @@ for style in STYLES:
 other_components(train)
 every_character(train)
 added_tokens(train)
-what_is_first()
+metaspace_first_pieces_are_the_same()
 print(f"1..{count}")

@@ -283,7 +283,7 @@ static void a_run_loads_it_later(void **state)
     cw_run_well(&options, damaged_later, &t);
 }
 
-static void what_cannot_be_loaded_is_said(void **state)
+static void incomplete_parts_are_refused_with_the_reason(void **state)
 {
     cw_options options = options_of(4, 2, true);
     trip saved = { .save = "aabb", .save_step = 1, .end_step = 1 };
@@ -634,7 +634,7 @@ int main(void)
         TEST(the_parts_are_the_whole),
         TEST(any_ranks_load_it_where_all_parts_are),
         TEST(a_run_loads_it_later),
-        TEST(what_cannot_be_loaded_is_said),
+        TEST(incomplete_parts_are_refused_with_the_reason),
         TEST(each_host_removes_what_is_older),
         TEST(a_step_that_is_there),
         TEST(a_host_that_fails_fails_the_save),

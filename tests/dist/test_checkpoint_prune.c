@@ -84,7 +84,7 @@ static const char *left(void)
     return text;
 }
 
-static void what_stays(void **state)
+static void pruning_keeps_the_newest_periodic_and_latest_steps(void **state)
 {
     static const struct { int latest, last, every; const char *left; } cases[] = {
         { 9, 0, 0, "123456789" }, { 9, 1, 0, "9" },         { 9, 3, 0, "789" },      { 9, 9, 0, "123456789" },
@@ -105,7 +105,7 @@ static void remember(void *user, const char *name)
     snprintf(names + strlen(names), 256 - strlen(names), "%s ", name);
 }
 
-static void what_is_told(void **state)
+static void a_dry_run_lists_the_steps_and_removes_none(void **state)
 {
     char names[256] = "";
     dsc_ckpt_keep keep = { .last = 2, .every = 5, .dry_run = true, .told = remember, .user = names };
@@ -116,7 +116,7 @@ static void what_is_told(void **state)
 }
 
 /* Only our checkpoints are removed, and remains of saves only on request. */
-static void what_is_not_touched(void **state)
+static void foreign_folders_and_links_are_not_removed(void **state)
 {
     dsc_ckpt_keep keep = { .last = 1 };
     start_over(9);
@@ -190,9 +190,9 @@ int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
-        TEST(what_stays),
-        TEST(what_is_told),
-        TEST(what_is_not_touched),
+        TEST(pruning_keeps_the_newest_periodic_and_latest_steps),
+        TEST(a_dry_run_lists_the_steps_and_removes_none),
+        TEST(foreign_folders_and_links_are_not_removed),
         TEST(a_kill_in_between_leaves_whole_ones),
     };
     return cmocka_run_group_tests_name("checkpoint_prune", tests, NULL, NULL);

@@ -195,7 +195,7 @@ static void all_or_a_part_is_kept(void **state)
 }
 
 /* The first step finds out. */
-static void what_is_clipped_begins_again(void **state)
+static void a_clipped_step_repeats_its_speculative_update(void **state)
 {
     for (int32_t world = 1; world <= WORLDS; world++) {
         const variant v = {
@@ -213,7 +213,7 @@ static void what_is_clipped_begins_again(void **state)
 }
 
 /* Overflows are made into states that nobody sees. */
-static void what_is_skipped_is_dropped(void **state)
+static void a_skipped_step_drops_its_speculative_update(void **state)
 {
     for (int32_t world = 1; world <= 2; world++) {
         const variant v = { .world = world, .accumulation = 2, .buffers = 20, .precision = FP16, .steps = 32 };
@@ -227,7 +227,7 @@ static void what_is_skipped_is_dropped(void **state)
     }
 }
 
-static void what_is_kept_is_saved_and_loaded(void **state)
+static void speculative_updates_are_saved_and_loaded(void **state)
 {
     const variant v = { .world = 2, .accumulation = 1, .buffers = 4, .precision = BF16, .reload = true };
     variant none = with(v, NOTHING), all = with(v, ALL);
@@ -406,7 +406,7 @@ static void a_skipped_step_needs_no_sums(void **state)
 }
 
 /* A plan that does not fit names the states in memory that could be offloaded. */
-static void what_stays_is_a_way_out(void **state)
+static void a_plan_that_does_not_fit_names_states_to_offload(void **state)
 {
     static const struct {
         double ratio, gradients;
@@ -457,11 +457,12 @@ static int remove_folder(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_or_a_part_is_kept),      cmocka_unit_test(what_is_clipped_begins_again),
-        cmocka_unit_test(what_is_skipped_is_dropped), cmocka_unit_test(what_is_kept_is_saved_and_loaded),
+        cmocka_unit_test(all_or_a_part_is_kept),      cmocka_unit_test(a_clipped_step_repeats_its_speculative_update),
+        cmocka_unit_test(a_skipped_step_drops_its_speculative_update),
+        cmocka_unit_test(speculative_updates_are_saved_and_loaded),
         cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
         cmocka_unit_test(gradients_that_stay_wait),   cmocka_unit_test(all_gradients_may_stay),
-        cmocka_unit_test(sums_lend_their_memory),     cmocka_unit_test(what_stays_is_a_way_out),
+        cmocka_unit_test(sums_lend_their_memory),     cmocka_unit_test(a_plan_that_does_not_fit_names_states_to_offload),
         cmocka_unit_test(gradients_that_stay_through_passes),
     };
     return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);

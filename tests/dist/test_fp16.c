@@ -306,7 +306,7 @@ static dsc_status poisoned_late(void *user, int64_t first, int64_t count, void *
     return poison(user, first, count, 3, 12, batch, err);
 }
 
-static void what_is_not_finite_is_named(void **state)
+static void the_tensor_of_a_nonfinite_gradient_is_named(void **state)
 {
     static const char *const precisions[] = { "\"bf16\": {\"enabled\": true}", "\"bf16\": {\"enabled\": false}",
                                               "\"fp16\": {\"enabled\": true}" };
@@ -358,7 +358,7 @@ int main(void)
         cmocka_unit_test(the_sum_is_so_many_means),
         cmocka_unit_test(overflows_are_skipped_by_all),
         cmocka_unit_test(the_scale_is_in_the_checkpoint),
-        cmocka_unit_test(what_is_not_finite_is_named),
+        cmocka_unit_test(the_tensor_of_a_nonfinite_gradient_is_named),
         cmocka_unit_test(a_sum_that_is_in_no_file_is_named),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -143,7 +143,7 @@ static void every_placement_gives_the_same_bits(void **state)
 
 /* One group's parameters are in a file, in one piece: looked at before the first step and after the last one, they are
  * those that the steps have left. */
-static void what_was_seen_is_read_again(void **state)
+static void parameters_in_a_file_are_read_again_after_updates(void **state)
 {
     dsc_model *model = toy_model_open(400, 61, 2, false);
     run_result first, other;
@@ -561,7 +561,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_placement_gives_the_same_bits),
-        cmocka_unit_test(what_was_seen_is_read_again),
+        cmocka_unit_test(parameters_in_a_file_are_read_again_after_updates),
         cmocka_unit_test(stage3_keys_have_their_effect),
         cmocka_unit_test(windows_take_the_buffers_of_parameters),
         cmocka_unit_test(large_tiles_are_made_in_parts),

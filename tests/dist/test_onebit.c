@@ -234,7 +234,7 @@ static dsc_status settle(dsc_engine *engine, int32_t rank, void *user, dsc_error
 }
 
 /* Nothing is lost: beta1 of the new momentum is beta1 of the old one and the mean of what signs left out. */
-static void what_signs_left_out_is_saved(void **state)
+static void compression_errors_are_saved_in_the_momentum(void **state)
 {
     variant v = ONEBIT;
     run_result r;
@@ -310,7 +310,7 @@ int main(void)
         cmocka_unit_test(ranks_agree),
         cmocka_unit_test(warm_up_is_adam),
         cmocka_unit_test(bytes_on_the_wire),
-        cmocka_unit_test(what_signs_left_out_is_saved),
+        cmocka_unit_test(compression_errors_are_saved_in_the_momentum),
         cmocka_unit_test(runs_go_on),
         cmocka_unit_test(faults_end_in_errors),
     };

@@ -150,7 +150,7 @@ static dsc_status give_a_batch(dsc_engine *engine, int32_t rank, void *user, dsc
     return dsc_engine_forward(engine, batch, NULL, err);
 }
 
-static void what_cannot_be_cut_is_refused(void **state)
+static void short_samples_are_refused_where_a_model_cannot_be_truncated(void **state)
 {
     run_result out;
     variant v = { 1, 0, 1, LONG, ALWAYS_SHORT, "", "" };
@@ -176,7 +176,7 @@ int main(void)
         cmocka_unit_test(cut_samples_are_short_ones),
         cmocka_unit_test(the_bits_are_the_same_everywhere),
         cmocka_unit_test(a_resumed_run_goes_on_where_it_was),
-        cmocka_unit_test(what_cannot_be_cut_is_refused),
+        cmocka_unit_test(short_samples_are_refused_where_a_model_cannot_be_truncated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

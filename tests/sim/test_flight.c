@@ -228,7 +228,7 @@ static void hangs(world *w, const char *const *parts)
     dsc_flight_log_close(&w->board);
 }
 
-static void who_does_not_come_to_a_gpus_collective_is_named(void **state)
+static void the_rank_missing_from_a_gpu_collective_is_named(void **state)
 {
     static world w = { .scene = late };
     if (run_most_ranks(RANKS) < RANKS)
@@ -274,7 +274,7 @@ static void a_record_outlives_its_rank(void **state)
 }
 
 /* A GPU that was not looked at for long is not late. */
-static void what_is_done_is_seen(void **state)
+static void finished_gpu_collectives_are_not_late(void **state)
 {
     static world w = { .scene = late };
     static member members[RANKS];
@@ -299,11 +299,11 @@ static void what_is_done_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_does_not_come_to_a_gpus_collective_is_named),
+        cmocka_unit_test(the_rank_missing_from_a_gpu_collective_is_named),
         cmocka_unit_test(waits_of_gpus_are_followed),
         cmocka_unit_test(many_on_their_way),
         cmocka_unit_test(a_record_outlives_its_rank),
-        cmocka_unit_test(what_is_done_is_seen),
+        cmocka_unit_test(finished_gpu_collectives_are_not_late),
     };
     return cmocka_run_group_tests_name("flight records of simulated GPUs", tests, NULL, NULL);
 }

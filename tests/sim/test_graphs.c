@@ -120,7 +120,7 @@ static void launched(int64_t count)
 }
 
 /* Data may change; another scalar, or other host memory, is another list of calls with a graph of its own. */
-static void what_changes_is_not_replayed(void **state)
+static void sections_with_other_arguments_get_their_own_graphs(void **state)
 {
     bench t;
     const float half_turn = 3.14159265f;
@@ -162,7 +162,7 @@ static void other_plans(void **state)
 }
 
 /* An event, or a wait of the host, sees what came before it; what is dropped never runs. */
-static void what_ends_a_section(void **state)
+static void events_and_host_waits_end_a_section(void **state)
 {
     bench t;
     dsc_event *event = NULL;
@@ -210,9 +210,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_bits),
-        cmocka_unit_test(what_changes_is_not_replayed),
+        cmocka_unit_test(sections_with_other_arguments_get_their_own_graphs),
         cmocka_unit_test(other_plans),
-        cmocka_unit_test(what_ends_a_section),
+        cmocka_unit_test(events_and_host_waits_end_a_section),
         cmocka_unit_test(loading_in_between),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 8, .heads = 2, .layers = 2 });

@@ -35,7 +35,7 @@ run "$top/tests/gpu/run.sh" --simulate "$dir/broken"
 report "a test that fails fails the whole" [ $rc -eq 1 ]
 report "and is shown" has '^ +not ok 1 - broken'
 run "$top/tests/gpu/run.sh" --simulate --seconds 5 "$dir/broken"
-report "what has no time is named and not run" has 'one rank: not run, the 5 s are over'
+report "a run without time left is named and not started" has 'one rank: not run, the 5 s are over'
 run CUSIM_DEVICES=0 "$top/tests/gpu/run.sh" --simulate "$dir/broken"
 report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
 run CUSIM_ARCH=75 "$top/tests/gpu/run.sh" --simulate "$dir/broken"
@@ -54,7 +54,7 @@ if command -v python3 >/dev/null; then
     report "a side that dies ends it with its last words" has '^nano: (dsc|graphs) ended with 1: .*failed: stream compute, at or before SUMSQ'
     report "exit 1" [ $rc -eq 1 ]
     run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate --seconds 20 nano
-    report "what has no time is named and not run" has '^nano: not run, the 20 s are over'
+    report "a run without time left is named and not started" has '^nano: not run, the 20 s are over'
     if command -v nvidia-smi >/dev/null; then n=$((n + 1)); echo "ok $n - bench-gpu without a GPU # SKIP this machine has one"; else
         run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker"
         report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]

@@ -150,7 +150,7 @@ static const struct { const char *text, *path, *word; } lacking[] = {
       "curriculum" },
 };
 
-static void what_is_missing_is_told(void **state)
+static void incomplete_curricula_are_refused_by_key(void **state)
 {
     (void)state;
     for (size_t i = 0; i < DSC_COUNT(lacking); i++) {
@@ -168,7 +168,7 @@ int main(void)
         cmocka_unit_test(difficulties_are_deepspeeds),
         cmocka_unit_test(samples_have_a_listed_length),
         cmocka_unit_test(data_efficiency_says_it_too),
-        cmocka_unit_test(what_is_missing_is_told),
+        cmocka_unit_test(incomplete_curricula_are_refused_by_key),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -117,7 +117,7 @@ static void a_vocabulary_of_every_id_needs_no_reading(void **state)
 }
 
 /* Files of every format and width are read back at any position. */
-static void what_is_written_is_read(void **state)
+static void written_token_files_are_read_back(void **state)
 {
     (void)state;
     const int32_t ids[] = { 5, 65535, 0, 7, 100000, 3, 131071, 9 };
@@ -280,7 +280,7 @@ int main(void)
         cmocka_unit_test(every_place_is_found),
         cmocka_unit_test(the_budget_is_shared_and_the_reader_checks_the_rest),
         cmocka_unit_test(a_vocabulary_of_every_id_needs_no_reading),
-        cmocka_unit_test(what_is_written_is_read),
+        cmocka_unit_test(written_token_files_are_read_back),
         cmocka_unit_test(a_negative_id_is_refused),
         cmocka_unit_test(weights_say_how_often_a_file_comes),
         cmocka_unit_test(checks_places),

@@ -81,7 +81,7 @@ static void accepts_and_refuses(void **state)
 
 /* A variable that names a folder of code needs a file that only the user can write. No file may set a variable that
  * runs code by itself. */
-static void what_a_file_may_not_set(void **state)
+static void variables_that_run_code_are_refused(void **state)
 {
     static const struct { const char *text; mode_t mode; const char *said; } rows[] = {
         { "A=1\nPATH=/opt/bin:/usr/bin\nLD_LIBRARY_PATH=/opt/lib\nPYTHONPATH=/x\n", 0644, NULL },
@@ -117,6 +117,6 @@ static void what_a_file_may_not_set(void **state)
 int main(void)
 {
     const struct CMUnitTest all[] = { cmocka_unit_test(accepts_and_refuses),
-                                      cmocka_unit_test(what_a_file_may_not_set) };
+                                      cmocka_unit_test(variables_that_run_code_are_refused) };
     return cmocka_run_group_tests_name("envfile", all, NULL, NULL);
 }

@@ -49,7 +49,7 @@ static dsc_flight_view look(int64_t now_ns)
 
 static const dsc_flight_entry gather = { .op = "all_gather", .call.bytes = 4096, .step = 5, .peer = -1, .module = 3 };
 
-static void what_is_written_is_read(void **state)
+static void written_calls_are_read_back(void **state)
 {
     dsc_flight_set_timeout(&flight, 77);
     dsc_flight_name_module(&flight, 3, "h.2");
@@ -167,7 +167,7 @@ static void calls_of_a_gpu_begin_when_it_comes_to_them(void **state)
     dsc_flight_track_close(track);
 }
 
-static void what_failed_stays_until_its_place_is_needed(void **state)
+static void a_failed_call_stays_until_its_track_is_needed(void **state)
 {
     dsc_flight_track *track = dsc_flight_track_open(&flight, 7, 0, 1, 3);
     dsc_flight_begin(track, &gather, 10);
@@ -329,10 +329,10 @@ static void a_call_costs_little(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(what_is_written_is_read, setup, teardown),
+        cmocka_unit_test_setup_teardown(written_calls_are_read_back, setup, teardown),
         cmocka_unit_test_setup_teardown(histories_tell_orders_apart, setup, teardown),
         cmocka_unit_test_setup_teardown(calls_of_a_gpu_begin_when_it_comes_to_them, setup, teardown),
-        cmocka_unit_test_setup_teardown(what_failed_stays_until_its_place_is_needed, setup, teardown),
+        cmocka_unit_test_setup_teardown(a_failed_call_stays_until_its_track_is_needed, setup, teardown),
         cmocka_unit_test_setup_teardown(texts_that_are_none_open_nothing, setup, teardown),
         cmocka_unit_test_setup_teardown(another_process, setup, teardown),
         cmocka_unit_test_setup_teardown(a_reader_never_sees_half_a_call, setup, teardown),

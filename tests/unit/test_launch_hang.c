@@ -102,7 +102,7 @@ static void nobody_is_late(void **state)
     expect(found(0, false), DSC_HANG_NONE, -1, -1);
 }
 
-static void who_has_not_come_is_named(void **state)
+static void the_rank_missing_from_a_collective_is_named(void **state)
 {
     for (int32_t r = 0; r < RANKS; r++)
         if (r != 2)
@@ -145,7 +145,7 @@ static void waits_are_followed_to_their_end(void **state)
     expect(found(0, false), DSC_HANG_LATE, 1, 2);
 }
 
-static void who_is_stopped_inside_is_named(void **state)
+static void a_rank_stopped_inside_a_collective_is_named(void **state)
 {
     for (int32_t r = 0; r < RANKS; r++)
         put(r, 0, "all_gather", 8, 30 + r, DSC_FLIGHT_WAITS);
@@ -159,7 +159,7 @@ static void who_is_stopped_inside_is_named(void **state)
     expect(found(0, false), DSC_HANG_NONE, -1, -1);
 }
 
-static void who_is_stopped_when_nobody_waits_is_named(void **state)
+static void a_stopped_rank_is_named_without_waiting_ranks(void **state)
 {
     for (int32_t r = 0; r < RANKS; r++) {
         put(r, 0, "all_gather", 8, 90, DSC_FLIGHT_DONE);
@@ -290,10 +290,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(nobody_is_late, setup),
-        cmocka_unit_test_setup(who_has_not_come_is_named, setup),
+        cmocka_unit_test_setup(the_rank_missing_from_a_collective_is_named, setup),
         cmocka_unit_test_setup(waits_are_followed_to_their_end, setup),
-        cmocka_unit_test_setup(who_is_stopped_inside_is_named, setup),
-        cmocka_unit_test_setup(who_is_stopped_when_nobody_waits_is_named, setup),
+        cmocka_unit_test_setup(a_rank_stopped_inside_a_collective_is_named, setup),
+        cmocka_unit_test_setup(a_stopped_rank_is_named_without_waiting_ranks, setup),
         cmocka_unit_test_setup(a_send_waits_for_its_receiver_alone, setup),
         cmocka_unit_test_setup(gpus_that_wait_for_a_rank, setup),
         cmocka_unit_test_setup(ranks_at_odds_are_both_named, setup),

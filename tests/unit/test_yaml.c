@@ -103,7 +103,7 @@ static void places(void **state)
     dsc_json_close(&json);
 }
 
-static void what_is_no_data(void **state)
+static void yaml_features_beyond_plain_data_are_refused(void **state)
 {
     (void)state;
     refuse("a: &x 1\nb: *x\n", "1:4", "anchors (&name) and aliases");
@@ -234,7 +234,9 @@ static void becomes_json(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(data),   cmocka_unit_test(places),           cmocka_unit_test(what_is_no_data),
+        cmocka_unit_test(data),
+        cmocka_unit_test(places),
+        cmocka_unit_test(yaml_features_beyond_plain_data_are_refused),
         cmocka_unit_test(limits), cmocka_unit_test(allocations_fail), cmocka_unit_test(becomes_json),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

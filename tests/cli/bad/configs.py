@@ -220,7 +220,7 @@ def optimizer_and_schedule_that_make_no_sense(b):
 
 
 @test
-def what_is_not_built_is_refused_by_name(b):
+def unsupported_options_are_refused_by_name(b):
     inputs(b)
     for more, word in (
             ({"zero_optimization": {"stage": 3, "offload_optimizer": {"super_offload": True}}}, "super_offload"),

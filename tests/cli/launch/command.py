@@ -175,7 +175,7 @@ def a_dry_run_refuses_what_a_start_would():
 
 
 @test
-def what_ssh_says_last_is_heard():
+def the_last_error_of_ssh_is_reported_after_long_output():
     with Folder() as f:
         f.file("ssh", "#!/usr/bin/env python3\nimport os\nos.write(2, b'debug1: so it goes\\n' * 2000 + b'u@far: Permission "
                "denied (publickey).\\n')\nos._exit(255)\n", 0o755)

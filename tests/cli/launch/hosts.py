@@ -102,7 +102,7 @@ def any_bytes_arrive_as_they_are():
 
 
 @test
-def what_travels_and_what_does_not():
+def listed_variables_reach_other_hosts_and_no_others():
     folder = net.path("sub")
     os.makedirs(folder, exist_ok=True)
     show = "env | grep -E '^(NCCL_X|UCX_X|OMP_X|PYTHON_X|MY_OWN|OTHER|FILE_[ABC]|RANK)=' | sort"
@@ -271,7 +271,7 @@ def hosts_that_cannot_be_had_are_diagnosed():
 
 
 @test
-def what_is_not_there_on_the_other_host_is_named():
+def a_file_missing_on_the_other_host_is_named():
     folder = net.path("mine")
     os.makedirs(folder + "/sub")
     net.sshd(net.names[1], 2224, prepare=f"mount -t tmpfs none {folder}")

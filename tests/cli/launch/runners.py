@@ -103,7 +103,7 @@ def srun_is_told_ranks_and_nodes():
 
 
 @test
-def what_other_launchers_do_not_do_is_refused():
+def flags_that_slurm_cannot_serve_are_refused():
     for flag in (["--enable_each_rank_log", "logs"], ["--max_restarts", "1"], ["--bind_cores_to_rank"], ["--no_ssh"]):
         refused(launch("--launcher", "slurm", *flag, "true"), flag[0], "--launcher slurm")
     equal(launch("--launcher", "slurm", "--enable_each_rank_log", "None", "--max_restarts", "0", "--dry-run", "true").code, 0)
@@ -192,7 +192,7 @@ def hydra_trains_to_the_same_bits():
 
 
 @test
-def what_pdsh_is_told_must_be_for_ssh():
+def pdsh_arguments_that_are_not_for_ssh_are_refused():
     def asked(*args, **env):
         return launch("--dry-run", "-H", "me@away:1,other:1", *args, "true", env=clean_env(**env))
     for args in ("-l me -t 3", "-S -f1024 -N -R ssh", "-t3 -b"):
