@@ -1,4 +1,4 @@
-/* test_early_update.c - updates in files that begin before their norm is known. The bits are those of a run whose
+/* test_speculative_update.c - updates in files that begin before their norm is known. The bits are those of a run whose
  * updates wait. The speculative part is all of an update or a part of it; it is kept, or dropped because a step is
  * clipped or skipped. Steps are made by hand, and the step's end waits until the wanted part is made. Whole steps pass
  * their sums to the update: groups then have more tiles than buffers, so the update must have begun.
@@ -465,5 +465,5 @@ int main(void)
         cmocka_unit_test(sums_lend_their_memory),     cmocka_unit_test(a_plan_that_does_not_fit_names_states_to_offload),
         cmocka_unit_test(gradients_that_stay_through_passes),
     };
-    return cmocka_run_group_tests_name("early update", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("speculative update", tests, make_folder, remove_folder);
 }

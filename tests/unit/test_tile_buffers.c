@@ -1,4 +1,4 @@
-/* test_ring.c - tile buffers before swap space: pieces are read as they were written, round after round. A long
+/* test_tile_buffers.c - tile buffers before swap space: pieces are read as they were written, round after round. A long
  * round uses each further slot once; then the slot's memory belongs to its owner again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -213,5 +213,5 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_long_round_ends_anywhere, setup, teardown),
         cmocka_unit_test_setup_teardown(no_more_than_its_own_are_read_at_a_time, setup, teardown),
     };
-    return cmocka_run_group_tests_name("ring", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("tile buffers", tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_checkpoint_ahead.c - blocks that are long enough for the way past the page cache. Loads by one thread and by
+/* test_checkpoint_read_ahead.c - blocks that are long enough for the way past the page cache. Loads by one thread and by
  * several: the saved states; a flipped bit refused, the tensor named; every failure of an asynchronous read told or
  * gone on from. Saves by buffers of any size: the same files. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -180,5 +180,5 @@ int main(void)
         cmocka_unit_test(a_flipped_bit_is_found_by_any_thread),
         cmocka_unit_test(every_failure_of_a_read),
     };
-    return cmocka_run_group_tests_name("checkpoint_ahead", tests, setup, teardown);
+    return cmocka_run_group_tests_name("checkpoint_read_ahead", tests, setup, teardown);
 }

@@ -1,4 +1,4 @@
-/* test_offload_ahead.c - prefetches from files. States of the update are read before the norm is known, and parameters
+/* test_offload_prefetch.c - prefetches from files. States of the update are read before the norm is known, and parameters
  * under the head's products of a pass that is not the step's last one. Blocks are counted as the file engine gets them.
  * A prefetched byte is not read again, and the bits are those of a run without prefetch.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -187,5 +187,5 @@ int main(void)
         cmocka_unit_test(nothing_is_read_twice),
         cmocka_unit_test(parameters_are_written_later),
     };
-    return cmocka_run_group_tests_name("offload ahead", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("offload prefetch", tests, make_folder, remove_folder);
 }

@@ -1,4 +1,4 @@
-/* test_packed.c - ZeRO++: what packed weights and packed gradients may change, and what not. The bits are the same
+/* test_compress.c - ZeRO++: what packed weights and packed gradients may change, and what not. The bits are the same
  * wherever states live, with and without overlap, and with "world_size" for any number of ranks; packed gradients give
  * them at every stage. Bytes counted on the wire are those of the paper's formats.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -1,4 +1,4 @@
-/* test_lt.cc - the simulator's cuBLASLt. SPDX-License-Identifier: Apache-2.0 */
+/* test_cublaslt.cc - the simulator's cuBLASLt. SPDX-License-Identifier: Apache-2.0 */
 #include <cublasLt.h>
 
 #include "tests/sim/simtest.h"

@@ -1,4 +1,4 @@
-/* test_split.c - groups of ranks: rows and columns of a grid beside each other, groups of groups, ranks left out, on
+/* test_sub_communicators.c - groups of ranks: rows and columns of a grid beside each other, groups of groups, ranks left out, on
  * every transport of a host. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -202,5 +202,5 @@ int main(void)
         cmocka_unit_test(one_group_fails),
         cmocka_unit_test(groups_over_hosts),
     };
-    return cmocka_run_group_tests_name("groups of ranks", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("sub-communicators", tests, NULL, NULL);
 }
