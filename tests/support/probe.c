@@ -1,4 +1,4 @@
-/* probe.c - what probe.h shows of an engine, its communicators and its checkpoints. SPDX-License-Identifier: Apache-2.0 */
+/* probe.c - access to an engine, its communicators and checkpoints for probe.h. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/support/probe.h"
 
 #include "comm/comm_front.h"

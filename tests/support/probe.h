@@ -1,7 +1,7 @@
 /* probe.h - the only way from a test to the private state of an engine.
  *
- * Only probe.c and probe_zero.c include private headers, so that a change of a private struct changes these two files and
- * no test. A function reads or sets one thing. Pointers are borrowed from the engine and valid until it is closed.
+ * Only probe.c and probe_zero.c include private headers, so that a change of a private struct changes these two files
+ * and no test. A function reads or sets one thing. Pointers are borrowed from the engine and valid until it is closed.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_PROBE_H
 #define DSC_TESTS_PROBE_H
@@ -86,7 +86,7 @@ dsc_probe_memory dsc_probe_params(const dsc_zero *zero);        /* parameters in
 dsc_probe_memory dsc_probe_moments(const dsc_zero *zero);       /* all moments, group by group */
 dsc_probe_memory dsc_probe_sign_errors(const dsc_zero *zero);   /* compression errors of sign exchanges */
 dsc_probe_memory dsc_probe_local_updates(const dsc_zero *zero); /* 0/1 Adam's local steps since the last exchange */
-int64_t dsc_probe_grad_bytes(const dsc_zero *zero);             /* of the gradients' sums */
+int64_t dsc_probe_grad_bytes(const dsc_zero *zero);             /* the gradients' sums */
 /* fp32, from this rank's first element of a group on. */
 const float *dsc_probe_master(const dsc_zero *zero, int32_t group);
 const float *dsc_probe_moment(const dsc_zero *zero, int32_t group, int32_t index);

@@ -1,4 +1,4 @@
-/* probe_zero.c - what probe.h shows of zero: the only file of tests that reads struct dsc_zero.
+/* probe_zero.c - access to the state of zero for probe.h: the only file of tests that reads struct dsc_zero.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
