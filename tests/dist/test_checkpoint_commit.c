@@ -328,7 +328,7 @@ static void keep_line(void *user, dsc_log_level level, const char *text)
         snprintf(line, 256, "%s", text);
 }
 
-static void a_later_step_is_told_at_load(void **state)
+static void a_later_step_is_reported_at_load(void **state)
 {
     char line[256] = "";
     const cw_options two = { .world = 2, .stage = 2, .model = model, .log = { keep_line, line } };
@@ -350,7 +350,7 @@ int main(void)
         TEST(other_tensors_are_refused_with_what_differs),
         TEST(a_damaged_step_is_moved_aside),
         TEST(a_folder_that_is_no_checkpoint_is_refused),
-        TEST(a_later_step_is_told_at_load),
+        TEST(a_later_step_is_reported_at_load),
     };
     return cmocka_run_group_tests_name("checkpoint_commit", tests, NULL, NULL);
 }

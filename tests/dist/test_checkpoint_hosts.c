@@ -448,11 +448,11 @@ static dsc_status save_harmed(cw_rank *rank, dsc_error *err)
     return DSC_OK;
 }
 
-static _Atomic int64_t told_less;
+static _Atomic int64_t fallback_warnings;
 static void count_warnings(void *user, dsc_log_level level, const char *text)
 {
     (void)user;
-    told_less += level == DSC_LOG_WARNING && strstr(text, "which is whole") != NULL;
+    fallback_warnings += level == DSC_LOG_WARNING && strstr(text, "which is whole") != NULL;
 }
 
 /* `said`: a rank's save succeeded. */
@@ -596,12 +596,12 @@ static void an_older_step_is_said(void **state)
     cw_run_well(&options, go, &t);
     cw_remove(step_of('b', "step-2"));
     cw_write(step_of('b', "latest"), "step-1\n", 7);
-    told_less = 0;
+    fallback_warnings = 0;
     options.log = (dsc_log){ count_warnings, NULL };
     t = (trip){ .load = "ab" };
     cw_run_well(&options, go, &t);
     assert_string_equal(t.end_hash, one);
-    assert_int_equal(told_less, 1);
+    assert_int_equal(fallback_warnings, 1);
 }
 
 /* ---- before a run ---- */

@@ -192,14 +192,14 @@ static void check_party(const party *p)
         for (int32_t b = 0; b < RANKS; b++)
             for (int32_t lane = 0; lane < MESH_CONNECTIONS; lane++) {
                 const uint8_t said = (uint8_t)(a * 100 + b * 10 + lane);
-                uint8_t heard = 0;
+                uint8_t received = 0;
                 if (a == b)
                     continue;
                 assert_int_equal(p->member[a].peer[b].pid, getpid());
                 assert_int_equal(send(p->member[a].fd[lane * RANKS + b], &said, 1, 0), 1);
-                for (int i = 0; i < 1000 && recv(p->member[b].fd[lane * RANKS + a], &heard, 1, 0) != 1; i++)
+                for (int i = 0; i < 1000 && recv(p->member[b].fd[lane * RANKS + a], &received, 1, 0) != 1; i++)
                     dsc_clock_sleep_ns(1000000);
-                assert_int_equal(heard, said);
+                assert_int_equal(received, said);
             }
 }
 

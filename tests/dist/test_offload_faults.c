@@ -117,7 +117,7 @@ static bool is_same(const faulty *f)
 }
 
 /* The rank's own words: the folder, the place, the reason; everybody else's name the rank and the reason. */
-static bool is_told(const faulty *f)
+static bool is_reported(const faulty *f)
 {
     const dsc_error *own = &f->result.ranks[f->rank];
     char where[600];
@@ -142,7 +142,7 @@ static bool is_told(const faulty *f)
 static void expect(const faulty *f)
 {
     const bool fails = f->at > 0 && atomic_load(&f->fault.fired) && io_fault_status(f->fault.kind) != DSC_OK;
-    if (fails ? is_told(f) : is_same(f))
+    if (fails ? is_reported(f) : is_same(f))
         return;
     for (int32_t r = 0; r < f->world; r++)
         print_error("rank %d: %d %s: %s (rank %d)\n", (int)r, (int)f->result.ranks[r].status, f->result.ranks[r].where,
@@ -260,7 +260,7 @@ static void no_answer(void **state)
         good = true;
         for (int i = 0; i < RUNS; i++) {
             pthread_join(thread[i], NULL);
-            good = good && is_told(&f[i]);
+            good = good && is_reported(&f[i]);
         }
     }
     for (int i = 0; i < RUNS; i++)
