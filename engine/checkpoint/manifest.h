@@ -1,7 +1,8 @@
-/* manifest.h - the contract of a checkpoint's manifest: the list of stored tensors, blocks and the text of the manifest.
+/* manifest.h - the contract of a checkpoint's manifest: the list of stored tensors, blocks and the text of the
+ * manifest.
  *
- * A stored tensor is one entry of a safetensors file. A block is at most 1 MiB of one stored tensor, inside one owner's
- * slice; its hash is taken from memory and covers the tensor's name, the block's position and the step.
+ * A stored tensor is one entry of a safetensors file. A block is at most 1 MiB of one stored tensor, inside one
+ * owner's slice; its hash is taken from memory and covers the tensor's name, the block's position and the step.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_MANIFEST_H
 #define DSC_ENGINE_CHECKPOINT_MANIFEST_H

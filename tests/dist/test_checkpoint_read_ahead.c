@@ -1,6 +1,7 @@
-/* test_checkpoint_read_ahead.c - blocks that are long enough for the way past the page cache. Loads by one thread and by
- * several: the saved states; a flipped bit refused, the tensor named; every failure of an asynchronous read told or
- * gone on from. Saves by buffers of any size: the same files. SPDX-License-Identifier: Apache-2.0 */
+/* test_checkpoint_read_ahead.c - blocks that are long enough for the way past the page cache. Loads by one thread and
+ * by several: the saved states; a flipped bit refused, the tensor named; every failure of an asynchronous read told
+ * or gone on from. Saves by buffers of any size: the same files.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* test_micro_batch_groups.c - groups of micro-batches that pass a module before the next module runs. The bits are those of
- * single micro-batches, for every placement and number of ranks; fewer bytes move, and forward alone is refused.
+/* test_micro_batch_groups.c - groups of micro-batches that pass a module before the next module runs. The bits are
+ * those of single micro-batches, for every placement and number of ranks; fewer bytes move, and forward alone is
+ * refused.
  *
  * The toy model's projection is tied to its loss module, so that leaves of the latter wait for those of the former.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -1,6 +1,6 @@
-/* test_offload_prefetch.c - prefetches from files. States of the update are read before the norm is known, and parameters
- * under the head's products of a pass that is not the step's last one. Blocks are counted as the file engine gets them.
- * A prefetched byte is not read again, and the bits are those of a run without prefetch.
+/* test_offload_prefetch.c - prefetches from files. States of the update are read before the norm is known, and
+ * parameters under the head's products of a pass that is not the step's last one. Blocks are counted as the file
+ * engine gets them. A prefetched byte is not read again, and the bits are those of a run without prefetch.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

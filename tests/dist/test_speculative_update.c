@@ -462,7 +462,8 @@ int main(void)
         cmocka_unit_test(speculative_updates_are_saved_and_loaded),
         cmocka_unit_test(sums_are_handed_over),       cmocka_unit_test(a_skipped_step_needs_no_sums),
         cmocka_unit_test(gradients_that_stay_wait),   cmocka_unit_test(all_gradients_may_stay),
-        cmocka_unit_test(sums_lend_their_memory),     cmocka_unit_test(a_plan_that_does_not_fit_names_states_to_offload),
+        cmocka_unit_test(sums_lend_their_memory),
+        cmocka_unit_test(a_plan_that_does_not_fit_names_states_to_offload),
         cmocka_unit_test(gradients_that_stay_through_passes),
     };
     return cmocka_run_group_tests_name("speculative update", tests, make_folder, remove_folder);

@@ -1,5 +1,6 @@
-/* test_sub_communicators.c - groups of ranks: rows and columns of a grid beside each other, groups of groups, ranks left out, on
- * every transport of a host. SPDX-License-Identifier: Apache-2.0 */
+/* test_sub_communicators.c - groups of ranks: rows and columns of a grid beside each other, groups of groups, ranks
+ * left out, on every transport of a host.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

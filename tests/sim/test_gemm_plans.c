@@ -1,8 +1,10 @@
-/* test_gemm_plans.c - which algorithms matrix products take: measured by rank 0, the same on all ranks, kept by checkpoints.
+/* test_gemm_plans.c - which algorithms matrix products take: measured by rank 0, the same on all ranks, kept by
+ * checkpoints.
  *
- * The simulator's cuBLASLt has two algorithms of the same bits, one that adds up in another order, and one that is not
- * repeatable; tests say which are fast. On a real GPU (tests/gpu/real.c) nobody can say, and only what must hold there
- * too is tested. SPDX-License-Identifier: Apache-2.0 */
+ * The simulator's cuBLASLt has two algorithms of the same bits, one that adds up in another order, and one that is
+ * not repeatable; tests say which are fast. On a real GPU (tests/gpu/real.c) nobody can say, and only what must hold
+ * there too is tested.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

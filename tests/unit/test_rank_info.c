@@ -1,5 +1,5 @@
-/* test_rank_info.c - a rank's identity from the variables of dsc-launch, DeepSpeed, torchrun, Open MPI and Slurm, and the
- * errors for invalid variables. SPDX-License-Identifier: Apache-2.0 */
+/* test_rank_info.c - a rank's identity from the variables of dsc-launch, DeepSpeed, torchrun, Open MPI and Slurm, and
+ * the errors for invalid variables. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
