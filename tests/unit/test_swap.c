@@ -180,7 +180,7 @@ static void test_flipped_bits(void **state)
         dsc_swap_read(f.op, in_buf, SPACE, 0);
         const dsc_status status = dsc_swap_wait(f.op, &err);
         caught += status == DSC_ERR_IO && strstr(err.where, folders[i % 2]) != NULL &&
-                  strstr(err.message, "not what was written") != NULL;
+                  strstr(err.message, "not those written") != NULL;
         page[byte] = (unsigned char)(page[byte] ^ 1 << bit);
         assert_int_equal(pwrite(fd, page, PAGE, at), PAGE);
     }
