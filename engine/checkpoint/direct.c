@@ -19,6 +19,8 @@ void dsc_ckpt_direct_open(dsc_ckpt_direct *d, dsc_alloc *alloc, const dsc_io *io
 
 dsc_status dsc_ckpt_direct_file(dsc_ckpt_direct *d, const char *dir, int f, dsc_io_mode mode, dsc_error *err)
 {
+    DSC_ASSERT(f >= 0 && f < DSC_CKPT_TENSOR_FILE_COUNT);
+    DSC_ASSERT(dir != NULL);
     char path[DSC_CKPT_PATH_BYTES];
     if (d->aio == NULL)
         DSC_TRY(dsc_aio_open(&d->options, &d->aio, err));
@@ -33,12 +35,14 @@ dsc_status dsc_ckpt_direct_file(dsc_ckpt_direct *d, const char *dir, int f, dsc_
 
 dsc_status dsc_ckpt_direct_close_file(dsc_ckpt_direct *d, int f, dsc_error *err)
 {
+    DSC_ASSERT(f >= 0 && f < DSC_CKPT_TENSOR_FILE_COUNT);
     d->file[f].fd = -1;
     return dsc_io_close(d->io, &d->past_cache[f], err);
 }
 
 void dsc_ckpt_direct_close(dsc_ckpt_direct *d)
 {
+    DSC_ASSERT(d != NULL);
     dsc_aio_close(&d->aio);
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         (void)dsc_ckpt_direct_close_file(d, f, NULL);

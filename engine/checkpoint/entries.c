@@ -101,6 +101,7 @@ int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const dsc_ckpt_entries
 dsc_hash128 dsc_ckpt_block_hash(const char *name, const dsc_ckpt_block *block, int64_t step, const void *data,
                                 int64_t bytes)
 {
+    DSC_ASSERT(block->first >= 0 && block->count > 0 && bytes > 0);
     /* Little-endian by definition; this code runs on little-endian machines only (safetensors is little-endian too). */
     const uint64_t place[4] = { dsc_xxh3_128(name, strlen(name), 0).low, (uint64_t)block->first, (uint64_t)block->count,
                                 (uint64_t)step };
@@ -109,6 +110,7 @@ dsc_hash128 dsc_ckpt_block_hash(const char *name, const dsc_ckpt_block *block, i
 
 void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
 {
+    DSC_ASSERT(bytes >= 0 && digest != NULL);
     dsc_sha256 sha;
     dsc_sha256_init(&sha);
     dsc_sha256_update(&sha, data, (size_t)bytes);
@@ -117,6 +119,7 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
 
 int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
 {
+    DSC_ASSERT(layout->group_count > 0);
     int64_t elements = 0; /* of a slice of everything: master and moments have 12 bytes each, weights and gradients 4 */
     for (int32_t g = 0; g < layout->group_count; g++)
         elements += layout->group[g].slice;

@@ -126,6 +126,7 @@ static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype fr
 static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t first, const char *from,
                       dsc_dtype from_dtype, int64_t count, dsc_error *err)
 {
+    DSC_ASSERT(first >= 0);
     const dsc_ckpt_ctx *c = t->c;
     const bool visible = dsc_device_host_visible(c->device);
     const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);

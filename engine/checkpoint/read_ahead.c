@@ -23,6 +23,8 @@ dsc_status dsc_ckpt_read_ahead_request(dsc_ckpt_read_ahead *a, const dsc_ckpt_bl
 {
     const dsc_ckpt_manifest_tensor *tensor = &a->reader->manifest.tensor[block->entry];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
+    DSC_ASSERT(block->count > 0);
+    DSC_ASSERT(bytes <= DSC_CKPT_BLOCK_BYTES);
     dsc_ckpt_slot *slot = &a->slot[a->asked % a->slot_count];
     DSC_ASSERT(dsc_ckpt_read_ahead_has_room(a));
     slot->block = block;
@@ -48,6 +50,7 @@ dsc_status dsc_ckpt_read_ahead_request(dsc_ckpt_read_ahead *a, const dsc_ckpt_bl
 
 dsc_status dsc_ckpt_read_ahead_consume(dsc_ckpt_read_ahead *a, const char **data, dsc_error *err)
 {
+    DSC_ASSERT(data != NULL);
     DSC_ASSERT(a->taken < a->asked);
     dsc_ckpt_slot *slot = &a->slot[a->taken++ % a->slot_count];
     *data = slot->data;
@@ -59,6 +62,7 @@ dsc_status dsc_ckpt_read_ahead_consume(dsc_ckpt_read_ahead *a, const char **data
 
 void dsc_ckpt_read_ahead_close(dsc_ckpt_read_ahead *a)
 {
+    DSC_ASSERT(a->taken <= a->asked);
     for (; a->taken < a->asked; a->taken++)
         if (a->slot[a->taken % a->slot_count].op.file != NULL)
             (void)!dsc_aio_wait(a->direct.aio, &a->slot[a->taken % a->slot_count].op, NULL); /* nobody wants it */

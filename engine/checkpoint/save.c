@@ -23,6 +23,7 @@ static int64_t folder_bytes(const dsc_ckpt_save_state *s)
 /* A disk that is full says so now, not in the middle of a tensor; where the file system cannot be asked, then. */
 static dsc_status take_space(const dsc_io *io, dsc_file *file, int64_t bytes, dsc_error *err)
 {
+    DSC_ASSERT(bytes >= 0);
     bool taken;
     dsc_error reason = DSC_ERROR_INIT;
     const dsc_status status = dsc_io_reserve(io, file, bytes, &taken, &reason);
@@ -49,6 +50,7 @@ static dsc_status make_files(dsc_ckpt_save_state *s, dsc_error *err)
 
 dsc_status dsc_ckpt_save_begin(dsc_ckpt_save_state *s, dsc_error *err)
 {
+    DSC_ASSERT(s->c != NULL && s->state != NULL);
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_plan(s, &mine);
     DSC_TRY(dsc_ckpt_agree(s->c, status, &mine, err));
@@ -144,6 +146,7 @@ static dsc_status commit_stage(dsc_ckpt_save_state *s, int stage, dsc_error *err
 
 dsc_status dsc_ckpt_save_commit(dsc_ckpt_save_state *s, int stage, dsc_error *err)
 {
+    DSC_ASSERT(stage >= 0);
     const int last = s->hosts.count > 1 ? stage : STAGES - 1;
     for (; stage <= last && dsc_ckpt_save_leads(s); stage++)
         DSC_TRY(commit_stage(s, stage, err));
@@ -238,6 +241,7 @@ static dsc_status save(dsc_ckpt_save_state *s, dsc_error *err)
 dsc_status dsc_ckpt_save(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state, int64_t resumed_step,
                          dsc_error *err)
 {
+    DSC_ASSERT(ctx != NULL && dir != NULL && state != NULL);
     dsc_ckpt_save_state *s = NULL;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_open(ctx, dir, state, resumed_step, &s, &mine);

@@ -42,6 +42,7 @@ typedef struct cursor {
 
 static const dsc_ckpt_entry *entry_of(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(block->entry >= 0 && block->entry < s->entries.count);
     return &s->entries.entry[block->entry];
 }
 
@@ -58,6 +59,7 @@ static int64_t file_offset(const dsc_ckpt_save_state *s, const dsc_ckpt_block *b
 
 static cursor start_of(const dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 {
+    DSC_ASSERT(p->carried >= 0 && p->carried < DSC_AIO_ALIGN);
     cursor c = { .file = -1 };
     if (p->carried > 0) {
         c.file = (int32_t)entry_of(s, &s->block[p->first])->file;
@@ -75,6 +77,7 @@ static bool follows(const dsc_ckpt_save_state *s, const cursor *c, const dsc_ckp
 /* The block's place in the buffer. */
 static int64_t place(const dsc_ckpt_save_state *s, cursor *c, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(c->used >= 0 && block->count > 0);
     const int64_t first = file_offset(s, block);
     if (!follows(s, c, block))
         c->used = dsc_align_up(c->used, DSC_AIO_ALIGN) + first % DSC_AIO_ALIGN;
@@ -88,12 +91,14 @@ static int64_t place(const dsc_ckpt_save_state *s, cursor *c, const dsc_ckpt_blo
 int64_t dsc_ckpt_block_count(const dsc_ckpt_save_state *s)
 {
     const int32_t rank = dsc_comm_rank(s->c->comm);
+    DSC_ASSERT(s->first_block[rank] <= s->first_block[rank + 1]);
     return s->first_block[rank + 1] - s->first_block[rank];
 }
 
 void dsc_ckpt_portion_plan(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p)
 {
     const int64_t end = dsc_ckpt_block_count(s);
+    DSC_ASSERT(p->first >= 0 && p->first <= end);
     cursor c = start_of(s, p);
     p->count = p->carries = 0;
     for (int64_t b = p->first; b < end; b++, p->count++) {
@@ -119,6 +124,7 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
     }
     dsc_zero_slice_get(s->c->zero, tensor->group, &slice);
     const int64_t at = tensor->offset + block->first - slice.first;
+    DSC_ASSERT(at >= 0);
     for (int64_t done = 0, now; done < block->count; done += now) {
         void *from;
         now = block->count - done;
@@ -148,6 +154,7 @@ static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *bloc
 
 dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, bool stays, dsc_error *err)
 {
+    DSC_ASSERT(p->buffer != NULL && p->first + p->count <= dsc_ckpt_block_count(s));
     const bool visible = dsc_device_host_visible(s->c->device);
     cursor c = start_of(s, p);
     for (int64_t b = p->first; b < p->first + p->count; b++) {
@@ -165,6 +172,7 @@ dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion
 
 void dsc_ckpt_portion_hash(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 {
+    DSC_ASSERT(p->buffer != NULL && p->first + p->count <= dsc_ckpt_block_count(s));
     cursor c = start_of(s, p);
     for (int64_t b = p->first; b < p->first + p->count && !dsc_device_host_visible(s->c->device); b++)
         hash_block(s, &s->block[b], p->buffer + place(s, &c, &s->block[b]));
@@ -174,6 +182,7 @@ void dsc_ckpt_portion_hash(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 
 dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, const atomic_bool *stop, dsc_error *err)
 {
+    DSC_ASSERT(p->buffer != NULL && p->carries >= 0 && p->carries < DSC_AIO_ALIGN);
     cursor c = start_of(s, p);
     int64_t run_end = c.end, run_bytes = p->carried; /* what lies together before the block */
     for (int64_t b = p->first; b <= p->first + p->count; b++) {
@@ -200,6 +209,7 @@ dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, c
 /* What the next portion writes together with its first block. */
 static void carry(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p, dsc_ckpt_portion *next)
 {
+    DSC_ASSERT(next != p && next->first == p->first + p->count);
     cursor c = start_of(s, p);
     int64_t run_bytes = p->carried;
     for (int64_t b = p->first; b < p->first + p->count; b++) {

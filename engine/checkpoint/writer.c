@@ -15,6 +15,7 @@ void dsc_ckpt_writer_open(dsc_ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io
 
 dsc_status dsc_ckpt_writer_files(dsc_ckpt_writer *w, const char *dir, dsc_error *err)
 {
+    DSC_ASSERT(w != NULL && dir != NULL);
     w->dir = dir;
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         char path[DSC_CKPT_PATH_BYTES];
@@ -29,6 +30,8 @@ dsc_status dsc_ckpt_writer_files(dsc_ckpt_writer *w, const char *dir, dsc_error 
 /* Whole blocks, or anything where there is no O_DIRECT. */
 static dsc_status start(dsc_ckpt_writer *w, int f, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
+    DSC_ASSERT(bytes > 0 && first >= 0);
+    DSC_ASSERT(w->ended <= w->started && w->started - w->ended <= DSC_CKPT_WRITES_MOST);
     if (w->started - w->ended == DSC_CKPT_WRITES_MOST)
         DSC_TRY(dsc_ckpt_writer_wait(w, w->ended + 1, err));
     dsc_aio_op *op = &w->op[w->started++ % DSC_CKPT_WRITES_MOST];
@@ -39,6 +42,9 @@ static dsc_status start(dsc_ckpt_writer *w, int f, char *from, int64_t first, in
 
 dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
+    DSC_ASSERT(file >= 0 && file < DSC_CKPT_TENSOR_FILE_COUNT);
+    DSC_ASSERT(first >= 0 && bytes > 0);
+    DSC_ASSERT(w->file[file].fd >= 0);
     if (bytes < DSC_CKPT_LONG_BYTES)
         return dsc_io_write(w->io, &w->file[file], from, bytes, first, err);
     DSC_TRY(dsc_ckpt_direct_file(&w->direct, w->dir, file, DSC_IO_READ_WRITE, err));
@@ -56,6 +62,7 @@ dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64
 
 dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *err)
 {
+    DSC_ASSERT(count <= w->started);
     while (w->ended < count) {
         dsc_aio_op *op = &w->op[w->ended++ % DSC_CKPT_WRITES_MOST];
         DSC_TRY(dsc_aio_wait(w->direct.aio, op, err));
@@ -65,6 +72,7 @@ dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *er
 
 dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err)
 {
+    DSC_ASSERT(w->ended <= w->started);
     DSC_TRY(dsc_ckpt_writer_wait(w, w->started, err));
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         DSC_TRY(dsc_ckpt_direct_close_file(&w->direct, f, err));
@@ -76,6 +84,7 @@ dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err)
 
 void dsc_ckpt_writer_close(dsc_ckpt_writer *w)
 {
+    DSC_ASSERT(w != NULL);
     while (w->ended < w->started)
         (void)!dsc_ckpt_writer_wait(w, w->ended + 1, NULL); /* the failure before is the one to report */
     dsc_ckpt_direct_close(&w->direct);
