@@ -26,7 +26,8 @@ typedef struct all_entries {
     bool any_staged, any_direct;
 } all_entries;
 
-static dsc_status enter(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entry *mine, all_entries *out, dsc_error *err)
+static dsc_status enter(dsc_shm *shm, int32_t channel, const dsc_shm_barrier_entry *mine, all_entries *out,
+                        dsc_error *err)
 {
     DSC_TRY(dsc_shm_barrier_wait(&shm->barrier, channel, mine, err));
     out->any_staged = out->any_direct = false;
@@ -56,8 +57,8 @@ static int64_t chunk_bytes(int64_t bytes, int64_t chunk, int64_t k)
     return dsc_max_i64(0, dsc_min_i64(chunk, bytes - k * chunk));
 }
 
-static dsc_status gather_from(dsc_shm *shm, int32_t channel, const all_entries *a, int32_t from, char *to, int64_t bytes,
-                              int64_t k, bool past_cache, dsc_error *err)
+static dsc_status gather_from(dsc_shm *shm, int32_t channel, const all_entries *a, int32_t from, char *to,
+                              int64_t bytes, int64_t k, bool past_cache, dsc_error *err)
 {
     if (a->entry[from].kind != DSC_SHM_BARRIER_STAGE)
         return k > 0 ? DSC_OK : dsc_shm_read(shm, from, &a->entry[from], 0, to, bytes, past_cache, err);
@@ -236,8 +237,8 @@ static dsc_status reach_leaves(dsc_shm *shm, int32_t channel, const dsc_reduce_s
 }
 
 /* Nobody staged anything: unrounded leaves are folded where they lie, or right after they were pulled. */
-static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args, const all_entries *a,
-                                dsc_error *err)
+static dsc_status fold_in_place(dsc_shm *shm, int32_t channel, const dsc_reduce_scatter_args *args,
+                                const all_entries *a, dsc_error *err)
 {
     const void *leaf[DSC_SHM_BARRIER_RANKS_MAX];
     int64_t most = args->count;
