@@ -90,7 +90,7 @@ typedef struct dsc_update_scalars {
  * ADAMW, Adam too (Loshchilov & Hutter 2019; Kingma & Ba 2015), states m, v:
  *   p = p * decay
  *   m = fma(one_minus_beta1, g - m, m)
- *   v = fma(one_minus_beta2 * g, g, beta2 * v)
+ *   v = fma(one_minus_beta2 * g, g, beta2 * v).
  *   d = fma(sqrt(v), inv_sqrt_bias2, eps)
  *   p = fma(-step_size, m / d, p).
  * SGD:
@@ -105,10 +105,10 @@ typedef struct dsc_update_scalars {
  *   c = fma(beta1, m, one_minus_beta1 * g)
  *   m = fma(beta2, m, one_minus_beta2 * g)
  *   p = p * decay;  p = p - (c == 0 ? 0 : copysign(step_size, c)), NaN where c is.
- * LAMB (You et al. 2020, as DeepSpeed has it: bias corrections are in step_size alone), states m, v as ADAMW, then
+ * LAMB (You et al. 2020; as in DeepSpeed, step_size alone has bias corrections), states m, v as ADAMW. Then
  *   u = fma(decay, p, m / (sqrt(v + eps_root) + eps))
- *   p = fma(-step_size, u, p)
- * with step_size multiplied by the tensor's norm of p over that of u. With `direction` only u is written.
+ *   p = fma(-step_size, u, p).
+ * Here step_size is multiplied by the tensor's norm of p over that of u. With `direction` only u is written.
  * MUON (Jordan 2024, as torch.optim.Muon: beta1 is the momentum), state m:
  *   m = fma(one_minus_beta1, g - m, m);  u = nesterov ? fma(-one_minus_beta1, m - g, m) : m
  *   p = p * decay;  p = fma(-step_size, along, p)

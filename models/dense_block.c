@@ -181,12 +181,12 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_dense_config *config = config_of(self);
     block_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_planned planned = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_planned gemms = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     double flops[LINEAR_COUNT + 1] = { 0 }; /* forward FLOPs up to each layer */
     for (int i = 0; i < LINEAR_COUNT; i++) {
         if (has_linear(config, i))
-            DSC_TRY(dsc_linear_plan(&planned, linear_of(self, i), err));
-        flops[i + 1] = planned.forward_flops;
+            DSC_TRY(dsc_linear_plan(&gemms, linear_of(self, i), err));
+        flops[i + 1] = gemms.forward_flops;
     }
     const dsc_attention_fwd_args shape = attention_shape(self, batch, dtype, dsc_lm_keys_after(self, 0));
     if (sink != NULL && sink->attention != NULL)
@@ -196,8 +196,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const double attention = 2 * 2.0 * (double)at.rows * keys * (double)config->lm.channels;
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = planned.forward_flops + attention,
-                              .backward_flops = planned.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
+                              .forward_flops = gemms.forward_flops + attention,
+                              .backward_flops = gemms.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
                               .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[FC + 1] - flops[FC] };
     return DSC_OK;
 }

@@ -9,18 +9,18 @@ static bool has_adapter(const dsc_lora *lora, dsc_linear_layer layer)
     return lora != NULL && dsc_lora_has(lora, layer.weight);
 }
 
-dsc_status dsc_linear_plan(dsc_linear_planned *planned, dsc_linear_layer layer, dsc_error *err)
+dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
-    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, planned->rows, planned->dtype, layer.forward),
-                                      dsc_linear_backward_input(layer.shape, planned->rows, planned->dtype, layer.backward),
-                                      dsc_linear_backward_weight(layer.shape, planned->rows, planned->dtype) };
-    const double flops = 2.0 * (double)planned->rows * (double)layer.shape.in * (double)layer.shape.out;
-    const size_t count = planned->module->params[layer.weight].trainable ? 3 : 2;
-    planned->forward_flops += flops;
-    planned->backward_flops += flops * (double)(count - 1);
-    for (size_t i = 0; i < count && planned->sink != NULL && planned->sink->gemm != NULL; i++)
-        DSC_TRY(planned->sink->gemm(planned->sink->user, &passes[i], err));
-    return has_adapter(planned->lora, layer) ? dsc_lora_plan(planned, layer, err) : DSC_OK;
+    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, gemms->rows, gemms->dtype, layer.forward),
+                                      dsc_linear_backward_input(layer.shape, gemms->rows, gemms->dtype, layer.backward),
+                                      dsc_linear_backward_weight(layer.shape, gemms->rows, gemms->dtype) };
+    const double flops = 2.0 * (double)gemms->rows * (double)layer.shape.in * (double)layer.shape.out;
+    const size_t count = gemms->module->params[layer.weight].trainable ? 3 : 2;
+    gemms->forward_flops += flops;
+    gemms->backward_flops += flops * (double)(count - 1);
+    for (size_t i = 0; i < count && gemms->sink != NULL && gemms->sink->gemm != NULL; i++)
+        DSC_TRY(gemms->sink->gemm(gemms->sink->user, &passes[i], err));
+    return has_adapter(gemms->lora, layer) ? dsc_lora_plan(gemms, layer, err) : DSC_OK;
 }
 
 dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)

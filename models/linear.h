@@ -77,7 +77,7 @@ typedef struct dsc_linear_planned {
     double forward_flops, backward_flops; /* added to */
 } dsc_linear_planned;
 /* Reports the products of a layer that will run. */
-DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_planned *planned, dsc_linear_layer layer, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);
 /* y = x * w with the layer's forward epilogue. */
 DSC_MUST_USE dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux);
 /* dx = dy * w^T with the layer's backward epilogue. */

@@ -168,13 +168,13 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_llama_config *config = config_of(module);
     block_layout at;
     DSC_TRY(layout(module, batch, dtype, &at, err));
-    dsc_linear_planned planned = {
+    dsc_linear_planned gemms = {
         .module = module, .lora = lora_of(module), .rows = at.rows, .dtype = dtype, .sink = sink
     };
     double flops[LINEAR_COUNT + 1] = { 0 }; /* forward FLOPs up to each layer */
     for (int i = 0; i < LINEAR_COUNT; i++) {
-        DSC_TRY(dsc_linear_plan(&planned, linear_of(config, i), err));
-        flops[i + 1] = planned.forward_flops;
+        DSC_TRY(dsc_linear_plan(&gemms, linear_of(config, i), err));
+        flops[i + 1] = gemms.forward_flops;
     }
     const dsc_attention_fwd_args shape = attention_shape(config, batch, dtype, dsc_lm_keys_after(module->self, 0));
     if (sink != NULL && sink->attention != NULL)
@@ -183,8 +183,8 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
     *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = planned.forward_flops + attention,
-                              .backward_flops = planned.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
+                              .forward_flops = gemms.forward_flops + attention,
+                              .backward_flops = gemms.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
                               .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[UP + 1] - flops[GATE] };
     return DSC_OK;
 }

@@ -54,13 +54,13 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     embed_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_planned planned = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    dsc_linear_planned gemms = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
     if (dsc_lm_projects(self->config))
-        DSC_TRY(dsc_linear_plan(&planned, projection(self), err));
+        DSC_TRY(dsc_linear_plan(&gemms, projection(self), err));
     *out = (dsc_module_plan){ .out_elements = at.rows * self->config->channels, .saved_bytes = at.saved_bytes,
                               .forward_scratch_bytes = at.forward_bytes,
-                              .backward_scratch_bytes = at.back_bytes, .forward_flops = planned.forward_flops,
-                              .backward_flops = planned.backward_flops };
+                              .backward_scratch_bytes = at.back_bytes, .forward_flops = gemms.forward_flops,
+                              .backward_flops = gemms.backward_flops };
     return DSC_OK;
 }
 

@@ -42,14 +42,14 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     transform_layout at;
     DSC_TRY(layout(self, batch, dtype, &at, err));
-    dsc_linear_planned planned = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
-    DSC_TRY(dsc_linear_plan(&planned, linear_of(self), err));
+    dsc_linear_planned gemms = { .module = module, .lora = &self->lora, .rows = at.rows, .dtype = dtype, .sink = sink };
+    DSC_TRY(dsc_linear_plan(&gemms, linear_of(self), err));
     *out = (dsc_module_plan) { .out_elements = at.rows * self->config->embed_channels,
                                .saved_bytes = at.saved_bytes,
                                .forward_scratch_bytes = self->config->masked ? at.d_before : at.gathered,
                                .backward_scratch_bytes = at.back_bytes,
-                               .forward_flops = planned.forward_flops,
-                               .backward_flops = planned.backward_flops };
+                               .forward_flops = gemms.forward_flops,
+                               .backward_flops = gemms.backward_flops };
     return DSC_OK;
 }
 

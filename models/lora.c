@@ -49,21 +49,21 @@ static dsc_status up_backward(const dsc_call *call, const lora_pair *pair, const
     return scale(call);
 }
 
-dsc_status dsc_lora_plan(dsc_linear_planned *planned, dsc_linear_layer layer, dsc_error *err)
+dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
-    const lora_pair pair = pair_of(planned->lora, layer);
-    const dsc_lora *lora = planned->lora;
-    planned->lora = NULL;
-    dsc_status status = dsc_linear_plan(planned, pair.a, err);
+    const lora_pair pair = pair_of(gemms->lora, layer);
+    const dsc_lora *lora = gemms->lora;
+    gemms->lora = NULL;
+    dsc_status status = dsc_linear_plan(gemms, pair.a, err);
     if (status == DSC_OK)
-        status = dsc_linear_plan(planned, pair.b, err);
-    planned->lora = lora;
+        status = dsc_linear_plan(gemms, pair.b, err);
+    gemms->lora = lora;
     /* the gradients' own way down, and back up */
-    const double each = 2.0 * (double)planned->rows * (double)lora->rank;
-    if (planned->module->params[pair.b.weight].trainable)
-        planned->backward_flops += each * (double)layer.shape.in;
-    if (planned->module->params[pair.a.weight].trainable)
-        planned->backward_flops += each * (double)layer.shape.out;
+    const double each = 2.0 * (double)gemms->rows * (double)lora->rank;
+    if (gemms->module->params[pair.b.weight].trainable)
+        gemms->backward_flops += each * (double)layer.shape.in;
+    if (gemms->module->params[pair.a.weight].trainable)
+        gemms->backward_flops += each * (double)layer.shape.out;
     return status;
 }
 

@@ -28,7 +28,7 @@ static inline int64_t dsc_lora_work_bytes(const dsc_lora *lora, int64_t rows, ds
 }
 
 /* Additional steps of dsc_linear_plan and the others of linear.h for a layer with an adapter. */
-DSC_MUST_USE dsc_status dsc_lora_plan(dsc_linear_planned *planned, dsc_linear_layer layer, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_lora_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x);
 DSC_MUST_USE dsc_status dsc_lora_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy);
 DSC_MUST_USE dsc_status dsc_lora_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x,

@@ -87,8 +87,8 @@ V16_INLINE void norm_fwd(const dsc_layernorm_fwd_args *args, int64_t first, int6
     }
 }
 
-/* ---- backward: over several rows at once, so that the block's weight gradients are loaded and stored once for all of
- * them (they still add up row by row) and their chains of additions overlap ---- */
+/* ---- backward: over several rows at once. So the block's weight gradients are loaded and stored once for all of
+ * them (they still add up row by row), and their chains of additions overlap. ---- */
 
 #define ROWS_AT_ONCE 4
 

@@ -1,8 +1,8 @@
 /* gemm_cublaslt.cu - finding cuBLASLt, and plans for products. See gemm_cublaslt.h; gemm_measure.cu chooses among the
  * algorithms of a plan, gemm_text.cu writes and reads the choice.
  *
- * cuBLASLt is column-major. A row-major C[M,N] = A B is its column-major C^T[N,M] = B^T A^T. Hence its first operand is
- * our b, and its rows are our columns. Its bias, one number a row, is ours, one a column.
+ * cuBLASLt is column-major. Our row-major C[M,N] = A B is C^T[N,M] = B^T A^T for the library. Its first operand is our
+ * b, and its rows are our columns. Its bias, one number a row, is ours, one a column.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/gemm_plan.h"
 

@@ -4,7 +4,7 @@
  *
  * Two fresh runs may measure differently. So that their bits do not differ too, DSC_GEMM_SAME_BITS only accepts
  * algorithms whose whole result has the bits of the library's first choice. These algorithms add the K terms in the
- * same order: most tile shapes, but not another split of K. A rounding to bf16 would hide nearly every other order, so
+ * same order: most tile shapes, but no other K split. A rounding to bf16 would hide nearly every other order, so
  * the operands are random but cancel. Each term of a sum comes a second time with the other sign, and the result
  * consists only of the rounding errors of that order.
  * SPDX-License-Identifier: Apache-2.0 */

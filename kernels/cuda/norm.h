@@ -89,8 +89,8 @@ template <class T, int W> struct reread_row {
     }
 };
 
-/* ---- forward: Norm has arrays in, add, sum (as in layernorm.h) of `element`, rows, channels, and
- * finish<W>(row, in, r, lane): statistics and output of row r, which `row` visits from `in` ---- */
+/* ---- forward: Norm has arrays in, add, sum (as in layernorm.h) of `element`, rows, channels. Its
+ * function finish<W>(row, in, r, lane) computes statistics and output of row r, which `row` visits from `in` ---- */
 
 template <class Norm, int W, class Row> __global__ void __launch_bounds__(FWD_THREADS) fwd_kernel(const Norm a)
 {

@@ -4,14 +4,14 @@
  * instruction's documentation, for the simulator, in ptx_sim.h.
  *
  * A product of one warp is D[16,8] += A[16,16] B[16,8], bf16 in, fp32 sums. Lane 4 g + t holds:
- *   A: a[0] = A[g][2t, 2t+1], a[1] = A[g+8][2t, 2t+1], a[2] = A[g][2t+8, 2t+9], a[3] = A[g+8][2t+8, 2t+9].
+ *   A: a[0] = A[g][2t, 2t+1], a[1] = A[g+8][2t, 2t+1]; a[2] = A[g][2t+8, 2t+9], a[3] = A[g+8][2t+8, 2t+9].
  *   B: b[0] = B[2t, 2t+1][g], b[1] = B[2t+8, 2t+9][g].     D: d[0, 1] = D[g][2t, 2t+1], d[2, 3] = D[g+8][2t, 2t+1].
  *
  * A product of a warpgroup's four warps is D[64,N] += A[64,16] B[16,N]. For warp w it equals the products of 16 x 8.
- * It has rows 16 w .. 16 w + 15, A in the same registers, D in those of N / 8 of them side by side. B lies in shared memory in
- * rows of 128 bytes whose 16-byte parts are swizzled: part p of the row at byte address x is at p ^ (x / 128 % 8).
- * Copies write this layout, and a shared_matrix gives the start of the rest of it. All of these instructions are
- * asynchronous.
+ * It has rows 16 w .. 16 w + 15, A in the same registers, D in those of N / 8 of them side by side. B lies in shared
+ * memory in rows of 128 bytes whose 16-byte parts are swizzled: part p of the row at byte address x is at
+ * p ^ (x / 128 % 8). Copies write this layout, and a shared_matrix gives the start of the rest of it. All of these
+ * instructions are asynchronous.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_PTX_H
 #define DSC_KERNELS_CUDA_PTX_H

@@ -1,7 +1,7 @@
 /* gemm.c - products and column sums.
  *
  * Tolerance: inputs are exact in double, so a product differs from the double sum by the roundings of fp32
- * additions. They are at most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at these K. Half a
+ * additions. They are at most 8 eps sum|a b| for sums of 16 or more interleaved partial sums at the K used. Half a
  * spacing of C's dtype and the error of GELU (vmath.c) are added. A dropped or doubled term is 100 times larger.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
