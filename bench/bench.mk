@@ -24,7 +24,7 @@ $(BENCH_BIN)/libbenchadam.so: $(BUILD)/bench/adam_export.o $(LIB)/libdsc.a
 	$(Q)$(CC) -shared $(LDFLAGS) $^ $(LDLIBS) -o $@
 
 .PHONY: bench-adam
-## bench-adam: AdamW beside memory bandwidth and, with PEERS=DIR (DIR/venv has deepspeed), beside theirs: [N='1e6 128e6']
+## bench-adam: AdamW beside memory bandwidth and, with PEERS=DIR (DIR/venv has deepspeed), DeepSpeed's step: [N='1e6 128e6']
 bench-adam: ADAM_OPTIONS = $(if $(THREADS),--threads $(THREADS)) $(addprefix --rounds ,$(call BENCH_ROUNDS,3)) \
     $(or $(N),$(if $(SHORT),1e5))
 bench-adam: $(BENCH_BIN)/bench_adam $(BENCH_BIN)/libbenchadam.so
@@ -77,7 +77,7 @@ bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
 	    $(if $(SHORT),--model gpt2-nano --sequence 64)
 
 .PHONY: bench-offload
-## bench-offload: steps with states in files beside steps in memory and what the disk allows: [DIR=/tmp] [CASES='files compute alike'], and of these [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [WAITING=1] [BLOCK=1024] [CLIP=1]
+## bench-offload: steps with states in files beside steps in memory and the disk's limit. [DIR=/tmp] [CASES='files compute alike']. Settings of a case: [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [WAITING=1] [BLOCK=1024] [CLIP=1]
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
 	$(Q)bench/bench_offload.py $(BENCH_BIN) $(BIN)/dsc $(or $(DIR),/tmp) $(if $(SHORT),--short) \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(BUFFERS),--buffers $(BUFFERS)) $(if $(RATIO),--ratio $(RATIO)) \

@@ -61,7 +61,7 @@ class Peer:
 
     def step(self):
         self.optimizer.step()
-        if self.copy is not None:  # what a program does that wants bf16 weights
+        if self.copy is not None:  # as a program does that needs bf16 weights
             self.copy.copy_(self.param.data)
 
 

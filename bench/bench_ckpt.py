@@ -3,21 +3,21 @@
 
 SPDX-License-Identifier: Apache-2.0
 
-Checkpoints of GPT-2 124M in fp32 (1.5 GB) in DIR; gpt2-nano is for trying it out. Parts, each
-with its bar:
-files    a save and a load beside fio's write and read of as many bytes, at the best setting that a sweep finds, in turns.
-         fio writes a new file, as a save does, whose space is taken before. It also overwrites one: a disk that finds
-         room for a block when it is first written, thin or emptied by discards, is faster there, where no save writes.
-         A load is the first one of a new process; nothing of the files is in the cache, and the process takes memory
-         that another has just given back, as in a run that goes on. "load, idle memory": nobody had it for some
-         seconds, and a virtual machine that returns free memory has to ask for it again, in the time of the load. What
-         that takes alone, without a byte read, is "idle memory, only written": no load of so many bytes is faster there.
-beside   some steps with a save that is written beside them, and as many without, in turns: what the save adds, over 25
-         steps, as if one were made so often. A save that takes longer than these steps is waited for, and counted.
+Checkpoints of GPT-2 124M in fp32 (1.5 GB) in DIR. Parts, each with its bar:
+files    a save and a load beside fio's write and read of the same number of bytes, in turns. fio runs at the best setting
+         that a sweep finds. Like a save, it writes a new file whose space is allocated before. It also overwrites a file:
+         a disk that allocates a block at its first write, thin or emptied by discards, is faster at overwriting, but no
+         save overwrites. A load is the first one of a new process, with none of the files in the cache. The process gets
+         memory that another process has just released, as in a run that continues. "load, idle memory": nobody had the
+         memory for some seconds. A virtual machine that returns free memory must ask for it again during the load.
+         "idle memory, only written" is the time of that request alone, without reading: no load of as many bytes is
+         faster there.
+beside   some steps with a save that is written meanwhile, and as many steps without, in turns: the cost of the save over
+         25 steps, as if a run saved at that interval. A save that takes longer than the steps is waited for, and counted.
 restart  a new process, as for a load, from its start to the end of its first new step, and fio's read of as many bytes,
          in turns.
-Every figure is a median with its middle half, differences and ratios paired round by round. --short: about 5 minutes.
-Without fio the figures stand alone, and the bench ends with 77.
+Every figure is a median with its middle half; differences and ratios are paired round by round. --short: one round of
+gpt2-nano, a trial of seconds. Without fio the figures stand alone, and the bench ends with 77.
 """
 import argparse
 import ctypes
@@ -40,8 +40,8 @@ from bench_io import FIO_ENGINES, run_fio, sweep
 PARTS = ("files", "beside", "restart")
 VOCAB = {"gpt2-124m": 50257, "gpt2-nano": 256}
 SEQUENCE = 64
-EVERY = 25   # steps to a save
-BESIDE = 8   # of them are timed
+EVERY = 25   # steps between two saves
+BESIDE = 8   # timed steps
 HUGE_PAGE = 2 << 20
 MEMORY = "idle memory, only written"
 WHOLE = 4 << 20  # fio's largest block
@@ -169,7 +169,7 @@ class Bench:
 
     @staticmethod
     def remove(folder):
-        """What that takes is over when the next save begins."""
+        """The disk has finished the removal when the next save begins."""
         shutil.rmtree(folder, ignore_errors=True)
         os.sync()
 

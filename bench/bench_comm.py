@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4,16,64 | --kib 64,256] [--comm shm] [--bind core]
+"""bench_comm.py BENCH_FOLDER [--peers DIR] [--ranks 2,4] [--rounds 15] [--mib 1,4 | --kib 64,256] [--comm shm] [--bind core]
 
-All-gather, reduce-scatter and all-reduce of our transports beside Open MPI, torch's gloo and DeepSpeed's
-shared-memory all-reduce; gloo and mpi are compared with what they are made of, the others with the best peer. All programs are started once and take turns within every round, in a new order each round;
-who has no turn sleeps in a read. Per case: the median over the rounds, GB/s = bytes of the whole vector / time of the slowest rank, the
-spread, and the ratio to the best peer, paired round by round.
+All-gather, reduce-scatter and all-reduce of our transports beside Open MPI, torch's gloo and DeepSpeed's shared-memory
+all-reduce. gloo and mpi are compared with the library that they use, the others with the best peer. All programs are
+started once and take turns within every round, in a new order each round; a program without a turn sleeps in a read. Per
+case: median over the rounds, spread, and ratio to the best peer, paired round by round. GB/s are the bytes of the whole
+vector over the time of the slowest rank.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse
@@ -49,7 +50,7 @@ class Contender:
             try:
                 return statistics.median(float(t) for t in line.split())
             except ValueError:
-                continue  # a banner
+                continue  # a banner of the library
 
     def close(self):
         for process in self.processes:
@@ -84,7 +85,7 @@ def start(args, folder, ranks):
     mpi = f"{args.bench}/peer_comm_mpi"
     if os.path.exists(mpi) and shutil.which("mpirun"):
         all_of.append(Contender(folder, "openmpi", ranks, [mpirun + [mpi, folder, "openmpi"]], [{}]))
-    if args.comm == ["mpi"]:  # nobody is compared with the others
+    if args.comm == ["mpi"]:  # the other peers are not compared with it
         return all_of
     torch = os.path.join(os.path.dirname(os.path.abspath(__file__)), "peer_comm_torch.py")
     if subprocess.run([args.python, "-c", "import torch.distributed"], capture_output=True).returncode == 0:

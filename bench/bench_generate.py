@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """bench_generate.py DSC DIR [--rounds 15] [--prompt 128] [--new 64] [MODEL...]
 
-Tokens a second of `dsc generate` beside transformers' generate on the CPU, greedily, in fp32, both with keys and values
-kept, with as many threads as there are cores. MODEL, gpt2 and llama without any: random weights in the shape of GPT-2
-124M, or of a Llama of that size (12 layers, 4 key heads), which transformers saves in DIR. They take turns; what loading
-and the prompt take is measured by a run of one token and subtracted. "x" is paired round by round, with its middle
-half. Both must say the same tokens. Needs a python with torch and transformers.
+Tokens a second of `dsc generate` beside transformers' generate on the CPU. Both decode greedily in fp32, keep keys and
+values, and use one thread per core. MODEL is gpt2 or llama; both run without any. Weights are random, in the shape of
+GPT-2 124M or of a Llama of that size (12 layers, 4 key heads), and transformers saves them in DIR. The programs take
+turns. A run of one token measures the time of loading and of the prompt, which is subtracted. "x" is paired round by
+round, with its middle half. Both must print the same tokens. Needs a python with torch and transformers.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse

@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench_gpu.py WORKER [--python PROGRAM] [--checkkern PROGRAM] [--seconds N] [--results DIR] [--simulate] [PART...]
 
-Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step, each alone on the GPU while it runs; then our
-kernels beside the card's peak. PART, by default in this order: 124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, short (124M,
-2 x 256 tokens, where launches count), 774m (16); 1024 tokens, bf16; nano is for trying it out. 124m, short and nano run with
-dsc.cuda_graphs too, as a side of its own. offload, only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB of it), beside
-DeepSpeed where PROGRAM has it (deepspeed_worker.py: eager, recomputation of every block on both sides), one after the other. PyTorch is
-PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16 autocast, flash attention and fused AdamW (torch_worker.py
-cuda). ROUNDS (15) rounds after 3 of warm-up. What does not fit into N seconds (540) is named and not run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio
-peer/ours. MFU counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
-DIR/DATE-CARD.md. Exit 77 with one line where there is no GPU. --simulate: the same on a simulated GPU, whose times mean nothing."""
+Training steps on this machine's GPU, ours and PyTorch's, in turns, step by step, each alone on the GPU while it runs; then
+our kernels beside the card's peak. PART, by default in this order:
+    124m (batch 32), 1558m (8: both sides stay on the GPU), kernels, short (124M, 2 x 256 tokens, bound by launches), 774m (16)
+Samples have 1024 tokens in bf16; nano is a trial. 124m, short and nano run with dsc.cuda_graphs too, as a side of its own.
+offload runs only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB). It runs beside DeepSpeed if
+PROGRAM has it (deepspeed_worker.py: eager, recomputation of every block on both sides), one after the other. PyTorch is
+PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16 autocast, flash attention and fused AdamW
+(torch_worker.py cuda). ROUNDS (15) rounds follow 3 of warm-up. Parts that do not fit into N seconds (540) are named and not
+run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio peer/ours. MFU
+counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
+DIR/DATE-CARD.md. Exit 77 with one line if there is no GPU. --simulate: a simulated GPU, whose times mean nothing."""
 import argparse
 import json
 import os

@@ -1,10 +1,10 @@
 /* bench_io.c - reads or writes a whole file by our asynchronous engines whenever bench_io.py asks: bench_io FILE MIB
  *
- * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth); while another program
- * has its turn this one sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks each take
- * turns, as a pipeline's do. Engine "swap" is swap space in the file's folder, by the engine that a run takes, with the
- * check of every block; its direction may also be "both": of two operations at once one reads and one writes. "move
- * swap 1024 32 READ WRITTEN" reads and writes so many bytes at once, round and round the file.
+ * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth). While another program
+ * has its turn, bench_io sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks each take
+ * turns, as in a pipeline. Engine "swap" is swap space in the file's folder, by the engine of a run, with the check of
+ * every block. Its direction may also be "both": one of two operations at once reads, the other writes. "move swap 1024
+ * 32 READ WRITTEN" reads and writes these numbers of bytes at once, around the file again and again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct command {
     char direction[16], engine[16];
     long long kib;
     int depth;
-    long long moved[2]; /* of "move": bytes to be read, and written */
+    long long moved[2]; /* bytes that "move" reads, and writes */
 } command;
 
 typedef struct bench {
@@ -79,7 +79,7 @@ static dsc_status open_engine(bench *b, const command *c, const char *engine, ds
     return dsc_aio_open(&options, aio, err);
 }
 
-/* Whose share of all that is to be moved is behind has the next turn. */
+/* The direction whose share of its bytes is behind has the next turn. */
 static dsc_status move_shares(bench *b, dsc_swap_op *const op[2], const long long total[2], char *buf, int64_t each,
                               dsc_error *err)
 {
@@ -146,7 +146,7 @@ static dsc_status open_swap(bench *b, const command *c, char *buf, int64_t each,
     DSC_TRY(dsc_swap_open(&options, &b->swap, err));
     b->swap_shape = *c;
     const command first = { .direction = "write" };
-    return move_swap(b, &first, buf, each, err); /* what was never written is not read either */
+    return move_swap(b, &first, buf, each, err); /* blocks that were never written cannot be read */
 }
 
 static dsc_status answer_swap(bench *b, const command *c, dsc_error *err)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """bench_io.py BENCH_FOLDER DIR [--peers DIR] [--rounds 15] [--mib 1024]
 
-Reading and writing one file in DIR by our engines, by fio and, where --peers DIR/venv has it, DeepSpeed's aio_handle.
-First a short sweep finds the best engine, block and depth of fio and of ours, for each direction; then all take turns,
-in a new order each round: each at its best, and each at 1 MiB and depth 32. GB/s is the median with the spread, cpu
-the processor's seconds a GB, x the ratio to a peer, paired round by round, with its middle half. "swap" is what a run
-does: our first engine with the CRC of every block of 4 KiB made or checked.
+Reading and writing one file in DIR by our engines, by fio and, if --peers DIR/venv has it, DeepSpeed's aio_handle. First
+a short sweep finds the best engine, block and depth of fio and of ours, for each direction. Then all take turns, in a new
+order each round: each at its best setting, and each at 1 MiB and depth 32. GB/s is the median with the spread, cpu the
+processor's seconds a GB, x the ratio to a peer, paired round by round, with its middle half. "swap" is the path of a
+run: our first engine, with the CRC of every block of 4 KiB computed or checked.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse

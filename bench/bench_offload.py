@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 """bench_offload.py BENCH_FOLDER DSC DIR [CASE...]
 
-Training steps with parameters, sums and states in files in DIR, beside the same steps in memory and what the disk
-allows, all in turns, in a new order each round. "link" is the time that a step's bytes, as `dsc plan` counts them, take
-when they are moved alone and as a run does it: read and written at once in their shares, in swap space with the check of
-every block, as many steps' behind one another as in a turn, over as much of the disk as the run's files take: it is not
-equally fast everywhere. The bound is the larger of link and the step in memory, and
-"x" the step's time over it, paired round by round, with its middle half. A turn is the mean of some steps behind one
-another: an update goes on under the next passes. "link in bursts" are the same bytes at the speeds of 512 MiB read,
-written, and both at once, which a disk may have for a moment and not for a step.
+Training steps with parameters, gradient sums and optimizer states in files in DIR, beside steps in memory and the limit of
+the disk. All run in turns, in a new order each round. "link" is the time to move a step's bytes alone, as `dsc plan` counts
+them. They move as in a run: read and written at once in their shares, in swap space with the check of every block. One
+measurement moves the bytes of all steps of a turn. The swap space is as large as the run's files, because a disk is not equally fast
+everywhere. The bound is the larger of link and the step in memory; "x" is the step's time over the bound, paired round by
+round, with its middle half. A turn is the mean of several steps in a row: an update continues during the next passes.
+"link in bursts" are the same bytes at the speeds of 512 MiB read, written, and both at once. A disk may have these speeds
+for a moment and not for a step.
 SPDX-License-Identifier: Apache-2.0
 
-That bound takes for granted that compute and link do not cost each other anything. "both at once" is what they do:
-steps in memory while another process moves the same bytes, in any order and each block checked, until both have ended.
-It is the least that this machine's cores, memory and disk allow; the order of a step, whose update must have its norm
-before it and the next forward pass behind it, comes on top.
+That bound assumes that compute and link do not slow each other. "both at once" measures the real cost: steps in memory
+while another process moves the same bytes, in any order and each block checked, until both have ended. It is the least
+that this machine's cores, memory and disk allow. The order of a step adds to it: an update needs its norm first, and the
+next forward pass needs the update.
 
-Where updates begin before their norm (dsc.early_update) nothing is clipped unless --clip says so, and the same steps with
-updates that wait for it take turns with these, unless --no-waiting leaves them out: their memory and time too."""
+With updates that begin before their norm (dsc.early_update), gradients are clipped only if --clip says so. Steps whose
+updates wait for the norm take turns with them, with their own memory and time, unless --no-waiting leaves them out."""
 import argparse
 import json
 import os
@@ -32,8 +32,8 @@ import time
 from bench_io import Server
 
 VOCAB, NANO_VOCAB = 50257, 256
-# What decides: the link, compute, or neither. "compute" and "alike" are as docs/offload.md advises; "plain" is the former,
-# "balanced" and "single" the latter with nothing but folders given.
+# The link decides, compute decides, or neither. "compute" and "alike" have the settings of docs/offload.md; "plain" is
+# "compute", and "balanced" and "single" are "alike", with no settings but the folders.
 CASES = {"files": {"sequence": 64},
          "compute": {"micro": 2, "accumulation": 8, "ratio": 0.68, "gradients": 1, "buffers": 120, "block": 4096, "early": True,
                      "waiting": False, "rounds": 5},
@@ -50,7 +50,7 @@ SHORT = {"model": "gpt2-nano", "sequence": 16, "rounds": 2, "block": 64}
 SHORT_LINK_MIB = 16
 OPERATIONS_APART = 8
 STEPS_A_TURN = 2
-STEPS_BESIDE = STEPS_A_TURN + 1  # so many has a turn, with the first, so that losses of equal numbers are compared
+STEPS_BESIDE = STEPS_A_TURN + 1  # the steps of a turn with the untimed first one, so that losses of equal step numbers are compared
 
 
 class Trainer:
@@ -101,7 +101,7 @@ class Trainer:
 
 
 def settings_of(args, case):
-    """The case's, but for what flags say."""
+    """The settings of a case; flags replace them."""
     given = {key: value for key, value in vars(args).items() if key in DEFAULTS and value is not None}
     chosen = argparse.Namespace(**(DEFAULTS | CASES[case] | (SHORT if args.short else {}) | given))
     if chosen.clip is None:
@@ -138,7 +138,7 @@ def move_alone(server, block, read, written):
 
 
 def burst_seconds(read, written, speed):
-    """The sooner of one after the other and both at once, as far as there is both."""
+    """The shorter of two times: one direction after the other, or both at once while both have bytes left."""
     apart = read / speed["read"] + written / speed["write"]
     shared = min(read, written)
     together = 2 * shared / speed["both"] + (read - shared) / speed["read"] + (written - shared) / speed["write"]
@@ -164,7 +164,7 @@ def moved_in_a_step(plans):
 
 
 def check_losses(memory, others):
-    """Those after as many steps are the same bits."""
+    """Losses after the same number of steps are the same bits."""
     compared = 0
     for other in others:
         for steps in memory.losses.keys() & other.losses.keys():
@@ -213,7 +213,7 @@ def report(case, chosen, plans, rounds):
 
 
 def check_room(args, plans):
-    """They are all there at a time."""
+    """All files and memory exist at the same time."""
     link = plans["files"]["nvme_bytes"]
     for what, key, beside, free in ((args.dir, "nvme_bytes", link, shutil.disk_usage(args.dir).free),
                                     ("memory", "total_bytes", 0, plans["memory"]["free_bytes"])):
@@ -276,7 +276,7 @@ def main():
     parser.add_argument("dsc", help="the dsc program")
     parser.add_argument("dir", help="where the files go")
     parser.add_argument("--seed", type=int, default=1)
-    # Of a case, instead of its own:
+    # Settings that replace those of a case:
     parser.add_argument("--short", action="store_true", help="gpt2-nano, 2 rounds, case files unless others are named")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--model", help="one with GPT-2's tokens, or gpt2-nano")

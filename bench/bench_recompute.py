@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """bench_recompute.py BENCH_FOLDER DSC [--rounds 9] [--model gpt2-124m] [--sequence 512] [--micro 2]
 
-What dsc.recompute saves and what it costs: one rank with "none", "selective" and "full" each, step by step in turns, in
-a new order each round. Memory is the plan's of activations and the process's peak; time is the step's, and its ratio to
-"none" is paired round by round, with its middle half. The limit of "full" is one forward pass more: a product is made
-three times for none and four times then, except those of the head, which is never made again. The losses must be equal.
+Savings and cost of dsc.recompute: one rank each with "none", "selective" and "full", step by step in turns, in a new
+order each round. Memory is the planned size of activations and the process's peak. Time is that of a step; its ratio to
+"none" is paired round by round, with its middle half. The limit of "full" is one more forward pass: each matrix product
+runs four times instead of three, except those of the head, which is not recomputed. The losses must be equal.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """bench_startup.py BIN_FOLDER [--peers DIR] [--rounds 15]
 
-How long a user waits from typing dsc-launch to the first line of rank 0: on this host, and over two hosts (network
-namespaces joined by a veth pair, a stock sshd in each, as in tests/cli/test_launch_hosts.sh; needs root). Beside it, in
-a new order each round, what nobody can be faster than (the program alone, ssh alone) and other launchers: mpirun, and
-torchrun from DIR/venv. With 64 ranks the last rank's line counts.
+The time from the start of dsc-launch to the first line of rank 0, on this host and over two hosts. The two hosts are
+network namespaces joined by a veth pair, with a stock sshd in each (tests/cli/test_launch_hosts.sh); they need root. The
+limits (the program alone, ssh alone) and other launchers (mpirun, torchrun from DIR/venv) take turns with it, in a new
+order each round. With 64 ranks the last rank's line counts.
 
 SPDX-License-Identifier: Apache-2.0"""
 import argparse
@@ -23,7 +23,7 @@ BAR = {"dsc-launch, 2 ranks here": 0.2, "dsc-launch, 1 rank on each of 2 hosts":
 
 
 def seconds_until(command, lines, env):
-    signal.alarm(PATIENCE)  # what hangs is named
+    signal.alarm(PATIENCE)  # a command that hangs is named
     begin = time.perf_counter()
     p = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     seen = b""

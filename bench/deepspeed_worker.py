@@ -17,7 +17,7 @@ os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ.g
 if "CUDA_HOME" not in os.environ and os.path.isdir("/usr/local/cuda"):
     os.environ["CUDA_HOME"] = "/usr/local/cuda"
 OUT = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what libraries print must not reach the driver
+os.dup2(2, 1)  # output of libraries must not reach the driver
 with open("/proc/self/oom_score_adj", "w") as adj:
     adj.write("1000")  # should memory run out, this process goes and nothing else
 
@@ -176,6 +176,6 @@ def main():
 
 try:
     main()
-except BaseException as error:  # what libraries print behind it would hide it
+except BaseException as error:  # later output of libraries would hide it
     print(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", file=sys.stderr, flush=True)
     os._exit(1)

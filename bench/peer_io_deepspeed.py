@@ -8,7 +8,7 @@ import sys
 import time
 
 OUT = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)  # what is printed while it starts is no answer
+os.dup2(2, 1)  # output during the start is not an answer
 
 import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder

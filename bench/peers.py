@@ -1,5 +1,5 @@
-"""peers.py - what a bench does where a program that it is compared with is missing: one line that says what and how to
-get it, and exit 77, as tests that are skipped. SPDX-License-Identifier: Apache-2.0"""
+"""peers.py - looks for the programs that a bench compares with. If one is missing, one line says which and how to get it,
+and the bench exits with 77, as a skipped test does. SPDX-License-Identifier: Apache-2.0"""
 import os
 import shutil
 import sys

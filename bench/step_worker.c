@@ -44,7 +44,7 @@ static int64_t device_bytes(const dsc_engine *engine)
     return bytes;
 }
 
-/* One step, or `more` behind it, whose mean is told. */
+/* Reports one step; with `more` > 0, the mean of that many steps after one that is not timed. */
 static dsc_status answer(dsc_engine *engine, long more, dsc_error *err)
 {
     double step_ms = 0, passes_ms = 0;

@@ -90,7 +90,7 @@ def main():
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
     torch.manual_seed(0)
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not reach the driver
+    os.dup2(2, 1)  # output of libraries must not reach the driver
     model = Model(*SIZES[size])
     x = torch.randint(0, VOCAB, (batch, seq))
     y = torch.randint(0, VOCAB, (batch, seq))

@@ -20,7 +20,7 @@ FUZZ_BIN   := $(FUZZ_SRC:tests/%.c=$(TEST_BIN)/%)
 CLI_TESTS  := $(sort $(wildcard tests/cli/test_*.sh))
 HELP_OBJ   := $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/support/*.c)))
 
-# test_launch_X.c and launch_X_fuzz.c are about the launcher, test_tool_X.c about the tools: they are no part of the library.
+# test_launch_X.c and launch_X_fuzz.c are about the launcher, test_tool_X.c about the tools: their objects are not in the library.
 LAUNCH_PARTS := $(filter-out %/dsc_launch.o,$(LAUNCH_OBJ))
 $(filter $(TEST_BIN)/unit/test_tool_%,$(UNIT_BIN)): $(filter-out %/dsc.o,$(TOOL_OBJ))
 $(filter $(TEST_BIN)/unit/test_launch_%,$(UNIT_BIN)) $(filter $(TEST_BIN)/fuzz/launch_%,$(FUZZ_BIN)): $(LAUNCH_PARTS)
@@ -29,7 +29,7 @@ $(UNIT_BIN) $(DIST_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(LIB)/li
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $(filter %.o,$^) $(filter %.a,$^) -lcmocka $(LDLIBS) -o $@
 
-# Of the plugin for MPI, the part that has no MPI in it.
+# The part of the plugin for MPI that has no MPI in it.
 $(TEST_BIN)/unit/test_mpi_thread: $(BUILD)/comm/transports/mpi_thread_plugin.o
 
 # The MPI of test_comm_mpi.c: rank 0 finds it beside itself.
