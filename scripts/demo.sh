@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# demo.sh - what `make demo` runs: prepares real English text, trains over 4 sharded ranks, shows the result, and what sharding
-# saves. Everything it writes is in data/ and demo-run/. SPDX-License-Identifier: Apache-2.0
+# demo.sh - the demo of `make demo`: prepares real English text, trains over 4 sharded ranks, and shows the result and the memory
+# that sharding saves. It writes to data/ and demo-run/ only. SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
 ranks=${RANKS:-4} steps=${STEPS:-1200}
@@ -16,7 +16,7 @@ if [ ! -s data/bible-kjv.txt ]; then
 fi
 echo "text: the King James Bible, $(wc -c < data/bible-kjv.txt) bytes to train on, $(wc -c < data/bible-kjv-val.txt) to validate"
 
-# What one rank holds: the same 2 steps at stage 0 and stage 3.
+# Memory of one rank: the same 2 steps at stage 0 and at stage 3.
 states() { # STAGE
     sed "s/\"stage\": 3/\"stage\": $1/" configs/ds_config.json > demo-run/stage.json
     bin/dsc-launch --num_gpus="$ranks" train --config demo-run/stage.json --data data/bible-kjv.txt --steps 2 2>/dev/null |
