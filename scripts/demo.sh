@@ -3,7 +3,7 @@
 # that sharding saves. It writes to data/ and demo-run/ only. SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 cd "$(dirname "$0")/.."
-ranks=${RANKS:-4} steps=${STEPS:-1200}
+ranks=${RANKS:-4} steps=${STEPS:-1000}
 mkdir -p data demo-run
 
 if [ ! -s data/bible-kjv.txt ]; then
