@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#define WORD_MAX 128 /* letters of a key */
+#define WORD_MAX DSC_STRING_BYTES_MAX /* letters of a key */
 
 bool dsc_string_is_identifier(const char *name)
 {
@@ -18,44 +18,6 @@ bool dsc_string_is_identifier(const char *name)
             return false;
     }
     return i > 0;
-}
-
-/* Optimal string alignment over three rows. Words longer than WORD_MAX are far from everything. */
-int dsc_string_distance(const char *a, const char *b, int limit)
-{
-    const size_t m = strlen(a), n = strlen(b);
-    if (m > WORD_MAX || n > WORD_MAX)
-        return limit + 1;
-    const size_t gap = m > n ? m - n : n - m;
-    if (gap > (size_t)limit)
-        return limit + 1;
-    int rows[3][WORD_MAX + 1];
-    int *before = rows[0], *last = rows[1], *now = rows[2];
-    for (size_t j = 0; j <= n; j++)
-        last[j] = (int)j;
-    for (size_t i = 1; i <= m; i++) {
-        int best = now[0] = (int)i;
-        for (size_t j = 1; j <= n; j++) {
-            int cost = last[j - 1] + (a[i - 1] != b[j - 1]);
-            if (last[j] + 1 < cost)
-                cost = last[j] + 1;
-            if (now[j - 1] + 1 < cost)
-                cost = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && before[j - 2] + 1 < cost)
-                cost = before[j - 2] + 1;
-            now[j] = cost;
-            if (cost < best)
-                best = cost;
-        }
-        /* A swap can reach back two rows, so one row above the limit is not the end; two are. */
-        if (best > limit + 1)
-            return limit + 1;
-        int *const free_row = before;
-        before = last;
-        last = now;
-        now = free_row;
-    }
-    return last[n] > limit ? limit + 1 : last[n];
 }
 
 /* Letters of other scripts that a reader takes for a Latin one, by code point, ascending. */

@@ -3,13 +3,12 @@
 #define DSC_ENGINE_CONFIG_SUGGEST_H
 
 #include "base/base.h"
+#include "base/strings.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Changes (insertions, deletions, replacements, swaps of neighbours) between two words, at most limit + 1. */
-int dsc_string_distance(const char *a, const char *b, int limit);
 /* Same but for case or letters that look alike, or one change apart. */
 bool dsc_string_is_near_miss(const char *a, const char *b);
 /* [A-Za-z_][A-Za-z0-9_-]*, at most 128. Real files hold keys with hyphens, of the scripts around DeepSpeed. */

@@ -1,0 +1,216 @@
+/* test_flags.c - edit distance and quoting, the parser that reads by a table, and its help page.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "base/flags.h"
+#include "base/strings.h"
+
+typedef struct inner {
+    int64_t steps;
+} inner;
+
+typedef struct options {
+    inner shared;
+    bool json;
+    int64_t ranks;
+    double rate;
+    const char *model, *device, *prompt, *file;
+    dsc_flag_list sets, rest;
+    char called[64];
+} options;
+
+static dsc_status add_call(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    options *o = out;
+    if (strcmp(value, "bad") == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "refused");
+    snprintf(o->called + strlen(o->called), sizeof o->called - strlen(o->called), "%s=%s ", flag->key, value);
+    return DSC_OK;
+}
+
+#define AT(field) offsetof(options, field)
+static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
+static const dsc_flag rows[] = {
+    { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print JSON" },
+    { "--world-size", "-n", "N", DSC_FLAG_INTEGER, AT(ranks), .help = "number of ranks", .min = 1, .max = 64 },
+    { "--rate", NULL, "X", DSC_FLAG_NUMBER, AT(rate), .help = "a rate", .low = 0, .high = 1 },
+    { "--model", NULL, "NAME", DSC_FLAG_TEXT, AT(model), .help = "the model", .required = true },
+    { "--prompt", NULL, "TEXT", DSC_FLAG_TEXT, AT(prompt), .help = "a text", .allow_empty = true },
+    { "--device", NULL, "NAME", DSC_FLAG_CHOICE, AT(device), .help = "the device", .choices = devices },
+    { "--set", NULL, "KEY=VALUE", DSC_FLAG_LIST, AT(sets), .help = "a value of the config" },
+    { "--data", NULL, "PATH", DSC_FLAG_CALL, 0, .help = "data", .set = add_call, .key = "data", .greedy = true },
+    { "--weak", NULL, NULL, DSC_FLAG_SWITCH, 0, .help = "weak scaling", .set = add_call, .key = "weak" },
+    { "--old-name", NULL, "X", DSC_FLAG_CALL, 0, .help = NULL, .set = add_call, .key = "old" },
+};
+static const dsc_flag shared_rows[] = {
+    { "--steps", NULL, "N", DSC_FLAG_INTEGER, offsetof(inner, steps), .help = "number of steps", .min = 1, .max = 100 },
+};
+static const dsc_positional files[] = {
+    { "FILE", "the file to read", "file", AT(file), 1, 1 },
+};
+static const dsc_positional many[] = {
+    { "FILE", "the first file", "file", AT(file), 1, 1 },
+    { "MORE", "more files", "file", AT(rest), 1, 0 },
+};
+static const dsc_flag_command command = {
+    .name = "dsc try", .description = "Tries a table.", .flags = rows, .flag_count = DSC_COUNT(rows),
+    .positionals = files, .positional_count = 1, .shared = { shared_rows, 1, AT(shared) },
+};
+static const dsc_flag_command several = { .name = "dsc many", .description = "Reads many files.", .positionals = many,
+                                          .positional_count = 2 };
+
+static dsc_status parse(const dsc_flag_command *c, const char *const *argv, options *o, bool *help, dsc_error *err)
+{
+    static const char *texts[2][3];
+    int argc = 0;
+    while (argv[argc] != NULL)
+        argc++;
+    *o = (options){ .sets = { texts[0], 0, 3 }, .rest = { texts[1], 0, 3 } };
+    *err = (dsc_error)DSC_ERROR_INIT;
+    return dsc_flags_parse(c, argc, (char **)(uintptr_t)argv, o, help, err);
+}
+#define ARGS(...) ((const char *[]){ "x", __VA_ARGS__, NULL })
+#define PARSE(...) parse(&command, ARGS(__VA_ARGS__), &o, &help, &err)
+
+static void test_distance(void **state)
+{
+    static const struct { const char *a, *b; int limit, distance; } cases[] = {
+        { "stage", "stage", 3, 0 },   { "stage", "stages", 3, 1 }, { "stgae", "stage", 3, 1 },
+        { "kitten", "sitting", 3, 3 }, { "kitten", "sitting", 2, 3 }, { "", "abc", 3, 3 }, { "a", "abcdef", 3, 4 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++)
+        assert_int_equal(dsc_string_distance(cases[i].a, cases[i].b, cases[i].limit), cases[i].distance);
+    char longest[DSC_STRING_BYTES_MAX + 2];
+    memset(longest, 'a', sizeof longest - 1);
+    longest[sizeof longest - 1] = 0;
+    assert_int_equal(dsc_string_distance(longest, longest, 5), 6);
+}
+
+static const char *name_of(const void *user, int32_t i) { return ((const char *const *)user)[i]; }
+
+static void test_nearest(void **state)
+{
+    static const char *const names[] = { "plan", NULL, "plot", "plat" };
+    assert_string_equal(dsc_string_nearest("plan", name_of, names, 4, 2), "plan");
+    assert_string_equal(dsc_string_nearest("plt", name_of, names, 4, 2), "plot"); /* the first of two */
+    assert_null(dsc_string_nearest("doctor", name_of, names, 4, 2));
+}
+
+static void test_quote(void **state)
+{
+    char out[12];
+    assert_string_equal(dsc_string_quote(out, sizeof out, "ab"), "\"ab\"");
+    assert_string_equal(dsc_string_quote(out, sizeof out, "a\"b\\"), "\"a\\\"b\\\\\"");
+    assert_string_equal(dsc_string_quote(out, sizeof out, "abcdefghijkl"), "\"abcdef...\"");
+    assert_string_equal(dsc_string_quote(out, 8, ""), "\"\"");
+}
+
+static void test_values(void **state)
+{
+    options o;
+    dsc_error err;
+    bool help;
+    assert_int_equal(PARSE("--json", "--world_size=8", "--rate", "0.5", "--model", "gpt", "f", "--device", "cpu",
+                           "--set", "a=1", "--set=b=2", "--steps", "7", "--prompt", "", "--weak"), DSC_OK);
+    assert_true(o.json && !help && o.ranks == 8 && o.rate == 0.5 && o.shared.steps == 7 && o.sets.count == 2);
+    assert_string_equal(o.model, "gpt");
+    assert_string_equal(o.file, "f");
+    assert_string_equal(o.sets.text[1], "b=2");
+    assert_string_equal(o.prompt, "");
+    assert_string_equal(o.called, "weak= ");
+    assert_int_equal(PARSE("--model=m", "-n", "3", "-n", "4", "-", "--data", "a", "b", "--json"), DSC_OK);
+    assert_true(o.ranks == 4 && o.json); /* the last of two flags counts */
+    assert_string_equal(o.file, "-");
+    assert_string_equal(o.called, "data=a data=b ");
+    assert_int_equal(PARSE("f", "--model", "m", "--data=a", "--old_name", "y"), DSC_OK);
+    assert_string_equal(o.called, "data=a old=y ");
+    assert_int_equal(PARSE("--help", "--nonsense"), DSC_OK);
+    assert_true(help);
+    assert_int_equal(parse(&several, ARGS("a", "b", "c"), &o, &help, &err), DSC_OK);
+    assert_true(o.rest.count == 2 && strcmp(o.file, "a") == 0 && strcmp(o.rest.text[1], "c") == 0);
+}
+
+static void test_refused(void **state)
+{
+    static const struct { const char *args[6], *where, *message; } cases[] = {
+        { { "--world-sise", "3" }, "--world-sise", "unknown flag; did you mean --world-size? \"dsc try --help\"" },
+        { { "--world_sise=3" }, "--world_sise", "did you mean --world-size?" },
+        { { "--old-nam=3" }, "--old-nam", "unknown flag; \"dsc try --help\" explains all flags" },
+        { { "--zzzzzzz" }, "--zzzzzzz", "unknown flag; \"dsc try --help\" explains all flags" },
+        { { "--hlep" }, "--hlep", "did you mean --help?" },
+        { { "-x" }, "-x", "unknown flag" },
+        { { "--json=yes" }, "--json", "takes no value, but \"yes\" was given" },
+        { { "--world-size" }, "--world-size", "needs a value: N" },
+        { { "--world-size", "0" }, "--world-size", "\"0\" is not a whole number from 1 to 64" },
+        { { "--world-size", "65" }, "--world-size", "not a whole number" },
+        { { "--world-size", " 1" }, "--world-size", "not a whole number" },
+        { { "--world-size", "1x" }, "--world-size", "not a whole number" },
+        { { "--world-size", "99999999999999999999" }, "--world-size", "not a whole number" },
+        { { "--rate", "1.5" }, "--rate", "\"1.5\" is not a number from 0 to 1" },
+        { { "--rate", "nan" }, "--rate", "not a number" },
+        { { "--rate", "" }, "--rate", "not a number" },
+        { { "--device", "tpu" }, "--device", "\"tpu\" is unknown; expected auto, cpu or cuda" },
+        { { "--model", "" }, "--model", "the value is empty; expected NAME" },
+        { { "--data", "bad" }, "--data", "refused" },
+        { { "f" }, "dsc try", "--model NAME is missing" },
+        { { "--model", "m" }, "dsc try", "FILE is missing" },
+        { { "--model", "m", "" }, "dsc try", "FILE is missing" },
+        { { "a", "b" }, "b", "one file at a time" },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        options o;
+        dsc_error err;
+        bool help;
+        const char *argv[8] = { "x" };
+        for (size_t a = 0; a < 6 && cases[i].args[a] != NULL; a++)
+            argv[a + 1] = cases[i].args[a];
+        assert_int_equal(parse(&command, argv, &o, &help, &err), DSC_ERR_INPUT);
+        assert_string_equal(err.where, cases[i].where);
+        if (strstr(err.message, cases[i].message) == NULL)
+            fail_msg("%s: \"%s\" lacks \"%s\"", err.where, err.message, cases[i].message);
+    }
+    options o;
+    dsc_error err;
+    bool help;
+    assert_int_equal(PARSE("--set=1", "--set=2", "--set=3", "--set=4"), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "more than 3 of them"));
+    assert_int_equal(parse(&several, ARGS("a"), &o, &help, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "MORE is missing"));
+    assert_int_equal(parse(&several, ARGS("a", "b", "c", "d", "e"), &o, &help, &err), DSC_ERR_INPUT);
+    assert_string_equal(err.where, "e");
+}
+
+static void test_page(void **state)
+{
+    char text[4096], small[16];
+    const size_t bytes = dsc_flags_help(&command, text, sizeof text);
+    assert_int_equal(bytes, strlen(text));
+    assert_memory_equal(text, "usage: dsc try FILE [--json]", 28);
+    assert_non_null(strstr(text, "Tries a table."));
+    assert_non_null(strstr(text, "\n  --world-size, -n N          number of ranks (1 to 64)\n"));
+    assert_non_null(strstr(text, "\n  FILE                        the file to read\n"));
+    assert_non_null(strstr(text, "\n  --steps N                   number of steps (1 to 100)\n"));
+    assert_non_null(strstr(text, "\nexit codes: 0 done; 1 failed; 2 wrong command line or input\n"));
+    assert_null(strstr(text, "--old-name"));
+    assert_null(strstr(text, " \n"));
+    for (char *line = strtok(text, "\n"); line != NULL; line = strtok(NULL, "\n"))
+        assert_true(strlen(line) <= 100);
+    assert_int_equal(dsc_flags_help(&command, small, sizeof small), bytes);
+    assert_string_equal(small, "usage: dsc try ");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_distance), cmocka_unit_test(test_nearest), cmocka_unit_test(test_quote),
+        cmocka_unit_test(test_values),   cmocka_unit_test(test_refused), cmocka_unit_test(test_page),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
