@@ -10,7 +10,7 @@
 #include "base/base.h"
 #include "base/strings.h"
 
-#define NAME_BYTES 80       /* of an unknown flag in a message */
+#define NAME_BYTES 80       /* size of an unknown flag in a message */
 #define SUGGEST_DISTANCE 3  /* a flag that is further away is another flag */
 #define PAGE_COLUMNS 100
 #define HELP_COLUMN 30      /* first column of a row's explanation */
@@ -212,12 +212,6 @@ static dsc_status parse_positional(const dsc_flag_command *command, const char *
 
 static dsc_status check_missing(const dsc_flag_command *command, uint64_t given, const void *out, dsc_error *err)
 {
-    for (size_t i = 0; i < row_count(command); i++) {
-        const dsc_flag *flag = row_at(command, i);
-        if (flag->required && (given & UINT64_C(1) << i) == 0)
-            return DSC_FAIL(err, DSC_ERR_INPUT, command->name, "%s %s is missing; \"%s --help\" explains", flag->name,
-                            flag->value, command->name);
-    }
     for (size_t i = 0; i < command->positional_count; i++) {
         const dsc_positional *row = &command->positionals[i];
         const void *field = (const char *)out + row->offset;
@@ -226,6 +220,12 @@ static dsc_status check_missing(const dsc_flag_command *command, uint64_t given,
         if (count < row->min)
             return DSC_FAIL(err, DSC_ERR_INPUT, command->name, "%s is missing; \"%s --help\" explains", row->name,
                             command->name);
+    }
+    for (size_t i = 0; i < row_count(command); i++) {
+        const dsc_flag *flag = row_at(command, i);
+        if (flag->required && (given & UINT64_C(1) << i) == 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, command->name, "%s %s is missing; \"%s --help\" explains", flag->name,
+                            flag->value, command->name);
     }
     return DSC_OK;
 }

@@ -35,7 +35,7 @@ struct dsc_flag {
     const char *alias;   /* second spelling such as "-o", or NULL */
     const char *value;   /* name of the value in messages and on the page; NULL: takes none */
     dsc_flag_kind kind;
-    size_t offset;       /* of the field in the command's struct; unused by CALL and SWITCH */
+    size_t offset;       /* byte offset of the field in the command's struct; unused by SWITCH and CALL */
     const char *help;    /* one sentence without a full stop; NULL: not on the page */
     int64_t min, max;
     double low, high;

@@ -88,8 +88,8 @@ report "another step differs" differ '^transformer.wte.weight: exp_avg_sq: [0-9]
 report "in every master, m and v" differ "^156 differences\$"
 
 # ---- merge: of parts, tests/cli/launch/hosts_saves.py ----
-run ckpt merge; report "merge: of nothing" fails "the parts are missing"
-run ckpt merge "$tmp/same"; report "merge: to nowhere" fails "no folder to write to"
+run ckpt merge; report "merge: of nothing" fails "PART is missing"
+run ckpt merge "$tmp/same"; report "merge: to nowhere" fails "--out FOLDER is missing"
 run ckpt merge "$tmp/same" --out "$tmp/whole"; report "merge: of what is whole" fails "is not a part: it holds the whole checkpoint"
 run ckpt merge --fast "$tmp/same" --out "$tmp/whole"; report "merge: another flag" fails "--fast"
 nothing_made() { [ ! -e "$tmp/whole" ] && [ ! -e "$tmp/whole.tmp" ]; }
@@ -213,11 +213,11 @@ run ckpt prune "$tmp/kept" --keep-last 1; report "prune: no latest" fails "lates
 # ---- wrong command lines ----
 run ckpt; report "no verb" fails "ls, verify, hash, diff, prune, export or merge is missing"
 run ckpt list "$tmp/run"; report "an unknown verb" fails "list"
-run ckpt export "$tmp/run"; report "export: nowhere to" fails "no folder to write to"
+run ckpt export "$tmp/run"; report "export: nowhere to" fails "--out FOLDER is missing"
 run ckpt export "$tmp/run" --out "$tmp/x" --dtype int8; report "export: a dtype that is none" fails "none of fp32, bf16 and fp16"
 run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB; report "export: no size" fails "is no size"
-run ckpt diff "$tmp/same"; report "diff: one folder" fails "two checkpoints are needed"
-run ckpt prune "$tmp/same"; report "prune: nothing said" fails "say what stays"
+run ckpt diff "$tmp/same"; report "diff: one folder" fails "dsc ckpt diff: DIR/step-N is missing"
+run ckpt prune "$tmp/same"; report "prune: nothing said" fails "neither --keep-last N nor --unfinished is given"
 run ckpt prune "$tmp/same" --keep-last 0; report "prune: none" fails "not a whole number from 1"
 run ckpt prune --keep-last 2; report "prune: no folder" fails "DIR is missing"
 run ckpt ls; report "no folder given" fails "DIR is missing"

@@ -101,7 +101,7 @@ report "no file" fails "FILE is missing"
 run config check "$guide" --world-size 0
 report "world size 0" fails "not a whole number from 1"
 run config check "$guide" --world-size
-report "a flag without its value" fails "not a whole number"
+report "a flag without its value" fails "--world-size: needs a value"
 run config check "$guide" --frob
 report "an unknown flag" fails "unknown flag"
 run config frob "$guide"
@@ -190,7 +190,7 @@ report "check takes one file" fails "one file"
 run check --kind frob "$guide"
 report "an unknown kind" fails "no such kind"
 run check "$guide"
-report "check without a kind" fails "--kind is missing"
+report "check without a kind" fails "--kind KIND is missing"
 
 # ---- hostile files ----
 python3 - "$tmp" <<'END'

@@ -106,7 +106,7 @@ report "a flag beats the config" grep -q '^gpt2-micro: .* 3 ranks, ZeRO stage 2'
 
 # ---- wrong command lines and files ----
 run plan; report "no config" fails 2 "--config FILE is missing"
-run plan --config; report "a flag without its value" fails 2 "--config FILE is missing"
+run plan --config; report "a flag without its value" fails 2 "--config: needs a value: FILE"
 run plan --config "$tmp/none.json" --model gpt2-nano; report "a config that is not there" fails 2 "$tmp/none.json"
 run plan --config "$tmp/c.json" --model nothing; report "an unknown model" fails 2 '"nothing"'
 run plan --config "$tmp/c.json" --model ""; report "an empty model" fails 2 "--model"

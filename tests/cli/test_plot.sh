@@ -45,7 +45,7 @@ awk 'BEGIN { for (i = 1; i <= 100000; i++) printf "{\"step\":%d,\"loss\":%s}\n",
 run long.jsonl -o long.svg --y loss
 report "a long run is a small picture" [ $code -eq 0 -a "$(wc -c <long.svg)" -lt 60000 ]
 
-run; report "no log" fails 'expected "dsc plot RUN.jsonl'
+run; report "no log" fails 'dsc plot: RUN.jsonl is missing'
 run none.jsonl; report "no such file" fails 'none.jsonl: cannot open'
 : >empty.jsonl; run empty.jsonl; report "an empty log" fails 'empty.jsonl: no step in it yet'
 printf '{"step":1}\n{"loss":1}\n' >other.jsonl; run other.jsonl; report "another file" fails 'other.jsonl:2: no "step" here'

@@ -102,51 +102,54 @@ static const check_kind kinds[] = {
     { "tokens-mmidx", check_tokens_mmidx, true },
 };
 
-static int usage(const char *where, const char *problem)
+typedef struct check_args {
+    const char *kind, *path;
+    int64_t vocab_size; /* 0: tokens are not read */
+} check_args;
+
+#define AT(field) offsetof(check_args, field)
+static const dsc_flag rows[] = {
+    { "--kind", NULL, "KIND", DSC_FLAG_TEXT, AT(kind), .required = true,
+      .help = "format of the file: config, safetensors, hostfile, envfile, latest, tokenizer, tokens-llmc, tokens-raw or "
+              "tokens-mmidx" },
+    { "--vocab-size", NULL, "V", DSC_FLAG_INTEGER, AT(vocab_size), .min = 1, .max = 1 << 24,
+      .help = "with a token file: also read every token, and refuse an id of V or above" },
+};
+static const dsc_positional files[] = { { "FILE", "the file to validate", "file", AT(path), 1, 1 } };
+static const dsc_flag_command page = {
+    .name = "dsc check",
+    .description = "Validates one input file as the programs would read it. Opens and starts nothing else.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = files, .positional_count = 1,
+    .exit_codes = "0 valid; 2 not valid, with one line that gives the reason",
+};
+
+static int wrong(const char *where, const char *problem)
 {
     char names[256];
     size_t used = 0;
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++)
-        if (kinds[i].check != NULL)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? "|" : "", kinds[i].name);
-    return dsc_tool_usage(where, "%s; usage: dsc check --kind %s FILE [--vocab-size V: every token is read]",
-                          problem, names);
+    for (size_t i = 0; i < DSC_COUNT(kinds); i++)
+        used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", used > 0 ? ", " : "", kinds[i].name);
+    return dsc_tool_usage(where, "%s; the kinds: %s", problem, names);
 }
 
 int dsc_cmd_check(int argc, char **argv)
 {
-    const char *kind = NULL, *path = NULL, *value;
-    int64_t vocab_size = 0;
-    for (int i = 1; i < argc; i++) {
-        if ((value = dsc_tool_flag("--kind", argc, argv, &i)) != NULL) {
-            kind = value;
-        } else if ((value = dsc_tool_flag("--vocab-size", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--vocab-size", value, 1, 1 << 24, &vocab_size))
-                return 2;
-        } else if (argv[i][0] == '-' && argv[i][1] != 0) {
-            return usage(argv[i], "unknown flag");
-        } else if (path == NULL) {
-            path = argv[i];
-        } else {
-            return usage(argv[i], "one file at a time");
-        }
-    }
-    if (kind == NULL || path == NULL)
-        return usage("dsc check", kind == NULL ? "--kind is missing" : "FILE is missing");
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+    check_args args = { 0 };
+    const int code = dsc_tool_parse(&page, argc, argv, &args);
+    if (code >= 0)
+        return code;
+    for (size_t i = 0; i < DSC_COUNT(kinds); i++) {
         dsc_error err = DSC_ERROR_INIT;
         dsc_alloc *alloc = NULL;
-        if (strcmp(kinds[i].name, kind) != 0)
+        if (strcmp(kinds[i].name, args.kind) != 0)
             continue;
-        if (kinds[i].check == NULL)
-            return usage(kind, "not built in this version");
-        if (vocab_size > 0 && !kinds[i].has_vocab)
-            return usage("--vocab-size", "only token files have one");
+        if (args.vocab_size > 0 && !kinds[i].has_vocab)
+            return wrong("--vocab-size", "only token files have one");
         if (dsc_alloc_open(&alloc, &err) != DSC_OK)
             return dsc_tool_fail(&err);
-        const dsc_status status = kinds[i].check(alloc, path, vocab_size, &err);
+        const dsc_status status = kinds[i].check(alloc, args.path, args.vocab_size, &err);
         dsc_alloc_close(&alloc);
         return status == DSC_OK ? 0 : dsc_tool_fail(&err);
     }
-    return usage(kind, "no such kind");
+    return wrong(args.kind, "no such kind");
 }

@@ -133,50 +133,57 @@ static dsc_status ckpt_hash(dsc_alloc *alloc, const char *dir, dsc_error *err)
     return DSC_OK;
 }
 
-static const char usage[] = "dsc ckpt ls|verify DIR, hash DIR/step-N, diff A B, prune DIR --keep-last N, export "
-                            "DIR/step-N --out FOLDER, merge PART... --out FOLDER";
+typedef struct dir_args { const char *dir; } dir_args;
 
-static const struct ckpt_verb {
-    const char *name;
-    dsc_status (*look)(dsc_alloc *alloc, const char *dir, dsc_error *err); /* takes one folder and no flags; or */
-    int (*run)(int argc, char **argv);
-} verbs[] = {
-    { "ls", ckpt_ls, NULL },
-    { "verify", ckpt_verify, NULL },
-    { "hash", ckpt_hash, NULL },
-    { "diff", NULL, dsc_tool_ckpt_diff },
-    { "prune", NULL, dsc_tool_ckpt_prune },
-    { "export", NULL, dsc_tool_ckpt_export },
-    { "merge", NULL, dsc_tool_ckpt_merge },
+static const dsc_positional dirs[] = {
+    { "DIR", "folder with checkpoints, or DIR/step-N", "folder", offsetof(dir_args, dir), 1, 1 },
+};
+#define EXIT_CODES "0 done; 1 failed; 2 wrong command line, or no whole checkpoint"
+static const dsc_flag_command ls_page = {
+    .name = "dsc ckpt ls", .description = "Lists the checkpoints of a folder, by their manifests and headers.",
+    .positionals = dirs, .positional_count = 1, .exit_codes = EXIT_CODES,
+};
+static const dsc_flag_command verify_page = {
+    .name = "dsc ckpt verify", .description = "Reads every byte of a checkpoint and compares the checksums.",
+    .positionals = dirs, .positional_count = 1, .exit_codes = EXIT_CODES,
+};
+static const dsc_flag_command hash_page = {
+    .name = "dsc ckpt hash",
+    .description = "Prints one SHA-256 of master weights, moments and step; equal for runs with equal bits.",
+    .positionals = dirs, .positional_count = 1, .exit_codes = EXIT_CODES,
 };
 
-static int look(const struct ckpt_verb *verb, int argc, char **argv)
+static int look(const dsc_flag_command *page, dsc_status (*show)(dsc_alloc *, const char *, dsc_error *), int argc,
+                char **argv)
 {
-    for (int a = 2; a < argc; a++)
-        if (argv[a][0] == '-' && argv[a][1] != 0)
-            return dsc_tool_usage(argv[a], "unknown flag; usage: %s", usage);
-    if (argc != 3 || argv[2][0] == 0)
-        return dsc_tool_usage(argv[1], "%s; usage: %s", argc > 3 ? "one folder at a time" : "DIR is missing", usage);
+    dir_args args = { 0 };
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
+    const int code = dsc_tool_parse(page, argc, argv, &args);
+    if (code >= 0)
+        return code;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = verb->look(alloc, argv[2], &err);
+    const dsc_status status = show(alloc, args.dir, &err);
     dsc_alloc_close(&alloc);
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }
 
+static int run_ls(int argc, char **argv) { return look(&ls_page, ckpt_ls, argc, argv); }
+static int run_verify(int argc, char **argv) { return look(&verify_page, ckpt_verify, argc, argv); }
+static int run_hash(int argc, char **argv) { return look(&hash_page, ckpt_hash, argc, argv); }
+
 int dsc_cmd_ckpt(int argc, char **argv)
 {
-    if (argc < 2)
-        return dsc_tool_usage("dsc ckpt", "ls, verify, hash, diff, prune, export or merge is missing; usage: %s",
-                              usage);
-    if (strcmp(argv[1], "--help") == 0) {
-        printf("usage: %s\n", usage);
-        return dsc_tool_end();
-    }
-    for (size_t i = 0; i < DSC_COUNT(verbs); i++)
-        if (strcmp(verbs[i].name, argv[1]) == 0)
-            return verbs[i].run != NULL ? verbs[i].run(argc, argv) : look(&verbs[i], argc, argv);
-    return dsc_tool_usage(argv[1], "unknown; usage: %s", usage);
+    static const dsc_tool_verb verbs[] = {
+        { &ls_page, run_ls },
+        { &verify_page, run_verify },
+        { &hash_page, run_hash },
+        { &dsc_tool_ckpt_diff_page, dsc_tool_ckpt_diff },
+        { &dsc_tool_ckpt_prune_page, dsc_tool_ckpt_prune },
+        { &dsc_tool_ckpt_export_page, dsc_tool_ckpt_export },
+        { &dsc_tool_ckpt_merge_page, dsc_tool_ckpt_merge },
+    };
+    return dsc_tool_run_verb("dsc ckpt", "Works on checkpoints without a model or a run.", verbs,
+                             (int32_t)DSC_COUNT(verbs), argc, argv);
 }

@@ -52,13 +52,13 @@ static void print_states(const dsc_run_state *a, const dsc_run_state *b)
     print_text("versions", a->versions, b->versions);
 }
 
-static dsc_status diff(dsc_alloc *alloc, char **dirs, int64_t *differing, dsc_error *err)
+static dsc_status diff(dsc_alloc *alloc, const char *const *dir, int64_t *differing, dsc_error *err)
 {
     char step_dir[2][CKPT_TOOL_PATH_BYTES];
     dsc_run_state state[2];
     int64_t bytes;
     for (int s = 0; s < 2; s++) {
-        DSC_TRY(dsc_ckpt_find(NULL, alloc, dirs[s], step_dir[s], sizeof step_dir[s], err));
+        DSC_TRY(dsc_ckpt_find(NULL, alloc, dir[s], step_dir[s], sizeof step_dir[s], err));
         DSC_TRY(dsc_ckpt_summary(NULL, alloc, step_dir[s], &state[s], &bytes, err));
     }
     print_states(&state[0], &state[1]);
@@ -67,20 +67,30 @@ static dsc_status diff(dsc_alloc *alloc, char **dirs, int64_t *differing, dsc_er
     return dsc_ckpt_diff(NULL, alloc, pair, &sink, differing, err);
 }
 
+typedef struct diff_args { const char *dir[2]; } diff_args;
+
+static const dsc_positional dirs[] = {
+    { "DIR/step-N", "one checkpoint", "checkpoint", offsetof(diff_args, dir[0]), 1, 1 },
+    { "DIR/step-N", "the other checkpoint", "checkpoint", offsetof(diff_args, dir[1]), 1, 1 },
+};
+const dsc_flag_command dsc_tool_ckpt_diff_page = {
+    .name = "dsc ckpt diff", .description = "Prints the tensors and run values in which two checkpoints differ.",
+    .positionals = dirs, .positional_count = DSC_COUNT(dirs),
+    .exit_codes = "0 equal tensors; 1 different tensors, or failed; 2 wrong command line, or no whole checkpoint",
+};
+
 int dsc_tool_ckpt_diff(int argc, char **argv)
 {
-    static const char usage[] = "dsc ckpt diff DIR/step-N DIR/step-N";
-    for (int i = 2; i < argc; i++)
-        if (argv[i][0] == '-')
-            return dsc_tool_usage(argv[i], "unknown flag; usage: %s", usage);
-    if (argc != 4)
-        return dsc_tool_usage("diff", "two checkpoints are needed; usage: %s", usage);
+    diff_args args = { 0 };
+    const int wrong = dsc_tool_parse(&dsc_tool_ckpt_diff_page, argc, argv, &args);
+    if (wrong >= 0)
+        return wrong;
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
     int64_t differing = 0;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = diff(alloc, argv + 2, &differing, &err);
+    const dsc_status status = diff(alloc, args.dir, &differing, &err);
     dsc_alloc_close(&alloc);
     if (status != DSC_OK)
         return dsc_tool_fail(&err);

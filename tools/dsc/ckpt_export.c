@@ -7,11 +7,13 @@
 
 #include "tools/dsc/ckpt.h"
 
-static const char usage[] = "dsc ckpt export DIR/step-N --out FOLDER [--dtype fp32|bf16|fp16] [--shard-size 5GB] "
-                            "[--merge]";
+typedef struct export_args {
+    const char *dir;
+    dsc_ckpt_export_options options;
+} export_args;
 
 /* "5GB", "800MB", "4096": bytes, decimal units as in Hugging Face's max_shard_size. */
-static bool parse_size(const char *text, int64_t *out)
+static dsc_status set_shard_size(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
     static const struct { const char *name; int64_t bytes; } units[] = { { "", 1 }, { "KB", 1000 }, { "MB", 1000000 },
                                                                          { "GB", 1000000000 } };
@@ -19,48 +21,39 @@ static bool parse_size(const char *text, int64_t *out)
     const long long count = strtoll(text, &end, 10);
     for (size_t u = 0; u < DSC_COUNT(units); u++)
         if (end != text && count > 0 && count < 1000000000 && strcmp(end, units[u].name) == 0) {
-            *out = count * units[u].bytes;
-            return true;
+            ((export_args *)out)->options.shard_bytes = count * units[u].bytes;
+            return DSC_OK;
         }
-    (void)dsc_tool_usage("--shard-size", "\"%.40s\" is no size; expected something like 5GB or 800MB", text);
-    return false;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is no size; expected something like 5GB or 800MB", text);
 }
 
-static int parse(int argc, char **argv, const char **dir, dsc_ckpt_export_options *options)
+static dsc_status set_dtype(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
-    for (int i = 2; i < argc; i++) {
-        const char *out = dsc_tool_flag("--out", argc, argv, &i);
-        const char *dtype = out == NULL ? dsc_tool_flag("--dtype", argc, argv, &i) : NULL;
-        const char *size = out == NULL && dtype == NULL ? dsc_tool_flag("--shard-size", argc, argv, &i) : NULL;
-        if (out != NULL) {
-            options->out_dir = out;
-        } else if (dtype != NULL) {
-            static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
-            options->dtype = DSC_DTYPE_COUNT;
-            for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
-                if (strcmp(dtype, dsc_dtype_text(dtypes[d])) == 0)
-                    options->dtype = dtypes[d];
-            if (options->dtype == DSC_DTYPE_COUNT)
-                return dsc_tool_usage("--dtype", "\"%.40s\" is none of fp32, bf16 and fp16", dtype);
-        } else if (size != NULL) {
-            if (!parse_size(size, &options->shard_bytes))
-                return 2;
-        } else if (strcmp(argv[i], "--merge") == 0) {
-            options->merge = true;
-        } else if (argv[i][0] == '-') {
-            return dsc_tool_usage(argv[i], "unknown flag; usage: %s", usage);
-        } else if (*dir != NULL) {
-            return dsc_tool_usage(argv[i], "one checkpoint at a time; usage: %s", usage);
-        } else {
-            *dir = argv[i];
+    static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
+    for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
+        if (strcmp(text, dsc_dtype_text(dtypes[d])) == 0) {
+            ((export_args *)out)->options.dtype = dtypes[d];
+            return DSC_OK;
         }
-    }
-    if (*dir == NULL || (*dir)[0] == 0)
-        return dsc_tool_usage("export", "DIR is missing; usage: %s", usage);
-    if (options->out_dir == NULL || options->out_dir[0] == 0)
-        return dsc_tool_usage("--out", "no folder to write to; usage: %s", usage);
-    return 0;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is none of fp32, bf16 and fp16", text);
 }
+
+#define AT(field) offsetof(export_args, field)
+static const dsc_flag rows[] = {
+    { "--out", NULL, "FOLDER", DSC_FLAG_TEXT, AT(options.out_dir), .required = true, .help = "folder to write" },
+    { "--dtype", NULL, "NAME", DSC_FLAG_CALL, 0, .set = set_dtype,
+      .help = "dtype of the weights: fp32, bf16 or fp16; default: that of the checkpoint" },
+    { "--shard-size", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_shard_size,
+      .help = "largest *.safetensors file, such as 800MB, in decimal units; default 5GB" },
+    { "--merge", NULL, NULL, DSC_FLAG_BOOL, AT(options.merge), .help = "add LoRA adapters to the weights" },
+};
+static const dsc_positional dirs[] = { { "DIR/step-N", "the checkpoint", "checkpoint", AT(dir), 1, 1 } };
+const dsc_flag_command dsc_tool_ckpt_export_page = {
+    .name = "dsc ckpt export",
+    .description = "Writes the weights as a Hugging Face folder, or LoRA adapters as a folder of PEFT.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = dirs, .positional_count = 1,
+    .exit_codes = "0 done; 1 failed; 2 wrong command line, or no whole checkpoint",
+};
 
 static dsc_status run(dsc_alloc *alloc, const char *dir, const dsc_ckpt_export_options *options, dsc_error *err)
 {
@@ -78,16 +71,15 @@ static dsc_status run(dsc_alloc *alloc, const char *dir, const dsc_ckpt_export_o
 
 int dsc_tool_ckpt_export(int argc, char **argv)
 {
-    dsc_ckpt_export_options options = { .dtype = DSC_DTYPE_COUNT, .shard_bytes = INT64_C(5000000000) };
-    const char *dir = NULL;
-    const int wrong = parse(argc, argv, &dir, &options);
-    if (wrong != 0)
+    export_args args = { .options = { .dtype = DSC_DTYPE_COUNT, .shard_bytes = INT64_C(5000000000) } };
+    const int wrong = dsc_tool_parse(&dsc_tool_ckpt_export_page, argc, argv, &args);
+    if (wrong >= 0)
         return wrong;
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = run(alloc, dir, &options, &err);
+    const dsc_status status = run(alloc, args.dir, &args.options, &err);
     dsc_alloc_close(&alloc);
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }

@@ -1,10 +1,10 @@
-/* dsc_ckpt_merge_state.c - `dsc ckpt merge PART... --out FOLDER`: the whole checkpoint from the parts that hosts
- * without a common folder saved. SPDX-License-Identifier: Apache-2.0 */
+/* ckpt_merge.c - `dsc ckpt merge PART... --out FOLDER`: the whole checkpoint from the parts that hosts without a common
+ * folder saved. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 
 #include "tools/dsc/ckpt.h"
 
-static dsc_status merge(dsc_alloc *alloc, char **dirs, int32_t count, const char *out, dsc_error *err)
+static dsc_status merge(dsc_alloc *alloc, const char *const *dirs, int32_t count, const char *out, dsc_error *err)
 {
     char(*step_dir)[CKPT_TOOL_PATH_BYTES] = NULL;
     const char **list = NULL;
@@ -22,31 +22,41 @@ static dsc_status merge(dsc_alloc *alloc, char **dirs, int32_t count, const char
     return status;
 }
 
+#define PARTS_MAX 4096
+
+typedef struct merge_args {
+    const char *out;
+    dsc_flag_list parts;
+} merge_args;
+
+static const dsc_flag rows[] = {
+    { "--out", NULL, "FOLDER", DSC_FLAG_TEXT, offsetof(merge_args, out), .required = true,
+      .help = "folder of the whole checkpoint" },
+};
+static const dsc_positional parts[] = {
+    { "PART", "checkpoint folder of one host", "part", offsetof(merge_args, parts), 1, 0 },
+};
+const dsc_flag_command dsc_tool_ckpt_merge_page = {
+    .name = "dsc ckpt merge",
+    .description = "Writes the whole checkpoint from the parts that hosts without a common folder saved.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = parts, .positional_count = 1,
+    .exit_codes = "0 done; 1 failed; 2 wrong command line, or parts that are not one checkpoint",
+};
+
 int dsc_tool_ckpt_merge(int argc, char **argv)
 {
-    static const char usage[] = "dsc ckpt merge PART... --out FOLDER";
-    const char *out = NULL;
-    int32_t count = 0;
-    for (int i = 2; i < argc; i++) {
-        const char *value = dsc_tool_flag("--out", argc, argv, &i);
-        if (value != NULL)
-            out = value;
-        else if (argv[i][0] == '-')
-            return dsc_tool_usage(argv[i], "unknown flag; usage: %s", usage);
-        else
-            argv[2 + count++] = argv[i];
-    }
-    if (count == 0)
-        return dsc_tool_usage("merge", "the parts are missing; usage: %s", usage);
-    if (out == NULL || out[0] == 0)
-        return dsc_tool_usage("--out", "no folder to write to; usage: %s", usage);
+    const char *texts[PARTS_MAX];
+    merge_args args = { .parts = { texts, 0, PARTS_MAX } };
+    const int wrong = dsc_tool_parse(&dsc_tool_ckpt_merge_page, argc, argv, &args);
+    if (wrong >= 0)
+        return wrong;
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = merge(alloc, argv + 2, count, out, &err);
+    const dsc_status status = merge(alloc, texts, args.parts.count, args.out, &err);
     dsc_alloc_close(&alloc);
     if (status == DSC_OK)
-        printf("%s: whole, from %d parts\n", out, (int)count);
+        printf("%s: whole, from %d parts\n", args.out, (int)args.parts.count);
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }

@@ -5,67 +5,57 @@
 
 #include "tools/dsc/ckpt.h"
 
-static const char usage[] = "dsc ckpt prune DIR [--keep-last N [--keep-every M]] [--unfinished] [--dry-run]";
-
-typedef struct told {
-    const char *word;
+typedef struct removals {
+    const char *verb; /* "removed" or "would remove" */
     int64_t count;
-} told;
+} removals;
 
-static void tell(void *user, const char *name)
+static void print_removal(void *user, const char *name)
 {
-    told *t = user;
-    t->count++;
-    printf("%s %s\n", t->word, name);
+    removals *r = user;
+    r->count++;
+    printf("%s %s\n", r->verb, name);
 }
 
-static int parse(int argc, char **argv, const char **dir, dsc_ckpt_keep *keep)
-{
-    for (int i = 2; i < argc; i++) {
-        const char *last = dsc_tool_flag("--keep-last", argc, argv, &i);
-        const char *every = last == NULL ? dsc_tool_flag("--keep-every", argc, argv, &i) : NULL;
-        if (last != NULL) {
-            if (!dsc_tool_number("--keep-last", last, 1, INT64_C(1000000000), &keep->last))
-                return 2;
-        } else if (every != NULL) {
-            if (!dsc_tool_number("--keep-every", every, 1, INT64_C(1000000000000), &keep->every))
-                return 2;
-        } else if (strcmp(argv[i], "--unfinished") == 0) {
-            keep->unfinished = true;
-        } else if (strcmp(argv[i], "--dry-run") == 0) {
-            keep->dry_run = true;
-        } else if (argv[i][0] == '-') {
-            return dsc_tool_usage(argv[i], "unknown flag; usage: %s", usage);
-        } else if (*dir != NULL) {
-            return dsc_tool_usage(argv[i], "one folder at a time; usage: %s", usage);
-        } else {
-            *dir = argv[i];
-        }
-    }
-    if (*dir == NULL || (*dir)[0] == 0)
-        return dsc_tool_usage("prune", "DIR is missing; usage: %s", usage);
-    if (keep->last == 0 && !keep->unfinished)
-        return dsc_tool_usage("prune", "say what stays, or --unfinished; usage: %s", usage);
-    return 0;
-}
+typedef struct prune_args {
+    const char *dir;
+    dsc_ckpt_keep keep;
+} prune_args;
+
+#define AT(field) offsetof(prune_args, field)
+static const dsc_flag rows[] = {
+    { "--keep-last", NULL, "N", DSC_FLAG_INTEGER, AT(keep.last), .min = 1, .max = INT64_C(1000000000),
+      .help = "keep the newest N checkpoints" },
+    { "--keep-every", NULL, "M", DSC_FLAG_INTEGER, AT(keep.every), .min = 1, .max = INT64_C(1000000000000),
+      .help = "also keep each checkpoint whose step is a multiple of M" },
+    { "--unfinished", NULL, NULL, DSC_FLAG_BOOL, AT(keep.unfinished), .help = "remove folders of unfinished saves" },
+    { "--dry-run", NULL, NULL, DSC_FLAG_BOOL, AT(keep.dry_run), .help = "print what would be removed, and remove nothing" },
+};
+static const dsc_positional dirs[] = { { "DIR", "folder with checkpoints", "folder", AT(dir), 1, 1 } };
+const dsc_flag_command dsc_tool_ckpt_prune_page = {
+    .name = "dsc ckpt prune",
+    .description = "Removes older checkpoints, never the one that latest names. Give --keep-last or --unfinished.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = dirs, .positional_count = 1,
+};
 
 int dsc_tool_ckpt_prune(int argc, char **argv)
 {
-    dsc_ckpt_keep keep = { .last = 0 };
-    const char *dir = NULL;
-    const int wrong = parse(argc, argv, &dir, &keep);
-    if (wrong != 0)
+    prune_args args = { 0 };
+    const int wrong = dsc_tool_parse(&dsc_tool_ckpt_prune_page, argc, argv, &args);
+    if (wrong >= 0)
         return wrong;
+    if (args.keep.last == 0 && !args.keep.unfinished)
+        return dsc_tool_usage("dsc ckpt prune", "neither --keep-last N nor --unfinished is given");
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
-    told t = { .word = keep.dry_run ? "would remove" : "removed" };
-    keep.told = tell;
-    keep.user = &t;
+    removals r = { .verb = args.keep.dry_run ? "would remove" : "removed" };
+    args.keep.told = print_removal;
+    args.keep.user = &r;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    const dsc_status status = dsc_ckpt_prune(NULL, alloc, dir, &keep, &err);
+    const dsc_status status = dsc_ckpt_prune(NULL, alloc, args.dir, &args.keep, &err);
     dsc_alloc_close(&alloc);
-    if (status == DSC_OK && t.count == 0)
+    if (status == DSC_OK && r.count == 0)
         printf("nothing to remove\n");
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }

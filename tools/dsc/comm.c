@@ -150,31 +150,67 @@ static int run_own_ranks(const settings *s)
     return worst;
 }
 
-static bool read_sizes(const char *flag, const char *text, int64_t unit, settings *s)
+/* The unit of the sizes is the flag's own. */
+static dsc_status read_sizes(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
+    settings *s = out;
+    const int64_t unit = strcmp(flag->name, "--mib") == 0 ? 1 << 20 : 1 << 10;
     s->size_count = 0;
     for (const char *at = text; s->size_count < SIZES_MAX;) {
         char *end = NULL;
         errno = 0;
         const long long units = strtoll(at, &end, 10);
         if (end == at || errno != 0 || units < 1 || units > (INT64_C(4) << 30) / unit || (*end != 0 && *end != ',') ||
-            (s->size_count > 0 && units * unit <= s->bytes[s->size_count - 1])) {
-            (void)dsc_tool_usage(flag, "\"%.60s\" is no rising list of whole numbers from 1 to %lld, as in 1,4,64",
-                                 text, (long long)((INT64_C(4) << 30) / unit));
-            return false;
-        }
+            (s->size_count > 0 && units * unit <= s->bytes[s->size_count - 1]))
+            return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
+                            "\"%.60s\" is no rising list of whole numbers from 1 to %lld, as in 1,4,64", text,
+                            (long long)((INT64_C(4) << 30) / unit));
         s->bytes[s->size_count++] = units * unit;
         if (*end == 0)
-            return true;
+            return DSC_OK;
         at = end + 1;
     }
-    (void)dsc_tool_usage(flag, "more than %d sizes", SIZES_MAX);
-    return false;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "more than %d sizes", SIZES_MAX);
 }
+
+static dsc_status set_bf16(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    (void)flag, (void)value, (void)err;
+    ((settings *)out)->wire_dtype = DSC_BF16;
+    return DSC_OK;
+}
+
+#define AT(field) offsetof(settings, field)
+static const dsc_flag rows[] = {
+    { "--comm", NULL, "NAME", DSC_FLAG_TEXT, AT(transport),
+      .help = "transport: auto, shm, tcp, hier, gloo or mpi; default auto" },
+    { "--ranks", NULL, "N", DSC_FLAG_INTEGER, AT(ranks), .min = 1, .max = RANKS_MOST,
+      .help = "ranks to start on this host, when dsc-launch has not started them; default 2" },
+    { "--mib", NULL, "LIST", DSC_FLAG_CALL, 0, .set = read_sizes,
+      .help = "sizes of the vectors in MiB, rising, such as 1,4,16,64" },
+    { "--kib", NULL, "LIST", DSC_FLAG_CALL, 0, .set = read_sizes,
+      .help = "sizes of the vectors in KiB; default 64 KiB to 64 MiB" },
+    { "--rounds", NULL, "N", DSC_FLAG_INTEGER, AT(rounds), .min = 1, .max = ROUNDS_MAX,
+      .help = "measurements of each size, whose median is printed; default 15" },
+    { "--staging-kib", NULL, "N", DSC_FLAG_INTEGER, AT(staging_kib), .min = 4, .max = 1 << 20,
+      .help = "size of the staging buffer of a rank in KiB; default 4096" },
+    { "--bf16", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_bf16,
+      .help = "send bf16 instead of fp32 in sums" },
+    { "--plain", NULL, NULL, DSC_FLAG_BOOL, AT(plain),
+      .help = "use plain memory instead of memory that the ranks share" },
+    { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print one JSON object a line" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc comm bench",
+    .description = "Measures how fast ranks exchange data, for a barrier and three collectives. Under dsc-launch it is one "
+                   "rank of that job; alone it starts its own ranks on this host.",
+    .flags = rows, .flag_count = DSC_COUNT(rows),
+    .exit_codes = "0 done; 1 failed; 2 wrong command line; 4 a peer was lost; 5 a rank is stuck",
+};
 
 static const char *from_environment(void *user, const char *name) { return getenv(name); }
 
-int dsc_cmd_comm(int argc, char **argv)
+static int run_bench(int argc, char **argv)
 {
     settings s = { .ranks = 2,
                    .rounds = 15,
@@ -183,40 +219,9 @@ int dsc_cmd_comm(int argc, char **argv)
                    .size_count = 6,
                    .transport = "auto",
                    .wire_dtype = DSC_F32 };
-    const char *value = NULL;
-    if (argc < 2 || strcmp(argv[1], "bench") != 0)
-        return dsc_tool_usage(
-            "comm",
-            "expected \"dsc comm bench [--comm auto|shm|tcp|hier|gloo|mpi] [--ranks N] "
-            "[--mib 1,4,16,64 | --kib 64,256] [--rounds N] [--bf16] [--plain] [--json]\"");
-    for (int i = 2; i < argc; i++) {
-        if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--ranks", value, 1, RANKS_MOST, &s.ranks))
-                return 2;
-        } else if ((value = dsc_tool_flag("--rounds", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--rounds", value, 1, ROUNDS_MAX, &s.rounds))
-                return 2;
-        } else if ((value = dsc_tool_flag("--staging-kib", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--staging-kib", value, 4, 1 << 20, &s.staging_kib))
-                return 2;
-        } else if ((value = dsc_tool_flag("--mib", argc, argv, &i)) != NULL) {
-            if (!read_sizes("--mib", value, 1 << 20, &s))
-                return 2;
-        } else if ((value = dsc_tool_flag("--kib", argc, argv, &i)) != NULL) {
-            if (!read_sizes("--kib", value, 1 << 10, &s))
-                return 2;
-        } else if ((value = dsc_tool_flag("--comm", argc, argv, &i)) != NULL) {
-            s.transport = value;
-        } else if (strcmp(argv[i], "--bf16") == 0) {
-            s.wire_dtype = DSC_BF16;
-        } else if (strcmp(argv[i], "--plain") == 0) {
-            s.plain = true;
-        } else if (strcmp(argv[i], "--json") == 0) {
-            s.json = true;
-        } else {
-            return dsc_tool_usage(argv[i], "unknown argument of \"dsc comm bench\"");
-        }
-    }
+    const int code = dsc_tool_parse(&page, argc, argv, &s);
+    if (code >= 0)
+        return code;
     dsc_error err = DSC_ERROR_INIT;
     dsc_rank_info place;
     if (dsc_rank_info_from_env(from_environment, NULL, &place, &err) != DSC_OK)
@@ -224,4 +229,11 @@ int dsc_cmd_comm(int argc, char **argv)
     if (place.size == 1)
         return run_own_ranks(&s);
     return run_rank(&s, &place, &err) == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+}
+
+int dsc_cmd_comm(int argc, char **argv)
+{
+    static const dsc_tool_verb verbs[] = { { &page, run_bench } };
+    return dsc_tool_run_verb("dsc comm", "Measures the exchange of data between ranks.", verbs,
+                             (int32_t)DSC_COUNT(verbs), argc, argv);
 }

@@ -13,38 +13,54 @@ typedef struct config_args {
     const char *path;
     int64_t world_size, steps;
     bool json, strict, markdown;
-    int argc; /* what follows the verb, as it was given */
-    char **argv;
+    dsc_flag_list foreign; /* for the help page of convert */
 } config_args;
 
-/* -1: go on; else the exit code. */
-static int parse_args(int argc, char **argv, config_args *args)
-{
-    const char *value;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--json") == 0) {
-            args->json = true;
-        } else if (strcmp(argv[i], "--strict") == 0) {
-            args->strict = true;
-        } else if (strcmp(argv[i], "--markdown") == 0) {
-            args->markdown = true;
-        } else if ((value = dsc_tool_flag("--world-size", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--world-size", value, 1, 1 << 20, &args->world_size))
-                return 2;
-        } else if ((value = dsc_tool_flag("--steps", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--steps", value, 1, STEPS_MOST, &args->steps))
-                return 2;
-        } else if (argv[i][0] == '-' && argv[i][1] != 0) {
-            return dsc_tool_usage(argv[i], "unknown flag; dsc config takes --world-size N, --json, --strict, "
-                                           "--markdown, --steps N");
-        } else if (args->path == NULL) {
-            args->path = argv[i];
-        } else {
-            return dsc_tool_usage(argv[i], "one file at a time");
-        }
-    }
-    return -1;
-}
+#define AT(field) offsetof(config_args, field)
+#define WORLD_ROW                                                                                 \
+    { "--world-size", NULL, "N", DSC_FLAG_INTEGER, AT(world_size), .min = 1, .max = 1 << 20,      \
+      .help = "number of ranks, which resolves the batch sizes" }
+#define STRICT_ROW { "--strict", NULL, NULL, DSC_FLAG_BOOL, AT(strict), .help = "warnings are errors" }
+#define STEPS_ROW(...)                                                                             \
+    { "--steps", NULL, "N", DSC_FLAG_INTEGER, AT(steps), .min = 1, .max = STEPS_MOST, __VA_ARGS__ }
+#define JSON_ROW { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print one JSON object" }
+#define STEPS_HELP "steps of the run, for a schedule that says \"auto\""
+
+static const dsc_flag check_rows[] = { WORLD_ROW, STEPS_ROW(.help = STEPS_HELP), JSON_ROW, STRICT_ROW };
+static const dsc_flag explain_rows[] = {
+    WORLD_ROW, STEPS_ROW(.help = STEPS_HELP), JSON_ROW, STRICT_ROW,
+    { "--markdown", NULL, NULL, DSC_FLAG_BOOL, AT(markdown), .help = "without FILE: the keys as the table of the docs" },
+};
+static const dsc_flag lr_rows[] = { STEPS_ROW(.required = true, .help = "steps to print"), WORLD_ROW, STRICT_ROW };
+static const dsc_positional one_file[] = { { "FILE", "the ds_config.json", "file", AT(path), 1, 1 } };
+static const dsc_positional file_or_key[] = {
+    { "FILE|KEY", "a ds_config.json, or one key such as zero_optimization.stage; default: all keys", "file", AT(path), 0,
+      1 },
+};
+static const dsc_positional foreign[] = {
+    { "ACCELERATE.yaml", "config file of accelerate, or horovodrun and its flags", "file", AT(foreign), 1, 0 },
+};
+#define EXIT_CODES "0 valid; 2 wrong command line or config, with one line that has the place and the remedy"
+static const dsc_flag_command check_page = {
+    .name = "dsc config check", .description = "Prints the resolved values of a config, and its warnings.",
+    .flags = check_rows, .flag_count = DSC_COUNT(check_rows), .positionals = one_file, .positional_count = 1,
+    .exit_codes = EXIT_CODES,
+};
+static const dsc_flag_command explain_page = {
+    .name = "dsc config explain", .description = "Prints each key of a config with its value and meaning, or explains keys.",
+    .flags = explain_rows, .flag_count = DSC_COUNT(explain_rows), .positionals = file_or_key, .positional_count = 1,
+    .exit_codes = EXIT_CODES,
+};
+static const dsc_flag_command lr_page = {
+    .name = "dsc config lr", .description = "Prints the learning rate of each optimizer step, one a line.",
+    .flags = lr_rows, .flag_count = DSC_COUNT(lr_rows), .positionals = one_file, .positional_count = 1,
+    .exit_codes = EXIT_CODES,
+};
+static const dsc_flag_command convert_page = {
+    .name = "dsc config convert",
+    .description = "Prints the ds_config.json that corresponds to a config of accelerate or a horovodrun command.",
+    .positionals = foreign, .positional_count = 1, .exit_codes = EXIT_CODES,
+};
 
 /* Everything of this version computes on the CPU, unless the file asks for another device. */
 static dsc_status load(dsc_alloc *alloc, const config_args *args, dsc_config *config, dsc_error *err)
@@ -146,8 +162,6 @@ static void print_text(const dsc_config *config, const config_args *args)
 static int config_check(dsc_alloc *alloc, const config_args *args, dsc_config *config)
 {
     dsc_error err = DSC_ERROR_INIT;
-    if (args->path == NULL)
-        return dsc_tool_usage("dsc config check", "FILE is missing");
     if (load(alloc, args, config, &err) != DSC_OK)
         return dsc_tool_fail(&err);
     if (args->json) {
@@ -177,8 +191,6 @@ static int config_lr(dsc_alloc *alloc, const config_args *args, dsc_config *conf
 {
     dsc_error err = DSC_ERROR_INIT;
     char number[32];
-    if (args->path == NULL || args->steps == 0)
-        return dsc_tool_usage("dsc config lr", "%s is missing", args->path == NULL ? "FILE" : "--steps N");
     if (load_rates(alloc, args, config, &err) != DSC_OK)
         return dsc_tool_fail(&err);
     if (config->schedule.kind == DSC_SCHEDULE_NONE && *config->schedule.type != 0)
@@ -209,55 +221,58 @@ static int config_explain(dsc_alloc *alloc, const config_args *args, dsc_config 
     return code;
 }
 
-/* ---- convert ---- */
+/* ---- the subcommands ---- */
 
-static int config_convert(dsc_alloc *alloc, const config_args *args, dsc_config *config)
+typedef int (*config_fn)(dsc_alloc *alloc, const config_args *args, dsc_config *config);
+
+/* With memory for a config, which is too large for a stack. A NULL `run` converts argv. */
+static int run_with_config(config_fn run, const config_args *args, int argc, char **argv)
 {
-    if (args->argc == 0)
-        return dsc_tool_usage("dsc config convert", "accelerate's FILE, or horovodrun and its flags, is missing");
-    if (args->argc > 1 && strcmp(args->argv[0], "horovodrun") != 0)
-        return dsc_tool_usage(args->argv[1], "one file at a time");
-    return dsc_config_tool_convert(alloc, args->argc, args->argv, config);
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_config *config = NULL;
+    int code;
+    if (dsc_alloc_open(&alloc, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
+    if (dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, &err) != DSC_OK)
+        code = dsc_tool_fail(&err);
+    else
+        code = run != NULL ? run(alloc, args, config) : dsc_config_tool_convert(alloc, argc, argv, config);
+    dsc_alloc_free(alloc, config);
+    dsc_alloc_close(&alloc);
+    return code;
+}
+
+static int parse_and_run(const dsc_flag_command *page, config_fn run, int argc, char **argv)
+{
+    config_args args = { 0 };
+    const int code = dsc_tool_parse(page, argc, argv, &args);
+    return code >= 0 ? code : run_with_config(run, &args, 0, NULL);
+}
+
+static int run_check(int argc, char **argv) { return parse_and_run(&check_page, config_check, argc, argv); }
+static int run_explain(int argc, char **argv) { return parse_and_run(&explain_page, config_explain, argc, argv); }
+static int run_lr(int argc, char **argv) { return parse_and_run(&lr_page, config_lr, argc, argv); }
+
+/* Flags of horovodrun are not ours, so only a line without it is parsed here. */
+static int run_convert(int argc, char **argv)
+{
+    const char *file[1];
+    config_args args = { .foreign = { file, 0, 1 } };
+    if (argc < 2 || strcmp(argv[1], "horovodrun") != 0) {
+        if (argc > 2 && argv[1][0] != '-')
+            return dsc_tool_usage(argv[2], "one file at a time");
+        const int code = dsc_tool_parse(&convert_page, argc, argv, &args);
+        if (code >= 0)
+            return code;
+    }
+    return run_with_config(NULL, &args, argc - 1, argv + 1);
 }
 
 int dsc_cmd_config(int argc, char **argv)
 {
-    static const struct { const char *name; int (*run)(dsc_alloc *, const config_args *, dsc_config *); } verbs[] = {
-        { "check", config_check }, { "explain", config_explain }, { "lr", config_lr },
-        { "convert", config_convert },
-    };
-    const char *usage =
-        "dsc config check|explain FILE [--world-size N] [--json] [--strict], "
-        "dsc config lr FILE --steps N [--world-size N], dsc config explain [KEY] [--markdown], "
-        "dsc config convert ACCELERATE.yaml | horovodrun FLAGS...";
-    config_args args = { 0 };
-    if (argc < 2)
-        return dsc_tool_usage("dsc config", "check, explain, lr or convert is missing; usage: %s", usage);
-    if (strcmp(argv[1], "--help") == 0) {
-        printf("usage: %s\n", usage);
-        return dsc_tool_end();
-    }
-    for (size_t i = 0; i < sizeof verbs / sizeof verbs[0]; i++) {
-        dsc_error err = DSC_ERROR_INIT;
-        dsc_alloc *alloc = NULL;
-        dsc_config *config = NULL;
-        if (strcmp(verbs[i].name, argv[1]) != 0)
-            continue;
-        const bool converts = verbs[i].run == config_convert;
-        int code = converts ? -1 : parse_args(argc - 1, argv + 1, &args);
-        args.argc = argc - 2;
-        args.argv = argv + 2;
-        if (code >= 0)
-            return code;
-        if (dsc_alloc_open(&alloc, &err) != DSC_OK)
-            return dsc_tool_fail(&err);
-        if (dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, &err) != DSC_OK)
-            code = dsc_tool_fail(&err);
-        else
-            code = verbs[i].run(alloc, &args, config);
-        dsc_alloc_free(alloc, config);
-        dsc_alloc_close(&alloc);
-        return code;
-    }
-    return dsc_tool_usage(argv[1], "unknown; usage: %s", usage);
+    static const dsc_tool_verb verbs[] = { { &check_page, run_check }, { &explain_page, run_explain },
+                                           { &lr_page, run_lr }, { &convert_page, run_convert } };
+    return dsc_tool_run_verb("dsc config", "Reads, explains and converts configs.", verbs, (int32_t)DSC_COUNT(verbs),
+                             argc, argv);
 }

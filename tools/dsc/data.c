@@ -13,73 +13,61 @@
 
 typedef struct settings {
     const char *tokenizer, *out, *field, *separator, *begin;
-    const char *paths[FILES_MAX];
-    int32_t path_count;
+    const char *path; /* of a token file to show */
+    dsc_flag_list paths;
     int64_t threads, first, count;
     dsc_token_format format;
     dsc_alloc *alloc;
 } settings;
 
-static int usage(const char *where, const char *problem)
+#define AT(field) offsetof(settings, field)
+static const char *const formats[] = { "llmc", "raw", "megatron", NULL }; /* in the order of dsc_token_format */
+
+static dsc_status read_format(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
-    return dsc_tool_usage(where, "%s; usage: dsc data tokenize --tokenizer DIR|FILE.json FILE... -o OUT.bin "
-                          "[--field text] [--separator TOKEN|none] [--begin TOKEN] [--format llmc|raw|megatron] "
-                          "[--threads N] | dsc data show --tokenizer DIR|FILE.json FILE.bin [--first N] [--count N]",
-                          problem);
+    for (int i = 0; formats[i] != NULL; i++)
+        if (strcmp(value, formats[i]) == 0) {
+            ((settings *)out)->format = (dsc_token_format)i;
+            return DSC_OK;
+        }
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.60s\" is unknown; expected llmc, raw or megatron", value);
 }
 
-static bool read_format(const char *name, dsc_token_format *out)
-{
-    static const char *const names[] = { "llmc", "raw", "megatron" };
-    for (size_t i = 0; i < DSC_COUNT(names); i++)
-        if (strcmp(name, names[i]) == 0) {
-            *out = (dsc_token_format)i;
-            return true;
-        }
-    return false;
-}
-
-/* 0, or the exit code after an error was printed. */
-static int read_arguments(int argc, char **argv, settings *s)
-{
-    const char *value;
-    *s = (settings){ .field = "text", .threads = sysconf(_SC_NPROCESSORS_ONLN), .count = 256 };
-    for (int i = 2; i < argc; i++) {
-        if ((value = dsc_tool_flag("--tokenizer", argc, argv, &i)) != NULL) {
-            s->tokenizer = value;
-        } else if ((value = dsc_tool_flag("-o", argc, argv, &i)) != NULL ||
-                   (value = dsc_tool_flag("--out", argc, argv, &i)) != NULL) {
-            s->out = value;
-        } else if ((value = dsc_tool_flag("--field", argc, argv, &i)) != NULL) {
-            s->field = value;
-        } else if ((value = dsc_tool_flag("--separator", argc, argv, &i)) != NULL) {
-            s->separator = value;
-        } else if ((value = dsc_tool_flag("--begin", argc, argv, &i)) != NULL) {
-            s->begin = value;
-        } else if ((value = dsc_tool_flag("--format", argc, argv, &i)) != NULL) {
-            if (!read_format(value, &s->format))
-                return usage(value, "--format is llmc, raw or megatron");
-        } else if ((value = dsc_tool_flag("--threads", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--threads", value, 1, 256, &s->threads))
-                return 2;
-        } else if ((value = dsc_tool_flag("--first", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--first", value, 0, INT64_MAX / 8, &s->first))
-                return 2;
-        } else if ((value = dsc_tool_flag("--count", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--count", value, 1, 1 << 20, &s->count))
-                return 2;
-        } else if (argv[i][0] == '-' && argv[i][1] != 0) {
-            return usage(argv[i], "unknown flag");
-        } else if (s->path_count == FILES_MAX) {
-            return usage(argv[i], "too many files");
-        } else {
-            s->paths[s->path_count++] = argv[i];
-        }
-    }
-    if (s->tokenizer == NULL || s->tokenizer[0] == 0)
-        return usage("--tokenizer", "a model folder or a tokenizer.json is missing");
-    return s->path_count == 0 ? usage("FILE", "no file") : 0;
-}
+#define TOKENIZER_ROW                                                                     \
+    { "--tokenizer", NULL, "DIR|FILE.json", DSC_FLAG_TEXT, AT(tokenizer), .required = true, \
+      .help = "model folder, or its tokenizer.json" }
+static const dsc_flag tokenize_rows[] = {
+    TOKENIZER_ROW,
+    { "--out", "-o", "OUT.bin", DSC_FLAG_TEXT, AT(out), .required = true, .help = "token file to write" },
+    { "--field", NULL, "NAME", DSC_FLAG_TEXT, AT(field),
+      .help = "member of a *.jsonl line that holds the text; default text" },
+    { "--separator", NULL, "TOKEN", DSC_FLAG_TEXT, AT(separator), .allow_empty = true,
+      .help = "token after each text, or none; default: the end token of the tokenizer" },
+    { "--begin", NULL, "TOKEN", DSC_FLAG_TEXT, AT(begin), .allow_empty = true, .help = "token before each text" },
+    { "--format", NULL, "NAME", DSC_FLAG_CALL, 0, .set = read_format,
+      .help = "format of OUT.bin: llmc, raw or megatron; default llmc" },
+    { "--threads", NULL, "N", DSC_FLAG_INTEGER, AT(threads), .min = 1, .max = 256,
+      .help = "threads that tokenize; default: one for each core" },
+};
+static const dsc_flag show_rows[] = {
+    TOKENIZER_ROW,
+    { "--first", NULL, "N", DSC_FLAG_INTEGER, AT(first), .min = 0, .max = INT64_MAX / 8,
+      .help = "index of the first token; default 0" },
+    { "--count", NULL, "N", DSC_FLAG_INTEGER, AT(count), .min = 1, .max = 1 << 20,
+      .help = "number of tokens; default 256" },
+};
+static const dsc_positional text_files[] = {
+    { "FILE", "texts and *.jsonl files to read", "file", AT(paths), 1, 0 },
+};
+static const dsc_positional token_files[] = { { "FILE.bin", "token file to read", "file", AT(path), 1, 1 } };
+static const dsc_flag_command tokenize_page = {
+    .name = "dsc data tokenize", .description = "Writes the tokens of texts as a token file that train reads.",
+    .flags = tokenize_rows, .flag_count = DSC_COUNT(tokenize_rows), .positionals = text_files, .positional_count = 1,
+};
+static const dsc_flag_command show_page = {
+    .name = "dsc data show", .description = "Prints tokens of a token file as text.",
+    .flags = show_rows, .flag_count = DSC_COUNT(show_rows), .positionals = token_files, .positional_count = 1,
+};
 
 /* ---- tokenize ---- */
 
@@ -126,10 +114,10 @@ static dsc_status find_separator(const settings *s, const dsc_tokenizer *tokeniz
 static dsc_status sum_sizes(const settings *s, int64_t *total, dsc_error *err)
 {
     *total = 0;
-    for (int32_t i = 0; i < s->path_count; i++) {
+    for (int32_t i = 0; i < s->paths.count; i++) {
         dsc_file file = DSC_FILE_INIT;
         int64_t bytes = 0;
-        DSC_TRY(dsc_io_open(NULL, s->paths[i], DSC_IO_READ_ONLY, &file, err));
+        DSC_TRY(dsc_io_open(NULL, s->paths.text[i], DSC_IO_READ_ONLY, &file, err));
         const dsc_status status = dsc_io_size(NULL, &file, &bytes, err);
         (void)dsc_io_close(NULL, &file, NULL);
         DSC_TRY(status);
@@ -140,8 +128,8 @@ static dsc_status sum_sizes(const settings *s, int64_t *total, dsc_error *err)
 
 static dsc_status tokenize(settings *s, const dsc_tokenizer *tokenizer, progress *p, dsc_error *err)
 {
-    dsc_tokenize_options options = { .alloc = s->alloc, .tokenizer = tokenizer, .paths = s->paths,
-                                     .path_count = s->path_count, .field = s->field, .begin = -1,
+    dsc_tokenize_options options = { .alloc = s->alloc, .tokenizer = tokenizer, .paths = s->paths.text,
+                                     .path_count = s->paths.count, .field = s->field, .begin = -1,
                                      .threads = (int32_t)s->threads, .take = take, .user = p };
     DSC_TRY(find_separator(s, tokenizer, &options.separator, err));
     if (s->begin != NULL) {
@@ -175,7 +163,7 @@ static dsc_status show(settings *s, const dsc_tokenizer *tokenizer, dsc_error *e
     int64_t bytes = 0, count = 0;
     dsc_status status = dsc_alloc_zeroed(s->alloc, DSC_TAG_DATA, s->count, sizeof *ids, &ids, err);
     if (status == DSC_OK)
-        status = dsc_token_file_open(NULL, s->paths[0], &file, err);
+        status = dsc_token_file_open(NULL, s->path, &file, err);
     if (status == DSC_OK && s->first >= file.token_count)
         status = DSC_FAIL(err, DSC_ERR_INPUT, "--first", "%lld; there are %lld tokens", (long long)s->first,
                           (long long)file.token_count);
@@ -197,20 +185,18 @@ static dsc_status show(settings *s, const dsc_tokenizer *tokenizer, dsc_error *e
     return status;
 }
 
-int dsc_cmd_data(int argc, char **argv)
+static int run(int argc, char **argv, bool shows)
 {
-    static settings s; /* too large for a stack */
-    static progress p;
+    static const char *paths[FILES_MAX]; /* too large for a stack */
+    settings s = { .field = "text", .threads = sysconf(_SC_NPROCESSORS_ONLN), .count = 256,
+                   .paths = { paths, 0, FILES_MAX } };
+    progress p;
     dsc_error err = DSC_ERROR_INIT;
     dsc_tokenizer *tokenizer = NULL;
-    const bool shows = argc > 1 && strcmp(argv[1], "show") == 0;
-    if (!shows && (argc < 2 || strcmp(argv[1], "tokenize") != 0))
-        return usage(argc > 1 ? argv[1] : "dsc data", "tokenize or show is expected");
-    const int code = read_arguments(argc, argv, &s);
-    if (code != 0)
+    const int code = dsc_tool_parse(shows ? &show_page : &tokenize_page, argc, argv, &s);
+    if (code >= 0)
         return code;
-    if (shows ? s.path_count != 1 : s.out == NULL || s.out[0] == 0)
-        return shows ? usage("FILE", "one file at a time") : usage("-o", "the name of the output is missing");
+    memset(&p, 0, sizeof p);
     dsc_status status = dsc_alloc_open(&s.alloc, &err);
     if (status == DSC_OK)
         status = dsc_tokenizer_open(&tokenizer, s.tokenizer, &err);
@@ -227,4 +213,14 @@ int dsc_cmd_data(int argc, char **argv)
                (double)p.total_bytes * 1e-6, seconds, (double)p.total_bytes * 1e-6 / seconds);
     }
     return dsc_tool_end();
+}
+
+static int run_tokenize(int argc, char **argv) { return run(argc, argv, false); }
+static int run_show(int argc, char **argv) { return run(argc, argv, true); }
+
+int dsc_cmd_data(int argc, char **argv)
+{
+    static const dsc_tool_verb verbs[] = { { &tokenize_page, run_tokenize }, { &show_page, run_show } };
+    return dsc_tool_run_verb("dsc data", "Turns texts into token files and back.", verbs, (int32_t)DSC_COUNT(verbs), argc,
+                             argv);
 }

@@ -285,15 +285,36 @@ static int examine(const char *sysfs)
     return dsc_tool_end();
 }
 
+typedef struct doctor_args {
+    const char *sysfs, *hosts;
+    bool answer;
+} doctor_args;
+
+#define AT(field) offsetof(doctor_args, field)
+static const dsc_flag rows[] = {
+    { "--hostfile", NULL, "FILE", DSC_FLAG_TEXT, AT(hosts),
+      .help = "ask all hosts of the file, by dsc-launch; must be the first flag, and its other flags may follow" },
+    { "-H", NULL, "HOSTS", DSC_FLAG_TEXT, AT(hosts), .help = "ask the hosts name:slots,...; as --hostfile" },
+    { "--sysfs", NULL, "DIR", DSC_FLAG_TEXT, AT(sysfs), .help = "read the topology from a copy of another machine's /sys" },
+    { "--answer", NULL, NULL, DSC_FLAG_BOOL, AT(answer),
+      .help = "print the answer of this host to a doctor on another host" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc doctor",
+    .description = "Prints what this machine or every host of a job can do, and which optional parts are missing.",
+    .flags = rows, .flag_count = DSC_COUNT(rows),
+    .exit_codes = "0 done; 1 failed; 2 wrong command line or hostfile; with hosts: that of dsc-launch",
+};
+
 int dsc_cmd_doctor(int argc, char **argv)
 {
-    if (argc == 2 && strcmp(argv[1], "--answer") == 0)
-        return dsc_doctor_answer();
+    doctor_args args = { .sysfs = "/sys" };
     if (argc > 1 && (strncmp(argv[1], "--hostfile", 10) == 0 || strncmp(argv[1], "-H", 2) == 0))
         return dsc_doctor_ask(argv + 1, argc - 1);
-    if (argc == 3 && strcmp(argv[1], "--sysfs") == 0) /* another machine's /sys */
-        return examine(argv[2]);
-    if (argc > 1)
-        return dsc_tool_usage(argv[1], "expected no argument, or --hostfile FILE and other flags of dsc-launch");
-    return examine("/sys");
+    const int code = dsc_tool_parse(&page, argc, argv, &args);
+    if (code >= 0)
+        return code;
+    if (args.hosts != NULL)
+        return dsc_tool_usage("--hostfile", "must be the first flag");
+    return args.answer ? dsc_doctor_answer() : examine(args.sysfs);
 }

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/io.h"
-#include "engine/config/suggest.h"
+#include "base/strings.h"
 #include "tools/dsc/tool.h"
 
 static const dsc_command commands[] = {
@@ -27,23 +27,21 @@ static const dsc_command commands[] = {
 static int help(void)
 {
     printf("usage: dsc COMMAND [ARGUMENTS]\n\n");
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+    for (size_t i = 0; i < DSC_COUNT(commands); i++)
         printf("  dsc %-34s %s\n", commands[i].usage, commands[i].summary);
-    printf("\n  dsc --version\n");
+    printf("\n  dsc COMMAND --help explains a command and its flags; dsc --version prints the version.\n");
     return dsc_tool_end();
+}
+
+static const char *command_name(const void *user, int32_t i)
+{
+    (void)user;
+    return commands[i].name;
 }
 
 static int unknown(const char *name)
 {
-    const char *best = NULL;
-    int best_distance = 3;
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        const int distance = dsc_string_distance(name, commands[i].name, best_distance);
-        if (distance < best_distance) {
-            best = commands[i].name;
-            best_distance = distance;
-        }
-    }
+    const char *best = dsc_string_nearest(name, command_name, NULL, (int32_t)DSC_COUNT(commands), 2);
     if (best != NULL)
         return dsc_tool_usage(name, "unknown command; did you mean \"dsc %s\"? \"dsc --help\" lists them", best);
     return dsc_tool_usage(name, "unknown command; \"dsc --help\" lists them");
@@ -60,7 +58,7 @@ int main(int argc, char **argv)
         printf("dsc %s\n", DSC_VERSION_TEXT);
         return dsc_tool_end();
     }
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
+    for (size_t i = 0; i < DSC_COUNT(commands); i++)
         if (strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     return unknown(argv[1]);

@@ -24,7 +24,7 @@ typedef struct generation {
     int64_t new_count, seed, threads;
     dsc_sample_options sample;
     dsc_dtype dtype;
-    bool ignore_end;
+    bool ignore_end, temperature_given;
     dsc_alloc *alloc;
     dsc_tokenizer *tokenizer; /* NULL: a token is a byte */
     dsc_encoder *encoder;
@@ -37,79 +37,76 @@ typedef struct generation {
     int64_t printed; /* bytes of the whole text, the prompt's among them; of ids: whether there was one */
 } generation;
 
-static int usage(const char *where, const char *problem)
+static dsc_status set_temperature(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
-    return dsc_tool_usage(where, "%s; usage: dsc generate --model DIR --prompt TEXT|--prompt-ids N,N,... "
-                          "[--max-new-tokens N] [--temperature X] [--top-k K] [--top-p P] [--seed S] "
-                          "[--dtype fp32|bf16] [--tokenizer DIR|FILE.json] [--ignore-eos] [--device auto|cpu|cuda] "
-                          "[--threads N]", problem);
-}
-
-static bool read_number(const char *flag, const char *text, double least, double most, double *out)
-{
+    generation *g = out;
     char *end;
-    const double value = strtod(text, &end);
-    if (end == text || *end != 0 || !(value >= least && value <= most)) {
-        (void)dsc_tool_usage(flag, "\"%.40s\" is not a number from %g to %g", text, least, most);
-        return false;
-    }
-    *out = value;
-    return true;
+    g->sample.temperature = strtod(value, &end);
+    if (end == value || *end != 0 || !(g->sample.temperature >= 0 && g->sample.temperature <= 1000))
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not a number from 0 to 1000", value);
+    g->temperature_given = true;
+    return DSC_OK;
 }
 
-/* 0, or the exit code after an error was printed. */
+static dsc_status set_dtype(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    const bool bf16 = strcmp(value, "bf16") == 0;
+    if (!bf16 && strcmp(value, "fp32") != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected fp32 or bf16", value);
+    ((generation *)out)->dtype = bf16 ? DSC_BF16 : DSC_F32;
+    return DSC_OK;
+}
+
+#define AT(field) offsetof(generation, field)
+static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
+static const dsc_flag rows[] = {
+    { "--model", NULL, "DIR", DSC_FLAG_TEXT, AT(model), .required = true,
+      .help = "model folder: config.json and *.safetensors" },
+    { "--prompt", NULL, "TEXT", DSC_FLAG_TEXT, AT(prompt), .allow_empty = true, .help = "text to continue" },
+    { "--prompt-ids", NULL, "N,N,...", DSC_FLAG_TEXT, AT(prompt_ids), .allow_empty = true,
+      .help = "token ids to continue, instead of a text; the output is ids too" },
+    { "--max-new-tokens", NULL, "N", DSC_FLAG_INTEGER, AT(new_count), .min = 0, .max = 1 << 24,
+      .help = "most tokens to add; default 128" },
+    { "--temperature", NULL, "X", DSC_FLAG_CALL, 0, .set = set_temperature,
+      .help = "divisor of the logits, 0 to 1000; 0, the default, always chooses the best token" },
+    { "--top-k", NULL, "K", DSC_FLAG_INTEGER, AT(sample.top_k), .min = 0, .max = 1 << 24,
+      .help = "choose among the K best tokens; 0, the default: among all" },
+    { "--top-p", NULL, "P", DSC_FLAG_NUMBER, AT(sample.top_p), .low = 1e-9, .high = 1,
+      .help = "choose among the best tokens that have probability P together, above 0 to 1; default 1" },
+    { "--seed", NULL, "S", DSC_FLAG_INTEGER, AT(seed), .min = 0, .max = INT64_MAX,
+      .help = "seed of the random choice; default 0" },
+    { "--dtype", NULL, "NAME", DSC_FLAG_CALL, 0, .set = set_dtype, .help = "compute in fp32, the default, or bf16" },
+    { "--tokenizer", NULL, "DIR|FILE.json", DSC_FLAG_TEXT, AT(tokenizer_path),
+      .help = "tokenizer of the prompt; default: the model folder's, else a byte is a token" },
+    { "--ignore-eos", NULL, NULL, DSC_FLAG_BOOL, AT(ignore_end), .help = "do not stop at the model's end token" },
+    { "--device", NULL, "NAME", DSC_FLAG_CHOICE, AT(device), .choices = devices,
+      .help = "auto, the default, cpu or cuda" },
+    { "--threads", NULL, "N", DSC_FLAG_INTEGER, AT(threads), .min = 1, .max = 256,
+      .help = "CPU threads; default: one for each core" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc generate",
+    .description = "Lets a model continue a prompt, and prints the text as it appears. Give --prompt or --prompt-ids.",
+    .flags = rows, .flag_count = DSC_COUNT(rows),
+    .notes = "--top-k or --top-p without --temperature sets the temperature to 1.",
+    .exit_codes = "0 done; 1 failed; 2 wrong command line, model or prompt; 3 does not fit into memory",
+};
+
+/* -1: go on; else the exit code. */
 static int read_arguments(int argc, char **argv, generation *g)
 {
-    const char *value;
-    bool chosen = false; /* a temperature */
     *g = (generation){ .new_count = 128, .sample = { .temperature = 0, .top_p = 1 }, .dtype = DSC_F32,
                        .device = "auto", .threads = sysconf(_SC_NPROCESSORS_ONLN) };
-    for (int i = 1; i < argc; i++) {
-        bool good = true;
-        if ((value = dsc_tool_flag("--model", argc, argv, &i)) != NULL)
-            g->model = value;
-        else if ((value = dsc_tool_flag("--prompt", argc, argv, &i)) != NULL)
-            g->prompt = value;
-        else if ((value = dsc_tool_flag("--prompt-ids", argc, argv, &i)) != NULL ||
-                 (value = dsc_tool_flag("--prompt_ids", argc, argv, &i)) != NULL)
-            g->prompt_ids = value;
-        else if ((value = dsc_tool_flag("--tokenizer", argc, argv, &i)) != NULL)
-            g->tokenizer_path = value;
-        else if ((value = dsc_tool_flag("--max-new-tokens", argc, argv, &i)) != NULL ||
-                 (value = dsc_tool_flag("--max_new_tokens", argc, argv, &i)) != NULL)
-            good = dsc_tool_number("--max-new-tokens", value, 0, 1 << 24, &g->new_count);
-        else if ((value = dsc_tool_flag("--temperature", argc, argv, &i)) != NULL)
-            good = chosen = read_number("--temperature", value, 0, 1000, &g->sample.temperature);
-        else if ((value = dsc_tool_flag("--top-k", argc, argv, &i)) != NULL)
-            good = dsc_tool_number("--top-k", value, 0, 1 << 24, &g->sample.top_k);
-        else if ((value = dsc_tool_flag("--top-p", argc, argv, &i)) != NULL)
-            good = read_number("--top-p", value, 1e-9, 1, &g->sample.top_p);
-        else if ((value = dsc_tool_flag("--seed", argc, argv, &i)) != NULL)
-            good = dsc_tool_number("--seed", value, 0, INT64_MAX, &g->seed);
-        else if ((value = dsc_tool_flag("--threads", argc, argv, &i)) != NULL)
-            good = dsc_tool_number("--threads", value, 1, 256, &g->threads);
-        else if ((value = dsc_tool_flag("--device", argc, argv, &i)) != NULL) {
-            g->device = value;
-            if (strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
-                return usage(value, "--device is auto, cpu or cuda");
-        } else if ((value = dsc_tool_flag("--dtype", argc, argv, &i)) != NULL) {
-            g->dtype = strcmp(value, "bf16") == 0 ? DSC_BF16 : DSC_F32;
-            if (g->dtype == DSC_F32 && strcmp(value, "fp32") != 0)
-                return usage(value, "--dtype is fp32 or bf16");
-        } else if (strcmp(argv[i], "--ignore-eos") == 0)
-            g->ignore_end = true;
-        else
-            return usage(argv[i], "unknown argument");
-        if (!good)
-            return 2;
-    }
+    const int code = dsc_tool_parse(&page, argc, argv, g);
+    if (code >= 0)
+        return code;
     if (g->prompt != NULL && g->prompt_ids != NULL)
-        return usage("--prompt-ids", "is beside --prompt");
-    if (g->model == NULL || g->model[0] == 0 || (g->prompt == NULL && g->prompt_ids == NULL))
-        return usage(g->model == NULL || g->model[0] == 0 ? "--model" : "--prompt", "is missing");
-    if (!chosen && (g->sample.top_k > 0 || g->sample.top_p < 1))
+        return dsc_tool_usage("--prompt-ids", "is beside --prompt; give one of them");
+    if (g->prompt == NULL && g->prompt_ids == NULL)
+        return dsc_tool_usage("--prompt", "is missing; \"dsc generate --help\" explains");
+    if (!g->temperature_given && (g->sample.top_k > 0 || g->sample.top_p < 1))
         g->sample.temperature = 1;
-    return 0;
+    return -1;
 }
 
 /* ---- What ends a text ---- */
@@ -289,7 +286,7 @@ int dsc_cmd_generate(int argc, char **argv)
     generation g;
     dsc_error err = DSC_ERROR_INIT;
     const int code = read_arguments(argc, argv, &g);
-    if (code != 0)
+    if (code >= 0)
         return code;
     dsc_status status = dsc_alloc_open(&g.alloc, &err);
     if (status != DSC_OK)

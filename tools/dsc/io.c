@@ -207,34 +207,33 @@ static dsc_status bench_all(const settings *s, bench *b, dsc_error *err)
     return DSC_OK;
 }
 
-int dsc_cmd_io(int argc, char **argv)
+#define AT(field) offsetof(settings, field)
+static const char *const engine_choices[] = { "io_uring", "libaio", "threads", NULL };
+static const dsc_flag rows[] = {
+    { "--mib", NULL, "N", DSC_FLAG_INTEGER, AT(mib), .min = 1, .max = 1 << 16,
+      .help = "size of the test file in MiB; default 256" },
+    { "--rounds", NULL, "N", DSC_FLAG_INTEGER, AT(rounds), .min = 1, .max = ROUNDS_MAX,
+      .help = "measurements of each setting, whose median is printed; default 5" },
+    { "--engine", NULL, "NAME", DSC_FLAG_CHOICE, AT(engine), .choices = engine_choices,
+      .help = "only this engine: io_uring, libaio or threads; default: all that work here" },
+    { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print one JSON object a line" },
+};
+static const dsc_positional folders[] = {
+    { "DIR", "folder on the disk to measure, such as the nvme_path of a config", "folder", AT(dir), 1, 1 },
+};
+static const dsc_flag_command page = {
+    .name = "dsc io bench",
+    .description = "Measures how fast each engine reads and writes files in DIR, by block size and depth. Prints the best "
+                   "setting as the aio section of a config, and removes its file.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = folders, .positional_count = 1,
+};
+
+static int run_bench(int argc, char **argv)
 {
     settings s = { .mib = 256, .rounds = 5 };
-    const char *value = NULL;
-    if (argc < 2 || strcmp(argv[1], "bench") != 0)
-        return dsc_tool_usage("io", "expected \"dsc io bench DIR [--mib N] [--rounds N] [--engine E] [--json]\"");
-    for (int i = 2; i < argc; i++) {
-        if ((value = dsc_tool_flag("--mib", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--mib", value, 1, 1 << 16, &s.mib))
-                return 2;
-        } else if ((value = dsc_tool_flag("--rounds", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--rounds", value, 1, ROUNDS_MAX, &s.rounds))
-                return 2;
-        } else if ((value = dsc_tool_flag("--engine", argc, argv, &i)) != NULL) {
-            if (strcmp(value, "io_uring") != 0 && strcmp(value, "libaio") != 0 && strcmp(value, "threads") != 0)
-                return dsc_tool_usage("--engine", "\"%.40s\" is unknown; what exists: io_uring, libaio, threads",
-                                      value);
-            s.engine = value;
-        } else if (strcmp(argv[i], "--json") == 0) {
-            s.json = true;
-        } else if (argv[i][0] == '-' || s.dir != NULL) {
-            return dsc_tool_usage(argv[i], "unknown argument of \"dsc io bench\"");
-        } else {
-            s.dir = argv[i];
-        }
-    }
-    if (s.dir == NULL)
-        return dsc_tool_usage("io bench", "which folder? \"dsc io bench DIR\", as nvme_path will have it");
+    const int code = dsc_tool_parse(&page, argc, argv, &s);
+    if (code >= 0)
+        return code;
     dsc_error err = DSC_ERROR_INIT;
     bench b = { .file = DSC_AIO_FILE_INIT };
     if (dsc_alloc_open(&b.alloc, &err) != DSC_OK)
@@ -248,4 +247,10 @@ int dsc_cmd_io(int argc, char **argv)
     close_bench(&b);
     dsc_alloc_close(&b.alloc);
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+}
+
+int dsc_cmd_io(int argc, char **argv)
+{
+    static const dsc_tool_verb verbs[] = { { &page, run_bench } };
+    return dsc_tool_run_verb("dsc io", "Measures the disk.", verbs, (int32_t)DSC_COUNT(verbs), argc, argv);
 }

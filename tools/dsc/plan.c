@@ -46,74 +46,57 @@ typedef struct plan_table {
     plan_time time;
 } plan_table;
 
-static const char *const usage = "dsc plan --config FILE [--model NAME|DIR] [--world-size N] [--device auto|cpu|cuda] "
-                                 "[--gpu CARD | --gpu-memory SIZE] [--time] [--compare] [--json] [--strict]";
-
-static int unknown_card(const char *name)
+static dsc_status set_card(void *out, const dsc_flag *flag, const char *name, dsc_error *err)
 {
     char names[512];
+    if (dsc_gpu_card_bytes(name, &((plan_args *)out)->gpu_bytes))
+        return DSC_OK;
     dsc_gpu_card_names(names, sizeof names);
-    return dsc_tool_usage("--gpu", "no card \"%.60s\" in the list: %s; --gpu-memory 80GB plans for any other", name,
-                          names);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "no card \"%.60s\" in the list: %s; --gpu-memory 80GB plans for any "
+                    "other", name, names);
 }
 
-/* Flags about the device; -2: it is none of them, -1: go on; else the exit code. */
-static int parse_device(int argc, char **argv, int *i, plan_args *args)
+static dsc_status set_gpu_memory(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
-    const char *value;
-    if ((value = dsc_tool_flag("--device", argc, argv, i)) != NULL) {
-        args->device = value;
-        if (strcmp(value, "auto") != 0 && strcmp(value, "cpu") != 0 && strcmp(value, "cuda") != 0)
-            return dsc_tool_usage("--device", "\"%.40s\" is not auto, cpu or cuda", value);
-    } else if ((value = dsc_tool_flag("--gpu-memory", argc, argv, i)) != NULL) {
-        if (!dsc_gpu_memory_bytes(value, &args->gpu_bytes))
-            return dsc_tool_usage("--gpu-memory", "\"%.40s\" is no card's memory; expected a size such as 80GB (GB and "
-                                  "GiB are 2^30 bytes) above 1.5GB", value);
-    } else if ((value = dsc_tool_flag("--gpu", argc, argv, i)) != NULL) {
-        if (!dsc_gpu_card_bytes(value, &args->gpu_bytes))
-            return unknown_card(value);
-    } else {
-        return -2;
-    }
-    return -1;
+    if (dsc_gpu_memory_bytes(text, &((plan_args *)out)->gpu_bytes))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is no card's memory; expected a size such as 80GB (GB and "
+                    "GiB are 2^30 bytes) above 1.5GB", text);
 }
+
+#define AT(field) offsetof(plan_args, field)
+static const char *const devices[] = { "auto", "cpu", "cuda", NULL };
+static const dsc_flag rows[] = {
+    { "--config", NULL, "FILE", DSC_FLAG_TEXT, AT(config), .required = true, .help = "the ds_config.json" },
+    { "--model", NULL, "NAME|DIR", DSC_FLAG_TEXT, AT(model),
+      .help = "built-in model or model folder; default: the config's dsc.model" },
+    { "--world-size", NULL, "N", DSC_FLAG_INTEGER, AT(world_size), .min = 1, .max = 1 << 20,
+      .help = "number of ranks; default: the environment's, else 1" },
+    { "--device", NULL, "NAME", DSC_FLAG_CHOICE, AT(device), .choices = devices,
+      .help = "auto, cpu or cuda; default: the config's" },
+    { "--gpu", NULL, "CARD", DSC_FLAG_CALL, 0, .set = set_card,
+      .help = "plan for this card, such as H100, which need not be in this machine" },
+    { "--gpu-memory", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_gpu_memory,
+      .help = "plan for a card with this memory, such as 80GB; 1 GB is 2^30 bytes" },
+    { "--time", NULL, NULL, DSC_FLAG_BOOL, AT(time),
+      .help = "measure this machine for a moment and estimate the time of a step" },
+    { "--compare", NULL, NULL, DSC_FLAG_BOOL, AT(compare), .help = "plan the other strategies too, one line each" },
+    { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print one JSON object" },
+    { "--strict", NULL, NULL, DSC_FLAG_BOOL, AT(strict), .help = "warnings of the config are errors" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc plan",
+    .description = "Prints the bytes that a run needs by tag, tier and rank. Allocates and starts nothing.",
+    .flags = rows, .flag_count = DSC_COUNT(rows),
+    .exit_codes = "0 the plan fits; 1 failed; 2 wrong command line, config or model; 3 the plan does not fit",
+};
 
 /* -1: go on; else the exit code. */
 static int parse_args(int argc, char **argv, plan_args *args)
 {
-    const char *value;
-    for (int i = 1; i < argc; i++) {
-        const int code = parse_device(argc, argv, &i, args);
-        if (code >= 0)
-            return code;
-        if (code == -1)
-            continue;
-        if (strcmp(argv[i], "--json") == 0) {
-            args->json = true;
-        } else if (strcmp(argv[i], "--time") == 0) {
-            args->time = true;
-        } else if (strcmp(argv[i], "--compare") == 0) {
-            args->compare = true;
-        } else if (strcmp(argv[i], "--strict") == 0) {
-            args->strict = true;
-        } else if (strcmp(argv[i], "--help") == 0) {
-            printf("usage: %s\n", usage);
-            return dsc_tool_end();
-        } else if ((value = dsc_tool_flag("--config", argc, argv, &i)) != NULL) {
-            args->config = value;
-        } else if ((value = dsc_tool_flag("--model", argc, argv, &i)) != NULL) {
-            if (*value == 0)
-                return dsc_tool_usage("--model", "no value; usage: %s", usage);
-            args->model = value;
-        } else if ((value = dsc_tool_flag("--world-size", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--world-size", value, 1, 1 << 20, &args->world_size))
-                return 2;
-        } else {
-            return dsc_tool_usage(argv[i], "unknown %s; usage: %s", argv[i][0] == '-' ? "flag" : "argument", usage);
-        }
-    }
-    if (args->config == NULL || *args->config == 0)
-        return dsc_tool_usage("dsc plan", "--config FILE is missing; usage: %s", usage);
+    const int code = dsc_tool_parse(&page, argc, argv, args);
+    if (code >= 0)
+        return code;
     if (args->gpu_bytes > 0 && args->device != NULL && strcmp(args->device, "cpu") == 0)
         return dsc_tool_usage("--device", "\"cpu\", but a GPU is described; leave one of them out");
     if (args->gpu_bytes > 0 && args->time)

@@ -22,6 +22,7 @@ typedef struct settings {
     double smooth;
     bool log_y;
     int panel[PLOT_PANELS_MAX], panel_count;
+    dsc_flag_list paths;
     run runs[PLOT_CURVES_MAX];
     int run_count;
     dsc_alloc *alloc;
@@ -87,67 +88,57 @@ static dsc_status draw(settings *s, dsc_error *err)
 
 /* ---- the command line ---- */
 
-static bool add_panel(settings *s, const char *key)
+static dsc_status add_panel(void *out, const dsc_flag *flag, const char *key, dsc_error *err)
 {
+    settings *s = out;
     for (int i = 0; i < RUN_LOG_SERIES; i++)
         if (strcmp(run_log_series[i].key, key) == 0 && s->panel_count < PLOT_PANELS_MAX) {
             s->panel[s->panel_count++] = i;
-            return true;
+            return DSC_OK;
         }
-    (void)dsc_tool_usage("--y", "\"%.40s\" is unknown; what a log has: loss, lr, grad_norm, tokens_per_s, step_ms, "
-                         "loss_scale, tokens (at most %d)", key, PLOT_PANELS_MAX);
-    return false;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected loss, lr, grad_norm, tokens_per_s, "
+                    "step_ms, loss_scale or tokens, at most %d of them", key, PLOT_PANELS_MAX);
 }
 
-static bool parse_smooth(settings *s, const char *text)
+static dsc_status set_smooth(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
+    settings *s = out;
     char *end;
     s->smooth = strtod(text, &end);
     if (end != text && *end == 0 && s->smooth >= 0 && s->smooth < 1)
-        return true;
-    (void)dsc_tool_usage("--smooth", "\"%.40s\" is not a number from 0 to below 1", text);
-    return false;
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not a number from 0 to below 1", text);
 }
 
-static bool parse(settings *s, int argc, char **argv)
-{
-    const char *value;
-    for (int i = 1; i < argc; i++) {
-        if ((value = dsc_tool_flag("--y", argc, argv, &i)) != NULL) {
-            if (!add_panel(s, value))
-                return false;
-        } else if ((value = dsc_tool_flag("--x", argc, argv, &i)) != NULL) {
-            s->x = value;
-            if (strcmp(value, "step") != 0 && strcmp(value, "tokens") != 0 && strcmp(value, "time") != 0)
-                return dsc_tool_usage("--x", "\"%.40s\" is unknown; step, tokens and time work", value) == 0;
-        } else if ((value = dsc_tool_flag("--smooth", argc, argv, &i)) != NULL) {
-            if (!parse_smooth(s, value))
-                return false;
-        } else if ((value = dsc_tool_flag("-o", argc, argv, &i)) != NULL) {
-            s->out = value;
-        } else if (strcmp(argv[i], "--log") == 0) {
-            s->log_y = true;
-        } else if (argv[i][0] == '-' && argv[i][1] != 0) {
-            return dsc_tool_usage(argv[i], "unknown argument of \"dsc plot\"") == 0;
-        } else if (s->run_count == PLOT_CURVES_MAX) {
-            return dsc_tool_usage(argv[i], "at most %d runs fit into a picture", PLOT_CURVES_MAX) == 0;
-        } else {
-            s->runs[s->run_count++].path = argv[i];
-        }
-    }
-    if (s->run_count == 0 || s->out[0] == 0)
-        return dsc_tool_usage("plot", "expected \"dsc plot RUN.jsonl... [-o FILE.svg] [--y loss]... "
-                              "[--x step|tokens|time] [--smooth 0.9] [--log]\", with logs of train --log") == 0;
-    return true;
-}
+#define AT(field) offsetof(settings, field)
+static const char *const x_choices[] = { "step", "tokens", "time", NULL };
+static const dsc_flag rows[] = {
+    { "-o", "--out", "FILE.svg", DSC_FLAG_TEXT, AT(out), .help = "picture to write, - for stdout; default plot.svg" },
+    { "--y", NULL, "NAME", DSC_FLAG_CALL, 0, .set = add_panel,
+      .help = "value to draw, once for each panel: loss, lr, grad_norm, tokens_per_s, step_ms, loss_scale or tokens" },
+    { "--x", NULL, "NAME", DSC_FLAG_CHOICE, AT(x), .choices = x_choices,
+      .help = "horizontal axis: step, the default, tokens or time" },
+    { "--smooth", NULL, "W", DSC_FLAG_CALL, 0, .set = set_smooth,
+      .help = "weight of the exponential mean, 0 to below 1; default 0 draws the values themselves" },
+    { "--log", NULL, NULL, DSC_FLAG_BOOL, AT(log_y), .help = "logarithmic vertical axis" },
+};
+static const dsc_positional logs[] = { { "RUN.jsonl", "logs of train --log", "log", AT(paths), 1, 0 } };
+static const dsc_flag_command page = {
+    .name = "dsc plot", .description = "Draws the curves of logs that train --log wrote, as an SVG picture.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = logs, .positional_count = 1,
+};
 
 int dsc_cmd_plot(int argc, char **argv)
 {
     static const int usual[] = { RUN_LOG_LOSS, RUN_LOG_GRAD_NORM, RUN_LOG_LR, RUN_LOG_TOKENS_PER_S };
-    settings s = { .out = "plot.svg", .x = "step" };
+    const char *paths[PLOT_CURVES_MAX];
+    settings s = { .out = "plot.svg", .x = "step", .paths = { paths, 0, PLOT_CURVES_MAX } };
     dsc_error err = DSC_ERROR_INIT;
-    if (!parse(&s, argc, argv))
-        return 2;
+    const int code = dsc_tool_parse(&page, argc, argv, &s);
+    if (code >= 0)
+        return code;
+    for (int32_t i = 0; i < s.paths.count; i++)
+        s.runs[s.run_count++].path = paths[i];
     if (s.panel_count == 0)
         memcpy(s.panel, usual, sizeof usual), s.panel_count = DSC_COUNT(usual);
     dsc_status status = dsc_alloc_open(&s.alloc, &err);

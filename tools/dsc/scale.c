@@ -30,9 +30,6 @@ typedef struct scale {
     scale_row *row; /* [ROWS_MAX] */
 } scale;
 
-static const char usage[] = "dsc scale --config FILE [--ranks 1,2,4] [--weak|--strong] [--repeat 1] [-o TABLE.json] "
-                            "[--svg FILE.svg] [--json] ";
-
 /* ---- what each number of ranks gets ---- */
 
 static dsc_status read_batch(scale *s, dsc_error *err)
@@ -239,8 +236,9 @@ static dsc_status tell(const scale *s, dsc_error *err)
 
 /* ---- the command line ---- */
 
-static bool parse_ranks(scale *s, const char *text)
+static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
+    scale *s = out;
     int64_t before = 0;
     s->row_count = 0;
     for (const char *at = text; s->row_count < ROWS_MAX;) {
@@ -250,43 +248,39 @@ static bool parse_ranks(scale *s, const char *text)
             break;
         s->row[s->row_count++].ranks = before = ranks;
         if (*end == 0)
-            return true;
+            return DSC_OK;
         at = end + 1;
     }
-    (void)dsc_tool_usage("--ranks", "\"%.60s\" is no list of rising numbers such as 1,2,4 (at most %d of them)", text,
-                         ROWS_MAX);
-    return false;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
+                    "\"%.60s\" is no list of rising numbers such as 1,2,4 (at most %d of them)", text, ROWS_MAX);
 }
 
-static bool parse(scale *s, int argc, char **argv)
+static dsc_status set_mode(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
-    const char *value;
-    for (int i = 1; i < argc; i++) {
-        const int code = trial_flag(&s->setup, argc, argv, &i);
-        if (code == TRIAL_FLAG_WRONG)
-            return false;
-        if (code == TRIAL_FLAG_TAKEN)
-            continue;
-        if ((value = dsc_tool_flag("--ranks", argc, argv, &i)) != NULL) {
-            if (!parse_ranks(s, value))
-                return false;
-        } else if ((value = dsc_tool_flag("--repeat", argc, argv, &i)) != NULL) {
-            if (!dsc_tool_number("--repeat", value, 1, 100, &s->repeat))
-                return false;
-        } else if ((value = dsc_tool_flag("-o", argc, argv, &i)) != NULL) {
-            s->out = value;
-        } else if ((value = dsc_tool_flag("--svg", argc, argv, &i)) != NULL) {
-            s->svg = value;
-        } else if (strcmp(argv[i], "--weak") == 0 || strcmp(argv[i], "--strong") == 0) {
-            s->strong = argv[i][2] == 's';
-        } else if (strcmp(argv[i], "--json") == 0) {
-            s->json = true;
-        } else {
-            return dsc_tool_usage(argv[i], "unknown argument; usage: %s%s", usage, trial_usage) == 0;
-        }
-    }
-    return true;
+    (void)value, (void)err;
+    ((scale *)out)->strong = strcmp(flag->name, "--strong") == 0;
+    return DSC_OK;
 }
+
+#define AT(field) offsetof(scale, field)
+static const dsc_flag rows[] = {
+    { "--ranks", NULL, "LIST", DSC_FLAG_CALL, 0, .set = set_ranks,
+      .help = "numbers of ranks to measure, rising; default 1,2,4" },
+    { "--weak", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_mode,
+      .help = "keep the work of each rank, so that the batch grows; the default" },
+    { "--strong", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_mode, .help = "keep the batch, which the ranks share" },
+    { "--repeat", NULL, "N", DSC_FLAG_INTEGER, AT(repeat), .min = 1, .max = 100,
+      .help = "runs of each number of ranks; default 1" },
+    { "-o", "--out", "TABLE.json", DSC_FLAG_TEXT, AT(out), .help = "also write the table as JSON" },
+    { "--svg", NULL, "FILE.svg", DSC_FLAG_TEXT, AT(svg), .help = "also draw the speed as a picture" },
+    { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print the table as JSON" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc scale",
+    .description = "Measures how fast a config trains on several numbers of ranks, by short real runs in alternation.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .shared = { trial_flags, TRIAL_FLAG_ROWS, AT(setup) },
+    .exit_codes = "0 done; 1 failed; 2 wrong command line or config, or no run ended well",
+};
 
 static dsc_status run(scale *s, dsc_error *err)
 {
@@ -312,11 +306,8 @@ int dsc_cmd_scale(int argc, char **argv)
         return dsc_tool_usage("dsc scale", "out of host memory");
     for (int i = 0; i < s.row_count; i++)
         s.row[i].ranks = INT64_C(1) << i;
-    int code = 2;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: %s%s\n", usage, trial_usage);
-        code = dsc_tool_end();
-    } else if (parse(&s, argc, argv)) {
+    int code = dsc_tool_parse(&page, argc, argv, &s);
+    if (code < 0) {
         const dsc_status status = run(&s, &err);
         code = status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
     }

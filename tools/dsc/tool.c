@@ -9,6 +9,7 @@
 
 #include "base/formats/json.h"
 #include "base/io.h"
+#include "base/strings.h"
 
 int dsc_tool_fail(const dsc_error *err)
 {
@@ -38,30 +39,60 @@ int dsc_tool_end(void)
     return dsc_tool_fail(&err);
 }
 
-bool dsc_tool_number(const char *flag, const char *text, int64_t least, int64_t most, int64_t *out)
+int dsc_tool_parse(const dsc_flag_command *command, int argc, char **argv, void *out)
 {
-    char *end;
-    errno = 0;
-    const long long value = strtoll(text, &end, 10);
-    if (end == text || *end != 0 || errno != 0 || text[0] == ' ' || value < least || value > most) {
-        (void)dsc_tool_usage(flag, "\"%s\" is not a whole number from %lld to %lld", text, (long long)least,
-                             (long long)most);
-        return false;
-    }
-    *out = value;
-    return true;
+    char page[8192];
+    dsc_error err = DSC_ERROR_INIT;
+    bool help = false;
+    if (dsc_flags_parse(command, argc, argv, out, &help, &err) != DSC_OK)
+        return dsc_tool_fail(&err);
+    if (!help)
+        return -1;
+    (void)dsc_flags_help(command, page, sizeof page);
+    fputs(page, stdout);
+    return dsc_tool_end();
 }
 
-const char *dsc_tool_flag(const char *name, int argc, char **argv, int *i)
+static const char *verb_name(const void *user, int32_t i)
 {
-    const size_t length = strlen(name);
-    if (strncmp(argv[*i], name, length) != 0)
-        return NULL;
-    if (argv[*i][length] == '=')
-        return argv[*i] + length + 1;
-    if (argv[*i][length] != 0)
-        return NULL;
-    return *i + 1 < argc ? argv[++*i] : "";
+    return strrchr(((const dsc_tool_verb *)user)[i].page->name, ' ') + 1;
+}
+
+/* "ls, verify or hash" */
+static void join_verbs(const dsc_tool_verb *verbs, int32_t count, char *out, size_t out_bytes)
+{
+    size_t used = 0;
+    out[0] = 0;
+    for (int32_t i = 0; i < count && used < out_bytes; i++)
+        used += (size_t)snprintf(out + used, out_bytes - used, "%s%s", i == 0 ? "" : i + 1 == count ? " or " : ", ",
+                                 verb_name(verbs, i));
+}
+
+static int print_verbs(const char *command, const char *description, const dsc_tool_verb *verbs, int32_t count)
+{
+    printf("usage: %s SUBCOMMAND [ARGUMENTS]\n\n%s\n\n", command, description);
+    for (int32_t i = 0; i < count; i++)
+        printf("  %-10s %s\n", verb_name(verbs, i), verbs[i].page->description);
+    printf("\n\"%s SUBCOMMAND --help\" explains the flags and exit codes of each.\n", command);
+    return dsc_tool_end();
+}
+
+int dsc_tool_run_verb(const char *command, const char *description, const dsc_tool_verb *verbs, int32_t count, int argc,
+                      char **argv)
+{
+    char names[256];
+    join_verbs(verbs, count, names, sizeof names);
+    if (argc < 2)
+        return dsc_tool_usage(command, "%s is missing; \"%s --help\" explains", names, command);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
+        return print_verbs(command, description, verbs, count);
+    for (int32_t i = 0; i < count; i++)
+        if (strcmp(argv[1], verb_name(verbs, i)) == 0)
+            return verbs[i].run(argc - 1, argv + 1);
+    const char *best = dsc_string_nearest(argv[1], verb_name, verbs, count, 2);
+    if (best != NULL)
+        return dsc_tool_usage(argv[1], "unknown subcommand; did you mean \"%s %s\"?", command, best);
+    return dsc_tool_usage(argv[1], "unknown subcommand; expected %s", names);
 }
 
 dsc_status dsc_tool_beside(const char *program, char *out, size_t out_bytes, dsc_error *err)

@@ -6,6 +6,7 @@
 #include <dsc/error.h>
 
 #include "base/alloc.h"
+#include "base/flags.h"
 
 /* A row of the table of commands. argv[0] is the name. */
 typedef struct dsc_command {
@@ -35,10 +36,18 @@ int dsc_tool_fail(const dsc_error *err);
 int dsc_tool_usage(const char *where, const char *fmt, ...) DSC_PRINTF(2, 3);
 /* Ends a command that printed to stdout: a full disk or a closed pipe is an error. */
 int dsc_tool_end(void);
-/* A whole number from a flag's text; false after dsc_tool_usage has printed. */
-bool dsc_tool_number(const char *flag, const char *text, int64_t least, int64_t most, int64_t *out);
-/* The value of a flag: argv[*i] is "--name" (the next argument) or "--name=value". NULL: another flag; "": no value. */
-const char *dsc_tool_flag(const char *name, int argc, char **argv, int *i);
+/* Parses the command line into `out`. Returns -1 when the command goes on, else its exit code: 0 after --help has
+ * printed the page, 2 after a printed error. */
+int dsc_tool_parse(const dsc_flag_command *command, int argc, char **argv, void *out);
+
+/* A subcommand. run() gets the arguments from the subcommand's name on; the name is the last word of page->name. */
+typedef struct dsc_tool_verb {
+    const dsc_flag_command *page;
+    int (*run)(int argc, char **argv);
+} dsc_tool_verb;
+/* Runs the subcommand that argv[1] names; --help lists all. `command` is such as "dsc ckpt". Returns the exit code. */
+int dsc_tool_run_verb(const char *command, const char *description, const dsc_tool_verb *verbs, int32_t count, int argc,
+                      char **argv);
 /* The path of another of our programs, which is beside this one. */
 DSC_MUST_USE dsc_status dsc_tool_beside(const char *program, char *out, size_t out_bytes, dsc_error *err);
 /* Gives `line` every line of a file that is not empty, without its end: `where` is "path:number", text is not

@@ -6,6 +6,7 @@
 #ifndef DSC_TOOLS_TRIAL_H
 #define DSC_TOOLS_TRIAL_H
 
+#include "base/flags.h"
 #include "base/formats/json.h"
 
 #include "engine/config/config.h"
@@ -36,10 +37,9 @@ typedef struct trial_setup {
 } trial_setup;
 #define TRIAL_SETUP_INIT { .warm_steps = 3, .steps = 10, .limit_s = 600 }
 
-/* One argument of the command line that belongs to every trial (trial_usage). WRONG: said already. */
-typedef enum trial_flag_code { TRIAL_FLAG_OTHER, TRIAL_FLAG_TAKEN, TRIAL_FLAG_WRONG } trial_flag_code;
-trial_flag_code trial_flag(trial_setup *setup, int argc, char **argv, int *i);
-extern const char trial_usage[];
+/* Flags that belong to every trial. Offsets count from a trial_setup. */
+#define TRIAL_FLAG_ROWS 10
+extern const dsc_flag trial_flags[TRIAL_FLAG_ROWS];
 
 /* Of one or several runs of one config. */
 typedef struct trial_result {

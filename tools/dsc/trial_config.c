@@ -9,58 +9,48 @@
 
 /* ---- the command line ---- */
 
-const char trial_usage[] = "[--model M] [--data PATH]... [--seq-len T] [--set KEY=VALUE]... [--steps 10] [--warm 3] "
-                           "[--limit 600] [--hostfile FILE | -H HOSTS]";
-
-/* Two words of the command line, or one with its "=", as they are. */
-static trial_flag_code pass_on(trial_setup *setup, int argc, char **argv, int *i)
+/* A flag of dsc-launch goes on to it with its value. */
+static dsc_status add_launch_flag(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
-    if (setup->launch_flag_count + 2 > TRIAL_FLAGS_MAX || (strchr(argv[*i], '=') == NULL && *i + 1 == argc)) {
-        (void)dsc_tool_usage(argv[*i], "a value is missing, or there are too many of them");
-        return TRIAL_FLAG_WRONG;
-    }
-    setup->launch_flag[setup->launch_flag_count++] = argv[*i];
-    if (strchr(argv[*i], '=') == NULL)
-        setup->launch_flag[setup->launch_flag_count++] = argv[++*i];
-    return TRIAL_FLAG_TAKEN;
+    trial_setup *setup = out;
+    if (setup->launch_flag_count + 2 > TRIAL_FLAGS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "more than %d of them; give fewer", TRIAL_FLAGS_MAX / 2);
+    setup->launch_flag[setup->launch_flag_count++] = flag->name;
+    setup->launch_flag[setup->launch_flag_count++] = value;
+    return DSC_OK;
 }
 
-static trial_flag_code take_edit(trial_setup *setup, const char *name, const char *path, const char *value)
+static dsc_status add_edit(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
-    if (*value == 0 || setup->edit_count == TRIAL_FLAGS_MAX) {
-        (void)dsc_tool_usage(name, "no value, or more than %d of them", TRIAL_FLAGS_MAX);
-        return TRIAL_FLAG_WRONG;
-    }
-    setup->edit[setup->edit_count++] = (trial_edit){ path, value };
-    return TRIAL_FLAG_TAKEN;
+    trial_setup *setup = out;
+    if (*value == 0 || setup->edit_count == TRIAL_FLAGS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "no value, or more than %d of them", TRIAL_FLAGS_MAX);
+    setup->edit[setup->edit_count++] = (trial_edit){ flag->key, value };
+    return DSC_OK;
 }
 
-trial_flag_code trial_flag(trial_setup *setup, int argc, char **argv, int *i)
-{
-    const struct { const char *name; int64_t least, most, *out; } numbers[] = {
-        { "--steps", 1, TRIAL_STEPS_MAX, &setup->steps },
-        { "--warm", 0, TRIAL_STEPS_MAX, &setup->warm_steps },
-        { "--limit", 1, 86400, &setup->limit_s },
-    };
-    static const struct { const char *name, *path; } edits[] = {
-        { "--model", "dsc.model" }, { "--data", "dsc.data" }, { "--seq-len", "dsc.seq_length" }, { "--set", NULL },
-    };
-    const char *value;
-    for (size_t n = 0; n < DSC_COUNT(numbers); n++)
-        if ((value = dsc_tool_flag(numbers[n].name, argc, argv, i)) != NULL)
-            return dsc_tool_number(numbers[n].name, value, numbers[n].least, numbers[n].most, numbers[n].out)
-                       ? TRIAL_FLAG_TAKEN : TRIAL_FLAG_WRONG;
-    for (size_t n = 0; n < DSC_COUNT(edits); n++)
-        if ((value = dsc_tool_flag(edits[n].name, argc, argv, i)) != NULL)
-            return take_edit(setup, edits[n].name, edits[n].path, value);
-    if ((value = dsc_tool_flag("--config", argc, argv, i)) != NULL) {
-        setup->path = value;
-        return TRIAL_FLAG_TAKEN;
-    }
-    if (strcmp(argv[*i], "-H") == 0 || strncmp(argv[*i], "--hostfile", 10) == 0)
-        return pass_on(setup, argc, argv, i);
-    return TRIAL_FLAG_OTHER;
-}
+#define AT(field) offsetof(trial_setup, field)
+const dsc_flag trial_flags[TRIAL_FLAG_ROWS] = {
+    { "--config", NULL, "FILE", DSC_FLAG_TEXT, AT(path), .help = "the ds_config.json; must be given" },
+    { "--model", NULL, "NAME|DIR", DSC_FLAG_CALL, 0, .set = add_edit, .key = "dsc.model",
+      .help = "model of the runs; default: the config's dsc.model" },
+    { "--data", NULL, "PATH", DSC_FLAG_CALL, 0, .set = add_edit, .key = "dsc.data",
+      .help = "data of the runs, may be repeated; default: the config's dsc.data" },
+    { "--seq-len", NULL, "T", DSC_FLAG_CALL, 0, .set = add_edit, .key = "dsc.seq_length",
+      .help = "tokens of a sample; default: the config's dsc.seq_length" },
+    { "--set", NULL, "KEY=VALUE", DSC_FLAG_CALL, 0, .set = add_edit,
+      .help = "value of the config for all runs, may be repeated" },
+    { "--steps", NULL, "N", DSC_FLAG_INTEGER, AT(steps), .min = 1, .max = TRIAL_STEPS_MAX,
+      .help = "steps of a run that count; default 10" },
+    { "--warm", NULL, "N", DSC_FLAG_INTEGER, AT(warm_steps), .min = 0, .max = TRIAL_STEPS_MAX,
+      .help = "first steps of a run, which do not count; default 3" },
+    { "--limit", NULL, "S", DSC_FLAG_INTEGER, AT(limit_s), .min = 1, .max = 86400,
+      .help = "seconds after which a run is ended and has failed; default 600" },
+    { "--hostfile", NULL, "FILE", DSC_FLAG_CALL, 0, .set = add_launch_flag,
+      .help = "hosts of the ranks, as for dsc-launch; default: this host" },
+    { "-H", NULL, "HOSTS", DSC_FLAG_CALL, 0, .set = add_launch_flag,
+      .help = "hosts of the ranks as name:slots,..., as for dsc-launch" },
+};
 
 /* ---- the config ---- */
 

@@ -37,10 +37,6 @@ typedef struct tune {
     tune_trial **trial; /* [TRIALS_MOST]; the first is the file as it is */
 } tune;
 
-static const char usage[] =
-    "dsc tune --config FILE [--ranks N] [--free-batch] [--metric throughput|latency] [--micro-batches 3] [--trials 50] "
-    "[--max-micro-batch 1024] [-o TUNED.json] [--table FILE.json] [--overwrite] [--batch A..B] ";
-
 /* ---- trials ---- */
 
 /* Larger is better. */
@@ -451,86 +447,81 @@ static dsc_status tell(const tune *t, dsc_error *err)
 
 /* ---- the command line ---- */
 
-static bool parse_batches(tune *t, const char *text)
+static dsc_status set_batches(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
+    tune *t = out;
     char *end;
     const long long first = strtoll(text, &end, 10);
     const long long last = strncmp(end, "..", 2) == 0 && end[2] != 0 ? strtoll(end + 2, &end, 10) : 0;
     t->first_batch = first;
     t->last_batch = last;
     if (*end == 0 && first > 0 && last >= first && last <= INT64_C(1) << 32)
-        return true;
-    (void)dsc_tool_usage("--batch", "\"%.40s\" is not A..B, such as 64..1024", text);
-    return false;
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not A..B, such as 64..1024", text);
 }
 
-/* DeepSpeed's section sets the same; flags win. */
-static void read_section(tune *t, const bool *given)
+static dsc_status set_metric(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
-    const struct { const char *path; int64_t *to; int64_t least, most; } keys[] = {
-        { "autotuning.tuner_num_trials", &t->trials_most, 1, TRIALS_MOST },
-        { "autotuning.num_tuning_micro_batch_sizes", &t->sizes_tried, 1, 32 },
-        { "autotuning.max_train_micro_batch_size_per_gpu", &t->limits.micro_most, 1, 1 << 20 },
+    tune *t = out;
+    t->latency = strcmp(value, "latency") == 0;
+    if (t->latency || strcmp(value, "throughput") == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected throughput or latency", value);
+}
+
+#define AT(field) offsetof(tune, field)
+static const dsc_flag rows[] = {
+    { "--ranks", NULL, "N", DSC_FLAG_INTEGER, AT(limits.ranks), .min = 1, .max = 1 << 20,
+      .help = "number of ranks; default: as many as dsc-launch starts" },
+    { "--free-batch", NULL, NULL, DSC_FLAG_BOOL, AT(free_batch), .help = "let the batch of a step change too" },
+    { "--metric", NULL, "NAME", DSC_FLAG_CALL, 0, .set = set_metric,
+      .help = "throughput, the default, for the most tokens/s, or latency for the shortest step" },
+    { "--micro-batches", NULL, "N", DSC_FLAG_INTEGER, AT(sizes_tried), .min = 1, .max = 32,
+      .help = "micro-batch sizes to try for each candidate; default 3" },
+    { "--max-micro-batch", NULL, "N", DSC_FLAG_INTEGER, AT(limits.micro_most), .min = 1, .max = 1 << 20,
+      .help = "largest micro-batch to try; default 1024" },
+    { "--trials", NULL, "N", DSC_FLAG_INTEGER, AT(trials_most), .min = 1, .max = TRIALS_MOST,
+      .help = "most runs; default 50" },
+    { "--batch", NULL, "A..B", DSC_FLAG_CALL, 0, .set = set_batches,
+      .help = "measure batch sizes A, 2A, ... up to B instead of searching" },
+    { "-o", "--out", "TUNED.json", DSC_FLAG_TEXT, AT(out),
+      .help = "config to write; default ds_config_tuned.json" },
+    { "--table", NULL, "FILE.json", DSC_FLAG_TEXT, AT(table), .help = "also write the table of runs as JSON" },
+    { "--overwrite", NULL, NULL, DSC_FLAG_BOOL, AT(overwrite), .help = "replace an existing -o file" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc tune",
+    .description = "Searches for a faster config by short real runs, and writes it. The training stays the same.",
+    .flags = rows, .flag_count = DSC_COUNT(rows), .shared = { trial_flags, TRIAL_FLAG_ROWS, AT(setup) },
+    .exit_codes = "0 done; 1 failed; 2 wrong command line or config",
+};
+
+/* DeepSpeed's section sets the same; flags win. Unset values are 0 here. */
+static void read_section(tune *t)
+{
+    const struct { const char *path; int64_t *to; int64_t least, most, otherwise; } keys[] = {
+        { "autotuning.tuner_num_trials", &t->trials_most, 1, TRIALS_MOST, 50 },
+        { "autotuning.num_tuning_micro_batch_sizes", &t->sizes_tried, 1, 32, 3 },
+        { "autotuning.max_train_micro_batch_size_per_gpu", &t->limits.micro_most, 1, 1 << 20, 1024 },
     };
     for (size_t i = 0; i < DSC_COUNT(keys); i++) {
         const cJSON *item = dsc_config_tool_get(t->setup.config, keys[i].path);
-        if (cJSON_IsNumber(item) && !given[i] && item->valuedouble >= (double)keys[i].least)
+        if (*keys[i].to != 0)
+            continue;
+        *keys[i].to = keys[i].otherwise;
+        if (cJSON_IsNumber(item) && item->valuedouble >= (double)keys[i].least)
             *keys[i].to = (int64_t)fmin(item->valuedouble, (double)keys[i].most);
     }
     const cJSON *metric = dsc_config_tool_get(t->setup.config, "autotuning.metric");
     t->latency |= cJSON_IsString(metric) && strcmp(metric->valuestring, "latency") == 0;
 }
 
-static bool parse(tune *t, int argc, char **argv, bool *given)
-{
-    const struct { const char *name; int64_t *to; int64_t least, most; } numbers[] = {
-        { "--trials", &t->trials_most, 1, TRIALS_MOST },
-        { "--micro-batches", &t->sizes_tried, 1, 32 },
-        { "--max-micro-batch", &t->limits.micro_most, 1, 1 << 20 },
-        { "--ranks", &t->limits.ranks, 1, 1 << 20 },
-    };
-    const char *value;
-    for (int i = 1; i < argc; i++) {
-        const trial_flag_code code = trial_flag(&t->setup, argc, argv, &i);
-        bool taken = code == TRIAL_FLAG_TAKEN;
-        if (code == TRIAL_FLAG_WRONG)
-            return false;
-        for (size_t n = 0; n < DSC_COUNT(numbers) && !taken; n++)
-            if ((value = dsc_tool_flag(numbers[n].name, argc, argv, &i)) != NULL) {
-                if (!dsc_tool_number(numbers[n].name, value, numbers[n].least, numbers[n].most, numbers[n].to))
-                    return false;
-                taken = given[n] = true;
-            }
-        if (taken)
-            continue;
-        if ((value = dsc_tool_flag("-o", argc, argv, &i)) != NULL) {
-            t->out = value;
-        } else if ((value = dsc_tool_flag("--table", argc, argv, &i)) != NULL) {
-            t->table = value;
-        } else if ((value = dsc_tool_flag("--batch", argc, argv, &i)) != NULL) {
-            if (!parse_batches(t, value))
-                return false;
-        } else if ((value = dsc_tool_flag("--metric", argc, argv, &i)) != NULL) {
-            t->latency = strcmp(value, "latency") == 0;
-            if (!t->latency && strcmp(value, "throughput") != 0)
-                return dsc_tool_usage("--metric", "\"%.40s\" is not throughput or latency", value) == 0;
-        } else if (strcmp(argv[i], "--free-batch") == 0) {
-            t->free_batch = true;
-        } else if (strcmp(argv[i], "--overwrite") == 0) {
-            t->overwrite = true;
-        } else {
-            return dsc_tool_usage(argv[i], "unknown argument; usage: %s%s", usage, trial_usage) == 0;
-        }
-    }
-    return true;
-}
-
-static dsc_status run(tune *t, const bool *given, dsc_error *err)
+static dsc_status run(tune *t, dsc_error *err)
 {
     if (t->last_batch == 0 && !t->overwrite && dsc_io_kind(t->out) != DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, t->out, "is there already; give -o another name, or --overwrite");
     DSC_TRY(trial_open(&t->setup, err));
-    read_section(t, given);
+    read_section(t);
     if (t->limits.ranks == 0)
         DSC_TRY(trial_usual_ranks(&t->setup, &t->limits.ranks, err));
     DSC_TRY(t->last_batch > 0 ? sweep(t, err) : search(t, err));
@@ -539,19 +530,14 @@ static dsc_status run(tune *t, const bool *given, dsc_error *err)
 
 int dsc_cmd_tune(int argc, char **argv)
 {
-    tune t = { .setup = TRIAL_SETUP_INIT, .limits = { .micro_most = 1024 }, .out = "ds_config_tuned.json",
-               .sizes_tried = 3, .trials_most = 50 };
+    tune t = { .setup = TRIAL_SETUP_INIT, .out = "ds_config_tuned.json" };
     tune_trial *trials[TRIALS_MOST];
     dsc_error err = DSC_ERROR_INIT;
-    bool given[4] = { false };
     t.trial = trials;
-    if (argc > 1 && strcmp(argv[1], "--help") == 0) {
-        printf("usage: %s%s\n", usage, trial_usage);
-        return dsc_tool_end();
-    }
-    if (!parse(&t, argc, argv, given))
-        return 2;
-    dsc_status status = run(&t, given, &err);
+    const int code = dsc_tool_parse(&page, argc, argv, &t);
+    if (code >= 0)
+        return code;
+    dsc_status status = run(&t, &err);
     const dsc_status closed = trial_close(&t.setup, status == DSC_OK ? &err : NULL);
     for (int i = 0; i < t.trial_count; i++)
         free(trials[i]);

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# test_help.sh - `--help` of every command and subcommand: exit 0, usage, each flag explained, exit codes; a misspelled
+# flag gets a suggestion, and '_' is read as '-'. SPDX-License-Identifier: Apache-2.0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+run() { code=0; timeout 60 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
+fails() { # PATTERN: exit 2, nothing on stdout, one error line with the pattern
+    [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&
+        grep '^dsc: error: ' "$tmp/err" | grep -qF -- "$1"
+}
+# Every flag and argument of the usage lines has a row of its own with an explanation.
+page() { # NAME: of the program in the usage line
+    local item
+    [ $code -eq 0 ] || return 1
+    [ ! -s "$tmp/err" ] || fail "stderr is not empty" || return 1
+    head -n 1 "$tmp/out" | grep -qF "usage: $1" || fail "no usage of $1" || return 1
+    grep -q '^exit codes: 0 ' "$tmp/out" || fail "no exit codes" || return 1
+    [ "$(awk 'length > 100' "$tmp/out" | wc -l)" -eq 0 ] || fail "a line above 100 columns" || return 1
+    [ -n "$(sed -n '/^$/,$p' "$tmp/out" | sed -n 2p)" ] || fail "no description" || return 1
+    sed '/^$/,$d' "$tmp/out" | tr ' ' '\n' | grep -oE -- '^\[?-[-a-zA-Z0-9_]+' | tr -d '[' | sort -u >"$tmp/flags"
+    while read -r item; do # the explanation is on the row or on the next line, at column 31
+        grep -A1 -E -- "^  $item(,| |\$)" "$tmp/out" | grep -qE '^(  -.*  | {30})[^ ]' ||
+            fail "$item is not explained" || return 1
+    done <"$tmp/flags"
+}
+suggests() { # WRONG RIGHT: in the one line
+    fails "$1" && grep -qF -- "did you mean $2?" "$tmp/err"
+}
+
+run "$dsc" --help
+report "dsc --help" [ $code -eq 0 ]
+sed -n 's/^  dsc \([a-z]*\) .*/\1/p' "$tmp/out" | grep -v '^COMMAND$' >"$tmp/commands"
+report "all commands are listed" [ "$(wc -l <"$tmp/commands")" -eq 12 ]
+while read -r command; do
+    run "$dsc" "$command" --help
+    if ! grep -q 'SUBCOMMAND' "$tmp/out"; then
+        report "dsc $command --help" page "dsc $command"
+        run "$dsc" "$command" -h
+        report "dsc $command -h" page "dsc $command"
+        run "$dsc" "$command" --no-such-flag-here
+        report "dsc $command with an unknown flag" fails "--no-such-flag-here: unknown flag"
+        continue
+    fi
+    report "dsc $command --help" [ $code -eq 0 ]
+    sed -n 's/^  \([a-z]*\)  *.*/\1/p' "$tmp/out" >"$tmp/verbs"
+    while read -r verb; do
+        run "$dsc" "$command" "$verb" --help
+        report "dsc $command $verb --help" page "dsc $command $verb"
+        run "$dsc" "$command" "$verb" --no-such-flag-here
+        report "dsc $command $verb with an unknown flag" fails "--no-such-flag-here: unknown flag"
+    done <"$tmp/verbs"
+    run "$dsc" "$command" frobnicate
+    report "dsc $command with an unknown subcommand" fails "frobnicate: unknown subcommand"
+done <"$tmp/commands"
+
+run "$dsc" plan --worldsize 4; report "a misspelled flag" suggests --worldsize --world-size
+run "$dsc" tune --free_bach; report "a misspelled flag with an underscore" suggests --free_bach --free-batch
+run "$dsc" ckpt prune --keep-lst 2; report "a misspelled flag of a subcommand" suggests --keep-lst --keep-last
+run "$dsc" ckpt verfy; report "a misspelled subcommand" suggests verfy '"dsc ckpt verify"'
+printf '{"train_batch_size": 8}' >"$tmp/c.json"
+for flag in --world-size --world_size; do
+    run "$dsc" config check "$tmp/c.json" $flag=4 --json
+    report "$flag=4" grep -q '"train_micro_batch_size_per_gpu":2' "$tmp/out"
+    run "$dsc" config check "$tmp/c.json" $flag 4 --json
+    report "$flag 4" grep -q '"train_micro_batch_size_per_gpu":2' "$tmp/out"
+done
+end_of_tests
