@@ -13,6 +13,7 @@
 #define NAME_BYTES 80       /* size of an unknown flag in a message */
 #define SUGGEST_DISTANCE 3  /* a flag that is further away is another flag */
 #define PAGE_COLUMNS 100
+#define USUAL_EXIT_CODES "0 done; 1 failed; 2 wrong command line or input"
 #define HELP_COLUMN 30      /* first column of a row's explanation */
 
 static size_t row_count(const dsc_flag_command *command) { return command->flag_count + command->shared.count; }
@@ -378,8 +379,8 @@ size_t dsc_flags_help(const dsc_flag_command *command, char *out, size_t out_byt
         put_text(&p, "\n");
     }
     put_text(&p, "\nexit codes: ");
-    put_wrapped(&p, command->exit_codes != NULL ? command->exit_codes : "0 done; 1 failed; 2 wrong command line or input",
-                12);
+    const char *codes = command->exit_codes != NULL ? command->exit_codes : USUAL_EXIT_CODES;
+    put_wrapped(&p, codes, 12);
     put_text(&p, "\n");
     if (out_bytes > 0)
         out[p.used < out_bytes ? p.used : out_bytes - 1] = 0;

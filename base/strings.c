@@ -43,7 +43,8 @@ int dsc_string_distance(const char *a, const char *b, int limit)
     return last[n] > limit ? limit + 1 : last[n];
 }
 
-const char *dsc_string_nearest(const char *text, dsc_string_name_fn name_of, const void *user, int32_t count, int limit)
+const char *dsc_string_nearest(const char *text, dsc_string_name_fn name_of, const void *user, int32_t count,
+                               int limit)
 {
     const char *best = NULL;
     for (int32_t i = 0; i < count; i++) {

@@ -15,7 +15,8 @@ int dsc_string_distance(const char *a, const char *b, int limit);
 /* The name at the smallest distance from `text`, at most `limit`; the first one of several. name_of(user, i) returns
  * name i of `count`, or NULL for a name to leave out. Returns NULL when no name is near. */
 typedef const char *(*dsc_string_name_fn)(const void *user, int32_t i);
-const char *dsc_string_nearest(const char *text, dsc_string_name_fn name_of, const void *user, int32_t count, int limit);
+const char *dsc_string_nearest(const char *text, dsc_string_name_fn name_of, const void *user, int32_t count,
+                               int limit);
 
 /* `text` between double quotes, with a backslash before a quote and a backslash, and "..." where it is cut off.
  * Always terminated; out_bytes is at least 8. Returns out. */

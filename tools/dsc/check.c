@@ -110,7 +110,8 @@ typedef struct check_args {
 #define AT(field) offsetof(check_args, field)
 static const dsc_flag rows[] = {
     { "--kind", NULL, "KIND", DSC_FLAG_TEXT, AT(kind), .required = true,
-      .help = "format of the file: config, safetensors, hostfile, envfile, latest, tokenizer, tokens-llmc, tokens-raw or "
+      .help = "format of the file: config, safetensors, hostfile, envfile, latest, tokenizer, tokens-llmc, "
+              "tokens-raw or "
               "tokens-mmidx" },
     { "--vocab-size", NULL, "V", DSC_FLAG_INTEGER, AT(vocab_size), .min = 1, .max = 1 << 24,
       .help = "with a token file: also read every token, and refuse an id of V or above" },

@@ -29,7 +29,8 @@ static const dsc_flag rows[] = {
     { "--keep-every", NULL, "M", DSC_FLAG_INTEGER, AT(keep.every), .min = 1, .max = INT64_C(1000000000000),
       .help = "also keep each checkpoint whose step is a multiple of M" },
     { "--unfinished", NULL, NULL, DSC_FLAG_BOOL, AT(keep.unfinished), .help = "remove folders of unfinished saves" },
-    { "--dry-run", NULL, NULL, DSC_FLAG_BOOL, AT(keep.dry_run), .help = "print what would be removed, and remove nothing" },
+    { "--dry-run", NULL, NULL, DSC_FLAG_BOOL, AT(keep.dry_run),
+      .help = "print what would be removed, and remove nothing" },
 };
 static const dsc_positional dirs[] = { { "DIR", "folder with checkpoints", "folder", AT(dir), 1, 1 } };
 const dsc_flag_command dsc_tool_ckpt_prune_page = {

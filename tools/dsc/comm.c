@@ -202,7 +202,8 @@ static const dsc_flag rows[] = {
 };
 static const dsc_flag_command page = {
     .name = "dsc comm bench",
-    .description = "Measures how fast ranks exchange data, for a barrier and three collectives. Under dsc-launch it is one "
+    .description = "Measures how fast ranks exchange data, for a barrier and three collectives. Under "
+                   "dsc-launch it is one "
                    "rank of that job; alone it starts its own ranks on this host.",
     .flags = rows, .flag_count = DSC_COUNT(rows),
     .exit_codes = "0 done; 1 failed; 2 wrong command line; 4 a peer was lost; 5 a rank is stuck",

@@ -29,13 +29,14 @@ typedef struct config_args {
 static const dsc_flag check_rows[] = { WORLD_ROW, STEPS_ROW(.help = STEPS_HELP), JSON_ROW, STRICT_ROW };
 static const dsc_flag explain_rows[] = {
     WORLD_ROW, STEPS_ROW(.help = STEPS_HELP), JSON_ROW, STRICT_ROW,
-    { "--markdown", NULL, NULL, DSC_FLAG_BOOL, AT(markdown), .help = "without FILE: the keys as the table of the docs" },
+    { "--markdown", NULL, NULL, DSC_FLAG_BOOL, AT(markdown),
+      .help = "without FILE: the keys as the table of the docs" },
 };
 static const dsc_flag lr_rows[] = { STEPS_ROW(.required = true, .help = "steps to print"), WORLD_ROW, STRICT_ROW };
 static const dsc_positional one_file[] = { { "FILE", "the ds_config.json", "file", AT(path), 1, 1 } };
 static const dsc_positional file_or_key[] = {
-    { "FILE|KEY", "a ds_config.json, or one key such as zero_optimization.stage; default: all keys", "file", AT(path), 0,
-      1 },
+    { "FILE|KEY", "a ds_config.json, or one key such as zero_optimization.stage; default: all keys", "file",
+      AT(path), 0, 1 },
 };
 static const dsc_positional foreign[] = {
     { "ACCELERATE.yaml", "config file of accelerate, or horovodrun and its flags", "file", AT(foreign), 1, 0 },
@@ -47,7 +48,8 @@ static const dsc_flag_command check_page = {
     .exit_codes = EXIT_CODES,
 };
 static const dsc_flag_command explain_page = {
-    .name = "dsc config explain", .description = "Prints each key of a config with its value and meaning, or explains keys.",
+    .name = "dsc config explain",
+    .description = "Prints each key of a config with its value and meaning, or explains keys.",
     .flags = explain_rows, .flag_count = DSC_COUNT(explain_rows), .positionals = file_or_key, .positional_count = 1,
     .exit_codes = EXIT_CODES,
 };

@@ -221,6 +221,6 @@ static int run_show(int argc, char **argv) { return run(argc, argv, true); }
 int dsc_cmd_data(int argc, char **argv)
 {
     static const dsc_tool_verb verbs[] = { { &tokenize_page, run_tokenize }, { &show_page, run_show } };
-    return dsc_tool_run_verb("dsc data", "Turns texts into token files and back.", verbs, (int32_t)DSC_COUNT(verbs), argc,
-                             argv);
+    return dsc_tool_run_verb("dsc data", "Turns texts into token files and back.", verbs, (int32_t)DSC_COUNT(verbs),
+                             argc, argv);
 }

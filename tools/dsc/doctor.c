@@ -295,7 +295,8 @@ static const dsc_flag rows[] = {
     { "--hostfile", NULL, "FILE", DSC_FLAG_TEXT, AT(hosts),
       .help = "ask all hosts of the file, by dsc-launch; must be the first flag, and its other flags may follow" },
     { "-H", NULL, "HOSTS", DSC_FLAG_TEXT, AT(hosts), .help = "ask the hosts name:slots,...; as --hostfile" },
-    { "--sysfs", NULL, "DIR", DSC_FLAG_TEXT, AT(sysfs), .help = "read the topology from a copy of another machine's /sys" },
+    { "--sysfs", NULL, "DIR", DSC_FLAG_TEXT, AT(sysfs),
+      .help = "read the topology from a copy of another machine's /sys" },
     { "--answer", NULL, NULL, DSC_FLAG_BOOL, AT(answer),
       .help = "print the answer of this host to a doctor on another host" },
 };

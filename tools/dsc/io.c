@@ -223,7 +223,8 @@ static const dsc_positional folders[] = {
 };
 static const dsc_flag_command page = {
     .name = "dsc io bench",
-    .description = "Measures how fast each engine reads and writes files in DIR, by block size and depth. Prints the best "
+    .description = "Measures how fast each engine reads and writes files in DIR, by block size and depth. "
+                   "Prints the best "
                    "setting as the aio section of a config, and removes its file.",
     .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = folders, .positional_count = 1,
 };

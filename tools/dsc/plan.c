@@ -52,16 +52,16 @@ static dsc_status set_card(void *out, const dsc_flag *flag, const char *name, ds
     if (dsc_gpu_card_bytes(name, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
     dsc_gpu_card_names(names, sizeof names);
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "no card \"%.60s\" in the list: %s; --gpu-memory 80GB plans for any "
-                    "other", name, names);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "no card \"%.60s\" in the list: %s; --gpu-memory 80GB plans for "
+                    "any other", name, names);
 }
 
 static dsc_status set_gpu_memory(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
     if (dsc_gpu_memory_bytes(text, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is no card's memory; expected a size such as 80GB (GB and "
-                    "GiB are 2^30 bytes) above 1.5GB", text);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is no card's memory; expected a size such as 80GB (GB "
+                    "and GiB are 2^30 bytes) above 1.5GB", text);
 }
 
 #define AT(field) offsetof(plan_args, field)
