@@ -1,10 +1,10 @@
 /* bench_io.c - reads or writes a whole file by our asynchronous engines whenever bench_io.py asks: bench_io FILE MIB
  *
- * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth). While another program
- * has its turn, bench_io sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks each take
- * turns, as in a pipeline. Engine "swap" is swap space in the file's folder, by the engine of a run, with the check of
- * every block. Its direction may also be "both": one of two operations at once reads, the other writes. "move swap 1024
- * 32 READ WRITTEN" reads and writes these numbers of bytes at once, around the file again and again.
+ * Commands come line by line ("read io_uring 1024 32": direction, engine, KiB of a block, depth). While another
+ * program has its turn, bench_io sleeps in read. The answer is "seconds cpu_seconds". Two operations of `depth` blocks
+ * each take turns, as in a pipeline. Engine "swap" is swap space in the file's folder, by the engine of a run, with the
+ * check of every block. Its direction may also be "both": one of two operations at once reads, the other writes. "move
+ * swap 1024 32 READ WRITTEN" reads and writes these numbers of bytes at once, around the file again and again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
