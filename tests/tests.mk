@@ -74,8 +74,10 @@ SANENV         := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANE
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"
 test: deps-test
-	@$(MAKE) --no-print-directory $(EVERY_CORE) test-programs
-	@DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SIM=$(abspath $(SIM_DIR)) DSC_SAN=$(SAN) \
+	@began=$$(date +%s); $(MAKE) --no-print-directory $(EVERY_CORE) test-programs && \
+	    echo "build=$$(($$(date +%s) - began))" >$(BUILD)/build-seconds
+	@DSC_TIMES="$$DSC_TIMES $$(cat $(BUILD)/build-seconds)" \
+	    DSC_BIN=$(abspath $(BIN)) DSC_LIB=$(abspath $(LIB)) DSC_SIM=$(abspath $(SIM_DIR)) DSC_SAN=$(SAN) \
 	    DSC_PTX="$(abspath $(EXACT_PTX))" $(SANENV) tests/run \
 	    unit $(UNIT_BIN) -- checkkern $(CHECK_BIN) -- dist $(DIST_BIN) -- fuzz $(FUZZ_BIN) -- sim $(CHECK_SIM_BIN) $(SIM_BIN) $(SIM_TEXTS) \
 	    -- cli $(CLI_TESTS)
