@@ -1,4 +1,4 @@
-/* ckpt.h - what the files of `dsc ckpt` share. SPDX-License-Identifier: Apache-2.0 */
+/* ckpt.h - declarations that the files of `dsc ckpt` share. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TOOLS_CKPT_H
 #define DSC_TOOLS_CKPT_H
 

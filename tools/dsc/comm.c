@@ -93,7 +93,7 @@ static dsc_status run_rank(const settings *s, const dsc_rank_info *place, dsc_er
     return status;
 }
 
-/* Whoever cannot read this process's memory does not know it: ranks over TCP let nobody else in. */
+/* Only a process that can read this memory knows the token: ranks over TCP accept no other connection. */
 static bool make_token(char *out, size_t out_bytes)
 {
     uint64_t random[2];
@@ -114,7 +114,7 @@ static int32_t choose_port(void)
     return bound.port;
 }
 
-/* Own ranks: children that end with this process's verdict. The first failure is the one that is told. */
+/* Own ranks: children that end with this process's verdict. Only the first failure is reported. */
 static int run_own_ranks(const settings *s)
 {
     char token[64];

@@ -1,7 +1,7 @@
-/* config_convert.c - `dsc config convert`: what accelerate's YAML or a horovodrun command says, as a ds_config.json.
+/* config_convert.c - `dsc config convert`: accelerate's YAML or a horovodrun command as a ds_config.json.
  *
- * One table per source: a name, and what to do with its value. What has no counterpart is said on stderr, never dropped
- * in silence; what would change the training and is not built here is an error of `train` later, by its own name.
+ * One table per source: a name, and what to do with its value. A setting without a counterpart is reported on stderr,
+ * never dropped silently. A setting that changes the training and is not built is an error of `train` later.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct conversion {
     dsc_alloc *alloc;
     dsc_json *from;       /* accelerate's file; NULL for flags */
     cJSON *to;
-    const char *name;     /* of the row that is looked at */
+    const char *name;     /* name of the current row */
     char where[256];      /* of its value */
     dsc_error *err;
     int stage;            /* 0 until something says another */
@@ -395,7 +395,7 @@ static dsc_status convert_flags(conversion *c, int argc, char **argv)
     return DSC_OK;
 }
 
-/* What several values say together. */
+/* Settings that follow from several values. */
 static dsc_status finish(conversion *c)
 {
     cJSON *rate = c->base_rate ? dsc_config_tool_get(c->to, "optimizer.params.lr") : NULL;

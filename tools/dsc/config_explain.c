@@ -160,7 +160,7 @@ static bool is_default(const dsc_config_key *key, const char *value)
     return *key->default_json != 0 && number == strtod(key->default_json, NULL); /* 500000000 is 5e8 */
 }
 
-/* Where a value is from: its line in the file, the table's default, or other keys, the model and the machine. */
+/* Origin of a value: its line in the file, the table's default, or other keys, the model and the machine. */
 static const char *origin_of(const dsc_json *file, const dsc_config_key *key, const char *value, char out[32])
 {
     char name[64], where[512];
@@ -278,7 +278,7 @@ static void type_of(const dsc_config_key *key, char *out, size_t out_bytes)
         snprintf(out, out_bytes, "%s%s%.*s", dsc_key_type_text(key->type), shown > 0 ? " " : "", shown, key->range);
 }
 
-/* What dsc does with a key, in words. */
+/* The treatment of a key, as text. */
 static void effect_of(const dsc_config_key *key, char *out, size_t out_bytes)
 {
     switch (key->state) {

@@ -13,7 +13,7 @@
 
 typedef struct settings {
     const char *tokenizer, *out, *field, *separator, *begin;
-    const char *path; /* of a token file to show */
+    const char *path; /* token file to show */
     dsc_flag_list paths;
     int64_t threads, first, count;
     dsc_token_format format;

@@ -150,7 +150,7 @@ static void gpus(dsc_doctor_findings *findings)
     dsc_alloc_close(&alloc);
 }
 
-/* What a run with nvme_path would take. */
+/* The file engine that a run with nvme_path would use. */
 static void files(dsc_doctor_findings *findings)
 {
     dsc_error err = DSC_ERROR_INIT;
@@ -204,7 +204,7 @@ static size_t ask_version(size_t (*version_get)(void))
     return version;
 }
 
-/* Nothing opens it: its version is told for those who look for it here because other programs need it. */
+/* No code opens it. Its version is printed for users who look for it here because other programs need it. */
 static void cudnn(void)
 {
     void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_LOCAL); /* stays loaded, as above */
@@ -241,7 +241,7 @@ static void libraries(void)
     cudnn();
 }
 
-/* What this installation can choose from: its own, and the plugins in lib/dsc. */
+/* Transports and devices of this installation: built in, and plugins in lib/dsc. */
 static void backends(void)
 {
     static const struct { const char *name, *file, *remedy; } plugins[] = {

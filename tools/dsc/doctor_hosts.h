@@ -5,7 +5,7 @@
 
 #include "tools/dsc/tool.h"
 
-/* What one host says of itself, for the other end to read: one line on stdout. */
+/* Prints one host's description for the reader at the other end: one line on stdout. */
 int dsc_doctor_answer(void);
 /* Asks all hosts through dsc-launch, whose flags for hosts and ssh are flag[0..count). */
 int dsc_doctor_ask(char *const *flag, int count);

@@ -1,5 +1,5 @@
-/* doctor_topology.c - see doctor_topology.h. What is between two devices is read from their places in the tree of PCI
- * bridges; the words are those of nvidia-smi topo -m. SPDX-License-Identifier: Apache-2.0 */
+/* doctor_topology.c - see doctor_topology.h. The path between two devices follows from their positions in the tree of
+ * PCI bridges; the notation is that of nvidia-smi topo -m. SPDX-License-Identifier: Apache-2.0 */
 #include "tools/dsc/doctor_topology.h"
 
 #include <dirent.h>

@@ -7,12 +7,12 @@
 #include "tools/dsc/tool.h"
 
 enum { DSC_DOCTOR_FINDINGS = 32 };
-/* What stands out on this machine, each line with its remedy. */
+/* Findings about this machine, each line with its remedy. */
 typedef struct dsc_doctor_findings {
     char text[DSC_DOCTOR_FINDINGS][320];
     int count;
 } dsc_doctor_findings;
-/* What does not fit any more is dropped: the first ones are the heavier. */
+/* Lines that do not fit are dropped: the first ones matter most. */
 void dsc_doctor_find(dsc_doctor_findings *findings, const char *fmt, ...) DSC_PRINTF(2, 3);
 
 /* Prints NUMA nodes and the matrix of devices as `sysfs` ("/sys") tells them. */

@@ -31,8 +31,8 @@ typedef struct generation {
     dsc_infer *infer;
     int32_t ends[ENDS_MAX]; /* tokens that end the text */
     int32_t end_count;
-    dsc_ids ids;            /* of the prompt, then of what came */
-    dsc_text bytes;         /* of tokens that are bytes, repaired */
+    dsc_ids ids;            /* ids of the prompt, then of the generated text */
+    dsc_text bytes;         /* text of byte tokens, repaired */
     dsc_sample_work *work;
     int64_t printed; /* bytes of the whole text, the prompt's among them; of ids: whether there was one */
 } generation;

@@ -22,8 +22,8 @@ static const struct { const char *name; int64_t mib; } cards[] = {
     { "RTX-5090", 32607 },     { "RTX-6000-Ada", 49140 },
 };
 
-/* What the driver, CUDA's context and its modules take of a card before the first byte of a plan: on cards of 40 to
- * 141 GB the first two are about 1 GiB by what others report; not measured by us. */
+/* Memory that the driver, CUDA's context and its modules take of a card before the first byte of a plan. On cards of 40
+ * to 141 GB the first two are about 1 GiB by published reports; not measured here. */
 #define OWN_BYTES ((int64_t)(1.5 * GIB))
 
 /* Case, blanks, dashes and underscores do not count, nor do the words that nvidia-smi puts around. */

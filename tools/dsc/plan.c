@@ -20,7 +20,7 @@
 typedef struct plan_args {
     const char *config, *model, *device; /* NULL: the config's */
     int64_t world_size; /* 0: the environment's, else 1 */
-    int64_t gpu_bytes;  /* of a GPU that need not be here; 0: this machine's */
+    int64_t gpu_bytes;  /* memory of a GPU that may be absent; 0: this machine's */
     bool json, strict, time, compare;
 } plan_args;
 
@@ -33,10 +33,10 @@ static const plan_strategy strategies[] = { { "ddp", "1" }, { "fsdp_stage2", "2"
 typedef struct plan_table {
     dsc_plan_row row[ROWS_MAX];
     int32_t row_count;
-    int64_t states_bytes, work_bytes, nvme_bytes; /* of memory, and of files */
+    int64_t states_bytes, work_bytes, nvme_bytes; /* bytes in memory, and in files */
     int64_t ranks, needed_bytes, free_bytes; /* host memory of all ranks together; INT64_MAX: unknown */
     bool on_gpus;
-    int64_t gpu_bytes, gpu_free_bytes; /* of each rank's own */
+    int64_t gpu_bytes, gpu_free_bytes; /* memory of each rank's GPU */
     int64_t parameter_count, trainable_count;
     dsc_run_info info;
     dsc_zero_traffic traffic;
@@ -139,7 +139,7 @@ static dsc_status open_planner(const plan_args *args, const char *stage, dsc_eng
     return dsc_engine_open(out, &options, err);
 }
 
-/* What the formulas of ZeRO are about; the rest depends on the batch and the machine. */
+/* Model states of ZeRO's formulas; other bytes depend on the batch and the machine. */
 static bool is_state(const dsc_plan_row *row)
 {
     static const dsc_tag states[] = { DSC_TAG_PARAM, DSC_TAG_GRAD, DSC_TAG_MASTER, DSC_TAG_MOMENT };
@@ -226,7 +226,7 @@ static void print_verdict(const plan_table *t)
                each, needed, (double)t->free_bytes / MB);
 }
 
-/* What `ratio` and gradients_in_memory come to, since whole modules stay. */
+/* Effective `ratio` and gradients_in_memory, because whole modules stay. */
 static void print_kept(const plan_table *t)
 {
     const dsc_zero_kept *s = &t->kept;

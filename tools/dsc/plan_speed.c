@@ -8,7 +8,7 @@
 #define FILE_PIECE (INT64_C(32) << 20)
 #define ROUNDS 3
 
-typedef struct work { /* what one round of a measurement does */
+typedef struct work { /* one round of a measurement */
     dsc_engine *engine;
     char *memory;
     dsc_swap_op *op;

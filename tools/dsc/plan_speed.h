@@ -5,7 +5,7 @@
 
 #include "engine/internal.h"
 
-/* Of the whole host, however many ranks share it. */
+/* Speeds of the whole host, for any number of ranks on it. */
 typedef struct plan_speed {
     double flops_per_s;                             /* of matrix products */
     double updates_per_s;                           /* elements of the optimizer, in memory */
@@ -14,7 +14,7 @@ typedef struct plan_speed {
 } plan_speed;
 
 typedef struct plan_time {
-    double compute_s, wire_s, update_s; /* of one step, by what memory and cores do */
+    double compute_s, wire_s, update_s; /* times of one step, by the speed of memory and cores */
     double pass_files_s, update_files_s; /* and by what files do at the same time */
     double step_s;
 } plan_time;

@@ -23,10 +23,10 @@ typedef struct plot_panel {
     bool log_y; /* values that are not above 0 are gaps */
 } plot_panel;
 
-/* One SVG 1.1 document with the panels in a grid; whatever names hold is escaped. Where points are denser than pixels
- * the line is their mean and a band behind it spans their extremes. Errors of writing stay in the stream. */
+/* One SVG 1.1 document with the panels in a grid; all names are escaped. If points are denser than pixels, the line is
+ * their mean, and a band behind it spans their extremes. Errors of writing stay in the stream. */
 void plot_write_svg(FILE *out, const plot_panel *panels, int panel_count);
-/* The same as a file that is whole or not there; "-": standard output. */
+/* Writes the document as a file that is whole or absent; "-": standard output. */
 DSC_MUST_USE dsc_status plot_save_svg(const char *path, const plot_panel *panels, int panel_count, dsc_error *err);
 
 #endif

@@ -1,10 +1,10 @@
-/* run_log.h - what `train --log` wrote, as numbers. SPDX-License-Identifier: Apache-2.0 */
+/* run_log.h - the lines of `train --log` as numbers. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TOOLS_RUN_LOG_H
 #define DSC_TOOLS_RUN_LOG_H
 
 #include "base/formats/json.h"
 
-/* What a line has; RUN_LOG_STEP counts from 1 and comes after the series that can be drawn. */
+/* Values of a line; RUN_LOG_STEP counts from 1 and comes after the series that can be drawn. */
 enum {
     RUN_LOG_LOSS, RUN_LOG_LR, RUN_LOG_GRAD_NORM, RUN_LOG_TOKENS_PER_S, RUN_LOG_STEP_MS, RUN_LOG_LOSS_SCALE,
     RUN_LOG_TOKENS, RUN_LOG_EPOCH, RUN_LOG_SERIES, RUN_LOG_STEP = RUN_LOG_SERIES

@@ -1,4 +1,4 @@
-/* tool.h - what the subcommands of `dsc` share. One file per subcommand; dsc.c has the one table of them.
+/* tool.h - declarations that the subcommands of `dsc` share. One file per subcommand; dsc.c has the one table of them.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TOOLS_TOOL_H
 #define DSC_TOOLS_TOOL_H
@@ -32,7 +32,7 @@ int dsc_cmd_tune(int argc, char **argv);
 
 /* Prints "dsc: error: where: message" once and returns the exit code of the status. */
 int dsc_tool_fail(const dsc_error *err);
-/* The same for a wrong command line: exit code 2. */
+/* As above for a wrong command line: exit code 2. */
 int dsc_tool_usage(const char *where, const char *fmt, ...) DSC_PRINTF(2, 3);
 /* Ends a command that printed to stdout: a full disk or a closed pipe is an error. */
 int dsc_tool_end(void);

@@ -21,7 +21,7 @@
 
 enum { ARGUMENTS_MAX = TRIAL_FLAGS_MAX + 16, OUTPUT_BYTES_MAX = 1 << 24 };
 
-/* What keeps or watches a run and is none of its work. */
+/* Keys that save or monitor a run and are not part of its work. */
 static const char *const left_out[] = {
     "tensorboard",      "csv_monitor",     "wandb",         "comet",          "comms_logger", "flops_profiler",
     "autotuning",       "dsc.save",        "dsc.load",      "dsc.log",        "dsc.log_text", "wall_clock_breakdown",

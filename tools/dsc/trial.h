@@ -1,8 +1,8 @@
-/* trial.h - short real runs of `train` under dsc-launch, with a changed config, and what their logs say: how
- * `dsc scale` and `dsc tune` measure.
+/* trial.h - short real runs of `train` under dsc-launch with a changed config, and the results in their logs.
+ * `dsc scale` and `dsc tune` measure by them.
  *
- * A trial is a run like any other: other processes, the user's model, data and machine. What only watches or keeps
- * (saves, logs, monitors, evaluation) is taken out of its config. SPDX-License-Identifier: Apache-2.0 */
+ * A trial is a run like any other: other processes, the user's model, data and machine. Saves, logs,
+ * monitors and evaluation are removed from its config. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TOOLS_TRIAL_H
 #define DSC_TOOLS_TRIAL_H
 
@@ -19,7 +19,7 @@ typedef struct trial_edit {
     const char *text;
 } trial_edit;
 
-/* What all trials of a command have in common. Strings are borrowed. */
+/* Settings of all trials of a command. Strings are borrowed. */
 typedef struct trial_setup {
     const char *path;                         /* of the config */
     trial_edit edit[TRIAL_FLAGS_MAX];
@@ -33,7 +33,7 @@ typedef struct trial_setup {
     dsc_alloc *alloc;
     dsc_json *file;
     cJSON *config;       /* the file's values with the edits */
-    char folder[4096];   /* of the trials' files */
+    char folder[4096];   /* folder of the trials' files */
 } trial_setup;
 #define TRIAL_SETUP_INIT { .warm_steps = 3, .steps = 10, .limit_s = 600 }
 
@@ -41,13 +41,13 @@ typedef struct trial_setup {
 #define TRIAL_FLAG_ROWS 10
 extern const dsc_flag trial_flags[TRIAL_FLAG_ROWS];
 
-/* Of one or several runs of one config. */
+/* Results of one or several runs of one config. */
 typedef struct trial_result {
-    int exit_code;      /* of the last run; 0: the rest is there */
+    int exit_code;      /* exit code of the last run; 0: the other fields are set */
     char why[512];      /* else: its own words */
     int64_t runs;
-    int64_t tokens;     /* of a step over all ranks */
-    double step_s[TRIAL_STEPS_MAX]; /* of each step that counts, over all runs */
+    int64_t tokens;     /* tokens of a step over all ranks */
+    double step_s[TRIAL_STEPS_MAX]; /* times of each counted step, over all runs */
     int64_t step_count;
     double steps_per_epoch; /* 0: unknown */
     double waited_s;    /* sum over the steps, mean of the ranks: collectives and nothing else; < 0: unknown */
@@ -66,8 +66,8 @@ DSC_MUST_USE dsc_status trial_resolve(const trial_setup *setup, const cJSON *con
                                       dsc_error *err);
 /* How many ranks dsc-launch starts when it is not told. */
 DSC_MUST_USE dsc_status trial_usual_ranks(const trial_setup *setup, int64_t *ranks, dsc_error *err);
-/* Runs `config` once on `ranks` ranks and adds its steps to *result. A run that fails is no error: result->exit_code.
- * An error: nothing can be run at all, or the user ended it (DSC_ERR_STATE). */
+/* Runs `config` once on `ranks` ranks and adds its steps to *result. A failed run is not an error: see
+ * result->exit_code. An error: nothing can be run at all, or the user ended it (DSC_ERR_STATE). */
 DSC_MUST_USE dsc_status trial_run(const trial_setup *setup, const cJSON *config, int64_t ranks, trial_result *result,
                                   dsc_error *err);
 
@@ -78,8 +78,8 @@ DSC_MUST_USE dsc_status trial_put_batch(cJSON *config, int64_t micro_batch, int6
 double trial_quantile_s(const trial_result *result, double q);
 double trial_tokens_per_s(const trial_result *result);
 
-/* Adds to *waited_s what the timeline at `path` (dsc.trace) says of steps above `after`: the time in which a rank had a
- * collective under way and did nothing else, the mean over its ranks. */
+/* Adds to *waited_s a time of the timeline at `path` (dsc.trace), for steps above `after`. The time is a rank's time
+ * with a collective under way and no other work, averaged over the ranks. */
 DSC_MUST_USE dsc_status trial_read_waits(dsc_alloc *alloc, const char *path, int64_t after, double *waited_s,
                                          dsc_error *err);
 

@@ -1,4 +1,4 @@
-/* trial_config.c - what a trial trains: the command line's words and the config that they make. See trial.h.
+/* trial_config.c - the training of a trial: the command line and the config made from it. See trial.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

@@ -17,7 +17,7 @@
 #include "tools/dsc/tune.h"
 
 enum { TRIALS_MOST = 200, CONFIRM_RUNS = 3 };
-#define WORSE 0.98 /* of the best: runs differ by about so much */
+#define WORSE 0.98 /* share of the best: runs differ by about this much */
 
 typedef struct tune_trial {
     tune_choice choice;

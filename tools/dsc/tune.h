@@ -5,7 +5,7 @@
 
 #include "tools/dsc/trial.h"
 
-/* Where states are: as the file has it, on the device, the optimizer's in host memory, parameters there too; the
+/* Placement of states: as the file has it, on the device, the optimizer's in host memory, parameters there too; the
  * optimizer's in files, parameters there too. */
 typedef enum tune_place {
     TUNE_AS_IT_IS,
@@ -24,7 +24,7 @@ typedef struct tune_choice {
     int64_t micro_batch, accumulation;
     tune_overlap overlap;
     int64_t reduce_bucket, prefetch_bucket; /* elements; < 0: as it is */
-    /* Of states in files: */
+    /* Settings of states in files: */
     bool together, early;    /* all micro-batches of a step; updates before their norm. false: as it is */
     double ratio, gradients; /* shares: states in files, sums in memory; < 0: as it is */
 } tune_choice;
@@ -35,7 +35,7 @@ typedef struct tune_choice {
 
 typedef struct tune_limits {
     int64_t ranks;
-    int64_t batch;        /* of a step, which stays; 0: it may change, with `accumulation` as it is */
+    int64_t batch;        /* samples of a step, fixed; 0: it may change, with constant `accumulation` */
     int64_t accumulation;
     int64_t micro_most;
 } tune_limits;
@@ -45,7 +45,7 @@ typedef struct tune_limits {
 bool tune_can_be(const trial_setup *setup, tune_place place, bool on_gpus);
 /* Into a copy of the file's values, which the caller deletes. */
 DSC_MUST_USE dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON **out, dsc_error *err);
-/* What the planner says of a choice. One that a config cannot have does not fit. */
+/* The planner's result for a choice. A choice that a config cannot have does not fit. */
 typedef struct tune_fit {
     bool fits;     /* every rank has room */
     int64_t bytes; /* that each takes */

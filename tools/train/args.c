@@ -36,7 +36,7 @@ typedef enum flag_kind { FLAG_TEXT, FLAG_INTEGER, FLAG_NUMBER, FLAG_PATHS, FLAG_
 typedef struct flag {
     const char *name;
     flag_kind kind;
-    const char *key; /* of the config; NULL for FLAG_OWN and FLAG_BARE */
+    const char *key; /* config key; NULL for FLAG_OWN and FLAG_BARE */
 } flag;
 
 static const flag flags[] = {

@@ -195,8 +195,8 @@ enum { REQUEST_SAVE = 1, REQUEST_STOP = 2 };
 static dsc_engine *_Atomic asked_engine; /* NULL: not training */
 static atomic_int handlers_running;      /* on any thread */
 
-/* Schedulers stop a rank by several ways at once (scancel signals the task, and the srun that passes it on); what comes
- * so soon after the first is the same wish. */
+/* Schedulers stop a rank in several ways at once: scancel signals the task, and also the srun that forwards the signal.
+ * A second signal shortly after the first belongs to the same request. */
 #define SAME_STOP_NS INT64_C(2000000000)
 static _Atomic int64_t stop_asked_ns; /* 0: not yet */
 
@@ -221,7 +221,7 @@ static void on_signal(int number)
     handlers_running--;
 }
 
-/* Whoever cannot save ends at once on SIGTERM, as every program; a second SIGTERM, a while later, ends any. */
+/* A run that cannot save ends at once on SIGTERM, as every program. A second SIGTERM, a while later, ends any run. */
 static void watch_signals(train_run *run)
 {
     struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
@@ -346,7 +346,7 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     dsc_engine_run_info(run->engine, &run->info);
     run->saves = (train_saves){ .engine = run->engine, .info = &run->info, .saved_step = -1, .started_step = -1 };
     DSC_TRY(train_saves_load(&run->saves, err));
-    /* Where nothing was loaded first values are made here: what is wrong with a model's files comes before the run. */
+    /* Without a load, first values are made here, so that errors of a model's files come before the run. */
     DSC_TRY(dsc_engine_barrier(run->engine, err));
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);

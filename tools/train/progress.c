@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define COLUMNS_MAX 500 /* of a bar, whatever the terminal says */
+#define COLUMNS_MAX 500 /* largest width of a bar, for any terminal */
 
 int64_t train_now_ns(void)
 {

@@ -1,4 +1,4 @@
-/* progress.h - what a run shows: a line per step, a live bar on a terminal, the JSONL log, a loss curve.
+/* progress.h - output of a run: a line per step, a live bar on a terminal, the JSONL log, a loss curve.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TOOLS_TRAIN_PROGRESS_H
 #define DSC_TOOLS_TRAIN_PROGRESS_H
@@ -13,11 +13,11 @@ typedef struct train_progress {
     FILE *jsonl, *text; /* NULL: not wanted */
     int64_t first_step, last_step, steps_per_epoch, every;
     int64_t start_ns, epoch_start_ns, epoch, tokens;
-    double flops_per_step; /* of the last step */
-    int64_t seq_length;    /* of whole samples, where steps are told how long theirs are; else 0 */
+    double flops_per_step; /* values of the last step */
+    int64_t seq_length;    /* length of whole samples, if steps have their own lengths; else 0 */
     int64_t memory_bytes;
     double step_ns_smooth; /* exponential mean, for the ETA */
-    double *loss; /* of every step, for the curve; NULL without memory */
+    double *loss; /* loss of every step, for the curve; NULL without memory */
     int64_t loss_count;
 } train_progress;
 

@@ -16,7 +16,7 @@ static long restart_count(void)
     return count != NULL ? strtol(count, NULL, 10) : -1;
 }
 
-/* What this rank sees of it. */
+/* This rank's view of it. */
 static int64_t look_for_saved(const train_saves *s)
 {
     char latest[PATH_MAX];
@@ -32,8 +32,8 @@ static int64_t look_for_saved(const train_saves *s)
     return step;
 }
 
-/* What `latest` of --save names; rank 0 looks, where hosts have folders of their own all do, and the newest counts.
- * step -1: nothing is there, -2: no step. */
+/* The checkpoint that `latest` of --save names. Rank 0 looks; if hosts have own folders, all look and the newest
+ * counts. step -1: nothing is there, -2: no step. */
 static dsc_status find_saved(train_saves *s, int64_t *step, dsc_error *err)
 {
     const int32_t ranks = s->info->node_local ? dsc_engine_size(s->engine) : 1;
@@ -93,7 +93,7 @@ dsc_status train_saves_load(train_saves *s, dsc_error *err)
 
 /* ---- saving ---- */
 
-/* A disk that is full or broken is no reason to end a run whose last checkpoint is whole: the next save may succeed. A
+/* A full or broken disk does not end a run whose last checkpoint is whole: the next save may succeed. A
  * lost or stuck peer ends it in any case. The verdict is the same on every rank, and so is this. */
 static bool outlives(const train_saves *s, dsc_status failure)
 {

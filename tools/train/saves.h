@@ -14,7 +14,7 @@ typedef struct train_saves {
     int64_t started_ns;
 } train_saves;
 
-/* What --load says. */
+/* The value of --load. */
 dsc_status train_saves_load(train_saves *s, dsc_error *err);
 /* Saves a step, or starts to ("dsc".save_async). A failure that the run outlives is a warning. `final`: nothing comes
  * after it that could save this step; it is waited for, and must succeed. */
