@@ -1,13 +1,12 @@
-/* gather.c - stage 3: when each group is gathered, where it lies meanwhile, and who waits for whom.
+/* gather.c - stage 3: the step of each gather, its slot in the arena, and the order of streams.
  *
  * A group's uses in a pass are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. What
  * a pass's first steps use is gathered in the last ones of the pass before, if no update comes between.
- * With W = 1, and below stage 3, parameters are whole and nothing is gathered; parameters that are away from the device
- * are fetched also by one rank, and those that travel packed (compress.c) packed and unpacked. A rank's slice of what
- * is
- * away comes to its place in the window on the fetch stream, while the gather before it is under way.
+ * With W = 1, and below stage 3, parameters are whole and nothing is gathered. One rank also fetches offloaded
+ * parameters, and packs and unpacks those that are exchanged packed (compress.c). The fetch stream copies a rank's
+ * slice of offloaded parameters to its slot in the window, while the gather before it is under way.
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
@@ -224,9 +223,9 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
 /* Bytes of windows that the user allows; 0: no limit is given. */
 static int64_t given_bytes(const dsc_zero *zero) { return zero->o.swap.window_elements * zero->param_bytes_each; }
 
-/* The deepest prefetch whose windows hold no more than the options allow and take no more than what they stand for
- * would as whole parameters: stage 3 must not take more than stage 2. One step ahead is the least that overlaps. Where
- * the options allow less than modules need one at a time, that is what they get. */
+/* The deepest prefetch whose windows stay within the options and take no more than the same parameters would take
+ * whole: stage 3 must not take more than stage 2. A prefetch of one step is the least that overlaps. If the options
+ * allow less than single modules need, the windows have the size of single modules. */
 static int64_t choose_depth(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -400,8 +399,8 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
     return step == 0 ? !zero->next_pass_prefetched : zero->more_follow && gather->issue_step + zero->step_count == step;
 }
 
-/* An update goes on under the passes only where compute is done when its launch has returned: of a window that opens
- * now, all that used its memory has passed then. The fetch stream itself may be an update's group behind. */
+/* An update continues under the passes only if compute is done when its launch has returned. Then all earlier users of
+ * an opening window's memory have passed. The fetch stream itself may be one group of the update late. */
 static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 {
     return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&

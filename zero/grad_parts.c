@@ -1,11 +1,10 @@
-/* grad_parts.c - the leaves of a pass: in which order they are reduced, where each lies until then, and where sums
- * that are
- * kept away from the device are meanwhile.
+/* grad_parts.c - the gradient parts of a pass: the order of their reduction, their slots until then, and the location
+ * of offloaded sums meanwhile.
  *
- * A leaf is produced at a step and reduced on the reduce stream while the next one is made, so its place in the leaf
- * arena is taken for the time of two leaves of its module (of one without overlap). Reductions may fall behind by more,
- * above all where sums are in files: so places are given again as late as the arena allows, and one that is reduced in
- * parts is written again as soon as the parts in that place are.
+ * A part is produced at a step and reduced on the reduce stream while the next part is made. So its slot in the arena
+ * is occupied for the time of two parts of its module (of one without overlap). Reductions may be later than that,
+ * above all with sums in files. So a slot is reused as late as the arena allows, and a slot that is reduced piecewise
+ * is written again as soon as its pieces are reduced.
  *
  * Owners add leaves micro-step after micro-step, and uses of a tied parameter in backward order. Where several
  * micro-batches run together, a module makes their leaves one after the other. Of a group that more than one module
@@ -182,8 +181,8 @@ static int64_t shared_end(const dsc_zero *zero, const dsc_grad_part *other, cons
     return slice_end(zero, other, first, first + zero->o.layout->group[leaf->group].padded);
 }
 
-/* The reductions go on run by run, so what lay in a leaf's place before the last run there is reduced with that; of its
- * leaves, which are reduced in step, the last one there comes last. */
+/* Reductions proceed run by run, so earlier contents of a part's slot are reduced before the last run there. The parts
+ * of that run are reduced in step, and the last one in the slot comes last. */
 static void plan_after(dsc_zero *zero, dsc_grad_part *leaf)
 {
     const int32_t index = (int32_t)(leaf - zero->leaf);
@@ -248,9 +247,9 @@ static int32_t turn_of(const dsc_zero *zero, int32_t lane)
     return lane == 0 ? 0 : lane == last ? TURNS - 1 : TURNS - 2 - (last - 1 - lane) % 2;
 }
 
-/* The window that a leaf shares with others of its use, or a new one. One that waits has its own. Between the first
- * micro-batch and the last, turns come again and again: there it has been made before any of them comes for the last
- * time, and waits still when each has come. */
+/* The window that a part shares with others of its use, or a new one. A part that waits has its own window. Between the
+ * first and the last micro-batch the slot classes repeat: a waiting part is made before any class occurs for the last
+ * time, and still waits when each class has occurred. */
 static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_part *leaf, int32_t *place_of_turn)
 {
     const int32_t turns = (int32_t)dsc_min_i64(zero->o.together, TURNS), turn = turn_of(zero, leaf->lane);

@@ -1,10 +1,10 @@
-/* layout.h - which element of which tensor lives where: flat groups, slices, spans. Pure arithmetic, no memory moves.
+/* layout.h - positions of tensors' elements: flat groups, slices, spans. Pure arithmetic, no memory moves.
  *
- * Each module has up to two flat groups, trainable and frozen; where matrices, or those of hidden layers, have a recipe
- * of their own, these are a third. Tensors are laid one after the other in declaration order, each starting at a
- * multiple of 128 elements (256 bytes in bf16, 512 in fp32); the group is padded so that every rank's slice is a
- * multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage. Offsets of tensors do
- * not depend on the world size; only the padding at the end does. SPDX-License-Identifier: Apache-2.0 */
+ * Each module has up to two flat groups, trainable and frozen. Matrices, or those of hidden layers, with their own
+ * recipe form a third. Tensors follow each other in declaration order, each starting at a multiple of 128 elements
+ * (256 bytes in bf16, 512 in fp32). The group is padded so that every rank's slice is a multiple of 1024 elements.
+ * Rank r owns elements [r * slice, (r + 1) * slice) at every stage. Offsets of tensors do not depend on the world
+ * size; only the padding at the end does. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_LAYOUT_H
 #define DSC_ZERO_LAYOUT_H
 

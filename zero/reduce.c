@@ -1,9 +1,8 @@
-/* reduce.c - leaves to owners: the order in which they are summed, and where sums are meanwhile.
+/* reduce.c - gradient parts to owners: the order of the sum, and the location of sums meanwhile.
  *
- * Owners fold leaves in rank order, micro-step after micro-step, uses of a tied parameter in backward order
- * (grad_parts.c
- * says where each lies until then). For sums that must not depend on W, the W leaves of a micro-step are kept apart and
- * pushed in index order into a binary counter per use: level l holds the sum of 2^l neighbouring leaves.
+ * Owners add parts in rank order, micro-step after micro-step, uses of a tied parameter in backward order. grad_parts.c
+ * plans their slots until then. For sums that must not depend on W, the W parts of a micro-step are kept separate and
+ * pushed in index order into a binary counter per use: level l holds the sum of 2^l neighbouring parts.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -27,8 +26,8 @@ void dsc_reduce_close(dsc_zero *zero)
     dsc_event_close(&zero->idle);
 }
 
-/* Points the module's gradients into one leaf and zeroes what no gradient covers: padding, gaps, and in a leaf of a
- * shared group every tensor that this module does not use. */
+/* Points the module's gradients into one part and zeroes all elements without a gradient. These are padding, gaps, and
+ * in a part of a shared group every tensor that this module does not use. */
 static dsc_status open_leaf(dsc_zero *zero, const dsc_grad_part *leaf, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -74,8 +73,8 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
     return DSC_OK;
 }
 
-/* Pushes the W leaves of elements [first, first + count) into the counter. Leaf index k carries through level l while
- * bit l of k is set; all chunks of a slice see the same bits, so the counter's state is just the index. */
+/* Pushes the W parts of elements [first, first + count) into the counter. Part index k carries through level l while
+ * bit l of k is set. All chunks of a slice see the same bits, so the counter's state is just the index. */
 static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, int64_t first,
                              int64_t count, dsc_error *err)
 {

@@ -118,8 +118,8 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
         }
 }
 
-/* Between a GPU and its host: sums come and go with each leaf, parameters with each window, and what is left on the
- * device passes when the other side updates it. */
+/* Bytes between a GPU and its host: sums move in and out with each part, parameters with each window. Planes on the
+ * device pass when the host updates them. */
 static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_traffic *out)
 {
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;

@@ -1,4 +1,4 @@
-/* update.c - the end of an optimizer step: norm, update of what this rank owns, parameters back to whoever keeps them.
+/* update.c - the end of an optimizer step: norm, update of this rank's slices, parameters back to their holders.
  *
  * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides the range
  * (stage 0: every rank over everything, after an all-gather of the sums) and what is gathered afterwards.

@@ -1,8 +1,7 @@
 /* window.h - places buffers whose lifetimes are known before the run into one arena, with the smallest offset first.
  *
- * The engine knows the order of a micro-step exactly, so gathered parameters and leaf gradients get fixed offsets:
- * nothing is searched or allocated inside a step and the peak is part of the plan. SPDX-License-Identifier: Apache-2.0
- */
+ * The engine knows the order of a micro-step exactly, so gathered parameters and gradient parts get fixed offsets. A
+ * step neither searches nor allocates, and the peak is part of the plan. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_WINDOW_H
 #define DSC_ZERO_WINDOW_H
 
@@ -24,8 +23,8 @@ typedef struct dsc_window {
 /* Sets every offset; windows whose lifetimes meet, also those of the round before, which has `steps` steps, do not
  * overlap. Returns the arena's bytes. */
 int64_t dsc_window_assign(dsc_window *windows, int32_t count, int32_t steps);
-/* The same bytes, of rounds that do not meet, in which what is small beside the arena rests as long as there is room,
- * at most `most` steps: who still reads it then keeps nobody from writing. Sets `rest` too. */
+/* Places windows of separate rounds in the same bytes. Windows that are small relative to the arena stay unused as
+ * long as it has capacity, at most `most` steps, so that late readers do not delay writers. Sets `rest` too. */
 int64_t dsc_window_spread(dsc_window *windows, int32_t count, int32_t most);
 
 #ifdef __cplusplus

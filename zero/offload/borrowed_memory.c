@@ -1,13 +1,13 @@
 /* borrowed_memory.c - the memory of sums between the update that has read them and the backward pass that fills it
  * again.
  *
- * Under the head's products and the last block's backward pass no sum is complete, so an early update
- * (speculative_update.c) can
- * only read ahead, until its buffers are full, and then files rest. But all sums that stay in memory are used up by
- * then, and come back one after the other, those of the first modules last. So the rings of the update's states have
- * further slots there, for one long round each step: tiles lie in sums that are written only behind their own (a tile
- * is updated when its sum is complete, so none waits for what waits for it), and the reductions wait for those that
- * have not left yet. Steps of several passes have no such time: their sums are added to in each.
+ * Under the head's products and the last block's backward pass no sum is complete. A speculative update
+ * (speculative_update.c) can then only prefetch until its buffers are full, and the files would be idle. But the sums
+ * in memory are used up by then, and are filled again one after the other, those of the first modules last. So the tile
+ * buffers of the update's states get further slots there, for one long round each step. A tile lies in a sum that is
+ * written only after the tile's own sum. A tile is updated when its sum is complete, so no tile waits for a sum that
+ * waits for it. The reductions wait for tiles that have not left yet. Steps of several passes have no such time,
+ * because each pass adds to their sums.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 

@@ -1,10 +1,9 @@
-/* param_prefetch.c - parameters that are read before their windows are free, into buffers of the update that rest
- * meanwhile.
+/* param_prefetch.c - parameters that are read before their windows are free, into idle buffers of the update.
  *
- * Files rest under the head's products, the longest of a pass: windows hold what these need. Masters and moments of the
- * step before are written by then, and those of the next update are read only in the last pass. So in passes before it
- * the fetch stream reads what the backward pass and the next forward pass will ask for, in their order, into these
- * buffers, and what is asked for comes from there. SPDX-License-Identifier: Apache-2.0 */
+ * Files are idle under the head's products, the longest of a pass, because windows already hold their parameters.
+ * Masters and moments of the step before are written by then, and those of the next update are read only in the last
+ * pass. So in the earlier passes the fetch stream reads parameters of the backward pass and of the next forward pass
+ * into these buffers, in the order of use. Requests are then served from there. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/clock.h"

@@ -2,14 +2,13 @@
  *
  * The result of an update depends on the sum, the states and the update's scalars. The scalars only depend on
  * the norm if something is clipped, or if there is no update at all. So a step may foresee them. Groups whose
- * parameters and states all are in files have two places there. As soon as a group's sum is complete and in its file,
- * or in memory where it stays through several passes, tiles of it are read from the one place and what they come to is
- * written to the other, in the order in which the reductions end. If the update is then given just these scalars it
- * goes on from there, and all groups' places are exchanged when it begins; else the other place is free again. Nobody
- * else looks there before.
+ * parameters and states all are in files have two slots there. An update may begin once a group's sum is complete, in
+ * its file or in memory. Tiles are then read from the one slot, and the results are written to the other, in the order
+ * in which the reductions end. If the update then gets exactly these scalars, it continues from there, and all groups'
+ * slots are exchanged when it begins. Otherwise the other slot is free again; no other reader uses it before.
  *
- * Without clipping only a skipped step can bring other scalars, and it wants no sums. Then they go to no file: the
- * reductions lend the update the buffers they are in, and wait for these when all of them are lent.
+ * Without clipping only a skipped step can bring other scalars, and a skipped step needs no sums. So the sums go to no
+ * file: the reductions lend the update their buffers, and wait for a buffer when all of them are lent.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -168,9 +167,9 @@ static dsc_status make_early(void *args, dsc_error *err)
     return dsc_borrowed_memory_end(zero, err);
 }
 
-/* Where the terms hold it is at all groups: a sum in a file that comes later is not handed over but goes there and
- * back, and compute, which does not wait for it now, does under the next pass. Of sums that stay another order is no
- * gain. */
+/* With valid terms the update aims at all groups. A later sum of a file is not passed on directly, but written and read
+ * again; compute, which does not wait for it now, would wait under the next pass. For sums in memory another order
+ * would gain nothing. */
 static void aim_at_all(dsc_zero *zero)
 {
     dsc_speculative_update *early = &zero->speculative;

@@ -49,8 +49,8 @@ static void choose_states(dsc_zero *zero)
     }
 }
 
-/* Spread over all of them: where updates of a single pass begin early, those that a forward pass comes to take turns
- * then, one that is made already and one that is not. */
+/* Spreads the choice over all groups. With speculative updates of a single pass, a forward pass then meets updated
+ * groups and others alternately. */
 static void choose_sums(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;

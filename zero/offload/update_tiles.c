@@ -25,8 +25,8 @@ bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t g)
            dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
 }
 
-/* Until the norm is known these groups are in the order like all others: an early update ends at the first one whose
- * sum it is not told of, and does not go on behind it. */
+/* Until the norm is known these groups are in the order like all others. A speculative update ends at the first group
+ * whose sum is not published, and does not continue after it. */
 static bool is_passed_over(const dsc_zero *zero, int32_t g)
 {
     return zero->store.exchanged && dsc_update_tiles_yields_to_compute(zero, g);

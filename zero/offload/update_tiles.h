@@ -5,10 +5,10 @@
 
 #include "zero/offload/tile.h"
 
-/* Every tile that this rank updates, in order; next is asked for no more than there are, and each is passed by done or
- * left before begin or seek is called again. After the last one of a group its parameters are where the first gather of
- * them finds them, and after dsc_update_tiles_end where all do. Masters and moments may still be on their way to files:
- * the next update, or dsc_update_tiles_drain, waits for them. */
+/* Every tile that this rank updates, in order. next is called at most once per tile, and each tile is passed by done or
+ * left before begin or seek is called again. After a group's last tile its parameters are ready for the first gather,
+ * and after dsc_update_tiles_end for all gathers. Masters and moments may still be on their way to files: the next
+ * update, or dsc_update_tiles_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err);
 /* Instead of its tiles, of one of the first `made` groups: they are made. */
 DSC_MUST_USE dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err);

@@ -1,15 +1,16 @@
-/* onebit.c - the optimizers whose ranks exchange signs (sign_compress.c): what they send each other, and when.
+/* onebit.c - the optimizers whose ranks exchange signs (sign_compress.c): the exchanged values and their schedule.
  *
  * 1-bit Adam (Tang et al. 2021, arXiv:2102.02888): once the variance is frozen, signs are of the momentum after each
- * rank's own gradient. They are the new momentum of all ranks, and the step goes along it. 1-bit LAMB does the same;
- * how far a tensor goes is onebit_lamb.c's.
+ * rank's own gradient. They are the new momentum of all ranks, and the step follows it. 1-bit LAMB does the same with
+ * the step sizes of onebit_lamb.c.
  *
- * 0/1 Adam (Lu et al. 2022, arXiv:2202.06009), as DeepSpeed has it. First the variance moves in some updates only, from
- * gradients that are added up as ever; in all others signs are of the gradients. Then it is frozen and ranks take steps
- * of their own, each along its own momentum, whose sum (`local_update`) leads from the weights that all had (`shared`)
- * to its own. When they come together signs are of that sum times the root of the variance: the mean of all leads from
- * the shared weights to new ones, and over the sum of the rates it is the new momentum. The shared weights stay in
- * memory, so that the new ones have the same bits on every rank; they decay as the walk goes on. In a half precision
+ * 0/1 Adam (Lu et al. 2022, arXiv:2202.06009), as DeepSpeed has it. First the variance changes in some updates only,
+ * from plainly summed gradients; in all others the signs are of the gradients. Then the variance is frozen, and ranks
+ * take local steps, each along its own momentum. The sum of these steps (`local_update`) is the difference between the
+ * common weights (`shared`) and the rank's own. At a synchronization the signs are of that sum times the root of the
+ * variance. The mean over ranks gives the new weights from the shared ones, and divided by the sum of the rates it is
+ * the new momentum. The shared weights stay in memory, so that new weights have equal bits on every rank; they decay
+ * during the local phase. In a half precision
  * run they are the masters, which no rank changes alone.
  *
  * One rank alone has nobody to send signs to: it goes on with its own momentum. Errors and walks are each rank's own,

@@ -14,12 +14,11 @@ typedef enum dsc_onebit_kind { DSC_ONEBIT_NEVER, DSC_ONEBIT_ADAM, DSC_ONEBIT_ZER
 typedef struct dsc_onebit_policy {
     dsc_onebit_kind kind;
     int64_t freeze; /* after so many updates, >= 1, the variance never moves again */
-    /* Of 0/1 Adam, >= 1: after so many moves of the variance the next are twice as far apart; after so many updates
-     * that follow them ranks come together half as often, once in local_most at least. */
+    /* 0/1 Adam, >= 1. After the first number of variance updates, the interval of the next ones doubles. After the
+     * second number of later updates, ranks synchronize half as often, but at least once in local_most updates. */
     int64_t variance_scaler, local_scaler, local_most;
-    /* Of 1-bit LAMB (onebit_lamb.c): what an average of coefficients keeps, below 1; bounds of the factors that they
-     * are
-     * times once they are frozen, 0 < min <= max; and the part of itself that a factor changes by at most. */
+    /* 1-bit LAMB (onebit_lamb.c): the decay of the average of coefficients, below 1. Then the bounds of the factors of
+     * frozen coefficients, 0 < min <= max, and the largest relative change of a factor. */
     double coeff_beta, factor_min, factor_max, factor_threshold;
 } dsc_onebit_policy;
 

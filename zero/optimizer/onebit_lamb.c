@@ -1,11 +1,11 @@
-/* onebit_lamb.c - how far 1-bit LAMB (Li et al. 2021, arXiv:2104.06069, as DeepSpeed has it) steps each tensor.
+/* onebit_lamb.c - step sizes per tensor of 1-bit LAMB (Li et al. 2021, arXiv:2104.06069, as DeepSpeed has it).
  *
- * While gradients are added up it is LAMB: a tensor's rate is times the ratio of the norms of its weights and of its
- * direction, whose moving average is kept. Once signs of momentum are exchanged that average is what counts. LAMB's
- * ratio would go on with the variance, which is frozen now; so a second one, `fresh`, goes on beside it, made of the
- * gradients that each momentum and the one before tell of, and the average is times a factor: how many times the frozen
- * root is the fresh one, at most, over all elements. It changes by a fraction of itself from update to update. Where
- * weights decay, the factor counts for the rest of the direction alone.
+ * While gradients are summed it is LAMB: a tensor's rate is multiplied by the ratio of the norms of its weights and of
+ * its direction, and a moving average of that ratio is kept. Once signs of momentum are exchanged, the average is used.
+ * LAMB's ratio would follow the variance, which is frozen now. So a second variance, `fresh`, continues from the
+ * gradients that successive momenta imply, and the average is multiplied by a factor. The factor is the largest ratio
+ * of the frozen root to the fresh root over all elements. It changes by a bounded fraction of itself between updates.
+ * With weight decay the factor applies to the rest of the direction only.
  *
  * Every rank has every element at stage 0, so all find the same largest ratio without an exchange; a maximum has no
  * order. The numbers of a tensor are its average and its last factor. A factor of 0 says that there is no fresh

@@ -1,12 +1,11 @@
-/* sign_compress.c - vectors that ranks have each their own of become one that all have, for two bits an element on
- * the wire:
- * the exchange of 1-bit Adam (Tang et al. 2021, arXiv:2102.02888) and of those that came after it (onebit.c).
+/* sign_compress.c - the mean of one vector per rank, for two bits an element on the wire: the exchange of 1-bit Adam
+ * (Tang et al. 2021, arXiv:2102.02888) and of its successors (onebit.c).
  *
- * Each rank adds to what it would have the others know what its last signs left out (its error). Signs and a scale for
- * each tensor, the root of the mean square, stand for the whole: signs go to the owners of slices by all-to-all. An
- * owner adds up, in rank order, what they stand for, and the error that it keeps as well; the signs of that, with a
- * scale for each tensor's part in its slice, go back to all. They are the mean that all go on with, the same bits on
- * every rank, instead of two times 32 bits. DeepSpeed's compressed all-reduce is cut the same way.
+ * Each rank adds its last compression error to its vector. Signs and a scale per tensor, the root of the mean square,
+ * represent the sum; the signs go to the owners of slices by all-to-all. An owner adds up the represented values in
+ * rank order, and its own error. The signs of that sum, with a scale for each tensor's part in its slice, go back to
+ * all ranks. They are the common mean, with equal bits on every rank, instead of two times 32 bits. DeepSpeed's
+ * compressed all-reduce has the same slices.
  *
  * Scales come from fixed-point sums of squares (kernels/exact.h), so they depend on no order. They are needed between
  * two passes over all tensors, so the host waits for the device twice in an exchange. An element whose variance is 0

@@ -1,11 +1,10 @@
-/* trust_ratio.c - what a recipe needs of whole tensors, whose elements lie in several ranks' slices: the norms, or
- * root mean
- * squares, of a tensor's weights and of the direction it is about to take.
+/* trust_ratio.c - values of whole tensors, whose elements lie in several ranks' slices: the norms, or root mean
+ * squares, of a tensor's weights and of its next direction.
  *
- * A pass over this rank's slices before the update, in the same tiles, that writes nothing: each piece of a tensor has
- * its directions made and both its sums of squares added to fixed-point ones (kernels/exact.h), whose order does not
- * matter. Pieces end where chunks of 1024 elements of the group do, as slices and tiles do. So the norms, and with them
- * the update, have the same bits for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
+ * A read-only pass over this rank's slices before the update, in the same tiles. It computes the directions of each
+ * piece of a tensor and adds both sums of squares to fixed-point sums (kernels/exact.h), whose order does not matter.
+ * Pieces, like slices and tiles, end at multiples of 1024 elements of the group. So the norms and the update have
+ * equal bits for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/internal.h"
 #include "zero/offload/update_tiles.h"
 #include "zero/tile_update.h"
