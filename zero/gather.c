@@ -2,8 +2,8 @@
  *
  * A group's uses in a pass are known, so each becomes a lifetime [issue step, last use]; lifetimes get fixed
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
- * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. What
- * a pass's first steps use is gathered in the last ones of the pass before, if no update comes between.
+ * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. Groups
+ * of a pass's first steps are gathered in the last steps of the pass before, unless an update comes between.
  * With W = 1, and below stage 3, parameters are whole and nothing is gathered. One rank also fetches offloaded
  * parameters, and packs and unpacks those that are exchanged packed (compress.c). The fetch stream copies a rank's
  * slice of offloaded parameters to its slot in the window, while the gather before it is under way.
@@ -253,8 +253,7 @@ static bool fits(dsc_zero *zero, int64_t window_bytes)
     return plan_windows(zero) <= window_bytes && most_live(zero) <= zero->o.live_elements;
 }
 
-/* From how many of the pass before's last steps on gathers start, as far as they find room in the arena as it is.
- */
+/* The number of last steps of a pass that issue gathers of the next pass, as far as the arena's size allows. */
 static void choose_early(dsc_zero *zero, int64_t window_bytes)
 {
     const int64_t backward_steps = zero->o.model->module_count - 1;
@@ -265,7 +264,7 @@ static void choose_early(dsc_zero *zero, int64_t window_bytes)
         zero->prefetch_carryover_steps--;
 }
 
-/* The last modules of a forward pass are the first ones of its backward pass: they stay, as many as find room too. */
+/* The last modules of a forward pass are the first ones of its backward pass: they stay, as many as fit. */
 static void choose_kept(dsc_zero *zero, int64_t window_bytes)
 {
     const int32_t least = zero->keep_steps;

@@ -6,11 +6,11 @@
  * above all with sums in files. So a slot is reused as late as the arena allows, and a slot that is reduced piecewise
  * is written again as soon as its pieces are reduced.
  *
- * Owners add leaves micro-step after micro-step, and uses of a tied parameter in backward order. Where several
- * micro-batches run together, a module makes their leaves one after the other. Of a group that more than one module
- * uses, that is not the order of sums: leaves of its earlier users wait in their places, those of the first micro-batch
- * excepted, until the last user has made that micro-batch's. Where updates begin early those of sums in files wait too:
- * one user's leaf would go there only to come back for the next one's, which is when the update wants it.
+ * Owners add leaves micro-step after micro-step, and uses of a tied parameter in backward order. With a
+ * micro-batch group, a module makes the parts of all its micro-batches one after the other. For a group with several
+ * users that is not the order of sums. Parts of its earlier users wait in their slots, except for the first
+ * micro-batch, until the last user has made its part. With speculative updates, parts of sums in files wait too. One
+ * user's sum would otherwise go to its file and come back for the next user's part, when the update needs it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/grad_parts.h"
 #include "zero/internal.h"
@@ -248,7 +248,7 @@ static int32_t turn_of(const dsc_zero *zero, int32_t lane)
 }
 
 /* The window that a part shares with others of its use, or a new one. A part that waits has its own window. Between the
- * first and the last micro-batch the slot classes repeat: a waiting part is made before any class occurs for the last
+ * first and the last micro-batch the slot classes repeat. A waiting part is made before any class occurs for the last
  * time, and still waits when each class has occurred. */
 static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_part *leaf, int32_t *place_of_turn)
 {

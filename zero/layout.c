@@ -15,8 +15,8 @@ static int64_t element_count(const dsc_param_spec *spec)
 /* Tensors of one group: trainable or frozen, and matrices apart from the others or not. */
 typedef struct group_kind { bool trainable, matrices; } group_kind;
 
-/* A hidden matrix in DeepSpeed's sense: it belongs neither to the first nor to the last module of a model with several
- * modules, and its name is not that of an embedding or of logits. */
+/* A hidden matrix in DeepSpeed's sense. In a model with several modules it belongs neither to the first nor to the last
+ * one, and its name is not that of an embedding or of logits. */
 static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec)
 {
     static const char *const outer[] = { "embed", "lm_head" };

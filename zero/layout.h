@@ -64,7 +64,7 @@ typedef struct dsc_layout {
 DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe,
                                         int32_t world_size, dsc_layout *out, dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
-/* What a trainable group is updated by in a run of `recipe`. */
+/* The recipe that updates a trainable group in a run of `recipe`. */
 static inline dsc_recipe dsc_layout_recipe(const dsc_layout *layout, int32_t group, dsc_recipe recipe)
 {
     return layout->group[group].matrices ? recipe : dsc_recipes[recipe].rest;

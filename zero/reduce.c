@@ -2,7 +2,7 @@
  *
  * Owners add parts in rank order, micro-step after micro-step, uses of a tied parameter in backward order. grad_parts.c
  * plans their slots until then. For sums that must not depend on W, the W parts of a micro-step are kept separate and
- * pushed in index order into a binary counter per use: level l holds the sum of 2^l neighbouring parts.
+ * pushed in index order into a binary counter per use. Level l holds the sum of 2^l neighbouring parts.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* update.c - the end of an optimizer step: norm, update of this rank's slices, parameters back to their holders.
  *
- * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides the range
- * (stage 0: every rank over everything, after an all-gather of the sums) and what is gathered afterwards.
+ * Every stage runs the same kernel over the same elements, so the bits agree. A stage only decides the range and the
+ * gathers afterwards. At stage 0 every rank updates everything, after an all-gather of the sums.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/gather.h"
 #include "zero/hpz.h"

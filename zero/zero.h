@@ -1,7 +1,7 @@
 /* zero.h - the model states of one rank at ZeRO stage 0, 1, 2 or 3: their owners and their transfers.
  *
- * The order of a pass is known before the run, so everything is planned: addresses of gathered groups (stage 3) and of
- * gradient parts, the step of each gather, and the step at which memory may be written again.
+ * The order of a pass is known before the run, so everything is planned. The plan has the addresses of gathered groups
+ * (stage 3) and of gradient parts, the step of each gather, and the step at which memory may be written again.
  * Steps of the order, for M modules: the forward of module m is step m. The last module, the loss module, also makes
  * its gradients there. The backward of module m < M - 1 is step 2M - 2 - m. A pass without gradients uses steps
  * 0..M-1.
@@ -90,8 +90,8 @@ typedef struct dsc_zero_options {
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
     dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
                                          are; those away from the device lie in it */
-    /* ZeRO++: what parameters, and frozen ones, are packed in on their way to windows at stage 3 (NONE or INT8), and
-     * leaves on theirs to their owners. */
+    /* ZeRO++: packing of parameters, and of frozen ones, for gathers at stage 3 (NONE or INT8), and of gradient parts
+     * for the reduction. */
     dsc_quant quant_params, quant_frozen, quant_leaves;
     int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
     bool leaf_errors; /* the rounding error of a packed part is added to the next part of that use on this rank */

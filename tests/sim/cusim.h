@@ -7,7 +7,8 @@
  * is poisoned with NaN, has guard pages, and is unreadable for the host. A violation ends the process with exit code 98
  * and one line "cusim: ..." that names kernel, stream or call, and the seed.
  *
- * Environment, read at first use:
+ * Environment, read at first use.
+ *
  *   CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8)
  *   CUSIM_MEM (bytes of a device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (its CUDA version, 13000)
  *   CUSIM_FAIL_KERNEL (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1)

@@ -462,7 +462,8 @@ static void test_denormals_are_kept(void **state)
     close_all(&f);
 }
 
-/* ---- stress: random work with random events; every operation checks what it must see ----
+/* ---- stress: random work with random events; every operation checks its inputs ----
+ *
  * The cells are plain memory, one per operation, so the thread sanitizer checks the same order a second time. */
 
 enum { STREAMS = 4, EVENTS = 6, OPS = 4000 };

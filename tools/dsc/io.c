@@ -141,7 +141,7 @@ static bool is_better(const result *a, const result *b)
     return 1 / a->gb_per_s[0] + 1 / a->gb_per_s[1] < 1 / b->gb_per_s[0] + 1 / b->gb_per_s[1];
 }
 
-/* The run takes the first engine that works here, unless it is told otherwise. */
+/* The run takes the first engine that works here, unless the config names one. */
 static void print_engine(const char *first, const char *best)
 {
     if (strcmp(first, best) != 0)

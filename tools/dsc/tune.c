@@ -316,7 +316,7 @@ static dsc_status sweep(tune *t, dsc_error *err)
     return DSC_OK;
 }
 
-/* ---- what is told ---- */
+/* ---- output ---- */
 
 static void print_row(const tune_trial *trial, const tune_trial *best, int width)
 {

@@ -202,8 +202,8 @@ static dsc_status stop(dsc_zero *zero, dsc_error *err)
     return zero->update_stream != NULL ? dsc_stream_sync(zero->update_stream, err) : DSC_OK;
 }
 
-/* What the aim has and was not made stands before what the next pass needs first; where it was made long before the
- * norm, there was time for more. */
+/* Groups of the aim that were not updated come before the groups that the next pass needs first. If the aim was
+ * complete long before the norm, there was time for more groups. */
 static void take_aim(dsc_speculative_update *early, int32_t made)
 {
     const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - early->first_ns - early->rest_ns);

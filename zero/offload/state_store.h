@@ -2,8 +2,8 @@
  *
  * A plane of a group is in memory (dsc_group_state points at it) or in a swap file (swap_at[plane] >= 0). A caller that
  * works on a plane asks here and is given memory either way. If the device is not host_visible, memory may also be the
- * memory of the host: then sums pass through slots of the device (grad_staging.h), parameters are copied to windows,
- * and the host updates the states of the optimizer (host_update.h).
+ * memory of the host. Then sums pass through slots of the device (grad_staging.h) and parameters are copied to windows.
+ * The host updates the states of the optimizer (host_update.h).
  *
  *   a tile of the update:
  *     [IN FILE] --read ahead--> [ARRIVING] --acquire--> [CHECKED] --update--> [SEALED] --write behind--> [IN FILE]

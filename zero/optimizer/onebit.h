@@ -1,5 +1,5 @@
-/* onebit.h - whose ranks exchange signs instead of adding up gradients, and in which updates: what a run is told, and
- * what its optimizer's scalars follow. What they send each other is onebit.c's. SPDX-License-Identifier: Apache-2.0 */
+/* onebit.h - optimizers whose ranks exchange signs instead of summing gradients: their policy and the phase of each
+ * update. The exchanged values are onebit.c's. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OPTIMIZER_ONEBIT_H
 #define DSC_ZERO_OPTIMIZER_ONEBIT_H
 

@@ -1,6 +1,6 @@
 /* onebit_lamb.c - step sizes per tensor of 1-bit LAMB (Li et al. 2021, arXiv:2104.06069, as DeepSpeed has it).
  *
- * While gradients are summed it is LAMB: a tensor's rate is multiplied by the ratio of the norms of its weights and of
+ * While gradients are summed it is LAMB. A tensor's rate is multiplied by the ratio of the norms of its weights and of
  * its direction, and a moving average of that ratio is kept. Once signs of momentum are exchanged, the average is used.
  * LAMB's ratio would follow the variance, which is frozen now. So a second variance, `fresh`, continues from the
  * gradients that successive momenta imply, and the average is multiplied by a factor. The factor is the largest ratio
