@@ -5,7 +5,7 @@
 
 #include "engine/checkpoint/internal.h"
 
-/* Of PEFT's adapter_config.json what adding an adapter needs. */
+/* Fields of PEFT's adapter_config.json that adding an adapter needs. */
 typedef struct dsc_ckpt_adapter {
     int64_t rank;
     float scale;

@@ -138,7 +138,8 @@ static void join(dsc_ckpt_async *a)
 
 /* ---- start ---- */
 
-/* What another thread cannot fetch is copied now: states in files, and those of a device out of the host's reach. */
+/* Copies now the states that another thread cannot fetch: states in files, and those of a device out of the host's
+ * reach. */
 static dsc_status take_rest(dsc_ckpt_async *a, const dsc_buf *snapshot, dsc_error *err)
 {
     char *const buffer = (char *)dsc_align_up((int64_t)(intptr_t)snapshot->ptr, DSC_AIO_ALIGN);

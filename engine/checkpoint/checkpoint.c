@@ -88,7 +88,7 @@ dsc_status dsc_ckpt_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *
     return DSC_OK;
 }
 
-/* What is in a folder without a checkpoint, as far as that tells what to do. */
+/* Contents of a folder without a checkpoint, as far as these show what to do. */
 static dsc_status refuse_other(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];

@@ -18,10 +18,10 @@
 extern "C" {
 #endif
 
-/* What a run is, beside its tensors. */
+/* State of a run beside its tensors. */
 typedef struct dsc_run_state {
     int64_t step;          /* optimizer steps done */
-    int64_t update_count;  /* of them, not skipped: Adam's t and the schedule's position */
+    int64_t update_count;  /* steps not skipped: Adam's t and the schedule's position */
     int64_t next_sample;   /* data position */
     int64_t seed;
     int64_t train_batch_size, micro_batch, accumulation_steps, world_size;
@@ -31,7 +31,7 @@ typedef struct dsc_run_state {
     int32_t zero_stage;
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe; /* of the optimizer */
-    dsc_loss_scaler loss_scaler; /* of fp16; all zero else, and where it was not saved */
+    dsc_loss_scaler loss_scaler; /* fp16 only; all zero else, and if it was not saved */
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
@@ -44,7 +44,7 @@ typedef struct dsc_run_state {
 typedef struct dsc_ckpt_keep {
     int64_t last;    /* so many newest ones, `latest` included; 0: all */
     int64_t every;   /* and every step that is a multiple of this; 0: none of them for that */
-    bool unfinished; /* what saves that were cut short have left goes too: only where no save is running */
+    bool unfinished; /* removes the remains of interrupted saves too: only while no save is running */
     bool dry_run;    /* only tell */
     void (*told)(void *user, const char *name); /* before each removal; may be NULL */
     void *user;
@@ -62,7 +62,7 @@ typedef struct dsc_ckpt_ctx {
     dsc_stream *stream;      /* compute: slices are copied on it where the host cannot reach them */
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
-    dsc_ckpt_keep keep;       /* what goes after each save */
+    dsc_ckpt_keep keep;       /* rule for removal after each save */
     bool node_local;          /* ranks may see other folders under the same name */
     dsc_aio_options aio;      /* alloc and hook are not read */
     int32_t threads;          /* that a load may use, >= 1 */
@@ -89,7 +89,7 @@ DSC_MUST_USE dsc_status dsc_ckpt_agree(const dsc_ckpt_ctx *ctx, dsc_status mine,
 
 /* Collective; every rank returns the same verdict. Writes dir/step-<state.step>, making dir and the folders above it
  * when missing. After a failure nothing of step-N is left, earlier checkpoints and `latest` are as they were, and the
- * engine may go on. (Where the disk refuses even the tidying up: step-N.tmp stays and is no checkpoint, or a whole
+ * engine may go on. (If the disk refuses even the cleanup: step-N.tmp stays and is not a checkpoint, or a whole
  * step-N does.) An existing step-N is DSC_ERR_INPUT, but for these:
  *   - one whose commit was cut short and which `latest` never named is removed;
  *   - the one that this run was loaded from in dir (`resumed_step`, -1: none) is kept, and `latest` names it;
@@ -115,7 +115,7 @@ bool dsc_ckpt_async_advance(dsc_ckpt_async *async, dsc_status *status, dsc_error
 /* Not collective. One that has not ended is given up, and rank 0 takes away what there is of it. Sets NULL. */
 void dsc_ckpt_async_close(dsc_ckpt_async **async);
 
-/* What a run will save. */
+/* Saves that a run will make. */
 typedef struct dsc_ckpt_saves {
     int64_t after;       /* its steps so far */
     int64_t every, last; /* 0: only last */
@@ -144,7 +144,7 @@ DSC_MUST_USE dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const 
 DSC_MUST_USE dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, const dsc_ckpt_keep *keep,
                                        dsc_error *err);
 
-/* What the manifest of the checkpoint that --load DIR means says of matrix products, verified; owned by the caller
+/* Matrix product entry in the manifest of the checkpoint that --load DIR means, verified; owned by the caller
  * (dsc_alloc_free). *out = NULL: nothing. Nothing else of the checkpoint is read. */
 DSC_MUST_USE dsc_status dsc_ckpt_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out,
                                             dsc_error *err);
@@ -163,8 +163,8 @@ bool dsc_ckpt_is_unfinished_name(const char *name);
 DSC_MUST_USE dsc_status dsc_ckpt_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
                                          int64_t *bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);
-/* text: "part 1 of 2 (host a)" where hosts have folders of their own, "" where all is here. Of a part summary and
- * verify see what is here; hash, diff and export refuse it. */
+/* text: "part 1 of 2 (host a)" where hosts have folders of their own, "" where all is here. With a part, summary
+ * and verify see what is here; hash, diff and export refuse it. */
 DSC_MUST_USE dsc_status dsc_ckpt_part(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char *text,
                                       size_t text_bytes, dsc_error *err);
 /* From all parts of one save the whole: out_dir, which must not exist, is made whole or not at all. */
@@ -191,11 +191,11 @@ DSC_MUST_USE dsc_status dsc_ckpt_diff(const dsc_io *io, dsc_alloc *alloc, const 
 typedef struct dsc_ckpt_export_options {
     const char *out_dir; /* must not exist */
     dsc_dtype dtype;     /* F32, BF16, F16; DSC_DTYPE_COUNT: the run's */
-    int64_t shard_bytes; /* a file has at most so many, or one tensor */
+    int64_t shard_bytes; /* limit of a file, unless it has one tensor */
     bool merge;          /* adapters are added to the weights beside them */
 } dsc_ckpt_export_options;
-/* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. Of a checkpoint
- * with adapters, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. */
+/* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. A checkpoint
+ * with adapters gives, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. */
 DSC_MUST_USE dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                         const dsc_ckpt_export_options *options, dsc_error *err);
 

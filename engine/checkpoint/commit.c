@@ -43,7 +43,7 @@ static dsc_status write_name(const dsc_ckpt_commit *k, const char *path, const c
     return write_new(k->c->io, path, line, length, err);
 }
 
-/* What a file like `latest` names; "" when there is none, or it holds something else. */
+/* Name in a file like `latest`; "" when there is none, or it holds something else. */
 static dsc_status read_name(const dsc_ckpt_commit *k, const char *path, char name[64], dsc_error *err)
 {
     dsc_error ignored = DSC_ERROR_INIT;
@@ -162,7 +162,7 @@ static dsc_status same_bytes(const dsc_io *io, dsc_file *a, dsc_file *b, void *b
     return DSC_OK;
 }
 
-/* Where a tensor lies in a file does not depend on the world size or the stage, so equal tensors are equal files. */
+/* A tensor's place in a file does not depend on the world size or the stage, so equal tensors are equal files. */
 static dsc_status same_tensors(const dsc_ckpt_commit *k, bool *same, dsc_error *err)
 {
     const dsc_io *io = k->c->io;

@@ -1,4 +1,4 @@
-/* diff.c - what two checkpoints say about the same tensors, whoever wrote them.
+/* diff.c - comparison of the same tensors in two checkpoints, whoever wrote them.
  *
  * Compared is what a run goes on from: master weights (fp32 runs: the weights), m and v, as fp32, tensor by tensor.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -15,7 +15,7 @@ typedef struct diff_job {
     int64_t differing; /* tensors */
 } diff_job;
 
-/* Where the state of a tensor lies: its master weights are the weights themselves where there are no others. */
+/* Place of a tensor's state: its master weights are the weights themselves where there are no others. */
 static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *name,
                                          const dsc_safetensors **file)
 {

@@ -120,7 +120,7 @@ void dsc_ckpt_sha256(const void *data, int64_t bytes, uint8_t digest[32])
 int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
 {
     DSC_ASSERT(layout->group_count > 0);
-    int64_t elements = 0; /* of a slice of everything: master and moments have 12 bytes each, weights and gradients 4 */
+    int64_t elements = 0; /* slice of everything: master and moments have 12 bytes each, weights and gradients 4 */
     for (int32_t g = 0; g < layout->group_count; g++)
         elements += layout->group[g].slice;
     const int64_t wanted = states_in_files ? 0 : dsc_min_i64(elements / 4, DSC_CKPT_BUFFER_BYTES_MOST);

@@ -15,11 +15,11 @@
 #define FILE_NAME_BYTES 64
 #define ADAPTER_PREFIX "base_model.model." /* as in models/lora_config.h */
 
-/* What is written of one tensor, and where. */
+/* Data written for one tensor, and its place. */
 typedef struct export_tensor {
     const dsc_safetensors_entry *weights; /* name and shape */
     char *name;                           /* that it gets; owned */
-    const dsc_ckpt_manifest_tensor *from; /* whose blocks: master weights for fp32, where there are any */
+    const dsc_ckpt_manifest_tensor *from; /* owner of the blocks: master weights for fp32, if any */
     int64_t bytes;
     int32_t shard;
 } export_tensor;

@@ -28,7 +28,7 @@ static size_t existing_bytes(char *path)
     }
 }
 
-/* What the ranks of this one's folder store of the tensors: a checkpoint takes a little more. */
+/* Tensor bytes that the ranks of this rank's folder store: a checkpoint takes a little more. */
 static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, const dsc_ckpt_hosts *hosts)
 {
     const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,

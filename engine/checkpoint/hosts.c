@@ -12,7 +12,7 @@
 
 #include "engine/checkpoint/hosts.h"
 
-/* What a rank tells the others. */
+/* Message of a rank to the others. */
 typedef struct word {
     int32_t first; /* rank whose file it sees */
     char host[DSC_CKPT_HOST_BYTES];

@@ -1,4 +1,4 @@
-/* inspect.c - what a checkpoint says of itself, verified and hashed. Needs no model.
+/* inspect.c - summary of a checkpoint, verified and hashed. Needs no model.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

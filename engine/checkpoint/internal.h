@@ -1,5 +1,5 @@
-/* internal.h - what the checkpoint's files share beyond the manifest: readers, verification and the commit of a folder.
- * SPDX-License-Identifier: Apache-2.0 */
+/* internal.h - parts that the checkpoint's files share beyond the manifest: readers, verification and the commit of a
+ * folder. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_INTERNAL_H
 #define DSC_ENGINE_CHECKPOINT_INTERNAL_H
 
@@ -17,9 +17,9 @@ typedef struct dsc_ckpt_reader {
     dsc_ckpt_manifest manifest;
     dsc_safetensors *file[DSC_CKPT_TENSOR_FILE_COUNT];
     int64_t *tensor_of[DSC_CKPT_TENSOR_FILE_COUNT]; /* [entry of the file] the manifest's tensor */
-    int64_t file_bytes[DSC_CKPT_TENSOR_FILE_COUNT]; /* of what is here */
+    int64_t file_bytes[DSC_CKPT_TENSOR_FILE_COUNT]; /* bytes that are here */
     bool far; /* none of its files is here */
-    /* Of a part: its blocks lie behind the header in the manifest's order. */
+    /* Part only: its blocks lie behind the header in the manifest's order. */
     dsc_file *part;    /* [tensor files] */
     int64_t *at;       /* [block] where it begins in its file; -1: it is in another part. NULL: all is here */
 } dsc_ckpt_reader;
@@ -51,7 +51,7 @@ static inline bool dsc_ckpt_reader_has(const dsc_ckpt_reader *reader, const dsc_
 {
     return reader->at == NULL || reader->at[block - reader->manifest.block] >= 0;
 }
-/* Where a block that is here begins in its file. */
+/* Offset in its file of a block that is here. */
 int64_t dsc_ckpt_reader_offset(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block);
 /* NULL when the checkpoint has no such tensor; *tensor (may be NULL) is the manifest's. */
 const dsc_safetensors_entry *dsc_ckpt_reader_find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane,
@@ -83,11 +83,11 @@ typedef struct dsc_ckpt_commit {
     int64_t resumed_step;       /* in dir; -1: none */
     char name[64], step_dir[DSC_CKPT_PATH_BYTES], tmp_dir[DSC_CKPT_PATH_BYTES];
     char latest[DSC_CKPT_PATH_BYTES], latest_tmp[DSC_CKPT_PATH_BYTES], latest_new[DSC_CKPT_PATH_BYTES];
-    char previous[64]; /* what `latest` named before; "": nothing */
+    char previous[64]; /* earlier name in `latest`; "": nothing */
     bool had_latest;
     bool made_tmp, made_step, made_latest_tmp, made_latest; /* there now, and to be undone after a failure */
     bool keeps_existing; /* step-N was there with the same tensors */
-    bool part;           /* of the checkpoint: hosts have folders of their own */
+    bool part;           /* part of the checkpoint: hosts have folders of their own */
 } dsc_ckpt_commit;
 
 /* Fills the paths of a zeroed *commit; every rank. All that follows is for the folder's first one. */

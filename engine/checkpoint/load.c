@@ -92,7 +92,7 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
     return dsc_ckpt_adapter_check(j->c->io, j->c->alloc, step_dir, adapter, err);
 }
 
-/* What ends bit-exactness. The stage is not among it: no bit depends on it. */
+/* Differences that end bit-exactness. The stage is not among them: no bit depends on it. */
 static void warn_differences(const dsc_ckpt_ctx *c, const dsc_run_state *now, const dsc_run_state *saved)
 {
     const dsc_log *log = c->log;

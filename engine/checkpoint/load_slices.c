@@ -18,7 +18,7 @@
 
 /* ---- what is wanted ---- */
 
-/* Where the elements of a tensor's part in this rank's slice go. */
+/* Destination of the elements of a tensor's part in this rank's slice. */
 typedef struct target {
     int32_t group;
     dsc_plane plane;
@@ -74,7 +74,7 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
     if (out->count == 0 || !find_target(t, tensor, slice.trainable, plane, out))
         return false;
     out->to.at = tensor->offset + out->first - slice.first;
-    /* What must be there has been asked for by the load. */
+    /* The load has asked for everything that must be there. */
     return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
 }
 
@@ -86,7 +86,7 @@ typedef struct walker {
     bool inside; /* of `span` */
     span span;
     int64_t at;     /* next one of its tensor's blocks */
-    int64_t number; /* of wanted blocks so far, those of all lanes */
+    int64_t number; /* wanted blocks so far, those of all lanes */
 } walker;
 
 /* The next block of this lane, which meets w->span. NULL: there is none. */
@@ -257,7 +257,7 @@ typedef struct post {
     char *buffer;            /* a block and a byte: whether it is one */
     const dsc_ckpt_block *inside; /* the buffer, of who sends */
     int64_t count;           /* blocks sent so far, by all */
-    dsc_status status;       /* of this rank's own blocks: the exchange goes on */
+    dsc_status status;       /* status of this rank's own blocks: the exchange goes on */
     dsc_error error;
 } post;
 

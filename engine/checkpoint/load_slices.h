@@ -1,4 +1,4 @@
-/* load_slices.h - what a rank takes of an open checkpoint: the blocks that meet its slices.
+/* load_slices.h - blocks of an open checkpoint that a rank takes: those that overlap its slices.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_LOAD_SLICES_H
 #define DSC_ENGINE_CHECKPOINT_LOAD_SLICES_H
@@ -11,7 +11,7 @@ typedef struct dsc_ckpt_slices_load {
     const char *step_dir;
     dsc_dtype dtype; /* this run's compute dtype */
     dsc_recipe recipe;
-    const dsc_ckpt_spread *spread; /* who has what; NULL: everybody has everything */
+    const dsc_ckpt_spread *spread; /* holders of each part; NULL: every rank has everything */
 } dsc_ckpt_slices_load;
 
 /* One pass: every block that is here is verified, and with `copy` its part of the slices then written. */

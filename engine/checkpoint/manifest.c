@@ -122,7 +122,7 @@ static dsc_status read_loss_scaler(const read_ctx *c, const cJSON *root, dsc_los
     return s->overflow_step < s->step || s->step == 0 ? DSC_OK : bad(c, object, "loss_scaler");
 }
 
-/* Where it is not named it is Adam. */
+/* Adam, if it is not named. */
 static dsc_status read_optimizer(const read_ctx *c, const cJSON *root, dsc_recipe *recipe)
 {
     char text[32];
@@ -160,7 +160,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "zero_stage", 0, &stage));
     DSC_TRY(get_precision(c, root, "compute_dtype", &s->compute_dtype));
     DSC_TRY(read_loss_scaler(c, root, &s->loss_scaler));
-    if (cJSON_GetObjectItemCaseSensitive(root, "moment_dtype") != NULL) /* where it is not named they are fp32 */
+    if (cJSON_GetObjectItemCaseSensitive(root, "moment_dtype") != NULL) /* fp32 if it is not named */
         DSC_TRY(get_precision(c, root, "moment_dtype", &s->moment_dtype));
     DSC_TRY(read_optimizer(c, root, &s->recipe));
     DSC_TRY(get_bool(c, root, "world_size_reproducible", &s->world_size_reproducible));
@@ -276,7 +276,7 @@ static dsc_status read_runs(const read_ctx *c, const cJSON *item, dsc_ckpt_manif
     return b == m->block_count ? DSC_OK : bad(c, runs, "parts of a tensor");
 }
 
-/* Where the block that starts at `at` ends: at a multiple of 1 MiB, or at the next cut if that comes first. */
+/* End of the block that starts at `at`: at a multiple of 1 MiB, or at the next cut if that comes first. */
 static bool block_end(const dsc_ckpt_manifest_tensor *tensor, int64_t at, const cJSON **cut, int64_t *end)
 {
     const int64_t most = dsc_ckpt_block_elements(tensor->dtype);

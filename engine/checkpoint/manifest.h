@@ -35,7 +35,7 @@ typedef enum dsc_ckpt_plane {
     DSC_CKPT_MOMENT2,
     DSC_CKPT_MOMENT3,
     DSC_CKPT_ROWS,
-    DSC_CKPT_COLS,   /* of a matrix: the factors of its second moment */
+    DSC_CKPT_COLS,   /* matrix only: the factors of its second moment */
     DSC_CKPT_TENSOR, /* numbers of a whole tensor */
     DSC_CKPT_PLANE_COUNT
 } dsc_ckpt_plane;
@@ -91,7 +91,7 @@ static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, dsc_ckpt_pl
     return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable) &&
            (plane < DSC_CKPT_MOMENT1 || (int)plane - DSC_CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
 }
-/* What its stored name begins with: "", "master", "exp_avg"; a point follows where it is not empty. */
+/* Prefix of its stored name: "", "master", "exp_avg"; a point follows where it is not empty. */
 static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, dsc_ckpt_plane plane)
 {
     if (plane == DSC_CKPT_TENSOR)
@@ -105,7 +105,7 @@ static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, dsc_ck
 /* Its stored name; out holds DSC_CKPT_NAME_BYTES. Returns out. */
 #define DSC_CKPT_NAME_BYTES (DSC_SAFETENSORS_NAME_BYTES_MAX + 32)
 const char *dsc_ckpt_stored_name(const dsc_run_state *state, dsc_ckpt_plane plane, const char *hf_name, char *out);
-/* What dtype a run keeps a plane in. */
+/* Dtype in which a run keeps a plane. */
 static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, dsc_ckpt_plane plane)
 {
     switch (plane) {
@@ -141,7 +141,7 @@ static inline float *dsc_ckpt_shared(const dsc_zero *zero, dsc_ckpt_plane plane,
                                     : dsc_zero_adafactor_factors(zero, tensor, plane == DSC_CKPT_COLS);
 }
 
-/* What this model stores in such a run: model entries first, in layout order. */
+/* Tensors that this model stores in such a run: model entries first, in layout order. */
 dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, const dsc_run_state *state,
                                  dsc_ckpt_entries *out, dsc_error *err);
 void dsc_ckpt_entries_close(dsc_ckpt_entries *entries);
@@ -183,12 +183,12 @@ typedef struct dsc_ckpt_manifest_tensor {
     int64_t first_block, block_count; /* in manifest.block: the tensor's blocks, in order, without a gap */
 } dsc_ckpt_manifest_tensor;
 
-/* Of a checkpoint whose hosts have no folder in common: each has a folder with a part of it. */
+/* Parts of a checkpoint whose hosts have no folder in common: each has a folder with a part of it. */
 #define DSC_CKPT_HOST_BYTES 64
 #define DSC_CKPT_PARTS_MOST 65536
 typedef struct dsc_ckpt_parts {
     int32_t count;                 /* 1: all of it is here */
-    int32_t index;                 /* of the part that is here; -1: none */
+    int32_t index;                 /* index of the part that is here; -1: none */
     char (*host)[DSC_CKPT_HOST_BYTES]; /* [count] where each was saved; NULL for one */
     int32_t *of_block;             /* [blocks in order] the part that a block is in; NULL for one */
 } dsc_ckpt_parts;
@@ -230,7 +230,7 @@ dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char
 dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                    dsc_ckpt_manifest *out, dsc_error *err);
 void dsc_ckpt_manifest_close(dsc_ckpt_manifest *manifest);
-/* What all parts of one save have in common and no other save has: every block's place, part and hash, and the step. */
+/* Identity that all parts of one save share and no other save has: every block's place, part and hash, and the step. */
 void dsc_ckpt_manifest_id(const dsc_ckpt_manifest *manifest, uint8_t id[32]);
 static inline int32_t dsc_ckpt_part_of(const dsc_ckpt_manifest *manifest, const dsc_ckpt_block *block)
 {

@@ -132,7 +132,7 @@ static void put_runs(text_out *out, const int32_t *part, int64_t block_count)
     put(out, "],");
 }
 
-/* The cuts are the starts of blocks that are no multiple of 1 MiB. `part`: of each block; NULL: there is one. */
+/* The cuts are the starts of blocks that are not a multiple of 1 MiB. `part`: of each block; NULL: there is one. */
 static void put_tensor(text_out *out, const dsc_ckpt_entry *entry, const int32_t *part, const dsc_ckpt_block *block,
                        int64_t block_count)
 {
@@ -174,7 +174,7 @@ static void put_body(text_out *out, const dsc_run_state *state, const dsc_ckpt_e
     put(out, "],\n");
 }
 
-/* Of the text without its NUL. */
+/* Counts the text without its NUL. */
 static int64_t text_bytes(const dsc_run_state *state, const dsc_ckpt_entries *entries, const dsc_ckpt_file_info *file,
                           const dsc_ckpt_parts *parts, const dsc_ckpt_block *block, int64_t block_count)
 {

@@ -33,7 +33,7 @@ bool dsc_ckpt_is_unfinished_name(const char *name)
     return dsc_ckpt_is_step_name(stem);
 }
 
-/* Newest first; names that are no steps at the end. */
+/* Newest first; names that are not steps at the end. */
 static int by_step(const void *a, const void *b)
 {
     const char *x = *(char *const *)a, *y = *(char *const *)b;

@@ -36,7 +36,7 @@ DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_request(dsc_ckpt_read_ahead *a, cons
                                                     dsc_error *err);
 /* The block that was asked for longest, its hash compared: *data is good until the next call. */
 DSC_MUST_USE dsc_status dsc_ckpt_read_ahead_consume(dsc_ckpt_read_ahead *a, const char **data, dsc_error *err);
-/* After anything. What is under way ends first. */
+/* After anything. Reads under way end first. */
 void dsc_ckpt_read_ahead_close(dsc_ckpt_read_ahead *a);
 
 #endif

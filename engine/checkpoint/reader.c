@@ -40,7 +40,7 @@ static dsc_status check_size(const dsc_io *io, dsc_file *file, int64_t expected,
                     (long long)bytes, (long long)expected);
 }
 
-/* A part's file stays open for its blocks: it is no safetensors file, only its header is one's. */
+/* A part's file stays open for its blocks: it is not a safetensors file, only its header is one's. */
 static dsc_status open_part(dsc_ckpt_reader *reader, int f, dsc_file *file, dsc_error *err)
 {
     const dsc_ckpt_file_info *info = &reader->manifest.file[f];

@@ -1,4 +1,4 @@
-/* save_plan.c - what a save will write and where, known before its first byte: files, blocks, their owners,
+/* save_plan.c - content and places of a save's writes, known before its first byte: files, blocks, their owners,
  * and the size of the manifest. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -95,7 +95,7 @@ void dsc_ckpt_save_sort(dsc_ckpt_save_state *s)
 {
     const int32_t size = dsc_comm_size(s->c->comm);
     const int64_t count = s->first_block[size];
-    int64_t *next = s->first_of_entry; /* where the next block of each entry goes */
+    int64_t *next = s->first_of_entry; /* place of the next block of each entry */
     memset(next, 0, (size_t)(s->entries.count + 1) * sizeof *next);
     for (int64_t i = 0; i < count; i++)
         next[s->all[i].entry + 1]++;

@@ -33,10 +33,10 @@ static dsc_plane plane_of(const dsc_ckpt_entry *entry, bool trainable)
 
 /* ---- places ---- */
 
-/* Where the next block goes. */
+/* Place of the next block. */
 typedef struct cursor {
-    int32_t file; /* of the block before; -1: none */
-    int64_t end;  /* of the block before, in its file */
+    int32_t file; /* file of the block before; -1: none */
+    int64_t end;  /* end of the block before, in its file */
     int64_t used; /* of the buffer */
 } cursor;
 
@@ -206,7 +206,7 @@ dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, c
     return DSC_OK;
 }
 
-/* What the next portion writes together with its first block. */
+/* Bytes that the next portion writes together with its first block. */
 static void carry(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p, dsc_ckpt_portion *next)
 {
     DSC_ASSERT(next != p && next->first == p->first + p->count);

@@ -10,7 +10,7 @@
 
 #define NAMED INT64_MAX /* the folder itself is a checkpoint */
 
-/* What a rank sees of a checkpoint. */
+/* View that a rank has of a checkpoint. */
 typedef struct holding {
     int32_t part, parts; /* parts 0: nothing */
     uint8_t id[32];

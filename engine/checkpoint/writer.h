@@ -1,5 +1,5 @@
 /* writer.h - bytes of checkpoints on their way into their files. Long ranges go by the engines of
- * offload/aio.h past the page cache, several at a time; short ones, and the ends that are no whole blocks, by plain
+ * offload/aio.h past the page cache, several at a time; short ones, and the ends that are not whole blocks, by plain
  * writes.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_WRITER_H
@@ -30,7 +30,7 @@ dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64
 dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *err);
 /* Everything that was written is durable; the files are closed. */
 dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err);
-/* After anything. What is under way ends first. */
+/* After anything. Writes under way end first. */
 void dsc_ckpt_writer_close(dsc_ckpt_writer *w);
 
 #endif
