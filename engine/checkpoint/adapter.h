@@ -14,7 +14,8 @@ typedef struct dsc_ckpt_adapter {
 
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                                dsc_ckpt_adapter *out, dsc_error *err);
-/* Of a checkpoint that has the file. *text is the caller's, also after a failure (then it may be NULL). */
+/* Reads the text from a checkpoint that has the file. *text is the caller's, also after a failure (then it may be
+ * NULL). */
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text,
                                               int64_t *bytes, dsc_ckpt_adapter *out, dsc_error *err);
 /* Whether a model with this adapter_config.json goes on as the checkpoint's did: the same factor. */

@@ -275,7 +275,7 @@ void dsc_ckpt_async_close(dsc_ckpt_async **async)
         return;
     atomic_store(&a->stop, true);
     join(a);
-    /* A commit that came to its end is a checkpoint; nobody has been told, as if the power had gone. */
+    /* A commit that came to its end is a checkpoint; it is not announced, as if the power had gone. */
     const bool committed = a->phase == PHASE_COMMIT && a->status == DSC_OK;
     if (a->phase != PHASE_ENDED && dsc_ckpt_save_undoes(a->save, a->stage, committed))
         dsc_ckpt_commit_undo(&a->save->commit);

@@ -130,8 +130,8 @@ DSC_MUST_USE dsc_status dsc_ckpt_check(const dsc_ckpt_ctx *ctx, const char *dir,
 /* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
  * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
  * writes this rank's slices (the caller publishes). `once`: reads every byte once instead, and writes a block when its
- * own hash is good. *changed: slices were touched; with a failure they are then no state to go on from. What differs
- * from *now in a way that ends bit-exactness is one warning line each, and so is a later step in the same folder; what
+ * own hash is good. *changed: slices were touched; with a failure they are then no state to go on from. A difference
+ * from *now that ends bit-exactness is one warning line each, and so is a later step in the same folder. State that
  * cannot be loaded is DSC_ERR_INPUT. */
 DSC_MUST_USE dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
                                       dsc_run_state *out, bool *changed, dsc_error *err);

@@ -1,8 +1,8 @@
 /* entries.c - which tensors a checkpoint stores, and how they are cut into blocks by owner.
  *
- * Blocks end at multiples of 1 MiB of their tensor and where an owner's slice ends, so each has one owner, who hashes
- * it from memory without a word to the others. The price: the manifest lists the cuts, which depend on the world size.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Blocks end at multiples of 1 MiB of their tensor and where an owner's slice ends, so each has one owner. The owner
+ * hashes it from memory without a word to the others. The price: the manifest lists the cuts, which depend on the
+ * world size. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -127,9 +127,9 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
     return dsc_max_i64(DSC_CKPT_BUFFER_BYTES, wanted / 4096 * 4096);
 }
 
-/* Bytes that a save or a load has at most at a time, measured on manifests of this version: the job, its files and
- * their engine; headers and JSON of a stored tensor, which hold its name several times; lists and text of a block; a
- * cut's number. */
+/* Bytes that a save or a load has at most at a time, measured on manifests of this version. Counted are the job, its
+ * files and their engine; headers and JSON of a stored tensor, which hold its name several times; lists and text of a
+ * block; a cut's number. */
 #define PLAN_BYTES_FIXED 49152
 #define PLAN_BYTES_PER_NAME_BYTE 4
 #define PLAN_SAVE_BYTES_PER_ENTRY 490
@@ -137,7 +137,7 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
 #define PLAN_LOAD_BYTES_PER_ENTRY 830
 #define PLAN_LOAD_BYTES_PER_BLOCK 110
 #define PLAN_LOAD_BYTES_PER_CUT 130
-/* Of parts: which block is in which; and the texts of a host that has none. */
+/* Bytes for parts: which block is in which; and the texts of a host that has none. */
 #define PLAN_PARTS_SAVE_BYTES_PER_BLOCK 16
 #define PLAN_PARTS_LOAD_BYTES_PER_ENTRY 480
 #define PLAN_PARTS_LOAD_BYTES_PER_BLOCK 120

@@ -19,7 +19,7 @@
 typedef struct export_tensor {
     const dsc_safetensors_entry *weights; /* name and shape */
     char *name;                           /* that it gets; owned */
-    const dsc_ckpt_manifest_tensor *from; /* owner of the blocks: master weights for fp32, if any */
+    const dsc_ckpt_manifest_tensor *from; /* source of the blocks: master weights for fp32, if any */
     int64_t bytes;
     int32_t shard;
 } export_tensor;

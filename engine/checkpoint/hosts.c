@@ -78,7 +78,7 @@ static void number(const dsc_ckpt_ctx *c, const word *all, dsc_ckpt_hosts *out)
             memcpy(out->name[out->count], all[r].host, DSC_CKPT_HOST_BYTES);
             out->of_rank[r] = out->count++;
         } else {
-            out->of_rank[r] = out->of_rank[all[r].first]; /* of one that came before */
+            out->of_rank[r] = out->of_rank[all[r].first]; /* host of an earlier rank */
         }
     }
     out->mine = out->of_rank[dsc_comm_rank(c->comm)];

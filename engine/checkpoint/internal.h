@@ -41,7 +41,7 @@ int64_t dsc_ckpt_step_of(const char *dir);
  * one, in the dtypes that the compute dtype asks for. */
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_ckpt_reader *out,
                                 dsc_error *err);
-/* The same from its texts: no block of it is here. */
+/* Opens a checkpoint from its texts: no block of it is here. */
 dsc_status dsc_ckpt_reader_open_texts(dsc_alloc *alloc, const char *step_dir, const dsc_ckpt_texts *texts,
                                       dsc_ckpt_reader *out, dsc_error *err);
 void dsc_ckpt_reader_close(dsc_ckpt_reader *reader);

@@ -2,7 +2,7 @@
  *
  * Into states that can be made again, one pass verifies each block and then copies it: whoever asked throws the states
  * away when a later block is bad. Into a run's states there are two passes over the same blocks: the first only
- * verifies, and nothing changes before every rank has seen good hashes; the second verifies again what it copies, so a
+ * verifies, and nothing changes before every rank has seen good hashes. The second verifies again what it copies, so a
  * byte that changes in between ends in an error, not in a weight.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* load_slices.c - see load_slices.h.
  *
  * Blocks are asked for well before their turn. Where the host reaches the states where they lie, a few threads share
- * the blocks, in runs, each with memory and files of its own: in a process that has just been started most of the time
+ * the blocks, in runs, each with memory and files of its own. In a process that has just been started most of the time
  * goes into memory that is written for the first time. SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -133,7 +133,7 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
     char *staged = (char *)c->buffer.ptr + c->buffer.bytes - STAGED_BYTES;
     DSC_ASSERT(count * to_each <= STAGED_BYTES);
     if (!visible) {
-        DSC_TRY(dsc_stream_sync(c->stream, err)); /* of the copy before */
+        DSC_TRY(dsc_stream_sync(c->stream, err)); /* end of the copy before */
         convert(staged, to->dtype, from, from_dtype, count);
     }
     for (int64_t done = 0, now; done < count; done += now) {

@@ -2,7 +2,7 @@
  * manifest.
  *
  * A stored tensor is one entry of a safetensors file. A block is at most 1 MiB of one stored tensor, inside one
- * owner's slice; its hash is taken from memory and covers the tensor's name, the block's position and the step.
+ * owner's slice. The hash is taken from memory and covers the tensor's name, the block's position and the step.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_MANIFEST_H
 #define DSC_ENGINE_CHECKPOINT_MANIFEST_H
@@ -125,7 +125,7 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, dsc_ckpt_plan
     return DSC_F32;
 }
 
-/* What it has of a tensor. */
+/* Elements of a tensor in the plane. */
 static inline int64_t dsc_ckpt_count(dsc_ckpt_plane plane, const dsc_layout_tensor *tensor)
 {
     if (plane == DSC_CKPT_TENSOR)
@@ -226,7 +226,7 @@ dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state,
                                    dsc_error *err);
 dsc_status dsc_ckpt_manifest_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_ckpt_manifest *out,
                                   dsc_error *err);
-/* The same of a text; path is for messages. */
+/* Reads a manifest from a text; path is for messages. */
 dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                    dsc_ckpt_manifest *out, dsc_error *err);
 void dsc_ckpt_manifest_close(dsc_ckpt_manifest *manifest);

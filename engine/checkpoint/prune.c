@@ -1,6 +1,6 @@
 /* prune.c - which checkpoints of a folder stay, and how the others go.
  *
- * Only steps up to the one that `latest` names are looked at, newest first: what lies above it belongs to a run that
+ * Only steps up to the one that `latest` names are looked at, newest first. A later step belongs to a run that
  * was left, and is nobody's to remove here. A checkpoint loses its name, durably, before its files go, so a kill in
  * between leaves no step-N in part. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>

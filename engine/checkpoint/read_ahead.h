@@ -1,6 +1,6 @@
 /* read_ahead.h - blocks of an open checkpoint that are read before their turn, and verified when it comes.
  *
- * Long ones go past the page cache, as many at a time as there is memory for: a checkpoint is read once, and pages for
+ * Long ones go past the page cache, as many at a time as there is memory for. A checkpoint is read once, and pages for
  * it would only be taken from who needs them. Short ones go by plain reads. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_READ_AHEAD_H
 #define DSC_ENGINE_CHECKPOINT_READ_AHEAD_H

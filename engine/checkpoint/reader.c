@@ -77,7 +77,7 @@ static dsc_status open_file(const char *step_dir, dsc_ckpt_reader *reader, int f
     return !tensors || part ? DSC_OK : dsc_safetensors_open(&reader->file[f], io, reader->alloc, path, err);
 }
 
-/* What is here: all, or where each block of a part lies. */
+/* Finds the blocks that are here: all, or where each block of a part lies. */
 static dsc_status find_blocks(dsc_ckpt_reader *reader, dsc_error *err)
 {
     const dsc_ckpt_manifest *m = &reader->manifest;
@@ -181,7 +181,7 @@ static bool ends_with(const char *name, const char *end)
     return bytes >= end_bytes && strcmp(name + bytes - end_bytes, end) == 0;
 }
 
-/* Other programs take every shard of a folder for a part of the model, and its config for the model's, so one that the
+/* Other programs take every shard of a folder for a part of the model, and its config for the model's. So one that the
  * manifest does not vouch for is not left unsaid. Notes and tokenizers beside them are nobody's business. */
 static bool is_stranger(const dsc_ckpt_reader *reader, const char *name)
 {

@@ -1,8 +1,8 @@
 /* save.c - collective save: every owner writes its byte ranges, rank 0 makes and commits the folder.
  *
  * After each phase all ranks agree (dsc_ckpt_agree); whatever fails, rank 0 takes the half-made folder away. How
- * a folder becomes a checkpoint, and what happens to one that is there already, is in commit.c. Where hosts
- * have folders of their own (hosts.h) the first rank of each does there what rank 0 does of one.
+ * a folder becomes a checkpoint, and what happens to one that is there already, is in commit.c. If hosts
+ * have folders of their own (hosts.h), the first rank of each does there what rank 0 does of one.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 /* ---- a folder's first rank: folder and files ---- */
 
-/* Of the whole folder: a block takes 32 bytes of tensor and 64 of text in the manifest at most. */
+/* Size of the whole folder: a block takes 32 bytes of tensor and 64 of text in the manifest at most. */
 static int64_t folder_bytes(const dsc_ckpt_save_state *s)
 {
     int64_t bytes = 1 << 20;
@@ -158,8 +158,8 @@ static bool is_peers(dsc_status status)
     return status == DSC_ERR_PEER || status == DSC_ERR_STUCK || status == DSC_ERR_COMM;
 }
 
-/* When a rank is lost while others learn the verdict, they may have gone on: then what has its name stays, since
- * another host may have announced it and removed what is older. */
+/* When a rank is lost while others learn the verdict, they may have gone on. A folder that has its name then stays,
+ * since another host may have announced it and removed what is older. */
 dsc_status dsc_ckpt_save_agree(dsc_ckpt_save_state *s, int stage, dsc_status mine, const dsc_error *my_error,
                                dsc_error *err)
 {

@@ -16,7 +16,7 @@ typedef struct dsc_ckpt_save_state {
     dsc_ckpt_commit commit;
     dsc_ckpt_entries entries;
     dsc_safetensors_plan
-        plan[DSC_CKPT_TENSOR_FILE_COUNT]; /* of this folder: where only a part is, of the part's files */
+        plan[DSC_CKPT_TENSOR_FILE_COUNT]; /* plan of this folder; with a part only, of its files */
     dsc_ckpt_writer writer;
     dsc_ckpt_file_info info[DSC_CKPT_FILE_COUNT];
     int64_t *first_block; /* [W + 1] where each rank's blocks start in a list of all */
@@ -39,12 +39,12 @@ const char *dsc_ckpt_save_text(const dsc_ckpt_save_state *s, dsc_ckpt_file f, in
 bool dsc_ckpt_save_leads(const dsc_ckpt_save_state *s);
 /* It, when `all` is filled: `sorted`, by tensor and position. */
 void dsc_ckpt_save_sort(dsc_ckpt_save_state *s);
-/* Of its manifest; NULL: the folder has everything. `out` is where it is put. */
+/* Parts in its manifest; NULL: the folder has everything. `out` is where it is put. */
 const dsc_ckpt_parts *dsc_ckpt_save_parts(const dsc_ckpt_save_state *s, dsc_ckpt_parts *out);
 
 /* ---- this rank's slices ---- */
 
-/* Some of this rank's blocks, one after another, in memory: what follows each other in a file does so here too, and
+/* Some of this rank's blocks, one after another, in memory. Neighbours in a file are neighbours here too, and
  * every address has its file offset's remainder by DSC_AIO_ALIGN. */
 typedef struct dsc_ckpt_portion {
     char *buffer; /* a multiple of DSC_AIO_ALIGN */
@@ -52,14 +52,14 @@ typedef struct dsc_ckpt_portion {
     int64_t first, count; /* blocks */
     int64_t carried;      /* bytes before the first block that the portion before left to this one */
     int64_t carries;      /* bytes at the end that this one leaves to the next, so that both write whole blocks */
-    int64_t writes;       /* of the writer, after which the buffer is free again */
+    int64_t writes;       /* writes of the writer, after which the buffer is free */
 } dsc_ckpt_portion;
 
 int64_t dsc_ckpt_block_count(const dsc_ckpt_save_state *s); /* this rank's */
 /* As many blocks from p->first on as fit. */
 void dsc_ckpt_portion_plan(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p);
-/* Copies and hashes blocks: those that lie where another thread may read them too, or the others. Of a device that the
- * host cannot reach they come later: dsc_ckpt_portion_hash then, after a wait for the stream. */
+/* Copies and hashes blocks: those that lie where another thread may read them too, or the others. Hashes of a device
+ * that the host cannot reach come later: dsc_ckpt_portion_hash then, after a wait for the stream. */
 dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, bool stays, dsc_error *err);
 void dsc_ckpt_portion_hash(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p);
 /* Starts writing; the buffer stays as it is until p->writes have ended. *stop (may be NULL): no more writes. */
@@ -79,8 +79,8 @@ dsc_status dsc_ckpt_save_begin(dsc_ckpt_save_state *s, dsc_error *err);
 dsc_status dsc_ckpt_save_collect(dsc_ckpt_save_state *s, dsc_error *err);
 
 /* Not collective: stage 0, 1, ... of the commit, which is the first rank's of each folder; others do nothing. Before
- * the next stage all ranks agree. One folder has one stage. Of several each is prepared before one has its name, all
- * have it before one is announced, and nothing older goes before all are: so whatever is cut short, some step is whole
+ * the next stage all ranks agree. One folder has one stage. With several, each is prepared before one has its name, all
+ * have it before one is announced, and nothing older goes before all are. So whatever is cut short, some step is whole
  * on all hosts. */
 int dsc_ckpt_save_stages(const dsc_ckpt_save_state *s);
 dsc_status dsc_ckpt_save_commit(dsc_ckpt_save_state *s, int stage, dsc_error *err);

@@ -4,8 +4,9 @@
 
 #include "engine/checkpoint/save.h"
 
-/* Of the context's buffer: one is filled while the others are written. Many small ones, so that the disk has nearly all
- * of the buffer to write at any time; with three of 8 MiB it has only the second while the third is filled. */
+/* Portions of the context's buffer: one is filled while the others are written. They are many and small, so that the
+ * disk has nearly all of the buffer to write at any time. With three of 8 MiB it has only the second while the third
+ * is filled. */
 #define PORTIONS_LEAST 3
 #define PORTIONS_MOST 12
 #define PORTION_BYTES (2 * DSC_CKPT_BLOCK_BYTES + 2 * DSC_AIO_ALIGN)
@@ -184,7 +185,7 @@ dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, c
 {
     DSC_ASSERT(p->buffer != NULL && p->carries >= 0 && p->carries < DSC_AIO_ALIGN);
     cursor c = start_of(s, p);
-    int64_t run_end = c.end, run_bytes = p->carried; /* what lies together before the block */
+    int64_t run_end = c.end, run_bytes = p->carried; /* contiguous bytes before the block */
     for (int64_t b = p->first; b <= p->first + p->count; b++) {
         const bool last = b == p->first + p->count;
         if (stop != NULL && atomic_load(stop))

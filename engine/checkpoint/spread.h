@@ -12,9 +12,9 @@ typedef struct dsc_ckpt_spread {
     bool everywhere;       /* all ranks see all of it */
 } dsc_ckpt_spread;
 
-/* Collective; every rank returns the same verdict. Of what `latest` names on any host, or of `dir` itself, the newest
- * checkpoint of which every part is seen by some rank. Opens it on every rank, on those that have no file of it from
- * another one's texts; step_dir is where it lies, or would, on this one. */
+/* Collective; every rank returns the same verdict. Finds, among the names in `latest` on any host or `dir` itself, the
+ * newest checkpoint of which every part is seen by some rank. Opens it on every rank, on those that have no file of it
+ * from another one's texts; step_dir is where it lies, or would, on this one. */
 DSC_MUST_USE dsc_status dsc_ckpt_spread_open(const dsc_ckpt_ctx *c, const char *dir, char step_dir[DSC_CKPT_PATH_BYTES],
                                              dsc_ckpt_reader *reader, dsc_ckpt_spread *out, dsc_error *err);
 void dsc_ckpt_spread_close(dsc_ckpt_spread *spread); /* safe on a zeroed one */
