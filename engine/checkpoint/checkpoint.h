@@ -69,7 +69,7 @@ typedef struct dsc_ckpt_ctx {
     dsc_buf buffer;           /* planned PINNED memory, at least DSC_CKPT_BUFFER_BYTES */
 } dsc_ckpt_ctx;
 #define DSC_CKPT_BUFFER_BYTES (4 << 20)
-/* The buffer that keeps a disk busy, as far as a 64th of a rank's states reaches; the least one where these are in
+/* The buffer that keeps a disk busy, as far as a 64th of a rank's states reaches. It is the least one if these are in
  * files, for who has no memory to spare. */
 #define DSC_CKPT_BUFFER_BYTES_MOST (24 << 20)
 int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files);

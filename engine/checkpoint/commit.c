@@ -5,7 +5,7 @@
  * never announced: its commit was cut short, and it may be taken away. Nothing else writes latest.tmp.
  *
  * Any other step-N that is there already is refused, but for a run that goes on from an earlier step of the folder:
- * the same tensors are kept and named by latest, whichever world size or stage wrote them; a damaged one is moved
+ * the same tensors are kept and named by latest, whichever world size or stage wrote them. A damaged one is moved
  * aside; other tensors are refused with what made them differ. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* spread.c - see spread.h.
  *
  * Each rank looks into the folder that it sees and says what it found; from all these words every rank comes to the
- * same choice. A save that was cut short between two hosts leaves one that is whole on all of them, the one before or
- * the new one (save.h), and `latest` of some host names it. SPDX-License-Identifier: Apache-2.0 */
+ * same choice. A save that was cut short between two hosts leaves one that is whole on all of them: the one before or
+ * the new one (save.h). The file `latest` of some host names it. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
