@@ -57,7 +57,7 @@ check "a driver that fails" "the GPU driver says 999, odd" "$dir/broken" "$dir/e
 check "a library that is no driver" "no cuInit" "$dir/odd" "$dir/empty"
 check "no plugin" "no libdsc_cuda.so; build it with make CUDA=1" "$dir/good" "$dir/empty"
 check "a plugin that does not load" "libdsc_cuda.so" "$dir/good" "$dir/text"
-check "somebody else's libdsc_cuda.so" "no plugin of dsc" "$dir/good" "$dir/foreign"
+check "somebody else's libdsc_cuda.so" "not a plugin of dsc" "$dir/good" "$dir/foreign"
 check "a plugin of another build" "of dsc 0.0.1" "$dir/good" "$dir/other"
 
 if [ -e "$plugin" ]; then

@@ -96,7 +96,7 @@ report "the adapter on its base and the merged model have one loss" close
 train false "$lora" --steps 4 --load "$tmp/false" --save "$tmp/false"
 report "a resume" [ $code -eq 0 ]
 train false "${lora/6/7}" --steps 4 --load "$tmp/false"
-other_scale() { [ $code -eq 2 ] && grep -qF "its adapters are added times 2, the run's times 2.33333" "$tmp/err"; }
+other_scale() { [ $code -eq 2 ] && grep -qF "its adapters have the scale 2, the run's have 2.33333" "$tmp/err"; }
 report "not with another alpha" other_scale
 train false "" --steps 4 --load "$tmp/false"; report "not without the adapters" [ $code -eq 2 ]
 train false "" --steps 1 --model "$tmp/false/step-3"
