@@ -275,7 +275,8 @@ static dsc_status read_header(dsc_safetensors *st, dsc_error *err)
     uint64_t header_bytes = 0;
     DSC_TRY(dsc_io_size(st->io, st->file, &file_bytes, err));
     if (file_bytes < (int64_t)sizeof header_bytes)
-        return REFUSE(&reader, "a file of %lld bytes is not a safetensors file: it starts with the header's length",
+        return REFUSE(&reader, "a file of %lld bytes is not a safetensors file: "
+                                 "it starts with 8 bytes of header length",
                       (long long)file_bytes);
     DSC_TRY(dsc_io_read(st->io, st->file, &header_bytes, sizeof header_bytes, 0, err));
     DSC_TRY(read_length(&reader, header_bytes, file_bytes, &bytes));
