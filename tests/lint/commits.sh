@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # commits.sh - commit subjects have the form "area: imperative summary" and at most 65 characters (CONTRIBUTING.md).
-# Checked are the commits after the one that added this script. SPDX-License-Identifier: Apache-2.0
+# Checked are the commits after the newest change of this script. SPDX-License-Identifier: Apache-2.0
 set -u
 git rev-parse --git-dir >/dev/null 2>&1 || exit 0
-added=$(git log --diff-filter=A --format=%H -- tests/lint/commits.sh | tail -n 1)
-[ -n "$added" ] || exit 0
-git log --no-merges --format='%h %s' "$added..HEAD" | awk '
+since=$(git log -1 --format=%H -- tests/lint/commits.sh)
+[ -n "$since" ] || exit 0
+git log --no-merges --format='%h %s' "$since..HEAD" | awk '
     { subject = substr($0, index($0, " ") + 1); why = "" }
     length(subject) > 65 { why = length(subject) " characters, at most 65" }
     subject !~ /^(Revert "|[A-Za-z0-9_.\/-]+(, ?[A-Za-z0-9_.\/-]+)*: [^ ])/ { why = "expected \"area: imperative summary\"" }
