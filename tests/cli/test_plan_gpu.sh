@@ -93,7 +93,7 @@ for size in 0 1GB -80GB 80XB abc 1e30GB nan ""; do
     report "--gpu-memory \"$size\" is none" refused "--gpu-memory"
 done
 plan --gpu-memory; report "--gpu-memory without a size" refused "--gpu-memory"
-plan --device gpu; report "an unknown device" refused '"gpu" is not auto, cpu or cuda'
+plan --device gpu; report "an unknown device" refused '"gpu" is unknown; expected auto, cpu or cuda'
 plan --device cpu --gpu H100; report "a GPU for a run on CPUs" refused '"cpu", but a GPU is described'
 plan --device cuda; report "no GPU here: how to plan for others" refused "for another machine's GPUs: --gpu H100 or --gpu-memory 80GB"
 echo '{"train_micro_batch_size_per_gpu": 8, "dsc": {"device": "cuda"}}' >"$tmp/c.json"
