@@ -375,7 +375,7 @@ DSC_MUST_USE dsc_status dsc_config_load(dsc_alloc *alloc, const char *path, cons
  * from what was given. Without a world size, values that depend on it stay DSC_AUTO_I64, and only a triad that works at
  * no world size is an error. */
 DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);
-/* Of a resolved one: the largest divisor of gradient_accumulation_steps that is no more than micro_batch_group. */
+/* Resolved config: the largest divisor of gradient_accumulation_steps up to dsc.micro_batches_together. */
 int32_t dsc_config_micro_batch_group(const dsc_config *config);
 
 /* What the file says and what this version can run are two questions: a config that asks for something that is not

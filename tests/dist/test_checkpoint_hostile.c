@@ -256,7 +256,8 @@ static void contradictions_are_refused(void **state)
     }
 }
 
-/* Lines about matrix products, which a run on a CPU does not write and only a GPU reads (tests/sim/test_plans.c). */
+/* Lines about matrix products, which a run on a CPU does not write and only a GPU reads (tests/sim/test_gemm_plans.c).
+ * */
 static void lines_about_products_are_checked(void **state)
 {
     static const char *const good[] = { "[]", "[\"\"]", "[\"a card\", \"16x16x16: 00\"]" };
