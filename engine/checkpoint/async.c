@@ -1,8 +1,8 @@
-/* async.c - a save beside training: each rank's thread copies and hashes the states of the step before the
- * next update may touch them, then writes the copy; the first rank's of each folder commits when all have written.
+/* async.c - a save beside training. A thread of each rank copies and hashes the states of the step before the next
+ * update may change them, then writes the copy. The first rank of each folder commits after all ranks have written.
  *
- * Ranks meet at step boundaries only, where training brings them together anyway: no message of a save goes between
- * those of a step. SPDX-License-Identifier: Apache-2.0 */
+ * Ranks exchange messages of a save at step boundaries only, never between the collectives of a step.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,11 +1,14 @@
 /* checkpoint.h - DIR/step-N: written whole or not at all, verified before anything is changed.
  *
- * Files: model.safetensors (HF names; master weights in fp32 runs, 16-bit weights in bf16 and fp16 runs),
- * optimizer.safetensors ("master.NAME" in these, fp32; "exp_avg.NAME", "exp_avg_sq.NAME", or what else the recipe has,
- * as dsc.moments says), config.json when the model has one, ds_config.json (the text as given), manifest.json (strict
- * JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks of at most 1 MiB of each tensor covering
- * name, position and step; its own SHA-256 last). Owners write the byte ranges of their slices. docs/checkpoint.md has
- * the format, the order of a commit and the reasons.
+ * Files:
+ *   model.safetensors      HF names; master weights in fp32 runs, 16-bit weights in bf16 and fp16 runs
+ *   optimizer.safetensors  "master.NAME" (fp32, in bf16 and fp16 runs), "exp_avg.NAME", "exp_avg_sq.NAME" or the
+ *                          recipe's other moments, by dsc.moments
+ *   config.json            if the model has one
+ *   ds_config.json         the text of the config, unchanged
+ *   manifest.json          strict JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks; SHA-256 last
+ * A block is at most 1 MiB of a tensor; its hash covers name, position and step. Owners write the byte ranges of their
+ * slices. docs/checkpoint.md has the format, the order of a commit and the reasons.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
@@ -123,16 +126,16 @@ typedef struct dsc_ckpt_saves {
     dsc_dtype compute_dtype, moment_dtype;
     dsc_recipe recipe;
 } dsc_ckpt_saves;
-/* Collective; every rank returns the same verdict. Before the run: the saves to come would not be refused for a step-N
- * that exists, a folder that cannot be made or written, or (the first of them) a full disk. Leaves nothing behind. */
+/* Collective; every rank returns the same verdict. Checks before the run that later saves can succeed. Errors: a step-N
+ * exists, a folder cannot be made or written, or the disk is too full for the first save. Leaves no file. */
 DSC_MUST_USE dsc_status dsc_ckpt_check(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_ckpt_saves *saves,
                                        dsc_error *err);
-/* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies everything
- * (manifest, sizes, names and shapes against the model, hashes of what this rank owns), and only when all ranks have,
- * writes this rank's slices (the caller publishes). `once`: reads every byte once instead, and writes a block when its
- * own hash is good. *changed: slices were touched; with a failure they are then no state to go on from. A difference
- * from *now that ends bit-exactness is one warning line each, and so is a later step in the same folder. State that
- * cannot be loaded is DSC_ERR_INPUT. */
+/* Collective; every rank returns the same verdict. dir is a parent (its `latest`) or one step-N. Verifies manifest,
+ * sizes, names and shapes against the model, and the hashes of this rank's blocks. After all ranks have verified,
+ * writes this rank's slices; the caller publishes them. `once`: reads each byte once, and writes a block after its own
+ * hash was equal. *changed: slices were written, so after a failure the states are unusable. One warning line for each
+ * difference from *now that ends bit-exactness, and one for a later step in the same folder. DSC_ERR_INPUT: the state
+ * cannot be loaded. */
 DSC_MUST_USE dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
                                       dsc_run_state *out, bool *changed, dsc_error *err);
 /* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */

@@ -1,12 +1,12 @@
 /* commit.c - rank 0's part of a save: the folder step-N, from its first mkdir to `latest`, or back.
  *
  * The order, each step durable before the next: step-N.tmp with its files; the manifest; latest.tmp, which names
- * step-N; rename to step-N; rename of latest.tmp to latest. So a step-N that latest.tmp names and latest does not was
- * never announced: its commit was cut short, and it may be taken away. Nothing else writes latest.tmp.
+ * step-N; rename to step-N; rename of latest.tmp to latest. A step-N that latest.tmp names and latest does not name
+ * belongs to an interrupted commit and may be removed. No other code writes latest.tmp.
  *
- * Any other step-N that is there already is refused, but for a run that goes on from an earlier step of the folder:
- * the same tensors are kept and named by latest, whichever world size or stage wrote them. A damaged one is moved
- * aside; other tensors are refused with what made them differ. SPDX-License-Identifier: Apache-2.0 */
+ * Any other existing step-N is refused, except in a run that continues from an earlier step of the folder. Equal
+ * tensors are then kept and named by latest, for each world size and stage. A damaged step-N is moved aside. Other
+ * tensors are refused, and the message names the difference. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 

@@ -127,9 +127,9 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
     return dsc_max_i64(DSC_CKPT_BUFFER_BYTES, wanted / 4096 * 4096);
 }
 
-/* Bytes that a save or a load has at most at a time, measured on manifests of this version. Counted are the job, its
- * files and their engine; headers and JSON of a stored tensor, which hold its name several times; lists and text of a
- * block; a cut's number. */
+/* Largest number of bytes of a save or a load at one time, measured on manifests of this version. The terms are the
+ * job with its files and engine, headers and JSON of a stored tensor (with its name several times), lists and text of a
+ * block, and one number per cut. */
 #define PLAN_BYTES_FIXED 49152
 #define PLAN_BYTES_PER_NAME_BYTE 4
 #define PLAN_SAVE_BYTES_PER_ENTRY 490

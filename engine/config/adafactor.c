@@ -1,6 +1,7 @@
-/* adafactor.c - the params of Adafactor, which are torch.optim's or transformers': the two differ in what keeps
- * roots and divisors away from 0, in where the rate comes from, and in the names of all else. A config speaks the
- * language of one of them. SPDX-License-Identifier: Apache-2.0 */
+/* adafactor.c - the params of Adafactor, with the names of torch.optim or of transformers.
+ *
+ * The two differ in the epsilons of roots and divisors, in the source of the learning rate, and in all other names.
+ * A config uses the names of one of the two. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 
 #include <float.h>

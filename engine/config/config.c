@@ -1,9 +1,8 @@
 /* config.c - from the text of a ds_config.json to a dsc_config.
  *
- * The steps: scan (base/formats/json.h; base/formats/yaml.h when the name says so), walk (walk.c: one checked
- * value per row of
- * the table), overrides, states (what is ignored or refused), then the fields (fields.c). Nothing here depends
- * on the world size, the model or the machine: that is dsc_config_resolve (resolve.c).
+ * The steps in order: scan (base/formats/json.h, or yaml.h by the file name's ending); one checked value per row of the
+ * table (walk.c); overrides; states of keys (ignored, refused); fields (fields.c). No step here depends on the world
+ * size, the model or the machine. dsc_config_resolve (resolve.c) applies those.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 

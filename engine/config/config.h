@@ -53,9 +53,9 @@ typedef enum dsc_optimizer_kind {
     DSC_OPTIMIZER_KIND_COUNT
 } dsc_optimizer_kind;
 
-/* Of Adafactor, in torch.optim's words; those of transformers that mean the same are taken into them. */
+/* Parameters of Adafactor by torch.optim's names; transformers' parameters of equal meaning are stored here too. */
 typedef struct dsc_adafactor_config {
-    bool of_transformers; /* whose formula it is */
+    bool of_transformers; /* formula of transformers instead of torch.optim */
     double beta2_decay, d, decay_rate, clip_threshold;
     double eps_root, eps_weights;
     bool scale_parameter, relative_step, warmup_init;
@@ -67,14 +67,14 @@ typedef struct dsc_optimizer_config {
     char type[64]; /* as written: "Adam" */
     dsc_recipe recipe;
     double lr, beta1, beta2, eps, weight_decay;
-    double momentum, dampening; /* of SGD; the first of Muon too */
-    double muon_lr, adam_lr;    /* of Muon, as given */
-    double rest_scale;          /* of Muon: rate of what is no hidden matrix, over that of those */
+    double momentum, dampening; /* SGD; Muon uses momentum too */
+    double muon_lr, adam_lr;    /* Muon, as the config has them */
+    double rest_scale;          /* Muon: rate of the other parameters / rate of the hidden matrices */
     int64_t ns_steps;           /* of Muon */
     double lr_decay;            /* of Adagrad */
-    double max_coeff, min_coeff; /* of Lamb and OneBitLamb */
+    double max_coeff, min_coeff; /* Lamb and OneBitLamb */
     double coeff_beta, factor_max, factor_min, factor_threshold; /* of OneBitLamb */
-    int64_t freeze_step;         /* of OneBitAdam and OneBitLamb */
+    int64_t freeze_step;         /* OneBitAdam and OneBitLamb */
     int64_t var_freeze_step, var_update_scaler, local_step_scaler, local_step_clipper; /* of ZeroOneAdam */
     bool bias_correction, nesterov, eps_inside_sqrt;
     dsc_adafactor_config adafactor;
@@ -83,7 +83,7 @@ typedef struct dsc_optimizer_config {
 typedef enum dsc_schedule_kind {
     DSC_SCHEDULE_NONE, DSC_SCHEDULE_WARMUP, DSC_SCHEDULE_WARMUP_DECAY, DSC_SCHEDULE_WARMUP_COSINE,
     DSC_SCHEDULE_ONE_CYCLE, DSC_SCHEDULE_LR_RANGE_TEST,
-    /* of dsc.lr_schedule, in the order of its choices */
+    /* choices of dsc.lr_schedule, in the table's order */
     DSC_SCHEDULE_CONSTANT, DSC_SCHEDULE_LINEAR, DSC_SCHEDULE_COSINE, DSC_SCHEDULE_WSD
 } dsc_schedule_kind;
 
@@ -109,7 +109,7 @@ typedef struct dsc_schedule_config {
 
 typedef enum dsc_offload { DSC_OFFLOAD_NONE, DSC_OFFLOAD_CPU, DSC_OFFLOAD_NVME } dsc_offload;
 
-/* What a kind of state asks of its files, when its device is nvme. */
+/* Settings of the swap files of one kind of state, for device nvme. */
 typedef struct dsc_nvme_config {
     char path[DSC_NVME_PATHS_MAX][DSC_CONFIG_TEXT]; /* folders */
     int path_count;
@@ -126,15 +126,15 @@ typedef struct dsc_zero_config {
     bool quantized_gradients;                                     /* leaves travel as int4 */
     int64_t stage3_param_persistence_threshold;                                      /* elements */
     dsc_offload offload_optimizer, offload_param; /* in effect: none below the stage that DeepSpeed needs */
-    dsc_offload optimizer_named, param_named;     /* what DeepSpeed's own class resolves to: at every stage */
+    dsc_offload optimizer_named, param_named;     /* as DeepSpeed's class resolves them at every stage */
     dsc_nvme_config nvme_optimizer, nvme_param;
-    double offload_ratio;           /* of the states that are offloaded */
+    double offload_ratio;           /* share of the states that are offloaded */
     int64_t offload_buffer_count;   /* offload_optimizer.buffer_count */
     bool pipeline_read, pipeline_write;
     bool pin_optimizer, pin_param;  /* pin_memory of the two sections */
     int64_t max_in_cpu;             /* elements of parameters that stay in memory; resolved */
     bool params_with_states;        /* and those of modules whose states do; resolved */
-    int64_t param_buffer_count, param_buffer_size; /* of offload_param, the size in elements */
+    int64_t param_buffer_count, param_buffer_size; /* keys of offload_param; size in elements */
     bool param_buffers_given;                      /* one of them is */
 } dsc_zero_config;
 
@@ -226,8 +226,8 @@ typedef struct dsc_ext_config {
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
     bool nvtx;
-    char tokenizer[DSC_CONFIG_TEXT]; /* of texts; "": the model folder's, "none": bytes are tokens */
-    char data_field[128];            /* of a *.jsonl's objects */
+    char tokenizer[DSC_CONFIG_TEXT]; /* for text data; "": the model folder's, "none": bytes are tokens */
+    char data_field[128];            /* member of each object of a *.jsonl */
     char data_cache[DSC_CONFIG_TEXT];
     int64_t document_end; /* a token; -1: samples are one document */
     int64_t seq_length; /* 0: the model's */
@@ -267,7 +267,7 @@ typedef struct dsc_ext_config {
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
-    bool nccl_register;               /* NCCL is told where the parameters lie */
+    bool nccl_register;               /* register the parameters' memory with NCCL */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     int64_t skip_limit;               /* steps skipped in a row that end the run; 0: none */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
@@ -297,12 +297,12 @@ typedef struct dsc_elastic_config {
     dsc_source_pos place;
 } dsc_elastic_config;
 
-/* What dsc_config_resolve starts from; DSC_AUTO_I64: not given. Nobody else reads it. */
+/* Input of dsc_config_resolve alone; DSC_AUTO_I64: absent in the config. */
 typedef struct dsc_config_given {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
-    int64_t stage3_param_persistence_threshold, max_in_cpu;  /* likewise; max_in_cpu: not given */
+    int64_t stage3_param_persistence_threshold, max_in_cpu;  /* DSC_AUTO_I64: absent */
     dsc_source_pos batch, offload_optimizer, offload_param, outputs_on_host, early_update, gradients_in_memory;
     dsc_elastic_config elastic;
     int warning_count, note_count; /* what dsc_config_parse found */
@@ -316,7 +316,7 @@ typedef struct dsc_config {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     dsc_precision precision;
     dsc_fp16_config fp16;
-    dsc_dtype communication_dtype; /* of leaves on the wire: F32, BF16 or F16 */
+    dsc_dtype communication_dtype; /* gradients in messages: F32, BF16 or F16 */
     bool prescale_gradients;       /* leaves are divided by the number of ranks before they are sent */
     double gradient_predivide_factor; /* else by this */
     bool gradient_sum;             /* over the ranks, not their mean */
@@ -326,7 +326,7 @@ typedef struct dsc_config {
     dsc_zero_config zero;
     dsc_aio_config aio;
     double gradient_clipping; /* 0: off */
-    double lr_scale;          /* of every rate: 1, or the world size once it is known */
+    double lr_scale;          /* factor of each learning rate: 1, or the world size after resolve */
     int64_t seed, steps_per_print;
     bool wall_clock_breakdown;
     dsc_monitor_config tensorboard, csv_monitor;
@@ -353,7 +353,7 @@ typedef struct dsc_config_override {
     const char *flag; /* "--seq-len" */
 } dsc_config_override;
 
-/* What the model and the machine say, for "auto" and defaults. 0 where unknown. */
+/* Facts of the model and the machine, for "auto" and defaults; 0: unknown. */
 typedef struct dsc_config_facts {
     int64_t world_size;
     int64_t hidden_size;
@@ -378,8 +378,8 @@ DSC_MUST_USE dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_
 /* Resolved config: the largest divisor of gradient_accumulation_steps up to dsc.micro_batches_together. */
 int32_t dsc_config_micro_batch_group(const dsc_config *config);
 
-/* What the file says and what this version can run are two questions: a config that asks for something that is not
- * built parses, with a warning (`dsc config check` is for it), and fails here, by name. Whoever runs it asks first. */
+/* Fails, by name, where the config sets something that this version has not built. Parsing such a config succeeds with
+ * a warning, for `dsc config check`. Each caller that runs a config calls this function first. */
 DSC_MUST_USE dsc_status dsc_config_built(const dsc_config *config, dsc_error *err);
 static inline dsc_dtype dsc_config_compute_dtype(const dsc_config *config)
 {
@@ -399,19 +399,19 @@ static inline bool dsc_config_compresses_signs(const dsc_config *config)
     return dsc_optimizer_compresses_signs(config->optimizer.kind);
 }
 
-/* What leaves are packed in on the wire. */
+/* Element type of gradients in messages. */
 static inline dsc_quant dsc_config_grad_part_quant(const dsc_config *config)
 {
     return config->zero.quantized_gradients ? DSC_QUANT_INT4 : config->own.compression;
 }
 
-/* What leaves are multiplied by before they are sent. */
+/* Factor of gradients before they are sent. */
 static inline float dsc_config_grad_part_factor(const dsc_config *config, int64_t world_size)
 {
     return (float)(1.0 / (config->prescale_gradients ? (double)world_size : config->gradient_predivide_factor));
 }
 
-/* What the sum of a step's leaves is divided by, but for the loss scale. */
+/* Divisor of the step's gradient sum, without the loss scale. */
 static inline double dsc_config_grad_part_divisor(const dsc_config *config, int64_t micro_steps, int64_t world_size)
 {
     const int64_t leaves = micro_steps * (config->gradient_sum ? 1 : world_size);

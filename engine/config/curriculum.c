@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Where a schedule stands: the row that turns it on, and the object that has its members. */
+/* Position of a schedule in the config: the row that enables it, and the object of its members. */
 typedef struct place {
     dsc_config_parse_state *s;
     int id;

@@ -1,8 +1,8 @@
-/* elastic.c - the "elasticity" section: one batch size that many world sizes divide, as DeepSpeed's releases up
- * to 0.16 choose it (versions 0.1 and 0.2 of the section), and what it means for this world size.
+/* elastic.c - the "elasticity" section: one batch size that many world sizes divide, and the triad of this world size.
  *
- * Candidates are each micro-batch, and their least common multiple, times the largest highly composite number that
- * keeps them within the limit; the one that most world sizes divide wins. Version 0.2 counts nodes instead of ranks.
+ * The rule is that of DeepSpeed up to 0.16 (versions 0.1 and 0.2 of the section). A candidate is a micro-batch, or the
+ * least common multiple of all, times the largest highly composite number within the limit. The candidate that most
+ * world sizes divide is chosen. Version 0.2 counts nodes instead of ranks.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 

@@ -286,7 +286,7 @@ static dsc_status check_sum(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-/* What leaves are multiplied by has to be an fp32 number, and the same for every world size if the bits are to be. */
+/* The factor of gradients must be an fp32 number. Bits that are equal at each world size need an equal factor. */
 static dsc_status check_leaf_factor(dsc_config_parse_state *s)
 {
     const dsc_config *config = s->config;

@@ -39,13 +39,13 @@ typedef struct dsc_config_parse_state {
     dsc_json *json;                        /* the file */
     dsc_json **override_json;              /* one per override */
     const cJSON *given[DSC_KEY_COUNT];     /* NULL: not given or null */
-    const dsc_json *source[DSC_KEY_COUNT]; /* where given[] is from */
+    const dsc_json *source[DSC_KEY_COUNT]; /* JSON value behind given[] */
     const char *flag[DSC_KEY_COUNT];       /* the flag that gave it, or NULL */
     const char *alias[DSC_KEY_COUNT];      /* the old name that gave it, or NULL */
-    bool is_auto[DSC_KEY_COUNT];           /* given as "auto" where that is no value */
+    bool is_auto[DSC_KEY_COUNT];           /* "auto" in the config where the key has no such value */
     bool is_null[DSC_KEY_COUNT];
     double lr_of_file;                        /* before an override by a flag */
-    bool foreign_optimizer, foreign_schedule; /* of a type that is not built: nothing here knows its params */
+    bool foreign_optimizer, foreign_schedule; /* a type that is not built; its params are unknown here */
     int suggestion_count;                     /* looking for one is bounded */
 } dsc_config_parse_state;
 
@@ -68,7 +68,7 @@ dsc_status dsc_config_warn(dsc_config_parse_state *s, int id, const char *fmt, .
 /* The same without a row: `where` and `path` are the caller's. */
 dsc_status dsc_config_warn_at(dsc_config *config, const char *where, int32_t line, const char *path, dsc_error *err,
                               const char *fmt, ...) DSC_PRINTF(6, 7);
-/* What would change the run and is not built: a warning for who reads the config, an error for who runs it. */
+/* Settings that would change the run and are not built: a warning when the config is read, an error when it is run. */
 dsc_status dsc_config_not_built(dsc_config_parse_state *s, int id, const char *fmt, ...) DSC_PRINTF(3, 4);
 dsc_status dsc_config_not_built_at(dsc_config_parse_state *s, const char *where, const char *path, const char *fmt, ...)
     DSC_PRINTF(4, 5);

@@ -1,4 +1,4 @@
-/* onebit.c - what a config asks of the optimizers that exchange signs (zero/optimizer/onebit.c).
+/* onebit.c - params of the optimizers that exchange signs (zero/optimizer/onebit.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 

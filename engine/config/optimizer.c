@@ -1,5 +1,5 @@
-/* optimizer.c - the "optimizer" section of a config: which optimizers there are, under which names, with which
- * params and defaults. What they do with an element is kernels/update.h's; their scalars are optimizer.c's.
+/* optimizer.c - the "optimizer" section of a config: names, params and defaults of each optimizer. kernels/update.h
+ * has the arithmetic of an element, engine/optimizer.c the scalars of a step.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 
@@ -7,16 +7,16 @@
 #include <string.h>
 #include <strings.h>
 
-/* What Hugging Face's Trainer fills in for "auto" when its user says nothing. */
+/* Values of Hugging Face's Trainer for "auto" without a user's setting. */
 #define TRAINER_LR 5e-5
 
-#define KEYS_MAX 16 /* of them one is 0 */
+#define KEYS_MAX 16 /* the last row of keys is 0 */
 
 typedef struct optimizer_row {
     const char *type;  /* as it is best written */
     bool of_deepspeed; /* its names are taken in any case, those of torch.optim exactly */
     double lr, beta1, beta2, eps; /* when not given, as DeepSpeed and torch have them */
-    int keys[KEYS_MAX];           /* besides lr and weight_decay; DSC_ID_OPTIMIZER_TYPE, which is none, ends them */
+    int keys[KEYS_MAX];           /* besides lr and weight_decay; DSC_ID_OPTIMIZER_TYPE ends the list */
 } optimizer_row;
 
 #define END DSC_ID_OPTIMIZER_TYPE
@@ -61,7 +61,7 @@ static const optimizer_row rows[DSC_OPTIMIZER_KIND_COUNT] = {
                                DSC_ID_ADAM_LR, DSC_ID_NS_STEPS, DSC_ID_NS_METHOD, END } },
 };
 
-/* Of DeepSpeed and of torch.optim, and not built. */
+/* Optimizers of DeepSpeed and torch.optim that are not built. */
 static const char *const optimizers_known[] = {
     "MuAdam", "MuAdamW", "MuSGD", "FusedAdam", "RMSprop", "Adadelta", "Adamax",
     "ASGD",   "LBFGS",   "NAdam", "RAdam",     "Rprop",   "SparseAdam",
@@ -75,7 +75,7 @@ dsc_optimizer_kind dsc_config_optimizer_kind(const char *type)
     return DSC_OPTIMIZER_NONE;
 }
 
-/* One that others know and that is not built is no spelling mistake. */
+/* The name of an optimizer that is not built gets its own message, not a suggestion of spelling. */
 dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *type)
 {
     static const char *const built[] = { "AdamW", "Adam", "SGD",        "Adagrad",  "Lion",
@@ -135,7 +135,7 @@ static dsc_status fill_betas(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-/* What the file does not give has the optimizer's own default; "auto" has the Trainer's, which are Adam's. */
+/* A key that is absent has the optimizer's default; "auto" has the default of the Trainer, which is Adam's. */
 static dsc_status fill_values(dsc_config_parse_state *s, const optimizer_row *row)
 {
     static const int filled[] = { DSC_ID_BETAS, DSC_ID_EPS, DSC_ID_WEIGHT_DECAY };
@@ -209,7 +209,7 @@ static dsc_status check_lamb(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-/* What Adam's part has when neither it nor both are given a rate. */
+/* Rate of Muon's Adam part without a rate of its own and without a common rate. */
 #define MUON_ADAM_LR 3e-4
 
 /* A schedule gives both parts one rate, as DeepSpeed's do, unless they are given their own. */

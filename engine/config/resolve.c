@@ -1,4 +1,4 @@
-/* resolve.c - what a config leaves open, from the world size, the model and the machine.
+/* resolve.c - values that a config leaves open, from the world size, the model and the machine.
  *
  * The batch triad follows DeepSpeed exactly (T train_batch_size, M train_micro_batch_size_per_gpu,
  * G gradient_accumulation_steps, W world size; integer division from left to right):
@@ -9,9 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TRAINER_MICRO_BATCH 8 /* what Hugging Face's Trainer fills in for "auto" when its user says nothing */
+#define TRAINER_MICRO_BATCH 8 /* Hugging Face's Trainer: "auto" without a user's setting */
 #define WORLDS_SHOWN 12
-#define WORLD_LARGEST 1048576 /* where the search for world sizes that work ends */
+#define WORLD_LARGEST 1048576 /* end of the search for valid world sizes */
 
 typedef struct triad {
     int64_t t, m, g; /* DSC_AUTO_I64: not given */
@@ -110,7 +110,7 @@ static dsc_status triad_without_world(dsc_config *config, triad given, dsc_error
     return DSC_OK;
 }
 
-/* What each "auto" became. */
+/* The resolved value of each "auto". */
 static void note_batch(dsc_config *config)
 {
     static const char *const names[] = { "train_batch_size", "train_micro_batch_size_per_gpu",

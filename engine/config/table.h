@@ -40,7 +40,7 @@ typedef struct dsc_config_key {
     dsc_key_state state;
     char tier;
     int32_t offset; /* in dsc_config, -1: no field of the same form */
-    int32_t bytes;  /* of a text field */
+    int32_t bytes;  /* size of a text field */
 } dsc_config_key;
 
 /* DSC_ID_X for K rows; R rows take a number without a name. */

@@ -22,7 +22,7 @@ static dsc_schedule_kind schedule_of(const char *type)
     return DSC_SCHEDULE_NONE;
 }
 
-/* The "type" of a section when it is there; fails when it is no string. */
+/* The "type" of a section, if present; fails unless the value is a string. */
 static dsc_status type_of(dsc_config_parse_state *s, const char *section_name, const cJSON **out)
 {
     char where[256], value[128];

@@ -1,7 +1,8 @@
-/* value.c - what a JSON value says for a key: types, ranges, and the strings that DeepSpeed takes for numbers.
+/* value.c - the value of a key from JSON: types, ranges, and strings that DeepSpeed accepts as numbers.
  *
- * DeepSpeed's schema (pydantic) takes "16" for 16 and "false" for false; so do we, everywhere. It does not take "5e8"
- * for an integer, nor a fraction. true is not a number here. SPDX-License-Identifier: Apache-2.0 */
+ * DeepSpeed's schema (pydantic) accepts "16" for 16 and "false" for false, and so does this file for every key.
+ * A string "5e8" or a fraction is refused for an integer. true is not a number here.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 
 #include <locale.h>

@@ -1,10 +1,10 @@
-/* walk.c - one pass over a ds_config.json: every key is known, misspelled, or nobody's.
+/* walk.c - one pass over a ds_config.json: each key is known, misspelled or unknown.
  *
- * The result is one value per row of the table (given[]). What the values mean comes later (config.c).
+ * The result is one value per row of the table (given[]). config.c and fields.c interpret the values.
  *
- * Unknown keys follow what users of DeepSpeed are used to, where that is safe: an error in its strict sections and in
- * optimizer and scheduler params, else a warning. But a key that is nearly one of tier A is an error everywhere:
- * DeepSpeed would train without it and say nothing. SPDX-License-Identifier: Apache-2.0 */
+ * Unknown keys follow DeepSpeed where that is safe: an error in its strict sections and in optimizer and scheduler
+ * params, else a warning. A key with a spelling close to one of tier A is an error everywhere, because DeepSpeed would
+ * train without the setting and print nothing. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 
 #include <stdio.h>

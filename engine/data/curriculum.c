@@ -5,8 +5,8 @@
 
 #include "base/base.h"
 
-/* The root of the share of the steps that is over, as a difficulty, rounded down to whole steps of difficulty,
- * and no less than the first of these that is no less than the least one. */
+/* Difficulty from the root of the completed share of steps, rounded down to a multiple of the difficulty step. The
+ * lower bound is the first multiple that reaches the least difficulty. */
 static int64_t root_difficulty(const dsc_curriculum *c, int64_t step)
 {
     const double share = pow((double)step / (double)c->total_steps, 1.0 / c->root_degree);

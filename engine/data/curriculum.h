@@ -25,7 +25,7 @@ typedef struct dsc_curriculum {
     double root_degree;
 } dsc_curriculum;
 
-/* Of step `step`, from 1; >= 1. */
+/* Difficulty of step `step` (from 1); >= 1. */
 int64_t dsc_curriculum_difficulty(const dsc_curriculum *curriculum, int64_t step);
 /* The tokens of a sample of `longest` in that step. */
 int64_t dsc_curriculum_length(const dsc_curriculum *curriculum, int64_t step, int64_t longest);

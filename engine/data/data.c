@@ -11,7 +11,7 @@
 typedef struct data_file {
     dsc_token_file tokens;
     int64_t local_count;                /* samples that it holds */
-    int64_t sample_count, first_sample; /* of an epoch: by its weight */
+    int64_t sample_count, first_sample; /* samples per epoch, by the weight */
 } data_file;
 
 struct dsc_data {
@@ -122,7 +122,7 @@ static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t firs
     return DSC_OK;
 }
 
-/* Where each token of the window is in its document: one ends at its last token or where the file's index says. */
+/* Position of each window token in its document. A document ends at its end token or by the file's index. */
 static dsc_status find_places(dsc_data *data, dsc_token_file *file, int64_t first, int32_t *places, dsc_error *err)
 {
     const dsc_io *io = data->options.io;
@@ -154,7 +154,7 @@ static int64_t own_sample(const dsc_data *data, const data_file *file, uint32_t 
     return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)file->local_count, (uint64_t)inside);
 }
 
-/* What the window holds, as the k-th of a batch. */
+/* Copies the window to sample k of a batch. */
 static void make_sample(dsc_data *data, dsc_mask_key key, int64_t k, void *const *batch_data)
 {
     const int64_t sequence = data->options.sequence, predictions = data->options.masking.predictions;

@@ -1,14 +1,18 @@
-/* data.h - token files as samples, in the order that the contract fixes, read ahead by a background thread.
+/* data.h - token files as samples, in the order of the contract, read ahead by a background thread.
  *
- * A file has n = floor((tokens - 1) / T) samples; sample i is tokens i*T .. i*T+T-1 with targets one later; none
- * crosses a file. Files follow each other in the given order. Global sample g of the run is sample perm_e[g mod n] of
- * epoch e = g div n, perm keyed by (seed, e); identity without shuffling. With weights n counts a file of weight w as
- * floor(w * its samples) of them: all of them floor(w) times, then, for the rest, those that a permutation of the epoch
- * brings first (the file's first ones without shuffling). token_file.h has the kinds of files. Documents within a file
- * follow each other with what separates them, which is learned like any token: a sample may begin and end inside one
- * and attends over the borders between them, unless the token that ends one is told: then a sample comes with its
- * tokens' places in their documents, the first of which begins with it; a Megatron index ends documents too.
- * SPDX-License-Identifier: Apache-2.0 */
+ * A file has n = floor((tokens - 1) / T) samples. Sample i is tokens i*T .. i*T+T-1, with the targets one token later;
+ * no sample crosses a file. Files follow each other in the config's order. token_file.h has the kinds of files.
+ *
+ * Order: global sample g of the run is sample perm_e[g mod n] of epoch e = g div n. The permutation is keyed by
+ * (seed, e), and is the identity without shuffling.
+ *
+ * Weights: a file of weight w counts floor(w * its samples) samples in n. Each sample appears floor(w) times. The
+ * remainder are the first samples of the epoch's permutation (of the file, without shuffling).
+ *
+ * Documents: a file stores documents one after the other with their end token, which is learned like any token. A
+ * sample may begin and end inside a document, and attends over borders. If the end token is configured, or a Megatron
+ * index marks the ends, a sample has the position of each token in its document. The sample's first token has position
+ * 0. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_DATA_H
 #define DSC_ENGINE_DATA_DATA_H
 
@@ -42,18 +46,17 @@ typedef struct dsc_data_options {
 /* Missing, empty, truncated, not regular or too short files: DSC_ERR_INPUT. Files stay open, nothing is read ahead. */
 DSC_MUST_USE dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_error *err);
 void dsc_data_close(dsc_data **data);
-/* Ids above the vocabulary in the first *bytes of the files, in their order: DSC_ERR_INPUT with the first one's place.
- * *bytes becomes what is left. Reads through `buffer`. The engine does this on one rank of a host
- * before the first step, as far as about a second reads (half a second from a SATA SSD, 0.1 s from memory). What lies
- * behind is checked when it is read, by the background reader; `dsc check --kind tokens-* --vocab-size V` reads whole
- * files. Files that cannot hold such an id (text with a vocabulary of 256, uint16 with 65536) are not read. */
+/* Checks the first *bytes of the files, in their order, through `buffer`. DSC_ERR_INPUT: an id is not below the
+ * vocabulary size; the error has the position of the first such id. *bytes <- unused rest. One rank of a host checks as
+ * many bytes before the first step as one second reads at SATA speed (0.1 s from memory). The background reader checks
+ * later bytes when it reads them; `dsc check --kind tokens-* --vocab-size V` checks whole files. Files that cannot hold
+ * such an id (text with a vocabulary of 256, uint16 with 65536) are not read. */
 #define DSC_DATA_SCAN_BYTES (INT64_C(256) << 20)
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
-/* A source whose batch tensor 0 is tokens [T], 1 is targets [T] and, with documents, 2 is positions [T], int32; with
- * masking 1 is targets [K] and 2 predicted [K].
- * Borrowed from `data`. */
+/* Source of batches, borrowed from `data`. Batch tensors, int32: 0 tokens [T], 1 targets [T], and with documents 2
+ * positions [T]. With masking 1 is targets [K] and 2 the predicted positions [K]. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
 /* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the
  * file is read. */
@@ -91,7 +94,7 @@ void dsc_reader_close(dsc_reader **reader);
  * waiting. */
 DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns,
                                         dsc_error *err);
-/* What has come is read and may be filled again. */
+/* Releases a batch that was read, so that the reader may fill its buffer again. */
 void dsc_reader_release(dsc_reader *reader);
 /* Continues with optimizer step `step`, micro-step 0: after a load. */
 DSC_MUST_USE dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err);

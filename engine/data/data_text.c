@@ -13,8 +13,8 @@
 #include "engine/text/token_writer.h"
 
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
-#define KEPT_VERSION "dsc tokens 1" /* of what a kept file holds: another one is made where it has changed */
-#define NAME_BYTES 64 /* of the text's own name */
+#define KEPT_VERSION "dsc tokens 1" /* format of a cached token file; a change makes a new file */
+#define NAME_BYTES 64 /* prefix from the text's name */
 
 /* ---- The kept file's name ---- */
 
@@ -94,7 +94,7 @@ static dsc_status take(void *user, const dsc_token_batch *batch, dsc_error *err)
     return dsc_token_writer_add(user, batch, err);
 }
 
-/* A picture is no text, whatever its name. */
+/* Binary content is refused as text, for each file name. */
 static dsc_status check_text(const dsc_data_text *text, const char *path, dsc_error *err)
 {
     dsc_token_file file = DSC_TOKEN_FILE_INIT;

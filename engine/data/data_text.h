@@ -12,10 +12,10 @@
 
 typedef struct dsc_data_text {
     const dsc_io *io;
-    const dsc_log *log; /* is told what takes long; NULL: nobody is */
+    const dsc_log *log; /* gets a line for slow work; NULL: none */
     const char *tokenizer; /* a tokenizer.json or its folder */
     const char *field;     /* of a *.jsonl */
-    const char *folder;    /* of the kept files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
+    const char *folder;    /* cache of token files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
     int32_t threads;
 } dsc_data_text;
 

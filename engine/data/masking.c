@@ -49,7 +49,7 @@ static int by_value(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* What the model sees in the place of a token. */
+/* The replacement of a predicted token. */
 static int32_t seen(const dsc_masking *m, const dsc_mask_sample *s, uint64_t seed, int32_t place)
 {
     const uint32_t mask_below = 3435973837u, other_below = 3865470567u; /* 0.8 and 0.9 of 2^32 */

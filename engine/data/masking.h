@@ -1,8 +1,8 @@
-/* masking.h - which tokens of a sample a masked language model predicts, and what it sees in their places.
+/* masking.h - predicted tokens of a sample and their replacements, for a masked language model.
  *
- * As BERT was trained (Devlin et al. 2019): a share of a sample's tokens is predicted, always the same number of them;
- * of ten, eight are the mask token to the model, one is any token and one stays. What separates texts is predicted only
- * where too little else is there. A pure function of (seed, epoch, sample). SPDX-License-Identifier: Apache-2.0 */
+ * The rule is that of BERT (Devlin et al. 2019): a fixed number of tokens per sample is predicted. Eight of ten become
+ * the mask token, one becomes a random token and one stays. Separators of texts are predicted only if a sample has too
+ * few other tokens. Masking is a pure function of (seed, epoch, sample). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_MASKING_H
 #define DSC_ENGINE_DATA_MASKING_H
 

@@ -9,7 +9,7 @@
 
 #define TEXT_THREADS_MAX 64
 
-/* What makes tokens of a text: what the config names, or the model's own; "": a byte is a token. */
+/* Tokenizer of texts: that of the config, or that of the model's folder; "": a byte is a token. */
 static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
@@ -39,7 +39,7 @@ static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, s
     return dsc_data_text_tokens(&text, path, out, out_bytes, err);
 }
 
-/* What a masked language model's samples are made with. */
+/* Parameters of masking. */
 static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;

@@ -75,7 +75,7 @@ static int utf8_bytes(const unsigned char *text, int64_t room)
     return extra + 1;
 }
 
-/* A picture or an archive named by mistake is told at its start; a stray byte later on is just a token. */
+/* A picture or an archive is refused by its first bytes; a later control byte is an ordinary token. */
 static dsc_status check_text_start(const dsc_io *io, dsc_token_file *file, int64_t bytes, dsc_error *err)
 {
     unsigned char text[4096];

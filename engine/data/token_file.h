@@ -23,9 +23,9 @@ typedef enum dsc_token_kind {
 #define DSC_LLMC_MAGIC_U32 20240801
 #define DSC_LLMC_VERSION_U32 7
 
-/* Megatron's index, little-endian: magic, version (8 bytes), a dtype's code (1), the number of sequences (8), that of
- * documents + 1 (8); then the sequences' lengths (int32), their byte offsets (int64), and each document's first
- * sequence (int64), the last one being the number of sequences. */
+/* Megatron's index, little-endian. Header: magic, version (8 bytes), code of a dtype (1), number of sequences (8),
+ * number of documents + 1 (8). Arrays: lengths of the sequences (int32), their byte offsets (int64), first sequence of
+ * each document (int64); the last entry is the number of sequences. */
 #define DSC_MMIDX_MAGIC "MMIDIDX\0\0"
 #define DSC_MMIDX_MAGIC_BYTES 9
 #define DSC_MMIDX_HEADER_BYTES 34
@@ -36,17 +36,17 @@ typedef struct dsc_token_file {
     dsc_token_kind kind;
     int64_t header_bytes, token_bytes; /* before the tokens; of one token: 1, 2 or 4 */
     int64_t token_count;
-    dsc_token_index index; /* of MMIDX; else not open */
+    dsc_token_index index; /* open for MMIDX only */
 } dsc_token_file;
 #define DSC_TOKEN_FILE_INIT { .file = DSC_FILE_INIT, .index = DSC_TOKEN_INDEX_INIT }
 
 /* Missing, truncated, not regular or damaged: DSC_ERR_INPUT. Whatever happens, *out is to be closed. `path` may be
  * Megatron's PREFIX, PREFIX.bin or PREFIX.idx. */
 DSC_MUST_USE dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_file *out, dsc_error *err);
-/* The same for a file that has to be of one kind. MMIDX: `path` is the index. */
+/* Opens a file as one kind of token file. MMIDX: `path` is the index. */
 DSC_MUST_USE dsc_status dsc_token_file_open_as(const dsc_io *io, const char *path, dsc_token_kind kind,
                                                dsc_token_file *out, dsc_error *err);
-/* What is opened there is text, or a *.jsonl of texts: no kind of token file, by its name. Nothing is read. */
+/* Whether the name is that of text or a *.jsonl of texts instead of a token file. Reads no file. */
 bool dsc_token_path_is_text(const char *path);
 void dsc_token_file_close(const dsc_io *io, dsc_token_file *file);
 /* Tokens [first, first + count) as int32. */

@@ -34,7 +34,7 @@ static dsc_status read_header(const dsc_io *io, dsc_token_index *r, dsc_error *e
                         "tokens of the dtype with code %d; uint8 (1), uint16 (8) and int32 (4) are read",
                         (int)header[17]);
     }
-    r->documents = entries - (entries > INT64_MIN); /* the last entry is no document's */
+    r->documents = entries - (entries > INT64_MIN); /* the last entry is the end */
     const bool fits = r->sequences >= 0 && entries >= 1 && dsc_mul_i64(r->sequences, 4, &lengths) &&
                       dsc_mul_i64(r->sequences, 8, &offsets) && dsc_mul_i64(entries, 8, &starts) &&
                       lengths <= bytes && offsets <= bytes && starts <= bytes &&
@@ -108,7 +108,7 @@ void dsc_token_index_close(const dsc_io *io, dsc_token_index *index)
 
 /* ---- where documents begin ---- */
 
-/* What was checked when the index was opened is not believed again: the file may have changed since. */
+/* Entries are checked again after open, because the file may have changed since. */
 dsc_status dsc_token_index_start(const dsc_io *io, dsc_token_index *index, int64_t document, int64_t *token,
                                  dsc_error *err)
 {

@@ -12,7 +12,7 @@
 
 #define PART_TOKENS 64     /* a long part: one tile of the attention's queries */
 #define PART_WORTH 8       /* fewer new tokens go one by one: a long part costs about as much as so many */
-#define LOAD_ELEMENTS (1 << 18) /* of a parameter at a time */
+#define LOAD_ELEMENTS (1 << 18) /* elements of a parameter per read */
 #define PIECE_ALIGN 256
 
 enum { LONG, SINGLE, PART_KINDS };
@@ -359,9 +359,9 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
     return dsc_stream_sync(infer->stream, err);
 }
 
-/* The next part of a text of which `done` tokens are in the cache; *done <- those after it. A long part at the end of a
- * text begins early enough to end with it and computes some tokens again; in a text shorter than itself, what follows
- * is no token, and is never looked at: later ones take its place. */
+/* The next part of a text with `done` tokens in the cache; *done <- tokens after the part. The last long part ends with
+ * the text, so it may start earlier and compute some tokens again. For a text shorter than a part, the rest of the part
+ * is padding; no token attends to padding, and later tokens overwrite it. */
 static dsc_status next_part(dsc_infer *infer, const int32_t *tokens, int64_t count, int64_t *done, dsc_error *err)
 {
     const int kind = count - *done >= PART_WORTH ? LONG : SINGLE;

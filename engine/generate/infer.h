@@ -1,9 +1,9 @@
-/* infer.h - a language model's forward pass alone: its weights, what it keeps of a text, and one call's buffers. No
- * gradients, one process, one device.
+/* infer.h - the forward pass of a language model: weights, cache of keys and values, and the buffers of one call. One
+ * process, one device, no gradients.
  *
- * Each token is computed once: modules keep keys and values of the text so far (dsc_module_ctx.cache). A text goes
- * through the model in parts of one of two lengths, so that every buffer and product is known before the first:
- * long ones for what is new at once, such as a prompt, and single tokens.
+ * Each token is computed once: modules keep keys and values of the text (dsc_module_ctx.cache). The model computes
+ * parts of two lengths: long parts for a prompt, and single tokens. Two lengths make each buffer and product known at
+ * open.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_GENERATE_INFER_H
 #define DSC_ENGINE_GENERATE_INFER_H
@@ -18,11 +18,11 @@ typedef struct dsc_infer_options {
     dsc_alloc *alloc;   /* borrowed until close */
     const char *model;  /* a Hugging Face folder; borrowed until close */
     const char *device; /* "cpu", "cuda", or "auto": a GPU where one can be used */
-    dsc_dtype dtype;    /* of weights and activations: F32 or BF16 */
+    dsc_dtype dtype;    /* weights and activations: F32 or BF16 */
     int32_t threads;    /* >= 1 */
 } dsc_infer_options;
 
-/* What the model and its device are. A model without weights on disk is DSC_ERR_INPUT. Owned. */
+/* Opens a model on its device; the caller owns *infer. DSC_ERR_INPUT: the model has no weights on disk. */
 DSC_MUST_USE dsc_status dsc_infer_open(const dsc_infer_options *options, dsc_infer **out, dsc_error *err);
 void dsc_infer_close(dsc_infer **infer); /* safe on NULL */
 int64_t dsc_infer_vocab(const dsc_infer *infer);
@@ -36,8 +36,8 @@ typedef struct dsc_infer_plan {
 /* Makes ready for texts of up to `tokens`: plans every byte, refuses what does not fit (DSC_ERR_NOFIT), takes it and
  * reads the weights. Once. `plan` may be NULL. */
 DSC_MUST_USE dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *plan, dsc_error *err);
-/* logits[vocab] behind the last of tokens[1..]; borrowed until the next call. What the text has in common with the
- * call before is not computed again. Allocates nothing. */
+/* logits[vocab] after the last of tokens[1..]; borrowed until the next call. Tokens shared with the last call's text
+ * are not computed again. Allocates nothing. */
 DSC_MUST_USE dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t count, const float **logits,
                                          dsc_error *err);
 

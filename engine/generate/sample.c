@@ -37,7 +37,7 @@ static int by_likelihood(const void *a, const void *b)
     return left->id < right->id ? -1 : left->id > right->id;
 }
 
-/* The same from the first candidates of a sorted list. */
+/* Samples from the first candidates of a sorted list. */
 static int32_t draw_first(const dsc_sample_work *sorted, int64_t count, const dsc_sample_options *o, double uniform)
 {
     const double top = (double)sorted[0].logit;

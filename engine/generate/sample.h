@@ -6,8 +6,8 @@
 
 typedef struct dsc_sample_options {
     double temperature; /* 0: the most likely token */
-    int64_t top_k;      /* of the k most likely; 0: of all */
-    double top_p;       /* of the fewest most likely that have this share of the probability together; 1: of all */
+    int64_t top_k;      /* sample from the k most likely tokens; 0: all */
+    double top_p;       /* sample from the smallest set of most likely tokens with at least this probability; 1: all */
 } dsc_sample_options;
 
 /* A candidate; who gives top_k or top_p gives room for `count` of them. */
@@ -16,7 +16,7 @@ typedef struct dsc_sample_work {
     int32_t id;
 } dsc_sample_work;
 
-/* `uniform` is in [0, 1). Of equal logits the smaller id counts as more likely. */
+/* `uniform` is in [0, 1). Among equal logits, the smaller id counts as more likely. */
 int32_t dsc_sample(const float *logits, int64_t count, const dsc_sample_options *options, double uniform,
                    dsc_sample_work *work);
 

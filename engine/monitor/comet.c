@@ -1,8 +1,8 @@
 /* comet.c - Comet's offline experiments, $COMET_OFFLINE_DIRECTORY/KEY.zip, which `comet upload` sends to its service.
  *
- * Such an archive (PKWARE's APPNOTE.TXT) holds experiment.json, what the experiment is, and messages.json, one JSON
- * object a line. Nothing is compressed, so each write appends lines where the archive's directory was, with the new
- * directory behind them: after every write the file is whole, and a run that is killed has its archive.
+ * The archive (PKWARE's APPNOTE.TXT) holds experiment.json, the description of the experiment, and messages.json, one
+ * JSON object per line. No entry is compressed, so each write replaces the archive's directory by new lines and a new
+ * directory. The file is complete after every write, also if the run is killed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
@@ -22,7 +22,7 @@ enum { TAGS_MAX = 64, KEY_BYTES = 64, LINE_BYTES = 320, LINES_BYTES = DSC_MONITO
 typedef struct entry {
     const char *name;
     uint32_t crc;
-    int64_t offset, bytes; /* of its local header; of its data */
+    int64_t offset, bytes; /* the local header's offset; the data's bytes */
 } entry;
 
 typedef struct comet {
@@ -49,7 +49,7 @@ static uint8_t *put16(uint8_t *to, uint32_t value)
 
 static uint8_t *put32(uint8_t *to, uint64_t value) { return put16(put16(to, value & 0xffff), value >> 16 & 0xffff); }
 
-/* What a local header and the directory say alike of an entry. */
+/* Fields of an entry that the local header and the directory share. */
 static uint8_t *put_entry(uint8_t *to, const entry *e)
 {
     to = put16(put16(put16(to, VERSION), 0), 0); /* no flags, stored */

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <time.h>
 
-/* Of nvml.h, which is not needed to build: these have not changed since they were published. */
+/* Declarations from nvml.h, which the build does not need; NVML keeps them stable. */
 typedef void *nvml_device;
 typedef struct nvml_use { unsigned gpu, memory; } nvml_use;
 typedef struct nvml_memory { unsigned long long total, free, used; } nvml_memory;
@@ -29,7 +29,7 @@ struct dsc_gpu_sensor {
     nvml_device device;
     pthread_t thread;
     bool running;
-    pthread_mutex_t lock; /* of the next two */
+    pthread_mutex_t lock; /* protects the next two fields */
     pthread_cond_t ending;
     bool ended;
     dsc_gpu_reading last;

@@ -12,8 +12,8 @@ typedef struct dsc_gpu_reading {
 
 typedef struct dsc_gpu_sensor dsc_gpu_sensor;
 
-/* `pci` is the GPU's place, as "0000:1b:00.0". *out is NULL where there is no NVML or it does not know the GPU: that is
- * no error. The first reading is there on return. */
+/* `pci` is the GPU's bus address, like "0000:1b:00.0". *out is NULL, without an error, if NVML is absent or does not
+ * know the GPU. The first reading is complete on return. */
 DSC_MUST_USE dsc_status dsc_gpu_sensor_open(dsc_alloc *alloc, const char *pci, dsc_gpu_sensor **out, dsc_error *err);
 /* The newest; all NaN without a sensor. */
 void dsc_gpu_sensor_read(dsc_gpu_sensor *sensor, dsc_gpu_reading *out);

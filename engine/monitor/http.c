@@ -19,8 +19,8 @@ typedef struct http_monitor {
     dsc_page page;
 } http_monitor;
 
-/* What a browser sends to a name that is not this machine's belongs to another site, which may have made that name
- * point here. Numbers are for every scraper, the log is not. */
+/* A request whose Host is not this machine's name may come from a foreign site with a name that points here (DNS
+ * rebinding). Numbers are public to every scraper; the log is not. */
 static bool is_local(const char *host)
 {
     static const char *const names[] = { "127.0.0.1", "localhost", "[::1]" };

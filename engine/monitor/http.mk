@@ -1,5 +1,5 @@
-# http.mk - what the monitors need of HTTP: pages on the loopback address (lib/dsc/libdsc_http.so, where libmicrohttpd's header is)
-# and requests to servers (lib/dsc/libdsc_web.so, where libcurl's is).
+# http.mk - HTTP plugins of the monitors: pages on the loopback address (lib/dsc/libdsc_http.so, needs libmicrohttpd's
+# header) and requests to servers (lib/dsc/libdsc_web.so, needs libcurl's header).
 # SPDX-License-Identifier: Apache-2.0
 HTTP_PLUGIN := $(if $(wildcard /usr/include/microhttpd.h),$(LIB)/dsc/libdsc_http.so)
 

@@ -1,4 +1,4 @@
-/* http_api.h - what lib/dsc/libdsc_http.so gives: pages on the loopback address, by libmicrohttpd.
+/* http_api.h - functions of lib/dsc/libdsc_http.so: pages on the loopback address, by libmicrohttpd.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_MONITOR_HTTP_API_H
 #define DSC_ENGINE_MONITOR_HTTP_API_H
@@ -9,7 +9,7 @@
 #define DSC_HTTP_API_VERSION 2u
 #define DSC_HTTP_SYMBOL "dsc_http_api_get"
 #define DSC_HTTP_TEXT 256
-#define DSC_HTTP_PAGE_BYTES 131072 /* of a page, at most */
+#define DSC_HTTP_PAGE_BYTES 131072 /* largest page */
 
 typedef struct dsc_http dsc_http;
 

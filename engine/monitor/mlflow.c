@@ -1,8 +1,8 @@
-/* mlflow.c - a run in an MLflow server, by its REST API (mlflow.org/docs/latest/rest-api.html, version 2.0): an
- * experiment by name, a run with the config's main values as parameters, numbers as metrics by step.
+/* mlflow.c - a run in an MLflow server, by its REST API (mlflow.org/docs/latest/rest-api.html, version 2.0).
  *
- * The engine's thread puts numbers into a queue; a thread of its own sends them, so that no step waits for a server. A
- * server that cannot be reached before the first step is an error; one that goes away later is told of once.
+ * An experiment is found by name; its run has the config's main values as parameters and numbers as metrics by step.
+ * The engine's thread puts numbers into a queue and a sender thread sends them, so that no step waits for a server. A
+ * server that cannot be reached before the first step is an error. A later failure gets one warning.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <ctype.h>
 #include <math.h>
@@ -36,13 +36,13 @@ typedef struct mlflow {
     int64_t batch; /* samples of a step */
     pthread_t sender;
     bool running;
-    pthread_mutex_t lock; /* of the next six */
+    pthread_mutex_t lock; /* protects the next six fields */
     pthread_cond_t changed;
     metric queue[QUEUE];
     int64_t put, sent; /* ever; QUEUE more at most */
     bool closing;
     char failure[300]; /* "": none */
-    char body[BODY_BYTES], answer[ANSWER_BYTES]; /* of the one request under way */
+    char body[BODY_BYTES], answer[ANSWER_BYTES]; /* request and answer in progress */
 } mlflow;
 
 /* ---- requests ---- */

@@ -1,9 +1,10 @@
-/* monitor.h - a run's numbers, put by rank 0 where other tools read them: TensorBoard event files, CSV files, an
- * MLflow server, offline runs of Weights & Biases and Comet, pages for Prometheus and for people.
+/* monitor.h - a run's numbers, which rank 0 writes for other tools.
  *
- * Tags and the horizontal axis (samples so far) are DeepSpeed's, so that curves of both lie over each other. What is
- * wrong with a folder is told before the first step; a monitor that cannot write later (a full disk) is told of once
- * and left out: it must not end a run. SPDX-License-Identifier: Apache-2.0 */
+ * Outputs: TensorBoard event files, CSV files, an MLflow server, offline runs of Weights & Biases and Comet, and pages
+ * for Prometheus and for browsers. Tags and the horizontal axis (samples so far) are DeepSpeed's, so that curves of
+ * both can be compared. A folder that cannot be written is an error before the first step. A later failure (a full
+ * disk) gets one warning and disables the monitor, because a monitor must not end a run.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_MONITOR_MONITOR_H
 #define DSC_ENGINE_MONITOR_MONITOR_H
 
@@ -22,7 +23,7 @@ enum { DSC_MONITOR_TAG_BYTES = 64, DSC_MONITOR_SCALARS_MAX = 16 }; /* of one wri
 /* Whether the config wants any: the same on all ranks. */
 bool dsc_monitors_wanted(const dsc_config *config);
 
-/* What does not change during a run. Texts are borrowed until return, `hosts` until the monitors are closed. */
+/* Facts that are constant in a run. Texts are borrowed until return, `hosts` until the monitors are closed. */
 enum { DSC_MONITOR_HOST_BYTES = 64, DSC_MONITOR_RANKS_MAX = 64 /* that are shown */ };
 typedef struct dsc_monitor_about {
     const char *model, *transport, *device, *numerics;

@@ -1,5 +1,5 @@
-/* page.h - a run on one page of a browser: curves, ranks, the last lines of the log. What the server (http.c) asks for;
- * nothing here locks or allocates. SPDX-License-Identifier: Apache-2.0 */
+/* page.h - the page of a run for a browser: curves, ranks, the last lines of the log. The server (http.c) renders the
+ * page per request; no function here locks or allocates. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_MONITOR_PAGE_H
 #define DSC_ENGINE_MONITOR_PAGE_H
 
@@ -10,19 +10,19 @@ enum { DSC_PAGE_LOSS, DSC_PAGE_NORM, DSC_PAGE_LR, DSC_PAGE_SPEED, DSC_PAGE_VALID
 
 /* Means over `stride` values each: when there is no room for another, neighbours become one. */
 typedef struct dsc_page_series {
-    double step[DSC_PAGE_POINTS], value[DSC_PAGE_POINTS]; /* of a point's last value; their mean */
+    double step[DSC_PAGE_POINTS], value[DSC_PAGE_POINTS]; /* last step; mean value */
     int count;
     int64_t stride;
-    double open_sum; /* of the point that is not whole yet */
+    double open_sum; /* sum of the unfinished point */
     int64_t open_count;
     double last;
 } dsc_page_series;
 
 typedef struct dsc_page {
     dsc_page_series series[DSC_PAGE_SERIES];
-    char about[1024]; /* of a JSON object, without its braces */
+    char about[1024]; /* members of a JSON object, without braces */
     int64_t batch;    /* samples of a step */
-    int64_t step, first_step; /* of this start of the program; 0: none yet */
+    int64_t step, first_step; /* since this start of the program; 0: none yet */
     int64_t started_ns, told_ns;
     int32_t rank_count;
     const char *hosts; /* [rank_count][DSC_MONITOR_HOST_BYTES], borrowed */

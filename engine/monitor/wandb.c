@@ -1,10 +1,10 @@
 /* wandb.c - Weights & Biases' offline runs, wandb/offline-run-TIME-ID/run-ID.wandb, which `wandb sync` sends to its
  * service.
  *
- * Such a file is a head and then LevelDB's log (github.com/google/leveldb/blob/main/doc/log_format.md), with zlib's CRC
- * instead of its own, of Record messages (wandb/proto/wandb_internal.proto): a header, the run, for each step what the
- * run's summary becomes and a line of its history, and how it ended. Numbers that come for the same samples are one
- * step, so a step is written when the next one begins. Each start of a run is a run of its own.
+ * The file is a head and a log in LevelDB's format (github.com/google/leveldb/blob/main/doc/log_format.md), with zlib's
+ * CRC. The log holds Record messages (wandb/proto/wandb_internal.proto): a header, the run, a summary and a line of
+ * history for each step, and the exit. Numbers of equal samples form one step, so a step is written when the next one
+ * begins. Each start of the program is a separate run.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
@@ -32,7 +32,7 @@ enum {
     RUN_ID = 1 << 3 | 2, RUN_ENTITY = 2 << 3 | 2, RUN_PROJECT = 3 << 3 | 2, RUN_CONFIG = 4 << 3 | 2,
     RUN_GROUP = 6 << 3 | 2, RUN_HOST = 13 << 3 | 2, RUN_START = 17 << 3 | 2,
     TIME_SECONDS = 1 << 3 | 0, TIME_NANOS = 2 << 3 | 0,
-    ITEM = 1 << 3 | 2, /* of a config, a history and a summary */
+    ITEM = 1 << 3 | 2, /* in a config, a history and a summary */
     ITEM_KEY = 1 << 3 | 2, ITEM_JSON = 16 << 3 | 2,
     HISTORY_STEP = 2 << 3 | 2, STEP_NUM = 1 << 3 | 0,
     EXIT_CODE = 1 << 3 | 0, EXIT_RUNTIME = 2 << 3 | 0
@@ -45,7 +45,7 @@ typedef struct wandb {
     int64_t bytes, records, start_ns;
     char id[ID_BYTES + 1];
     dsc_message about;  /* items of the run's config */
-    dsc_message items;  /* of the step that has begun */
+    dsc_message items;  /* items of the open step */
     int64_t samples;    /* which it is */
     int64_t samples_ns; /* when its first number came */
 } wandb;

@@ -1,4 +1,4 @@
-/* web_api.h - what lib/dsc/libdsc_web.so gives: requests to a server, by libcurl.
+/* web_api.h - functions of lib/dsc/libdsc_web.so: requests to a server, by libcurl.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_MONITOR_WEB_API_H
 #define DSC_ENGINE_MONITOR_WEB_API_H

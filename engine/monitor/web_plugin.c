@@ -9,7 +9,7 @@
 struct dsc_web {
     CURL *curl;
     struct curl_slist *headers;
-    char *answer; /* of the request under way */
+    char *answer; /* answer of the active request */
     size_t room, used;
 };
 

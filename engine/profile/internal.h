@@ -1,4 +1,4 @@
-/* internal.h - what the files of engine/profile/ share. SPDX-License-Identifier: Apache-2.0 */
+/* internal.h - types shared by the files of engine/profile/. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_PROFILE_INTERNAL_H
 #define DSC_ENGINE_PROFILE_INTERNAL_H
 
@@ -19,7 +19,7 @@ typedef struct dsc_trace {
     const dsc_io *io;
     const dsc_log *log;
     dsc_file file;
-    int64_t base_ns; /* of dsc_clock_ns: the trace's time 0 */
+    int64_t base_ns; /* dsc_clock_ns at the trace's time 0 */
     int32_t rank;
 } dsc_trace;
 
@@ -27,7 +27,7 @@ typedef struct dsc_trace {
  * own. */
 dsc_status dsc_trace_open(dsc_trace *trace, const char *path, const dsc_rank_info *place, dsc_comm *comm,
                           dsc_error *err);
-/* A file that cannot be written (a full disk) is told of once and closed. */
+/* A file that cannot be written (a full disk) gets one warning and is closed. */
 void dsc_trace_write(dsc_trace *trace, const dsc_span *spans, int64_t count, const dsc_profile_module *modules,
                      int64_t step);
 void dsc_trace_close(dsc_trace *trace);

@@ -1,4 +1,4 @@
-/* nvtx.h - what lib/dsc/libdsc_nvtx.so gives: ranges of the NVIDIA Tools Extension, which Nsight Systems shows.
+/* nvtx.h - functions of lib/dsc/libdsc_nvtx.so: ranges of the NVIDIA Tools Extension, which Nsight Systems shows.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_PROFILE_NVTX_H
 #define DSC_ENGINE_PROFILE_NVTX_H

@@ -26,7 +26,7 @@ struct dsc_profile {
     int32_t comm_row_count;
 };
 
-/* Ranges are for a tool that has started this program, or that is told to come later. */
+/* Ranges serve a tool that has started this program, or a tool that the config announces. */
 static bool wants_ranges(const dsc_config *config)
 {
     const char *tool = getenv("NVTX_INJECTION64_PATH");
@@ -116,7 +116,7 @@ static bool is_logged(const dsc_profile *p, dsc_comm_op op)
     return config->enabled && (config->prof_all || (config->ops >> op & 1) != 0);
 }
 
-/* The rows are few: a run's collectives have few sizes. What comes when all are taken counts in the last. */
+/* A run's collectives have few sizes, so the table is small. A size without a free row counts in the last row. */
 static void count_call(dsc_profile *p, dsc_comm_op op, int64_t bytes, int64_t ns)
 {
     int32_t i = 0;

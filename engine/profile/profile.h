@@ -1,9 +1,11 @@
-/* profile.h - what a rank did when, for four readers: a trace of all ranks (dsc.trace, for Perfetto and
- * chrome://tracing), a table of the modules of one step (flops_profiler), a table of collectives (comms_logger) and
- * ranges for a tool that watches this process (NVTX: dsc.nvtx, or a tool that has set NVTX_INJECTION64_PATH).
+/* profile.h - time spans of a rank for four outputs:
+ *   - a trace of all ranks (dsc.trace, for Perfetto and chrome://tracing),
+ *   - a table of the modules of one step (flops_profiler),
+ *   - a table of collectives (comms_logger),
+ *   - ranges for a tool that watches this process (NVTX: dsc.nvtx, or a tool that has set NVTX_INJECTION64_PATH).
  *
- * Whoever works tells when it began and ended; everything else is here. Without any of the four a dsc_profile is NULL
- * and telling costs a comparison. SPDX-License-Identifier: Apache-2.0 */
+ * Callers report the begin and the end of their work. Without any of the four outputs, dsc_profile is NULL and a report
+ * costs one comparison. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_PROFILE_PROFILE_H
 #define DSC_ENGINE_PROFILE_PROFILE_H
 
@@ -50,8 +52,8 @@ void dsc_profile_comm(void *user, int32_t channel, dsc_comm_op op, int64_t bytes
                       dsc_status status);
 /* True in the step whose modules are timed: device work must be waited for before and after each. */
 bool dsc_profile_wants_modules(const dsc_profile *profile, int64_t step);
-/* Times are dsc_clock_ns. module -1: none. All of these are for the engine's thread. Each span is begun before it is
- * told of, but for those that a failure ends. */
+/* Times are dsc_clock_ns. module -1: none. All these functions are for the engine's thread. A span begins before its
+ * report, except spans that a failure ends. */
 void dsc_profile_begin(dsc_profile *profile, dsc_span_kind kind, int32_t module);
 void dsc_profile_span(dsc_profile *profile, dsc_span_kind kind, int32_t module, int64_t start_ns, int64_t end_ns);
 /* `step` ended: its lines go to the trace, its modules' table to the log. */

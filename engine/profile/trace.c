@@ -1,5 +1,5 @@
-/* trace.c - spans as Chrome's trace events ("Trace Event Format", the JSON array form, whose last bracket may be left
- * out): each rank is a process, its threads are the engine and the channels of collectives.
+/* trace.c - spans as Chrome's trace events ("Trace Event Format", JSON array form, where the last bracket is optional).
+ * A rank is a process; its threads are the engine and the channels of collectives.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdarg.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 
 #include "engine/text/tokenizer_internal.h"
 
-/* What is looked for: the token's text as it would stand in a text. */
+/* Search text: the token's text as it appears in input. */
 static dsc_status pattern_of(const dsc_tokenizer *t, const tok_added *token, dsc_text buffer[TOK_NORMAL_BUFFERS],
                              tok_string *out, dsc_error *err)
 {
@@ -46,8 +46,8 @@ static bool word_beside(const char *text, int64_t bytes, int64_t start, int64_t 
     return end < bytes && dsc_char_is_word(dsc_char_at(text + end, &length));
 }
 
-/* One that strips on its left begins at the floor at least, also where it was found before it, and so may end up empty;
- * the package takes other ones as they are. */
+/* A token that strips on its left begins at the floor or later, even if the match was before the floor, and may become
+ * empty. The tokenizers package does not move other tokens. */
 static void strip(const tok_added *token, const char *text, int64_t bytes, int64_t floor, tok_match *match)
 {
     int length;

@@ -33,7 +33,7 @@ typedef struct candidate {
 struct dsc_bpe_work {
     dsc_alloc *alloc;
     cached_word *cache;
-    dsc_ids symbols; /* of the word in hand, before merging */
+    dsc_ids symbols; /* symbols of the current word, before merging */
     symbol *chain;
     candidate *heap;
     int64_t room; /* symbols that chain and heap hold */
@@ -92,7 +92,7 @@ static int32_t id_of_char(const dsc_bpe *bpe, const char *at, int bytes)
     return bytes == 1 ? bpe->ascii_id[(unsigned char)*at] : dsc_names_find(&bpe->by_raw, at, bytes);
 }
 
-/* The bytes of a character that is no token, when each of them is one. */
+/* The bytes of a character outside the vocabulary, if each byte is a token. */
 static dsc_status add_bytes(const dsc_bpe *bpe, const char *at, int bytes, dsc_ids *out, bool *added, dsc_error *err)
 {
     *added = bpe->byte_fallback;
@@ -147,7 +147,7 @@ static inline const dsc_key_slot *find_merge(const dsc_bpe *bpe, int32_t left, i
 
 static int64_t merge_few(const dsc_bpe *bpe, int32_t *id, int64_t count)
 {
-    int32_t rank[SHORT_SYMBOLS], to[SHORT_SYMBOLS]; /* of the pair that begins at i */
+    int32_t rank[SHORT_SYMBOLS], to[SHORT_SYMBOLS]; /* rank and result of the pair at i */
     for (int64_t i = 0; i + 1 < count; i++) {
         const dsc_key_slot *merge = find_merge(bpe, id[i], id[i + 1]);
         rank[i] = merge != NULL ? merge->a : INT32_MAX;

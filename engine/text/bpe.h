@@ -9,12 +9,12 @@
 
 typedef struct dsc_bpe {
     dsc_alloc *alloc;
-    dsc_names by_raw; /* of the vocabulary, without added tokens */
+    dsc_names by_raw; /* vocabulary without added tokens */
     dsc_keys merges;  /* left << 32 | right: a = rank, b = the new id */
     bool of_bytes, byte_fallback, fuse_unk, ignore_merges;
     int32_t unk;           /* -1: none */
     int32_t byte_id[256];  /* of_bytes: of a byte; byte_fallback: of <0xXX>; -1: none */
-    int32_t ascii_id[128]; /* of a character, when not of_bytes */
+    int32_t ascii_id[128]; /* id of a character, unless of_bytes */
     /* Cuts of a text into parts that merge for themselves: */
     bool cuts_before_mark; /* before each run of marks */
     bool cuts_at_lines;    /* behind each line end */
@@ -27,7 +27,7 @@ typedef struct dsc_bpe {
 uint32_t dsc_byte_char(uint8_t byte);
 int dsc_char_byte(uint32_t code);
 
-/* What one thread needs to encode: words it has met, and room for a long one. */
+/* State of one encoding thread: a cache of words, and a buffer for a long word. */
 typedef struct dsc_bpe_work dsc_bpe_work;
 dsc_status dsc_bpe_work_open(const dsc_bpe *bpe, dsc_bpe_work **out, dsc_error *err);
 void dsc_bpe_work_close(dsc_bpe_work **work);

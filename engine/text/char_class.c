@@ -1,9 +1,9 @@
-/* char_class.c - what the tokenizers package asks about characters by tables of its own, which are older than
- * utf8proc's: Unicode 8 for controls, punctuation and marks that take no room, 9 for all marks.
+/* char_class.c - classes of characters by the tables of the tokenizers package, which are older than utf8proc's.
  *
- * A character that such a table does not know is nothing in particular. The ranges here hold those of Unicode 15 that
- * are younger, and between them only characters that the question is not about; tests/cli/tokenizers_test.py asks the
- * package about every character. SPDX-License-Identifier: Apache-2.0 */
+ * The tables are Unicode 8 for controls, punctuation and nonspacing marks, and Unicode 9 for all marks. A character
+ * that is newer than the table has no class. The ranges here cover the newer characters of Unicode 15 and, between
+ * those, only characters of other classes. tests/cli/tokenizers_test.py compares every character with the package.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/text/unicode.h"
 
 #include <stdlib.h>

@@ -121,7 +121,7 @@ static dsc_status decode_metaspace(const tok_decoder *step, tok_string s, bool f
     return end_string(out, err);
 }
 
-/* What a detokenizer of English makes of blanks before punctuation, in this order. */
+/* Replacements of blanks before punctuation in an English detokenizer, in this order. */
 static dsc_status clean_up(tok_string *s, dsc_text buffer[2], dsc_error *err)
 {
     static const char *const pairs[][2] = {

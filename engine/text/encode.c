@@ -1,7 +1,7 @@
-/* encode.c - a text through a tokenizer: added tokens, normalizer, pre-tokenizer, model, what is put around it.
+/* encode.c - from a text to ids: added tokens, normalizer, pre-tokenizer, model, post-processor.
  *
- * Nothing is kept of a text but its ids: each step hands its pieces to the next one, so that a piece is still in the
- * cache when the model sees it. SPDX-License-Identifier: Apache-2.0 */
+ * Each stage passes its pieces to the next one, so that a piece is still in the cache when the model encodes it. Only
+ * the ids are stored. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "engine/text/encoder.h"
@@ -54,8 +54,8 @@ void dsc_encoder_close(dsc_encoder **encoder)
     *encoder = NULL;
 }
 
-/* A piece that begins before `border` is "first" to a Metaspace: it begins with what has become of the first character
- * of a text that does not go on another one. `joined`: the piece holds the start of a text that does. */
+/* A piece that begins before `border` is "first" for Metaspace: the piece begins with the normalised first character of
+ * a text that does not continue another text. `joined`: the piece holds the start of a text that does continue one. */
 typedef struct piece_place {
     const char *border;
     bool joined;
@@ -66,7 +66,7 @@ static bool begins_with(tok_string text, const char *with, int64_t bytes)
     return text.bytes >= bytes && memcmp(text.ptr, with, (size_t)bytes) == 0;
 }
 
-/* What ByteLevel and Metaspace put before a piece and change in it. */
+/* Prefix and replacements of a piece by ByteLevel and Metaspace. */
 static dsc_status prefix_piece(dsc_encoder *e, int32_t step, piece_place *place, tok_string *piece, dsc_error *err)
 {
     const tok_splitter *s = &e->tokenizer->splitter[step];
@@ -178,7 +178,7 @@ dsc_status dsc_encode(dsc_encoder *e, const char *text, int64_t bytes, unsigned 
     return DSC_OK;
 }
 
-/* A line end between two characters that are no white space, both on this side of `bytes`. */
+/* A line end between two characters other than white space, both before `bytes`. */
 int64_t dsc_tokenizer_cut(const dsc_tokenizer *tokenizer, const char *text, int64_t bytes)
 {
     for (int64_t i = tokenizer->may_cut ? bytes - 1 : 0; i >= 2; i--) {

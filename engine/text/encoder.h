@@ -1,4 +1,4 @@
-/* encoder.h - what a thread encodes and decodes with. Only engine/text/ includes it.
+/* encoder.h - state of a thread that encodes and decodes. Only engine/text/ includes this header.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_ENCODER_H
 #define DSC_ENGINE_TEXT_ENCODER_H

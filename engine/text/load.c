@@ -69,7 +69,7 @@ dsc_status tok_get_integer(const tok_loader *l, const cJSON *object, const char 
 tok_string tok_keep(const tok_loader *l, const char *text, int64_t bytes)
 {
     dsc_text *strings = &l->t->strings;
-    DSC_ASSERT(strings->room - strings->bytes > bytes); /* what is kept must not move */
+    DSC_ASSERT(strings->room - strings->bytes > bytes); /* stored strings must not move */
     char *at = strings->ptr + strings->bytes;
     memcpy(at, text, (size_t)bytes);
     at[bytes] = 0;
@@ -113,7 +113,7 @@ static dsc_status refuse_length(const tok_loader *l, const cJSON *root, const ch
                                    "to null", key);
 }
 
-/* Where a text may be cut (dsc_tokenizer_cut): every part that sees more than a piece of a line has to agree. */
+/* Cut rule of a text (dsc_tokenizer_cut): every stage that reads more than a piece of a line must permit the cut. */
 static bool may_cut(const dsc_tokenizer *t)
 {
     bool cut = false; /* a splitter has cut at line ends: what follows sees the same pieces */

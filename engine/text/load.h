@@ -14,7 +14,7 @@ typedef struct tok_loader {
 
 /* Fails at the place of `item`. */
 dsc_status tok_fail(const tok_loader *l, const cJSON *item, dsc_status status, const char *fmt, ...) DSC_PRINTF(4, 5);
-/* Every key of the object is one of the words of `keys`, each followed by a blank; another one is refused. */
+/* Checks that each key of the object is a word of `keys` (each word ends with a blank); refuses other keys. */
 dsc_status tok_check_keys(const tok_loader *l, const cJSON *object, const char *keys);
 /* A key's value; NULL when it is absent or null. */
 const cJSON *tok_get(const cJSON *object, const char *key);

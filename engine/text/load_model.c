@@ -117,7 +117,7 @@ static void watch_cuts(dsc_bpe *bpe, const tok_string half[2], tok_string joined
     const char *line = memchr(joined.ptr, '\n', (size_t)joined.bytes);
     if (line != NULL && line != joined.ptr + joined.bytes - 1)
         bpe->cuts_at_lines = false;
-    bool inside = false; /* behind something that is no mark */
+    bool inside = false; /* after a character other than a mark */
     for (int64_t i = 0; i < joined.bytes; i++) {
         const bool at_mark = joined.bytes - i >= 3 && memcmp(joined.ptr + i, mark, 3) == 0;
         if (at_mark && inside)
@@ -273,8 +273,8 @@ dsc_status tok_load_model(const tok_loader *l, const cJSON *model)
 
 /* ---- Added tokens ---- */
 
-/* *next: the id that the tokenizers package gives the next token that the vocabulary does not have: tokens behind it
- * are numbered in a row, and another "id" in the file is not taken. */
+/* *next: the id that the tokenizers package assigns to the next token outside the vocabulary. Later tokens get
+ * consecutive ids; another "id" in the file is refused. */
 static dsc_status load_one(const tok_loader *l, const cJSON *item, int64_t *next, tok_added *out)
 {
     int64_t id = 0;

@@ -133,8 +133,8 @@ static dsc_status apply(const tok_normalizer *step, tok_string text, dsc_text *o
 
 /* ---- What a text began with ---- */
 
-/* The first `lead` bytes of `text` come of what was its first character; *lead: how many do so behind a replacement.
- * What that puts there counts as the last character that it takes away, as in the tokenizers package. */
+/* The first `lead` bytes of `text` come from its first character; *lead <- their number after a replacement. As in the
+ * tokenizers package, the replacement counts as the last character that it removes. */
 static dsc_status lead_replaced(const tok_normalizer *step, tok_string text, int64_t *lead, dsc_error *err)
 {
     dsc_regex_search search = dsc_regex_start(text.ptr, text.bytes);
@@ -177,7 +177,7 @@ static dsc_status lead_normalized(const tok_normalizer *step, tok_string text, t
     return DSC_OK;
 }
 
-/* The same of any step, with what it made of the text. */
+/* *lead after any normalizer step, from the step's output. */
 static dsc_status lead_after(const tok_normalizer *step, tok_string text, tok_string made, int64_t *lead,
                              dsc_text *buffer, dsc_error *err)
 {

@@ -1,10 +1,12 @@
 /* regex.h - the regular expressions of tokenizers: how a pre-tokenizer cuts text into words.
  *
- * The part of Oniguruma's syntax that published tokenizers use: alternatives, (?:...) (?i:...) (?=...) (?!...), classes
- * with ranges, \s \S \d \D \w \W \p{L} \P{Nd}, one-character escapes, and the quantifiers ? * + {m,n} (?+ *+ ++
- * possessive) on characters and ? on groups. All else is refused by name when the pattern is read: anchors, repeated
- * groups, lookbehind, scripts, patterns that match nothing. Matching backtracks as the syntax demands, within a budget
- * of steps that patterns in use stay far below, so that no text takes more than time in proportion to its length.
+ * The syntax is the part of Oniguruma's that published tokenizers use:
+ *   groups       alternatives, (?:...) (?i:...) (?=...) (?!...)
+ *   characters   classes with ranges, \s \S \d \D \w \W \p{L} \P{Nd}, one-character escapes
+ *   quantifiers  ? * + {m,n} and possessive ?+ *+ ++ on characters, ? on groups
+ * All other syntax is refused by name: anchors, repeated groups, lookbehind, scripts, patterns that match nothing.
+ * Matching backtracks within a budget of steps, far above the need of patterns in use. The time of a match is therefore
+ * at most proportional to the length of the text.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_REGEX_H
 #define DSC_ENGINE_TEXT_REGEX_H
@@ -29,9 +31,8 @@ dsc_regex_search dsc_regex_start(const char *text, int64_t bytes);
 DSC_MUST_USE dsc_status dsc_regex_next(const dsc_regex *regex, dsc_regex_search *search, const char **start,
                                        const char **end, bool *found, dsc_error *err);
 
-/* True when text may be cut behind a line end that has no white space beside it, and the matches of both parts
- * are those of the whole: no match goes on from a line end to another character, and lookahead asks for no more than
- * white space or its absence. */
+/* True when text may be cut after a line end without adjacent white space, with the matches of the whole in both parts.
+ * This holds if no match continues from a line end to another character, and lookahead tests only for white space. */
 bool dsc_regex_cuts_at_lines(const dsc_regex *regex);
 /* True when no match holds or sees a line end. */
 bool dsc_regex_ignores_lines(const dsc_regex *regex);

@@ -12,9 +12,9 @@
 #define RX_DEPTH_MAX 16
 #define RX_REPEAT_MAX INT32_MAX
 
-/* What a character may be: in one of the ranges, in a category, or outside a group of categories. */
+/* A class of characters: ranges, a category, or the complement of a group of categories. */
 typedef struct rx_class {
-    uint64_t ascii[2]; /* of the whole class, negation included */
+    uint64_t ascii[2]; /* bits of the class for ASCII, negation included */
     uint32_t categories;
     uint32_t outside[4]; /* \P{..} of up to so many */
     int32_t outside_count;
@@ -28,7 +28,7 @@ typedef enum rx_kind { RX_CHAR, RX_GROUP, RX_LOOK } rx_kind;
 
 typedef struct rx_item {
     rx_kind kind;
-    int32_t index; /* of the class or group */
+    int32_t index; /* index of the class or group */
     int32_t min, max;
     bool possessive, negative;
     int32_t next; /* -1: the last of its alternative */

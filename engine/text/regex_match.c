@@ -16,7 +16,7 @@ typedef struct matcher {
     int64_t steps_left;
 } matcher;
 
-/* What is to be matched behind the end of a group. */
+/* Continuation after the end of a group. */
 typedef struct rest {
     int32_t item;
     const struct rest *up;

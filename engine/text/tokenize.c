@@ -20,7 +20,7 @@
 typedef struct job {
     dsc_text text;
     const char *path;
-    int64_t first_line; /* of a *.jsonl, from 1 */
+    int64_t first_line; /* line of a *.jsonl, from 1 */
     bool jsonl, starts, ends;
     bool done;
     int64_t bytes_read;
@@ -159,7 +159,7 @@ static dsc_status open_next(tokenizing *t, dsc_error *err)
     return DSC_OK;
 }
 
-/* Where what was read may end; 0: more has to be read. */
+/* Last valid cut of the bytes read; 0: more bytes are needed. */
 static int64_t find_end(const tokenizing *t)
 {
     if (t->at == t->file_bytes)
@@ -243,7 +243,7 @@ static dsc_status take_job(tokenizing *t, dsc_error *err)
 static dsc_status run(tokenizing *t, dsc_error *err)
 {
     dsc_error reading = DSC_ERROR_INIT;
-    dsc_status status = DSC_OK; /* of reading: what was given before comes first */
+    dsc_status status = DSC_OK; /* status of reading; earlier blocks are encoded first */
     while (status == DSC_OK && t->path_index < t->o->path_count) {
         if (t->given - t->taken == t->job_count)
             DSC_TRY(take_job(t, err));

@@ -16,7 +16,7 @@ typedef struct dsc_token_batch {
     int64_t count;
     const int32_t *ends;
     int64_t end_count;
-    int64_t bytes_read; /* of all files so far */
+    int64_t bytes_read; /* bytes of all files so far */
 } dsc_token_batch;
 
 typedef struct dsc_tokenize_options {
@@ -33,10 +33,10 @@ typedef struct dsc_tokenize_options {
     void *user;
 } dsc_tokenize_options;
 
-/* Of documents that are not cut. */
+/* Documents without cuts. */
 #define DSC_DOCUMENT_BYTES_MAX (INT64_C(1) << 30)
 
-/* A file that is missing or a line that is none: DSC_ERR_INPUT with its place; what comes before it has been taken. */
+/* DSC_ERR_INPUT with its position: a missing file or an invalid line; earlier input has been encoded. */
 DSC_MUST_USE dsc_status dsc_tokenize(const dsc_tokenize_options *options, dsc_error *err);
 
 bool dsc_path_is_jsonl(const char *path);

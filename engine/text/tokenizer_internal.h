@@ -14,7 +14,7 @@
 #include "engine/text/vocab.h"
 #include "engine/text/wordpiece.h"
 
-#define TOK_STEPS_MAX 16   /* of a normalizer, a pre-tokenizer, a decoder */
+#define TOK_STEPS_MAX 16   /* steps of a normalizer, a pre-tokenizer or a decoder */
 #define TOK_AROUND_MAX 16  /* ids that a post-processor puts before or after a text */
 #define TOK_ADDED_MAX 100000
 
@@ -24,7 +24,7 @@ typedef struct tok_string {
     int64_t bytes;
 } tok_string;
 
-/* What becomes of one character: `out` holds its bytes and what stands around it, at most TOK_CHAR_BYTES_MAX. */
+/* Replacement of one character: `out` holds its bytes and the text around it, at most TOK_CHAR_BYTES_MAX. */
 #define TOK_CHAR_BYTES_MAX 8
 typedef int (*tok_change_char)(uint32_t code, char *out);
 
@@ -109,8 +109,8 @@ dsc_status tok_added_open(dsc_tokenizer *t, bool normalized, dsc_tree *out, dsc_
 tok_match tok_added_find(const dsc_tokenizer *t, const dsc_tree *tree, const char *text, int64_t bytes, int64_t *at,
                          int64_t floor);
 
-/* *text becomes the normalised text, in one of `buffer` or where it is; *lead: bytes at its start that come of its
- * first character, 0 where nothing is left of that. normalize.c */
+/* *text <- the normalised text, in one of `buffer` or unmoved. *lead <- bytes at the start that come from the first
+ * character; 0: the normalizer removed that character. normalize.c */
 #define TOK_NORMAL_BUFFERS 3
 dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on, int64_t *lead,
                          dsc_text buffer[TOK_NORMAL_BUFFERS], dsc_error *err);

@@ -15,7 +15,7 @@ typedef struct dsc_tree {
 /* `bytes`: of all strings that will be added. Owned: dsc_tree_free. */
 dsc_status dsc_tree_open(dsc_alloc *alloc, int64_t bytes, dsc_tree *out, dsc_error *err);
 void dsc_tree_free(dsc_alloc *alloc, dsc_tree *tree);
-/* Of equal strings the first keeps its id. An empty one is left out. */
+/* Among equal strings, the first keeps its id. Empty strings are skipped. */
 void dsc_tree_add(dsc_tree *tree, const char *text, int64_t bytes, int32_t id);
 static inline bool dsc_tree_is_empty(const dsc_tree *tree) { return tree->node_count == 0; }
 

@@ -1,4 +1,4 @@
-/* unicode.h - what tokenizers ask about characters; the tables are utf8proc's. SPDX-License-Identifier: Apache-2.0 */
+/* unicode.h - properties of characters for tokenizers, from utf8proc's tables. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_UNICODE_H
 #define DSC_ENGINE_TEXT_UNICODE_H
 
@@ -24,7 +24,7 @@ static inline uint32_t dsc_char_at(const char *text, int *bytes)
     return (uint32_t)(c[0] & 0x07) << 18 | (uint32_t)(c[1] & 0x3f) << 12 | (uint32_t)(c[2] & 0x3f) << 6 | (c[3] & 0x3f);
 }
 
-/* Where the character before `at` begins. */
+/* Start of the character before `at`. */
 static inline const char *dsc_char_before(const char *at)
 {
     do
@@ -56,7 +56,7 @@ bool dsc_char_is_mark(uint32_t code);
 
 /* True when all of it is valid UTF-8. */
 bool dsc_utf8_is_valid(const char *text, int64_t bytes);
-/* Appends the text with each maximal part that is no UTF-8 replaced by U+FFFD, as Python's errors="replace" does. */
+/* Appends the text with each maximal invalid UTF-8 sequence replaced by U+FFFD, like Python's errors="replace". */
 dsc_status dsc_utf8_repair(const char *text, int64_t bytes, dsc_text *out, dsc_error *err);
 
 typedef enum dsc_normal_form { DSC_NFC, DSC_NFD, DSC_NFKC, DSC_NFKD } dsc_normal_form;

@@ -9,10 +9,10 @@
 #define DSC_WORDPIECE_BYTES_MAX 1024
 
 typedef struct dsc_wordpiece {
-    dsc_tree pieces;   /* of the vocabulary, without added tokens */
+    dsc_tree pieces;   /* vocabulary without added tokens */
     int32_t inside;    /* the node behind the prefix of pieces inside a word ("##"); -1: there are none */
-    int32_t unk;       /* of a word that its pieces do not make up */
-    int64_t chars_max; /* of a word; a longer one is unknown */
+    int32_t unk;       /* id of a word that has no split into pieces */
+    int64_t chars_max; /* characters of a word; a longer word is unknown */
 } dsc_wordpiece;
 
 /* Appends the ids of one word, which is valid UTF-8 and not empty. */
