@@ -1,8 +1,8 @@
 /* batch_transfer.c - micro-batches to the device, losses and logits back to the host.
  *
- * Where the host can use device memory nothing moves. Elsewhere a micro-batch is copied in front of its forward, in the
- * compute stream's order, and the losses of a micro-step come back behind its loss module, each micro-step to a slot of
- * its own, so that the host need not wait before the step's end. SPDX-License-Identifier: Apache-2.0 */
+ * If the host can use device memory, no copy is made. Otherwise the compute stream copies a micro-batch before its
+ * forward pass, and the losses of a micro-step after its loss module. Each micro-step has a slot for its losses, so
+ * that the host waits only at the step's end. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/batch_transfer.h"
 #include "engine/internal.h"
 

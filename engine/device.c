@@ -12,7 +12,7 @@
 #include "engine/machine.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
-/* Of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
+/* Buffer of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
 #define DEVICE_STAGING_BYTES_MAX (INT64_C(64) << 20)
 #define GATHER_STAGING_BYTES 65536
 
@@ -31,8 +31,8 @@ static int32_t choose_threads(const dsc_engine *engine)
     return (int32_t)dsc_max_i64(1, dsc_machine_cores() / dsc_max_i64(1, engine->place.local_size));
 }
 
-/* A GPU for each rank of this host: its local rank's, or the only one that its environment shows it. Ranks share a GPU
- * only when NCCL is told so. */
+/* The GPU of a rank: index = local rank, or the only visible GPU. Ranks share a GPU only if the user configures NCCL
+ * for a shared GPU. */
 static dsc_status choose_gpu(const dsc_engine *engine, int32_t count, int32_t *index, dsc_error *err)
 {
     const dsc_rank_info *place = &engine->place;
@@ -122,7 +122,7 @@ static int64_t device_staging_bytes(const dsc_engine *engine)
     return dsc_max_i64(65536, dsc_min_i64(bytes, DEVICE_STAGING_BYTES_MAX));
 }
 
-/* The transport between devices, where it is another. */
+/* The transport between devices, if different from the host's. */
 static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_options *out)
 {
     comm_options(engine, fault_at, out);

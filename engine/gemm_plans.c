@@ -1,10 +1,9 @@
-/* gemm_plans.c - which algorithm each matrix product takes, where the device has several for one, and which kernel each
- * attention.
+/* gemm_plans.c - choice of an algorithm for each matrix product and of a kernel for each attention.
  *
- * Rank 0 measures once, all ranks take its choice, and a checkpoint keeps it: so the bits of a run are neither a matter
- * of who computes nor of when. What the checkpoint that this run will load has for this card and library is not
- * measured again. A rank with another card or library than rank 0's keeps its library's first choices.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. The bits of a run therefore
+ * depend neither on the rank nor on the time of the measurement. Choices in the checkpoint that the run loads are not
+ * measured again for the same card and library. A rank whose card or library differs from rank 0's uses its library's
+ * defaults. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -21,8 +20,7 @@ static const char *loaded_from(const dsc_engine *engine)
     return strcmp(own->save, "auto") != 0 ? own->save : "";
 }
 
-/* *from: the checkpoint that had algorithms, of this card or not; NULL: none. What cannot be read is the load's to
- * tell. */
+/* *from: the checkpoint that had algorithms, for any card; NULL: none. The load reports a file that cannot be read. */
 static dsc_status take_from_checkpoint(dsc_engine *engine, const char **from, dsc_error *err)
 {
     const char *dir = loaded_from(engine);

@@ -1,7 +1,7 @@
 /* host_optimizer.c - sharded optimizer around a host program's own parameters and gradients.
  *
- * The host's tensors are the parameters of one module without mathematics; the same leaves, folds, norm and update as
- * for a model then average, clip and step them at stage 1 in fp32. SPDX-License-Identifier: Apache-2.0 */
+ * The host's tensors are the parameters of one module without computation. The code of a model averages, clips and
+ * updates the gradients at stage 1 in fp32. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/clock.h"

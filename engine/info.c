@@ -1,4 +1,4 @@
-/* info.c - what a host program may ask of an engine, and the collectives it may use.
+/* info.c - queries of an engine for a host program, and collectives for its use.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dnnl.h>
 #include <stdio.h>
@@ -291,7 +291,7 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
 
 /* ---- the machine's own limit ---- */
 
-#define PEAK_SIZE 1024 /* of a square product; a machine that needs more than 4 PEAK_NS for one takes the small one */
+#define PEAK_SIZE 1024 /* square product; above 4 PEAK_NS the small product is used */
 #define PEAK_SIZE_SMALL 256
 #define PEAK_NS INT64_C(50000000)
 

@@ -14,7 +14,7 @@
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */
 
-/* Where the first values of a tensor go: to its master weights, from which the parameters are made. */
+/* Destination of a tensor's first values: the master weights, from which the parameters are converted. */
 typedef struct target {
     int32_t group;
     dsc_plane plane;
@@ -119,7 +119,7 @@ static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_error *err)
     for (int64_t done = 0; done < count; done += room) {
         const int64_t now = dsc_min_i64(room, count - done);
         float *values = engine->io_buf.ptr;
-        DSC_TRY(dsc_stream_sync(engine->compute, err)); /* of the piece before: making takes far longer than copying */
+        DSC_TRY(dsc_stream_sync(engine->compute, err)); /* previous piece; generation takes far longer than the copy */
         make_by_all(engine, t, first + done, now, values);
         DSC_TRY(put(engine, &to, done, now, values, err));
     }
@@ -135,7 +135,7 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
     float *values = (float *)((char *)engine->io_buf.ptr + 256);
     const int64_t room = (engine->io_buf.bytes - 256) / 4;
     struct verdict { int32_t found; dsc_error error; } verdict;
-    DSC_TRY(dsc_stream_sync(engine->compute, err)); /* of the tensor before */
+    DSC_TRY(dsc_stream_sync(engine->compute, err)); /* previous tensor */
     for (int64_t first = 0; first < tensor->count; first += room) {
         const int64_t count = dsc_min_i64(room, tensor->count - first);
         memset(&verdict, 0, sizeof verdict);

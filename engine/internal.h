@@ -27,7 +27,7 @@
  * of the states, and those of all copies that own the same slices. */
 typedef enum dsc_side { DSC_SUB_NEIGHBOURS, DSC_SUB_SHARDS, DSC_SUB_REPLICAS, DSC_SUB_COUNT } dsc_side;
 typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
-/* What a section of the compute stream is, with the module. */
+/* Kind of a section of the compute stream, with the module. */
 typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_BACKWARD, DSC_PASS_REBUILD, DSC_PASS_COUNT } dsc_pass;
 typedef enum dsc_phase { DSC_PHASE_IDLE, DSC_PHASE_FORWARD_DONE, DSC_PHASE_BACKWARD_DONE } dsc_phase;
 
@@ -41,7 +41,7 @@ typedef struct dsc_outputs {
     dsc_buf buf;
     dsc_stream *in, *out;
     dsc_event *mark;
-    dsc_event *left[DSC_OUT_SLOTS], *here[DSC_OUT_SLOTS]; /* of a slot: what it held is in host memory; is back */
+    dsc_event *left[DSC_OUT_SLOTS], *here[DSC_OUT_SLOTS]; /* per slot: copied to host memory; copied back */
 } dsc_outputs;
 
 struct dsc_engine {
@@ -76,8 +76,8 @@ struct dsc_engine {
     dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
     dsc_outputs outputs;
     dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
-    /* Of each of the micro-batches that run together, its modules' one after the other. Outputs are kept for the
-     * successor's backward; some share slots. */
+    /* Outputs of modules, in order, for each micro-batch of a group. The successor's backward reads outputs; some share
+     * slots. */
     char **out, **saved, **rebuilt;   /* [together][module_count] */
     char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
     float *losses, *logits;           /* on the device */
@@ -97,7 +97,7 @@ struct dsc_engine {
     dsc_reader *reader;
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
 
-    dsc_buf snapshot_buf;        /* of saves that are written meanwhile; not open without "save_async" */
+    dsc_buf snapshot_buf;        /* copy of states for asynchronous saves; not open without "save_async" */
     dsc_ckpt_async *saving;      /* NULL: none was started, or it was waited for */
     bool save_begun, save_ended; /* on all ranks alike; `saving` is NULL on those that write nothing */
     dsc_status save_status;
@@ -118,12 +118,12 @@ struct dsc_engine {
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
     dsc_truncated_model *cut; /* [cut_count] by length, all shorter than the model's own */
     int32_t cut_count;
-    const dsc_model *now; /* whose modules run: `model`, or within a step that of a cut */
+    const dsc_model *now; /* the modules that run: `model`, or a truncated model within a step */
     char numerics[400];
     char tokenizer[DSC_CONFIG_TEXT]; /* data/open.c; "": bytes are tokens */
     dsc_monitors *monitors; /* on rank 0, NULL without any */
-    dsc_log program_log;    /* where `log` goes on to when the monitors see it first */
-    dsc_gpu_sensor *sensor; /* of this rank's GPU; NULL: nobody wants to know, or nobody can tell */
+    dsc_log program_log;    /* destination after the monitors have read `log` */
+    dsc_gpu_sensor *sensor; /* this rank's GPU; NULL: not requested or not available */
     char *hosts;            /* [W][DSC_MONITOR_HOST_BYTES] on rank 0 where a page shows them */
     dsc_profile *profile;   /* NULL: nobody wants to know */
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
@@ -150,7 +150,7 @@ dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
 /* init_params.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
-dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* the same, unless the values are there */
+dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* creates the first values unless present */
 /* run_folder.c: "save": "auto" becomes a new folder with one name on all ranks. Collective. */
 dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);
 

@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-/* Where doubling ends: the scale stays an fp32 number. (DeepSpeed's grows on, to no use: fp16 ends at 65504.) */
+/* Upper bound of doubling, so that the scale is an fp32 number. DeepSpeed's scale has no bound, without benefit: fp16
+ * ends at 65504. */
 #define SCALE_MOST 0x1p126
 
 static bool is_dynamic(const dsc_config *config)

@@ -12,7 +12,7 @@ extern "C" {
 #endif
 
 typedef struct dsc_loss_scaler {
-    double scale;           /* of the next step; 1 but for fp16 */
+    double scale;           /* scale of the next step; 1 unless fp16 */
     int64_t step;           /* steps that it has seen */
     int64_t overflow_step;  /* the last of them that overflowed, counted from 0; -1: none */
     int64_t overflows_left; /* until the scale halves; see fp16.hysteresis */

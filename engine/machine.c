@@ -1,4 +1,4 @@
-/* machine.c - what this machine has left: memory and cores. SPDX-License-Identifier: Apache-2.0 */
+/* machine.c - free memory and cores of this machine. SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -37,8 +37,8 @@ static int64_t stat_bytes(const char *stat, const char *name)
     return line != NULL ? atoll(line + strlen(name)) : 0;
 }
 
-/* limit - used of one cgroup folder; INT64_MAX without a limit. What the kernel keeps of files is counted as used, and
- * dropped when memory is asked for. v1 has sums over the folders below under names of their own; v2 has only such. */
+/* limit - used bytes of one cgroup folder; INT64_MAX without a limit. The page cache counts as used, but the kernel
+ * drops it on demand. v1 has separate names for sums over inner folders; v2 has only such sums. */
 static int64_t cgroup_left(const char *folder, bool v2)
 {
     char limit[64], used[64], stat[8192];

@@ -5,9 +5,10 @@
 
 #include <stdint.h>
 
-/* Bytes that a process needs in addition to its plan: heaps and stacks of libraries, products that oneDNN compiles
- * (5 MiB), page tables (1 to 2) and resident code (11), which the kernel otherwise drops and reads again. In a memory
- * cgroup, a run was 4 to 30 times slower with 12 to 16 MiB on top of its plan, and at full speed from 17 on. */
+/* Bytes that a process needs in addition to its plan. The parts are heaps and stacks of libraries, products compiled by
+ * oneDNN (5 MiB), page tables (1 to 2 MiB) and resident code (11 MiB). The kernel drops resident code under pressure
+ * and reads the code again. In a memory cgroup, a run with 12 to 16 MiB in addition to its plan was 4 to 30 times
+ * slower. 17 MiB gave full speed. */
 #define DSC_PROCESS_BYTES ((int64_t)20 << 20)
 /* Free bytes of the machine or cgroup, less the reserve of `processes` processes; INT64_MAX: unknown. */
 int64_t dsc_machine_available_bytes(int32_t processes);

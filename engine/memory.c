@@ -59,7 +59,7 @@ static bool plan_elsewhere(const dsc_engine *engine, int stage, dsc_offload opti
     return made;
 }
 
-/* What a rank takes of the tiers in `mask` beside its states, wherever those are. */
+/* Bytes of a rank in the tiers of `mask`, without its states. */
 static int64_t work_bytes(const dsc_plan *plan, uint32_t mask)
 {
     int64_t bytes = 0;
@@ -71,8 +71,8 @@ static int64_t work_bytes(const dsc_plan *plan, uint32_t mask)
     return bytes;
 }
 
-/* What of the states is in memory and could be in files, or on a GPU and could be the host's, and what that takes:
- * where it then fits, into `most` bytes of a rank. */
+/* Advice for a plan above `most` bytes per rank: states that could move from memory to files or from a GPU to the host,
+ * and the bytes after the move. */
 static void elsewhere_way_out(const dsc_engine *engine, uint32_t mask, int64_t most, char *out, size_t out_bytes)
 {
     const dsc_zero_config *zero = &engine->config.zero;

@@ -1,7 +1,7 @@
-/* offload_space.c - do the files of offloaded states fit the folders that nvme_path names.
+/* offload_space.c - check that the files of offloaded states fit the folders of nvme_path.
  *
- * What is looked at here is only a promise: the files take their space when they are opened, before the first step. But
- * a plan must be refused before memory is taken, and with all of it in one line. SPDX-License-Identifier: Apache-2.0 */
+ * The check reserves no space: each file reserves space at open, before the first step. A plan that does not fit must
+ * be refused before memory is allocated, with all numbers in one line. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -15,7 +15,7 @@
 typedef struct folder_need {
     const char *path;
     dev_t device;
-    int64_t bytes; /* of all ranks of this host */
+    int64_t bytes; /* sum over all ranks of this host */
 } folder_need;
 
 /* A file system counts once, however many of its folders are named. */

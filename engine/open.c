@@ -96,7 +96,7 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
             (dsc_config_override) { options->overrides[i].key, options->overrides[i].json, options->overrides[i].flag };
     char comm[128];
     const char *forced = options->world == NULL && !engine->plan_only ? getenv("DSC_COMM") : NULL;
-    if (forced != NULL && forced[0] != 0) { /* dsc-launch --comm: for all ranks, whatever each was told */
+    if (forced != NULL && forced[0] != 0) { /* dsc-launch --comm overrides each rank's setting */
         if (dsc_json_quote(comm, sizeof comm, forced) >= sizeof comm)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is not a transport", forced);
         overrides[override_count++] = (dsc_config_override) { "dsc.comm", comm, "DSC_COMM" };
@@ -251,7 +251,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_agree_fit(engine, err));
     DSC_TRY(dsc_engine_open_monitors(engine, err));
     DSC_TRY(dsc_engine_scan_data(engine, err));
-    /* Libraries take theirs themselves. */
+    /* Libraries allocate their buffers themselves. */
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
     DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
@@ -338,7 +338,7 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
     return DSC_OK;
 }
 
-/* What a save or load takes for its lists while it runs. */
+/* Bytes of a save's or load's lists while it runs. */
 static int64_t checkpoint_bytes(const dsc_engine *engine)
 {
     const dsc_ckpt_uses uses = { .saves = engine->config.own.save[0] != 0,

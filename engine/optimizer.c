@@ -14,12 +14,12 @@ static double clip_coefficient(double clipping, double norm)
     return coefficient < 1.0 ? coefficient : 1.0;
 }
 
-/* What an optimizer's scalars are made from. */
+/* Inputs of an optimizer's scalars. */
 typedef struct terms {
     const dsc_config *config;
     int64_t update; /* from 1 */
     double lr, weight_decay;
-    double grad_norm; /* of the gradients that the recipe sees */
+    double grad_norm; /* norm of the gradients that the recipe reads */
 } terms;
 
 /* Those that are not named below do nothing. */
@@ -45,7 +45,7 @@ static void decouple(const terms *t, dsc_update_scalars *s)
     s->l2 = 0.0f;
 }
 
-/* What Adam's moments are short of at the start. */
+/* Bias correction of Adam's moments. */
 typedef struct biases { double first, second; } biases;
 
 static biases adam_terms(const terms *t, dsc_update_scalars *s)
@@ -114,7 +114,7 @@ static void lion_scalars(const terms *t, dsc_update_scalars *s)
     decouple(t, s);
 }
 
-/* Of the matrices. */
+/* Scalars of the hidden matrices. */
 static void muon_scalars(const terms *t, dsc_update_scalars *s)
 {
     const dsc_optimizer_config *o = &t->config->optimizer;
@@ -125,7 +125,8 @@ static void muon_scalars(const terms *t, dsc_update_scalars *s)
     decouple(t, s);
 }
 
-/* Of matrices and of all else; transformers' weights decay by a tensor's own rate. What is 0 there divides nothing. */
+/* Scalars of matrices and of other tensors. In transformers' formula, weights decay by the tensor's own rate. A scalar
+ * of 0 divides nothing. */
 static void adafactor_scalars(const terms *t, dsc_update_scalars *s)
 {
     const dsc_adafactor_config *a = &t->config->optimizer.adafactor;

@@ -1,8 +1,8 @@
-/* param_groups.c - dsc.param_groups on a layout: each tensor's class of an update's scalars, and what is told of it.
+/* param_groups.c - dsc.param_groups on a layout: the class of an update's scalars for each tensor, and its log lines.
  *
- * Where a recipe is for hidden matrices alone, what goes by the other one has classes of its own behind all of these.
- * Classes 0 and 1 are those of parameters in no group, with and without weight decay (the model says which); group g
- * has 2 g + 2 and 2 g + 3 likewise. States know nothing of classes, so groups may change from a checkpoint on.
+ * Classes 0 and 1 are for parameters in no group, with and without weight decay, as the model says. Group g has classes
+ * 2 g + 2 and 2 g + 3. If a recipe is for hidden matrices alone, the parameters of the second recipe have classes after
+ * all of these. States do not depend on classes, so groups may change at a checkpoint.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 

@@ -13,7 +13,7 @@
 #define TILE_ELEMENTS_PINNED (INT64_C(1) << 22) /* between a GPU and host memory: enough for many threads at a time */
 #define AIO_THREADS 8
 #define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
-#define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* of losses that the host fetches later, all micro-steps together */
+#define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* host copies of losses of all micro-steps */
 
 static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
 
@@ -53,7 +53,7 @@ double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const ds
     return sum;
 }
 
-/* What shorter samples need of the same module. */
+/* Maximum over the module's plans for shorter samples. */
 static dsc_status plan_cuts(const dsc_plan_options *o, dsc_plan *plan, const dsc_plan_sink *sink, int32_t m,
                             dsc_error *err)
 {
@@ -71,7 +71,7 @@ static dsc_status plan_cuts(const dsc_plan_options *o, dsc_plan *plan, const dsc
     return DSC_OK;
 }
 
-/* What one module more needs where all have their own, or share what the largest of them needs. */
+/* Adds one module: a sum where modules have separate buffers, a maximum where they share one. */
 static void add_kept(int64_t *sum, bool shared, int64_t bytes)
 {
     *sum = shared ? dsc_max_i64(*sum, aligned(bytes)) : *sum + aligned(bytes);
@@ -168,7 +168,7 @@ void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out)
     const int64_t tiles = dsc_max_i64(1 + zero->pipeline_read + zero->pipeline_write,
                                       zero->offload_buffer_count / buffers_of_element);
     out->slot_count = (int32_t)dsc_min_i64(tiles, DSC_TILE_BUFFERS_MAX);
-    /* A device that does not answer is told of before the ranks that wait for this one give it up. */
+    /* A device that does not respond is reported before the timeout of waiting ranks. */
     const int64_t comm_timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
     out->aio = (dsc_aio_options){ .engine = config->own.aio,
                                   .block_bytes = aio->block_size,
@@ -253,7 +253,7 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     return DSC_OK;
 }
 
-/* What the host keeps of results that are still on their way. */
+/* Host buffers of results that are in transfer. */
 static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
 {
     const int64_t micro_steps = o->config->gradient_accumulation_steps;
@@ -303,7 +303,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
                                                        o->config->optimizer.recipe, o->rank);
     plan->io_bytes = dsc_ckpt_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
     plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
-    /* What ranks tell each other of a step: a table that a config can make large, however few modules there are. */
+    /* Table of step facts that ranks exchange; a config can make it large at any number of modules. */
     plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
         dsc_step_stat_count(o->config) * (o->world_size + 1) * (int64_t)sizeof(double);
     dsc_alloc_stats stats;

@@ -24,24 +24,24 @@ typedef struct dsc_plan {
     dsc_alloc *alloc;
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT]; /* on a host_visible device every tier is host memory */
     int64_t tier_bytes[DSC_TIER_COUNT];
-    int64_t total_bytes; /* of memory: all tiers but NVME */
+    int64_t total_bytes;          /* memory of all tiers except NVME */
     dsc_module_plan *module;      /* [module_count] for the micro-batch; bytes are enough for its cuts too */
     dsc_module_plan *shorter;     /* [cut_count][module_count] */
     bool *backward_reads_params;  /* [module_count] */
     int64_t out_bytes_most, out_away_bytes; /* a module's output; of those that wait in host memory */
     int32_t out_away_count;                 /* the outputs of so many first modules do */
-    /* Of all micro-batches that run together: outputs, and what waits from forward to backward. */
+    /* Sums over a micro-batch group: outputs, and values saved from forward to backward. */
     int64_t out_bytes_total, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
-    int64_t saved_bytes, rebuilt_bytes; /* of all modules and all such micro-batches, or where they share it, of the one
-                                           module that needs the most */
+    int64_t saved_bytes,
+        rebuilt_bytes; /* sum over modules and micro-batches of a group; shared: of the largest module */
     bool saved_shared, rebuilt_shared;
     int32_t together;    /* micro-batches that pass a module before the next one */
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
-    int64_t io_bytes;       /* what saves and loads go through */
-    int64_t snapshot_bytes; /* of a save that is written while training goes on; 0: none is */
+    int64_t io_bytes;    /* staging buffers of saves and loads */
+    int64_t snapshot_bytes; /* copy of an asynchronous save; 0: none */
     double flops_per_micro_batch;
-    dsc_zero_traffic traffic; /* of an optimizer step of this rank */
+    dsc_zero_traffic traffic; /* bytes of one optimizer step of this rank */
     dsc_zero_kept kept;
 } dsc_plan;
 
@@ -53,14 +53,14 @@ typedef struct dsc_plan_options {
     const dsc_config *config; /* resolved */
     const dsc_layout *layout;
     dsc_dtype compute_dtype;
-    int32_t rank;       /* of those that share a copy of the states, whose layout it is */
+    int32_t rank;       /* rank among the ranks that share a copy of the states */
     int32_t world_size; /* of all */
-    int64_t comm_bytes;        /* what the transports over host memory will take */
-    int64_t device_comm_bytes; /* and the one over device memory, where that is another */
-    int64_t device_library_bytes; /* what that one's library takes by itself */
+    int64_t comm_bytes; /* buffers of the transports over host memory */
+    int64_t device_comm_bytes;    /* buffers of the transport over device memory, if separate */
+    int64_t device_library_bytes; /* allocated by that transport's library */
     int64_t data_bytes;        /* the reader */
     const dsc_io *io;          /* borrowed until the engine closes; may be NULL */
-    int32_t threads;           /* of the host, and its instruction sets, for updates away from the device */
+    int32_t threads;           /* host threads and instruction sets, for updates on the host */
     uint32_t cpu_caps;
     dsc_device *device;        /* GEMM shapes are prepared on it */
 } dsc_plan_options;
@@ -87,11 +87,11 @@ static inline int64_t dsc_step_stat_count(const dsc_config *config)
 {
     return config->gradient_accumulation_steps + DSC_STAT_COUNT;
 }
-/* What a config says of files, into a zeroed struct; texts are borrowed from the config. */
+/* Settings of files from a config, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
 /* One micro-batch of the model's batch tensor i, unaligned. */
 int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
-/* What comes before a module's backward: nothing, its rebuild, or its forward again. */
+/* Work before a module's backward: none, its rebuild, or its forward again. */
 typedef enum dsc_recompute_policy {
     DSC_RECOMPUTE_NOTHING,
     DSC_RECOMPUTE_REBUILD,
@@ -104,9 +104,9 @@ static inline bool dsc_plan_output_is_offloaded(const dsc_plan *plan, int32_t mo
 {
     return module < plan->out_away_count;
 }
-/* Of one micro-batch, recomputation counted; modules: a plan's, of the model's own samples or of a cut's. */
+/* FLOPs of one micro-batch, recomputation included; modules of a plan, of full or truncated samples. */
 double dsc_plan_flops(const dsc_config *config, const dsc_model *model, const dsc_module_plan *modules);
-/* What the tag takes in all tiers. */
+/* Bytes of the tag in all tiers. */
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag);
 DSC_MUST_USE dsc_status dsc_plan_open(const dsc_plan_options *options, dsc_plan *out, dsc_error *err);
 void dsc_plan_close(dsc_plan *plan);

@@ -1,5 +1,5 @@
-/* report.c - what rank 0 tells of a run besides its results: the config as it was understood, where a step's time went,
- * numbers for the monitors. SPDX-License-Identifier: Apache-2.0 */
+/* report.c - rank 0's log of a run besides results: the resolved config, time by phase, numbers for the monitors.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,9 +76,9 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
     if (engine->profile == NULL)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *modules, &modules, err));
-    /* Operations are those of the step that is told of. */
-    const int64_t told_of = engine->config.flops_profiler.profile_step;
-    const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, told_of));
+    /* Operation counts belong to the reported step. */
+    const int64_t profiled_step = engine->config.flops_profiler.profile_step;
+    const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, profiled_step));
     const dsc_module_plan *plans = cut < 0 ? engine->plan.module : &engine->plan.shorter[cut * count];
     for (int32_t m = 0; m < count; m++) {
         const dsc_module_plan *plan = &plans[m];
@@ -163,7 +163,7 @@ dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err)
         return DSC_OK;
     engine->program_log = engine->log;
     engine->log = (dsc_log){ log_and_show, engine };
-    tell_config(engine, &only_shown); /* was told before there was a page */
+    tell_config(engine, &only_shown); /* was logged before the page existed */
     return DSC_OK;
 }
 
@@ -185,7 +185,7 @@ void dsc_engine_describe(const dsc_engine *engine)
 
 static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * engine->config.train_batch_size; }
 
-/* What each rank told of its part in the step. */
+/* Each rank's report of its part in the step. */
 static void tell_ranks(const dsc_engine *engine)
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps,
@@ -205,7 +205,7 @@ static void tell_ranks(const dsc_engine *engine)
     dsc_monitors_ranks(engine->monitors, rank, count);
 }
 
-/* Of all ranks' GPUs: power together, use on average, the fullest and the hottest. */
+/* Over all ranks' GPUs: sum of power, mean use, maximum of memory and temperature. */
 static void tell_gpus(const dsc_engine *engine)
 {
     const int64_t words = dsc_step_stat_count(&engine->config), size = engine->place.size;

@@ -1,10 +1,10 @@
-/* schedule.c - the learning rate of every optimizer step, as DeepSpeed 0.19 gives it.
+/* schedule.c - the learning rate of each optimizer step, equal to DeepSpeed 0.19's.
  *
- * DeepSpeed constructs a schedule (which sets a first rate) and calls it after each optimizer step. With i the batch
- * iteration that it starts from (-1 unless the config says otherwise), step 1 uses the constructor's rate and step
- * s > 1 the rate of iteration i + s - 1. A constructor that starts at another iteration leaves the rate alone.
- * Operations keep the order of DeepSpeed's, so that results agree to the last bits.
- * Those of dsc.lr_schedule are transformers'. Golden values: tests/golden/make_lr.py, make_lr_transformers.py.
+ * DeepSpeed constructs a schedule, which sets a first rate, and calls it after each optimizer step. Let i be the batch
+ * iteration of the start (-1 unless the config sets another). Step 1 uses the constructor's rate, and step s > 1 the
+ * rate of iteration i + s - 1. A constructor that starts at another iteration does not change the rate. Operations have
+ * DeepSpeed's order, so that results agree in all bits. The schedules of dsc.lr_schedule are transformers'. Golden
+ * values: tests/golden/make_lr.py, make_lr_transformers.py.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/config.h"
 
@@ -111,7 +111,7 @@ static double range_lr(const dsc_schedule_config *s, double i)
     return s->range_min_lr * (1.0 + s->range_step_rate * (s->range_staircase ? floor(interval) : interval));
 }
 
-/* What the optimizer holds after the schedule was constructed. */
+/* The optimizer's rate after the schedule was constructed. */
 static double first_lr(const dsc_config *config)
 {
     const dsc_schedule_config *s = &config->schedule;

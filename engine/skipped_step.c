@@ -1,6 +1,5 @@
-/* skipped_step.c - a step whose gradients are not finite: no update, the rate's schedule stays where it is, the loss
- * scale
- * falls, and rank 0 says where it began. The same on all ranks. SPDX-License-Identifier: Apache-2.0 */
+/* skipped_step.c - a step whose gradients are not finite: no update, no step of the rate's schedule, a lower loss
+ * scale. Rank 0 logs the first place. All ranks decide equally. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 
@@ -22,7 +21,7 @@ static void describe_losses(const dsc_engine *engine, char *out, size_t out_byte
             }
 }
 
-/* What is not finite, and where it was seen first. Collective. */
+/* Kind and first place of a value that is not finite. Collective. */
 static dsc_status describe(dsc_engine *engine, char *out, size_t out_bytes, dsc_error *err)
 {
     int32_t tensor, rank;

@@ -7,7 +7,7 @@
 #include "engine/report.h"
 #include "engine/save.h"
 
-/* Of several copies of the states (MiCS) the first is the one that is saved. */
+/* MiCS has several copies of the states; the first copy is saved. */
 static bool writes(const dsc_engine *engine) { return engine->place.rank < engine->layout.world_size; }
 
 static bool has_copies(const dsc_engine *engine) { return engine->layout.world_size < engine->place.size; }
@@ -34,7 +34,7 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
     ctx->aio = swap.aio;
 }
 
-/* What the ranks of one copy have agreed on already becomes what all know. */
+/* Distributes the result of the first copy's ranks to all ranks. */
 static dsc_status agree(dsc_engine *engine, dsc_status mine, const dsc_error *my_error, dsc_error *err)
 {
     const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
@@ -214,7 +214,7 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     return status;
 }
 
-/* What an engine has when it is opened: the first values again, if it had them, and no moments. */
+/* State of an engine at open: the first values again, if present, and no moments. */
 static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *err)
 {
     for (int32_t g = 0; g < engine->layout.group_count; g++) {

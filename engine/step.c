@@ -44,12 +44,12 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t lane, bool save
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
-/* Where the gradient of a module's output is from the backward of its successor, which makes it, to its own. One buffer
- * more than there are micro-batches: what the first one makes comes to the free one, then each to the one that the one
- * before it has read. */
+/* Buffer of the gradient of a module's output, written by the successor's backward and read by the module's own. There
+ * is one more buffer than micro-batches. The first micro-batch writes to the free buffer. Each later micro-batch writes
+ * to the buffer that the micro-batch before it has read. */
 static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t lane)
 {
-    const int32_t made_by = engine->model->module_count - 2 - module; /* the how manieth, from 0 */
+    const int32_t made_by = engine->model->module_count - 2 - module; /* index of the producer, from 0 */
     const int32_t count = engine->plan.together + 1;
     return engine->d_buffer[(lane + count - made_by % count) % count];
 }
@@ -205,7 +205,7 @@ static dsc_status take_batch(dsc_engine *engine, const void *const *batch, dsc_e
     return dsc_engine_give_batch(engine, 0, batch, err);
 }
 
-/* Who makes the passes himself may give another learning rate before their step. */
+/* A host program that runs the passes may set another learning rate before the step. */
 static void expect_update(dsc_engine *engine)
 {
     dsc_update update;
@@ -366,7 +366,7 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->forward_ns = engine->backward_ns = engine->data_wait_ns = 0;
     engine->micro_step = engine->settled = 0;
     engine->step++;
-    engine->now = engine->model; /* what is evaluated or generated is whole */
+    engine->now = engine->model; /* evaluation and generation use the whole model */
     /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
     dsc_alloc_freeze(engine->alloc, !engine->save_begun);
 }

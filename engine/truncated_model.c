@@ -1,8 +1,9 @@
 /* truncated_model.c - curriculum learning: the model for samples that are shorter than its own.
  *
- * A module knows how long its samples are, so each length that the schedule can have is a table of modules of its own,
- * opened and planned before the run, over the whole model's parameters. Memory is the whole one's. A step runs one of
- * them; what is evaluated or generated between steps runs the whole one. SPDX-License-Identifier: Apache-2.0 */
+ * A module has a fixed sample length. Each length of the schedule therefore has a separate table of modules over the
+ * whole model's parameters, opened and planned before the run. The memory is that of the whole model. A training step
+ * runs one of the tables. Evaluation and generation between steps run the whole model.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "engine/internal.h"

@@ -73,7 +73,7 @@ CLANG_CHECK := -O1 -Xclang -disable-llvm-passes -emit-llvm
 .PHONY: lint
 ## lint: format, layers, language, folder pages, commit subjects, public headers, warnings as errors with gcc and clang
 # Folders whose comments and pages tests/lint/language.py checks.
-LANGUAGE := README.md CONTRIBUTING.md docs base bench comm configs examples include kernels launcher models offload tests tools zero
+LANGUAGE := README.md CONTRIBUTING.md docs base bench comm configs engine examples include kernels launcher models offload tests tools zero
 lint: headers
 	$(Q)tests/lint/format.sh
 	$(Q)tests/lint/layers.sh

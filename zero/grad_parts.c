@@ -108,8 +108,8 @@ const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_g
     return leaf;
 }
 
-/* Where sums of a module's groups are while micro-batches that run together add to them one after the other; the bytes
- * that one module's take at most. */
+/* Offsets of the buffers that hold a module's sums while a micro-batch group adds to them one micro-batch at a time.
+ * Returns the largest bytes of one module. */
 static int64_t place_near_sums(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;

@@ -38,7 +38,7 @@ typedef struct dsc_layout_group {
     int64_t elements;                   /* end of the last tensor */
     int64_t padded;                     /* world_size * slice */
     int64_t slice;
-    int64_t position; /* of the first element among those of all groups, paddings left out: the same for every W */
+    int64_t position; /* first element's index over all groups, without paddings; equal for each W */
 } dsc_layout_group;
 
 /* One module's parameter as the module sees it. */
@@ -53,7 +53,7 @@ typedef struct dsc_layout {
     int32_t group_count, tensor_count, module_count, param_count;
     dsc_layout_group *group;
     dsc_layout_tensor *tensor;
-    dsc_layout_param *param;    /* of module m: param[module_first_param[m] .. module_first_param[m + 1]) */
+    dsc_layout_param *param;     /* module m has param[module_first_param[m] .. module_first_param[m + 1]) */
     int32_t *module_first_param; /* [module_count + 1] */
     int32_t *module_first_use;   /* [module_count + 1] into use_group */
     int32_t *use_group;          /* groups module m reads: own trainable, own frozen, then owners of shared ones */

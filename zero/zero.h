@@ -48,21 +48,21 @@ extern "C" {
 
 enum { DSC_CHANNEL_CONTROL, DSC_CHANNEL_GATHER, DSC_CHANNEL_REDUCE, DSC_CHANNEL_COUNT };
 
-/* States that live away from the device: in files (offload/swap.h), or, of a device that is not host_visible, in host
- * memory. They pass in tiles. All zero: everything is on the device. The same on all ranks, but for the folders. States
- * away from a device that is not host_visible are updated by the host. */
+/* Placement of states outside the device: in files (offload/swap.h), or in host memory if the device is not
+ * host_visible. Such states are read and written in tiles. All fields 0: all states are on the device. Values are equal
+ * on all ranks, except the folders. The host updates states outside a device that is not host_visible. */
 typedef struct dsc_zero_swap {
     const char *state_folders[DSC_SWAP_FOLDERS_MAX]; /* gradients' sums, master weights, moments; stage 1 and higher */
     const char *param_folders[DSC_SWAP_FOLDERS_MAX]; /* parameters; stage 3 */
     int32_t state_folder_count, param_folder_count;  /* 0: in memory */
-    bool states_on_host, params_on_host; /* where no folders are named; not of a host_visible device */
+    bool states_on_host, params_on_host;             /* without folders; only if the device is not host_visible */
     int32_t host_threads;             /* threads of the host's update */
     uint32_t host_caps;
-    double state_share;               /* share of the states that go there, 0..1; those of the first groups stay */
+    double state_share;               /* share of the states outside the device, 0..1; the first groups stay */
     double sums_in_memory;            /* share of the sums of states in files that stay in memory, 0..1 */
-    int64_t param_elements_in_memory; /* of this rank's parameters not in files but in memory, the host's if it has its
-                                         own; those of the first groups */
-    bool params_with_states;          /* and those of groups whose states stay though others' are in files */
+    int64_t param_elements_in_memory; /* this rank's parameters in memory (of the host if not host_visible) instead of
+                                         files; those of the first groups */
+    bool params_with_states;          /* and parameters of groups whose states stay in memory */
     int64_t persistent_elements;      /* groups of at most this length keep their parameters on the device */
     int64_t window_elements;          /* limit of parameter windows, unless one module needs more; 0: none */
     int64_t tile_elements;            /* most elements of one tile buffer; a group may be cut into several tiles */
@@ -73,7 +73,7 @@ typedef struct dsc_zero_swap {
     dsc_aio_options aio;              /* alloc is not read */
     bool pin_states, pin_params;      /* their buffers are locked in memory, where the system lets us */
     const dsc_io *io;                 /* may be NULL */
-    const dsc_log *log;               /* which engine and why, what is slower than it could be; may be NULL */
+    const dsc_log *log;               /* file engine with its reason, slow settings; may be NULL */
 } dsc_zero_swap;
 
 typedef struct dsc_zero_options {
@@ -82,52 +82,52 @@ typedef struct dsc_zero_options {
     const dsc_layout *layout;
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
-    dsc_dtype wire_dtype;             /* dtype of gradient parts on the wire; likewise */
+    dsc_dtype wire_dtype;             /* dtype of gradient parts on the wire: F32, BF16 or F16 */
     float leaf_factor;                /* factor of gradient parts before they are sent; 0 is 1 */
     dsc_recipe recipe;                /* recipe of the update; it has 0 to 3 moments an element */
-    int64_t round_elements;           /* of this rank's matrices, whose whole directions are made at a time: at most so
-                                         many, or one group's */
+    int64_t round_elements;           /* most elements of this rank's matrices per round of Muon; one group may exceed
+                                         the limit */
     dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
-    dsc_dtype sum_dtype;              /* of gradients; BF16: rounded to the nearest whenever a leaf is in, wherever they
-                                         are; those away from the device lie in it */
+    dsc_dtype sum_dtype;              /* gradient sums; BF16: rounded to nearest after each gradient part. Sums outside
+                                         the device have this type too */
     /* ZeRO++: packing of parameters, and of frozen ones, for gathers at stage 3 (NONE or INT8), and of gradient parts
      * for the reduction. */
     dsc_quant quant_params, quant_frozen, quant_leaves;
-    int64_t packed_gather_elements, packed_leaf_elements; /* most that pass packed at a time, of all ranks; 0: any */
-    bool leaf_errors; /* the rounding error of a packed part is added to the next part of that use on this rank */
+    int64_t packed_gather_elements, packed_leaf_elements; /* limit per collective, of all ranks; 0: none */
+    bool leaf_errors;        /* this rank adds the rounding error of a packed part to the next part of the same use */
     dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */
     uint64_t seed;
     bool overlap;
-    int64_t prefetch_elements;        /* groups are gathered ahead while what is under way is at most this long */
-    int64_t reuse_elements;           /* a group stays for its next use if those used between are at most this long */
-    int64_t live_elements;            /* all windows that are open at a time, or more if a module alone needs more */
-    int64_t leaves_per_step;          /* GAS * W, of one copy of the states */
-    int32_t together;                 /* micro-batches that pass through the modules together; a divisor of GAS */
+    int64_t prefetch_elements;         /* prefetch: limit of elements in unfinished gathers */
+    int64_t reuse_elements;            /* a window stays until its next use if fewer elements are used between */
+    int64_t live_elements;             /* limit of all open windows; a single module may exceed the limit */
+    int64_t leaves_per_step;           /* GAS * W of one copy of the states */
+    int32_t together;                  /* size of a micro-batch group; a divisor of GAS */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
-    bool world_size_reproducible;     /* sum leaves in one binary counter: bits do not depend on W */
+    bool world_size_reproducible;      /* sum parts in one binary counter: bits do not depend on W */
     dsc_zero_swap swap;
     dsc_device *device;
     dsc_comm *comm;                   /* over device memory; not used by dsc_zero_plan */
-    /* Ranks of one host, in order, that keep k-ths of what stage 3 gathers (hpz.c); <= 1: none do. It divides the
-     * number of ranks. */
+    /* hpZ (hpz.c): consecutive ranks of one host that each keep 1/neighbour_count of the gathered parameters of stage
+     * 3; <= 1: off. A divisor of the number of ranks. */
     int32_t neighbour_count;
     dsc_comm *neighbours;             /* over device memory, one channel; not used by dsc_zero_plan */
-    /* MiCS: so many copies of the states, each of the layout's ranks. When a copy's sums are complete those of all
-     * copies are added up, in fp32 and in the order of the copies. <= 1: there is one. */
+    /* MiCS: number of copies of the states, each over the layout's ranks; <= 1: one copy. After the sums of a copy are
+     * complete, the sums of all copies are added in fp32, in the order of the copies. */
     int32_t replica_count;
-    dsc_comm *replicas;               /* over device memory, the owners of a slice; one channel; likewise */
+    dsc_comm *replicas;               /* over device memory, the owners of a slice; not used by dsc_zero_plan */
     dsc_comm *host_comm;              /* `comm`'s ranks over host memory, may be `comm`; not used by dsc_zero_plan */
     dsc_stream *compute;              /* not used by dsc_zero_plan */
 } dsc_zero_options;
 
 /* Bytes that one optimizer step moves to and from this rank. */
 typedef struct dsc_zero_traffic {
-    int64_t wire_bytes;                               /* parameters, gradients and sums that others send */
+    int64_t wire_bytes;                               /* parameters, gradients and sums from other ranks */
     int64_t neighbour_bytes;                          /* part of wire_bytes that stays within this rank's neighbours */
     int64_t replica_bytes;                            /* part of wire_bytes from other copies of the states */
-    int64_t signs_bytes; /* signs and scales that others send instead of sums; 0: never */
+    int64_t signs_bytes;                              /* signs and scales from other ranks, instead of sums; 0: none */
     int64_t pass_read_bytes, pass_written_bytes;      /* file I/O during forward and backward passes */
-    int64_t update_read_bytes, update_written_bytes;  /* and by the update */
+    int64_t update_read_bytes, update_written_bytes;  /* file I/O during the update */
     int64_t updated_elements;                         /* by this rank */
     int64_t to_device_bytes, to_host_bytes;           /* over a GPU's link to its host */
 } dsc_zero_traffic;
@@ -143,7 +143,8 @@ typedef struct dsc_zero_kept {
     int64_t sum_elements;   /* by sums_in_memory, of the other groups */
     int64_t first_elements; /* length of the first group, if state_share leaves too little memory for it; else 0 */
 } dsc_zero_kept;
-/* The largest state_share, in steps of 1/10000, with which the first group stays; 1: nothing kept it from that. */
+/* The largest state_share, in steps of 1/10000, that keeps the first group on the device; 1: no smaller share is
+ * needed. */
 double dsc_zero_first_share(const dsc_zero_kept *kept);
 
 /* Bytes that dsc_zero_open will take, by tag and tier. */
@@ -160,15 +161,15 @@ void dsc_zero_close(dsc_zero **zero); /* waits for its streams */
 
 /* Before the first micro-step towards an update, counted from 1. */
 void dsc_zero_begin(dsc_zero *zero, int64_t update);
-/* The sums of this update hold only this rank's gradient parts: ranks exchange signs, now or later. */
+/* The sums of this update hold only this rank's gradient parts, because ranks exchange signs instead of sums. */
 bool dsc_zero_sums_are_own(const dsc_zero *zero);
 
-/* ---- inside a pass, called in the order of steps, work goes to the compute stream ---- */
+/* ---- inside a pass, in the order of steps; the calls issue work on the compute stream ---- */
 
-/* Before the last micro-step: the scalars that dsc_zero_update will get if nothing is clipped or skipped. With
- * early_update, groups whose parameters and states are in files are updated with them as soon as their sums are
- * complete, and written to a second place. The results are used if the update gets exactly these scalars; otherwise
- * they are dropped. `last_word`: only the norm can still change the scalars. */
+/* Before the last micro-step: the scalars of dsc_zero_update for a step without clipping and skipping. With
+ * early_update, groups with parameters and states in files are updated with these scalars as soon as their sums are
+ * complete. The results are written to a second place. They become valid if the update gets exactly these scalars, and
+ * are dropped otherwise. `last_word`: only the norm can still change the scalars. */
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                      bool last_word);
 /* Starts the gathers that belong before step `step`, and waits for those of `module`. param[i] points at the whole
@@ -184,39 +185,40 @@ typedef enum dsc_zero_event {
 } dsc_zero_event;
 /* Before dsc_zero_grad_part of that micro-batch. */
 DSC_MUST_USE dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *err);
-/* Points grad[i] at where this use's fp32 gradient of parameter i goes (NULL: frozen). All of it is to be overwritten.
+/* grad[i] <- fp32 buffer for this use's gradient of parameter i (NULL: frozen). The caller overwrites all elements.
  * micro_step counts from 0 inside the optimizer step. */
 DSC_MUST_USE dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad,
                                            dsc_error *err);
-/* Sends the leaf to its owners and adds it there. Before the next module come all micro-batches of a pass, in order. */
+/* Sends the part to its owners, which add it. All micro-batches of a pass call in order before the next module. */
 DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err);
 
 /* ---- at the boundary ---- */
 
-/* Sets the errors that leaf_errors keeps to 0. Asynchronous. */
+/* Sets the stored errors of leaf_errors to 0. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
-/* Collective. The errors of sign compression and the local steps of each rank become part of the moments or of the
- * weights of all ranks. A save then needs nothing else. The next update, whose momentum keeps beta1 of the last one,
- * adds up equal numbers. */
+/* Collective. Adds each rank's errors of sign compression and local steps to the moments or the weights of all ranks,
+ * so that a save needs no other state. The next update keeps beta1 of the momentum and adds equal numbers on all
+ * ranks. */
 DSC_MUST_USE dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err);
 
-/* After the last micro-step: all sums are complete; *sum is the sum of squares over all ranks (of the raw sums;
- * where they are own, of every rank's). */
+/* After the last micro-step: all sums are complete. *sum <- sum of squares of the raw sums over all ranks; with own
+ * sums (dsc_zero_sums_are_own), over the sums of each rank. */
 DSC_MUST_USE dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err);
-/* Collective, when that sum is not finite: the first tensor (in the layout) that has an Inf or NaN among its sums, and
- * the rank that owns them. -1: none has. */
+/* Collective, after a sum that is not finite: the first tensor (in the layout) with an Inf or NaN among its sums, and
+ * the owner's rank. -1: no tensor. */
 DSC_MUST_USE dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err);
-/* The recipe on what this rank owns, then every rank has the parameters its stage keeps (asynchronously). A tensor's
- * scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. If
- * states are in files of a host_visible device, the update goes on after the call has returned. Then acquire waits for
- * the groups of its module, and returns the update's errors, as dsc_zero_sync does. */
+/* Applies the recipe to this rank's slices, then distributes the parameters that the stage keeps (asynchronously). A
+ * tensor's scalars are scalars[its update_class], of class_count <= DSC_UPDATE_CLASSES_MAX. `update` counts from 1. If
+ * states are in files of a host_visible device, the update continues after the return. dsc_zero_acquire then waits for
+ * the groups of its module. Both acquire and dsc_zero_sync return the update's errors. */
 #define DSC_UPDATE_CLASSES_MAX 64
 DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
                                         int64_t update, dsc_error *err);
 
 /* Instead of dsc_zero_update: the step has no update. */
 DSC_MUST_USE dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err);
-/* Elements of this rank that updates were early with: of the one that is expected, and of all those that came. */
+/* Elements of this rank that speculative updates have updated: `made` in the open step, `kept` in all finished steps.
+ * */
 typedef struct dsc_zero_speculative_stats {
     int64_t made, kept;
 } dsc_zero_speculative_stats;
@@ -224,7 +226,7 @@ void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_s
 
 /* ---- states, for initialisation and checkpoints; the engine is idle ---- */
 
-/* The slice of a group that this rank owns. At stage 0 every rank has all of the group; the owned slice is still
+/* The slice of a group that this rank owns. At stage 0 every rank stores the whole group; the owned slice is still
  * [rank * slice, + slice). */
 typedef struct dsc_zero_slice {
     int64_t first, count; /* elements of the group */
@@ -234,34 +236,35 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out
 
 /* The states of an element. In an fp32 run PARAM and MASTER are the same. */
 typedef enum dsc_plane {
-    DSC_PLANE_PARAM, /* compute dtype */
+    DSC_PLANE_PARAM,  /* compute dtype */
     DSC_PLANE_MASTER, /* fp32; of trainable groups */
-    DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2, DSC_PLANE_MOMENT3, /* moment_dtype; likewise, those that the recipe has */
-    DSC_PLANE_GRAD,  /* sums of leaves, fp32, away from the device sum_dtype; of trainable groups; no views */
+    DSC_PLANE_MOMENT1,
+    DSC_PLANE_MOMENT2,
+    DSC_PLANE_MOMENT3, /* moment_dtype; of trainable groups, by recipe */
+    DSC_PLANE_GRAD,    /* gradient sums: fp32, outside the device sum_dtype; of trainable groups; no views */
     DSC_PLANE_COUNT
 } dsc_plane;
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane);
-/* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count becomes
- * how many of them lie together at *ptr, 1 or more. Device memory, so by copies where the device is not host_visible;
- * good until the next view of that plane, of any group. A view with `write` is kept by
- * dsc_zero_publish. */
+/* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count <- number
+ * of contiguous elements at *ptr, at least 1. *ptr is device memory; use copies if the device is not host_visible. It
+ * is valid until the next view of that plane, of any group. dsc_zero_publish stores a view with `write`. */
 DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
                                       bool write, void **ptr, dsc_error *err);
-/* Whether the host reaches this plane of this rank's slice where it lies, in one piece, until it is next updated or
- * written: a view of it may then be taken, and read, by another thread meanwhile. */
+/* Whether this plane of this rank's slice is contiguous and readable by the host until the next update or write.
+ * Another thread may then take a view and read it. */
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
-/* The second moments of a matrix's rows, or of its columns, in host memory; for recipes with factors
- * (kernels/update.h). All ranks have all of them, and a caller writes them on every rank. */
+/* Second moments of a matrix's rows or columns, in host memory, for recipes with factors (kernels/update.h). Every rank
+ * has all of them, and a caller writes them on every rank. */
 float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool cols);
-/* The numbers of a whole tensor, for recipes that keep any; likewise on every rank. */
+/* State numbers of a whole tensor, for recipes with such numbers; written on every rank. */
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t tensor);
-void dsc_zero_forget_shared(dsc_zero *zero); /* both are 0 again; nothing without them */
-/* Collective, after slices were written: makes params from master (bf16), and whole states where the stage keeps them.
- */
+void dsc_zero_forget_shared(dsc_zero *zero); /* sets both to 0, if present */
+/* Collective, after slices were written: converts params from masters (bf16, fp16) and completes states that the stage
+ * keeps whole. */
 DSC_MUST_USE dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err);
-/* Waits for all streams, and for what is on its way to files. */
+/* Waits for all streams and for all writes to files. */
 DSC_MUST_USE dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err);
-/* The run has failed: an update that goes on ends at its next tile. From any thread. */
+/* Ends an active update at its next tile, after the run has failed. From any thread. */
 void dsc_zero_cancel(dsc_zero *zero);
 
 #ifdef __cplusplus

@@ -48,8 +48,8 @@ typedef struct dsc_ckpt_keep {
     int64_t last;    /* so many newest ones, `latest` included; 0: all */
     int64_t every;   /* and every step that is a multiple of this; 0: none of them for that */
     bool unfinished; /* removes the remains of interrupted saves too: only while no save is running */
-    bool dry_run;    /* only tell */
-    void (*told)(void *user, const char *name); /* before each removal; may be NULL */
+    bool dry_run;    /* only report */
+    void (*on_remove)(void *user, const char *name); /* before each removal; may be NULL */
     void *user;
 } dsc_ckpt_keep;
 

@@ -279,12 +279,12 @@ dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_
         status = read_adapter(&j, err);
     if (status == DSC_OK)
         status = dsc_ckpt_make_out(io, options->out_dir, j.tmp_dir, err);
-    const bool made = status == DSC_OK;
+    const bool folder_created = status == DSC_OK;
     if (status == DSC_OK)
         status = export_all(&j, err);
     if (status == DSC_OK)
         status = dsc_io_rename(io, j.tmp_dir, options->out_dir, err);
-    if (status != DSC_OK && made)
+    if (status != DSC_OK && folder_created)
         (void)!dsc_io_remove_dir(io, j.tmp_dir, NULL); /* the first failure is the one to report */
     for (int64_t i = 0; i < j.count; i++)
         dsc_alloc_free(alloc, j.tensor[i].name);

@@ -55,8 +55,8 @@ static dsc_status remove_one(const dsc_io *io, const char *dir, const char *name
                              dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
-    if (keep->told != NULL)
-        keep->told(keep->user, name);
+    if (keep->on_remove != NULL)
+        keep->on_remove(keep->user, name);
     if (keep->dry_run)
         return DSC_OK;
     if (dsc_ckpt_is_step_name(name))

@@ -100,7 +100,7 @@ static void remove_older(dsc_ckpt_save_state *s)
     if (keep.last == 0)
         return;
     keep.unfinished = true;
-    keep.told = tell;
+    keep.on_remove = tell;
     keep.user = &s;
     if (dsc_ckpt_prune(c->io, c->alloc, s->commit.dir, &keep, &err) != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "older checkpoints could not be removed: %s: %s", err.where,

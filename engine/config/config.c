@@ -130,12 +130,12 @@ dsc_status dsc_config_parse(dsc_alloc *alloc, const char *name, const char *text
     s->err = err;
     s->lr_of_file = -1;
     memset(out, 0, sizeof *out);
-    out->given.strict = strict;
+    out->unresolved.strict = strict;
     snprintf(out->name, sizeof out->name, "%s", name);
     hash_text(text, bytes, out->sha256);
     DSC_TRY_OUT(parse_text(s, text, bytes, overrides, override_count));
-    out->given.warning_count = out->warning_count;
-    out->given.note_count = out->note_count;
+    out->unresolved.warning_count = out->warning_count;
+    out->unresolved.note_count = out->note_count;
 out:
     for (int i = 0; s->override_json != NULL && i < override_count; i++)
         dsc_json_close(&s->override_json[i]);

@@ -275,7 +275,7 @@ typedef struct dsc_ext_config {
     bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
 } dsc_ext_config;
 
-/* Which values the file leaves to the run ("auto"); the fields hold what the run takes unless it is told otherwise. */
+/* Values that the file leaves to the run ("auto"); the fields hold the defaults of the run. */
 enum {
     DSC_CONFIG_AUTO_PRECISION = 1 << 0,
     DSC_CONFIG_AUTO_CLIPPING = 1 << 1,
@@ -298,7 +298,7 @@ typedef struct dsc_elastic_config {
 } dsc_elastic_config;
 
 /* Input of dsc_config_resolve alone; DSC_AUTO_I64: absent in the config. */
-typedef struct dsc_config_given {
+typedef struct dsc_config_unresolved {
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
     int64_t warmup_num_steps, total_num_steps;
     int64_t reduce_bucket_size, stage3_prefetch_bucket_size; /* DSC_AUTO_I64: "auto" */
@@ -308,7 +308,7 @@ typedef struct dsc_config_given {
     int warning_count, note_count; /* what dsc_config_parse found */
     bool strict, overlap_comm;
     bool batch_auto[3]; /* "auto": train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps */
-} dsc_config_given;
+} dsc_config_unresolved;
 
 /* A plain value of about 170 KB: keep it off small stacks. */
 typedef struct dsc_config {
@@ -341,7 +341,7 @@ typedef struct dsc_config {
     int note_count;
     uint32_t auto_mask; /* DSC_CONFIG_AUTO_* */
     dsc_error unbuilt;  /* the first thing asked for that this version cannot run; status DSC_OK: there is none */
-    dsc_config_given given;
+    dsc_config_unresolved unresolved;
     char name[DSC_CONFIG_TEXT]; /* file name for messages; "<text>" when parsed from memory */
     char sha256[65];            /* of the text */
 } dsc_config;

@@ -117,7 +117,7 @@ static dsc_status fail(const dsc_config *config, dsc_error *err, const char *fmt
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.elastic.place, where),
+    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.elastic.place, where),
                     "elasticity: %s", text);
 }
 
@@ -153,7 +153,7 @@ static int64_t micro_of(const dsc_elastic_config *e, int64_t share)
 
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err)
 {
-    const dsc_elastic_config *e = &config->given.elastic;
+    const dsc_elastic_config *e = &config->unresolved.elastic;
     const int64_t per_node = e->version_2 ? e->gpus_per_node : 1;
     const int64_t ranks_per_node = e->version_2 ? e->gpus_per_node / e->model_parallel : 1;
     elastic_choice choice;
@@ -244,7 +244,7 @@ static dsc_status check_batch_keys(dsc_config_parse_state *s, dsc_elastic_config
 
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s)
 {
-    dsc_elastic_config *e = &s->config->given.elastic;
+    dsc_elastic_config *e = &s->config->unresolved.elastic;
     double version = 0.2;
     bool from_text;
     e->enabled = dsc_config_bool_or(s, DSC_ID_ELASTIC, false);

@@ -40,7 +40,7 @@ static void fill_plain_fields(dsc_config_parse_state *s)
 static void fill_batch(dsc_config_parse_state *s)
 {
     static const int ids[] = { DSC_ID_TRAIN_BATCH, DSC_ID_MICRO_BATCH, DSC_ID_ACCUMULATION };
-    dsc_config_given *given = &s->config->given;
+    dsc_config_unresolved *given = &s->config->unresolved;
     bool any_auto = false, any_value = false;
     given->train_batch_size = dsc_config_int_or(s, DSC_ID_TRAIN_BATCH, DSC_AUTO_I64);
     given->train_micro_batch_size_per_gpu = dsc_config_int_or(s, DSC_ID_MICRO_BATCH, DSC_AUTO_I64);
@@ -174,16 +174,17 @@ static dsc_status fill_zero(dsc_config_parse_state *s)
 {
     dsc_zero_config *zero = &s->config->zero;
     zero->overlap_comm = dsc_config_bool_or(s, DSC_ID_OVERLAP_COMM, false);
-    s->config->given.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
+    s->config->unresolved.overlap_comm = dsc_config_has(s, DSC_ID_OVERLAP_COMM);
     zero->quantized_frozen_weights = zero->quantized_frozen_weights || zero->quantized_weights;
     DSC_TRY(check_zeropp(s));
     if (!dsc_config_bool_or(s, DSC_ID_COMPUTE_GRAD_NORM, true) && (zero->stage == 0 || zero->stage == 3))
         return dsc_config_fail(s, DSC_ID_COMPUTE_GRAD_NORM, DSC_ERR_CONFIG, "false is for stages 1 and 2, not %d",
                                zero->stage);
-    s->config->given.reduce_bucket_size = s->is_auto[DSC_ID_REDUCE_BUCKET] ? DSC_AUTO_I64 : zero->reduce_bucket_size;
-    s->config->given.stage3_prefetch_bucket_size =
+    s->config->unresolved.reduce_bucket_size =
+        s->is_auto[DSC_ID_REDUCE_BUCKET] ? DSC_AUTO_I64 : zero->reduce_bucket_size;
+    s->config->unresolved.stage3_prefetch_bucket_size =
         s->is_auto[DSC_ID_PREFETCH_BUCKET] ? DSC_AUTO_I64 : zero->stage3_prefetch_bucket_size;
-    s->config->given.stage3_param_persistence_threshold =
+    s->config->unresolved.stage3_param_persistence_threshold =
         s->is_auto[DSC_ID_PERSISTENCE] ? DSC_AUTO_I64 : zero->stage3_param_persistence_threshold;
     return dsc_config_fill_offload(s);
 }

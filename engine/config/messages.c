@@ -70,7 +70,7 @@ static void line_print(char *line, const char *fmt, ...)
 static dsc_status add_warning(dsc_config *config, const char *where, int32_t line, const char *path, dsc_error *err,
                               const char *text)
 {
-    if (config->given.strict)
+    if (config->unresolved.strict)
         return DSC_FAIL(err, DSC_ERR_CONFIG, where, "%s: %s (a warning; --strict makes it an error)", path, text);
     if (config->warning_count == DSC_WARNINGS_MAX) {
         line_print(config->warnings[DSC_WARNINGS_MAX - 1], "and more warnings than fit here");

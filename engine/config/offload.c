@@ -80,13 +80,13 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     DSC_TRY(offload_device(s, &optimizer, &zero->offload_optimizer, &zero->optimizer_named,
                            &zero->nvme_optimizer));
     DSC_TRY(offload_device(s, &param, &zero->offload_param, &zero->param_named, &zero->nvme_param));
-    s->config->given.offload_optimizer = dsc_config_source_pos(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
-    s->config->given.offload_param = dsc_config_source_pos(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
-    s->config->given.outputs_on_host = dsc_config_source_pos(s, DSC_ID_CPU_CHECKPOINTING);
-    s->config->given.early_update = dsc_config_source_pos(s, DSC_ID_EARLY_UPDATE);
-    s->config->given.gradients_in_memory = dsc_config_source_pos(s, DSC_ID_GRADIENTS_IN_MEMORY);
+    s->config->unresolved.offload_optimizer = dsc_config_source_pos(s, DSC_ID_OFFLOAD_OPTIMIZER_DEVICE);
+    s->config->unresolved.offload_param = dsc_config_source_pos(s, DSC_ID_OFFLOAD_PARAM_DEVICE);
+    s->config->unresolved.outputs_on_host = dsc_config_source_pos(s, DSC_ID_CPU_CHECKPOINTING);
+    s->config->unresolved.early_update = dsc_config_source_pos(s, DSC_ID_EARLY_UPDATE);
+    s->config->unresolved.gradients_in_memory = dsc_config_source_pos(s, DSC_ID_GRADIENTS_IN_MEMORY);
     zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
-    s->config->given.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
+    s->config->unresolved.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
     fill_aio(s);
     return DSC_OK;
 }
@@ -103,8 +103,8 @@ static dsc_status resolve_outputs(dsc_config *config, const char *device, dsc_er
         word = "moves nothing: host memory is the device of CPU ranks";
     if (!config->own.outputs_on_host || word == NULL)
         return DSC_OK;
-    dsc_config_source_text(config, config->given.outputs_on_host, where);
-    return dsc_config_warn_at(config, where, config->given.outputs_on_host.line,
+    dsc_config_source_text(config, config->unresolved.outputs_on_host, where);
+    return dsc_config_warn_at(config, where, config->unresolved.outputs_on_host.line,
                               "activation_checkpointing.cpu_checkpointing", err, "%s", word);
 }
 
@@ -122,7 +122,7 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
     const bool in_files = zero->offload_optimizer == DSC_OFFLOAD_NVME && zero->offload_param == DSC_OFFLOAD_NVME;
     if (!config->own.early_update || (in_files && !on_gpus))
         return DSC_OK;
-    return warn_no_effect(config, config->given.early_update, "dsc.early_update",
+    return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
                           "CPU ranks with offload_optimizer and offload_param on nvme", err);
 }
 
@@ -132,7 +132,7 @@ static dsc_status resolve_gradients(dsc_config *config, dsc_error *err)
         config->zero.offload_optimizer == DSC_OFFLOAD_NVME && config->own.reproducible != DSC_REPRODUCIBLE_WORLD_SIZE;
     if (config->own.gradients_in_memory == 0 || leave_memory)
         return DSC_OK;
-    return warn_no_effect(config, config->given.gradients_in_memory, "dsc.gradients_in_memory",
+    return warn_no_effect(config, config->unresolved.gradients_in_memory, "dsc.gradients_in_memory",
                           "offload_optimizer on nvme, without reproducible \"world_size\"", err);
 }
 
@@ -151,7 +151,7 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
 {
     dsc_zero_config *zero = &config->zero;
     const bool on_cpu = facts->device != NULL && strcmp(facts->device, "cpu") == 0;
-    zero->max_in_cpu = config->given.max_in_cpu;
+    zero->max_in_cpu = config->unresolved.max_in_cpu;
     zero->params_with_states = on_cpu && zero->max_in_cpu == DSC_AUTO_I64;
     if (zero->max_in_cpu == DSC_AUTO_I64) {
         zero->max_in_cpu = on_cpu ? 0 : MAX_IN_CPU;
@@ -164,7 +164,7 @@ dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts
     DSC_TRY(resolve_early_update(config, facts->device != NULL && !on_cpu, err));
     DSC_TRY(resolve_gradients(config, err));
     DSC_TRY(resolve_device(config, "zero_optimization.offload_optimizer.device", zero->offload_optimizer,
-                           config->given.offload_optimizer, facts->device, err));
+                           config->unresolved.offload_optimizer, facts->device, err));
     return resolve_device(config, "zero_optimization.offload_param.device", zero->offload_param,
-                          config->given.offload_param, facts->device, err);
+                          config->unresolved.offload_param, facts->device, err);
 }

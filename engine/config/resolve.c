@@ -79,7 +79,7 @@ static dsc_status triad_error(const dsc_config *config, triad given, triad got, 
         snprintf(worlds, sizeof worlds, "none; remove one of the three keys and it is inferred");
     if (product >= 0)
         snprintf(equals, sizeof equals, " = %lld", (long long)product);
-    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.batch, where),
+    return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.batch, where),
                     "train_batch_size %lld is not train_micro_batch_size_per_gpu %lld%s * "
                     "gradient_accumulation_steps %lld%s * world size %lld%s; world sizes that work: %s",
                     (long long)got.t, (long long)got.m, known(given.m) ? "" : " (inferred)", (long long)got.g,
@@ -97,7 +97,7 @@ static dsc_status triad_without_world(dsc_config *config, triad given, dsc_error
             snprintf(micro, sizeof micro, "%lld", (long long)given.m);
         if (known(given.g))
             snprintf(steps, sizeof steps, "%lld", (long long)given.g);
-        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.batch, where),
+        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.batch, where),
                         "train_batch_size %lld is not train_micro_batch_size_per_gpu %s * gradient_accumulation_steps "
                         "%s * world size at any world size; remove one of the keys and it is inferred",
                         (long long)given.t, micro, steps);
@@ -119,7 +119,7 @@ static void note_batch(dsc_config *config)
                                config->gradient_accumulation_steps };
     for (size_t i = 0; i < DSC_COUNT(names); i++) {
         const bool filled = i == 1 && (config->auto_mask & DSC_CONFIG_AUTO_BATCH) != 0;
-        if (!filled && !config->given.batch_auto[i])
+        if (!filled && !config->unresolved.batch_auto[i])
             continue;
         if (filled)
             dsc_config_note(config, "%s \"auto\": %d, as the Trainer fills it; --batch-size sets it", names[i],
@@ -135,13 +135,13 @@ static void note_batch(dsc_config *config)
 static dsc_status resolve_batch(dsc_config *config, int64_t w, dsc_error *err)
 {
     char where[256];
-    triad out, given = { config->given.train_batch_size, config->given.train_micro_batch_size_per_gpu,
-                         config->given.gradient_accumulation_steps };
+    triad out, given = { config->unresolved.train_batch_size, config->unresolved.train_micro_batch_size_per_gpu,
+                         config->unresolved.gradient_accumulation_steps };
     int64_t product;
     if (config->auto_mask & DSC_CONFIG_AUTO_BATCH)
         given.m = TRAINER_MICRO_BATCH;
     if (!known(given.t) && !known(given.m))
-        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->given.batch, where),
+        return DSC_FAIL(err, DSC_ERR_CONFIG, dsc_config_source_text(config, config->unresolved.batch, where),
                         "train_batch_size: not given, nor is train_micro_batch_size_per_gpu; one of them is needed");
     if (w == 0)
         return triad_without_world(config, given, err);
@@ -160,14 +160,14 @@ static void resolve_buckets(dsc_config *config, int64_t hidden)
     int64_t square = 0;
     const bool width = hidden > 0 && dsc_mul_i64(hidden, hidden, &square) && square < ((int64_t)1 << 53);
     const char *why = width ? "from the model's width" : "the default, until the model's width is known";
-    zero->reduce_bucket_size = config->given.reduce_bucket_size;
-    zero->stage3_prefetch_bucket_size = config->given.stage3_prefetch_bucket_size;
+    zero->reduce_bucket_size = config->unresolved.reduce_bucket_size;
+    zero->stage3_prefetch_bucket_size = config->unresolved.stage3_prefetch_bucket_size;
     if (!known(zero->reduce_bucket_size)) {
         zero->reduce_bucket_size = width ? square : 500000000;
         dsc_config_note(config, "zero_optimization.reduce_bucket_size \"auto\": %lld, %s",
                         (long long)zero->reduce_bucket_size, why);
     }
-    zero->stage3_param_persistence_threshold = config->given.stage3_param_persistence_threshold;
+    zero->stage3_param_persistence_threshold = config->unresolved.stage3_param_persistence_threshold;
     if (!known(zero->stage3_param_persistence_threshold)) {
         zero->stage3_param_persistence_threshold = hidden > 0 && hidden < ((int64_t)1 << 53) ? 10 * hidden : 100000;
         dsc_config_note(config, "zero_optimization.stage3_param_persistence_threshold \"auto\": %lld, %s",
@@ -187,7 +187,7 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
     const char *key = own ? "dsc.lr_schedule" : "scheduler.params.total_num_steps \"auto\"";
     if (!own && schedule->kind != DSC_SCHEDULE_WARMUP_DECAY && schedule->kind != DSC_SCHEDULE_WARMUP_COSINE)
         return;
-    schedule->total_num_steps = own ? DSC_AUTO_I64 : config->given.total_num_steps;
+    schedule->total_num_steps = own ? DSC_AUTO_I64 : config->unresolved.total_num_steps;
     if (known(schedule->total_num_steps))
         return;
     if (total_steps == 0)
@@ -203,10 +203,10 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
 int32_t dsc_config_micro_batch_group(const dsc_config *config)
 {
     const int64_t all = config->gradient_accumulation_steps;
-    int64_t together = dsc_min_i64(config->own.micro_batch_group, all);
-    while (all % together != 0)
-        together--;
-    return (int32_t)together;
+    int64_t group = dsc_min_i64(config->own.micro_batch_group, all);
+    while (all % group != 0)
+        group--;
+    return (int32_t)group;
 }
 
 /* All of them at most, as the key says; but fewer than both is said. */
@@ -223,10 +223,10 @@ static void note_micro_batch_group(dsc_config *config)
 dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts, dsc_error *err)
 {
     DSC_ASSERT(facts->world_size >= 0);
-    config->warning_count = config->given.warning_count;
-    config->note_count = config->given.note_count;
-    DSC_TRY(config->given.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
-                                          : resolve_batch(config, facts->world_size, err));
+    config->warning_count = config->unresolved.warning_count;
+    config->note_count = config->unresolved.note_count;
+    DSC_TRY(config->unresolved.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
+                                               : resolve_batch(config, facts->world_size, err));
     note_batch(config);
     note_micro_batch_group(config);
     config->lr_scale = config->own.lr_linear && facts->world_size > 0 ? (double)facts->world_size : 1;
@@ -234,7 +234,7 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
         dsc_config_note(config, "dsc.lr_scaling linear: every rate is times %g, the world size", config->lr_scale);
     resolve_buckets(config, facts->hidden_size);
     resolve_schedule(config, facts->total_steps);
-    if (!config->given.overlap_comm) /* on CPUs compute takes every core anyway */
+    if (!config->unresolved.overlap_comm) /* on CPUs compute takes every core anyway */
         config->zero.overlap_comm = facts->device != NULL && strcmp(facts->device, "cuda") == 0;
     return dsc_config_resolve_offload(config, facts, err);
 }

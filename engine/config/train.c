@@ -152,8 +152,8 @@ static dsc_status fill_warmup(dsc_config_parse_state *s)
         (void)dsc_value_int(s->given[DSC_ID_WARMUP_NUM_STEPS], &steps, &from_text);
     if (dsc_config_has(s, DSC_ID_TOTAL_NUM_STEPS))
         (void)dsc_value_int(s->given[DSC_ID_TOTAL_NUM_STEPS], &total, &from_text);
-    schedule->warmup_num_steps = config->given.warmup_num_steps = steps < 2 ? 2 : steps;
-    schedule->total_num_steps = config->given.total_num_steps = total;
+    schedule->warmup_num_steps = config->unresolved.warmup_num_steps = steps < 2 ? 2 : steps;
+    schedule->total_num_steps = config->unresolved.total_num_steps = total;
     if (total != DSC_AUTO_I64 && total < schedule->warmup_num_steps)
         DSC_TRY(dsc_config_warn(s, DSC_ID_TOTAL_NUM_STEPS,
                                 "%lld is less than warmup_num_steps %lld: the warm-up is cut off", (long long)total,

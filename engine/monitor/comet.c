@@ -32,8 +32,11 @@ typedef struct comet {
     char key[KEY_BYTES];
     int64_t start_ms, messages;
     entry experiment, lines;
-    struct { const char *tag; int64_t samples; } told[TAGS_MAX]; /* when each was last */
-    int told_count;
+    struct {
+        const char *tag;
+        int64_t samples;
+    } logged[TAGS_MAX]; /* when each was last */
+    int logged_count;
 } comet;
 
 static int64_t now_ms(void) { return dsc_clock_wall_ns() / 1000000; }
@@ -174,15 +177,15 @@ static dsc_status open_file(comet *c, dsc_error *err)
 static bool is_due(comet *c, const char *tag, int64_t samples)
 {
     int i = 0;
-    while (i < c->told_count && strcmp(c->told[i].tag, tag) != 0)
+    while (i < c->logged_count && strcmp(c->logged[i].tag, tag) != 0)
         i++;
-    if (i < c->told_count && samples - c->told[i].samples < c->config->samples_log_interval)
+    if (i < c->logged_count && samples - c->logged[i].samples < c->config->samples_log_interval)
         return false;
     if (i == TAGS_MAX)
         return true;
-    c->told_count += i == c->told_count;
-    c->told[i].tag = tag;
-    c->told[i].samples = samples;
+    c->logged_count += i == c->logged_count;
+    c->logged[i].tag = tag;
+    c->logged[i].samples = samples;
     return true;
 }
 

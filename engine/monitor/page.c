@@ -53,7 +53,7 @@ void dsc_page_scalars(dsc_page *page, int64_t samples, const dsc_scalar *scalars
                 add(&page->series[of], (double)step, scalars[i].value);
     page->step = step;
     page->first_step = page->first_step > 0 ? page->first_step : step;
-    page->told_ns = dsc_clock_wall_ns();
+    page->updated_ns = dsc_clock_wall_ns();
 }
 
 void dsc_page_ranks(dsc_page *page, const dsc_monitor_rank *ranks, int32_t count)
@@ -119,7 +119,7 @@ void dsc_page_describe(dsc_page *page, const dsc_monitor_about *about)
     page->batch = about->batch;
     page->rank_count = about->ranks;
     page->hosts = about->hosts;
-    page->started_ns = page->told_ns = dsc_clock_wall_ns();
+    page->started_ns = page->updated_ns = dsc_clock_wall_ns();
 }
 
 static void put_series(writer *w, const dsc_page_series *s, const char *name, int64_t step)
@@ -164,7 +164,8 @@ size_t dsc_page_json(const dsc_page *page, char *out, size_t room)
     writer w = { out, room, 0 };
     put(&w, "{%s%s\"step\":%lld,\"first_step\":%lld,\"seconds\":%.1f,\"quiet_seconds\":%.1f,\"series\":[", page->about,
         page->about[0] != 0 ? "," : "", (long long)page->step, (long long)page->first_step,
-        (double)(dsc_clock_wall_ns() - page->started_ns) * 1e-9, (double)(dsc_clock_wall_ns() - page->told_ns) * 1e-9);
+        (double)(dsc_clock_wall_ns() - page->started_ns) * 1e-9,
+        (double)(dsc_clock_wall_ns() - page->updated_ns) * 1e-9);
     for (int i = 0; i < DSC_PAGE_SERIES; i++) {
         put(&w, "%s", i > 0 ? "," : "");
         put_series(&w, &page->series[i], series[i].name, page->step);

@@ -23,7 +23,7 @@ typedef struct dsc_page {
     char about[1024]; /* members of a JSON object, without braces */
     int64_t batch;    /* samples of a step */
     int64_t step, first_step; /* since this start of the program; 0: none yet */
-    int64_t started_ns, told_ns;
+    int64_t started_ns, updated_ns;
     int32_t rank_count;
     const char *hosts; /* [rank_count][DSC_MONITOR_HOST_BYTES], borrowed */
     dsc_monitor_rank rank[DSC_MONITOR_RANKS_MAX];

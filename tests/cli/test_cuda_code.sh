@@ -2,8 +2,8 @@
 # test_cuda_code.sh - nvcc's output. The exact kernels (exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and
 # binned_sum.cu of kernels/cuda/) have no operation that a compiler may fuse or shorten. The plugin has machine code for
 # sm_80 and sm_90 and PTX for later GPUs of every source. Sources named *_sm90 have machine code for sm_90a only, with
-# warpgroups' products and tile copies in it. The plugin's build has warnings as errors. Skipped without nvcc; the checker
-# itself is tested everywhere.
+# warpgroups' products and tile copies in it. The plugin's build has warnings as errors. Skipped without nvcc; the
+# checker itself is tested everywhere.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 ptx=${DSC_PTX:-} plugin=${DSC_LIB:-lib}/dsc/libdsc_cuda.so
@@ -15,9 +15,9 @@ result() { # NAME RC FILE_WITH_WORDS
 }
 skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
-# PTX contracts no operation that states its rounding (.rn), and may contract all others. So every fp32 and fp64 operation
-# has .rn, and none has .ftz or .approx. Multiply-adds are those of the recipes, per square root: AdamW's four (five with
-# l2), Adagrad's two or three, LAMB's and Adafactor's three to five. SGD and Lion have no more per product than their
+# PTX contracts no operation that states its rounding (.rn), and may contract all others. So every fp32 and fp64
+# operation has .rn, and none has .ftz or .approx. Multiply-adds per square root, by recipe: AdamW four (five with
+# l2), Adagrad two or three, LAMB and Adafactor three to five. SGD and Lion have no more per product than their
 # recipes; branches are copied, so products of one element may occur several times. Sums of squares have one in fp64 for
 # each widened element, and other kernels none.
 check_exact() { # FILES
@@ -165,7 +165,8 @@ canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and binned_sum.cu: every operation rounds once, as written" $? "$dir/words"
 else skip "exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and binned_sum.cu: every operation rounds once, as written" "no nvcc here"; fi
 
-# A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its architecture.
+# A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its
+# architecture.
 if [ -e "$plugin" ]; then
     python3 - "$plugin" $(ls kernels/cuda/*.cu | grep -vc _sm90) $(ls kernels/cuda/*_sm90.cu | wc -l) >"$dir/words" <<'PY'
 import struct, sys

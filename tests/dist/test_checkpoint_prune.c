@@ -108,7 +108,7 @@ static void remember(void *user, const char *name)
 static void a_dry_run_lists_the_steps_and_removes_none(void **state)
 {
     char names[256] = "";
-    dsc_ckpt_keep keep = { .last = 2, .every = 5, .dry_run = true, .told = remember, .user = names };
+    dsc_ckpt_keep keep = { .last = 2, .every = 5, .dry_run = true, .on_remove = remember, .user = names };
     start_over(9);
     assert_int_equal(dsc_ckpt_prune(NULL, alloc, run_dir, &keep, &err), DSC_OK);
     assert_string_equal(names, "step-1 step-2 step-3 step-4 step-6 step-7 ");

@@ -12,8 +12,8 @@ import subprocess
 import sys
 import tokenize
 
-WORDS_MAX = 30     # of a sentence
-COLUMNS_MAX = 140  # of a line of Markdown prose
+WORDS_MAX = 30     # per sentence
+COLUMNS_MAX = 140  # per line of Markdown prose
 
 C_FILES = (".c", ".h", ".cu", ".cuh", ".cc", ".def")
 HASH_FILES = (".sh", ".mk", ".py", "Makefile", "tests/run", ".ci/run")

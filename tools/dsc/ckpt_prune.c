@@ -50,7 +50,7 @@ int dsc_tool_ckpt_prune(int argc, char **argv)
     dsc_error err = DSC_ERROR_INIT;
     dsc_alloc *alloc = NULL;
     removals r = { .verb = args.keep.dry_run ? "would remove" : "removed" };
-    args.keep.told = print_removal;
+    args.keep.on_remove = print_removal;
     args.keep.user = &r;
     if (dsc_alloc_open(&alloc, &err) != DSC_OK)
         return dsc_tool_fail(&err);

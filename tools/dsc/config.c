@@ -114,7 +114,7 @@ void dsc_config_tool_json(const dsc_config *config)
     print_count("train_batch_size", config->train_batch_size, batch_auto);
     print_count("train_micro_batch_size_per_gpu", config->train_micro_batch_size_per_gpu, batch_auto);
     print_count("gradient_accumulation_steps", config->gradient_accumulation_steps,
-                batch_auto && config->given.gradient_accumulation_steps == DSC_AUTO_I64);
+                batch_auto && config->unresolved.gradient_accumulation_steps == DSC_AUTO_I64);
     print_name("optimizer", config->optimizer.type);
     print_name("scheduler", config->schedule.type);
     printf(",\"gradient_clipping\":%s", config->auto_mask & DSC_CONFIG_AUTO_CLIPPING

@@ -110,7 +110,9 @@ static bool value_of(const dsc_config *config, int id, char *out)
         text_value(dsc_config_tool_offload(config->zero.optimizer_named), out);
         break;
     case DSC_ID_OFFLOAD_PARAM_DEVICE: text_value(dsc_config_tool_offload(config->zero.param_named), out); break;
-    case DSC_ID_ELASTIC: snprintf(out, VALUE_BYTES, "%s", config->given.elastic.enabled ? "true" : "false"); break;
+    case DSC_ID_ELASTIC:
+        snprintf(out, VALUE_BYTES, "%s", config->unresolved.elastic.enabled ? "true" : "false");
+        break;
     case DSC_ID_LR_SCHEDULE:
         text_value(config->schedule.kind >= DSC_SCHEDULE_CONSTANT ? config->schedule.type : "none", out);
         break;

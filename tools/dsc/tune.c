@@ -279,7 +279,7 @@ static dsc_status search(tune *t, dsc_error *err)
     dsc_config *config = NULL;
     DSC_TRY(trial_resolve(&t->setup, t->setup.config, t->limits.ranks, &config, err));
     tune_choice as_it_is = TUNE_CHOICE_INIT;
-    const bool open = t->free_batch || (config->given.batch_auto[0] && config->given.batch_auto[1]);
+    const bool open = t->free_batch || (config->unresolved.batch_auto[0] && config->unresolved.batch_auto[1]);
     as_it_is.micro_batch = config->train_micro_batch_size_per_gpu;
     as_it_is.accumulation = t->limits.accumulation = config->gradient_accumulation_steps;
     t->limits.batch = open ? 0 : config->train_batch_size;
