@@ -8,7 +8,6 @@ SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 
@@ -22,40 +21,6 @@ PYTHON = peers.python_of("bench-train", PEERS)
 CASES = sys.argv[3:] or ["124m", "small", "ds1", "ds2", "ds3"]
 ROUNDS = int(os.environ.get("ROUNDS", "15"))
 HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-class Side:
-    """A group of rank processes that make one step together per line."""
-
-    def __init__(self, command, ranks, threads, port):
-        self.ranks = []
-        for r in range(ranks):
-            env = dict(os.environ, OMP_NUM_THREADS=str(threads), DS_ACCELERATOR="cpu")
-            if ranks > 1:
-                env.update(RANK=str(r), WORLD_SIZE=str(ranks), LOCAL_RANK=str(r), LOCAL_SIZE=str(ranks), LOCAL_WORLD_SIZE=str(ranks),
-                           MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-            self.ranks.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                               stderr=subprocess.DEVNULL, text=True, bufsize=1))
-        for p in self.ranks:
-            if p.stdout.readline().strip() != "ready":
-                raise SystemExit(f"bench: {' '.join(command)} did not start")
-        self.ms, self.kib = [], 0
-
-    def step(self, count):
-        for p in self.ranks:
-            p.stdin.write("step\n")
-            p.stdin.flush()
-        answers = [p.stdout.readline().split() for p in self.ranks]
-        ms = max(float(a[0]) for a in answers)
-        self.kib = max([self.kib] + [int(a[2]) for a in answers])
-        if count:
-            self.ms.append(ms)
-
-    def close(self):
-        for p in self.ranks:
-            p.stdin.close()
-        for p in self.ranks:
-            p.wait(60)
 
 
 def our_config(folder, size, batch, seq, stage):
@@ -78,8 +43,8 @@ def run(case, folder, port):
     threads = 1 if deepspeed else 2
     peer = [PYTHON, f"{HERE}/torch_worker.py", size, str(batch), str(seq)]
     peer += ["deepspeed", str(stage)] if deepspeed else ["compile"]
-    ours = Side([WORKER, our_config(folder, size, batch, seq, stage), "50257", str(seq)], ranks, threads, port)
-    theirs = Side(peer, ranks, threads, port + 1)
+    ours = peers.Ranks([WORKER, our_config(folder, size, batch, seq, stage), "50257", str(seq)], ranks, threads, port)
+    theirs = peers.Ranks(peer, ranks, threads, port + 1)
     for i in range(-3, ROUNDS):
         first, second = (ours, theirs) if i % 2 else (theirs, ours)
         first.step(i >= 0)

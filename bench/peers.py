@@ -1,7 +1,8 @@
-"""peers.py - looks for the programs that a bench compares with. If one is missing, one line says which and how to get it,
+"""peers.py - the programs that a bench compares, as processes. If one is missing, one line says which and how to get it,
 and the bench exits with 77, as a skipped test does. SPDX-License-Identifier: Apache-2.0"""
 import os
 import shutil
+import subprocess
 import sys
 
 FIO = "fio is not installed (apt-get install fio)"
@@ -22,3 +23,39 @@ def python_of(bench, peers):
     if not os.access(python, os.X_OK):
         skip(bench, f"PEERS={peers} has no venv/bin/python: make one there (python3 -m venv) that has torch and deepspeed")
     return python
+
+
+class Ranks:
+    """Rank processes that make one step together per line (step_worker.c, torch_worker.py, deepspeed_worker.py)."""
+
+    def __init__(self, command, ranks, threads, port):
+        self.ranks, self.ms, self.losses, self.kib = [], [], [], 0
+        for rank in range(ranks):
+            env = dict(os.environ, OMP_NUM_THREADS=str(threads), DS_ACCELERATOR="cpu")
+            if ranks > 1:
+                env.update(RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_SIZE=str(ranks),
+                           LOCAL_WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            self.ranks.append(subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                               stderr=subprocess.DEVNULL, text=True, bufsize=1))
+        for process in self.ranks:
+            if process.stdout.readline().strip() != "ready":
+                raise SystemExit(f"bench: {' '.join(command)} did not start")
+
+    def step(self, count, line="step"):
+        """The time of the slowest rank counts."""
+        for process in self.ranks:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        answers = [process.stdout.readline().split() for process in self.ranks]
+        if not all(answers):
+            raise SystemExit("bench: a rank ended before its answer")
+        self.kib = max([self.kib] + [int(answer[2]) for answer in answers])
+        self.losses.append([answer[1] for answer in answers])
+        if count:
+            self.ms.append(max(float(answer[0]) for answer in answers))
+
+    def close(self):
+        for process in self.ranks:
+            process.stdin.close()
+        for process in self.ranks:
+            process.wait(60)

@@ -11,6 +11,7 @@ n='[0-9]+\.?[0-9]*' # a number; neither nan nor inf
 declare -A row=(
     [kern]="^# bench .* [0-9]+ ns +$n GB/s" [adam]="^adamw_f32_(and_bf16_)?N[0-9]+ $n ns/param min $n max $n"
     [comm]="^2 ranks  (all_gather|reduce_scatter|all_reduce) +[0-9]+ KiB  dsc (shared|plain) +$n GB/s +$n \.\. +$n"
+    [builds]="_(this|other) $n (ms/step|us) |_ratio $n times"
     [train]="_speed $n times" [io]="^(read|write) +dsc .* $n GB/s +$n \.\. +$n +cpu $n"
     [watch]="^watch_(none|all) $n ms/step|^watch_adds -?$n us/step .* share -?$n %"
     [recompute]="^  (none|selective|full) +activations +$n MB .* step +$n \($n \.\. $n\) s, x +$n"
@@ -19,7 +20,7 @@ declare -A row=(
     [generate]="^(gpt2|llama) .* dsc $n \($n \.\. $n\) tokens/s;" [startup]="^dsc-launch, .* here.* $n s  middle half $n \.\. $n"
     [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs) +$n ms  min $n max $n +$n tokens/s"
 )
-declare -A rows=([kern]=4 [adam]=2 [comm]=12 [train]=1 [io]=6 [watch]=3 [recompute]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3
+declare -A rows=([kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3
     [gpu-kern]=4 [gpu]=2)
 may_skip=" train generate gpu-kern gpu "
 only_by_night=" "
