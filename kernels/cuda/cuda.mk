@@ -8,7 +8,7 @@ CUDA_WHEELS := $(CURDIR)/deps/cuda
 NVCC       ?= $(firstword $(shell command -v nvcc 2>/dev/null) \
               $(wildcard /usr/local/cuda/bin/nvcc $(CUDA_WHEELS)/nvidia/cu13/bin/nvcc))
 $(if $(filter 1,$(CUDA)),$(if $(NVCC),,$(error CUDA=1, but there is no nvcc: make deps-cuda, or NVCC=PATH)))
-CUDA_SRC   := $(sort $(wildcard kernels/cuda/*.cu))
+CUDA_SRC   := $(sort $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu))
 CUDA_OBJ   := $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o)
 CUDA_SIM_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/%.sim.o)
 # Machine code for A100 and H100; PTX, which the driver compiles for what comes later.
@@ -21,7 +21,7 @@ CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(fil
 
 NVCC_PLAIN := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \
               -Xcompiler $(CUDA_WARN) $(if $(filter 1,$(WERROR)),-Werror all-warnings)
-$(BUILD)/kernels/cuda/%_sm90.cu.o: ARCH := $(CUDA_ARCH_SM90)
+$(BUILD)/kernels/cuda/attention/%_sm90.cu.o: ARCH := $(CUDA_ARCH_SM90)
 # Bits that are a contract (kernels/exact.h, update.h, quant.h, signs.h, exact_gemm.h, binned_sum.h): every operation rounds once, as IEEE says.
 EXACT_CUDA := $(addprefix $(BUILD)/kernels/cuda/,exact update quant signs exact_gemm binned_sum)
 $(EXACT_CUDA:=.cu.o) $(EXACT_CUDA:=.ptx): NUMBERS := -fmad=false -ftz=false -prec-div=true -prec-sqrt=true

@@ -168,7 +168,7 @@ else skip "exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and binned_sum
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its
 # architecture.
 if [ -e "$plugin" ]; then
-    python3 - "$plugin" $(ls kernels/cuda/*.cu | grep -vc _sm90) $(ls kernels/cuda/*_sm90.cu | wc -l) >"$dir/words" <<'PY'
+    python3 - "$plugin" $(ls kernels/cuda/*.cu kernels/cuda/*/*.cu | grep -vc _sm90) $(ls kernels/cuda/*/*_sm90.cu | wc -l) >"$dir/words" <<'PY'
 import struct, sys
 data, sources, alone = open(sys.argv[1], "rb").read(), int(sys.argv[2]), int(sys.argv[3])
 found, found_alone, at = 0, 0, 0

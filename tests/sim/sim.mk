@@ -78,10 +78,10 @@ $(CHECK_SIM_BIN): $(CHECK_SRC:%.c=$(BUILD)/%.o) $(SIM_BACKEND) $(LIB)/libdsc.a
 	$(Q)$(SIM_CXX) $(LDFLAGS) -rdynamic $(filter %.o,$^) -Wl,--whole-archive $(SIM_BACKEND) -Wl,--no-whole-archive \
 	    $(LIB)/libdsc.a $(LDLIBS) -o $@
 
-# SOURCE-FAULT.sed changes kernels/cuda/SOURCE.cu, whose object it replaces. One that changes nothing ends the build.
+# SOURCE-FAULT.sed changes SOURCE.cu of kernels/cuda/ or of a folder in it, whose object it replaces. One that changes nothing ends the build.
 PLANTED     := $(if $(CHECK_SIM_BIN),$(basename $(notdir $(sort $(wildcard tests/sim/planted/*.sed)))))
 PLANTED_BIN := $(PLANTED:%=$(SIM_DIR)/planted/%)
-planted_source = kernels/cuda/$(firstword $(subst -, ,$(1)))
+planted_source = $(basename $(filter %/$(firstword $(subst -, ,$(1))).cu,$(CUDA_SRC)))
 define planted_rules
 $(BUILD)/tests/sim/planted/$(1).cu: tests/sim/planted/$(1).sed $(call planted_source,$(1)).cu
 	@mkdir -p $$(@D)
@@ -93,6 +93,6 @@ $(SIM_DIR)/planted/$(1): $(BUILD)/tests/sim/planted/$(1).o $(CHECK_SRC:%.c=$(BUI
 endef
 $(foreach p,$(PLANTED),$(eval $(call planted_rules,$(p))))
 
-$(PLANTED:%=$(BUILD)/tests/sim/planted/%.o): %.o: %.cu $(wildcard kernels/cuda/*.h) $(BUILD)/sim-flags
+$(PLANTED:%=$(BUILD)/tests/sim/planted/%.o): %.o: %.cu $(wildcard kernels/cuda/*.h kernels/cuda/*/*.h) $(BUILD)/sim-flags
 	$(if $(V),,@echo "  SIM   $<")
 	$(Q)$(SIM_CXX) -x c++ $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK) -c $< -o $@

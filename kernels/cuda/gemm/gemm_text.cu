@@ -3,7 +3,7 @@
  * The first line is the card and the library; each other one a product and its algorithm, the library's own 64 bytes in
  * hex. A text may come from anybody: no byte of it reaches the library. It only chooses among the algorithms that
  * the library itself names for the product here. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/plan_text.h"
 
 #include <inttypes.h>

@@ -10,9 +10,9 @@
  * The order of all sums is that of attention_bwd.cu, so that where both kinds of products add up alike both give the
  * same bits. The kernel of a shape is chosen by measurement (attention_plan.cu).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention_gradients.h"
-#include "kernels/cuda/attention_sm90.h"
-#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/attention/attention_gradients.h"
+#include "kernels/cuda/attention/attention_sm90.h"
+#include "kernels/cuda/attention/attention_tiles.h"
 
 namespace {
 

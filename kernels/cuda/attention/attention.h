@@ -3,8 +3,8 @@
  * A tile has DP columns (the head size rounded up; zeros beyond it) and rows of DP + 8 elements. Eight rows of 16 bytes
  * then lie in different banks, for every DP.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_H
-#define DSC_KERNELS_CUDA_ATTENTION_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_H
 
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/ptx.h"

@@ -6,9 +6,9 @@
  * warp's scores are the left operand of the next product. The third computes dq: a block keeps query rows and goes
  * through keys. Scores are computed twice: seven products instead of five, in exchange for no order between blocks.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention_gradients.h"
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention/attention_gradients.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {

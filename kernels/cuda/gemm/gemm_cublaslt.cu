@@ -4,7 +4,7 @@
  * cuBLASLt is column-major. Our row-major C[M,N] = A B is C^T[N,M] = B^T A^T for the library. Its first operand is our
  * b, and its rows are our columns. Its bias, one number a row, is ours, one a column.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* attention_plain.cu - attention by shuffles and fp32 multiply-adds, for fp32, fp16 and heads wider than the
  * tensor core kernels have. A warp has one row: scores with its lanes along the other rows, sums with its lanes along
  * the head. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 /* attention_sm90.h - the attention kernels that only compute capability 9.0 has. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_SM90_H
-#define DSC_KERNELS_CUDA_ATTENTION_SM90_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_SM90_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_SM90_H
 
 #include "kernels/attention.h"
 #include "kernels/cuda/kernels.h"

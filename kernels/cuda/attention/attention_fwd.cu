@@ -1,9 +1,9 @@
 /* attention_fwd.cu - attention on tensor cores (Dao 2023). A block has 4 warps and 64 MT query rows of one head;
  * key tiles of BC rows come two deep by asynchronous copies. Scores, maxima and sums stay in registers. A warp takes
  * part in a tile only when one of its rows may see one of its keys. SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/attention_rows.h"
-#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_rows.h"
+#include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {

@@ -1,7 +1,7 @@
 /* attention_trial.h - both kernels of an attention, or of its gradients, on the same random input: whether they agree,
  * and how long they take. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_TRIAL_H
-#define DSC_KERNELS_CUDA_ATTENTION_TRIAL_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TRIAL_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TRIAL_H
 
 #include "kernels/attention.h"
 #include "kernels/cuda/kernels.h"

@@ -4,14 +4,14 @@
  * peer leaves a collective that never ends, so every few milliseconds the watch is asked whether to go on. Streams do
  * not synchronise with the legacy default stream, which is never used.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device/device_cuda.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/gemm/gemm_cublaslt.h"
 
 #define POLL_SPIN_NS INT64_C(100000) /* a step's last microseconds are not slept away */
 #define POLL_SLEEP_NS INT64_C(20000)

@@ -6,7 +6,7 @@
  * graph for the next time while there is memory for lists, which is allocated once. So a graph is made of calls that
  * ran before: libraries that load code at a first call do not load it inside a recording.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device/device_cuda.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * can fragment, and a lack of memory is known before the run. While ranks work there is no cudaMalloc or cudaFree,
  * which wait for the whole GPU.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device/device_cuda.h"
 
 #include <stdio.h>
 #include <string.h>

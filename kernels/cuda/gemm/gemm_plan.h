@@ -1,10 +1,10 @@
 /* gemm_plan.h - shared by the files about plans of products: the library's calls, a plan, and the handle that keeps
  * them. Only gemm_*.cu include it.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_GEMM_PLAN_H
-#define DSC_KERNELS_CUDA_GEMM_PLAN_H
+#ifndef DSC_KERNELS_CUDA_GEMM_GEMM_PLAN_H
+#define DSC_KERNELS_CUDA_GEMM_GEMM_PLAN_H
 
-#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/gemm/gemm_cublaslt.h"
 
 #include <cublasLt.h>
 #include <pthread.h>

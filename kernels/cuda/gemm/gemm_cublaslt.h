@@ -3,8 +3,8 @@
  * A plan is what the library is asked to do for one product: shape, strides, types, epilogue, alignment, and the
  * algorithm. Algorithms that add parts of a sum in an order of their own are left out, and the workspace is fixed, so a
  * plan has one result. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
-#define DSC_KERNELS_CUDA_GEMM_CUBLASLT_H
+#ifndef DSC_KERNELS_CUDA_GEMM_GEMM_CUBLASLT_H
+#define DSC_KERNELS_CUDA_GEMM_GEMM_CUBLASLT_H
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"

@@ -3,8 +3,8 @@
  * Both sides are built from one tree and share structs by layout. So the table carries the layout numbers that both
  * must have in common. The loader compares them before it calls anything else. No CUDA header here.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_PLUGIN_H
-#define DSC_KERNELS_CUDA_PLUGIN_H
+#ifndef DSC_KERNELS_CUDA_DEVICE_PLUGIN_H
+#define DSC_KERNELS_CUDA_DEVICE_PLUGIN_H
 
 #include "kernels/device.h"
 

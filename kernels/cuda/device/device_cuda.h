@@ -1,6 +1,6 @@
 /* device_cuda.h - shared by the files of the cuda device. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_DEVICE_CUDA_H
-#define DSC_KERNELS_CUDA_DEVICE_CUDA_H
+#ifndef DSC_KERNELS_CUDA_DEVICE_DEVICE_CUDA_H
+#define DSC_KERNELS_CUDA_DEVICE_DEVICE_CUDA_H
 
 #include <pthread.h>
 

@@ -8,9 +8,9 @@
  * run once more on values and d_out whose products cancel, so that score gradients consist of rounding errors only.
  * Then bits count.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention_trial.h"
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/attention_sm90.h"
+#include "kernels/cuda/attention/attention_trial.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/measure.h"
 
 namespace {

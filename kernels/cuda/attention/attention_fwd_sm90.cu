@@ -6,9 +6,9 @@
  * attention_fwd.cu. So both kernels give the same bits on a GPU whose two kinds of products add up alike. The kernel of
  * a shape is chosen by measurement (attention_plan.cu).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention_rows.h"
-#include "kernels/cuda/attention_sm90.h"
-#include "kernels/cuda/attention_tiles.h"
+#include "kernels/cuda/attention/attention_rows.h"
+#include "kernels/cuda/attention/attention_sm90.h"
+#include "kernels/cuda/attention/attention_tiles.h"
 
 namespace {
 

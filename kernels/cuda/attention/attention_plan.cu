@@ -5,9 +5,9 @@
  * here and is never used. Both add up in the same order; if that gives the same bits, DSC_GEMM_SAME_BITS may use
  * either. Then both are timed in alternation. A shape's forward pass and its gradients are two plans.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/attention_sm90.h"
-#include "kernels/cuda/attention_trial.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/attention/attention_sm90.h"
+#include "kernels/cuda/attention/attention_trial.h"
 #include "kernels/cuda/measure.h"
 #include "kernels/cuda/plan_text.h"
 

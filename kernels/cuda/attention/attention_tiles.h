@@ -5,10 +5,10 @@
  * copies. A tile has DP columns, a multiple of 64, in boxes of 64: the copies fill in zeros beyond the head's and
  * behind the last row.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_TILES_H
-#define DSC_KERNELS_CUDA_ATTENTION_TILES_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TILES_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TILES_H
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ptx.h"
 
 namespace {

@@ -8,7 +8,7 @@
  * the operands are random but cancel. Each term of a sum comes a second time with the other sign, and the result
  * consists only of the rounding errors of that order.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/gemm_plan.h"
+#include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/measure.h"
 
 #include "base/clock.h"

@@ -7,7 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gelu.h"
-#include "kernels/cuda/gemm_cublaslt.h"
+#include "kernels/cuda/gemm/gemm_cublaslt.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/exact_gemm.h"
 

@@ -3,14 +3,14 @@
  * CUDA's current device belongs to a thread, and an engine may be driven by any, so every call of this backend sets it
  * first. A failure of the GPU is the whole context's: the first one is kept and comes out of every later call.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cuda/device_cuda.h"
+#include "kernels/cuda/device/device_cuda.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#include "kernels/cuda/attention_plan.h"
-#include "kernels/cuda/gemm_cublaslt.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/cuda/attention/attention_plan.h"
+#include "kernels/cuda/gemm/gemm_cublaslt.h"
+#include "kernels/cuda/device/plugin.h"
 
 #define ARCH_LEAST 80 /* bf16 products and cp.async; machine code is built for 80 and 90, PTX for later ones */
 

@@ -1,10 +1,10 @@
 /* attention_gradients.h - the arithmetic of attention's gradients in the registers of products' results, for the
  * kernels of warps and of warpgroups: where their products agree bit by bit, so do they.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_GRADIENTS_H
-#define DSC_KERNELS_CUDA_ATTENTION_GRADIENTS_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_GRADIENTS_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_GRADIENTS_H
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 /* Enqueues delta = sum over d of d_out * out for each row, into scratch. */
 void dsc_cuda_attention_delta(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a);

@@ -4,8 +4,8 @@
  * others) and by warpgroups' (attention_fwd_sm90.cu and attention_bwd_sm90.cu). The second is taken where it was
  * measured to be faster, after its results were compared with the first one's; what was not prepared or not measured
  * takes the first. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_PLAN_H
-#define DSC_KERNELS_CUDA_ATTENTION_PLAN_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
 
 #include "kernels/attention.h"
 #include "kernels/cuda/kernels.h"

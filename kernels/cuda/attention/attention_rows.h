@@ -1,10 +1,10 @@
 /* attention_rows.h - the softmax of a warp's query rows, tile of keys by tile of keys, in the registers of a product's
  * result. One arithmetic for the forward kernels: where their products agree bit by bit, so do they.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_ATTENTION_ROWS_H
-#define DSC_KERNELS_CUDA_ATTENTION_ROWS_H
+#ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_ROWS_H
+#define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_ROWS_H
 
-#include "kernels/cuda/attention.h"
+#include "kernels/cuda/attention/attention.h"
 
 namespace {
 
