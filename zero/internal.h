@@ -162,6 +162,7 @@ struct dsc_zero {
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
 static inline float *dsc_zero_own_sum(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(zero->group[g].grad != NULL);
     return zero->group[g].grad + (zero->o.layout->group[g].slice * zero->o.rank - zero->group[g].local_first);
 }
 
@@ -171,6 +172,7 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
     const int64_t slice = zero->o.layout->group[g].slice;
     *first = zero->sums_are_own ? 0 : slice * zero->o.rank;
     *count = zero->sums_are_own ? zero->o.layout->group[g].padded : slice;
+    DSC_ASSERT(*first + *count <= zero->o.layout->group[g].padded);
     return zero->sums_are_own ? zero->group[g].grad : dsc_zero_own_sum(zero, g);
 }
 
@@ -178,6 +180,7 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
  * forward pass comes to the group. */
 static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g < zero->o.layout->group_count);
     return zero->group[g].grad == NULL || zero->group[g].sums_stay;
 }
 
@@ -194,11 +197,15 @@ static inline int32_t dsc_moment_count(const dsc_zero *zero, int32_t group)
 int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group);
 static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
 {
+    DSC_ASSERT(plane < DSC_PLANE_COUNT);
     return (int64_t)dsc_dtype_bytes(dsc_zero_dtype(zero, plane));
 }
 
 static inline bool dsc_in_swap(const dsc_zero *zero, int32_t group, dsc_plane plane)
 {
+    DSC_ASSERT(group >= 0);
+    DSC_ASSERT(group < zero->o.layout->group_count);
+    DSC_ASSERT(plane < DSC_PLANE_COUNT);
     return zero->group[group].swap_at[plane] >= 0;
 }
 
@@ -232,6 +239,7 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
 /* Its parameters are not on the device but in windows. */
 static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 {
+    DSC_ASSERT(group < zero->o.layout->group_count);
     return zero->group[group].swap_param && !zero->group[group].resident;
 }
 
@@ -244,12 +252,15 @@ dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error 
 /* `stream` goes on only after the last update of the group's parameters, or of all groups (-1). */
 static inline dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, dsc_stream *stream, dsc_error *err)
 {
+    DSC_ASSERT(group < zero->o.layout->group_count);
     if (zero->update_stream == NULL)
         return DSC_OK;
     return dsc_stream_wait(stream, group < 0 ? zero->updated : zero->group[group].updated, err);
 }
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {
+    DSC_ASSERT(module >= 0);
+    DSC_ASSERT(module < zero->o.model->module_count);
     return 2 * zero->o.model->module_count - 2 - module;
 }
 

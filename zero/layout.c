@@ -9,6 +9,7 @@ static int64_t element_count(const dsc_param_spec *spec)
     int64_t count = 1;
     for (int32_t d = 0; d < spec->dim_count; d++)
         count *= spec->dim[d]; /* dsc_model_check has bounded the product */
+    DSC_ASSERT(count > 0); /* dsc_model_check refuses empty dimensions */
     return count;
 }
 
@@ -20,6 +21,7 @@ typedef struct group_kind { bool trainable, matrices; } group_kind;
 static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec)
 {
     static const char *const outer[] = { "embed", "lm_head" };
+    DSC_ASSERT(module_index < model->module_count);
     if (spec->dim_count < 2 || !spec->trainable)
         return false;
     if (model->module_count > 1 && (module_index == 0 || module_index == model->module_count - 1))
@@ -53,6 +55,7 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
         if (spec->shared_module >= 0 || spec->trainable != kind.trainable ||
             is_matrix(model, module_index, spec, recipe) != kind.matrices)
             continue;
+        DSC_ASSERT(layout->tensor_count < layout->param_count);
         const int64_t count = element_count(spec);
         const int64_t offset = dsc_align_up(end, DSC_LAYOUT_TENSOR_ALIGN);
         layout->tensor[layout->tensor_count] = (dsc_layout_tensor) { .spec = spec,
@@ -75,18 +78,24 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
     group.elements = end;
     group.slice = dsc_align_up(dsc_div_ceil(end, layout->world_size), DSC_LAYOUT_SLICE_ALIGN);
     group.padded = group.slice * layout->world_size;
+    DSC_ASSERT(group.elements <= group.padded);
+    DSC_ASSERT(group.first_tensor + group.tensor_count == layout->tensor_count);
     if (layout->group_count > 0) {
         const dsc_layout_group *before = &layout->group[layout->group_count - 1];
         group.position = before->position + dsc_align_up(before->elements, DSC_LAYOUT_TENSOR_ALIGN);
     }
+    DSC_ASSERT(group.position % DSC_LAYOUT_TENSOR_ALIGN == 0);
+    DSC_ASSERT(layout->group_count < 3 * layout->module_count); /* one of each kind at most */
     layout->group[layout->group_count++] = group;
 }
 
 static void add_use(dsc_layout *layout, int32_t module, int32_t *use_count, int32_t group)
 {
+    DSC_ASSERT(group < layout->group_count);
     for (int32_t u = layout->module_first_use[module]; u < *use_count; u++)
         if (layout->use_group[u] == group)
             return;
+    DSC_ASSERT(*use_count < 3 * layout->module_count + layout->param_count);
     layout->use_group[(*use_count)++] = group;
 }
 
@@ -104,6 +113,8 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
                 continue;
             const int32_t owner =
                 layout->param[layout->module_first_param[spec->shared_module] + spec->shared_param].tensor;
+            DSC_ASSERT(layout->tensor[owner].module == spec->shared_module);
+            DSC_ASSERT(layout->tensor[owner].param == spec->shared_param);
             layout->param[layout->module_first_param[m] + p] = (dsc_layout_param){ owner, true };
             add_use(layout, m, &use_count, layout->tensor[owner].group);
         }
@@ -138,6 +149,8 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
             add_group(&layout, model, m, kinds[k], recipe);
     }
     add_uses(&layout, model);
+    DSC_ASSERT(layout.module_first_param[model->module_count] == layout.param_count);
+    DSC_ASSERT(layout.trainable_count <= layout.parameter_count);
     *out = layout;
     return DSC_OK;
 out:
@@ -160,10 +173,13 @@ void dsc_layout_close(dsc_layout *layout)
 
 int64_t dsc_layout_span(const dsc_layout_tensor *tensor, int64_t first, int64_t count, int64_t *tensor_first)
 {
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(count >= 0);
     const int64_t begin = dsc_max_i64(first, tensor->offset);
     const int64_t end = dsc_min_i64(first + count, tensor->offset + tensor->count);
     if (begin >= end)
         return 0;
     *tensor_first = begin - tensor->offset;
+    DSC_ASSERT(*tensor_first + (end - begin) <= tensor->count);
     return end - begin;
 }

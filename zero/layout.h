@@ -67,11 +67,21 @@ void dsc_layout_close(dsc_layout *layout);
 /* The recipe that updates a trainable group in a run of `recipe`. */
 static inline dsc_recipe dsc_layout_recipe(const dsc_layout *layout, int32_t group, dsc_recipe recipe)
 {
+    DSC_ASSERT(group >= 0);
+    DSC_ASSERT(group < layout->group_count);
     return layout->group[group].matrices ? recipe : dsc_recipes[recipe].rest;
 }
 /* A tensor as a matrix: dimensions from the second on are one. */
-static inline int64_t dsc_layout_rows(const dsc_layout_tensor *tensor) { return tensor->spec->dim[0]; }
-static inline int64_t dsc_layout_cols(const dsc_layout_tensor *tensor) { return tensor->count / tensor->spec->dim[0]; }
+static inline int64_t dsc_layout_rows(const dsc_layout_tensor *tensor)
+{
+    DSC_ASSERT(tensor->count % tensor->spec->dim[0] == 0); /* whole rows */
+    return tensor->spec->dim[0];
+}
+static inline int64_t dsc_layout_cols(const dsc_layout_tensor *tensor)
+{
+    DSC_ASSERT(tensor->count >= tensor->spec->dim[0]);
+    return tensor->count / tensor->spec->dim[0];
+}
 
 /* The part of a tensor inside elements [first, first + count) of its group: *tensor_first is the offset inside the
  * tensor. Returns the number of elements, 0 when they do not meet. */

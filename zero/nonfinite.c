@@ -6,6 +6,8 @@
 static dsc_status is_finite(dsc_zero *zero, const float *x, int64_t count, bool *finite, dsc_error *err)
 {
     dsc_fixed_sum *on_device = zero->sum_buf.ptr, *mine = &((dsc_fixed_sum *)zero->sums_buf.ptr)[zero->o.rank];
+    DSC_ASSERT(count > 0);
+    DSC_ASSERT((zero->o.rank + 1) * (int64_t)sizeof *mine <= zero->sums_buf.bytes);
     const dsc_sumsq_args args = { .x = x, .count = count, .sum = on_device };
     DSC_TRY(dsc_fill_zero(zero->reduce_stream, on_device, (int64_t)sizeof *on_device, err));
     DSC_TRY(DSC_RUN(zero->reduce_stream, SUMSQ, &args, err));
@@ -21,6 +23,8 @@ static dsc_status find_in(dsc_zero *zero, int32_t g, const float *sums, int64_t 
 {
     const dsc_layout *layout = zero->o.layout;
     const dsc_layout_group *group = &layout->group[g];
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(first + count <= group->padded);
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count && *tensor < 0; t++) {
         int64_t in_tensor;
         bool finite = true;
@@ -38,9 +42,12 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_sum sum;
+    DSC_ASSERT(zero->group[g].grad == NULL);
     for (int64_t first = 0; first < slice; first += sum.count) {
         const dsc_sum_cursor place = { .leaf = -1, .first = first };
         DSC_TRY(dsc_grad_tiles_acquire(zero, g, &place, false, &sum, err));
+        DSC_ASSERT(sum.count > 0);
+        DSC_ASSERT(first + sum.count <= slice);
         DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));
         DSC_TRY(dsc_grad_tiles_write_back(zero, &sum, false, err));
     }
@@ -52,8 +59,11 @@ static dsc_status find_handed(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_er
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     const float *x;
+    DSC_ASSERT(zero->group[g].sum_by_hand);
     for (int64_t first = 0, count; first < slice; first += count) {
         DSC_TRY(dsc_speculative_update_view(zero, g, first, &count, &x, err));
+        DSC_ASSERT(count > 0);
+        DSC_ASSERT(first + count <= slice);
         DSC_TRY(find_in(zero, g, x, slice * zero->o.rank + first, count, tensor, err));
     }
     return DSC_OK;
@@ -88,6 +98,7 @@ dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *ran
         DSC_TRY(find_kept(zero, g, &found, err));
         mine = found >= 0 ? found : mine;
     }
+    DSC_ASSERT(mine < layout->tensor_count);
     DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, all, &mine, (int64_t)sizeof mine, DSC_U8, NULL,
                                 err));
     *tensor = *rank = -1;

@@ -7,6 +7,7 @@
 
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
 {
+    DSC_ASSERT(group < zero->o.layout->group_count);
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         plane = DSC_PLANE_PARAM;
     return dsc_device_host_visible(zero->o.device) && !dsc_in_swap(zero, group, plane);
@@ -15,6 +16,8 @@ bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
 dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
                          void **ptr, dsc_error *err)
 {
+    DSC_ASSERT(g >= 0);
+    DSC_ASSERT(g < zero->o.layout->group_count);
     const dsc_group_state *state = &zero->group[g];
     const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
     const int64_t at = slice_first - state->local_first + first;
@@ -29,11 +32,13 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
         *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
         break;
     case DSC_PLANE_MASTER:
+        DSC_ASSERT(state->master != NULL);
         *ptr = state->master + at;
         break;
     case DSC_PLANE_MOMENT1:
     case DSC_PLANE_MOMENT2:
     case DSC_PLANE_MOMENT3:
+        DSC_ASSERT((int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero, g));
         *ptr = state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
         break;
     case DSC_PLANE_GRAD:
@@ -60,6 +65,8 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_group_state *state = &zero->group[g];
+    DSC_ASSERT(zero->o.stage == 0);
+    DSC_ASSERT(state->local_count == slice * zero->world_size);
     for (int plane = DSC_PLANE_MASTER; plane < DSC_PLANE_MOMENT1 + dsc_moment_count(zero, g); plane++) {
         char *whole = plane == DSC_PLANE_MASTER ? (char *)state->master : state->moment[plane - DSC_PLANE_MOMENT1];
         const char *mine = whole + slice * zero->o.rank * dsc_plane_bytes_each(zero, (dsc_plane)plane);
@@ -78,6 +85,8 @@ static dsc_status round_on_host(dsc_zero *zero, int32_t g, dsc_error *err)
         count = dsc_min_i64(slice - first, zero->store.tile_elements);
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
+        DSC_ASSERT(count > 0);
+        DSC_ASSERT(count <= zero->store.tile_elements);
         const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
         const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param,
                                      .from = from,
@@ -98,6 +107,7 @@ static dsc_status round_on_host(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
+    DSC_ASSERT(zero->o.compute_dtype != DSC_F32); /* the parameters are the masters then */
     if (dsc_host_update_updates(zero, g))
         return round_on_host(zero, g, err);
     for (int64_t first = 0, count; first < slice; first += count) {
@@ -106,6 +116,7 @@ static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
         count = slice - first;
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &cast.to, err));
+        DSC_ASSERT(count > 0);
         cast.from = from;
         cast.count = count;
         DSC_TRY(DSC_RUN(zero->o.compute, CAST, &cast, err));

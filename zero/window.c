@@ -24,6 +24,7 @@ static bool rounds_meet(const dsc_window *wanted, int32_t first, int32_t last, i
 static int64_t lowest_free(const dsc_window *windows, int32_t count, int32_t steps, const dsc_window *wanted)
 {
     int64_t offset = 0;
+    DSC_ASSERT(wanted->offset < 0); /* not placed before */
     bool moved = true;
     while (moved) {
         moved = false;
@@ -40,6 +41,7 @@ static int64_t lowest_free(const dsc_window *windows, int32_t count, int32_t ste
             moved = true;
         }
     }
+    DSC_ASSERT(offset % WINDOW_ALIGN == 0);
     return offset;
 }
 
@@ -47,6 +49,7 @@ static int64_t lowest_free(const dsc_window *windows, int32_t count, int32_t ste
 static int64_t largest_left(const dsc_window *windows, int32_t count)
 {
     int64_t bytes = -1;
+    DSC_ASSERT(count > 0);
     for (int32_t i = 0; i < count; i++)
         if (windows[i].offset < 0)
             bytes = dsc_max_i64(bytes, windows[i].bytes);
@@ -69,6 +72,9 @@ static int by_place(const void *a, const void *b)
 static void line_up(dsc_window *windows, int32_t count)
 {
     for (int32_t i = 0; i < count; i++) {
+        DSC_ASSERT(windows[i].first <= windows[i].last);
+        DSC_ASSERT(windows[i].bytes >= 0);
+        DSC_ASSERT(windows[i].rest >= 0);
         windows[i].place = i;
         windows[i].offset = -1;
     }
@@ -84,6 +90,8 @@ static void line_up(dsc_window *windows, int32_t count)
 int64_t dsc_window_assign(dsc_window *windows, int32_t count, int32_t steps)
 {
     int64_t arena_bytes = 0;
+    DSC_ASSERT(count >= 0);
+    DSC_ASSERT(steps > 0);
     if (count == 0)
         return 0;
     line_up(windows, count);
@@ -96,18 +104,22 @@ int64_t dsc_window_assign(dsc_window *windows, int32_t count, int32_t steps)
             arena_bytes = dsc_max_i64(arena_bytes, w->offset + dsc_align_up(bytes, WINDOW_ALIGN));
         }
     qsort(windows, (size_t)count, sizeof *windows, by_place);
+    DSC_ASSERT(arena_bytes % WINDOW_ALIGN == 0);
     return arena_bytes;
 }
 
 /* A large one that waits for small ones would move all that come after it. */
 static void set_rests(dsc_window *windows, int32_t count, int64_t large_bytes, int32_t most)
 {
+    DSC_ASSERT(most >= 0);
     for (int32_t i = 0; i < count; i++) {
         dsc_window *w = &windows[i];
         w->rest = w->bytes >= large_bytes ? 0 : most;
         for (int32_t j = 0; j < count; j++)
             if (windows[j].bytes >= large_bytes && windows[j].first > w->last)
                 w->rest = (int32_t)dsc_min_i64(w->rest, windows[j].first - w->last - 1);
+        DSC_ASSERT(w->rest >= 0);
+        DSC_ASSERT(w->rest <= most);
     }
 }
 
@@ -125,5 +137,7 @@ int64_t dsc_window_spread(dsc_window *windows, int32_t count, int32_t most)
             return bytes;
     }
     set_rests(windows, count, 0, 0);
-    return dsc_window_assign(windows, count, steps);
+    const int64_t bytes = dsc_window_assign(windows, count, steps);
+    DSC_ASSERT(bytes == arena_bytes); /* without rests the first plan comes again */
+    return bytes;
 }
