@@ -17,6 +17,7 @@
  * `longest`. */
 static int64_t chunk_of(const dsc_zero *zero, int64_t longest, int64_t most)
 {
+    DSC_ASSERT(longest % DSC_QUANT_UNIT == 0);
     const int64_t together = most > 0 ? dsc_min_i64(most, CHUNK_ELEMENTS) : CHUNK_ELEMENTS;
     const int64_t even = together / zero->world_size / DSC_QUANT_UNIT * DSC_QUANT_UNIT;
     return dsc_min_i64(longest, dsc_max_i64(even, DSC_QUANT_UNIT));
@@ -25,6 +26,8 @@ static int64_t chunk_of(const dsc_zero *zero, int64_t longest, int64_t most)
 /* Bytes of a chunk from every rank. */
 static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
 {
+    DSC_ASSERT(quant != DSC_QUANT_NONE);
+    DSC_ASSERT(count % DSC_QUANT_UNIT == 0);
     return zero->world_size * dsc_quant_bytes(quant, count);
 }
 
@@ -40,6 +43,8 @@ static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_par
     }
     zero->pack_chunk = chunk_of(zero, params, zero->o.packed_gather_elements);
     zero->pack_leaf_chunk = chunk_of(zero, leaves, zero->o.packed_leaf_elements);
+    DSC_ASSERT(zero->pack_chunk <= params);
+    DSC_ASSERT(zero->pack_leaf_chunk <= leaves);
     *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
     *grad_part_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
     if (zero->world_size > 1)
@@ -53,6 +58,8 @@ static int64_t place_errors(dsc_zero *zero)
     for (int32_t i = 0; i < zero->grad_part_count && zero->o.leaf_errors; i++) {
         dsc_grad_part *leaf = &zero->leaf[i];
         const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.together]];
+        DSC_ASSERT(first->lane == 0);
+        DSC_ASSERT(first <= leaf); /* so its offset is set */
         leaf->error_at = leaf->lane == 0 ? elements : first->error_at;
         elements += leaf->lane == 0 ? zero->o.layout->group[leaf->group].padded : 0;
     }
@@ -72,6 +79,7 @@ static void size_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     int64_t gather_bytes, grad_part_bytes;
     size_chunks(zero, &gather_bytes, &grad_part_bytes);
+    DSC_ASSERT(gather_bytes % zero->world_size == 0); /* a chunk of each rank */
     list_needs(zero, gather_bytes, grad_part_bytes, place_errors(zero), out);
 }
 
@@ -100,9 +108,12 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
 {
     const int64_t slice = zero->o.layout->group[group].slice, each = zero->param_bytes_each;
     const dsc_quant quant = dsc_pack_of_params(zero, group);
+    DSC_ASSERT(quant != DSC_QUANT_NONE);
+    DSC_ASSERT(slice % DSC_QUANT_UNIT == 0);
     for (int64_t first = 0, count; first < slice; first += count) {
         count = dsc_min_i64(zero->pack_chunk, slice - first);
         const int64_t bytes = dsc_quant_bytes(quant, count);
+        DSC_ASSERT(bytes * zero->world_size <= zero->pack_buf.bytes);
         char *packed = zero->pack_buf.ptr;
         const dsc_quantize_args pack = { .to = packed + zero->o.rank * bytes, .from = mine + first * each,
                                          .count = count, .pieces = 1, .from_dtype = zero->o.compute_dtype,
@@ -125,6 +136,8 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
                               int64_t first, int64_t count, dsc_error *err)
 {
     const dsc_quant quant = zero->o.quant_leaves;
+    DSC_ASSERT(first + count <= args->count);
+    DSC_ASSERT(bytes == dsc_quant_bytes(quant, count));
     for (int32_t r = 0; r < zero->world_size && args->apart != NULL; r++) {
         const dsc_dequantize_args apart = { .to = args->apart[r] + first, .from = leaves + r * bytes, .count = count,
                                             .pieces = 1, .to_dtype = DSC_F32, .quant = quant };
@@ -148,6 +161,8 @@ static float *errors_of(const dsc_zero *zero, const dsc_grad_part *leaf, const f
     const char *base = (const char *)dsc_grad_part_base(zero, leaf);
     if (!zero->o.leaf_errors)
         return NULL;
+    DSC_ASSERT(from >= (const float *)(const void *)base);
+    DSC_ASSERT(from < (const float *)(const void *)base + zero->o.layout->group[leaf->group].padded);
     return (float *)zero->error_buf.ptr + leaf->error_at + (from - (const float *)(const void *)base);
 }
 
@@ -155,12 +170,15 @@ dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
 {
     if (!zero->o.leaf_errors)
         return DSC_OK;
+    DSC_ASSERT(zero->o.quant_leaves != DSC_QUANT_NONE);
     return dsc_fill_zero(zero->reduce_stream, zero->error_buf.ptr, zero->error_buf.bytes, err);
 }
 
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_reduce_scatter_args *args,
                            dsc_error *err)
 {
+    DSC_ASSERT(args->leaf_stride == zero->o.layout->group[leaf->group].slice);
+    DSC_ASSERT(args->count <= args->leaf_stride);
     const dsc_quant quant = zero->o.quant_leaves;
     if (quant == DSC_QUANT_NONE)
         return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->reduce_stream, err);
@@ -170,6 +188,8 @@ dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_
     for (int64_t first = 0, count; first < args->count; first += count) {
         count = dsc_min_i64(zero->pack_leaf_chunk, args->count - first);
         const int64_t bytes = dsc_quant_bytes(quant, count);
+        DSC_ASSERT(count > 0);
+        DSC_ASSERT(in - out + bytes * zero->world_size <= zero->pack_leaf_buf.bytes);
         const dsc_quantize_args pack = { .to = out, .from = args->leaf + first,
                                          .error = errors_of(zero, leaf, args->leaf + first), .count = count,
                                          .pieces = zero->world_size, .from_stride = args->leaf_stride,

@@ -42,6 +42,8 @@ static bool needs_gather(const dsc_zero *zero)
 static int64_t elsewhere(const dsc_zero *zero, int32_t group)
 {
     const dsc_layout_group *layout = &zero->o.layout->group[group];
+    DSC_ASSERT(dsc_gather_is_windowed(zero, group));
+    DSC_ASSERT(layout->slice * zero->world_size == layout->padded);
     return zero->group[group].swap_param ? layout->padded : layout->padded - layout->slice;
 }
 
@@ -52,6 +54,8 @@ static bool used_in(const dsc_zero *zero, int32_t step, int32_t group)
     const int32_t modules = zero->o.model->module_count;
     const bool backward = step >= modules;
     const int32_t module = backward ? 2 * modules - 2 - step : step;
+    DSC_ASSERT(step >= 0);
+    DSC_ASSERT(module >= 0);
     if (backward && !zero->o.backward_reads_params[module])
         return false;
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++)
@@ -71,6 +75,8 @@ static void add_up_steps(dsc_zero *zero)
         for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++)
             if (dsc_gather_is_windowed(zero, layout->use_group[u]) && used_in(zero, step, layout->use_group[u]))
                 elements += layout->group[layout->use_group[u]].padded;
+        DSC_ASSERT(module >= 0);
+        DSC_ASSERT(module < modules);
         zero->step_elements[step] = elements;
     }
 }
@@ -79,6 +85,7 @@ static void add_up_steps(dsc_zero *zero)
  * prefetch_elements; after the use before. Steps of the pass before are its backward's. */
 static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
+    DSC_ASSERT(last_use < step);
     const int64_t near = dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
     const int32_t most = (int32_t)dsc_min_i64(near, step + zero->prefetch_carryover_steps);
     int64_t under_way = zero->o.layout->group[g].padded;
@@ -87,6 +94,8 @@ static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step
         ahead++;
         under_way += zero->step_elements[(step - ahead + zero->step_count) % zero->step_count];
     }
+    DSC_ASSERT(step - ahead > last_use); /* the window of the use before is free then */
+    DSC_ASSERT(step - ahead >= -zero->prefetch_carryover_steps);
     return ahead;
 }
 
@@ -94,6 +103,8 @@ static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step
 static bool stays(const dsc_zero *zero, int32_t last_use, int32_t step)
 {
     int64_t between = 0;
+    DSC_ASSERT(last_use >= 0);
+    DSC_ASSERT(last_use < step);
     if (step - last_use > zero->keep_steps)
         return false;
     for (int32_t s = last_use + 1; s < step; s++)
@@ -109,6 +120,7 @@ static void find_users(dsc_zero *zero)
     for (int32_t m = 0; m < layout->module_count; m++)
         for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
             dsc_group_state *group = &zero->group[layout->use_group[u]];
+            DSC_ASSERT(m >= layout->group[layout->use_group[u]].module); /* an owner comes before all sharers */
             group->first_user = m < group->first_user ? m : group->first_user;
             group->last_user = m > group->last_user ? m : group->last_user;
         }
@@ -120,6 +132,8 @@ static void plan_group(dsc_zero *zero, int32_t g)
     const int32_t first = zero->group[g].first_user, last = zero->group[g].last_user;
     const int32_t turn = dsc_backward_step(zero, last), end = dsc_backward_step(zero, first);
     int32_t last_use = end - zero->step_count;
+    DSC_ASSERT(first <= last);
+    DSC_ASSERT(end < zero->step_count);
     while (last_use >= -zero->step_count && !used_in(zero, last_use + zero->step_count, g))
         last_use--;
     for (int32_t step = first; step <= end; step++) {
@@ -129,8 +143,10 @@ static void plan_group(dsc_zero *zero, int32_t g)
             continue;
         const int32_t ahead = find_prefetch_steps(zero, g, step, last_use);
         if (last_use >= 0 && stays(zero, last_use, step)) {
+            DSC_ASSERT(zero->gather[zero->gather_count - 1].group == g);
             zero->gather[zero->gather_count - 1].last_step = step;
         } else {
+            DSC_ASSERT(zero->gather_count < 2 * zero->o.layout->module_first_use[zero->o.model->module_count]);
             zero->gather[zero->gather_count++] =
                 (dsc_gather){ .group = g, .issue_step = step - ahead, .last_step = step };
         }
@@ -142,11 +158,13 @@ static void enter_uses(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t modules = zero->o.model->module_count, uses = layout->module_first_use[modules];
+    DSC_ASSERT(zero->gather_count <= 2 * uses);
     for (int32_t m = 0; m < modules; m++) {
         for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
             zero->gather_of_use[u] = zero->gather_of_use[uses + u] = -1;
             for (int32_t i = 0; i < zero->gather_count; i++) {
                 const dsc_gather *gather = &zero->gather[i];
+                DSC_ASSERT(gather->issue_step <= gather->last_step);
                 if (gather->group != layout->use_group[u])
                     continue;
                 if (gather->issue_step <= m && m <= gather->last_step)
@@ -183,6 +201,8 @@ static int64_t most_live(const dsc_zero *zero)
     for (int32_t i = 0; i < zero->gather_count; i++) {
         const dsc_gather *gather = &zero->gather[i];
         const int64_t elements = zero->o.layout->group[gather->group].padded;
+        DSC_ASSERT(gather->issue_step > -zero->step_count);
+        DSC_ASSERT(gather->last_step < zero->step_count);
         for (int32_t step = gather->issue_step; step <= gather->last_step; step++)
             zero->live_elements[(step + zero->step_count) % zero->step_count] += elements;
     }
@@ -204,6 +224,7 @@ static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
     if (largest < 0)
         return window_bytes;
     const int64_t more = elsewhere(zero, largest) * zero->param_bytes_each;
+    DSC_ASSERT(more >= 0);
     zero->group[largest].resident = true;
     const int64_t less = plan_windows(zero);
     if (less + more < window_bytes)
@@ -214,6 +235,8 @@ static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
 
 static int64_t plan_depth(dsc_zero *zero, int32_t steps)
 {
+    DSC_ASSERT(steps >= 0);
+    DSC_ASSERT(steps <= PREFETCH_STEPS_MAX);
     zero->prefetch_steps = steps;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->group[g].resident = false;
@@ -221,7 +244,11 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
 }
 
 /* Bytes of windows that the user allows; 0: no limit is given. */
-static int64_t given_bytes(const dsc_zero *zero) { return zero->o.swap.window_elements * zero->param_bytes_each; }
+static int64_t given_bytes(const dsc_zero *zero)
+{
+    DSC_ASSERT(zero->o.swap.window_elements >= 0);
+    return zero->o.swap.window_elements * zero->param_bytes_each;
+}
 
 /* The deepest prefetch whose windows stay within the options and take no more than the same parameters would take
  * whole: stage 3 must not take more than stage 2. A prefetch of one step is the least that overlaps. If the options
@@ -260,6 +287,8 @@ static void choose_early(dsc_zero *zero, int64_t window_bytes)
     zero->prefetch_carryover_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
     if (zero->pass_count == 1)
         zero->prefetch_carryover_steps = 0;
+    DSC_ASSERT(zero->prefetch_carryover_steps >= 0);
+    DSC_ASSERT(zero->prefetch_carryover_steps < zero->step_count);
     while (zero->prefetch_carryover_steps > 0 && !fits(zero, window_bytes))
         zero->prefetch_carryover_steps--;
 }
@@ -271,6 +300,8 @@ static void choose_kept(dsc_zero *zero, int64_t window_bytes)
     int32_t good = 0, bad = (zero->step_count - least + 1) / 2, more = 1; /* modules beyond the least */
     while (bad - good > 1) { /* most models have room for few: longer and longer strides, then halves */
         const int32_t tried = good + (more < bad - good ? more : (bad - good) / 2);
+        DSC_ASSERT(tried > good);
+        DSC_ASSERT(tried < bad);
         zero->keep_steps = least + 2 * tried;
         if (fits(zero, window_bytes)) {
             good = tried;
@@ -301,17 +332,21 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
                              &zero->live_elements, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
+    DSC_ASSERT(zero->gather_count == 0);
     zero->keep_steps = 2;
     *window_bytes = dsc_max_i64(choose_depth(zero), given_bytes(zero));
+    const int64_t most = *window_bytes;
     choose_early(zero, *window_bytes);
     choose_kept(zero, *window_bytes);
     *window_bytes = plan_windows(zero);
+    DSC_ASSERT(*window_bytes <= most); /* deeper prefetch and reuse are chosen only as far as they fit */
     enter_uses(zero);
     return DSC_OK;
 }
 
 dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
 {
+    DSC_ASSERT(zero->gather_count == 0 || zero->gather_buf.ptr != NULL);
     for (int32_t i = 0; i < zero->gather_count; i++) {
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].fetched, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].done, err));
@@ -344,12 +379,17 @@ void dsc_gather_close(dsc_zero *zero)
 
 static char *window_of(const dsc_zero *zero, const dsc_gather *gather)
 {
-    return (char *)zero->gather_buf.ptr + zero->gather_window[gather - zero->gather].offset +
-           dsc_state_store_window_start(zero, gather->group);
+    const dsc_window *window = &zero->gather_window[gather - zero->gather];
+    DSC_ASSERT(gather >= zero->gather);
+    DSC_ASSERT(gather < zero->gather + zero->gather_count);
+    DSC_ASSERT(window->offset >= 0);
+    DSC_ASSERT(window->offset + window->bytes <= zero->window_bytes);
+    return (char *)zero->gather_buf.ptr + window->offset + dsc_state_store_window_start(zero, gather->group);
 }
 
 static char *own_part(const dsc_zero *zero, const dsc_gather *gather)
 {
+    DSC_ASSERT(dsc_zero_param_is_away(zero, gather->group)); /* otherwise the slice is in param_buf */
     return window_of(zero, gather) +
            zero->o.layout->group[gather->group].slice * zero->o.rank * zero->param_bytes_each;
 }
@@ -358,6 +398,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
 {
     const int64_t slice = zero->o.layout->group[gather->group].slice;
     char *window = window_of(zero, gather), *mine = zero->group[gather->group].param;
+    DSC_ASSERT(dsc_gather_is_windowed(zero, gather->group));
     if (zero->group[gather->group].hpz_is_current)
         return dsc_hpz_gather(zero, gather->group, window, err);
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
@@ -382,6 +423,8 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
  * gathers that nobody uses and only the gather stream has passed. */
 static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
 {
+    DSC_ASSERT(step >= 0);
+    DSC_ASSERT(step < zero->step_count);
     DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
     if (zero->fetch_stream == zero->gather_stream)
         return DSC_OK;
@@ -393,6 +436,7 @@ static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
  */
 static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
 {
+    DSC_ASSERT(gather->issue_step >= -zero->prefetch_carryover_steps);
     if (gather->issue_step >= 0)
         return gather->issue_step == step;
     return step == 0 ? !zero->next_pass_prefetched : zero->more_follow && gather->issue_step + zero->step_count == step;
@@ -410,6 +454,8 @@ static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
 {
     bool any = false;
+    DSC_ASSERT(step >= 0);
+    DSC_ASSERT(step < zero->step_count);
     for (int32_t i = 0; i < zero->gather_count; i++) {
         if (!is_issued_at(zero, &zero->gather[i], step))
             continue;
@@ -429,6 +475,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
     if (any)
         DSC_TRY(dsc_param_prefetch_continue(zero, err));
     zero->next_pass_prefetched = zero->more_follow && step + zero->prefetch_carryover_steps >= zero->step_count;
+    DSC_ASSERT(!zero->next_pass_prefetched || zero->pass_count > 1); /* otherwise an update comes between */
     return DSC_OK;
 }
 
@@ -437,10 +484,13 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t uses = layout->module_first_use[layout->module_count];
+    DSC_ASSERT(use < uses);
     dsc_group_state *state = &zero->group[layout->use_group[use]];
     const int32_t i = zero->gather_of_use[(backward ? uses : 0) + use];
+    DSC_ASSERT(i < zero->gather_count);
     *base = NULL;
     if (i >= 0) {
+        DSC_ASSERT(zero->gather[i].group == layout->use_group[use]);
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gather[i].done, err));
         *base = window_of(zero, &zero->gather[i]);
     } else if (state->param_whole) {
@@ -457,6 +507,7 @@ dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const 
 {
     const dsc_layout *layout = zero->o.layout;
     const bool backward = step >= layout->module_count;
+    DSC_ASSERT(module == (backward ? 2 * layout->module_count - 2 - step : step));
     DSC_TRY(issue_gathers(zero, step, err));
     const int32_t first_param = layout->module_first_param[module];
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
@@ -476,6 +527,8 @@ dsc_status dsc_gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     dsc_group_state *state = &zero->group[g];
     const int64_t slice = zero->o.layout->group[g].slice;
+    DSC_ASSERT(state->param_whole);
+    DSC_ASSERT(zero->world_size > 1);
     DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
     DSC_TRY(dsc_zero_after_update(zero, g, zero->gather_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);

@@ -14,6 +14,7 @@
 /* Elements that a neighbour keeps. */
 static int64_t kept_elements(const dsc_zero *zero, int32_t group)
 {
+    DSC_ASSERT(zero->o.layout->group[group].padded % zero->o.neighbour_count == 0);
     return zero->o.layout->group[group].slice * (zero->world_size / zero->o.neighbour_count);
 }
 
@@ -25,6 +26,7 @@ static dsc_need place_parts(dsc_zero *zero)
         zero->group[g].hpz_at = bytes;
         if (dsc_gather_is_windowed(zero, g))
             bytes += dsc_align_up(kept_elements(zero, g) * zero->param_bytes_each, KEPT_ALIGN);
+        DSC_ASSERT(zero->group[g].hpz_at % KEPT_ALIGN == 0);
     }
     return (dsc_need) { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, bytes, DSC_NEED_NEIGHBOURS };
 }
@@ -32,6 +34,7 @@ static dsc_need place_parts(dsc_zero *zero)
 void dsc_hpz_plan(dsc_zero *zero)
 {
     const dsc_need need = place_parts(zero);
+    DSC_ASSERT(need.bytes == 0 || zero->o.neighbour_count > 1);
     dsc_needs_plan(zero, &need, 1);
 }
 
@@ -48,6 +51,7 @@ dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
 void dsc_hpz_close(dsc_zero *zero)
 {
     const dsc_need need = { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, 0, DSC_NEED_NEIGHBOURS };
+    DSC_ASSERT(zero->o.neighbour_count > 1 || zero->hpz_buf.ptr == NULL);
     dsc_needs_close(zero, &need, 1);
 }
 
@@ -57,6 +61,8 @@ dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_e
     if (zero->o.neighbour_count <= 1)
         return DSC_OK;
     const int64_t bytes = kept_elements(zero, group) * zero->param_bytes_each;
+    DSC_ASSERT(state->hpz_at + bytes <= zero->hpz_buf.bytes);
+    DSC_ASSERT(dsc_gather_is_windowed(zero, group));
     state->hpz_is_current = true;
     return dsc_copy(zero->gather_stream, (char *)zero->hpz_buf.ptr + state->hpz_at,
                     window + zero->o.rank % zero->o.neighbour_count * bytes, bytes, err);
@@ -64,6 +70,8 @@ dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_e
 
 dsc_status dsc_hpz_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err)
 {
+    DSC_ASSERT(zero->o.neighbour_count > 1);
+    DSC_ASSERT(zero->group[group].hpz_is_current);
     dsc_comm_label_module(zero->o.neighbours, 0, zero->o.layout->group[group].module);
     return dsc_comm_all_gather(zero->o.neighbours, 0, window, (char *)zero->hpz_buf.ptr + zero->group[group].hpz_at,
                                kept_elements(zero, group), zero->o.compute_dtype, zero->gather_stream, err);
