@@ -23,6 +23,8 @@
 
 static int32_t step_of(const dsc_zero *zero, int32_t module)
 {
+    DSC_ASSERT(module >= 0);
+    DSC_ASSERT(module < zero->o.layout->module_count);
     return module == zero->o.layout->module_count - 1 ? module : dsc_backward_step(zero, module);
 }
 
@@ -31,6 +33,9 @@ static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t lane, 
     const int32_t g = zero->o.layout->use_group[use], index = zero->grad_part_count++;
     dsc_group_state *group = &zero->group[g];
     dsc_grad_part *leaf = &zero->leaf[index];
+    DSC_ASSERT(lane < zero->o.together);
+    DSC_ASSERT(visit <= module); /* a part waits for modules whose backward comes later */
+    DSC_ASSERT(zero->grad_part_of_use[use * zero->o.together + lane] < 0); /* one part of a use and micro-batch */
     *leaf = (dsc_grad_part) {
         .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->newest_grad_part
     };
@@ -56,6 +61,8 @@ static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t lane)
     const dsc_group_state *group = &zero->group[g];
     const bool last_use = module == group->first_user;
     const bool wait = lane > 0 || (dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_GRAD));
+    DSC_ASSERT(use >= layout->module_first_use[module]);
+    DSC_ASSERT(use < layout->module_first_use[module + 1]);
     if (!layout->group[g].trainable || (wait && !last_use))
         return;
     for (int32_t m = group->last_user; wait && m > module; m--)
@@ -77,31 +84,41 @@ static void list_leaves(dsc_zero *zero)
             for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
                 list_use(zero, m, u, lane);
         }
+    DSC_ASSERT(first == zero->visit_first + layout->module_count * zero->o.together);
     *first = zero->grad_part_count;
 }
 
 void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end)
 {
+    DSC_ASSERT(module >= 0);
+    DSC_ASSERT(module < zero->o.layout->module_count);
+    DSC_ASSERT(lane < zero->o.together);
     const int32_t *visit = &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.together + lane];
     *first = visit[0];
     *end = visit[1];
+    DSC_ASSERT(*first <= *end);
+    DSC_ASSERT(*end <= zero->grad_part_count);
 }
 
 /* ---- sums away from the device ---- */
 
 bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass)
 {
+    DSC_ASSERT(pass >= 0);
     return !leaf->finds_sum && !(pass == 0 && dsc_grad_part_is_first(leaf));
 }
 
 bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
+    DSC_ASSERT(pass < zero->pass_count);
     return !leaf->leaves_sum && !(leaf->holds_sum && pass == zero->pass_count - 1);
 }
 
 const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     const dsc_grad_part *end = zero->leaf + zero->grad_part_count;
+    DSC_ASSERT(leaf >= zero->leaf);
+    DSC_ASSERT(leaf < end);
     while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit &&
            leaf[1].lane == leaf->lane)
         leaf++;
@@ -121,6 +138,7 @@ static int64_t place_near_sums(dsc_zero *zero)
             if (group->first_user != m || !layout->group[layout->use_group[u]].trainable ||
                 !dsc_grad_staging_is_offloaded(zero, layout->use_group[u]))
                 continue;
+            DSC_ASSERT(group->swap_states);
             group->sum_at = elements;
             elements += layout->group[layout->use_group[u]].slice;
         }
@@ -134,6 +152,7 @@ static void keep_sums_near(dsc_zero *zero)
 {
     for (int32_t i = 0; i < zero->grad_part_count; i++) {
         dsc_grad_part *leaf = &zero->leaf[i];
+        DSC_ASSERT(leaf->before < i);
         if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit ||
             !dsc_grad_staging_is_offloaded(zero, leaf->group))
             continue;
@@ -148,6 +167,7 @@ static void keep_sums_near(dsc_zero *zero)
 static int64_t piece_elements(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    DSC_ASSERT(slice % DSC_LAYOUT_SLICE_ALIGN == 0);
     if (zero->o.world_size_reproducible)
         return dsc_min_i64(APART_ELEMENTS, slice);
     return dsc_grad_staging_is_offloaded(zero, leaf->group) ? dsc_min_i64(zero->store.tile_elements, slice) : slice;
@@ -156,6 +176,8 @@ static int64_t piece_elements(const dsc_zero *zero, const dsc_grad_part *leaf)
 /* Elements of each rank's slice that are reduced when a mark is passed. */
 int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark)
 {
+    DSC_ASSERT(mark >= 0);
+    DSC_ASSERT(mark < zero->grad_part_slot[leaf->place].mark_count);
     return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
                         zero->grad_part_slot[leaf->place].mark_count);
 }
@@ -163,6 +185,7 @@ int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, 
 /* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
 static int64_t slice_end(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t first, int64_t end)
 {
+    DSC_ASSERT(first < end);
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     const int64_t from = dsc_max_i64(first, 0), to = dsc_min_i64(end, slice * zero->world_size);
     return from < to ? dsc_min_i64(to - from / slice * slice, slice) : 0;
@@ -170,6 +193,7 @@ static int64_t slice_end(const dsc_zero *zero, const dsc_grad_part *leaf, int64_
 
 static int64_t offset_of(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
+    DSC_ASSERT(zero->grad_part_slot[leaf->place].offset % 4 == 0);
     return zero->grad_part_slot[leaf->place].offset;
 }
 
@@ -178,6 +202,8 @@ static int64_t offset_of(const dsc_zero *zero, const dsc_grad_part *leaf)
 static int64_t shared_end(const dsc_zero *zero, const dsc_grad_part *other, const dsc_grad_part *leaf)
 {
     const int64_t first = (offset_of(zero, leaf) - offset_of(zero, other)) / 4;
+    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
+    DSC_ASSERT(other->place < zero->grad_part_slot_count);
     return slice_end(zero, other, first, first + zero->o.layout->group[leaf->group].padded);
 }
 
@@ -186,6 +212,7 @@ static int64_t shared_end(const dsc_zero *zero, const dsc_grad_part *other, cons
 static void plan_after(dsc_zero *zero, dsc_grad_part *leaf)
 {
     const int32_t index = (int32_t)(leaf - zero->leaf);
+    DSC_ASSERT(index < zero->grad_part_count);
     for (int32_t back = 1; back <= zero->grad_part_count; back++) { /* the last one is itself, a pass before */
         const dsc_grad_part *before = &zero->leaf[(index + zero->grad_part_count - back) % zero->grad_part_count];
         const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, before);
@@ -197,8 +224,10 @@ static void plan_after(dsc_zero *zero, dsc_grad_part *leaf)
         leaf->after = before->place;
         for (leaf->after_mark = 0; dsc_grad_part_mark_end(zero, before, leaf->after_mark) < needed;)
             leaf->after_mark++;
+        DSC_ASSERT(needed <= zero->o.layout->group[before->group].slice); /* Z7: a mark covers it */
         return;
     }
+    DSC_ASSERT(false); /* a part shares its own slot with itself, a pass before */
 }
 
 /* A sum that would go to a file only to be read by the update. */
@@ -209,6 +238,7 @@ static bool holds_sum(const dsc_zero *zero, const dsc_grad_part *leaf)
         return false;
     for (int32_t p = 0; p < zero->grad_part_slot_count; p++) {
         const dsc_grad_part *other = &zero->leaf[zero->grad_part_slot[p].last_grad_part];
+        DSC_ASSERT(other->place == p);
         if (other > leaf && shared_end(zero, other, leaf) > 0)
             return false;
     }
@@ -222,6 +252,7 @@ static void plan_marks(dsc_zero *zero)
         const int64_t slice = zero->o.layout->group[leaf->group].slice;
         zero->grad_part_slot[leaf->place].mark_count =
             (int32_t)dsc_min_i64(DSC_GRAD_PART_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
+        DSC_ASSERT(zero->grad_part_slot[leaf->place].mark_count >= 1);
     }
     for (int32_t i = 0; i < zero->grad_part_count; i++) {
         plan_after(zero, &zero->leaf[i]);
@@ -234,6 +265,8 @@ static void plan_marks(dsc_zero *zero)
 static bool keeps_others_waiting(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     const dsc_group_state *group = &zero->group[leaf->group];
+    DSC_ASSERT(group->first_user <= leaf->module);
+    DSC_ASSERT(leaf->module <= group->last_user);
     return !zero->o.overlap || (zero->o.together > 1 && group->first_user != group->last_user);
 }
 
@@ -242,6 +275,8 @@ static bool keeps_others_waiting(const dsc_zero *zero, const dsc_grad_part *leaf
 static int32_t turn_of(const dsc_zero *zero, int32_t lane)
 {
     const int32_t last = zero->o.together - 1;
+    DSC_ASSERT(lane >= 0);
+    DSC_ASSERT(lane <= last);
     if (last < TURNS)
         return lane;
     return lane == 0 ? 0 : lane == last ? TURNS - 1 : TURNS - 2 - (last - 1 - lane) % 2;
@@ -254,6 +289,7 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_par
 {
     const int32_t turns = (int32_t)dsc_min_i64(zero->o.together, TURNS), turn = turn_of(zero, leaf->lane);
     const int32_t made = step_of(zero, leaf->module) * turns, reduced = step_of(zero, leaf->visit) * turns;
+    DSC_ASSERT(turn < turns);
     const bool waits = leaf->visit != leaf->module, again = zero->o.together > TURNS && turn > 0 && turn < TURNS - 1;
     int32_t *shared = &place_of_turn[leaf->use * TURNS + turn], place = waits || *shared < 0 ? -1 : *shared;
     if (place < 0) {
@@ -264,6 +300,7 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_par
     }
     if (!waits)
         *shared = place;
+    DSC_ASSERT(windows[place].bytes == zero->o.layout->group[leaf->group].padded * 4);
     int32_t last = reduced + (waits && again ? TURNS - 2 : turn);
     if (!keeps_others_waiting(zero, leaf)) /* the next one is made meanwhile */
         last = leaf->lane == zero->o.together - 1 ? last + 1 : reduced + turn_of(zero, leaf->lane + 1);
@@ -287,6 +324,7 @@ static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err
                                  &zero->grad_part_slot, err));
     zero->grad_part_bytes =
         dsc_window_spread(windows, zero->grad_part_slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    DSC_ASSERT(zero->grad_part_slot_count <= zero->grad_part_count);
     for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
         zero->grad_part_slot[p].offset = windows[p].offset;
     for (int32_t i = 0; i < zero->grad_part_count; i++)
@@ -330,6 +368,7 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
     for (int64_t i = 0; i < leaves; i++)
         zero->grad_part_of_use[i] = -1;
     list_leaves(zero);
+    DSC_ASSERT(zero->grad_part_count <= leaves);
     if (!zero->o.world_size_reproducible)
         keep_sums_near(zero);
     *sum_bytes = zero->o.world_size_reproducible ? plan_counters(zero) : place_near_sums(zero);
@@ -341,6 +380,7 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
 /* Counter levels and the apart chunks lie behind the sums in the gradient buffer, from `base` on. */
 static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
 {
+    const char *const begin = zero->grad_buf.ptr;
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof(float *), &zero->apart, err));
     for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
         zero->apart[r] = base;
@@ -350,6 +390,7 @@ static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
         leaf->levels = leaf->lane == 0 ? base : first->levels;
         base += leaf->lane == 0 ? zero->level_count * zero->o.layout->group[leaf->group].slice : 0;
     }
+    DSC_ASSERT((const char *)base - begin == zero->state_bytes[DSC_TAG_GRAD]); /* all of the buffer is cut up */
     return DSC_OK;
 }
 
@@ -359,6 +400,7 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->group[g].grad != NULL)
             sums += zero->group[g].local_count;
+    DSC_ASSERT(sums * 4 <= zero->state_bytes[DSC_TAG_GRAD]);
     zero->near_sums = (float *)zero->grad_buf.ptr + sums;
     return zero->level_count > 0 ? place_counters(zero, zero->near_sums, err) : DSC_OK;
 }
@@ -370,8 +412,10 @@ dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err)
         for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
             DSC_TRY(dsc_event_open(zero->o.device, &zero->grad_part_slot[p].mark[mark], err));
     for (int32_t i = 0; i < zero->grad_part_count; i++)
-        if (zero->leaf[i].holds_sum)
+        if (zero->leaf[i].holds_sum) {
+            DSC_ASSERT(zero->group[zero->leaf[i].group].last_sum == NULL); /* one part holds a group's sum */
             zero->group[zero->leaf[i].group].last_sum = dsc_grad_part_base(zero, &zero->leaf[i]);
+        }
     return DSC_OK;
 }
 

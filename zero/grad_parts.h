@@ -22,10 +22,13 @@ bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, i
 static inline bool dsc_grad_part_is_first(const dsc_grad_part *leaf) { return leaf->first_use && leaf->lane == 0; }
 static inline bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
+    DSC_ASSERT(leaf->lane < zero->o.together);
     return leaf->last_use && leaf->lane == zero->o.together - 1;
 }
 static inline float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
+    DSC_ASSERT(leaf->place >= 0);
+    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
     return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
 }
 

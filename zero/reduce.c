@@ -46,10 +46,12 @@ static dsc_status open_leaf(dsc_zero *zero, const dsc_grad_part *leaf, float **g
         }
         if (!used)
             continue;
+        DSC_ASSERT(tensor->offset >= covered);
         if (tensor->offset > covered)
             DSC_TRY(dsc_fill_zero(zero->o.compute, base + covered, (tensor->offset - covered) * 4, err));
         covered = tensor->offset + tensor->count;
     }
+    DSC_ASSERT(covered <= group->padded);
     if (group->padded > covered)
         DSC_TRY(dsc_fill_zero(zero->o.compute, base + covered, (group->padded - covered) * 4, err));
     return DSC_OK;
@@ -59,6 +61,10 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t lane = (int32_t)(micro_step % zero->o.together);
+    DSC_ASSERT(module >= 0);
+    DSC_ASSERT(module < layout->module_count);
+    DSC_ASSERT(micro_step >= 0);
+    DSC_ASSERT(micro_step < zero->pass_count * zero->o.together);
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
@@ -67,6 +73,8 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
         if (i < 0)
             continue;
         const dsc_grad_part *leaf = &zero->leaf[i];
+        DSC_ASSERT(leaf->module == module);
+        DSC_ASSERT(leaf->lane == lane);
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->grad_part_slot[leaf->after].mark[leaf->after_mark], err));
         DSC_TRY(open_leaf(zero, leaf, grad, err));
     }
@@ -79,11 +87,13 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t 
                              int64_t count, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    DSC_ASSERT(first + count <= slice);
     for (int32_t r = 0; r < zero->world_size; r++) {
         const int64_t index = micro_step * zero->world_size + r;
         int32_t level = 0;
         while ((index >> level & 1) != 0)
             level++;
+        DSC_ASSERT(level < zero->level_count);
         float *to = leaf->levels + level * slice + first;
         const float *carry = zero->apart[r];
         for (int32_t l = 0; l < level; l++) {
@@ -112,6 +122,7 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *
         }
         carry = level;
     }
+    DSC_ASSERT(carry != NULL); /* a step has at least one part */
     if (leaf->first_use)
         return dsc_copy(zero->reduce_stream, sum, carry, slice * 4, err);
     const dsc_add_args add = { .to = sum, .a = sum, .b = carry, .count = slice };
@@ -121,12 +132,14 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *
 static float *sum_slice(const dsc_zero *zero, int32_t group)
 {
     const dsc_group_state *state = &zero->group[group];
+    DSC_ASSERT(state->grad != NULL);
     return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->local_first);
 }
 
 /* All leaves of the step are in a sum: its squares are taken on the way. */
 static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
+    DSC_ASSERT(dsc_sum_is_squared_at_once(zero, sum->group));
     const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->sum_buf.ptr };
     if (!zero->sum_started)
         DSC_TRY(dsc_fill_zero(zero->reduce_stream, zero->sum_buf.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
@@ -137,6 +150,7 @@ static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
 /* A leaf is in: sums that are kept in bf16 are rounded, in place, wherever they are kept. */
 static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_error *err)
 {
+    DSC_ASSERT(count > 0);
     const dsc_ordered_reduce_args args = { .acc = sum,
                                            .leaf = sum,
                                            .grad_part_count = 1,
@@ -151,6 +165,8 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *leaf, int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_grad_part_slot *place = &zero->grad_part_slot[leaf->place];
+    DSC_ASSERT(first < end);
+    DSC_ASSERT(end <= zero->o.layout->group[leaf->group].slice);
     for (int32_t mark = 0; mark < place->mark_count; mark++)
         if (first < dsc_grad_part_mark_end(zero, leaf, mark) && dsc_grad_part_mark_end(zero, leaf, mark) <= end)
             DSC_TRY(dsc_event_record(place->mark[mark], zero->reduce_stream, err));
@@ -162,6 +178,7 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 {
     if (zero->o.replica_count <= 1)
         return DSC_OK;
+    DSC_ASSERT(zero->o.replicas != NULL);
     dsc_comm_label_module(zero->o.replicas, 0, zero->o.layout->group[sum->group].module);
     DSC_TRY(dsc_comm_all_reduce(zero->o.replicas, 0, sum->acc, sum->count, DSC_F32, zero->reduce_stream, err));
     return round_sums(zero, sum->acc, sum->count, err);
@@ -175,9 +192,12 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     const dsc_group_state *state = &zero->group[first->group];
     const int64_t slice = zero->o.layout->group[first->group].slice;
     const bool reads = dsc_grad_part_reads_sum(first, place->pass);
+    DSC_ASSERT(first->group == last->group);
+    DSC_ASSERT(place->first < slice);
     if (!first->finds_sum && !last->leaves_sum)
         return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
     float *near = zero->near_sums + state->sum_at + place->first;
+    DSC_ASSERT(zero->near_sums != NULL);
     *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
     sum->count = dsc_min_i64(zero->store.tile_elements, slice - place->first);
     if (!reads)
@@ -193,6 +213,7 @@ static dsc_status give_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
                            const dsc_sum_cursor *place, dsc_sum *sum, bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
+    DSC_ASSERT(sum->first == place->first);
     if (last->leaves_sum)
         return DSC_OK;
     if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
@@ -206,6 +227,8 @@ static dsc_status give_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
 
 static dsc_status add_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass, const dsc_sum *sum, dsc_error *err)
 {
+    DSC_ASSERT(sum->group == leaf->group);
+    DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[leaf->group].slice);
     const dsc_reduce_scatter_args args = { .acc = sum->acc,
                                            .leaf = dsc_grad_part_base(zero, leaf) + sum->first,
                                            .leaf_stride = zero->o.layout->group[leaf->group].slice,
@@ -226,8 +249,10 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
     const bool complete = dsc_grad_part_is_last(zero, last) && pass == zero->pass_count - 1;
     dsc_sum_cursor place = { .leaf = (int32_t)(first - zero->leaf), .pass = pass };
     dsc_sum sum;
+    DSC_ASSERT(first <= last);
     for (; place.first < slice; place.first += sum.count) {
         DSC_TRY(take_sum(zero, first, last, &place, &sum, err));
+        DSC_ASSERT(sum.count > 0);
         for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
             DSC_TRY(add_leaf(zero, leaf, pass, &sum, err));
         if (complete)
@@ -236,6 +261,7 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
             DSC_TRY(add_squares(zero, &sum, err));
         DSC_TRY(give_sum(zero, first, last, &place, &sum, complete, err));
     }
+    DSC_ASSERT(place.first == slice);
     if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))
         return dsc_grad_tiles_wait(zero, &place, err);
     return complete && dsc_speculative_update_covers(zero, group) ? dsc_grad_tiles_keep(zero, &place, err) : DSC_OK;
@@ -246,6 +272,8 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int6
 {
     const dsc_layout_group *group = &zero->o.layout->group[leaf->group];
     float *sum = zero->group[leaf->group].grad;
+    DSC_ASSERT(zero->o.stage == 0);
+    DSC_ASSERT(sum != NULL);
     const dsc_ordered_reduce_args args = { .acc = sum,
                                            .leaf = dsc_grad_part_base(zero, leaf),
                                            .grad_part_count = 1,
@@ -262,6 +290,8 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int6
 static dsc_status push_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    DSC_ASSERT(zero->apart_elements > 0);
+    DSC_ASSERT(leaf->levels != NULL);
     dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.wire_dtype, .apart = zero->apart };
     for (int64_t first = 0; first < slice; first += zero->apart_elements) {
         args.leaf = dsc_grad_part_base(zero, leaf) + first;
@@ -286,6 +316,7 @@ static dsc_status scale_leaf(dsc_zero *zero, const dsc_grad_part *leaf, dsc_erro
 static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last, int64_t micro_step,
                              dsc_error *err)
 {
+    DSC_ASSERT(first->lane == micro_step % zero->o.together);
     for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
         DSC_TRY(scale_leaf(zero, leaf, err));
     if (!zero->sums_are_own && zero->level_count == 0)
@@ -299,6 +330,8 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
     int32_t first, end;
+    DSC_ASSERT(micro_step >= 0);
+    DSC_ASSERT(micro_step < zero->pass_count * zero->o.together);
     zero->pass = micro_step / zero->o.together;
     zero->more_follow = zero->pass + 1 < zero->pass_count;
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
@@ -306,6 +339,7 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.together), &first, &end);
     for (const dsc_grad_part *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
         last = dsc_grad_part_last_of_run(zero, leaf);
+        DSC_ASSERT(last < zero->leaf + end);
         DSC_TRY(reduce_run(zero, leaf, last, micro_step, err));
     }
     return DSC_OK;
