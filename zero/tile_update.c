@@ -13,6 +13,7 @@
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out)
 {
+    DSC_ASSERT(update >= 1);
     DSC_ASSERT(class_count > 0 && class_count <= DSC_UPDATE_CLASSES_MAX);
     memcpy(out->scalars, scalars, (size_t)class_count * sizeof *scalars);
     out->stream = dsc_rng_stream(DSC_RNG_MOMENT, (uint32_t)update);
@@ -21,14 +22,20 @@ void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_coun
 void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int64_t first,
                           int64_t end, int32_t t, dsc_update_args *out)
 {
+    const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t at = first - tile->first, moment_at = at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    DSC_ASSERT(first >= tile->first);
+    DSC_ASSERT(first < end);
+    DSC_ASSERT(end <= tile->first + tile->count);
+    DSC_ASSERT(t >= group->first_tensor);
+    DSC_ASSERT(t < group->first_tensor + group->tensor_count);
     *out = (dsc_update_args) { .master = tile->master + at,
                                .grad = tile->grad + at,
                                .count = end - first,
                                .state_dtype = zero->o.moment_dtype,
                                .seed = zero->o.seed,
                                .stream = terms->stream,
-                               .first = zero->o.layout->group[tile->group].position + first,
+                               .first = group->position + first,
                                .half_dtype = zero->o.compute_dtype,
                                .scalars = terms->scalars[zero->o.layout->tensor[t].update_class] };
     for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
@@ -44,6 +51,7 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, c
 /* Edits the scalars for the step of one tensor. */
 static void step_of_tensor(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
     const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, zero->o.layout->tensor[t].group)].needs;
     for (int32_t i = 0; i < zero->optimizer_count && needs != DSC_NEEDS_NOTHING; i++)
         if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->tensor_step != NULL)
@@ -58,6 +66,7 @@ static dsc_status find_direction(dsc_zero *zero, const dsc_tile *tile, uint32_t 
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         if ((zero->optimizer[i]->needs & needs) != 0 && zero->optimizer[i]->direction != NULL)
             DSC_TRY(zero->optimizer[i]->direction(zero, tile, along, err));
+    DSC_ASSERT(*along != NULL || (needs & DSC_NEEDS_WHOLE_MATRIX) == 0);
     return DSC_OK;
 }
 
@@ -66,6 +75,7 @@ static dsc_status update_range(const dsc_zero *zero, const dsc_update_terms *ter
                                const float *along, int64_t first, int64_t end, int32_t t, dsc_error *err)
 {
     dsc_update_args args;
+    DSC_ASSERT(zero->o.layout->tensor[t].group == tile->group);
     dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
     step_of_tensor(zero, t, &args.scalars);
     if (along != NULL)
@@ -79,6 +89,7 @@ static dsc_status update_padding(const dsc_zero *zero, const dsc_update_terms *t
                                  int64_t first, int64_t end, int32_t t, dsc_error *err)
 {
     dsc_update_args args;
+    DSC_ASSERT(first >= zero->o.layout->tensor[t].offset + zero->o.layout->tensor[t].count);
     dsc_update_args_fill(zero, terms, tile, first, end, t, &args);
     return DSC_RUN(tile->stream, SGD, &args, err);
 }
@@ -95,6 +106,8 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const 
     int64_t first = tile->first;
     int32_t t = group->first_tensor;
     const int32_t last = group->first_tensor + group->tensor_count;
+    DSC_ASSERT(tile->count > 0);
+    DSC_ASSERT(tile_end <= group->padded);
     DSC_TRY(find_direction(zero, tile, needs, &along, err));
     while (first < tile_end) {
         while (t + 1 < last && layout->tensor[t + 1].offset <= first)
@@ -107,6 +120,7 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const 
         const bool has_rows = (needs & DSC_NEEDS_ROW_COL_STATS) != 0;
         const int64_t of_tensor = dsc_min_i64(next, layout->tensor[of].offset + layout->tensor[of].count);
         const int64_t end = has_rows && first < of_tensor ? of_tensor : next;
+        DSC_ASSERT(end > first);
         if (has_rows && first >= of_tensor)
             DSC_TRY(update_padding(zero, terms, tile, first, end, of, err));
         else
@@ -122,6 +136,8 @@ dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, d
     DSC_TRY(dsc_update_tiles_next_by_part(zero, tile, err));
     for (int64_t at = 0; at < tile->count; at += part.count) {
         DSC_TRY(dsc_update_tiles_part(zero, tile, at, &part, err));
+        DSC_ASSERT(part.count > 0);
+        DSC_ASSERT(at + part.count <= tile->count);
         DSC_TRY(dsc_update_tile(zero, terms, &part, err));
         DSC_TRY(dsc_update_tiles_part_updated(zero, tile, &part, err));
     }

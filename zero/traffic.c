@@ -9,6 +9,7 @@
 /* How often a pass brings the group to a window, or adds a leaf to its sum. */
 static int64_t windows_of(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g < zero->o.layout->group_count);
     int64_t count = 0;
     for (int32_t i = 0; i < zero->gather_count; i++)
         count += zero->gather[i].group == g;
@@ -20,6 +21,7 @@ static int64_t leaves_of(const dsc_zero *zero, int32_t g)
     int64_t count = 0;
     for (int32_t i = zero->group[g].newest_grad_part; i >= 0; i = zero->leaf[i].before)
         count++;
+    DSC_ASSERT(count <= zero->grad_part_count);
     return count;
 }
 
@@ -30,17 +32,21 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
     *held = false; /* the last one goes nowhere */
     for (int32_t i = zero->group[g].newest_grad_part; i >= 0; i = zero->leaf[i].before) {
         const dsc_grad_part *leaf = &zero->leaf[i];
+        DSC_ASSERT(leaf->group == g);
         *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_grad_part_is_first(leaf);
         const bool kept =
             leaf->holds_sum || (dsc_grad_part_is_last(zero, leaf) && dsc_speculative_update_covers_sum(zero, g));
         *writes += leaf->leaves_sum ? 0 : zero->pass_count - kept;
         *held = *held || kept;
     }
+    DSC_ASSERT(*reads >= 0);
+    DSC_ASSERT(*writes >= 0);
 }
 
 /* Bytes of a rank's slice on the wire. */
 static int64_t wire_bytes(dsc_quant quant, int64_t slice, dsc_dtype dtype)
 {
+    DSC_ASSERT(slice % DSC_LAYOUT_SLICE_ALIGN == 0);
     return quant != DSC_QUANT_NONE ? dsc_quant_bytes(quant, slice) : slice * (int64_t)dsc_dtype_bytes(dtype);
 }
 
@@ -50,6 +56,8 @@ static void add_windows(const dsc_zero *zero, int32_t g, int64_t windows, dsc_ze
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t neighbours = zero->o.neighbour_count, first = group->trainable ? 1 : 0;
     const int64_t from_all = neighbours > 1 ? dsc_min_i64(first, windows) : windows;
+    DSC_ASSERT(from_all <= windows);
+    DSC_ASSERT(neighbours <= 1 || group->padded % neighbours == 0);
     out->wire_bytes += from_all * (zero->world_size - 1) *
                        wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype);
     if (neighbours <= 1)
@@ -64,6 +72,7 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t others = group->padded - group->slice, each = zero->param_bytes_each;
     const int64_t ranks = zero->world_size - 1;
+    DSC_ASSERT(others == ranks * group->slice);
     out->wire_bytes +=
         passes * leaves_of(zero, g) * ranks * wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
     if (group->trainable && zero->o.replica_count > 1) { /* to the part's owner among them, and back */
@@ -98,6 +107,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
         const bool handed = trainable && windows > 0 &&
                             dsc_state_store_updates_behind(zero) &&   /* to the step's first one, */
                             !dsc_speculative_update_aims_at(zero, g); /* unless it is made before anybody asks */
+        DSC_ASSERT(!handed || passes * windows > 0);
         out->pass_read_bytes += (passes * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? rounds * bytes : 0;
         out->update_written_bytes += trainable ? bytes : 0;
@@ -128,6 +138,7 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
     const int64_t sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     if (dsc_device_host_visible(zero->o.device))
         return;
+    DSC_ASSERT(!dsc_in_swap(zero, g, DSC_PLANE_PARAM) || away);
     if (away)
         out->to_device_bytes += passes * windows_of(zero, g) * param_bytes;
     if (dsc_grad_staging_is_offloaded(zero, g)) {
@@ -158,6 +169,8 @@ void dsc_traffic_plan(const dsc_zero *zero, dsc_zero_traffic *out)
         add_link(zero, g, zero->pass_count, out);
         out->updated_elements += zero->o.layout->group[g].trainable ? zero->group[g].local_count : 0;
     }
+    DSC_ASSERT(out->neighbour_bytes <= out->wire_bytes);
+    DSC_ASSERT(out->replica_bytes <= out->wire_bytes);
 }
 
 void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
@@ -178,11 +191,14 @@ void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
         out->sum_groups += zero->group[g].sums_stay;
         out->sum_elements += zero->group[g].sums_stay ? slice : 0;
     }
+    DSC_ASSERT(out->state_elements + out->sum_elements <= out->elements);
+    DSC_ASSERT(out->state_groups + out->sum_groups <= out->group_count);
 }
 
 double dsc_zero_first_share(const dsc_zero_kept *kept)
 {
     if (kept->first_elements == 0)
         return 1;
+    DSC_ASSERT(kept->first_elements <= kept->elements);
     return floor((1 - (double)kept->first_elements / (double)kept->elements) * 1e4) * 1e-4;
 }

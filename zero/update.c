@@ -27,6 +27,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
         if (dsc_sum_is_squared_at_once(zero, g)) /* or frozen */
             continue;
         args.x = dsc_zero_known_sums(zero, g, &first, &args.count);
+        DSC_ASSERT(first + args.count <= zero->o.layout->group[g].padded);
         DSC_TRY(DSC_RUN(zero->o.compute, SUMSQ, &args, err));
     }
     DSC_TRY(dsc_copy(zero->o.compute, mine, on_device, bytes, err));
@@ -56,6 +57,7 @@ static dsc_status update_group(void *args, dsc_error *err)
 {
     const group_call *call = args;
     dsc_tile tile;
+    DSC_ASSERT(call->group < call->zero->o.layout->group_count);
     if (call->made)
         return dsc_update_tiles_updated(call->zero, err);
     do {
@@ -69,6 +71,8 @@ static dsc_status update_group(void *args, dsc_error *err)
 
 static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, int32_t g, bool made, dsc_error *err)
 {
+    DSC_ASSERT(!made || zero->update_stream != NULL); /* a speculative update runs on that stream */
+    DSC_ASSERT(g < zero->o.layout->group_count);
     group_call call = { zero, terms, g, made };
     if (zero->update_stream == NULL)
         return update_group(&call, err);
@@ -78,6 +82,7 @@ static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, in
 
 static bool is_updated(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g < zero->o.layout->group_count);
     return zero->o.layout->group[g].trainable && zero->group[g].local_count > 0;
 }
 
@@ -85,11 +90,14 @@ static bool is_updated(const dsc_zero *zero, int32_t g)
 static dsc_status share_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const bool shared = zero->o.stage > 0 && zero->group[g].param_whole && zero->world_size > 1;
+    DSC_ASSERT(!shared || zero->o.layout->group[g].trainable);
     return shared ? dsc_gather_params(zero, g, err) : DSC_OK;
 }
 
 static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
+    DSC_ASSERT(round.first >= 0);
+    DSC_ASSERT(round.end <= zero->o.layout->group_count);
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store.order[i];
         const dsc_group_state *state = &zero->group[g];
@@ -112,6 +120,8 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
         if (!is_updated(zero, g) || !dsc_update_tiles_yields_to_compute(zero, g))
             continue;
         DSC_TRY(dsc_update_tiles_for_compute(zero, g, &tile, err));
+        DSC_ASSERT(tile.group == g);
+        DSC_ASSERT(tile.count == zero->group[g].local_count);
         DSC_TRY(dsc_update_tile(zero, terms, &tile, err));
         DSC_TRY(dsc_event_record(zero->group[g].updated, zero->o.compute, err));
         DSC_TRY(share_params(zero, g, err));
@@ -122,6 +132,7 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
 /* The passes that read tiles, which then come once more. */
 static dsc_status walk_tiles(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
+    DSC_ASSERT(zero->optimizer_count <= DSC_ZERO_PASSES_MAX);
     DSC_TRY(dsc_update_tiles_begin(zero, err));
     for (int32_t i = 0; i < zero->optimizer_count; i++) {
         if (zero->optimizer[i]->walk == NULL)
@@ -139,6 +150,7 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
     for (int32_t i = 0; i < zero->optimizer_count && !*complete; i++)
         if (zero->optimizer[i]->before_update != NULL)
             DSC_TRY(zero->optimizer[i]->before_update(zero, terms, complete, err));
+    DSC_ASSERT(!*complete || zero->sums_are_own); /* ranks with a common sum update it together */
     return DSC_OK;
 }
 
@@ -149,10 +161,16 @@ static dsc_status update_rounds(dsc_zero *zero, const dsc_update_terms *terms, d
         const dsc_zero_pass_ops *pass = zero->optimizer[i];
         if (pass->round_count == NULL)
             continue;
+        int32_t next = 0; /* each group is in one round */
         for (int32_t r = 0; r < pass->round_count(zero); r++) {
+            const dsc_round round = pass->round(zero, r);
+            DSC_ASSERT(round.first == next);
+            DSC_ASSERT(round.end > round.first);
+            next = round.end;
             DSC_TRY(pass->before_round(zero, terms, r, err));
-            DSC_TRY(update_groups(zero, terms, pass->round(zero, r), err));
+            DSC_TRY(update_groups(zero, terms, round, err));
         }
+        DSC_ASSERT(next == zero->o.layout->group_count);
         return DSC_OK;
     }
     return update_groups(zero, terms, zero->first_round, err);
@@ -164,6 +182,9 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     dsc_update_terms terms = { 0 };
     bool complete;
     DSC_ASSERT(!zero->next_pass_prefetched);
+    DSC_ASSERT(update >= 1);
+    DSC_ASSERT(!zero->more_follow); /* the last pass of the step is reduced */
+    DSC_ASSERT(!zero->sum_started); /* dsc_zero_sumsq has read all sums */
     dsc_update_terms_fill(scalars, class_count, update, &terms);
     DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
     DSC_TRY(after_gathers(zero, err));
