@@ -21,11 +21,14 @@ static bool is_needed(const dsc_zero *zero)
 
 static bool has_factors(const dsc_zero *zero, int32_t t)
 {
+    DSC_ASSERT(t >= 0);
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
     return is_needed(zero) && zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
 }
 
 static int64_t factor_count(const dsc_layout_tensor *tensor)
 {
+    DSC_ASSERT(dsc_layout_rows(tensor) * dsc_layout_cols(tensor) == tensor->count);
     return dsc_layout_rows(tensor) + dsc_layout_cols(tensor);
 }
 
@@ -52,6 +55,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 
 static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, int64_t count, dsc_error *err)
 {
+    DSC_ASSERT(count > 0);
     if (count <= DSC_BINNED_TERMS_MAX)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, tensor->spec->name,
@@ -77,6 +81,8 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
     }
     f->at[layout->tensor_count] = count;
     f->part = dsc_div_ceil(count, zero->world_size);
+    DSC_ASSERT(padded_count(zero) >= count);
+    DSC_ASSERT(padded_count(zero) - count < zero->world_size);
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     dsc_needs_plan(zero, needs, NEEDS);
@@ -101,6 +107,7 @@ static void close(dsc_zero *zero)
 float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
 {
     DSC_ASSERT(has_factors(zero, t));
+    DSC_ASSERT(zero->adafactor.at[t + 1] <= padded_count(zero));
     const int64_t rows = dsc_layout_rows(&zero->o.layout->tensor[t]);
     return (float *)zero->adafactor.state_buf.ptr + zero->adafactor.at[t] + (cols ? rows : 0);
 }
@@ -110,6 +117,7 @@ float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
 /* The group's tiles are where the device works, not the host. */
 static bool on_device(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g < zero->o.layout->group_count);
     return !dsc_device_host_visible(zero->o.device) && !dsc_host_update_updates(zero, g);
 }
 
@@ -118,6 +126,9 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms,
                             int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    DSC_ASSERT(first >= tensor->offset);
+    DSC_ASSERT(first < end);
+    DSC_ASSERT(end <= tensor->offset + tensor->count);
     const dsc_buf *sums = on_device(zero, tile->group) ? &zero->adafactor.device_sums : &zero->adafactor.host_sums;
     dsc_binned_sum *row = (dsc_binned_sum *)sums->ptr + zero->adafactor.at[t];
     const dsc_matrix_squares_args args = { .x = tile->grad + (first - tile->first),
@@ -137,6 +148,8 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
     const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t slice_first = group->slice * zero->o.rank;
     const int64_t most = on_device(zero, tile->group) ? tile->count : PIECE_ELEMENTS;
+    DSC_ASSERT(group->matrices);
+    DSC_ASSERT(most > 0);
     const int64_t begin = dsc_max_i64(tile->first, slice_first);
     const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
@@ -156,6 +169,7 @@ static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_
         const dsc_layout_group *group = &layout->group[g];
         const int64_t from = zero->adafactor.at[group->first_tensor];
         const int64_t count = zero->adafactor.at[group->first_tensor + group->tensor_count] - from;
+        DSC_ASSERT(count == 0 || group->matrices);
         dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
             DSC_TRY(dsc_update_tiles_next(zero, &tile, err));
@@ -179,6 +193,8 @@ static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms,
     const dsc_adafactor *f = &zero->adafactor;
     const int64_t first = f->part * zero->o.rank;
     const int64_t begin = dsc_max_i64(at, first), end = dsc_min_i64(at + count, first + f->part);
+    DSC_ASSERT(at + count <= padded_count(zero));
+    DSC_ASSERT(terms > 0);
     const dsc_binned_sum *sums = f->part_sums.ptr;
     float *state = f->state_buf.ptr;
     for (int64_t i = begin; i < end; i++) {
@@ -198,6 +214,7 @@ static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, in
     const float *state = dsc_zero_adafactor_factors(zero, t, false);
     float *factor = (float *)zero->adafactor.host_factors.ptr + zero->adafactor.at[t];
     double mean = 0;
+    DSC_ASSERT(zero->adafactor.at[t] + all == zero->adafactor.at[t + 1]);
     for (int64_t i = 0; i < rows; i++)
         mean += (double)state[i];
     mean = fmax(mean / (double)rows, (double)terms->scalars[tensor->update_class].mean_least);
@@ -209,6 +226,8 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
 {
     dsc_adafactor *f = &zero->adafactor;
     float *state = f->state_buf.ptr;
+    DSC_ASSERT(f->part_sums.bytes == zero->world_size * f->part * (int64_t)sizeof(dsc_binned_sum));
+    DSC_ASSERT(f->host_sums.bytes == f->part_sums.bytes);
     DSC_TRY(dsc_comm_all_to_all(zero->o.host_comm, DSC_CHANNEL_CONTROL, f->part_sums.ptr, f->host_sums.ptr,
                                 f->part * (int64_t)sizeof(dsc_binned_sum), NULL, err));
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++) {
@@ -245,6 +264,8 @@ static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error 
 static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, int32_t t, dsc_update_args *out)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    DSC_ASSERT(has_factors(zero, t));
+    DSC_ASSERT(first >= tensor->offset);
     const dsc_buf *buf = on_device(zero, tile->group) ? &zero->adafactor.device_factors : &zero->adafactor.host_factors;
     out->row = (const float *)buf->ptr + zero->adafactor.at[t];
     out->col = out->row + dsc_layout_rows(tensor);
@@ -254,12 +275,14 @@ static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, 
 
 static int64_t wire_bytes(const dsc_zero *zero)
 {
+    DSC_ASSERT(zero->adafactor.part > 0 || zero->adafactor.at[zero->o.layout->tensor_count] == 0);
     const int64_t each = sizeof(dsc_binned_sum) + sizeof(float); /* to its owner, and what is made of it back */
     return (zero->world_size - 1) * zero->adafactor.part * each;
 }
 
 static void forget_shared(dsc_zero *zero)
 {
+    DSC_ASSERT(zero->adafactor.state_buf.bytes == padded_count(zero) * (int64_t)sizeof(float));
     memset(zero->adafactor.state_buf.ptr, 0, (size_t)zero->adafactor.state_buf.bytes);
 }
 

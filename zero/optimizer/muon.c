@@ -26,18 +26,22 @@ static bool is_needed(const dsc_zero *zero)
 static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    DSC_ASSERT(zero->o.layout->group[tensor->group].matrices);
     const double factor = sqrt(fmax(1.0, (double)dsc_layout_rows(tensor) / (double)dsc_layout_cols(tensor)));
     s->step_size = (float)((double)s->step_size * factor);
 }
 
 static int64_t smaller_side(const dsc_layout_tensor *tensor)
 {
+    DSC_ASSERT(dsc_layout_rows(tensor) * dsc_layout_cols(tensor) == tensor->count);
     return dsc_min_i64(dsc_layout_rows(tensor), dsc_layout_cols(tensor));
 }
 
 /* The tensors of a round are [first, end); tensors of groups without matrices lie among them. */
 static void tensors_of(const dsc_zero *zero, dsc_round round, int32_t *first, int32_t *end)
 {
+    DSC_ASSERT(round.first < round.end);
+    DSC_ASSERT(round.end <= zero->o.layout->group_count);
     const dsc_layout_group *last = &zero->o.layout->group[round.end - 1];
     *first = zero->o.layout->group[round.first].first_tensor;
     *end = last->first_tensor + last->tensor_count;
@@ -45,12 +49,15 @@ static void tensors_of(const dsc_zero *zero, dsc_round round, int32_t *first, in
 
 static bool is_matrix(const dsc_zero *zero, int32_t t)
 {
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
     return zero->o.layout->group[zero->o.layout->tensor[t].group].matrices;
 }
 
 /* Elements of a tensor in a rank's slice, from *first on. */
 static int64_t span_of(const dsc_zero *zero, int32_t t, int32_t rank, int64_t *first)
 {
+    DSC_ASSERT(rank >= 0);
+    DSC_ASSERT(rank < zero->world_size);
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t slice = zero->o.layout->group[tensor->group].slice;
     return dsc_layout_span(tensor, slice * rank, slice, first);
@@ -81,6 +88,7 @@ static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
         for (int32_t r = 1; r < zero->world_size; r++)
             if (load[r] < load[least])
                 least = r;
+        DSC_ASSERT(least < zero->world_size);
         zero->muon.owner[next] = least;
         load[least] += work_of(zero, next);
     }
@@ -93,9 +101,13 @@ static int64_t chunk_of(dsc_zero *zero, dsc_round round)
     tensors_of(zero, round, &begin, &end);
     for (int32_t r = 0; r < zero->world_size && zero->world_size > 1; r++) {
         memset(sent, 0, (size_t)zero->world_size * sizeof *sent);
-        for (int32_t t = begin; t < end; t++)
-            if (is_matrix(zero, t))
-                most = dsc_max_i64(most, sent[zero->muon.owner[t]] += span_of(zero, t, r, &first));
+        for (int32_t t = begin; t < end; t++) {
+            if (!is_matrix(zero, t))
+                continue;
+            DSC_ASSERT(zero->muon.owner[t] >= 0);
+            DSC_ASSERT(zero->muon.owner[t] < zero->world_size);
+            most = dsc_max_i64(most, sent[zero->muon.owner[t]] += span_of(zero, t, r, &first));
+        }
     }
     return most;
 }
@@ -111,6 +123,8 @@ static void cut_rounds(dsc_zero *zero)
     for (int32_t g = 0; g < groups; g++) {
         const int64_t own = zero->o.layout->group[g].matrices ? zero->group[g].local_count : 0;
         if (own > 0 && held > 0 && held + own > zero->o.round_elements) {
+            DSC_ASSERT(m->round_count < groups);
+            DSC_ASSERT(m->round[m->round_count - 1].first < g);
             m->round[m->round_count - 1].end = g;
             m->round[m->round_count++] = (dsc_round){ g, groups, 0 };
             held = 0;
@@ -119,6 +133,7 @@ static void cut_rounds(dsc_zero *zero)
         held += own;
         m->direction_elements = dsc_max_i64(m->direction_elements, held);
     }
+    DSC_ASSERT(m->round[m->round_count - 1].end == groups);
 }
 
 static void plan_rounds(dsc_zero *zero, double *load)
@@ -137,6 +152,7 @@ static void plan_rounds(dsc_zero *zero, double *load)
         m->round[r].chunk = chunk_of(zero, m->round[r]);
         m->chunk = dsc_max_i64(m->chunk, m->round[r].chunk);
         m->wire_bytes += 2 * (zero->world_size - 1) * m->round[r].chunk * 4;
+        DSC_ASSERT(m->round[r].chunk <= m->direction_elements);
     }
     for (int32_t g = 0; g < layout->group_count; g++) {
         if (layout->group[g].matrices && zero->o.stage == 0)
@@ -205,13 +221,20 @@ static void close(dsc_zero *zero)
 
 static int32_t round_count(const dsc_zero *zero) { return zero->muon.round_count; }
 
-static dsc_round round_at(const dsc_zero *zero, int32_t index) { return zero->muon.round[index]; }
+static dsc_round round_at(const dsc_zero *zero, int32_t index)
+{
+    DSC_ASSERT(index >= 0);
+    DSC_ASSERT(index < zero->muon.round_count);
+    return zero->muon.round[index];
+}
 
 /* ---- this rank's part of the directions ---- */
 
 /* Address of an element among the directions of its round. */
 static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
 {
+    DSC_ASSERT(element >= zero->group[g].local_first);
+    DSC_ASSERT(element < zero->group[g].local_first + zero->group[g].local_count);
     return (float *)zero->muon.direction_buf.ptr + zero->muon.at[g] + (element - zero->group[g].local_first);
 }
 
@@ -223,6 +246,8 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms,
     const int64_t begin = dsc_max_i64(tile->first, slice_first);
     const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
     const bool by_host = dsc_host_update_updates(zero, tile->group);
+    DSC_ASSERT(group->matrices);
+    DSC_ASSERT(!by_host || tile->count <= zero->muon.host_elements);
     float *const to = by_host ? zero->muon.host_buf.ptr : direction_at(zero, tile->group, tile->first);
     if (by_host)
         memset(to, 0, (size_t)tile->count * sizeof *to);
@@ -247,6 +272,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms,
 static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
     const dsc_muon *m = &zero->muon;
+    DSC_ASSERT(m->direction_buf.bytes == m->direction_elements * 4);
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
     DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
     DSC_TRY(dsc_update_tiles_seek(zero, round.first, round.end, true, err));
@@ -283,6 +309,7 @@ static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *er
         float *there = (float *)m->send_buf.ptr + owner * round.chunk + m->sent[owner];
         DSC_TRY(dsc_copy(zero->o.compute, back ? here : there, back ? there : here, count * 4, err));
         m->sent[owner] += count;
+        DSC_ASSERT(m->sent[owner] <= round.chunk);
     }
     return DSC_OK;
 }
@@ -292,11 +319,13 @@ static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float 
 {
     const dsc_muon *m = &zero->muon;
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
+    DSC_ASSERT(m->owner[t] == zero->o.rank);
     for (int32_t r = 0; r < zero->world_size; r++) {
         int64_t first;
         const int64_t count = span_of(zero, t, r, &first);
         if (count == 0)
             continue;
+        DSC_ASSERT(zero->world_size == 1 || m->sent[r] + count <= round.chunk);
         float *part = zero->world_size == 1 ? direction_at(zero, tensor->group, tensor->offset)
                                             : (float *)m->recv_buf.ptr + r * round.chunk + m->sent[r];
         DSC_TRY(dsc_copy(zero->o.compute, back ? part : whole + first, back ? whole + first : part, count * 4, err));
@@ -311,6 +340,7 @@ static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float 
 static dsc_status normalise(dsc_zero *zero, float *x, int64_t count, dsc_error *err)
 {
     const dsc_muon *m = &zero->muon;
+    DSC_ASSERT(count > 0);
     const int64_t bytes = (int64_t)sizeof(dsc_fixed_sum);
     dsc_stream *stream = zero->o.compute;
     DSC_TRY(dsc_fill_zero(stream, m->sum_buf.ptr, bytes, err));
@@ -331,6 +361,8 @@ static dsc_status newton_schulz(dsc_stream *stream, int64_t rows, int64_t cols, 
 {
     const bool tall = rows > cols;
     const int64_t side = tall ? cols : rows, along = tall ? rows : cols;
+    DSC_ASSERT(side <= along);
+    DSC_ASSERT(x != y);
     const int64_t of_side = tall ? 1 : cols, of_along = tall ? cols : 1; /* strides in x */
     const dsc_exact_gemm_args gram = { .c = square,
                                        .a = x,
@@ -379,6 +411,7 @@ static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, d
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor), side = smaller_side(tensor);
+    DSC_ASSERT(2 * tensor->count + 2 * side * side <= zero->muon.work_elements);
     float *x = zero->muon.work_buf.ptr, *y = x + tensor->count;
     float *square = y + tensor->count, *polynomial = square + side * side;
     DSC_TRY(copy_matrix(zero, round, t, x, false, err));
@@ -397,6 +430,7 @@ static dsc_status orthogonalise_mine(dsc_zero *zero, const dsc_update_terms *ter
     dsc_muon *m = &zero->muon;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
+    DSC_ASSERT(begin < end);
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
     for (int32_t t = begin; t < end; t++)
         if (is_matrix(zero, t) && m->owner[t] == zero->o.rank)
@@ -406,12 +440,15 @@ static dsc_status orthogonalise_mine(dsc_zero *zero, const dsc_update_terms *ter
 
 static dsc_status swap_chunks(dsc_zero *zero, dsc_round round, void *to, const void *from, dsc_error *err)
 {
+    DSC_ASSERT(to != from);
+    DSC_ASSERT(round.chunk <= zero->muon.chunk);
     return dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, to, from, round.chunk * 4, zero->o.compute, err);
 }
 
 /* Stage 0 updates all elements everywhere. */
 static dsc_status gather_directions(dsc_zero *zero, dsc_round round, dsc_error *err)
 {
+    DSC_ASSERT(zero->o.stage == 0);
     for (int32_t g = round.first; g < round.end; g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (group->matrices)
@@ -426,6 +463,7 @@ static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, in
 {
     dsc_muon *m = &zero->muon;
     const dsc_round round = m->round[index];
+    DSC_ASSERT(index < m->round_count);
     if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     DSC_TRY(make_directions(zero, terms, round, err));
@@ -446,10 +484,12 @@ static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, in
 
 static dsc_status direction(dsc_zero *zero, const dsc_tile *tile, const float **along, dsc_error *err)
 {
+    DSC_ASSERT(zero->o.layout->group[tile->group].matrices);
     float *const here = direction_at(zero, tile->group, tile->first);
     *along = here;
     if (!dsc_host_update_updates(zero, tile->group))
         return DSC_OK;
+    DSC_ASSERT(tile->count <= zero->muon.host_elements);
     *along = zero->muon.host_buf.ptr; /* free: a tile is updated before the next one is asked for */
     DSC_TRY(dsc_copy(zero->o.compute, zero->muon.host_buf.ptr, here, tile->count * 4, err));
     return dsc_stream_sync(zero->o.compute, err);

@@ -24,23 +24,29 @@
  * apart. */
 static bool variance_moves(int64_t scaler, int64_t update)
 {
+    DSC_ASSERT(scaler >= 1);
     int64_t begin = 0, apart = 1;
     for (; update > begin + scaler * apart; apart *= 2)
         begin += scaler * apart;
+    DSC_ASSERT(update > begin);
     return (update - begin) % apart == 0;
 }
 
 /* Updates with a frozen variance, from 1: after each `scaler` of them ranks synchronize half as often. */
 static bool ranks_meet(int64_t scaler, int64_t clipper, int64_t update)
 {
+    DSC_ASSERT(scaler >= 1);
+    DSC_ASSERT(clipper >= 1);
     int64_t apart = 1;
     for (; apart < clipper && update > scaler; update -= scaler)
         apart = dsc_min_i64(clipper, 2 * apart);
+    DSC_ASSERT(apart <= clipper);
     return update % apart == 0 || (apart < clipper && update == scaler);
 }
 
 dsc_onebit_phase dsc_onebit_phase_of(const dsc_onebit_policy *policy, int64_t update)
 {
+    DSC_ASSERT(update >= 1);
     if (policy->kind == DSC_ONEBIT_NEVER)
         return DSC_PHASE_SUMS;
     if (policy->kind == DSC_ONEBIT_ADAM)
@@ -64,6 +70,7 @@ static int64_t walk_bytes(const dsc_zero *zero)
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         bytes += zero->o.layout->group[g].trainable ? zero->o.layout->group[g].padded * 4 : 0;
+    DSC_ASSERT(bytes % (DSC_LAYOUT_SLICE_ALIGN * 4) == 0);
     return bytes;
 }
 
@@ -100,6 +107,7 @@ static void assign(dsc_zero *zero)
         local_update += group->padded;
         shared += keeps_shared(zero) ? group->padded : 0;
     }
+    DSC_ASSERT((char *)local_update == (char *)zero->onebit.local_update_buf.ptr + zero->onebit.local_update_buf.bytes);
 }
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
@@ -120,6 +128,7 @@ static void close(dsc_zero *zero)
 
 static dsc_status forget(dsc_zero *zero, dsc_error *err)
 {
+    DSC_ASSERT(zero->o.signs.kind != DSC_ONEBIT_NEVER);
     zero->onebit.left_of = DSC_PHASE_SUMS;
     zero->onebit.apart = false;
     return dsc_sign_compress_forget(zero, err);
@@ -129,6 +138,8 @@ static dsc_status forget(dsc_zero *zero, dsc_error *err)
 static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit_phase turn, dsc_part_fn fill,
                        dsc_error *err)
 {
+    DSC_ASSERT(zero->sums_are_own);
+    DSC_ASSERT(turn == zero->turn);
     zero->onebit.left_of = turn;
     return dsc_sign_compress_exchange(zero, terms, fill, turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero),
                                       err);
@@ -140,6 +151,8 @@ static dsc_status fill_momentum(dsc_zero *zero, const dsc_layout_group *group, d
                                 const dsc_part *p, int32_t owner, dsc_error *err)
 {
     const dsc_update_scalars *s = p->scalars;
+    DSC_ASSERT(owner < 0); /* the whole tensor: each rank has its own vector */
+    DSC_ASSERT(p->at + p->count <= group->padded);
     const dsc_signs_add_args args = { .error = state->own_error + p->at,
                                       .moment = (const float *)(const void *)state->moment[0] + p->at,
                                       .grad = state->grad + p->at,
@@ -152,6 +165,8 @@ static dsc_status fill_momentum(dsc_zero *zero, const dsc_layout_group *group, d
 static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                                 const dsc_part *p, int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(owner < 0);
+    DSC_ASSERT(p->scalars != NULL); /* inside an update only */
     float *error = state->own_error + p->at;
     const dsc_scale_args scale = {
         .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32, .factor = p->scalars->grad_scale
@@ -164,6 +179,7 @@ static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, d
 /* One rank alone. */
 static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
 {
+    DSC_ASSERT(zero->world_size == 1);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(dsc_sign_compress_mask(zero, g, zero->group[g].grad, err));
@@ -173,6 +189,7 @@ static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
 static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *err)
 {
     dsc_update_scalars *s = terms->scalars;
+    DSC_ASSERT(zero->turn != DSC_PHASE_SUMS);
     if (!zero->sums_are_own)
         DSC_TRY(mask_gradients(zero, err));
     else if (zero->turn == DSC_PHASE_MOMENTUM)
@@ -195,6 +212,8 @@ static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *e
 static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = &zero->onebit;
+    DSC_ASSERT(!onebit->apart);
+    DSC_ASSERT(walks(zero));
     if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* errors of another phase are never sent again */
         DSC_TRY(forget(zero, err));
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
@@ -215,6 +234,7 @@ static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 static dsc_status round_part(dsc_zero *zero, dsc_group_state *state, const float *from, const dsc_part *p,
                              dsc_error *err)
 {
+    DSC_ASSERT(p->at + p->count <= state->local_count);
     const dsc_cast_args cast = { .to = state->param + p->at * zero->param_bytes_each, .from = from + p->at,
                                  .count = p->count, .to_dtype = zero->o.compute_dtype, .from_dtype = DSC_F32 };
     return zero->o.compute_dtype != DSC_F32 ? DSC_RUN(zero->o.compute, CAST, &cast, err) : DSC_OK;
@@ -225,6 +245,8 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
 {
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
     const dsc_update_scalars *s = p->scalars;
+    DSC_ASSERT(class >= 0);
+    DSC_ASSERT(class < DSC_UPDATE_CLASSES_MAX);
     float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
     const dsc_signs_local_step_args args = { .local_update = state->local_update + p->at,
                                              .moment = (float *)(void *)state->moment[0] + p->at,
@@ -246,6 +268,8 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
 static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                               const dsc_part *p, int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(state->local_update != NULL);
+    DSC_ASSERT(p->at + p->count <= group->padded);
     float *error = state->own_error + p->at;
     const dsc_add_args add = { .to = error, .a = error, .b = state->local_update + p->at, .count = p->count };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
@@ -255,7 +279,9 @@ static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc
 static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
                             dsc_error *err)
 {
+    DSC_ASSERT(state->shared != NULL);
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
+    DSC_ASSERT(class < DSC_UPDATE_CLASSES_MAX);
     const double rates = zero->onebit.rates[class];
     float *moment = (float *)(void *)state->moment[0];
     const dsc_signs_synchronize_args args = { .to = state->master + p->at,
@@ -274,12 +300,14 @@ static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float 
 static dsc_status land_along_sums(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                                   const dsc_part *p, int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(owner < 0);
     return land_part(zero, state, state->grad, p, err);
 }
 
 static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                                     const dsc_part *p, int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(owner < 0);
     return land_part(zero, state, state->own_error, p, err);
 }
 
@@ -298,6 +326,8 @@ static dsc_status local_step(dsc_zero *zero, const dsc_update_terms *terms, dsc_
         onebit->rates[c] += (double)terms->scalars[c].step_size;
         onebit->eps[c] = terms->scalars[c].eps;
     }
+    DSC_ASSERT(onebit->apart);
+    DSC_ASSERT(onebit->steps >= 0);
     onebit->steps++;
     DSC_TRY(dsc_sign_compress_each(zero, terms, walk_part, err));
     if (zero->turn == DSC_PHASE_LOCAL)
@@ -309,6 +339,7 @@ static dsc_status local_step(dsc_zero *zero, const dsc_update_terms *terms, dsc_
 
 static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
 {
+    DSC_ASSERT(!*complete); /* no pass before has made the update */
     *complete = is_local_phase(zero);
     if (*complete)
         return local_step(zero, terms, err);
@@ -317,8 +348,10 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
 
 static void begin(dsc_zero *zero, int64_t update)
 {
+    DSC_ASSERT(update >= 1);
     zero->turn = dsc_onebit_phase_of(&zero->o.signs, update);
     zero->sums_are_own = zero->turn != DSC_PHASE_SUMS && dsc_sign_compress_are_used(zero);
+    DSC_ASSERT(!zero->sums_are_own || zero->o.stage == 0);
 }
 
 const dsc_zero_pass_ops dsc_onebit_pass = {
@@ -337,6 +370,8 @@ const dsc_zero_pass_ops dsc_onebit_pass = {
 /* Adds the errors to the momentum, of which the next update keeps beta1. */
 static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
 {
+    DSC_ASSERT(beta1 > 0);
+    DSC_ASSERT(zero->onebit.left_of != DSC_PHASE_SUMS);
     const double part = zero->onebit.left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
     float *moment = (float *)(void *)zero->group[g].moment[0];
     DSC_TRY(dsc_sign_compress_mean(zero, g, part / beta1, err));
@@ -347,6 +382,7 @@ static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_er
 
 static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
+    DSC_ASSERT(zero->world_size > 1);
     const bool of_walks = zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE || zero->onebit.apart;
     if (of_walks && zero->onebit.apart)
         DSC_TRY(dsc_sign_compress_each(zero, NULL, fill_walked, err));
@@ -367,5 +403,7 @@ dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
         (zero->onebit.left_of != DSC_PHASE_SUMS && beta1 > 0))
         DSC_TRY(settle(zero, beta1, err));
     DSC_TRY(forget(zero, err));
+    DSC_ASSERT(!zero->onebit.apart);
+    DSC_ASSERT(zero->onebit.left_of == DSC_PHASE_SUMS);
     return dsc_stream_sync(zero->o.compute, err);
 }

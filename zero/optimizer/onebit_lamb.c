@@ -64,6 +64,8 @@ bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
 
 float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)
 {
+    DSC_ASSERT(t >= 0);
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
     DSC_ASSERT(dsc_onebit_lamb_are_used(zero));
     return (float *)zero->onebit_lamb.state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
 }
@@ -74,6 +76,9 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
 {
     const dsc_update_scalars *s = p->scalars;
     const bool momenta = zero->sums_are_own;
+    DSC_ASSERT(owner < 0);
+    DSC_ASSERT(p->at + p->count <= group->padded);
+    DSC_ASSERT(state->moment[FRESH] != NULL);
     float *moment[DSC_UPDATE_STATES_MAX];
     for (int k = MOMENT; k <= FRESH; k++)
         moment[k] = (float *)(void *)state->moment[k] + p->at;
@@ -99,6 +104,8 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
     const dsc_buf *most = &zero->onebit_lamb.device_most;
     if (!dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK;
+    DSC_ASSERT(!*complete);
+    DSC_ASSERT(most->bytes == zero->onebit_lamb.host_most.bytes);
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, regain_part, err));
     DSC_TRY(dsc_copy(zero->o.compute, zero->onebit_lamb.host_most.ptr, most->ptr, most->bytes, err));
@@ -112,6 +119,7 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
 
 double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust)
 {
+    DSC_ASSERT(!dsc_onebit_lamb_are_frozen(zero));
     const double keep = zero->o.signs.coeff_beta;
     float *state = dsc_zero_tensor_state(zero, t);
     if (trust != 1.0) /* as where there is no ratio */
@@ -122,6 +130,9 @@ double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust)
 
 double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare_share)
 {
+    DSC_ASSERT(dsc_onebit_lamb_are_frozen(zero));
+    DSC_ASSERT(bare_share >= 0.0);
+    DSC_ASSERT(bare_share <= 1.0);
     const dsc_onebit_policy *policy = &zero->o.signs;
     float *state = dsc_zero_tensor_state(zero, t), most;
     const double last = state[LAST_FACTOR] == 0.0f ? 1.0 : (double)state[LAST_FACTOR];
@@ -135,6 +146,7 @@ double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare
 
 static void forget_shared(dsc_zero *zero)
 {
+    DSC_ASSERT(zero->onebit_lamb.state_buf.bytes == zero->o.layout->tensor_count * (int64_t)DSC_TENSOR_STATES * 4);
     memset(zero->onebit_lamb.state_buf.ptr, 0, (size_t)zero->onebit_lamb.state_buf.bytes);
 }
 

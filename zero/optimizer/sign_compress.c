@@ -49,6 +49,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     const int64_t errors = (trainable_elements(zero, false) + trainable_elements(zero, true)) * 4;
     const int64_t sums = tensors * (int64_t)sizeof(dsc_fixed_sum), scales = tensors * 4;
     const int64_t all_scales = scales * zero->world_size;
+    DSC_ASSERT(errors % 8 == 0);
     const dsc_need needs[NEEDS] = {
         { &signs->error_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, errors, DSC_NEED_DEVICE },
         { &signs->signs_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, 2 * dsc_signs_bytes(longest_group(zero)), DSC_NEED_DEVICE },
@@ -81,6 +82,7 @@ static void place_errors(dsc_zero *zero)
         zero->group[g].sum_error = error + group->padded;
         error += group->padded + group->slice;
     }
+    DSC_ASSERT((char *)error == (char *)zero->sign_compress.error_buf.ptr + zero->sign_compress.error_buf.bytes);
 }
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
@@ -108,18 +110,22 @@ dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)
 /* The part of a tensor in the slice of `owner`; -1: in all slices. */
 static dsc_part part_of(const dsc_zero *zero, int32_t t, int32_t owner)
 {
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
+    DSC_ASSERT(owner < zero->world_size);
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t slice = zero->o.layout->group[tensor->group].slice;
     if (owner < 0)
         return (dsc_part) { t, tensor->offset, tensor->count, NULL };
     int64_t in_tensor;
     const int64_t count = dsc_layout_span(tensor, slice * owner, slice, &in_tensor);
+    DSC_ASSERT(count <= slice);
     return (dsc_part) { t, tensor->offset + in_tensor, count, NULL };
 }
 
 /* A slice begins at a multiple of 1024 elements and a tensor at one of 128: their signs at a byte. */
 static int64_t signs_before(int64_t element)
 {
+    DSC_ASSERT(element >= 0);
     DSC_ASSERT(element % 8 == 0);
     return element / 8;
 }
@@ -129,9 +135,11 @@ static dsc_status each_part_with(dsc_zero *zero, int32_t g, int32_t owner, const
                                  dsc_part_fn fn, dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
+    DSC_ASSERT(group->trainable);
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
         dsc_part p = part_of(zero, t, owner);
         p.scalars = terms != NULL ? &terms->scalars[zero->o.layout->tensor[t].update_class] : NULL;
+        DSC_ASSERT(p.count == 0 || p.at + p.count <= group->padded);
         if (p.count > 0)
             DSC_TRY(fn(zero, group, &zero->group[g], &p, owner, err));
     }
@@ -140,6 +148,8 @@ static dsc_status each_part_with(dsc_zero *zero, int32_t g, int32_t owner, const
 
 static dsc_status each_part(dsc_zero *zero, int32_t g, int32_t owner, dsc_part_fn fn, dsc_error *err)
 {
+    DSC_ASSERT(owner >= -1);
+    DSC_ASSERT(owner < zero->world_size);
     return each_part_with(zero, g, owner, NULL, fn, err);
 }
 
@@ -154,6 +164,7 @@ static dsc_status each_trainable(dsc_zero *zero, dsc_status (*fn)(dsc_zero *zero
 
 dsc_status dsc_sign_compress_each(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fn, dsc_error *err)
 {
+    DSC_ASSERT(zero->o.stage == 0); /* every rank has all elements */
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
             DSC_TRY(each_part_with(zero, g, -1, terms, fn, err));
@@ -162,6 +173,8 @@ dsc_status dsc_sign_compress_each(dsc_zero *zero, const dsc_update_terms *terms,
 
 dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t g, float *x, dsc_error *err)
 {
+    DSC_ASSERT(zero->o.layout->group[g].trainable);
+    DSC_ASSERT(zero->group[g].moment[1] != NULL);
     const dsc_signs_mask_args args = { .x = x, .mask = (const float *)(const void *)zero->group[g].moment[1],
                                        .count = zero->o.layout->group[g].padded };
     return DSC_RUN(zero->o.compute, SIGNS_MASK, &args, err);
@@ -169,6 +182,8 @@ dsc_status dsc_sign_compress_mask(dsc_zero *zero, int32_t g, float *x, dsc_error
 
 static dsc_status add_squares(dsc_zero *zero, const float *x, const dsc_part *p, dsc_error *err)
 {
+    DSC_ASSERT(p->tensor < zero->o.layout->tensor_count);
+    DSC_ASSERT(p->count > 0);
     dsc_fixed_sum *sums = zero->sign_compress.device_sums.ptr;
     const dsc_sumsq_args args = { .x = x, .count = p->count, .sum = &sums[p->tensor] };
     return DSC_RUN(zero->o.compute, SUMSQ, &args, err);
@@ -177,6 +192,7 @@ static dsc_status add_squares(dsc_zero *zero, const float *x, const dsc_part *p,
 static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
 {
     const dsc_buf *sums = &zero->sign_compress.device_sums;
+    DSC_ASSERT(sums->bytes == zero->o.layout->tensor_count * (int64_t)sizeof(dsc_fixed_sum));
     return dsc_fill_zero(zero->o.compute, sums->ptr, sums->bytes, err);
 }
 
@@ -187,6 +203,8 @@ static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
     const int32_t tensors = zero->o.layout->tensor_count;
     const dsc_fixed_sum *sum = signs->host_sums.ptr;
     float *own = signs->own_scales.ptr;
+    DSC_ASSERT(owner == -1 || owner == zero->o.rank);
+    DSC_ASSERT(signs->host_sums.bytes == signs->device_sums.bytes);
     DSC_TRY(dsc_copy(zero->o.compute, signs->host_sums.ptr, signs->device_sums.ptr, signs->host_sums.bytes, err));
     DSC_TRY(dsc_stream_sync(zero->o.compute, err));
     for (int32_t t = 0; t < tensors; t++) {
@@ -200,6 +218,8 @@ static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
 
 static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
 {
+    DSC_ASSERT(rank < zero->world_size);
+    DSC_ASSERT(tensor < zero->o.layout->tensor_count);
     return ((const float *)zero->sign_compress.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
 }
 
@@ -208,6 +228,7 @@ static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
 {
     const float part_each = 1.0f / (float)zero->world_size;
     float *by_tensor = zero->sign_compress.by_tensor.ptr;
+    DSC_ASSERT(zero->sign_compress.by_tensor.bytes == zero->sign_compress.device_scales.bytes);
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
         for (int32_t r = 0; r < zero->world_size; r++)
             by_tensor[t * zero->world_size + r] = scale_of(zero, r, t) * part_each;
@@ -222,6 +243,8 @@ static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->
 static dsc_status pack_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                            int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(owner < 0);
+    DSC_ASSERT(signs_before(group->padded) <= zero->sign_compress.signs_buf.bytes / 2);
     const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at), .x = state->own_error + p->at,
                                        .count = p->count, .scale = scale_of(zero, zero->o.rank, p->tensor) };
     return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
@@ -231,6 +254,9 @@ static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
                              int32_t owner, dsc_error *err)
 {
     const int64_t in_slice = p->at - group->slice * owner;
+    DSC_ASSERT(owner == zero->o.rank);
+    DSC_ASSERT(in_slice >= 0);
+    DSC_ASSERT(in_slice + p->count <= group->slice);
     const dsc_signs_reduce_args args = { .acc = state->sum_error + in_slice,
                                          .from = signs_in(zero) + signs_before(in_slice),
                                          .from_stride = signs_before(group->slice),
@@ -245,6 +271,8 @@ static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
 static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                              int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(owner == zero->o.rank);
+    DSC_ASSERT(p->at >= group->slice * owner);
     const dsc_signs_pack_args args = { .to = signs_in(zero) + signs_before(p->at),
                                        .x = state->sum_error + (p->at - group->slice * owner),
                                        .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
@@ -254,6 +282,8 @@ static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
 static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                          int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(owner >= 0);
+    DSC_ASSERT(p->at + p->count <= group->slice * (owner + 1));
     float *to = zero->sign_compress.to_moments ? (float *)(void *)state->moment[0] : state->grad;
     const dsc_signs_unpack_args args = { .to = to + p->at,
                                          .from = signs_in(zero) + signs_before(p->at),
@@ -266,6 +296,7 @@ static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_grou
 static dsc_status send_group(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
+    DSC_ASSERT(bytes * zero->world_size <= zero->sign_compress.signs_buf.bytes / 2);
     DSC_TRY(each_part(zero, g, -1, pack_own, err));
     DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, signs_in(zero), signs_out(zero), bytes,
                                 zero->o.compute, err));
@@ -276,6 +307,7 @@ static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
     uint8_t *all = signs_in(zero);
+    DSC_ASSERT(bytes * zero->world_size <= zero->sign_compress.signs_buf.bytes / 2);
     DSC_TRY(each_part(zero, g, zero->o.rank, pack_slice, err));
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, all, all + zero->o.rank * bytes, bytes, DSC_U8,
                                 zero->o.compute, err));
@@ -288,6 +320,8 @@ static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                           int32_t owner, dsc_error *err)
 {
+    DSC_ASSERT(zero->sign_compress.fill != NULL); /* an exchange is under way */
+    DSC_ASSERT(p->at + p->count <= group->padded);
     DSC_TRY(zero->sign_compress.fill(zero, group, state, p, owner, err));
     return add_squares(zero, state->own_error + p->at, p, err);
 }
@@ -295,6 +329,7 @@ static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_gro
 dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
                                       dsc_error *err)
 {
+    DSC_ASSERT(dsc_sign_compress_are_used(zero));
     zero->sign_compress.fill = fill;
     zero->sign_compress.to_moments = to_moments;
     DSC_TRY(clear_sums(zero, err));
@@ -309,6 +344,7 @@ dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *te
 
 static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, dsc_error *err)
 {
+    DSC_ASSERT(count > 0);
     const dsc_scale_args args = { .x = x, .count = count, .factor = (float)factor, .dtype = DSC_F32 };
     return DSC_RUN(zero->reduce_stream, SCALE, &args, err);
 }
@@ -318,6 +354,8 @@ dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_
 {
     const int64_t slice = zero->o.layout->group[g].slice, padded = zero->o.layout->group[g].padded;
     const dsc_group_state *state = &zero->group[g];
+    DSC_ASSERT(padded == slice * zero->world_size);
+    DSC_ASSERT(state->own_error != NULL);
     const dsc_reduce_scatter_args sum = { .acc = state->sum_error, .leaf = state->own_error, .leaf_stride = slice,
                                           .count = slice, .wire_dtype = DSC_F32 };
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
@@ -333,6 +371,7 @@ dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_
 static int64_t wire_bytes(const dsc_zero *zero)
 {
     const int64_t others = zero->world_size - 1;
+    DSC_ASSERT(others > 0); /* one rank needs no exchange */
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable)

@@ -27,11 +27,16 @@ static int64_t piece_elements(const dsc_zero *zero)
     int64_t longest = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         longest = dsc_max_i64(longest, zero->o.layout->group[g].trainable ? zero->o.layout->group[g].slice : 0);
+    DSC_ASSERT(longest % DSC_SUMSQ_CHUNK == 0); /* pieces end where chunks of sums of squares end */
     return dsc_min_i64(PIECE_ELEMENTS, longest);
 }
 
 static int64_t sums_count(const dsc_zero *zero) { return (int64_t)zero->o.layout->tensor_count * SUMS_EACH; }
-static int64_t sums_bytes(int64_t count) { return count * (int64_t)sizeof(dsc_fixed_sum); }
+static int64_t sums_bytes(int64_t count)
+{
+    DSC_ASSERT(count >= 0);
+    return count * (int64_t)sizeof(dsc_fixed_sum);
+}
 
 /* The group's tiles are where the device works, not the host. */
 static bool on_device(const dsc_zero *zero, int32_t g)
@@ -64,6 +69,8 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     zero->trust_ratio.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
+    DSC_ASSERT(zero->trust_ratio.piece_sums >= 1);
+    DSC_ASSERT(zero->trust_ratio.step == NULL);
     list_needs(zero, needs);
     dsc_needs_plan(zero, needs, NEEDS);
     zero->plan.bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
@@ -92,6 +99,8 @@ static void close(dsc_zero *zero)
 static dsc_status add_direction(const dsc_zero *zero, const dsc_tile *tile, const dsc_update_args *args,
                                 dsc_fixed_sum *sum, dsc_error *err)
 {
+    DSC_ASSERT(args->direction != NULL);
+    DSC_ASSERT(args->count <= piece_elements(zero));
     const dsc_sumsq_args along = { .x = args->direction, .count = args->count, .sum = sum };
     DSC_TRY(dsc_launch(tile->stream, dsc_recipe_kernel(dsc_group_recipe(zero, tile->group)), args,
                        (int64_t)sizeof *args, err));
@@ -102,6 +111,7 @@ static dsc_status add_direction(const dsc_zero *zero, const dsc_tile *tile, cons
 static dsc_status add_bare(const dsc_zero *zero, const dsc_tile *tile, const dsc_update_args *args, dsc_fixed_sum *sum,
                            dsc_error *err)
 {
+    DSC_ASSERT(dsc_onebit_lamb_are_frozen(zero));
     dsc_update_args bare = *args;
     bare.scalars.decay = 0.0f;
     return args->scalars.decay != 0.0f ? add_direction(zero, tile, &bare, sum, err) : DSC_OK;
@@ -109,6 +119,8 @@ static dsc_status add_bare(const dsc_zero *zero, const dsc_tile *tile, const dsc
 
 static dsc_status add_weights(const dsc_tile *tile, const dsc_update_args *args, dsc_fixed_sum *sum, dsc_error *err)
 {
+    DSC_ASSERT(args->master != NULL);
+    DSC_ASSERT(args->count > 0);
     const dsc_sumsq_args weights = { .x = args->master, .count = args->count, .sum = sum };
     return DSC_RUN(tile->stream, SUMSQ, &weights, err);
 }
@@ -118,6 +130,8 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms,
                             int64_t first, int64_t end, dsc_error *err)
 {
     const dsc_trust_ratio *norms = &zero->trust_ratio;
+    DSC_ASSERT(first < end);
+    DSC_ASSERT(end <= zero->o.layout->tensor[t].offset + zero->o.layout->tensor[t].count);
     const bool by_host = dsc_host_update_updates(zero, tile->group);
     dsc_fixed_sum *sums = on_device(zero, tile->group) ? norms->device_buf.ptr : norms->host_buf.ptr;
     dsc_update_args args;
@@ -138,6 +152,8 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
     const dsc_layout_group *group = &zero->o.layout->group[tile->group];
     const int64_t slice_first = group->slice * zero->o.rank, most = piece_elements(zero);
     int64_t first = tile->first, end = tile->first + tile->count;
+    DSC_ASSERT(most > 0);
+    DSC_ASSERT(group->trainable);
     if (!counts_all(zero)) {
         first = dsc_max_i64(first, slice_first);
         end = dsc_min_i64(end, slice_first + group->slice);
@@ -148,6 +164,7 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
         for (int64_t at = dsc_max_i64(first, tensor->offset), next; at < last; at = next) {
             const int64_t into = at % DSC_SUMSQ_CHUNK;
             next = dsc_min_i64(last, at + (into != 0 ? DSC_SUMSQ_CHUNK - into : most));
+            DSC_ASSERT(next > at);
             DSC_TRY(add_piece(zero, terms, tile, t, at, next, err));
         }
     }
@@ -200,6 +217,8 @@ static double bare_share(const double square[SUMS_EACH], const dsc_update_scalar
 static dsc_tensor_step step_of(const dsc_zero *zero, const dsc_update_terms *terms, int32_t t,
                                const double square[SUMS_EACH])
 {
+    DSC_ASSERT(t >= 0);
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const dsc_update_scalars *s = &terms->scalars[tensor->update_class];
     const double count = (double)tensor->count;
@@ -219,8 +238,11 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
     const int64_t count = sums_count(zero);
     const int32_t ranks = counts_all(zero) ? 1 : zero->world_size;
     double square[SUMS_EACH] = { 0 };
+    DSC_ASSERT(count % SUMS_EACH == 0); /* a tensor's sums follow each other */
     for (int64_t first = 0, n; first < count; first += n) {
         n = dsc_min_i64(norms->piece_sums, count - first);
+        DSC_ASSERT(n > 0);
+        DSC_ASSERT(sums_bytes(n) * zero->world_size <= norms->all_buf.bytes);
         const dsc_fixed_sum *all = counts_all(zero) ? mine + first : norms->all_buf.ptr;
         if (!counts_all(zero))
             DSC_TRY(dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, norms->all_buf.ptr, mine + first,
@@ -241,6 +263,7 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
 static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_trust_ratio *norms = &zero->trust_ratio;
+    DSC_ASSERT(norms->host_buf.bytes == sums_bytes(sums_count(zero)));
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
         DSC_TRY(dsc_fill_zero(zero->o.compute, norms->device_buf.ptr, device_sums_bytes(zero), err));
@@ -252,6 +275,8 @@ static int64_t wire_bytes(const dsc_zero *zero) { return (zero->world_size - 1) 
 
 static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
+    DSC_ASSERT(t >= 0);
+    DSC_ASSERT(t < zero->o.layout->tensor_count);
     s->step_size = (float)((double)s->step_size * zero->trust_ratio.step[t].rate);
     s->shrink = (float)((double)s->shrink * zero->trust_ratio.step[t].scale);
 }
