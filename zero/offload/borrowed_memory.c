@@ -26,10 +26,12 @@ static bool has_room(const dsc_zero *zero, int32_t g)
 static dsc_piece bytes_of_sum(const dsc_zero *zero, int32_t g)
 {
     int64_t before = 0;
+    DSC_ASSERT(has_room(zero, g));
     for (int32_t i = 0; i < g; i++)
         before += has_room(zero, i) ? zero->group[i].local_count : 0;
     const int64_t first = dsc_align_up(before * 4, DSC_AIO_ALIGN);
     const int64_t end = (before + zero->group[g].local_count) * 4 / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
+    DSC_ASSERT((before + zero->group[g].local_count) * 4 <= zero->state_bytes[DSC_TAG_GRAD]);
     return (dsc_piece) { first, dsc_max_i64(0, end - first) };
 }
 
@@ -58,6 +60,8 @@ static bool next_room(room_walk *walk)
             continue;
         walk->left = bytes_of_sum(zero, leaf->group);
         if (walk->opened) {
+            DSC_ASSERT(rooms->room != NULL);
+            DSC_ASSERT(zero->group[leaf->group].room < 0); /* a group has one first part in a pass */
             zero->group[leaf->group].room = rooms->count;
             memcpy(rooms->room[rooms->count].end, walk->slots, sizeof walk->slots);
         }
@@ -72,9 +76,12 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
 {
     dsc_zero *zero = walk->zero;
     dsc_borrowed_memory *rooms = &zero->store.rooms;
+    DSC_ASSERT(bytes % DSC_AIO_ALIGN == 0);
+    DSC_ASSERT(last < zero->grad_part_count);
     while (walk->leaf <= last || walk->left.bytes < bytes)
         if (!next_room(walk))
             return false;
+    DSC_ASSERT(walk->leaf > last); /* a tile never waits for a sum that waits for the tile */
     if (walk->opened) {
         dsc_tile_buffers_assign(dsc_state_store_tile_buffers(zero, plane), walk->slots[plane], 1,
                                 (char *)zero->grad_buf.ptr + walk->left.at, 0);
@@ -82,6 +89,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
     }
     walk->left.at += bytes;
     walk->left.bytes -= bytes;
+    DSC_ASSERT(walk->left.bytes >= 0);
     return true;
 }
 
@@ -89,6 +97,8 @@ static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count
 {
     const dsc_zero *zero = walk->zero;
     const int32_t last = (int32_t)(leaf - zero->leaf);
+    DSC_ASSERT(count > 0);
+    DSC_ASSERT(dsc_grad_part_is_last(zero, leaf));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const int64_t bytes = dsc_align_up(count * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
         if (!passes(zero, leaf->group, (dsc_plane)p))
@@ -127,6 +137,8 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
         if (walk.slots[p] <= zero->store.slot_count)
             continue;
         ring->further_count = walk.slots[p] - zero->store.slot_count;
+        DSC_ASSERT(ring->slot == NULL); /* not open */
+        DSC_ASSERT(walk.slots[p] <= DSC_TILE_BUFFERS_MAX);
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_tile_buffers_plan_bytes(
             ring->further_count, zero->store.tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p));
     }
@@ -140,9 +152,11 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
         zero->group[g].room = -1;
     if (rooms->count == 0)
         return DSC_OK;
+    const int32_t planned = rooms->count;
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, rooms->count, sizeof *rooms->room, &rooms->room, err));
     rooms->count = 0;
     place_tiles(&walk);
+    DSC_ASSERT(rooms->count == planned);
     atomic_store(&rooms->vacant, rooms->count);
     return dsc_aio_register(zero->store.aio[DSC_STATE_STORE_AIO_STATES], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
 }
@@ -151,10 +165,16 @@ void dsc_borrowed_memory_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, z
 
 /* ---- a step ---- */
 
-void dsc_borrowed_memory_lend(dsc_zero *zero) { atomic_store(&zero->store.rooms.vacant, 0); }
+void dsc_borrowed_memory_lend(dsc_zero *zero)
+{
+    DSC_ASSERT(dsc_speculative_update_is_used(zero));
+    atomic_store(&zero->store.rooms.vacant, 0);
+}
 
 bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g < zero->o.layout->group_count);
+    DSC_ASSERT(zero->group[g].room < zero->store.rooms.count);
     return zero->group[g].room < atomic_load(&zero->store.rooms.vacant);
 }
 
@@ -164,6 +184,7 @@ static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *gr
     for (int32_t i = 0; i < count; i++)
         if (passes(zero, group[i], plane))
             tiles += (zero->group[group[i]].local_count + zero->store.tile_elements - 1) / zero->store.tile_elements;
+    DSC_ASSERT(count <= zero->o.layout->group_count);
     return tiles;
 }
 
@@ -174,6 +195,7 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         const int64_t most = ring->slot_count + ring->further_count;
         const int32_t end = (int32_t)dsc_min_i64(tiles_of(zero, (dsc_plane)p, group, count), most);
+        DSC_ASSERT(ring->slot_count + ring->further_count <= DSC_TILE_BUFFERS_MAX);
         if (end <= ring->slot_count)
             continue;
         DSC_TRY(dsc_tile_buffers_begin_round(ring, end, err));
@@ -185,6 +207,8 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
 static bool has_left(dsc_zero *zero, int32_t r)
 {
     const dsc_borrowed_range *room = zero->store.rooms.room;
+    DSC_ASSERT(r >= 0);
+    DSC_ASSERT(r < zero->store.rooms.count);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
@@ -199,6 +223,7 @@ void dsc_borrowed_memory_publish(dsc_zero *zero)
     dsc_borrowed_memory *rooms = &zero->store.rooms;
     while (rooms->told < rooms->count && has_left(zero, rooms->told))
         atomic_store(&rooms->vacant, ++rooms->told);
+    DSC_ASSERT(rooms->told <= rooms->count);
 }
 
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)

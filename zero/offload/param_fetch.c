@@ -6,6 +6,8 @@
 
 bool dsc_param_fetch_request(dsc_zero *zero, int32_t g, char *to)
 {
+    DSC_ASSERT(dsc_zero_param_is_away(zero, g));
+    DSC_ASSERT(to != NULL); /* NULL is no request */
     char *nobody = NULL;
     return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
 }
@@ -24,10 +26,13 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const dsc_group_state *state = &zero->group[call->group];
     const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
     int64_t taken;
+    DSC_ASSERT(elements <= zero->o.layout->group[call->group].slice);
     /* All of it went to another window. The rest is in its file as soon as the group is updated. */
     if (!call->asked && state->handed_from == 0 && zero->store.written != NULL)
         DSC_TRY(dsc_event_sync(zero->store.written, err));
     DSC_TRY(dsc_param_prefetch_consume(zero, call->group, elements, call->to, &taken, err));
+    DSC_ASSERT(taken >= 0);
+    DSC_ASSERT(taken <= elements);
     if (taken == elements)
         return DSC_OK;
     const int64_t before = taken * zero->param_bytes_each;
@@ -46,6 +51,7 @@ typedef struct tile_call {
 static dsc_status fetch_tile_now(void *args, dsc_error *err)
 {
     const tile_call *call = args;
+    DSC_ASSERT(call->piece.bytes > 0);
     bool started;
     DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, true, err));
     if (call->ahead.bytes > 0)
@@ -58,6 +64,7 @@ dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_PARAM];
+    DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
     if (zero->store.fetch != NULL) {
@@ -66,6 +73,7 @@ dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
         return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
     }
+    DSC_ASSERT(ring->swap != NULL);
     for (int64_t first = 0; first < slice; first += tile) {
         const tile_call call = { .ring = ring,
                                  .slot = dsc_tile_buffers_next(ring),

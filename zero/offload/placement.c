@@ -28,6 +28,7 @@ int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t each = zero->param_bytes_each;
     const bool halves = zero->world_size > 1 && group->slice * each % DSC_AIO_ALIGN != 0;
+    DSC_ASSERT(group->padded == group->slice * zero->world_size);
     if (!dsc_state_store_reads_to_windows(zero))
         return group->padded * each;
     return dsc_align_up(group->padded * each + (halves ? DSC_AIO_ALIGN / 2 : 0), DSC_AIO_ALIGN);
@@ -36,23 +37,30 @@ int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
 int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t g)
 {
     const int64_t before = zero->o.layout->group[g].slice * zero->o.rank * zero->param_bytes_each;
+    DSC_ASSERT(g < zero->o.layout->group_count);
     return dsc_state_store_reads_to_windows(zero) ? dsc_align_up(before, DSC_AIO_ALIGN) - before : 0;
 }
 
 dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t count)
 {
     const int64_t each = dsc_plane_bytes_each(zero, plane);
+    DSC_ASSERT(dsc_in_swap(zero, g, plane));
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(first + count <= zero->o.layout->group[g].slice);
     return (dsc_piece) { zero->group[g].swap_at[plane] + first * each, count * each };
 }
 
 dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
 {
+    DSC_ASSERT(zero->store.tile_elements > 0);
+    DSC_ASSERT(first % zero->store.tile_elements == 0);
     const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
     return count > 0 ? dsc_state_store_piece(zero, g, plane, first, count) : (dsc_piece) { 0, 0 };
 }
 
 int64_t dsc_state_store_slots_bytes(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
 {
+    DSC_ASSERT(slot_count >= 0);
     return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
 }
 
@@ -60,23 +68,27 @@ int64_t dsc_state_store_slots_bytes(const dsc_zero *zero, dsc_plane plane, int32
 int32_t dsc_state_store_slot_count(const dsc_zero *zero, dsc_plane plane)
 {
     const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_TILE_BUFFERS_MAX;
+    DSC_ASSERT(zero->store.slot_count <= DSC_TILE_BUFFERS_MAX);
     return (int32_t)dsc_min_i64(zero->store.slot_count, most);
 }
 
 int64_t dsc_state_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
 {
+    DSC_ASSERT(zero->store.tile_elements * dsc_plane_bytes_each(zero, plane) % DSC_AIO_ALIGN == 0);
     return dsc_state_store_slots_bytes(zero, plane, dsc_state_store_slot_count(zero, plane));
 }
 
 /* Parameters in bf16 are made from the master weights. */
 bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane)
 {
+    DSC_ASSERT(plane < DSC_PLANE_COUNT);
     return plane != DSC_PLANE_PARAM || zero->o.compute_dtype == DSC_F32;
 }
 
 /* The update's, of a plane. */
 dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 {
+    DSC_ASSERT(plane < DSC_PLANE_COUNT);
     if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
         return &zero->store.sums_in;
     return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
@@ -84,6 +96,8 @@ dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 
 bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g >= 0);
+    DSC_ASSERT(g < zero->o.layout->group_count);
     return zero->group[g].swap_states && !dsc_device_host_visible(zero->o.device);
 }
 
@@ -118,6 +132,8 @@ bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t g)
 
 bool dsc_host_update_brings(const dsc_zero *zero, int32_t g, int plane)
 {
+    DSC_ASSERT(plane >= 0);
+    DSC_ASSERT(plane < DSC_PLANE_COUNT);
     if (!dsc_host_update_updates(zero, g))
         return false;
     return (plane == DSC_PLANE_GRAD && !dsc_grad_staging_is_offloaded(zero, g)) ||
@@ -137,6 +153,7 @@ bool dsc_speculative_update_is_used(const dsc_zero *zero)
 bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
 {
     const bool has_sum = dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].sums_stay);
+    DSC_ASSERT(!zero->group[g].sums_stay || zero->group[g].swap_states);
     return dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
 }
 

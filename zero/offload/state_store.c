@@ -47,6 +47,8 @@ static void choose_states(dsc_zero *zero)
         kept += keep ? layout->group[g].slice : 0;
         zero->group[g].swap_states = !keep;
     }
+    DSC_ASSERT(kept <= most);
+    DSC_ASSERT(most <= total);
 }
 
 /* Spreads the choice over all groups. With speculative updates of a single pass, a forward pass then meets updated
@@ -63,6 +65,7 @@ static void choose_sums(dsc_zero *zero)
         passed += slice;
         zero->group[g].sums_stay = (double)(stay + slice) <= share * (double)passed;
         stay += zero->group[g].sums_stay ? slice : 0;
+        DSC_ASSERT(stay <= passed);
     }
 }
 
@@ -82,6 +85,7 @@ static void choose_params(dsc_zero *zero)
         kept += in_memory && !persists && !with_states ? group->slice : 0;
         zero->group[g].swap_param = !persists && !(in_memory && host_visible);
         zero->group[g].param_on_host = zero->group[g].swap_param && in_memory;
+        DSC_ASSERT(!(zero->group[g].param_on_host && host_visible));
     }
 }
 
@@ -104,6 +108,7 @@ static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
     const bool states = state->swap_states && zero->o.swap.state_folder_count > 0;
+    DSC_ASSERT(g < zero->o.layout->group_count);
     switch (plane) {
     case DSC_PLANE_PARAM: return dsc_zero_param_is_away(zero, g) && !state->param_on_host;
     case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
@@ -140,11 +145,13 @@ static int32_t sums_in_slots(const dsc_zero *zero)
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
 {
+    DSC_ASSERT(space < DSC_SPACE_COUNT);
     return space == DSC_SPACE_PARAM ? zero->o.swap.param_folder_count : zero->o.swap.state_folder_count;
 }
 
 static bool param_in_host_memory(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(!zero->group[g].param_on_host || zero->group[g].swap_param);
     return dsc_zero_param_is_away(zero, g) && zero->group[g].param_on_host;
 }
 
@@ -153,6 +160,7 @@ static int64_t host_param_bytes(const dsc_zero *zero)
     int64_t elements = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         elements += param_in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+    DSC_ASSERT(elements == 0 || !dsc_device_host_visible(zero->o.device));
     return elements * zero->param_bytes_each;
 }
 
@@ -169,6 +177,8 @@ static int64_t place_plane(dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     int64_t *bytes = &zero->store.space_bytes[plane_table[plane].space];
     const int64_t at = *bytes;
+    DSC_ASSERT(at % DSC_AIO_ALIGN == 0);
+    DSC_ASSERT(folders_of(zero, plane_table[plane].space) > 0);
     *bytes += dsc_align_up(zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, plane), DSC_AIO_ALIGN);
     return at;
 }
@@ -187,9 +197,11 @@ static void place_group(dsc_zero *zero, int32_t g)
 static void choose_tiles(dsc_zero *zero, int64_t longest)
 {
     dsc_state_store *store = &zero->store;
+    DSC_ASSERT(longest % TILE_ALIGN == 0);
     const int64_t asked = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
     store->tile_elements = dsc_min_i64(asked, longest);
     store->part_elements = dsc_min_i64(store->tile_elements, CACHED_ELEMENTS);
+    DSC_ASSERT(store->tile_elements % TILE_ALIGN == 0);
     store->slot_count = zero->o.swap.slot_count;
 }
 
@@ -218,6 +230,7 @@ static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
                  &store->sums_in_buf);
     add_need(needs, &count, DSC_TAG_PARAM, host_param_bytes(zero), &store->param_buf);
     add_need(needs, &count, DSC_TAG_IO, sum_tile_bytes(zero), &store->sum_buf);
+    DSC_ASSERT(count <= NEEDS_MAX);
     return count;
 }
 
@@ -237,6 +250,7 @@ void dsc_state_store_plan(dsc_zero *zero)
             continue;
         store->space_bytes[s] =
             dsc_align_up(store->space_bytes[s], STRIPE_BYTES * folders_of(zero, (dsc_space)s));
+        DSC_ASSERT(store->space_bytes[s] > 0);
         zero->plan.bytes[space_table[s].tag][DSC_TIER_NVME] += store->space_bytes[s];
         zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_swap_plan_bytes(store->space_bytes[s]);
     }
@@ -255,6 +269,8 @@ void dsc_state_store_plan(dsc_zero *zero)
 
 static dsc_status open_aio(dsc_zero *zero, int which, dsc_error *err)
 {
+    DSC_ASSERT(which >= 0);
+    DSC_ASSERT(which < DSC_STATE_STORE_AIO_COUNT);
     const dsc_zero_swap *swap = &zero->o.swap;
     dsc_aio_options options = swap->aio;
     options.alloc = zero->o.alloc;
@@ -267,6 +283,8 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
 {
     const dsc_zero_swap *swap = &zero->o.swap;
     DSC_TRY(open_aio(zero, space_table[space].aio, err));
+    DSC_ASSERT(zero->store.swap[space] == NULL);
+    DSC_ASSERT(folders_of(zero, space) > 0);
     const dsc_swap_options place = {
         .alloc = zero->o.alloc,
         .aio = zero->store.aio[space_table[space].aio],
@@ -282,6 +300,7 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
 
 static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
 {
+    DSC_ASSERT(!pin || buf->ptr != NULL);
     char word[256];
     if (pin && !dsc_buf_lock(buf, word, sizeof word))
         dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
@@ -292,6 +311,8 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
 {
     dsc_state_store *store = &zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
+    DSC_ASSERT(store->swap[plane_table[plane].space] != NULL);
+    DSC_ASSERT(slot_count * piece_bytes == buf->bytes);
     DSC_TRY(open_aio(zero, aio, err));
     DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
@@ -314,6 +335,7 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(zero->o.device, &store->fetched, err));
     lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
     DSC_TRY(dsc_aio_register(store->aio[DSC_STATE_STORE_AIO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
+    DSC_ASSERT(store->swap[DSC_SPACE_PARAM] != NULL);
     return dsc_swap_op_open(store->swap[DSC_SPACE_PARAM], NULL, longest, &store->fetch, err);
 }
 
@@ -343,6 +365,7 @@ static dsc_status open_update(dsc_zero *zero, dsc_error *err)
 {
     dsc_state_store *store = &zero->store;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = 1, .caps = zero->o.swap.host_caps };
+    DSC_ASSERT(store->update_device == NULL);
     store->update_compute = zero->o.compute;
     if (!dsc_state_store_updates_behind(zero))
         return DSC_OK;
@@ -392,10 +415,12 @@ static void place_host_params(dsc_zero *zero)
         if (zero->o.layout->group[g].trainable && zero->o.compute_dtype == DSC_F32)
             state->master = (float *)(void *)state->param;
     }
+    DSC_ASSERT(param == (char *)zero->store.param_buf.ptr + zero->store.param_buf.bytes);
 }
 
 dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 {
+    DSC_ASSERT(zero->store.order == NULL); /* opened once */
     DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->store.order,
                              &zero->store.order, err));
     dsc_need needs[NEEDS_MAX];
@@ -455,6 +480,8 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
     const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
     const dsc_piece piece = { zero->group[g].swap_at[plane] + tile_first * each, tile_count * each };
     void *buf;
+    DSC_ASSERT(zero->store.ring[plane].swap != NULL);
+    DSC_ASSERT(first < zero->o.layout->group[g].slice);
     if (!dsc_device_host_visible(zero->o.device))
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* copies from and to the last view */
     if (plane == DSC_PLANE_PARAM) /* which the update reads by a ring of its own, in fp32 */
@@ -462,6 +489,7 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
     DSC_TRY(dsc_tile_buffers_view(&zero->store.ring[plane], piece, write, &buf, err));
     *ptr = (char *)buf + (first - tile_first) * each;
     *count = dsc_min_i64(*count, tile_first + tile_count - first);
+    DSC_ASSERT(*count > 0);
     return DSC_OK;
 }
 
