@@ -17,6 +17,7 @@ static const int64_t second_ns = 1000000000;
 
 static int32_t region_of(const dsc_aio *aio, const char *buf, int64_t bytes)
 {
+    DSC_ASSERT(bytes > 0);
     for (int32_t i = 0; i < aio->region_count; i++)
         if (buf >= aio->regions[i].begin && buf + bytes <= aio->regions[i].end)
             return i;
@@ -33,6 +34,7 @@ int32_t dsc_aio_fixed_fd(const dsc_aio *aio, const dsc_aio_file *file)
 
 static dsc_aio_slot *free_slot(dsc_aio *aio)
 {
+    DSC_ASSERT(aio->with_engine <= aio->options.queue_depth);
     for (int32_t i = 0; i < aio->options.queue_depth; i++)
         if (aio->slots[i].op == NULL && !aio->slots[i].with_engine)
             return &aio->slots[i];
@@ -41,6 +43,7 @@ static dsc_aio_slot *free_slot(dsc_aio *aio)
 
 static void fail_op(dsc_aio_op *op, dsc_status status, int errno_value, int64_t offset)
 {
+    DSC_ASSERT(status != DSC_OK);
     if (op->status != DSC_OK)
         return;
     op->status = status;
@@ -52,7 +55,9 @@ static int list_of(const dsc_aio_op *op) { return !op->write ? 0 : op->soon ? 1 
 
 static void drop_first(dsc_aio *aio, int list)
 {
+    DSC_ASSERT(list < DSC_AIO_LISTS);
     dsc_aio_op **first = &aio->waiting[list].first;
+    DSC_ASSERT(*first != NULL);
     *first = (*first)->next;
     if (*first == NULL)
         aio->waiting[list].last = NULL;
@@ -65,6 +70,7 @@ static dsc_aio_op *first_waiting(dsc_aio *aio)
     for (int list = 0; list < DSC_AIO_LISTS && op == NULL; list++)
         while ((op = aio->waiting[list].first) != NULL && (op->status != DSC_OK || op->given == op->bytes))
             drop_first(aio, list);
+    DSC_ASSERT(op == NULL || op->given < op->bytes);
     return op;
 }
 
@@ -77,6 +83,8 @@ static dsc_aio_slot *next_piece(dsc_aio *aio)
     if (s == NULL)
         return NULL;
     const int64_t bytes = dsc_min_i64(aio->options.block_bytes, op->bytes - op->given);
+    DSC_ASSERT(bytes > 0);
+    DSC_ASSERT(!s->with_engine); /* A1 */
     char *buf = (char *)op->buf + op->given;
     s->op = op;
     s->piece = (dsc_aio_piece) { .fd = op->file->fd,
@@ -88,6 +96,7 @@ static dsc_aio_slot *next_piece(dsc_aio *aio)
                                  .place = op->file->keeper == aio ? dsc_aio_fixed_fd(aio, op->file) : -1 };
     op->given += bytes;
     op->under_way++;
+    DSC_ASSERT(op->given <= op->bytes);
     return s;
 }
 
@@ -95,6 +104,8 @@ static dsc_aio_slot *next_piece(dsc_aio *aio)
 static bool admit(dsc_aio *aio, dsc_aio_slot *s)
 {
     const dsc_aio_hook *hook = &aio->options.hook;
+    DSC_ASSERT(s->op != NULL);
+    DSC_ASSERT(!s->with_engine); /* A1 */
     s->fault = DSC_AIO_FAULT_NONE;
     aio->piece_count++;
     if (hook->before != NULL)
@@ -105,6 +116,8 @@ static bool admit(dsc_aio *aio, dsc_aio_slot *s)
 /* The engine can never take it: its operation has failed. */
 static void refuse_piece(dsc_aio_slot *s, int errno_value)
 {
+    DSC_ASSERT(s->op->under_way > 0);
+    DSC_ASSERT(!s->with_engine);
     fail_op(s->op, DSC_ERR_IO, errno_value, s->piece.offset);
     s->op->under_way--;
     s->op = NULL;
@@ -131,10 +144,12 @@ static void fill(dsc_aio *aio)
         if (count == 0)
             return;
         const int taken = aio->ops->submit(aio->state, batch, count);
+        DSC_ASSERT(taken <= count);
         for (int i = 0; i < taken; i++) {
             ((dsc_aio_slot *)batch[i])->with_engine = true;
             aio->with_engine++;
         }
+        DSC_ASSERT(aio->with_engine <= aio->options.queue_depth);
         for (int i = taken > 0 ? taken : 0; i < count; i++)
             ((dsc_aio_slot *)batch[i])->fault = DSC_AIO_FAULT_NONE;
         if (taken < 0 && taken != -EAGAIN && taken != -EINTR && taken != -EBUSY)
@@ -148,6 +163,8 @@ static void fill(dsc_aio *aio)
 static void moved(dsc_aio *aio, dsc_aio_op *op, int64_t bytes)
 {
     op->done += bytes;
+    DSC_ASSERT(bytes >= 0);
+    DSC_ASSERT(op->done <= op->bytes);
     if (bytes > 0)
         aio->last_event_ns = dsc_clock_ns();
 }
@@ -156,6 +173,8 @@ static void moved(dsc_aio *aio, dsc_aio_op *op, int64_t bytes)
 static void finish(dsc_aio *aio, dsc_aio_slot *s)
 {
     dsc_aio_op *op = s->op;
+    DSC_ASSERT(op != NULL);
+    DSC_ASSERT(!s->with_engine); /* A1 */
     int64_t result = s->fault == DSC_AIO_FAULT_RESULT ? s->fault_result : s->piece.result;
     s->fault = DSC_AIO_FAULT_NONE;
     if (result == -EINTR || result == -EAGAIN)
@@ -179,12 +198,14 @@ static void finish(dsc_aio *aio, dsc_aio_slot *s)
     } else {
         fail_op(op, DSC_ERR_IO, result == 0 ? ENOSPC : (int)-result, s->piece.offset);
     }
+    DSC_ASSERT(op->under_way > 0);
     op->under_way--;
     s->op = NULL;
 }
 
 static void tell_held(dsc_aio *aio)
 {
+    DSC_ASSERT(aio->with_engine == 0);
     while (aio->held_count > 0) { /* the last first */
         dsc_aio_slot *s = aio->held[--aio->held_count];
         s->fault = DSC_AIO_FAULT_NONE;
@@ -196,6 +217,7 @@ static void tell_held(dsc_aio *aio)
  * owner from now on, since their operations may be gone when they complete. */
 static void break_down(dsc_aio *aio, dsc_status status, int errno_value)
 {
+    DSC_ASSERT(status != DSC_OK);
     aio->broken = true;
     aio->broken_status = status;
     aio->broken_errno = errno_value;
@@ -203,6 +225,7 @@ static void break_down(dsc_aio *aio, dsc_status status, int errno_value)
         dsc_aio_slot *s = &aio->slots[i];
         if (s->op == NULL)
             continue;
+        DSC_ASSERT(s->op->under_way > 0);
         fail_op(s->op, status, errno_value, s->piece.offset);
         s->op->under_way--;
         s->op = NULL;
@@ -225,15 +248,19 @@ static bool take(dsc_aio *aio, int64_t timeout_ns)
     const int count = aio->ops->reap(aio->state, done, DSC_AIO_BATCH, timeout_ns);
     for (int i = 0; i < count; i++) {
         dsc_aio_slot *s = (dsc_aio_slot *)done[i];
+        DSC_ASSERT(s->with_engine); /* an engine gives each block back once */
         s->with_engine = false;
         aio->with_engine--;
         if (s->op == NULL)
             continue; /* given up */
-        if (s->fault == DSC_AIO_FAULT_LATE)
+        if (s->fault == DSC_AIO_FAULT_LATE) {
+            DSC_ASSERT(aio->held_count < DSC_AIO_DEPTH_MAX);
             aio->held[aio->held_count++] = s;
-        else if (s->fault != DSC_AIO_FAULT_NEVER)
+        } else if (s->fault != DSC_AIO_FAULT_NEVER) {
             finish(aio, s);
+        }
     }
+    DSC_ASSERT(aio->with_engine >= 0);
     if (count < 0)
         break_down(aio, DSC_ERR_IO, -count);
     return count > 0;
@@ -245,6 +272,8 @@ int dsc_aio_drain(dsc_aio *aio, int64_t timeout_ns)
     const int count = aio->ops->reap(aio->state, done, DSC_AIO_BATCH, timeout_ns);
     if (count > 0)
         aio->with_engine -= count;
+    DSC_ASSERT(count <= DSC_AIO_BATCH);
+    DSC_ASSERT(aio->with_engine >= 0);
     return count;
 }
 
@@ -261,6 +290,8 @@ void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op)
         fail_op(op, aio->broken_status, aio->broken_errno, op->offset);
     if (op->status != DSC_OK || op->bytes == 0)
         return;
+    DSC_ASSERT((aio->waiting[list_of(op)].first == NULL) == (aio->waiting[list_of(op)].last == NULL));
+    DSC_ASSERT(aio->waiting[list_of(op)].last != op); /* it has been waited for before it is submitted again */
     if (aio->waiting[list_of(op)].last == NULL)
         aio->waiting[list_of(op)].first = op;
     else
@@ -273,6 +304,7 @@ void dsc_aio_submit(dsc_aio *aio, dsc_aio_op *op)
 
 static bool is_done(const dsc_aio_op *op)
 {
+    DSC_ASSERT(op->under_way >= 0);
     return op->under_way == 0 && (op->status != DSC_OK || op->given == op->bytes);
 }
 
@@ -283,6 +315,7 @@ static void unlink_op(dsc_aio *aio, const dsc_aio_op *op)
     for (dsc_aio_op *at = aio->waiting[list_of(op)].first; at != NULL; before = at, at = at->next) {
         if (at != op)
             continue;
+        DSC_ASSERT(at->next != NULL || aio->waiting[list_of(op)].last == at);
         if (before == NULL)
             aio->waiting[list_of(op)].first = at->next;
         else
@@ -299,12 +332,14 @@ bool dsc_aio_test(dsc_aio *aio, dsc_aio_op *op)
         fill(aio);
     if (!is_done(op))
         return false;
+    DSC_ASSERT(op->under_way == 0); /* A2 */
     unlink_op(aio, op);
     return true;
 }
 
 static dsc_status verdict(const dsc_aio *aio, const dsc_aio_op *op, dsc_error *err)
 {
+    DSC_ASSERT(is_done(op)); /* A2 */
     char where[1100];
     if (op->status == DSC_OK)
         return DSC_OK;
@@ -324,6 +359,8 @@ static dsc_status verdict(const dsc_aio *aio, const dsc_aio_op *op, dsc_error *e
  * done. */
 static void go_on(dsc_aio *aio, const dsc_aio_op *op, int64_t timeout_ns)
 {
+    DSC_ASSERT(!aio->broken);
+    DSC_ASSERT(timeout_ns >= 0);
     fill(aio);
     const bool done = op != NULL && is_done(op);
     const bool any = !done && take(aio, dsc_min_i64(timeout_ns, aio->options.timeout_ns));

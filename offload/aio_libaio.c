@@ -24,6 +24,7 @@ struct dsc_aio_engine_state {
 
 static void close_libaio(dsc_aio_engine_state *s)
 {
+    DSC_ASSERT(!s->context_open || s->library != NULL); /* io_destroy is the library's */
     if (s->context_open)
         (void)s->destroy(s->context); /* waits for what is under way */
     if (s->library != NULL)
@@ -35,6 +36,7 @@ static void close_libaio(dsc_aio_engine_state *s)
 
 static dsc_status find_library(dsc_aio_engine_state *s, dsc_error *err)
 {
+    DSC_ASSERT(s->library == NULL);
     s->library = dlopen("libaio.so.1", RTLD_NOW | RTLD_LOCAL);
     if (s->library == NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "libaio", "libaio.so.1 is not installed");
@@ -55,6 +57,7 @@ static dsc_status open_parts(dsc_aio_engine_state *s, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->room, sizeof *s->unused, &s->unused, err));
     for (int32_t i = 0; i < s->room; i++)
         s->unused[s->unused_count++] = &s->blocks[i];
+    DSC_ASSERT(s->unused_count == s->room);
     const int failed = s->setup(s->room, &s->context);
     if (failed != 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "libaio", "io_setup for %d operations: %s (see fs.aio-max-nr)",
@@ -74,6 +77,7 @@ static dsc_status open_libaio(const dsc_aio_options *options, dsc_aio_engine_sta
         close_libaio(s);
         return status;
     }
+    DSC_ASSERT(s->context_open);
     *out = s;
     return DSC_OK;
 }
@@ -82,6 +86,7 @@ static int submit(dsc_aio_engine_state *s, dsc_aio_piece *const *pieces, int cou
 {
     struct iocb *list[256];
     int ready = 0;
+    DSC_ASSERT(count > 0);
     for (; ready < count && ready < 256 && ready < s->unused_count; ready++) {
         struct iocb *b = s->unused[s->unused_count - 1 - ready];
         const dsc_aio_piece *p = pieces[ready];
@@ -95,6 +100,7 @@ static int submit(dsc_aio_engine_state *s, dsc_aio_piece *const *pieces, int cou
     if (ready == 0)
         return 0;
     const int taken = s->submit(s->context, ready, list);
+    DSC_ASSERT(taken <= ready);
     if (taken > 0)
         s->unused_count -= taken;
     return taken;
@@ -110,6 +116,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
     for (int i = 0; i < count; i++) {
         out[i] = events[i].data;
         out[i]->result = (int64_t)(long)events[i].res;
+        DSC_ASSERT(s->unused_count < s->room); /* the block was under way */
         s->unused[s->unused_count++] = events[i].obj;
     }
     return count;

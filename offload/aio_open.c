@@ -32,12 +32,14 @@ dsc_status dsc_aio_file_open(const char *path, bool create, dsc_aio_file *out, d
         dsc_aio_file_close(out);
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "is not a regular file");
     }
+    DSC_ASSERT(out->fd >= 0);
     return DSC_OK;
 }
 
 void dsc_aio_file_close(dsc_aio_file *file)
 {
     dsc_aio_drop_file(file);
+    DSC_ASSERT(file->keeper == NULL); /* the engine does not use the descriptor any more */
     if (file->fd >= 0)
         (void)close(file->fd);
     file->fd = -1;
@@ -58,6 +60,7 @@ static dsc_status choose(dsc_aio *aio, dsc_error *err)
             continue;
         const dsc_status status = engines[i]->open(&aio->options, &aio->state, named ? err : &reason);
         if (status == DSC_OK) {
+            DSC_ASSERT(aio->state != NULL);
             aio->ops = engines[i];
             char found[sizeof aio->why];
             snprintf(found, sizeof found, "%s%s%.*s", engines[i]->name,
@@ -76,6 +79,7 @@ static dsc_status choose(dsc_aio *aio, dsc_error *err)
         const int n = snprintf(aio->why + used, sizeof aio->why - used, "%s%s: %.150s", used > 0 ? ", " : "not ",
                                engines[i]->name, reason.message);
         used = (size_t)dsc_min_i64((int64_t)sizeof aio->why - 1, (int64_t)used + n);
+        DSC_ASSERT(used < sizeof aio->why);
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "aio engine",
                     "\"%.40s\" is unknown; what exists: auto, io_uring, libaio, threads", wanted);
@@ -106,6 +110,7 @@ dsc_status dsc_aio_open(const dsc_aio_options *options, dsc_aio **out, dsc_error
     aio->options.block_bytes = dsc_align_up(options->block_bytes, DSC_AIO_ALIGN);
     if (aio->options.timeout_ns == 0)
         aio->options.timeout_ns = 60 * second_ns;
+    DSC_ASSERT(aio->options.block_bytes % DSC_AIO_ALIGN == 0);
     dsc_status status = dsc_alloc_zeroed(aio->alloc, DSC_TAG_IO, options->queue_depth, sizeof *aio->slots, &aio->slots,
                                          err);
     if (status == DSC_OK)
@@ -115,6 +120,7 @@ dsc_status dsc_aio_open(const dsc_aio_options *options, dsc_aio **out, dsc_error
         dsc_alloc_free(aio->alloc, aio);
         return status;
     }
+    DSC_ASSERT(aio->ops != NULL);
     *out = aio;
     return DSC_OK;
 }
@@ -129,6 +135,8 @@ bool dsc_aio_is_broken(const dsc_aio *aio) { return aio->broken; }
 
 static void say_refused(dsc_aio *aio, int64_t bytes, int errno_value)
 {
+    DSC_ASSERT(errno_value > 0);
+    DSC_ASSERT(bytes > 0);
     char reason[96], remedy[128] = "";
     if (errno_value == ENOMEM || errno_value == EPERM || errno_value == EAGAIN)
         dsc_locked_limit_text(remedy, sizeof remedy);
@@ -145,9 +153,11 @@ dsc_status dsc_aio_register(dsc_aio *aio, void *buf, int64_t bytes, dsc_error *e
     for (int64_t at = 0; at < bytes && aio->ops->add_region != NULL; at += most) {
         char *begin = (char *)buf + at;
         const int64_t size = dsc_min_i64(most, bytes - at);
+        DSC_ASSERT(size > 0);
         if (aio->region_count == DSC_AIO_REGIONS_MAX)
             break;
         const int failed = aio->ops->add_region(aio->state, begin, size);
+        DSC_ASSERT(failed <= 0); /* 0 or -errno */
         if (failed != 0) {
             say_refused(aio, bytes - at, -failed);
             break;
@@ -168,6 +178,8 @@ bool dsc_aio_keep_file(dsc_aio *aio, dsc_aio_file *file)
         return file->keeper == aio;
     if (place < 0 || !aio->ops->set_file(aio->state, place, file->fd))
         return false;
+    DSC_ASSERT(place < DSC_AIO_FILES_MAX);
+    DSC_ASSERT(aio->files[place] == NULL);
     aio->files[place] = file;
     file->keeper = aio;
     return true;
@@ -180,6 +192,8 @@ void dsc_aio_drop_file(dsc_aio_file *file)
     const int32_t place = aio != NULL ? dsc_aio_fixed_fd(aio, file) : -1;
     if (place < 0)
         return;
+    DSC_ASSERT(aio->files[place] == file);
+    DSC_ASSERT(aio->ops->set_file != NULL); /* a file has an index only if the engine keeps files */
     (void)aio->ops->set_file(aio->state, place, -1); /* a place that cannot be emptied is not used until it is set */
     aio->files[place] = NULL;
 }
@@ -188,6 +202,7 @@ void dsc_aio_drop_file(dsc_aio_file *file)
 
 static void drain_until(dsc_aio *aio, int64_t end_ns)
 {
+    DSC_ASSERT(aio->with_engine >= 0);
     while (aio->with_engine > 0 && dsc_clock_ns() < end_ns)
         if (dsc_aio_drain(aio, second_ns / 10) < 0)
             return;
@@ -199,6 +214,7 @@ void dsc_aio_close(dsc_aio **pointer)
     if (aio == NULL)
         return;
     *pointer = NULL;
+    DSC_ASSERT(aio->ops != NULL);
     if (!aio->broken)
         drain_until(aio, dsc_clock_ns() + aio->options.timeout_ns);
     if (aio->with_engine > 0 && aio->ops->cancel != NULL) {
@@ -209,6 +225,7 @@ void dsc_aio_close(dsc_aio **pointer)
     for (int32_t i = 0; i < DSC_AIO_FILES_MAX; i++)
         if (aio->files[i] != NULL)
             dsc_aio_drop_file(aio->files[i]);
+    DSC_ASSERT(aio->with_engine <= aio->options.queue_depth);
     aio->ops->close(aio->state);
     dsc_alloc_free(aio->alloc, aio->slots);
     dsc_alloc_free(aio->alloc, aio);

@@ -30,6 +30,7 @@ static void *run(void *user)
         if (s->waiting_count == 0)
             break;
         dsc_aio_piece *p = s->waiting[s->waiting_first];
+        DSC_ASSERT(p->bytes > 0);
         s->waiting_first = (s->waiting_first + 1) % s->room;
         s->waiting_count--;
         pthread_mutex_unlock(&s->lock);
@@ -37,6 +38,7 @@ static void *run(void *user)
                                    : pread(p->fd, p->buf, (size_t)p->bytes, p->offset);
         p->result = n < 0 ? -errno : n;
         pthread_mutex_lock(&s->lock);
+        DSC_ASSERT(s->finished_count < s->room);
         s->finished[(s->finished_first + s->finished_count++) % s->room] = p;
         pthread_cond_signal(&s->done);
     }
@@ -52,6 +54,7 @@ static void close_threads(dsc_aio_engine_state *s)
     pthread_mutex_unlock(&s->lock);
     for (int32_t i = 0; i < s->thread_count; i++)
         pthread_join(s->threads[i], NULL);
+    DSC_ASSERT(s->waiting_count == 0); /* the threads have begun all blocks */
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->done);
     pthread_mutex_destroy(&s->lock);
@@ -91,6 +94,7 @@ static dsc_status open_threads(const dsc_aio_options *options, dsc_aio_engine_st
         close_threads(s);
         return status;
     }
+    DSC_ASSERT(s->thread_count == options->thread_count);
     *out = s;
     return DSC_OK;
 }
@@ -98,6 +102,8 @@ static dsc_status open_threads(const dsc_aio_options *options, dsc_aio_engine_st
 static int submit(dsc_aio_engine_state *s, dsc_aio_piece *const *pieces, int count)
 {
     pthread_mutex_lock(&s->lock);
+    DSC_ASSERT(count > 0);
+    DSC_ASSERT(s->waiting_count + count <= s->room);
     for (int i = 0; i < count; i++)
         s->waiting[(s->waiting_first + s->waiting_count++) % s->room] = pieces[i];
     if (count > 1)
@@ -113,6 +119,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
     const int64_t end = dsc_clock_ns() + timeout_ns;
     const struct timespec until = { (time_t)(end / 1000000000), (long)(end % 1000000000) };
     int count = 0;
+    DSC_ASSERT(most > 0);
     pthread_mutex_lock(&s->lock);
     while (s->finished_count == 0 && timeout_ns > 0)
         if (pthread_cond_timedwait(&s->done, &s->lock, &until) == ETIMEDOUT)
@@ -132,6 +139,7 @@ static void cancel(dsc_aio_engine_state *s)
     for (; s->waiting_count > 0; s->waiting_count--) {
         dsc_aio_piece *p = s->waiting[s->waiting_first];
         s->waiting_first = (s->waiting_first + 1) % s->room;
+        DSC_ASSERT(s->finished_count < s->room);
         p->result = -ECANCELED;
         s->finished[(s->finished_first + s->finished_count++) % s->room] = p;
     }

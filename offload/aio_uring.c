@@ -33,6 +33,7 @@ static void close_uring(dsc_aio_engine_state *s)
 
 static dsc_status open_ring(dsc_aio_engine_state *s, const dsc_aio_options *options, dsc_error *err)
 {
+    DSC_ASSERT(!s->ring_open);
     struct io_uring_params params;
     memset(&params, 0, sizeof params);
     if (options->poll) {
@@ -73,6 +74,7 @@ static dsc_status open_uring(const dsc_aio_options *options, dsc_aio_engine_stat
         close_uring(s);
         return status;
     }
+    DSC_ASSERT(s->ring_open);
     *out = s;
     return DSC_OK;
 }
@@ -82,6 +84,9 @@ static void prepare(struct io_uring_sqe *e, dsc_aio_piece *p)
     const unsigned bytes = (unsigned)p->bytes;
     const uint64_t at = (uint64_t)p->offset;
     const int file = p->place >= 0 ? p->place : p->fd;
+    DSC_ASSERT(p->bytes > 0);
+    DSC_ASSERT(p->region < REGIONS);
+    DSC_ASSERT(p->place < FILES);
     if (p->region >= 0 && p->write)
         io_uring_prep_write_fixed(e, file, p->buf, bytes, at, p->region);
     else if (p->region >= 0)
@@ -105,6 +110,7 @@ static dsc_aio_piece *piece_of(uint64_t user_data)
  * buffers belong to the caller again. */
 static void withdraw(dsc_aio_engine_state *s, int failed)
 {
+    DSC_ASSERT(failed < 0);
     struct io_uring_sq *sq = &s->ring.sq;
     const unsigned head = io_uring_smp_load_acquire(sq->khead);
     for (unsigned i = head; i != sq->sqe_tail; i++) {
@@ -123,6 +129,7 @@ static void withdraw(dsc_aio_engine_state *s, int failed)
  * dead. */
 static void hand_over(dsc_aio_engine_state *s)
 {
+    DSC_ASSERT(s->ring_open);
     while (io_uring_sq_ready(&s->ring) > 0) {
         const int n = io_uring_submit(&s->ring);
         if (n == -EINTR || n == -EAGAIN || n == -EBUSY || n == 0)
@@ -137,6 +144,7 @@ static void hand_over(dsc_aio_engine_state *s)
 static int submit(dsc_aio_engine_state *s, dsc_aio_piece *const *pieces, int count)
 {
     int ready = 0;
+    DSC_ASSERT(count > 0);
     for (; ready < count; ready++) {
         struct io_uring_sqe *e = io_uring_get_sqe(&s->ring);
         if (e == NULL)
@@ -149,6 +157,7 @@ static int submit(dsc_aio_engine_state *s, dsc_aio_piece *const *pieces, int cou
 
 static int take_refused(dsc_aio_engine_state *s, dsc_aio_piece **out, int most)
 {
+    DSC_ASSERT(most >= 0);
     int given = 0;
     while (given < most && s->refused_count > 0)
         out[given++] = s->refused[--s->refused_count];
@@ -160,6 +169,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
     struct io_uring_cqe *list[64], *one = NULL;
     struct __kernel_timespec timeout = { timeout_ns / 1000000000, timeout_ns % 1000000000 };
     const unsigned room = most < 64 ? (unsigned)most : 64;
+    DSC_ASSERT(most > 0);
     unsigned count = io_uring_peek_batch_cqe(&s->ring, list, room);
     if (count == 0) {
         hand_over(s);
@@ -178,12 +188,15 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
         p->result = list[i]->res;
         out[given++] = p;
     }
+    DSC_ASSERT(given <= most);
     io_uring_cq_advance(&s->ring, count);
     return given + take_refused(s, out + given, most - given);
 }
 
 static int add_region(dsc_aio_engine_state *s, void *buf, int64_t bytes)
 {
+    DSC_ASSERT(bytes > 0);
+    DSC_ASSERT(s->region_count <= REGIONS);
     const struct iovec one = { buf, (size_t)bytes };
     const __u64 tag = 0;
     if (!s->has_regions)
@@ -199,11 +212,14 @@ static int add_region(dsc_aio_engine_state *s, void *buf, int64_t bytes)
 
 static bool set_file(dsc_aio_engine_state *s, int32_t place, int fd)
 {
+    DSC_ASSERT(place >= 0);
+    DSC_ASSERT(place < FILES);
     return s->has_files && io_uring_register_files_update(&s->ring, (unsigned)place, &fd, 1) == 1;
 }
 
 static void cancel(dsc_aio_engine_state *s)
 {
+    DSC_ASSERT(s->ring_open);
     struct io_uring_sqe *e = io_uring_get_sqe(&s->ring);
     if (e == NULL)
         return;

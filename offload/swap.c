@@ -37,6 +37,7 @@ struct dsc_swap_op {
 
 int64_t dsc_swap_plan_bytes(int64_t bytes)
 {
+    DSC_ASSERT(bytes >= 0);
     return dsc_div_ceil(bytes + STRIPE, DSC_AIO_ALIGN) * (int64_t)sizeof(check) + (int64_t)sizeof(dsc_swap);
 }
 
@@ -45,11 +46,13 @@ int64_t dsc_swap_plan_bytes(int64_t bytes)
 static void say(dsc_swap *s, const char *folder, const char *what)
 {
     const size_t used = strlen(s->word);
+    DSC_ASSERT(used < sizeof s->word);
     snprintf(s->word + used, sizeof s->word - used, "%s%.200s %s", used > 0 ? "; " : "", folder, what);
 }
 
 static dsc_status no_room(const char *folder, int64_t bytes, int64_t free_bytes, dsc_error *err)
 {
+    DSC_ASSERT(bytes > 0);
     return DSC_FAIL(err, DSC_ERR_NOFIT, folder,
                     "swap of %.2f GB (and %.2f GB left free) does not fit: %.2f GB are free; name a larger nvme_path, "
                     "or use more ranks", (double)bytes * 1e-9, (double)reserve_bytes * 1e-9, (double)free_bytes * 1e-9);
@@ -61,6 +64,8 @@ static dsc_status write_all(dsc_swap *s, const dsc_aio_file *file, const char *f
 {
     dsc_buf zeros;
     dsc_status status = DSC_OK;
+    DSC_ASSERT(bytes > 0);
+    DSC_ASSERT(bytes % DSC_AIO_ALIGN == 0);
     DSC_TRY(dsc_buf_open(s->alloc, DSC_TAG_IO, DSC_TIER_HOST, dsc_min_i64(bytes, STRIPE), &zeros, err));
     for (int64_t at = 0; at < bytes && status == DSC_OK; at += zeros.bytes) {
         dsc_aio_op op = { .file = file, .write = true, .buf = zeros.ptr, .offset = at,
@@ -80,6 +85,7 @@ static dsc_status take_space(dsc_swap *s, const dsc_io *io, dsc_aio_file *file, 
     int64_t free_bytes = 0;
     bool taken = false;
     dsc_file plain = { .fd = file->fd };
+    DSC_ASSERT(bytes == s->bytes / s->folder_count);
     DSC_TRY(dsc_io_free_bytes(folder, &free_bytes, err));
     if (free_bytes < bytes + reserve_bytes)
         return no_room(folder, bytes, free_bytes, err);
@@ -98,6 +104,7 @@ static dsc_status open_file(dsc_swap *s, const dsc_io *io, const char *folder, i
                             dsc_error *err)
 {
     dsc_file file = DSC_FILE_INIT;
+    DSC_ASSERT(out->fd < 0);
     if (dsc_io_kind(folder) != DSC_PATH_DIR)
         return DSC_FAIL(err, DSC_ERR_INPUT, folder, "is not a folder: nvme_path names a folder on a fast local disk");
     DSC_TRY(dsc_io_open_unnamed(io, folder, &file, &out->direct, err));
@@ -116,6 +123,7 @@ void dsc_swap_close(dsc_swap **pointer)
     if (s == NULL)
         return;
     *pointer = NULL;
+    DSC_ASSERT(s->noted_bytes == 0 || s->noted_bytes == s->bytes);
     for (int32_t i = 0; i < s->folder_count; i++)
         dsc_aio_file_close(&s->files[i]);
     if (s->noted_bytes > 0)
@@ -130,6 +138,8 @@ static dsc_status open_parts(dsc_swap *s, const dsc_swap_options *options, dsc_e
     if (!dsc_add_i64(options->bytes, round, &s->bytes))
         return DSC_FAIL(err, DSC_ERR_NOFIT, "swap", "%lld bytes are too many", (long long)options->bytes);
     s->bytes = dsc_align_up(options->bytes, round);
+    DSC_ASSERT(s->bytes >= options->bytes);
+    DSC_ASSERT(s->bytes % s->folder_count == 0);
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->bytes / DSC_AIO_ALIGN, sizeof *s->checks, &s->checks, err));
     for (int32_t i = 0; i < s->folder_count; i++)
         DSC_TRY(open_file(s, options->io, options->folders[i], s->bytes / s->folder_count, &s->files[i], err));
@@ -154,6 +164,7 @@ dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_er
     s->tag = options->tag;
     s->folder_count = options->folder_count;
     s->stripe_bytes = dsc_align_up(options->stripe_bytes > 0 ? options->stripe_bytes : STRIPE, DSC_AIO_ALIGN);
+    DSC_ASSERT(s->stripe_bytes > 0);
     for (int32_t i = 0; i < DSC_SWAP_FOLDERS_MAX; i++)
         s->files[i].fd = -1;
     const dsc_status status = open_parts(s, options, err);
@@ -161,6 +172,7 @@ dsc_status dsc_swap_open(const dsc_swap_options *options, dsc_swap **out, dsc_er
         dsc_swap_close(&s);
         return status;
     }
+    DSC_ASSERT(s->checks != NULL);
     *out = s;
     return DSC_OK;
 }
@@ -169,6 +181,7 @@ const char *dsc_swap_warning(const dsc_swap *swap) { return swap->word; }
 
 bool dsc_swap_is_direct(const dsc_swap *swap)
 {
+    DSC_ASSERT(swap->folder_count > 0);
     for (int32_t i = 0; i < swap->folder_count; i++)
         if (!swap->files[i].direct)
             return false;
@@ -177,7 +190,12 @@ bool dsc_swap_is_direct(const dsc_swap *swap)
 
 /* ---- transfers ---- */
 
-static int64_t part_room(int64_t bytes, int64_t stripe_bytes) { return dsc_div_ceil(bytes, stripe_bytes) + 1; }
+static int64_t part_room(int64_t bytes, int64_t stripe_bytes)
+{
+    DSC_ASSERT(bytes >= 0);
+    DSC_ASSERT(stripe_bytes > 0);
+    return dsc_div_ceil(bytes, stripe_bytes) + 1;
+}
 
 int64_t dsc_swap_op_plan_bytes(int64_t bytes, int64_t stripe_bytes)
 {
@@ -194,6 +212,7 @@ dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swa
     op->swap = swap;
     op->aio = aio != NULL ? aio : swap->aio;
     op->part_room = part_room(bytes, swap->stripe_bytes);
+    DSC_ASSERT(op->aio != NULL);
     const dsc_status status = dsc_alloc_zeroed(swap->alloc, DSC_TAG_IO, op->part_room, sizeof *op->parts, &op->parts,
                                                err);
     if (status != DSC_OK) {
@@ -204,7 +223,11 @@ dsc_status dsc_swap_op_open(dsc_swap *swap, dsc_aio *aio, int64_t bytes, dsc_swa
     return DSC_OK;
 }
 
-void dsc_swap_op_soon(dsc_swap_op *op) { op->soon = true; }
+void dsc_swap_op_soon(dsc_swap_op *op)
+{
+    DSC_ASSERT(op->part_count == 0); /* no transfer is under way */
+    op->soon = true;
+}
 
 void dsc_swap_op_close(dsc_swap_op **op)
 {
@@ -225,6 +248,7 @@ static uint32_t crc_of(int64_t block, uint32_t generation, const void *bytes)
 static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t offset)
 {
     dsc_swap *s = op->swap;
+    DSC_ASSERT(op->part_count == 0); /* the last transfer was waited for */
     op->write = write;
     op->buf = buf;
     op->bytes = bytes;
@@ -238,6 +262,8 @@ static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t
     for (int64_t at = 0; at < bytes;) {
         const int64_t stripe = (offset + at) / s->stripe_bytes, inside = (offset + at) % s->stripe_bytes;
         const int64_t size = dsc_min_i64(s->stripe_bytes - inside, bytes - at);
+        DSC_ASSERT(size > 0);
+        DSC_ASSERT(op->part_count < op->part_room);
         dsc_aio_op *part = &op->parts[op->part_count++];
         *part = (dsc_aio_op){ .file = &s->files[stripe % s->folder_count], .write = write, .soon = op->soon,
                               .buf = (char *)buf + at, .bytes = size,
@@ -249,6 +275,9 @@ static void start(dsc_swap_op *op, bool write, void *buf, int64_t bytes, int64_t
 
 void dsc_swap_seal(dsc_swap *swap, const void *buf, int64_t bytes, int64_t offset)
 {
+    DSC_ASSERT(offset >= 0);
+    DSC_ASSERT(offset % DSC_AIO_ALIGN == 0);
+    DSC_ASSERT(offset + bytes <= swap->bytes);
     for (int64_t at = 0; at < bytes; at += DSC_AIO_ALIGN) {
         const int64_t block = (offset + at) / DSC_AIO_ALIGN;
         check *c = &swap->checks[block];
@@ -274,6 +303,8 @@ void dsc_swap_read(dsc_swap_op *op, void *buf, int64_t bytes, int64_t offset) { 
 static dsc_status verify(const dsc_swap_op *op, int64_t at, int64_t end, dsc_error *err)
 {
     const dsc_swap *s = op->swap;
+    DSC_ASSERT(at % DSC_AIO_ALIGN == 0);
+    DSC_ASSERT(end <= op->bytes);
     for (; at < end; at += DSC_AIO_ALIGN) {
         const int64_t block = (op->offset + at) / DSC_AIO_ALIGN;
         const check *c = &s->checks[block];
@@ -292,6 +323,7 @@ static dsc_status verify(const dsc_swap_op *op, int64_t at, int64_t end, dsc_err
 
 bool dsc_swap_test(dsc_swap_op *op)
 {
+    DSC_ASSERT(op->part_count <= op->part_room);
     for (int64_t i = 0; i < op->part_count; i++)
         if (!dsc_aio_test(op->aio, &op->parts[i]))
             return false;
@@ -314,6 +346,7 @@ static dsc_status wait_for(dsc_swap_op *op, bool checked, dsc_error *err)
             status = verify(op, at, end, err);
         at = end;
     }
+    DSC_ASSERT(op->part_count == 0 || at == op->bytes); /* the parts are the whole transfer */
     op->part_count = 0;
     return status;
 }
@@ -324,5 +357,7 @@ dsc_status dsc_swap_arrive(dsc_swap_op *op, dsc_error *err) { return wait_for(op
 
 dsc_status dsc_swap_check(const dsc_swap_op *op, int64_t at, int64_t bytes, dsc_error *err)
 {
+    DSC_ASSERT(!op->write);
+    DSC_ASSERT(at >= 0);
     return verify(op, at, at + bytes, err);
 }
