@@ -158,10 +158,10 @@ dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     return stream->ops->gemm_measure != NULL ? stream->ops->gemm_measure(stream, choice, out, err) : DSC_OK;
 }
 
-dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err)
+dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err)
 {
     DSC_ASSERT(dsc_gemm_has_plans(device));
-    return device->ops->gemm_plans_get(device, text, room, bytes, err);
+    return device->ops->gemm_plans_get(device, text, capacity, bytes, err);
 }
 
 dsc_status dsc_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err)

@@ -131,14 +131,13 @@ typedef struct dsc_device_ops {
      * it while they fit. Called at most once. NULL: every buffer is its own. */
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
     /* Optional: chooses the algorithms of the products (and the kernels of the attentions) that were prepared and have
-     * none from a text, by time. After
-     * `reserve` and before the first part is cut: the arena is what the products work on meanwhile. The stream is
-     * COMPUTE and idle; the host waits. NULL: there is nothing to choose. */
+     * none from a text, by time. After `reserve` and before the first part is cut: the products work in the arena. The
+     * stream is COMPUTE and idle; the host waits. NULL: there is nothing to choose. */
     dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
     /* With gemm_measure. get: card, library and the prepared products' algorithms as lines of text, NUL after them;
-     * *bytes without it is what they take, and nothing is written beyond room. set: takes them over where the card, the
-     * library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
-    dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err);
+     * *bytes without it is what they take, and nothing is written beyond capacity. set: takes them over where the card,
+     * the library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
+    dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err);
     dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
     /* Optional: tells of an attention (pointers in it are ignored) for whose forward pass and gradients gemm_measure
      * may choose a kernel each. NULL: there is only one. */
@@ -204,7 +203,7 @@ DSC_MUST_USE dsc_status dsc_attention_prepare(dsc_device *device, const dsc_atte
 static inline bool dsc_gemm_has_plans(const dsc_device *device) { return device->ops->gemm_measure != NULL; }
 DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out,
                                          dsc_error *err);
-DSC_MUST_USE dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes,
+DSC_MUST_USE dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes,
                                            dsc_error *err);
 DSC_MUST_USE dsc_status dsc_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
 void dsc_device_props_get(dsc_device *device, dsc_device_props *out);

@@ -275,7 +275,7 @@ static qkv_view qkv_rows(const block_call *call)
 }
 
 /* q and k by their positions, in place; nothing without rotary positions. */
-static dsc_status turn(const block_call *call, const qkv_view *view, int64_t cos, int64_t sin, bool inverse)
+static dsc_status apply_rope(const block_call *call, const qkv_view *view, int64_t cos, int64_t sin, bool inverse)
 {
     const dsc_dense_config *config = call->config;
     const dsc_rope_tables tables = { (float *)(void *)(call->scratch + cos), (float *)(void *)(call->scratch + sin) };
@@ -318,7 +318,7 @@ static dsc_status forward_attention(const block_call *call, const void *normed, 
     const qkv_view view = qkv_rows(call);
     for (int i = 0; i < qkv_count(call->config); i++)
         DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->self, QKV + i), view.part[i], normed, NULL));
-    DSC_TRY(turn(call, &view, call->at.cos, call->at.sin, false));
+    DSC_TRY(apply_rope(call, &view, call->at.cos, call->at.sin, false));
     DSC_TRY(attend(call, &view));
     return dsc_linear_run(&call->launch, linear_of(call->self, PROJ), middle, call->saved + call->at.attention,
                           residual_of(call->ctx->in));
@@ -462,7 +462,7 @@ static dsc_status backward_scores(const block_call *call, const void *d_out, qkv
     const qkv_view view = qkv_of(call, call->saved + call->at.qkv);
     *d = qkv_of(call, call->scratch + call->at.wide);
     DSC_TRY(attend_backward(call, d_out, &view, d));
-    return turn(call, d, call->at.back_cos, call->at.back_sin, true);
+    return apply_rope(call, d, call->at.back_cos, call->at.back_sin, true);
 }
 
 /* The gradients of the products that make q, k and v of `in`; `to` = that of `in`, or more of it. */

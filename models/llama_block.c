@@ -279,7 +279,7 @@ static dsc_status make_tables(const block_call *call, const heads_layout *at)
     return dsc_rope_make_tables(&call->launch, &call->config->rope, tables_of(call, at), call->config->lm.sequence);
 }
 
-static dsc_status turn(const block_call *call, const heads_layout *at, void *rows, int32_t heads, bool inverse)
+static dsc_status apply_rope(const block_call *call, const heads_layout *at, void *rows, int32_t heads, bool inverse)
 {
     const dsc_llama_config *config = call->config;
     const dsc_rope_heads of = { rows,
@@ -297,7 +297,7 @@ static dsc_status make_ready(const block_call *call, const heads_layout *at, con
 {
     if (of->ready != of->kept)
         DSC_TRY(dsc_norm_forward(&call->launch, head_norm_of(call, of), of->ready, of->kept));
-    return turn(call, at, of->ready, of->heads, false);
+    return apply_rope(call, at, of->ready, of->heads, false);
 }
 
 static dsc_status attend(const block_call *call, const head_rows qk[2])
@@ -415,7 +415,7 @@ static dsc_status attend_backward(const block_call *call, const head_rows qk[2])
 /* The gradient of what the product gave, from that of what the attention read; *d is where it lies. */
 static dsc_status heads_backward(const block_call *call, const head_rows *of, char **d)
 {
-    DSC_TRY(turn(call, &call->at.back_heads, of->d, of->heads, true));
+    DSC_TRY(apply_rope(call, &call->at.back_heads, of->d, of->heads, true));
     *d = of->d;
     if (of->ready == of->kept)
         return DSC_OK;

@@ -7,11 +7,11 @@
 
 namespace {
 
-/* Adds a line where there is room, and counts it in any case. */
-inline void put_line(const char *line, char *text, int64_t room, int64_t *bytes)
+/* Adds a line if it fits, and counts its bytes in any case. */
+inline void put_line(const char *line, char *text, int64_t capacity, int64_t *bytes)
 {
     const int64_t length = static_cast<int64_t>(strlen(line));
-    if (*bytes + length + 2 <= room) {
+    if (*bytes + length + 2 <= capacity) {
         memcpy(text + *bytes, line, static_cast<size_t>(length));
         text[*bytes + length] = '\n';
         text[*bytes + length + 1] = 0;

@@ -56,7 +56,7 @@ struct sim_rows { const unsigned short *row; unsigned *r; };
 template <bool TRANS> inline void sim_ldmatrix(unsigned (&r)[4], const void *row)
 {
     sim_rows mine = { static_cast<const unsigned short *>(row), r };
-    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
         for (int lane = 0; lane < 32; lane++) {
             const int g = lane / 4, t = lane % 4;
             for (int i = 0; i < 4; i++) {
@@ -83,7 +83,7 @@ inline float sim_half(unsigned pair, int which)
 inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     sim_mma mine = { d, a, { b0, b1 } };
-    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
         float left[16][16], right[16][8], sum[16][8];
         for (int lane = 0; lane < 32; lane++) {
             const sim_mma *p = static_cast<sim_mma *>(w.given[lane]);
@@ -289,7 +289,7 @@ inline sim_warp &sim_warp_now()
 
 inline void wgmma_fence()
 {
-    cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) { sim_warp_now().fenced = true; });
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) { sim_warp_now().fenced = true; });
 }
 
 /* Element (row, col) of a matrix in shared memory. */
@@ -341,7 +341,7 @@ inline void sim_multiply(sim_wgmma &p)
  * thread sees the result before the wait. */
 inline void wgmma_commit()
 {
-    cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
         sim_warp &mine = sim_warp_now();
         mine.groups.push_back(std::move(mine.open));
         mine.open.clear();
@@ -357,7 +357,7 @@ template <int GROUPS> inline void sim_wait()
 {
     if (cusim::current->now->lane == 0)
         cusim::step_aside();
-    cusim::meet(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
         sim_warp &mine = sim_warp_now();
         mine.fenced = false;
         for (; mine.groups.size() > GROUPS; mine.groups.pop_front())
@@ -403,7 +403,7 @@ inline void sim_start(const sim_operands &given)
     for (const uint64_t matrix : { given.left, given.b })
         if (matrix != 0 && (matrix >> 62 != 1 || (matrix >> 49 & 7) != 0))
             cusim::broken("a matrix in shared memory whose rows are 128 bytes that are swapped around is meant");
-    cusim::meet(CUSIM_SITE, 0xffffffffu, &mine_is, [](cusim::warp &w, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine_is, [](cusim::warp &w, unsigned) {
         sim_warp &mine = sim_warp_now();
         sim_wgmma p = {};
         float *d[32];

@@ -435,7 +435,7 @@ int barrier(site at, int value, reduction what)
     return what == COUNT ? b->barrier_result : what == OR ? b->barrier_result > 0 : b->barrier_all;
 }
 
-void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask))
+void synchronize(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask))
 {
     block *b = current;
     thread *me = b->now;

@@ -30,7 +30,7 @@ struct thread {
     site waits_at;
 };
 
-/* Lanes of one warp that meet in one operation; several disjoint groups may be under way. */
+/* Lanes of one warp that take part in one operation; several disjoint groups may be under way. */
 struct meeting { unsigned mask, arrived; site at; };
 
 struct warp {
@@ -83,7 +83,7 @@ bool run_grid(const char *kernel, dim grid, dim size, size_t shared_bytes, uint6
 enum reduction { OR, AND, COUNT };
 int barrier(site at, int value, reduction what);
 /* All lanes of `mask` come; `last` runs once, on the last to come, with every lane's `given`. */
-void meet(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask));
+void synchronize(site at, unsigned mask, void *given, void (*last)(warp &w, unsigned mask));
 [[noreturn]] void trap();
 [[noreturn]] void broken(const char *what); /* an operation of the running thread that a GPU would refuse */
 /* The calling thread goes on when `is_over` says so, which is asked when nobody else can go on. */

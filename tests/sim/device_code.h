@@ -68,7 +68,7 @@ static const int warpSize = 32;
 
 namespace cusim {
 
-inline void sync_warp(site at, unsigned mask = 0xffffffffu) { meet(at, mask, nullptr, nullptr); }
+inline void sync_warp(site at, unsigned mask = 0xffffffffu) { synchronize(at, mask, nullptr, nullptr); }
 
 /* Which lane each kind of shuffle reads, inside sections of `width` lanes; -1: the lane's own value. */
 struct to_index { static int from(int lane, int i, int width) { return lane / width * width + (i & (width - 1)); } };
@@ -85,7 +85,7 @@ template <class K, class T> inline T shuffle_call(site at, K, unsigned mask, T v
 {
     const int lane = static_cast<int>(current->now->lane);
     shuffled<T> mine = { value, value, K::from(lane, i, width) };
-    meet(at, mask, &mine, [](warp &w, unsigned all) {
+    synchronize(at, mask, &mine, [](warp &w, unsigned all) {
         for (int l = 0; l < WARP; l++) {
             if ((all >> l & 1) == 0)
                 continue;
@@ -103,7 +103,7 @@ template <class K, class T> inline T shuffle_call(site at, K, unsigned mask, T v
 inline unsigned ballot(site at, unsigned mask, bool mine_is)
 {
     struct vote { bool value; unsigned result; } mine = { mine_is, 0 };
-    meet(at, mask, &mine, [](warp &w, unsigned all) {
+    synchronize(at, mask, &mine, [](warp &w, unsigned all) {
         unsigned sum = 0;
         for (int l = 0; l < WARP; l++)
             if ((all >> l & 1) != 0 && static_cast<vote *>(w.given[l])->value)

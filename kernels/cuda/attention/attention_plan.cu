@@ -27,7 +27,7 @@ typedef struct attention_key {
 typedef struct attention_plan {
     attention_key key;
     dsc_attention_fwd_args shape; /* without pointers */
-    bool given;                   /* its choice comes from a text: not to be measured */
+    bool from_text;                   /* its choice comes from a text: not to be measured */
     bool sm90;                    /* what it takes */
 } attention_plan;
 
@@ -104,7 +104,7 @@ dsc_status measure_all(attention_trial *t, dsc_gemm_choice choice, dsc_attention
     dsc_cuda_attention *x = t->at->attention;
     const int64_t start_ns = dsc_clock_ns();
     for (int32_t i = 0; i < x->count; i++) {
-        if (x->plans[i].given)
+        if (x->plans[i].from_text)
             continue;
         out->shapes++;
         if (dsc_clock_ns() - start_ns <= BUDGET_NS)
@@ -217,13 +217,13 @@ dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, i
     return status;
 }
 
-void dsc_cuda_attention_plans_get(dsc_cuda_attention *x, char *text, int64_t room, int64_t *bytes)
+void dsc_cuda_attention_plans_get(dsc_cuda_attention *x, char *text, int64_t capacity, int64_t *bytes)
 {
     char line[LINE_BYTES];
     pthread_mutex_lock(&x->lock);
     for (int32_t i = 0; i < x->count; i++) {
         line_of(&x->plans[i].key, x->plans[i].sm90, line);
-        put_line(line, text, room, bytes);
+        put_line(line, text, capacity, bytes);
     }
     pthread_mutex_unlock(&x->lock);
 }
@@ -240,7 +240,7 @@ void dsc_cuda_attention_plans_set(dsc_cuda_attention *x, const char *text, int64
             if (found)
                 x->plans[i].sm90 = sm90 != 0;
         }
-        x->plans[i].given = x->plans[i].given || found;
+        x->plans[i].from_text = x->plans[i].from_text || found;
         *others += !found;
     }
     pthread_mutex_unlock(&x->lock);

@@ -20,12 +20,12 @@ void dsc_cuda_attention_prepare(dsc_cuda_attention *attention, const dsc_attenti
 /* Argument of dsc_cuda_attention_fwd_sm90 or _bwd_sm90, if it is chosen for this call; else NULL. */
 void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
 void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *attention, const dsc_attention_bwd_args *a);
-/* As device.h says of gemm_measure. `memory` is overwritten; a shape that has no room there is not measured. */
+/* As device.h says of gemm_measure. `memory` is overwritten; a shape that does not fit there is not measured. */
 dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
                                       dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err);
 /* As device.h says of gemm_plans_get and gemm_plans_set: lines after those of products. set: `text` is of this card, or
  * NULL. */
-void dsc_cuda_attention_plans_get(dsc_cuda_attention *attention, char *text, int64_t room, int64_t *bytes);
+void dsc_cuda_attention_plans_get(dsc_cuda_attention *attention, char *text, int64_t capacity, int64_t *bytes);
 void dsc_cuda_attention_plans_set(dsc_cuda_attention *attention, const char *text, int64_t *others);
 
 /* attention_fwd.cu, attention_bwd.cu: by products of warps. */

@@ -279,11 +279,11 @@ static dsc_status cuda_attention_prepare(dsc_device *device, const dsc_attention
     return DSC_OK;
 }
 
-static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t room, int64_t *bytes, dsc_error *err)
+static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err)
 {
     cuda_device *d = (cuda_device *)device;
-    DSC_TRY(dsc_cuda_gemm_plans_get(d->gemm, text, room, bytes, err));
-    dsc_cuda_attention_plans_get(d->attention, text, room, bytes);
+    DSC_TRY(dsc_cuda_gemm_plans_get(d->gemm, text, capacity, bytes, err));
+    dsc_cuda_attention_plans_get(d->attention, text, capacity, bytes);
     return DSC_OK;
 }
 

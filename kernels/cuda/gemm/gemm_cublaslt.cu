@@ -55,7 +55,7 @@ dsc_status lt_find(lt_calls *lt, dsc_error *err)
 /* ---- plans ---- */
 
 static_assert(WORKSPACE_BYTES >= DSC_CUDA_WORKSPACE_BYTES_MIN, "column sums take their part of it");
-/* PLANS_SPARE: room for products that nobody prepared, since a training step must not allocate. */
+/* PLANS_SPARE: plans for products without preparation, since a training step must not allocate. */
 constexpr int64_t PLANS_AT_FIRST = 64, PLANS_SPARE = 32;
 constexpr uint8_t ALIGN_MOST = 16;
 
@@ -246,18 +246,18 @@ void plan_close(dsc_cuda_gemm *g, plan *p)
             (void)g->lt.MatrixLayoutDestroy(layout);
 }
 
-dsc_status plan_room(dsc_cuda_gemm *g, int64_t spare, dsc_error *err)
+dsc_status reserve_plans(dsc_cuda_gemm *g, int64_t spare, dsc_error *err)
 {
-    if (g->plan_count + spare <= g->plan_room)
+    if (g->plan_count + spare <= g->plan_capacity)
         return DSC_OK;
-    const int64_t room = g->plan_room == 0 ? PLANS_AT_FIRST : 2 * g->plan_room;
+    const int64_t capacity = g->plan_capacity == 0 ? PLANS_AT_FIRST : 2 * g->plan_capacity;
     plan *plans = NULL;
-    DSC_TRY(dsc_alloc_zeroed(g->alloc, DSC_TAG_CONTROL, room, sizeof *plans, &plans, err));
+    DSC_TRY(dsc_alloc_zeroed(g->alloc, DSC_TAG_CONTROL, capacity, sizeof *plans, &plans, err));
     if (g->plan_count > 0)
         memcpy(plans, g->plans, static_cast<size_t>(g->plan_count) * sizeof *plans);
     dsc_alloc_free(g->alloc, g->plans);
     g->plans = plans;
-    g->plan_room = room;
+    g->plan_capacity = capacity;
     return DSC_OK;
 }
 
@@ -269,7 +269,7 @@ dsc_status plan_of(dsc_cuda_gemm *g, const plan_key *key, plan **out, dsc_error 
             *out = &g->plans[i];
             return DSC_OK;
         }
-    DSC_TRY(plan_room(g, 1, err));
+    DSC_TRY(reserve_plans(g, 1, err));
     plan *p = &g->plans[g->plan_count];
     memset(p, 0, sizeof *p);
     p->key = *key;
@@ -377,7 +377,7 @@ dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape
     plan_key key = key_of(&a);
     key.bias_align = ALIGN_MOST;
     pthread_mutex_lock(&gemm->lock);
-    dsc_status status = plan_room(gemm, PLANS_SPARE, err);
+    dsc_status status = reserve_plans(gemm, PLANS_SPARE, err);
     if (status == DSC_OK)
         status = plan_of(gemm, &key, &p, err);
     if (status == DSC_OK)

@@ -30,7 +30,7 @@ dsc_status dsc_cuda_gemm_measure(const dsc_cuda_launch *at, void *memory, int64_
                                  dsc_gemm_measured *out, dsc_error *err);
 
 /* gemm_text.cu: as device.h says of gemm_plans_get and gemm_plans_set. */
-dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *gemm, char *text, int64_t room, int64_t *bytes, dsc_error *err);
+dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *gemm, char *text, int64_t capacity, int64_t *bytes, dsc_error *err);
 /* Whether the text is of this card and library. */
 bool dsc_cuda_gemm_plans_are_mine(const dsc_cuda_gemm *gemm, const char *text);
 dsc_status dsc_cuda_gemm_plans_set(dsc_cuda_gemm *gemm, const char *text, int64_t *others, dsc_error *err);

@@ -106,7 +106,7 @@ matrix cut(char **at, int64_t rows, int64_t cols, int64_t ld, uint8_t dtype)
     return m;
 }
 
-/* False: there is no room. */
+/* False: the memory is too small. */
 bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
 {
     const plan_key *k = &p->key;
@@ -255,7 +255,7 @@ dsc_status measure_all(const bench *b, char *memory, int64_t memory_bytes, dsc_g
         plan *p = &g->plans[i];
         operands o;
         bool changed = false;
-        if (!p->prepared || !p->usable || p->given)
+        if (!p->prepared || !p->usable || p->from_text)
             continue;
         out->products++;
         if (late(b) || !lay_out(p, memory, memory_bytes, &o))

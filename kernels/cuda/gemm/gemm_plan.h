@@ -40,7 +40,7 @@ typedef struct plan {
     plan_key key;
     bool usable;         /* the library has this product */
     bool prepared;       /* a training step will ask for it; `shape` is what was prepared, without pointers */
-    bool given;          /* its algorithm is that of a text: not to be measured */
+    bool from_text;          /* its algorithm is that of a text: not to be measured */
     dsc_gemm_args shape;
     cublasLtMatmulDesc_t desc;
     cublasLtMatrixLayout_t first, second, result;
@@ -54,7 +54,7 @@ struct dsc_cuda_gemm {
     cublasLtHandle_t handle;
     pthread_mutex_t lock; /* plans: streams of one device may run products at the same time */
     plan *plans;
-    int64_t plan_count, plan_room;
+    int64_t plan_count, plan_capacity;
 };
 
 /* The product in words: "32x64x192 ld 192,64,64 NN bf16 to bf16 ...". No two keys have the same. */

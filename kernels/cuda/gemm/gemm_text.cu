@@ -71,7 +71,7 @@ dsc_status take_all(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_err
             continue;
         if (is_mine)
             DSC_TRY(take(g, &g->plans[i], text, &found, err));
-        g->plans[i].given = g->plans[i].given || found;
+        g->plans[i].from_text = g->plans[i].from_text || found;
         *others += !found;
     }
     return DSC_OK;
@@ -79,17 +79,17 @@ dsc_status take_all(dsc_cuda_gemm *g, const char *text, int64_t *others, dsc_err
 
 } // namespace
 
-dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *g, char *text, int64_t room, int64_t *bytes, dsc_error *)
+dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *g, char *text, int64_t capacity, int64_t *bytes, dsc_error *)
 {
     char line[LINE_BYTES];
     *bytes = 0;
     pthread_mutex_lock(&g->lock);
     head_of(g, line);
-    put_line(line, text, room, bytes);
+    put_line(line, text, capacity, bytes);
     for (int64_t i = 0; i < g->plan_count; i++)
         if (g->plans[i].prepared && g->plans[i].usable) {
             line_of(&g->plans[i].key, &g->plans[i].algo, line);
-            put_line(line, text, room, bytes);
+            put_line(line, text, capacity, bytes);
         }
     pthread_mutex_unlock(&g->lock);
     return DSC_OK;
