@@ -50,7 +50,8 @@ bool dsc_flag_integer(const char *text, int64_t min, int64_t max, int64_t *out)
     char *end;
     errno = 0;
     const long long value = strtoll(text, &end, 10);
-    if (end == text || *end != 0 || errno != 0 || text[0] == ' ' || value < min || value > max)
+    const bool number = strchr("+-0123456789", text[0]) != NULL; /* strtoll would skip blanks of all kinds */
+    if (end == text || *end != 0 || errno != 0 || !number || value < min || value > max)
         return false;
     *out = value;
     return true;
@@ -68,10 +69,9 @@ static const dsc_flag *find_row(const dsc_flag_command *command, const char *tex
 
 /* ---- errors ---- */
 
-/* Every row has two names; --help comes last. */
-static const char *name_at(const void *user, int32_t i)
+/* Every row has two names; --help comes last. NULL: a name that is not suggested. */
+static const char *name_at(const dsc_flag_command *command, int32_t i)
 {
-    const dsc_flag_command *command = user;
     if ((size_t)i == 2 * row_count(command))
         return "--help";
     const dsc_flag *flag = row_at(command, (size_t)i / 2);
@@ -79,21 +79,47 @@ static const char *name_at(const void *user, int32_t i)
     return flag->help == NULL || name == NULL || name[1] != '-' ? NULL : name;
 }
 
+/* Copies a flag with each '_' behind the dashes as '-', because the two are equal. */
+static void normalise(char *out, size_t out_bytes, const char *name)
+{
+    snprintf(out, out_bytes, "%s", name);
+    for (size_t i = 2; i < strlen(out); i++)
+        out[i] = out[i] == '_' ? '-' : out[i];
+}
+
+static const char *nearest_flag(const dsc_flag_command *command, const char *name)
+{
+    char wanted[NAME_BYTES], candidate[NAME_BYTES];
+    const char *best = NULL;
+    normalise(wanted, sizeof wanted, name);
+    int limit = (int)(strlen(wanted) - 2) / 2; /* half of the letters, so that a short name is not any other */
+    limit = limit < SUGGEST_DISTANCE ? limit : SUGGEST_DISTANCE;
+    for (int32_t i = 0; i <= (int32_t)(2 * row_count(command)) && limit >= 0; i++) {
+        const char *known = name_at(command, i);
+        if (known == NULL)
+            continue;
+        normalise(candidate, sizeof candidate, known);
+        const int distance = dsc_string_distance(wanted, candidate, limit);
+        if (distance <= limit) {
+            best = known;
+            limit = distance - 1;
+        }
+    }
+    return best;
+}
+
 static dsc_status fail_unknown(const dsc_flag_command *command, const char *text, size_t bytes, dsc_error *err)
 {
-    char name[NAME_BYTES], dashed[NAME_BYTES];
+    char name[NAME_BYTES], program[96] = "";
     snprintf(name, sizeof name, "%.*s", (int)(bytes < sizeof name ? bytes : sizeof name - 1), text);
-    memcpy(dashed, name, sizeof name);
-    for (char *c = dashed; *c != 0; c++)
-        *c = *c == '_' ? '-' : *c;
-    const char *best =
-        dsc_string_nearest(dashed, name_at, command, (int32_t)(2 * row_count(command) + 1), SUGGEST_DISTANCE);
-    if (best == NULL)
-        best = dsc_string_nearest(name, name_at, command, (int32_t)(2 * row_count(command) + 1), SUGGEST_DISTANCE);
+    if (command->ends_at_program)
+        snprintf(program, sizeof program, "; arguments of %s come after it", command->positionals[0].name);
+    const char *best = nearest_flag(command, name);
     if (best != NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, name, "unknown flag; did you mean %s? \"%s --help\" explains all", best,
-                        command->name);
-    return DSC_FAIL(err, DSC_ERR_INPUT, name, "unknown flag; \"%s --help\" explains all flags", command->name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "unknown flag; did you mean %s? \"%s --help\" explains all%s", best,
+                        command->name, program);
+    return DSC_FAIL(err, DSC_ERR_INPUT, name, "unknown flag; \"%s --help\" explains all flags%s", command->name,
+                    program);
 }
 
 static dsc_status fail_choice(const dsc_flag *flag, const char *value, dsc_error *err)
@@ -118,13 +144,22 @@ static dsc_status add_text(const char *where, dsc_flag_list *list, const char *v
     return DSC_OK;
 }
 
-static dsc_status set_integer(const dsc_flag *flag, const char *value, int64_t *out, dsc_error *err)
+dsc_status dsc_flag_set_integer(const dsc_flag *flag, const char *value, int64_t *out, dsc_error *err)
 {
     char quoted[64];
     if (dsc_flag_integer(value, flag->min, flag->max, out))
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is not a whole number from %lld to %lld",
                     dsc_string_quote(quoted, sizeof quoted, value), (long long)flag->min, (long long)flag->max);
+}
+
+static dsc_status set_int32(const dsc_flag *flag, const char *value, int32_t *out, dsc_error *err)
+{
+    int64_t number = -1;
+    if (!flag->minus_one || strcmp(value, "-1") != 0)
+        DSC_TRY(dsc_flag_set_integer(flag, value, &number, err));
+    *out = (int32_t)number;
+    return DSC_OK;
 }
 
 static dsc_status set_number(const dsc_flag *flag, const char *value, double *out, dsc_error *err)
@@ -144,7 +179,8 @@ static dsc_status set_value(const dsc_flag_command *command, const dsc_flag *fla
     void *field = field_of(command, flag, out);
     switch (flag->kind) {
     case DSC_FLAG_BOOL: *(bool *)field = true; return DSC_OK;
-    case DSC_FLAG_INTEGER: return set_integer(flag, value, field, err);
+    case DSC_FLAG_INTEGER: return dsc_flag_set_integer(flag, value, field, err);
+    case DSC_FLAG_INT32: return set_int32(flag, value, field, err);
     case DSC_FLAG_NUMBER: return set_number(flag, value, field, err);
     case DSC_FLAG_CALL:
     case DSC_FLAG_SWITCH: return flag->set(field_of(command, flag, out), flag, value, err);
@@ -155,6 +191,7 @@ static dsc_status set_value(const dsc_flag_command *command, const dsc_flag *fla
                 return DSC_OK;
             }
         return fail_choice(flag, value, err);
+    case DSC_FLAG_REFUSED: return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, flag->name, "%s", flag->help);
     case DSC_FLAG_TEXT:
     case DSC_FLAG_LIST: break;
     }
@@ -168,54 +205,98 @@ static dsc_status set_value(const dsc_flag_command *command, const dsc_flag *fla
 
 /* ---- the parse ---- */
 
-/* Handles argv[*at] and the values behind it; leaves *at on the last argument used. */
-static dsc_status parse_flag(const dsc_flag_command *command, int argc, char **argv, int *at, void *out,
-                             uint64_t *given, dsc_error *err)
+/* One command line and how far it is read. */
+typedef struct cursor {
+    const dsc_flag_command *command;
+    int argc, at; /* at: index of the last argument used */
+    char **argv;
+    void *out;
+    uint64_t given; /* bit i: row i */
+    int32_t position;
+    bool ended; /* by a flag with `ends` */
+} cursor;
+
+/* The text behind a flag, or NULL. */
+static const char *next_value(const cursor *c, const dsc_flag *flag)
 {
-    const char *text = argv[*at], *equals = strchr(text, '=');
-    const size_t bytes = equals != NULL ? (size_t)(equals - text) : strlen(text);
-    const dsc_flag *flag = find_row(command, text, bytes);
-    if (flag == NULL)
-        return fail_unknown(command, text, bytes, err);
-    for (size_t i = 0; i < row_count(command); i++)
-        *given |= row_at(command, i) == flag ? UINT64_C(1) << i : 0;
-    if (!takes_value(flag)) {
-        if (equals != NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "takes no value, but \"%.60s\" was given", equals + 1);
-        return set_value(command, flag, "", out, err);
-    }
-    if (equals == NULL && *at + 1 >= argc)
+    const char *text = c->at + 1 < c->argc ? c->argv[c->at + 1] : NULL;
+    if (text == NULL || !c->command->strict_values || !looks_like_flag(text) || strchr(text, ' ') != NULL)
+        return text;
+    return flag->minus_one && strcmp(text, "-1") == 0 ? text : NULL;
+}
+
+/* `inside` is the value behind '=', or NULL. */
+static dsc_status parse_value(cursor *c, const dsc_flag *flag, const char *inside, dsc_error *err)
+{
+    const char *value = inside != NULL ? inside : next_value(c, flag);
+    if (value == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "needs a value: %s", flag->value);
-    DSC_TRY(set_value(command, flag, equals != NULL ? equals + 1 : argv[++*at], out, err));
-    while (flag->greedy && equals == NULL && *at + 1 < argc && !looks_like_flag(argv[*at + 1]))
-        DSC_TRY(set_value(command, flag, argv[++*at], out, err));
+    c->at += inside == NULL;
+    DSC_TRY(set_value(c->command, flag, value, c->out, err));
+    while (flag->greedy && inside == NULL && c->at + 1 < c->argc && !looks_like_flag(c->argv[c->at + 1]))
+        DSC_TRY(set_value(c->command, flag, c->argv[++c->at], c->out, err));
     return DSC_OK;
 }
 
-static dsc_status parse_positional(const dsc_flag_command *command, const char *text, int32_t *position, void *out,
-                                   dsc_error *err)
+static dsc_status parse_row(cursor *c, const dsc_flag *flag, const char *inside, dsc_error *err)
 {
+    if (takes_value(flag) && flag->kind != DSC_FLAG_REFUSED)
+        return parse_value(c, flag, inside, err);
+    if (inside != NULL && flag->kind != DSC_FLAG_REFUSED)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "takes no value, but \"%.60s\" was given", inside);
+    return set_value(c->command, flag, "", c->out, err);
+}
+
+/* Handles argv[at] and the values behind it. */
+static dsc_status parse_flag(cursor *c, dsc_error *err)
+{
+    const char *text = c->argv[c->at], *equals = strchr(text, '=');
+    const size_t bytes = equals != NULL ? (size_t)(equals - text) : strlen(text);
+    const dsc_flag *flag = find_row(c->command, text, bytes);
+    if (flag == NULL)
+        return fail_unknown(c->command, text, bytes, err);
+    for (size_t i = 0; i < row_count(c->command); i++)
+        c->given |= row_at(c->command, i) == flag ? UINT64_C(1) << i : 0;
+    const dsc_status status = parse_row(c, flag, equals != NULL ? equals + 1 : NULL, err);
+    if (status != DSC_OK && err != NULL && strcmp(err->where, flag->name) == 0)
+        snprintf(err->where, sizeof err->where, "%.*s", (int)bytes, text); /* the spelling that the user knows */
+    c->ended = flag->ends;
+    return status;
+}
+
+static dsc_status parse_positional(cursor *c, dsc_error *err)
+{
+    const dsc_flag_command *command = c->command;
+    const char *text = c->argv[c->at];
     if (command->positional_count == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, text, "unknown argument; \"%s --help\" explains all", command->name);
     const dsc_positional *last = &command->positionals[command->positional_count - 1];
-    const bool is_last = (size_t)*position + 1 >= command->positional_count;
-    const dsc_positional *row = is_last ? last : &command->positionals[*position];
-    const size_t used = (size_t)(*position)++;
+    const bool is_last = (size_t)c->position + 1 >= command->positional_count;
+    const dsc_positional *row = is_last ? last : &command->positionals[c->position];
+    const size_t used = (size_t)c->position++;
     if (row->max == 1) {
         if (used >= command->positional_count)
             return DSC_FAIL(err, DSC_ERR_INPUT, text, command->positional_count == 1 ? "one %s at a time; \"%s --help\""
                             " explains" : "one %s too many; \"%s --help\" explains", row->kind, command->name);
-        *(const char **)((char *)out + row->offset) = text;
+        *(const char **)((char *)c->out + row->offset) = text;
         return DSC_OK;
     }
-    return add_text(text, (dsc_flag_list *)((char *)out + row->offset), text, err);
+    return add_text(text, (dsc_flag_list *)((char *)c->out + row->offset), text, err);
 }
 
-static dsc_status check_missing(const dsc_flag_command *command, uint64_t given, const void *out, dsc_error *err)
+/* The program begins at argv[first]. */
+static void set_program(const cursor *c, int first)
 {
-    for (size_t i = 0; i < command->positional_count; i++) {
+    dsc_flag_program *program = (dsc_flag_program *)(void *)((char *)c->out + c->command->positionals[0].offset);
+    *program = (dsc_flag_program){ c->argv + first, c->argc - first };
+}
+
+static dsc_status check_missing(const cursor *c, dsc_error *err)
+{
+    const dsc_flag_command *command = c->command;
+    for (size_t i = 0; i < command->positional_count && !command->ends_at_program; i++) {
         const dsc_positional *row = &command->positionals[i];
-        const void *field = (const char *)out + row->offset;
+        const void *field = (const char *)c->out + row->offset;
         const char *const text = row->max == 1 ? *(const char *const *)field : NULL;
         const int32_t count = row->max == 1 ? text != NULL && text[0] != 0 : ((const dsc_flag_list *)field)->count;
         if (count < row->min)
@@ -224,7 +305,7 @@ static dsc_status check_missing(const dsc_flag_command *command, uint64_t given,
     }
     for (size_t i = 0; i < row_count(command); i++) {
         const dsc_flag *flag = row_at(command, i);
-        if (flag->required && (given & UINT64_C(1) << i) == 0)
+        if (flag->required && (c->given & UINT64_C(1) << i) == 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, command->name, "%s %s is missing; \"%s --help\" explains", flag->name,
                             flag->value, command->name);
     }
@@ -234,21 +315,30 @@ static dsc_status check_missing(const dsc_flag_command *command, uint64_t given,
 dsc_status dsc_flags_parse(const dsc_flag_command *command, int argc, char **argv, void *out, bool *help,
                            dsc_error *err)
 {
-    uint64_t given = 0;
-    int32_t position = 0;
+    cursor c = { .command = command, .argc = argc, .argv = argv, .out = out, .at = 1 };
+    const bool program = command->ends_at_program;
     DSC_ASSERT(row_count(command) <= 64);
+    DSC_ASSERT(!program || (command->positional_count == 1 && command->positionals[0].min == 0));
     *help = false;
-    for (int i = 1; i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+    if (program)
+        set_program(&c, argc);
+    for (; c.at < argc && !c.ended; c.at++) {
+        const char *text = argv[c.at];
+        if (strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0) {
             *help = true;
             return DSC_OK;
         }
-        if (looks_like_flag(argv[i]))
-            DSC_TRY(parse_flag(command, argc, argv, &i, out, &given, err));
+        const bool ends_flags = program && (!looks_like_flag(text) || strcmp(text, "--") == 0);
+        if (ends_flags) {
+            set_program(&c, c.at + (looks_like_flag(text) ? 1 : 0));
+            break;
+        }
+        if (looks_like_flag(text))
+            DSC_TRY(parse_flag(&c, err));
         else
-            DSC_TRY(parse_positional(command, argv[i], &position, out, err));
+            DSC_TRY(parse_positional(&c, err));
     }
-    return check_missing(command, given, out, err);
+    return c.ended ? DSC_OK : check_missing(&c, err);
 }
 
 /* ---- the help page ---- */
@@ -276,11 +366,18 @@ static void indent(page *p, size_t column)
         put_text(p, " ");
 }
 
-/* Words of `text`, wrapped at PAGE_COLUMNS, with following lines at column `left`. A newline in the text stays. */
+/* Words of `text`, wrapped at PAGE_COLUMNS, with following lines at column `left`. A newline in the text stays, and so
+ * does a whole line that begins with a blank. */
 static void put_wrapped(page *p, const char *text, size_t left)
 {
     bool first = true; /* of its line */
     while (*text != 0) {
+        if (first && *text == ' ') {
+            const size_t line = strcspn(text, "\n");
+            put(p, text, line);
+            text += line;
+            continue;
+        }
         const size_t bytes = strcspn(text, " \n");
         if (*text == '\n' || (!first && p->column + 1 + bytes > PAGE_COLUMNS)) {
             put_text(p, "\n");
@@ -327,6 +424,12 @@ static void put_usage(page *p, const dsc_flag_command *command)
     char item[160];
     put_text(p, "usage: ");
     put_text(p, command->name);
+    if (command->usage != NULL) {
+        put_text(p, " ");
+        put_text(p, command->usage);
+        put_text(p, "\n\n");
+        return;
+    }
     for (size_t i = 0; i < row_count(command) + command->positional_count; i++) {
         if (i < command->positional_count) {
             const dsc_positional *row = &command->positionals[i];
@@ -354,7 +457,8 @@ static void put_flag(page *p, const dsc_flag *flag)
     snprintf(head, sizeof head, "%s%s%s%s%s", flag->name, flag->alias != NULL ? ", " : "",
              flag->alias != NULL ? flag->alias : "", flag->value != NULL ? " " : "",
              flag->value != NULL ? flag->value : "");
-    if (flag->kind == DSC_FLAG_INTEGER && flag->max < INT64_C(1000000000))
+    const bool whole = flag->kind == DSC_FLAG_INTEGER || flag->kind == DSC_FLAG_INT32;
+    if (whole && flag->max < INT64_C(1000000000))
         snprintf(help, sizeof help, "%s (%lld to %lld)", flag->help, (long long)flag->min, (long long)flag->max);
     else
         snprintf(help, sizeof help, "%s", flag->help);

@@ -18,6 +18,9 @@ typedef struct inner {
 
 typedef struct options {
     inner shared;
+    bool version;
+    int32_t hosts, port;
+    dsc_flag_program program;
     bool json;
     int64_t ranks;
     double rate;
@@ -65,6 +68,25 @@ static const dsc_flag_command command = {
 };
 static const dsc_flag_command several = { .name = "dsc many", .description = "Reads many files.", .positionals = many,
                                           .positional_count = 2 };
+
+/* A launcher: flags end at the program. */
+static const dsc_flag launch_rows[] = {
+    { "--num_hosts", "--nnodes", "N", DSC_FLAG_INT32, AT(hosts), .help = "number of hosts", .min = 1, .max = 8,
+      .minus_one = true },
+    { "--port", NULL, "PORT", DSC_FLAG_INT32, AT(port), .help = "port", .min = 1, .max = 65535 },
+    { "--model", NULL, "NAME", DSC_FLAG_TEXT, AT(model), .help = "the model" },
+    { "--json", "-j", NULL, DSC_FLAG_BOOL, AT(json), .help = "print JSON" },
+    { "--version", NULL, NULL, DSC_FLAG_BOOL, AT(version), .help = "print the version", .ends = true },
+    { "--venv_script", NULL, "FILE", DSC_FLAG_REFUSED, 0, .help = "not built yet: source the script before" },
+};
+static const dsc_positional program[] = {
+    { "PROGRAM", "the program and its arguments", "program", AT(program), 0, 1 },
+};
+static const dsc_flag_command launch = {
+    .name = "launch", .description = "Starts a program.", .usage = "[flags] PROGRAM [ARGS]", .flags = launch_rows,
+    .flag_count = DSC_COUNT(launch_rows), .positionals = program, .positional_count = 1, .ends_at_program = true, .strict_values = true,
+    .notes = "examples:\n  launch    -j train",
+};
 
 static dsc_status parse(const dsc_flag_command *c, const char *const *argv, options *o, bool *help, dsc_error *err)
 {
@@ -144,6 +166,8 @@ static void test_refused(void **state)
         { { "--world_sise=3" }, "--world_sise", "did you mean --world-size?" },
         { { "--old-nam=3" }, "--old-nam", "unknown flag; \"dsc try --help\" explains all flags" },
         { { "--zzzzzzz" }, "--zzzzzzz", "unknown flag; \"dsc try --help\" explains all flags" },
+        { { "--zen" }, "--zen", "unknown flag; \"dsc try --help\" explains all flags" }, /* two letters from --set */
+        { { "--" }, "--", "unknown flag; \"dsc try --help\" explains all flags" },
         { { "--hlep" }, "--hlep", "did you mean --help?" },
         { { "-x" }, "-x", "unknown flag" },
         { { "--json=yes" }, "--json", "takes no value, but \"yes\" was given" },
@@ -151,6 +175,8 @@ static void test_refused(void **state)
         { { "--world-size", "0" }, "--world-size", "\"0\" is not a whole number from 1 to 64" },
         { { "--world-size", "65" }, "--world-size", "not a whole number" },
         { { "--world-size", " 1" }, "--world-size", "not a whole number" },
+        { { "--world_size", "\t1" }, "--world_size", "not a whole number" }, /* the place is as typed */
+        { { "-n", "0" }, "-n", "\"0\" is not a whole number from 1 to 64" },
         { { "--world-size", "1x" }, "--world-size", "not a whole number" },
         { { "--world-size", "99999999999999999999" }, "--world-size", "not a whole number" },
         { { "--rate", "1.5" }, "--rate", "\"1.5\" is not a number from 0 to 1" },
@@ -187,6 +213,77 @@ static void test_refused(void **state)
     assert_string_equal(err.where, "e");
 }
 
+#define LAUNCH(...) parse(&launch, ARGS(__VA_ARGS__), &o, &help, &err)
+
+static void test_flags_end_at_the_program(void **state)
+{
+    options o;
+    dsc_error err;
+    bool help;
+    assert_int_equal(LAUNCH("--num-hosts", "-1", "-j", "train", "--json", "--help"), DSC_OK);
+    assert_true(o.hosts == -1 && o.json && !help && o.program.argc == 3);
+    assert_string_equal(o.program.argv[0], "train");
+    assert_string_equal(o.program.argv[2], "--help");
+    assert_null(o.program.argv[3]);
+    assert_int_equal(LAUNCH("--port=7", "--", "--odd"), DSC_OK);
+    assert_true(o.port == 7 && o.program.argc == 1);
+    assert_string_equal(o.program.argv[0], "--odd");
+    assert_int_equal(LAUNCH("--json", "-"), DSC_OK);
+    assert_string_equal(o.program.argv[0], "-");
+    assert_int_equal(LAUNCH("--json", "", "x"), DSC_OK);
+    assert_int_equal(o.program.argc, 2);
+    assert_int_equal(LAUNCH("--nnodes", "3"), DSC_OK);
+    assert_true(o.hosts == 3 && o.program.argc == 0 && o.program.argv[0] == NULL);
+    assert_int_equal(LAUNCH("--version", "--nonsense", "train"), DSC_OK);
+    assert_true(o.version && !help && o.program.argc == 0);
+    assert_int_equal(LAUNCH("--model", "-n 3 --x", "train"), DSC_OK); /* a text with a blank is not a flag */
+    assert_string_equal(o.model, "-n 3 --x");
+    assert_int_equal(LAUNCH("--model=--json", "train"), DSC_OK);
+    assert_string_equal(o.model, "--json");
+}
+
+static void test_launch_refused(void **state)
+{
+    static const struct { const char *args[3], *where, *message; dsc_status status; } cases[] = {
+        { { "--num-hosst" }, "--num-hosst", "unknown flag; did you mean --num_hosts? \"launch --help\" explains all; "
+          "arguments of PROGRAM come after it", DSC_ERR_INPUT },
+        { { "--zzzzzzzz" }, "--zzzzzzzz", "explains all flags; arguments of PROGRAM come after it", DSC_ERR_INPUT },
+        { { "--model", "--json" }, "--model", "needs a value: NAME", DSC_ERR_INPUT },
+        { { "--num_hosts", "-2" }, "--num_hosts", "needs a value: N", DSC_ERR_INPUT },
+        { { "--num_hosts=-2" }, "--num_hosts", "\"-2\" is not a whole number from 1 to 8", DSC_ERR_INPUT },
+        { { "--num-hosts", "9" }, "--num-hosts", "\"9\" is not a whole number from 1 to 8", DSC_ERR_INPUT },
+        { { "--nnodes=x" }, "--nnodes", "\"x\" is not a whole number", DSC_ERR_INPUT },
+        { { "--port", "-1" }, "--port", "needs a value: PORT", DSC_ERR_INPUT },
+        { { "--port=-1" }, "--port", "\"-1\" is not a whole number from 1 to 65535", DSC_ERR_INPUT },
+        { { "-j=1" }, "-j", "takes no value", DSC_ERR_INPUT },
+        { { "--venv_script" }, "--venv_script", "not built yet: source the script before", DSC_ERR_UNSUPPORTED },
+        { { "--venv-script=x" }, "--venv-script", "not built yet: source", DSC_ERR_UNSUPPORTED },
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        options o;
+        dsc_error err;
+        bool help;
+        const char *argv[5] = { "x" };
+        for (size_t a = 0; a < 3 && cases[i].args[a] != NULL; a++)
+            argv[a + 1] = cases[i].args[a];
+        assert_int_equal(parse(&launch, argv, &o, &help, &err), cases[i].status);
+        assert_string_equal(err.where, cases[i].where);
+        if (strstr(err.message, cases[i].message) == NULL)
+            fail_msg("%s: \"%s\" lacks \"%s\"", err.where, err.message, cases[i].message);
+    }
+}
+
+static void test_launch_page(void **state)
+{
+    char text[4096];
+    const size_t bytes = dsc_flags_help(&launch, text, sizeof text);
+    assert_int_equal(bytes, strlen(text));
+    assert_memory_equal(text, "usage: launch [flags] PROGRAM [ARGS]\n\nStarts a program.\n", 56);
+    assert_non_null(strstr(text, "\n  --num_hosts, --nnodes N     number of hosts (1 to 8)\n"));
+    assert_non_null(strstr(text, "\n  --venv_script FILE          not built yet: source the script before\n"));
+    assert_non_null(strstr(text, "\nexamples:\n  launch    -j train\n\nexit codes: 0 done"));
+}
+
 static void test_page(void **state)
 {
     char text[4096], small[16];
@@ -211,6 +308,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_distance), cmocka_unit_test(test_nearest), cmocka_unit_test(test_quote),
         cmocka_unit_test(test_values),   cmocka_unit_test(test_refused), cmocka_unit_test(test_page),
+        cmocka_unit_test(test_flags_end_at_the_program), cmocka_unit_test(test_launch_refused),
+        cmocka_unit_test(test_launch_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
