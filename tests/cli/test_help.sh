@@ -16,11 +16,21 @@ page() { # NAME: of the program in the usage line
     grep -q '^exit codes: 0 ' "$tmp/out" || fail "no exit codes" || return 1
     [ "$(awk 'length > 100' "$tmp/out" | wc -l)" -eq 0 ] || fail "a line above 100 columns" || return 1
     [ -n "$(sed -n '/^$/,$p' "$tmp/out" | sed -n 2p)" ] || fail "no description" || return 1
-    sed '/^$/,$d' "$tmp/out" | tr ' ' '\n' | grep -oE -- '^\[?-[-a-zA-Z0-9_]+' | tr -d '[' | sort -u >"$tmp/flags"
+    { sed '/^$/,$d' "$tmp/out" | tr ' ' '\n' | grep -oE -- '^\[?-[-a-zA-Z0-9_]+' | tr -d '['
+      grep -oE -- '^  -[-a-zA-Z0-9_]+' "$tmp/out" | tr -d ' '; } | sort -u >"$tmp/flags"
     while read -r item; do # the explanation is on the row or on the next line, at column 31
         grep -A1 -E -- "^  $item(,| |\$)" "$tmp/out" | grep -qE '^(  -.*  | {30})[^ ]' ||
             fail "$item is not explained" || return 1
     done <"$tmp/flags"
+}
+# A page whose first line names no flags has a row for each of the flags that users and scripts rely on.
+rows() { # NAME FLAG...
+    local name=$1 flag
+    page "$name" || return 1
+    shift
+    for flag; do
+        grep -qxF -- "$flag" "$tmp/flags" || fail "no row of $flag" || return 1
+    done
 }
 suggests() { # WRONG RIGHT: in the one line
     fails "$1" && grep -qF -- "did you mean $2?" "$tmp/err"
@@ -63,4 +73,18 @@ for flag in --world-size --world_size; do
     run "$dsc" config check "$tmp/c.json" $flag 4 --json
     report "$flag 4" grep -q '"train_micro_batch_size_per_gpu":2' "$tmp/out"
 done
+
+contract="--config --strategy --model --data --eval-data --tokenizer --seq-len --steps --epochs --batch-size
+    --gradient-accumulation-steps --learning-rate --save --save-every --keep-last --keep-every --save-failure --save-async
+    --load --seed --no-shuffle --log --device --comm --sample --curve --strict --deepspeed --local_rank --version --help"
+for flag in --help -h; do
+    run "$bin/train" $flag --no-such-flag-here; report "train $flag" rows train $contract
+    run "$bin/train" --config "$tmp/c.json" $flag; report "train --config FILE $flag" page train
+done
+run "$bin/train" --no-such-flag-here; report "train with an unknown flag" fails "--no-such-flag-here: unknown flag"
+run "$bin/train" stray; report "train with an argument" fails "stray: unknown argument"
+run "$bin/train" --learning_rte 1; report "train with a misspelled flag" suggests --learning_rte --learning-rate
+run "$bin/train" --seq_len x
+report "'_' is read as '-', and the flag is named as typed" fails '--seq_len: "x" is not a number'
+run "$bin/train" --version --bogus; report "train --version" eval '[ $code -eq 0 ] && grep -q "^train (dsc) " "$tmp/out"'
 end_of_tests

@@ -13,6 +13,7 @@
 #include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"
+#include "tools/strategies.h"
 
 #define ROWS_MAX 64
 #define MB 1048576.0
@@ -23,12 +24,6 @@ typedef struct plan_args {
     int64_t gpu_bytes;  /* memory of a GPU that may be absent; 0: this machine's */
     bool json, strict, time, compare;
 } plan_args;
-
-/* As `train --strategy` has them. */
-typedef struct plan_strategy {
-    const char *name, *stage;
-} plan_strategy;
-static const plan_strategy strategies[] = { { "ddp", "1" }, { "fsdp_stage2", "2" }, { "fsdp_stage3", "3" } };
 
 typedef struct plan_table {
     dsc_plan_row row[ROWS_MAX];
@@ -356,7 +351,7 @@ static void print_json(const plan_table *t)
 
 /* ---- strategies side by side ---- */
 
-static dsc_status read_strategy(const plan_args *args, const plan_strategy *strategy, const plan_speed *speed,
+static dsc_status read_strategy(const plan_args *args, const dsc_strategy *strategy, const plan_speed *speed,
                                 plan_table *out, dsc_error *err)
 {
     dsc_engine *engine = NULL;
@@ -377,15 +372,15 @@ static dsc_status compare(const plan_args *args, const plan_speed *speed, dsc_er
                speed != NULL ? "   at least s" : "");
     else
         printf(",\"compare\":[");
-    for (size_t i = 0; i < DSC_COUNT(strategies); i++) {
-        DSC_TRY(read_strategy(args, &strategies[i], speed, &t, err));
+    for (size_t i = 0; i < DSC_STRATEGY_COUNT; i++) {
+        DSC_TRY(read_strategy(args, &dsc_strategies[i], speed, &t, err));
         const dsc_zero_traffic *m = &t.traffic;
         const int64_t files =
             m->pass_read_bytes + m->pass_written_bytes + m->update_read_bytes + m->update_written_bytes;
         const int64_t memory = t.states_bytes + t.work_bytes;
         if (args->json) {
-            printf("%s{\"strategy\":\"%s\",\"zero_stage\":%s", i > 0 ? "," : "", strategies[i].name,
-                   strategies[i].stage);
+            printf("%s{\"strategy\":\"%s\",\"zero_stage\":%s", i > 0 ? "," : "", dsc_strategies[i].name,
+                   dsc_strategies[i].stage);
             print_count("memory_bytes", memory);
             print_count("nvme_bytes", t.nvme_bytes);
             print_count("wire_bytes_per_step", m->wire_bytes);
@@ -395,7 +390,7 @@ static dsc_status compare(const plan_args *args, const plan_speed *speed, dsc_er
             printf("}");
             continue;
         }
-        printf("  %-14s %5s  %10.2f  %10.2f  %20.2f  %10.2f", strategies[i].name, strategies[i].stage,
+        printf("  %-14s %5s  %10.2f  %10.2f  %20.2f  %10.2f", dsc_strategies[i].name, dsc_strategies[i].stage,
                (double)memory / MB, (double)t.nvme_bytes / MB, (double)m->wire_bytes / MB, (double)files / MB);
         if (speed != NULL)
             printf("  %11.3f", t.time.step_s);

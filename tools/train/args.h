@@ -2,24 +2,30 @@
 #ifndef DSC_TOOLS_TRAIN_ARGS_H
 #define DSC_TOOLS_TRAIN_ARGS_H
 
+#include <stdio.h>
+
 #include <dsc/dsc.h>
 
 #define TRAIN_OVERRIDES_MAX 40
 #define TRAIN_PATHS_MAX 64
 
 typedef struct train_args {
-    char config[4096];
-    bool config_given, strict, help, version, curve;
+    const char *config;   /* --config, or the preset */
+    char preset[4096];    /* the path of the strategy's preset */
+    const char *strategy; /* NULL: not given */
+    bool strict, help, version, curve;
+    bool deepspeed;       /* accepted and ignored, as local_rank is: RANK and LOCAL_RANK of the environment count */
+    int64_t local_rank;
     dsc_override overrides[TRAIN_OVERRIDES_MAX];
     int32_t override_count;
     char json[TRAIN_OVERRIDES_MAX][TRAIN_PATHS_MAX * 128 + 8192]; /* texts that the overrides point at */
-    const char *load;   /* --load, "" when not given */
-    const char *save;
-    const char *prompt; /* --sample TEXT: continued at the end */
+    const char *prompt; /* --sample TEXT: continued at the end; NULL: not given */
 } train_args;
 
-/* `exe_dir` is where this program lies: presets are looked for in ../configs and ../share/dsc/configs. */
+/* Parses into a zeroed struct. `exe_dir` is the folder of this program: presets are looked for in ../configs and
+ * ../share/dsc/configs. Texts point into argv or into `out`. */
 dsc_status train_args_parse(int argc, char **argv, const char *exe_dir, train_args *out, dsc_error *err);
-extern const char train_usage[];
+/* The page of --help. */
+void train_args_help(FILE *to);
 
 #endif

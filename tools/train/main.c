@@ -393,7 +393,7 @@ int main(int argc, char **argv)
     dsc_status status = train_args_parse(argc, argv, run.exe_dir, &run.args, &err);
     if (status == DSC_OK && (run.args.help || run.args.version)) {
         if (run.args.help)
-            fputs(train_usage, stdout);
+            train_args_help(stdout);
         else
             printf("train (dsc) %s\n", dsc_version());
         return 0;

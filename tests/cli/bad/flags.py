@@ -12,10 +12,13 @@ NO_NUMBERS = ("", "x", "-", "1x", "0x10", "1e", "--", "nan", "inf", "1,5", " 1",
 @test
 def flags_that_do_not_exist(b):
     inputs(b)
-    for flag in ("--bogus", "--bogus=1", "--step", "--Steps", "--steps-", "-s", "-", "--", "---", "stray", "--=", "=",
-                 "--load_",
-                 "--nonsense=" + "x" * 100000, "\x1b]0;x\x07", "--\xff", "--no-shufle", "x" * 5000, "\n",
-                 "a\r\ndsc: error: b"):
+    for flag in ("--bogus", "--bogus=1", "--step", "--Steps", "--steps-", "-s", "--", "---", "--=", "--load_",
+                 "--nonsense=" + "x" * 100000, "--\xff", "--no-shufle"):
+        b.refuse(2, "unknown flag", *b.train, flag)
+    for flag, meant in (("--step", "--steps"), ("--learning_rte", "--learning-rate"), ("--no_shufle", "--no-shuffle"),
+                        ("--hepl", "--help")):
+        b.refuse(2, [flag, "did you mean " + meant + "?"], *b.train, flag)
+    for flag in ("-", "stray", "=", "\x1b]0;x\x07", "x" * 5000, "\n", "a\r\ndsc: error: b"):
         b.refuse(2, "unknown argument", *b.train, flag)
     b.refuse(2, "unknown argument", *b.train, "")
     b.refuse(2, ["--bogus", "train --help"], TRAIN, "--bogus")
