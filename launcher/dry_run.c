@@ -76,7 +76,7 @@ void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_opti
     fprintf(to, "},\n\"master_addr\":");
     print_quoted(to, plan->master_addr);
     fprintf(to, ",\n\"master_port\":%d,\n\"command\":", plan->master_port);
-    print_texts(opt->program_argv, to);
+    print_texts(opt->program.argv, to);
     if (launcher_argv != NULL) {
         fprintf(to, ",\n\"launcher_command\":");
         print_texts(launcher_argv, to);

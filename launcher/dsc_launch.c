@@ -25,8 +25,8 @@ static int fail(const dsc_error *err)
 /* The file of PROGRAM. `optional`: the text "PROGRAM" when no program is given. */
 static dsc_status find_program(const dsc_launcher_options *opt, bool optional, char *out, size_t bytes, dsc_error *err)
 {
-    if (opt->program_argc > 0)
-        return dsc_program_find(opt->program_argv[0], out, bytes, err);
+    if (opt->program.argc > 0)
+        return dsc_program_find(opt->program.argv[0], out, bytes, err);
     snprintf(out, bytes, "PROGRAM");
     return optional ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, "PROGRAM", "is missing");
 }
@@ -77,14 +77,14 @@ static int start(dsc_job *job)
 {
     dsc_error err = DSC_ERROR_INIT;
     char program[4096];
-    if (job->opt->program_argc == 0) {
+    if (job->opt->program.argc == 0) {
         dsc_launcher_usage(stderr);
         DSC_FAIL(&err, DSC_ERR_INPUT, "PROGRAM",
                  "is missing; for example dsc-launch --num_gpus=4 train --config ds_config.json");
         return fail(&err);
     }
     const bool alone = job->plan->local && !job->opt->force_multi;
-    if (alone && dsc_program_find(job->opt->program_argv[0], program, sizeof program, &err) != DSC_OK)
+    if (alone && dsc_program_find(job->opt->program.argv[0], program, sizeof program, &err) != DSC_OK)
         return fail(&err);
     for (int32_t i = 0; i < job->plan->note_count; i++)
         if (job->opt->log_level >= job->plan->note[i].level)

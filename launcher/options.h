@@ -1,6 +1,6 @@
 /* options.h - the command line of dsc-launch: DeepSpeed's runner flags, horovodrun's -np and -H, and our own.
  *
- * One table (options.c) names every flag, also those that this version refuses, and writes the usage text.
+ * One table (options.c, read by base/flags.h) names every flag, also those that this version refuses.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_OPTIONS_H
 #define DSC_LAUNCHER_OPTIONS_H
@@ -8,6 +8,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "base/flags.h"
 
 typedef enum dsc_launcher_action { DSC_LAUNCHER_RUN, DSC_LAUNCHER_HELP, DSC_LAUNCHER_VERSION } dsc_launcher_action;
 
@@ -19,14 +20,11 @@ typedef enum dsc_launcher_level {
     DSC_LAUNCHER_DEBUG
 } dsc_launcher_level;
 
-/* The values of a flag that may be given several times, in order. */
+/* The most values of a flag that may be given several times. */
 enum { DSC_LAUNCHER_LIST_MAX = 256 };
-typedef struct dsc_launcher_list {
-    const char *text[DSC_LAUNCHER_LIST_MAX];
-    int count;
-} dsc_launcher_list;
 
-/* Texts are borrowed from argv. Numbers are -1, texts NULL when the flag was not given. */
+/* Texts are borrowed from argv. Numbers are -1, texts NULL when the flag was not given. Not to be copied, because the
+ * lists point into it. */
 typedef struct dsc_launcher_options {
     dsc_launcher_action action;
     const char *hosts;    /* -H: a list or a file, decided by dsc_launcher_resolve */
@@ -45,14 +43,14 @@ typedef struct dsc_launcher_options {
     int32_t grace_s;
     int32_t stuck_s;        /* --stuck_seconds; 0: what the ranks say themselves */
     int32_t restart_limit;
-    dsc_launcher_list exports;     /* --export NAME[=VALUE] */
-    dsc_launcher_list ssh_options; /* --ssh_option NAME=VALUE */
-    int32_t ssh_port;
-    const char *ssh_port_text;     /* NULL: what ssh itself chooses */
-    const char *launcher;          /* --launcher NAME */
-    const char *launcher_args;     /* for that one */
+    dsc_flag_list exports;     /* --export NAME[=VALUE], in order */
+    dsc_flag_list ssh_options; /* --ssh_option NAME=VALUE */
+    const char *export_texts[DSC_LAUNCHER_LIST_MAX], *ssh_option_texts[DSC_LAUNCHER_LIST_MAX];
+    const char *ssh_port_text; /* NULL: what ssh itself chooses */
+    const char *launcher;      /* --launcher NAME */
+    const char *launcher_args; /* for that one */
     bool sbatch;
-    bool force_multi; /* --max_restarts */
+    bool force_multi;
     const char *log_level_text;
     dsc_launcher_level log_level;
     bool quiet;
@@ -66,14 +64,13 @@ typedef struct dsc_launcher_options {
     bool oversubscribe;
     bool save_pid;
     bool dry_run;
-    bool help;
     bool version;
-    char **program_argv; /* PROGRAM and its arguments, NULL-terminated as argv is; program_argc 0: none was given */
-    int program_argc;
+    dsc_flag_program program; /* PROGRAM and its arguments; argc 0: none was given */
 } dsc_launcher_options;
 
-/* Flags end at the first argument that is not a flag, or after "--". */
+/* Flags end at the first argument that is not a flag, or after "--". *out must stay at its address. */
 DSC_MUST_USE dsc_status dsc_launcher_options_parse(int argc, char **argv, dsc_launcher_options *out, dsc_error *err);
+/* The page of --help. */
 void dsc_launcher_usage(FILE *to);
 
 #endif

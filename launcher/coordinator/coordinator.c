@@ -36,7 +36,7 @@ static void send_task(dsc_coordinator_worker *c, int32_t index)
     task.core_list = job->opt->core_list != NULL ? job->opt->core_list : "";
     task.bind_cores = job->opt->bind_cores;
     task.folder = c->folder;
-    task.argv = job->opt->program_argv;
+    task.argv = job->opt->program.argv;
     task.exports = c->loop.exports.entry;
     task.tty_columns = job->opt->rank_log_dir == NULL ? dsc_output_columns(c->loop.out) : 0;
     task.restart_count = c->loop.restart_count;

@@ -98,7 +98,7 @@ int dsc_coordinator_finish(void *user, bool last)
     const dsc_report report = { .out = c->loop.out,
                                 .plan = c->loop.job->plan,
                                 .rank_count = c->loop.job->plan->world_size,
-                                .program = c->loop.job->opt->program_argv[0],
+                                .program = c->loop.job->opt->program.argv[0],
                                 .watch = &c->loop.watch,
                                 .end = c->loop.end,
                                 .last = last };

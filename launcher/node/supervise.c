@@ -230,7 +230,7 @@ static dsc_status prepare(supervisor *s, dsc_error *err)
     s->task.restart_limit = job->opt->restart_limit;
     s->task.launcher_pid = job->launcher_pid;
     s->task.program = job->program;
-    s->task.argv = job->opt->program_argv;
+    s->task.argv = job->opt->program.argv;
     s->task.env = s->env;
     dsc_verdict_init(&s->verdict, s->task.rank_count, job->opt->grace_s * 1000 * MS);
     dsc_job_loop_begin_run(&s->loop);

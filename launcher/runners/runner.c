@@ -231,8 +231,8 @@ dsc_status dsc_runner_build(dsc_alloc *alloc, const dsc_launcher_plan *plan, con
     case DSC_RUNNER_NONE: DSC_ASSERT(false); break;
     }
     DSC_TRY(add(out, err, "%s", program));
-    for (int i = 1; i < opt->program_argc; i++)
-        DSC_TRY(add(out, err, "%s", opt->program_argv[i]));
+    for (int i = 1; i < opt->program.argc; i++)
+        DSC_TRY(add(out, err, "%s", opt->program.argv[i]));
     return DSC_OK;
 }
 

@@ -70,8 +70,8 @@ dsc_status dsc_sbatch_write(const dsc_launcher_options *opt, const char *program
         put_flag("--export", opt->exports.text[i], to);
     fputs(" --", to);
     put_word(program, to);
-    for (int i = 1; i < opt->program_argc; i++)
-        put_word(opt->program_argv[i], to);
+    for (int i = 1; i < opt->program.argc; i++)
+        put_word(opt->program.argv[i], to);
     fputc('\n', to);
     return DSC_OK;
 }
