@@ -4,6 +4,7 @@
 #define DSC_ENGINE_MEMORY_H
 
 #include "engine/internal.h"
+#include "engine/planned.h"
 
 /* plan_options.c: the inputs of the run's plan and of its reader. */
 void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out);
@@ -12,7 +13,6 @@ void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out
 /* memory.c. Makes the plan; "recompute": "auto" becomes the cheapest policy with which every rank fits. Collective,
  * except when the engine only plans. */
 dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err);
-dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);
 /* Collective; logs the table of the plan when it does not fit. */
 dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err);

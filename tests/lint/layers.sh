@@ -42,6 +42,11 @@ if git grep -nE 'dsc_config' -- 'kernels/*.[ch]' 'models/*.[ch]'; then echo "lay
 if git grep -nE '#include "(base|kernels|offload|comm|zero|models|engine|launcher)/[^"]*internal\.h"' -- tests ':!tests/support/probe*.c'; then
     echo "layers: a test includes a private header; add a function to tests/support/probe.h instead"; bad=1
 fi
+# A tool reads what a public or plain header of a folder gives, also behind the headers that it includes.
+private=$(git grep -lE '#include "[^"]*internal\.h"' -- 'base/*.h' 'kernels/*.h' 'offload/*.h' 'comm/*.h' 'zero/*.h' 'engine/*.h')
+while IFS= read -r header; do
+    if git grep -nF "#include \"$header\"" -- tools; then echo "layers: a tool includes a private header; add what it reads to a plain one"; bad=1; fi
+done < <(git ls-files '*internal.h'; echo "$private")
 # PTX has one home, where each wrapper has its body for the simulator.
 if git grep -nE '\basm\b *(volatile *)?\(' -- kernels/cuda ':!kernels/cuda/ptx.h'; then echo "layers: inline PTX outside of kernels/cuda/ptx.h"; bad=1; fi
 exit $bad

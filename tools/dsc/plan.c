@@ -8,8 +8,7 @@
 #include <string.h>
 
 #include "base/formats/json.h"
-#include "engine/internal.h"
-#include "engine/memory.h"
+#include "engine/planned.h"
 #include "tools/dsc/gpu_cards.h"
 #include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"
@@ -146,17 +145,13 @@ static bool is_state(const dsc_plan_row *row)
 
 static bool is_nvme(const dsc_plan_row *row) { return strcmp(row->tier, dsc_tier_text(DSC_TIER_NVME)) == 0; }
 
-static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err)
+static dsc_status read_table(dsc_engine *engine, const dsc_engine_planned *planned, plan_table *out, dsc_error *err)
 {
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     *out = (plan_table){ .ranks = dsc_engine_size(engine), .info.struct_bytes = sizeof out->info };
     dsc_engine_run_info(engine, &out->info);
-    out->on_gpus = !engine->host_visible;
-    if (out->on_gpus) {
-        dsc_device_props props;
-        dsc_device_props_get(engine->device, &props);
-        out->gpu_free_bytes = props.free_bytes;
-    }
+    out->on_gpus = !planned->host_visible;
+    out->gpu_free_bytes = planned->device_free_bytes;
     dsc_engine_stats_get(engine, &stats);
     out->parameter_count = stats.parameter_count;
     out->trainable_count = stats.trainable_count;
@@ -173,9 +168,9 @@ static dsc_status read_table(dsc_engine *engine, plan_table *out, dsc_error *err
         *(is_nvme(&row) ? &out->nvme_bytes : is_state(&row) ? &out->states_bytes : &out->work_bytes) +=
             row.planned_bytes;
     }
-    out->traffic = engine->plan.traffic;
-    out->kept = engine->plan.kept;
-    out->free_bytes = engine->host_free_bytes;
+    out->traffic = planned->traffic;
+    out->kept = planned->kept;
+    out->free_bytes = planned->host_free_bytes;
     if (!dsc_mul_i64(out->states_bytes + out->work_bytes - out->gpu_bytes, out->ranks, &out->needed_bytes))
         out->needed_bytes = INT64_MAX;
     return DSC_OK;
@@ -355,11 +350,12 @@ static dsc_status read_strategy(const plan_args *args, const dsc_strategy *strat
                                 plan_table *out, dsc_error *err)
 {
     dsc_engine *engine = NULL;
-    dsc_status status = open_planner(args, strategy->stage, &engine, err);
-    if (status == DSC_OK)
-        status = read_table(engine, out, err);
+    dsc_engine_planned planned;
+    DSC_TRY(open_planner(args, strategy->stage, &engine, err));
+    dsc_engine_planned_get(engine, &planned);
+    const dsc_status status = read_table(engine, &planned, out, err);
     if (status == DSC_OK && speed != NULL)
-        plan_speed_predict(engine, speed, &out->time);
+        plan_speed_predict(&planned, speed, &out->time);
     dsc_engine_close(&engine);
     return status;
 }
@@ -404,11 +400,13 @@ static dsc_status compare(const plan_args *args, const plan_speed *speed, dsc_er
 static dsc_status print_plan(const plan_args *args, dsc_engine *engine, dsc_error *err)
 {
     plan_table table;
-    DSC_TRY(read_table(engine, &table, err));
-    table.timed = args->time || (args->compare && engine->host_visible);
+    dsc_engine_planned planned;
+    dsc_engine_planned_get(engine, &planned);
+    DSC_TRY(read_table(engine, &planned, &table, err));
+    table.timed = args->time || (args->compare && planned.host_visible);
     if (table.timed) {
-        DSC_TRY(plan_speed_measure(engine, &table.speed, err));
-        plan_speed_predict(engine, &table.speed, &table.time);
+        DSC_TRY(plan_speed_measure(&planned, &table.speed, err));
+        plan_speed_predict(&planned, &table.speed, &table.time);
     }
     (args->json ? print_json : print_text)(&table);
     if (args->compare)

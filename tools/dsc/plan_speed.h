@@ -3,7 +3,7 @@
 #ifndef DSC_TOOLS_PLAN_SPEED_H
 #define DSC_TOOLS_PLAN_SPEED_H
 
-#include "engine/internal.h"
+#include "engine/planned.h"
 
 /* Speeds of the whole host, for any number of ranks on it. */
 typedef struct plan_speed {
@@ -19,7 +19,7 @@ typedef struct plan_time {
     double step_s;
 } plan_time;
 
-DSC_MUST_USE dsc_status plan_speed_measure(const dsc_engine *planner, plan_speed *out, dsc_error *err);
-void plan_speed_predict(const dsc_engine *planner, const plan_speed *speed, plan_time *out);
+DSC_MUST_USE dsc_status plan_speed_measure(const dsc_engine_planned *planned, plan_speed *out, dsc_error *err);
+void plan_speed_predict(const dsc_engine_planned *planned, const plan_speed *speed, plan_time *out);
 
 #endif

@@ -2,8 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/internal.h"
-#include "engine/memory.h"
+#include "engine/planned.h"
 #include "tools/dsc/config_tool.h"
 #include "tools/dsc/tune.h"
 
@@ -114,9 +113,11 @@ dsc_status tune_plan(const trial_setup *setup, const tune_choice *choice, int64_
     options.plan_world_size = (int32_t)ranks;
     dsc_status status = dsc_engine_open(&engine, &options, &refusal);
     if (status == DSC_OK) {
-        out->bytes = engine->plan.total_bytes;
-        out->on_gpus = !engine->host_visible;
-        out->first_ratio = dsc_zero_first_share(&engine->plan.kept);
+        dsc_engine_planned planned;
+        dsc_engine_planned_get(engine, &planned);
+        out->bytes = planned.total_bytes;
+        out->on_gpus = !planned.host_visible;
+        out->first_ratio = dsc_zero_first_share(&planned.kept);
         status = dsc_engine_check_fit(engine, &refusal);
     }
     dsc_engine_close(&engine);
