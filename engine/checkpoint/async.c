@@ -45,6 +45,7 @@ int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtyp
                                 dsc_recipe recipe, int32_t rank)
 {
     const dsc_run_state kept = { .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe };
+    DSC_ASSERT(rank >= 0);
     int64_t bytes = DSC_AIO_ALIGN;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
@@ -68,6 +69,7 @@ int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtyp
 static void keep_line(void *user, dsc_log_level level, const char *text)
 {
     dsc_ckpt_async *a = user;
+    DSC_ASSERT(a->line_count <= LINES_MOST);
     if (a->line_count == LINES_MOST)
         return;
     a->line[a->line_count].level = level;
@@ -76,6 +78,7 @@ static void keep_line(void *user, dsc_log_level level, const char *text)
 
 static void tell_lines(dsc_ckpt_async *a)
 {
+    DSC_ASSERT(!a->started); /* the log is not the thread's any more */
     for (int i = 0; i < a->line_count; i++)
         dsc_log_printf(a->log, a->line[i].level, "%s", a->line[i].text);
     a->line_count = 0;
@@ -100,6 +103,8 @@ void dsc_ckpt_async_snapped(dsc_ckpt_async *a)
 static dsc_status write_all(dsc_ckpt_async *a, dsc_error *err)
 {
     dsc_ckpt_save_state *s = a->save;
+    DSC_ASSERT(a->phase == PHASE_WRITE);
+    DSC_ASSERT(a->all.count == dsc_ckpt_block_count(s));
     const dsc_status fetched = dsc_ckpt_portion_fetch(s, &a->all, true, err);
     set_snapped(a); /* also after a failure: training must not wait for it */
     DSC_TRY(fetched);
@@ -112,6 +117,7 @@ static dsc_status write_all(dsc_ckpt_async *a, dsc_error *err)
 static void *run(void *argument)
 {
     dsc_ckpt_async *a = argument;
+    DSC_ASSERT(a->phase != PHASE_ENDED);
     a->status =
         a->phase == PHASE_WRITE ? write_all(a, &a->error) : dsc_ckpt_save_commit(a->save, a->stage, &a->error);
     atomic_store(&a->busy, false);
@@ -120,6 +126,8 @@ static void *run(void *argument)
 
 static dsc_status start_thread(dsc_ckpt_async *a, dsc_error *err)
 {
+    DSC_ASSERT(!a->started);
+    DSC_ASSERT(!atomic_load(&a->busy));
     a->error = (dsc_error)DSC_ERROR_INIT;
     atomic_store(&a->busy, true);
     a->started = pthread_create(&a->thread, NULL, run, a) == 0;
@@ -133,6 +141,7 @@ static void join(dsc_ckpt_async *a)
 {
     if (a->started)
         pthread_join(a->thread, NULL);
+    DSC_ASSERT(!a->started || !atomic_load(&a->busy));
     a->started = false;
 }
 
@@ -143,6 +152,7 @@ static void join(dsc_ckpt_async *a)
 static dsc_status take_rest(dsc_ckpt_async *a, const dsc_buf *snapshot, dsc_error *err)
 {
     char *const buffer = (char *)dsc_align_up((int64_t)(intptr_t)snapshot->ptr, DSC_AIO_ALIGN);
+    DSC_ASSERT(buffer - (char *)snapshot->ptr < DSC_AIO_ALIGN);
     a->all = (dsc_ckpt_portion) { .buffer = buffer, .bytes = snapshot->bytes - (buffer - (char *)snapshot->ptr) };
     dsc_ckpt_portion_plan(a->save, &a->all);
     DSC_ASSERT(a->all.count == dsc_ckpt_block_count(a->save));
@@ -155,6 +165,8 @@ static dsc_status begin(dsc_ckpt_async *a, const dsc_buf *snapshot, dsc_error *e
 {
     dsc_error mine = DSC_ERROR_INIT;
     bool kept;
+    DSC_ASSERT(a->phase == PHASE_WRITE);
+    DSC_ASSERT(a->save != NULL);
     DSC_TRY(dsc_ckpt_save_synchronize(a->save, err));
     DSC_TRY(dsc_ckpt_save_keep(a->save, &kept, err));
     if (kept) {
@@ -186,6 +198,7 @@ static dsc_status open_async(const dsc_ckpt_ctx *ctx, const char *dir, const dsc
     pthread_cond_init(&a->changed, NULL);
     a->c = *ctx;
     a->state = *state;
+    DSC_ASSERT(a->phase == PHASE_WRITE); /* the first phase of a zeroed job */
     a->log = ctx->log;
     a->own_log = (dsc_log){ keep_line, a };
     a->c.log = &a->own_log;
@@ -199,6 +212,7 @@ static void free_async(dsc_ckpt_async **async)
     dsc_ckpt_async *a = *async;
     if (a == NULL)
         return;
+    DSC_ASSERT(!a->started);
     tell_lines(a);
     dsc_ckpt_save_close(&a->save);
     pthread_cond_destroy(&a->changed);
@@ -229,6 +243,8 @@ bool dsc_ckpt_async_busy(const dsc_ckpt_async *a) { return atomic_load(&a->busy)
 static dsc_status start_stage(dsc_ckpt_async *a, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
+    DSC_ASSERT(a->phase == PHASE_COMMIT);
+    DSC_ASSERT(!a->started);
     a->status = DSC_OK;
     const dsc_status status = dsc_ckpt_save_leads(a->save) ? start_thread(a, &mine) : DSC_OK;
     return dsc_ckpt_agree(&a->c, status, &mine, err);
@@ -238,6 +254,8 @@ static dsc_status start_stage(dsc_ckpt_async *a, dsc_error *err)
 static dsc_status next_phase(dsc_ckpt_async *a, dsc_error *err)
 {
     dsc_error mine = a->error;
+    DSC_ASSERT(!a->started);
+    DSC_ASSERT(a->phase != PHASE_ENDED);
     if (a->phase == PHASE_WRITE) {
         DSC_TRY(dsc_ckpt_agree(&a->c, a->status, &mine, err));
         DSC_TRY(dsc_ckpt_save_collect(a->save, err));
@@ -245,6 +263,7 @@ static dsc_status next_phase(dsc_ckpt_async *a, dsc_error *err)
         return start_stage(a, err);
     }
     DSC_TRY(dsc_ckpt_save_agree(a->save, a->stage, a->status, &mine, err));
+    DSC_ASSERT(a->stage < dsc_ckpt_save_stages(a->save));
     if (++a->stage < dsc_ckpt_save_stages(a->save))
         return start_stage(a, err);
     a->phase = PHASE_ENDED;
@@ -257,6 +276,7 @@ bool dsc_ckpt_async_advance(dsc_ckpt_async *a, dsc_status *status, dsc_error *er
     if (a->phase == PHASE_ENDED)
         return true;
     join(a);
+    DSC_ASSERT(!atomic_load(&a->busy));
     tell_lines(a);
     *status = next_phase(a, err);
     if (*status != DSC_OK) {
@@ -275,6 +295,7 @@ void dsc_ckpt_async_close(dsc_ckpt_async **async)
         return;
     atomic_store(&a->stop, true);
     join(a);
+    DSC_ASSERT(!atomic_load(&a->busy));
     /* A commit that came to its end is a checkpoint; it is not announced, as if the power had gone. */
     const bool committed = a->phase == PHASE_COMMIT && a->status == DSC_OK;
     if (a->phase != PHASE_ENDED && dsc_ckpt_save_undoes(a->save, a->stage, committed))

@@ -17,6 +17,7 @@
 static dsc_status write_new(const dsc_io *io, const char *path, const char *text, int64_t bytes, dsc_error *err)
 {
     dsc_file file = DSC_FILE_INIT;
+    DSC_ASSERT(bytes >= 0);
     DSC_TRY(dsc_io_open(io, path, DSC_IO_CREATE_NEW, &file, err));
     dsc_status status = dsc_io_write(io, &file, text, bytes, 0, err);
     if (status == DSC_OK)
@@ -29,6 +30,7 @@ dsc_status dsc_ckpt_commit_file(const dsc_ckpt_commit *k, const char *name, cons
                                 dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
+    DSC_ASSERT(k->made_tmp);
     DSC_TRY(dsc_path_join(path, sizeof path, k->tmp_dir, name, err));
     return write_new(k->c->io, path, text, bytes, err);
 }
@@ -38,6 +40,7 @@ static dsc_status write_name(const dsc_ckpt_commit *k, const char *path, const c
 {
     char line[80];
     const int length = snprintf(line, sizeof line, "%s\n", name);
+    DSC_ASSERT(length < (int)sizeof line);
     if (dsc_io_kind(path) != DSC_PATH_MISSING)
         DSC_TRY(dsc_io_unlink(k->c->io, path, err));
     return write_new(k->c->io, path, line, length, err);
@@ -51,6 +54,7 @@ static dsc_status read_name(const dsc_ckpt_commit *k, const char *path, char nam
     if (dsc_io_is_link(path) || dsc_io_kind(path) != DSC_PATH_FILE)
         return DSC_OK;
     const dsc_status status = dsc_ckpt_read_latest(k->c->io, k->c->alloc, path, name, &ignored);
+    DSC_ASSERT(status != DSC_OK || dsc_ckpt_is_step_name(name));
     if (status == DSC_OK)
         return DSC_OK;
     name[0] = 0;
@@ -65,6 +69,7 @@ static dsc_status read_name(const dsc_ckpt_commit *k, const char *path, char nam
  * of an announced one. */
 static dsc_status set_latest(const dsc_ckpt_commit *k, const char *name, dsc_error *err)
 {
+    DSC_ASSERT(dsc_ckpt_is_step_name(name));
     dsc_status status = write_name(k, k->latest_new, name, err);
     if (status == DSC_OK)
         status = dsc_io_rename(k->c->io, k->latest_new, k->latest, err);
@@ -81,6 +86,8 @@ static dsc_status set_latest(const dsc_ckpt_commit *k, const char *name, dsc_err
 dsc_status dsc_ckpt_commit_plan(dsc_ckpt_commit *k, const dsc_ckpt_ctx *c, const char *dir, const dsc_run_state *state,
                                 int64_t resumed_step, dsc_error *err)
 {
+    DSC_ASSERT(state->step >= 0);
+    DSC_ASSERT(resumed_step >= -1);
     char tmp_name[80];
     k->c = c;
     k->dir = dir;
@@ -100,6 +107,7 @@ dsc_status dsc_ckpt_commit_plan(dsc_ckpt_commit *k, const dsc_ckpt_ctx *c, const
 /* The rests of another life; after this latest.tmp says nothing any more. */
 static dsc_status remove_names(const dsc_ckpt_commit *k, dsc_error *err)
 {
+    DSC_ASSERT(!k->made_latest_tmp); /* it is not this save's */
     if (dsc_io_kind(k->latest_tmp) != DSC_PATH_MISSING)
         DSC_TRY(dsc_io_unlink(k->c->io, k->latest_tmp, err));
     return dsc_io_kind(k->latest_new) == DSC_PATH_MISSING ? DSC_OK : dsc_io_unlink(k->c->io, k->latest_new, err);
@@ -110,6 +118,7 @@ static dsc_status remove_names(const dsc_ckpt_commit *k, dsc_error *err)
 static dsc_status remove_unannounced(const dsc_ckpt_commit *k, dsc_error *err)
 {
     char name[64], latest[64], resumed[64];
+    DSC_ASSERT(!k->made_step);
     snprintf(resumed, sizeof resumed, "step-%lld", (long long)k->resumed_step);
     DSC_TRY(read_name(k, k->latest_tmp, name, err));
     DSC_TRY(read_name(k, k->latest, latest, err));
@@ -120,6 +129,7 @@ static dsc_status remove_unannounced(const dsc_ckpt_commit *k, dsc_error *err)
 
 static dsc_status check_space(const dsc_ckpt_commit *k, int64_t wanted, dsc_error *err)
 {
+    DSC_ASSERT(wanted > 0);
     int64_t available = 0;
     DSC_TRY(dsc_io_free_bytes(k->dir, &available, err));
     if (wanted > available)
@@ -131,6 +141,8 @@ static dsc_status check_space(const dsc_ckpt_commit *k, int64_t wanted, dsc_erro
 dsc_status dsc_ckpt_commit_begin(dsc_ckpt_commit *k, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
+    DSC_ASSERT(!k->made_tmp);
+    DSC_ASSERT(!k->made_step);
     DSC_TRY(dsc_io_make_dirs(io, k->dir, err));
     DSC_TRY(remove_unannounced(k, err));
     DSC_TRY(remove_names(k, err));
@@ -149,12 +161,14 @@ dsc_status dsc_ckpt_commit_begin(dsc_ckpt_commit *k, int64_t bytes, dsc_error *e
 static dsc_status same_bytes(const dsc_io *io, dsc_file *a, dsc_file *b, void *buffer, bool *same, dsc_error *err)
 {
     char *const left = buffer, *const right = left + DSC_CKPT_BLOCK_BYTES;
+    DSC_ASSERT(left != NULL);
     int64_t bytes = 0, other_bytes = 0;
     DSC_TRY(dsc_io_size(io, a, &bytes, err));
     DSC_TRY(dsc_io_size(io, b, &other_bytes, err));
     *same = bytes == other_bytes;
     for (int64_t at = 0; *same && at < bytes; at += DSC_CKPT_BLOCK_BYTES) {
         const int64_t count = dsc_min_i64(DSC_CKPT_BLOCK_BYTES, bytes - at);
+        DSC_ASSERT(count > 0);
         DSC_TRY(dsc_io_read(io, a, left, count, at, err));
         DSC_TRY(dsc_io_read(io, b, right, count, at, err));
         *same = memcmp(left, right, (size_t)count) == 0;
@@ -165,6 +179,8 @@ static dsc_status same_bytes(const dsc_io *io, dsc_file *a, dsc_file *b, void *b
 /* A tensor's place in a file does not depend on the world size or the stage, so equal tensors are equal files. */
 static dsc_status same_tensors(const dsc_ckpt_commit *k, bool *same, dsc_error *err)
 {
+    DSC_ASSERT(!k->part);
+    DSC_ASSERT(k->c->buffer.bytes >= 2 * DSC_CKPT_BLOCK_BYTES);
     const dsc_io *io = k->c->io;
     *same = true;
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && *same; f++) {
@@ -187,6 +203,7 @@ static dsc_status same_tensors(const dsc_ckpt_commit *k, bool *same, dsc_error *
 /* A part is the same when its save is. */
 static dsc_status same_part(const dsc_ckpt_commit *k, bool *same, dsc_error *err)
 {
+    DSC_ASSERT(k->part);
     dsc_ckpt_manifest manifest;
     uint8_t id[2][32];
     int32_t index[2];
@@ -203,6 +220,7 @@ static dsc_status same_part(const dsc_ckpt_commit *k, bool *same, dsc_error *err
 static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *found, dsc_error *err)
 {
     const dsc_run_state *s = k->state;
+    DSC_ASSERT(!k->keeps_existing);
     const char *why = k->part ? "data, model, hyper-parameters or the hosts of its ranks differ"
                               : "data, model or hyper-parameters differ";
     char text[160];
@@ -233,6 +251,8 @@ static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *fo
 /* A checkpoint of ours that does not verify: what this run has just written takes its place, and it stays beside it. */
 static dsc_status move_aside(const dsc_ckpt_commit *k, const dsc_error *why, dsc_error *err)
 {
+    DSC_ASSERT(k->resumed_step >= 0);
+    DSC_ASSERT(k->made_tmp); /* what takes its place is written */
     char aside[DSC_CKPT_PATH_BYTES + 16], resumed[64], latest[64];
     snprintf(aside, sizeof aside, "%s.damaged", k->step_dir);
     /* Never a moment in which `latest` names what is not there. */
@@ -249,6 +269,8 @@ static dsc_status move_aside(const dsc_ckpt_commit *k, const dsc_error *why, dsc
 static dsc_status settle_existing(dsc_ckpt_commit *k, dsc_error *err)
 {
     const dsc_ckpt_ctx *c = k->c;
+    DSC_ASSERT(!k->keeps_existing);
+    DSC_ASSERT(c->buffer.bytes >= DSC_CKPT_BLOCK_BYTES);
     dsc_ckpt_manifest manifest;
     char path[DSC_CKPT_PATH_BYTES];
     dsc_error damage = DSC_ERROR_INIT;
@@ -284,6 +306,8 @@ static dsc_status settle_existing(dsc_ckpt_commit *k, dsc_error *err)
 dsc_status dsc_ckpt_commit_prepare(dsc_ckpt_commit *k, const char *manifest, int64_t bytes, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
+    DSC_ASSERT(k->made_tmp);
+    DSC_ASSERT(bytes > 0);
     DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
     DSC_TRY(dsc_ckpt_commit_file(k, DSC_CKPT_MANIFEST_FILE, manifest, bytes, err));
     DSC_TRY(dsc_io_fsync_dir(io, k->tmp_dir, err));
@@ -293,6 +317,8 @@ dsc_status dsc_ckpt_commit_prepare(dsc_ckpt_commit *k, const char *manifest, int
 dsc_status dsc_ckpt_commit_name(dsc_ckpt_commit *k, dsc_error *err)
 {
     const dsc_io *io = k->c->io;
+    DSC_ASSERT(k->made_tmp); /* prepared, and named once */
+    DSC_ASSERT(!k->made_step);
     if (k->keeps_existing) {
         DSC_TRY(dsc_io_remove_dir(io, k->tmp_dir, err));
         k->made_tmp = false;
@@ -311,6 +337,8 @@ dsc_status dsc_ckpt_commit_name(dsc_ckpt_commit *k, dsc_error *err)
 
 dsc_status dsc_ckpt_commit_announce(dsc_ckpt_commit *k, dsc_error *err)
 {
+    DSC_ASSERT(k->keeps_existing || k->made_step);
+    DSC_ASSERT(!k->made_latest);
     if (k->keeps_existing)
         return set_latest(k, k->name, err);
     DSC_TRY(dsc_io_rename(k->c->io, k->latest_tmp, k->latest, err));
@@ -328,6 +356,7 @@ void dsc_ckpt_commit_settle(dsc_ckpt_commit *k)
 /* The last fsync failed: `latest` goes back to what it was, by the way it came. */
 static dsc_status take_back_latest(const dsc_ckpt_commit *k)
 {
+    DSC_ASSERT(k->made_latest);
     if (k->had_latest && k->previous[0] == 0)
         return DSC_ERR_STATE; /* it held something that was not ours to know */
     DSC_TRY(write_name(k, k->latest_tmp, k->name, NULL));
@@ -341,6 +370,7 @@ static dsc_status take_back_latest(const dsc_ckpt_commit *k)
 void dsc_ckpt_commit_undo(dsc_ckpt_commit *k)
 {
     const dsc_ckpt_ctx *c = k->c;
+    DSC_ASSERT(!k->made_latest || k->made_step);
     if (k->made_latest && take_back_latest(k) != DSC_OK) {
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s is whole and stays, but may not survive a loss of power",
                        k->step_dir);
@@ -365,6 +395,7 @@ void dsc_ckpt_commit_undo(dsc_ckpt_commit *k)
 
 dsc_status dsc_ckpt_commit_keep_resumed(const dsc_ckpt_commit *k, bool *kept, dsc_error *err)
 {
+    DSC_ASSERT(k->resumed_step == k->state->step);
     dsc_run_state saved;
     int64_t bytes;
     if (dsc_io_kind(k->step_dir) == DSC_PATH_MISSING)

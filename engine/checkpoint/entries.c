@@ -23,6 +23,7 @@ static dsc_status add(dsc_ckpt_entries *entries, dsc_ckpt_file file, dsc_ckpt_pl
 {
     char name[DSC_CKPT_NAME_BYTES];
     dsc_ckpt_entry *entry = &entries->entry[entries->count];
+    DSC_ASSERT(file < DSC_CKPT_TENSOR_FILE_COUNT);
     dsc_ckpt_stored_name(state, plane, tensor->spec->name, name);
     *entry = (dsc_ckpt_entry) { .file = file,
                                 .plane = plane,
@@ -30,6 +31,7 @@ static dsc_status add(dsc_ckpt_entries *entries, dsc_ckpt_file file, dsc_ckpt_pl
                                 .count = dsc_ckpt_count(plane, tensor),
                                 .dtype = dsc_ckpt_dtype(state, plane),
                                 .index_in_file = entries->file_entries[file] };
+    DSC_ASSERT(entry->count > 0);
     DSC_TRY(dsc_alloc_strdup(entries->alloc, DSC_TAG_CONTROL, name, &entry->name, err));
     entries->count++;
     entries->file_entries[file]++;
@@ -45,6 +47,7 @@ static dsc_status add_all(dsc_ckpt_entries *entries, const dsc_layout *layout, c
         for (int32_t t = 0; t < layout->tensor_count; t++)
             if (dsc_ckpt_saved_planes(state, (dsc_ckpt_plane)plane, layout, &layout->tensor[t]))
                 DSC_TRY(add(entries, DSC_CKPT_OPTIMIZER, (dsc_ckpt_plane)plane, t, &layout->tensor[t], state, err));
+    DSC_ASSERT(entries->file_entries[DSC_CKPT_MODEL] == layout->tensor_count);
     return DSC_OK;
 }
 
@@ -55,6 +58,7 @@ dsc_status dsc_ckpt_entries_open(dsc_alloc *alloc, const dsc_layout *layout, con
     const int64_t most = (int64_t)layout->tensor_count * DSC_CKPT_PLANE_COUNT;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *out->entry, &out->entry, err));
     const dsc_status status = add_all(out, layout, state, err);
+    DSC_ASSERT(out->count <= most);
     if (status != DSC_OK)
         dsc_ckpt_entries_close(out);
     return status;
@@ -71,6 +75,8 @@ void dsc_ckpt_entries_close(dsc_ckpt_entries *entries)
 
 int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const dsc_ckpt_entry *entry, int32_t rank, int64_t *first)
 {
+    DSC_ASSERT(rank >= 0);
+    DSC_ASSERT(entry->tensor < layout->tensor_count);
     const dsc_layout_tensor *tensor = &layout->tensor[entry->tensor];
     const int64_t slice = layout->group[tensor->group].slice;
     *first = 0;
@@ -89,6 +95,8 @@ int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const dsc_ckpt_entries
         const int64_t span = dsc_ckpt_span_of_rank(layout, &entries->entry[e], rank, &first), end = first + span;
         while (first < end) {
             const int64_t cut = dsc_min_i64(end, (first / most + 1) * most);
+            DSC_ASSERT(cut > first);
+            DSC_ASSERT(cut - first <= most);
             if (blocks != NULL)
                 blocks[count] = (dsc_ckpt_block) { .entry = e, .first = first, .count = cut - first };
             count++;
@@ -155,6 +163,8 @@ int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, d
                 dsc_max_i64(prefix_bytes, (int64_t)strlen(dsc_ckpt_plane_name(&state, (dsc_ckpt_plane)plane)) + 2);
         }
     const int64_t cuts = (int64_t)layout->group_count * (layout->world_size - 1) * planes;
+    DSC_ASSERT(planes >= 1); /* weights are always saved */
+    DSC_ASSERT(cuts >= 0);
     const int64_t entries = layout->tensor_count * planes;
     int64_t blocks = 0, name_bytes = 0;
     for (int32_t t = 0; t < layout->tensor_count; t++) {

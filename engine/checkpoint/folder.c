@@ -18,6 +18,7 @@ dsc_status dsc_ckpt_refuse_existing(const char *step_dir, dsc_error *err)
 static size_t existing_bytes(char *path)
 {
     size_t bytes = strlen(path);
+    DSC_ASSERT(bytes < DSC_CKPT_PATH_BYTES);
     for (;;) {
         while (bytes > 0 && path[bytes - 1] == '/')
             path[--bytes] = 0;
@@ -33,6 +34,8 @@ static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, 
 {
     const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,
                                  .recipe = saves->recipe };
+    DSC_ASSERT(hosts->count >= 1);
+    DSC_ASSERT(hosts->mine < hosts->count);
     int64_t bytes = 0, first;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
@@ -53,6 +56,7 @@ static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, 
 
 static dsc_status check_space(const char *dir, int64_t wanted, dsc_error *err)
 {
+    DSC_ASSERT(wanted >= 0);
     int64_t available = 0;
     DSC_TRY(dsc_io_free_bytes(dir, &available, err));
     if (wanted <= available)
@@ -74,6 +78,7 @@ static void remove_new(const dsc_io *io, const char *dir, size_t before)
 {
     char path[DSC_CKPT_PATH_BYTES];
     snprintf(path, sizeof path, "%s", dir);
+    DSC_ASSERT(before <= strlen(path));
     for (size_t bytes = strlen(path); bytes > before; bytes = strlen(path)) {
         if (path[bytes - 1] != '/')
             (void)!dsc_io_rmdir(io, path, NULL); /* not empty: another run has come; missing: it was not made */
@@ -88,6 +93,7 @@ static void remove_new(const dsc_io *io, const char *dir, size_t before)
 static bool names(const dsc_ckpt_ctx *c, const char *dir, const char *file, const char *step_name)
 {
     char path[DSC_CKPT_PATH_BYTES], found[64];
+    DSC_ASSERT(dsc_ckpt_is_step_name(step_name));
     return dsc_path_join(path, sizeof path, dir, file, NULL) == DSC_OK && !dsc_io_is_link(path) &&
            dsc_io_kind(path) == DSC_PATH_FILE && dsc_ckpt_read_latest(c->io, c->alloc, path, found, NULL) == DSC_OK &&
            strcmp(found, step_name) == 0;
@@ -96,6 +102,7 @@ static bool names(const dsc_ckpt_ctx *c, const char *dir, const char *file, cons
 /* The rest of a commit that was cut short, which the next save takes away (see commit.c). */
 static bool is_rest(const dsc_ckpt_ctx *c, const char *dir, const char *step_name)
 {
+    DSC_ASSERT(dsc_ckpt_is_step_name(step_name));
     return names(c, dir, "latest.tmp", step_name) && !names(c, dir, "latest", step_name);
 }
 
@@ -103,6 +110,7 @@ static bool is_rest(const dsc_ckpt_ctx *c, const char *dir, const char *step_nam
 static bool will_save(const char *name, const dsc_ckpt_saves *saves)
 {
     const long long step = dsc_ckpt_is_step_name(name) ? strtoll(name + 5, NULL, 10) : -1;
+    DSC_ASSERT(saves->every >= 0);
     return step > saves->after && step <= saves->last &&
            (step == saves->last || (saves->every > 0 && step % saves->every == 0));
 }
@@ -128,6 +136,7 @@ static dsc_status check_steps(const dsc_ckpt_ctx *c, const char *dir, const dsc_
 static dsc_status check(const dsc_ckpt_ctx *c, const char *dir, const dsc_ckpt_saves *saves,
                         const dsc_ckpt_hosts *hosts, size_t before, dsc_error *err)
 {
+    DSC_ASSERT(hosts->count >= 1);
     if (dsc_ckpt_leader(hosts, hosts->mine) != dsc_comm_rank(c->comm))
         return DSC_OK;
     dsc_status status = check_steps(c, dir, saves, err);
@@ -144,6 +153,7 @@ dsc_status dsc_ckpt_check(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_ck
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_path_join(path, sizeof path, dir, "", &mine);
     const size_t before = status == DSC_OK ? existing_bytes(path) : strlen(dir);
+    DSC_ASSERT(before <= strlen(dir));
     if (ctx->node_local || status != DSC_OK) /* nobody makes it before all have looked */
         status = dsc_ckpt_agree(ctx, status, &mine, err);
     if (status == DSC_OK)

@@ -22,6 +22,7 @@ static dsc_status sign_path(char path[DSC_CKPT_PATH_BYTES], const char *dir, uin
                             dsc_error *err)
 {
     char name[64];
+    DSC_ASSERT(rank >= 0);
     snprintf(name, sizeof name, ".dsc-%016" PRIx64 "-%d", token, (int)rank);
     return dsc_path_join(path, DSC_CKPT_PATH_BYTES, dir, name, err);
 }
@@ -53,6 +54,7 @@ static dsc_status look(const dsc_ckpt_ctx *c, const char *dir, uint64_t token, w
         if (dsc_io_kind(path) == DSC_PATH_FILE)
             break;
     }
+    DSC_ASSERT(mine->first <= rank); /* its own file is the last one that it looks for */
     if (gethostname(mine->host, sizeof mine->host - 1) != 0)
         snprintf(mine->host, sizeof mine->host, "rank-%d", (int)rank);
     for (char *at = mine->host; *at != 0; at++) /* as the manifest's reader asks for */
@@ -82,6 +84,8 @@ static void number(const dsc_ckpt_ctx *c, const word *all, dsc_ckpt_hosts *out)
         }
     }
     out->mine = out->of_rank[dsc_comm_rank(c->comm)];
+    DSC_ASSERT(out->count >= 1);
+    DSC_ASSERT(out->count <= dsc_comm_size(c->comm));
 }
 
 static dsc_status meet(const dsc_ckpt_ctx *c, const char *dir, word *all, dsc_error *err)
@@ -105,6 +109,7 @@ static dsc_status meet(const dsc_ckpt_ctx *c, const char *dir, word *all, dsc_er
 static dsc_status take_room(const dsc_ckpt_ctx *c, dsc_ckpt_hosts *out, word **all, dsc_error *err)
 {
     const int64_t size = dsc_comm_size(c->comm);
+    DSC_ASSERT(out->of_rank == NULL);
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *out->of_rank, &out->of_rank, err));
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *out->leader, &out->leader, err));
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *out->name, &out->name, err));
@@ -125,6 +130,7 @@ dsc_status dsc_ckpt_hosts_open(const dsc_ckpt_ctx *c, const char *dir, dsc_ckpt_
     if (status == DSC_OK)
         number(c, all, out);
     dsc_alloc_free(c->alloc, all);
+    DSC_ASSERT(status != DSC_OK || out->mine < out->count);
     return status;
 }
 

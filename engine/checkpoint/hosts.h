@@ -23,10 +23,13 @@ DSC_MUST_USE dsc_status dsc_ckpt_hosts_open(const dsc_ckpt_ctx *c, const char *d
 void dsc_ckpt_hosts_close(dsc_ckpt_hosts *hosts); /* safe on a zeroed one */
 static inline int32_t dsc_ckpt_host_of(const dsc_ckpt_hosts *hosts, int32_t rank)
 {
+    DSC_ASSERT(rank >= 0);
     return hosts->of_rank != NULL ? hosts->of_rank[rank] : 0;
 }
 static inline int32_t dsc_ckpt_leader(const dsc_ckpt_hosts *hosts, int32_t host)
 {
+    DSC_ASSERT(host >= 0);
+    DSC_ASSERT(hosts->leader == NULL || host < hosts->count);
     return hosts->leader != NULL ? hosts->leader[host] : 0;
 }
 

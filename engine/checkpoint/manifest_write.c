@@ -24,11 +24,13 @@ static DSC_PRINTF(2, 3) void put(text_out *out, const char *fmt, ...)
     va_end(args);
     DSC_ASSERT(length >= 0);
     out->bytes += length;
+    DSC_ASSERT(out->text == NULL || out->bytes < out->room); /* it was counted before */
 }
 
 static void put_text(text_out *out, const char *name, const char *value)
 {
     char quoted[QUOTED_BYTES];
+    DSC_ASSERT(strlen(value) * 6 + 3 <= sizeof quoted);
     dsc_json_quote(quoted, sizeof quoted, value);
     put(out, "\"%s\":%s,", name, quoted);
 }
@@ -59,12 +61,15 @@ static void put_plans(text_out *out, const char *plans)
 
 static void put_loss_scaler(text_out *out, const dsc_loss_scaler *s)
 {
+    DSC_ASSERT(s->scale > 0);
     put(out, "\n\"loss_scaler\":{\"scale\":%.17g,\"step\":%" PRId64 ",\"overflow_step\":%" PRId64
         ",\"overflows_left\":%" PRId64 "},\n", s->scale, s->step, s->overflow_step, s->overflows_left);
 }
 
 static void put_state(text_out *out, const dsc_run_state *s)
 {
+    DSC_ASSERT(s->recipe < DSC_RECIPE_COUNT);
+    DSC_ASSERT(s->step >= s->update_count);
     put(out, "{\"format\":\"dsc-checkpoint\",");
     put_int(out, "version", DSC_CKPT_MANIFEST_VERSION);
     put_int(out, "step", s->step);
@@ -98,6 +103,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
 static void put_parts(text_out *out, const dsc_ckpt_parts *parts)
 {
     char quoted[6 * DSC_CKPT_HOST_BYTES + 3];
+    DSC_ASSERT(parts->count > 1);
+    DSC_ASSERT(parts->index < parts->count);
     put(out, "\n\"part\":{\"index\":%d,\"hosts\":[", (int)parts->index);
     for (int32_t p = 0; p < parts->count; p++) {
         dsc_json_quote(quoted, sizeof quoted, parts->host[p]);
@@ -113,6 +120,7 @@ static void put_files(text_out *out, const dsc_ckpt_file_info *file)
         char hex[65];
         if (file[f].bytes < 0)
             continue;
+        DSC_ASSERT(file[f].head_bytes <= file[f].bytes);
         dsc_hex(hex, file[f].sha256, 32);
         put(out, "%s\n\"%s\":{\"bytes\":%" PRId64 ",\"head_bytes\":%" PRId64 ",\"sha256\":\"%s\"}",
             written++ > 0 ? "," : "", dsc_ckpt_file_name[f], file[f].bytes, file[f].head_bytes, hex);
@@ -136,6 +144,7 @@ static void put_runs(text_out *out, const int32_t *part, int64_t block_count)
 static void put_tensor(text_out *out, const dsc_ckpt_entry *entry, const int32_t *part, const dsc_ckpt_block *block,
                        int64_t block_count)
 {
+    DSC_ASSERT(entry->file < DSC_CKPT_TENSOR_FILE_COUNT);
     put(out, "\n{");
     put_text(out, "name", entry->name);
     put(out, "\"file\":\"%s\",\"dtype\":\"%s\",", dsc_ckpt_file_name[entry->file], dsc_ckpt_dtype_text(entry->dtype));
@@ -157,6 +166,7 @@ static void put_body(text_out *out, const dsc_run_state *state, const dsc_ckpt_e
                      const dsc_ckpt_file_info *file, const dsc_ckpt_parts *parts, const dsc_ckpt_block *block,
                      int64_t block_count)
 {
+    DSC_ASSERT(parts == NULL || parts->of_block != NULL);
     put_state(out, state);
     if (parts != NULL)
         put_parts(out, parts);
@@ -180,6 +190,7 @@ static int64_t text_bytes(const dsc_run_state *state, const dsc_ckpt_entries *en
 {
     text_out out = { 0 };
     put_body(&out, state, entries, file, parts, block, block_count);
+    DSC_ASSERT(out.bytes > 0);
     return out.bytes + DSC_CKPT_SEAL_BYTES;
 }
 
@@ -188,6 +199,7 @@ dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const dsc_ckpt_en
                                    const dsc_ckpt_block *block, int64_t block_count, dsc_error *err)
 {
     const int64_t bytes = text_bytes(state, entries, file, parts, block, block_count);
+    DSC_ASSERT(bytes > DSC_CKPT_SEAL_BYTES);
     if (bytes <= DSC_CKPT_MANIFEST_BYTES_MAX)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, DSC_CKPT_MANIFEST_FILE,

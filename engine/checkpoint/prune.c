@@ -11,6 +11,7 @@
 
 dsc_status dsc_ckpt_remove_step(const dsc_io *io, const char *dir, const char *name, dsc_error *err)
 {
+    DSC_ASSERT(dsc_ckpt_is_step_name(name));
     char step_dir[DSC_CKPT_PATH_BYTES], tmp_dir[DSC_CKPT_PATH_BYTES], tmp_name[80];
     snprintf(tmp_name, sizeof tmp_name, "%s.tmp", name);
     DSC_TRY(dsc_path_join(step_dir, sizeof step_dir, dir, name, err));
@@ -54,6 +55,7 @@ static bool is_checkpoint(const char *dir, const char *name)
 static dsc_status remove_one(const dsc_io *io, const char *dir, const char *name, const dsc_ckpt_keep *keep,
                              dsc_error *err)
 {
+    DSC_ASSERT(dsc_ckpt_is_step_name(name) || dsc_ckpt_is_unfinished_name(name));
     char path[DSC_CKPT_PATH_BYTES];
     if (keep->on_remove != NULL)
         keep->on_remove(keep->user, name);
@@ -70,6 +72,7 @@ static dsc_status remove_all(const dsc_io *io, const char *dir, char **names, in
                              const dsc_ckpt_keep *keep, dsc_error *err)
 {
     int64_t older = 0;
+    DSC_ASSERT(latest >= 0);
     for (int64_t i = 0; i < count; i++)
         older += is_checkpoint(dir, names[i]) && strtoll(names[i] + 5, NULL, 10) < latest;
     for (int64_t i = count; i-- > 0;) {
@@ -93,6 +96,8 @@ dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, c
 {
     char path[DSC_CKPT_PATH_BYTES], latest[64], **names = NULL;
     int64_t count = 0;
+    DSC_ASSERT(keep->last >= 0);
+    DSC_ASSERT(keep->every >= 0);
     DSC_TRY(dsc_ckpt_file_path(path, dir, "latest", err));
     DSC_TRY(dsc_ckpt_read_latest(io, alloc, path, latest, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, latest, err));

@@ -15,8 +15,10 @@
 static int64_t folder_bytes(const dsc_ckpt_save_state *s)
 {
     int64_t bytes = 1 << 20;
-    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
+    for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
+        DSC_ASSERT(s->plan[f].file_bytes >= s->plan[f].header_bytes);
         bytes += s->plan[f].file_bytes + s->info[f].bytes / (DSC_CKPT_BLOCK_BYTES / 64);
+    }
     return bytes;
 }
 
@@ -37,6 +39,7 @@ static dsc_status take_space(const dsc_io *io, dsc_file *file, int64_t bytes, ds
 static dsc_status make_files(dsc_ckpt_save_state *s, dsc_error *err)
 {
     const dsc_io *io = s->c->io;
+    DSC_ASSERT(dsc_ckpt_save_leads(s));
     DSC_TRY(dsc_ckpt_commit_begin(&s->commit, folder_bytes(s), err));
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         char path[DSC_CKPT_PATH_BYTES];
@@ -50,7 +53,8 @@ static dsc_status make_files(dsc_ckpt_save_state *s, dsc_error *err)
 
 dsc_status dsc_ckpt_save_begin(dsc_ckpt_save_state *s, dsc_error *err)
 {
-    DSC_ASSERT(s->c != NULL && s->state != NULL);
+    DSC_ASSERT(s->c != NULL);
+    DSC_ASSERT(s->state != NULL);
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_plan(s, &mine);
     DSC_TRY(dsc_ckpt_agree(s->c, status, &mine, err));
@@ -66,10 +70,13 @@ static dsc_status collect(dsc_ckpt_save_state *s, int32_t to, dsc_error *err)
     const dsc_ckpt_ctx *c = s->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     const int64_t *first = s->first_block, each = (int64_t)sizeof *s->block;
+    DSC_ASSERT(to < size);
+    DSC_ASSERT(first[rank] <= first[rank + 1]);
     if (rank != to) {
         const int64_t bytes = (first[rank + 1] - first[rank]) * each;
         return dsc_comm_send(c->comm, DSC_CHANNEL_CONTROL, s->block, bytes, to, NULL, err);
     }
+    DSC_ASSERT(s->all != NULL); /* first ranks of folders have planned memory for it */
     memcpy(s->all + first[rank], s->block, (size_t)((first[rank + 1] - first[rank]) * each));
     for (int32_t r = 0; r < size; r++)
         if (r != rank)
@@ -80,6 +87,7 @@ static dsc_status collect(dsc_ckpt_save_state *s, int32_t to, dsc_error *err)
 
 dsc_status dsc_ckpt_save_collect(dsc_ckpt_save_state *s, dsc_error *err)
 {
+    DSC_ASSERT(s->hosts.count >= 1);
     for (int32_t h = 0; h < s->hosts.count; h++)
         DSC_TRY(collect(s, dsc_ckpt_leader(&s->hosts, h), err));
     return DSC_OK;
@@ -97,6 +105,8 @@ static void remove_older(dsc_ckpt_save_state *s)
     const dsc_ckpt_ctx *c = s->c;
     dsc_ckpt_keep keep = c->keep;
     dsc_error err = DSC_ERROR_INIT;
+    DSC_ASSERT(dsc_ckpt_save_leads(s));
+    DSC_ASSERT(keep.last >= 0);
     if (keep.last == 0)
         return;
     keep.unfinished = true;
@@ -113,6 +123,8 @@ static dsc_status prepare(dsc_ckpt_save_state *s, dsc_error *err)
     dsc_ckpt_parts parts;
     char *text = NULL;
     int64_t bytes;
+    DSC_ASSERT(dsc_ckpt_save_leads(s));
+    DSC_ASSERT(s->sorted != NULL);
     for (int f = DSC_CKPT_TENSOR_FILE_COUNT; f < DSC_CKPT_FILE_COUNT; f++) {
         const char *small = dsc_ckpt_save_text(s, (dsc_ckpt_file)f, &bytes);
         if (small != NULL)
@@ -130,10 +142,15 @@ static dsc_status prepare(dsc_ckpt_save_state *s, dsc_error *err)
 
 enum { PREPARE, NAME, ANNOUNCE, REMOVE_OLDER, STAGES };
 
-int dsc_ckpt_save_stages(const dsc_ckpt_save_state *s) { return s->hosts.count > 1 ? STAGES : 1; }
+int dsc_ckpt_save_stages(const dsc_ckpt_save_state *s)
+{
+    DSC_ASSERT(s->hosts.count >= 1);
+    return s->hosts.count > 1 ? STAGES : 1;
+}
 
 static dsc_status commit_stage(dsc_ckpt_save_state *s, int stage, dsc_error *err)
 {
+    DSC_ASSERT(stage < STAGES);
     switch (stage) {
     case PREPARE: return prepare(s, err);
     case NAME: return dsc_ckpt_commit_name(&s->commit, err);
@@ -163,6 +180,8 @@ static bool is_peers(dsc_status status)
 dsc_status dsc_ckpt_save_agree(dsc_ckpt_save_state *s, int stage, dsc_status mine, const dsc_error *my_error,
                                dsc_error *err)
 {
+    DSC_ASSERT(stage >= 0);
+    DSC_ASSERT(stage < dsc_ckpt_save_stages(s));
     const dsc_status status = dsc_ckpt_agree(s->c, mine, my_error, err);
     if (s->hosts.count > 1 && (status == DSC_OK ? stage >= ANNOUNCE : stage >= NAME && is_peers(status)))
         dsc_ckpt_commit_settle(&s->commit);
@@ -171,6 +190,7 @@ dsc_status dsc_ckpt_save_agree(dsc_ckpt_save_state *s, int stage, dsc_status min
 
 bool dsc_ckpt_save_undoes(const dsc_ckpt_save_state *s, int stage, bool done)
 {
+    DSC_ASSERT(stage >= 0);
     return dsc_ckpt_save_leads(s) && (s->hosts.count > 1 ? stage < ANNOUNCE : !done);
 }
 
@@ -186,6 +206,7 @@ void dsc_ckpt_save_undo(dsc_ckpt_save_state *s)
 dsc_status dsc_ckpt_save_synchronize(dsc_ckpt_save_state *s, dsc_error *err)
 {
     DSC_TRY(dsc_ckpt_hosts_open(s->c, s->commit.dir, &s->hosts, err));
+    DSC_ASSERT(s->hosts.mine < s->hosts.count);
     s->commit.part = s->hosts.count > 1;
     return DSC_OK;
 }
@@ -200,6 +221,7 @@ dsc_status dsc_ckpt_save_keep(dsc_ckpt_save_state *s, bool *kept, dsc_error *err
     *kept = false;
     if (s->commit.resumed_step != s->state->step)
         return DSC_OK;
+    DSC_ASSERT(s->state->step >= 0); /* -1 is no resumed step */
     if (s->hosts.count > 1)
         DSC_TRY(dsc_ckpt_parts_there(c, s->commit.step_dir, kept, err));
     if (dsc_ckpt_save_leads(s) && (*kept || s->hosts.count == 1))
@@ -215,6 +237,7 @@ static dsc_status write_and_commit(dsc_ckpt_save_state *s, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     DSC_TRY(dsc_ckpt_save_begin(s, err));
+    DSC_ASSERT(s->first_block != NULL);
     dsc_status status = dsc_ckpt_save_slices(s, &mine);
     DSC_TRY(dsc_ckpt_agree(s->c, status, &mine, err));
     DSC_TRY(dsc_ckpt_save_collect(s, err));
@@ -230,6 +253,7 @@ static dsc_status save(dsc_ckpt_save_state *s, dsc_error *err)
     bool kept;
     DSC_TRY(dsc_ckpt_save_synchronize(s, err));
     DSC_TRY(dsc_ckpt_save_keep(s, &kept, err));
+    DSC_ASSERT(!kept || s->commit.resumed_step == s->state->step);
     if (kept)
         return DSC_OK;
     const dsc_status status = write_and_commit(s, err);
@@ -241,7 +265,8 @@ static dsc_status save(dsc_ckpt_save_state *s, dsc_error *err)
 dsc_status dsc_ckpt_save(const dsc_ckpt_ctx *ctx, const char *dir, const dsc_run_state *state, int64_t resumed_step,
                          dsc_error *err)
 {
-    DSC_ASSERT(ctx != NULL && dir != NULL && state != NULL);
+    DSC_ASSERT(dir != NULL);
+    DSC_ASSERT(state != NULL);
     dsc_ckpt_save_state *s = NULL;
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = dsc_ckpt_save_open(ctx, dir, state, resumed_step, &s, &mine);

@@ -6,6 +6,7 @@
 
 static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
 {
+    DSC_ASSERT(f < DSC_CKPT_TENSOR_FILE_COUNT);
     dsc_alloc *alloc = s->c->alloc;
     const dsc_safetensors_pair metadata = { "format", "pt" };
     dsc_safetensors_spec *specs = NULL;
@@ -15,6 +16,7 @@ static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
         if (entry->file != (dsc_ckpt_file)f)
             continue;
         const dsc_param_spec *param = s->c->layout->tensor[entry->tensor].spec;
+        DSC_ASSERT(entry->index_in_file < s->entries.file_entries[f]);
         dsc_safetensors_spec *spec = &specs[entry->index_in_file];
         *spec = (dsc_safetensors_spec){ .name = entry->name,
                                         .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
@@ -45,7 +47,9 @@ static void place_part(dsc_ckpt_save_state *s, int f)
 {
     const int32_t size = dsc_comm_size(s->c->comm), rank = dsc_comm_rank(s->c->comm);
     dsc_safetensors_plan *plan = &s->plan[f];
+    const int64_t whole = plan->file_bytes;
     int64_t at = plan->header_bytes;
+    DSC_ASSERT(s->hosts.count > 1);
     for (int32_t e = 0; e < s->entries.count; e++) {
         const dsc_ckpt_entry *entry = &s->entries.entry[e];
         for (int32_t r = 0; r < size && entry->file == (dsc_ckpt_file)f; r++) {
@@ -59,11 +63,13 @@ static void place_part(dsc_ckpt_save_state *s, int f)
             at += span * each;
         }
     }
+    DSC_ASSERT(at <= whole); /* a part is no longer than the file that it is of */
     plan->file_bytes = at;
 }
 
 const dsc_ckpt_parts *dsc_ckpt_save_parts(const dsc_ckpt_save_state *s, dsc_ckpt_parts *out)
 {
+    DSC_ASSERT(s->hosts.mine < s->hosts.count);
     *out = (dsc_ckpt_parts) {
         .count = s->hosts.count, .index = s->hosts.mine, .host = s->hosts.name, .of_block = s->part_of
     };
@@ -79,7 +85,8 @@ static dsc_status plan_blocks(dsc_ckpt_save_state *s, dsc_error *err)
         s->first_block[r + 1] = s->first_block[r] + dsc_ckpt_blocks_of_rank(c->layout, &s->entries, r, NULL);
     const int64_t mine = s->first_block[rank + 1] - s->first_block[rank];
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, mine, sizeof *s->block, &s->block, err));
-    dsc_ckpt_blocks_of_rank(c->layout, &s->entries, rank, s->block);
+    const int64_t listed = dsc_ckpt_blocks_of_rank(c->layout, &s->entries, rank, s->block);
+    DSC_ASSERT(listed == mine);
     if (!dsc_ckpt_save_leads(s))
         return DSC_OK;
     if (s->hosts.count > 1)
@@ -96,11 +103,14 @@ void dsc_ckpt_save_sort(dsc_ckpt_save_state *s)
     const int32_t size = dsc_comm_size(s->c->comm);
     const int64_t count = s->first_block[size];
     int64_t *next = s->first_of_entry; /* place of the next block of each entry */
+    DSC_ASSERT(s->all != NULL);
+    DSC_ASSERT(s->sorted != NULL);
     memset(next, 0, (size_t)(s->entries.count + 1) * sizeof *next);
     for (int64_t i = 0; i < count; i++)
         next[s->all[i].entry + 1]++;
     for (int32_t e = 0; e < s->entries.count; e++)
         next[e + 1] += next[e];
+    DSC_ASSERT(next[s->entries.count] == count);
     for (int32_t r = 0; r < size; r++)
         for (int64_t i = s->first_block[r]; i < s->first_block[r + 1]; i++) {
             const int64_t to = next[s->all[i].entry]++;
@@ -118,6 +128,7 @@ const char *dsc_ckpt_save_text(const dsc_ckpt_save_state *s, dsc_ckpt_file f, in
                        : f == DSC_CKPT_ADAPTER ? s->c->model->adapter_json
                                                : s->c->config_text;
     DSC_ASSERT(f >= DSC_CKPT_TENSOR_FILE_COUNT);
+    DSC_ASSERT(f < DSC_CKPT_FILE_COUNT);
     *bytes = text == NULL ? 0 : f == DSC_CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
     return text;
 }
@@ -129,6 +140,7 @@ static dsc_status plan_texts(dsc_ckpt_save_state *s, dsc_error *err)
         const char *text = dsc_ckpt_save_text(s, (dsc_ckpt_file)f, &bytes);
         if (text == NULL)
             continue;
+        DSC_ASSERT(bytes >= 0);
         if (bytes > DSC_CKPT_SMALL_BYTES_MAX)
             return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_ckpt_file_name[f], "%lld bytes; at most %d are read back",
                             (long long)bytes, DSC_CKPT_SMALL_BYTES_MAX);
@@ -144,6 +156,7 @@ static dsc_status plan_texts(dsc_ckpt_save_state *s, dsc_error *err)
 static dsc_status check_manifest(dsc_ckpt_save_state *s, dsc_error *err)
 {
     const int32_t size = dsc_comm_size(s->c->comm);
+    DSC_ASSERT(s->all != NULL);
     for (int32_t r = 0; r < size; r++)
         dsc_ckpt_blocks_of_rank(s->c->layout, &s->entries, r, s->all + s->first_block[r]);
     dsc_ckpt_save_sort(s);
@@ -154,6 +167,8 @@ static dsc_status check_manifest(dsc_ckpt_save_state *s, dsc_error *err)
 
 dsc_status dsc_ckpt_save_plan(dsc_ckpt_save_state *s, dsc_error *err)
 {
+    DSC_ASSERT(s->entries.entry == NULL); /* planned once */
+    DSC_ASSERT(s->hosts.count >= 1);
     DSC_TRY(dsc_ckpt_entries_open(s->c->alloc, s->c->layout, s->state, &s->entries, err));
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         DSC_TRY(plan_file(s, f, err));
@@ -175,6 +190,7 @@ dsc_status dsc_ckpt_save_open(const dsc_ckpt_ctx *c, const char *dir, const dsc_
     *out = s;
     s->c = c;
     s->state = state;
+    DSC_ASSERT(resumed_step >= -1);
     dsc_ckpt_writer_open(&s->writer, c->alloc, c->io, &c->aio);
     for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         s->info[f].bytes = -1;

@@ -13,6 +13,7 @@
 
 static dsc_plane plane_of(const dsc_ckpt_entry *entry, bool trainable)
 {
+    DSC_ASSERT(!dsc_ckpt_is_shared(entry->plane)); /* those have no slices */
     switch (entry->plane) {
     case DSC_CKPT_MASTER:
         return DSC_PLANE_MASTER;
@@ -43,24 +44,28 @@ typedef struct cursor {
 
 static const dsc_ckpt_entry *entry_of(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
-    DSC_ASSERT(block->entry >= 0 && block->entry < s->entries.count);
+    DSC_ASSERT(block->entry >= 0);
+    DSC_ASSERT(block->entry < s->entries.count);
     return &s->entries.entry[block->entry];
 }
 
 static int64_t bytes_of(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(block->count > 0);
     return block->count * (int64_t)dsc_dtype_bytes(entry_of(s, block)->dtype);
 }
 
 static int64_t file_offset(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block)
 {
     const dsc_ckpt_entry *entry = entry_of(s, block);
+    DSC_ASSERT(block->first + block->count <= entry->count);
     return s->plan[entry->file].offset[entry->index_in_file] + block->first * (int64_t)dsc_dtype_bytes(entry->dtype);
 }
 
 static cursor start_of(const dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 {
-    DSC_ASSERT(p->carried >= 0 && p->carried < DSC_AIO_ALIGN);
+    DSC_ASSERT(p->carried >= 0);
+    DSC_ASSERT(p->carried < DSC_AIO_ALIGN);
     cursor c = { .file = -1 };
     if (p->carried > 0) {
         c.file = (int32_t)entry_of(s, &s->block[p->first])->file;
@@ -78,11 +83,12 @@ static bool follows(const dsc_ckpt_save_state *s, const cursor *c, const dsc_ckp
 /* The block's place in the buffer. */
 static int64_t place(const dsc_ckpt_save_state *s, cursor *c, const dsc_ckpt_block *block)
 {
-    DSC_ASSERT(c->used >= 0 && block->count > 0);
+    DSC_ASSERT(c->used >= 0);
     const int64_t first = file_offset(s, block);
     if (!follows(s, c, block))
         c->used = dsc_align_up(c->used, DSC_AIO_ALIGN) + first % DSC_AIO_ALIGN;
     const int64_t at = c->used;
+    DSC_ASSERT(at % DSC_AIO_ALIGN == first % DSC_AIO_ALIGN);
     c->file = (int32_t)entry_of(s, block)->file;
     c->end = first + bytes_of(s, block);
     c->used = at + bytes_of(s, block);
@@ -99,7 +105,8 @@ int64_t dsc_ckpt_block_count(const dsc_ckpt_save_state *s)
 void dsc_ckpt_portion_plan(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p)
 {
     const int64_t end = dsc_ckpt_block_count(s);
-    DSC_ASSERT(p->first >= 0 && p->first <= end);
+    DSC_ASSERT(p->first >= 0);
+    DSC_ASSERT(p->first <= end);
     cursor c = start_of(s, p);
     p->count = p->carries = 0;
     for (int64_t b = p->first; b < end; b++, p->count++) {
@@ -131,6 +138,8 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
         now = block->count - done;
         DSC_TRY(dsc_zero_view(s->c->zero, tensor->group, plane_of(entry, slice.trainable), at + done, &now, false,
                               &from, err));
+        DSC_ASSERT(now > 0);
+        DSC_ASSERT(done + now <= block->count);
         if (visible)
             memcpy(to + done * each, from, (size_t)(now * each));
         else
@@ -148,6 +157,7 @@ static void hash_block(const dsc_ckpt_save_state *s, dsc_ckpt_block *block, cons
 static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *block, const dsc_layout_tensor *tensor)
 {
     const dsc_ckpt_entry *entry = entry_of(s, block);
+    DSC_ASSERT(tensor == &s->c->layout->tensor[entry->tensor]);
     if (dsc_ckpt_is_shared(entry->plane))
         return dsc_device_host_visible(s->c->device);
     return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
@@ -155,7 +165,8 @@ static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *bloc
 
 dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p, bool stays, dsc_error *err)
 {
-    DSC_ASSERT(p->buffer != NULL && p->first + p->count <= dsc_ckpt_block_count(s));
+    DSC_ASSERT(p->buffer != NULL);
+    DSC_ASSERT(p->first + p->count <= dsc_ckpt_block_count(s));
     const bool visible = dsc_device_host_visible(s->c->device);
     cursor c = start_of(s, p);
     for (int64_t b = p->first; b < p->first + p->count; b++) {
@@ -173,7 +184,8 @@ dsc_status dsc_ckpt_portion_fetch(dsc_ckpt_save_state *s, const dsc_ckpt_portion
 
 void dsc_ckpt_portion_hash(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 {
-    DSC_ASSERT(p->buffer != NULL && p->first + p->count <= dsc_ckpt_block_count(s));
+    DSC_ASSERT(p->buffer != NULL);
+    DSC_ASSERT(p->first + p->count <= dsc_ckpt_block_count(s));
     cursor c = start_of(s, p);
     for (int64_t b = p->first; b < p->first + p->count && !dsc_device_host_visible(s->c->device); b++)
         hash_block(s, &s->block[b], p->buffer + place(s, &c, &s->block[b]));
@@ -183,7 +195,9 @@ void dsc_ckpt_portion_hash(dsc_ckpt_save_state *s, const dsc_ckpt_portion *p)
 
 dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, const atomic_bool *stop, dsc_error *err)
 {
-    DSC_ASSERT(p->buffer != NULL && p->carries >= 0 && p->carries < DSC_AIO_ALIGN);
+    DSC_ASSERT(p->buffer != NULL);
+    DSC_ASSERT(p->carries >= 0);
+    DSC_ASSERT(p->carries < DSC_AIO_ALIGN);
     cursor c = start_of(s, p);
     int64_t run_end = c.end, run_bytes = p->carried; /* contiguous bytes before the block */
     for (int64_t b = p->first; b <= p->first + p->count; b++) {
@@ -203,6 +217,7 @@ dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, c
         run_end = c.end;
         run_bytes += bytes_of(s, &s->block[b]);
     }
+    DSC_ASSERT(run_bytes == 0);
     p->writes = s->writer.started;
     return DSC_OK;
 }
@@ -210,7 +225,8 @@ dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, c
 /* Bytes that the next portion writes together with its first block. */
 static void carry(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p, dsc_ckpt_portion *next)
 {
-    DSC_ASSERT(next != p && next->first == p->first + p->count);
+    DSC_ASSERT(next != p);
+    DSC_ASSERT(next->first == p->first + p->count);
     cursor c = start_of(s, p);
     int64_t run_bytes = p->carried;
     for (int64_t b = p->first; b < p->first + p->count; b++) {
@@ -249,6 +265,7 @@ dsc_status dsc_ckpt_save_slices(dsc_ckpt_save_state *s, dsc_error *err)
         dsc_ckpt_portion *p = &portion[i % portions], *next = &portion[(i + 1) % portions];
         p->first = first;
         dsc_ckpt_portion_plan(s, p);
+        DSC_ASSERT(p->count > 0); /* a portion holds a block at least */
         DSC_TRY(fill(s, p, err));
         first = next->first = p->first + p->count;
         DSC_TRY(dsc_ckpt_writer_wait(&s->writer, next->writes, err));
