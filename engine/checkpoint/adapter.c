@@ -39,6 +39,7 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
                                     .in_out = get_bool(root, "fan_in_fan_out"),
                                     .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt(rank) : rank)) };
     dsc_json_close(&json);
+    DSC_ASSERT(!good || out->rank >= 1);
     return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is not a valid number");
 }
 
@@ -46,6 +47,7 @@ dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char 
                                  dsc_ckpt_adapter *out, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
+    DSC_ASSERT(*text == NULL);
     DSC_TRY(dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[DSC_CKPT_ADAPTER], err));
     DSC_TRY(dsc_io_read_all(io, alloc, path, DSC_CKPT_SMALL_BYTES_MAX, text, bytes, err));
     return dsc_ckpt_adapter_parse(alloc, path, *text, *bytes, out, err);
@@ -81,6 +83,7 @@ static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, const ch
                                          const dsc_ckpt_manifest_tensor **tensor)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
+    DSC_ASSERT(part == 'A' || part == 'B');
     snprintf(name, sizeof name, "%s.lora_%c" WEIGHT_END, layer, part);
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, DSC_CKPT_MASTER, name, tensor);
     return entry != NULL ? entry : dsc_ckpt_reader_find(reader, DSC_CKPT_WEIGHTS, name, tensor);
@@ -91,6 +94,7 @@ static dsc_status read_values(const dsc_ckpt_reader *reader, const dsc_ckpt_mani
 {
     const dsc_ckpt_block *block = reader->manifest.block + tensor->first_block;
     for (int64_t b = 0; b < tensor->block_count; b++, block++) {
+        DSC_ASSERT(block->first + block->count <= tensor->elements);
         DSC_TRY(dsc_ckpt_reader_block(reader, block, buffer, err));
         for (int64_t i = 0; i < block->count; i++)
             out[block->first + i] = dsc_get(buffer, i, tensor->dtype);
@@ -102,6 +106,7 @@ static dsc_status read_values(const dsc_ckpt_reader *reader, const dsc_ckpt_mani
 static bool shapes_fit(const dsc_ckpt_adapter *adapter, const dsc_tensor_desc *weight, const dsc_tensor_desc *a,
                        const dsc_tensor_desc *b)
 {
+    DSC_ASSERT(adapter->rank >= 1);
     if (weight->dim_count != 2 || a->dim_count != 2 || b->dim_count != 2)
         return false;
     const int64_t out = weight->dim[adapter->in_out ? 1 : 0], in = weight->dim[adapter->in_out ? 0 : 1];
@@ -126,6 +131,8 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
         return DSC_FAIL(err, DSC_ERR_INPUT, weight->name, "its adapter has not the shapes that adapter.json says");
     merge->out = b->desc.dim[0];
     merge->in = a->desc.dim[1];
+    DSC_ASSERT(a->count == adapter->rank * merge->in);
+    DSC_ASSERT(b->count == adapter->rank * merge->out);
     DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, a->count + b->count, sizeof *merge->a, &merge->a, err));
     merge->b = merge->a + a->count;
     DSC_TRY(read_values(reader, of_a, buffer, merge->a, err));
@@ -141,6 +148,8 @@ void dsc_ckpt_merge_close(dsc_ckpt_merge_state *merge, dsc_alloc *alloc)
 void dsc_ckpt_merge_add(const dsc_ckpt_merge_state *merge, int64_t first, int64_t count, float *x)
 {
     const int64_t rank = merge->adapter.rank, row = merge->adapter.in_out ? merge->out : merge->in;
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(merge->a == NULL || first + count <= merge->in * merge->out);
     for (int64_t i = 0; i < count && merge->a != NULL; i++) {
         const int64_t at = (first + i) / row, col = (first + i) % row;
         const int64_t in = merge->adapter.in_out ? at : col, out = merge->adapter.in_out ? col : at;

@@ -20,6 +20,7 @@ dsc_status dsc_ckpt_agree(const dsc_ckpt_ctx *c, dsc_status mine, const dsc_erro
     verdict own = { .status = mine };
     verdict *all = (verdict *)(void *)((char *)c->buffer.ptr + c->buffer.bytes / 2);
     DSC_ASSERT((int64_t)sizeof *all * size <= c->buffer.bytes / 2);
+    DSC_ASSERT(mine == DSC_OK || my_error != NULL);
     if (mine != DSC_OK) {
         memcpy(own.where, my_error->where, sizeof own.where);
         memcpy(own.message, my_error->message, sizeof own.message);
@@ -75,6 +76,7 @@ dsc_status dsc_ckpt_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *
     char *text = NULL;
     int64_t bytes;
     DSC_TRY(dsc_io_read_all(io, alloc, path, 63, &text, &bytes, err));
+    DSC_ASSERT(bytes < 64);
     snprintf(name, 64, "%s", text);
     dsc_alloc_free(alloc, text);
     /* One line: what follows it, or a NUL byte inside it, was not written by us. */
@@ -101,6 +103,7 @@ static dsc_status refuse_other(const dsc_io *io, dsc_alloc *alloc, const char *d
 dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
                          dsc_error *err)
 {
+    DSC_ASSERT(out_bytes > 0);
     char name[64], path[DSC_CKPT_PATH_BYTES];
     if (dsc_io_kind(dir) == DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no such checkpoint folder");

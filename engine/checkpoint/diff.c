@@ -19,6 +19,7 @@ typedef struct diff_job {
 static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *name,
                                          const dsc_safetensors **file)
 {
+    DSC_ASSERT(plane != DSC_CKPT_WEIGHTS); /* compared as masters */
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, name, NULL);
     *file = reader->file[DSC_CKPT_OPTIMIZER];
     if (entry == NULL && plane == DSC_CKPT_MASTER) {
@@ -31,6 +32,7 @@ static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, dsc_ckpt
 static void tell(diff_job *j, const char *name, dsc_ckpt_plane plane, const char *what, int64_t differing,
                  double largest)
 {
+    DSC_ASSERT(what != NULL || differing > 0);
     const dsc_run_state *first = &j->side[0].manifest.state, *second = &j->side[1].manifest.state;
     const char *stored = plane == DSC_CKPT_WEIGHTS ? "weights"
                          : plane == DSC_CKPT_MASTER || dsc_ckpt_is_saved(first, plane, true)
@@ -46,6 +48,7 @@ static void tell(diff_job *j, const char *name, dsc_ckpt_plane plane, const char
 static dsc_status compare_values(diff_job *j, const char *name, dsc_ckpt_plane plane, dsc_error *err)
 {
     const int64_t room = DSC_CKPT_BLOCK_BYTES / 4;
+    DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     const dsc_safetensors *file[2];
     const dsc_safetensors_entry *entry[2];
     int64_t differing = 0;
@@ -84,6 +87,7 @@ static bool same_shape(const dsc_safetensors_entry *a, const dsc_safetensors_ent
 /* Tensors of one side; those of both are compared when the first side has its turn. */
 static dsc_status compare_tensors(diff_job *j, int side, dsc_error *err)
 {
+    DSC_ASSERT(side == 0 || side == 1);
     const dsc_safetensors *model = j->side[side].file[DSC_CKPT_MODEL];
     for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
         const dsc_safetensors_entry *mine = dsc_safetensors_at(model, i);
@@ -102,6 +106,7 @@ static dsc_status compare_tensors(diff_job *j, int side, dsc_error *err)
 dsc_status dsc_ckpt_diff(const dsc_io *io, dsc_alloc *alloc, const char *const step_dir[2],
                          const dsc_ckpt_diff_sink *sink, int64_t *differing, dsc_error *err)
 {
+    DSC_ASSERT(sink->row != NULL);
     diff_job j = { .sink = sink };
     bool open[2] = { false, false };
     dsc_status status = DSC_OK;

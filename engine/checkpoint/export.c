@@ -47,6 +47,8 @@ static bool takes_adapters(const export_job *j) { return j->adapted && !j->optio
 
 static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYTES])
 {
+    DSC_ASSERT(shard >= 0);
+    DSC_ASSERT(shard < j->shard_count);
     if (takes_adapters(j))
         snprintf(out, FILE_NAME_BYTES, "adapter_model.safetensors");
     else if (j->shard_count == 1)
@@ -76,6 +78,7 @@ static dsc_status plan(export_job *j, dsc_error *err)
         if (j->dtype != DSC_F32 ||
             dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, t->weights->name, &t->from) == NULL)
             (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, t->weights->name, &t->from);
+        DSC_ASSERT(t->from != NULL); /* the reader has matched files and manifest */
         t->bytes = t->weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
         if (in_shard > 0 && in_shard + t->bytes > shard_bytes) {
             j->shard_count++;
@@ -85,6 +88,7 @@ static dsc_status plan(export_job *j, dsc_error *err)
         in_shard += t->bytes;
     }
     j->shard_count++;
+    DSC_ASSERT(j->count <= dsc_safetensors_count(model));
     return DSC_OK;
 }
 
@@ -95,6 +99,8 @@ static const void *converted(export_job *j, dsc_dtype from, const dsc_ckpt_block
 {
     void *out = j->buffer + DSC_CKPT_BLOCK_BYTES;
     const int64_t count = block->count;
+    DSC_ASSERT(count > 0);
+    DSC_ASSERT(count * 4 <= 2 * DSC_CKPT_BLOCK_BYTES); /* fits behind the block as it was saved */
     if (merge->a != NULL) {
         float *x = out;
         for (int64_t i = 0; i < count; i++)
@@ -117,6 +123,7 @@ static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_
     const int64_t each = (int64_t)dsc_dtype_bytes(j->dtype);
     const dsc_ckpt_block *block = j->reader.manifest.block + t->from->first_block;
     for (int64_t b = 0; b < t->from->block_count; b++, block++) {
+        DSC_ASSERT(block->first + block->count <= t->from->elements);
         DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->buffer, err));
         DSC_TRY(dsc_io_write(j->io, file, converted(j, t->from->dtype, block, merge), block->count * each,
                              offset + block->first * each, err));
@@ -128,6 +135,7 @@ static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *
 {
     dsc_ckpt_merge_state merge = { 0 };
     dsc_status status = DSC_OK;
+    DSC_ASSERT(t->shard < j->shard_count);
     if (j->adapted && j->options->merge)
         status = dsc_ckpt_merge_open(&merge, &j->reader, &j->adapter, t->weights, j->buffer, err);
     if (status == DSC_OK)
@@ -139,6 +147,7 @@ static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *
 static dsc_status write_planned(export_job *j, const export_tensor *first, const dsc_safetensors_plan *plan_of_file,
                                 dsc_file *file, dsc_error *err)
 {
+    DSC_ASSERT(plan_of_file->count > 0);
     DSC_TRY(dsc_safetensors_write_header(plan_of_file, j->io, file, err));
     for (int64_t i = 0; i < plan_of_file->count; i++)
         DSC_TRY(write_tensor(j, &first[i], file, plan_of_file->offset[i], err));
@@ -153,6 +162,8 @@ static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_e
     dsc_safetensors_spec *specs = NULL;
     dsc_safetensors_plan plan_of_file = { 0 };
     dsc_file file = DSC_FILE_INIT;
+    DSC_ASSERT(count > 0);
+    DSC_ASSERT(first + count <= j->count);
     file_name(j, j->tensor[first].shard, name);
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs, &specs, err));
@@ -176,6 +187,7 @@ static dsc_status write_shards(export_job *j, dsc_error *err)
     for (int64_t first = 0, end; first < j->count; first = end) {
         for (end = first; end < j->count && j->tensor[end].shard == j->tensor[first].shard;)
             end++;
+        DSC_ASSERT(end > first);
         DSC_TRY(write_shard(j, first, end - first, err));
     }
     return DSC_OK;
@@ -186,6 +198,7 @@ static dsc_status write_shards(export_job *j, dsc_error *err)
 static dsc_status write_small(const export_job *j, const char *name, const char *text, int64_t bytes, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
+    DSC_ASSERT(bytes >= 0);
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
     return dsc_io_write_all_atomic(j->io, path, text, bytes, err);
 }
@@ -221,6 +234,7 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes;
+    DSC_ASSERT(!takes_adapters(j) || j->adapter_text != NULL);
     if (takes_adapters(j))
         return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
     if (j->reader.manifest.file[DSC_CKPT_CONFIG].bytes < 0)
@@ -236,6 +250,7 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
 
 static dsc_status read_adapter(export_job *j, dsc_error *err)
 {
+    DSC_ASSERT(j->adapter_text == NULL);
     j->adapted = j->reader.manifest.file[DSC_CKPT_ADAPTER].bytes >= 0;
     if (j->adapted)
         return dsc_ckpt_adapter_read(j->io, j->alloc, j->step_dir, &j->adapter_text, &j->adapter_bytes, &j->adapter,
@@ -247,6 +262,7 @@ static dsc_status read_adapter(export_job *j, dsc_error *err)
 static dsc_status export_all(export_job *j, dsc_error *err)
 {
     DSC_TRY(plan(j, err));
+    DSC_ASSERT(j->shard_count >= 1);
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, 3 * DSC_CKPT_BLOCK_BYTES, 1, &j->buffer, err));
     DSC_TRY(write_shards(j, err));
     DSC_TRY(write_index(j, err));

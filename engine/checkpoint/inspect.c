@@ -15,6 +15,7 @@ dsc_status dsc_ckpt_summary(const dsc_io *io, dsc_alloc *alloc, const char *step
     *bytes = 0;
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         *bytes += reader.file_bytes[f];
+    DSC_ASSERT(*bytes > 0);
     dsc_ckpt_reader_close(&reader);
     return DSC_OK;
 }
@@ -26,6 +27,8 @@ dsc_status dsc_ckpt_part(const dsc_io *io, dsc_alloc *alloc, const char *step_di
     DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &manifest, err));
     const dsc_ckpt_parts *parts = &manifest.parts;
     text[0] = 0;
+    DSC_ASSERT(parts->count >= 1);
+    DSC_ASSERT(parts->index < parts->count);
     if (parts->count > 1)
         snprintf(text, text_bytes, "part %d of %d (host %s)", (int)parts->index + 1, (int)parts->count,
                  parts->host[parts->index]);
@@ -40,6 +43,7 @@ dsc_status dsc_ckpt_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *d
     *out = NULL;
     DSC_TRY(dsc_ckpt_find(io, alloc, dir, step_dir, sizeof step_dir, err));
     DSC_TRY(dsc_ckpt_manifest_read(io, alloc, step_dir, &manifest, err));
+    DSC_ASSERT(*out == NULL);
     *out = manifest.state.gemm_plans;
     manifest.state.gemm_plans = NULL;
     dsc_ckpt_manifest_close(&manifest);
@@ -48,6 +52,7 @@ dsc_status dsc_ckpt_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *d
 
 dsc_status dsc_ckpt_verify_with(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err)
 {
+    DSC_ASSERT(buffer != NULL);
     dsc_ckpt_reader reader;
     DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
     const dsc_ckpt_block *block = reader.manifest.block;
@@ -78,6 +83,7 @@ static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, cons
     const int64_t room = DSC_CKPT_BLOCK_BYTES / 4;
     for (int64_t first = 0; first < entry->count; first += room) {
         const int64_t count = dsc_min_i64(room, entry->count - first);
+        DSC_ASSERT(count > 0);
         DSC_TRY(dsc_safetensors_read_f32(file, entry, first, count, buffer, err));
         dsc_sha256_update(sha, buffer, (size_t)count * 4);
     }
@@ -90,6 +96,7 @@ static dsc_status hash_state(dsc_sha256 *sha, const dsc_ckpt_reader *reader, con
                              float *buffer, dsc_error *err)
 {
     const uint32_t dims = (uint32_t)weights->desc.dim_count;
+    DSC_ASSERT(dims <= DSC_DIMS_MAX);
     dsc_sha256_update(sha, weights->name, strlen(weights->name) + 1);
     dsc_sha256_update(sha, &dims, sizeof dims);
     for (uint32_t d = 0; d < dims; d++)

@@ -49,6 +49,8 @@ void dsc_ckpt_reader_close(dsc_ckpt_reader *reader);
 dsc_status dsc_ckpt_refuse_part(const dsc_ckpt_reader *reader, const char *step_dir, dsc_error *err);
 static inline bool dsc_ckpt_reader_has(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(block >= reader->manifest.block);
+    DSC_ASSERT(block < reader->manifest.block + reader->manifest.block_count);
     return reader->at == NULL || reader->at[block - reader->manifest.block] >= 0;
 }
 /* Offset in its file of a block that is here. */

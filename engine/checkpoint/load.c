@@ -23,6 +23,7 @@ typedef struct load_job {
 
 static void shape_text(char *out, size_t out_bytes, const int64_t *dim, int32_t dim_count)
 {
+    DSC_ASSERT(out_bytes > 0);
     size_t at = 0;
     out[0] = 0;
     for (int32_t d = 0; d < dim_count && at < out_bytes; d++)
@@ -33,6 +34,7 @@ static dsc_status check_tensor(const dsc_ckpt_reader *reader, const dsc_layout_t
                                dsc_error *err)
 {
     const dsc_param_spec *spec = tensor->spec;
+    DSC_ASSERT(dsc_ckpt_is_saved(&reader->manifest.state, plane, true));
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, spec->name, NULL);
     const char *where =
         dsc_safetensors_path(reader->file[plane == DSC_CKPT_WEIGHTS ? DSC_CKPT_MODEL : DSC_CKPT_OPTIMIZER]);
@@ -41,6 +43,7 @@ static dsc_status check_tensor(const dsc_ckpt_reader *reader, const dsc_layout_t
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the checkpoint has no \"%s%s%.200s\", which the model needs",
                         prefix, point, spec->name);
     const int64_t count = dsc_ckpt_count(plane, tensor);
+    DSC_ASSERT(count > 0);
     const bool whole = !dsc_ckpt_is_shared(plane);
     const int64_t *dim = whole ? spec->dim : &count;
     const int32_t dim_count = whole ? spec->dim_count : 1;
@@ -60,6 +63,7 @@ static dsc_status check_tensor(const dsc_ckpt_reader *reader, const dsc_layout_t
 static dsc_status check_optimizer(const load_job *j, dsc_error *err)
 {
     const dsc_recipe saved = j->reader.manifest.state.recipe;
+    DSC_ASSERT(saved < DSC_RECIPE_COUNT);
     if (saved == j->recipe)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->reader.file[DSC_CKPT_OPTIMIZER]),
@@ -72,6 +76,7 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
 {
     const dsc_layout *layout = j->c->layout;
     const dsc_ckpt_reader *reader = &j->reader;
+    DSC_ASSERT(j->recipe < DSC_RECIPE_COUNT);
     DSC_TRY(check_optimizer(j, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
@@ -131,6 +136,7 @@ static void warn_differences(const dsc_ckpt_ctx *c, const dsc_run_state *now, co
 /* Going on from a step that is not the folder's last: the run will come to the later ones again, maybe in hours. */
 static void warn_later_steps(const dsc_ckpt_ctx *c, const char *step_dir, int64_t step)
 {
+    DSC_ASSERT(step >= 0);
     char dir[DSC_CKPT_PATH_BYTES], **names = NULL;
     int64_t count = 0, later = 0;
     if (dsc_ckpt_step_of(step_dir) < 0)
@@ -173,6 +179,7 @@ static dsc_status find_micro_batch_group(const dsc_ckpt_ctx *c, const char *dir,
 static dsc_status open_common(const dsc_ckpt_ctx *c, const char *step_dir, dsc_ckpt_reader *reader, bool *open,
                               dsc_error *err)
 {
+    DSC_ASSERT(!*open);
     DSC_TRY(dsc_ckpt_reader_open(c->io, c->alloc, step_dir, reader, err));
     *open = true;
     return dsc_ckpt_refuse_part(reader, step_dir, err);
@@ -196,6 +203,7 @@ static dsc_status load_from(load_job *j, const dsc_ckpt_slices_load *t, bool onc
                             dsc_run_state *out, dsc_status before, const dsc_error *why, bool *changed, dsc_error *err)
 {
     const dsc_ckpt_ctx *c = j->c;
+    DSC_ASSERT(!*changed); /* every check comes before the first write */
     dsc_error mine = *why;
     const dsc_status status = before == DSC_OK ? check_model(j, t->step_dir, &mine) : before;
     if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
@@ -220,6 +228,8 @@ static dsc_status load_from(load_job *j, const dsc_ckpt_slices_load *t, bool onc
 dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
                          dsc_run_state *out, bool *changed, dsc_error *err)
 {
+    DSC_ASSERT(ctx->threads >= 1);
+    DSC_ASSERT(ctx->buffer.bytes >= DSC_CKPT_BUFFER_BYTES);
     char step_dir[DSC_CKPT_PATH_BYTES];
     load_job job = { .c = ctx, .recipe = now->recipe };
     dsc_ckpt_spread spread = { 0 };

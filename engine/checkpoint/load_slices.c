@@ -40,6 +40,7 @@ typedef struct span {
 static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *tensor, bool trainable,
                         dsc_ckpt_plane plane, span *s)
 {
+    DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
     if (plane == DSC_CKPT_WEIGHTS && !trainable) {
         s->to.plane = DSC_PLANE_PARAM;
@@ -57,12 +58,14 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
         if ((int)plane - DSC_CKPT_MOMENT1 >= dsc_recipes[recipe].state_count)
             return false;
     }
+    DSC_ASSERT((s->to.shared != NULL) == dsc_ckpt_is_shared(plane));
     return trainable || plane == DSC_CKPT_WEIGHTS;
 }
 
 static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_plane plane, span *out)
 {
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
+    DSC_ASSERT(index < t->c->layout->tensor_count);
     dsc_zero_slice slice;
     dsc_zero_slice_get(t->c->zero, tensor->group, &slice);
     *out = (span){ .tensor = NULL };
@@ -74,6 +77,7 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
     if (out->count == 0 || !find_target(t, tensor, slice.trainable, plane, out))
         return false;
     out->to.at = tensor->offset + out->first - slice.first;
+    DSC_ASSERT(dsc_ckpt_is_shared(plane) || out->to.at >= 0);
     /* The load has asked for everything that must be there. */
     return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
 }
@@ -92,6 +96,8 @@ typedef struct walker {
 /* The next block of this lane, which meets w->span. NULL: there is none. */
 static const dsc_ckpt_block *walk(const dsc_ckpt_slices_load *t, walker *w, int32_t lane, int32_t lanes)
 {
+    DSC_ASSERT(lane >= 0);
+    DSC_ASSERT(lane < lanes);
     for (; w->tensor < t->c->layout->tensor_count; w->tensor++, w->plane = 0)
         for (; w->plane < DSC_CKPT_PLANE_COUNT; w->plane++, w->inside = false) {
             if (!w->inside && !find_span(t, w->tensor, (dsc_ckpt_plane)w->plane, &w->span))
@@ -114,6 +120,7 @@ static const dsc_ckpt_block *walk(const dsc_ckpt_slices_load *t, walker *w, int3
 /* fp32 to 16 bits, and between these, rounds to nearest even; everything else is exact. */
 static void convert(void *to, dsc_dtype to_dtype, const void *from, dsc_dtype from_dtype, int64_t count)
 {
+    DSC_ASSERT(count > 0);
     if (to_dtype == from_dtype)
         memcpy(to, from, (size_t)count * dsc_dtype_bytes(to_dtype));
     else
@@ -140,6 +147,8 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
         void *ptr;
         now = count - done;
         DSC_TRY(dsc_zero_view(c->zero, to->group, to->plane, to->at + first + done, &now, true, &ptr, err));
+        DSC_ASSERT(now > 0);
+        DSC_ASSERT(done + now <= count);
         if (visible)
             convert(ptr, to->dtype, from + done * from_each, from_dtype, now);
         else
@@ -153,6 +162,7 @@ static dsc_status put_block(const dsc_ckpt_slices_load *t, const span *s, const 
 {
     const int64_t low = dsc_max_i64(s->first, block->first);
     const int64_t high = dsc_min_i64(s->first + s->count, block->first + block->count);
+    DSC_ASSERT(low < high); /* the block meets this rank's part */
     if (s->to.shared != NULL) {
         memcpy(s->to.shared + low, data, (size_t)(high - low) * sizeof *s->to.shared);
         return DSC_OK;
@@ -179,6 +189,7 @@ typedef struct lane {
 static dsc_status read_blocks(lane *l, dsc_ckpt_read_ahead *ahead, dsc_error *err)
 {
     walker asked = { 0 }, taken = { 0 };
+    DSC_ASSERT(l->index < l->count);
     const dsc_ckpt_block *next = walk(l->t, &asked, l->index, l->count), *block;
     while ((block = walk(l->t, &taken, l->index, l->count)) != NULL && !atomic_load(l->stop)) {
         const char *data;
@@ -194,6 +205,7 @@ static dsc_status read_blocks(lane *l, dsc_ckpt_read_ahead *ahead, dsc_error *er
 static void *run_lane(void *argument)
 {
     lane *l = argument;
+    DSC_ASSERT(l->bytes >= DSC_CKPT_SLOT_BYTES + DSC_AIO_ALIGN);
     dsc_ckpt_read_ahead ahead;
     dsc_ckpt_read_ahead_open(&ahead, l->t->reader, l->t->c, l->t->step_dir, l->memory, l->bytes);
     l->status = read_blocks(l, &ahead, &l->error);
@@ -215,6 +227,7 @@ static int32_t lanes_of(const dsc_ckpt_slices_load *t, int64_t bytes)
         if (!dsc_zero_stays(c->zero, g, DSC_PLANE_PARAM))
             return 1;
     const int64_t most = dsc_min_i64(dsc_min_i64(LANES_MOST, c->threads), bytes / (LANE_SLOTS * DSC_CKPT_SLOT_BYTES));
+    DSC_ASSERT(most <= LANES_MOST);
     return (int32_t)dsc_max_i64(1, most);
 }
 
@@ -223,6 +236,9 @@ dsc_status dsc_ckpt_load_slices(const dsc_ckpt_slices_load *t, bool copy, dsc_er
     const dsc_ckpt_ctx *c = t->c;
     const int64_t bytes = c->buffer.bytes - (dsc_device_host_visible(c->device) ? 0 : STAGED_BYTES);
     const int32_t lanes = lanes_of(t, bytes);
+    DSC_ASSERT(bytes > 0);
+    DSC_ASSERT(lanes >= 1);
+    DSC_ASSERT(lanes <= LANES_MOST);
     lane l[LANES_MOST];
     atomic_bool stop = false;
     for (int32_t i = 0; i < lanes; i++) {
@@ -263,6 +279,8 @@ typedef struct post {
 
 static dsc_status send_block(post *p, const dsc_ckpt_block *block, int64_t bytes, int32_t to, dsc_error *err)
 {
+    DSC_ASSERT(bytes <= DSC_CKPT_BLOCK_BYTES);
+    DSC_ASSERT(to != dsc_comm_rank(p->t->c->comm));
     if (p->status == DSC_OK && p->inside != block) {
         p->status = dsc_ckpt_reader_block(p->t->reader, block, p->buffer, &p->error);
         p->inside = block;
@@ -274,6 +292,8 @@ static dsc_status send_block(post *p, const dsc_ckpt_block *block, int64_t bytes
 static dsc_status receive_block(post *p, const span *own, const dsc_ckpt_block *block, int64_t bytes, int32_t from,
                                 dsc_error *err)
 {
+    DSC_ASSERT(bytes <= DSC_CKPT_BLOCK_BYTES);
+    DSC_ASSERT(from != dsc_comm_rank(p->t->c->comm));
     p->inside = NULL;
     DSC_TRY(dsc_comm_recv(p->t->c->comm, DSC_CHANNEL_CONTROL, p->buffer, bytes + 1, from, NULL, err));
     if (!p->buffer[bytes] || p->status != DSC_OK)
@@ -292,6 +312,9 @@ static dsc_status pass_on(post *p, const span *own, const dsc_ckpt_block *block,
     dsc_comm *comm = p->t->c->comm;
     const int32_t part = dsc_ckpt_part_of(&p->t->reader->manifest, block), from = spread->first_with[part];
     const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(own->tensor->dtype);
+    DSC_ASSERT(low >= 0);
+    DSC_ASSERT(high < dsc_comm_size(comm));
+    DSC_ASSERT(part < p->t->reader->manifest.parts.count);
     for (int32_t to = low; to <= high; to++) {
         if (spread->part_of_rank[to] == part)
             continue;
@@ -323,6 +346,8 @@ static dsc_status pass_on_tensor(post *p, int32_t index, dsc_ckpt_plane plane, d
     for (int64_t b = 0; b < own.tensor->block_count; b++, block++) {
         const int64_t low = (tensor->offset + block->first) / slice;
         const int64_t high = (tensor->offset + block->first + block->count - 1) / slice;
+        DSC_ASSERT(low <= high);
+        DSC_ASSERT(high < t->c->layout->world_size);
         DSC_TRY(pass_on(p, &own, block, shared ? 0 : (int32_t)low,
                         shared ? dsc_comm_size(t->c->comm) - 1 : (int32_t)high, err));
     }
@@ -332,6 +357,7 @@ static dsc_status pass_on_tensor(post *p, int32_t index, dsc_ckpt_plane plane, d
 dsc_status dsc_ckpt_load_sent(const dsc_ckpt_slices_load *t, bool copy, dsc_error *err)
 {
     post p = { .t = t, .copy = copy, .buffer = t->c->buffer.ptr, .error = DSC_ERROR_INIT };
+    DSC_ASSERT(t->spread != NULL);
     for (int32_t index = 0; index < t->c->layout->tensor_count; index++)
         for (int plane = 0; plane < DSC_CKPT_PLANE_COUNT; plane++)
             DSC_TRY(pass_on_tensor(&p, index, (dsc_ckpt_plane)plane, err));

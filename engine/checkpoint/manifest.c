@@ -33,6 +33,7 @@ static dsc_status bad(const read_ctx *c, const cJSON *item, const char *what)
 /* A whole number of least..2^53. */
 static bool whole_number(const cJSON *item, int64_t least, int64_t *out)
 {
+    DSC_ASSERT(least >= -INTEGER_MAX);
     if (!cJSON_IsNumber(item) || !(item->valuedouble >= (double)least) || !(item->valuedouble <= (double)INTEGER_MAX))
         return false;
     *out = (int64_t)item->valuedouble;
@@ -56,6 +57,7 @@ static dsc_status get_bool(const read_ctx *c, const cJSON *object, const char *n
 
 static dsc_status text_of(const read_ctx *c, const cJSON *item, const char *name, char *out, size_t out_bytes)
 {
+    DSC_ASSERT(out_bytes > 0);
     if (!cJSON_IsString(item) || strlen(item->valuestring) >= out_bytes)
         return bad(c, item, name);
     for (const unsigned char *at = (const unsigned char *)item->valuestring; *at != 0; at++)
@@ -169,6 +171,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_text(c, root, "versions", s->versions, sizeof s->versions));
     if (stage > 3 || s->update_count > s->step)
         return bad(c, NULL, "zero_stage or update_count");
+    DSC_ASSERT(s->recipe < DSC_RECIPE_COUNT);
     s->zero_stage = (int32_t)stage;
     return DSC_OK;
 }
@@ -252,6 +255,7 @@ static dsc_status read_part(const read_ctx *c, const cJSON *part, dsc_ckpt_manif
     m->parts.count = 0;
     cJSON_ArrayForEach(host, hosts)
         DSC_TRY(text_of(c, host, "hosts", m->parts.host[m->parts.count++], DSC_CKPT_HOST_BYTES));
+    DSC_ASSERT(m->parts.count == count);
     return DSC_OK;
 }
 
@@ -261,6 +265,7 @@ static dsc_status read_runs(const read_ctx *c, const cJSON *item, dsc_ckpt_manif
 {
     const cJSON *runs = cJSON_GetObjectItemCaseSensitive(item, "parts"), *run;
     int64_t b = tensor->first_block;
+    DSC_ASSERT(b <= m->block_count);
     if (m->parts.count == 1)
         return runs == NULL ? DSC_OK : bad(c, item, "parts of a tensor that is whole");
     if (!cJSON_IsArray(runs))
@@ -280,6 +285,7 @@ static dsc_status read_runs(const read_ctx *c, const cJSON *item, dsc_ckpt_manif
 static bool block_end(const dsc_ckpt_manifest_tensor *tensor, int64_t at, const cJSON **cut, int64_t *end)
 {
     const int64_t most = dsc_ckpt_block_elements(tensor->dtype);
+    DSC_ASSERT(at < tensor->elements);
     int64_t cut_at = 0;
     *end = dsc_min_i64(tensor->elements, (at / most + 1) * most);
     if (*cut == NULL)
@@ -290,12 +296,15 @@ static bool block_end(const dsc_ckpt_manifest_tensor *tensor, int64_t at, const 
         *end = cut_at;
         *cut = (*cut)->next;
     }
+    DSC_ASSERT(*end > at);
+    DSC_ASSERT(*end <= tensor->elements);
     return true;
 }
 
 static dsc_status read_blocks(const read_ctx *c, const cJSON *item, dsc_ckpt_manifest *m, int64_t index)
 {
     dsc_ckpt_manifest_tensor *tensor = &m->tensor[index];
+    DSC_ASSERT(index < m->tensor_count);
     const cJSON *cuts = cJSON_GetObjectItemCaseSensitive(item, "cuts");
     const cJSON *blocks = cJSON_GetObjectItemCaseSensitive(item, "blocks");
     if (!cJSON_IsArray(cuts) || !cJSON_IsString(blocks))
@@ -316,6 +325,7 @@ static dsc_status read_blocks(const read_ctx *c, const cJSON *item, dsc_ckpt_man
     if (*hex != 0 || cut != NULL)
         return bad(c, item, "more blocks or cuts than the tensor has room for");
     tensor->block_count = m->block_count - tensor->first_block;
+    DSC_ASSERT(tensor->block_count > 0);
     return read_runs(c, item, m, tensor);
 }
 
@@ -357,6 +367,8 @@ static dsc_status read_tensors(const read_ctx *c, const cJSON *tensors, dsc_ckpt
         DSC_TRY(dsc_alloc_zeroed(m->alloc, DSC_TAG_IO, blocks, sizeof *m->parts.of_block, &m->parts.of_block, c->err));
     cJSON_ArrayForEach(item, tensors)
         DSC_TRY(read_tensor(c, item, m));
+    DSC_ASSERT(m->tensor_count == tensor_count);
+    DSC_ASSERT(m->block_count <= blocks);
     return DSC_OK;
 }
 
@@ -397,6 +409,7 @@ dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const cha
     if (status == DSC_OK)
         status = read_tensors(&c, cJSON_GetObjectItemCaseSensitive(root, "tensors"), out);
     dsc_json_close(&json);
+    DSC_ASSERT(status != DSC_OK || out->parts.index < out->parts.count);
     if (status != DSC_OK)
         dsc_ckpt_manifest_close(out);
     return status;
@@ -437,6 +450,7 @@ void dsc_ckpt_manifest_id(const dsc_ckpt_manifest *manifest, uint8_t id[32])
     dsc_sha256_update(&sha, &manifest->state.step, sizeof manifest->state.step);
     for (int64_t b = 0; b < manifest->block_count; b++) {
         const dsc_ckpt_block *block = &manifest->block[b];
+        DSC_ASSERT(block->count > 0);
         const uint64_t row[5] = { (uint64_t)block->first, (uint64_t)block->count, block->hash.high, block->hash.low,
                                   (uint64_t)dsc_ckpt_part_of(manifest, block) };
         dsc_sha256_update(&sha, row, sizeof row);

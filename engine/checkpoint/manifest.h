@@ -69,6 +69,8 @@ typedef struct dsc_ckpt_entries {
 /* Whether such a run stores a plane of any trainable tensor, or of a frozen one. */
 static inline bool dsc_ckpt_is_saved(const dsc_run_state *state, dsc_ckpt_plane plane, bool trainable)
 {
+    DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
+    DSC_ASSERT(state->recipe < DSC_RECIPE_COUNT);
     if (plane == DSC_CKPT_WEIGHTS)
         return true;
     if (plane == DSC_CKPT_TENSOR)
@@ -94,6 +96,7 @@ static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, dsc_ckpt_pl
 /* Prefix of its stored name: "", "master", "exp_avg"; a point follows where it is not empty. */
 static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, dsc_ckpt_plane plane)
 {
+    DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     if (plane == DSC_CKPT_TENSOR)
         return dsc_recipes[state->recipe].tensor_state;
     if (dsc_ckpt_is_shared(plane)) /* transformers' names */
@@ -128,6 +131,7 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, dsc_ckpt_plan
 /* Elements of a tensor in the plane. */
 static inline int64_t dsc_ckpt_count(dsc_ckpt_plane plane, const dsc_layout_tensor *tensor)
 {
+    DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     if (plane == DSC_CKPT_TENSOR)
         return DSC_TENSOR_STATES;
     return plane == DSC_CKPT_ROWS   ? dsc_layout_rows(tensor)
@@ -137,6 +141,7 @@ static inline int64_t dsc_ckpt_count(dsc_ckpt_plane plane, const dsc_layout_tens
 /* Where it is, if it is shared. */
 static inline float *dsc_ckpt_shared(const dsc_zero *zero, dsc_ckpt_plane plane, int32_t tensor)
 {
+    DSC_ASSERT(dsc_ckpt_is_shared(plane));
     return plane == DSC_CKPT_TENSOR ? dsc_zero_tensor_state(zero, tensor)
                                     : dsc_zero_adafactor_factors(zero, tensor, plane == DSC_CKPT_COLS);
 }
@@ -234,6 +239,8 @@ void dsc_ckpt_manifest_close(dsc_ckpt_manifest *manifest);
 void dsc_ckpt_manifest_id(const dsc_ckpt_manifest *manifest, uint8_t id[32]);
 static inline int32_t dsc_ckpt_part_of(const dsc_ckpt_manifest *manifest, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(block >= manifest->block);
+    DSC_ASSERT(block < manifest->block + manifest->block_count);
     return manifest->parts.of_block != NULL ? manifest->parts.of_block[block - manifest->block] : 0;
 }
 

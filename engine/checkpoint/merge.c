@@ -26,6 +26,8 @@ static dsc_status add_part(merge_job *j, const uint8_t first_id[32], dsc_error *
     const dsc_ckpt_reader *reader = &j->reader[j->open - 1];
     const dsc_ckpt_parts *parts = &reader->manifest.parts;
     const char *dir = j->step_dir[j->open - 1];
+    DSC_ASSERT(j->open >= 1);
+    DSC_ASSERT(parts->index < parts->count);
     uint8_t id[32];
     if (parts->count == 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "is not a part: it holds the whole checkpoint");
@@ -48,6 +50,7 @@ static dsc_status open_parts(merge_job *j, dsc_error *err)
     for (int32_t i = 0; i < j->count; i++) {
         DSC_TRY(dsc_ckpt_reader_open(j->io, j->alloc, j->step_dir[i], &j->reader[i], err));
         j->open++;
+        DSC_ASSERT(j->open == i + 1);
         if (i == 0) {
             const int32_t parts = j->reader[0].manifest.parts.count;
             DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, parts, sizeof *j->with, &j->with, err));
@@ -74,6 +77,7 @@ static dsc_status write_blocks(merge_job *j, int f, dsc_file *file, dsc_error *e
         const dsc_ckpt_manifest_tensor *tensor = &m->tensor[m->block[b].entry];
         const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype);
         const dsc_ckpt_reader *from = &j->reader[j->with[dsc_ckpt_part_of(m, &m->block[b])]];
+        DSC_ASSERT(from->manifest.block_count == m->block_count);
         if (tensor->file != f)
             continue;
         DSC_TRY(dsc_ckpt_reader_block(from, &from->manifest.block[b], j->buffer, err));
@@ -88,6 +92,7 @@ static dsc_status write_tensors(merge_job *j, int f, const dsc_ckpt_texts *texts
 {
     char path[DSC_CKPT_PATH_BYTES];
     dsc_file file = DSC_FILE_INIT;
+    DSC_ASSERT(f < DSC_CKPT_TENSOR_FILE_COUNT);
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, dsc_ckpt_file_name[f], err));
     DSC_TRY(dsc_io_open(j->io, path, DSC_IO_CREATE_NEW, &file, err));
     dsc_status status = dsc_io_write(j->io, &file, texts->text[1 + f], texts->bytes[1 + f], 0, err);
@@ -102,12 +107,14 @@ static dsc_status write_tensors(merge_job *j, int f, const dsc_ckpt_texts *texts
 static dsc_status write_small(merge_job *j, const char *name, const char *text, int64_t bytes, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
+    DSC_ASSERT(bytes >= 0);
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
     return dsc_io_write_all_atomic(j->io, path, text, bytes, err);
 }
 
 static dsc_status copy_small(merge_job *j, int f, dsc_error *err)
 {
+    DSC_ASSERT(f >= DSC_CKPT_TENSOR_FILE_COUNT);
     char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes = 0;
     if (j->reader[0].manifest.file[f].bytes < 0)
@@ -123,6 +130,7 @@ static dsc_status copy_small(merge_job *j, int f, dsc_error *err)
 static dsc_status write_manifest(merge_job *j, dsc_error *err)
 {
     const dsc_ckpt_manifest *m = &j->reader[0].manifest;
+    DSC_ASSERT(m->parts.count > 1);
     dsc_ckpt_entries entries = { .count = (int32_t)m->tensor_count };
     char *text = NULL;
     int64_t bytes = 0;
@@ -144,6 +152,7 @@ static dsc_status write_manifest(merge_job *j, dsc_error *err)
 static dsc_status write_all(merge_job *j, dsc_error *err)
 {
     dsc_ckpt_texts texts;
+    DSC_ASSERT(j->open == j->count);
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, DSC_CKPT_BLOCK_BYTES, 1, &j->buffer, err));
     dsc_status status = dsc_ckpt_texts_read(&j->reader[0], j->step_dir[0], &texts, err);
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT && status == DSC_OK; f++)

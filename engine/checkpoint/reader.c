@@ -13,6 +13,8 @@
 static dsc_status check_head(const dsc_io *io, dsc_file *file, const dsc_ckpt_file_info *info, char *head,
                              dsc_error *err)
 {
+    DSC_ASSERT(info->head_bytes >= 0);
+    DSC_ASSERT(info->head_bytes <= info->bytes);
     uint8_t piece[HEAD_PIECE_BYTES], digest[32];
     dsc_sha256 sha;
     dsc_sha256_init(&sha);
@@ -32,6 +34,7 @@ static dsc_status check_head(const dsc_io *io, dsc_file *file, const dsc_ckpt_fi
 
 static dsc_status check_size(const dsc_io *io, dsc_file *file, int64_t expected, dsc_error *err)
 {
+    DSC_ASSERT(expected >= 0);
     int64_t bytes = 0;
     DSC_TRY(dsc_io_size(io, file, &bytes, err));
     if (bytes == expected)
@@ -44,6 +47,8 @@ static dsc_status check_size(const dsc_io *io, dsc_file *file, int64_t expected,
 static dsc_status open_part(dsc_ckpt_reader *reader, int f, dsc_file *file, dsc_error *err)
 {
     const dsc_ckpt_file_info *info = &reader->manifest.file[f];
+    DSC_ASSERT(reader->part != NULL);
+    DSC_ASSERT(reader->part[f].fd < 0);
     char *head = NULL;
     DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, info->head_bytes, 1, &head, err));
     dsc_status status = check_head(reader->io, file, info, head, err);
@@ -60,6 +65,7 @@ static dsc_status open_part(dsc_ckpt_reader *reader, int f, dsc_file *file, dsc_
 
 static dsc_status open_file(const char *step_dir, dsc_ckpt_reader *reader, int f, dsc_error *err)
 {
+    DSC_ASSERT(f < DSC_CKPT_FILE_COUNT);
     char path[DSC_CKPT_PATH_BYTES];
     dsc_file file = DSC_FILE_INIT;
     const dsc_io *io = reader->io;
@@ -81,6 +87,8 @@ static dsc_status open_file(const char *step_dir, dsc_ckpt_reader *reader, int f
 static dsc_status find_blocks(dsc_ckpt_reader *reader, dsc_error *err)
 {
     const dsc_ckpt_manifest *m = &reader->manifest;
+    DSC_ASSERT(reader->at == NULL);
+    DSC_ASSERT(m->parts.count >= 1);
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         reader->file_bytes[f] = m->file[f].bytes;
     if (m->parts.count == 1 && !reader->far)
@@ -106,6 +114,7 @@ static dsc_status find_blocks(dsc_ckpt_reader *reader, dsc_error *err)
 static dsc_status check_cover(const dsc_ckpt_reader *reader, int f, dsc_error *err)
 {
     const dsc_safetensors *file = reader->file[f];
+    DSC_ASSERT(file != NULL);
     int64_t data_bytes = 0;
     for (int64_t i = 0; i < dsc_safetensors_count(file); i++)
         data_bytes += dsc_safetensors_at(file, i)->bytes;
@@ -134,6 +143,8 @@ static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *er
 {
     const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
     const dsc_safetensors *file = reader->file[tensor->file];
+    DSC_ASSERT(t < reader->manifest.tensor_count);
+    DSC_ASSERT(tensor->file < DSC_CKPT_TENSOR_FILE_COUNT);
     const dsc_safetensors_entry *entry = dsc_safetensors_find(file, tensor->name);
     static const char master[] = "master.";
     const dsc_ckpt_plane plane = tensor->file == DSC_CKPT_MODEL                        ? DSC_CKPT_WEIGHTS
@@ -159,6 +170,7 @@ static dsc_status cross_check(dsc_ckpt_reader *reader, dsc_error *err)
     int64_t in_files = 0;
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         const int64_t count = dsc_safetensors_count(reader->file[f]);
+        DSC_ASSERT(reader->tensor_of[f] == NULL);
         DSC_TRY(check_cover(reader, f, err));
         DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, count, sizeof(int64_t), &reader->tensor_of[f], err));
         for (int64_t i = 0; i < count; i++)
@@ -185,6 +197,7 @@ static bool ends_with(const char *name, const char *end)
  * manifest does not vouch for is not left unsaid. Notes and tokenizers beside them are nobody's business. */
 static bool is_stranger(const dsc_ckpt_reader *reader, const char *name)
 {
+    DSC_ASSERT(!reader->far); /* its folder is here */
     for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++)
         if (strcmp(name, dsc_ckpt_file_name[f]) == 0)
             return reader->manifest.file[f].bytes < 0;
@@ -195,6 +208,7 @@ static dsc_status check_folder(const dsc_io *io, const char *step_dir, const dsc
 {
     char **names = NULL, path[DSC_CKPT_PATH_BYTES];
     int64_t count = 0;
+    DSC_ASSERT(!reader->far);
     const int64_t step = dsc_ckpt_step_of(step_dir);
     if (step >= 0 && step != reader->manifest.state.step)
         return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "holds the checkpoint of step %lld: another folder was copied "
@@ -232,6 +246,7 @@ dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *
 dsc_status dsc_ckpt_texts_read(const dsc_ckpt_reader *reader, const char *step_dir, dsc_ckpt_texts *out, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
+    DSC_ASSERT(!reader->far);
     *out = (dsc_ckpt_texts) { .bytes = { 0 } };
     DSC_TRY(dsc_ckpt_file_path(path, step_dir, DSC_CKPT_MANIFEST_FILE, err));
     DSC_TRY(dsc_io_read_all(reader->io, reader->alloc, path, DSC_CKPT_MANIFEST_BYTES_MAX, &out->text[0], &out->bytes[0],
@@ -261,6 +276,8 @@ void dsc_ckpt_texts_close(dsc_ckpt_texts *texts, dsc_alloc *alloc)
 static dsc_status open_head(dsc_ckpt_reader *reader, int f, const char *path, const dsc_ckpt_texts *texts,
                             dsc_error *err)
 {
+    DSC_ASSERT(f < DSC_CKPT_TENSOR_FILE_COUNT);
+    DSC_ASSERT(reader->far);
     const dsc_ckpt_file_info *info = &reader->manifest.file[f];
     uint8_t digest[32];
     dsc_ckpt_sha256(texts->text[1 + f], texts->bytes[1 + f], digest);
@@ -295,6 +312,7 @@ dsc_status dsc_ckpt_refuse_part(const dsc_ckpt_reader *reader, const char *step_
     const dsc_ckpt_parts *parts = &reader->manifest.parts;
     if (parts->count == 1)
         return DSC_OK;
+    DSC_ASSERT(parts->index < parts->count);
     return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "is part %d of %d of a checkpoint, that of host %s; a run with "
                     "checkpoint.use_node_local_storage loads it from all its hosts, for all else put the parts "
                     "together: dsc ckpt merge PART... --out FOLDER", (int)parts->index + 1, (int)parts->count,
@@ -323,6 +341,7 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const dsc_ckpt_reader *reader,
 {
     char name[DSC_CKPT_NAME_BYTES];
     const int f = plane == DSC_CKPT_WEIGHTS ? DSC_CKPT_MODEL : DSC_CKPT_OPTIMIZER;
+    DSC_ASSERT(reader->file[f] != NULL);
     if (!dsc_ckpt_is_saved(&reader->manifest.state, plane, true))
         return NULL;
     const dsc_safetensors_entry *entry =
@@ -334,6 +353,7 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const dsc_ckpt_reader *reader,
 
 int64_t dsc_ckpt_reader_offset(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(dsc_ckpt_reader_has(reader, block));
     const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     if (reader->at != NULL)
         return reader->at[block - reader->manifest.block];
@@ -348,6 +368,7 @@ dsc_status dsc_ckpt_reader_block(const dsc_ckpt_reader *reader, const dsc_ckpt_b
     const dsc_safetensors *file = reader->file[tensor->file];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype), bytes = block->count * each;
     DSC_ASSERT(bytes <= DSC_CKPT_BLOCK_BYTES);
+    DSC_ASSERT(dsc_ckpt_reader_has(reader, block));
     if (reader->part != NULL)
         DSC_TRY(dsc_io_read(reader->io, &reader->part[tensor->file], buffer, bytes,
                             dsc_ckpt_reader_offset(reader, block), err));
@@ -362,6 +383,8 @@ dsc_status dsc_ckpt_reader_check(const dsc_ckpt_reader *reader, const dsc_ckpt_b
 {
     const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const int64_t bytes = block->count * (int64_t)dsc_dtype_bytes(tensor->dtype);
+    DSC_ASSERT(block->entry < reader->manifest.tensor_count);
+    DSC_ASSERT(block->first + block->count <= tensor->elements);
     const dsc_hash128 hash = dsc_ckpt_block_hash(tensor->name, block, reader->manifest.state.step, data, bytes);
     if (hash.low != block->hash.low || hash.high != block->hash.high)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[tensor->file]),
@@ -373,6 +396,7 @@ dsc_status dsc_ckpt_reader_check(const dsc_ckpt_reader *reader, const dsc_ckpt_b
 
 void dsc_ckpt_reader_expect(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block)
 {
+    DSC_ASSERT(dsc_ckpt_reader_has(reader, block));
     const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[block->entry];
     const dsc_safetensors *file = reader->file[tensor->file];
     const int64_t each = (int64_t)dsc_dtype_bytes(tensor->dtype);

@@ -18,6 +18,7 @@ typedef struct holding {
 
 static dsc_status gather(const dsc_ckpt_ctx *c, void *all, const void *mine, size_t bytes, dsc_error *err)
 {
+    DSC_ASSERT(bytes > 0);
     return dsc_comm_all_gather(c->comm, DSC_CHANNEL_CONTROL, all, mine, (int64_t)bytes, DSC_U8, NULL, err);
 }
 
@@ -27,6 +28,7 @@ static dsc_status look(const dsc_ckpt_ctx *c, const char *step_dir, holding *out
 {
     char path[DSC_CKPT_PATH_BYTES];
     dsc_ckpt_manifest manifest;
+    DSC_ASSERT(out->parts == 0); /* nothing is seen yet */
     DSC_TRY(dsc_path_join(path, sizeof path, step_dir, DSC_CKPT_MANIFEST_FILE, err));
     if (dsc_io_kind(path) == DSC_PATH_MISSING)
         return DSC_OK;
@@ -55,6 +57,8 @@ static bool of_one_save(const holding *a, const holding *b)
 /* The first part of what rank `of` sees that no rank sees; -1: all are seen. */
 static int32_t missing_part(const holding *all, int32_t size, int32_t of)
 {
+    DSC_ASSERT(of >= 0);
+    DSC_ASSERT(of < size);
     for (int32_t p = 0; p < all[of].parts; p++) {
         int32_t r = 0;
         while (r < size && !(of_one_save(&all[r], &all[of]) && all[r].part == p))
@@ -68,6 +72,7 @@ static int32_t missing_part(const holding *all, int32_t size, int32_t of)
 /* A rank that sees a part of one that is whole over all; -1: there is none. */
 static int32_t find_root(const holding *all, int32_t size)
 {
+    DSC_ASSERT(size >= 1);
     for (int32_t r = 0; r < size; r++)
         if (all[r].parts > 0 && missing_part(all, size, r) < 0)
             return r;
@@ -107,6 +112,7 @@ static dsc_status find_steps(choice *ch, dsc_error *err)
     dsc_error mine = DSC_ERROR_INIT;
     int64_t own = -1;
     bool any = false;
+    DSC_ASSERT(ch->root < 0); /* nothing is chosen yet */
     const dsc_status status = dsc_ckpt_find(c->io, c->alloc, ch->dir, found, sizeof found, &mine);
     if (status == DSC_OK)
         own = strcmp(found, ch->dir) == 0 ? NAMED : dsc_ckpt_step_of(found);
@@ -123,11 +129,13 @@ static int64_t newest(const choice *ch, int64_t before)
     for (int32_t r = 0; r < dsc_comm_size(ch->c->comm); r++)
         if (ch->step[r] > best && (before < 0 || ch->step[r] < before))
             best = ch->step[r];
+    DSC_ASSERT(before < 0 || best < before);
     return best;
 }
 
 static dsc_status name_step(const choice *ch, int64_t step, char step_dir[DSC_CKPT_PATH_BYTES], dsc_error *err)
 {
+    DSC_ASSERT(step >= 0);
     char name[64];
     snprintf(name, sizeof name, "step-%lld", (long long)step);
     if (step != NAMED)
@@ -144,6 +152,8 @@ static void refuse(choice *ch, int64_t step, const char *step_dir)
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
     dsc_ckpt_manifest manifest;
     int32_t teller = 0;
+    DSC_ASSERT(step >= 0);
+    DSC_ASSERT(ch->refused == DSC_OK);
     while (teller < size && ch->all[teller].parts == 0)
         teller++;
     if (teller == size) { /* nobody has its manifest */
@@ -178,6 +188,7 @@ static dsc_status choose(choice *ch, char step_dir[DSC_CKPT_PATH_BYTES], dsc_err
         DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
         DSC_TRY(check_micro_batch_group(c, step_dir, ch->all, err));
         ch->root = find_root(ch->all, size);
+        DSC_ASSERT(ch->root < size);
         if (ch->root >= 0)
             break;
         if (step == first)
@@ -193,13 +204,18 @@ static dsc_status choose(choice *ch, char step_dir[DSC_CKPT_PATH_BYTES], dsc_err
 
 /* ---- opened everywhere ---- */
 
-static bool sees_it(const choice *ch, int32_t rank) { return of_one_save(&ch->all[rank], &ch->all[ch->root]); }
+static bool sees_it(const choice *ch, int32_t rank)
+{
+    DSC_ASSERT(ch->root >= 0); /* one was chosen */
+    return of_one_save(&ch->all[rank], &ch->all[ch->root]);
+}
 
 /* Rank `root` gives its texts to those who see nothing of the checkpoint. */
 static dsc_status give_texts(const choice *ch, dsc_ckpt_texts *texts, dsc_error *err)
 {
     const dsc_ckpt_ctx *c = ch->c;
     const int32_t size = dsc_comm_size(c->comm), rank = dsc_comm_rank(c->comm);
+    DSC_ASSERT(sees_it(ch, ch->root));
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     DSC_TRY(dsc_comm_broadcast(c->comm, DSC_CHANNEL_CONTROL, texts->bytes, (int64_t)sizeof texts->bytes, ch->root, NULL,
@@ -222,6 +238,7 @@ static dsc_status open_far(const choice *ch, const char *step_dir, dsc_ckpt_text
                            bool *open, dsc_error *err)
 {
     const dsc_ckpt_ctx *c = ch->c;
+    DSC_ASSERT(ch->root < dsc_comm_size(c->comm));
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     if (dsc_comm_rank(c->comm) == ch->root)
@@ -241,6 +258,7 @@ static dsc_status open_all(const choice *ch, const char *step_dir, dsc_ckpt_read
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     bool far = false;
+    DSC_ASSERT(!*open);
     for (int32_t r = 0; r < dsc_comm_size(c->comm); r++)
         far |= !sees_it(ch, r);
     if (sees_it(ch, dsc_comm_rank(c->comm))) {
@@ -259,6 +277,8 @@ static dsc_status open_all(const choice *ch, const char *step_dir, dsc_ckpt_read
 static void tell_who(const choice *ch, dsc_ckpt_spread *out)
 {
     const int32_t parts = ch->all[ch->root].parts;
+    DSC_ASSERT(parts >= 1);
+    DSC_ASSERT(parts <= dsc_comm_size(ch->c->comm)); /* each is some rank's */
     out->everywhere = parts == 1;
     for (int32_t r = dsc_comm_size(ch->c->comm); r-- > 0;) {
         out->part_of_rank[r] = sees_it(ch, r) ? ch->all[r].part : -1;
@@ -271,6 +291,7 @@ static void tell_who(const choice *ch, dsc_ckpt_spread *out)
 static dsc_status take_room(const dsc_ckpt_ctx *c, choice *ch, dsc_ckpt_spread *out, dsc_error *err)
 {
     const int64_t size = dsc_comm_size(c->comm);
+    DSC_ASSERT(ch->step == NULL);
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *ch->step, &ch->step, err));
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *ch->all, &ch->all, err));
     DSC_TRY(dsc_alloc_zeroed(c->alloc, DSC_TAG_IO, size, sizeof *out->part_of_rank, &out->part_of_rank, err));
@@ -293,6 +314,7 @@ dsc_status dsc_ckpt_spread_open(const dsc_ckpt_ctx *c, const char *dir, char ste
         status = open_all(&ch, step_dir, reader, &open, err);
     if (status == DSC_OK)
         tell_who(&ch, out);
+    DSC_ASSERT(status != DSC_OK || ch.root >= 0);
     dsc_alloc_free(c->alloc, ch.all);
     dsc_alloc_free(c->alloc, ch.step);
     if (status == DSC_OK)
