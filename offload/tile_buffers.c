@@ -5,6 +5,7 @@ static int64_t whole_blocks(int64_t bytes) { return dsc_align_up(bytes, DSC_AIO_
 
 int64_t dsc_tile_buffers_plan_bytes(int32_t slot_count, int64_t piece_bytes)
 {
+    DSC_ASSERT(piece_bytes % DSC_AIO_ALIGN == 0);
     return slot_count * ((int64_t)sizeof(dsc_tile_slot) + dsc_swap_op_plan_bytes(piece_bytes, 0));
 }
 
@@ -35,6 +36,8 @@ dsc_status dsc_tile_buffers_open(dsc_tile_buffers *ring, dsc_alloc *alloc, dsc_s
 
 void dsc_tile_buffers_assign(dsc_tile_buffers *ring, int32_t first, int32_t count, void *buf, int64_t piece_bytes)
 {
+    DSC_ASSERT(first >= 0);
+    DSC_ASSERT(first + count <= all_slots(ring));
     for (int32_t i = 0; i < count; i++)
         ring->slot[first + i].buf = (char *)buf + i * piece_bytes;
 }
@@ -49,6 +52,7 @@ void dsc_tile_buffers_write_soon(dsc_tile_buffers *ring)
 static int32_t slot_behind(const dsc_tile_buffers *ring, int32_t count)
 {
     const int32_t slot = ring->last + count;
+    DSC_ASSERT(slot < 2 * ring->round_end);
     return slot < ring->round_end ? slot : slot - ring->round_end;
 }
 
@@ -88,6 +92,7 @@ int32_t dsc_tile_buffers_next(dsc_tile_buffers *ring)
 {
     dsc_tile_buffers_end_views(ring);
     const int32_t slot = ring->turn;
+    DSC_ASSERT(slot < all_slots(ring));
     ring->turn = slot + 1 < ring->round_end ? slot + 1 : 0;
     return slot;
 }
@@ -96,6 +101,8 @@ static bool meet(dsc_piece a, dsc_piece b) { return a.at < b.at + b.bytes && b.a
 
 static void start_read(dsc_tile_slot *slot, dsc_piece piece)
 {
+    DSC_ASSERT(!is_under_way(slot)); /* T1 */
+    DSC_ASSERT(slot->buf != NULL);
     slot->piece = piece;
     slot->state = DSC_SLOT_READING;
     dsc_swap_read(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
@@ -133,6 +140,8 @@ dsc_status dsc_tile_buffers_start(dsc_tile_buffers *ring, int32_t slot_index, ds
                                   dsc_error *err)
 {
     dsc_tile_slot *slot = &ring->slot[slot_index];
+    DSC_ASSERT(slot_index >= 0);
+    DSC_ASSERT(slot_index < all_slots(ring));
     const bool coming = read && slot_index == slot_behind(ring, 1) && dsc_tile_buffers_is_next(ring, piece);
     if (!coming)
         DSC_TRY(dsc_tile_buffers_discard(ring, err));
@@ -201,6 +210,7 @@ dsc_status dsc_tile_buffers_write_back(dsc_tile_buffers *ring, int32_t slot_inde
 {
     dsc_tile_slot *slot = &ring->slot[slot_index];
     DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
+    DSC_ASSERT(piece.bytes > 0);
     DSC_TRY(settle_writes(ring, piece, err));
     slot->piece = piece;
     slot->state = DSC_SLOT_WRITING;
@@ -212,6 +222,7 @@ dsc_status dsc_tile_buffers_write_sealed(dsc_tile_buffers *ring, int32_t slot_in
 {
     dsc_tile_slot *slot = &ring->slot[slot_index];
     DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
+    DSC_ASSERT(piece.bytes > 0);
     slot->piece = piece;
     slot->state = DSC_SLOT_WRITING;
     dsc_swap_write_sealed(slot->op, slot->buf, whole_blocks(piece.bytes), piece.at);
@@ -222,17 +233,20 @@ void dsc_tile_buffers_lend(dsc_tile_buffers *ring, int32_t slot_index)
 {
     dsc_tile_slot *slot = &ring->slot[slot_index];
     DSC_ASSERT(slot->state == DSC_SLOT_TAKEN);
+    DSC_ASSERT(!atomic_load(&slot->lent));
     slot->state = DSC_SLOT_LENT;
     atomic_store(&slot->lent, true);
 }
 
 void dsc_tile_buffers_return(dsc_tile_buffers *ring, int32_t slot_index)
 {
+    DSC_ASSERT(slot_index < all_slots(ring));
     atomic_store(&ring->slot[slot_index].lent, false);
 }
 
 bool dsc_tile_buffers_is_lent(const dsc_tile_buffers *ring, int32_t slot_index)
 {
+    DSC_ASSERT(slot_index < all_slots(ring));
     return atomic_load(&ring->slot[slot_index].lent);
 }
 
@@ -273,6 +287,7 @@ dsc_status dsc_tile_buffers_prefetch(dsc_tile_buffers *ring, dsc_piece piece, bo
         return DSC_OK;
     start_read(slot, piece);
     ring->ahead++;
+    DSC_ASSERT(ring->ahead <= all_slots(ring)); /* T3 */
     *started = true;
     return DSC_OK;
 }
@@ -281,6 +296,7 @@ dsc_status dsc_tile_buffers_discard(dsc_tile_buffers *ring, dsc_error *err)
 {
     for (; ring->ahead > 0; ring->ahead--)
         DSC_TRY(settle_slot(&ring->slot[slot_behind(ring, ring->ahead)], err));
+    DSC_ASSERT(ring->ahead == 0);
     return DSC_OK;
 }
 
@@ -297,6 +313,7 @@ dsc_status dsc_tile_buffers_begin_round(dsc_tile_buffers *ring, int32_t end, dsc
 
 bool dsc_tile_buffers_has_passed(const dsc_tile_buffers *ring, int32_t slot)
 {
+    DSC_ASSERT(slot < all_slots(ring));
     return ring->slot[slot].state == DSC_SLOT_IDLE && (slot >= ring->round_end || slot <= ring->last);
 }
 
@@ -343,6 +360,7 @@ dsc_status dsc_tile_buffers_settle(dsc_tile_buffers *ring, dsc_error *err)
     dsc_tile_slot *slot = &ring->slot[0];
     if (!ring->view_dirty)
         return DSC_OK;
+    DSC_ASSERT(ring->view_at >= 0);
     ring->view_dirty = false;
     dsc_swap_write(slot->op, slot->buf, whole_blocks(ring->view_bytes), ring->view_at);
     return dsc_swap_wait(slot->op, err);
@@ -351,6 +369,7 @@ dsc_status dsc_tile_buffers_settle(dsc_tile_buffers *ring, dsc_error *err)
 dsc_status dsc_tile_buffers_view(dsc_tile_buffers *ring, dsc_piece piece, bool write, void **buf, dsc_error *err)
 {
     dsc_tile_slot *slot = &ring->slot[0];
+    DSC_ASSERT(piece.bytes > 0);
     if (ring->view_at != piece.at) {
         DSC_TRY(dsc_tile_buffers_settle(ring, err));
         DSC_TRY(dsc_tile_buffers_discard(ring, err));
