@@ -149,7 +149,6 @@ void dsc_ckpt_merge_add(const dsc_ckpt_merge_state *merge, int64_t first, int64_
 {
     const int64_t rank = merge->adapter.rank, row = merge->adapter.in_out ? merge->out : merge->in;
     DSC_ASSERT(first >= 0);
-    DSC_ASSERT(merge->a == NULL || first + count <= merge->in * merge->out);
     for (int64_t i = 0; i < count && merge->a != NULL; i++) {
         const int64_t at = (first + i) / row, col = (first + i) % row;
         const int64_t in = merge->adapter.in_out ? at : col, out = merge->adapter.in_out ? col : at;

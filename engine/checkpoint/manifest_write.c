@@ -61,7 +61,6 @@ static void put_plans(text_out *out, const char *plans)
 
 static void put_loss_scaler(text_out *out, const dsc_loss_scaler *s)
 {
-    DSC_ASSERT(s->scale > 0);
     put(out, "\n\"loss_scaler\":{\"scale\":%.17g,\"step\":%" PRId64 ",\"overflow_step\":%" PRId64
         ",\"overflows_left\":%" PRId64 "},\n", s->scale, s->step, s->overflow_step, s->overflows_left);
 }
