@@ -3,32 +3,10 @@
 #include "engine/config/internal.h"
 
 #include <float.h>
-#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
 #include "comm/comm.h"
-
-int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
-{
-    bool from_text;
-    if (dsc_config_has(s, id))
-        (void)dsc_value_int(s->given[id], &otherwise, &from_text);
-    return otherwise;
-}
-
-bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
-{
-    bool from_text;
-    if (dsc_config_has(s, id))
-        (void)dsc_value_bool(s->given[id], &otherwise, &from_text);
-    return otherwise;
-}
-
-int dsc_config_choice_or(const dsc_config_parse_state *s, int id, int otherwise)
-{
-    return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
-}
 
 static void fill_plain_fields(dsc_config_parse_state *s)
 {
@@ -187,18 +165,6 @@ static dsc_status fill_zero(dsc_config_parse_state *s)
     s->config->unresolved.stage3_param_persistence_threshold =
         s->is_auto[DSC_ID_PERSISTENCE] ? DSC_AUTO_I64 : zero->stage3_param_persistence_threshold;
     return dsc_config_fill_offload(s);
-}
-
-int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most)
-{
-    int count = 0;
-    if (item == NULL)
-        return 0;
-    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL;
-         each = cJSON_IsArray(item) ? each->next : NULL, count++)
-        if (count < most)
-            snprintf(out[count], DSC_CONFIG_TEXT, "%s", each->valuestring);
-    return count;
 }
 
 /* "all_gather_into_tensor" is an all_gather. */

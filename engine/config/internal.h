@@ -55,11 +55,21 @@ static inline bool dsc_config_has(const dsc_config_parse_state *s, int id)
     return s->given[id] != NULL && !s->is_auto[id];
 }
 
+/* ---- values of a parse (value.c) ---- */
+int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise);
+bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise);
+/* Index of a choice in the row's range. */
+int dsc_config_choice_or(const dsc_config_parse_state *s, int id, int otherwise);
+/* Texts of a string or a list, as many as fit; returns how many there are. */
+int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most);
+
 /* ---- places and lines (messages.c) ---- */
 /* "file:line:col" or the flag of a row's value; out holds at least 256 bytes. Returns out. */
 const char *dsc_config_where(const dsc_config_parse_state *s, int id, char *out);
 const char *dsc_config_where_item(const dsc_config_parse_state *s, const cJSON *item, char *out);
 dsc_source_pos dsc_config_source_pos(const dsc_config_parse_state *s, int id);
+/* "file:line:col" of a place, or the file without one. Returns out. */
+const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos place, char out[256]);
 /* Fails at a row's value with "path: text". */
 dsc_status dsc_config_fail(const dsc_config_parse_state *s, int id, dsc_status status, const char *fmt, ...)
     DSC_PRINTF(4, 5);
@@ -87,16 +97,8 @@ dsc_status dsc_config_warn_onebit(dsc_config_parse_state *s); /* after the optim
 dsc_status dsc_config_fill_elastic(dsc_config_parse_state *s);
 dsc_status dsc_config_fill_groups(dsc_config_parse_state *s); /* after the optimizer */
 dsc_status dsc_config_fill_curriculum(dsc_config_parse_state *s);
-int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise);
-bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise);
-/* Index of a choice in the row's range. */
-int dsc_config_choice_or(const dsc_config_parse_state *s, int id, int otherwise);
-/* Texts of a string or a list, as many as fit; returns how many there are. */
-int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most);
 
 /* ---- resolving ---- */
-/* The place of a value in the file, or the file, with the key that is there. */
-const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos place, char out[256]);
 /* The batch sizes that the "elasticity" section chooses; it is enabled. World size 0: not known. */
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err);
 dsc_status dsc_config_resolve_offload(dsc_config *config, const dsc_config_facts *facts, dsc_error *err);

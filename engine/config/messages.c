@@ -37,6 +37,15 @@ static dsc_source_pos place_of_text(const char *where)
     return place;
 }
 
+const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos place, char out[256])
+{
+    if (place.line > 0)
+        snprintf(out, 256, "%.200s:%d:%d", config->name, (int)place.line, (int)place.column);
+    else
+        snprintf(out, 256, "%.255s", config->name);
+    return out;
+}
+
 dsc_source_pos dsc_config_source_pos(const dsc_config_parse_state *s, int id)
 {
     char where[256];

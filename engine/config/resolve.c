@@ -62,15 +62,6 @@ static int worlds_that_work(triad given, char *out, size_t out_bytes)
     return count;
 }
 
-const char *dsc_config_source_text(const dsc_config *config, dsc_source_pos place, char out[256])
-{
-    if (place.line > 0)
-        snprintf(out, 256, "%.200s:%d:%d", config->name, (int)place.line, (int)place.column);
-    else
-        snprintf(out, 256, "%.255s", config->name);
-    return out;
-}
-
 static dsc_status triad_error(const dsc_config *config, triad given, triad got, int64_t w, int64_t product,
                               dsc_error *err)
 {

@@ -356,3 +356,38 @@ void dsc_value_store(const dsc_config_key *key, const cJSON *item, dsc_config *c
     }
     DSC_ASSERT(ok);
 }
+
+/* ---- values of a parse ---- */
+
+int64_t dsc_config_int_or(const dsc_config_parse_state *s, int id, int64_t otherwise)
+{
+    bool from_text;
+    if (dsc_config_has(s, id))
+        (void)dsc_value_int(s->given[id], &otherwise, &from_text);
+    return otherwise;
+}
+
+bool dsc_config_bool_or(const dsc_config_parse_state *s, int id, bool otherwise)
+{
+    bool from_text;
+    if (dsc_config_has(s, id))
+        (void)dsc_value_bool(s->given[id], &otherwise, &from_text);
+    return otherwise;
+}
+
+int dsc_config_choice_or(const dsc_config_parse_state *s, int id, int otherwise)
+{
+    return dsc_config_has(s, id) ? dsc_value_choice(&dsc_config_keys[id], s->given[id]->valuestring) : otherwise;
+}
+
+int dsc_config_copy_texts(const cJSON *item, char out[][DSC_CONFIG_TEXT], int most)
+{
+    int count = 0;
+    if (item == NULL)
+        return 0;
+    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL;
+         each = cJSON_IsArray(item) ? each->next : NULL, count++)
+        if (count < most)
+            snprintf(out[count], DSC_CONFIG_TEXT, "%s", each->valuestring);
+    return count;
+}
