@@ -1,8 +1,8 @@
-/* io.c - files: open, read, write, make durable, rename, remove.
+/* io.c - files: open, read, write, make durable, rename, remove; texts of paths.
  *
  * Every call asks the hook first, resumes what the system cut short, and names the path and the reason when it fails.
  * Only regular files are opened, and without waiting: a pipe or a device under an expected name must not hang a run.
- * Whole-file helpers, folders and paths are in io_file.c and io_dir.c. SPDX-License-Identifier: Apache-2.0 */
+ * Folders are in io_dir.c, and whole files, which need both, in io_file.c. SPDX-License-Identifier: Apache-2.0 */
 #include "base/io.h"
 
 #include <errno.h>
@@ -238,4 +238,25 @@ dsc_status dsc_io_unlink(const dsc_io *io, const char *path, dsc_error *err)
 {
     DSC_TRY(dsc_io_before(io, DSC_IO_UNLINK, path, 0, 0, err));
     return unlink(path) == 0 ? DSC_OK : dsc_io_fail(err, DSC_ERR_IO, errno, path, "cannot remove");
+}
+
+dsc_status dsc_path_join(char *out, size_t out_bytes, const char *dir, const char *name, dsc_error *err)
+{
+    const size_t dir_bytes = strlen(dir);
+    const char *between = dir_bytes == 0 || dir[dir_bytes - 1] == '/' ? "" : "/";
+    const int length = snprintf(out, out_bytes, "%s%s%s", dir, between, name);
+    if (length < 0 || (size_t)length >= out_bytes)
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "path is longer than %zu bytes with its folder", out_bytes - 1);
+    return DSC_OK;
+}
+
+bool dsc_path_is_plain(const char *name)
+{
+    const size_t bytes = strlen(name);
+    if (bytes == 0 || bytes > 255 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return false;
+    for (const unsigned char *c = (const unsigned char *)name; *c != 0; c++)
+        if (*c < 0x20 || *c == 0x7f || *c == '/')
+            return false;
+    return true;
 }

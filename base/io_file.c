@@ -1,4 +1,4 @@
-/* io_file.c - whole files in and out, and paths. SPDX-License-Identifier: Apache-2.0 */
+/* io_file.c - whole files in and out. SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -114,25 +114,4 @@ out:
     dsc_io_close(NULL, &file, NULL);
     (void)!dsc_io_unlink(NULL, tmp, NULL); /* the first failure is the one to report */
     return status;
-}
-
-dsc_status dsc_path_join(char *out, size_t out_bytes, const char *dir, const char *name, dsc_error *err)
-{
-    const size_t dir_bytes = strlen(dir);
-    const char *between = dir_bytes == 0 || dir[dir_bytes - 1] == '/' ? "" : "/";
-    const int length = snprintf(out, out_bytes, "%s%s%s", dir, between, name);
-    if (length < 0 || (size_t)length >= out_bytes)
-        return DSC_FAIL(err, DSC_ERR_INPUT, name, "path is longer than %zu bytes with its folder", out_bytes - 1);
-    return DSC_OK;
-}
-
-bool dsc_path_is_plain(const char *name)
-{
-    const size_t bytes = strlen(name);
-    if (bytes == 0 || bytes > 255 || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return false;
-    for (const unsigned char *c = (const unsigned char *)name; *c != 0; c++)
-        if (*c < 0x20 || *c == 0x7f || *c == '/')
-            return false;
-    return true;
 }
