@@ -15,10 +15,10 @@ typedef struct dsc_engine_planned {
     bool host_visible;         /* the host reaches the device's memory */
     int32_t local_size;        /* ranks of this host */
     int64_t total_bytes;       /* memory of a rank: all tiers but NVME */
-    int64_t device_free_bytes; /* of a rank's GPU; 0 if host_visible */
-    int64_t host_free_bytes;   /* of the host, for all its ranks; INT64_MAX: unknown */
+    int64_t device_free_bytes; /* free memory of a rank's GPU; 0 if host_visible */
+    int64_t host_free_bytes;   /* free memory of the host, for all its ranks; INT64_MAX: unknown */
     double flops_per_micro_batch;
-    dsc_zero_traffic traffic; /* of an optimizer step of a rank */
+    dsc_zero_traffic traffic; /* bytes of one optimizer step of a rank */
     dsc_zero_kept kept;
 } dsc_engine_planned;
 
