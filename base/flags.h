@@ -83,7 +83,7 @@ typedef struct dsc_flag_command {
     bool ends_at_program;    /* flags end at the first other argument or at "--"; the rest is the only positional, and
                               * its offset is of a dsc_flag_program */
     dsc_flag_group shared;
-    bool strict_values;      /* as argparse: a text that looks like a flag is not the value of the flag before it, unless
+    bool strict_values;      /* as argparse: a text that looks like a flag is not a value of the flag before it, unless
                               * '=' joins the two or the text has a blank */
     const char *notes;       /* text at the end of the page, or NULL; a line that begins with a blank is not wrapped */
     const char *exit_codes;  /* after "exit codes: "; NULL: the usual three */

@@ -98,7 +98,8 @@ static dsc_status read_config(dsc_engine *engine, const dsc_engine_options *opti
     const char *forced = options->world == NULL && !engine->plan_only ? getenv("DSC_COMM") : NULL;
     if (forced != NULL && forced[0] != 0) { /* dsc-launch --comm overrides each rank's setting */
         if (dsc_json_quote(comm, sizeof comm, forced) >= sizeof comm)
-            return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is not a transport", forced);
+            return DSC_FAIL(err, DSC_ERR_CONFIG, "DSC_COMM", "\"%.40s...\" is longer than any name of a transport; "
+                            "expected auto, shm, tcp, hier, gloo, mpi or nccl", forced);
         overrides[override_count++] = (dsc_config_override) { "dsc.comm", comm, "DSC_COMM" };
     }
     DSC_TRY(dsc_config_parse(engine->alloc, name, engine->config_text, engine->config_bytes, overrides, override_count,

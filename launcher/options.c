@@ -1,6 +1,6 @@
 /* options.c - the table of flags, and the checks of flags that concern each other.
  *
- * As in argparse a text that looks like a flag is no value. SPDX-License-Identifier: Apache-2.0 */
+ * As in argparse a text that looks like a flag is not taken as a value. SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/options.h"
 
 #include <stdlib.h>

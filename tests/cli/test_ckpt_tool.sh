@@ -214,8 +214,10 @@ run ckpt prune "$tmp/kept" --keep-last 1; report "prune: no latest" fails "lates
 run ckpt; report "no verb" fails "ls, verify, hash, diff, prune, export or merge is missing"
 run ckpt list "$tmp/run"; report "an unknown verb" fails "list"
 run ckpt export "$tmp/run"; report "export: nowhere to" fails "--out FOLDER is missing"
-run ckpt export "$tmp/run" --out "$tmp/x" --dtype int8; report "export: a dtype that is none" fails "none of fp32, bf16 and fp16"
-run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB; report "export: no size" fails "is no size"
+run ckpt export "$tmp/run" --out "$tmp/x" --dtype int8
+report "export: a dtype that is none" fails "\"int8\" is unknown; expected fp32, bf16 or fp16"
+run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB
+report "export: no size" fails "\"5XB\" is not a size; expected a number of bytes"
 run ckpt diff "$tmp/same"; report "diff: one folder" fails "dsc ckpt diff: DIR/step-N is missing"
 run ckpt prune "$tmp/same"; report "prune: nothing said" fails "neither --keep-last N nor --unfinished is given"
 run ckpt prune "$tmp/same" --keep-last 0; report "prune: none" fails "not a whole number from 1"

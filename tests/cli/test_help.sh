@@ -75,8 +75,10 @@ for flag in --world-size --world_size; do
 done
 
 contract="--config --strategy --model --data --eval-data --tokenizer --seq-len --steps --epochs --batch-size
-    --gradient-accumulation-steps --learning-rate --save --save-every --keep-last --keep-every --save-failure --save-async
-    --load --seed --no-shuffle --log --device --comm --sample --curve --strict --deepspeed --local_rank --version --help"
+    --gradient-accumulation-steps --learning-rate --save --save-every --keep-last --keep-every --save-failure
+    --save-async --load --seed --no-shuffle --log --device --comm --sample --curve --strict --deepspeed --local_rank
+    --version
+    --help"
 for flag in --help -h; do
     run "$bin/train" $flag --no-such-flag-here; report "train $flag" rows train $contract
     run "$bin/train" --config "$tmp/c.json" $flag; report "train --config FILE $flag" page train
@@ -86,12 +88,14 @@ run "$bin/train" stray; report "train with an argument" fails "stray: unknown ar
 run "$bin/train" --learning_rte 1; report "train with a misspelled flag" suggests --learning_rte --learning-rate
 run "$bin/train" --seq_len x
 report "'_' is read as '-', and the flag is named as typed" fails '--seq_len: "x" is not a number'
-run "$bin/train" --version --bogus; report "train --version" eval '[ $code -eq 0 ] && grep -q "^train (dsc) " "$tmp/out"'
+run "$bin/train" --version --bogus
+report "train --version" eval '[ $code -eq 0 ] && grep -q "^train (dsc) " "$tmp/out"'
 
 contract="--num_gpus --nproc_per_node -np -H --hostfile --include --exclude --num_nodes --oversubscribe --master_addr
     --master_port --comm --export --ssh_port --ssh_option --launcher --launcher_args --sbatch --force_multi
-    --bind_cores_to_rank --bind_core_list --enable_each_rank_log --grace_seconds --stuck_seconds --max_restarts --save_pid
-    --log_level --quiet --dry_run --no_python --no_local_rank --module --no_ssh --no_ssh_check --node_rank --standalone
+    --bind_cores_to_rank --bind_core_list --enable_each_rank_log --grace_seconds --stuck_seconds --max_restarts
+    --save_pid --log_level --quiet --dry_run --no_python --no_local_rank --module --no_ssh --no_ssh_check --node_rank
+    --standalone
     --version --venv_script --autotuning --elastic_training --min_elastic_nodes --max_elastic_nodes --help"
 for flag in --help -h; do
     run "$bin/dsc-launch" --num-gpus 1 $flag --no-such-flag-here; report "dsc-launch $flag" rows dsc-launch $contract
@@ -99,8 +103,10 @@ done
 run "$bin/dsc-launch" --no-such-flag-here true
 report "dsc-launch with an unknown flag" fails "--no-such-flag-here: unknown flag"
 run "$bin/dsc-launch" --nunm-gpus 2 true; report "dsc-launch with a misspelled flag" suggests --nunm-gpus --num_gpus
-run "$bin/dsc-launch" --num-gpus x true; report "the flag is named as typed" fails '--num-gpus: "x" is not a whole number'
+run "$bin/dsc-launch" --num-gpus x true
+report "the flag is named as typed" fails '--num-gpus: "x" is not a whole number'
 run "$bin/dsc-launch" --venv_script x true; report "a flag that is not built yet" fails "--venv_script: not built yet"
 run "$bin/dsc-launch" --dry_run train --help; report "--help after PROGRAM belongs to it" grep -q '"--help"' "$tmp/out"
-run "$bin/dsc-launch" --version --bogus; report "dsc-launch --version" eval '[ $code -eq 0 ] && grep -q "^dsc-launch " "$tmp/out"'
+run "$bin/dsc-launch" --version --bogus
+report "dsc-launch --version" eval '[ $code -eq 0 ] && grep -q "^dsc-launch " "$tmp/out"'
 end_of_tests

@@ -85,8 +85,9 @@ report "states in host memory are one, in numbers" on_host
 plan --gpu-memory 16GB --json; report "fits is false" [ $code:"$(number fits)" = 3:false ]
 
 # ---- wrong command lines ----
-plan --gpu H101; report "an unknown card names those that are known" refused 'no card "H101" in the list: A10, A100-40GB'
-plan --gpu A100; report "a card of two sizes needs its size" refused 'no card "A100"'
+plan --gpu H101
+report "an unknown card names those that are known" refused '"H101" is unknown; expected one of A10, A100-40GB'
+plan --gpu A100; report "a card of two sizes needs its size" refused '"A100" is unknown; expected one of'
 plan --gpu; report "no card" refused "--gpu"
 for size in 0 1GB -80GB 80XB abc 1e30GB nan ""; do
     plan --gpu-memory "$size"

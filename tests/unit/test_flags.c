@@ -84,7 +84,8 @@ static const dsc_positional program[] = {
 };
 static const dsc_flag_command launch = {
     .name = "launch", .description = "Starts a program.", .usage = "[flags] PROGRAM [ARGS]", .flags = launch_rows,
-    .flag_count = DSC_COUNT(launch_rows), .positionals = program, .positional_count = 1, .ends_at_program = true, .strict_values = true,
+    .flag_count = DSC_COUNT(launch_rows),
+    .positionals = program, .positional_count = 1, .ends_at_program = true, .strict_values = true,
     .notes = "examples:\n  launch    -j train",
 };
 

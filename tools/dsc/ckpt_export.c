@@ -24,7 +24,8 @@ static dsc_status set_shard_size(void *out, const dsc_flag *flag, const char *te
             ((export_args *)out)->options.shard_bytes = count * units[u].bytes;
             return DSC_OK;
         }
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is no size; expected something like 5GB or 800MB", text);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not a size; expected a number of bytes, "
+                    "KB, MB or GB, such as 5GB or 800MB", text);
 }
 
 static dsc_status set_dtype(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
@@ -35,7 +36,7 @@ static dsc_status set_dtype(void *out, const dsc_flag *flag, const char *text, d
             ((export_args *)out)->options.dtype = dtypes[d];
             return DSC_OK;
         }
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is none of fp32, bf16 and fp16", text);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected fp32, bf16 or fp16", text);
 }
 
 #define AT(field) offsetof(export_args, field)

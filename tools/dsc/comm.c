@@ -163,14 +163,15 @@ static dsc_status read_sizes(void *out, const dsc_flag *flag, const char *text, 
         if (end == at || errno != 0 || units < 1 || units > (INT64_C(4) << 30) / unit || (*end != 0 && *end != ',') ||
             (s->size_count > 0 && units * unit <= s->bytes[s->size_count - 1]))
             return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
-                            "\"%.60s\" is no rising list of whole numbers from 1 to %lld, as in 1,4,64", text,
+                            "\"%.60s\" is not a list of sizes; expected rising whole numbers from 1 to %lld, such as "
+                            "1,4,64", text,
                             (long long)((INT64_C(4) << 30) / unit));
         s->bytes[s->size_count++] = units * unit;
         if (*end == 0)
             return DSC_OK;
         at = end + 1;
     }
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "more than %d sizes", SIZES_MAX);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "more than %d sizes; give fewer", SIZES_MAX);
 }
 
 static dsc_status set_bf16(void *out, const dsc_flag *flag, const char *value, dsc_error *err)

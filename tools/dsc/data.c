@@ -103,7 +103,8 @@ static dsc_status find_separator(const settings *s, const dsc_tokenizer *tokeniz
     if (s->separator != NULL) {
         *out = dsc_tokenizer_find(tokenizer, s->separator);
         return *out >= 0 ? DSC_OK
-                         : DSC_FAIL(err, DSC_ERR_INPUT, "--separator", "\"%.60s\" is no token", s->separator);
+                         : DSC_FAIL(err, DSC_ERR_INPUT, "--separator", "the tokenizer has no token \"%.60s\"; give one "
+                                    "of its tokens, or none", s->separator);
     }
     *out = dsc_tokenizer_text_end(tokenizer);
     return *out >= 0 ? DSC_OK
@@ -135,7 +136,8 @@ static dsc_status tokenize(settings *s, const dsc_tokenizer *tokenizer, progress
     if (s->begin != NULL) {
         options.begin = dsc_tokenizer_find(tokenizer, s->begin);
         if (options.begin < 0)
-            return DSC_FAIL(err, DSC_ERR_INPUT, "--begin", "\"%.60s\" is no token", s->begin);
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--begin", "the tokenizer has no token \"%.60s\"; give one of its "
+                            "tokens, or leave the flag out", s->begin);
     }
     DSC_TRY(sum_sizes(s, &p->total_bytes, err));
     p->start_ns = dsc_clock_ns();

@@ -8,9 +8,10 @@
 #include "tools/dsc/tool.h"
 
 static const dsc_command commands[] = {
-    { "config", "config check|explain|lr|convert FILE ...", "what a ds_config.json says, resolved", dsc_cmd_config },
+    { "config", "config check|explain|lr|convert FILE ...", "check, explain or convert a ds_config.json",
+      dsc_cmd_config },
     { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check },
-    { "doctor", "doctor [--hostfile FILE]", "what this machine or every host can do, what is missing", dsc_cmd_doctor },
+    { "doctor", "doctor [--hostfile FILE]", "devices and libraries of this machine or of all hosts", dsc_cmd_doctor },
     { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan },
     { "plot", "plot RUN.jsonl...", "curves of train's logs as a picture", dsc_cmd_plot },
     { "ckpt", "ckpt ls|verify|hash|diff|prune|export|merge DIR", "list, check, compare, thin out, export checkpoints",

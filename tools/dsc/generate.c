@@ -273,8 +273,8 @@ static dsc_status generate(generation *g, dsc_error *err)
         if (ends_text(g, id))
             break;
         if (g->tokenizer != NULL && dsc_tokenizer_token(g->tokenizer, id) == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, g->model, "the model gave id %d, which is no token of its tokenizer",
-                            (int)id);
+            return DSC_FAIL(err, DSC_ERR_INPUT, g->model, "the model predicted token %d, which its tokenizer does not "
+                            "have; check that the tokenizer belongs to this model", (int)id);
         DSC_TRY(dsc_ids_add(&g->ids, id, err));
         DSC_TRY(print_new(g, false, err));
     }

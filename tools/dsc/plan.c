@@ -46,16 +46,16 @@ static dsc_status set_card(void *out, const dsc_flag *flag, const char *name, ds
     if (dsc_gpu_card_bytes(name, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
     dsc_gpu_card_names(names, sizeof names);
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "no card \"%.60s\" in the list: %s; --gpu-memory 80GB plans for "
-                    "any other", name, names);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.60s\" is unknown; expected one of %s; --gpu-memory 80GB "
+                    "plans for any other card", name, names);
 }
 
 static dsc_status set_gpu_memory(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
     if (dsc_gpu_memory_bytes(text, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is no card's memory; expected a size such as 80GB (GB "
-                    "and GiB are 2^30 bytes) above 1.5GB", text);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not a memory size of a card; expected more than "
+                    "1.5GB, such as 80GB (GB and GiB are 2^30 bytes)", text);
 }
 
 #define AT(field) offsetof(plan_args, field)
@@ -225,7 +225,7 @@ static void print_kept(const plan_table *t)
         printf("ratio: the states of %d of %d modules stay %s, %.2f M of %.2f M elements", (int)s->state_groups,
                (int)s->group_count, where, (double)s->state_elements * 1e-6, (double)s->elements * 1e-6);
     if (s->first_elements > 0)
-        printf("; the first module's %.2f M find no room, which counts most: ratio at most %.4g keeps them",
+        printf("; the first module's %.2f M do not fit, and they count most: a ratio of at most %.4g keeps them",
                (double)s->first_elements * 1e-6, dsc_zero_first_share(s));
     if (s->state_groups > 0 || s->first_elements > 0)
         printf("\n");

@@ -252,7 +252,8 @@ static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, d
         at = end + 1;
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
-                    "\"%.60s\" is no list of rising numbers such as 1,2,4 (at most %d of them)", text, ROWS_MAX);
+                    "\"%.60s\" is not a list of ranks; expected at most %d rising numbers, such as 1,2,4", text,
+                    ROWS_MAX);
 }
 
 static dsc_status set_mode(void *out, const dsc_flag *flag, const char *value, dsc_error *err)

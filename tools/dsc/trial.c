@@ -125,7 +125,7 @@ static int wait_for(pid_t pid, int64_t limit_s, bool *late)
     const int64_t began = dsc_clock_ns();
     const struct timespec nap = { 0, 20 * 1000 * 1000 };
     int status = 0;
-    bool told = false;
+    bool signalled = false;
     for (;;) {
         const pid_t ended = waitpid(pid, &status, WNOHANG);
         if (ended == pid)
@@ -133,9 +133,9 @@ static int wait_for(pid_t pid, int64_t limit_s, bool *late)
         if (ended < 0 && errno != EINTR)
             return 127;
         *late = dsc_clock_ns() - began > limit_s * INT64_C(1000000000);
-        if ((*late || ended_by != 0) && !told) {
+        if ((*late || ended_by != 0) && !signalled) {
             kill(pid, SIGTERM);
-            told = true;
+            signalled = true;
         }
         nanosleep(&nap, NULL);
     }
