@@ -138,16 +138,16 @@ static dsc_status try_sizes(tune *t, tune_choice choice, int64_t bytes, dsc_erro
     return DSC_OK;
 }
 
-static dsc_status try_stages(tune *t, tune_place place, bool *any, dsc_error *err)
+static dsc_status try_stages(tune *t, tune_tier tier, bool *any, dsc_error *err)
 {
-    const bool parameters_away = place == TUNE_ALL_AWAY || place == TUNE_ALL_IN_FILES;
-    for (int stage = parameters_away ? 3 : place > TUNE_DEVICE ? 1 : 0; stage <= 3; stage++) {
+    const bool parameters_offloaded = tier == TUNE_ALL_ON_HOST || tier == TUNE_ALL_IN_FILES;
+    for (int stage = parameters_offloaded ? 3 : tier > TUNE_DEVICE ? 1 : 0; stage <= 3; stage++) {
         int64_t without = 0;
         for (int recompute = DSC_RECOMPUTE_NONE; recompute <= DSC_RECOMPUTE_FULL; recompute++) {
             tune_choice choice = TUNE_CHOICE_INIT;
             int64_t bytes = 0;
             choice.stage = stage;
-            choice.place = place;
+            choice.tier = tier;
             choice.recompute = (dsc_recompute)recompute;
             DSC_TRY(largest(t, &choice, &bytes, err));
             if (choice.micro_batch <= without)
@@ -164,9 +164,9 @@ static dsc_status try_stages(tune *t, tune_place place, bool *any, dsc_error *er
 static dsc_status try_places(tune *t, dsc_error *err)
 {
     bool in_memory = false, in_files = false;
-    for (int place = TUNE_DEVICE; place <= TUNE_ALL_IN_FILES && !in_memory; place++)
-        if (tune_can_be(&t->setup, (tune_place)place, t->on_gpus))
-            DSC_TRY(try_stages(t, (tune_place)place, place < TUNE_OPTIMIZER_IN_FILES ? &in_memory : &in_files, err));
+    for (int tier = TUNE_DEVICE; tier <= TUNE_ALL_IN_FILES && !in_memory; tier++)
+        if (tune_can_be(&t->setup, (tune_tier)tier, t->on_gpus))
+            DSC_TRY(try_stages(t, (tune_tier)tier, tier < TUNE_OPTIMIZER_IN_FILES ? &in_memory : &in_files, err));
     return DSC_OK;
 }
 
@@ -220,12 +220,12 @@ static dsc_status try_of_files(tune *t, dsc_error *err)
 {
     tune_choice choice = best_of(t, 1)->choice;
     bool fits;
-    choice.together = choice.accumulation > 1;
-    if (choice.together)
+    choice.grouped = choice.accumulation > 1;
+    if (choice.grouped)
         DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
     choice = best_of(t, 1)->choice;
-    choice.early = !t->on_gpus && choice.place == TUNE_ALL_IN_FILES;
-    if (choice.early)
+    choice.speculative = !t->on_gpus && choice.tier == TUNE_ALL_IN_FILES;
+    if (choice.speculative)
         DSC_TRY(try_if_it_fits(t, &choice, &fits, err));
     DSC_TRY(try_first_module(t, err));
     DSC_TRY(try_gradients(t, err));
@@ -258,7 +258,7 @@ static dsc_status try_of_ranks(tune *t, dsc_error *err)
 static dsc_status try_settings(tune *t, dsc_error *err)
 {
     const tune_trial *best = best_of(t, 1);
-    if (best != NULL && best->choice.place >= TUNE_OPTIMIZER_IN_FILES)
+    if (best != NULL && best->choice.tier >= TUNE_OPTIMIZER_IN_FILES)
         DSC_TRY(try_of_files(t, err));
     return best != NULL && t->limits.ranks > 1 ? try_of_ranks(t, err) : DSC_OK;
 }

@@ -7,25 +7,25 @@
 
 /* Placement of states: as the file has it, on the device, the optimizer's in host memory, parameters there too; the
  * optimizer's in files, parameters there too. */
-typedef enum tune_place {
+typedef enum tune_tier {
     TUNE_AS_IT_IS,
     TUNE_DEVICE,
-    TUNE_OPTIMIZER_AWAY,
-    TUNE_ALL_AWAY,
+    TUNE_OPTIMIZER_ON_HOST,
+    TUNE_ALL_ON_HOST,
     TUNE_OPTIMIZER_IN_FILES,
     TUNE_ALL_IN_FILES
-} tune_place;
+} tune_tier;
 typedef enum tune_overlap { TUNE_OVERLAP_AS_IT_IS, TUNE_OVERLAP_OFF, TUNE_OVERLAP_ON } tune_overlap;
 
 typedef struct tune_choice {
     int stage; /* -1: the file as it is; nothing below counts but the batch */
     dsc_recompute recompute;
-    tune_place place;
+    tune_tier tier;
     int64_t micro_batch, accumulation;
     tune_overlap overlap;
     int64_t reduce_bucket, prefetch_bucket; /* elements; < 0: as it is */
     /* Settings of states in files: */
-    bool together, early;    /* all micro-batches of a step; updates before their norm. false: as it is */
+    bool grouped, speculative; /* all micro-batches of a step in one group; updates before their norm. false: as it is */
     double ratio, gradients; /* shares: states in files, sums in memory; < 0: as it is */
 } tune_choice;
 #define TUNE_CHOICE_INIT                                                                                               \
@@ -42,7 +42,7 @@ typedef struct tune_limits {
 
 /* Whether states of this config can be there: in host memory where they are on GPUs else, in files where it names a
  * folder for them (nvme_path). */
-bool tune_can_be(const trial_setup *setup, tune_place place, bool on_gpus);
+bool tune_can_be(const trial_setup *setup, tune_tier tier, bool on_gpus);
 /* Into a copy of the file's values, which the caller deletes. */
 DSC_MUST_USE dsc_status tune_apply(const trial_setup *setup, const tune_choice *choice, cJSON **out, dsc_error *err);
 /* The planner's result for a choice. A choice that a config cannot have does not fit. */

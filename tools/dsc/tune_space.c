@@ -6,7 +6,7 @@
 #include "tools/dsc/config_tool.h"
 #include "tools/dsc/tune.h"
 
-static bool in_files(tune_place place) { return place == TUNE_OPTIMIZER_IN_FILES || place == TUNE_ALL_IN_FILES; }
+static bool in_files(tune_tier tier) { return tier == TUNE_OPTIMIZER_IN_FILES || tier == TUNE_ALL_IN_FILES; }
 
 /* Where the config has its files, of whichever section; NULL: it names no folder. */
 static cJSON *folder_of(cJSON *config)
@@ -15,9 +15,9 @@ static cJSON *folder_of(cJSON *config)
     return folder != NULL ? folder : dsc_config_tool_get(config, "zero_optimization.offload_param.nvme_path");
 }
 
-bool tune_can_be(const trial_setup *setup, tune_place place, bool on_gpus)
+bool tune_can_be(const trial_setup *setup, tune_tier tier, bool on_gpus)
 {
-    return place <= TUNE_DEVICE || (in_files(place) ? folder_of(setup->config) != NULL : on_gpus);
+    return tier <= TUNE_DEVICE || (in_files(tier) ? folder_of(setup->config) != NULL : on_gpus);
 }
 
 static dsc_status put_section(cJSON *config, const char *section, const char *device, const cJSON *folder,
@@ -30,29 +30,29 @@ static dsc_status put_section(cJSON *config, const char *section, const char *de
     return folder == NULL ? DSC_OK : dsc_config_tool_put(config, path, cJSON_Duplicate(folder, true), err);
 }
 
-static dsc_status put_place(cJSON *config, tune_place place, dsc_error *err)
+static dsc_status put_tier(cJSON *config, tune_tier tier, dsc_error *err)
 {
     static const char *const sections[] = { "zero_optimization.offload_optimizer", "zero_optimization.offload_param" };
-    const bool parameters = place == TUNE_ALL_AWAY || place == TUNE_ALL_IN_FILES;
-    if (place == TUNE_AS_IT_IS)
+    const bool parameters = tier == TUNE_ALL_ON_HOST || tier == TUNE_ALL_IN_FILES;
+    if (tier == TUNE_AS_IT_IS)
         return DSC_OK;
-    cJSON *folder = in_files(place) ? cJSON_Duplicate(folder_of(config), true) : NULL;
+    cJSON *folder = in_files(tier) ? cJSON_Duplicate(folder_of(config), true) : NULL;
     dsc_status status = DSC_OK;
     for (int i = 0; i < 2 && status == DSC_OK; i++)
-        if (place == TUNE_DEVICE || (i == 1 && !parameters))
+        if (tier == TUNE_DEVICE || (i == 1 && !parameters))
             dsc_config_tool_remove(config, sections[i]);
         else
-            status = put_section(config, sections[i], in_files(place) ? "nvme" : "cpu", folder, err);
+            status = put_section(config, sections[i], in_files(tier) ? "nvme" : "cpu", folder, err);
     cJSON_Delete(folder);
     return status;
 }
 
 static dsc_status put_of_files(cJSON *config, const tune_choice *c, dsc_error *err)
 {
-    if (c->together)
+    if (c->grouped)
         DSC_TRY(dsc_config_tool_put(config, "dsc.micro_batches_together", cJSON_CreateNumber((double)c->accumulation),
                                     err));
-    if (c->early)
+    if (c->speculative)
         DSC_TRY(dsc_config_tool_put(config, "dsc.early_update", cJSON_CreateTrue(), err));
     if (c->ratio >= 0)
         DSC_TRY(dsc_config_tool_put(config, "zero_optimization.offload_optimizer.ratio", cJSON_CreateNumber(c->ratio),
@@ -70,7 +70,7 @@ static dsc_status put_choice(cJSON *config, const tune_choice *c, dsc_error *err
         dsc_config_tool_remove(config, "zero_optimization");
     DSC_TRY(dsc_config_tool_put(config, "zero_optimization.stage", cJSON_CreateNumber(c->stage), err));
     DSC_TRY(dsc_config_tool_put(config, "dsc.recompute", cJSON_CreateString(dsc_recompute_text(c->recompute)), err));
-    DSC_TRY(put_place(config, c->place, err));
+    DSC_TRY(put_tier(config, c->tier, err));
     DSC_TRY(trial_put_batch(config, c->micro_batch, c->accumulation, err));
     if (c->overlap != TUNE_OVERLAP_AS_IT_IS)
         DSC_TRY(dsc_config_tool_put(config, "zero_optimization.overlap_comm",
@@ -160,13 +160,13 @@ const char *tune_words(const tune_choice *c, char out[160])
     }
     const bool again = c->recompute != DSC_RECOMPUTE_NONE;
     int used = snprintf(out, 160, "stage %d%s%s%s%s", c->stage, again ? ", recompute " : "",
-                        again ? dsc_recompute_text(c->recompute) : "", places[c->place], overlaps[c->overlap]);
+                        again ? dsc_recompute_text(c->recompute) : "", places[c->tier], overlaps[c->overlap]);
     if (c->reduce_bucket >= 0)
         used += snprintf(out + used, 160 - (size_t)used, ", reduce bucket %.0e", (double)c->reduce_bucket);
     if (c->prefetch_bucket >= 0)
         used += snprintf(out + used, 160 - (size_t)used, ", prefetch %.0e", (double)c->prefetch_bucket);
-    used += snprintf(out + used, 160 - (size_t)used, "%s%s", c->together ? ", micro-batches together" : "",
-                     c->early ? ", early updates" : "");
+    used += snprintf(out + used, 160 - (size_t)used, "%s%s", c->grouped ? ", micro-batches together" : "",
+                     c->speculative ? ", early updates" : "");
     if (c->gradients >= 0)
         used += snprintf(out + used, 160 - (size_t)used, ", gradients %.2g in memory", c->gradients);
     if (c->ratio >= 0)
