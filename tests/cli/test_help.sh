@@ -77,8 +77,7 @@ done
 contract="--config --strategy --model --data --eval-data --tokenizer --seq-len --steps --epochs --batch-size
     --gradient-accumulation-steps --learning-rate --save --save-every --keep-last --keep-every --save-failure
     --save-async --load --seed --no-shuffle --log --device --comm --sample --curve --strict --deepspeed --local_rank
-    --version
-    --help"
+    --version --help"
 for flag in --help -h; do
     run "$bin/train" $flag --no-such-flag-here; report "train $flag" rows train $contract
     run "$bin/train" --config "$tmp/c.json" $flag; report "train --config FILE $flag" page train
@@ -88,6 +87,11 @@ run "$bin/train" stray; report "train with an argument" fails "stray: unknown ar
 run "$bin/train" --learning_rte 1; report "train with a misspelled flag" suggests --learning_rte --learning-rate
 run "$bin/train" --seq_len x
 report "'_' is read as '-', and the flag is named as typed" fails '--seq_len: "x" is not a number'
+for pair in per_device_train_batch_size=--batch-size num_train_epochs=--epochs max_steps=--steps output_dir=--save \
+    save_steps=--save-every save_total_limit=--keep-last resume_from_checkpoint=--load model_name_or_path=--model; do
+    run "$bin/train" --${pair%=*} 1
+    report "--${pair%=*} names ours" fails "--${pair%=*}: unknown flag; give ${pair#*=} instead"
+done
 run "$bin/train" --version --bogus
 report "train --version" eval '[ $code -eq 0 ] && grep -q "^train (dsc) " "$tmp/out"'
 
@@ -95,8 +99,7 @@ contract="--num_gpus --nproc_per_node -np -H --hostfile --include --exclude --nu
     --master_port --comm --export --ssh_port --ssh_option --launcher --launcher_args --sbatch --force_multi
     --bind_cores_to_rank --bind_core_list --enable_each_rank_log --grace_seconds --stuck_seconds --max_restarts
     --save_pid --log_level --quiet --dry_run --no_python --no_local_rank --module --no_ssh --no_ssh_check --node_rank
-    --standalone
-    --version --venv_script --autotuning --elastic_training --min_elastic_nodes --max_elastic_nodes --help"
+    --standalone --version --venv_script --autotuning --elastic_training --min_elastic_nodes --max_elastic_nodes --help"
 for flag in --help -h; do
     run "$bin/dsc-launch" --num-gpus 1 $flag --no-such-flag-here; report "dsc-launch $flag" rows dsc-launch $contract
 done

@@ -119,10 +119,18 @@ static dsc_status set_true(void *out, const dsc_flag *flag, const char *value, d
 
 /* ---- the table ---- */
 
+/* A flag of the same meaning in other programs. */
+static dsc_status name_ours(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    (void)out, (void)value;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "unknown flag; give %s instead", flag->key);
+}
+
 #define STRATEGY_NAME(name, preset, stage) name,
 static const char *const strategy_names[] = { DSC_STRATEGY_MAP(STRATEGY_NAME) NULL };
 
 #define AT(field) offsetof(train_args, field)
+#define OTHERS(name, ours) { name, NULL, "VALUE", DSC_FLAG_CALL, 0, .set = name_ours, .key = ours }
 #define TEXT(name, value, config_key, text) \
     { name, NULL, value, DSC_FLAG_CALL, 0, .set = set_text, .key = config_key, .help = text }
 #define WHOLE(name, value, config_key, text) \
@@ -174,6 +182,14 @@ static const dsc_flag flags[] = {
     { "--local_rank", NULL, "N", DSC_FLAG_INTEGER, AT(local_rank), .min = -1, .max = INT_MAX,
       .help = "accepted and ignored" },
     { "--version", NULL, NULL, DSC_FLAG_BOOL, AT(version), .ends = true, .help = "print the version" },
+    OTHERS("--per_device_train_batch_size", "--batch-size"), /* names of the Hugging Face Trainer */
+    OTHERS("--num_train_epochs", "--epochs"),
+    OTHERS("--max_steps", "--steps"),
+    OTHERS("--output_dir", "--save"),
+    OTHERS("--save_steps", "--save-every"),
+    OTHERS("--save_total_limit", "--keep-last"),
+    OTHERS("--resume_from_checkpoint", "--load"),
+    OTHERS("--model_name_or_path", "--model"),
 };
 static const dsc_flag_command page = {
     .name = "train",
