@@ -25,7 +25,7 @@ typedef struct tune_choice {
     tune_overlap overlap;
     int64_t reduce_bucket, prefetch_bucket; /* elements; < 0: as it is */
     /* Settings of states in files: */
-    bool grouped, speculative; /* all micro-batches of a step in one group; updates before their norm. false: as it is */
+    bool grouped, speculative; /* all micro-batches of a step in one group; updates before the norm; false: as it is */
     double ratio, gradients; /* shares: states in files, sums in memory; < 0: as it is */
 } tune_choice;
 #define TUNE_CHOICE_INIT                                                                                               \
