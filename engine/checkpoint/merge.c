@@ -32,7 +32,7 @@ static dsc_status add_part(merge_job *j, const uint8_t first_id[32], dsc_error *
     if (parts->count == 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "is not a part: it holds the whole checkpoint");
     dsc_ckpt_manifest_id(&reader->manifest, id);
-    if (memcmp(id, first_id, sizeof id) != 0)
+    if (memcmp(id, first_id, sizeof id) != 0 || parts->count != j->reader[0].manifest.parts.count)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "is of another save than %s: step %lld of %d parts, there step %lld "
                         "of %d", j->step_dir[0], (long long)reader->manifest.state.step, (int)parts->count,
                         (long long)j->reader[0].manifest.state.step, (int)j->reader[0].manifest.parts.count);

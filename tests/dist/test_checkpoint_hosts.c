@@ -12,9 +12,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "engine/checkpoint/manifest.h"
 #include "tests/support/ckpt_world.h"
 #include "tests/support/probe.h"
 #include "tests/support/toy_model.h"
@@ -317,6 +319,46 @@ static void incomplete_parts_are_refused_with_the_reason(void **state)
     assert_non_null(strstr(err.message, "is part 1 of 2, as is"));
     assert_false(cw_exists(cw_path(dir, "out")));
     assert_false(cw_exists(cw_path(dir, "out.tmp")));
+}
+
+/* Turns a part into one of a longer list of hosts: without a block of its own, of the same save by its blocks. */
+static void claim_part_3_of_3(const char *step_dir)
+{
+    static const char *const file[] = { "model.safetensors", "optimizer.safetensors" };
+    size_t bytes;
+    char *text = cw_read(cw_path(step_dir, "manifest.json"), &bytes), *body = malloc(bytes + 256), hex[65], key[64];
+    uint8_t digest[32];
+    char *part = strstr(text, "\"index\":1,\"hosts\":["), *seal = text;
+    assert_non_null(body);
+    assert_non_null(part);
+    for (char *next = text; (next = strstr(next + 1, DSC_CKPT_SEAL_TEXT)) != NULL;)
+        seal = next;
+    *part = *seal = 0;
+    const int body_bytes = snprintf(body, bytes, "%s\"index\":2,\"hosts\":[\"c\",%s", text, strchr(part + 1, '[') + 1);
+    dsc_ckpt_sha256(body, body_bytes, digest);
+    dsc_hex(hex, digest, sizeof digest);
+    const int all = body_bytes + snprintf(body + body_bytes, 128, DSC_CKPT_SEAL_TEXT "%s\"}\n", hex);
+    cw_write(cw_path(step_dir, "manifest.json"), body, (size_t)all);
+    for (size_t f = 0; f < DSC_COUNT(file); f++) { /* the header alone */
+        snprintf(key, sizeof key, "\"%s\":{", file[f]);
+        const char *head = strstr(strstr(body, key), "\"head_bytes\":");
+        assert_int_equal(truncate(cw_path(step_dir, file[f]), (off_t)strtoll(head + 13, NULL, 10)), 0);
+    }
+    free(body);
+    free(text);
+}
+
+static void a_part_of_a_longer_list_is_another_save(void **state)
+{
+    cw_options options = options_of(2, 2, true);
+    trip saved = { .save = "ab", .save_step = 1, .end_step = 1 };
+    cw_run_well(&options, go, &saved);
+    const char *part[2] = { step_of('a', "step-1"), step_of('b', "step-1") };
+    claim_part_3_of_3(part[1]);
+    dsc_error err = DSC_ERROR_INIT;
+    assert_int_equal(dsc_ckpt_merge(NULL, alloc, part, 2, cw_path(dir, "out"), &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "step 1 of 3 parts, there step 1 of 2"));
+    assert_false(cw_exists(cw_path(dir, "out")));
 }
 
 /* ---- runs that go on ---- */
@@ -635,6 +677,7 @@ int main(void)
         TEST(any_ranks_load_it_where_all_parts_are),
         TEST(a_run_loads_it_later),
         TEST(incomplete_parts_are_refused_with_the_reason),
+        TEST(a_part_of_a_longer_list_is_another_save),
         TEST(each_host_removes_what_is_older),
         TEST(a_step_that_is_there),
         TEST(a_host_that_fails_fails_the_save),
