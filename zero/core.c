@@ -104,7 +104,7 @@ void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count)
     }
 }
 
-void dsc_zero_cancel(dsc_zero *zero) { atomic_store(&zero->cancelled, true); }
+void dsc_zero_cancel(dsc_zero *zero) { dsc_io_scheduler_cancel(&zero->store.io); }
 
 bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
 

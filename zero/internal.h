@@ -148,7 +148,6 @@ struct dsc_zero {
     /* Storage of the terms of the update under way, which may end after dsc_zero_update has returned. Only
      * dsc_zero_update writes them; all others are given a pointer. */
     dsc_update_terms update_terms;
-    atomic_bool cancelled;     /* the update begins no further tile */
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
     dsc_buf pack_buf, pack_leaf_buf;     /* for the gather stream; for the reduce stream */
     dsc_buf error_buf;                   /* rounding errors of packed parts, one buffer for each use */

@@ -61,7 +61,7 @@ static dsc_status update_group(void *args, dsc_error *err)
     if (call->made)
         return dsc_update_tiles_updated(call->zero, err);
     do {
-        if (atomic_load(&call->zero->cancelled))
+        if (dsc_io_scheduler_is_cancelled(&call->zero->store.io))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
         DSC_TRY(dsc_update_next_tile(call->zero, call->terms, &tile, err));
         DSC_ASSERT(tile.group == call->group);

@@ -158,7 +158,7 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     place_tiles(&walk);
     DSC_ASSERT(rooms->count == planned);
     atomic_store(&rooms->vacant, rooms->count);
-    return dsc_aio_register(zero->store.aio[DSC_STATE_STORE_AIO_STATES], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
+    return dsc_aio_register(zero->store.io.engine[DSC_IO_STATE], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
 }
 
 void dsc_borrowed_memory_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, zero->store.rooms.room); }

@@ -7,7 +7,6 @@
 #include "zero/offload/grad_tiles.h"
 
 /* How long the reductions wait for a buffer that is lent to the update before they look again. */
-#define DSC_LENT_NS INT64_C(200000)
 
 /* Whether a tile of the run passes through the ring. */
 static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
@@ -36,7 +35,7 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
     return dsc_grad_part_reads_sum(&zero->leaf[place->leaf], place->pass);
 }
 
-static dsc_status sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
+static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
 {
     dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
@@ -56,7 +55,7 @@ typedef struct sum_call {
     bool read;
     dsc_piece piece;
     dsc_sum_cursor place;
-    long long asked;
+    long long ticket;
     int32_t group;
     int64_t count;
 } sum_call;
@@ -85,46 +84,57 @@ static dsc_status drain_now(void *args, dsc_error *err)
     return DSC_OK;
 }
 
-/* An update that has ended before its step returns nothing more: it has failed, and the step comes to nothing. */
-static void await_return(const sum_call *call)
-{
-    while (dsc_tile_buffers_is_lent(call->ring, call->slot) && !atomic_load(&call->zero->cancelled) &&
-           !dsc_event_passed(call->zero->speculative.ended))
-        dsc_clock_sleep_ns(DSC_LENT_NS);
-    dsc_tile_buffers_return(call->ring, call->slot);
-}
-
-static dsc_status take_sum_now(void *args, dsc_error *err)
+static bool is_returned(const void *args)
 {
     const sum_call *call = args;
-    await_return(call);
+    return !dsc_tile_buffers_is_lent(call->ring, call->slot) || dsc_event_passed(call->zero->speculative.ended);
+}
+
+/* An update that has ended before its step returns no more buffers: the update has failed, and so has the step. */
+static const dsc_io_work_ops await_return_ops = {
+    .io_class = DSC_IO_GRAD, .pause_ns = DSC_IO_SHORT_PAUSE_NS, .ignores_demands = true, .is_over = is_returned
+};
+
+static dsc_status acquire_sum_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    dsc_io_scheduler *io = &call->zero->store.io;
+    DSC_TRY(dsc_io_scheduler_run(io, &await_return_ops, 0, call, err));
+    dsc_tile_buffers_return(call->ring, call->slot);
     DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, call->read, err));
-    DSC_TRY(sums_ahead(call->zero, call->place, true, err));
+    DSC_TRY(read_sums_ahead(call->zero, call->place, true, err));
     dsc_speculative_update_publish(call->zero);
-    atomic_store(&call->zero->store.sums_waited_for, true);
+    dsc_io_scheduler_set_waiting(io, DSC_IO_GRAD, true);
     const dsc_status status = dsc_tile_buffers_acquire(call->ring, call->slot, err);
-    atomic_store(&call->zero->store.sums_waited_for, false);
+    dsc_io_scheduler_set_waiting(io, DSC_IO_GRAD, false);
     return status;
 }
 
-static dsc_status rest_sums_now(void *args, dsc_error *err)
+/* Sums of the following gradient parts are read ahead, and finished sums are written, until the next part. */
+static dsc_status background_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
-    bool rest = false;
+    bool idle = false;
+    if (!yields)
+        DSC_TRY(read_sums_ahead(zero, call->place, false, err));
+    DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &idle, err));
+    dsc_speculative_update_publish(zero);
+    *result = idle && !yields ? DSC_IO_IDLE : DSC_IO_PENDING;
+    return DSC_OK;
+}
+
+static const dsc_io_work_ops background_ops = { .io_class = DSC_IO_GRAD,
+                                                .pause_ns = DSC_IO_PAUSE_NS,
+                                                .round = background_round };
+
+static dsc_status background_now(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    dsc_zero *zero = call->zero;
     dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->leaf[call->place.leaf]),
                                            call->place.pass);
-    while (!rest && atomic_load(&zero->store.sums_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        const bool early = zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched); /* a pass waits */
-        if (!early)
-            DSC_TRY(sums_ahead(zero, call->place, false, err));
-        DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
-        dsc_speculative_update_publish(zero);
-        rest = rest && !early;
-        if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_GRAD], DSC_REST_NS) && !rest)
-            dsc_clock_sleep_ns(DSC_REST_NS);
-    }
-    return DSC_OK;
+    return dsc_io_scheduler_run(&zero->store.io, &background_ops, call->ticket, call, err);
 }
 
 static dsc_status stays_now(void *args, dsc_error *err)
@@ -144,26 +154,41 @@ dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
 
 dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
-    const sum_call call = { .zero = zero, .asked = atomic_load(&zero->store.sums_asked), .place = *place };
+    const sum_call call = { .zero = zero,
+                            .ticket = dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_GRAD),
+                            .place = *place };
     if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
         return DSC_OK;
-    return dsc_host_call(zero->out_stream, rest_sums_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->out_stream, background_now, &call, (int64_t)sizeof call, err);
 }
 
-/* The update may wait for files that are written here. */
-static dsc_status await_room(void *args, dsc_error *err)
+static bool memory_is_returned(const void *args)
 {
     const sum_call *call = args;
-    dsc_zero *zero = call->zero;
-    bool rest;
-    while (!dsc_borrowed_memory_is_vacant(zero, call->group) && !atomic_load(&zero->cancelled) &&
-           !dsc_event_passed(zero->speculative.ended)) {
-        DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &rest, err));
-        dsc_speculative_update_publish(zero);
-        if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_GRAD], DSC_LENT_NS))
-            dsc_clock_sleep_ns(DSC_LENT_NS);
-    }
+    return dsc_borrowed_memory_is_vacant(call->zero, call->group) || dsc_event_passed(call->zero->speculative.ended);
+}
+
+/* The update may wait for sums that this thread writes. */
+static dsc_status write_behind_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
+{
+    const sum_call *call = args;
+    bool idle;
+    DSC_TRY(dsc_tile_buffers_is_idle(&call->zero->store.ring[DSC_PLANE_GRAD], &idle, err));
+    dsc_speculative_update_publish(call->zero);
+    *result = DSC_IO_PENDING;
     return DSC_OK;
+}
+
+static const dsc_io_work_ops await_memory_ops = { .io_class = DSC_IO_GRAD,
+                                                  .pause_ns = DSC_IO_SHORT_PAUSE_NS,
+                                                  .ignores_demands = true,
+                                                  .round = write_behind_round,
+                                                  .is_over = memory_is_returned };
+
+static dsc_status await_memory(void *args, dsc_error *err)
+{
+    const sum_call *call = args;
+    return dsc_io_scheduler_run(&call->zero->store.io, &await_memory_ops, 0, call, err);
 }
 
 static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
@@ -178,8 +203,8 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
                             .place = *place };
     sum->slot = call.slot;
     sum->kept = ring->slot[call.slot].buf;
-    atomic_fetch_add(&zero->store.sums_asked, 1);
-    return dsc_host_call(zero->out_stream, take_sum_now, &call, (int64_t)sizeof call, err);
+    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_GRAD);
+    return dsc_host_call(zero->out_stream, acquire_sum_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
@@ -192,7 +217,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
     if (state->grad != NULL) {
         const sum_call call = { .zero = zero, .group = g };
         sum->acc = state->grad + (group->slice * zero->o.rank - state->local_first + first);
-        return state->room >= 0 ? dsc_host_call(zero->out_stream, await_room, &call, (int64_t)sizeof call, err)
+        return state->room >= 0 ? dsc_host_call(zero->out_stream, await_memory, &call, (int64_t)sizeof call, err)
                                 : DSC_OK;
     }
     sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
@@ -233,6 +258,6 @@ dsc_status dsc_grad_tiles_drain(dsc_zero *zero, dsc_error *err)
     const sum_call call = { .zero = zero, .ring = &zero->store.ring[DSC_PLANE_GRAD] };
     if (call.ring->swap == NULL && !dsc_speculative_update_is_used(zero))
         return DSC_OK;
-    atomic_fetch_add(&zero->store.sums_asked, 1);
+    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_GRAD);
     return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
 }

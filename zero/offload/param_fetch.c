@@ -7,7 +7,7 @@
 bool dsc_param_fetch_request(dsc_zero *zero, int32_t g, char *to)
 {
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
-    DSC_ASSERT(to != NULL); /* NULL is no request */
+    DSC_ASSERT(to != NULL); /* NULL: no request */
     char *nobody = NULL;
     return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
 }
@@ -71,7 +71,7 @@ dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
         const fetch_call call = { zero, g, asked, to };
         dsc_tile_buffers_end_views(ring);
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
-        return dsc_event_record(zero->store.fetched, zero->fetch_stream, err);
+        return dsc_event_record(zero->store.io.arrival[DSC_IO_PARAM], zero->fetch_stream, err);
     }
     DSC_ASSERT(ring->swap != NULL);
     for (int64_t first = 0; first < slice; first += tile) {

@@ -55,7 +55,7 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(zero->o.device, &store->given_back, err));
     store->ahead.read_ahead = store->ahead.only_reads = true;
     DSC_TRY(dsc_tile_buffers_open(&store->ahead, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
-                                  store->aio[DSC_STATE_STORE_AIO_PARAM], NULL, piece_bytes(zero), count, err));
+                                  store->io.engine[DSC_IO_PARAM], NULL, piece_bytes(zero), count, err));
     int32_t first = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
         const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
@@ -125,27 +125,33 @@ static dsc_status read_on(dsc_zero *zero, dsc_error *err)
 
 typedef struct ahead_call {
     dsc_zero *zero;
-    long long asked;
+    long long ticket;
     bool first;
 } ahead_call;
 
-static dsc_status read_now(void *args, dsc_error *err)
+static dsc_status background_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
 {
     const ahead_call *call = args;
-    dsc_zero *zero = call->zero;
-    dsc_state_store *store = &zero->store;
-    bool rests = false;
-    if (call->first)
-        store->ahead_at = (dsc_param_prefetch_cursor) { .step = zero->o.model->module_count };
-    while (!rests && atomic_load(&store->fetches_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        if (dsc_event_passed(store->lent)) {
-            DSC_TRY(read_on(zero, err));
-            DSC_TRY(dsc_tile_buffers_is_idle(&store->ahead, &rests, err));
-        }
-        if (!dsc_aio_pump(store->aio[DSC_STATE_STORE_AIO_PARAM], DSC_REST_NS) && !rests)
-            dsc_clock_sleep_ns(DSC_REST_NS);
+    dsc_state_store *store = &call->zero->store;
+    bool idle = false;
+    if (dsc_event_passed(store->lent)) {
+        DSC_TRY(read_on(call->zero, err));
+        DSC_TRY(dsc_tile_buffers_is_idle(&store->ahead, &idle, err));
     }
+    *result = idle ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
+}
+
+static const dsc_io_work_ops background_ops = { .io_class = DSC_IO_PARAM,
+                                                .pause_ns = DSC_IO_PAUSE_NS,
+                                                .round = background_round };
+
+static dsc_status background_now(void *args, dsc_error *err)
+{
+    const ahead_call *call = args;
+    if (call->first)
+        call->zero->store.ahead_at = (dsc_param_prefetch_cursor) { .step = call->zero->o.model->module_count };
+    return dsc_io_scheduler_run(&call->zero->store.io, &background_ops, call->ticket, call, err);
 }
 
 static dsc_status forget_now(void *args, dsc_error *err)
@@ -165,8 +171,8 @@ static dsc_status lend_now(void *args, dsc_error *err)
 
 static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
 {
-    const ahead_call call = { zero, atomic_load(&zero->store.fetches_asked), first };
-    return dsc_host_call(zero->fetch_stream, read_now, &call, (int64_t)sizeof call, err);
+    const ahead_call call = { zero, dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_PARAM), first };
+    return dsc_host_call(zero->fetch_stream, background_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
@@ -201,7 +207,7 @@ dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
     return dsc_stream_wait(zero->update_stream, store->given_back, err);
 }
 
-void dsc_param_prefetch_request(dsc_zero *zero) { atomic_fetch_add(&zero->store.fetches_asked, 1); }
+void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero->store.io, DSC_IO_PARAM); }
 
 /* A piece that is requested and was not prefetched is not needed again. */
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)

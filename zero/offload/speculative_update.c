@@ -107,24 +107,10 @@ static void choose_sums(dsc_zero *zero)
 
 /* ---- tiles ---- */
 
-typedef struct early_call {
+typedef struct speculative_call {
     dsc_zero *zero;
-    long long asked;
-} early_call;
-
-static bool goes_on(const early_call *call)
-{
-    const dsc_speculative_update *early = &call->zero->speculative;
-    return atomic_load(&call->zero->store.updates_asked) == call->asked && !atomic_load(&call->zero->cancelled) &&
-           (early->firm || !atomic_load(&early->hurried)); /* reductions may wait for it */
-}
-
-/* A pass for its parameters, or the reductions for a sum: the norm comes after both. */
-static bool others_wait(const dsc_zero *zero)
-{
-    return (zero->store.fetched != NULL && !dsc_event_passed(zero->store.fetched)) ||
-           atomic_load(&zero->store.sums_waited_for);
-}
+    long long ticket;
+} speculative_call;
 
 static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
 {
@@ -136,34 +122,52 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
     return DSC_OK;
 }
 
-/* Nothing is under way, and no sum is there. */
-static void rest_a_while(dsc_zero *zero)
+/* The reductions may wait for the update's buffers, so an update with firm terms continues under a waiting caller. */
+static bool is_stopped(const void *args)
 {
-    dsc_speculative_update *early = &zero->speculative;
-    const int64_t begun = dsc_clock_ns();
-    dsc_clock_sleep_ns(DSC_REST_NS);
-    if (early->first_ns == 0)
-        return;
-    early->rest_ns += dsc_clock_ns() - begun;
-    early->spare_ns += dsc_update_tiles_updated_groups(zero) >= early->aim ? dsc_clock_ns() - begun : 0;
+    const speculative_call *call = args;
+    const dsc_speculative_update *speculative = &call->zero->speculative;
+    return !speculative->firm && atomic_load(&speculative->hurried);
 }
 
-static dsc_status make_early(void *args, dsc_error *err)
+/* No request is in flight, and no sum is complete. */
+static void count_pause(const void *args, int64_t ns)
 {
-    const early_call *call = args;
+    const speculative_call *call = args;
+    dsc_speculative_update *speculative = &call->zero->speculative;
+    if (speculative->first_ns == 0)
+        return;
+    speculative->rest_ns += ns;
+    speculative->spare_ns += dsc_update_tiles_updated_groups(call->zero) >= speculative->aim ? ns : 0;
+}
+
+/* The norm comes after the parameters of the passes and after all sums, so tiles yield to both. */
+static dsc_status tile_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
+{
+    const speculative_call *call = args;
+    bool idle;
+    DSC_TRY(dsc_update_tiles_continue(call->zero, !yields, true, &idle, err));
+    dsc_borrowed_memory_publish(call->zero);
+    *result = DSC_IO_PENDING;
+    if (yields || !dsc_update_tiles_has_next(call->zero))
+        return DSC_OK;
+    *result = DSC_IO_WORKED;
+    return make_tile(call->zero, err);
+}
+
+static const dsc_io_work_ops tile_ops = { .io_class = DSC_IO_STATE,
+                                          .pause_ns = DSC_IO_PAUSE_NS,
+                                          .round = tile_round,
+                                          .is_over = is_stopped,
+                                          .after_pause = count_pause };
+
+static dsc_status update_now(void *args, dsc_error *err)
+{
+    const speculative_call *call = args;
     dsc_zero *zero = call->zero;
-    bool rest;
     dsc_update_tiles_begin_speculative(zero, zero->speculative.group, zero->speculative.aim);
     DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative.group, zero->speculative.aim, err));
-    while (goes_on(call)) {
-        const bool holds_back = others_wait(zero);
-        DSC_TRY(dsc_update_tiles_continue(zero, !holds_back, true, &rest, err));
-        dsc_borrowed_memory_publish(zero);
-        if (!holds_back && dsc_update_tiles_has_next(zero))
-            DSC_TRY(make_tile(zero, err));
-        else if (!dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_STATES], DSC_REST_NS))
-            rest_a_while(zero);
-    }
+    DSC_TRY(dsc_io_scheduler_run(&zero->store.io, &tile_ops, call->ticket, call, err));
     return dsc_borrowed_memory_end(zero, err);
 }
 
@@ -180,7 +184,7 @@ static void aim_at_all(dsc_zero *zero)
 dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
 {
     dsc_speculative_update *early = &zero->speculative;
-    const early_call call = { zero, atomic_load(&zero->store.updates_asked) };
+    const speculative_call call = { zero, dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_STATE) };
     early->begun = early->count > 0 && early->holds;
     aim_at_all(zero);
     choose_sums(zero);
@@ -191,14 +195,14 @@ dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
     atomic_store(&early->elements, 0);
     atomic_store(&early->hurried, false);
     dsc_borrowed_memory_lend(zero);
-    DSC_TRY(dsc_host_call(zero->update_stream, make_early, &call, (int64_t)sizeof call, err));
+    DSC_TRY(dsc_host_call(zero->update_stream, update_now, &call, (int64_t)sizeof call, err));
     return dsc_event_record(early->ended, zero->update_stream, err);
 }
 
 /* Its thread has nothing to do. */
 static dsc_status stop(dsc_zero *zero, dsc_error *err)
 {
-    atomic_fetch_add(&zero->store.updates_asked, 1);
+    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_STATE);
     return zero->update_stream != NULL ? dsc_stream_sync(zero->update_stream, err) : DSC_OK;
 }
 

@@ -16,19 +16,19 @@
 
 static const struct { dsc_space space; int aio;
 } plane_table[DSC_PLANE_COUNT] = {
-    [DSC_PLANE_PARAM] = { DSC_SPACE_PARAM, DSC_STATE_STORE_AIO_PARAM },
-    [DSC_PLANE_MASTER] = { DSC_SPACE_MASTER, DSC_STATE_STORE_AIO_STATES },
-    [DSC_PLANE_MOMENT1] = { DSC_SPACE_MOMENT, DSC_STATE_STORE_AIO_STATES },
-    [DSC_PLANE_MOMENT2] = { DSC_SPACE_MOMENT, DSC_STATE_STORE_AIO_STATES },
-    [DSC_PLANE_MOMENT3] = { DSC_SPACE_MOMENT, DSC_STATE_STORE_AIO_STATES },
-    [DSC_PLANE_GRAD] = { DSC_SPACE_GRAD, DSC_STATE_STORE_AIO_GRAD },
+    [DSC_PLANE_PARAM] = { DSC_SPACE_PARAM, DSC_IO_PARAM },
+    [DSC_PLANE_MASTER] = { DSC_SPACE_MASTER, DSC_IO_STATE },
+    [DSC_PLANE_MOMENT1] = { DSC_SPACE_MOMENT, DSC_IO_STATE },
+    [DSC_PLANE_MOMENT2] = { DSC_SPACE_MOMENT, DSC_IO_STATE },
+    [DSC_PLANE_MOMENT3] = { DSC_SPACE_MOMENT, DSC_IO_STATE },
+    [DSC_PLANE_GRAD] = { DSC_SPACE_GRAD, DSC_IO_GRAD },
 };
 static const struct { dsc_tag tag; int aio;
 } space_table[DSC_SPACE_COUNT] = {
-    [DSC_SPACE_PARAM] = { DSC_TAG_PARAM, DSC_STATE_STORE_AIO_PARAM },
-    [DSC_SPACE_GRAD] = { DSC_TAG_GRAD, DSC_STATE_STORE_AIO_GRAD },
-    [DSC_SPACE_MASTER] = { DSC_TAG_MASTER, DSC_STATE_STORE_AIO_STATES },
-    [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_STATE_STORE_AIO_STATES },
+    [DSC_SPACE_PARAM] = { DSC_TAG_PARAM, DSC_IO_PARAM },
+    [DSC_SPACE_GRAD] = { DSC_TAG_GRAD, DSC_IO_GRAD },
+    [DSC_SPACE_MASTER] = { DSC_TAG_MASTER, DSC_IO_STATE },
+    [DSC_SPACE_MOMENT] = { DSC_TAG_MOMENT, DSC_IO_STATE },
 };
 
 /* ---- planning ---- */
@@ -270,13 +270,13 @@ void dsc_state_store_plan(dsc_zero *zero)
 static dsc_status open_aio(dsc_zero *zero, int which, dsc_error *err)
 {
     DSC_ASSERT(which >= 0);
-    DSC_ASSERT(which < DSC_STATE_STORE_AIO_COUNT);
+    DSC_ASSERT(which < DSC_IO_CLASS_COUNT);
     const dsc_zero_swap *swap = &zero->o.swap;
     dsc_aio_options options = swap->aio;
     options.alloc = zero->o.alloc;
     if (swap->io != NULL && swap->io->blocks != NULL)
         options.hook = *swap->io->blocks;
-    return zero->store.aio[which] == NULL ? dsc_aio_open(&options, &zero->store.aio[which], err) : DSC_OK;
+    return zero->store.io.engine[which] == NULL ? dsc_aio_open(&options, &zero->store.io.engine[which], err) : DSC_OK;
 }
 
 static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
@@ -287,7 +287,7 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
     DSC_ASSERT(folders_of(zero, space) > 0);
     const dsc_swap_options place = {
         .alloc = zero->o.alloc,
-        .aio = zero->store.aio[space_table[space].aio],
+        .aio = zero->store.io.engine[space_table[space].aio],
         .io = swap->io,
         .tag = space_table[space].tag,
         .folders = space == DSC_SPACE_PARAM ? swap->param_folders : swap->state_folders,
@@ -314,12 +314,12 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     DSC_ASSERT(store->swap[plane_table[plane].space] != NULL);
     DSC_ASSERT(slot_count * piece_bytes == buf->bytes);
     DSC_TRY(open_aio(zero, aio, err));
-    DSC_TRY(dsc_aio_register(store->aio[aio], buf->ptr, buf->bytes, err));
+    DSC_TRY(dsc_aio_register(store->io.engine[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
     ring->read_ahead = zero->o.swap.read_ahead;
     ring->write_behind = zero->o.swap.write_behind;
-    return dsc_tile_buffers_open(ring, zero->o.alloc, store->swap[plane_table[plane].space], store->aio[aio], buf->ptr,
-                                 piece_bytes, slot_count, err);
+    return dsc_tile_buffers_open(ring, zero->o.alloc, store->swap[plane_table[plane].space], store->io.engine[aio],
+                                 buf->ptr, piece_bytes, slot_count, err);
 }
 
 /* Windows are buffers of files then, like those of rings. */
@@ -332,9 +332,9 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
             longest = dsc_max_i64(longest, zero->o.layout->group[g].slice * zero->param_bytes_each);
     if (longest == 0 || !dsc_state_store_reads_to_windows(zero))
         return DSC_OK;
-    DSC_TRY(dsc_event_open(zero->o.device, &store->fetched, err));
+    DSC_TRY(dsc_event_open(zero->o.device, &store->io.arrival[DSC_IO_PARAM], err));
     lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
-    DSC_TRY(dsc_aio_register(store->aio[DSC_STATE_STORE_AIO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
+    DSC_TRY(dsc_aio_register(store->io.engine[DSC_IO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
     DSC_ASSERT(store->swap[DSC_SPACE_PARAM] != NULL);
     return dsc_swap_op_open(store->swap[DSC_SPACE_PARAM], NULL, longest, &store->fetch, err);
 }
@@ -349,13 +349,12 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_param_prefetch_open(zero, err));
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_STATE_STORE_AIO_STATES, sums_in_slots(zero), &store->sums_in,
-                          &store->sums_in_buf, err));
+        DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_IO_STATE, sums_in_slots(zero), &store->sums_in, &store->sums_in_buf,
+                          err));
     if (!update_writes_params(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
-    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_STATE_STORE_AIO_STATES, store->slot_count, &store->back,
-                      &store->back_buf, err));
+    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_IO_STATE, store->slot_count, &store->back, &store->back_buf, err));
     dsc_tile_buffers_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
     return DSC_OK;
 }
@@ -387,12 +386,12 @@ static void say_files(const dsc_zero *zero)
     const dsc_state_store *store = &zero->store;
     const dsc_log *log = zero->o.swap.log;
     const char *said = "", *word = "";
-    for (int a = 0; a < DSC_STATE_STORE_AIO_COUNT; a++) {
-        if (store->aio[a] == NULL)
+    for (int a = 0; a < DSC_IO_CLASS_COUNT; a++) {
+        if (store->io.engine[a] == NULL)
             continue;
         if (said[0] == 0)
-            dsc_log_printf(log, DSC_LOG_INFO, "files: %s", said = dsc_aio_why(store->aio[a]));
-        if (word[0] == 0 && (word = dsc_aio_warning(store->aio[a]))[0] != 0)
+            dsc_log_printf(log, DSC_LOG_INFO, "files: %s", said = dsc_aio_why(store->io.engine[a]));
+        if (word[0] == 0 && (word = dsc_aio_warning(store->io.engine[a]))[0] != 0)
             dsc_log_printf(log, DSC_LOG_WARNING, "files: %s", word);
     }
     said = "";
@@ -449,8 +448,8 @@ void dsc_state_store_close(dsc_zero *zero)
     dsc_tile_buffers_stop(&store->back);
     dsc_tile_buffers_stop(&store->sums_in);
     dsc_tile_buffers_stop(&store->ahead);
-    for (int a = 0; a < DSC_STATE_STORE_AIO_COUNT; a++)
-        dsc_aio_close(&store->aio[a]);
+    for (int a = 0; a < DSC_IO_CLASS_COUNT; a++)
+        dsc_aio_close(&store->io.engine[a]);
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         dsc_swap_close(&store->swap[s]);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
@@ -460,7 +459,7 @@ void dsc_state_store_close(dsc_zero *zero)
     dsc_param_prefetch_close(zero);
     dsc_borrowed_memory_close(zero);
     dsc_swap_op_close(&store->fetch);
-    dsc_event_close(&store->fetched);
+    dsc_event_close(&store->io.arrival[DSC_IO_PARAM]);
     dsc_event_close(&store->written);
     close_update(store);
     dsc_alloc_free(zero->o.alloc, store->order);

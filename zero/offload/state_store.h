@@ -17,8 +17,8 @@
  * Invariants:
  *  S1. Three users of files have one thread each: the gathers (fetch stream) read parameters, the reductions (out
  *      stream) read and write sums, and the update (update stream of a host_visible device) works on its tiles.
- *  S2. Each user has its own file engine. Parameters have two sets of tile buffers: of gathers and of the update. Only
- *      sums pass from one user to another.
+ *  S2. Each user has its own class of the I/O scheduler (offload/io_scheduler.h) with its own file engine. Parameters
+ *      have two sets of tile buffers: of gathers and of the update. Only sums pass from one user to another.
  *  S3. swap_at[plane] is the position that everybody reads. The update writes to other_at[plane]. The two are equal
  *      unless a speculative update covers the group; dsc_update_tiles_begin exchanges them.
  *  S4. No file position is read while it is written: a user drains its tile buffers before another user reads it.
@@ -31,6 +31,7 @@
 
 #include <stdatomic.h>
 
+#include "offload/io_scheduler.h"
 #include "offload/tile_buffers.h"
 #include "zero/offload/grad_staging.h"
 #include "zero/offload/host_update.h"
@@ -41,10 +42,10 @@
 typedef enum dsc_space {
     DSC_SPACE_PARAM, DSC_SPACE_GRAD, DSC_SPACE_MASTER, DSC_SPACE_MOMENT, DSC_SPACE_COUNT
 } dsc_space;
-enum { DSC_STATE_STORE_AIO_PARAM, DSC_STATE_STORE_AIO_GRAD, DSC_STATE_STORE_AIO_STATES, DSC_STATE_STORE_AIO_COUNT };
 
-/* How long a thread with nothing else to do waits for files before it looks whether it has. */
-#define DSC_REST_NS INT64_C(1000000)
+/* Pauses of background work, and of a thread that waits for another thread's buffer. */
+#define DSC_IO_PAUSE_NS INT64_C(1000000)
+#define DSC_IO_SHORT_PAUSE_NS INT64_C(200000)
 
 typedef struct dsc_state_store_cursor {
     int32_t index, end; /* range of store.order */
@@ -74,10 +75,10 @@ typedef struct dsc_borrowed_memory {
 
 typedef struct dsc_state_store {
     int64_t tile_elements;                    /* a multiple of 2048: whole blocks in bf16 */
-    int64_t part_elements;                    /* of a part of a tile, which the caches hold between two checks */
+    int64_t part_elements;                    /* part of a tile that the caches hold between two checks */
     int32_t slot_count;                       /* buffers for each kind of state */
     int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
-    dsc_aio *aio[DSC_STATE_STORE_AIO_COUNT];
+    dsc_io_scheduler io;
     dsc_swap *swap[DSC_SPACE_COUNT];
     dsc_buf buf[DSC_PLANE_COUNT];
     dsc_tile_buffers ring[DSC_PLANE_COUNT];
@@ -94,14 +95,10 @@ typedef struct dsc_state_store {
     int32_t made;   /* the first groups of `order`, which are updated already */
     bool exchanged; /* the update's place for what it makes is everybody's already (other_at) */
     dsc_state_store_cursor cursor;
-    /* Counters of requests: a thread without other work reads and writes files until its counter changes. */
-    atomic_llong updates_asked, sums_asked, fetches_asked;
-    atomic_bool sums_waited_for; /* by the reductions */
     dsc_borrowed_memory rooms;
     dsc_tile_buffers ahead; /* prefetched parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_param_prefetch_cursor ahead_at;
     bool lends;
-    dsc_event *fetched; /* all requested parameters of a pass are in their windows */
     dsc_event *written; /* the last update's parameters are in their files */
     dsc_event *lent, *given_back; /* nothing of the update's is in them; nothing of the gathers' is */
     dsc_buf param_buf; /* parameters in host memory */

@@ -281,7 +281,7 @@ bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
 dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_host_update_begin(zero, err));
-    atomic_fetch_add(&zero->store.updates_asked, 1);
+    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_STATE);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     if (zero->speculative.kept)
@@ -472,13 +472,13 @@ dsc_status dsc_update_tiles_drain(dsc_zero *zero, dsc_error *err)
     return dsc_tile_buffers_discard(&zero->store.ahead, err);
 }
 
-typedef struct rest_call {
+typedef struct background_call {
     dsc_zero *zero;
-    long long asked;
+    long long ticket;
     bool ahead;
-} rest_call;
+} background_call;
 
-static dsc_status states_rest(dsc_zero *zero, bool *rest, dsc_error *err)
+static dsc_status states_are_idle(dsc_zero *zero, bool *rest, dsc_error *err)
 {
     *rest = true;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
@@ -494,20 +494,28 @@ dsc_status dsc_update_tiles_continue(dsc_zero *zero, bool ahead, bool with_sums,
 {
     for (bool any = ahead; any;)
         DSC_TRY(read_ahead(zero, with_sums, false, &any, err));
-    return states_rest(zero, rest, err);
+    return states_are_idle(zero, rest, err);
 }
 
-static dsc_status rest_now(void *args, dsc_error *err)
+/* The first tiles of the next update are read, and the tiles of the last one are written. */
+static dsc_status background_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
 {
-    const rest_call *call = args;
-    dsc_zero *zero = call->zero;
-    bool rest = false;
-    begin_tiles(zero);
-    while (!rest && atomic_load(&zero->store.updates_asked) == call->asked && !atomic_load(&zero->cancelled)) {
-        DSC_TRY(dsc_update_tiles_continue(zero, call->ahead, false, &rest, err));
-        (void)dsc_aio_pump(zero->store.aio[DSC_STATE_STORE_AIO_STATES], DSC_REST_NS);
-    }
+    const background_call *call = args;
+    bool idle = false;
+    DSC_TRY(dsc_update_tiles_continue(call->zero, call->ahead, false, &idle, err));
+    *result = idle ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
+}
+
+static const dsc_io_work_ops background_ops = { .io_class = DSC_IO_STATE,
+                                                .pause_ns = DSC_IO_PAUSE_NS,
+                                                .round = background_round };
+
+static dsc_status background_now(void *args, dsc_error *err)
+{
+    const background_call *call = args;
+    begin_tiles(call->zero);
+    return dsc_io_scheduler_run(&call->zero->store.io, &background_ops, call->ticket, call, err);
 }
 
 dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *err)
@@ -520,10 +528,12 @@ dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *err)
 
 dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_error *err)
 {
-    const rest_call call = { .zero = zero, .asked = atomic_load(&zero->store.updates_asked), .ahead = ahead };
-    if (zero->update_stream == NULL || zero->store.aio[DSC_STATE_STORE_AIO_STATES] == NULL)
+    const background_call call = { .zero = zero,
+                                   .ticket = dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_STATE),
+                                   .ahead = ahead };
+    if (zero->update_stream == NULL || zero->store.io.engine[DSC_IO_STATE] == NULL)
         return DSC_OK;
     if (ahead)
         DSC_TRY(dsc_update_tiles_end_lending(zero, err));
-    return dsc_host_call(zero->update_stream, rest_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->update_stream, background_now, &call, (int64_t)sizeof call, err);
 }
