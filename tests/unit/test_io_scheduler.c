@@ -1,5 +1,5 @@
-/* test_io_scheduler.c - background work between demand requests (io_scheduler.h, I1 to I4): its end by a demand, by its
- * own condition, by idleness, by an error and by cancel; yielding to higher classes; pauses.
+/* test_io_scheduler.c - background work between demand requests (io_scheduler.h, I1 to I4). The work ends by a demand,
+ * by its own condition, by idleness, by an error and by cancel. It yields to higher classes. Pauses are counted.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
