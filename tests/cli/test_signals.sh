@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_signals.sh - SIGUSR1 saves and training goes on, SIGTERM saves and ends with 143; the resumed run ends like one that
-# nobody disturbed. SPDX-License-Identifier: Apache-2.0
+# test_signals.sh - SIGUSR1 saves and training goes on. SIGTERM, Ctrl-C and a closed terminal save and end with 143, 130 and
+# 129; the resumed run ends like one that nobody disturbed. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 trap 'kill -9 $(jobs -p) 2>/dev/null; rm -rf "$tmp"' EXIT
 cd "$tmp" || exit 1
@@ -82,6 +82,52 @@ one_process() {
     ended $pid 143 || return 1
     "$bin/dsc" ckpt verify save >>why 2>&1
 }
+# A job of this script in the background ignores Ctrl-C, so env gives `train` the terminal's defaults.
+interrupted() { # SIGNAL CODE
+    rm -rf save out
+    env --default-signal="$1" "$bin/train" --config config.json --steps 1000000 --save save >out 2>&1 </dev/null &
+    local pid=$!
+    await '^step 3/' || return 1
+    kill -"$1" $pid
+    ended $pid "$2" || return 1
+    grep -aqE "SIG$1: ended at step [0-9]+, which is saved" out || fail "no word of the end" || return 1
+    "$bin/dsc" ckpt verify save >>why 2>&1
+}
+interrupted_ranks() { # SIGNAL CODE: the launcher passes the signal to its ranks once
+    rm -rf save out
+    env --default-signal="$1" "$bin/dsc-launch" --num_gpus=2 train --config config.json --steps 1000000 --save save \
+        >out 2>&1 </dev/null &
+    local pid=$!
+    await '^step 3/' || return 1
+    kill -"$1" $pid
+    ended $pid "$2" || return 1
+    [ -z "$(ranks_of)" ] || fail "ranks stay" || return 1
+    "$bin/dsc" ckpt verify save >>why 2>&1
+}
+ignored() { # nohup ignores SIGHUP
+    rm -rf save out
+    env --ignore-signal=HUP "$bin/train" --config config.json --steps 1000000 --save save >out 2>&1 </dev/null &
+    local pid=$! step
+    await '^step 3/' || return 1
+    kill -HUP $pid
+    step=$(sed -nE 's/^step ([0-9]+)\/.*/\1/p' out | tail -n 1)
+    await "^step $((step + 3))/" || return 1
+    kill -TERM $pid
+    ended $pid 143
+}
+second_interrupt() {
+    rm -rf save out
+    env --default-signal=INT "$bin/train" --config config.json --gradient-accumulation-steps 1000000 --steps 2 --save save \
+        >out 2>&1 </dev/null &
+    local pid=$!
+    await '^plan per rank' || return 1
+    sleep 0.3
+    kill -INT $pid
+    sleep 0.3
+    kill -INT $pid || fail "it had ended already: the test proves nothing" || return 1
+    ended $pid 130 || return 1
+    [ ! -e save/latest ] || fail "saved, so it was no second signal that ended it"
+}
 nowhere_to_save() {
     rm -f out
     "$bin/train" --config config.json --steps 1000000 >out 2>&1 </dev/null &
@@ -132,6 +178,12 @@ insisting() {
 report "SIGUSR1 to the launcher or to one rank saves and training goes on; SIGTERM saves and ends" save_and_go_on
 report "resumed, it ends like a run that nobody disturbed" same_end
 report "train by itself: SIGTERM saves and ends" one_process
+report "train by itself: Ctrl-C saves and ends with 130" interrupted INT 130
+report "train by itself: a closed terminal saves and ends with 129" interrupted HUP 129
+report "under the launcher: Ctrl-C saves and ends with 130" interrupted_ranks INT 130
+report "under the launcher: a closed terminal saves and ends with 129" interrupted_ranks HUP 129
+report "an ignored SIGHUP, as under nohup, stays ignored" ignored
+report "a second Ctrl-C ends the run at once" second_interrupt
 report "without --save: SIGUSR1 says so, SIGTERM ends" nowhere_to_save
 report "a second SIGTERM" twice
 report "two SIGTERMs at once are one" at_once

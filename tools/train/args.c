@@ -200,7 +200,8 @@ static const dsc_flag_command page = {
     .notes = "Several ranks: dsc-launch --num_gpus=4 train --config FILE\n"
              "Keys of the config: dsc config explain",
     .exit_codes = "0 done; 1 failed; 2 wrong command line, config, model, data or checkpoint; 3 does not fit; "
-                  "4 another rank or host was lost; 5 stuck; 143 ended by SIGTERM after a save",
+                  "4 another rank or host was lost; 5 stuck; 130, 143 and 129 ended by Ctrl-C, SIGTERM "
+                  "and SIGHUP, with --save after a save",
 };
 
 void train_args_help(FILE *to)

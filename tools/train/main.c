@@ -31,7 +31,8 @@ typedef struct train_run {
     dsc_run_info info;
     train_progress progress;
     int rank; /* as the environment says, for messages before the engine is open */
-    bool progress_open, stopped; /* stopped: by SIGTERM */
+    bool progress_open;
+    int stop_signal; /* signal that ends the run after its save; 0: none */
     bool patience_ended;
     train_saves saves;
     train_sample sample;
@@ -189,51 +190,91 @@ static bool patience_ends(train_run *run, int64_t step)
     return true;
 }
 
-/* ---- signals: SIGUSR1 saves after the step, SIGTERM saves and ends (a spot machine that is taken away) ---- */
+/* ---- signals: SIGUSR1 saves after the step; SIGTERM, Ctrl-C and a closed terminal save and end ---- */
 
-enum { REQUEST_SAVE = 1, REQUEST_STOP = 2 };
-static dsc_engine *_Atomic asked_engine; /* NULL: not training */
-static atomic_int handlers_running;      /* on any thread */
+enum { REQUEST_SAVE = 1 };
 
 /* Schedulers stop a rank in several ways at once: scancel signals the task, and also the srun that forwards the signal.
- * A second signal shortly after the first belongs to the same request. */
-#define SAME_STOP_NS INT64_C(2000000000)
-static _Atomic int64_t stop_asked_ns; /* 0: not yet */
+ * A signal within `same_ns` after the first belongs to the same request, and a later one ends the run at once. A user
+ * who presses Ctrl-C again means the end, so its time only covers a launcher that forwards what the terminal sends. */
+static const struct stop_signal {
+    int number;
+    uint32_t request;
+    const char *name;
+    int64_t same_ns;
+} stop_signals[] = {
+    { SIGTERM, 2, "SIGTERM", INT64_C(2000000000) },
+    { SIGINT, 4, "SIGINT", INT64_C(100000000) },
+    { SIGHUP, 8, "SIGHUP", INT64_C(2000000000) },
+};
+enum { STOP_SIGNALS = sizeof stop_signals / sizeof *stop_signals };
 
-static void end_if_asked_again(void)
+static dsc_engine *_Atomic asked_engine; /* NULL: not training */
+static atomic_int handlers_running;      /* on any thread */
+static _Atomic int64_t stop_asked_ns;    /* 0: not yet */
+
+static void end_if_asked_again(const struct stop_signal *stop)
 {
     int64_t first = 0;
     const int64_t now = train_now_ns();
-    if (atomic_compare_exchange_strong(&stop_asked_ns, &first, now) || now - first < SAME_STOP_NS)
+    if (atomic_compare_exchange_strong(&stop_asked_ns, &first, now) || now - first < stop->same_ns)
         return;
-    signal(SIGTERM, SIG_DFL);
-    raise(SIGTERM);
+    signal(stop->number, SIG_DFL);
+    raise(stop->number);
 }
 
 static void on_signal(int number)
 {
+    uint32_t request = REQUEST_SAVE;
     handlers_running++;
-    if (number == SIGTERM)
-        end_if_asked_again();
+    for (int i = 0; i < STOP_SIGNALS; i++)
+        if (number == stop_signals[i].number) {
+            request = stop_signals[i].request;
+            end_if_asked_again(&stop_signals[i]);
+        }
     dsc_engine *engine = asked_engine;
     if (engine != NULL)
-        dsc_engine_request(engine, number == SIGTERM ? REQUEST_STOP : REQUEST_SAVE);
+        dsc_engine_request(engine, request);
     handlers_running--;
 }
 
-/* A run that cannot save ends at once on SIGTERM, as every program. A second SIGTERM, a while later, ends any run. */
+/* The first stop signal that any rank has received; 0: none. */
+static int requested_stop(uint64_t requests)
+{
+    for (int i = 0; i < STOP_SIGNALS; i++)
+        if ((requests & stop_signals[i].request) != 0)
+            return stop_signals[i].number;
+    return 0;
+}
+
+static const char *stop_name(int number)
+{
+    const char *name = "";
+    for (int i = 0; i < STOP_SIGNALS; i++)
+        if (stop_signals[i].number == number)
+            name = stop_signals[i].name;
+    return name;
+}
+
+/* A run that cannot save ends at once on a stop signal, as every program. An ignored signal stays ignored: nohup and
+ * shells that start jobs in the background ask for that. */
 static void watch_signals(train_run *run)
 {
-    struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    const struct sigaction action = { .sa_handler = on_signal, .sa_flags = SA_RESTART };
+    struct sigaction before;
     asked_engine = run->engine;
     sigaction(SIGUSR1, &action, NULL);
-    if (run->info.save_dir[0] != 0)
-        sigaction(SIGTERM, &action, NULL);
+    for (int i = 0; i < STOP_SIGNALS && run->info.save_dir[0] != 0; i++)
+        if (sigaction(stop_signals[i].number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+            sigaction(stop_signals[i].number, &action, NULL);
 }
 
 static void unwatch_signals(void)
 {
-    signal(SIGTERM, SIG_DFL);
+    struct sigaction now;
+    for (int i = 0; i < STOP_SIGNALS; i++)
+        if (sigaction(stop_signals[i].number, NULL, &now) == 0 && now.sa_handler == on_signal)
+            signal(stop_signals[i].number, SIG_DFL);
     asked_engine = NULL; /* SIGUSR1 stays caught: late ones must not end a run that is done */
     while (handlers_running > 0)
         sched_yield();
@@ -251,14 +292,14 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     }
     if (run->progress_open)
         DSC_TRY(train_progress_step(&run->progress, result, err));
-    run->stopped = !last && (result->requests & REQUEST_STOP) != 0;
+    run->stop_signal = last ? 0 : requested_stop(result->requests);
     if ((result->requests & REQUEST_SAVE) != 0 && !can_save && run->progress_open)
         train_progress_say(&run->progress, "SIGUSR1: nothing is saved; start with --save DIR");
     if (result->save_ended)
         DSC_TRY(train_saves_settle(&run->saves, err));
-    if (can_save && (result->requests & (REQUEST_SAVE | REQUEST_STOP)) != 0)
-        DSC_TRY(train_saves_save(&run->saves, result->step, last || run->stopped, err));
-    if (run->stopped)
+    if (can_save && ((result->requests & REQUEST_SAVE) != 0 || requested_stop(result->requests) != 0))
+        DSC_TRY(train_saves_save(&run->saves, result->step, last || run->stop_signal != 0, err));
+    if (run->stop_signal != 0)
         return DSC_OK;
     if (info->has_eval_data && (last || (info->eval_every > 0 && result->step % info->eval_every == 0)))
         DSC_TRY(evaluate(run, result->step, err));
@@ -276,7 +317,7 @@ static dsc_status train(train_run *run, dsc_error *err)
     if (stats.step >= run->info.steps && run->progress_open)
         train_progress_say(&run->progress, "step %lld of %lld is done already; nothing to train", (long long)stats.step,
                            (long long)run->info.steps);
-    for (int64_t step = stats.step; step < run->info.steps && !run->stopped && !run->patience_ended; step++) {
+    for (int64_t step = stats.step; step < run->info.steps && run->stop_signal == 0 && !run->patience_ended; step++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_train_batch(run->engine, &result, err));
         DSC_TRY(after_step(run, &result, err));
@@ -363,7 +404,7 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     const dsc_status trained = train(run, err);
     unwatch_signals();
     DSC_TRY(trained);
-    if (run->stopped)
+    if (run->stop_signal != 0)
         return DSC_OK;
     if (run->args.prompt != NULL)
         DSC_TRY(train_sample_print(&run->sample, run->engine, run->progress_open ? &run->progress : NULL, err));
@@ -400,15 +441,15 @@ int main(int argc, char **argv)
     }
     if (status == DSC_OK)
         status = run_all(&run, &err);
-    if (run.progress_open && run.stopped)
-        train_progress_say(&run.progress, "SIGTERM: ended at step %lld, which is saved; --load %s goes on from there",
-                           (long long)run.saves.saved_step, run.info.save_dir);
+    if (run.progress_open && run.stop_signal != 0)
+        train_progress_say(&run.progress, "%s: ended at step %lld, which is saved; --load %s goes on from there",
+                           stop_name(run.stop_signal), (long long)run.saves.saved_step, run.info.save_dir);
     if (run.progress_open)
         train_progress_close(&run.progress);
     train_sample_close(&run.sample);
     dsc_engine_close(&run.engine);
     if (status == DSC_OK)
-        return run.stopped ? 128 + SIGTERM : 0;
+        return run.stop_signal != 0 ? 128 + run.stop_signal : 0;
     fprintf(stderr, "dsc: error: %s\n", dsc_error_format(&err, text, sizeof text));
     return dsc_status_exit_code(status);
 }
