@@ -268,6 +268,26 @@ def ranks_learn_their_place():
 
 
 @test
+def numbers_of_an_outer_launcher_do_not_reach_the_ranks():
+    """srun or mpirun start dsc-launch once per host: their numbers are those of dsc-launch, not of its ranks."""
+    outer = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_NODEID": "0",
+             "SLURM_STEP_NUM_NODES": "4", "SLURM_STEP_TASKS_PER_NODE": "1(x4)", "OMPI_COMM_WORLD_RANK": "1",
+             "OMPI_COMM_WORLD_SIZE": "4", "PMI_RANK": "3", "PMI_SIZE": "4", "GROUP_RANK": "2"}
+    for flags in ([], ["--force_multi"]):
+        r = launch("-np", "2", *flags, "env", env=clean_env(SLURM_JOB_ID="7", **outer))
+        equal(r.code, 0, r)
+        names = {line.split("=")[0] for line in r.out.splitlines()}
+        equal(sorted(names & set(outer)), [], flags)
+        check(flags or "SLURM_JOB_ID" in names, r)
+    with Folder() as f:
+        config = f.file("c.json", json.dumps({
+            "train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "dsc": {"model": "gpt2-nano", "data": f.file("t.txt", "some words " * 200), "seq_length": 16, "steps": 1}}))
+        r = launch("-np", "2", "train", "--config", config, env=clean_env(SLURM_JOB_ID="7", **outer), cwd=f.path)
+        equal(r.code, 0, r)
+
+
+@test
 def arguments_and_environment_arrive_byte_for_byte():
     argument = bytes(range(1, 256))
     with Folder() as f:
