@@ -87,21 +87,21 @@ void dsc_pack_plan(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     size_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
 
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     size_needs(zero, needs);
-    return dsc_needs_open(zero, needs, NEEDS, err);
+    return dsc_needs_open(&zero->needs, needs, NEEDS, err);
 }
 
 void dsc_pack_close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, 0, 0, 0, needs);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err)

@@ -62,47 +62,44 @@ char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
     return from;
 }
 
-void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count)
+static dsc_status comm_memory_open(dsc_comm *comm, const dsc_need *need, dsc_error *err)
 {
-    for (int i = 0; i < count; i++) {
-        const int64_t counted = dsc_buf_counted(needs[i].bytes);
-        DSC_ASSERT(needs[i].bytes >= 0);
-        zero->plan.bytes[needs[i].tag][needs[i].tier] += counted;
-        zero->needs_planned[needs[i].tag][needs[i].tier] += counted;
-    }
-}
-
-static dsc_comm *comm_of(const dsc_zero *zero, dsc_need_memory memory)
-{
-    return memory == DSC_NEED_NEIGHBOURS ? zero->o.neighbours : zero->o.comm;
-}
-
-static dsc_status open_need(dsc_zero *zero, const dsc_need *need, dsc_error *err)
-{
-    if (need->memory == DSC_NEED_DEVICE)
-        return dsc_mem_open(zero->o.device, need->tag, need->tier, need->bytes, need->buf, err);
-    return dsc_comm_mem_open(comm_of(zero, need->memory), need->tag, need->bytes, need->buf, err);
-}
-
-dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err)
-{
-    for (int i = 0; i < count; i++) {
-        DSC_TRY(open_need(zero, &needs[i], err));
-        zero->needs_taken[needs[i].tag][needs[i].tier] += dsc_buf_counted(needs[i].bytes);
-    }
+    dsc_buf *buf = need->out;
+    DSC_ASSERT(comm != NULL && need->tier == DSC_TIER_DEVICE);
+    DSC_TRY(dsc_comm_mem_open(comm, need->tag, need->bytes, buf, err));
+    DSC_ASSERT(buf->bytes == need->bytes);
     return DSC_OK;
 }
 
-void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count)
+static dsc_status peers_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
 {
-    for (int i = count; i-- > 0;) {
-        dsc_comm *comm = comm_of(zero, needs[i].memory);
-        if (needs[i].memory == DSC_NEED_DEVICE)
-            dsc_mem_close(zero->o.device, needs[i].buf);
-        else if (comm != NULL)
-            dsc_comm_mem_close(comm, needs[i].buf);
-    }
+    const dsc_zero *zero = needs->owner;
+    return comm_memory_open(zero->o.comm, need, err);
 }
+
+static void peers_close(const dsc_needs *needs, const dsc_need *need)
+{
+    const dsc_zero *zero = needs->owner;
+    if (zero->o.comm != NULL)
+        dsc_comm_mem_close(zero->o.comm, need->out);
+}
+
+const dsc_need_kind dsc_zero_need_comm = { dsc_buf_counted, peers_open, peers_close };
+
+static dsc_status neighbours_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
+{
+    const dsc_zero *zero = needs->owner;
+    return comm_memory_open(zero->o.neighbours, need, err);
+}
+
+static void neighbours_close(const dsc_needs *needs, const dsc_need *need)
+{
+    const dsc_zero *zero = needs->owner;
+    if (zero->o.neighbours != NULL)
+        dsc_comm_mem_close(zero->o.neighbours, need->out);
+}
+
+const dsc_need_kind dsc_zero_need_neighbours = { dsc_buf_counted, neighbours_open, neighbours_close };
 
 void dsc_zero_cancel(dsc_zero *zero) { dsc_io_scheduler_cancel(&zero->store.io); }
 
@@ -112,11 +109,4 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     return zero->o.stage == 3 && !zero->group[group].resident &&
            (zero->world_size > 1 || zero->group[group].swap_param || dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
-}
-
-void dsc_needs_check(const dsc_zero *zero)
-{
-    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
-        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
-            DSC_ASSERT(zero->needs_taken[tag][tier] == zero->needs_planned[tag][tier]);
 }

@@ -314,24 +314,42 @@ static void choose_kept(dsc_zero *zero, int64_t window_bytes)
     zero->keep_steps = least + 2 * good;
 }
 
+static int32_t use_count(const dsc_zero *zero)
+{
+    const int32_t uses = zero->o.layout->module_first_use[zero->o.layout->module_count];
+    DSC_ASSERT(uses >= 0 && uses <= INT32_MAX / 2);
+    return uses;
+}
+
+enum { NEEDS = 5 };
+/* The first is always open, the others where something is gathered. */
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
+{
+    const int64_t uses = 2 * use_count(zero), steps = zero->step_count;
+    const int64_t windows = uses * (int64_t)sizeof *zero->gather_window;
+    const dsc_need needs[NEEDS] = {
+        { &zero->gather_of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof(int32_t), DSC_NEED_SMALL },
+        { &zero->step_elements, DSC_TAG_CONTROL, DSC_TIER_HOST, steps * (int64_t)sizeof(int64_t), DSC_NEED_SMALL },
+        { &zero->live_elements, DSC_TAG_CONTROL, DSC_TIER_HOST, steps * (int64_t)sizeof(int64_t), DSC_NEED_SMALL },
+        { &zero->gather, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof *zero->gather, DSC_NEED_SMALL },
+        { &zero->gather_window, DSC_TAG_CONTROL, DSC_TIER_HOST, windows, DSC_NEED_SMALL },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
 dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err)
 {
-    const dsc_layout *layout = zero->o.layout;
-    dsc_alloc *alloc = zero->o.alloc;
-    const int32_t uses = layout->module_first_use[layout->module_count];
+    const int32_t uses = use_count(zero);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
     *window_bytes = 0;
     find_users(zero);
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof(int32_t), &zero->gather_of_use, err));
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, 1, err));
     for (int32_t u = 0; u < 2 * uses; u++)
         zero->gather_of_use[u] = -1;
     if (!needs_gather(zero))
         return DSC_OK;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->step_count, sizeof *zero->step_elements,
-                             &zero->step_elements, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->step_count, sizeof *zero->live_elements,
-                             &zero->live_elements, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather, &zero->gather, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * uses, sizeof *zero->gather_window, &zero->gather_window, err));
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs + 1, NEEDS - 1, err));
     DSC_ASSERT(zero->gather_count == 0);
     zero->keep_steps = 2;
     *window_bytes = dsc_max_i64(choose_depth(zero), given_bytes(zero));
@@ -370,11 +388,9 @@ void dsc_gather_close(dsc_zero *zero)
         dsc_event_close(&zero->group[g].gathered);
         dsc_event_close(&zero->group[g].updated);
     }
-    dsc_alloc_free(zero->o.alloc, zero->gather);
-    dsc_alloc_free(zero->o.alloc, zero->gather_window);
-    dsc_alloc_free(zero->o.alloc, zero->gather_of_use);
-    dsc_alloc_free(zero->o.alloc, zero->step_elements);
-    dsc_alloc_free(zero->o.alloc, zero->live_elements);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 static char *window_of(const dsc_zero *zero, const dsc_gather *gather)

@@ -15,6 +15,8 @@
 #include "zero/grad_parts.h"
 #include "zero/internal.h"
 
+#include <string.h>
+
 #define APART_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 leaves kept apart at a time */
 #define TURNS 4                  /* times of a module: the first leaf, two that take turns, the last one */
 #define REST_LEAVES_MAX 8        /* reductions that are later than that do not catch up any more */
@@ -308,6 +310,12 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_par
     return place;
 }
 
+static dsc_need slot_need(dsc_zero *zero)
+{
+    return (dsc_need) { &zero->grad_part_slot, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        zero->grad_part_slot_count * (int64_t)sizeof *zero->grad_part_slot, DSC_NEED_SMALL };
+}
+
 static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err)
 {
     dsc_alloc *alloc = zero->o.alloc;
@@ -320,8 +328,8 @@ static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err
         place_of_turn[i] = -1;
     for (int32_t i = 0; i < zero->grad_part_count; i++)
         zero->leaf[i].place = window_of(zero, windows, &zero->leaf[i], place_of_turn);
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->grad_part_slot_count, sizeof *zero->grad_part_slot,
-                                 &zero->grad_part_slot, err));
+    const dsc_need slots = slot_need(zero);
+    DSC_TRY_OUT(dsc_needs_plan_and_open(&zero->needs, &slots, 1, err));
     zero->grad_part_bytes =
         dsc_window_spread(windows, zero->grad_part_slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
     DSC_ASSERT(zero->grad_part_slot_count <= zero->grad_part_count);
@@ -352,19 +360,32 @@ static int64_t plan_counters(dsc_zero *zero)
     return (elements + zero->apart_elements * zero->world_size) * 4;
 }
 
+enum { NEEDS = 4 };
+/* Lists as long as a model has modules are not counted; a config can make these many times as long. */
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
+{
+    const dsc_layout *layout = zero->o.layout;
+    const int64_t together = zero->o.together, each = (int64_t)sizeof *zero->leaf, number = (int64_t)sizeof(int32_t);
+    const int64_t leaves = layout->module_first_use[layout->module_count] * together;
+    const int64_t visits = layout->module_count * together;
+    const int64_t counted =
+        (leaves - leaves / together) * (each + number) + (visits - layout->module_count) * number;
+    const dsc_need needs[NEEDS] = {
+        { &zero->leaf, DSC_TAG_CONTROL, DSC_TIER_HOST, leaves * each, DSC_NEED_SMALL },
+        { &zero->grad_part_of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, leaves * number, DSC_NEED_SMALL },
+        { &zero->visit_first, DSC_TAG_CONTROL, DSC_TIER_HOST, (visits + 1) * number, DSC_NEED_SMALL },
+        { NULL, DSC_TAG_CONTROL, DSC_TIER_HOST, counted, DSC_NEED_INSIDE },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
 dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_alloc *alloc = zero->o.alloc;
     const int64_t leaves = (int64_t)layout->module_first_use[layout->module_count] * zero->o.together;
-    const int64_t visits = (int64_t)layout->module_count * zero->o.together;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof *zero->leaf, &zero->leaf, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, leaves, sizeof(int32_t), &zero->grad_part_of_use, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, visits + 1, sizeof(int32_t), &zero->visit_first, err));
-    /* Lists as long as a model has modules are not counted; a config can make these many times as long. */
-    zero->plan.bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
-        (leaves - leaves / zero->o.together) * (int64_t)(sizeof *zero->leaf + sizeof(int32_t)) +
-        (visits - layout->module_count) * (int64_t)sizeof(int32_t);
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, NEEDS, err));
     for (int64_t i = 0; i < leaves; i++)
         zero->grad_part_of_use[i] = -1;
     list_leaves(zero);
@@ -377,11 +398,18 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
 
 /* ---- open and close ---- */
 
+static dsc_need apart_need(dsc_zero *zero)
+{
+    return (dsc_need) { &zero->apart, DSC_TAG_CONTROL, DSC_TIER_HOST, zero->world_size * (int64_t)sizeof(float *),
+                        DSC_NEED_SMALL };
+}
+
 /* Counter levels and the apart chunks lie behind the sums in the gradient buffer, from `base` on. */
 static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
 {
     const char *const begin = zero->grad_buf.ptr;
-    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->world_size, sizeof(float *), &zero->apart, err));
+    const dsc_need chunks = apart_need(zero);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &chunks, 1, err));
     for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
         zero->apart[r] = base;
     for (int32_t i = 0; i < zero->grad_part_count; i++) {
@@ -424,9 +452,9 @@ void dsc_grad_parts_close(dsc_zero *zero)
     for (int32_t p = 0; zero->grad_part_slot != NULL && p < zero->grad_part_slot_count; p++)
         for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
             dsc_event_close(&zero->grad_part_slot[p].mark[mark]);
-    dsc_alloc_free(zero->o.alloc, zero->grad_part_slot);
-    dsc_alloc_free(zero->o.alloc, zero->visit_first);
-    dsc_alloc_free(zero->o.alloc, zero->grad_part_of_use);
-    dsc_alloc_free(zero->o.alloc, zero->leaf);
-    dsc_alloc_free(zero->o.alloc, zero->apart);
+    const dsc_need at_open[] = { slot_need(zero), apart_need(zero) };
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(&zero->needs, at_open, (int)DSC_COUNT(at_open));
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }

@@ -35,7 +35,7 @@ void dsc_hpz_plan(dsc_zero *zero)
 {
     const dsc_need need = place_parts(zero);
     DSC_ASSERT(need.bytes == 0 || zero->o.neighbour_count > 1);
-    dsc_needs_plan(zero, &need, 1);
+    dsc_needs_plan(&zero->needs, &need, 1);
 }
 
 dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
@@ -45,14 +45,14 @@ dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
     DSC_ASSERT(dsc_comm_size(zero->o.neighbours) == zero->o.neighbour_count);
     DSC_ASSERT(dsc_comm_rank(zero->o.neighbours) == zero->o.rank % zero->o.neighbour_count);
     const dsc_need need = place_parts(zero);
-    return dsc_needs_open(zero, &need, 1, err);
+    return dsc_needs_open(&zero->needs, &need, 1, err);
 }
 
 void dsc_hpz_close(dsc_zero *zero)
 {
     const dsc_need need = { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, 0, DSC_NEED_NEIGHBOURS };
     DSC_ASSERT(zero->o.neighbour_count > 1 || zero->hpz_buf.ptr == NULL);
-    dsc_needs_close(zero, &need, 1);
+    dsc_needs_close(&zero->needs, &need, 1);
 }
 
 dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_error *err)

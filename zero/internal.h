@@ -7,6 +7,7 @@
 
 #include <stdatomic.h>
 
+#include "kernels/needs.h"
 #include "zero/offload/speculative_update.h"
 #include "zero/offload/state_store.h"
 #include "zero/optimizer/adafactor.h"
@@ -137,7 +138,7 @@ struct dsc_zero {
     dsc_state_store store;
     dsc_speculative_update speculative;
     dsc_zero_plan_bytes plan;
-    int64_t needs_planned[DSC_TAG_COUNT][DSC_TIER_COUNT], needs_taken[DSC_TAG_COUNT][DSC_TIER_COUNT];
+    dsc_needs needs;
     int64_t state_bytes[DSC_TAG_COUNT]; /* sizes of param_buf, grad_buf, master_buf and moment_buf */
     bool resident_retagged; /* the slices in resident_buf count as parameters */
     dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, grad_part_buf;
@@ -216,20 +217,11 @@ static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
     return false;
 }
 
-/* core.c: buffers, listed once for the plan, for open and for close. Every buffer of zero/ is in such a list. */
-typedef enum dsc_need_memory { DSC_NEED_DEVICE, DSC_NEED_COMM, DSC_NEED_NEIGHBOURS } dsc_need_memory;
-typedef struct dsc_need {
-    dsc_buf *buf;
-    dsc_tag tag;
-    dsc_tier tier;
-    int64_t bytes;
-    dsc_need_memory memory; /* COMM, NEIGHBOURS: memory that peers read; its tier is DEVICE */
-} dsc_need;
-void dsc_needs_plan(dsc_zero *zero, const dsc_need *needs, int count);
-dsc_status dsc_needs_open(dsc_zero *zero, const dsc_need *needs, int count, dsc_error *err);
-void dsc_needs_close(dsc_zero *zero, const dsc_need *needs, int count); /* also of those that were never opened */
-/* After all lists are open: each tag and tier has taken the bytes that were planned for it. */
-void dsc_needs_check(const dsc_zero *zero);
+/* core.c: kinds of memory that peers read in place, with the tier DEVICE. Every buffer and array of zero/ is in a list of
+ * needs (kernels/needs.h), whose owner is the dsc_zero. */
+extern const dsc_need_kind dsc_zero_need_comm, dsc_zero_need_neighbours;
+#define DSC_NEED_COMM (&dsc_zero_need_comm)
+#define DSC_NEED_NEIGHBOURS (&dsc_zero_need_neighbours)
 
 /* The quantization of a group's parameters on the way to its windows. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);

@@ -54,6 +54,12 @@ static void plan_states(dsc_zero *zero)
     }
 }
 
+static dsc_need group_need(dsc_zero *zero)
+{
+    return (dsc_need) { &zero->group, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        zero->o.layout->group_count * (int64_t)sizeof *zero->group, DSC_NEED_SMALL };
+}
+
 enum { NEEDS = 9 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
@@ -72,12 +78,19 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     memcpy(out, needs, sizeof needs);
 }
 
-/* A resident group is this rank's slice, a model state like any other, and the window that stays around it. */
 static void plan_buffers(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
+}
+
+/* The plan is the sum of all lists. A resident group is this rank's slice, a model state like any other, and the window
+ * that stays around it. */
+static void sum_plan(dsc_zero *zero)
+{
+    DSC_ASSERT(zero->resident_slice_bytes <= zero->needs.planned[DSC_TAG_GATHER][DSC_TIER_DEVICE]);
+    memcpy(zero->plan.bytes, zero->needs.planned, sizeof zero->plan.bytes);
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] -= zero->resident_slice_bytes;
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_DEVICE] += zero->resident_slice_bytes;
 }
@@ -116,9 +129,8 @@ static dsc_status plan_passes(dsc_zero *zero, dsc_error *err)
 
 static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
 {
-    dsc_alloc *alloc = zero->o.alloc;
-    DSC_TRY(
-        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->group, &zero->group, err));
+    const dsc_need groups = group_need(zero);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &groups, 1, err));
     int64_t window_bytes, sum_bytes;
     dsc_state_store_choose(zero);
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
@@ -132,6 +144,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     dsc_pack_plan(zero);
     dsc_hpz_plan(zero);
     DSC_TRY(plan_passes(zero, err));
+    sum_plan(zero);
     dsc_traffic_plan(zero, &zero->plan.traffic);
     dsc_kept_plan(zero, &zero->plan.kept);
     return DSC_OK;
@@ -160,6 +173,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
     zero->o = *options;
+    zero->needs = (dsc_needs) { .alloc = options->alloc, .device = options->device, .owner = zero };
     zero->world_size = options->layout->world_size;
     /* Alone without anything away there is nothing to hide; a processor's files are always worth it. */
     const bool files = options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0;
@@ -220,7 +234,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     zero->resident_retagged = zero->resident_buf.ptr != NULL;
     if (zero->resident_retagged)
         dsc_alloc_retag(zero->o.alloc, DSC_TAG_GATHER, DSC_TAG_PARAM, zero->resident_buf.tier,
@@ -289,7 +303,7 @@ static dsc_status open_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_reduce_open(zero, err));
     DSC_TRY(dsc_speculative_update_open(zero, err));
     DSC_TRY(dsc_state_store_open(zero, err));
-    dsc_needs_check(zero);
+    dsc_needs_check(&zero->needs);
     return DSC_OK;
 }
 
@@ -326,9 +340,10 @@ void dsc_zero_close(dsc_zero **zero_ptr)
                             zero->resident_slice_bytes);
         dsc_need needs[NEEDS];
         list_needs(zero, needs);
-        dsc_needs_close(zero, needs, NEEDS);
+        dsc_needs_close(&zero->needs, needs, NEEDS);
     }
-    dsc_alloc_free(zero->o.alloc, zero->group);
+    const dsc_need groups = group_need(zero);
+    dsc_needs_close(&zero->needs, &groups, 1);
     dsc_alloc_free(zero->o.alloc, zero);
     *zero_ptr = NULL;
 }

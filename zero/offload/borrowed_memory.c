@@ -126,6 +126,22 @@ static void place_tiles(room_walk *walk)
     }
 }
 
+enum { NEEDS = DSC_PLANE_COUNT + 1 };
+/* The ranges, and slots of tile buffers, which are opened with the rings. */
+static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
+{
+    dsc_borrowed_memory *rooms = &zero->store.rooms;
+    for (int p = 0; p < DSC_PLANE_COUNT; p++) {
+        const int32_t slots = dsc_state_store_tile_buffers(zero, (dsc_plane)p)->further_count;
+        const int64_t tile_bytes = zero->store.tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p);
+        DSC_ASSERT(slots >= 0);
+        out[p] = (dsc_need) { NULL, DSC_TAG_IO, DSC_TIER_HOST,
+                              slots > 0 ? dsc_tile_buffers_plan_bytes(slots, tile_bytes) : 0, DSC_NEED_INSIDE };
+    }
+    out[DSC_PLANE_COUNT] = (dsc_need) { &rooms->room, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                        rooms->count * (int64_t)sizeof *rooms->room, DSC_NEED_SMALL };
+}
+
 void dsc_borrowed_memory_plan(dsc_zero *zero)
 {
     room_walk walk = { .zero = zero, .leaf = -1 };
@@ -134,14 +150,13 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
     place_tiles(&walk);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
-        if (walk.slots[p] <= zero->store.slot_count)
-            continue;
-        ring->further_count = walk.slots[p] - zero->store.slot_count;
-        DSC_ASSERT(ring->slot == NULL); /* not open */
-        DSC_ASSERT(walk.slots[p] <= DSC_TILE_BUFFERS_MAX);
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_tile_buffers_plan_bytes(
-            ring->further_count, zero->store.tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p));
+        DSC_ASSERT(walk.slots[p] <= DSC_TILE_BUFFERS_MAX && ring->slot == NULL); /* not open */
+        if (walk.slots[p] > zero->store.slot_count)
+            ring->further_count = walk.slots[p] - zero->store.slot_count;
     }
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
 
 dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
@@ -153,7 +168,9 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     if (rooms->count == 0)
         return DSC_OK;
     const int32_t planned = rooms->count;
-    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, rooms->count, sizeof *rooms->room, &rooms->room, err));
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     rooms->count = 0;
     place_tiles(&walk);
     DSC_ASSERT(rooms->count == planned);
@@ -161,7 +178,12 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     return dsc_aio_register(zero->store.io.engine[DSC_IO_STATE], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
 }
 
-void dsc_borrowed_memory_close(dsc_zero *zero) { dsc_alloc_free(zero->o.alloc, zero->store.rooms.room); }
+void dsc_borrowed_memory_close(dsc_zero *zero)
+{
+    dsc_need needs[NEEDS];
+    list_needs(zero, needs);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
+}
 
 /* ---- a step ---- */
 

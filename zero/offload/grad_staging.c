@@ -30,7 +30,7 @@ void dsc_grad_staging_plan(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
 
 dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
@@ -41,7 +41,7 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
         dsc_sum_slot *slot = &tier->slot[i];
         slot->acc = (float *)tier->device_buf.ptr + i * zero->store.tile_elements;
@@ -75,7 +75,7 @@ void dsc_grad_staging_close(dsc_zero *zero)
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 /* A ring of buffers before a file has one user, so both ways are one stream there. */

@@ -45,7 +45,7 @@ void dsc_host_update_plan(dsc_zero *zero)
     if (!dsc_host_update_is_used(zero))
         return;
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
 
 static void place_states(dsc_zero *zero)
@@ -76,7 +76,7 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_stream_open(host->device, DSC_STREAM_COMPUTE, "host update", &host->compute, err));
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
@@ -99,7 +99,7 @@ void dsc_host_update_close(dsc_zero *zero)
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
     dsc_stream_close(&host->compute);
     dsc_device_close(&host->device);
 }

@@ -19,6 +19,12 @@
 #include "zero/offload/update_tiles.h"
 #include "zero/tile_update.h"
 
+static dsc_need group_need(dsc_zero *zero)
+{
+    return (dsc_need) { &zero->speculative.group, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        zero->o.layout->group_count * (int64_t)sizeof *zero->speculative.group, DSC_NEED_SMALL };
+}
+
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_speculative_update *early = &zero->speculative;
@@ -27,18 +33,20 @@ dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
     early->holds = true;
     DSC_TRY(dsc_event_open(zero->o.device, &early->ended, err));
     early->aim = 1;
-    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *early->group,
-                             &early->group, err));
+    const dsc_need groups = group_need(zero);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &groups, 1, err));
     for (int32_t i = 0; i < zero->grad_part_count; i++)
         if (dsc_grad_part_is_last(zero, &zero->leaf[i]) && dsc_speculative_update_covers(zero, zero->leaf[i].group))
             early->group[early->count++] = zero->leaf[i].group;
+    DSC_ASSERT(early->count <= zero->o.layout->group_count);
     return DSC_OK;
 }
 
 void dsc_speculative_update_close(dsc_zero *zero)
 {
     dsc_event_close(&zero->speculative.ended);
-    dsc_alloc_free(zero->o.alloc, zero->speculative.group);
+    const dsc_need groups = group_need(zero);
+    dsc_needs_close(&zero->needs, &groups, 1);
 }
 
 void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,

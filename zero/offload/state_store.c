@@ -205,7 +205,7 @@ static void choose_tiles(dsc_zero *zero, int64_t longest)
     store->slot_count = zero->o.swap.slot_count;
 }
 
-enum { NEEDS_MAX = DSC_PLANE_COUNT + 4 };
+enum { NEEDS_MAX = DSC_PLANE_COUNT + 6, FILES = 2 * DSC_SPACE_COUNT };
 
 static void add_need(dsc_need *needs, int *count, dsc_tag tag, int64_t bytes, dsc_buf *buf)
 {
@@ -213,8 +213,8 @@ static void add_need(dsc_need *needs, int *count, dsc_tag tag, int64_t bytes, ds
     needs[(*count)++] = (dsc_need) { buf, tag, DSC_TIER_PINNED, bytes, DSC_NEED_DEVICE };
 }
 
-/* All buffers in host memory: tile buffers of each plane that is in files, and parameters and sums. Returns the length
- * of the list. Tiles are chosen. */
+/* All buffers and arrays in host memory: tile buffers of each plane that is in files, and parameters and sums. Returns
+ * the length of the list. Tiles are chosen. */
 static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
 {
     dsc_state_store *store = &zero->store;
@@ -230,42 +230,18 @@ static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
                  &store->sums_in_buf);
     add_need(needs, &count, DSC_TAG_PARAM, host_param_bytes(zero), &store->param_buf);
     add_need(needs, &count, DSC_TAG_IO, sum_tile_bytes(zero), &store->sum_buf);
+    needs[count++] = (dsc_need) { &store->order, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                  zero->o.layout->group_count * (int64_t)sizeof *store->order, DSC_NEED_SMALL };
+    if (dsc_param_prefetch_is_used(zero)) /* slots in the tile buffers of masters and moments */
+        needs[count++] = (dsc_need) { NULL, DSC_TAG_IO, DSC_TIER_HOST,
+                                      dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero),
+                                                                  store->tile_elements * zero->param_bytes_each),
+                                      DSC_NEED_INSIDE };
     DSC_ASSERT(count <= NEEDS_MAX);
     return count;
 }
 
-void dsc_state_store_plan(dsc_zero *zero)
-{
-    dsc_state_store *store = &zero->store;
-    const dsc_layout *layout = zero->o.layout;
-    int64_t longest = 0;
-    for (int32_t g = 0; g < layout->group_count; g++) {
-        place_group(zero, g);
-        if (zero->group[g].swap_states || dsc_any_in_swap(zero, g))
-            longest = dsc_max_i64(longest, layout->group[g].slice);
-    }
-    choose_tiles(zero, dsc_align_up(longest, TILE_ALIGN));
-    for (int s = 0; s < DSC_SPACE_COUNT; s++) {
-        if (store->space_bytes[s] == 0)
-            continue;
-        store->space_bytes[s] =
-            dsc_align_up(store->space_bytes[s], STRIPE_BYTES * folders_of(zero, (dsc_space)s));
-        DSC_ASSERT(store->space_bytes[s] > 0);
-        zero->plan.bytes[space_table[s].tag][DSC_TIER_NVME] += store->space_bytes[s];
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] += dsc_swap_plan_bytes(store->space_bytes[s]);
-    }
-    dsc_need needs[NEEDS_MAX];
-    dsc_needs_plan(zero, needs, list_needs(zero, needs));
-    if (dsc_param_prefetch_is_used(zero))
-        zero->plan.bytes[DSC_TAG_IO][DSC_TIER_HOST] +=
-            dsc_tile_buffers_plan_bytes(dsc_param_prefetch_slots(zero), store->tile_elements * zero->param_bytes_each);
-    dsc_grad_staging_plan(zero);
-    dsc_host_update_plan(zero);
-}
-
-/* ---- places ---- */
-
-/* ---- opening and closing ---- */
+/* ---- swap files ---- */
 
 static dsc_status open_aio(dsc_zero *zero, int which, dsc_error *err)
 {
@@ -297,6 +273,63 @@ static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
     };
     return dsc_swap_open(&place, &zero->store.swap[space], err);
 }
+
+static dsc_status swap_file_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
+{
+    dsc_zero *zero = needs->owner;
+    dsc_swap **swap = need->out;
+    const ptrdiff_t space = swap - zero->store.swap;
+    DSC_ASSERT(space >= 0 && space < DSC_SPACE_COUNT);
+    DSC_ASSERT(need->bytes == zero->store.space_bytes[space]);
+    return need->bytes > 0 ? open_space(zero, (dsc_space)space, err) : DSC_OK;
+}
+
+static void swap_file_close(const dsc_needs *needs, const dsc_need *need)
+{
+    dsc_swap **swap = need->out;
+    dsc_swap_close(swap);
+    DSC_ASSERT(*swap == NULL);
+}
+
+static const dsc_need_kind swap_file = { NULL, swap_file_open, swap_file_close };
+
+/* The swap file of each kind of state, and the checksums of its blocks, which are opened with it. */
+static void list_files(dsc_zero *zero, dsc_need out[FILES])
+{
+    dsc_state_store *store = &zero->store;
+    for (int s = 0; s < DSC_SPACE_COUNT; s++) {
+        const int64_t bytes = store->space_bytes[s], checks = bytes > 0 ? dsc_swap_plan_bytes(bytes) : 0;
+        out[2 * s] = (dsc_need) { &store->swap[s], space_table[s].tag, DSC_TIER_NVME, bytes, &swap_file };
+        out[2 * s + 1] = (dsc_need) { NULL, DSC_TAG_IO, DSC_TIER_HOST, checks, DSC_NEED_INSIDE };
+    }
+}
+
+/* ---- the plan ---- */
+
+void dsc_state_store_plan(dsc_zero *zero)
+{
+    dsc_state_store *store = &zero->store;
+    const dsc_layout *layout = zero->o.layout;
+    int64_t longest = 0;
+    for (int32_t g = 0; g < layout->group_count; g++) {
+        place_group(zero, g);
+        if (zero->group[g].swap_states || dsc_any_in_swap(zero, g))
+            longest = dsc_max_i64(longest, layout->group[g].slice);
+    }
+    choose_tiles(zero, dsc_align_up(longest, TILE_ALIGN));
+    for (int s = 0; s < DSC_SPACE_COUNT; s++)
+        if (store->space_bytes[s] > 0)
+            store->space_bytes[s] =
+                dsc_align_up(store->space_bytes[s], STRIPE_BYTES * folders_of(zero, (dsc_space)s));
+    dsc_need files[FILES], needs[NEEDS_MAX];
+    list_files(zero, files);
+    dsc_needs_plan(&zero->needs, files, FILES);
+    dsc_needs_plan(&zero->needs, needs, list_needs(zero, needs));
+    dsc_grad_staging_plan(zero);
+    dsc_host_update_plan(zero);
+}
+
+/* ---- opening and closing ---- */
 
 static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
 {
@@ -420,13 +453,10 @@ static void place_host_params(dsc_zero *zero)
 dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(zero->store.order == NULL); /* opened once */
-    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->group_count, sizeof *zero->store.order,
-                             &zero->store.order, err));
-    dsc_need needs[NEEDS_MAX];
-    DSC_TRY(dsc_needs_open(zero, needs, list_needs(zero, needs), err));
-    for (int s = 0; s < DSC_SPACE_COUNT; s++)
-        if (zero->store.space_bytes[s] > 0)
-            DSC_TRY(open_space(zero, (dsc_space)s, err));
+    dsc_need files[FILES], needs[NEEDS_MAX];
+    list_files(zero, files);
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, list_needs(zero, needs), err));
+    DSC_TRY(dsc_needs_open(&zero->needs, files, FILES, err));
     DSC_TRY(open_rings(zero, err));
     DSC_TRY(dsc_borrowed_memory_open(zero, err));
     DSC_TRY(open_update(zero, err));
@@ -450,8 +480,9 @@ void dsc_state_store_close(dsc_zero *zero)
     dsc_tile_buffers_stop(&store->ahead);
     for (int a = 0; a < DSC_IO_CLASS_COUNT; a++)
         dsc_aio_close(&store->io.engine[a]);
-    for (int s = 0; s < DSC_SPACE_COUNT; s++)
-        dsc_swap_close(&store->swap[s]);
+    dsc_need files[FILES];
+    list_files(zero, files);
+    dsc_needs_close(&zero->needs, files, FILES);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         dsc_tile_buffers_close(&store->ring[p]);
     dsc_tile_buffers_close(&store->back);
@@ -462,11 +493,10 @@ void dsc_state_store_close(dsc_zero *zero)
     dsc_event_close(&store->io.arrival[DSC_IO_PARAM]);
     dsc_event_close(&store->written);
     close_update(store);
-    dsc_alloc_free(zero->o.alloc, store->order);
     if (zero->o.device == NULL || zero->group == NULL)
         return;
     dsc_need needs[NEEDS_MAX];
-    dsc_needs_close(zero, needs, list_needs(zero, needs));
+    dsc_needs_close(&zero->needs, needs, list_needs(zero, needs));
 }
 
 /* ---- views ---- */

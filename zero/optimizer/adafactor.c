@@ -53,6 +53,13 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     memcpy(out, needs, sizeof needs);
 }
 
+/* The array that counts the numbers, which the plan fills. */
+static dsc_need first_need(dsc_zero *zero)
+{
+    return (dsc_need) { &zero->adafactor.at, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        (zero->o.layout->tensor_count + 1) * (int64_t)sizeof *zero->adafactor.at, DSC_NEED_SMALL };
+}
+
 static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, int64_t count, dsc_error *err)
 {
     DSC_ASSERT(count > 0);
@@ -69,7 +76,8 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
     const dsc_layout *layout = zero->o.layout;
     dsc_adafactor *f = &zero->adafactor;
     int64_t count = 0;
-    DSC_TRY(dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, layout->tensor_count + 1, sizeof *f->at, &f->at, err));
+    const dsc_need first = first_need(zero);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &first, 1, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         f->at[t] = count;
@@ -85,7 +93,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
     DSC_ASSERT(padded_count(zero) - count < zero->world_size);
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -93,15 +101,16 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_needs_open(zero, needs, NEEDS, err);
+    return dsc_needs_open(&zero->needs, needs, NEEDS, err);
 }
 
 static void close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
-    dsc_alloc_free(zero->o.alloc, zero->adafactor.at);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
+    const dsc_need first = first_need(zero);
+    dsc_needs_close(&zero->needs, &first, 1);
 }
 
 float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)

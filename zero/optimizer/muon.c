@@ -162,7 +162,22 @@ static void plan_rounds(dsc_zero *zero, double *load)
     }
 }
 
-enum { NEEDS = 7 };
+enum { NEEDS = 7, ARRAYS = 4 };
+
+/* Its arrays, which the plan of rounds fills. */
+static void list_arrays(dsc_zero *zero, dsc_need out[ARRAYS])
+{
+    dsc_muon *m = &zero->muon;
+    const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
+    const int64_t sent = zero->world_size * (int64_t)sizeof *m->sent;
+    const dsc_need needs[ARRAYS] = {
+        { &m->round, DSC_TAG_CONTROL, DSC_TIER_HOST, groups * (int64_t)sizeof *m->round, DSC_NEED_SMALL },
+        { &m->at, DSC_TAG_CONTROL, DSC_TIER_HOST, groups * (int64_t)sizeof *m->at, DSC_NEED_SMALL },
+        { &m->owner, DSC_TAG_CONTROL, DSC_TIER_HOST, tensors * (int64_t)sizeof *m->owner, DSC_NEED_SMALL },
+        { &m->sent, DSC_TAG_CONTROL, DSC_TIER_HOST, sent, DSC_NEED_SMALL },
+    };
+    memcpy(out, needs, sizeof needs);
+}
 
 /* Its buffers, once rounds are planned. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
@@ -183,20 +198,17 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
-    dsc_muon *m = &zero->muon;
     dsc_alloc *alloc = zero->o.alloc;
-    const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
     double *load = NULL;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->round, &m->round, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, groups, sizeof *m->at, &m->at, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, tensors, sizeof *m->owner, &m->owner, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *m->sent, &m->sent, err));
+    dsc_need arrays[ARRAYS], needs[NEEDS];
+    list_arrays(zero, arrays);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, arrays, ARRAYS, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *load, &load, err));
     plan_rounds(zero, load);
     dsc_alloc_free(alloc, load);
-    dsc_need needs[NEEDS];
+    DSC_ASSERT(zero->muon.round_count <= zero->o.layout->group_count);
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -204,19 +216,16 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_needs_open(zero, needs, NEEDS, err);
+    return dsc_needs_open(&zero->needs, needs, NEEDS, err);
 }
 
 static void close(dsc_zero *zero)
 {
-    dsc_muon *m = &zero->muon;
-    dsc_need needs[NEEDS];
+    dsc_need arrays[ARRAYS], needs[NEEDS];
+    list_arrays(zero, arrays);
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
-    dsc_alloc_free(zero->o.alloc, m->sent);
-    dsc_alloc_free(zero->o.alloc, m->owner);
-    dsc_alloc_free(zero->o.alloc, m->at);
-    dsc_alloc_free(zero->o.alloc, m->round);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
+    dsc_needs_close(&zero->needs, arrays, ARRAYS);
 }
 
 static int32_t round_count(const dsc_zero *zero) { return zero->muon.round_count; }

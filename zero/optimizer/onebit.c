@@ -91,7 +91,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -114,7 +114,7 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     assign(zero);
     return DSC_OK;
 }
@@ -123,7 +123,7 @@ static void close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 static dsc_status forget(dsc_zero *zero, dsc_error *err)

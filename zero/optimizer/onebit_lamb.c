@@ -37,7 +37,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -45,14 +45,14 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    return dsc_needs_open(zero, needs, NEEDS, err);
+    return dsc_needs_open(&zero->needs, needs, NEEDS, err);
 }
 
 static void close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 bool dsc_onebit_lamb_are_used(const dsc_zero *zero) { return dsc_recipes[zero->o.recipe].tensor_state != NULL; }

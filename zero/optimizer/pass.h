@@ -35,7 +35,7 @@ typedef struct dsc_zero_pass_ops {
     bool replaces_sums; /* its wire bytes are sent instead of sums of gradients (dsc_zero_traffic.signs_bytes) */
 
     bool (*is_needed)(const dsc_zero *zero);
-    /* Adds the pass's bytes to zero->plan. Groups are placed. */
+    /* Adds the lists of the pass to zero->needs. Groups are placed. */
     dsc_status (*plan)(dsc_zero *zero, dsc_error *err);
     /* States of all groups have their addresses. */
     dsc_status (*open)(dsc_zero *zero, dsc_error *err);

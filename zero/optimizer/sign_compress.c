@@ -67,7 +67,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -89,7 +89,7 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
     place_errors(zero);
     return DSC_OK;
 }
@@ -98,7 +98,7 @@ static void close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)

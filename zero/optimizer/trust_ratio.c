@@ -49,7 +49,7 @@ static int64_t device_sums_bytes(const dsc_zero *zero)
     return dsc_device_host_visible(zero->o.device) ? 0 : sums_bytes(sums_count(zero));
 }
 
-enum { NEEDS = 5 };
+enum { NEEDS = 6 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     dsc_trust_ratio *norms = &zero->trust_ratio;
@@ -61,6 +61,8 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
         { &norms->direction_buf, DSC_TAG_CONTROL, DSC_TIER_DEVICE, direction, DSC_NEED_DEVICE },
         { &norms->host_direction_buf, DSC_TAG_CONTROL, DSC_TIER_PINNED, dsc_host_update_is_used(zero) ? direction : 0,
           DSC_NEED_DEVICE },
+        { &norms->step, DSC_TAG_CONTROL, DSC_TIER_HOST, zero->o.layout->tensor_count * (int64_t)sizeof *norms->step,
+          DSC_NEED_ARRAY },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -68,12 +70,12 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
+    DSC_ASSERT(zero->group != NULL && zero->world_size > 0);
     zero->trust_ratio.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
     DSC_ASSERT(zero->trust_ratio.piece_sums >= 1);
     DSC_ASSERT(zero->trust_ratio.step == NULL);
     list_needs(zero, needs);
-    dsc_needs_plan(zero, needs, NEEDS);
-    zero->plan.bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] += zero->o.layout->tensor_count * (int64_t)sizeof(dsc_tensor_step);
+    dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
 }
 
@@ -81,9 +83,7 @@ static dsc_status open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    DSC_TRY(dsc_needs_open(zero, needs, NEEDS, err));
-    return dsc_alloc_zeroed(zero->o.alloc, DSC_TAG_CONTROL, zero->o.layout->tensor_count,
-                            sizeof *zero->trust_ratio.step, &zero->trust_ratio.step, err);
+    return dsc_needs_open(&zero->needs, needs, NEEDS, err);
 }
 
 static void close(dsc_zero *zero)
@@ -92,8 +92,7 @@ static void close(dsc_zero *zero)
     if (zero->group == NULL) /* nothing was planned */
         return;
     list_needs(zero, needs);
-    dsc_alloc_free(zero->o.alloc, zero->trust_ratio.step);
-    dsc_needs_close(zero, needs, NEEDS);
+    dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
 static dsc_status add_direction(const dsc_zero *zero, const dsc_tile *tile, const dsc_update_args *args,
