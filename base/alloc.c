@@ -5,11 +5,11 @@
  * back out. Counters are exact at every moment under one mutex, so a peak is the peak of the sum.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/alloc.h"
+#include "base/cores.h"
 
 #include <errno.h>
 #include <linux/mman.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,12 +335,6 @@ static void *populate_part_main(void *arg)
     return NULL;
 }
 
-static int64_t usable_cores(void)
-{
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1; /* more than a set holds: 1 */
-}
-
 bool dsc_buf_populate(const dsc_buf *buf)
 {
     populate_part part[POPULATE_THREADS];
@@ -348,7 +342,7 @@ bool dsc_buf_populate(const dsc_buf *buf)
     int count = 0, started = 0;
     if (buf->bytes == 0 || buf->pages == DSC_PAGES_RESERVED)
         return true;
-    const int64_t most = dsc_min_i64(POPULATE_THREADS, usable_cores());
+    const int64_t most = dsc_min_i64(POPULATE_THREADS, dsc_max_i64(1, dsc_cores_usable()));
     const int64_t parts = dsc_max_i64(1, dsc_min_i64(most, buf->bytes / POPULATE_BYTES));
     const int64_t each = dsc_align_up(dsc_div_ceil(buf->bytes, parts), HUGE_PAGE_BYTES);
     for (int64_t at = 0; at < buf->bytes; at += each)

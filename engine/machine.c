@@ -1,11 +1,11 @@
 /* machine.c - free memory and cores of this machine. SPDX-License-Identifier: Apache-2.0 */
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
 
@@ -99,8 +99,8 @@ static int32_t online_cores(void)
 
 int32_t dsc_machine_cores(void)
 {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0 ? CPU_COUNT(&set) : online_cores();
+    const int32_t usable = dsc_cores_usable();
+    return usable > 0 ? usable : online_cores();
 }
 
 /* Where ranks are bound to cores of their own, what one may use says nothing about the others. */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/cores.h"
 
 #define LINE 64
 #define SLICE_NS INT64_C(100000000)
@@ -83,11 +84,7 @@ void dsc_shm_barrier_init(void *memory, int32_t size, int32_t channel_count)
 /* Ranks that outnumber the processors hand over by sleeping: a spin would keep the awaited rank from running. */
 static int64_t spin_limit(int32_t size)
 {
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
-        return SPIN_MIN_NS;
-    return CPU_COUNT(&set) >= size ? SPIN_MAX_NS : SPIN_MIN_NS;
+    return dsc_cores_usable() >= size ? SPIN_MAX_NS : SPIN_MIN_NS; /* unknown: 0 */
 }
 
 void dsc_shm_barrier_attach(dsc_shm_barrier *barrier, void *memory, int32_t rank, bool shared, int64_t timeout_ns)

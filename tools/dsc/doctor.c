@@ -2,7 +2,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/cores.h"
 #include "base/plugin.h"
 #include "engine/config/config.h"
 #include "kernels/device.h"
@@ -26,10 +26,7 @@ static void line(const char *what, const char *value, const char *remark)
 static void cpu(void)
 {
     char cores[64], levels[160] = "";
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    const int mine = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-    snprintf(cores, sizeof cores, "%d usable of %ld", mine, sysconf(_SC_NPROCESSORS_ONLN));
+    snprintf(cores, sizeof cores, "%d usable of %ld", (int)dsc_cores_usable(), sysconf(_SC_NPROCESSORS_ONLN));
     line("cores", cores, "");
 #if defined(__x86_64__)
     const struct { const char *name; bool there; } features[] = {
