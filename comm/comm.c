@@ -3,7 +3,6 @@
 #include <string.h>
 
 #include "comm/comm_front.h"
-#include "comm/transports/nccl_api.h"
 
 static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_tcp,
                                                 &dsc_comm_hier, &dsc_comm_gloo, &dsc_comm_mpi, &dsc_comm_nccl };
@@ -108,62 +107,53 @@ static bool needs_staging(const dsc_comm_options *options, int32_t channel)
     return options->staging_channels == 0 || (options->staging_channels >> channel & 1u) != 0;
 }
 
-static int64_t front_bytes(const dsc_comm_ops *ops, const dsc_comm_options *options)
+/* The front's buffers of each channel. `comm` is NULL while planning. */
+static int list_front(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm *comm, dsc_need *list)
 {
-    int64_t bytes = options->channel_count * gather_bytes(options->place.size);
-    for (int32_t c = 0; c < options->channel_count; c++)
-        bytes += needs_staging(options, c) ? front_staging_bytes(ops, options) : 0;
+    const dsc_tier tier = options->device != NULL ? DSC_TIER_DEVICE : DSC_TIER_HOST;
+    const dsc_need_kind *kind = options->device != NULL ? DSC_NEED_DEVICE : DSC_NEED_HOST;
+    const int64_t gather = gather_bytes(options->place.size), staging = front_staging_bytes(ops, options);
+    int count = 0;
+    for (int32_t c = 0; c < options->channel_count; c++) {
+        dsc_comm_channel *ch = comm != NULL ? &comm->channel[c] : NULL;
+        if (gather > 0)
+            list[count++] = (dsc_need) { ch != NULL ? &ch->gather : NULL, DSC_TAG_COMM, tier, gather, kind };
+        if (staging > 0 && needs_staging(options, c))
+            list[count++] = (dsc_need) { ch != NULL ? &ch->staging : NULL, DSC_TAG_COMM, tier, staging, kind };
+    }
+    DSC_ASSERT(count <= DSC_COMM_NEEDS_MAX);
+    return count;
+}
+
+/* The sum of both lists under a tag. */
+static int64_t planned_bytes(const dsc_comm_options *options, dsc_tag tag)
+{
+    const dsc_comm_ops *ops = NULL;
+    dsc_need list[DSC_COMM_NEEDS_MAX];
+    dsc_needs needs = { .alloc = options->alloc };
+    int64_t bytes = 0;
+    if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
+        return 0;
+    dsc_needs_plan(&needs, list, list_front(ops, options, NULL, list));
+    if (ops->list_needs != NULL)
+        dsc_needs_plan(&needs, list, ops->list_needs(options, NULL, list));
+    for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+        bytes += needs.planned[tag][tier];
     return bytes;
 }
 
-int64_t dsc_comm_plan_bytes(const dsc_comm_options *options)
-{
-    const dsc_comm_ops *ops = NULL;
-    if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
-        return 0;
-    const int64_t own = ops == &dsc_comm_shm    ? dsc_shm_plan_bytes(options)
-                        : ops == &dsc_comm_hier ? dsc_hier_plan_bytes(options)
-                        : ops == &dsc_comm_tcp || ops == &dsc_comm_gloo || ops == &dsc_comm_mpi
-                            ? dsc_tcp_plan_bytes(options)
-                            : 0;
-    return front_bytes(ops, options) + own;
-}
+int64_t dsc_comm_plan_bytes(const dsc_comm_options *options) { return planned_bytes(options, DSC_TAG_COMM); }
 
-int64_t dsc_comm_library_bytes(const dsc_comm_options *options)
-{
-    const dsc_comm_ops *ops = NULL;
-    return dsc_comm_choose(options, &ops, NULL) == DSC_OK && ops == &dsc_comm_nccl ? dsc_nccl_plan_bytes(options) : 0;
-}
+int64_t dsc_comm_library_bytes(const dsc_comm_options *options) { return planned_bytes(options, DSC_TAG_LIBRARY); }
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-static dsc_status scratch_open(dsc_comm *comm, int64_t bytes, dsc_buf *out, dsc_error *err)
-{
-    if (comm->device != NULL)
-        return dsc_mem_open(comm->device, DSC_TAG_COMM, DSC_TIER_DEVICE, bytes, out, err);
-    return dsc_buf_open(comm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, out, err);
-}
-
-static void buffer_close(dsc_comm *comm, dsc_buf *buf)
-{
-    if (comm->device != NULL)
-        dsc_mem_close(comm->device, buf);
-    else
-        dsc_buf_close(buf);
-}
-
 static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
 {
-    for (int32_t c = 0; c < comm->channel_count; c++) {
-        dsc_comm_channel *ch = &comm->channel[c];
-        ch->gather_elements = gather_elements(comm->size);
-        const int64_t gather = gather_bytes(comm->size), staging = front_staging_bytes(comm->ops, options);
-        if (gather > 0)
-            DSC_TRY(scratch_open(comm, gather, &ch->gather, err));
-        if (staging > 0 && needs_staging(options, c))
-            DSC_TRY(scratch_open(comm, staging, &ch->staging, err));
-    }
-    return DSC_OK;
+    for (int32_t c = 0; c < comm->channel_count; c++)
+        comm->channel[c].gather_elements = gather_elements(comm->size);
+    comm->memory.count = list_front(comm->ops, options, comm, comm->memory.need);
+    return dsc_comm_memory_open(&comm->memory, options, err);
 }
 
 /* Ranks of one communicator have a token, or a group's name, in common; those of the same ranks' devices another. */
@@ -287,10 +277,7 @@ void dsc_comm_close(dsc_comm **comm_ptr)
         return;
     close_flight(comm);
     comm->transport->ops->close(comm->transport);
-    for (int32_t c = 0; c < comm->channel_count; c++) {
-        buffer_close(comm, &comm->channel[c].gather);
-        buffer_close(comm, &comm->channel[c].staging);
-    }
+    dsc_comm_memory_close(&comm->memory);
     dsc_local_world_drop(comm->group_world);
     dsc_alloc_free(comm->alloc, comm);
     *comm_ptr = NULL;
@@ -356,6 +343,8 @@ void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf)
         return;
     if (comm->transport->ops->mem_close != NULL)
         comm->transport->ops->mem_close(comm->transport, buf);
+    else if (comm->device != NULL)
+        dsc_mem_close(comm->device, buf);
     else
-        buffer_close(comm, buf);
+        dsc_buf_close(buf);
 }

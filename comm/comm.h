@@ -16,14 +16,15 @@
 #include "base/alloc.h"
 #include "base/hosts/hostfile.h"
 #include "base/net.h"
-#include "kernels/device.h"
+#include "kernels/needs.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-#define DSC_COMM_OPS_VERSION 2u
+#define DSC_COMM_OPS_VERSION 3u
 #define DSC_COMM_CHANNELS_MAX 4
+#define DSC_COMM_NEEDS_MAX 8 /* entries of a list of needs: two for each channel */
 
 /* The rank grid, slowest to fastest. Sizes other than `data` are 1 in this version and refused by name elsewhere. */
 typedef struct dsc_grid { int32_t pipeline, data, sequence, tensor; } dsc_grid;
@@ -121,6 +122,10 @@ typedef struct dsc_comm_ops {
     const char *name;
     uint32_t version;
     bool enqueues;
+    /* Optional: the transport's own memory with these options, from which dsc_comm_plan_bytes and open follow. Returns
+     * the length of the list, at most DSC_COMM_NEEDS_MAX. `transport` is NULL while planning; then `out` of each entry
+     * is NULL. NULL: the transport has none. */
+    int (*list_needs)(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list);
     dsc_status (*open)(dsc_transport **out, const dsc_comm_options *options, dsc_error *err); /* Required; collective */
     void (*close)(dsc_transport *transport); /* Required; safe after any failure, never waits for peers for long */
     /* Required. recv[W * bytes] <- every rank's send[bytes] in rank order. send may be recv + rank * bytes. */
@@ -198,9 +203,10 @@ const char *dsc_comm_name(const dsc_comm *comm); /* "shm" */
 void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats);
 void dsc_comm_abort(dsc_comm *comm, const char *reason);
 DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as the hook */
-/* Bytes that open will map for these options, for the planner (all channels, this rank's share). */
+/* Bytes that open will map under the tag COMM for these options: the lists of the front and of the transport (all
+ * channels, this rank's share). */
 int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
-/* And what the transport's library takes of the device by itself, about. */
+/* Bytes that the transport's library takes of the device by itself, estimated: the tag LIBRARY. */
 int64_t dsc_comm_library_bytes(const dsc_comm_options *options);
 /* Plain device memory where the transport has none of its own. */
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);

@@ -38,6 +38,7 @@ struct dsc_comm {
     dsc_comm_progress *progress; /* for a transport that enqueues and a flight log; else NULL */
     _Atomic int64_t step; /* label of calls to come */
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
+    dsc_comm_memory memory; /* buffers of the channels */
     dsc_comm_count count[DSC_COMM_OP_COUNT];
     uint32_t split_count;                 /* number of splits so far */
     dsc_local_world *group_world;         /* world of a group of threads; NULL: borrowed, or none */

@@ -21,10 +21,16 @@ static inline int64_t dsc_comm_open_timeout_ns(const dsc_comm_options *options)
     return options->open_timeout_ns > 0 ? options->open_timeout_ns : DSC_COMM_OPEN_TIMEOUT_NS;
 }
 
-/* Bytes that a transport takes under the tag COMM; the planner's and the transport's number are one function. */
-int64_t dsc_shm_plan_bytes(const dsc_comm_options *options);
-int64_t dsc_tcp_plan_bytes(const dsc_comm_options *options);
-int64_t dsc_hier_plan_bytes(const dsc_comm_options *options);
+/* memory.c: the list of a communicator or transport, kept until close. Zeroed at first; need and count are set before
+ * open. Close also after an open that failed. */
+typedef struct dsc_comm_memory {
+    dsc_alloc *alloc;
+    dsc_device *device;
+    dsc_need need[DSC_COMM_NEEDS_MAX];
+    int count;
+} dsc_comm_memory;
+DSC_MUST_USE dsc_status dsc_comm_memory_open(dsc_comm_memory *memory, const dsc_comm_options *options, dsc_error *err);
+void dsc_comm_memory_close(dsc_comm_memory *memory);
 
 /* The sum and the cast that every transport uses; bits as in kernels/exact.h. On a stream they are launches, without
  * one they run on the calling thread, beside the compute team that has the other cores. */

@@ -53,7 +53,8 @@ static dsc_status noted_open(const dsc_needs *needs, const dsc_need *need, dsc_e
 {
     int64_t *noted_bytes = need->out;
     DSC_ASSERT(*noted_bytes == 0);
-    DSC_TRY(dsc_alloc_note(needs->alloc, need->tag, need->tier, need->bytes, err));
+    if (need->bytes > 0)
+        DSC_TRY(dsc_alloc_note(needs->alloc, need->tag, need->tier, need->bytes, err));
     *noted_bytes = need->bytes;
     return DSC_OK;
 }

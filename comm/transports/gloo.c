@@ -233,6 +233,7 @@ static dsc_status gloo_reduce_scatter(dsc_transport *transport, int32_t channel,
 const dsc_comm_ops dsc_comm_gloo = {
     .name = "gloo",
     .version = DSC_COMM_OPS_VERSION,
+    .list_needs = dsc_tcp_list_needs,
     .open = gloo_open,
     .close = gloo_close,
     .all_gather = gloo_all_gather,

@@ -85,13 +85,16 @@ static void inner_options(const dsc_comm_options *options, hier_host host, const
     inner->open_timeout_ns = dsc_min_i64(dsc_comm_open_timeout_ns(options), SHM_OPEN_NS);
 }
 
-int64_t dsc_hier_plan_bytes(const dsc_comm_options *options)
+/* For the plan alone: open lists the memory of tcp and of shm there. */
+static int hier_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
 {
     dsc_comm_options inner;
     const hier_host host = { .first = options->place.rank - options->place.local_rank,
                              .count = options->place.local_size };
+    DSC_ASSERT(transport == NULL);
     inner_options(options, host, "", &inner);
-    return dsc_tcp_plan_bytes(options) + (host.count > 1 ? dsc_shm_plan_bytes(&inner) : 0);
+    const int count = dsc_tcp_list_needs(options, NULL, list);
+    return count + (host.count > 1 ? dsc_shm_list_needs(&inner, NULL, list + count) : 0);
 }
 
 static void hier_close(dsc_transport *transport)
@@ -440,6 +443,7 @@ static void hier_abort(dsc_transport *transport, const char *reason)
 const dsc_comm_ops dsc_comm_hier = {
     .name = "hier",
     .version = DSC_COMM_OPS_VERSION,
+    .list_needs = hier_list_needs,
     .open = hier_open,
     .close = hier_close,
     .all_gather = hier_all_gather,

@@ -25,7 +25,6 @@ typedef struct mpi_channel {
     bool *open;              /* [size] */
     dsc_mpi_part *part;      /* [4 * size] of the exchange: first the call records, when it begins a call */
     int part_count, record_count;
-    dsc_buf staging;
 } mpi_channel;
 
 typedef struct mpi_transport {
@@ -38,6 +37,8 @@ typedef struct mpi_transport {
     int64_t timeout_ns;
     atomic_bool *left; /* [size] said farewell */
     mpi_channel channel[DSC_COMM_CHANNELS_MAX];
+    dsc_comm_memory memory;
+    dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* as in tcp_internal.h */
     dsc_first_failure failure;
     atomic_bool unsent; /* the peers do not know the failure: it was found by a thread that may not call MPI */
 } mpi_transport;
@@ -317,7 +318,7 @@ static dsc_status reduce_chunk(mpi_transport *mpi, int32_t channel, const dsc_re
                                int64_t count, dsc_error *err)
 {
     mpi_channel *state = &mpi->channel[channel];
-    const dsc_buf *staging = &state->staging;
+    const dsc_buf *staging = &mpi->staging[channel];
     const bool rounds = args->wire_dtype != DSC_F32;
     const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
     char *in = staging->ptr, *out = in + staging->bytes / 2;
@@ -344,7 +345,7 @@ static dsc_status mpi_reduce_scatter(dsc_transport *transport, int32_t channel, 
 {
     mpi_transport *mpi = (mpi_transport *)transport;
     const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
-    const int64_t most = mpi->channel[channel].staging.bytes / 2 / mpi->size / wire_bytes / PIECE_ALIGN * PIECE_ALIGN;
+    const int64_t most = mpi->staging[channel].bytes / 2 / mpi->size / wire_bytes / PIECE_ALIGN * PIECE_ALIGN;
     DSC_ASSERT(most > 0);
     DSC_TRY(start_call(mpi, channel, DSC_COMM_REDUCE_SCATTER, (int32_t)args->wire_dtype, args->count * wire_bytes, -1,
                        err));
@@ -376,13 +377,19 @@ static dsc_status find_plugin(const dsc_mpi_api **out, dsc_error *err)
 static void free_memory(mpi_transport *mpi)
 {
     for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++) {
-        dsc_buf_close(&mpi->channel[c].staging);
         dsc_alloc_free(mpi->alloc, mpi->channel[c].part);
         dsc_alloc_free(mpi->alloc, mpi->channel[c].open);
         dsc_alloc_free(mpi->alloc, mpi->channel[c].theirs);
     }
+    dsc_comm_memory_close(&mpi->memory);
     dsc_alloc_free(mpi->alloc, mpi->left);
     dsc_alloc_free(mpi->alloc, mpi);
+}
+
+static int mpi_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
+{
+    mpi_transport *mpi = (mpi_transport *)transport;
+    return dsc_tcp_list_staging(options, mpi != NULL ? mpi->staging : NULL, list);
 }
 
 static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *options, dsc_error *err)
@@ -391,14 +398,12 @@ static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *option
     DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *mpi->left, &mpi->left, err));
     for (int32_t c = 0; c < options->channel_count; c++) {
         mpi_channel *state = &mpi->channel[c];
-        const int64_t bytes = dsc_tcp_staging_bytes(options, c);
         DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *state->theirs, &state->theirs, err));
         DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *state->open, &state->open, err));
         DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, 4 * size, sizeof *state->part, &state->part, err));
-        if (bytes > 0)
-            DSC_TRY(dsc_buf_open(mpi->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &state->staging, err));
     }
-    return DSC_OK;
+    mpi->memory.count = mpi_list_needs(options, &mpi->base, mpi->memory.need);
+    return dsc_comm_memory_open(&mpi->memory, options, err);
 }
 
 static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
@@ -456,6 +461,7 @@ static void mpi_close(dsc_transport *transport)
 const dsc_comm_ops dsc_comm_mpi = {
     .name = "mpi",
     .version = DSC_COMM_OPS_VERSION,
+    .list_needs = mpi_list_needs,
     .open = mpi_open,
     .close = mpi_close,
     .all_gather = mpi_all_gather,

@@ -43,6 +43,7 @@ typedef struct nccl_transport {
     dsc_comm *host;
     int32_t rank, size, channel_count;
     int64_t timeout_ns, library_bytes;
+    dsc_comm_memory memory;
     bool registers;
     nccl_buffer buffer[BUFFERS_MAX];
     dsc_buf barrier; /* [channel_count * size * BARRIER_BYTES] */
@@ -211,16 +212,27 @@ static dsc_status make_channel(nccl_transport *t, int32_t c, const dsc_nccl_id *
     return settle(t, c, result, "the other ranks at open", timeout_ns, err);
 }
 
+/* GPU memory that NCCL takes is estimated, because NCCL does not report it. */
+static int nccl_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
+{
+    nccl_transport *t = of(transport);
+    const int64_t channels = options->channel_count, size = options->place.size;
+    const int64_t library_bytes = size > 1 ? channels * LIBRARY_BYTES_PER_CHANNEL : 0;
+    list[0] = (dsc_need) { t != NULL ? &t->library_bytes : NULL, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, library_bytes,
+                           DSC_NEED_NOTED };
+    list[1] = (dsc_need) { t != NULL ? &t->barrier : NULL, DSC_TAG_CONTROL, DSC_TIER_DEVICE,
+                           channels * size * BARRIER_BYTES, DSC_NEED_DEVICE };
+    return 2;
+}
+
 static dsc_status make_all(nccl_transport *t, const dsc_comm_options *options, greeting *all, dsc_error *err)
 {
     const int64_t bytes = (int64_t)sizeof *all;
     greet(t, options, &all[t->rank]);
     DSC_TRY(dsc_comm_all_gather(t->host, 0, all, &all[t->rank], bytes, DSC_U8, NULL, err));
     DSC_TRY(compare(all, t->size, err));
-    DSC_TRY(dsc_alloc_note(t->alloc, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, dsc_nccl_plan_bytes(options), err));
-    t->library_bytes = dsc_nccl_plan_bytes(options);
-    DSC_TRY(dsc_mem_open(t->device, DSC_TAG_CONTROL, DSC_TIER_DEVICE,
-                         (int64_t)t->channel_count * t->size * BARRIER_BYTES, &t->barrier, err));
+    t->memory.count = nccl_list_needs(options, &t->base, t->memory.need);
+    DSC_TRY(dsc_comm_memory_open(&t->memory, options, err));
     for (int32_t c = 0; c < t->channel_count; c++)
         DSC_TRY(make_channel(t, c, &all[0].id[c], dsc_comm_open_timeout_ns(options), err));
     dsc_device_watch(t->device, watch, t);
@@ -269,9 +281,7 @@ static void nccl_close(dsc_transport *transport)
     (void)!dsc_device_bind(t->device, NULL);
     for (int32_t c = 0; c < t->channel_count; c++)
         close_channel(t, c);
-    dsc_mem_close(t->device, &t->barrier);
-    if (t->library_bytes > 0)
-        dsc_alloc_unnote(t->alloc, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, t->library_bytes);
+    dsc_comm_memory_close(&t->memory);
     pthread_mutex_destroy(&t->lock);
     dsc_alloc_free(t->alloc, t);
 }
@@ -304,11 +314,6 @@ static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options
     }
     *out = &t->base;
     return DSC_OK;
-}
-
-int64_t dsc_nccl_plan_bytes(const dsc_comm_options *options)
-{
-    return options->place.size > 1 ? options->channel_count * LIBRARY_BYTES_PER_CHANNEL : 0;
 }
 
 /* ---- memory ---- */
@@ -493,6 +498,7 @@ const dsc_comm_ops dsc_comm_nccl = {
     .name = "nccl",
     .version = DSC_COMM_OPS_VERSION,
     .enqueues = true,
+    .list_needs = nccl_list_needs,
     .open = nccl_open,
     .close = nccl_close,
     .all_gather = nccl_all_gather,

@@ -74,7 +74,4 @@ typedef struct dsc_nccl_api {
  * DSC_ERR_UNSUPPORTED: missing or too old, and what was looked for. */
 DSC_MUST_USE dsc_status dsc_nccl_load(dsc_nccl_api *out, dsc_error *err);
 
-/* GPU memory that NCCL takes for these options, estimated: NCCL does not report it. */
-int64_t dsc_nccl_plan_bytes(const dsc_comm_options *options);
-
 #endif

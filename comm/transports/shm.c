@@ -405,6 +405,7 @@ static void shm_abort(dsc_transport *transport, const char *reason)
 const dsc_comm_ops dsc_comm_shm = {
     .name = "shm",
     .version = DSC_COMM_OPS_VERSION,
+    .list_needs = dsc_shm_list_needs,
     .open = dsc_shm_open,
     .close = dsc_shm_close,
     .all_gather = shm_all_gather,

@@ -37,6 +37,7 @@ typedef struct dsc_shm {
     dsc_shm_barrier barrier;
     int32_t rank, size, channel_count;
     char *segment;
+    dsc_comm_memory memory; /* this rank's share of the segment */
     int64_t segment_bytes, noted_bytes, staging_offset, half_bytes;
     bool reads_peers; /* process_vm_readv works between all ranks */
     pthread_mutex_t lock; /* regions and windows */
@@ -84,6 +85,7 @@ bool dsc_shm_alive(void *user, int32_t rank);
 DSC_MUST_USE dsc_status dsc_shm_probe(dsc_shm *shm, dsc_error *err);
 
 /* ---- shm_open.c -------------------------------------------------------------------------------------------------- */
+int dsc_shm_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list);
 dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err);
 void dsc_shm_close(dsc_transport *transport);
 

@@ -34,9 +34,12 @@ static layout layout_of(const dsc_comm_options *options)
     return l;
 }
 
-int64_t dsc_shm_plan_bytes(const dsc_comm_options *options)
+int dsc_shm_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
 {
-    return layout_of(options).share_bytes;
+    dsc_shm *shm = (dsc_shm *)transport;
+    list[0] = (dsc_need) { shm != NULL ? &shm->noted_bytes : NULL, DSC_TAG_COMM, DSC_TIER_HOST,
+                           layout_of(options).share_bytes, DSC_NEED_NOTED };
+    return 1;
 }
 
 /* ---- files and mappings ------------------------------------------------------------------------------------------ */
@@ -132,8 +135,9 @@ static dsc_status map_all(void *user, uint64_t epoch, const int *file, dsc_error
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *shm, &shm, err));
     shm_init(shm, o);
     o->shm = shm;
-    DSC_TRY(dsc_alloc_note(options->alloc, DSC_TAG_COMM, DSC_TIER_HOST, o->layout.share_bytes, err));
-    shm->noted_bytes = o->layout.share_bytes;
+    shm->memory.count = dsc_shm_list_needs(options, &shm->base, shm->memory.need);
+    DSC_TRY(dsc_comm_memory_open(&shm->memory, options, err));
+    DSC_ASSERT(shm->noted_bytes == o->layout.share_bytes);
     if (o->first_map != NULL) {
         shm->segment = o->first_map;
         o->first_map = NULL;
@@ -224,8 +228,7 @@ void dsc_shm_close(dsc_transport *transport)
         close_files(&shm->peer[r].heap, 1);
     if (shm->segment != NULL)
         munmap(shm->segment, (size_t)shm->segment_bytes);
-    if (shm->noted_bytes > 0)
-        dsc_alloc_unnote(shm->alloc, DSC_TAG_COMM, DSC_TIER_HOST, shm->noted_bytes);
+    dsc_comm_memory_close(&shm->memory);
     pthread_mutex_destroy(&shm->lock);
     dsc_alloc_free(shm->alloc, shm);
 }

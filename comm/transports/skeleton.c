@@ -20,8 +20,8 @@ typedef struct skeleton_transport {
 } skeleton_transport;
 
 /* Collective. Finds the other ranks (options->place says who this is), agrees on sizes and versions, maps what is
- * shared. Counts that memory under DSC_TAG_COMM (dsc_alloc_note) so that dsc_comm_plan_bytes can promise it. On failure
- * nothing stays behind and *out is untouched. */
+ * shared. Takes memory under DSC_TAG_COMM from a list of needs, which the hook list_needs gives to dsc_comm_plan_bytes.
+ * On failure nothing stays behind and *out is untouched. */
 static dsc_status skeleton_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     skeleton_transport *skeleton = NULL;

@@ -14,7 +14,8 @@
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
-int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel)
+/* Staging of one channel: half for received data, half for rounded parts to send. */
+static int64_t staging_bytes(const dsc_comm_options *options, int32_t channel)
 {
     if (options->staging_channels != 0 && (options->staging_channels >> channel & 1u) == 0)
         return 0;
@@ -22,11 +23,31 @@ int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel)
     return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 64);
 }
 
-int64_t dsc_tcp_plan_bytes(const dsc_comm_options *options)
+int dsc_tcp_list_staging(const dsc_comm_options *options, dsc_buf *staging, dsc_need *list)
+{
+    int count = 0;
+    for (int32_t c = 0; c < options->channel_count; c++) {
+        const int64_t bytes = staging_bytes(options, c);
+        if (bytes > 0)
+            list[count++] = (dsc_need) { staging != NULL ? &staging[c] : NULL, DSC_TAG_COMM, DSC_TIER_HOST, bytes,
+                                         DSC_NEED_HOST };
+    }
+    DSC_ASSERT(count <= DSC_COMM_NEEDS_MAX);
+    return count;
+}
+
+int dsc_tcp_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
+{
+    dsc_tcp *tcp = (dsc_tcp *)transport;
+    return dsc_tcp_list_staging(options, tcp != NULL ? tcp->staging : NULL, list);
+}
+
+/* Ranks agree on it. */
+static int64_t all_staging_bytes(const dsc_comm_options *options)
 {
     int64_t bytes = 0;
     for (int32_t c = 0; c < options->channel_count; c++)
-        bytes += dsc_tcp_staging_bytes(options, c);
+        bytes += staging_bytes(options, c);
     return bytes;
 }
 
@@ -60,12 +81,8 @@ static dsc_status open_memory(opening *o, dsc_error *err)
     tcp->alloc = options->alloc;
     dsc_comm_math_init(&tcp->math);
     DSC_TRY(dsc_wire_init(&tcp->wire, options, o->kind->second_connections, err));
-    for (int32_t c = 0; c < options->channel_count; c++) {
-        const int64_t bytes = dsc_tcp_staging_bytes(options, c);
-        if (bytes > 0)
-            DSC_TRY(dsc_buf_open(options->alloc, DSC_TAG_COMM, DSC_TIER_HOST, bytes, &tcp->staging[c], err));
-    }
-    return DSC_OK;
+    tcp->memory.count = dsc_tcp_list_needs(options, &tcp->base, tcp->memory.need);
+    return dsc_comm_memory_open(&tcp->memory, options, err);
 }
 
 /* The rendezvous calls this when everybody is here: every failure reaches all ranks before anybody has opened. */
@@ -86,7 +103,7 @@ static dsc_status meet_all(opening *o, dsc_error *err)
                                       .size = place->size,
                                       .pid = (int32_t)getpid(),
                                       .agree = { options->channel_count, o->kind->number,
-                                                 dsc_tcp_plan_bytes(options) },
+                                                 all_staging_bytes(options) },
                                       .agree_name = { "channels of the communicator",
                                                       "transport (0: tcp, 1: gloo, 2: hier)",
                                                       "bytes of staging" },
@@ -116,8 +133,7 @@ void dsc_tcp_close(dsc_transport *transport)
 {
     dsc_tcp *tcp = (dsc_tcp *)transport;
     dsc_wire_close(&tcp->wire);
-    for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++)
-        dsc_buf_close(&tcp->staging[c]);
+    dsc_comm_memory_close(&tcp->memory);
     dsc_alloc_free(tcp->alloc, tcp);
 }
 
@@ -285,6 +301,7 @@ void dsc_tcp_abort(dsc_transport *transport, const char *reason)
 const dsc_comm_ops dsc_comm_tcp = {
     .name = "tcp",
     .version = DSC_COMM_OPS_VERSION,
+    .list_needs = dsc_tcp_list_needs,
     .open = tcp_open,
     .close = dsc_tcp_close,
     .all_gather = tcp_all_gather,

@@ -10,6 +10,7 @@ typedef struct dsc_tcp {
     dsc_alloc *alloc;
     dsc_wire wire;
     dsc_comm_math math;
+    dsc_comm_memory memory;
     dsc_buf staging[DSC_COMM_CHANNELS_MAX]; /* for sums: one half comes in, from the other the rounded leaves go out */
 } dsc_tcp;
 
@@ -23,8 +24,10 @@ typedef struct dsc_tcp_kind {
 
 DSC_MUST_USE dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out,
                                           const dsc_comm_options *options, dsc_error *err);
-/* Staging of one channel, under the tag COMM: half for received data, half for rounded parts to send. */
-int64_t dsc_tcp_staging_bytes(const dsc_comm_options *options, int32_t channel);
+/* The staging of all channels, under the tag COMM: half for received data, half for rounded parts to send. `staging` is
+ * [channel_count], or NULL while planning. */
+int dsc_tcp_list_staging(const dsc_comm_options *options, dsc_buf *staging, dsc_need *list);
+int dsc_tcp_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list);
 void dsc_tcp_close(dsc_transport *transport);
 dsc_status dsc_tcp_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err);
 dsc_status dsc_tcp_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,

@@ -36,7 +36,14 @@ dsc_comm *dsc_probe_device_comm(const dsc_engine *engine, dsc_probe_comm which)
 const dsc_comm_ops *dsc_probe_comm_ops(const dsc_comm *comm) { return comm->transport->ops; }
 void dsc_probe_set_comm_ops(dsc_comm *comm, const dsc_comm_ops *ops) { comm->transport->ops = ops; }
 
-int64_t dsc_probe_shm_plan_bytes(const dsc_comm_options *options) { return dsc_shm_plan_bytes(options); }
+int64_t dsc_probe_shm_plan_bytes(const dsc_comm_options *options)
+{
+    dsc_need list[DSC_COMM_NEEDS_MAX];
+    int64_t bytes = 0;
+    for (int i = dsc_comm_shm.list_needs(options, NULL, list); i-- > 0;)
+        bytes += dsc_need_planned_bytes(&list[i]);
+    return bytes;
+}
 
 int64_t dsc_probe_step(const dsc_engine *engine) { return engine->step; }
 int64_t dsc_probe_update_count(const dsc_engine *engine) { return engine->update_count; }
