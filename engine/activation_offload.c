@@ -30,7 +30,7 @@ dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err)
     const dsc_plan *plan = &engine->plan;
     if (plan->out_away_bytes == 0)
         return DSC_OK;
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, DSC_TIER_PINNED, plan->out_away_bytes, &o->buf, err));
+    DSC_ASSERT(engine->work.outputs_buf.bytes == plan->out_away_bytes);
     DSC_TRY(dsc_event_open(engine->device, &o->mark, err));
     for (int i = 0; i < DSC_OUT_SLOTS; i++) {
         DSC_TRY(dsc_event_open(engine->device, &o->left[i], err));
@@ -52,13 +52,13 @@ void dsc_outputs_close(dsc_engine *engine)
         dsc_event_close(&o->left[i]);
     }
     dsc_event_close(&o->mark);
-    if (engine->device != NULL)
-        dsc_mem_close(engine->device, &o->buf);
 }
 
 static void *host_place(const dsc_engine *engine, int32_t m, int32_t lane)
 {
-    return (char *)engine->outputs.buf.ptr + (m * (int64_t)engine->plan.together + lane) * engine->plan.out_bytes_most;
+    const int64_t index = m * (int64_t)engine->plan.together + lane;
+    DSC_ASSERT((index + 1) * engine->plan.out_bytes_most <= engine->work.outputs_buf.bytes);
+    return (char *)engine->work.outputs_buf.ptr + index * engine->plan.out_bytes_most;
 }
 
 static int64_t bytes_of(const dsc_engine *engine, int32_t m)
@@ -78,7 +78,7 @@ dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, int32_t lane
     if (!dsc_plan_output_is_offloaded(&engine->plan, m))
         return DSC_OK;
     DSC_TRY(follow(o->mark, engine->compute, o->out, err));
-    const char *out = engine->out[dsc_engine_at(engine, lane, m)];
+    const char *out = engine->work.out[dsc_engine_at(engine, lane, m)];
     DSC_TRY(dsc_copy(o->out, host_place(engine, m, lane), out, bytes_of(engine, m), err));
     return dsc_event_record(o->left[m % DSC_OUT_SLOTS], o->out, err);
 }
@@ -94,8 +94,8 @@ dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t m, dsc_error 
         for (int i = 0; i < DSC_OUT_SLOTS; i++)
             DSC_TRY(dsc_stream_wait(o->in, o->left[i], err));
         for (int32_t lane = 0; lane < engine->plan.together; lane++)
-            DSC_TRY(dsc_copy(o->in, engine->out[dsc_engine_at(engine, lane, m - 2)], host_place(engine, m - 2, lane),
-                             bytes_of(engine, m - 2), err));
+            DSC_TRY(dsc_copy(o->in, engine->work.out[dsc_engine_at(engine, lane, m - 2)],
+                             host_place(engine, m - 2, lane), bytes_of(engine, m - 2), err));
         DSC_TRY(dsc_event_record(o->here[(m - 2) % DSC_OUT_SLOTS], o->in, err));
     }
     return dsc_stream_wait(engine->compute, o->here[(m - 1) % DSC_OUT_SLOTS], err);

@@ -8,16 +8,16 @@
 
 dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err)
 {
-    engine->batch[lane] = host;
+    engine->work.batch[lane] = host;
     if (engine->host_visible)
         return DSC_OK;
-    void **device = engine->device_batch + lane * engine->model->batch_count;
+    void **device = engine->work.device_batch + lane * engine->model->batch_count;
     for (int32_t i = 0; i < engine->now->batch_count; i++) {
         const int64_t bytes =
             dsc_plan_batch_tensor_bytes(engine->now, engine->config.train_micro_batch_size_per_gpu, i);
         DSC_TRY(dsc_copy(engine->compute, device[i], host[i], bytes, err));
     }
-    engine->batch[lane] = (const void *const *)device;
+    engine->work.batch[lane] = (const void *const *)device;
     return dsc_event_record(engine->batch_given, engine->compute, err);
 }
 
@@ -29,7 +29,7 @@ dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err)
 static float *slot_of(const dsc_engine *engine, int64_t micro_step)
 {
     const int64_t slot = micro_step % engine->plan.loss_slots;
-    return (float *)((char *)engine->host_losses + slot * engine->plan.losses_bytes);
+    return (float *)((char *)engine->work.host_losses + slot * engine->plan.losses_bytes);
 }
 
 static int64_t loss_count(const dsc_engine *engine)
@@ -41,7 +41,7 @@ dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_e
 {
     if (engine->host_visible)
         return DSC_OK;
-    return dsc_copy(engine->compute, slot_of(engine, micro_step), engine->losses, loss_count(engine) * 4, err);
+    return dsc_copy(engine->compute, slot_of(engine, micro_step), engine->work.losses, loss_count(engine) * 4, err);
 }
 
 /* Summed in double in order. */
@@ -58,6 +58,7 @@ double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err)
 {
     if (!engine->host_visible)
-        DSC_TRY(dsc_copy(engine->compute, engine->host_logits, engine->logits, engine->model->vocab_size * 4, err));
+        DSC_TRY(dsc_copy(engine->compute, engine->work.host_logits, engine->work.logits, engine->model->vocab_size * 4,
+                         err));
     return dsc_stream_sync(engine->compute, err);
 }

@@ -36,9 +36,8 @@ struct dsc_world {
     int32_t size;
 };
 
-/* Outputs of modules in host memory until their backward (activation_offload.c). */
+/* Outputs of modules in host memory, work.outputs_buf, until their backward (activation_offload.c). */
 typedef struct dsc_outputs {
-    dsc_buf buf;
     dsc_stream *in, *out;
     dsc_event *mark;
     dsc_event *left[DSC_OUT_SLOTS], *here[DSC_OUT_SLOTS]; /* per slot: copied to host memory; copied back */
@@ -73,23 +72,11 @@ struct dsc_engine {
     dsc_plan plan;
     dsc_zero *zero;
 
-    dsc_buf activation_buf, scratch_buf, io_buf, eval_buf;
+    dsc_buf io_buf; /* open before there is a plan, and opened again where the plan's is larger */
+    dsc_work work;
     dsc_outputs outputs;
-    dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
-    /* Outputs of modules, in order, for each micro-batch of a group. The successor's backward reads outputs; some share
-     * slots. */
-    char **out, **saved, **rebuilt;   /* [together][module_count] */
-    char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
-    float *losses, *logits;           /* on the device */
-    float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
-    void **eval_data;    /* [batch_count] a micro-batch that the host fills */
-    void **device_batch; /* [together][batch_count] */
     dsc_event *batch_given; /* the last micro-batch is on the device */
-    int64_t settled;        /* micro-steps of this step whose loss is in step_stats */
-    const void **param;  /* [most parameters of a module] */
-    float **grad;        /* likewise */
-    double *step_stats;  /* [dsc_step_stat_count] what this rank tells the others of the step */
-    double *step_stat_count; /* [W * dsc_step_stat_count] */
+    int64_t settled;        /* micro-steps of this step whose loss is in work.step_stats */
     atomic_uint requests; /* since the last step that acted */
 
     dsc_data_source source;
@@ -97,7 +84,6 @@ struct dsc_engine {
     dsc_reader *reader;
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
 
-    dsc_buf snapshot_buf;        /* copy of states for asynchronous saves; not open without "save_async" */
     dsc_ckpt_async *saving;      /* NULL: none was started, or it was waited for */
     bool save_begun, save_ended; /* on all ranks alike; `saving` is NULL on those that write nothing */
     dsc_status save_status;
@@ -106,7 +92,6 @@ struct dsc_engine {
 
     dsc_phase phase;
     bool batch_from_reader;
-    const void *const **batch; /* [together] where modules read it */
     int64_t step, update_count, micro_step;
     int64_t skipped_in_row;
     dsc_loss_scaler loss_scaler;

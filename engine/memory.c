@@ -237,44 +237,33 @@ static int64_t batch_tensor_bytes(const dsc_engine *engine, int32_t i)
 }
 
 /* A micro-batch that the host fills, for evaluation and generation. */
-static dsc_status open_eval_batch(dsc_engine *engine, dsc_error *err)
+static void place_eval_batch(dsc_engine *engine)
 {
     const int32_t count = engine->model->batch_count;
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_PINNED, engine->plan.batch_bytes, &engine->eval_buf,
-                         err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof(void *), &engine->eval_data, err));
-    char *data = engine->eval_buf.ptr;
+    char *data = engine->work.eval_buf.ptr;
     for (int32_t i = 0; i < count; i++) {
-        engine->eval_data[i] = data;
+        engine->work.eval_data[i] = data;
         data += batch_tensor_bytes(engine, i);
     }
-    return DSC_OK;
+    DSC_ASSERT(data == (char *)engine->work.eval_buf.ptr + engine->plan.batch_bytes);
 }
 
 /* Where the device reads batches and the host reads results, when neither can reach into the other's memory. */
-static dsc_status open_mirrors(dsc_engine *engine, dsc_error *err)
+static void place_mirrors(dsc_engine *engine)
 {
     const dsc_plan *plan = &engine->plan;
     const int32_t count = engine->model->batch_count;
-    engine->host_losses = engine->losses;
-    engine->host_logits = engine->logits;
-    DSC_TRY(dsc_event_open(engine->device, &engine->batch_given, err));
+    engine->work.host_losses = engine->work.losses;
+    engine->work.host_logits = engine->work.logits;
     if (engine->host_visible)
-        return DSC_OK;
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_DEVICE, plan->together * plan->batch_bytes,
-                         &engine->batch_buf, err));
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_DATA, DSC_TIER_PINNED,
-                         plan->loss_slots * plan->losses_bytes + plan->logits_bytes, &engine->mirror_buf, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, plan->together * count, sizeof(void *),
-                             &engine->device_batch, err));
-    char *data = engine->batch_buf.ptr;
+        return;
+    char *data = engine->work.batch_buf.ptr;
     for (int32_t i = 0; i < plan->together * count; i++) {
-        engine->device_batch[i] = data;
+        engine->work.device_batch[i] = data;
         data += batch_tensor_bytes(engine, i % count);
     }
-    engine->host_losses = engine->mirror_buf.ptr;
-    engine->host_logits = (float *)((char *)engine->mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
-    return DSC_OK;
+    engine->work.host_losses = engine->work.mirror_buf.ptr;
+    engine->work.host_logits = (float *)((char *)engine->work.mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
 }
 
 /* Where what one micro-batch has of each module lies, from `out` on; those that share it have the same. */
@@ -285,58 +274,53 @@ static char *place_module_buffers(dsc_engine *engine, int32_t lane, char *out, c
     for (int32_t m = 0; m < engine->model->module_count; m++) {
         const int32_t at = dsc_engine_at(engine, lane, m);
         const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->together + lane;
-        engine->out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
+        engine->work.out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
         out += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->saved[at] = *saved;
+        engine->work.saved[at] = *saved;
         *saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
-        engine->rebuilt[at] = *rebuilt;
+        engine->work.rebuilt[at] = *rebuilt;
         *rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
     }
     return out;
 }
 
-static dsc_status open_work_buffers(dsc_engine *engine, dsc_error *err)
+static void place_work_buffers(dsc_engine *engine)
 {
     const dsc_plan *plan = &engine->plan;
-    const int64_t modules = (int64_t)engine->model->module_count * plan->together;
-    dsc_alloc *alloc = engine->alloc;
-    const int64_t activation_bytes = plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE];
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_ACTIVATION, DSC_TIER_DEVICE, activation_bytes,
-                         &engine->activation_buf, err));
-    DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE,
-                         plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE], &engine->scratch_buf, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->out, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->saved, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof(char *), &engine->rebuilt, err));
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, plan->together + 1, sizeof(char *), &engine->d_buffer, err));
-    char *at = engine->activation_buf.ptr;
+    char *at = engine->work.activation_buf.ptr;
     for (int32_t i = 0; i <= plan->together; i++, at += plan->d_bytes_most)
-        engine->d_buffer[i] = at;
-    engine->losses = (float *)(void *)at;
+        engine->work.d_buffer[i] = at;
+    engine->work.losses = (float *)(void *)at;
     at += plan->losses_bytes;
     char *saved = at, *rebuilt = saved + plan->saved_bytes;
     at = rebuilt + plan->rebuilt_bytes;
     for (int32_t lane = 0; lane < plan->together; lane++)
         at = place_module_buffers(engine, lane, at, &saved, &rebuilt);
     at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
-    DSC_ASSERT(at == (char *)engine->activation_buf.ptr + activation_bytes);
-    engine->logits = (float *)(void *)((char *)engine->scratch_buf.ptr + plan->scratch_bytes);
-    return DSC_OK;
+    DSC_ASSERT(at == (char *)engine->work.activation_buf.ptr + engine->work.activation_buf.bytes);
+    engine->work.logits = (float *)(void *)((char *)engine->work.scratch_buf.ptr + plan->scratch_bytes);
 }
 
-static dsc_status open_tables(dsc_engine *engine, dsc_error *err)
+/* No other folder takes memory under these tags, so what is taken here is the plan's. */
+static void check_taken(const dsc_engine *engine, const dsc_needs *needs)
 {
-    int32_t most = 1;
-    for (int32_t m = 0; m < engine->model->module_count; m++)
-        most = engine->model->modules[m].param_count > most ? engine->model->modules[m].param_count : most;
-    const int64_t words = dsc_step_stat_count(&engine->config);
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->plan.together, sizeof *engine->batch,
-                             &engine->batch, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(void *), &engine->param, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, most, sizeof(float *), &engine->grad, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words, sizeof(double), &engine->step_stats, err));
-    return dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, words * engine->place.size, sizeof(double),
-                            &engine->step_stat_count, err);
+    static const dsc_tag own[] = { DSC_TAG_ACTIVATION, DSC_TAG_SCRATCH, DSC_TAG_DATA, DSC_TAG_COMM };
+    dsc_needs_check(needs);
+    for (size_t i = 0; i < DSC_COUNT(own); i++)
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            DSC_ASSERT(needs->taken[own[i]][tier] == engine->plan.bytes[own[i]][tier]);
+}
+
+static dsc_status open_work(dsc_engine *engine, dsc_error *err)
+{
+    dsc_plan_options options;
+    dsc_need list[DSC_WORK_NEEDS_MAX];
+    dsc_needs needs = { .alloc = engine->alloc, .device = engine->device };
+    dsc_engine_plan_options(engine, &options);
+    const int count = dsc_work_list_needs(&options, &engine->plan, &engine->work, list);
+    DSC_TRY(dsc_needs_plan_and_open(&needs, list, count, err));
+    check_taken(engine, &needs);
+    return DSC_OK;
 }
 
 /* The one that was there before the model was known may be smaller than the plan's. */
@@ -350,39 +334,20 @@ static dsc_status open_io_buffer(dsc_engine *engine, dsc_error *err)
 
 dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
 {
-    DSC_TRY(open_tables(engine, err));
+    DSC_TRY(open_work(engine, err));
     DSC_TRY(open_io_buffer(engine, err));
-    DSC_TRY(open_work_buffers(engine, err));
-    DSC_TRY(open_eval_batch(engine, err));
-    DSC_TRY(dsc_outputs_open(engine, err));
-    if (engine->plan.snapshot_bytes > 0)
-        DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, engine->plan.snapshot_bytes,
-                             &engine->snapshot_buf, err));
-    return open_mirrors(engine, err);
+    place_work_buffers(engine);
+    place_eval_batch(engine);
+    place_mirrors(engine);
+    DSC_TRY(dsc_event_open(engine->device, &engine->batch_given, err));
+    return dsc_outputs_open(engine, err);
 }
 
 void dsc_engine_close_memory(dsc_engine *engine)
 {
-    dsc_alloc *alloc = engine->alloc;
+    const dsc_needs needs = { .alloc = engine->alloc, .device = engine->device };
+    dsc_need list[DSC_WORK_NEEDS_MAX];
     dsc_event_close(&engine->batch_given);
     dsc_outputs_close(engine);
-    if (engine->device != NULL) {
-        dsc_mem_close(engine->device, &engine->snapshot_buf);
-        dsc_mem_close(engine->device, &engine->mirror_buf);
-        dsc_mem_close(engine->device, &engine->batch_buf);
-        dsc_mem_close(engine->device, &engine->eval_buf);
-        dsc_mem_close(engine->device, &engine->scratch_buf);
-        dsc_mem_close(engine->device, &engine->activation_buf);
-    }
-    dsc_alloc_free(alloc, engine->device_batch);
-    dsc_alloc_free(alloc, engine->eval_data);
-    dsc_alloc_free(alloc, engine->rebuilt);
-    dsc_alloc_free(alloc, engine->saved);
-    dsc_alloc_free(alloc, engine->out);
-    dsc_alloc_free(alloc, engine->d_buffer);
-    dsc_alloc_free(alloc, engine->batch);
-    dsc_alloc_free(alloc, engine->step_stat_count);
-    dsc_alloc_free(alloc, engine->step_stats);
-    dsc_alloc_free(alloc, engine->grad);
-    dsc_alloc_free(alloc, engine->param);
+    dsc_needs_close(&needs, list, dsc_work_list_needs(NULL, NULL, &engine->work, list));
 }

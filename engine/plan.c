@@ -264,8 +264,6 @@ static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
         return;
     plan->loss_slots =
         (int32_t)dsc_max_i64(1, dsc_min_i64(micro_steps, LOSS_MIRROR_BYTES / dsc_max_i64(1, plan->losses_bytes)));
-    plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += plan->loss_slots * plan->losses_bytes + plan->logits_bytes;
-    plan->bytes[DSC_TAG_DATA][DSC_TIER_DEVICE] += plan->together * plan->batch_bytes;
 }
 
 /* Outputs that wait in host memory, on the device a few slots instead of all. The loss module has none. */
@@ -278,7 +276,6 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
     plan->out_away_count = count;
     plan->out_away_bytes = count * plan->together * plan->out_bytes_most;
     plan->out_bytes_total = DSC_OUT_SLOTS * plan->together * plan->out_bytes_most;
-    plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_PINNED] += plan->out_away_bytes;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
     for (int32_t m = 0; m < count; m++) {
         const int64_t bytes = o->config->gradient_accumulation_steps * plan->module[m].out_elements * each;
@@ -287,26 +284,103 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
     }
 }
 
+typedef struct work_sizes {
+    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot; /* bytes */
+    int64_t modules, together, tensors, params;                          /* lengths of arrays */
+    int64_t stats, ranks;
+} work_sizes;
+
+static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
+{
+    const bool apart = !dsc_device_host_visible(o->device);
+    DSC_ASSERT(plan->together >= 1 && plan->loss_slots >= 1);
+    *out = (work_sizes) {
+        .activation = plan->out_bytes_total + (plan->together + 1) * plan->d_bytes_most + plan->losses_bytes +
+                      plan->saved_bytes + plan->rebuilt_bytes,
+        .scratch = plan->scratch_bytes + plan->logits_bytes,
+        .eval = plan->batch_bytes,
+        .outputs = plan->out_away_bytes,
+        .batch = apart ? plan->together * plan->batch_bytes : 0,
+        .mirror = apart ? plan->loss_slots * plan->losses_bytes + plan->logits_bytes : 0,
+        .snapshot = plan->snapshot_bytes,
+        .modules = (int64_t)o->model->module_count * plan->together,
+        .together = plan->together,
+        .tensors = o->model->batch_count,
+        .params = 1,
+        .stats = dsc_step_stat_count(o->config),
+        .ranks = o->world_size,
+    };
+    for (int32_t m = 0; m < o->model->module_count; m++)
+        out->params = dsc_max_i64(out->params, o->model->modules[m].param_count);
+}
+
+int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_work *w, dsc_need list[DSC_WORK_NEEDS_MAX])
+{
+    const dsc_tier device = DSC_TIER_DEVICE, pinned = DSC_TIER_PINNED, host = DSC_TIER_HOST;
+    const int64_t word = (int64_t)sizeof(void *), number = (int64_t)sizeof(double);
+    work_sizes s = { 0 };
+    int count = 0;
+    if (o != NULL)
+        size_work(o, plan, &s);
+    const dsc_need buffers[] = {
+        { &w->activation_buf, DSC_TAG_ACTIVATION, device, s.activation, DSC_NEED_DEVICE },
+        { &w->scratch_buf, DSC_TAG_SCRATCH, device, s.scratch, DSC_NEED_DEVICE },
+        { &w->eval_buf, DSC_TAG_DATA, pinned, s.eval, DSC_NEED_DEVICE },
+        { &w->outputs_buf, DSC_TAG_ACTIVATION, pinned, s.outputs, DSC_NEED_DEVICE },
+        { &w->batch_buf, DSC_TAG_DATA, device, s.batch, DSC_NEED_DEVICE },
+        { &w->mirror_buf, DSC_TAG_DATA, pinned, s.mirror, DSC_NEED_DEVICE },
+        { &w->snapshot_buf, DSC_TAG_IO, pinned, s.snapshot, DSC_NEED_DEVICE },
+    };
+    /* Table of step facts that ranks exchange; a config can make it large at any number of modules. */
+    const dsc_need arrays[] = {
+        { &w->out, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
+        { &w->saved, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
+        { &w->rebuilt, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
+        { &w->d_buffer, DSC_TAG_CONTROL, host, (s.together + 1) * word, DSC_NEED_SMALL },
+        { &w->eval_data, DSC_TAG_CONTROL, host, s.tensors * word, DSC_NEED_SMALL },
+        { &w->device_batch, DSC_TAG_CONTROL, host, s.together * s.tensors * word, DSC_NEED_SMALL },
+        { &w->batch, DSC_TAG_CONTROL, host, s.together * word, DSC_NEED_SMALL },
+        { &w->param, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
+        { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
+        { &w->step_stats, DSC_TAG_CONTROL, host, s.stats * number, DSC_NEED_ARRAY },
+        { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },
+    };
+    for (size_t i = 0; i < DSC_COUNT(buffers); i++)
+        if (o == NULL || buffers[i].bytes > 0)
+            list[count++] = buffers[i];
+    for (size_t i = 0; i < DSC_COUNT(arrays); i++)
+        list[count++] = arrays[i];
+    if (o != NULL) {
+        list[count++] = (dsc_need) { NULL, DSC_TAG_COMM, host, o->comm_bytes, DSC_NEED_INSIDE };
+        list[count++] = (dsc_need) { NULL, DSC_TAG_COMM, device, o->device_comm_bytes, DSC_NEED_INSIDE };
+        list[count++] = (dsc_need) { NULL, DSC_TAG_DATA, pinned, o->data_bytes, DSC_NEED_INSIDE };
+        list[count++] = (dsc_need) { NULL, DSC_TAG_IO, pinned, plan->io_bytes, DSC_NEED_INSIDE };
+    }
+    DSC_ASSERT(count <= DSC_WORK_NEEDS_MAX);
+    return count;
+}
+
+static void plan_work(const dsc_plan_options *o, dsc_plan *plan)
+{
+    dsc_work unopened = { 0 };
+    dsc_need list[DSC_WORK_NEEDS_MAX];
+    dsc_needs needs = { .alloc = o->alloc, .device = o->device };
+    dsc_needs_plan(&needs, list, dsc_work_list_needs(o, plan, &unopened, list));
+    for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
+        for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
+            plan->bytes[tag][tier] += needs.planned[tag][tier];
+}
+
 static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 {
     plan_mirrors(o, plan);
     plan_outputs(o, plan);
-    plan->bytes[DSC_TAG_ACTIVATION][DSC_TIER_DEVICE] =
-        plan->out_bytes_total + (plan->together + 1) * plan->d_bytes_most + plan->losses_bytes + plan->saved_bytes +
-        plan->rebuilt_bytes;
-    plan->bytes[DSC_TAG_SCRATCH][DSC_TIER_DEVICE] = plan->scratch_bytes + plan->logits_bytes;
-    plan->bytes[DSC_TAG_COMM][DSC_TIER_HOST] += o->comm_bytes;
-    plan->bytes[DSC_TAG_COMM][DSC_TIER_DEVICE] += o->device_comm_bytes;
-    plan->bytes[DSC_TAG_DATA][DSC_TIER_PINNED] += o->data_bytes + plan->batch_bytes;
     if (o->config->own.save_async)
         plan->snapshot_bytes = dsc_ckpt_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
                                                        o->config->optimizer.recipe, o->rank);
     plan->io_bytes = dsc_ckpt_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
-    plan->bytes[DSC_TAG_IO][DSC_TIER_PINNED] += plan->io_bytes + plan->snapshot_bytes;
-    /* Table of step facts that ranks exchange; a config can make it large at any number of modules. */
-    plan->bytes[DSC_TAG_CONTROL][DSC_TIER_HOST] +=
-        dsc_step_stat_count(o->config) * (o->world_size + 1) * (int64_t)sizeof(double);
-    dsc_alloc_stats stats;
+    plan_work(o, plan);
+    dsc_alloc_stats stats; /* libraries have taken what they need for prepared products */
     dsc_alloc_stats_get(o->alloc, &stats);
     for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
         plan->bytes[DSC_TAG_LIBRARY][tier] += stats.count[DSC_TAG_LIBRARY][tier].current_bytes;

@@ -4,6 +4,7 @@
 #define DSC_ENGINE_PLAN_H
 
 #include "engine/config/config.h"
+#include "kernels/needs.h"
 #include "zero/zero.h"
 
 #ifdef __cplusplus
@@ -64,6 +65,34 @@ typedef struct dsc_plan_options {
     uint32_t cpu_caps;
     dsc_device *device;        /* GEMM shapes are prepared on it */
 } dsc_plan_options;
+
+/* The working memory of the engine: what its list of needs opens, and addresses in it (memory.c). */
+typedef struct dsc_work {
+    dsc_buf activation_buf, scratch_buf, eval_buf;
+    dsc_buf outputs_buf;           /* outputs that wait in host memory; not open where none do */
+    dsc_buf batch_buf, mirror_buf; /* batch_transfer.c; not open on a host_visible device */
+    dsc_buf snapshot_buf;          /* copy of states for asynchronous saves; not open without "save_async" */
+    /* Outputs of modules, in order, for each micro-batch of a group. The successor's backward reads outputs; some share
+     * slots. */
+    char **out, **saved, **rebuilt;   /* [together][module_count] */
+    char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
+    float *losses, *logits;           /* on the device */
+    float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */
+    void **eval_data;                 /* [batch_count] a micro-batch that the host fills */
+    void **device_batch;              /* [together][batch_count]; NULL on a host_visible device */
+    const void *const **batch;        /* [together] where modules read it */
+    const void **param;               /* [most parameters of a module] */
+    float **grad;                     /* likewise */
+    double *step_stats;               /* [dsc_step_stat_count] numbers of this rank's step for the other ranks */
+    double *step_stat_count;          /* [W * dsc_step_stat_count] */
+} dsc_work;
+
+#define DSC_WORK_NEEDS_MAX 24
+/* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
+ * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
+ * is listed, without bytes. */
+int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_work *work,
+                        dsc_need list[DSC_WORK_NEEDS_MAX]);
 
 /* The zero options that both the planner and open use, so that they cannot differ. */
 /* How many ranks keep second parts; 0: none do. */

@@ -193,7 +193,7 @@ static void tell_ranks(const dsc_engine *engine)
     dsc_monitor_rank rank[DSC_MONITOR_RANKS_MAX];
     const int32_t count = (int32_t)dsc_min_i64(engine->place.size, DSC_MONITOR_RANKS_MAX);
     for (int32_t r = 0; r < count; r++) {
-        const double *word = engine->step_stat_count + r * words, *own = word + micro_steps;
+        const double *word = engine->work.step_stat_count + r * words, *own = word + micro_steps;
         double loss = 0;
         for (int64_t m = 0; m < micro_steps; m++)
             loss += word[m];
@@ -211,7 +211,7 @@ static void tell_gpus(const dsc_engine *engine)
     const int64_t words = dsc_step_stat_count(&engine->config), size = engine->place.size;
     dsc_gpu_reading all = { .used_mb = NAN, .celsius = NAN };
     for (int64_t r = 0; r < size; r++) {
-        const double *own = engine->step_stat_count + r * words + engine->config.gradient_accumulation_steps;
+        const double *own = engine->work.step_stat_count + r * words + engine->config.gradient_accumulation_steps;
         all.watts += own[DSC_STAT_GPU_WATTS];
         all.busy_percent += own[DSC_STAT_GPU_BUSY] / (double)size;
         all.used_mb = fmax(all.used_mb, own[DSC_STAT_GPU_USED_MB]);

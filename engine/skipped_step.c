@@ -14,7 +14,7 @@ static void describe_losses(const dsc_engine *engine, char *out, size_t out_byte
     out[0] = 0;
     for (int64_t m = 0; m < micro_steps; m++)
         for (int32_t r = 0; r < engine->place.size; r++)
-            if (!isfinite(engine->step_stat_count[r * words + m])) {
+            if (!isfinite(engine->work.step_stat_count[r * words + m])) {
                 snprintf(out, out_bytes, "; the loss of rank %d in micro-step %lld is not finite either", (int)r,
                          (long long)(m + 1));
                 return;

@@ -114,7 +114,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
 dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     DSC_TRY(between_steps(engine, "save_start", err));
-    if (engine->snapshot_buf.ptr == NULL)
+    if (engine->work.snapshot_buf.ptr == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.save_async", "is not set: no memory is planned for a copy of the "
                         "states");
     DSC_TRY(dsc_engine_need_values(engine, err));
@@ -130,7 +130,8 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     if (writes(engine))
-        status = dsc_ckpt_async_start(&ctx, dir, &state, resumed_step, &engine->snapshot_buf, &engine->saving, &mine);
+        status = dsc_ckpt_async_start(&ctx, dir, &state, resumed_step, &engine->work.snapshot_buf, &engine->saving,
+                                      &mine);
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0 && status != DSC_OK);

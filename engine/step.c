@@ -31,14 +31,14 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t lane, bool save
         .save = save,
         .rng_seed = (uint64_t)engine->config.seed,
         .rng_step = (uint64_t)engine->step + 1,
-        .param = engine->param,
-        .grad = engine->grad,
-        .batch_data = engine->batch[lane],
-        .in = module > 0 ? engine->out[at - 1] : NULL,
-        .saved = engine->saved[at],
-        .scratch = engine->scratch_buf.ptr,
+        .param = engine->work.param,
+        .grad = engine->work.grad,
+        .batch_data = engine->work.batch[lane],
+        .in = module > 0 ? engine->work.out[at - 1] : NULL,
+        .saved = engine->work.saved[at],
+        .scratch = engine->work.scratch_buf.ptr,
         .loss_scale = (float)engine->loss_scaler.scale,
-        .rebuilt = engine->rebuilt[at],
+        .rebuilt = engine->work.rebuilt[at],
     };
     const int64_t leaf = (engine->micro_step + lane) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
@@ -51,7 +51,7 @@ static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t lane
 {
     const int32_t made_by = engine->model->module_count - 2 - module; /* index of the producer, from 0 */
     const int32_t count = engine->plan.together + 1;
-    return engine->d_buffer[(lane + count - made_by % count) % count];
+    return engine->work.d_buffer[(lane + count - made_by % count) % count];
 }
 
 /* A module's work is a section of the compute stream (kernels/device.h): each pass over it has its own. */
@@ -74,7 +74,7 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t lane, ds
 {
     dsc_module_ctx ctx;
     fill_ctx(engine, m, lane, save, &ctx);
-    ctx.out = engine->out[dsc_engine_at(engine, lane, m)];
+    ctx.out = engine->work.out[dsc_engine_at(engine, lane, m)];
     const int64_t start = dsc_engine_span_start(engine, kind, m);
     DSC_TRY(run_module(engine, m, lane, pass, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
@@ -86,7 +86,7 @@ static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_erro
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     for (; engine->settled <= micro_step; engine->settled++)
-        engine->step_stats[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
+        engine->work.step_stats[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
     return DSC_OK;
 }
 
@@ -103,12 +103,12 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool
     const int64_t micro_step = engine->micro_step + lane;
     dsc_module_ctx ctx;
     fill_ctx(engine, m, lane, save, &ctx);
-    ctx.losses = engine->losses;
+    ctx.losses = engine->work.losses;
     if (!save)
         return run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err);
     if (lane == 0)
         DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
-    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->grad, err));
+    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
     DSC_TRY(run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err));
@@ -124,7 +124,7 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
     const bool keep = save && engine->config.own.recompute != DSC_RECOMPUTE_FULL;
     const dsc_span_kind kind = save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE;
     for (int32_t m = 0; m < last; m++) {
-        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
+        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
         for (int32_t lane = 0; lane < lanes; lane++) {
             DSC_TRY(module_forward(engine, m, lane, DSC_PASS_FORWARD, keep, kind, err));
@@ -132,7 +132,7 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
                 DSC_TRY(dsc_outputs_after_forward(engine, m, lane, err));
         }
     }
-    DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->param, err));
+    DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->work.param, err));
     for (int32_t lane = 0; lane < lanes; lane++)
         DSC_TRY(loss_forward(engine, last, lane, save, err));
     return DSC_OK;
@@ -146,12 +146,12 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t la
     if (again != DSC_RECOMPUTE_NOTHING)
         DSC_TRY(module_forward(engine, m, lane, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
                                true, DSC_SPAN_RECOMPUTE, err));
-    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->grad, err));
+    DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, lane, true, &ctx);
     ctx.d_out = out_gradient(engine, m, lane);
     ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
-    ctx.out = engine->out[dsc_engine_at(engine, lane, m)];
+    ctx.out = engine->work.out[dsc_engine_at(engine, lane, m)];
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
     DSC_TRY(run_module(engine, m, lane, DSC_PASS_BACKWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
@@ -161,7 +161,7 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t la
 static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
 {
     const int32_t step = 2 * engine->model->module_count - 2 - m;
-    DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->param, err));
+    DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->work.param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
     for (int32_t lane = 0; lane < engine->plan.together; lane++)
         DSC_TRY(backward_micro_batch(engine, m, lane, err));
@@ -229,7 +229,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     DSC_TRY(run_forward(engine, true, err));
     if (loss != NULL) {
         DSC_TRY(settle_losses(engine, engine->micro_step, err));
-        *loss = engine->step_stats[engine->micro_step];
+        *loss = engine->work.step_stats[engine->micro_step];
     }
     engine->phase = DSC_PHASE_FORWARD_DONE;
     engine->forward_ns += dsc_clock_ns() - start;
@@ -296,7 +296,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     if (engine->settled < micro_steps)
         DSC_TRY(settle_losses(engine, micro_steps - 1, err));
     const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
-    double *own = engine->step_stats + micro_steps;
+    double *own = engine->work.step_stats + micro_steps;
     dsc_alloc_stats memory;
     dsc_gpu_reading gpu;
     dsc_alloc_stats_get(engine->alloc, &memory);
@@ -311,16 +311,16 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     own[DSC_STAT_MEMORY_BYTES] = 0;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++)
         own[DSC_STAT_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
-    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_stat_count, engine->step_stats, words,
-                                DSC_F64, NULL, err));
+    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->work.step_stat_count,
+                                engine->work.step_stats, words, DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
         for (int64_t r = 0; r < size; r++)
-            sum += engine->step_stat_count[r * words + m];
+            sum += engine->work.step_stat_count[r * words + m];
     *loss = sum / (double)(micro_steps * size);
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
-        *requests |= (uint64_t)engine->step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
+        *requests |= (uint64_t)engine->work.step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
     return DSC_OK;
 }
 
@@ -475,16 +475,17 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
                         (long long)source->sample_count, (long long)batch, (long long)size);
     double sum = 0;
     for (int64_t i = 0; i < rounds; i++) {
-        DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->eval_data, err));
-        DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->eval_data, err));
+        DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->work.eval_data,
+                             err));
+        DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
         DSC_TRY(run_forward(engine, false, err));
         DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));
         const double mean = dsc_engine_mean_loss(engine, 0);
-        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->step_stat_count, &mean, 1, DSC_F64, NULL,
-                                    err));
+        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->work.step_stat_count, &mean, 1,
+                                    DSC_F64, NULL, err));
         for (int64_t r = 0; r < size; r++)
-            sum += engine->step_stat_count[r];
+            sum += engine->work.step_stat_count[r];
     }
     *loss = sum / (double)(rounds * size);
     return DSC_OK;

@@ -14,26 +14,26 @@
 static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
 {
     const int32_t last = engine->model->module_count - 1;
-    DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->eval_data, err));
+    DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
     for (int32_t m = 0; m <= last; m++) {
-        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->param, err));
+        DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         dsc_module_ctx ctx = {
             .struct_bytes = (uint32_t)sizeof ctx,
             .stream = engine->compute,
             .dtype = dsc_engine_dtype(engine),
             .batch = engine->config.train_micro_batch_size_per_gpu,
-            .param = engine->param,
-            .grad = engine->grad,
-            .batch_data = engine->batch[0],
-            .in = m > 0 ? engine->out[m - 1] : NULL,
-            .out = m < last ? engine->out[m] : NULL,
-            .saved = engine->saved[m],
-            .scratch = engine->scratch_buf.ptr,
+            .param = engine->work.param,
+            .grad = engine->work.grad,
+            .batch_data = engine->work.batch[0],
+            .in = m > 0 ? engine->work.out[m - 1] : NULL,
+            .out = m < last ? engine->work.out[m] : NULL,
+            .saved = engine->work.saved[m],
+            .scratch = engine->work.scratch_buf.ptr,
             .loss_scale = 1.0f,
-            .losses = m == last ? engine->losses : NULL,
-            .logits = m == last ? engine->logits : NULL,
+            .losses = m == last ? engine->work.losses : NULL,
+            .logits = m == last ? engine->work.logits : NULL,
             .logits_row = row,
-            .rebuilt = engine->rebuilt[m],
+            .rebuilt = engine->work.rebuilt[m],
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }
@@ -62,11 +62,11 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
                             (int)tokens[i], (long long)i, (long long)vocab);
     DSC_TRY(dsc_engine_need_values(engine, err));
     const dsc_sample_options options = { .temperature = temperature, .top_p = 1 };
-    const float *logits = engine->host_logits;
-    int32_t *row = engine->eval_data[0];
+    const float *logits = engine->work.host_logits;
+    int32_t *row = engine->work.eval_data[0];
     if (engine->config.own.document_end >= 0) /* the text is one document */
         for (int64_t t = 0; t < engine->config.train_micro_batch_size_per_gpu * sequence; t++)
-            ((int32_t *)engine->eval_data[2])[t] = (int32_t)(t % sequence);
+            ((int32_t *)engine->work.eval_data[2])[t] = (int32_t)(t % sequence);
     int64_t filled = dsc_min_i64(token_count, sequence);
     memset(row, 0, (size_t)(engine->config.train_micro_batch_size_per_gpu * sequence) * sizeof *row);
     memcpy(row, tokens + token_count - filled, (size_t)filled * sizeof *row);

@@ -53,7 +53,7 @@ bool dsc_probe_has_failed(const dsc_engine *engine) { return engine->failed; }
 bool dsc_probe_values_due(const dsc_engine *engine) { return engine->values_due; }
 dsc_status dsc_probe_settle(dsc_engine *engine, dsc_error *err) { return dsc_engine_settle(engine, err); }
 
-bool dsc_probe_has_snapshot(const dsc_engine *engine) { return engine->snapshot_buf.ptr != NULL; }
+bool dsc_probe_has_snapshot(const dsc_engine *engine) { return engine->work.snapshot_buf.ptr != NULL; }
 
 dsc_status dsc_probe_resize_io_buffer(dsc_engine *engine, int64_t bytes, dsc_error *err)
 {
