@@ -107,6 +107,7 @@ bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
 
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
-    return zero->o.stage == 3 && !zero->group[group].resident &&
-           (zero->world_size > 1 || zero->group[group].swap_param || dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
+    return zero->o.stage == 3 && !zero->group[group].gather.resident &&
+           (zero->world_size > 1 || zero->group[group].place.swap_param ||
+            dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
 }

@@ -44,7 +44,7 @@ static int64_t elsewhere(const dsc_zero *zero, int32_t group)
     const dsc_layout_group *layout = &zero->o.layout->group[group];
     DSC_ASSERT(dsc_gather_is_windowed(zero, group));
     DSC_ASSERT(layout->slice * zero->world_size == layout->padded);
-    return zero->group[group].swap_param ? layout->padded : layout->padded - layout->slice;
+    return zero->group[group].place.swap_param ? layout->padded : layout->padded - layout->slice;
 }
 
 /* The modules whose backward reads no parameters have no backward uses. */
@@ -225,11 +225,11 @@ static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
         return window_bytes;
     const int64_t more = elsewhere(zero, largest) * zero->param_bytes_each;
     DSC_ASSERT(more >= 0);
-    zero->group[largest].resident = true;
+    zero->group[largest].gather.resident = true;
     const int64_t less = plan_windows(zero);
     if (less + more < window_bytes)
         return less;
-    zero->group[largest].resident = false;
+    zero->group[largest].gather.resident = false;
     return plan_windows(zero);
 }
 
@@ -239,7 +239,7 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
     DSC_ASSERT(steps <= PREFETCH_STEPS_MAX);
     zero->prefetch_steps = steps;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        zero->group[g].resident = false;
+        zero->group[g].gather.resident = false;
     return choose_resident(zero, plan_windows(zero));
 }
 
@@ -370,9 +370,9 @@ dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].done, err));
     }
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].given, err));
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gathered, err));
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].updated, err));
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.given, err));
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.gathered, err));
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.updated, err));
     }
     return DSC_OK;
 }
@@ -384,9 +384,9 @@ void dsc_gather_close(dsc_zero *zero)
         dsc_event_close(&zero->gather[i].done);
     }
     for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++) {
-        dsc_event_close(&zero->group[g].given);
-        dsc_event_close(&zero->group[g].gathered);
-        dsc_event_close(&zero->group[g].updated);
+        dsc_event_close(&zero->group[g].gather.given);
+        dsc_event_close(&zero->group[g].gather.gathered);
+        dsc_event_close(&zero->group[g].gather.updated);
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -415,7 +415,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     const int64_t slice = zero->o.layout->group[gather->group].slice;
     char *window = window_of(zero, gather), *mine = zero->group[gather->group].param;
     DSC_ASSERT(dsc_gather_is_windowed(zero, gather->group));
-    if (zero->group[gather->group].hpz_is_current)
+    if (zero->group[gather->group].hpz.is_current)
         return dsc_hpz_gather(zero, gather->group, window, err);
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
@@ -463,7 +463,7 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
 static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 {
     return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&
-           !zero->group[gather->group].hpz_is_current &&
+           !zero->group[gather->group].hpz.is_current &&
            dsc_param_fetch_request(zero, gather->group, own_part(zero, gather));
 }
 
@@ -510,9 +510,9 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gather[i].done, err));
         *base = window_of(zero, &zero->gather[i]);
     } else if (state->param_whole) {
-        if (state->gather_pending)
-            DSC_TRY(dsc_stream_wait(zero->o.compute, state->gathered, err));
-        state->gather_pending = false;
+        if (state->gather.pending)
+            DSC_TRY(dsc_stream_wait(zero->o.compute, state->gather.gathered, err));
+        state->gather.pending = false;
         DSC_TRY(dsc_zero_after_update(zero, layout->use_group[use], zero->o.compute, err));
         *base = state->param;
     }
@@ -551,7 +551,7 @@ dsc_status dsc_gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
                                 state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
                                 zero->o.compute_dtype, zero->gather_stream, err));
-    DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
-    state->gather_pending = true;
+    DSC_TRY(dsc_event_record(state->gather.gathered, zero->gather_stream, err));
+    state->gather.pending = true;
     return DSC_OK;
 }

@@ -39,9 +39,9 @@ static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t lane, 
     DSC_ASSERT(visit <= module); /* a part waits for modules whose backward comes later */
     DSC_ASSERT(zero->grad_part_of_use[use * zero->o.together + lane] < 0); /* one part of a use and micro-batch */
     *leaf = (dsc_grad_part) {
-        .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->newest_grad_part
+        .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->sums.newest_part
     };
-    group->newest_grad_part = index;
+    group->sums.newest_part = index;
     leaf->first_use = module == group->last_user;
     leaf->last_use = module == group->first_user;
     zero->grad_part_of_use[use * zero->o.together + lane] = index;
@@ -79,7 +79,7 @@ static void list_leaves(dsc_zero *zero)
     const dsc_layout *layout = zero->o.layout;
     int32_t *first = zero->visit_first;
     for (int32_t g = 0; g < layout->group_count; g++)
-        zero->group[g].newest_grad_part = -1;
+        zero->group[g].sums.newest_part = -1;
     for (int32_t m = layout->module_count - 1; m >= 0; m--)
         for (int32_t lane = 0; lane < zero->o.together; lane++) {
             *first++ = zero->grad_part_count;
@@ -140,8 +140,8 @@ static int64_t place_near_sums(dsc_zero *zero)
             if (group->first_user != m || !layout->group[layout->use_group[u]].trainable ||
                 !dsc_grad_staging_is_offloaded(zero, layout->use_group[u]))
                 continue;
-            DSC_ASSERT(group->swap_states);
-            group->sum_at = elements;
+            DSC_ASSERT(group->place.swap_states);
+            group->sums.at = elements;
             elements += layout->group[layout->use_group[u]].slice;
         }
         most = dsc_max_i64(most, elements);
@@ -441,8 +441,8 @@ dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err)
             DSC_TRY(dsc_event_open(zero->o.device, &zero->grad_part_slot[p].mark[mark], err));
     for (int32_t i = 0; i < zero->grad_part_count; i++)
         if (zero->leaf[i].holds_sum) {
-            DSC_ASSERT(zero->group[zero->leaf[i].group].last_sum == NULL); /* one part holds a group's sum */
-            zero->group[zero->leaf[i].group].last_sum = dsc_grad_part_base(zero, &zero->leaf[i]);
+            DSC_ASSERT(zero->group[zero->leaf[i].group].sums.last == NULL); /* one part holds a group's sum */
+            zero->group[zero->leaf[i].group].sums.last = dsc_grad_part_base(zero, &zero->leaf[i]);
         }
     return DSC_OK;
 }
@@ -457,4 +457,17 @@ void dsc_grad_parts_close(dsc_zero *zero)
     list_needs(zero, needs);
     dsc_needs_close(&zero->needs, at_open, (int)DSC_COUNT(at_open));
     dsc_needs_close(&zero->needs, needs, NEEDS);
+}
+
+bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
+{
+    DSC_ASSERT(leaf->lane < zero->o.together);
+    return leaf->last_use && leaf->lane == zero->o.together - 1;
+}
+
+float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
+{
+    DSC_ASSERT(leaf->place >= 0);
+    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
+    return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
 }

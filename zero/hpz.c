@@ -23,10 +23,10 @@ static dsc_need place_parts(dsc_zero *zero)
 {
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count && zero->o.neighbour_count > 1; g++) {
-        zero->group[g].hpz_at = bytes;
+        zero->group[g].hpz.at = bytes;
         if (dsc_gather_is_windowed(zero, g))
             bytes += dsc_align_up(kept_elements(zero, g) * zero->param_bytes_each, KEPT_ALIGN);
-        DSC_ASSERT(zero->group[g].hpz_at % KEPT_ALIGN == 0);
+        DSC_ASSERT(zero->group[g].hpz.at % KEPT_ALIGN == 0);
     }
     return (dsc_need) { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, bytes, DSC_NEED_NEIGHBOURS };
 }
@@ -61,19 +61,19 @@ dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_e
     if (zero->o.neighbour_count <= 1)
         return DSC_OK;
     const int64_t bytes = kept_elements(zero, group) * zero->param_bytes_each;
-    DSC_ASSERT(state->hpz_at + bytes <= zero->hpz_buf.bytes);
+    DSC_ASSERT(state->hpz.at + bytes <= zero->hpz_buf.bytes);
     DSC_ASSERT(dsc_gather_is_windowed(zero, group));
-    state->hpz_is_current = true;
-    return dsc_copy(zero->gather_stream, (char *)zero->hpz_buf.ptr + state->hpz_at,
+    state->hpz.is_current = true;
+    return dsc_copy(zero->gather_stream, (char *)zero->hpz_buf.ptr + state->hpz.at,
                     window + zero->o.rank % zero->o.neighbour_count * bytes, bytes, err);
 }
 
 dsc_status dsc_hpz_gather(dsc_zero *zero, int32_t group, char *window, dsc_error *err)
 {
     DSC_ASSERT(zero->o.neighbour_count > 1);
-    DSC_ASSERT(zero->group[group].hpz_is_current);
+    DSC_ASSERT(zero->group[group].hpz.is_current);
     dsc_comm_label_module(zero->o.neighbours, 0, zero->o.layout->group[group].module);
-    return dsc_comm_all_gather(zero->o.neighbours, 0, window, (char *)zero->hpz_buf.ptr + zero->group[group].hpz_at,
+    return dsc_comm_all_gather(zero->o.neighbours, 0, window, (char *)zero->hpz_buf.ptr + zero->group[group].hpz.at,
                                kept_elements(zero, group), zero->o.compute_dtype, zero->gather_stream, err);
 }
 
@@ -81,5 +81,5 @@ void dsc_hpz_forget(dsc_zero *zero, bool frozen)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (frozen || zero->o.layout->group[g].trainable)
-            zero->group[g].hpz_is_current = false;
+            zero->group[g].hpz.is_current = false;
 }

@@ -8,6 +8,9 @@
 #include <stdatomic.h>
 
 #include "kernels/needs.h"
+#include "zero/gather.h"
+#include "zero/grad_parts.h"
+#include "zero/hpz.h"
 #include "zero/offload/speculative_update.h"
 #include "zero/offload/state_store.h"
 #include "zero/optimizer/adafactor.h"
@@ -20,77 +23,26 @@
 #include "zero/zero.h"
 
 #define DSC_COUNTER_LEVELS_MAX 48
-#define DSC_GRAD_PART_MARKS_MAX 8
 
-/* One trainable or frozen group's memory on this rank. */
+/* One trainable or frozen group's memory on this rank: the core, and the part of each feature, which the feature's own
+ * header declares. */
 typedef struct dsc_group_state {
     int32_t first_user, last_user; /* modules */
-    char *param;      /* whole group, or this rank's slice at stage 3 */
+    char *param;                   /* whole group, or this rank's slice at stage 3 */
     bool param_whole;
-    bool resident;     /* stage 3: whole all the time, because a window for it would take more (gather.c) */
-    float *master;     /* [local_count] from element local_first */
+    float *master;                       /* [local_count] from element local_first */
     char *moment[DSC_UPDATE_STATES_MAX]; /* [local_count] of moment_dtype; NULL: the recipe has fewer */
-    float *grad;                      /* [local_count]: the sum of leaves; meaningful on the own slice before publish */
+    float *grad; /* [local_count]: the sum of parts; meaningful on the own slice before publish */
     int64_t local_first, local_count; /* elements that this rank updates: all at stage 0, else its slice */
-    bool swap_states, swap_param;      /* offloading is asked for; the parameters of a resident group stay */
-    bool sums_stay;                    /* with swap_states: the sum is in memory, not in a file */
-    bool param_on_host;                /* with swap_param: parameters are in host memory, not in a file */
-    char *host_grad;                   /* sums in host memory, of sum_dtype; `grad` is NULL then */
-    dsc_event *sums_gone;              /* the sums of this step are in host_grad */
-    float *own_error, *sum_error; /* sign_compress.c: errors of the whole group, and of this rank's slice */
-    float *local_update, *shared; /* onebit.c: of the whole group */
-    int32_t newest_grad_part;     /* used by grad_parts.c while it lists parts */
-    int64_t sum_at;               /* elements among near_sums */
-    float *last_sum;                   /* the sum of a step that does not go to its file before the update; or NULL */
-    int64_t swap_at[DSC_PLANE_COUNT];  /* bytes in the plane's swap space, -1: in memory */
-    int64_t other_at[DSC_PLANE_COUNT]; /* position that the next update writes (state_store.h, S3) */
-    atomic_llong sum_there;            /* elements of this step's sum that a speculative update may read */
-    int32_t room;                      /* index of the lent range in the sum's memory, -1: none */
-    bool sum_by_hand;                  /* the sum is handed to the update in tile buffers, from sum_slot on */
-    int32_t sum_slot;
-    bool goes_first;                   /* used by update_tiles.c while it lists the groups of a speculative update */
-    bool hpz_is_current;               /* this rank's hpZ part holds the current parameters */
-    int64_t hpz_at;                    /* bytes */
-    bool gather_pending;               /* an asynchronous gather of updated parameters is under way */
-    dsc_event *updated;                /* on the update stream */
-    /* An update copies updated parameters to the first window that asks, and writes them to a file as well. */
-    _Atomic(char *) hand_to; /* address of this rank's slice in that window; NULL: no window has asked */
-    int64_t handed_from;     /* all elements from this one on were copied there; the update owns it until `updated` */
-    dsc_event *given, *gathered;       /* this rank's updated parameters are on the device; all ranks' are */
+    dsc_group_gather gather;
+    dsc_group_hpz hpz;
+    dsc_group_sums sums;
+    dsc_group_place place;
+    dsc_group_staging staging;
+    dsc_group_speculative speculative;
+    dsc_group_signs signs;
+    dsc_group_onebit onebit;
 } dsc_group_state;
-
-/* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
-typedef struct dsc_gather {
-    int32_t group;
-    int32_t issue_step, last_step; /* a negative step belongs to the pass before */
-    bool asked; /* the update copies this rank's slice, except for elements that it had made before */
-    dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
-} dsc_gather;
-
-/* One gradient leaf of a pass: a use of a group, the module's own or one it shares, by one of the micro-batches that
- * run together. They are listed in the order in which they are reduced. */
-typedef struct dsc_grad_part {
-    int32_t module, group, use;
-    int32_t lane;  /* which of the micro-batches */
-    int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
-    bool first_use, last_use; /* among the parts that a micro-step adds to the group's sum */
-    int32_t before;           /* the group's leaf that is reduced before it in a pass, -1: none */
-    bool finds_sum,
-        leaves_sum;      /* an offloaded sum is still on the device, or stays there for the next part */
-    bool holds_sum;      /* the sum stays in the memory of the step's last part, until the update has read it */
-    int32_t place;
-    int32_t after, after_mark; /* slot of the part that lay there before, and the mark after which its memory is free */
-    int64_t error_at;          /* offset among the errors, in elements */
-    float *levels;             /* [level_count][slice] of its use; world-size reproducible sums only */
-} dsc_grad_part;
-
-/* Where leaves of one use lie, one after the other. */
-typedef struct dsc_grad_part_slot {
-    int64_t offset;    /* bytes in the leaf arena */
-    int32_t last_grad_part; /* of a pass */
-    int32_t mark_count;
-    dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* mark i: i + 1 of mark_count parts of the slice are reduced */
-} dsc_grad_part_slot;
 
 struct dsc_zero {
     dsc_zero_options o;
@@ -181,7 +133,7 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
 static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
-    return zero->group[g].grad == NULL || zero->group[g].sums_stay;
+    return zero->group[g].grad == NULL || zero->group[g].place.sums_stay;
 }
 
 /* The recipe that updates a trainable group. */
@@ -206,7 +158,7 @@ static inline bool dsc_in_swap(const dsc_zero *zero, int32_t group, dsc_plane pl
     DSC_ASSERT(group >= 0);
     DSC_ASSERT(group < zero->o.layout->group_count);
     DSC_ASSERT(plane < DSC_PLANE_COUNT);
-    return zero->group[group].swap_at[plane] >= 0;
+    return zero->group[group].place.at[plane] >= 0;
 }
 
 static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
@@ -217,8 +169,8 @@ static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
     return false;
 }
 
-/* core.c: kinds of memory that peers read in place, with the tier DEVICE. Every buffer and array of zero/ is in a list of
- * needs (kernels/needs.h), whose owner is the dsc_zero. */
+/* core.c: kinds of memory that peers read in place, with the tier DEVICE. Every buffer and array of zero/ is in a list
+ * of needs (kernels/needs.h), whose owner is the dsc_zero. */
 extern const dsc_need_kind dsc_zero_need_comm, dsc_zero_need_neighbours;
 #define DSC_NEED_COMM (&dsc_zero_need_comm)
 #define DSC_NEED_NEIGHBOURS (&dsc_zero_need_neighbours)
@@ -231,7 +183,7 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
 static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 {
     DSC_ASSERT(group < zero->o.layout->group_count);
-    return zero->group[group].swap_param && !zero->group[group].resident;
+    return zero->group[group].place.swap_param && !zero->group[group].gather.resident;
 }
 
 /* zero.c: cuts a group's moments off `from`; returns what follows them. */
@@ -246,7 +198,7 @@ static inline dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, ds
     DSC_ASSERT(group < zero->o.layout->group_count);
     if (zero->update_stream == NULL)
         return DSC_OK;
-    return dsc_stream_wait(stream, group < 0 ? zero->updated : zero->group[group].updated, err);
+    return dsc_stream_wait(stream, group < 0 ? zero->updated : zero->group[group].gather.updated, err);
 }
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {

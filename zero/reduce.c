@@ -196,7 +196,7 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     DSC_ASSERT(place->first < slice);
     if (!first->finds_sum && !last->leaves_sum)
         return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
-    float *near = zero->near_sums + state->sum_at + place->first;
+    float *near = zero->near_sums + state->sums.at + place->first;
     DSC_ASSERT(zero->near_sums != NULL);
     *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
     sum->count = dsc_min_i64(zero->store.tile_elements, slice - place->first);

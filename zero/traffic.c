@@ -19,7 +19,7 @@ static int64_t windows_of(const dsc_zero *zero, int32_t g)
 static int64_t leaves_of(const dsc_zero *zero, int32_t g)
 {
     int64_t count = 0;
-    for (int32_t i = zero->group[g].newest_grad_part; i >= 0; i = zero->leaf[i].before)
+    for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->leaf[i].before)
         count++;
     DSC_ASSERT(count <= zero->grad_part_count);
     return count;
@@ -30,7 +30,7 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
 {
     *reads = *writes = 0;
     *held = false; /* the last one goes nowhere */
-    for (int32_t i = zero->group[g].newest_grad_part; i >= 0; i = zero->leaf[i].before) {
+    for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->leaf[i].before) {
         const dsc_grad_part *leaf = &zero->leaf[i];
         DSC_ASSERT(leaf->group == g);
         *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_grad_part_is_first(leaf);
@@ -181,15 +181,15 @@ void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
         const int64_t slice = zero->o.layout->group[g].slice;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        const bool states_stay = away && !zero->group[g].swap_states;
+        const bool states_stay = away && !zero->group[g].place.swap_states;
         if (out->group_count == 0 && away && !states_stay && zero->o.swap.state_share < 1)
             out->first_elements = slice;
         out->group_count++;
         out->elements += slice;
         out->state_groups += states_stay;
         out->state_elements += states_stay ? slice : 0;
-        out->sum_groups += zero->group[g].sums_stay;
-        out->sum_elements += zero->group[g].sums_stay ? slice : 0;
+        out->sum_groups += zero->group[g].place.sums_stay;
+        out->sum_elements += zero->group[g].place.sums_stay ? slice : 0;
     }
     DSC_ASSERT(out->state_elements + out->sum_elements <= out->elements);
     DSC_ASSERT(out->state_groups + out->sum_groups <= out->group_count);

@@ -77,7 +77,7 @@ static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, in
     if (zero->update_stream == NULL)
         return update_group(&call, err);
     DSC_TRY(dsc_host_call(zero->update_stream, update_group, &call, (int64_t)sizeof call, err));
-    return dsc_event_record(zero->group[g].updated, zero->update_stream, err);
+    return dsc_event_record(zero->group[g].gather.updated, zero->update_stream, err);
 }
 
 static bool is_updated(const dsc_zero *zero, int32_t g)
@@ -123,7 +123,7 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
         DSC_ASSERT(tile.group == g);
         DSC_ASSERT(tile.count == zero->group[g].local_count);
         DSC_TRY(dsc_update_tile(zero, terms, &tile, err));
-        DSC_TRY(dsc_event_record(zero->group[g].updated, zero->o.compute, err));
+        DSC_TRY(dsc_event_record(zero->group[g].gather.updated, zero->o.compute, err));
         DSC_TRY(share_params(zero, g, err));
     }
     return DSC_OK;

@@ -37,16 +37,16 @@ static void plan_states(dsc_zero *zero)
         size_group(zero, g, &zero->group[g]);
         const int64_t slice_bytes = zero->o.layout->group[g].slice * zero->param_bytes_each;
         const int64_t kept_bytes = param_elements(zero, g) * zero->param_bytes_each;
-        if (state->resident) {
+        if (state->gather.resident) {
             zero->resident_bytes += kept_bytes;
             zero->resident_slice_bytes += slice_bytes;
         }
-        zero->state_bytes[DSC_TAG_PARAM] += state->resident ? 0 : kept_bytes;
+        zero->state_bytes[DSC_TAG_PARAM] += state->gather.resident ? 0 : kept_bytes;
         if (!zero->o.layout->group[g].trainable)
             continue;
         const int64_t own_bytes = state->local_count * 4;
         zero->state_bytes[DSC_TAG_GRAD] += dsc_grad_staging_is_offloaded(zero, g) ? 0 : own_bytes;
-        if (state->swap_states)
+        if (state->place.swap_states)
             continue;
         zero->state_bytes[DSC_TAG_MOMENT] += state->local_count * dsc_moment_bytes_each(zero, g);
         if (zero->o.compute_dtype != DSC_F32)
@@ -209,7 +209,7 @@ static void place_states(dsc_zero *zero)
     char *moment = zero->moment_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
-        char **from = state->resident ? &resident : &param;
+        char **from = state->gather.resident ? &resident : &param;
         state->param = *from;
         *from += param_elements(zero, g) * zero->param_bytes_each;
         if (!zero->o.layout->group[g].trainable)
@@ -220,7 +220,7 @@ static void place_states(dsc_zero *zero)
         }
         if (zero->o.compute_dtype == DSC_F32 && state->param != NULL)
             state->master = (float *)(void *)state->param + (state->param_whole ? state->local_first : 0);
-        if (state->swap_states)
+        if (state->place.swap_states)
             continue;
         moment = dsc_zero_place_moments(zero, g, moment);
         if (zero->o.compute_dtype != DSC_F32) {

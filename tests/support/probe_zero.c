@@ -21,7 +21,7 @@ const float *dsc_probe_moment(const dsc_zero *zero, int32_t group, int32_t index
     return (const float *)(const void *)zero->group[group].moment[index];
 }
 
-const float *dsc_probe_shared_weights(const dsc_zero *zero, int32_t group) { return zero->group[group].shared; }
+const float *dsc_probe_shared_weights(const dsc_zero *zero, int32_t group) { return zero->group[group].onebit.shared; }
 
 dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero)
 {

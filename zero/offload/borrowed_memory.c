@@ -61,8 +61,8 @@ static bool next_room(room_walk *walk)
         walk->left = bytes_of_sum(zero, leaf->group);
         if (walk->opened) {
             DSC_ASSERT(rooms->room != NULL);
-            DSC_ASSERT(zero->group[leaf->group].room < 0); /* a group has one first part in a pass */
-            zero->group[leaf->group].room = rooms->count;
+            DSC_ASSERT(zero->group[leaf->group].speculative.room < 0); /* a group has one first part in a pass */
+            zero->group[leaf->group].speculative.room = rooms->count;
             memcpy(rooms->room[rooms->count].end, walk->slots, sizeof walk->slots);
         }
         rooms->count++;
@@ -164,7 +164,7 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     dsc_borrowed_memory *rooms = &zero->store.rooms;
     room_walk walk = { .zero = zero, .opened = true, .leaf = -1 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        zero->group[g].room = -1;
+        zero->group[g].speculative.room = -1;
     if (rooms->count == 0)
         return DSC_OK;
     const int32_t planned = rooms->count;
@@ -196,8 +196,8 @@ void dsc_borrowed_memory_lend(dsc_zero *zero)
 bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
-    DSC_ASSERT(zero->group[g].room < zero->store.rooms.count);
-    return zero->group[g].room < atomic_load(&zero->store.rooms.vacant);
+    DSC_ASSERT(zero->group[g].speculative.room < zero->store.rooms.count);
+    return zero->group[g].speculative.room < atomic_load(&zero->store.rooms.vacant);
 }
 
 static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *group, int32_t count)

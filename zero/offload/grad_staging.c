@@ -54,9 +54,9 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         if (!dsc_grad_staging_in_host_memory(zero, g))
             continue;
-        zero->group[g].host_grad = sum;
+        zero->group[g].staging.sums = sum;
         sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
-        DSC_TRY(dsc_event_open(device, &zero->group[g].sums_gone, err));
+        DSC_TRY(dsc_event_open(device, &zero->group[g].staging.gone, err));
     }
     return DSC_OK;
 }
@@ -67,7 +67,7 @@ void dsc_grad_staging_close(dsc_zero *zero)
     if (tier->device_buf.ptr == NULL)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        dsc_event_close(&zero->group[g].sums_gone);
+        dsc_event_close(&zero->group[g].staging.gone);
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
         dsc_event_close(&tier->slot[i].gone);
         dsc_event_close(&tier->slot[i].added);
@@ -129,7 +129,7 @@ dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_e
     DSC_TRY(dsc_stream_wait(zero->out_stream, slot->added, err));
     DSC_TRY(move(zero, zero->out_stream, sum, slot->acc, false, err));
     DSC_TRY(dsc_event_record(slot->gone, zero->out_stream, err));
-    if (state->host_grad == NULL)
+    if (state->staging.sums == NULL)
         return DSC_OK;
-    return dsc_event_record(state->sums_gone, zero->out_stream, err);
+    return dsc_event_record(state->staging.gone, zero->out_stream, err);
 }

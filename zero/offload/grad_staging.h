@@ -18,6 +18,12 @@ typedef struct dsc_sum_slot {
     dsc_event *here, *added, *gone;
 } dsc_sum_slot;
 
+/* The part of a group's state. */
+typedef struct dsc_group_staging {
+    char *sums;      /* in host memory, of sum_dtype; the group's `grad` is NULL then */
+    dsc_event *gone; /* the sums of this step are there */
+} dsc_group_staging;
+
 typedef struct dsc_grad_staging {
     dsc_buf device_buf, host_buf;
     dsc_sum_slot slot[DSC_SUM_SLOTS];

@@ -217,21 +217,22 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
     if (state->grad != NULL) {
         const sum_call call = { .zero = zero, .group = g };
         sum->acc = state->grad + (group->slice * zero->o.rank - state->local_first + first);
-        return state->room >= 0 ? dsc_host_call(zero->out_stream, await_memory, &call, (int64_t)sizeof call, err)
-                                : DSC_OK;
+        return state->speculative.room >= 0
+                   ? dsc_host_call(zero->out_stream, await_memory, &call, (int64_t)sizeof call, err)
+                   : DSC_OK;
     }
     sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
     if (dsc_in_swap(zero, g, DSC_PLANE_GRAD))
         DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
     else
-        sum->kept = state->host_grad + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
+        sum->kept = state->staging.sums + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     sum->acc = sum->kept;
     return dsc_grad_staging_passes(zero, g) ? dsc_grad_staging_acquire(zero, sum, overwrite, err) : DSC_OK;
 }
 
 dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
-    const bool by_hand = complete && zero->group[sum->group].sum_by_hand;
+    const bool by_hand = complete && zero->group[sum->group].speculative.sum_by_hand;
     if (zero->group[sum->group].grad != NULL)
         return DSC_OK;
     if (dsc_grad_staging_passes(zero, sum->group))

@@ -158,7 +158,7 @@ dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const d
     if (anything_comes(zero, tile->group))
         DSC_TRY(dsc_event_sync(host->slot[*slot].arrived, err));
     const dsc_group_state *state = &zero->group[tile->group];
-    return state->host_grad != NULL ? dsc_event_sync(state->sums_gone, err) : DSC_OK;
+    return state->staging.sums != NULL ? dsc_event_sync(state->staging.gone, err) : DSC_OK;
 }
 
 dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -172,10 +172,11 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     DSC_TRY(dsc_event_record(slot->left, zero->in_stream, err));
     if (!tile->last_of_group)
         return DSC_OK;
-    DSC_TRY(dsc_zero_order(state->given, zero->in_stream, zero->gather_stream, err)); /* windows are filled behind it */
+    /* Windows are filled behind it. */
+    DSC_TRY(dsc_zero_order(state->gather.given, zero->in_stream, zero->gather_stream, err));
     if (!state->param_whole)
         return DSC_OK;
-    DSC_TRY(dsc_event_record(state->gathered, zero->gather_stream, err));
-    state->gather_pending = true;
+    DSC_TRY(dsc_event_record(state->gather.gathered, zero->gather_stream, err));
+    state->gather.pending = true;
     return DSC_OK;
 }

@@ -9,7 +9,7 @@ bool dsc_param_fetch_request(dsc_zero *zero, int32_t g, char *to)
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     DSC_ASSERT(to != NULL); /* NULL: no request */
     char *nobody = NULL;
-    return atomic_compare_exchange_strong(&zero->group[g].hand_to, &nobody, to);
+    return atomic_compare_exchange_strong(&zero->group[g].gather.hand_to, &nobody, to);
 }
 
 typedef struct fetch_call {
@@ -24,11 +24,11 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const fetch_call *call = args;
     dsc_zero *zero = call->zero;
     const dsc_group_state *state = &zero->group[call->group];
-    const int64_t elements = call->asked ? state->handed_from : zero->o.layout->group[call->group].slice;
+    const int64_t elements = call->asked ? state->gather.handed_from : zero->o.layout->group[call->group].slice;
     int64_t taken;
     DSC_ASSERT(elements <= zero->o.layout->group[call->group].slice);
     /* All of it went to another window. The rest is in its file as soon as the group is updated. */
-    if (!call->asked && state->handed_from == 0 && zero->store.written != NULL)
+    if (!call->asked && state->gather.handed_from == 0 && zero->store.written != NULL)
         DSC_TRY(dsc_event_sync(zero->store.written, err));
     DSC_TRY(dsc_param_prefetch_consume(zero, call->group, elements, call->to, &taken, err));
     DSC_ASSERT(taken >= 0);
@@ -38,7 +38,7 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const int64_t before = taken * zero->param_bytes_each;
     dsc_swap_read(zero->store.fetch, call->to + before,
                   dsc_align_up(elements * zero->param_bytes_each - before, DSC_AIO_ALIGN),
-                  state->swap_at[DSC_PLANE_PARAM] + before);
+                  state->place.at[DSC_PLANE_PARAM] + before);
     return dsc_swap_wait(zero->store.fetch, err);
 }
 

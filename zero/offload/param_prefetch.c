@@ -77,7 +77,7 @@ void dsc_param_prefetch_close(dsc_zero *zero)
 
 static bool comes_from_file(const dsc_zero *zero, const dsc_gather *gather)
 {
-    return dsc_in_swap(zero, gather->group, DSC_PLANE_PARAM) && !zero->group[gather->group].hpz_is_current;
+    return dsc_in_swap(zero, gather->group, DSC_PLANE_PARAM) && !zero->group[gather->group].hpz.is_current;
 }
 
 /* Step `at->step` counts on from this pass's into the next one's forward steps. */

@@ -83,7 +83,7 @@ void dsc_speculative_update_publish(dsc_zero *zero)
                 &zero->store.ring[DSC_PLANE_GRAD],
                 dsc_state_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
-        atomic_store(&zero->group[g].sum_there, zero->o.layout->group[g].slice);
+        atomic_store(&zero->group[g].speculative.sum_there, zero->o.layout->group[g].slice);
     }
 }
 
@@ -97,8 +97,8 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, in
 {
     dsc_group_state *state = &zero->group[g];
     if (first == 0)
-        state->sum_slot = slot;
-    atomic_store(&state->sum_there, first + count);
+        state->speculative.sum_slot = slot;
+    atomic_store(&state->speculative.sum_there, first + count);
 }
 
 /* Before the reductions of a step's last pass. */
@@ -107,8 +107,8 @@ static void choose_sums(dsc_zero *zero)
     dsc_speculative_update *early = &zero->speculative;
     for (int32_t i = 0; i < early->count; i++) {
         dsc_group_state *state = &zero->group[early->group[i]];
-        atomic_store(&state->sum_there, 0);
-        state->sum_by_hand = early->begun && early->firm && i < early->aim && state->last_sum == NULL &&
+        atomic_store(&state->speculative.sum_there, 0);
+        state->speculative.sum_by_hand = early->begun && early->firm && i < early->aim && state->sums.last == NULL &&
                              dsc_speculative_update_covers_sum(zero, early->group[i]);
     }
 }
@@ -252,12 +252,12 @@ static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *c
 {
     const dsc_plane plane = zero->o.compute_dtype == DSC_F32 ? DSC_PLANE_PARAM : DSC_PLANE_MASTER;
     dsc_group_state *state = &zero->group[g];
-    const int64_t at = state->swap_at[plane];
+    const int64_t at = state->place.at[plane];
     void *weights;
     DSC_TRY(dsc_update_tiles_drain(zero, err));
-    state->swap_at[plane] = state->other_at[plane];
+    state->place.at[plane] = state->place.other_at[plane];
     const dsc_status status = dsc_state_store_view(zero, g, plane, first, count, false, &weights, err);
-    state->swap_at[plane] = at;
+    state->place.at[plane] = at;
     *x = weights;
     return status;
 }

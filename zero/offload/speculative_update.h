@@ -3,9 +3,20 @@
 #ifndef DSC_ZERO_OFFLOAD_SPECULATIVE_UPDATE_H
 #define DSC_ZERO_OFFLOAD_SPECULATIVE_UPDATE_H
 
+#include <stdatomic.h>
+
 #include "zero/optimizer/pass.h"
 
 struct dsc_grad_part;
+
+/* The part of a group's state. */
+typedef struct dsc_group_speculative {
+    atomic_llong sum_there; /* elements of this step's sum that the update may read */
+    int32_t room;           /* index of the lent range in the sum's memory (borrowed_memory.c), -1: none */
+    bool sum_by_hand;       /* the sum is handed to the update in tile buffers, from sum_slot on */
+    int32_t sum_slot;
+    bool goes_first;        /* used by update_tiles.c while it lists the groups */
+} dsc_group_speculative;
 
 typedef struct dsc_speculative_update {
     int32_t *group; /* [group_count] groups that it may begin with, in the order in which their sums are complete */

@@ -11,7 +11,8 @@
 static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
-    return dsc_in_swap(zero, g, plane) && !(plane == DSC_PLANE_GRAD && (state->last_sum != NULL || state->sum_by_hand));
+    return dsc_in_swap(zero, g, plane) &&
+           !(plane == DSC_PLANE_GRAD && (state->sums.last != NULL || state->speculative.sum_by_hand));
 }
 
 static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
@@ -60,7 +61,7 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
 static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
 {
     const int64_t tile = at / zero->store.tile_elements;
-    return (int32_t)((zero->group[g].sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
+    return (int32_t)((zero->group[g].speculative.sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
 }
 
 float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
@@ -79,12 +80,12 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         return state->moment[plane - DSC_PLANE_MOMENT1] + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_GRAD:
-        if (state->last_sum != NULL)
-            return state->last_sum + at;
-        if (state->sum_by_hand)
+        if (state->sums.last != NULL)
+            return state->sums.last + at;
+        if (state->speculative.sum_by_hand)
             return dsc_update_tiles_direct_sum(zero, g, at);
         return state->grad != NULL ? (void *)(state->grad + at)
-                                   : state->host_grad + at * dsc_plane_bytes_each(zero, plane);
+                                   : state->staging.sums + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
     }
     DSC_ASSERT(false);
@@ -104,7 +105,7 @@ static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_p
 {
     const dsc_group_state *state = &zero->group[tile->group];
     const int64_t each = dsc_plane_bytes_each(zero, plane);
-    const int64_t at = made == zero->store.exchanged ? state->swap_at[plane] : state->other_at[plane];
+    const int64_t at = made == zero->store.exchanged ? state->place.at[plane] : state->place.other_at[plane];
     return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
 }
 
@@ -150,7 +151,8 @@ static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc
 static bool sum_is_there(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
-    return zero->store.exchanged || atomic_load(&state->sum_there) >= tile->first - state->local_first + tile->count;
+    return zero->store.exchanged ||
+           atomic_load(&state->speculative.sum_there) >= tile->first - state->local_first + tile->count;
 }
 
 /* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
@@ -232,9 +234,9 @@ static void exchange_places(dsc_zero *zero)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         for (int p = 0; p < DSC_PLANE_COUNT; p++) {
             dsc_group_state *state = &zero->group[g];
-            const int64_t from = state->swap_at[p];
-            state->swap_at[p] = state->other_at[p];
-            state->other_at[p] = from;
+            const int64_t from = state->place.at[p];
+            state->place.at[p] = state->place.other_at[p];
+            state->place.other_at[p] = from;
         }
     zero->store.exchanged = true;
 }
@@ -245,11 +247,11 @@ void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, in
     begin_tiles(zero);
     memcpy(zero->store.order, order, (size_t)count * sizeof *order);
     for (int32_t i = 0; i < count; i++)
-        zero->group[order[i]].goes_first = true;
+        zero->group[order[i]].speculative.goes_first = true;
     for (int32_t g = 0, at = count; g < groups; g++) {
-        if (!zero->group[g].goes_first)
+        if (!zero->group[g].speculative.goes_first)
             zero->store.order[at++] = g;
-        zero->group[g].goes_first = false;
+        zero->group[g].speculative.goes_first = false;
     }
     zero->store.cursor = (dsc_state_store_cursor) { .end = groups };
 }
@@ -292,8 +294,8 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        atomic_store(&zero->group[g].hand_to, NULL);
-        zero->group[g].handed_from = zero->o.layout->group[g].slice;
+        atomic_store(&zero->group[g].gather.hand_to, NULL);
+        zero->group[g].gather.handed_from = zero->o.layout->group[g].slice;
     }
     DSC_TRY(dsc_stream_sync(zero->out_stream, err));
     exchange_places(zero);
@@ -385,11 +387,11 @@ dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t a
 static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     dsc_group_state *state = &zero->group[tile->group];
-    char *to = atomic_load(&state->hand_to);
+    char *to = atomic_load(&state->gather.hand_to);
     const int64_t at = tile->first - state->local_first, each = zero->param_bytes_each;
     if (to == NULL)
         return DSC_OK;
-    state->handed_from = dsc_min_i64(state->handed_from, at);
+    state->gather.handed_from = dsc_min_i64(state->gather.handed_from, at);
     return dsc_copy(tile->stream, to + at * each, tile->param, tile->count * each, err);
 }
 
@@ -428,14 +430,15 @@ dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error
     if (zero->store.exchanged)
         DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
-    if (zero->group[tile->group].sum_by_hand)
+    if (zero->group[tile->group].speculative.sum_by_hand)
         dsc_tile_buffers_return(&zero->store.ring[DSC_PLANE_GRAD],
                                 slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(give_plane(zero, tile, written[i], err));
     /* Tiles that were made before the request are read from the file. */
-    const bool from_file = zero->store.exchanged && tile->last_of_group && zero->group[tile->group].handed_from > 0;
+    const bool from_file =
+        zero->store.exchanged && tile->last_of_group && zero->group[tile->group].gather.handed_from > 0;
     return from_file ? dsc_tile_buffers_drain(&zero->store.back, err) : DSC_OK;
 }
 

@@ -102,8 +102,8 @@ static void assign(dsc_zero *zero)
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
-        zero->group[g].local_update = local_update;
-        zero->group[g].shared = keeps_shared(zero) ? shared : zero->group[g].master;
+        zero->group[g].onebit.local_update = local_update;
+        zero->group[g].onebit.shared = keeps_shared(zero) ? shared : zero->group[g].master;
         local_update += group->padded;
         shared += keeps_shared(zero) ? group->padded : 0;
     }
@@ -153,7 +153,7 @@ static dsc_status fill_momentum(dsc_zero *zero, const dsc_layout_group *group, d
     const dsc_update_scalars *s = p->scalars;
     DSC_ASSERT(owner < 0); /* the whole tensor: each rank has its own vector */
     DSC_ASSERT(p->at + p->count <= group->padded);
-    const dsc_signs_add_args args = { .error = state->own_error + p->at,
+    const dsc_signs_add_args args = { .error = state->signs.own_error + p->at,
                                       .moment = (const float *)(const void *)state->moment[0] + p->at,
                                       .grad = state->grad + p->at,
                                       .count = p->count,
@@ -167,7 +167,7 @@ static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, d
 {
     DSC_ASSERT(owner < 0);
     DSC_ASSERT(p->scalars != NULL); /* inside an update only */
-    float *error = state->own_error + p->at;
+    float *error = state->signs.own_error + p->at;
     const dsc_scale_args scale = {
         .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32, .factor = p->scalars->grad_scale
     };
@@ -219,7 +219,7 @@ static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
         if (zero->o.layout->group[g].trainable)
-            DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].shared, zero->group[g].master,
+            DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].onebit.shared, zero->group[g].master,
                              zero->o.layout->group[g].padded * 4, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
         onebit->decays[c] = 1.0;
@@ -248,12 +248,12 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
     DSC_ASSERT(class >= 0);
     DSC_ASSERT(class < DSC_UPDATE_CLASSES_MAX);
     float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
-    const dsc_signs_local_step_args args = { .local_update = state->local_update + p->at,
+    const dsc_signs_local_step_args args = { .local_update = state->onebit.local_update + p->at,
                                              .moment = (float *)(void *)state->moment[0] + p->at,
                                              .to = to + p->at,
                                              .variance = (const float *)(const void *)state->moment[1] + p->at,
                                              .grad = state->grad + p->at,
-                                             .shared = state->shared + p->at,
+                                             .shared = state->onebit.shared + p->at,
                                              .count = p->count,
                                              .grad_scale = s->grad_scale,
                                              .one_minus_beta1 = s->one_minus_beta1,
@@ -268,10 +268,10 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
 static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                               const dsc_part *p, int32_t owner, dsc_error *err)
 {
-    DSC_ASSERT(state->local_update != NULL);
+    DSC_ASSERT(state->onebit.local_update != NULL);
     DSC_ASSERT(p->at + p->count <= group->padded);
-    float *error = state->own_error + p->at;
-    const dsc_add_args add = { .to = error, .a = error, .b = state->local_update + p->at, .count = p->count };
+    float *error = state->signs.own_error + p->at;
+    const dsc_add_args add = { .to = error, .a = error, .b = state->onebit.local_update + p->at, .count = p->count };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
 }
 
@@ -279,7 +279,7 @@ static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc
 static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
                             dsc_error *err)
 {
-    DSC_ASSERT(state->shared != NULL);
+    DSC_ASSERT(state->onebit.shared != NULL);
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
     DSC_ASSERT(class < DSC_UPDATE_CLASSES_MAX);
     const double rates = zero->onebit.rates[class];
@@ -288,7 +288,7 @@ static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float 
                                               .moment = zero->onebit.steps > 0 ? moment + p->at : NULL,
                                               .variance = (const float *)(const void *)state->moment[1] + p->at,
                                               .local_update = along + p->at,
-                                              .shared = state->shared + p->at,
+                                              .shared = state->onebit.shared + p->at,
                                               .count = p->count,
                                               .decays = (float)zero->onebit.decays[class],
                                               .eps = zero->onebit.eps[class],
@@ -308,7 +308,7 @@ static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *grou
                                     const dsc_part *p, int32_t owner, dsc_error *err)
 {
     DSC_ASSERT(owner < 0);
-    return land_part(zero, state, state->own_error, p, err);
+    return land_part(zero, state, state->signs.own_error, p, err);
 }
 
 static bool is_local_phase(const dsc_zero *zero)
@@ -375,7 +375,7 @@ static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_er
     const double part = zero->onebit.left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
     float *moment = (float *)(void *)zero->group[g].moment[0];
     DSC_TRY(dsc_sign_compress_mean(zero, g, part / beta1, err));
-    const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].own_error,
+    const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].signs.own_error,
                                .count = zero->o.layout->group[g].padded };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
 }

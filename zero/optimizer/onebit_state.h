@@ -5,6 +5,11 @@
 
 #include "zero/optimizer/pass.h"
 
+/* The part of a group's state. */
+typedef struct dsc_group_onebit {
+    float *local_update, *shared; /* values of the whole group, in the buffers below */
+} dsc_group_onebit;
+
 typedef struct dsc_onebit {
     dsc_onebit_phase left_of; /* phase that the errors are left over from; SUMS: there are none */
     dsc_buf local_update_buf; /* the sum of a rank's local steps, trainable groups */

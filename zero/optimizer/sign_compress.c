@@ -78,8 +78,8 @@ static void place_errors(dsc_zero *zero)
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
-        zero->group[g].own_error = error;
-        zero->group[g].sum_error = error + group->padded;
+        zero->group[g].signs.own_error = error;
+        zero->group[g].signs.sum_error = error + group->padded;
         error += group->padded + group->slice;
     }
     DSC_ASSERT((char *)error == (char *)zero->sign_compress.error_buf.ptr + zero->sign_compress.error_buf.bytes);
@@ -245,7 +245,7 @@ static dsc_status pack_own(dsc_zero *zero, const dsc_layout_group *group, dsc_gr
 {
     DSC_ASSERT(owner < 0);
     DSC_ASSERT(signs_before(group->padded) <= zero->sign_compress.signs_buf.bytes / 2);
-    const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at), .x = state->own_error + p->at,
+    const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at), .x = state->signs.own_error + p->at,
                                        .count = p->count, .scale = scale_of(zero, zero->o.rank, p->tensor) };
     return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
 }
@@ -257,7 +257,7 @@ static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
     DSC_ASSERT(owner == zero->o.rank);
     DSC_ASSERT(in_slice >= 0);
     DSC_ASSERT(in_slice + p->count <= group->slice);
-    const dsc_signs_reduce_args args = { .acc = state->sum_error + in_slice,
+    const dsc_signs_reduce_args args = { .acc = state->signs.sum_error + in_slice,
                                          .from = signs_in(zero) + signs_before(in_slice),
                                          .from_stride = signs_before(group->slice),
                                          .scale = (const float *)zero->sign_compress.device_scales.ptr +
@@ -274,7 +274,7 @@ static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
     DSC_ASSERT(owner == zero->o.rank);
     DSC_ASSERT(p->at >= group->slice * owner);
     const dsc_signs_pack_args args = { .to = signs_in(zero) + signs_before(p->at),
-                                       .x = state->sum_error + (p->at - group->slice * owner),
+                                       .x = state->signs.sum_error + (p->at - group->slice * owner),
                                        .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
     return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
 }
@@ -323,7 +323,7 @@ static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_gro
     DSC_ASSERT(zero->sign_compress.fill != NULL); /* an exchange is under way */
     DSC_ASSERT(p->at + p->count <= group->padded);
     DSC_TRY(zero->sign_compress.fill(zero, group, state, p, owner, err));
-    return add_squares(zero, state->own_error + p->at, p, err);
+    return add_squares(zero, state->signs.own_error + p->at, p, err);
 }
 
 dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
@@ -353,19 +353,19 @@ static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, 
 dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice, padded = zero->o.layout->group[g].padded;
-    const dsc_group_state *state = &zero->group[g];
+    float *const own = zero->group[g].signs.own_error, *const reduced = zero->group[g].signs.sum_error;
     DSC_ASSERT(padded == slice * zero->world_size);
-    DSC_ASSERT(state->own_error != NULL);
-    const dsc_reduce_scatter_args sum = { .acc = state->sum_error, .leaf = state->own_error, .leaf_stride = slice,
-                                          .count = slice, .wire_dtype = DSC_F32 };
+    DSC_ASSERT(own != NULL);
+    const dsc_reduce_scatter_args sum = { .acc = reduced, .leaf = own, .leaf_stride = slice, .count = slice,
+                                          .wire_dtype = DSC_F32 };
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
-    DSC_TRY(scale(zero, state->own_error, padded, 1.0 / zero->world_size, err));
+    DSC_TRY(scale(zero, own, padded, 1.0 / zero->world_size, err));
     DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &sum, zero->reduce_stream, err));
-    DSC_TRY(scale(zero, state->sum_error, slice, factor, err));
-    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, state->own_error, state->sum_error, slice, DSC_F32,
-                                zero->reduce_stream, err));
+    DSC_TRY(scale(zero, reduced, slice, factor, err));
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, own, reduced, slice, DSC_F32, zero->reduce_stream,
+                                err));
     DSC_TRY(dsc_zero_order(zero->idle, zero->reduce_stream, zero->o.compute, err));
-    return dsc_sign_compress_mask(zero, g, state->own_error, err);
+    return dsc_sign_compress_mask(zero, g, own, err);
 }
 
 static int64_t wire_bytes(const dsc_zero *zero)

@@ -18,6 +18,11 @@ typedef struct dsc_part {
 typedef dsc_status (*dsc_part_fn)(dsc_zero *zero, const dsc_layout_group *group, struct dsc_group_state *state,
                                   const dsc_part *part, int32_t owner, dsc_error *err);
 
+/* The part of a group's state. */
+typedef struct dsc_group_signs {
+    float *own_error, *sum_error; /* errors of the whole group, and of this rank's slice */
+} dsc_group_signs;
+
 typedef struct dsc_sign_compress {
     dsc_buf error_buf;                /* for each trainable group: errors of own signs, then errors of its slice */
     dsc_buf signs_buf;                /* signs of the longest group: sent ones, then received ones */
