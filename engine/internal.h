@@ -19,6 +19,7 @@
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
 #include "engine/profile/profile.h"
+#include "engine/save.h"
 #include "zero/zero.h"
 
 #define DSC_READER_AHEAD 2 /* micro-batches, or those of the next pass where it takes more */
@@ -84,19 +85,13 @@ struct dsc_engine {
     dsc_reader *reader;
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
 
-    dsc_ckpt_async *saving;      /* NULL: none was started, or it was waited for */
-    bool save_begun, save_ended; /* on all ranks alike; `saving` is NULL on those that write nothing */
-    dsc_status save_status;
-    dsc_error save_error;
-    int64_t saving_step;
+    dsc_engine_saves saves;
 
     dsc_phase phase;
     bool batch_from_reader;
     int64_t step, update_count, micro_step;
     int64_t skipped_in_row;
     dsc_loss_scaler loss_scaler;
-    int64_t resumed_step;
-    char resumed_dir[4096]; /* as given to load */
     double lr_override; /* negative: the schedule */
     bool in_train_batch; /* nobody else has a say before the step's update */
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;

@@ -334,7 +334,7 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
     if (options->io != NULL)
         (*out)->io = *options->io;
     (*out)->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
-    (*out)->resumed_step = -1;
+    (*out)->saves.resumed_step = -1;
     (*out)->lr_override = DSC_LR_SCHEDULE;
     return DSC_OK;
 }
@@ -410,7 +410,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         engine->failed = dsc_zero_sync(engine->zero, NULL) != DSC_OK;
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
-    dsc_ckpt_async_close(&engine->saving);
+    dsc_ckpt_async_close(&engine->saves.running);
     dsc_monitors_close(&engine->monitors, engine->failed);
     dsc_gpu_sensor_close(&engine->sensor);
     dsc_alloc_free(engine->alloc, engine->hosts);

@@ -3,7 +3,20 @@
 #ifndef DSC_ENGINE_SAVE_H
 #define DSC_ENGINE_SAVE_H
 
-#include "engine/internal.h"
+#include <dsc/dsc.h>
+
+#include "engine/checkpoint/checkpoint.h"
+
+/* The part of struct dsc_engine: the save in the background, and the checkpoint that the run continues. */
+typedef struct dsc_engine_saves {
+    dsc_ckpt_async *running; /* NULL: none was started, or it was waited for */
+    bool begun, ended;       /* on all ranks alike; `running` is NULL on those that write nothing */
+    dsc_status status;
+    dsc_error error;
+    int64_t step;
+    int64_t resumed_step;   /* -1: none */
+    char resumed_dir[4096]; /* as given to load */
+} dsc_engine_saves;
 
 /* info.c */
 void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out);

@@ -53,7 +53,7 @@ static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
     if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s inside a step; call it at a step boundary", what);
-    if (engine->save_begun)
+    if (engine->saves.begun)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s while a save is on its way; call dsc_engine_save_wait first", what);
     return DSC_OK;
 }
@@ -72,11 +72,11 @@ static size_t path_bytes(const char *path)
 static bool resumed_from(const dsc_engine *engine, const char *dir)
 {
     char name[64];
-    const char *resumed = engine->resumed_dir;
+    const char *resumed = engine->saves.resumed_dir;
     const size_t bytes = path_bytes(dir), resumed_bytes = path_bytes(resumed);
-    if (engine->resumed_step < 0 || resumed_bytes < bytes || strncmp(resumed, dir, bytes) != 0)
+    if (engine->saves.resumed_step < 0 || resumed_bytes < bytes || strncmp(resumed, dir, bytes) != 0)
         return false;
-    const int length = snprintf(name, sizeof name, "/step-%lld", (long long)engine->resumed_step);
+    const int length = snprintf(name, sizeof name, "/step-%lld", (long long)engine->saves.resumed_step);
     return resumed_bytes == bytes ||
            (resumed_bytes == bytes + (size_t)length && strncmp(resumed + bytes, name, (size_t)length) == 0);
 }
@@ -98,7 +98,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &state);
-    const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
+    const int64_t resumed_step = resumed_from(engine, dir) ? engine->saves.resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
     dsc_error mine = DSC_ERROR_INIT;
@@ -124,32 +124,32 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
     dsc_run_state state;
     checkpoint_ctx(engine, &ctx);
     dsc_engine_run_state(engine, &state);
-    const int64_t resumed_step = resumed_from(engine, dir) ? engine->resumed_step : -1;
+    const int64_t resumed_step = resumed_from(engine, dir) ? engine->saves.resumed_step : -1;
     dsc_alloc_freeze(engine->alloc, false);
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_SAVE, -1);
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     if (writes(engine))
-        status = dsc_ckpt_async_start(&ctx, dir, &state, resumed_step, &engine->work.snapshot_buf, &engine->saving,
-                                      &mine);
+        status = dsc_ckpt_async_start(&ctx, dir, &state, resumed_step, &engine->work.snapshot_buf,
+                                      &engine->saves.running, &mine);
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->step > 0 && status != DSC_OK);
-    engine->saving_step = engine->step;
-    engine->save_begun = status == DSC_OK;
-    engine->save_ended = false;
+    engine->saves.step = engine->step;
+    engine->saves.begun = status == DSC_OK;
+    engine->saves.ended = false;
     return status;
 }
 
 bool dsc_engine_saving(const dsc_engine *engine)
 {
-    return engine->saving != NULL && dsc_ckpt_async_busy(engine->saving);
+    return engine->saves.running != NULL && dsc_ckpt_async_busy(engine->saves.running);
 }
 
 void dsc_engine_snapshot_wait(dsc_engine *engine)
 {
-    if (engine->saving != NULL)
-        dsc_ckpt_async_snapped(engine->saving);
+    if (engine->saves.running != NULL)
+        dsc_ckpt_async_snapped(engine->saves.running);
 }
 
 /* Those who write nothing learn from rank 0 how far the others are. */
@@ -157,24 +157,25 @@ static void share_verdict(dsc_engine *engine)
 {
     struct { bool ended; dsc_status status; dsc_error error; } verdict;
     memset(&verdict, 0, sizeof verdict);
-    verdict.ended = engine->save_ended;
-    verdict.status = engine->save_status;
-    verdict.error = engine->save_error;
-    engine->save_status = dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0,
-                                             NULL, &engine->save_error);
-    engine->save_ended = engine->save_status != DSC_OK || verdict.ended;
-    if (engine->save_status != DSC_OK)
+    verdict.ended = engine->saves.ended;
+    verdict.status = engine->saves.status;
+    verdict.error = engine->saves.error;
+    engine->saves.status = dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0,
+                                             NULL, &engine->saves.error);
+    engine->saves.ended = engine->saves.status != DSC_OK || verdict.ended;
+    if (engine->saves.status != DSC_OK)
         return;
-    engine->save_status = verdict.status;
-    engine->save_error = verdict.error;
+    engine->saves.status = verdict.status;
+    engine->saves.error = verdict.error;
 }
 
 void dsc_engine_save_advance(dsc_engine *engine)
 {
-    if (!engine->save_begun || engine->save_ended)
+    if (!engine->saves.begun || engine->saves.ended)
         return;
-    if (engine->saving != NULL)
-        engine->save_ended = dsc_ckpt_async_advance(engine->saving, &engine->save_status, &engine->save_error);
+    if (engine->saves.running != NULL)
+        engine->saves.ended =
+            dsc_ckpt_async_advance(engine->saves.running, &engine->saves.status, &engine->saves.error);
     if (has_copies(engine))
         share_verdict(engine);
 }
@@ -182,17 +183,17 @@ void dsc_engine_save_advance(dsc_engine *engine)
 dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *err)
 {
     if (step != NULL)
-        *step = engine->save_begun ? engine->saving_step : -1;
-    if (!engine->save_begun)
+        *step = engine->saves.begun ? engine->saves.step : -1;
+    if (!engine->saves.begun)
         return DSC_OK;
-    while (!engine->save_ended)
+    while (!engine->saves.ended)
         dsc_engine_save_advance(engine);
-    dsc_ckpt_async_close(&engine->saving);
-    engine->save_begun = engine->save_ended = false;
+    dsc_ckpt_async_close(&engine->saves.running);
+    engine->saves.begun = engine->saves.ended = false;
     dsc_alloc_freeze(engine->alloc, engine->step > 0);
-    if (engine->save_status != DSC_OK && err != NULL)
-        *err = engine->save_error;
-    return engine->save_status;
+    if (engine->saves.status != DSC_OK && err != NULL)
+        *err = engine->saves.error;
+    return engine->saves.status;
 }
 
 dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last, dsc_error *err)
@@ -267,7 +268,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_engine_settle(engine, err));
     /* Before the first step and load the states are those that opening made, and can make again: one pass is enough. */
-    const bool fresh = engine->step == 0 && engine->update_count == 0 && engine->resumed_dir[0] == 0;
+    const bool fresh = engine->step == 0 && engine->update_count == 0 && engine->saves.resumed_dir[0] == 0;
     dsc_status status = load_copies(engine, dir, fresh, &now, &state, &changed, err);
     /* From here on the engine's states may have changed. */
     engine->failed = changed;
@@ -279,8 +280,8 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     DSC_TRY(status);
     DSC_TRY(dsc_zero_publish(engine->zero, err));
     engine->values_due = false; /* the load has asked for every tensor of the model */
-    snprintf(engine->resumed_dir, sizeof engine->resumed_dir, "%s", dir);
-    engine->resumed_step = state.step;
+    snprintf(engine->saves.resumed_dir, sizeof engine->saves.resumed_dir, "%s", dir);
+    engine->saves.resumed_step = state.step;
     engine->step = state.step;
     engine->update_count = state.update_count;
     engine->skipped_in_row = 0;

@@ -349,7 +349,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.epoch = engine->samples_per_epoch > 0
                      ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
     full.requests = requests;
-    full.save_ended = engine->save_ended;
+    full.save_ended = engine->saves.ended;
     dsc_engine_report_step(engine, &full);
     if (result != NULL)
         dsc_step_result_give(&full, result);
@@ -368,7 +368,7 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->step++;
     engine->now = engine->model; /* evaluation and generation use the whole model */
     /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
-    dsc_alloc_freeze(engine->alloc, !engine->save_begun);
+    dsc_alloc_freeze(engine->alloc, !engine->saves.begun);
 }
 
 static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, dsc_error *err)
