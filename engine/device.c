@@ -103,7 +103,7 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
         .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9),
         .fault_at = fault_at,
         .log = &engine->log,
-        .trace = { engine->profile != NULL ? dsc_profile_comm : NULL, engine->profile },
+        .trace = { engine->output.profile != NULL ? dsc_profile_comm : NULL, engine->output.profile },
     };
 }
 

@@ -155,10 +155,10 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
         stats.tracked_peak_bytes += memory.tier_peak_bytes[tier];
     }
     stats.alloc_calls = memory.call_count;
-    stats.forward_ns = engine->last_forward_ns;
-    stats.backward_ns = engine->last_backward_ns;
-    stats.step_ns = engine->last_step_ns;
-    stats.data_wait_ns = engine->last_data_wait_ns;
+    stats.forward_ns = engine->times.last_forward_ns;
+    stats.backward_ns = engine->times.last_backward_ns;
+    stats.step_ns = engine->times.last_step_ns;
+    stats.data_wait_ns = engine->times.last_data_wait_ns;
     dsc_comm *const comms[] = { engine->comm, engine->side[DSC_SUB_SHARDS].host, engine->side[DSC_SUB_REPLICAS].host };
     for (size_t c = 0; c < DSC_COUNT(comms); c++) {
         if (comms[c] == NULL)
@@ -181,7 +181,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .model_name = engine->model != NULL ? engine->model->name : "",
         .transport = engine->device_comm != NULL ? dsc_comm_name(engine->device_comm) : "none",
         .device = engine->device != NULL ? engine->device->ops->name : "none",
-        .numerics = engine->numerics,
+        .numerics = engine->output.numerics,
         .zero_stage = config->zero.stage,
         .train_batch_size = config->train_batch_size,
         .micro_batch_size = config->train_micro_batch_size_per_gpu,
@@ -274,7 +274,7 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
     if (config->precision == DSC_PRECISION_FP16)
         snprintf(scale, sizeof scale, ", loss scale %s %.9g",
                  config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->loss_scaler.scale);
-    snprintf(engine->numerics, sizeof engine->numerics,
+    snprintf(engine->output.numerics, sizeof engine->output.numerics,
              "params %s%s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
              "master fp32, moments %s%s%s",
              low, packed ? " (int8 on the wire)" : "", low, by_panels ? " by fp32 panels" : "",

@@ -19,6 +19,7 @@
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
 #include "engine/profile/profile.h"
+#include "engine/report.h"
 #include "engine/save.h"
 #include "zero/zero.h"
 
@@ -94,18 +95,12 @@ struct dsc_engine {
     dsc_loss_scaler loss_scaler;
     double lr_override; /* negative: the schedule */
     bool in_train_batch; /* nobody else has a say before the step's update */
-    int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
-    int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
+    dsc_engine_times times;
     dsc_truncated_model *cut; /* [cut_count] by length, all shorter than the model's own */
     int32_t cut_count;
     const dsc_model *now; /* the modules that run: `model`, or a truncated model within a step */
-    char numerics[400];
     char tokenizer[DSC_CONFIG_TEXT]; /* data/open.c; "": bytes are tokens */
-    dsc_monitors *monitors; /* on rank 0, NULL without any */
-    dsc_log program_log;    /* destination after the monitors have read `log` */
-    dsc_gpu_sensor *sensor; /* this rank's GPU; NULL: not requested or not available */
-    char *hosts;            /* [W][DSC_MONITOR_HOST_BYTES] on rank 0 where a page shows them */
-    dsc_profile *profile;   /* NULL: nobody wants to know */
+    dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
 

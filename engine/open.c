@@ -411,9 +411,9 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     if (engine->failed)
         dsc_engine_abort(engine, "an engine was closed after an error");
     dsc_ckpt_async_close(&engine->saves.running);
-    dsc_monitors_close(&engine->monitors, engine->failed);
-    dsc_gpu_sensor_close(&engine->sensor);
-    dsc_alloc_free(engine->alloc, engine->hosts);
+    dsc_monitors_close(&engine->output.monitors, engine->failed);
+    dsc_gpu_sensor_close(&engine->output.sensor);
+    dsc_alloc_free(engine->alloc, engine->output.hosts);
     if (waits && engine->failed) { /* the abort ends what waits for peers; the rest must not meet memory's next owner */
         dsc_device_watch(engine->device, NULL, NULL);
         (void)!dsc_zero_sync(engine->zero, NULL);
@@ -434,7 +434,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         dsc_comm_close(&engine->device_comm);
     dsc_engine_close_sub_communicators(engine);
     dsc_comm_close(&engine->comm);
-    dsc_profile_close(&engine->profile);
+    dsc_profile_close(&engine->output.profile);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
     dsc_alloc_free(alloc, engine->gemm_plans);

@@ -54,7 +54,7 @@ dsc_status dsc_engine_open_profile(dsc_engine *engine, dsc_error *err)
 {
     const dsc_profile_options options = { .alloc = engine->alloc, .io = &engine->io, .log = &engine->log,
                                           .config = &engine->config, .place = engine->place };
-    return dsc_profile_open(&options, &engine->profile, err);
+    return dsc_profile_open(&options, &engine->output.profile, err);
 }
 
 static int64_t parameters_of(const dsc_module *module)
@@ -73,7 +73,7 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
 {
     const int32_t count = engine->model->module_count;
     dsc_profile_module *modules = NULL;
-    if (engine->profile == NULL)
+    if (engine->output.profile == NULL)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *modules, &modules, err));
     /* Operation counts belong to the reported step. */
@@ -91,7 +91,7 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
                                             .recompute_flops = dsc_plan_recompute_flops(
                                                 &engine->config, &engine->model->modules[m], plan) };
     }
-    const dsc_status status = dsc_profile_start(engine->profile, engine->comm, modules, count, err);
+    const dsc_status status = dsc_profile_start(engine->output.profile, engine->comm, modules, count, err);
     dsc_alloc_free(engine->alloc, modules);
     return status;
 }
@@ -99,7 +99,7 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
 /* With all of the compute stream's work done, in a step whose modules are timed. */
 static int64_t span_time(const dsc_engine *engine)
 {
-    if (!engine->host_visible && dsc_profile_wants_modules(engine->profile, engine->step + 1) &&
+    if (!engine->host_visible && dsc_profile_wants_modules(engine->output.profile, engine->step + 1) &&
         dsc_stream_sync(engine->compute, NULL) != DSC_OK)
         return 0; /* the step finds it again, and says what it is */
     return dsc_clock_ns();
@@ -107,16 +107,16 @@ static int64_t span_time(const dsc_engine *engine)
 
 int64_t dsc_engine_span_start(const dsc_engine *engine, dsc_span_kind kind, int32_t module)
 {
-    if (engine->profile == NULL)
+    if (engine->output.profile == NULL)
         return 0;
-    dsc_profile_begin(engine->profile, kind, module);
+    dsc_profile_begin(engine->output.profile, kind, module);
     return span_time(engine);
 }
 
 void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t module, int64_t start_ns)
 {
-    if (engine->profile != NULL)
-        dsc_profile_span(engine->profile, kind, module, start_ns, span_time(engine));
+    if (engine->output.profile != NULL)
+        dsc_profile_span(engine->output.profile, kind, module, start_ns, span_time(engine));
 }
 
 /* ---- monitors ---- */
@@ -124,14 +124,14 @@ void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t m
 static void show_line(void *user, dsc_log_level level, const char *text)
 {
     const dsc_engine *engine = user;
-    dsc_monitors_log(engine->monitors, level, text);
+    dsc_monitors_log(engine->output.monitors, level, text);
 }
 
 static void log_and_show(void *user, dsc_log_level level, const char *text)
 {
     const dsc_engine *engine = user;
-    if (engine->program_log.fn != NULL)
-        engine->program_log.fn(engine->program_log.user, level, text);
+    if (engine->output.program_log.fn != NULL)
+        engine->output.program_log.fn(engine->output.program_log.user, level, text);
     show_line(user, level, text);
 }
 
@@ -140,10 +140,10 @@ static dsc_status gather_hosts(dsc_engine *engine, dsc_error *err)
 {
     char own[DSC_MONITOR_HOST_BYTES] = "";
     (void)gethostname(own, sizeof own - 1);
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->place.size, (int64_t)sizeof own, &engine->hosts,
-                             err));
-    return dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->hosts, own, (int64_t)sizeof own, DSC_U8, NULL,
-                               err);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->place.size, (int64_t)sizeof own,
+                             &engine->output.hosts, err));
+    return dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->output.hosts, own, (int64_t)sizeof own,
+                               DSC_U8, NULL, err);
 }
 
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err)
@@ -152,16 +152,17 @@ dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err)
     dsc_device_props props;
     if (dsc_monitors_wanted(&engine->config)) {
         dsc_device_props_get(engine->device, &props);
-        DSC_TRY(dsc_gpu_sensor_open(engine->alloc, props.pci, &engine->sensor, err));
+        DSC_TRY(dsc_gpu_sensor_open(engine->alloc, props.pci, &engine->output.sensor, err));
     }
     if (engine->config.own.prometheus_port != 0)
         DSC_TRY(gather_hosts(engine, err));
     if (engine->place.rank != 0)
         return DSC_OK;
-    DSC_TRY(dsc_monitors_open(engine->alloc, &engine->io, &engine->log, &engine->config, &engine->monitors, err));
-    if (engine->monitors == NULL)
+    DSC_TRY(dsc_monitors_open(engine->alloc, &engine->io, &engine->log, &engine->config, &engine->output.monitors,
+                              err));
+    if (engine->output.monitors == NULL)
         return DSC_OK;
-    engine->program_log = engine->log;
+    engine->output.program_log = engine->log;
     engine->log = (dsc_log){ log_and_show, engine };
     tell_config(engine, &only_shown); /* was logged before the page existed */
     return DSC_OK;
@@ -179,8 +180,8 @@ void dsc_engine_describe(const dsc_engine *engine)
                                       .ranks = engine->place.size,
                                       .batch = info.train_batch_size,
                                       .steps = info.steps,
-                                      .hosts = engine->hosts };
-    dsc_monitors_describe(engine->monitors, &about);
+                                      .hosts = engine->output.hosts };
+    dsc_monitors_describe(engine->output.monitors, &about);
 }
 
 static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * engine->config.train_batch_size; }
@@ -202,7 +203,7 @@ static void tell_ranks(const dsc_engine *engine)
         rank[r] = (dsc_monitor_rank) { loss / (double)micro_steps, own[DSC_STAT_WORK_NS] * 1e-6,
                                        own[DSC_STAT_DATA_NS] * 1e-6, own[DSC_STAT_MEMORY_BYTES] / 1048576.0, gpu };
     }
-    dsc_monitors_ranks(engine->monitors, rank, count);
+    dsc_monitors_ranks(engine->output.monitors, rank, count);
 }
 
 /* Over all ranks' GPUs: sum of power, mean use, maximum of memory and temperature. */
@@ -221,9 +222,9 @@ static void tell_gpus(const dsc_engine *engine)
                                    { "Train/Samples/gpu_busy_percent", all.busy_percent },
                                    { "Train/Samples/gpu_memory_mb", all.used_mb },
                                    { "Train/Samples/gpu_celsius", all.celsius } };
-    for (size_t i = 0; i < DSC_COUNT(scalars) && engine->sensor != NULL; i++)
+    for (size_t i = 0; i < DSC_COUNT(scalars) && engine->output.sensor != NULL; i++)
         if (isfinite(scalars[i].value)) /* not every card tells everything */
-            dsc_monitors_write(engine->monitors, samples_so_far(engine), &scalars[i], 1);
+            dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalars[i], 1);
 }
 
 static void tell_progress(const dsc_engine *engine, const dsc_step_result *result)
@@ -234,7 +235,7 @@ static void tell_progress(const dsc_engine *engine, const dsc_step_result *resul
         return;
     snprintf(line, sizeof line, "step %lld: loss %.6f, lr %.3e, norm %.4f, %.0f ms", (long long)engine->step,
              result->loss, result->lr, result->grad_norm, (double)result->step_ns * 1e-6);
-    dsc_monitors_log(engine->monitors, DSC_LOG_INFO, line);
+    dsc_monitors_log(engine->output.monitors, DSC_LOG_INFO, line);
 }
 
 /* "time (ms) | forward: 8.21 | ...", the line that DeepSpeed's users read. */
@@ -251,21 +252,22 @@ static void tell_times(const dsc_engine *engine, const dsc_scalar *times, int co
 
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result)
 {
-    const dsc_scalar times[] = { { "Train/Samples/elapsed_time_ms_forward", (double)engine->last_forward_ns * 1e-6 },
-                                 { "Train/Samples/elapsed_time_ms_backward", (double)engine->last_backward_ns * 1e-6 },
-                                 { "Train/Samples/elapsed_time_ms_step", (double)engine->update_ns * 1e-6 },
-                                 { "Train/Samples/elapsed_time_ms_data", (double)engine->last_data_wait_ns * 1e-6 } };
+    const dsc_engine_times *t = &engine->times;
+    const dsc_scalar times[] = { { "Train/Samples/elapsed_time_ms_forward", (double)t->last_forward_ns * 1e-6 },
+                                 { "Train/Samples/elapsed_time_ms_backward", (double)t->last_backward_ns * 1e-6 },
+                                 { "Train/Samples/elapsed_time_ms_step", (double)t->update_ns * 1e-6 },
+                                 { "Train/Samples/elapsed_time_ms_data", (double)t->last_data_wait_ns * 1e-6 } };
     const dsc_scalar scalars[] = { { "Train/Samples/train_loss", result->loss },
                                    { "Train/Samples/lr", result->lr },
                                    { "Train/Samples/loss_scale", result->loss_scale },
                                    { "Train/Samples/grad_norm", result->grad_norm },
                                    { "Train/Samples/tokens_per_second",
                                      (double)result->tokens / ((double)result->step_ns * 1e-9) } };
-    dsc_profile_step(engine->profile, engine->step);
+    dsc_profile_step(engine->output.profile, engine->step);
     if (engine->place.rank != 0)
         return;
-    dsc_monitors_write(engine->monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
-    if (engine->monitors != NULL) {
+    dsc_monitors_write(engine->output.monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
+    if (engine->output.monitors != NULL) {
         tell_ranks(engine);
         tell_gpus(engine);
         tell_progress(engine, result);
@@ -274,12 +276,12 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     if (!engine->config.wall_clock_breakdown || every == 0 || engine->step % every != 0)
         return;
     tell_times(engine, times, DSC_COUNT(times));
-    dsc_monitors_write(engine->monitors, samples_so_far(engine), times, DSC_COUNT(times));
+    dsc_monitors_write(engine->output.monitors, samples_so_far(engine), times, DSC_COUNT(times));
 }
 
 void dsc_engine_report_evaluation(const dsc_engine *engine, double loss)
 {
     const dsc_scalar scalar = { "Validation/Samples/loss", loss };
     if (engine->place.rank == 0)
-        dsc_monitors_write(engine->monitors, samples_so_far(engine), &scalar, 1);
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
 }

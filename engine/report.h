@@ -3,7 +3,27 @@
 #ifndef DSC_ENGINE_REPORT_H
 #define DSC_ENGINE_REPORT_H
 
-#include "engine/internal.h"
+#include <dsc/dsc.h>
+
+#include "engine/monitor/gpu_sensor.h"
+#include "engine/monitor/monitor.h"
+#include "engine/profile/profile.h"
+
+/* Parts of struct dsc_engine: times of this step so far, and of the last step. */
+typedef struct dsc_engine_times {
+    int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
+    int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
+} dsc_engine_times;
+
+/* And the destinations of reports. */
+typedef struct dsc_engine_output {
+    char numerics[400];     /* the line "numerics:" */
+    dsc_monitors *monitors; /* on rank 0, NULL without any */
+    dsc_log program_log;    /* destination after the monitors have read the engine's log */
+    dsc_gpu_sensor *sensor; /* this rank's GPU; NULL: not requested or not available */
+    char *hosts;            /* [W][DSC_MONITOR_HOST_BYTES] on rank 0 where a page shows them */
+    dsc_profile *profile;   /* NULL: nobody wants to know */
+} dsc_engine_output;
 
 /* report.c */
 void dsc_engine_report_config(const dsc_engine *engine);
@@ -18,7 +38,7 @@ void dsc_engine_describe(const dsc_engine *engine);                      /* to t
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
 void dsc_engine_report_evaluation(const dsc_engine *engine, double loss);
 
-/* info.c: writes engine->numerics, the line "numerics:". */
+/* info.c: writes output.numerics. */
 void dsc_engine_describe_numerics(dsc_engine *engine);
 
 #endif

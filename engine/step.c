@@ -188,7 +188,7 @@ static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
     const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
     for (int32_t lane = 0; lane < engine->plan.together; lane++) {
         const void *const *batch;
-        DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->data_wait_ns, err));
+        DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->times.data_wait_ns, err));
         DSC_TRY(dsc_engine_give_batch(engine, lane, batch, err));
     }
     dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
@@ -217,7 +217,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
 {
     const int64_t start = dsc_clock_ns();
     if (engine->micro_step == 0) {
-        engine->step_start_ns = start;
+        engine->times.step_start_ns = start;
         dsc_engine_label_step(engine, engine->step + 1);
         dsc_zero_begin(engine->zero, engine->update_count + 1);
         dsc_engine_set_length(engine, dsc_engine_length(engine, engine->step + 1));
@@ -232,7 +232,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         *loss = engine->work.step_stats[engine->micro_step];
     }
     engine->phase = DSC_PHASE_FORWARD_DONE;
-    engine->forward_ns += dsc_clock_ns() - start;
+    engine->times.forward_ns += dsc_clock_ns() - start;
     return DSC_OK;
 }
 
@@ -262,7 +262,7 @@ static dsc_status backward(dsc_engine *engine, dsc_error *err)
     if (!engine->batch_from_reader)
         DSC_TRY(dsc_engine_batch_passed(engine, err));
     engine->phase = DSC_PHASE_BACKWARD_DONE;
-    engine->backward_ns += dsc_clock_ns() - start;
+    engine->times.backward_ns += dsc_clock_ns() - start;
     return DSC_OK;
 }
 
@@ -300,14 +300,14 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     dsc_alloc_stats memory;
     dsc_gpu_reading gpu;
     dsc_alloc_stats_get(engine->alloc, &memory);
-    dsc_gpu_sensor_read(engine->sensor, &gpu);
+    dsc_gpu_sensor_read(engine->output.sensor, &gpu);
     own[DSC_STAT_GPU_WATTS] = gpu.watts;
     own[DSC_STAT_GPU_BUSY] = gpu.busy_percent;
     own[DSC_STAT_GPU_USED_MB] = gpu.used_mb;
     own[DSC_STAT_GPU_CELSIUS] = gpu.celsius;
     own[DSC_STAT_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
-    own[DSC_STAT_WORK_NS] = (double)(engine->forward_ns + engine->backward_ns);
-    own[DSC_STAT_DATA_NS] = (double)engine->data_wait_ns;
+    own[DSC_STAT_WORK_NS] = (double)(engine->times.forward_ns + engine->times.backward_ns);
+    own[DSC_STAT_DATA_NS] = (double)engine->times.data_wait_ns;
     own[DSC_STAT_MEMORY_BYTES] = 0;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++)
         own[DSC_STAT_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
@@ -343,7 +343,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.tokens = dsc_engine_step_tokens(engine, engine->step);
     full.seq_length = dsc_engine_length(engine, engine->step);
     full.flops = dsc_engine_step_flops(engine, engine->step);
-    full.step_ns = engine->last_step_ns;
+    full.step_ns = engine->times.last_step_ns;
     full.skipped = update->skip;
     full.loss_scale = loss_scale;
     full.epoch = engine->samples_per_epoch > 0
@@ -358,12 +358,12 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
 static void close_step(dsc_engine *engine, int64_t start)
 {
     const int64_t now = dsc_clock_ns();
-    engine->update_ns = now - start;
-    engine->last_forward_ns = engine->forward_ns;
-    engine->last_backward_ns = engine->backward_ns;
-    engine->last_data_wait_ns = engine->data_wait_ns;
-    engine->last_step_ns = now - engine->step_start_ns;
-    engine->forward_ns = engine->backward_ns = engine->data_wait_ns = 0;
+    engine->times.update_ns = now - start;
+    engine->times.last_forward_ns = engine->times.forward_ns;
+    engine->times.last_backward_ns = engine->times.backward_ns;
+    engine->times.last_data_wait_ns = engine->times.data_wait_ns;
+    engine->times.last_step_ns = now - engine->times.step_start_ns;
+    engine->times.forward_ns = engine->times.backward_ns = engine->times.data_wait_ns = 0;
     engine->micro_step = engine->settled = 0;
     engine->step++;
     engine->now = engine->model; /* evaluation and generation use the whole model */
