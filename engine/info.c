@@ -146,7 +146,7 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.step = engine->step;
     stats.micro_step = engine->micro_step;
     stats.next_sample = engine->step * config->train_batch_size;
-    stats.samples_per_epoch = engine->samples_per_epoch;
+    stats.samples_per_epoch = engine->input.samples_per_epoch;
     stats.parameter_count = engine->layout.parameter_count;
     stats.trainable_count = engine->layout.trainable_count;
     stats.planned_bytes = engine->plan.total_bytes;
@@ -188,8 +188,8 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .accumulation_steps = config->gradient_accumulation_steps,
         .seq_length = engine->model != NULL ? engine->model->seq_length : 0,
         .vocab_size = engine->model != NULL ? engine->model->vocab_size : 0,
-        .steps = engine->total_steps,
-        .steps_per_epoch = engine->steps_per_epoch,
+        .steps = engine->input.total_steps,
+        .steps_per_epoch = engine->input.steps_per_epoch,
         .save_every = config->own.save_every,
         .eval_every = config->own.eval_every,
         .eval_batches = config->own.eval_batches,
@@ -199,14 +199,14 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .load_dir = config->own.load,
         .log_path = config->own.log,
         .log_text_path = config->own.log_text,
-        .has_data = engine->source.fill != NULL,
-        .has_eval_data = engine->eval != NULL,
+        .has_data = engine->input.source.fill != NULL,
+        .has_eval_data = engine->input.eval != NULL,
         .overlap_comm = config->zero.overlap_comm,
         .recompute = dsc_recompute_text(config->own.recompute),
         .save_failure_stops = config->own.save_failure_stops,
         .save_async = config->own.save_async,
         .eval_patience = config->own.eval_patience,
-        .tokenizer = engine->tokenizer,
+        .tokenizer = engine->input.tokenizer,
         .curriculum = config->curriculum.enabled,
         .node_local = config->own.node_local,
     };
@@ -233,7 +233,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .accumulation_steps = config->gradient_accumulation_steps,
         .world_size = engine->place.size,
         .shard_ranks = engine->layout.world_size,
-        .samples_per_epoch = engine->samples_per_epoch,
+        .samples_per_epoch = engine->input.samples_per_epoch,
         .seq_length = engine->model->seq_length,
         .document_end = config->own.document_end,
         .zero_stage = config->zero.stage,

@@ -13,7 +13,7 @@
 #include "base/io.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
-#include "engine/data/data.h"
+#include "engine/data/input.h"
 #include "engine/loss_scale.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
@@ -81,11 +81,7 @@ struct dsc_engine {
     int64_t settled;        /* micro-steps of this step whose loss is in work.step_stats */
     atomic_uint requests; /* since the last step that acted */
 
-    dsc_data_source source;
-    dsc_data *data, *eval;
-    dsc_reader *reader;
-    int64_t samples_per_epoch, steps_per_epoch, total_steps;
-
+    dsc_engine_input input;
     dsc_engine_saves saves;
 
     dsc_phase phase;
@@ -99,7 +95,6 @@ struct dsc_engine {
     dsc_truncated_model *cut; /* [cut_count] by length, all shorter than the model's own */
     int32_t cut_count;
     const dsc_model *now; /* the modules that run: `model`, or a truncated model within a step */
-    char tokenizer[DSC_CONFIG_TEXT]; /* data/open.c; "": bytes are tokens */
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };
@@ -116,10 +111,6 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 }
 
 /* ---- open ---- */
-/* data/open.c. One rank of a host scans for all of them. */
-dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
-dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
-dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err); /* the evaluation has enough samples */
 /* gemm_plans.c: matrix products use the algorithms that rank 0 measured, or those of a checkpoint. Collective. */
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */

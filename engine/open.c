@@ -216,18 +216,18 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
                          err));
     DSC_TRY(check_groups(engine, "zero_optimization.mics_shard_size", config->zero.mics_shard_size, "-1", err));
     DSC_TRY(dsc_engine_check_eval(engine, err));
-    engine->steps_per_epoch = engine->samples_per_epoch / config->train_batch_size;
-    engine->total_steps = config->own.steps;
-    if (engine->total_steps == 0 && engine->samples_per_epoch > 0) {
-        engine->total_steps = engine->steps_per_epoch * dsc_max_i64(1, config->own.epochs);
-        if (engine->steps_per_epoch == 0)
+    engine->input.steps_per_epoch = engine->input.samples_per_epoch / config->train_batch_size;
+    engine->input.total_steps = config->own.steps;
+    if (engine->input.total_steps == 0 && engine->input.samples_per_epoch > 0) {
+        engine->input.total_steps = engine->input.steps_per_epoch * dsc_max_i64(1, config->own.epochs);
+        if (engine->input.steps_per_epoch == 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, "data",
                             "%lld samples of %lld tokens are fewer than one batch of %lld; give more "
                             "data, --steps, or a smaller train_batch_size",
-                            (long long)engine->samples_per_epoch, (long long)engine->model->seq_length,
+                            (long long)engine->input.samples_per_epoch, (long long)engine->model->seq_length,
                             (long long)config->train_batch_size);
     }
-    facts.total_steps = engine->total_steps;
+    facts.total_steps = engine->input.total_steps;
     return dsc_config_resolve(config, &facts, err);
 }
 
@@ -273,10 +273,10 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     if (engine->config.own.cuda_graphs)
         DSC_TRY(dsc_sections_open(engine->compute,
                                   DSC_PASS_COUNT * engine->plan.together * engine->model->module_count, err));
-    if (engine->source.fill != NULL) {
+    if (engine->input.source.fill != NULL) {
         dsc_reader_options reader;
         dsc_engine_reader_options(engine, &reader);
-        DSC_TRY(dsc_reader_open(&reader, 0, &engine->reader, err));
+        DSC_TRY(dsc_reader_open(&reader, 0, &engine->input.reader, err));
     }
     /* Taking memory waits for a whole GPU, which another rank's first collective may keep busy until all have come. */
     if (!engine->host_visible)
@@ -418,15 +418,15 @@ void dsc_engine_close(dsc_engine **engine_ptr)
         dsc_device_watch(engine->device, NULL, NULL);
         (void)!dsc_zero_sync(engine->zero, NULL);
     }
-    dsc_reader_close(&engine->reader);
+    dsc_reader_close(&engine->input.reader);
     dsc_zero_close(&engine->zero);
     dsc_engine_close_memory(engine);
     if (engine->device != NULL)
         dsc_mem_close(engine->device, &engine->io_buf);
     dsc_plan_close(&engine->plan);
     dsc_layout_close(&engine->layout);
-    dsc_data_close(&engine->eval);
-    dsc_data_close(&engine->data);
+    dsc_data_close(&engine->input.eval);
+    dsc_data_close(&engine->input.data);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->opened_model);

@@ -9,7 +9,7 @@ void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out
     const int32_t together = dsc_config_micro_batch_group(&engine->config);
     *out = (dsc_reader_options) { .alloc = engine->alloc,
                                   .device = engine->device,
-                                  .source = engine->source,
+                                  .source = engine->input.source,
                                   .model = engine->model,
                                   .micro_batch = engine->config.train_micro_batch_size_per_gpu,
                                   .accumulation_steps = engine->config.gradient_accumulation_steps,
@@ -36,7 +36,7 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
                                 .threads = engine->threads,
                                 .cpu_caps = engine->cpu_caps,
                                 .device = engine->device,
-                                .data_bytes = engine->source.fill != NULL || engine->plan_only
+                                .data_bytes = engine->input.source.fill != NULL || engine->plan_only
                                                   ? dsc_reader_plan_bytes(&reader)
                                                   : 0 };
     dsc_engine_comm_plan(engine, out);

@@ -287,8 +287,8 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     engine->skipped_in_row = 0;
     if (state.loss_scaler.scale > 0 && dsc_engine_dtype(engine) == DSC_F16 && engine->config.fp16.loss_scale == 0)
         engine->loss_scaler = state.loss_scaler;
-    if (engine->reader != NULL)
-        DSC_TRY(dsc_reader_seek(engine->reader, engine->step, err));
+    if (engine->input.reader != NULL)
+        DSC_TRY(dsc_reader_seek(engine->input.reader, engine->step, err));
     engine->failed = false;
     return DSC_OK;
 }
@@ -298,6 +298,6 @@ dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err)
     DSC_TRY(between_steps(engine, "load", err));
     dsc_alloc_freeze(engine->alloc, false);
     const dsc_status status = load(engine, dir, err);
-    dsc_alloc_freeze(engine->alloc, engine->step > 0 && status == DSC_OK && engine->reader == NULL);
+    dsc_alloc_freeze(engine->alloc, engine->step > 0 && status == DSC_OK && engine->input.reader == NULL);
     return status;
 }

@@ -180,15 +180,15 @@ static dsc_status usable(const dsc_engine *engine, dsc_error *err)
 /* The reader fills the last pass's memory again. */
 static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
 {
-    if (engine->reader == NULL)
+    if (engine->input.reader == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "",
                         "no data: give forward a batch, or the engine a data source or \"dsc\".data");
     DSC_TRY(dsc_engine_batch_passed(engine, err));
-    dsc_reader_release(engine->reader);
+    dsc_reader_release(engine->input.reader);
     const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
     for (int32_t lane = 0; lane < engine->plan.together; lane++) {
         const void *const *batch;
-        DSC_TRY(dsc_reader_next(engine->reader, &batch, &engine->times.data_wait_ns, err));
+        DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &engine->times.data_wait_ns, err));
         DSC_TRY(dsc_engine_give_batch(engine, lane, batch, err));
     }
     dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
@@ -346,8 +346,8 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.step_ns = engine->times.last_step_ns;
     full.skipped = update->skip;
     full.loss_scale = loss_scale;
-    full.epoch = engine->samples_per_epoch > 0
-                     ? (engine->step * engine->config.train_batch_size - 1) / engine->samples_per_epoch : 0;
+    full.epoch = engine->input.samples_per_epoch > 0
+                     ? (engine->step * engine->config.train_batch_size - 1) / engine->input.samples_per_epoch : 0;
     full.requests = requests;
     full.save_ended = engine->saves.ended;
     dsc_engine_report_step(engine, &full);
@@ -497,9 +497,9 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
     DSC_TRY(idle(engine, "evaluate", err));
     dsc_data_source own = { NULL, NULL, 0 };
     if (source == NULL || source->fill == NULL) {
-        if (engine->eval == NULL)
+        if (engine->input.eval == NULL)
             return DSC_FAIL(err, DSC_ERR_STATE, "dsc.eval_data", "no evaluation data is given");
-        own = dsc_data_as_source(engine->eval);
+        own = dsc_data_as_source(engine->input.eval);
         source = &own;
     }
     DSC_TRY(dsc_engine_need_values(engine, err));

@@ -13,8 +13,8 @@
 static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    char *const out = engine->tokenizer;
-    const size_t out_bytes = sizeof engine->tokenizer;
+    char *const out = engine->input.tokenizer;
+    const size_t out_bytes = sizeof engine->input.tokenizer;
     snprintf(out, out_bytes, "%s", strcmp(own->tokenizer, "none") == 0 ? "" : own->tokenizer);
     if (own->tokenizer[0] != 0 || own->model[0] == 0 || dsc_io_kind(own->model) != DSC_PATH_DIR)
         return DSC_OK;
@@ -28,13 +28,14 @@ static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
 static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, size_t out_bytes, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    if (!dsc_token_path_is_text(path) || engine->tokenizer[0] == 0) {
+    if (!dsc_token_path_is_text(path) || engine->input.tokenizer[0] == 0) {
         snprintf(out, out_bytes, "%s", path);
         return DSC_OK;
     }
     const int64_t threads = (int64_t)engine->threads * engine->place.local_size;
     const dsc_data_text text = { .io = &engine->io, .log = engine->place.rank == 0 ? &engine->log : NULL,
-                                 .tokenizer = engine->tokenizer, .field = own->data_field, .folder = own->data_cache,
+                                 .tokenizer = engine->input.tokenizer, .field = own->data_field,
+                                 .folder = own->data_cache,
                                  .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX) };
     return dsc_data_text_tokens(&text, path, out, out_bytes, err);
 }
@@ -47,9 +48,9 @@ static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *
     *out = (dsc_masking){ .predictions = dsc_model_predictions(engine->model), .mask_token = -1 };
     if (out->predictions == 0)
         return DSC_OK;
-    snprintf(path, sizeof path, "%s", engine->tokenizer);
+    snprintf(path, sizeof path, "%s", engine->input.tokenizer);
     if (path[0] != 0 && dsc_io_kind(path) == DSC_PATH_DIR)
-        DSC_TRY(dsc_path_join(path, sizeof path, engine->tokenizer, "tokenizer.json", err));
+        DSC_TRY(dsc_path_join(path, sizeof path, engine->input.tokenizer, "tokenizer.json", err));
     if (path[0] != 0)
         DSC_TRY(dsc_masking_read(out, &engine->io, engine->alloc, path, err));
     if (own->mlm.special_count > 0) {
@@ -107,20 +108,20 @@ static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT],
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_ext_config *own = &engine->config.own;
-    engine->source = options->data;
+    engine->input.source = options->data;
     DSC_TRY(find_tokenizer(engine, err));
-    if (engine->source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
+    if (engine->input.source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
         for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
             snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
         dsc_engine_note(engine, "no data is named (dsc.data, --data)", own->data[0]);
     }
-    if (engine->source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
-        DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->data, err));
-        engine->source = dsc_data_as_source(engine->data);
+    if (engine->input.source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
+        DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->input.data, err));
+        engine->input.source = dsc_data_as_source(engine->input.data);
     }
     if (own->eval_data_count > 0 && !engine->plan_only)
-        DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->eval, err));
-    engine->samples_per_epoch = engine->source.sample_count;
+        DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->input.eval, err));
+    engine->input.samples_per_epoch = engine->input.source.sample_count;
     return DSC_OK;
 }
 
@@ -129,7 +130,7 @@ dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err)
 {
     int64_t bytes = DSC_DATA_SCAN_BYTES;
     const dsc_data_buffer buffer = { engine->io_buf.ptr, engine->io_buf.bytes };
-    dsc_data *const files[] = { engine->data, engine->eval };
+    dsc_data *const files[] = { engine->input.data, engine->input.eval };
     for (size_t i = 0; i < DSC_COUNT(files) && engine->place.local_rank == 0; i++)
         if (files[i] != NULL)
             DSC_TRY(dsc_data_scan(files[i], buffer, &bytes, err));
@@ -140,7 +141,7 @@ dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err)
 dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err)
 {
     const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
-    const int64_t samples = engine->eval != NULL ? dsc_data_sample_count(engine->eval) : INT64_MAX;
+    const int64_t samples = engine->input.eval != NULL ? dsc_data_sample_count(engine->input.eval) : INT64_MAX;
     if (samples / engine->place.size >= batch)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.eval_data[0],

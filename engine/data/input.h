@@ -1,0 +1,25 @@
+/* input.h - the samples of a run: their source, their reader and the length of the run (open.c).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DATA_INPUT_H
+#define DSC_ENGINE_DATA_INPUT_H
+
+#include <dsc/dsc.h>
+
+#include "engine/config/config.h"
+#include "engine/data/data.h"
+
+/* The part of struct dsc_engine. */
+typedef struct dsc_engine_input {
+    dsc_data_source source;
+    dsc_data *data, *eval;
+    dsc_reader *reader;
+    int64_t samples_per_epoch, steps_per_epoch, total_steps;
+    char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
+} dsc_engine_input;
+
+/* One rank of a host scans for all of them. */
+dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err); /* the evaluation has enough samples */
+
+#endif
