@@ -12,9 +12,9 @@ dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *c
     if (engine->host_visible)
         return DSC_OK;
     void **device = engine->work.device_batch + lane * engine->model->batch_count;
-    for (int32_t i = 0; i < engine->now->batch_count; i++) {
+    for (int32_t i = 0; i < engine->models.now->batch_count; i++) {
         const int64_t bytes =
-            dsc_plan_batch_tensor_bytes(engine->now, engine->config.train_micro_batch_size_per_gpu, i);
+            dsc_plan_batch_tensor_bytes(engine->models.now, engine->config.train_micro_batch_size_per_gpu, i);
         DSC_TRY(dsc_copy(engine->compute, device[i], host[i], bytes, err));
     }
     engine->work.batch[lane] = (const void *const *)device;
@@ -34,7 +34,7 @@ static float *slot_of(const dsc_engine *engine, int64_t micro_step)
 
 static int64_t loss_count(const dsc_engine *engine)
 {
-    return engine->config.train_micro_batch_size_per_gpu * engine->now->losses_per_sample;
+    return engine->config.train_micro_batch_size_per_gpu * engine->models.now->losses_per_sample;
 }
 
 dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)

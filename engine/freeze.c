@@ -67,25 +67,24 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
     const dsc_model *model = engine->model;
+    dsc_frozen_model *const frozen = &engine->models.frozen;
     bool used[DSC_DATA_PATHS_MAX] = { false };
     int64_t count = 0;
     if (own->freeze_count == 0)
         return DSC_OK;
     for (int32_t m = 0; m < model->module_count; m++)
         count += model->modules[m].param_count;
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *engine->frozen.model, &engine->frozen.model,
-                             err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, model->module_count, sizeof *engine->frozen.modules,
-                             &engine->frozen.modules, err));
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *engine->frozen.specs,
-                             &engine->frozen.specs, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *frozen->model, &frozen->model, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, model->module_count, sizeof *frozen->modules,
+                             &frozen->modules, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *frozen->specs, &frozen->specs, err));
     count = 0;
     for (int32_t m = 0; m < model->module_count; m++) {
-        engine->frozen.modules[m] = model->modules[m];
+        frozen->modules[m] = model->modules[m];
         for (int32_t p = 0; p < model->modules[m].param_count; p++)
-            engine->frozen.specs[count++] = model->modules[m].params[p];
+            frozen->specs[count++] = model->modules[m].params[p];
     }
-    const int64_t trainable = apply(own, engine->frozen.modules, model->module_count, engine->frozen.specs, used);
+    const int64_t trainable = apply(own, frozen->modules, model->module_count, frozen->specs, used);
     for (int i = 0; i < own->freeze_count; i++)
         if (!used[i])
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.freeze",
@@ -94,16 +93,16 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
     if (trainable == 0)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.freeze", "nothing is left to train; a pattern \"!NAME\" after the "
                         "others takes parameters out again");
-    *engine->frozen.model = *model;
-    engine->frozen.model->modules = engine->frozen.modules;
-    engine->frozen.model->close = NULL; /* the copied one is closed */
-    engine->model = engine->frozen.model;
+    *frozen->model = *model;
+    frozen->model->modules = frozen->modules;
+    frozen->model->close = NULL; /* the copied one is closed */
+    engine->model = frozen->model;
     return DSC_OK;
 }
 
 void dsc_engine_close_freeze(dsc_engine *engine)
 {
-    dsc_alloc_free(engine->alloc, engine->frozen.specs);
-    dsc_alloc_free(engine->alloc, engine->frozen.modules);
-    dsc_alloc_free(engine->alloc, engine->frozen.model);
+    dsc_alloc_free(engine->alloc, engine->models.frozen.specs);
+    dsc_alloc_free(engine->alloc, engine->models.frozen.modules);
+    dsc_alloc_free(engine->alloc, engine->models.frozen.model);
 }

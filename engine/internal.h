@@ -15,6 +15,7 @@
 #include "engine/config/config.h"
 #include "engine/data/input.h"
 #include "engine/loss_scale.h"
+#include "engine/model.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
@@ -53,8 +54,7 @@ struct dsc_engine {
     char *config_text;
     int64_t config_bytes;
     const dsc_model *model;
-    dsc_model *opened_model; /* opened here; NULL: the caller's */
-    struct { dsc_model *model; dsc_module *modules; dsc_param_spec *specs; } frozen; /* freeze.c; NULL: none is */
+    dsc_engine_models models;
     dsc_rank_info place;
     dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
     dsc_comm *device_comm; /* over device memory: parameters and gradients, of ranks that share a copy of the states;
@@ -92,9 +92,6 @@ struct dsc_engine {
     double lr_override; /* negative: the schedule */
     bool in_train_batch; /* nobody else has a say before the step's update */
     dsc_engine_times times;
-    dsc_truncated_model *cut; /* [cut_count] by length, all shorter than the model's own */
-    int32_t cut_count;
-    const dsc_model *now; /* the modules that run: `model`, or a truncated model within a step */
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
 };

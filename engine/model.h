@@ -3,7 +3,25 @@
 #ifndef DSC_ENGINE_MODEL_H
 #define DSC_ENGINE_MODEL_H
 
-#include "engine/internal.h"
+#include <dsc/dsc.h>
+
+#include "engine/plan.h"
+
+/* Copies in which some parameters are not trainable (freeze.c); NULL: none is frozen. */
+typedef struct dsc_frozen_model {
+    dsc_model *model;
+    dsc_module *modules;
+    dsc_param_spec *specs;
+} dsc_frozen_model;
+
+/* The part of struct dsc_engine: the models behind engine->model. */
+typedef struct dsc_engine_models {
+    dsc_model *opened; /* opened here; NULL: the caller's */
+    dsc_frozen_model frozen;
+    dsc_truncated_model *cut; /* [cut_count] by length, all shorter than the model's own */
+    int32_t cut_count;
+    const dsc_model *now; /* the modules that run: engine->model, or a truncated model within a step */
+} dsc_engine_models;
 
 /* config_model.c: for samples of seq_length tokens; 0 means the model's own length. */
 dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,

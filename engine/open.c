@@ -179,8 +179,8 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
                             "no model is given; set it in the config or with --model");
         DSC_TRY(dsc_engine_open_config_model(engine, engine->config.own.seq_length, !engine->plan_only,
-                                             &engine->opened_model, err));
-        engine->model = engine->opened_model;
+                                             &engine->models.opened, err));
+        engine->model = engine->models.opened;
     } else if (engine->config.own.lora.enabled) {
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.lora", "the model is the host program's own: it opens one with "
                         "adapters by dsc_model_options.lora");
@@ -189,7 +189,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     DSC_TRY(check_documents(engine, err));
     DSC_TRY(check_masking(engine, err));
     DSC_TRY(dsc_engine_freeze(engine, err));
-    engine->now = engine->model;
+    engine->models.now = engine->model;
     return dsc_engine_open_cuts(engine, err);
 }
 
@@ -429,7 +429,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_data_close(&engine->input.data);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
-    dsc_model_close(&engine->opened_model);
+    dsc_model_close(&engine->models.opened);
     if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SUB_SHARDS].device)
         dsc_comm_close(&engine->device_comm);
     dsc_engine_close_sub_communicators(engine);

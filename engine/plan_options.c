@@ -25,8 +25,8 @@ void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)
     dsc_engine_reader_options(engine, &reader);
     *out = (dsc_plan_options) { .alloc = engine->alloc,
                                 .model = engine->model,
-                                .cut = engine->cut,
-                                .cut_count = engine->cut_count,
+                                .cut = engine->models.cut,
+                                .cut_count = engine->models.cut_count,
                                 .config = &engine->config,
                                 .layout = &engine->layout,
                                 .compute_dtype = dsc_engine_dtype(engine),

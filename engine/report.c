@@ -36,7 +36,7 @@ static void tell_config(const dsc_engine *engine, const dsc_log *log)
         dsc_log_printf(log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
     for (int i = 0; i < engine->config.warning_count; i++)
         dsc_log_printf(log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
-    if (engine->model != NULL && engine->opened_model != NULL && engine->model->warnings != NULL)
+    if (engine->model != NULL && engine->models.opened != NULL && engine->model->warnings != NULL)
         dsc_log_printf(log, DSC_LOG_WARNING, "%s", engine->model->warnings);
 }
 

@@ -58,7 +58,7 @@ static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t lane
 static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t lane, dsc_pass pass, dsc_module_ctx *ctx,
                              dsc_error *err)
 {
-    const dsc_module *module = &engine->now->modules[m];
+    const dsc_module *module = &engine->models.now->modules[m];
     const int32_t section = (int32_t)pass * engine->plan.together + lane;
     DSC_TRY(dsc_section_begin(engine->compute, section * engine->model->module_count + m, err));
     const dsc_status status = (pass == DSC_PASS_FORWARD    ? module->forward
@@ -142,7 +142,7 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t la
 {
     const int64_t micro_step = engine->micro_step + lane;
     const dsc_recompute_policy again =
-        dsc_plan_recompute(&engine->config, &engine->now->modules[m], &engine->plan.module[m]);
+        dsc_plan_recompute(&engine->config, &engine->models.now->modules[m], &engine->plan.module[m]);
     if (again != DSC_RECOMPUTE_NOTHING)
         DSC_TRY(module_forward(engine, m, lane, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
                                true, DSC_SPAN_RECOMPUTE, err));
@@ -366,7 +366,7 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->times.forward_ns = engine->times.backward_ns = engine->times.data_wait_ns = 0;
     engine->micro_step = engine->settled = 0;
     engine->step++;
-    engine->now = engine->model; /* evaluation and generation use the whole model */
+    engine->models.now = engine->model; /* evaluation and generation use the whole model */
     /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
     dsc_alloc_freeze(engine->alloc, !engine->saves.begun);
 }

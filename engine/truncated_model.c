@@ -42,7 +42,7 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
 {
     const char *const where = "curriculum_learning";
     const dsc_model *model = engine->model;
-    if (engine->opened_model == NULL)
+    if (engine->models.opened == NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "the model is the host program's own, for samples of one "
                         "length; name one by dsc.model");
     if (model->seq_length <= 0 || model->losses_per_sample != model->seq_length)
@@ -64,12 +64,13 @@ dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err)
     if (count > DSC_CURRICULUM_LENGTHS_MAX)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "curriculum_learning", "samples would have more than %d different "
                         "lengths; give a larger difficulty_step", DSC_CURRICULUM_LENGTHS_MAX);
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *engine->cut, &engine->cut, err));
-    for (; engine->cut_count < count; engine->cut_count++) {
-        engine->cut[engine->cut_count].length = lengths[engine->cut_count];
-        const dsc_status status = open_cut(engine, &engine->cut[engine->cut_count], err);
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *engine->models.cut, &engine->models.cut,
+                             err));
+    for (; engine->models.cut_count < count; engine->models.cut_count++) {
+        engine->models.cut[engine->models.cut_count].length = lengths[engine->models.cut_count];
+        const dsc_status status = open_cut(engine, &engine->models.cut[engine->models.cut_count], err);
         if (status != DSC_OK) {
-            engine->cut_count++; /* as far as it came */
+            engine->models.cut_count++; /* as far as it came */
             return status;
         }
     }
@@ -78,17 +79,17 @@ dsc_status dsc_engine_open_cuts(dsc_engine *engine, dsc_error *err)
 
 void dsc_engine_close_cuts(dsc_engine *engine)
 {
-    for (int32_t c = 0; c < engine->cut_count; c++) {
-        dsc_alloc_free(engine->alloc, engine->cut[c].modules);
-        dsc_model_close(&engine->cut[c].opened);
+    for (int32_t c = 0; c < engine->models.cut_count; c++) {
+        dsc_alloc_free(engine->alloc, engine->models.cut[c].modules);
+        dsc_model_close(&engine->models.cut[c].opened);
     }
-    dsc_alloc_free(engine->alloc, engine->cut);
+    dsc_alloc_free(engine->alloc, engine->models.cut);
 }
 
 int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length)
 {
-    for (int32_t c = 0; c < engine->cut_count; c++)
-        if (engine->cut[c].length == length)
+    for (int32_t c = 0; c < engine->models.cut_count; c++)
+        if (engine->models.cut[c].length == length)
             return c;
     DSC_ASSERT(engine->model == NULL || length == engine->model->seq_length);
     return -1;
@@ -97,7 +98,7 @@ int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length)
 void dsc_engine_set_length(dsc_engine *engine, int64_t length)
 {
     const int32_t cut = dsc_engine_cut_of(engine, length);
-    engine->now = cut < 0 ? engine->model : &engine->cut[cut].model;
+    engine->models.now = cut < 0 ? engine->model : &engine->models.cut[cut].model;
 }
 
 int64_t dsc_engine_length(const dsc_engine *engine, int64_t step)
