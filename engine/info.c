@@ -85,14 +85,15 @@ dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err)
 
 double dsc_engine_lr(const dsc_engine *engine)
 {
-    return engine->lr_override >= 0 ? engine->lr_override : dsc_schedule_lr(&engine->config, engine->update_count + 1);
+    const dsc_engine_progress *at = &engine->progress;
+    return at->lr_override >= 0 ? at->lr_override : dsc_schedule_lr(&engine->config, at->update_count + 1);
 }
 
 dsc_status dsc_engine_set_lr(dsc_engine *engine, double lr, dsc_error *err)
 {
     if (!(lr < 1e30))
         return DSC_FAIL(err, DSC_ERR_STATE, "", "a learning rate of %g", lr);
-    engine->lr_override = lr;
+    engine->progress.lr_override = lr;
     return DSC_OK;
 }
 
@@ -143,9 +144,9 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     dsc_alloc_stats_get(engine->alloc, &memory);
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     const dsc_config *config = &engine->config;
-    stats.step = engine->step;
-    stats.micro_step = engine->micro_step;
-    stats.next_sample = engine->step * config->train_batch_size;
+    stats.step = engine->progress.step;
+    stats.micro_step = engine->progress.micro_step;
+    stats.next_sample = engine->progress.step * config->train_batch_size;
     stats.samples_per_epoch = engine->input.samples_per_epoch;
     stats.parameter_count = engine->layout.parameter_count;
     stats.trainable_count = engine->layout.trainable_count;
@@ -167,8 +168,8 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
         for (int op = 0; op < DSC_COMM_OP_COUNT; op++)
             stats.comm_wait_ns += comm.ns[op];
     }
-    stats.flops_per_step = dsc_engine_step_flops(engine, engine->step + 1);
-    stats.tokens_per_step = dsc_engine_step_tokens(engine, engine->step + 1);
+    stats.flops_per_step = dsc_engine_step_flops(engine, engine->progress.step + 1);
+    stats.tokens_per_step = dsc_engine_step_tokens(engine, engine->progress.step + 1);
     stats.threads = engine->threads;
     *out = stats;
 }
@@ -224,9 +225,9 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
 {
     const dsc_config *config = &engine->config;
     *out = (dsc_run_state){
-        .step = engine->step,
-        .update_count = engine->update_count,
-        .next_sample = engine->step * config->train_batch_size,
+        .step = engine->progress.step,
+        .update_count = engine->progress.update_count,
+        .next_sample = engine->progress.step * config->train_batch_size,
         .seed = config->seed,
         .train_batch_size = config->train_batch_size,
         .micro_batch = config->train_micro_batch_size_per_gpu,
@@ -240,7 +241,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .compute_dtype = dsc_engine_dtype(engine),
         .moment_dtype = config->own.moments,
         .recipe = config->optimizer.recipe,
-        .loss_scaler = engine->loss_scaler,
+        .loss_scaler = engine->progress.loss_scaler,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
         .gemm_plans = engine->gemm_plans,
@@ -273,7 +274,7 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
         snprintf(before, sizeof before, " of leaves times %.9g", (double)factor);
     if (config->precision == DSC_PRECISION_FP16)
         snprintf(scale, sizeof scale, ", loss scale %s %.9g",
-                 config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->loss_scaler.scale);
+                 config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->progress.loss_scaler.scale);
     snprintf(engine->output.numerics, sizeof engine->output.numerics,
              "params %s%s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
              "master fp32, moments %s%s%s",

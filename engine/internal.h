@@ -6,20 +6,18 @@
 #ifndef DSC_ENGINE_INTERNAL_H
 #define DSC_ENGINE_INTERNAL_H
 
-#include <stdatomic.h>
-
 #include <dsc/dsc.h>
 
 #include "base/io.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 #include "engine/data/input.h"
-#include "engine/loss_scale.h"
 #include "engine/model.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
 #include "engine/profile/profile.h"
+#include "engine/progress.h"
 #include "engine/report.h"
 #include "engine/save.h"
 #include "zero/zero.h"
@@ -32,7 +30,6 @@ typedef enum dsc_side { DSC_SUB_NEIGHBOURS, DSC_SUB_SHARDS, DSC_SUB_REPLICAS, DS
 typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
 /* Kind of a section of the compute stream, with the module. */
 typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_BACKWARD, DSC_PASS_REBUILD, DSC_PASS_COUNT } dsc_pass;
-typedef enum dsc_phase { DSC_PHASE_IDLE, DSC_PHASE_FORWARD_DONE, DSC_PHASE_BACKWARD_DONE } dsc_phase;
 
 struct dsc_world {
     dsc_local_world *local;
@@ -78,19 +75,11 @@ struct dsc_engine {
     dsc_work work;
     dsc_outputs outputs;
     dsc_event *batch_given; /* the last micro-batch is on the device */
-    int64_t settled;        /* micro-steps of this step whose loss is in work.step_stats */
-    atomic_uint requests; /* since the last step that acted */
 
     dsc_engine_input input;
     dsc_engine_saves saves;
 
-    dsc_phase phase;
-    bool batch_from_reader;
-    int64_t step, update_count, micro_step;
-    int64_t skipped_in_row;
-    dsc_loss_scaler loss_scaler;
-    double lr_override; /* negative: the schedule */
-    bool in_train_batch; /* nobody else has a say before the step's update */
+    dsc_engine_progress progress;
     dsc_engine_times times;
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */

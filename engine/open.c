@@ -245,7 +245,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_engine_open_plan(engine, &plan, err));
-    dsc_loss_scaler_start(&engine->config, &engine->loss_scaler);
+    dsc_loss_scaler_start(&engine->config, &engine->progress.loss_scaler);
     dsc_engine_describe_numerics(engine);
     if (engine->plan_only)
         return DSC_OK;
@@ -335,7 +335,7 @@ static dsc_status create(const dsc_engine_options *options, dsc_engine **out, ds
         (*out)->io = *options->io;
     (*out)->plan_only = (options->flags & DSC_ENGINE_PLAN_ONLY) != 0;
     (*out)->saves.resumed_step = -1;
-    (*out)->lr_override = DSC_LR_SCHEDULE;
+    (*out)->progress.lr_override = DSC_LR_SCHEDULE;
     return DSC_OK;
 }
 

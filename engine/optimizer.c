@@ -203,7 +203,8 @@ void dsc_update_expect(const dsc_engine *engine, dsc_update *out)
     const dsc_config *config = &engine->config;
     const double divisor =
         dsc_config_grad_part_divisor(config, config->gradient_accumulation_steps, engine->place.size);
-    compute(config, 0, divisor * engine->loss_scaler.scale, engine->update_count + 1, engine->lr_override, out);
+    const dsc_engine_progress *at = &engine->progress;
+    compute(config, 0, divisor * at->loss_scaler.scale, at->update_count + 1, at->lr_override, out);
 }
 
 /* Rank 0 computes the scalars, so that no difference between machines can enter. */
@@ -215,7 +216,7 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_s
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
     const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->place.size : 1.0;
     const double divisor = dsc_config_grad_part_divisor(&engine->config, micro_steps, engine->place.size) / shares;
-    compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * loss_scale, update, engine->lr_override,
-            out);
+    compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * loss_scale, update,
+            engine->progress.lr_override, out);
     return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
 }

@@ -99,7 +99,7 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
 /* With all of the compute stream's work done, in a step whose modules are timed. */
 static int64_t span_time(const dsc_engine *engine)
 {
-    if (!engine->host_visible && dsc_profile_wants_modules(engine->output.profile, engine->step + 1) &&
+    if (!engine->host_visible && dsc_profile_wants_modules(engine->output.profile, engine->progress.step + 1) &&
         dsc_stream_sync(engine->compute, NULL) != DSC_OK)
         return 0; /* the step finds it again, and says what it is */
     return dsc_clock_ns();
@@ -184,7 +184,10 @@ void dsc_engine_describe(const dsc_engine *engine)
     dsc_monitors_describe(engine->output.monitors, &about);
 }
 
-static int64_t samples_so_far(const dsc_engine *engine) { return engine->step * engine->config.train_batch_size; }
+static int64_t samples_so_far(const dsc_engine *engine)
+{
+    return engine->progress.step * engine->config.train_batch_size;
+}
 
 /* Each rank's report of its part in the step. */
 static void tell_ranks(const dsc_engine *engine)
@@ -231,9 +234,9 @@ static void tell_progress(const dsc_engine *engine, const dsc_step_result *resul
 {
     const int64_t every = engine->config.steps_per_print;
     char line[160];
-    if (every == 0 || (engine->step % every != 0 && engine->step != 1))
+    if (every == 0 || (engine->progress.step % every != 0 && engine->progress.step != 1))
         return;
-    snprintf(line, sizeof line, "step %lld: loss %.6f, lr %.3e, norm %.4f, %.0f ms", (long long)engine->step,
+    snprintf(line, sizeof line, "step %lld: loss %.6f, lr %.3e, norm %.4f, %.0f ms", (long long)engine->progress.step,
              result->loss, result->lr, result->grad_norm, (double)result->step_ns * 1e-6);
     dsc_monitors_log(engine->output.monitors, DSC_LOG_INFO, line);
 }
@@ -263,7 +266,7 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
                                    { "Train/Samples/grad_norm", result->grad_norm },
                                    { "Train/Samples/tokens_per_second",
                                      (double)result->tokens / ((double)result->step_ns * 1e-9) } };
-    dsc_profile_step(engine->output.profile, engine->step);
+    dsc_profile_step(engine->output.profile, engine->progress.step);
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
@@ -273,7 +276,7 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
         tell_progress(engine, result);
     }
     const int64_t every = engine->config.steps_per_print;
-    if (!engine->config.wall_clock_breakdown || every == 0 || engine->step % every != 0)
+    if (!engine->config.wall_clock_breakdown || every == 0 || engine->progress.step % every != 0)
         return;
     tell_times(engine, times, DSC_COUNT(times));
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), times, DSC_COUNT(times));

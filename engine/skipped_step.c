@@ -38,23 +38,23 @@ static dsc_status describe(dsc_engine *engine, char *out, size_t out_bytes, dsc_
 
 dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err)
 {
-    const int64_t limit = engine->config.own.skip_limit, step = engine->step + 1;
-    const double scale = engine->loss_scaler.scale;
+    const int64_t limit = engine->config.own.skip_limit, step = engine->progress.step + 1;
+    const double scale = engine->progress.loss_scaler.scale;
     const bool fp16 = dsc_engine_dtype(engine) == DSC_F16;
     char what[320], scales[96] = "";
     DSC_TRY(describe(engine, what, sizeof what, err));
-    engine->skipped_in_row++;
-    if (!dsc_loss_scaler_next(&engine->config, true, &engine->loss_scaler))
+    engine->progress.skipped_in_row++;
+    if (!dsc_loss_scaler_next(&engine->config, true, &engine->progress.loss_scaler))
         return DSC_FAIL(err, DSC_ERR_NUMERIC, "fp16.min_loss_scale",
                         "step %lld: %s, and the loss scale is at its minimum %.9g already", (long long)step, what,
                         scale);
-    if (fp16 && engine->loss_scaler.scale != scale)
-        snprintf(scales, sizeof scales, ", loss scale %.9g becomes %.9g", scale, engine->loss_scaler.scale);
+    if (fp16 && engine->progress.loss_scaler.scale != scale)
+        snprintf(scales, sizeof scales, ", loss scale %.9g becomes %.9g", scale, engine->progress.loss_scaler.scale);
     else if (fp16)
         snprintf(scales, sizeof scales, ", loss scale stays %.9g", scale);
     if (engine->place.rank == 0)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "step %lld is skipped: %s%s", (long long)step, what, scales);
-    if (limit > 0 && engine->skipped_in_row >= limit)
+    if (limit > 0 && engine->progress.skipped_in_row >= limit)
         return DSC_FAIL(err, DSC_ERR_NUMERIC, "dsc.skip_limit",
                         "%lld steps in a row were skipped, the last at step %lld: %s", (long long)limit,
                         (long long)step, what);

@@ -51,7 +51,7 @@ static dsc_status between_steps(const dsc_engine *engine, const char *what, dsc_
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine failed before; close it");
     if (engine->zero == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine was opened without a model");
-    if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
+    if (engine->progress.phase != DSC_PHASE_IDLE || engine->progress.micro_step != 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s inside a step; call it at a step boundary", what);
     if (engine->saves.begun)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "%s while a save is on its way; call dsc_engine_save_wait first", what);
@@ -85,7 +85,8 @@ static bool resumed_from(const dsc_engine *engine, const char *dir)
 static dsc_status settle_errors(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
-    return dsc_zero_settle_signs(engine->zero, dsc_schedule_beta1(&engine->config, engine->update_count + 1), err);
+    const double beta1 = dsc_schedule_beta1(&engine->config, engine->progress.update_count + 1);
+    return dsc_zero_settle_signs(engine->zero, beta1, err);
 }
 
 dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
@@ -105,7 +106,7 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_status status = writes(engine) ? dsc_ckpt_save(&ctx, dir, &state, resumed_step, &mine) : DSC_OK;
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
-    dsc_alloc_freeze(engine->alloc, engine->step > 0);
+    dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
     return status;
 }
 
@@ -134,8 +135,8 @@ dsc_status dsc_engine_save_start(dsc_engine *engine, const char *dir, dsc_error 
                                       &engine->saves.running, &mine);
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
-    dsc_alloc_freeze(engine->alloc, engine->step > 0 && status != DSC_OK);
-    engine->saves.step = engine->step;
+    dsc_alloc_freeze(engine->alloc, engine->progress.step > 0 && status != DSC_OK);
+    engine->saves.step = engine->progress.step;
     engine->saves.begun = status == DSC_OK;
     engine->saves.ended = false;
     return status;
@@ -190,7 +191,7 @@ dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t *step, dsc_error *er
         dsc_engine_save_advance(engine);
     dsc_ckpt_async_close(&engine->saves.running);
     engine->saves.begun = engine->saves.ended = false;
-    dsc_alloc_freeze(engine->alloc, engine->step > 0);
+    dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
     if (engine->saves.status != DSC_OK && err != NULL)
         *err = engine->saves.error;
     return engine->saves.status;
@@ -201,7 +202,7 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     DSC_TRY(between_steps(engine, "save_check", err));
     dsc_ckpt_ctx ctx;
     checkpoint_ctx(engine, &ctx);
-    const dsc_ckpt_saves saves = { .after = engine->step,
+    const dsc_ckpt_saves saves = { .after = engine->progress.step,
                                    .every = every,
                                    .last = last,
                                    .resumed = resumed_from(engine, dir),
@@ -212,7 +213,7 @@ dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t ev
     dsc_error mine = DSC_ERROR_INIT;
     dsc_status status = writes(engine) ? dsc_ckpt_check(&ctx, dir, &saves, &mine) : DSC_OK;
     status = agree(engine, status, &mine, err);
-    dsc_alloc_freeze(engine->alloc, engine->step > 0);
+    dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
     return status;
 }
 
@@ -268,7 +269,8 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_engine_settle(engine, err));
     /* Before the first step and load the states are those that opening made, and can make again: one pass is enough. */
-    const bool fresh = engine->step == 0 && engine->update_count == 0 && engine->saves.resumed_dir[0] == 0;
+    const bool fresh =
+        engine->progress.step == 0 && engine->progress.update_count == 0 && engine->saves.resumed_dir[0] == 0;
     dsc_status status = load_copies(engine, dir, fresh, &now, &state, &changed, err);
     /* From here on the engine's states may have changed. */
     engine->failed = changed;
@@ -282,13 +284,13 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     engine->values_due = false; /* the load has asked for every tensor of the model */
     snprintf(engine->saves.resumed_dir, sizeof engine->saves.resumed_dir, "%s", dir);
     engine->saves.resumed_step = state.step;
-    engine->step = state.step;
-    engine->update_count = state.update_count;
-    engine->skipped_in_row = 0;
+    engine->progress.step = state.step;
+    engine->progress.update_count = state.update_count;
+    engine->progress.skipped_in_row = 0;
     if (state.loss_scaler.scale > 0 && dsc_engine_dtype(engine) == DSC_F16 && engine->config.fp16.loss_scale == 0)
-        engine->loss_scaler = state.loss_scaler;
+        engine->progress.loss_scaler = state.loss_scaler;
     if (engine->input.reader != NULL)
-        DSC_TRY(dsc_reader_seek(engine->input.reader, engine->step, err));
+        DSC_TRY(dsc_reader_seek(engine->input.reader, engine->progress.step, err));
     engine->failed = false;
     return DSC_OK;
 }
@@ -298,6 +300,6 @@ dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err)
     DSC_TRY(between_steps(engine, "load", err));
     dsc_alloc_freeze(engine->alloc, false);
     const dsc_status status = load(engine, dir, err);
-    dsc_alloc_freeze(engine->alloc, engine->step > 0 && status == DSC_OK && engine->input.reader == NULL);
+    dsc_alloc_freeze(engine->alloc, engine->progress.step > 0 && status == DSC_OK && engine->input.reader == NULL);
     return status;
 }

@@ -30,18 +30,18 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t lane, bool save
         .batch = engine->config.train_micro_batch_size_per_gpu,
         .save = save,
         .rng_seed = (uint64_t)engine->config.seed,
-        .rng_step = (uint64_t)engine->step + 1,
+        .rng_step = (uint64_t)engine->progress.step + 1,
         .param = engine->work.param,
         .grad = engine->work.grad,
         .batch_data = engine->work.batch[lane],
         .in = module > 0 ? engine->work.out[at - 1] : NULL,
         .saved = engine->work.saved[at],
         .scratch = engine->work.scratch_buf.ptr,
-        .loss_scale = (float)engine->loss_scaler.scale,
+        .loss_scale = (float)engine->progress.loss_scaler.scale,
         .rebuilt = engine->work.rebuilt[at],
     };
-    const int64_t leaf = (engine->micro_step + lane) * engine->place.size + engine->place.rank;
-    ctx->rng_sample = (uint64_t)(engine->step * engine->config.train_batch_size + leaf * ctx->batch);
+    const int64_t leaf = (engine->progress.micro_step + lane) * engine->place.size + engine->place.rank;
+    ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
 /* Buffer of the gradient of a module's output, written by the successor's backward and read by the module's own. There
@@ -85,22 +85,22 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t lane, ds
 static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
-    for (; engine->settled <= micro_step; engine->settled++)
-        engine->work.step_stats[engine->settled] = dsc_engine_mean_loss(engine, engine->settled);
+    for (; engine->progress.settled <= micro_step; engine->progress.settled++)
+        engine->work.step_stats[engine->progress.settled] = dsc_engine_mean_loss(engine, engine->progress.settled);
     return DSC_OK;
 }
 
 static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
     DSC_TRY(dsc_engine_fetch_losses(engine, micro_step, err));
-    const bool last_slot = micro_step + 1 - engine->settled == engine->plan.loss_slots;
+    const bool last_slot = micro_step + 1 - engine->progress.settled == engine->plan.loss_slots;
     return engine->host_visible || last_slot ? settle_losses(engine, micro_step, err) : DSC_OK;
 }
 
 /* The last module: losses, and when a backward follows also its gradients, at once. */
 static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool save, dsc_error *err)
 {
-    const int64_t micro_step = engine->micro_step + lane;
+    const int64_t micro_step = engine->progress.micro_step + lane;
     dsc_module_ctx ctx;
     fill_ctx(engine, m, lane, save, &ctx);
     ctx.losses = engine->work.losses;
@@ -140,7 +140,7 @@ static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
 
 static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
 {
-    const int64_t micro_step = engine->micro_step + lane;
+    const int64_t micro_step = engine->progress.micro_step + lane;
     const dsc_recompute_policy again =
         dsc_plan_recompute(&engine->config, &engine->models.now->modules[m], &engine->plan.module[m]);
     if (again != DSC_RECOMPUTE_NOTHING)
@@ -210,35 +210,36 @@ static void expect_update(dsc_engine *engine)
 {
     dsc_update update;
     dsc_update_expect(engine, &update);
-    dsc_zero_expect(engine->zero, update.scalars, update.class_count, engine->update_count + 1, engine->in_train_batch);
+    dsc_zero_expect(engine->zero, update.scalars, update.class_count, engine->progress.update_count + 1,
+                    engine->progress.in_train_batch);
 }
 
 static dsc_status forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
-    if (engine->micro_step == 0) {
+    if (engine->progress.micro_step == 0) {
         engine->times.step_start_ns = start;
-        dsc_engine_label_step(engine, engine->step + 1);
-        dsc_zero_begin(engine->zero, engine->update_count + 1);
-        dsc_engine_set_length(engine, dsc_engine_length(engine, engine->step + 1));
+        dsc_engine_label_step(engine, engine->progress.step + 1);
+        dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
+        dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
     }
-    engine->batch_from_reader = batch == NULL;
+    engine->progress.batch_from_reader = batch == NULL;
     DSC_TRY(batch == NULL ? read_batches(engine, err) : take_batch(engine, batch, err));
     if (dsc_engine_at_boundary(engine))
         expect_update(engine);
     DSC_TRY(run_forward(engine, true, err));
     if (loss != NULL) {
-        DSC_TRY(settle_losses(engine, engine->micro_step, err));
-        *loss = engine->work.step_stats[engine->micro_step];
+        DSC_TRY(settle_losses(engine, engine->progress.micro_step, err));
+        *loss = engine->work.step_stats[engine->progress.micro_step];
     }
-    engine->phase = DSC_PHASE_FORWARD_DONE;
+    engine->progress.phase = DSC_PHASE_FORWARD_DONE;
     engine->times.forward_ns += dsc_clock_ns() - start;
     return DSC_OK;
 }
 
 static dsc_status forward_pass(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
-    if (engine->phase != DSC_PHASE_IDLE)
+    if (engine->progress.phase != DSC_PHASE_IDLE)
         return wrong_phase("forward", "backward and step after the last forward", err);
     DSC_TRY(dsc_engine_need_values(engine, err));
     return dsc_engine_fail(engine, forward(engine, batch, loss, err), err);
@@ -259,9 +260,9 @@ static dsc_status backward(dsc_engine *engine, dsc_error *err)
     const int64_t start = dsc_clock_ns();
     for (int32_t m = engine->model->module_count - 2; m >= 0; m--)
         DSC_TRY(backward_module(engine, m, err));
-    if (!engine->batch_from_reader)
+    if (!engine->progress.batch_from_reader)
         DSC_TRY(dsc_engine_batch_passed(engine, err));
-    engine->phase = DSC_PHASE_BACKWARD_DONE;
+    engine->progress.phase = DSC_PHASE_BACKWARD_DONE;
     engine->times.backward_ns += dsc_clock_ns() - start;
     return DSC_OK;
 }
@@ -269,19 +270,19 @@ static dsc_status backward(dsc_engine *engine, dsc_error *err)
 dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err)
 {
     DSC_TRY(usable(engine, err));
-    if (engine->phase != DSC_PHASE_FORWARD_DONE)
+    if (engine->progress.phase != DSC_PHASE_FORWARD_DONE)
         return wrong_phase("backward", "one forward before it", err);
     return dsc_engine_fail(engine, backward(engine, err), err);
 }
 
 bool dsc_engine_at_boundary(const dsc_engine *engine)
 {
-    return engine->micro_step + engine->plan.together == engine->config.gradient_accumulation_steps;
+    return engine->progress.micro_step + engine->plan.together == engine->config.gradient_accumulation_steps;
 }
 
 void dsc_engine_request(dsc_engine *engine, uint32_t bits)
 {
-    atomic_fetch_or_explicit(&engine->requests, bits, memory_order_relaxed);
+    atomic_fetch_or_explicit(&engine->progress.requests, bits, memory_order_relaxed);
 }
 
 /* Beside the requests: this rank is at work on a save that was started. */
@@ -293,9 +294,9 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
 {
     const int64_t micro_steps = engine->config.gradient_accumulation_steps, size = engine->place.size;
     const int64_t words = dsc_step_stat_count(&engine->config);
-    if (engine->settled < micro_steps)
+    if (engine->progress.settled < micro_steps)
         DSC_TRY(settle_losses(engine, micro_steps - 1, err));
-    const uint64_t asked = atomic_exchange_explicit(&engine->requests, 0, memory_order_relaxed);
+    const uint64_t asked = atomic_exchange_explicit(&engine->progress.requests, 0, memory_order_relaxed);
     double *own = engine->work.step_stats + micro_steps;
     dsc_alloc_stats memory;
     dsc_gpu_reading gpu;
@@ -336,18 +337,19 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
                         uint32_t requests, dsc_step_result *result)
 {
     dsc_step_result full = DSC_STEP_RESULT_INIT;
-    full.step = engine->step;
+    full.step = engine->progress.step;
     full.loss = loss;
     full.lr = update->lr;
     full.grad_norm = update->grad_norm;
-    full.tokens = dsc_engine_step_tokens(engine, engine->step);
-    full.seq_length = dsc_engine_length(engine, engine->step);
-    full.flops = dsc_engine_step_flops(engine, engine->step);
+    full.tokens = dsc_engine_step_tokens(engine, engine->progress.step);
+    full.seq_length = dsc_engine_length(engine, engine->progress.step);
+    full.flops = dsc_engine_step_flops(engine, engine->progress.step);
     full.step_ns = engine->times.last_step_ns;
     full.skipped = update->skip;
     full.loss_scale = loss_scale;
     full.epoch = engine->input.samples_per_epoch > 0
-                     ? (engine->step * engine->config.train_batch_size - 1) / engine->input.samples_per_epoch : 0;
+                     ? (engine->progress.step * engine->config.train_batch_size - 1) / engine->input.samples_per_epoch
+                     : 0;
     full.requests = requests;
     full.save_ended = engine->saves.ended;
     dsc_engine_report_step(engine, &full);
@@ -364,8 +366,8 @@ static void close_step(dsc_engine *engine, int64_t start)
     engine->times.last_data_wait_ns = engine->times.data_wait_ns;
     engine->times.last_step_ns = now - engine->times.step_start_ns;
     engine->times.forward_ns = engine->times.backward_ns = engine->times.data_wait_ns = 0;
-    engine->micro_step = engine->settled = 0;
-    engine->step++;
+    engine->progress.micro_step = engine->progress.settled = 0;
+    engine->progress.step++;
     engine->models.now = engine->model; /* evaluation and generation use the whole model */
     /* From here on a step that allocates is a bug. A save on its way does, for its lists, which are in the plan. */
     dsc_alloc_freeze(engine->alloc, !engine->saves.begun);
@@ -373,28 +375,29 @@ static void close_step(dsc_engine *engine, int64_t start)
 
 static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, dsc_error *err)
 {
-    const double scale = engine->loss_scaler.scale;
+    const double scale = engine->progress.loss_scaler.scale;
     if (update->skip) {
         DSC_TRY(dsc_zero_skip(engine->zero, err));
         DSC_TRY(dsc_zero_forget_errors(engine->zero, err));
         return dsc_engine_skip_step(engine, err);
     }
     const int64_t began = dsc_engine_span_start(engine, DSC_SPAN_UPDATE, -1);
-    DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->update_count + 1, err));
+    DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->progress.update_count + 1,
+                            err));
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);
-    engine->update_count++;
-    engine->skipped_in_row = 0;
-    const bool goes_on = dsc_loss_scaler_next(&engine->config, false, &engine->loss_scaler);
+    engine->progress.update_count++;
+    engine->progress.skipped_in_row = 0;
+    const bool goes_on = dsc_loss_scaler_next(&engine->config, false, &engine->progress.loss_scaler);
     DSC_ASSERT(goes_on);
-    return engine->loss_scaler.scale != scale ? dsc_zero_forget_errors(engine->zero, err) : DSC_OK;
+    return engine->progress.loss_scaler.scale != scale ? dsc_zero_forget_errors(engine->zero, err) : DSC_OK;
 }
 
 static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
-    engine->phase = DSC_PHASE_IDLE;
+    engine->progress.phase = DSC_PHASE_IDLE;
     if (!dsc_engine_at_boundary(engine)) {
-        engine->micro_step += engine->plan.together;
+        engine->progress.micro_step += engine->plan.together;
         if (result != NULL)
             result->step = 0;
         return DSC_OK;
@@ -404,9 +407,9 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     uint64_t requests;
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
     DSC_TRY(dsc_update_decide(engine, engine->zero, engine->config.gradient_accumulation_steps,
-                              engine->loss_scaler.scale, engine->update_count + 1, &update, err));
+                              engine->progress.loss_scaler.scale, engine->progress.update_count + 1, &update, err));
     DSC_TRY(step_loss(engine, &loss, &requests, err));
-    const double scale = engine->loss_scaler.scale;
+    const double scale = engine->progress.loss_scaler.scale;
     dsc_engine_snapshot_wait(engine);
     DSC_TRY(update_or_skip(engine, &update, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
@@ -420,7 +423,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
 dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
     DSC_TRY(usable(engine, err));
-    if (engine->phase != DSC_PHASE_BACKWARD_DONE)
+    if (engine->progress.phase != DSC_PHASE_BACKWARD_DONE)
         return wrong_phase("step", "forward and backward before it", err);
     return dsc_engine_fail(engine, step(engine, result, err), err);
 }
@@ -438,14 +441,14 @@ static dsc_status whole_step(dsc_engine *engine, dsc_step_result *result, dsc_er
 dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
     dsc_step_result local = DSC_STEP_RESULT_INIT;
-    if (engine->micro_step != 0)
+    if (engine->progress.micro_step != 0)
         return wrong_phase("train_batch", "a step boundary", err);
     if (result == NULL)
         result = &local;
     DSC_TRY(usable(engine, err));
-    engine->in_train_batch = true;
+    engine->progress.in_train_batch = true;
     const dsc_status status = whole_step(engine, result, err);
-    engine->in_train_batch = false;
+    engine->progress.in_train_batch = false;
     return status;
 }
 
@@ -454,7 +457,7 @@ dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_step_result *result, d
 static dsc_status idle(const dsc_engine *engine, const char *what, dsc_error *err)
 {
     DSC_TRY(usable(engine, err));
-    if (engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
+    if (engine->progress.phase != DSC_PHASE_IDLE || engine->progress.micro_step != 0)
         return wrong_phase(what, "a step boundary", err);
     return DSC_OK;
 }

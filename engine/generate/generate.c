@@ -44,7 +44,8 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
 dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_t token_count, int64_t new_count,
                                double temperature, uint64_t seed, int32_t *out, dsc_error *err)
 {
-    if (engine->failed || engine->zero == NULL || engine->phase != DSC_PHASE_IDLE || engine->micro_step != 0)
+    const dsc_engine_progress *at = &engine->progress;
+    if (engine->failed || engine->zero == NULL || at->phase != DSC_PHASE_IDLE || at->micro_step != 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "generate needs a working engine with a model, at a step boundary");
     const int64_t sequence = engine->model->seq_length, vocab = engine->model->vocab_size;
     if (dsc_model_predictions(engine->model) > 0)

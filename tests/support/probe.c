@@ -45,10 +45,10 @@ int64_t dsc_probe_shm_plan_bytes(const dsc_comm_options *options)
     return bytes;
 }
 
-int64_t dsc_probe_step(const dsc_engine *engine) { return engine->step; }
-int64_t dsc_probe_update_count(const dsc_engine *engine) { return engine->update_count; }
-void dsc_probe_set_update_count(dsc_engine *engine, int64_t count) { engine->update_count = count; }
-dsc_loss_scaler dsc_probe_loss_scaler(const dsc_engine *engine) { return engine->loss_scaler; }
+int64_t dsc_probe_step(const dsc_engine *engine) { return engine->progress.step; }
+int64_t dsc_probe_update_count(const dsc_engine *engine) { return engine->progress.update_count; }
+void dsc_probe_set_update_count(dsc_engine *engine, int64_t count) { engine->progress.update_count = count; }
+dsc_loss_scaler dsc_probe_loss_scaler(const dsc_engine *engine) { return engine->progress.loss_scaler; }
 bool dsc_probe_has_failed(const dsc_engine *engine) { return engine->failed; }
 bool dsc_probe_values_due(const dsc_engine *engine) { return engine->values_due; }
 dsc_status dsc_probe_settle(dsc_engine *engine, dsc_error *err) { return dsc_engine_settle(engine, err); }
