@@ -128,7 +128,7 @@ static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_
     comm_options(engine, fault_at, out);
     out->transport = "auto";
     out->device = engine->device;
-    out->host = engine->comm;
+    out->host = engine->comms.all;
     out->staging_bytes = device_staging_bytes(engine);
     out->staging_channels = 1u << DSC_CHANNEL_REDUCE;
     out->native_sums = engine->config.own.native_sums;
@@ -170,7 +170,7 @@ static void side_options(const dsc_engine *engine, dsc_side side, bool device, d
     else
         comm_options(engine, 0, out);
     out->transport = "auto";
-    out->host = device ? engine->side[side].host : NULL;
+    out->host = device ? engine->comms.side[side].host : NULL;
     if (side == DSC_SUB_SHARDS)
         return;
     const bool sums = side == DSC_SUB_REPLICAS;
@@ -239,33 +239,33 @@ dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *op
                         "use \"auto\" or \"nccl\"", name);
     comm_options(engine, options->fail_comm_at, &comm);
     comm.one_thread = has_one_thread(engine, options);
-    engine->came = true;
-    return dsc_comm_open(&comm, &engine->comm, err);
+    engine->comms.came = true;
+    return dsc_comm_open(&comm, &engine->comms.all, err);
 }
 
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_comm_options comm;
-    dsc_comm *const shards = engine->side[DSC_SUB_SHARDS].device;
-    engine->device_comm = shards != NULL ? shards : engine->comm;
+    dsc_comm *const shards = engine->comms.side[DSC_SUB_SHARDS].device;
+    engine->comms.device = shards != NULL ? shards : engine->comms.all;
     for (int32_t m = 0; engine->model != NULL && m < engine->model->module_count; m++)
         dsc_comm_name_module(dsc_engine_shards(engine), m, engine->model->modules[m].name);
     if (engine->host_visible || shards != NULL)
         return DSC_OK;
-    engine->device_comm = NULL;
+    engine->comms.device = NULL;
     device_comm_options(engine, options->fail_comm_at, &comm);
-    return dsc_comm_open(&comm, &engine->device_comm, err);
+    return dsc_comm_open(&comm, &engine->comms.device, err);
 }
 
 static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
 {
     side_ranks ranks;
     dsc_comm_options comm;
-    dsc_side_comm *out = &engine->side[side];
+    dsc_side_comm *out = &engine->comms.side[side];
     if (!find_side(engine, side, &ranks))
         return DSC_OK;
     side_options(engine, side, false, &comm);
-    DSC_TRY(dsc_comm_split(engine->comm, ranks.color, engine->place.rank, &comm, &out->host, err));
+    DSC_TRY(dsc_comm_split(engine->comms.all, ranks.color, engine->place.rank, &comm, &out->host, err));
     if (engine->host_visible) {
         out->device = out->host;
         return DSC_OK;
@@ -286,16 +286,16 @@ dsc_status dsc_engine_open_sub_communicators(dsc_engine *engine, dsc_error *err)
 void dsc_engine_close_sub_communicators(dsc_engine *engine)
 {
     for (int side = DSC_SUB_COUNT - 1; side >= 0; side--) {
-        if (engine->side[side].device != engine->side[side].host)
-            dsc_comm_close(&engine->side[side].device);
-        dsc_comm_close(&engine->side[side].host);
+        if (engine->comms.side[side].device != engine->comms.side[side].host)
+            dsc_comm_close(&engine->comms.side[side].device);
+        dsc_comm_close(&engine->comms.side[side].host);
     }
 }
 
 dsc_comm *dsc_engine_shards(const dsc_engine *engine)
 {
-    dsc_comm *const shards = engine->side[DSC_SUB_SHARDS].host;
-    return shards != NULL ? shards : engine->comm;
+    dsc_comm *const shards = engine->comms.side[DSC_SUB_SHARDS].host;
+    return shards != NULL ? shards : engine->comms.all;
 }
 
 static void abort_comm(dsc_comm *comm, const char *reason)
@@ -314,24 +314,25 @@ static void label_step(const dsc_side_comm *of, int64_t step)
 
 void dsc_engine_label_step(dsc_engine *engine, int64_t step)
 {
-    dsc_comm *const shards = engine->side[DSC_SUB_SHARDS].device;
-    label_step(&(dsc_side_comm){ engine->comm, engine->device_comm != shards ? engine->device_comm : NULL }, step);
+    dsc_comm *const shards = engine->comms.side[DSC_SUB_SHARDS].device;
+    const dsc_engine_comms *comms = &engine->comms;
+    label_step(&(dsc_side_comm){ comms->all, comms->device != shards ? comms->device : NULL }, step);
     for (int side = 0; side < DSC_SUB_COUNT; side++)
-        label_step(&engine->side[side], step);
+        label_step(&engine->comms.side[side], step);
 }
 
 void dsc_engine_abort(dsc_engine *engine, const char *reason)
 {
     if (engine->zero != NULL)
         dsc_zero_cancel(engine->zero);
-    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SUB_SHARDS].device)
-        abort_comm(engine->device_comm, reason);
+    if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)
+        abort_comm(engine->comms.device, reason);
     for (int side = 0; side < DSC_SUB_COUNT; side++) {
-        if (engine->side[side].device != engine->side[side].host)
-            abort_comm(engine->side[side].device, reason);
-        abort_comm(engine->side[side].host, reason);
+        if (engine->comms.side[side].device != engine->comms.side[side].host)
+            abort_comm(engine->comms.side[side].device, reason);
+        abort_comm(engine->comms.side[side].host, reason);
     }
-    abort_comm(engine->comm, reason);
+    abort_comm(engine->comms.all, reason);
 }
 
 dsc_status dsc_engine_fail(dsc_engine *engine, dsc_status status, dsc_error *err)

@@ -3,7 +3,23 @@
 #ifndef DSC_ENGINE_DEVICE_H
 #define DSC_ENGINE_DEVICE_H
 
-#include "engine/internal.h"
+#include <dsc/dsc.h>
+
+#include "comm/comm.h"
+#include "engine/plan.h"
+
+/* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
+ * of the states, and those of all copies that own the same slices. */
+typedef enum dsc_side { DSC_SUB_NEIGHBOURS, DSC_SUB_SHARDS, DSC_SUB_REPLICAS, DSC_SUB_COUNT } dsc_side;
+typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
+/* The part of struct dsc_engine. */
+typedef struct dsc_engine_comms {
+    dsc_comm *all;    /* over host memory: verdicts, scalars, the host program's collectives */
+    dsc_comm *device; /* over device memory: parameters and gradients, of ranks that share a copy of the states;
+                       * on a host_visible device one over host memory */
+    dsc_side_comm side[DSC_SUB_COUNT]; /* NULL where there is none */
+    bool came;                         /* to the opening of the communicator */
+} dsc_engine_comms;
 
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);

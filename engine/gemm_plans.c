@@ -100,10 +100,10 @@ static dsc_status measure_and_read(dsc_engine *engine, dsc_error *err)
 static dsc_status share(dsc_engine *engine, dsc_error *err)
 {
     int64_t bytes = engine->gemm_plans != NULL ? (int64_t)strlen(engine->gemm_plans) + 1 : 0;
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &bytes, sizeof bytes, 0, NULL, err));
+    DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &bytes, sizeof bytes, 0, NULL, err));
     if (engine->place.rank != 0)
         DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, bytes, 1, &engine->gemm_plans, err));
-    return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, engine->gemm_plans, bytes, 0, NULL, err);
+    return dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, engine->gemm_plans, bytes, 0, NULL, err);
 }
 
 /* How many products of all ranks do not go by the text. */
@@ -113,7 +113,7 @@ static dsc_status count_others(dsc_engine *engine, int64_t mine, int64_t *all, d
     const int32_t size = engine->place.size;
     *all = 0;
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, size, sizeof *of_rank, &of_rank, err));
-    const dsc_status status = dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, of_rank, &mine,
+    const dsc_status status = dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, of_rank, &mine,
                                                   (int64_t)sizeof mine, DSC_U8, NULL, err);
     for (int32_t r = 0; r < size; r++)
         *all += of_rank[r];
@@ -124,7 +124,7 @@ static dsc_status count_others(dsc_engine *engine, int64_t mine, int64_t *all, d
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
-    const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
     int64_t others = 0, all = 0;
     if (!dsc_gemm_has_plans(engine->device))
         return DSC_OK;

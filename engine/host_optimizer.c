@@ -79,7 +79,7 @@ static dsc_status take_values(dsc_optimizer *o, dsc_error *err)
         float *data = o->data[tensor->param];
         dsc_zero_slice slice;
         dsc_zero_slice_get(o->zero, tensor->group, &slice);
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, data, tensor->count * 4, 0, NULL, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, data, tensor->count * 4, 0, NULL, err));
         int64_t first;
         int64_t count = dsc_layout_span(tensor, slice.first, slice.count, &first);
         void *to;
@@ -114,8 +114,8 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
         .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = engine->device,
-        .comm = engine->device_comm,
-        .host_comm = engine->comm,
+        .comm = engine->comms.device,
+        .host_comm = engine->comms.all,
         .compute = engine->compute,
     };
     DSC_TRY(dsc_zero_open(&options, &o->zero, err));
@@ -126,7 +126,7 @@ dsc_status dsc_optimizer_open(dsc_optimizer **out, dsc_engine *engine, const dsc
                               int32_t tensor_count, dsc_error *err)
 {
     *out = NULL;
-    if (engine->failed || engine->comm == NULL)
+    if (engine->failed || engine->comms.all == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "the engine cannot train any more, or only plans");
     DSC_TRY(check_tensors(tensors, tensor_count, err));
     dsc_alloc_freeze(engine->alloc, false);

@@ -21,7 +21,7 @@ int32_t dsc_engine_local_size(const dsc_engine *engine) { return engine->place.l
 
 static dsc_status ready(const dsc_engine *engine, dsc_error *err)
 {
-    if (engine->failed || engine->comm == NULL)
+    if (engine->failed || engine->comms.all == NULL)
         return DSC_FAIL(err, DSC_ERR_STATE, "", engine->failed ? "the engine failed before; close it"
                                                                : "the engine was opened for planning only");
     return DSC_OK;
@@ -34,14 +34,14 @@ dsc_status dsc_engine_broadcast(dsc_engine *engine, void *buf, int64_t bytes, in
         return DSC_FAIL(err, DSC_ERR_STATE, "", "broadcast of %lld bytes from rank %d of %d", (long long)bytes,
                         (int)root, (int)engine->place.size);
     return dsc_engine_fail(
-        engine, dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, buf, bytes, root, NULL, err), err);
+        engine, dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, buf, bytes, root, NULL, err), err);
 }
 
 static dsc_status sum(dsc_engine *engine, float *buf, int64_t count, bool mean, dsc_error *err)
 {
     DSC_TRY(
         dsc_engine_fail(
-            engine, dsc_comm_all_reduce(engine->comm, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, NULL, err), err));
+            engine, dsc_comm_all_reduce(engine->comms.all, DSC_CHANNEL_CONTROL, buf, count, DSC_F32, NULL, err), err));
     for (int64_t i = 0; mean && i < count; i++)
         buf[i] /= (float)engine->place.size;
     return DSC_OK;
@@ -78,7 +78,7 @@ dsc_status dsc_engine_barrier(dsc_engine *engine, dsc_error *err)
     DSC_TRY(ready(engine, err));
     DSC_TRY(dsc_engine_need_values(engine, err));
     DSC_TRY(dsc_engine_settle(engine, err));
-    return dsc_engine_fail(engine, dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err), err);
+    return dsc_engine_fail(engine, dsc_comm_barrier(engine->comms.all, DSC_CHANNEL_CONTROL, NULL, err), err);
 }
 
 /* ---- learning rate, plan, groups ---- */
@@ -160,7 +160,8 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
     stats.backward_ns = engine->times.last_backward_ns;
     stats.step_ns = engine->times.last_step_ns;
     stats.data_wait_ns = engine->times.last_data_wait_ns;
-    dsc_comm *const comms[] = { engine->comm, engine->side[DSC_SUB_SHARDS].host, engine->side[DSC_SUB_REPLICAS].host };
+    dsc_comm *const comms[] = { engine->comms.all, engine->comms.side[DSC_SUB_SHARDS].host,
+                                engine->comms.side[DSC_SUB_REPLICAS].host };
     for (size_t c = 0; c < DSC_COUNT(comms); c++) {
         if (comms[c] == NULL)
             continue;
@@ -180,7 +181,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
     *info = (dsc_run_info){
         .struct_bytes = (uint32_t)sizeof *info,
         .model_name = engine->model != NULL ? engine->model->name : "",
-        .transport = engine->device_comm != NULL ? dsc_comm_name(engine->device_comm) : "none",
+        .transport = engine->comms.device != NULL ? dsc_comm_name(engine->comms.device) : "none",
         .device = engine->device != NULL ? engine->device->ops->name : "none",
         .numerics = engine->output.numerics,
         .zero_stage = config->zero.stage,

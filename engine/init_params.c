@@ -145,13 +145,14 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
                                             &verdict.error);
             verdict.found = here;
         }
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL,
+                                   err));
         if (verdict.error.status != DSC_OK)
             return DSC_FAIL(err, verdict.error.status, verdict.error.where, "%s", verdict.error.message);
         *found = verdict.found != 0;
         if (!*found)
             return DSC_OK;
-        DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, values, count * 4, 0, NULL, err));
+        DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, values, count * 4, 0, NULL, err));
         int64_t span_first;
         const int64_t begin = dsc_max_i64(slice.first, tensor->offset + first);
         const int64_t end = dsc_min_i64(slice.first + slice.count, tensor->offset + first + count);

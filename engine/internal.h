@@ -1,6 +1,7 @@
 /* internal.h - the engine's struct, and functions of single files that others of the folder call.
  *
- * Data flows one way: config -> plan -> open -> step -> checkpoint. Functions with one responsibility have a header:
+ * The struct has a core, and one struct for each feature, which the feature's header declares. Data flows one way:
+ * config -> plan -> open -> step -> checkpoint. Functions with one responsibility have a header:
  * config and plan in model.h, memory.h and machine.h; open in device.h; step in batch_transfer.h, activation_offload.h
  * and update.h; checkpoint in save.h; output in report.h. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_INTERNAL_H
@@ -12,6 +13,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
 #include "engine/data/input.h"
+#include "engine/device.h"
 #include "engine/model.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
@@ -24,10 +26,6 @@
 
 #define DSC_READER_AHEAD 2 /* micro-batches, or those of the next pass where it takes more */
 
-/* Communicators of some ranks: ZeRO++'s second partition, zero_hpz_partition_size ranks; MiCS's ranks that share a copy
- * of the states, and those of all copies that own the same slices. */
-typedef enum dsc_side { DSC_SUB_NEIGHBOURS, DSC_SUB_SHARDS, DSC_SUB_REPLICAS, DSC_SUB_COUNT } dsc_side;
-typedef struct dsc_side_comm { dsc_comm *host, *device; } dsc_side_comm;
 /* Kind of a section of the compute stream, with the module. */
 typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_BACKWARD, DSC_PASS_REBUILD, DSC_PASS_COUNT } dsc_pass;
 
@@ -53,10 +51,7 @@ struct dsc_engine {
     const dsc_model *model;
     dsc_engine_models models;
     dsc_rank_info place;
-    dsc_comm *comm;        /* over host memory: verdicts, scalars, the host program's collectives */
-    dsc_comm *device_comm; /* over device memory: parameters and gradients, of ranks that share a copy of the states;
-                            * on a host_visible device one over host memory */
-    dsc_side_comm side[DSC_SUB_COUNT]; /* NULL where there is none */
+    dsc_engine_comms comms;
     dsc_device *device;
     dsc_stream *compute;
     bool host_visible; /* the device's */
@@ -65,7 +60,6 @@ struct dsc_engine {
     bool plan_only, failed;
     bool values_due; /* parameters have no values yet, on all ranks alike */
     int64_t host_free_bytes; /* for plans, before any rank of the host has taken memory; INT64_MAX: unknown */
-    bool came; /* to the opening of the communicator */
 
     dsc_layout layout;
     dsc_plan plan;

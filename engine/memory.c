@@ -188,7 +188,7 @@ dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err)
 {
     dsc_error mine = DSC_ERROR_INIT;
     const dsc_status status = dsc_engine_check_fit(engine, &mine);
-    const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
     if (status != DSC_OK && engine->place.rank == 0)
         log_table(engine);
     return dsc_ckpt_agree(&ctx, status, &mine, err);
@@ -199,7 +199,7 @@ static dsc_status all_fit(const dsc_engine *engine, bool *fit, dsc_error *err)
 {
     dsc_error refusal = DSC_ERROR_INIT, first = DSC_ERROR_INIT;
     dsc_status status = dsc_engine_check_fit(engine, &refusal);
-    const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
     if (!engine->plan_only) {
         status = dsc_ckpt_agree(&ctx, status, &refusal, &first);
         refusal = first;

@@ -260,8 +260,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
-    const dsc_side_comm *side = engine->side;
-    zero.comm = engine->device_comm;
+    const dsc_side_comm *side = engine->comms.side;
+    zero.comm = engine->comms.device;
     zero.replicas = side[DSC_SUB_REPLICAS].device;
     zero.neighbours = side[DSC_SUB_NEIGHBOURS].device;
     zero.host_comm = dsc_engine_shards(engine);
@@ -280,7 +280,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     }
     /* Taking memory waits for a whole GPU, which another rank's first collective may keep busy until all have come. */
     if (!engine->host_visible)
-        DSC_TRY(dsc_comm_barrier(engine->comm, DSC_CHANNEL_CONTROL, NULL, err));
+        DSC_TRY(dsc_comm_barrier(engine->comms.all, DSC_CHANNEL_CONTROL, NULL, err));
     engine->values_due = true;
     if ((options->flags & DSC_ENGINE_LATE_VALUES) == 0)
         DSC_TRY(dsc_engine_need_values(engine, err));
@@ -311,9 +311,9 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
 /* A rank that ends before its communicator was asked for must not be waited for by the threads of its world. */
 static void tell_peers(dsc_engine *engine, const dsc_engine_options *options, const dsc_error *failure)
 {
-    if (engine != NULL && engine->comm != NULL)
+    if (engine != NULL && engine->comms.all != NULL)
         dsc_engine_abort(engine, failure->message);
-    else if (options->world != NULL && (engine == NULL || !engine->came) &&
+    else if (options->world != NULL && (engine == NULL || !engine->comms.came) &&
              (options->flags & DSC_ENGINE_PLAN_ONLY) == 0 && options->rank >= 0 && options->rank < options->world->size)
         dsc_local_world_refuse(options->world->local, options->rank, failure->message);
 }
@@ -430,10 +430,10 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     dsc_model_close(&engine->models.opened);
-    if (engine->device_comm != engine->comm && engine->device_comm != engine->side[DSC_SUB_SHARDS].device)
-        dsc_comm_close(&engine->device_comm);
+    if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)
+        dsc_comm_close(&engine->comms.device);
     dsc_engine_close_sub_communicators(engine);
-    dsc_comm_close(&engine->comm);
+    dsc_comm_close(&engine->comms.all);
     dsc_profile_close(&engine->output.profile);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);

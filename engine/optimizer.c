@@ -218,5 +218,5 @@ dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_s
     const double divisor = dsc_config_grad_part_divisor(&engine->config, micro_steps, engine->place.size) / shares;
     compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * loss_scale, update,
             engine->progress.lr_override, out);
-    return dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
+    return dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
 }

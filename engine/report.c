@@ -91,7 +91,7 @@ dsc_status dsc_engine_start_profile(dsc_engine *engine, dsc_error *err)
                                             .recompute_flops = dsc_plan_recompute_flops(
                                                 &engine->config, &engine->model->modules[m], plan) };
     }
-    const dsc_status status = dsc_profile_start(engine->output.profile, engine->comm, modules, count, err);
+    const dsc_status status = dsc_profile_start(engine->output.profile, engine->comms.all, modules, count, err);
     dsc_alloc_free(engine->alloc, modules);
     return status;
 }
@@ -142,7 +142,7 @@ static dsc_status gather_hosts(dsc_engine *engine, dsc_error *err)
     (void)gethostname(own, sizeof own - 1);
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, engine->place.size, (int64_t)sizeof own,
                              &engine->output.hosts, err));
-    return dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->output.hosts, own, (int64_t)sizeof own,
+    return dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, engine->output.hosts, own, (int64_t)sizeof own,
                                DSC_U8, NULL, err);
 }
 

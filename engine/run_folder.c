@@ -27,7 +27,7 @@ dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err)
         return DSC_OK;
     if (engine->place.rank == 0)
         choose_folder(save, (size_t)bytes);
-    DSC_TRY(dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, save, bytes, 0, NULL, err));
+    DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, save, bytes, 0, NULL, err));
     save[bytes - 1] = 0;
     if (engine->place.rank == 0)
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "dsc.save \"auto\": %s", save);

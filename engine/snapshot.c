@@ -37,7 +37,7 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
 /* Distributes the result of the first copy's ranks to all ranks. */
 static dsc_status agree(dsc_engine *engine, dsc_status mine, const dsc_error *my_error, dsc_error *err)
 {
-    const dsc_ckpt_ctx ctx = { .comm = engine->comm, .stream = engine->compute, .buffer = engine->io_buf };
+    const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
     if (has_copies(engine))
         return dsc_ckpt_agree(&ctx, mine, my_error, err);
     if (mine != DSC_OK && err != NULL)
@@ -161,8 +161,8 @@ static void share_verdict(dsc_engine *engine)
     verdict.ended = engine->saves.ended;
     verdict.status = engine->saves.status;
     verdict.error = engine->saves.error;
-    engine->saves.status = dsc_comm_broadcast(engine->comm, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0,
-                                             NULL, &engine->saves.error);
+    engine->saves.status = dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &verdict,
+                                              (int64_t)sizeof verdict, 0, NULL, &engine->saves.error);
     engine->saves.ended = engine->saves.status != DSC_OK || verdict.ended;
     if (engine->saves.status != DSC_OK)
         return;
@@ -255,7 +255,7 @@ static dsc_status load_copies(dsc_engine *engine, const char *dir, bool fresh, c
         return status;
     const bool here = *changed;
     bool *all = engine->io_buf.ptr;
-    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, all, &here, (int64_t)sizeof here, DSC_U8, NULL,
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &here, (int64_t)sizeof here, DSC_U8, NULL,
                                 err));
     for (int32_t r = 0; r < engine->place.size; r++)
         *changed |= all[r];

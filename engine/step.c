@@ -312,7 +312,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     own[DSC_STAT_MEMORY_BYTES] = 0;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++)
         own[DSC_STAT_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
-    DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->work.step_stat_count,
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, engine->work.step_stat_count,
                                 engine->work.step_stats, words, DSC_F64, NULL, err));
     double sum = 0;
     for (int64_t m = 0; m < micro_steps; m++)
@@ -485,7 +485,7 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
         DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
         DSC_TRY(dsc_stream_sync(engine->compute, err));
         const double mean = dsc_engine_mean_loss(engine, 0);
-        DSC_TRY(dsc_comm_all_gather(engine->comm, DSC_CHANNEL_CONTROL, engine->work.step_stat_count, &mean, 1,
+        DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, engine->work.step_stat_count, &mean, 1,
                                     DSC_F64, NULL, err));
         for (int64_t r = 0; r < size; r++)
             sum += engine->work.step_stat_count[r];

@@ -18,19 +18,19 @@ dsc_zero *dsc_probe_zero(const dsc_engine *engine) { return engine->zero; }
 
 static const dsc_side_comm *sub_comm(const dsc_engine *engine, dsc_probe_comm which)
 {
-    return &engine->side[which == DSC_PROBE_COMM_NEIGHBOURS ? DSC_SUB_NEIGHBOURS
+    return &engine->comms.side[which == DSC_PROBE_COMM_NEIGHBOURS ? DSC_SUB_NEIGHBOURS
                          : which == DSC_PROBE_COMM_SHARDS   ? DSC_SUB_SHARDS
                                                             : DSC_SUB_REPLICAS];
 }
 
 dsc_comm *dsc_probe_host_comm(const dsc_engine *engine, dsc_probe_comm which)
 {
-    return which == DSC_PROBE_COMM_ALL ? engine->comm : sub_comm(engine, which)->host;
+    return which == DSC_PROBE_COMM_ALL ? engine->comms.all : sub_comm(engine, which)->host;
 }
 
 dsc_comm *dsc_probe_device_comm(const dsc_engine *engine, dsc_probe_comm which)
 {
-    return which == DSC_PROBE_COMM_ALL ? engine->device_comm : sub_comm(engine, which)->device;
+    return which == DSC_PROBE_COMM_ALL ? engine->comms.device : sub_comm(engine, which)->device;
 }
 
 const dsc_comm_ops *dsc_probe_comm_ops(const dsc_comm *comm) { return comm->transport->ops; }
