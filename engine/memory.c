@@ -262,6 +262,7 @@ static void place_mirrors(dsc_engine *engine)
         engine->work.device_batch[i] = data;
         data += batch_tensor_bytes(engine, i % count);
     }
+    DSC_ASSERT(data == (char *)engine->work.batch_buf.ptr + engine->work.batch_buf.bytes);
     engine->work.host_losses = engine->work.mirror_buf.ptr;
     engine->work.host_logits = (float *)((char *)engine->work.mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
 }

@@ -294,6 +294,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
 {
     const bool apart = !dsc_device_host_visible(o->device);
     DSC_ASSERT(plan->together >= 1 && plan->loss_slots >= 1);
+    DSC_ASSERT(plan->out_away_count < o->model->module_count);
     *out = (work_sizes) {
         .activation = plan->out_bytes_total + (plan->together + 1) * plan->d_bytes_most + plan->losses_bytes +
                       plan->saved_bytes + plan->rebuilt_bytes,
@@ -365,6 +366,7 @@ static void plan_work(const dsc_plan_options *o, dsc_plan *plan)
     dsc_work unopened = { 0 };
     dsc_need list[DSC_WORK_NEEDS_MAX];
     dsc_needs needs = { .alloc = o->alloc, .device = o->device };
+    DSC_ASSERT(plan->total_bytes == 0); /* summed behind this list */
     dsc_needs_plan(&needs, list, dsc_work_list_needs(o, plan, &unopened, list));
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
         for (int tier = 0; tier < DSC_TIER_COUNT; tier++)

@@ -4,6 +4,7 @@
 
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
 {
+    DSC_ASSERT(group >= 0 && group < zero->o.layout->group_count);
     if (zero->o.stage != 3)
         return DSC_QUANT_NONE;
     return zero->o.layout->group[group].trainable ? zero->o.quant_params : zero->o.quant_frozen;
@@ -13,6 +14,7 @@ dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *afte
 {
     if (after == before)
         return DSC_OK;
+    DSC_ASSERT(event != NULL && before != NULL && after != NULL);
     DSC_TRY(dsc_event_record(event, before, err));
     return dsc_stream_wait(after, event, err);
 }
@@ -42,6 +44,7 @@ dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
 
 void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
 {
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     const dsc_layout_group *group = &zero->o.layout->group[g];
     *out =
         (dsc_zero_slice) { .first = group->slice * zero->o.rank, .count = group->slice, .trainable = group->trainable };
@@ -55,6 +58,7 @@ int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group)
 char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
 {
     dsc_group_state *state = &zero->group[group];
+    DSC_ASSERT(dsc_moment_count(zero, group) <= DSC_UPDATE_STATES_MAX);
     for (int32_t k = 0; k < dsc_moment_count(zero, group); k++) {
         state->moment[k] = from;
         from += state->local_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
@@ -74,6 +78,7 @@ static dsc_status comm_memory_open(dsc_comm *comm, const dsc_need *need, dsc_err
 static dsc_status peers_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
 {
     const dsc_zero *zero = needs->owner;
+    DSC_ASSERT(zero != NULL);
     return comm_memory_open(zero->o.comm, need, err);
 }
 
@@ -89,6 +94,7 @@ const dsc_need_kind dsc_zero_need_comm = { dsc_buf_counted, peers_open, peers_cl
 static dsc_status neighbours_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
 {
     const dsc_zero *zero = needs->owner;
+    DSC_ASSERT(zero->o.neighbour_count > 1 || need->bytes == 0);
     return comm_memory_open(zero->o.neighbours, need, err);
 }
 
@@ -107,6 +113,7 @@ bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
 
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
+    DSC_ASSERT(zero->group != NULL && group >= 0 && group < zero->o.layout->group_count);
     return zero->o.stage == 3 && !zero->group[group].gather.resident &&
            (zero->world_size > 1 || zero->group[group].place.swap_param ||
             dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);

@@ -112,6 +112,7 @@ static void choose_passes(dsc_zero *zero)
     for (size_t i = 0; i < DSC_COUNT(all_passes); i++)
         if (all_passes[i]->is_needed(zero))
             zero->optimizer[zero->optimizer_count++] = all_passes[i];
+    DSC_ASSERT(zero->optimizer_count <= DSC_ZERO_PASSES_MAX);
 }
 
 static dsc_status plan_passes(dsc_zero *zero, dsc_error *err)
@@ -124,6 +125,7 @@ static dsc_status plan_passes(dsc_zero *zero, dsc_error *err)
         if (pass->round != NULL)
             zero->first_round = pass->round(zero, 0);
     }
+    DSC_ASSERT(zero->first_round.first >= 0 && zero->first_round.end <= zero->o.layout->group_count);
     return DSC_OK;
 }
 
@@ -228,6 +230,12 @@ static void place_states(dsc_zero *zero)
             master += state->local_count;
         }
     }
+    /* Each buffer is used to its end, as planned; counters and near sums follow the sums. */
+    DSC_ASSERT(resident == (char *)zero->resident_buf.ptr + zero->resident_buf.bytes);
+    DSC_ASSERT(param == (char *)zero->param_buf.ptr + zero->param_buf.bytes);
+    DSC_ASSERT(moment == (char *)zero->moment_buf.ptr + zero->moment_buf.bytes);
+    DSC_ASSERT((char *)master == (char *)zero->master_buf.ptr + zero->master_buf.bytes);
+    DSC_ASSERT((char *)grad <= (char *)zero->grad_buf.ptr + zero->grad_buf.bytes);
 }
 
 static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
@@ -260,6 +268,7 @@ static dsc_status open_stream(dsc_zero *zero, bool own, const char *name, dsc_st
                               dsc_error *err)
 {
     *out = own ? NULL : instead;
+    DSC_ASSERT(!own || zero->o.device != NULL);
     if (!own)
         return DSC_OK;
     DSC_TRY(dsc_stream_open(zero->o.device, DSC_STREAM_ASYNC, name, out, err));
