@@ -9,6 +9,7 @@
 #include "engine/machine.h"
 #include "kernels/device.h"
 #include "kernels/kernels.h"
+#include "kernels/needs.h"
 
 #define PART_TOKENS 64     /* a long part: one tile of the attention's queries */
 #define PART_WORTH 8       /* fewer new tokens go one by one: a long part costs about as much as so many */
@@ -196,13 +197,26 @@ static dsc_status check_fit(const dsc_infer *infer, const dsc_infer_plan *plan, 
                     (double)(on_gpu ? props.free_bytes : free_bytes) / mb);
 }
 
-static dsc_status take(dsc_infer *infer, const dsc_infer_plan *plan, dsc_error *err)
+enum { NEEDS = 4 };
+/* `plan` is NULL for close. */
+static void list_needs(dsc_infer *infer, const dsc_infer_plan *plan, dsc_need out[NEEDS])
 {
-    dsc_device *device = infer->device;
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_PARAM, DSC_TIER_DEVICE, plan->weights, &infer->weights, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_ACTIVATION, DSC_TIER_DEVICE, plan->cache, &infer->cache, err));
-    DSC_TRY(dsc_mem_open(device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, plan->buffers, &infer->buffers, err));
-    return dsc_mem_open(device, DSC_TAG_IO, DSC_TIER_PINNED, plan->staging, &infer->staging, err);
+    const dsc_infer_plan none = { 0 }, *p = plan != NULL ? plan : &none;
+    out[0] = (dsc_need) { &infer->weights, DSC_TAG_PARAM, DSC_TIER_DEVICE, p->weights, DSC_NEED_DEVICE };
+    out[1] = (dsc_need) { &infer->cache, DSC_TAG_ACTIVATION, DSC_TIER_DEVICE, p->cache, DSC_NEED_DEVICE };
+    out[2] = (dsc_need) { &infer->buffers, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, p->buffers, DSC_NEED_DEVICE };
+    out[3] = (dsc_need) { &infer->staging, DSC_TAG_IO, DSC_TIER_PINNED, p->staging, DSC_NEED_DEVICE };
+}
+
+static dsc_status open_needs(dsc_infer *infer, const dsc_infer_plan *plan, dsc_error *err)
+{
+    dsc_needs needs = { .alloc = infer->o.alloc, .device = infer->device };
+    dsc_need list[NEEDS];
+    DSC_ASSERT(infer->weights.ptr == NULL);
+    list_needs(infer, plan, list);
+    DSC_TRY(dsc_needs_plan_and_open(&needs, list, NEEDS, err));
+    dsc_needs_check(&needs);
+    return DSC_OK;
 }
 
 dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *plan, dsc_error *err)
@@ -237,7 +251,7 @@ dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *pla
     plan->buffers = lay_out(infer, &most);
     plan->staging = lay_out_staging(infer);
     DSC_TRY(check_fit(infer, plan, err));
-    DSC_TRY(take(infer, plan, err));
+    DSC_TRY(open_needs(infer, plan, err));
     (void)lay_out(infer, &most);
     (void)lay_out_staging(infer);
     return load_weights(infer, err);
@@ -299,9 +313,10 @@ void dsc_infer_close(dsc_infer **infer_ptr)
     if (infer->stream != NULL)
         dsc_stream_close(&infer->stream);
     if (infer->device != NULL) {
-        dsc_buf *const all[] = { &infer->staging, &infer->buffers, &infer->cache, &infer->weights };
-        for (size_t i = 0; i < DSC_COUNT(all); i++)
-            dsc_mem_close(infer->device, all[i]);
+        const dsc_needs needs = { .alloc = infer->o.alloc, .device = infer->device };
+        dsc_need list[NEEDS];
+        list_needs(infer, NULL, list);
+        dsc_needs_close(&needs, list, NEEDS);
         dsc_device_close(&infer->device);
     }
     void *const control[] = { infer->cache_at, infer->first, (void *)infer->param };
