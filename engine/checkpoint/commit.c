@@ -252,7 +252,7 @@ static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *fo
 static dsc_status move_aside(const dsc_ckpt_commit *k, const dsc_error *why, dsc_error *err)
 {
     DSC_ASSERT(k->resumed_step >= 0);
-    DSC_ASSERT(k->made_tmp); /* what takes its place is written */
+    DSC_ASSERT(k->made_tmp); /* its replacement is written */
     char aside[DSC_CKPT_PATH_BYTES + 16], resumed[64], latest[64];
     snprintf(aside, sizeof aside, "%s.damaged", k->step_dir);
     /* Never a moment in which `latest` names what is not there. */

@@ -221,7 +221,7 @@ dsc_status dsc_ckpt_save_keep(dsc_ckpt_save_state *s, bool *kept, dsc_error *err
     *kept = false;
     if (s->commit.resumed_step != s->state->step)
         return DSC_OK;
-    DSC_ASSERT(s->state->step >= 0); /* -1 is no resumed step */
+    DSC_ASSERT(s->state->step >= 0); /* a resumed step of -1 equals no step */
     if (s->hosts.count > 1)
         DSC_TRY(dsc_ckpt_parts_there(c, s->commit.step_dir, kept, err));
     if (dsc_ckpt_save_leads(s) && (*kept || s->hosts.count == 1))
