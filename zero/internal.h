@@ -44,8 +44,12 @@ typedef struct dsc_group_state {
     dsc_group_onebit onebit;
 } dsc_group_state;
 
+/* State of an optimizer step (zero.h); only assertions read it. */
+typedef enum dsc_zero_state { DSC_ZERO_IDLE, DSC_ZERO_ACCUMULATING, DSC_ZERO_SUMMED } dsc_zero_state;
+
 struct dsc_zero {
     dsc_zero_options o;
+    dsc_zero_state state;
     int32_t world_size, step_count;
     int64_t param_bytes_each;
     int64_t window_bytes, grad_part_bytes;

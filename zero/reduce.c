@@ -61,6 +61,7 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t lane = (int32_t)(micro_step % zero->o.together);
+    DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
     DSC_ASSERT(module >= 0);
     DSC_ASSERT(module < layout->module_count);
     DSC_ASSERT(micro_step >= 0);
@@ -330,6 +331,7 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
 dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, dsc_error *err)
 {
     int32_t first, end;
+    DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
     DSC_ASSERT(micro_step >= 0);
     DSC_ASSERT(micro_step < zero->pass_count * zero->o.together);
     zero->pass = micro_step / zero->o.together;

@@ -16,6 +16,9 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 {
     const int64_t bytes = (int64_t)sizeof *sum;
     dsc_fixed_sum *on_device = zero->sum_buf.ptr, *all = zero->sums_buf.ptr, *mine = &all[zero->o.rank];
+    DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
+    DSC_ASSERT(!zero->more_follow); /* the last pass of the step is reduced */
+    zero->state = DSC_ZERO_SUMMED;
     DSC_TRY(dsc_reduce_finish(zero, err));
     DSC_TRY(dsc_stream_sync(zero->reduce_stream, err)); /* a reduction that failed comes out here */
     if (!zero->sum_started)
@@ -183,8 +186,9 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     bool complete;
     DSC_ASSERT(!zero->next_pass_prefetched);
     DSC_ASSERT(update >= 1);
-    DSC_ASSERT(!zero->more_follow); /* the last pass of the step is reduced */
+    DSC_ASSERT(zero->state == DSC_ZERO_SUMMED);
     DSC_ASSERT(!zero->sum_started); /* dsc_zero_sumsq has read all sums */
+    zero->state = DSC_ZERO_IDLE;
     dsc_update_terms_fill(scalars, class_count, update, &terms);
     DSC_TRY(dsc_speculative_update_settle(zero, &terms, err));
     DSC_TRY(after_gathers(zero, err));

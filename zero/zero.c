@@ -20,6 +20,7 @@ static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
     state->param_whole = !dsc_gather_is_windowed(zero, g);
     state->local_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
     state->local_count = zero->o.stage == 0 ? group->padded : group->slice;
+    DSC_ASSERT(state->local_first + state->local_count <= group->padded);
 }
 
 /* Elements of the parameters that stay on the device. */
@@ -52,6 +53,7 @@ static void plan_states(dsc_zero *zero)
         if (zero->o.compute_dtype != DSC_F32)
             zero->state_bytes[DSC_TAG_MASTER] += own_bytes;
     }
+    DSC_ASSERT(zero->resident_slice_bytes <= zero->resident_bytes);
 }
 
 static dsc_need group_need(dsc_zero *zero)
@@ -141,6 +143,8 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_grad_parts_plan(zero, &sum_bytes, err));
     dsc_borrowed_memory_plan(zero);
     zero->window_bytes = window_bytes;
+    DSC_ASSERT(window_bytes >= 0);
+    DSC_ASSERT(sum_bytes >= 0);
     zero->state_bytes[DSC_TAG_GRAD] += sum_bytes;
     plan_buffers(zero);
     dsc_pack_plan(zero);
@@ -185,6 +189,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
                       (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
     zero->pass_count = options->leaves_per_step / zero->world_size / options->together;
+    DSC_ASSERT(zero->pass_count >= 1);
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     choose_passes(zero);
     const dsc_status status = plan_all(zero, err);
@@ -267,6 +272,7 @@ static dsc_status wake_soon(void *args, dsc_error *err)
 static dsc_status open_stream(dsc_zero *zero, bool own, const char *name, dsc_stream *instead, dsc_stream **out,
                               dsc_error *err)
 {
+    DSC_ASSERT(*out == NULL); /* opened once */
     *out = own ? NULL : instead;
     DSC_ASSERT(!own || zero->o.device != NULL);
     if (!own)
@@ -366,6 +372,8 @@ void dsc_zero_forget_shared(dsc_zero *zero)
 
 void dsc_zero_begin(dsc_zero *zero, int64_t update)
 {
+    DSC_ASSERT(update >= 1);
+    zero->state = DSC_ZERO_ACCUMULATING;
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         if (zero->optimizer[i]->begin != NULL)
             zero->optimizer[i]->begin(zero, update);
@@ -374,12 +382,14 @@ void dsc_zero_begin(dsc_zero *zero, int64_t update)
 /* The reductions of the pass that now runs have not begun. */
 static bool is_last_pass(const dsc_zero *zero)
 {
+    DSC_ASSERT(zero->pass < zero->pass_count);
     return (zero->more_follow ? zero->pass + 1 : 0) == zero->pass_count - 1;
 }
 
 dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *err)
 {
     DSC_ASSERT(event == DSC_ZERO_HEAD_BEGINS);
+    DSC_ASSERT(!zero->next_pass_prefetched);
     /* The update of the step before still reads the sums that the speculative update chooses anew. */
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err));
     return is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err);
