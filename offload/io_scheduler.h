@@ -10,10 +10,13 @@
  *
  * Invariants:
  *  I1. Background work ends before its next round if a demand of its class was announced after the work was queued.
- *  I2. A round yields while a class of higher priority waits for bytes: the round starts no read-ahead, and still
- *      completes the requests that are in flight.
- *  I3. The scheduler pauses only if the engine of the class has no request in flight.
+ *  I2. Each round is given whether a class of higher priority waits for bytes. Work that yields starts no read-ahead
+ *      then, and still completes the requests in flight. The first tiles of an update are read without yielding: they
+ *      fill its tile buffers once.
+ *  I3. The scheduler pauses between two rounds only if the engine of the class has no request in flight. Work without
+ *      rounds always pauses: the caller uses the engine after it.
  *  I4. After cancel no round begins. A class that waits for another class is released.
+ *  I5. The work ends with the first error of a round, and the caller gets that error.
  *
  * Functions are thread-safe, except run: each class has one thread that runs its work.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -24,6 +27,10 @@
 
 #include "kernels/device.h"
 #include "offload/aio.h"
+
+/* Pauses of background work, and of a thread that waits for a buffer of another thread. */
+#define DSC_IO_PAUSE_NS INT64_C(1000000)
+#define DSC_IO_SHORT_PAUSE_NS INT64_C(200000)
 
 /* Highest priority first: a pass waits for parameters, the reductions for gradient sums, the update for states. */
 typedef enum dsc_io_class { DSC_IO_PARAM, DSC_IO_GRAD, DSC_IO_STATE, DSC_IO_CLASS_COUNT } dsc_io_class;

@@ -1,5 +1,6 @@
-/* test_io_scheduler.c - background work between demand requests (io_scheduler.h, I1 to I4). The work ends by a demand,
- * by its own condition, by idleness, by an error and by cancel. It yields to higher classes. Pauses are counted.
+/* test_io_scheduler.c - background work between demand requests (io_scheduler.h, I1 to I5). The work ends by a demand,
+ * by its own condition, by idleness, by an error and by cancel. It yields to higher classes. Pauses are counted, and
+ * requests in flight replace them.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -9,7 +10,10 @@
 #include <cmocka.h>
 
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "offload/io_scheduler.h"
@@ -217,6 +221,61 @@ static void a_demand_of_another_thread_ends_a_wait(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+/* A file that is read block by block, and the work that waits for it. */
+enum { BLOCK = DSC_AIO_ALIGN, BLOCKS = 16 };
+typedef struct file_read {
+    dsc_aio *aio;
+    dsc_aio_op op;
+    int32_t rounds, pauses;
+} file_read;
+
+static dsc_status read_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
+{
+    file_read *r = *(file_read *const *)args;
+    r->rounds++;
+    *result = dsc_aio_test(r->aio, &r->op) ? DSC_IO_IDLE : DSC_IO_PENDING;
+    return DSC_OK;
+}
+
+static void count_read_pause(const void *args, int64_t ns) { (*(file_read *const *)args)->pauses++; }
+
+static const dsc_io_work_ops read_ops = { .io_class = DSC_IO_STATE,
+                                          .pause_ns = PAUSE_NS,
+                                          .round = read_round,
+                                          .after_pause = count_read_pause };
+
+/* I3: a pending round waits for the request in flight, and not for the pause. */
+static void requests_in_flight_take_the_place_of_pauses(void **state)
+{
+    char path[] = "/tmp/dsc-io-scheduler-XXXXXX";
+    dsc_aio_file file = DSC_AIO_FILE_INIT;
+    file_read r = { 0 }, *args = &r;
+    char *const buf = aligned_alloc(BLOCK, BLOCKS * BLOCK);
+    dsc_alloc *alloc;
+    const int fd = mkstemp(path);
+    assert_true(fd >= 0 && buf != NULL);
+    assert_int_equal(ftruncate(fd, BLOCKS * BLOCK), 0);
+    assert_int_equal(close(fd), 0);
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    const dsc_aio_options options = {
+        .alloc = alloc, .engine = "threads", .block_bytes = BLOCK, .queue_depth = 1, .thread_count = 1
+    };
+    assert_int_equal(dsc_aio_open(&options, &r.aio, NULL), DSC_OK);
+    assert_int_equal(dsc_aio_file_open(path, false, &file, NULL), DSC_OK);
+    r.op = (dsc_aio_op) { .file = &file, .buf = buf, .bytes = BLOCKS * BLOCK };
+    scheduler.engine[DSC_IO_STATE] = r.aio;
+    dsc_aio_submit(r.aio, &r.op);
+    assert_int_equal(dsc_io_scheduler_run(&scheduler, &read_ops, 0, &args, NULL), DSC_OK);
+    assert_int_equal(r.op.done, BLOCKS * BLOCK);
+    assert_true(r.rounds >= 1);
+    assert_int_equal(r.pauses, 0);
+    dsc_aio_close(&r.aio);
+    dsc_aio_file_close(&file);
+    assert_int_equal(unlink(path), 0);
+    dsc_alloc_close(&alloc);
+    free(buf);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -231,6 +290,7 @@ int main(void)
         cmocka_unit_test_setup(work_yields_to_higher_classes_only, fresh),
         cmocka_unit_test_setup(an_open_event_makes_lower_classes_yield, fresh),
         cmocka_unit_test_setup(a_demand_of_another_thread_ends_a_wait, fresh),
+        cmocka_unit_test_setup(requests_in_flight_take_the_place_of_pauses, fresh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,12 +1,9 @@
 /* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/clock.h"
 #include "zero/grad_parts.h"
 #include "zero/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/grad_tiles.h"
-
-/* How long the reductions wait for a buffer that is lent to the update before they look again. */
 
 /* Whether a tile of the run passes through the ring. */
 static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)

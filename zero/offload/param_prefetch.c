@@ -6,7 +6,6 @@
  * into these buffers, in the order of use. Requests are then served from there. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "base/clock.h"
 #include "zero/internal.h"
 #include "zero/offload/param_prefetch.h"
 

@@ -43,10 +43,6 @@ typedef enum dsc_space {
     DSC_SPACE_PARAM, DSC_SPACE_GRAD, DSC_SPACE_MASTER, DSC_SPACE_MOMENT, DSC_SPACE_COUNT
 } dsc_space;
 
-/* Pauses of background work, and of a thread that waits for another thread's buffer. */
-#define DSC_IO_PAUSE_NS INT64_C(1000000)
-#define DSC_IO_SHORT_PAUSE_NS INT64_C(200000)
-
 typedef struct dsc_state_store_cursor {
     int32_t index, end; /* range of store.order */
     bool matrices; /* only groups of these */
