@@ -212,7 +212,7 @@ static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *gr
 
 dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err)
 {
-    zero->store.rooms.told = 0;
+    zero->store.rooms.passed = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         const int64_t most = ring->slot_count + ring->further_count;
@@ -243,9 +243,9 @@ static bool has_left(dsc_zero *zero, int32_t r)
 void dsc_borrowed_memory_publish(dsc_zero *zero)
 {
     dsc_borrowed_memory *rooms = &zero->store.rooms;
-    while (rooms->told < rooms->count && has_left(zero, rooms->told))
-        atomic_store(&rooms->vacant, ++rooms->told);
-    DSC_ASSERT(rooms->told <= rooms->count);
+    while (rooms->passed < rooms->count && has_left(zero, rooms->passed))
+        atomic_store(&rooms->vacant, ++rooms->passed);
+    DSC_ASSERT(rooms->passed <= rooms->count);
 }
 
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)

@@ -76,8 +76,8 @@ void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part 
 void dsc_speculative_update_publish(dsc_zero *zero)
 {
     dsc_speculative_update *early = &zero->speculative;
-    for (; early->told < early->complete; early->told++) {
-        const int32_t g = early->group[early->told];
+    for (; early->published < early->complete; early->published++) {
+        const int32_t g = early->group[early->published];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
             !dsc_tile_buffers_is_written(
                 &zero->store.ring[DSC_PLANE_GRAD],
@@ -90,7 +90,7 @@ void dsc_speculative_update_publish(dsc_zero *zero)
 void dsc_speculative_update_mark_published(dsc_zero *zero)
 {
     dsc_speculative_update_publish(zero);
-    zero->speculative.complete = zero->speculative.told = 0;
+    zero->speculative.complete = zero->speculative.published = 0;
 }
 
 void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)

@@ -22,7 +22,7 @@ typedef struct dsc_speculative_update {
     int32_t *group; /* [group_count] groups that it may begin with, in the order in which their sums are complete */
     int32_t count;
     int32_t aim;            /* the first groups of the list that it is to make in this step */
-    int32_t complete, told; /* reduce stream: sums complete in this step; sums that are also in their files */
+    int32_t complete, published; /* reduce stream: sums complete in this step; sums that are also in their files */
     dsc_update_terms expected;
     bool firm;           /* the terms will hold, unless the step is skipped */
     bool holds;          /* the terms of the last step held */

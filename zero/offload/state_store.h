@@ -64,7 +64,7 @@ typedef struct dsc_borrowed_range {
 typedef struct dsc_borrowed_memory {
     dsc_borrowed_range *room; /* [count] */
     int32_t count;
-    int32_t told;      /* the update thread's own */
+    int32_t passed;    /* ranges that the update has left; only its thread uses it */
     atomic_int vacant; /* the first ranges, whose sums may be written */
     atomic_llong lent; /* slots of all steps so far */
 } dsc_borrowed_memory;
