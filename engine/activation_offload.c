@@ -54,9 +54,9 @@ void dsc_outputs_close(dsc_engine *engine)
     dsc_event_close(&o->mark);
 }
 
-static void *host_place(const dsc_engine *engine, int32_t m, int32_t lane)
+static void *host_place(const dsc_engine *engine, int32_t m, int32_t mb)
 {
-    const int64_t index = m * (int64_t)engine->plan.together + lane;
+    const int64_t index = m * (int64_t)engine->plan.micro_batch_group + mb;
     DSC_ASSERT((index + 1) * engine->plan.out_bytes_most <= engine->work.outputs_buf.bytes);
     return (char *)engine->work.outputs_buf.ptr + index * engine->plan.out_bytes_most;
 }
@@ -72,14 +72,14 @@ dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t m, dsc_error *
     return used ? dsc_stream_wait(engine->compute, engine->outputs.left[m % DSC_OUT_SLOTS], err) : DSC_OK;
 }
 
-dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
+dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
 {
     dsc_outputs *o = &engine->outputs;
     if (!dsc_plan_output_is_offloaded(&engine->plan, m))
         return DSC_OK;
     DSC_TRY(follow(o->mark, engine->compute, o->out, err));
-    const char *out = engine->work.out[dsc_engine_at(engine, lane, m)];
-    DSC_TRY(dsc_copy(o->out, host_place(engine, m, lane), out, bytes_of(engine, m), err));
+    const char *out = engine->work.out[dsc_engine_at(engine, mb, m)];
+    DSC_TRY(dsc_copy(o->out, host_place(engine, m, mb), out, bytes_of(engine, m), err));
     return dsc_event_record(o->left[m % DSC_OUT_SLOTS], o->out, err);
 }
 
@@ -93,9 +93,9 @@ dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t m, dsc_error 
         DSC_TRY(follow(o->mark, engine->compute, o->in, err));
         for (int i = 0; i < DSC_OUT_SLOTS; i++)
             DSC_TRY(dsc_stream_wait(o->in, o->left[i], err));
-        for (int32_t lane = 0; lane < engine->plan.together; lane++)
-            DSC_TRY(dsc_copy(o->in, engine->work.out[dsc_engine_at(engine, lane, m - 2)],
-                             host_place(engine, m - 2, lane), bytes_of(engine, m - 2), err));
+        for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++)
+            DSC_TRY(dsc_copy(o->in, engine->work.out[dsc_engine_at(engine, mb, m - 2)], host_place(engine, m - 2, mb),
+                             bytes_of(engine, m - 2), err));
         DSC_TRY(dsc_event_record(o->here[(m - 2) % DSC_OUT_SLOTS], o->in, err));
     }
     return dsc_stream_wait(engine->compute, o->here[(m - 1) % DSC_OUT_SLOTS], err);

@@ -10,7 +10,7 @@ dsc_status dsc_outputs_open(dsc_engine *engine, dsc_error *err);
 void dsc_outputs_close(dsc_engine *engine);
 dsc_status dsc_outputs_before_forward(dsc_engine *engine, int32_t module, dsc_error *err);
 /* Only in a pass that has a backward: once for each micro-batch of the group, the first one last. */
-dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, int32_t lane, dsc_error *err);
+dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t module, int32_t mb, dsc_error *err);
 dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t module, dsc_error *err);
 
 #endif

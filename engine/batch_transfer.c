@@ -6,18 +6,18 @@
 #include "engine/batch_transfer.h"
 #include "engine/internal.h"
 
-dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err)
+dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t mb, const void *const *host, dsc_error *err)
 {
-    engine->work.batch[lane] = host;
+    engine->work.batch[mb] = host;
     if (engine->host_visible)
         return DSC_OK;
-    void **device = engine->work.device_batch + lane * engine->model->batch_count;
+    void **device = engine->work.device_batch + mb * engine->model->batch_count;
     for (int32_t i = 0; i < engine->models.now->batch_count; i++) {
         const int64_t bytes =
             dsc_plan_batch_tensor_bytes(engine->models.now, engine->config.train_micro_batch_size_per_gpu, i);
         DSC_TRY(dsc_copy(engine->compute, device[i], host[i], bytes, err));
     }
-    engine->work.batch[lane] = (const void *const *)device;
+    engine->work.batch[mb] = (const void *const *)device;
     return dsc_event_record(engine->batch_given, engine->compute, err);
 }
 

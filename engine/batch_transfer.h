@@ -5,8 +5,8 @@
 
 #include "engine/internal.h"
 
-/* `lane` is the index within the group of micro-batches that run together. */
-dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t lane, const void *const *host, dsc_error *err);
+/* `mb` is the index within the micro-batch group. */
+dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t mb, const void *const *host, dsc_error *err);
 /* Waits until the host may overwrite the last micro-batch. */
 dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err);

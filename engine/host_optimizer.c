@@ -110,7 +110,7 @@ static dsc_status open_optimizer(dsc_optimizer *o, const dsc_host_tensor *tensor
         .recipe = engine->config.optimizer.recipe,
         .signs = dsc_config_signs(&engine->config),
         .leaves_per_step = engine->place.size,
-        .together = 1,
+        .micro_batch_group = 1,
         .backward_reads_params = &o->reads_params,
         .world_size_reproducible = engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = engine->device,

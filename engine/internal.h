@@ -80,9 +80,9 @@ struct dsc_engine {
 };
 
 /* Among the [together][module_count]. */
-static inline int32_t dsc_engine_at(const dsc_engine *engine, int32_t lane, int32_t module)
+static inline int32_t dsc_engine_at(const dsc_engine *engine, int32_t mb, int32_t module)
 {
-    return lane * engine->model->module_count + module;
+    return mb * engine->model->module_count + module;
 }
 
 static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)

@@ -120,7 +120,7 @@ static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, cons
     const bool states_stay = kept->state_groups > 0 && (mask >> DSC_TIER_DEVICE & 1u) != 0;
     snprintf(out, out_bytes, "%s%s%s%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
              plan_copies(&engine->plan, mask) ? "dsc.save_async false, " : "",
-             engine->plan.together > 1 ? "fewer dsc.micro_batches_together, " : "",
+             engine->plan.micro_batch_group > 1 ? "fewer dsc.micro_batches_together, " : "",
              sums_stay ? "a smaller dsc.gradients_in_memory, " : "",
              states_stay ? "a larger zero_optimization.offload_optimizer.ratio, " : "",
              config->train_micro_batch_size_per_gpu > 1 ? "a smaller train_micro_batch_size_per_gpu, " : "",
@@ -258,7 +258,7 @@ static void place_mirrors(dsc_engine *engine)
     if (engine->host_visible)
         return;
     char *data = engine->work.batch_buf.ptr;
-    for (int32_t i = 0; i < plan->together * count; i++) {
+    for (int32_t i = 0; i < plan->micro_batch_group * count; i++) {
         engine->work.device_batch[i] = data;
         data += batch_tensor_bytes(engine, i % count);
     }
@@ -268,13 +268,13 @@ static void place_mirrors(dsc_engine *engine)
 }
 
 /* Where what one micro-batch has of each module lies, from `out` on; those that share it have the same. */
-static char *place_module_buffers(dsc_engine *engine, int32_t lane, char *out, char **saved, char **rebuilt)
+static char *place_module_buffers(dsc_engine *engine, int32_t mb, char *out, char **saved, char **rebuilt)
 {
     const dsc_plan *plan = &engine->plan;
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
     for (int32_t m = 0; m < engine->model->module_count; m++) {
-        const int32_t at = dsc_engine_at(engine, lane, m);
-        const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->together + lane;
+        const int32_t at = dsc_engine_at(engine, mb, m);
+        const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->micro_batch_group + mb;
         engine->work.out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
         out += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
         engine->work.saved[at] = *saved;
@@ -289,14 +289,14 @@ static void place_work_buffers(dsc_engine *engine)
 {
     const dsc_plan *plan = &engine->plan;
     char *at = engine->work.activation_buf.ptr;
-    for (int32_t i = 0; i <= plan->together; i++, at += plan->d_bytes_most)
+    for (int32_t i = 0; i <= plan->micro_batch_group; i++, at += plan->d_bytes_most)
         engine->work.d_buffer[i] = at;
     engine->work.losses = (float *)(void *)at;
     at += plan->losses_bytes;
     char *saved = at, *rebuilt = saved + plan->saved_bytes;
     at = rebuilt + plan->rebuilt_bytes;
-    for (int32_t lane = 0; lane < plan->together; lane++)
-        at = place_module_buffers(engine, lane, at, &saved, &rebuilt);
+    for (int32_t mb = 0; mb < plan->micro_batch_group; mb++)
+        at = place_module_buffers(engine, mb, at, &saved, &rebuilt);
     at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
     DSC_ASSERT(at == (char *)engine->work.activation_buf.ptr + engine->work.activation_buf.bytes);
     engine->work.logits = (float *)(void *)((char *)engine->work.scratch_buf.ptr + plan->scratch_bytes);

@@ -272,7 +272,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_start_profile(engine, err));
     if (engine->config.own.cuda_graphs)
         DSC_TRY(dsc_sections_open(engine->compute,
-                                  DSC_PASS_COUNT * engine->plan.together * engine->model->module_count, err));
+                                  DSC_PASS_COUNT * engine->plan.micro_batch_group * engine->model->module_count, err));
     if (engine->input.source.fill != NULL) {
         dsc_reader_options reader;
         dsc_engine_reader_options(engine, &reader);

@@ -102,9 +102,9 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->backward_reads_params[m] = dsc_plan_recompute(o->config, module, p) != DSC_RECOMPUTE_NOTHING ||
                                          (module->flags & DSC_MODULE_BACKWARD_WITHOUT_PARAMS) == 0;
     }
-    plan->out_bytes_total *= plan->together;
-    plan->saved_bytes *= plan->saved_shared ? 1 : plan->together;
-    plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->together;
+    plan->out_bytes_total *= plan->micro_batch_group;
+    plan->saved_bytes *= plan->saved_shared ? 1 : plan->micro_batch_group;
+    plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->micro_batch_group;
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
     return DSC_OK;
 }
@@ -225,7 +225,7 @@ void dsc_plan_zero_options(const dsc_plan_options *o, const dsc_plan *plan, dsc_
         .reuse_elements = config->zero.stage3_max_reuse_distance,
         .live_elements = config->zero.stage3_max_live_parameters,
         .leaves_per_step = config->gradient_accumulation_steps * o->layout->world_size,
-        .together = plan->together,
+        .micro_batch_group = plan->micro_batch_group,
         .backward_reads_params = plan->backward_reads_params,
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .device = o->device,
@@ -274,8 +274,8 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
         dsc_device_host_visible(o->device))
         return;
     plan->out_away_count = count;
-    plan->out_away_bytes = count * plan->together * plan->out_bytes_most;
-    plan->out_bytes_total = DSC_OUT_SLOTS * plan->together * plan->out_bytes_most;
+    plan->out_away_bytes = count * plan->micro_batch_group * plan->out_bytes_most;
+    plan->out_bytes_total = DSC_OUT_SLOTS * plan->micro_batch_group * plan->out_bytes_most;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
     for (int32_t m = 0; m < count; m++) {
         const int64_t bytes = o->config->gradient_accumulation_steps * plan->module[m].out_elements * each;
@@ -286,26 +286,26 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 
 typedef struct work_sizes {
     int64_t activation, scratch, eval, outputs, batch, mirror, snapshot; /* bytes */
-    int64_t modules, together, tensors, params;                          /* lengths of arrays */
+    int64_t modules, micro_batch_group, tensors, params;                 /* lengths of arrays */
     int64_t stats, ranks;
 } work_sizes;
 
 static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
 {
     const bool apart = !dsc_device_host_visible(o->device);
-    DSC_ASSERT(plan->together >= 1 && plan->loss_slots >= 1);
+    DSC_ASSERT(plan->micro_batch_group >= 1 && plan->loss_slots >= 1);
     DSC_ASSERT(plan->out_away_count < o->model->module_count);
     *out = (work_sizes) {
-        .activation = plan->out_bytes_total + (plan->together + 1) * plan->d_bytes_most + plan->losses_bytes +
+        .activation = plan->out_bytes_total + (plan->micro_batch_group + 1) * plan->d_bytes_most + plan->losses_bytes +
                       plan->saved_bytes + plan->rebuilt_bytes,
         .scratch = plan->scratch_bytes + plan->logits_bytes,
         .eval = plan->batch_bytes,
         .outputs = plan->out_away_bytes,
-        .batch = apart ? plan->together * plan->batch_bytes : 0,
+        .batch = apart ? plan->micro_batch_group * plan->batch_bytes : 0,
         .mirror = apart ? plan->loss_slots * plan->losses_bytes + plan->logits_bytes : 0,
         .snapshot = plan->snapshot_bytes,
-        .modules = (int64_t)o->model->module_count * plan->together,
-        .together = plan->together,
+        .modules = (int64_t)o->model->module_count * plan->micro_batch_group,
+        .micro_batch_group = plan->micro_batch_group,
         .tensors = o->model->batch_count,
         .params = 1,
         .stats = dsc_step_stat_count(o->config),
@@ -337,10 +337,10 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->out, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->saved, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->rebuilt, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
-        { &w->d_buffer, DSC_TAG_CONTROL, host, (s.together + 1) * word, DSC_NEED_SMALL },
+        { &w->d_buffer, DSC_TAG_CONTROL, host, (s.micro_batch_group + 1) * word, DSC_NEED_SMALL },
         { &w->eval_data, DSC_TAG_CONTROL, host, s.tensors * word, DSC_NEED_SMALL },
-        { &w->device_batch, DSC_TAG_CONTROL, host, s.together * s.tensors * word, DSC_NEED_SMALL },
-        { &w->batch, DSC_TAG_CONTROL, host, s.together * word, DSC_NEED_SMALL },
+        { &w->device_batch, DSC_TAG_CONTROL, host, s.micro_batch_group * s.tensors * word, DSC_NEED_SMALL },
+        { &w->batch, DSC_TAG_CONTROL, host, s.micro_batch_group * word, DSC_NEED_SMALL },
         { &w->param, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->step_stats, DSC_TAG_CONTROL, host, s.stats * number, DSC_NEED_ARRAY },
@@ -396,7 +396,7 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 
 dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)
 {
-    dsc_plan plan = { .alloc = o->alloc, .together = dsc_config_micro_batch_group(o->config) };
+    dsc_plan plan = { .alloc = o->alloc, .micro_batch_group = dsc_config_micro_batch_group(o->config) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));

@@ -36,7 +36,7 @@ typedef struct dsc_plan {
     int64_t saved_bytes,
         rebuilt_bytes; /* sum over modules and micro-batches of a group; shared: of the largest module */
     bool saved_shared, rebuilt_shared;
-    int32_t together;    /* micro-batches that pass a module before the next one */
+    int32_t micro_batch_group; /* micro-batches that pass a module before the next one */
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     int64_t io_bytes;    /* staging buffers of saves and loads */

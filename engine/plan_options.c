@@ -6,7 +6,7 @@
 
 void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out)
 {
-    const int32_t together = dsc_config_micro_batch_group(&engine->config);
+    const int32_t group_size = dsc_config_micro_batch_group(&engine->config);
     *out = (dsc_reader_options) { .alloc = engine->alloc,
                                   .device = engine->device,
                                   .source = engine->input.source,
@@ -15,7 +15,7 @@ void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out
                                   .accumulation_steps = engine->config.gradient_accumulation_steps,
                                   .rank = engine->place.rank,
                                   .world_size = engine->place.size,
-                                  .depth = together + (int32_t)dsc_max_i64(DSC_READER_AHEAD, together),
+                                  .depth = group_size + (int32_t)dsc_max_i64(DSC_READER_AHEAD, group_size),
                                   .curriculum = &engine->config.curriculum };
 }
 

@@ -20,9 +20,9 @@ static dsc_status wrong_phase(const char *what, const char *expected, dsc_error 
     return DSC_FAIL(err, DSC_ERR_STATE, "", "%s called out of order; expected %s", what, expected);
 }
 
-static void fill_ctx(dsc_engine *engine, int32_t module, int32_t lane, bool save, dsc_module_ctx *ctx)
+static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, dsc_module_ctx *ctx)
 {
-    const int32_t at = dsc_engine_at(engine, lane, module);
+    const int32_t at = dsc_engine_at(engine, mb, module);
     *ctx = (dsc_module_ctx) {
         .struct_bytes = (uint32_t)sizeof *ctx,
         .stream = engine->compute,
@@ -33,33 +33,33 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t lane, bool save
         .rng_step = (uint64_t)engine->progress.step + 1,
         .param = engine->work.param,
         .grad = engine->work.grad,
-        .batch_data = engine->work.batch[lane],
+        .batch_data = engine->work.batch[mb],
         .in = module > 0 ? engine->work.out[at - 1] : NULL,
         .saved = engine->work.saved[at],
         .scratch = engine->work.scratch_buf.ptr,
         .loss_scale = (float)engine->progress.loss_scaler.scale,
         .rebuilt = engine->work.rebuilt[at],
     };
-    const int64_t leaf = (engine->progress.micro_step + lane) * engine->place.size + engine->place.rank;
+    const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
 }
 
 /* Buffer of the gradient of a module's output, written by the successor's backward and read by the module's own. There
  * is one more buffer than micro-batches. The first micro-batch writes to the free buffer. Each later micro-batch writes
  * to the buffer that the micro-batch before it has read. */
-static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t lane)
+static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t mb)
 {
     const int32_t made_by = engine->model->module_count - 2 - module; /* index of the producer, from 0 */
-    const int32_t count = engine->plan.together + 1;
-    return engine->work.d_buffer[(lane + count - made_by % count) % count];
+    const int32_t count = engine->plan.micro_batch_group + 1;
+    return engine->work.d_buffer[(mb + count - made_by % count) % count];
 }
 
 /* A module's work is a section of the compute stream (kernels/device.h): each pass over it has its own. */
-static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t lane, dsc_pass pass, dsc_module_ctx *ctx,
+static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass pass, dsc_module_ctx *ctx,
                              dsc_error *err)
 {
     const dsc_module *module = &engine->models.now->modules[m];
-    const int32_t section = (int32_t)pass * engine->plan.together + lane;
+    const int32_t section = (int32_t)pass * engine->plan.micro_batch_group + mb;
     DSC_TRY(dsc_section_begin(engine->compute, section * engine->model->module_count + m, err));
     const dsc_status status = (pass == DSC_PASS_FORWARD    ? module->forward
                                : pass == DSC_PASS_BACKWARD ? module->backward
@@ -69,14 +69,14 @@ static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t lane, dsc_pa
 }
 
 /* DSC_PASS_FORWARD or DSC_PASS_REBUILD. */
-static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t lane, dsc_pass pass, bool save,
+static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass pass, bool save,
                                  dsc_span_kind kind, dsc_error *err)
 {
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, lane, save, &ctx);
-    ctx.out = engine->work.out[dsc_engine_at(engine, lane, m)];
+    fill_ctx(engine, m, mb, save, &ctx);
+    ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
     const int64_t start = dsc_engine_span_start(engine, kind, m);
-    DSC_TRY(run_module(engine, m, lane, pass, &ctx, err));
+    DSC_TRY(run_module(engine, m, mb, pass, &ctx, err));
     dsc_engine_span_end(engine, kind, m, start);
     return DSC_OK;
 }
@@ -98,20 +98,20 @@ static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error 
 }
 
 /* The last module: losses, and when a backward follows also its gradients, at once. */
-static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool save, dsc_error *err)
+static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool save, dsc_error *err)
 {
-    const int64_t micro_step = engine->progress.micro_step + lane;
+    const int64_t micro_step = engine->progress.micro_step + mb;
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, lane, save, &ctx);
+    fill_ctx(engine, m, mb, save, &ctx);
     ctx.losses = engine->work.losses;
     if (!save)
-        return run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err);
-    if (lane == 0)
+        return run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err);
+    if (mb == 0)
         DSC_TRY(dsc_zero_step_event(engine->zero, DSC_ZERO_HEAD_BEGINS, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
-    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
+    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, mb) : NULL;
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_FORWARD, m);
-    DSC_TRY(run_module(engine, m, lane, DSC_PASS_FORWARD, &ctx, err));
+    DSC_TRY(run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_FORWARD, m, start);
     DSC_TRY(dsc_zero_reduce(engine->zero, m, micro_step, err));
     return take_losses(engine, micro_step, err);
@@ -120,40 +120,40 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t lane, bool
 /* With `save`, all micro-batches that run together: each passes a module before any comes to the next one. */
 static dsc_status run_forward(dsc_engine *engine, bool save, dsc_error *err)
 {
-    const int32_t last = engine->model->module_count - 1, lanes = save ? engine->plan.together : 1;
+    const int32_t last = engine->model->module_count - 1, mb_count = save ? engine->plan.micro_batch_group : 1;
     const bool keep = save && engine->config.own.recompute != DSC_RECOMPUTE_FULL;
     const dsc_span_kind kind = save ? DSC_SPAN_FORWARD : DSC_SPAN_EVALUATE;
     for (int32_t m = 0; m < last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         DSC_TRY(dsc_outputs_before_forward(engine, m, err));
-        for (int32_t lane = 0; lane < lanes; lane++) {
-            DSC_TRY(module_forward(engine, m, lane, DSC_PASS_FORWARD, keep, kind, err));
+        for (int32_t mb = 0; mb < mb_count; mb++) {
+            DSC_TRY(module_forward(engine, m, mb, DSC_PASS_FORWARD, keep, kind, err));
             if (save)
-                DSC_TRY(dsc_outputs_after_forward(engine, m, lane, err));
+                DSC_TRY(dsc_outputs_after_forward(engine, m, mb, err));
         }
     }
     DSC_TRY(dsc_zero_acquire(engine->zero, last, last, engine->work.param, err));
-    for (int32_t lane = 0; lane < lanes; lane++)
-        DSC_TRY(loss_forward(engine, last, lane, save, err));
+    for (int32_t mb = 0; mb < mb_count; mb++)
+        DSC_TRY(loss_forward(engine, last, mb, save, err));
     return DSC_OK;
 }
 
-static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t lane, dsc_error *err)
+static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t mb, dsc_error *err)
 {
-    const int64_t micro_step = engine->progress.micro_step + lane;
+    const int64_t micro_step = engine->progress.micro_step + mb;
     const dsc_recompute_policy again =
         dsc_plan_recompute(&engine->config, &engine->models.now->modules[m], &engine->plan.module[m]);
     if (again != DSC_RECOMPUTE_NOTHING)
-        DSC_TRY(module_forward(engine, m, lane, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
+        DSC_TRY(module_forward(engine, m, mb, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
                                true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     dsc_module_ctx ctx;
-    fill_ctx(engine, m, lane, true, &ctx);
-    ctx.d_out = out_gradient(engine, m, lane);
-    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, lane) : NULL;
-    ctx.out = engine->work.out[dsc_engine_at(engine, lane, m)];
+    fill_ctx(engine, m, mb, true, &ctx);
+    ctx.d_out = out_gradient(engine, m, mb);
+    ctx.d_in = m > 0 ? out_gradient(engine, m - 1, mb) : NULL;
+    ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_BACKWARD, m);
-    DSC_TRY(run_module(engine, m, lane, DSC_PASS_BACKWARD, &ctx, err));
+    DSC_TRY(run_module(engine, m, mb, DSC_PASS_BACKWARD, &ctx, err));
     dsc_engine_span_end(engine, DSC_SPAN_BACKWARD, m, start);
     return dsc_zero_reduce(engine->zero, m, micro_step, err);
 }
@@ -163,8 +163,8 @@ static dsc_status backward_module(dsc_engine *engine, int32_t m, dsc_error *err)
     const int32_t step = 2 * engine->model->module_count - 2 - m;
     DSC_TRY(dsc_zero_acquire(engine->zero, step, m, engine->work.param, err));
     DSC_TRY(dsc_outputs_before_backward(engine, m, err));
-    for (int32_t lane = 0; lane < engine->plan.together; lane++)
-        DSC_TRY(backward_micro_batch(engine, m, lane, err));
+    for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++)
+        DSC_TRY(backward_micro_batch(engine, m, mb, err));
     return DSC_OK;
 }
 
@@ -186,10 +186,10 @@ static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_engine_batch_passed(engine, err));
     dsc_reader_release(engine->input.reader);
     const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
-    for (int32_t lane = 0; lane < engine->plan.together; lane++) {
+    for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++) {
         const void *const *batch;
         DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &engine->times.data_wait_ns, err));
-        DSC_TRY(dsc_engine_give_batch(engine, lane, batch, err));
+        DSC_TRY(dsc_engine_give_batch(engine, mb, batch, err));
     }
     dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
     return DSC_OK;
@@ -248,10 +248,10 @@ static dsc_status forward_pass(dsc_engine *engine, const void *const *batch, dou
 dsc_status dsc_engine_forward(dsc_engine *engine, const void *const *batch, double *loss, dsc_error *err)
 {
     DSC_TRY(usable(engine, err));
-    if (engine->plan.together > 1)
+    if (engine->plan.micro_batch_group > 1)
         return DSC_FAIL(err, DSC_ERR_STATE, "dsc.micro_batches_together",
                         "forward takes one micro-batch, and %d run together; call train_batch, or leave the key out",
-                        (int)engine->plan.together);
+                        (int)engine->plan.micro_batch_group);
     return forward_pass(engine, batch, loss, err);
 }
 
@@ -277,7 +277,7 @@ dsc_status dsc_engine_backward(dsc_engine *engine, dsc_error *err)
 
 bool dsc_engine_at_boundary(const dsc_engine *engine)
 {
-    return engine->progress.micro_step + engine->plan.together == engine->config.gradient_accumulation_steps;
+    return engine->progress.micro_step + engine->plan.micro_batch_group == engine->config.gradient_accumulation_steps;
 }
 
 void dsc_engine_request(dsc_engine *engine, uint32_t bits)
@@ -397,7 +397,7 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     const int64_t start = dsc_clock_ns();
     engine->progress.phase = DSC_PHASE_IDLE;
     if (!dsc_engine_at_boundary(engine)) {
-        engine->progress.micro_step += engine->plan.together;
+        engine->progress.micro_step += engine->plan.micro_batch_group;
         if (result != NULL)
             result->step = 0;
         return DSC_OK;
@@ -430,7 +430,7 @@ dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_result *result, dsc_erro
 
 static dsc_status whole_step(dsc_engine *engine, dsc_step_result *result, dsc_error *err)
 {
-    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.together) {
+    for (int64_t m = 0; m < engine->config.gradient_accumulation_steps; m += engine->plan.micro_batch_group) {
         DSC_TRY(forward_pass(engine, NULL, NULL, err));
         DSC_TRY(dsc_engine_backward(engine, err));
         DSC_TRY(dsc_engine_step(engine, result, err));

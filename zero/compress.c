@@ -57,11 +57,11 @@ static int64_t place_errors(dsc_zero *zero)
     int64_t elements = 0;
     for (int32_t i = 0; i < zero->grad_part_count && zero->o.leaf_errors; i++) {
         dsc_grad_part *leaf = &zero->leaf[i];
-        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.together]];
-        DSC_ASSERT(first->lane == 0);
+        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.micro_batch_group]];
+        DSC_ASSERT(first->mb == 0);
         DSC_ASSERT(first <= leaf); /* so its offset is set */
-        leaf->error_at = leaf->lane == 0 ? elements : first->error_at;
-        elements += leaf->lane == 0 ? zero->o.layout->group[leaf->group].padded : 0;
+        leaf->error_at = leaf->mb == 0 ? elements : first->error_at;
+        elements += leaf->mb == 0 ? zero->o.layout->group[leaf->group].padded : 0;
     }
     return elements * (int64_t)sizeof(float);
 }

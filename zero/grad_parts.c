@@ -30,21 +30,22 @@ static int32_t step_of(const dsc_zero *zero, int32_t module)
     return module == zero->o.layout->module_count - 1 ? module : dsc_backward_step(zero, module);
 }
 
-static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t lane, int32_t visit)
+static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t mb, int32_t visit)
 {
     const int32_t g = zero->o.layout->use_group[use], index = zero->grad_part_count++;
     dsc_group_state *group = &zero->group[g];
     dsc_grad_part *leaf = &zero->leaf[index];
-    DSC_ASSERT(lane < zero->o.together);
+    DSC_ASSERT(mb < zero->o.micro_batch_group);
     DSC_ASSERT(visit <= module); /* a part waits for modules whose backward comes later */
-    DSC_ASSERT(zero->grad_part_of_use[use * zero->o.together + lane] < 0); /* one part of a use and micro-batch */
+    DSC_ASSERT(zero->grad_part_of_use[use * zero->o.micro_batch_group + mb] <
+               0); /* one part of a use and micro-batch */
     *leaf = (dsc_grad_part) {
-        .module = module, .group = g, .use = use, .lane = lane, .visit = visit, .before = group->sums.newest_part
+        .module = module, .group = g, .use = use, .mb = mb, .visit = visit, .before = group->sums.newest_part
     };
     group->sums.newest_part = index;
     leaf->first_use = module == group->last_user;
     leaf->last_use = module == group->first_user;
-    zero->grad_part_of_use[use * zero->o.together + lane] = index;
+    zero->grad_part_of_use[use * zero->o.micro_batch_group + mb] = index;
 }
 
 static int32_t use_of(const dsc_layout *layout, int32_t module, int32_t group)
@@ -56,21 +57,21 @@ static int32_t use_of(const dsc_layout *layout, int32_t module, int32_t group)
 }
 
 /* Lists the parts of one use that are reduced when its own part is made. */
-static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t lane)
+static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t mb)
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t g = layout->use_group[use];
     const dsc_group_state *group = &zero->group[g];
     const bool last_use = module == group->first_user;
-    const bool wait = lane > 0 || (dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_GRAD));
+    const bool wait = mb > 0 || (dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_GRAD));
     DSC_ASSERT(use >= layout->module_first_use[module]);
     DSC_ASSERT(use < layout->module_first_use[module + 1]);
     if (!layout->group[g].trainable || (wait && !last_use))
         return;
     for (int32_t m = group->last_user; wait && m > module; m--)
         if (use_of(layout, m, g) >= 0)
-            add_leaf(zero, m, use_of(layout, m, g), lane, module);
-    add_leaf(zero, module, use, lane, module);
+            add_leaf(zero, m, use_of(layout, m, g), mb, module);
+    add_leaf(zero, module, use, mb, module);
 }
 
 /* The loss module's at its forward step, then the others' backwards. */
@@ -81,21 +82,22 @@ static void list_leaves(dsc_zero *zero)
     for (int32_t g = 0; g < layout->group_count; g++)
         zero->group[g].sums.newest_part = -1;
     for (int32_t m = layout->module_count - 1; m >= 0; m--)
-        for (int32_t lane = 0; lane < zero->o.together; lane++) {
+        for (int32_t mb = 0; mb < zero->o.micro_batch_group; mb++) {
             *first++ = zero->grad_part_count;
             for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
-                list_use(zero, m, u, lane);
+                list_use(zero, m, u, mb);
         }
-    DSC_ASSERT(first == zero->visit_first + layout->module_count * zero->o.together);
+    DSC_ASSERT(first == zero->visit_first + layout->module_count * zero->o.micro_batch_group);
     *first = zero->grad_part_count;
 }
 
-void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end)
+void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t mb, int32_t *first, int32_t *end)
 {
     DSC_ASSERT(module >= 0);
     DSC_ASSERT(module < zero->o.layout->module_count);
-    DSC_ASSERT(lane < zero->o.together);
-    const int32_t *visit = &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.together + lane];
+    DSC_ASSERT(mb < zero->o.micro_batch_group);
+    const int32_t *visit =
+        &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.micro_batch_group + mb];
     *first = visit[0];
     *end = visit[1];
     DSC_ASSERT(*first <= *end);
@@ -121,8 +123,7 @@ const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_g
     const dsc_grad_part *end = zero->leaf + zero->grad_part_count;
     DSC_ASSERT(leaf >= zero->leaf);
     DSC_ASSERT(leaf < end);
-    while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit &&
-           leaf[1].lane == leaf->lane)
+    while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit && leaf[1].mb == leaf->mb)
         leaf++;
     return leaf;
 }
@@ -133,7 +134,7 @@ static int64_t place_near_sums(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     int64_t most = 0;
-    for (int32_t m = 0; m < layout->module_count && zero->o.together > 1; m++) {
+    for (int32_t m = 0; m < layout->module_count && zero->o.micro_batch_group > 1; m++) {
         int64_t elements = 0;
         for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
             dsc_group_state *group = &zero->group[layout->use_group[u]];
@@ -269,19 +270,19 @@ static bool keeps_others_waiting(const dsc_zero *zero, const dsc_grad_part *leaf
     const dsc_group_state *group = &zero->group[leaf->group];
     DSC_ASSERT(group->first_user <= leaf->module);
     DSC_ASSERT(leaf->module <= group->last_user);
-    return !zero->o.overlap || (zero->o.together > 1 && group->first_user != group->last_user);
+    return !zero->o.overlap || (zero->o.micro_batch_group > 1 && group->first_user != group->last_user);
 }
 
 /* When in a module's time a micro-batch's leaf is made: the ones between the first and the last take turns in two
  * places, however many there are. */
-static int32_t turn_of(const dsc_zero *zero, int32_t lane)
+static int32_t turn_of(const dsc_zero *zero, int32_t mb)
 {
-    const int32_t last = zero->o.together - 1;
-    DSC_ASSERT(lane >= 0);
-    DSC_ASSERT(lane <= last);
+    const int32_t last = zero->o.micro_batch_group - 1;
+    DSC_ASSERT(mb >= 0);
+    DSC_ASSERT(mb <= last);
     if (last < TURNS)
-        return lane;
-    return lane == 0 ? 0 : lane == last ? TURNS - 1 : TURNS - 2 - (last - 1 - lane) % 2;
+        return mb;
+    return mb == 0 ? 0 : mb == last ? TURNS - 1 : TURNS - 2 - (last - 1 - mb) % 2;
 }
 
 /* The window that a part shares with others of its use, or a new one. A part that waits has its own window. Between the
@@ -289,10 +290,11 @@ static int32_t turn_of(const dsc_zero *zero, int32_t lane)
  * time, and still waits when each class has occurred. */
 static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_part *leaf, int32_t *place_of_turn)
 {
-    const int32_t turns = (int32_t)dsc_min_i64(zero->o.together, TURNS), turn = turn_of(zero, leaf->lane);
+    const int32_t turns = (int32_t)dsc_min_i64(zero->o.micro_batch_group, TURNS), turn = turn_of(zero, leaf->mb);
     const int32_t made = step_of(zero, leaf->module) * turns, reduced = step_of(zero, leaf->visit) * turns;
     DSC_ASSERT(turn < turns);
-    const bool waits = leaf->visit != leaf->module, again = zero->o.together > TURNS && turn > 0 && turn < TURNS - 1;
+    const bool waits = leaf->visit != leaf->module,
+               again = zero->o.micro_batch_group > TURNS && turn > 0 && turn < TURNS - 1;
     int32_t *shared = &place_of_turn[leaf->use * TURNS + turn], place = waits || *shared < 0 ? -1 : *shared;
     if (place < 0) {
         const int32_t first = made + (waits && again ? 1 : turn);
@@ -305,7 +307,7 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_par
     DSC_ASSERT(windows[place].bytes == zero->o.layout->group[leaf->group].padded * 4);
     int32_t last = reduced + (waits && again ? TURNS - 2 : turn);
     if (!keeps_others_waiting(zero, leaf)) /* the next one is made meanwhile */
-        last = leaf->lane == zero->o.together - 1 ? last + 1 : reduced + turn_of(zero, leaf->lane + 1);
+        last = leaf->mb == zero->o.micro_batch_group - 1 ? last + 1 : reduced + turn_of(zero, leaf->mb + 1);
     windows[place].last = (int32_t)dsc_max_i64(windows[place].last, last);
     return place;
 }
@@ -353,7 +355,7 @@ static int64_t plan_counters(dsc_zero *zero)
     DSC_ASSERT(zero->level_count <= DSC_COUNTER_LEVELS_MAX);
     for (int32_t i = 0; i < zero->grad_part_count; i++) {
         const int64_t slice = zero->o.layout->group[zero->leaf[i].group].slice;
-        elements += zero->leaf[i].lane == 0 ? slice * zero->level_count : 0;
+        elements += zero->leaf[i].mb == 0 ? slice * zero->level_count : 0;
         longest = dsc_max_i64(longest, slice);
     }
     zero->apart_elements = dsc_min_i64(APART_ELEMENTS, longest);
@@ -365,7 +367,8 @@ enum { NEEDS = 4 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const dsc_layout *layout = zero->o.layout;
-    const int64_t together = zero->o.together, each = (int64_t)sizeof *zero->leaf, number = (int64_t)sizeof(int32_t);
+    const int64_t together = zero->o.micro_batch_group, each = (int64_t)sizeof *zero->leaf,
+                  number = (int64_t)sizeof(int32_t);
     const int64_t leaves = layout->module_first_use[layout->module_count] * together;
     const int64_t visits = layout->module_count * together;
     const int64_t counted =
@@ -382,7 +385,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    const int64_t leaves = (int64_t)layout->module_first_use[layout->module_count] * zero->o.together;
+    const int64_t leaves = (int64_t)layout->module_first_use[layout->module_count] * zero->o.micro_batch_group;
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, NEEDS, err));
@@ -414,9 +417,9 @@ static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
         zero->apart[r] = base;
     for (int32_t i = 0; i < zero->grad_part_count; i++) {
         dsc_grad_part *leaf = &zero->leaf[i];
-        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.together]];
-        leaf->levels = leaf->lane == 0 ? base : first->levels;
-        base += leaf->lane == 0 ? zero->level_count * zero->o.layout->group[leaf->group].slice : 0;
+        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.micro_batch_group]];
+        leaf->levels = leaf->mb == 0 ? base : first->levels;
+        base += leaf->mb == 0 ? zero->level_count * zero->o.layout->group[leaf->group].slice : 0;
     }
     DSC_ASSERT((const char *)base - begin == zero->state_bytes[DSC_TAG_GRAD]); /* all of the buffer is cut up */
     return DSC_OK;
@@ -461,8 +464,8 @@ void dsc_grad_parts_close(dsc_zero *zero)
 
 bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
-    DSC_ASSERT(leaf->lane < zero->o.together);
-    return leaf->last_use && leaf->lane == zero->o.together - 1;
+    DSC_ASSERT(leaf->mb < zero->o.micro_batch_group);
+    return leaf->last_use && leaf->mb == zero->o.micro_batch_group - 1;
 }
 
 float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)

@@ -11,7 +11,7 @@
  * run together. They are listed in the order in which they are reduced. */
 typedef struct dsc_grad_part {
     int32_t module, group, use;
-    int32_t lane;  /* which of the micro-batches */
+    int32_t mb;    /* which of the micro-batches */
     int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
     bool first_use, last_use; /* among the parts that a micro-step adds to the group's sum */
     int32_t before;           /* the group's leaf that is reduced before it in a pass, -1: none */
@@ -44,7 +44,7 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
 dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err);
 void dsc_grad_parts_close(dsc_zero *zero);
 /* Parts from *first to before *end are reduced after this module has made its own part of that micro-batch. */
-void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t lane, int32_t *first, int32_t *end);
+void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t mb, int32_t *first, int32_t *end);
 /* Elements of each rank's slice that are reduced when a mark is passed. */
 int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark);
 /* The last one of the neighbouring parts of a group that are reduced together (a run). */
@@ -53,7 +53,7 @@ const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_g
 bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass);
 bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
 /* First and last among the parts of a group in a pass. */
-static inline bool dsc_grad_part_is_first(const dsc_grad_part *leaf) { return leaf->first_use && leaf->lane == 0; }
+static inline bool dsc_grad_part_is_first(const dsc_grad_part *leaf) { return leaf->first_use && leaf->mb == 0; }
 bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf);
 /* The slot of a part, from its first element on. */
 float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf);

@@ -60,22 +60,22 @@ static dsc_status open_leaf(dsc_zero *zero, const dsc_grad_part *leaf, float **g
 dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    const int32_t lane = (int32_t)(micro_step % zero->o.together);
+    const int32_t mb = (int32_t)(micro_step % zero->o.micro_batch_group);
     DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
     DSC_ASSERT(module >= 0);
     DSC_ASSERT(module < layout->module_count);
     DSC_ASSERT(micro_step >= 0);
-    DSC_ASSERT(micro_step < zero->pass_count * zero->o.together);
+    DSC_ASSERT(micro_step < zero->pass_count * zero->o.micro_batch_group);
     for (int32_t p = layout->module_first_param[module]; p < layout->module_first_param[module + 1]; p++)
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
-        const int32_t i = zero->grad_part_of_use[u * zero->o.together + lane];
+        const int32_t i = zero->grad_part_of_use[u * zero->o.micro_batch_group + mb];
         if (i < 0)
             continue;
         const dsc_grad_part *leaf = &zero->leaf[i];
         DSC_ASSERT(leaf->module == module);
-        DSC_ASSERT(leaf->lane == lane);
+        DSC_ASSERT(leaf->mb == mb);
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->grad_part_slot[leaf->after].mark[leaf->after_mark], err));
         DSC_TRY(open_leaf(zero, leaf, grad, err));
     }
@@ -317,11 +317,11 @@ static dsc_status scale_leaf(dsc_zero *zero, const dsc_grad_part *leaf, dsc_erro
 static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last, int64_t micro_step,
                              dsc_error *err)
 {
-    DSC_ASSERT(first->lane == micro_step % zero->o.together);
+    DSC_ASSERT(first->mb == micro_step % zero->o.micro_batch_group);
     for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
         DSC_TRY(scale_leaf(zero, leaf, err));
     if (!zero->sums_are_own && zero->level_count == 0)
-        return ordered_reduce_run(zero, first, last, micro_step / zero->o.together, err);
+        return ordered_reduce_run(zero, first, last, micro_step / zero->o.micro_batch_group, err);
     for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
         DSC_TRY(zero->sums_are_own ? keep_grad_part(zero, leaf, micro_step, err)
                                    : push_leaf(zero, leaf, micro_step, err));
@@ -333,12 +333,12 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     int32_t first, end;
     DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
     DSC_ASSERT(micro_step >= 0);
-    DSC_ASSERT(micro_step < zero->pass_count * zero->o.together);
-    zero->pass = micro_step / zero->o.together;
+    DSC_ASSERT(micro_step < zero->pass_count * zero->o.micro_batch_group);
+    zero->pass = micro_step / zero->o.micro_batch_group;
     zero->more_follow = zero->pass + 1 < zero->pass_count;
     DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
-    dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.together), &first, &end);
+    dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.micro_batch_group), &first, &end);
     for (const dsc_grad_part *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
         last = dsc_grad_part_last_of_run(zero, leaf);
         DSC_ASSERT(last < zero->leaf + end);
@@ -351,7 +351,7 @@ dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t i = 0; zero->level_count > 0 && i < zero->grad_part_count; i++) {
         const dsc_grad_part *leaf = &zero->leaf[i];
-        if (leaf->lane > 0)
+        if (leaf->mb > 0)
             continue;
         DSC_TRY(add_counter(zero, leaf, sum_slice(zero, leaf->group), err));
         if (leaf->last_use)

@@ -174,8 +174,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
     DSC_ASSERT(!signs || options->quant_leaves == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
-    DSC_ASSERT(options->together >= 1 &&
-               options->leaves_per_step % (options->layout->world_size * (int64_t)options->together) == 0);
+    DSC_ASSERT(options->micro_batch_group >= 1 &&
+               options->leaves_per_step % (options->layout->world_size * (int64_t)options->micro_batch_group) == 0);
     dsc_zero *zero = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
     zero->o = *options;
@@ -188,7 +188,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->o.overlap = (options->overlap && (others || away)) ||
                       (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
-    zero->pass_count = options->leaves_per_step / zero->world_size / options->together;
+    zero->pass_count = options->leaves_per_step / zero->world_size / options->micro_batch_group;
     DSC_ASSERT(zero->pass_count >= 1);
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     choose_passes(zero);

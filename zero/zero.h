@@ -102,7 +102,7 @@ typedef struct dsc_zero_options {
     int64_t reuse_elements;            /* a window stays until its next use if fewer elements are used between */
     int64_t live_elements;             /* limit of all open windows; a single module may exceed the limit */
     int64_t leaves_per_step;           /* GAS * W of one copy of the states */
-    int32_t together;                  /* size of a micro-batch group; a divisor of GAS */
+    int32_t micro_batch_group;         /* size of a micro-batch group; a divisor of GAS */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;      /* sum parts in one binary counter: bits do not depend on W */
     dsc_zero_swap swap;

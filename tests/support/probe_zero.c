@@ -49,14 +49,14 @@ int32_t dsc_probe_grad_part_count(const dsc_zero *zero) { return zero->grad_part
 dsc_probe_grad_part dsc_probe_grad_part_get(const dsc_zero *zero, int32_t index)
 {
     const dsc_grad_part *part = &zero->leaf[index];
-    return (dsc_probe_grad_part){ .module = part->module,
-                                  .group = part->group,
-                                  .micro_batch = part->lane,
-                                  .slot = part->place,
-                                  .slot_offset = zero->grad_part_slot[part->place].offset,
-                                  .after = part->after,
-                                  .after_mark = part->after_mark,
-                                  .last_of_run = (int32_t)(dsc_grad_part_last_of_run(zero, part) - zero->leaf) };
+    return (dsc_probe_grad_part) { .module = part->module,
+                                   .group = part->group,
+                                   .micro_batch = part->mb,
+                                   .slot = part->place,
+                                   .slot_offset = zero->grad_part_slot[part->place].offset,
+                                   .after = part->after,
+                                   .after_mark = part->after_mark,
+                                   .last_of_run = (int32_t)(dsc_grad_part_last_of_run(zero, part) - zero->leaf) };
 }
 
 int64_t dsc_probe_grad_part_mark_end(const dsc_zero *zero, int32_t index, int32_t mark)
