@@ -1,11 +1,13 @@
 /* control.h - protocol between the coordinator and its agents, one on each host: two pure state machines,
  * (state, event) -> actions. The machines look at no clock, process or socket, so that a simulator can lose, delay,
- * repeat and reorder messages, cut hosts off and kill them. The drivers are coordinator.c and agent.c.
+ * repeat and reorder messages, cut hosts off and kill them. The drivers are coordinator.c and host_agent.c.
  *
  * Messages carry states, not changes. The coordinator repeats the wanted state of a host (an order) at least every half
  * second, and an agent repeats the actual state of its host (a notice). Lost, late or repeated messages therefore do no
  * harm, and each side knows the age of the newest message. After five seconds without one the coordinator counts the
- * host as lost, and the agent is cut off and ends its ranks by itself. SPDX-License-Identifier: Apache-2.0 */
+ * host as lost, and the agent is cut off and ends its ranks by itself. A direct agent runs in the coordinator's process
+ * (local.c). Nothing lies between the two, and neither counts the other's silence.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_CONTROL_H
 #define DSC_LAUNCHER_COORDINATOR_CONTROL_H
 
@@ -40,7 +42,7 @@ typedef struct dsc_order {
     uint32_t epoch;  /* the start that it is about, from 1; 0: none */
     dsc_order_phase phase;
     int32_t term_signal, grace_ms; /* END; signal 0: the ranks have ended, their leftovers have so long */
-    uint32_t signal_count;         /* RUN: how many signals were to be passed on so far, and the last one */
+    uint32_t signal_count;         /* RUN, END: how many signals were to be passed on so far, and the last one */
     int32_t signal;
     uint32_t ends_seen;            /* ranks' ends that are known here */
     bool reader_gone[2];           /* nobody reads stdout, stderr any more */
@@ -110,6 +112,7 @@ typedef struct dsc_agent {
     dsc_agent_phase phase;
     uint32_t epoch;
     bool cut_off, over;
+    bool direct; /* set by the driver: in one process with the coordinator, so that neither can lose the other */
     /* Private. */
     uint32_t task_epoch;
     int32_t task_ranks;
@@ -199,6 +202,7 @@ typedef enum dsc_host_phase {
 typedef struct dsc_coordinator_host {
     dsc_host_phase phase;
     int32_t rank_count;
+    bool direct;        /* as in dsc_agent: it is never silent */
     bool gone, drained; /* of this epoch */
     bool start_failed;
     /* Private. */
@@ -228,7 +232,7 @@ typedef struct dsc_coordinator {
     void *user;
 } dsc_coordinator;
 
-/* host[] has rank_count filled and the rest zeroed; borrowed. */
+/* host[] has rank_count and direct filled and the rest zeroed; borrowed. */
 void dsc_coordinator_init(dsc_coordinator *c, dsc_coordinator_host *host, int32_t host_count, int64_t grace_ns,
                           void (*emit)(void *user, const dsc_coordinator_action *action), void *user);
 void dsc_coordinator_step(dsc_coordinator *c, const dsc_coordinator_event *event);

@@ -125,7 +125,8 @@ static void connect_all(dsc_coordinator *c, int64_t now_ns)
         dsc_coordinator_host *host = &c->host[i];
         if (host->phase == DSC_HOST_HERE)
             continue;
-        *host = (dsc_coordinator_host){ .phase = DSC_HOST_WAITED, .rank_count = host->rank_count };
+        *host = (dsc_coordinator_host){ .phase = DSC_HOST_WAITED, .rank_count = host->rank_count,
+                                        .direct = host->direct };
         act(c, DSC_COORDINATOR_DO_CONNECT, i);
     }
 }
@@ -245,7 +246,8 @@ static void check_connecting(dsc_coordinator *c, int64_t now_ns)
 static void check_silence(dsc_coordinator *c, int64_t now_ns)
 {
     for (int32_t i = 0; i < c->host_count; i++)
-        if (c->host[i].phase == DSC_HOST_HERE && now_ns - c->host[i].received_ns > DSC_CONTROL_LEASE_NS)
+        if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].direct &&
+            now_ns - c->host[i].received_ns > DSC_CONTROL_LEASE_NS)
             lose(c, i, true, now_ns);
 }
 
@@ -253,7 +255,7 @@ int64_t dsc_coordinator_last_received_ns(const dsc_coordinator *c, int64_t now_n
 {
     int64_t oldest_ns = now_ns;
     for (int32_t i = 0; i < c->host_count; i++)
-        if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].gone)
+        if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].gone && !c->host[i].direct)
             oldest_ns = dsc_min_i64(oldest_ns, c->host[i].received_ns);
     return oldest_ns;
 }
@@ -357,7 +359,7 @@ int64_t dsc_coordinator_wake_ns(const dsc_coordinator *c, int64_t now_ns)
     if (c->phase == DSC_COORDINATOR_RUNS)
         at_ns = dsc_min_i64(at_ns, dsc_min_i64(dsc_verdict_wake_ns(&c->verdict, now_ns), c->give_up_at_ns));
     for (int32_t i = 0; i < c->host_count; i++)
-        if (c->host[i].phase == DSC_HOST_HERE)
+        if (c->host[i].phase == DSC_HOST_HERE && !c->host[i].direct)
             at_ns = dsc_min_i64(at_ns, dsc_min_i64(c->host[i].beat_at_ns,
                                                    c->host[i].received_ns + DSC_CONTROL_LEASE_NS + 1));
     return at_ns;

@@ -91,7 +91,8 @@ static void follow(dsc_agent *agent, const dsc_order *order, int64_t now_ns)
             agent->reader_gone[which] = true;
             act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_STOP_READING, .which = which });
         }
-    if (order->signal_count != agent->signal_count && order->phase == DSC_ORDER_RUN) {
+    const bool lives = order->phase == DSC_ORDER_RUN || order->phase == DSC_ORDER_END;
+    if (order->signal_count != agent->signal_count && lives) {
         agent->signal_count = order->signal_count;
         act(agent, &(dsc_agent_action){ .kind = DSC_AGENT_DO_SIGNAL, .signal = order->signal });
     }
@@ -146,6 +147,9 @@ static bool take_order(dsc_agent *agent, const dsc_agent_event *event)
         return false;
     if (event->order->epoch == agent->epoch && event->order->ends_seen > (uint32_t)agent->end_count)
         return false; /* nobody can have seen more than there was */
+    if (event->order->epoch == agent->epoch && agent->order.epoch == agent->epoch &&
+        event->order->ends_seen > agent->order.ends_seen && event->order->ends_seen < (uint32_t)agent->end_count)
+        agent->dirty = true; /* more ends than one notice holds */
     agent->order = *event->order;
     agent->received_ns = event->now_ns;
     return true;
@@ -166,7 +170,7 @@ void dsc_agent_step(dsc_agent *agent, const dsc_agent_event *event)
         return;
     switch (event->kind) {
     case DSC_AGENT_TICK:
-        if (event->now_ns - agent->received_ns > DSC_CONTROL_LEASE_NS && !agent->cut_off)
+        if (event->now_ns - agent->received_ns > DSC_CONTROL_LEASE_NS && !agent->cut_off && !agent->direct)
             agent->cut_off = agent->dirty = true;
         break;
     case DSC_AGENT_ORDER: fresh = take_order(agent, event); break;
@@ -205,5 +209,5 @@ int64_t dsc_agent_wake_ns(const dsc_agent *agent)
     int64_t at_ns = dsc_min_i64(agent->beat_at_ns, agent->kill_at_ns);
     if (agent->kill_again_at_ns != INT64_MAX) /* then kill_at_ns has passed */
         at_ns = dsc_min_i64(agent->beat_at_ns, agent->kill_again_at_ns);
-    return agent->cut_off ? at_ns : dsc_min_i64(at_ns, agent->received_ns + DSC_CONTROL_LEASE_NS + 1);
+    return agent->cut_off || agent->direct ? at_ns : dsc_min_i64(at_ns, agent->received_ns + DSC_CONTROL_LEASE_NS + 1);
 }
