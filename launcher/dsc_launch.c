@@ -65,7 +65,7 @@ static int dry_run(dsc_alloc *alloc, const dsc_launcher_plan *plan, const dsc_la
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_exports exports;
-    const dsc_status status = dsc_exports_open(alloc, opt, !plan->local || opt->force_multi, &exports, &err);
+    const dsc_status status = dsc_exports_open(alloc, opt, !dsc_job_is_local(plan, opt), &exports, &err);
     dsc_exports_close(&exports);
     if (status != DSC_OK)
         return fail(&err);
@@ -83,15 +83,15 @@ static int start(dsc_job *job)
                  "is missing; for example dsc-launch --num_gpus=4 train --config ds_config.json");
         return fail(&err);
     }
-    const bool alone = job->plan->local && !job->opt->force_multi;
-    if (alone && dsc_program_find(job->opt->program.argv[0], program, sizeof program, &err) != DSC_OK)
+    const bool local = dsc_job_is_local(job->plan, job->opt);
+    if (local && dsc_program_find(job->opt->program.argv[0], program, sizeof program, &err) != DSC_OK)
         return fail(&err);
     for (int32_t i = 0; i < job->plan->note_count; i++)
         if (job->opt->log_level >= job->plan->note[i].level)
             fprintf(stderr, "dsc-launch: %s\n", job->plan->note[i].text);
-    job->program = alone ? program : "";
-    job->work = alone ? dsc_supervise : dsc_coordinator_work;
-    job->worker_name = alone ? "dsc-supervisor" : "dsc-coordinator";
+    job->program = local ? program : "";
+    job->work = dsc_coordinator_work;
+    job->worker_name = local ? "dsc-supervisor" : "dsc-coordinator";
     return dsc_guardian_run(job);
 }
 

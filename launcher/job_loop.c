@@ -105,8 +105,7 @@ void dsc_job_loop_tend_output(dsc_job_loop *loop)
     dsc_output_flush(loop->out, loop->epoll_fd);
     for (int which = 0; which < dsc_output_sink_count(loop->out); which++) {
         const dsc_sink *sink = dsc_output_sink(loop->out, which);
-        if (loop->ops->pause != NULL)
-            loop->ops->pause(loop->user, which, dsc_output_full(loop->out, which));
+        loop->ops->pause(loop->user, which, dsc_output_full(loop->out, which));
         if (sink->broken && sink->reason == EPIPE && loop->job->opt->rank_log_dir == NULL)
             loop->ops->stop_reading(loop->user, which);
     }
@@ -173,7 +172,7 @@ static bool back_off(dsc_job_loop *loop)
 {
     const int64_t now_ns = dsc_clock_ns();
     const int64_t until_ns = dsc_max_i64(now_ns + dsc_restart_wait_ns(loop->restart_count),
-                                         loop->ops->may_start_ns != NULL ? loop->ops->may_start_ns(loop->user) : 0);
+                                         loop->ops->may_start_ns(loop->user));
     dsc_output_log(loop->out, "dsc-launch: restart %d of %d in %lld s", loop->restart_count + 1,
                    loop->job->opt->restart_limit, (long long)dsc_div_ceil(until_ns - now_ns, 1000 * MS));
     while (dsc_clock_ns() < until_ns && dsc_job_loop_waits(loop))
@@ -189,8 +188,6 @@ int dsc_job_loop_run(dsc_job_loop *loop)
         const bool again = ops->may_restart(loop->user);
         int code = ops->finish(loop->user, !again);
         if (again && back_off(loop)) {
-            if (ops->close_run != NULL)
-                ops->close_run(loop->user);
             dsc_output_forget(loop->out);
             loop->restart_count++;
             continue;
@@ -198,13 +195,10 @@ int dsc_job_loop_run(dsc_job_loop *loop)
         if (again && ops->late_signal(loop->user) != 0)
             code = 128 + ops->late_signal(loop->user);
         dsc_report_lost_output(loop->out);
-        if (ops->leave != NULL)
-            ops->leave(loop->user);
+        ops->leave(loop->user);
         dsc_job_loop_tend_output(loop);
         for (; dsc_output_queued(loop->out) > 0 && dsc_job_loop_waits(loop); dsc_job_loop_tend_output(loop))
             ops->poll_once(loop->user, INT64_MAX);
-        if (ops->close_run != NULL)
-            ops->close_run(loop->user);
         return code;
     }
 }

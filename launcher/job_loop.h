@@ -1,5 +1,5 @@
-/* job_loop.h - the part that the workers of a job have in common, on one host or over several: signals, output, hang
- * detection, waiting and restarts. A worker (node/supervise.c, coordinator/coordinator.c) adds its operations.
+/* job_loop.h - the loop of a job: signals, output, hang detection, waiting and restarts. coordinator/coordinator.c adds
+ * the operations that run the ranks.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_JOB_LOOP_H
 #define DSC_LAUNCHER_JOB_LOOP_H
@@ -12,17 +12,15 @@
 #include "launcher/node/watch.h"
 #include "launcher/report.h"
 
-/* The operations of one worker; `user` is the loop's. */
+/* The operations that run the ranks; `user` is the loop's. All are set. */
 typedef struct dsc_job_loop_ops {
     /* One run of the ranks, from their start until nothing of the run is left and its output is read. */
     void (*run)(void *user);
-    /* Releases the run that ended, before a restart; may be NULL. */
-    void (*close_run)(void *user);
     bool (*may_restart)(const void *user);
-    int64_t (*may_start_ns)(const void *user); /* time before which no restart may begin; NULL: at once */
+    int64_t (*may_start_ns)(const void *user); /* time before which no restart may begin; 0: at once */
     /* Reports the outcome of the run and returns its exit code. `last`: no restart follows. */
     int (*finish)(void *user, bool last);
-    /* Ends everything that outlives a run; may be NULL. */
+    /* Ends everything that outlives a run. */
     void (*leave)(void *user);
     /* Handles events until one came, at most until `at_ns`. */
     void (*poll_once)(void *user, int64_t at_ns);
@@ -33,7 +31,7 @@ typedef struct dsc_job_loop_ops {
     void (*give_up)(void *user);                        /* the guardian is dead or stopped */
     /* The user's signal that ended the wait for a restart, or 0. */
     int (*late_signal)(const void *user);
-    /* Sink `which` is full, or is not any more. NULL: a window limits the ranks' output. */
+    /* Sink `which` is full, or is not any more. */
     void (*pause)(void *user, int which, bool paused);
     void (*stop_reading)(void *user, int which);       /* the reader of sink `which` is gone; repeated */
     /* Brings watch.view up to date. False: the views are too old to judge. */

@@ -1,5 +1,6 @@
-/* coordinator.h - the worker of a job over several hosts: one agent on each, reached through a link; their decisions
- * are control_coordinator.c's. coordinator.c moves the bytes, outcome.c reports the job's outcome.
+/* coordinator.h - the worker of a job: one agent on each host, whose decisions are control_coordinator.c's.
+ * coordinator.c drives the state machine, outcome.c reports the job's outcome. The operations of agents are the only
+ * difference between a job on this host (local.c) and a job over several (stream.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
@@ -7,12 +8,14 @@
 #include "launcher/coordinator/link.h"
 #include "launcher/job_loop.h"
 
+typedef struct dsc_coordinator_worker dsc_coordinator_worker;
+
 typedef struct dsc_remote {
     const char *name;
     int32_t first_rank;
     bool is_local;          /* it is this very host */
-    dsc_link link;
-    dsc_hello hello;
+    dsc_link link;          /* stream.c */
+    dsc_hello hello;        /* stream.c */
     bool has_failure, has_problem, lost, silent;
     dsc_error failure;      /* why its agent cannot be had, or was lost */
     dsc_error problem;      /* why its ranks cannot be started */
@@ -20,20 +23,50 @@ typedef struct dsc_remote {
     bool connect_wanted, drop_wanted;
 } dsc_remote;
 
-typedef struct dsc_coordinator_worker {
+/* How agents are reached. Only connect and tend may step the machine. */
+typedef struct dsc_agents_ops {
+    bool direct;            /* the agent runs in this process: one host, of the number plan->here */
+    dsc_status (*open)(dsc_coordinator_worker *c, dsc_error *err);
+    dsc_status (*connect)(dsc_coordinator_worker *c, int32_t index, dsc_error *err);
+    void (*drop)(dsc_coordinator_worker *c, int32_t index);
+    void (*send_task)(dsc_coordinator_worker *c, int32_t index, dsc_host_task *task);
+    void (*send_order)(dsc_coordinator_worker *c, int32_t index, const dsc_order *order);
+    void (*flush)(dsc_coordinator_worker *c);      /* before a wait */
+    int64_t (*wake_ns)(dsc_coordinator_worker *c); /* end of that wait at the latest */
+    void (*event)(dsc_coordinator_worker *c, const dsc_loop_event *event, int64_t now_ns);
+    void (*tend)(dsc_coordinator_worker *c);       /* after it: steps the machine with what came from agents */
+    bool (*update_views)(dsc_coordinator_worker *c, int64_t now_ns); /* as in dsc_job_loop_ops */
+    void (*pause)(dsc_coordinator_worker *c, int which, bool paused); /* NULL: a window limits the output */
+    bool (*has_output)(const dsc_coordinator_worker *c); /* that was received and is not shown yet */
+    void (*close)(dsc_coordinator_worker *c);      /* safe when open failed, and twice */
+} dsc_agents_ops;
+
+extern const dsc_agents_ops dsc_stream_agents, dsc_local_agent;
+
+struct dsc_coordinator_worker {
     dsc_job_loop loop;
+    const dsc_agents_ops *agents;
+    struct local_agent *local; /* local.c */
     dsc_coordinator machine;
     dsc_coordinator_host *host; /* the machine's */
     dsc_remote *remote;  /* [host_count] */
     int32_t host_count;
+    int32_t first_host;  /* in the plan's pool */
     char **link_env;     /* ours without what is exported: the carriers need none of it */
-    char folder[4096];
+    char folder[4096];   /* working folder on the other hosts; "": agents need none */
     bool ready, over, left;
+    bool token_given;    /* job_token comes from the user, for the launchers on all hosts */
+    bool stderr_unseen;  /* the ranks' stderr does not pass through us */
 
     /* State of one run. */
-    char master_addr[DSC_HOST_NAME_BYTES];
+    char devices[DSC_DEVICES_BYTES]; /* text in the newest task */
+    int early_signal;    /* the user's, before there was a run */
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
-} dsc_coordinator_worker;
+};
+
+void dsc_coordinator_worker_step(dsc_coordinator_worker *c, dsc_coordinator_event event);
+/* Carries out what steps of the machine asked for. */
+void dsc_coordinator_settle(dsc_coordinator_worker *c);
 
 /* Operations of the job loop, whose `user` is a dsc_coordinator_worker. The first one reports the outcome of the run
  * and returns its exit code. */

@@ -1,4 +1,4 @@
-/* outcome.c - exit code and error line of a job over several hosts. SPDX-License-Identifier: Apache-2.0 */
+/* outcome.c - exit code and error line of a job. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,10 @@
 bool dsc_coordinator_may_restart(const void *user)
 {
     const dsc_coordinator_worker *c = user;
-    return !c->loop.signals.orphaned && c->machine.user_signal == 0 && !c->machine.host_failed &&
+    for (int32_t i = 0; i < c->host_count; i++)
+        if (c->host[i].direct && c->host[i].phase == DSC_HOST_LOST) /* a rank here could not be killed */
+            return false;
+    return dsc_job_loop_waits(&c->loop) && c->machine.user_signal == 0 && !c->machine.host_failed &&
            !c->machine.start_failed && c->machine.verdict.user_signal == 0 && dsc_job_loop_verdict_restarts(&c->loop);
 }
 
@@ -51,8 +54,11 @@ static int say_problem(dsc_coordinator_worker *c)
         const dsc_error *problem = &c->remote[i].problem;
         if (!c->remote[i].has_problem)
             continue;
-        dsc_output_log(c->loop.out, "dsc: error: %s: %s (host %s)", problem->where, problem->message,
-                       c->remote[i].name);
+        if (c->host[i].direct)
+            say_error(c, problem);
+        else
+            dsc_output_log(c->loop.out, "dsc: error: %s: %s (host %s)", problem->where, problem->message,
+                           c->remote[i].name);
         return dsc_status_exit_code(problem->status);
     }
     dsc_output_log(c->loop.out, "dsc: error: dsc-launch: the ranks could not be started");
@@ -81,8 +87,8 @@ static int decide(dsc_coordinator_worker *c, const dsc_report *report)
     const dsc_verdict *v = &c->machine.verdict;
     if (c->loop.signals.orphaned)
         return dsc_job_loop_report_orphaned(&c->loop);
-    if (c->machine.user_signal != 0)
-        return 128 + c->machine.user_signal;
+    if (c->early_signal != 0)
+        return 128 + c->early_signal;
     if (c->machine.host_failed)
         return say_failures(c);
     if (c->machine.start_failed)
@@ -95,14 +101,18 @@ static int decide(dsc_coordinator_worker *c, const dsc_report *report)
 int dsc_coordinator_finish(void *user, bool last)
 {
     dsc_coordinator_worker *c = user;
+    const dsc_job *job = c->loop.job;
+    const char *program = job->program[0] != 0 ? job->program : job->opt->program.argv[0];
     const dsc_report report = { .out = c->loop.out,
                                 .plan = c->loop.job->plan,
-                                .rank_count = c->loop.job->plan->world_size,
-                                .program = c->loop.job->opt->program.argv[0],
+                                .first_rank = c->remote[0].first_rank,
+                                .rank_count = c->loop.rank_count,
+                                .program = program,
+                                .stderr_unseen = c->stderr_unseen,
                                 .watch = &c->loop.watch,
                                 .end = c->loop.end,
                                 .last = last };
-    for (int32_t rank = 0; rank < c->loop.job->plan->world_size; rank++)
+    for (int32_t rank = 0; rank < c->loop.rank_count; rank++)
         for (int which = 0; which < dsc_output_sink_count(c->loop.out); which++)
             dsc_output_end(c->loop.out, rank, which, 0); /* a host that was lost left unfinished lines */
     return decide(c, &report);

@@ -1,6 +1,6 @@
 /* ranks.h - the processes of this host's ranks: started, listened to, signalled, reaped, and all of them killed.
  *
- * Used by the supervisor of a one-host job and by the agent of one of several hosts; knows nothing of why a job ends.
+ * Used by host_agent.c; knows nothing of why a job ends.
  * A rank is known here by its index on this host.
  *
  * Invariants: (1) a process group is signalled only while its rank is not reaped, so its number cannot be another's;
