@@ -5,8 +5,10 @@
 static int64_t device_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        if (dsc_grad_staging_passes(zero, g))
+        if (dsc_grad_staging_passes(zero, g)) {
+            DSC_ASSERT(zero->store.tile_elements > 0); /* the state store is planned before */
             return DSC_SUM_SLOTS * zero->store.tile_elements * 4;
+        }
     return 0;
 }
 
@@ -15,6 +17,7 @@ static int64_t host_bytes(const dsc_zero *zero)
     int64_t elements = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         elements += dsc_grad_staging_in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+    DSC_ASSERT(elements >= 0);
     return elements * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
 }
 
@@ -58,6 +61,7 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
         sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
         DSC_TRY(dsc_event_open(device, &zero->group[g].staging.gone, err));
     }
+    DSC_ASSERT((intptr_t)sum - (intptr_t)tier->host_buf.ptr == host_bytes(zero)); /* planned = used */
     return DSC_OK;
 }
 
@@ -89,6 +93,8 @@ static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *
                        dsc_error *err)
 {
     const dsc_dtype kept = zero->o.sum_dtype;
+    DSC_ASSERT(sum->count > 0 && sum->count <= zero->store.tile_elements); /* of a slot */
+    DSC_ASSERT(sum->kept != NULL && acc != NULL);
     if (kept == DSC_F32)
         return dsc_copy(stream, in ? acc : sum->kept, in ? sum->kept : acc, sum->count * 4, err);
     const dsc_cast_args cast = { .to = in ? acc : sum->kept, .from = in ? sum->kept : acc, .count = sum->count,
@@ -100,6 +106,8 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
 {
     dsc_grad_staging *tier = &zero->store.sums;
     dsc_stream *in = way_in(zero, sum->group);
+    DSC_ASSERT(tier->turn >= 0 && tier->turn < DSC_SUM_SLOTS);
+    DSC_ASSERT(sum->first % zero->store.tile_elements == 0); /* two tiles are equal or have no element in common */
     sum->stage = tier->turn;
     tier->turn = (tier->turn + 1) % DSC_SUM_SLOTS;
     dsc_sum_slot *slot = &tier->slot[sum->stage];
@@ -118,6 +126,8 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
 
 dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
+    DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
+    DSC_ASSERT(zero->store.sums.slot[sum->stage].group == sum->group); /* no later tile is in the slot */
     return dsc_event_record(zero->store.sums.slot[sum->stage].gone, zero->reduce_stream, err);
 }
 
@@ -125,6 +135,8 @@ dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_e
 {
     const dsc_sum_slot *slot = &zero->store.sums.slot[sum->stage];
     const dsc_group_state *state = &zero->group[sum->group];
+    DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
+    DSC_ASSERT(slot->group == sum->group && slot->first == sum->first); /* no later tile is in the slot */
     DSC_TRY(dsc_event_record(slot->added, zero->reduce_stream, err));
     DSC_TRY(dsc_stream_wait(zero->out_stream, slot->added, err));
     DSC_TRY(move(zero, zero->out_stream, sum, slot->acc, false, err));

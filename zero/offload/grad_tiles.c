@@ -9,6 +9,8 @@
 static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
 {
     const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, first);
+    DSC_ASSERT(pass >= 0 && pass < zero->pass_count);
+    DSC_ASSERT(last->group == first->group);
     return dsc_in_swap(zero, first->group, DSC_PLANE_GRAD) &&
            (dsc_grad_part_reads_sum(first, pass) || dsc_grad_part_writes_sum(zero, last, pass) ||
             !(first->finds_sum || last->leaves_sum));
@@ -17,6 +19,8 @@ static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_
 /* The sums that the reductions come to behind a place, which files hold and which are read first. */
 static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 {
+    DSC_ASSERT(place->leaf >= 0 && place->leaf < zero->grad_part_count);
+    DSC_ASSERT(zero->store.tile_elements > 0); /* otherwise the position does not advance */
     place->first += zero->store.tile_elements;
     while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
            !takes_tiles(zero, &zero->leaf[place->leaf], place->pass)) {
@@ -36,6 +40,8 @@ static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wai
 {
     dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
+    DSC_ASSERT(ring->swap != NULL);
+    DSC_ASSERT(place.leaf < zero->grad_part_count);
     for (int32_t i = 0; i < ring->ahead && started; i++)
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
@@ -60,6 +66,7 @@ typedef struct sum_call {
 static dsc_status give_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
+    DSC_ASSERT(call->piece.bytes > 0);
     return dsc_tile_buffers_write_back(call->ring, call->slot, call->piece, err);
 }
 
@@ -67,6 +74,8 @@ static dsc_status give_now(void *args, dsc_error *err)
 static dsc_status hand_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
+    DSC_ASSERT(call->count > 0);
+    DSC_ASSERT(call->ring == &call->zero->store.ring[DSC_PLANE_GRAD]); /* the update looks for the slot there */
     dsc_tile_buffers_lend(call->ring, call->slot);
     dsc_speculative_update_deliver(call->zero, call->group, call->place.first, call->count, call->slot);
     return DSC_OK;
@@ -84,6 +93,7 @@ static dsc_status drain_now(void *args, dsc_error *err)
 static bool is_returned(const void *args)
 {
     const sum_call *call = args;
+    DSC_ASSERT(call->slot >= 0);
     return !dsc_tile_buffers_is_lent(call->ring, call->slot) || dsc_event_passed(call->zero->speculative.ended);
 }
 
@@ -96,6 +106,7 @@ static dsc_status acquire_sum_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_io_scheduler *io = &call->zero->store.io;
+    DSC_ASSERT(call->piece.bytes > 0);
     DSC_TRY(dsc_io_scheduler_run(io, &await_return_ops, 0, call, err));
     dsc_tile_buffers_return(call->ring, call->slot);
     DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, call->read, err));
@@ -113,6 +124,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool idle = false;
+    DSC_ASSERT(call->place.leaf >= 0);
     if (!yields)
         DSC_TRY(read_sums_ahead(zero, call->place, false, err));
     DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &idle, err));
@@ -129,6 +141,7 @@ static dsc_status background_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
+    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < zero->grad_part_count);
     dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->leaf[call->place.leaf]),
                                            call->place.pass);
     return dsc_io_scheduler_run(&zero->store.io, &background_ops, call->ticket, call, err);
@@ -137,6 +150,7 @@ static dsc_status background_now(void *args, dsc_error *err)
 static dsc_status stays_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
+    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < call->zero->grad_part_count);
     dsc_speculative_update_count_grad_part(
         call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
     dsc_speculative_update_publish(call->zero);
@@ -146,6 +160,8 @@ static dsc_status stays_now(void *args, dsc_error *err)
 dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .place = *place };
+    DSC_ASSERT(place->leaf >= 0);
+    DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
     return dsc_host_call(zero->out_stream, stays_now, &call, (int64_t)sizeof call, err);
 }
 
@@ -154,6 +170,7 @@ dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
     const sum_call call = { .zero = zero,
                             .ticket = dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_GRAD),
                             .place = *place };
+    DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
     if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
         return DSC_OK;
     return dsc_host_call(zero->out_stream, background_now, &call, (int64_t)sizeof call, err);
@@ -162,6 +179,7 @@ dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
 static bool memory_is_returned(const void *args)
 {
     const sum_call *call = args;
+    DSC_ASSERT(call->zero->speculative.ended != NULL); /* only its tiles borrow memory */
     return dsc_borrowed_memory_is_vacant(call->zero, call->group) || dsc_event_passed(call->zero->speculative.ended);
 }
 
@@ -170,6 +188,7 @@ static dsc_status write_behind_round(const void *args, bool yields, dsc_io_round
 {
     const sum_call *call = args;
     bool idle;
+    DSC_ASSERT(call->group >= 0 && call->group < call->zero->o.layout->group_count);
     DSC_TRY(dsc_tile_buffers_is_idle(&call->zero->store.ring[DSC_PLANE_GRAD], &idle, err));
     dsc_speculative_update_publish(call->zero);
     *result = DSC_IO_PENDING;
@@ -198,6 +217,8 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
                             .piece = dsc_state_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
                             .zero = zero,
                             .place = *place };
+    DSC_ASSERT(sum->count > 0);
+    DSC_ASSERT(call.piece.bytes == sum->count * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD));
     sum->slot = call.slot;
     sum->kept = ring->slot[call.slot].buf;
     dsc_io_scheduler_demand(&zero->store.io, DSC_IO_GRAD);
@@ -210,6 +231,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const dsc_group_state *state = &zero->group[g];
     const int64_t first = place->first;
+    DSC_ASSERT(first >= 0 && first < group->slice);
     *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
     if (state->grad != NULL) {
         const sum_call call = { .zero = zero, .group = g };
@@ -218,6 +240,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
                    ? dsc_host_call(zero->out_stream, await_memory, &call, (int64_t)sizeof call, err)
                    : DSC_OK;
     }
+    DSC_ASSERT(first % zero->store.tile_elements == 0); /* a tile of the file */
     sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
     if (dsc_in_swap(zero, g, DSC_PLANE_GRAD))
         DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
@@ -230,6 +253,8 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
 dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
     const bool by_hand = complete && zero->group[sum->group].speculative.sum_by_hand;
+    DSC_ASSERT(sum->count > 0);
+    DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[sum->group].slice);
     if (zero->group[sum->group].grad != NULL)
         return DSC_OK;
     if (dsc_grad_staging_passes(zero, sum->group))
@@ -248,6 +273,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
 
 dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
+    DSC_ASSERT(sum->count > 0);
     return dsc_grad_staging_passes(zero, sum->group) ? dsc_grad_staging_release(zero, sum, err) : DSC_OK;
 }
 

@@ -30,6 +30,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     int64_t masters = 0, moments = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const int64_t elements = in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+        DSC_ASSERT(elements >= 0);
         moments += elements * dsc_moment_bytes_each(zero, g);
         masters += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
     }
@@ -56,12 +57,15 @@ static void place_states(dsc_zero *zero)
         dsc_group_state *state = &zero->group[g];
         if (!in_pinned_memory(zero, g))
             continue;
+        DSC_ASSERT(state->local_count == zero->o.layout->group[g].slice); /* as the plan counts */
         moment = dsc_zero_place_moments(zero, g, moment);
         if (zero->o.compute_dtype == DSC_F32)
             continue;
         state->master = master;
         master += state->local_count;
     }
+    DSC_ASSERT((intptr_t)master - (intptr_t)zero->store.host.master_buf.ptr == zero->store.host.master_buf.bytes);
+    DSC_ASSERT((intptr_t)moment - (intptr_t)zero->store.host.moment_buf.ptr == zero->store.host.moment_buf.bytes);
 }
 
 dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
@@ -81,6 +85,7 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
         slot->param = (char *)slot->grad + part_bytes(zero, DSC_PLANE_GRAD);
+        DSC_ASSERT((i + 1) * slot_bytes(zero) <= host->slot_buf.bytes);
         DSC_TRY(dsc_event_open(device, &slot->arrived, err));
         DSC_TRY(dsc_event_open(device, &slot->left, err));
     }
@@ -110,6 +115,8 @@ void dsc_host_update_close(dsc_zero *zero)
 static char *param_of(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
+    DSC_ASSERT(state->param != NULL);
+    DSC_ASSERT(tile->first >= state->local_first);
     return state->param + (tile->first - (state->param_whole ? 0 : state->local_first)) * zero->param_bytes_each;
 }
 
@@ -123,6 +130,8 @@ static bool anything_comes(const dsc_zero *zero, int32_t g)
 static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slot, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[tile->group];
+    DSC_ASSERT(tile->count > 0 && tile->count <= zero->store.tile_elements); /* of a slot */
+    DSC_ASSERT(tile->first + tile->count <= state->local_first + state->local_count);
     DSC_TRY(dsc_event_sync(slot->left, err)); /* the last tile of this slot */
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
@@ -148,6 +157,8 @@ dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const d
                                    dsc_error *err)
 {
     dsc_host_update *host = &zero->store.host;
+    DSC_ASSERT(dsc_host_update_updates(zero, tile->group));
+    DSC_ASSERT(host->turn >= 0 && host->turn < DSC_HOST_SLOTS);
     *slot = host->turn;
     host->turn = (host->turn + 1) % DSC_HOST_SLOTS;
     if (!host->on_its_way)
@@ -165,6 +176,8 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
 {
     dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
     dsc_group_state *state = &zero->group[tile->group];
+    DSC_ASSERT(tile->host_slot >= 0 && tile->host_slot < DSC_HOST_SLOTS);
+    DSC_ASSERT(tile->count > 0 && tile->count <= zero->store.tile_elements);
     DSC_TRY(dsc_stream_sync(zero->store.host.compute, err));
     if (!dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         return DSC_OK;

@@ -15,16 +15,22 @@ static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PL
 bool dsc_param_prefetch_is_used(const dsc_zero *zero)
 {
     bool params = false;
+    DSC_ASSERT(zero->pass_count >= 1);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         params = params || dsc_in_swap(zero, g, DSC_PLANE_PARAM);
     return params && zero->o.swap.read_ahead && zero->o.overlap && dsc_device_host_visible(zero->o.device) &&
            zero->pass_count > 1 && dsc_param_prefetch_slots(zero) > 0;
 }
 
-static int64_t piece_bytes(const dsc_zero *zero) { return zero->store.tile_elements * zero->param_bytes_each; }
+static int64_t piece_bytes(const dsc_zero *zero)
+{
+    DSC_ASSERT(zero->store.tile_elements > 0);
+    return zero->store.tile_elements * zero->param_bytes_each;
+}
 
 static bool lends(const dsc_zero *zero, dsc_plane plane)
 {
+    DSC_ASSERT(plane != DSC_PLANE_PARAM); /* its buffers are used in every pass */
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_in_swap(zero, g, plane))
             return true;
@@ -41,6 +47,7 @@ int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
     int32_t count = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
         count += slots_of(zero, lenders[i]);
+    DSC_ASSERT(count >= 0);
     return count < DSC_TILE_BUFFERS_MAX ? count : DSC_TILE_BUFFERS_MAX;
 }
 
@@ -58,10 +65,12 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
     int32_t first = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
         const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
+        DSC_ASSERT(slots * piece_bytes(zero) <= store->buf[lenders[i]].bytes);
         if (slots > 0)
             dsc_tile_buffers_assign(&store->ahead, first, slots, store->buf[lenders[i]].ptr, piece_bytes(zero));
         first += slots;
     }
+    DSC_ASSERT(first == count); /* each slot has memory */
     return DSC_OK;
 }
 
@@ -76,6 +85,7 @@ void dsc_param_prefetch_close(dsc_zero *zero)
 
 static bool comes_from_file(const dsc_zero *zero, const dsc_gather *gather)
 {
+    DSC_ASSERT(gather->group >= 0 && gather->group < zero->o.layout->group_count);
     return dsc_in_swap(zero, gather->group, DSC_PLANE_PARAM) && !zero->group[gather->group].hpz.is_current;
 }
 
@@ -83,6 +93,8 @@ static bool comes_from_file(const dsc_zero *zero, const dsc_gather *gather)
 static bool is_asked_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
 {
     const int32_t issued = gather->issue_step + (gather->issue_step < 0 ? zero->step_count : 0);
+    DSC_ASSERT(issued >= 0 && issued < zero->step_count);
+    DSC_ASSERT(step >= 0 && step < 2 * zero->step_count);
     return comes_from_file(zero, gather) &&
            (issued == step || (gather->issue_step >= 0 && issued + zero->step_count == step));
 }
@@ -93,6 +105,8 @@ static int32_t last_step(const dsc_zero *zero) { return zero->step_count + zero-
 /* Goes on to the next piece; false: there is none. */
 static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_piece *piece)
 {
+    DSC_ASSERT(at->step >= 0 && at->gather >= 0);
+    DSC_ASSERT(at->first >= 0);
     for (; at->step < last_step(zero); at->step++, at->gather = 0)
         for (; at->gather < zero->gather_count; at->gather++, at->first = 0) {
             const dsc_gather *gather = &zero->gather[at->gather];
@@ -110,6 +124,7 @@ static dsc_status read_on(dsc_zero *zero, dsc_error *err)
 {
     dsc_state_store *store = &zero->store;
     bool started = true;
+    DSC_ASSERT(store->ahead.swap != NULL);
     while (started) {
         dsc_param_prefetch_cursor next = store->ahead_at;
         dsc_piece piece;
@@ -133,6 +148,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     const ahead_call *call = args;
     dsc_state_store *store = &call->zero->store;
     bool idle = false;
+    DSC_ASSERT(store->lent != NULL);
     if (dsc_event_passed(store->lent)) {
         DSC_TRY(read_on(call->zero, err));
         DSC_TRY(dsc_tile_buffers_is_idle(&store->ahead, &idle, err));
@@ -148,6 +164,7 @@ static const dsc_io_work_ops background_ops = { .io_class = DSC_IO_PARAM,
 static dsc_status background_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
+    DSC_ASSERT(call->first || call->zero->store.ahead_at.step >= call->zero->o.model->module_count);
     if (call->first)
         call->zero->store.ahead_at = (dsc_param_prefetch_cursor) { .step = call->zero->o.model->module_count };
     return dsc_io_scheduler_run(&call->zero->store.io, &background_ops, call->ticket, call, err);
@@ -170,6 +187,7 @@ static dsc_status lend_now(void *args, dsc_error *err)
 
 static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
 {
+    DSC_ASSERT(zero->store.lends); /* S7 */
     const ahead_call call = { zero, dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_PARAM), first };
     return dsc_host_call(zero->fetch_stream, background_now, &call, (int64_t)sizeof call, err);
 }
@@ -180,6 +198,8 @@ dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
+    DSC_ASSERT(zero->update_stream != NULL && zero->fetch_stream != NULL);
+    DSC_ASSERT(zero->update_stream != zero->fetch_stream); /* the reads wait for the other stream's event */
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
         dsc_tile_buffers_end_views(&store->ring[lenders[i]]);
     DSC_TRY(dsc_host_call(zero->update_stream, lend_now, &call, (int64_t)sizeof call, err));
@@ -199,6 +219,7 @@ dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
+    DSC_ASSERT(zero->update_stream != zero->fetch_stream);
     dsc_param_prefetch_request(zero);
     store->lends = false;
     DSC_TRY(dsc_host_call(zero->fetch_stream, forget_now, &call, (int64_t)sizeof call, err));
@@ -211,6 +232,8 @@ void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero-
 /* A piece that is requested and was not prefetched is not needed again. */
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
+    DSC_ASSERT(first >= 0 && elements <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(zero->store.ahead.ahead == 0); /* otherwise the cursor is behind the prefetched pieces */
     for (; first < elements; first += zero->store.tile_elements) {
         const dsc_piece asked = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
         dsc_param_prefetch_cursor next = zero->store.ahead_at;
@@ -233,11 +256,14 @@ dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t element
 {
     dsc_tile_buffers *ring = &zero->store.ahead;
     *taken = 0;
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
+    DSC_ASSERT(elements >= 0 && elements <= zero->o.layout->group[g].slice);
     while (*taken < elements && ring->ahead > 0) {
         const dsc_piece piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
         if (!dsc_tile_buffers_is_next(ring, piece))
             return give_up(zero, err);
         const int32_t slot = dsc_tile_buffers_next(ring);
+        DSC_ASSERT(piece.bytes > 0 && piece.bytes <= piece_bytes(zero));
         DSC_TRY(dsc_tile_buffers_start(ring, slot, piece, true, err));
         DSC_TRY(dsc_tile_buffers_acquire(ring, slot, err));
         memcpy(to + *taken * zero->param_bytes_each, ring->slot[slot].buf, (size_t)piece.bytes);

@@ -14,6 +14,7 @@ bool dsc_state_store_is_used(const dsc_zero *zero)
 
 bool dsc_state_store_updates_behind(const dsc_zero *zero)
 {
+    DSC_ASSERT(zero->o.device != NULL);
     return dsc_state_store_is_used(zero) && dsc_device_host_visible(zero->o.device);
 }
 
@@ -117,6 +118,7 @@ static bool leaves_device(const dsc_zero *zero, int32_t g)
 
 bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     return leaves_device(zero, g) || (dsc_in_swap(zero, g, DSC_PLANE_GRAD) && zero->o.sum_dtype != DSC_F32);
 }
 
@@ -127,6 +129,7 @@ bool dsc_grad_staging_in_host_memory(const dsc_zero *zero, int32_t g)
 
 bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     return dsc_in_swap(zero, g, DSC_PLANE_GRAD) || dsc_grad_staging_in_host_memory(zero, g);
 }
 
@@ -160,6 +163,7 @@ bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
 
 bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     return zero->o.swap.unclipped && dsc_speculative_update_covers(zero, g) && zero->o.sum_dtype == DSC_F32;
 }
 

@@ -53,6 +53,8 @@ void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t 
                      bool last_word)
 {
     zero->speculative.firm = last_word && zero->o.swap.unclipped;
+    DSC_ASSERT(class_count >= 1);
+    DSC_ASSERT(update >= 1);
     memset(&zero->speculative.expected, 0, sizeof zero->speculative.expected);
     dsc_update_terms_fill(scalars, class_count, update, &zero->speculative.expected);
 }
@@ -68,6 +70,7 @@ void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_s
 void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
     dsc_speculative_update *early = &zero->speculative;
+    DSC_ASSERT(pass >= 0 && pass < zero->pass_count);
     if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_grad_part_is_last(zero, leaf) &&
         leaf->group == early->group[early->complete])
         early->complete++;
@@ -76,6 +79,7 @@ void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part 
 void dsc_speculative_update_publish(dsc_zero *zero)
 {
     dsc_speculative_update *early = &zero->speculative;
+    DSC_ASSERT(early->published <= early->complete && early->complete <= early->count);
     for (; early->published < early->complete; early->published++) {
         const int32_t g = early->group[early->published];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
@@ -90,12 +94,15 @@ void dsc_speculative_update_publish(dsc_zero *zero)
 void dsc_speculative_update_mark_published(dsc_zero *zero)
 {
     dsc_speculative_update_publish(zero);
+    DSC_ASSERT(zero->speculative.published == zero->speculative.complete); /* the files are drained */
     zero->speculative.complete = zero->speculative.published = 0;
 }
 
 void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)
 {
     dsc_group_state *state = &zero->group[g];
+    DSC_ASSERT(first >= 0 && first + count <= state->local_count);
+    DSC_ASSERT(slot >= 0 && slot < zero->store.ring[DSC_PLANE_GRAD].slot_count);
     if (first == 0)
         state->speculative.sum_slot = slot;
     atomic_store(&state->speculative.sum_there, first + count);
@@ -105,6 +112,7 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, in
 static void choose_sums(dsc_zero *zero)
 {
     dsc_speculative_update *early = &zero->speculative;
+    DSC_ASSERT(early->count == 0 || early->aim <= early->count);
     for (int32_t i = 0; i < early->count; i++) {
         dsc_group_state *state = &zero->group[early->group[i]];
         atomic_store(&state->speculative.sum_there, 0);
@@ -126,6 +134,7 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
     if (zero->speculative.first_ns == 0)
         zero->speculative.first_ns = dsc_clock_ns();
     DSC_TRY(dsc_update_next_tile(zero, &zero->speculative.expected, &tile, err));
+    DSC_ASSERT(tile.count > 0);
     atomic_fetch_add(&zero->speculative.elements, tile.count);
     return DSC_OK;
 }
@@ -143,6 +152,7 @@ static void count_pause(const void *args, int64_t ns)
 {
     const speculative_call *call = args;
     dsc_speculative_update *speculative = &call->zero->speculative;
+    DSC_ASSERT(ns >= 0);
     if (speculative->first_ns == 0)
         return;
     speculative->rest_ns += ns;
@@ -154,6 +164,7 @@ static dsc_status tile_round(const void *args, bool yields, dsc_io_round *result
 {
     const speculative_call *call = args;
     bool idle;
+    DSC_ASSERT(!call->zero->store.exchanged); /* S3: the results go to the second place */
     DSC_TRY(dsc_update_tiles_continue(call->zero, !yields, true, &idle, err));
     dsc_borrowed_memory_publish(call->zero);
     *result = DSC_IO_PENDING;
@@ -173,6 +184,7 @@ static dsc_status update_now(void *args, dsc_error *err)
 {
     const speculative_call *call = args;
     dsc_zero *zero = call->zero;
+    DSC_ASSERT(zero->speculative.aim >= 1 && zero->speculative.aim <= zero->speculative.count);
     dsc_update_tiles_begin_speculative(zero, zero->speculative.group, zero->speculative.aim);
     DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative.group, zero->speculative.aim, err));
     DSC_TRY(dsc_io_scheduler_run(&zero->store.io, &tile_ops, call->ticket, call, err));
@@ -185,6 +197,7 @@ static dsc_status update_now(void *args, dsc_error *err)
 static void aim_at_all(dsc_zero *zero)
 {
     dsc_speculative_update *early = &zero->speculative;
+    DSC_ASSERT(!early->begun || early->aim <= early->count);
     if (early->begun && early->firm && zero->o.sum_dtype == DSC_F32)
         early->aim = early->count;
 }
@@ -198,6 +211,8 @@ dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
     choose_sums(zero);
     if (!early->begun)
         return dsc_update_tiles_wait(zero, true, err);
+    DSC_ASSERT(zero->update_stream != NULL);
+    DSC_ASSERT(early->aim >= 1 && early->aim <= early->count);
     DSC_TRY(dsc_update_tiles_end_lending(zero, err));
     early->first_ns = early->rest_ns = early->spare_ns = 0;
     atomic_store(&early->elements, 0);
@@ -218,6 +233,8 @@ static dsc_status stop(dsc_zero *zero, dsc_error *err)
  * complete long before the norm, there was time for more groups. */
 static void take_aim(dsc_speculative_update *early, int32_t made)
 {
+    DSC_ASSERT(made >= 0);
+    DSC_ASSERT(early->rest_ns >= 0 && early->spare_ns <= early->rest_ns);
     const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - early->first_ns - early->rest_ns);
     const int64_t more = made < early->aim ? 0 : early->spare_ns * made / worked_ns;
     early->aim = (int32_t)dsc_max_i64(1, dsc_min_i64(early->count, made + more));
@@ -232,6 +249,7 @@ dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms 
     early->begun = false;
     if (!early->kept)
         return DSC_OK;
+    DSC_ASSERT(!zero->store.exchanged); /* dsc_update_tiles_begin comes next */
     early->kept_elements += atomic_load(&early->elements);
     take_aim(early, dsc_update_tiles_updated_groups(zero));
     return DSC_OK;
@@ -253,6 +271,7 @@ static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *c
     const dsc_plane plane = zero->o.compute_dtype == DSC_F32 ? DSC_PLANE_PARAM : DSC_PLANE_MASTER;
     dsc_group_state *state = &zero->group[g];
     const int64_t at = state->place.at[plane];
+    DSC_ASSERT(state->place.other_at[plane] >= 0);
     void *weights;
     DSC_TRY(dsc_update_tiles_drain(zero, err));
     state->place.at[plane] = state->place.other_at[plane];
@@ -265,6 +284,7 @@ static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *c
 dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x,
                                        dsc_error *err)
 {
+    DSC_ASSERT(first >= 0 && first < zero->o.layout->group[g].slice);
     *count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
     if (dsc_update_tiles_is_updated(zero, g, first))
         return view_made(zero, g, first, count, x, err);

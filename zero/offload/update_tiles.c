@@ -11,6 +11,7 @@
 static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
+    DSC_ASSERT(plane >= 0 && plane < DSC_PLANE_COUNT);
     return dsc_in_swap(zero, g, plane) &&
            !(plane == DSC_PLANE_GRAD && (state->sums.last != NULL || state->speculative.sum_by_hand));
 }
@@ -22,6 +23,7 @@ static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
 
 bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t g)
 {
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     return dsc_state_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
            dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
 }
@@ -37,6 +39,8 @@ static bool is_passed_over(const dsc_zero *zero, int32_t g)
 static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, dsc_tile *tile)
 {
     const dsc_layout *layout = zero->o.layout;
+    DSC_ASSERT(cursor->index >= 0 && cursor->end <= layout->group_count);
+    DSC_ASSERT(cursor->done >= 0);
     for (; cursor->index < cursor->end; cursor->index++, cursor->done = 0) {
         const int32_t g = zero->store.order[cursor->index];
         if (layout->group[g].trainable && cursor->done < zero->group[g].local_count &&
@@ -52,7 +56,9 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
                          .first = state->local_first + cursor->done,
                          .count = passes_in_tiles(zero, g) ? dsc_min_i64(left, zero->store.tile_elements) : left,
                          .stream = zero->store.update_compute };
+    DSC_ASSERT(tile->count > 0);
     cursor->done += tile->count;
+    DSC_ASSERT(cursor->done <= state->local_count);
     tile->last_of_group = cursor->done == state->local_count;
     return true;
 }
@@ -61,11 +67,14 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
 static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
 {
     const int64_t tile = at / zero->store.tile_elements;
+    DSC_ASSERT(at >= 0 && at < zero->group[g].local_count);
+    DSC_ASSERT(zero->store.ring[DSC_PLANE_GRAD].slot_count > 0);
     return (int32_t)((zero->group[g].speculative.sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
 }
 
 float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
 {
+    DSC_ASSERT(at % zero->store.tile_elements == 0); /* a tile begins at the start of its slot */
     return zero->store.ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
 }
 
@@ -73,6 +82,7 @@ float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
 static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t at)
 {
     const dsc_group_state *state = &zero->group[g];
+    DSC_ASSERT(at >= 0 && at < state->local_count);
     switch (plane) {
     case DSC_PLANE_PARAM:
         return state->param + ((state->param_whole ? state->local_first : 0) + at) * zero->param_bytes_each;
@@ -106,6 +116,8 @@ static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_p
     const dsc_group_state *state = &zero->group[tile->group];
     const int64_t each = dsc_plane_bytes_each(zero, plane);
     const int64_t at = made == zero->store.exchanged ? state->place.at[plane] : state->place.other_at[plane];
+    DSC_ASSERT(at >= 0);
+    DSC_ASSERT(tile->count > 0 && tile->first + tile->count <= state->local_first + state->local_count);
     return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
 }
 
@@ -114,6 +126,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
 {
     const int64_t at = tile->first - zero->group[tile->group].local_first;
     *ptr = NULL;
+    DSC_ASSERT(tile->count > 0);
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         return DSC_OK; /* the parameters are */
     if (is_moment(plane) && (int)plane - DSC_PLANE_MOMENT1 >= dsc_moment_count(zero, tile->group))
@@ -128,6 +141,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         return DSC_OK;
     }
     dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
+    DSC_ASSERT(tile->count <= zero->store.tile_elements); /* of a slot */
     tile->slot[plane] = dsc_tile_buffers_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
     return dsc_tile_buffers_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
@@ -138,6 +152,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
 static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
 {
     dsc_state_store_cursor cursor = zero->store.cursor;
+    DSC_ASSERT(ahead >= 0);
     while (step_cursor(zero, &cursor, tile)) {
         if (!passes_ring(zero, tile->group, plane)) /* this is asked with every block that moves: not tile by tile */
             cursor = (dsc_state_store_cursor) { cursor.index + 1, cursor.end, cursor.matrices, 0 };
@@ -151,6 +166,7 @@ static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc
 static bool sum_is_there(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
+    DSC_ASSERT(tile->first >= state->local_first);
     return zero->store.exchanged ||
            atomic_load(&state->speculative.sum_there) >= tile->first - state->local_first + tile->count;
 }
@@ -186,6 +202,7 @@ static dsc_status read_all_ahead(dsc_zero *zero, dsc_error *err)
 /* All of the plane is checked before the first part of the tile. */
 static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane)
 {
+    DSC_ASSERT(!tile->by_part || dsc_any_in_swap(zero, tile->group));
     return !tile->by_part || (plane == DSC_PLANE_GRAD && zero->o.sum_dtype != DSC_F32);
 }
 
@@ -195,6 +212,7 @@ static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *e
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         if (!passes_ring(zero, tile->group, (dsc_plane)p))
             continue;
+        DSC_ASSERT(ring->swap != NULL);
         DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_tile_buffers_acquire(ring, tile->slot[p], err)
                                                            : dsc_tile_buffers_arrive(ring, tile->slot[p], err));
     }
@@ -208,12 +226,16 @@ static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, 
         return DSC_OK;
     const dsc_cast_args cast = { .to = zero->store.sum_buf.ptr, .from = *sums, .to_dtype = DSC_F32,
                                  .from_dtype = zero->o.sum_dtype, .count = tile->count };
+    DSC_ASSERT(tile->count * 4 <= zero->store.sum_buf.bytes);
+    DSC_ASSERT(*sums != NULL);
     *sums = zero->store.sum_buf.ptr;
     return DSC_RUN(tile->stream, CAST, &cast, err);
 }
 
 dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices, dsc_error *err)
 {
+    DSC_ASSERT(first >= 0 && first <= end);
+    DSC_ASSERT(end <= zero->o.layout->group_count);
     zero->store.cursor = (dsc_state_store_cursor) { first, end, matrices, 0 };
     return dsc_host_update_begin(zero, err);
 }
@@ -221,6 +243,7 @@ dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, boo
 /* Prefetched tiles, if any, are the first tiles of this range, and end with it. */
 static void begin_tiles(dsc_zero *zero)
 {
+    DSC_ASSERT(zero->first_round.end <= zero->o.layout->group_count);
     zero->store.cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->store.order[g] = g;
@@ -231,6 +254,7 @@ static void begin_tiles(dsc_zero *zero)
 /* From now on states are where the update puts them. */
 static void exchange_places(dsc_zero *zero)
 {
+    DSC_ASSERT(!zero->store.exchanged); /* S3: once for each update */
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         for (int p = 0; p < DSC_PLANE_COUNT; p++) {
             dsc_group_state *state = &zero->group[g];
@@ -244,6 +268,7 @@ static void exchange_places(dsc_zero *zero)
 void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
 {
     const int32_t groups = zero->o.layout->group_count;
+    DSC_ASSERT(count >= 0 && count <= groups);
     begin_tiles(zero);
     memcpy(zero->store.order, order, (size_t)count * sizeof *order);
     for (int32_t i = 0; i < count; i++)
@@ -253,6 +278,7 @@ void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, in
             zero->store.order[at++] = g;
         zero->group[g].speculative.goes_first = false;
     }
+    DSC_ASSERT(!zero->store.exchanged); /* the results go to the second place */
     zero->store.cursor = (dsc_state_store_cursor) { .end = groups };
 }
 
@@ -267,6 +293,7 @@ bool dsc_update_tiles_has_next(const dsc_zero *zero)
 int32_t dsc_update_tiles_updated_groups(const dsc_zero *zero)
 {
     const dsc_state_store_cursor *at = &zero->store.cursor;
+    DSC_ASSERT(at->index <= at->end);
     const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].local_count;
     return at->index + whole;
 }
@@ -274,6 +301,7 @@ int32_t dsc_update_tiles_updated_groups(const dsc_zero *zero)
 bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
 {
     const dsc_state_store_cursor *at = &zero->store.cursor;
+    DSC_ASSERT(first >= 0 && first < zero->group[g].local_count);
     for (int32_t i = 0; i < at->index; i++)
         if (zero->store.order[i] == g)
             return true;
@@ -304,6 +332,8 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
 
 static void point_tile(const dsc_zero *zero, void *const ptr[DSC_PLANE_COUNT], dsc_tile *tile)
 {
+    DSC_ASSERT(tile->count > 0);
+    DSC_ASSERT(zero->o.compute_dtype != DSC_F32 || ptr[DSC_PLANE_PARAM] != NULL);
     tile->param = ptr[DSC_PLANE_PARAM];
     tile->master = zero->o.compute_dtype == DSC_F32 ? tile->param : ptr[DSC_PLANE_MASTER];
     for (int32_t k = 0; k < DSC_UPDATE_STATES_MAX; k++)
@@ -317,6 +347,7 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
     void *ptr[DSC_PLANE_COUNT];
     const bool any = step_cursor(zero, &zero->store.cursor, tile);
     DSC_ASSERT(any);
+    DSC_ASSERT(zero->group[tile->group].local_count > 0);
     tile->by_part = by_part && dsc_any_in_swap(zero, tile->group);
     dsc_state_store_cursor peek = zero->store.cursor;
     (void)step_cursor(zero, &peek, &following);
@@ -362,8 +393,10 @@ dsc_status dsc_update_tiles_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_err
 dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
 {
     *part = *tile;
+    DSC_ASSERT(at >= 0 && at < tile->count);
     if (!tile->by_part)
         return DSC_OK;
+    DSC_ASSERT(at % zero->store.part_elements == 0); /* whole blocks are checked */
     part->first += at;
     part->count = dsc_min_i64(zero->store.part_elements, tile->count - at);
     part->master += at;
@@ -389,8 +422,10 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
     dsc_group_state *state = &zero->group[tile->group];
     char *to = atomic_load(&state->gather.hand_to);
     const int64_t at = tile->first - state->local_first, each = zero->param_bytes_each;
+    DSC_ASSERT(at >= 0);
     if (to == NULL)
         return DSC_OK;
+    DSC_ASSERT(tile->param != NULL);
     state->gather.handed_from = dsc_min_i64(state->gather.handed_from, at);
     return dsc_copy(tile->stream, to + at * each, tile->param, tile->count * each, err);
 }
@@ -400,6 +435,8 @@ static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLAN
 
 dsc_status dsc_update_tiles_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
 {
+    DSC_ASSERT(part->first >= tile->first);
+    DSC_ASSERT(part->first + part->count <= tile->first + tile->count);
     if (!tile->by_part)
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(tile->stream, err));
@@ -417,16 +454,21 @@ static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane pla
 {
     dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
     const dsc_piece piece = tile_of_plane(zero, tile, plane, true);
+    DSC_ASSERT(ring->swap != NULL);
+    DSC_ASSERT(piece.bytes > 0);
     return tile->by_part ? dsc_tile_buffers_write_sealed(ring, tile->slot[plane], piece, err)
                          : dsc_tile_buffers_write_back(ring, tile->slot[plane], piece, err);
 }
 
 dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
+    DSC_ASSERT(tile->count > 0);
     if (dsc_host_update_updates(zero, tile->group))
         DSC_TRY(dsc_host_update_release(zero, tile, err));
     if (!dsc_any_in_swap(zero, tile->group))
         return DSC_OK;
+    DSC_ASSERT(tile->first + tile->count <=
+               zero->group[tile->group].local_first + zero->group[tile->group].local_count);
     if (zero->store.exchanged)
         DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
@@ -457,6 +499,8 @@ dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err)
 {
     if (zero->store.back.swap == NULL)
         return DSC_OK;
+    DSC_ASSERT(zero->store.written != NULL);
+    DSC_ASSERT(zero->store.exchanged); /* S3: everybody reads these positions */
     if (zero->update_stream == NULL)
         return write_params_now(&zero, err);
     DSC_TRY(dsc_host_call(zero->update_stream, write_params_now, &zero, (int64_t)sizeof zero, err));
@@ -465,6 +509,7 @@ dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err)
 
 dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
+    DSC_ASSERT(tile->stream != NULL);
     return passes_in_tiles(zero, tile->group) ? dsc_stream_sync(tile->stream, err) : DSC_OK;
 }
 
@@ -505,6 +550,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
 {
     const background_call *call = args;
     bool idle = false;
+    DSC_ASSERT(!call->zero->store.exchanged);
     DSC_TRY(dsc_update_tiles_continue(call->zero, call->ahead, false, &idle, err));
     *result = idle ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
