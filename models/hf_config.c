@@ -25,11 +25,9 @@ dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64
     *out = fallback;
     if (item == NULL)
         return DSC_OK;
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 1) || !(item->valuedouble <= (double)max) ||
-        (double)(int64_t)item->valuedouble != item->valuedouble)
+    if (!dsc_json_integer(item, 1, max, out))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a whole number from 1 to %lld", key,
                              (long long)max);
-    *out = (int64_t)item->valuedouble;
     return DSC_OK;
 }
 

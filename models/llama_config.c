@@ -107,6 +107,10 @@ static dsc_status read_window(dsc_hf_config *reader, dsc_llama_config *out)
     if (out->traits->window == DSC_WINDOW_IF_USED) {
         DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, &on));
         DSC_TRY(dsc_hf_number(reader, "max_window_layers", (dsc_hf_range){ 0, 1e9 }, 28, &first));
+        const cJSON *item = dsc_hf_field(reader, "max_window_layers");
+        if (item != NULL && !dsc_json_integer(item, 0, INT32_MAX, &(int64_t){ 0 }))
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"max_window_layers\" must be a whole number from 0 to %d",
+                                 INT32_MAX);
         off = on ? off : "\"use_sliding_window\" says";
     }
     DSC_TRY(read_layers(reader, &out->lm, first, off, &on));

@@ -87,17 +87,16 @@ dsc_attention_keys dsc_lm_keys(const dsc_lm_module *self, const dsc_module_ctx *
 
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
 {
-    const double most = (double)config->vocab;
     const bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "pad_token_id"));
-    double token = 0;
+    int64_t token = fallback;
     config->has_padding = !null && (fallback >= 0 || dsc_hf_field(reader, "pad_token_id") != NULL);
     if (!config->has_padding)
         return DSC_OK;
-    DSC_TRY(dsc_hf_number(reader, "pad_token_id", (dsc_hf_range){ -most, most - 1 }, fallback, &token));
-    if ((double)(int64_t)token != token || token >= most)
+    const cJSON *item = dsc_hf_field(reader, "pad_token_id");
+    if ((item != NULL && !dsc_json_integer(item, -config->vocab, config->vocab - 1, &token)) || token >= config->vocab)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"pad_token_id\" must be a token: a whole number below %lld",
                              (long long)config->vocab);
-    config->padding = (int32_t)(token < 0 ? token + most : token);
+    config->padding = (int32_t)(token < 0 ? token + config->vocab : token);
     return DSC_OK;
 }
 

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/formats/json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -20,13 +21,20 @@ struct dsc_json {
     int64_t noted_bytes; /* counted for cJSON, which allocates by malloc */
 };
 
+/* cJSON keeps a number as a double alone, so the scan's knowledge is a bit of its type. cJSON uses the bits below 2^10
+ * and compares types by their lowest byte. */
+#define INTEGER_MARK (1 << 16)
+
 /* Depth is bounded by the scan. Stops at json->count: a tree of another size is our bug or cJSON's. */
-static void collect(dsc_json *json, const cJSON *item, int64_t *index)
+static void collect(dsc_json *json, cJSON *item, int64_t *index)
 {
-    if (*index < json->count)
+    if (*index < json->count) {
         json->items[*index] = item;
+        if (json->places[*index].integer)
+            item->type |= INTEGER_MARK;
+    }
     (*index)++;
-    for (const cJSON *child = item->child; child != NULL; child = child->next)
+    for (cJSON *child = item->child; child != NULL; child = child->next)
         collect(json, child, index);
 }
 
@@ -91,6 +99,18 @@ void dsc_json_close(dsc_json **json_ptr)
     dsc_alloc_free(json->alloc, json->name);
     dsc_alloc_free(json->alloc, json);
     *json_ptr = NULL;
+}
+
+bool dsc_json_integer(const cJSON *item, int64_t least, int64_t most, int64_t *out)
+{
+    DSC_ASSERT(least >= -DSC_JSON_INTEGER_MAX);
+    DSC_ASSERT(most <= DSC_JSON_INTEGER_MAX);
+    if (!cJSON_IsNumber(item) || (item->type & INTEGER_MARK) == 0 || (least >= 0 && signbit(item->valuedouble)))
+        return false;
+    if (!(item->valuedouble >= (double)least) || !(item->valuedouble <= (double)most))
+        return false;
+    *out = (int64_t)item->valuedouble;
+    return true;
 }
 
 const cJSON *dsc_json_root(const dsc_json *json)

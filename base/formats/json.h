@@ -45,6 +45,12 @@ DSC_MUST_USE dsc_status dsc_json_open(dsc_alloc *alloc, const char *name, const 
 void dsc_json_close(dsc_json **json);
 
 const cJSON *dsc_json_root(const dsc_json *json); /* borrowed until close */
+
+#define DSC_JSON_INTEGER_MAX INT64_C(9007199254740992) /* 2^53: a double skips integers above it */
+/* Whether `item`, which may be NULL, is an integer of least..most in the text itself: 16, not 16.0, 1.6e1 or "16".
+ * Neither is -0 where least is not negative, since a reader of unsigned integers refuses it. Both bounds are within
+ * 2^53. Values of a YAML text are none. */
+bool dsc_json_integer(const cJSON *item, int64_t least, int64_t most, int64_t *out);
 /* "name:line:col" of a value into out (just "name" when the item is not of this document). Returns out. */
 const char *dsc_json_where(const dsc_json *json, const cJSON *item, char *out, size_t out_bytes);
 

@@ -17,7 +17,6 @@
 
 #define DEPTH_MAX 512       /* cJSON itself stops at 1000 */
 #define NUMBER_BYTES_MAX 63 /* cJSON cuts longer numbers off */
-#define INTEGER_MAX UINT64_C(9007199254740992) /* 2^53: above it doubles skip integers */
 
 typedef struct json_scan {
     dsc_alloc *alloc;
@@ -45,7 +44,7 @@ static dsc_status scan_value(json_scan *s, int64_t depth);
 
 static dsc_json_pos here(const json_scan *s)
 {
-    return (dsc_json_pos) { s->line, (uint32_t)(s->at - s->line_start - s->line_extra + 1) };
+    return (dsc_json_pos) { .line = s->line, .column = (uint32_t)(s->at - s->line_start - s->line_extra + 1) };
 }
 
 static dsc_status failure_of(const json_scan *s)
@@ -281,7 +280,7 @@ static dsc_status check_number(json_scan *s, dsc_json_pos start, int64_t from, b
     if (!integer || s->dialect == DSC_JSON_CONFIG)
         return DSC_OK;
     const char *digits = text + (text[0] == '-');
-    if (strlen(digits) > 16 || strtoull(digits, NULL, 10) > INTEGER_MAX)
+    if (strlen(digits) > 16 || strtoull(digits, NULL, 10) > (uint64_t)DSC_JSON_INTEGER_MAX)
         return fail_at(s, start, "the integer %s is above 2^53 and would not be read exactly", text);
     return DSC_OK;
 }
@@ -314,6 +313,7 @@ static dsc_status scan_number(json_scan *s)
         if (skip_digits(s) == 0)
             return fail_at(s, start, "not a number of JSON: digits are missing in the exponent");
     }
+    s->places[s->place_count - 1].integer = integer;
     return check_number(s, start, from, integer);
 }
 
@@ -459,7 +459,7 @@ static dsc_status scan_value(json_scan *s, int64_t depth)
 
 static dsc_status scan_text(json_scan *s)
 {
-    const dsc_json_pos start = { 1, 1 };
+    const dsc_json_pos start = { .line = 1, .column = 1 };
     if (s->bytes >= 3 && memcmp(s->text, "\xef\xbb\xbf", 3) == 0)
         return fail_at(s, start, "starts with a byte order mark; save it as plain UTF-8");
     if (s->bytes >= 2 && (memcmp(s->text, "\xff\xfe", 2) == 0 || memcmp(s->text, "\xfe\xff", 2) == 0))
@@ -485,8 +485,8 @@ dsc_status dsc_json_scan(dsc_alloc *alloc, const char *name, const char *text, i
     json_scan s = { .alloc = alloc, .name = name, .text = text, .bytes = bytes, .dialect = dialect, .limits = *limits,
                     .err = err, .line = 1 };
     if (bytes > limits->bytes)
-        return fail_at(&s, (dsc_json_pos) { 1, 1 }, "%lld bytes are more than the %lld allowed here", (long long)bytes,
-                       (long long)limits->bytes);
+        return fail_at(&s, (dsc_json_pos) { .line = 1, .column = 1 }, "%lld bytes are more than the %lld allowed here",
+                       (long long)bytes, (long long)limits->bytes);
     /* The program may run in a locale whose decimal point is a comma. */
     s.locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (s.locale == (locale_t)0)

@@ -57,13 +57,10 @@ static const file_dtype file_dtypes[] = {
     { "F6_E3M2", 6, DSC_DTYPE_COUNT }, { "F4", 4, DSC_DTYPE_COUNT },
 };
 
-/* A whole number of at least 0 that a double holds exactly. */
-static bool whole_number(const cJSON *item, int64_t *out)
+/* The format has unsigned integers alone. */
+static bool unsigned_integer(const cJSON *item, int64_t *out)
 {
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0) || !(item->valuedouble <= 9007199254740992.0))
-        return false;
-    *out = (int64_t)item->valuedouble;
-    return (double)*out == item->valuedouble;
+    return dsc_json_integer(item, 0, DSC_JSON_INTEGER_MAX, out);
 }
 
 static char *keep_text(header_reader *reader, const char *text)
@@ -100,8 +97,9 @@ static dsc_status read_shape(header_reader *reader, const cJSON *item, dsc_safet
         if (entry->desc.dim_count == DSC_DIMS_MAX)
             return REFUSE(reader, "tensor \"%.200s\": more than %d dimensions", entry->name, DSC_DIMS_MAX);
         int64_t value = 0;
-        if (!whole_number(dim, &value))
-            return REFUSE(reader, "tensor \"%.200s\": a dimension must be a whole number of at least 0", entry->name);
+        if (!unsigned_integer(dim, &value))
+            return REFUSE(reader, "tensor \"%.200s\": a dimension of \"shape\" must be an unsigned integer, as 16 and "
+                          "not 16.0; write the file again", entry->name);
         if (!dsc_mul_i64(entry->count, value, &entry->count))
             return REFUSE(reader, "tensor \"%.200s\": the product of its dimensions is out of range",
                           entry->name);
@@ -113,9 +111,10 @@ static dsc_status read_shape(header_reader *reader, const cJSON *item, dsc_safet
 static dsc_status read_offsets(header_reader *reader, const cJSON *item, dsc_safetensors_entry *entry, int32_t bits)
 {
     int64_t begin = 0, end = 0;
-    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !whole_number(item->child, &begin) ||
-        !whole_number(item->child->next, &end))
-        return REFUSE(reader, "tensor \"%.200s\": \"data_offsets\" must be two whole numbers", entry->name);
+    if (!cJSON_IsArray(item) || cJSON_GetArraySize(item) != 2 || !unsigned_integer(item->child, &begin) ||
+        !unsigned_integer(item->child->next, &end))
+        return REFUSE(reader, "tensor \"%.200s\": \"data_offsets\" must be two unsigned integers, as 16 and not 16.0; "
+                      "write the file again", entry->name);
     if (begin > end || end > reader->data_bytes)
         return REFUSE(reader, "tensor \"%.200s\": bytes %lld to %lld are outside the data of %lld bytes; is the file "
                       "truncated, or one host's part of a checkpoint (dsc ckpt merge)?", entry->name, (long long)begin,

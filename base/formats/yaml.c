@@ -40,7 +40,7 @@ typedef struct yaml_read {
 
 static dsc_json_pos place_of(yaml_mark_t mark)
 {
-    return (dsc_json_pos) { (uint32_t)mark.line + 1, (uint32_t)mark.column + 1 };
+    return (dsc_json_pos) { .line = (uint32_t)mark.line + 1, .column = (uint32_t)mark.column + 1 };
 }
 
 static dsc_status fail_at(yaml_read *r, dsc_json_pos place, const char *fmt, ...) DSC_PRINTF(3, 4);
@@ -269,7 +269,7 @@ static dsc_status read_stream(yaml_read *r, cJSON **out)
     DSC_ASSERT(r->event.type == YAML_STREAM_START_EVENT);
     DSC_TRY(next_event(r));
     if (r->event.type == YAML_STREAM_END_EVENT)
-        return fail_at(r, (dsc_json_pos) { 1, 1 }, "is empty; expected a mapping (key: value)");
+        return fail_at(r, (dsc_json_pos) { .line = 1, .column = 1 }, "is empty; expected a mapping (key: value)");
     DSC_TRY(next_event(r));
     DSC_TRY(read_value(r, 0, out));
     DSC_TRY(next_event(r));
@@ -285,13 +285,15 @@ static dsc_status check_text(yaml_read *r, const char *text, int64_t bytes)
 {
     uint32_t line = 1, column = 1;
     if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
-        return fail_at(r, (dsc_json_pos) { 1, 1 }, "starts with a byte order mark; save it as plain UTF-8");
+        return fail_at(r, (dsc_json_pos) { .line = 1, .column = 1 },
+                       "starts with a byte order mark; save it as plain UTF-8");
     for (const char *c = text; c < text + bytes; column++) {
         const int each = dsc_utf8_char_bytes(c, text + bytes);
         if (each == 0)
-            return fail_at(r, (dsc_json_pos) { line, column }, "not valid UTF-8 (byte 0x%02x)", (unsigned char)*c);
+            return fail_at(r, (dsc_json_pos) { .line = line, .column = column }, "not valid UTF-8 (byte 0x%02x)",
+                           (unsigned char)*c);
         if ((unsigned char)*c < 0x20 && *c != '\n' && *c != '\r' && *c != '\t')
-            return fail_at(r, (dsc_json_pos) { line, column }, "byte 0x%02x", (unsigned char)*c);
+            return fail_at(r, (dsc_json_pos) { .line = line, .column = column }, "byte 0x%02x", (unsigned char)*c);
         if (*c == '\n') {
             line++;
             column = 0;
@@ -304,8 +306,8 @@ static dsc_status check_text(yaml_read *r, const char *text, int64_t bytes)
 static dsc_status read_text(yaml_read *r, const char *text, int64_t bytes, cJSON **root)
 {
     if (bytes > r->limits.bytes)
-        return fail_at(r, (dsc_json_pos) { 1, 1 }, "%lld bytes are more than the %lld allowed here", (long long)bytes,
-                       (long long)r->limits.bytes);
+        return fail_at(r, (dsc_json_pos) { .line = 1, .column = 1 }, "%lld bytes are more than the %lld allowed here",
+                       (long long)bytes, (long long)r->limits.bytes);
     DSC_TRY(check_text(r, text, bytes));
     r->locale = newlocale(LC_ALL_MASK, "C", (locale_t)0);
     if (r->locale == (locale_t)0)

@@ -29,15 +29,18 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
 {
     static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
     dsc_json *json = NULL;
-    double rank = 0, alpha = 0;
+    double alpha = 0;
+    int64_t rank = 0;
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const cJSON *root = dsc_json_root(json);
-    const bool good = cJSON_IsObject(root) && get_number(root, "r", 65536, &rank) && rank == floor(rank) &&
+    const cJSON *r = cJSON_GetObjectItemCaseSensitive(root, "r");
+    const bool good = cJSON_IsObject(root) && dsc_json_integer(r, 1, 65536, &rank) &&
                       get_number(root, "lora_alpha", 1e9, &alpha);
     if (good)
-        *out = (dsc_ckpt_adapter) { .rank = (int64_t)rank,
+        *out = (dsc_ckpt_adapter) { .rank = rank,
                                     .in_out = get_bool(root, "fan_in_fan_out"),
-                                    .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt(rank) : rank)) };
+                                    .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt((double)rank)
+                                                                                     : (double)rank)) };
     dsc_json_close(&json);
     DSC_ASSERT(!good || out->rank >= 1);
     return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is not a valid number");

@@ -9,7 +9,6 @@
 #include "engine/checkpoint/internal.h"
 
 #define PLANS_BYTES_MAX (INT64_C(1) << 20)
-#define INTEGER_MAX INT64_C(9007199254740992) /* 2^53: what a JSON number holds exactly */
 
 /* The dtype of that text; F32 also of any other. */
 static dsc_dtype dtype_of(const char *text, const char *(*text_of)(dsc_dtype dtype))
@@ -33,11 +32,7 @@ static dsc_status bad(const read_ctx *c, const cJSON *item, const char *what)
 /* A whole number of least..2^53. */
 static bool whole_number(const cJSON *item, int64_t least, int64_t *out)
 {
-    DSC_ASSERT(least >= -INTEGER_MAX);
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= (double)least) || !(item->valuedouble <= (double)INTEGER_MAX))
-        return false;
-    *out = (int64_t)item->valuedouble;
-    return (double)*out == item->valuedouble;
+    return dsc_json_integer(item, least, DSC_JSON_INTEGER_MAX, out);
 }
 
 static dsc_status get_int(const read_ctx *c, const cJSON *object, const char *name, int64_t least, int64_t *out)
@@ -120,7 +115,7 @@ static dsc_status read_loss_scaler(const read_ctx *c, const cJSON *root, dsc_los
     s->scale = scale->valuedouble;
     DSC_TRY(get_int(c, object, "step", 0, &s->step));
     DSC_TRY(get_int(c, object, "overflow_step", -1, &s->overflow_step));
-    DSC_TRY(get_int(c, object, "overflows_left", -INTEGER_MAX, &s->overflows_left));
+    DSC_TRY(get_int(c, object, "overflows_left", -DSC_JSON_INTEGER_MAX, &s->overflows_left));
     return s->overflow_step < s->step || s->step == 0 ? DSC_OK : bad(c, object, "loss_scaler");
 }
 
@@ -146,7 +141,7 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_int(c, root, "step", 0, &s->step));
     DSC_TRY(get_int(c, root, "update_count", 0, &s->update_count));
     DSC_TRY(get_int(c, root, "next_sample", 0, &s->next_sample));
-    DSC_TRY(get_int(c, root, "seed", -INTEGER_MAX, &s->seed));
+    DSC_TRY(get_int(c, root, "seed", -DSC_JSON_INTEGER_MAX, &s->seed));
     DSC_TRY(get_int(c, root, "train_batch_size", 1, &s->train_batch_size));
     DSC_TRY(get_int(c, root, "micro_batch", 1, &s->micro_batch));
     DSC_TRY(get_int(c, root, "accumulation_steps", 1, &s->accumulation_steps));

@@ -91,17 +91,18 @@ static dsc_status take_added(dsc_masking *m, const dsc_json *json, const cJSON *
     for (const cJSON *each = added != NULL ? added->child : NULL; each != NULL; each = each->next) {
         const cJSON *id = cJSON_GetObjectItemCaseSensitive(each, "id");
         const cJSON *text = cJSON_GetObjectItemCaseSensitive(each, "content");
+        int64_t token = 0;
         if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(each, "special")))
             continue;
-        if (!cJSON_IsNumber(id) || !cJSON_IsString(text) || !(id->valuedouble >= 0 && id->valuedouble <= INT32_MAX) ||
+        if (!dsc_json_integer(id, 0, INT32_MAX, &token) || !cJSON_IsString(text) ||
             m->special_count == DSC_MASK_SPECIAL_MAX)
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_json_where(json, each, where, sizeof where),
                             "expected at most %d special tokens, each with its \"id\" and \"content\"",
                             DSC_MASK_SPECIAL_MAX);
-        m->special[m->special_count++] = (int32_t)id->valuedouble;
+        m->special[m->special_count++] = (int32_t)token;
         for (size_t i = 0; i < DSC_COUNT(masks); i++)
             if (strcmp(text->valuestring, masks[i]) == 0)
-                m->mask_token = (int32_t)id->valuedouble;
+                m->mask_token = (int32_t)token;
     }
     return DSC_OK;
 }

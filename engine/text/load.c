@@ -58,11 +58,9 @@ dsc_status tok_get_bool(const tok_loader *l, const cJSON *object, const char *ke
 dsc_status tok_get_integer(const tok_loader *l, const cJSON *object, const char *key, int64_t most, int64_t *out)
 {
     const cJSON *item = cJSON_IsObject(object) ? tok_get(object, key) : object;
-    if (!cJSON_IsNumber(item) || !(item->valuedouble >= 0 && item->valuedouble <= (double)most) ||
-        item->valuedouble != (double)(int64_t)item->valuedouble)
+    if (!dsc_json_integer(item, 0, most, out))
         return tok_fail(l, item != NULL ? item : object, DSC_ERR_INPUT, "\"%s\" must be a whole number from 0 to %lld",
                         key, (long long)most);
-    *out = (int64_t)item->valuedouble;
     return DSC_OK;
 }
 

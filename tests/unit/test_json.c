@@ -227,6 +227,34 @@ static void refuses_bad_numbers(void **state)
     accept("9007199254740993.0", DSC_JSON_STRICT); /* a fraction part, so not an integer */
 }
 
+/* The number's own text decides, which cJSON does not keep. */
+static void knows_integers(void **state)
+{
+    static const struct { const char *text; bool is; int64_t value; } cases[] = {
+        { "0", true, 0 },     { "16", true, 16 },     { "9007199254740992", true, INT64_C(9007199254740992) },
+        { "16.0", false, 0 }, { "1.6e1", false, 0 },  { "16e0", false, 0 },
+        { "-0", false, 0 },   { "-1", false, 0 },     { "0.5", false, 0 },
+        { "\"16\"", false, 0 }, { "true", false, 0 }, { "[16]", false, 0 },
+    };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        int64_t value = 0;
+        dsc_json *json = open_bytes(cases[i].text, (int64_t)strlen(cases[i].text), DSC_JSON_STRICT);
+        assert_non_null(json);
+        assert_int_equal(dsc_json_integer(dsc_json_root(json), 0, DSC_JSON_INTEGER_MAX, &value), cases[i].is);
+        assert_int_equal(value, cases[i].value);
+        dsc_json_close(&json);
+    }
+    int64_t value = 0;
+    assert_false(dsc_json_integer(NULL, 0, 1, &value));
+    dsc_json *json = open_bytes("[-1, 5]", 7, DSC_JSON_STRICT);
+    assert_non_null(json);
+    assert_true(dsc_json_integer(dsc_json_root(json)->child, -1, 4, &value));
+    assert_int_equal(value, -1);
+    assert_false(dsc_json_integer(dsc_json_root(json)->child->next, -1, 4, &value));
+    dsc_json_close(&json);
+}
+
 static void refuses_bad_strings(void **state)
 {
     (void)state;
@@ -552,6 +580,7 @@ int main(void)
         TEST(refuses_bad_structure),
         TEST(refuses_other_languages_words),
         TEST(refuses_bad_numbers),
+        TEST(knows_integers),
         TEST(refuses_bad_strings),
         TEST(refuses_invalid_utf8),
         TEST(refuses_duplicates),

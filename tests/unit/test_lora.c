@@ -229,6 +229,7 @@ static void refuses_folders(void **state)
         { good, "{" Q("9", "A", "[2,24]", "0", "192") "}", "no layer of tests/golden/lora_llama.json has an adapter" },
         { "{\"r\": 2, \"kasa_config\": {\"beta\": 0.1}}", "{" A_AND_B "}", "\"kasa_config\"" },
         { "{\"r\": 2, \"use_bdlora\": {\"nblocks\": 2}}", "{" A_AND_B "}", "\"use_bdlora\"" },
+        { "{\"r\": 2.0}", "{" A_AND_B "}", "\"r\" must be a whole number" },
     };
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
         dsc_model *model = NULL;

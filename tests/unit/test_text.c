@@ -156,6 +156,8 @@ static void test_refused(void **state)
         { BASE("", "\"vocab\":{\"a\":-1},\"merges\":[]"), "whole number", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":1e9},\"merges\":[]"), "whole number", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":0.5},\"merges\":[]"), "whole number", DSC_ERR_INPUT },
+        { BASE("", "\"vocab\":{\"a\":0.0},\"merges\":[]"), "whole number", DSC_ERR_INPUT },
+        { BASE("", "\"vocab\":{\"a\":0e0},\"merges\":[]"), "whole number", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]"), "duplicate", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":0},\"merges\":[\"a b\"]"), "\"b\" is not in the vocabulary", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":0},\"merges\":[\"a a\"]"), "\"aa\" is not in the vocabulary", DSC_ERR_INPUT },

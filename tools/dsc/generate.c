@@ -111,11 +111,17 @@ static int read_arguments(int argc, char **argv, generation *g)
 
 /* ---- What ends a text ---- */
 
-static void add_end(generation *g, const cJSON *item)
+/* A negative number stands for no end. */
+static dsc_status add_end(generation *g, const dsc_json *json, const cJSON *item, dsc_error *err)
 {
-    const bool fits = cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble < (double)INT32_MAX;
-    if (fits && g->end_count < ENDS_MAX)
-        g->ends[g->end_count++] = (int32_t)item->valuedouble;
+    char where[256];
+    int64_t token = -1;
+    if (cJSON_IsNumber(item) && !dsc_json_integer(item, -DSC_JSON_INTEGER_MAX, INT32_MAX - 1, &token))
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_json_where(json, item, where, sizeof where),
+                        "\"eos_token_id\" must be a whole number, or a list of them, below %d", INT32_MAX);
+    if (token >= 0 && g->end_count < ENDS_MAX)
+        g->ends[g->end_count++] = (int32_t)token;
+    return DSC_OK;
 }
 
 /* eos_token_id of a folder's file: a number or several. A file that is not there has none. */
@@ -130,15 +136,16 @@ static dsc_status read_ends(generation *g, const char *name, dsc_error *err)
     if (dsc_io_kind(path) != DSC_PATH_FILE)
         return DSC_OK;
     DSC_TRY(dsc_io_read_all(NULL, g->alloc, path, CONFIG_BYTES_MAX, &text, &bytes, err));
-    const dsc_status status = dsc_json_open(g->alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
+    dsc_status status = dsc_json_open(g->alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err);
     dsc_alloc_free(g->alloc, text);
     DSC_TRY(status);
     const cJSON *ends = cJSON_GetObjectItemCaseSensitive(dsc_json_root(json), "eos_token_id");
-    add_end(g, ends);
-    for (const cJSON *item = cJSON_IsArray(ends) ? ends->child : NULL; item != NULL; item = item->next)
-        add_end(g, item);
+    status = add_end(g, json, ends, err);
+    for (const cJSON *item = cJSON_IsArray(ends) ? ends->child : NULL; item != NULL && status == DSC_OK;
+         item = item->next)
+        status = add_end(g, json, item, err);
     dsc_json_close(&json);
-    return DSC_OK;
+    return status;
 }
 
 static dsc_status find_ends(generation *g, dsc_error *err)
