@@ -113,6 +113,16 @@ bool dsc_json_integer(const cJSON *item, int64_t least, int64_t most, int64_t *o
     return true;
 }
 
+const cJSON *dsc_json_next_python(const dsc_json *json, int64_t *index)
+{
+    while (*index < json->count) {
+        const int64_t i = (*index)++;
+        if (json->places[i].python)
+            return json->items[i];
+    }
+    return NULL;
+}
+
 const cJSON *dsc_json_root(const dsc_json *json)
 {
     return json->root;

@@ -46,6 +46,10 @@ void dsc_json_close(dsc_json **json);
 
 const cJSON *dsc_json_root(const dsc_json *json); /* borrowed until close */
 
+/* The next value at or after *index, in document order, whose text is Python's True or False; *index moves behind it.
+ * NULL: no further one. Only CONFIG texts have such values; start with *index 0. */
+const cJSON *dsc_json_next_python(const dsc_json *json, int64_t *index);
+
 #define DSC_JSON_INTEGER_MAX INT64_C(9007199254740992) /* 2^53: a double skips integers above it */
 /* Whether `item`, which may be NULL, is an integer of least..most in the text itself: 16, not 16.0, 1.6e1 or "16".
  * Neither is -0 where least is not negative, since a reader of unsigned integers refuses it. Both bounds are within

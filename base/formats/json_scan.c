@@ -337,6 +337,7 @@ static dsc_status scan_word(json_scan *s)
         }
     }
     if (s->dialect == DSC_JSON_CONFIG && left >= 5 && (memcmp(at, "True", 4) == 0 || memcmp(at, "False", 5) == 0)) {
+        s->places[s->place_count - 1].python = true;
         s->clean[s->at] = *at == 'T' ? 't' : 'f';
         s->at += *at == 'T' ? 4 : 5;
         return DSC_OK;

@@ -11,6 +11,7 @@ typedef struct dsc_json_pos {
     uint32_t line;
     uint32_t column;
     bool integer; /* the value there is a number of digits alone, with or without a minus */
+    bool python;  /* the value there is Python's True or False, which only the CONFIG dialect accepts */
 } dsc_json_pos;
 
 /* Results of a scan. The caller owns both and frees them with dsc_alloc_free. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DIRECT_BYTES 4096 /* offload/aio.h: sizes of direct I/O are multiples of it */
 #define MAX_IN_CPU INT64_C(1000000000) /* DeepSpeed's default of offload_param.max_in_cpu */
 
 /* Rows of the table that say the same of one kind of state. */
@@ -57,8 +58,9 @@ static dsc_status offload_device(dsc_config_parse_state *s, const offload_rows *
 }
 
 /* DeepSpeed reads intra_op_parallelism; thread_count is its older name, which it reads no more. */
-static void fill_aio(dsc_config_parse_state *s)
+static dsc_status fill_aio(dsc_config_parse_state *s)
 {
+    const int64_t block = s->config->aio.block_size;
     bool from_text;
     s->config->aio.thread_count = 0;
     for (size_t i = 0; i < 2; i++) {
@@ -66,6 +68,11 @@ static void fill_aio(dsc_config_parse_state *s)
         if (dsc_config_has(s, id))
             (void)dsc_value_int(s->given[id], &s->config->aio.thread_count, &from_text);
     }
+    if (block % DIRECT_BYTES == 0)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_AIO_BLOCK, DSC_ERR_CONFIG, "%lld is not a multiple of %d bytes, which O_DIRECT "
+                           "needs; use %lld", (long long)block, DIRECT_BYTES,
+                           (long long)dsc_align_up(block, DIRECT_BYTES));
 }
 
 dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
@@ -87,8 +94,7 @@ dsc_status dsc_config_fill_offload(dsc_config_parse_state *s)
     s->config->unresolved.gradients_in_memory = dsc_config_source_pos(s, DSC_ID_GRADIENTS_IN_MEMORY);
     zero->param_buffers_given = dsc_config_has(s, DSC_ID_PARAM_BUFFERS) || dsc_config_has(s, DSC_ID_PARAM_BUFFER_SIZE);
     s->config->unresolved.max_in_cpu = dsc_config_has(s, DSC_ID_MAX_IN_CPU) ? zero->max_in_cpu : DSC_AUTO_I64;
-    fill_aio(s);
-    return DSC_OK;
+    return fill_aio(s);
 }
 
 /* ---- what the machine says to it ---- */

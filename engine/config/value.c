@@ -12,8 +12,9 @@
 #include <string.h>
 #include <strings.h>
 
-/* Larger integers all mean "no limit": exact in a double, and sums of a few do not overflow. */
+/* 2^53: a double holds each integer up to it, and sums of a few do not overflow. */
 #define INT_LARGEST 9007199254740992.0
+#define INT_NO_LIMIT 0x1p63 /* Python's sys.maxsize as a double, DeepSpeed's word for "no limit": read as 2^53 */
 
 bool dsc_value_is_auto(const cJSON *item)
 {
@@ -80,7 +81,7 @@ bool dsc_value_bool(const cJSON *item, bool *out, bool *from_text)
 
 static bool whole(double value, int64_t *out)
 {
-    if (!(fabs(value) <= 1.9e19) || value != floor(value)) /* up to Python's sys.maxsize and uint64 */
+    if (!(fabs(value) <= INT_LARGEST || value == INT_NO_LIMIT) || value != floor(value))
         return false;
     *out = fabs(value) < INT_LARGEST ? (int64_t)value : (int64_t)copysign(INT_LARGEST, value);
     return true;
@@ -238,7 +239,9 @@ bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_tex
         snprintf(expected, expected_bytes, "true or false");
         return dsc_value_bool(item, &b, from_text);
     case DSC_KEY_INT:
-        snprintf(expected, expected_bytes, "an integer%s%s", join, key->range);
+        snprintf(expected, expected_bytes, "an integer%s%s%s", join, key->range,
+                 dsc_value_float(item, &d, from_text) && fabs(d) > INT_LARGEST ? ", up to 2^53 or 2^63 - 1 (no limit)"
+                                                                               : "");
         return dsc_value_int(item, &i, from_text) && in_range(key->range, (double)i);
     case DSC_KEY_FLOAT:
         snprintf(expected, expected_bytes, "a number%s%s", join, key->range);

@@ -206,6 +206,24 @@ static dsc_status walk_section(dsc_config_parse_state *s, const cJSON *object, c
     return DSC_OK;
 }
 
+/* DeepSpeed's reader accepts these words; other JSON readers refuse the file. One warning is for all of them. */
+static dsc_status warn_of_python_words(dsc_config_parse_state *s)
+{
+    char where[256], key[64], more[64] = "";
+    int64_t index = 0, count = 0;
+    const cJSON *first = dsc_json_next_python(s->json, &index);
+    if (first == NULL)
+        return DSC_OK;
+    while (dsc_json_next_python(s->json, &index) != NULL)
+        count++;
+    if (count > 0)
+        snprintf(more, sizeof more, " (and %lld more such words)", (long long)count);
+    snprintf(key, sizeof key, "%s", first->string != NULL ? first->string : "a list");
+    return dsc_config_warn_at(s->config, dsc_config_where_item(s, first, where), 0, key, s->err,
+                              "%s is Python and not JSON; write %s%s", cJSON_IsTrue(first) ? "True" : "False",
+                              cJSON_IsTrue(first) ? "true" : "false", more);
+}
+
 dsc_status dsc_config_walk(dsc_config_parse_state *s)
 {
     char where[256], value[128];
@@ -213,6 +231,7 @@ dsc_status dsc_config_walk(dsc_config_parse_state *s)
     if (!cJSON_IsObject(root))
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, dsc_config_where_item(s, root, where),
                         "a config is a JSON object { ... }, not %s", dsc_value_text(root, value, sizeof value));
+    DSC_TRY(warn_of_python_words(s));
     return walk_section(s, root, "", false, 0);
 }
 

@@ -94,7 +94,7 @@ def offload_optimizer(draw, stage, folder):
     section = {"device": draw.choice(["cpu", "nvme", "nvme"])}
     if section["device"] == "nvme":
         section["nvme_path"] = draw.choice([folder, folder, [folder, folder]])
-        with_chance(draw, 0.6, section, "buffer_count", [0, 1, 3, 4, 8, 17, 96])
+        with_chance(draw, 0.6, section, "buffer_count", [1, 3, 4, 8, 17, 96])
         for key in ("pipeline_read", "pipeline_write", "pin_memory"):
             with_chance(draw, 0.3, section, key, [True, False])
     if stage == 3:
@@ -107,8 +107,8 @@ def offload_param(draw, folder):
     if section["device"] == "nvme":
         section["nvme_path"] = folder
         with_chance(draw, 0.3, section, "max_in_cpu", [0, 10000, 10**9])
-        with_chance(draw, 0.3, section, "buffer_count", [0, 1, 5])
-        with_chance(draw, 0.3, section, "buffer_size", [0, 1000, 50000])
+        with_chance(draw, 0.3, section, "buffer_count", [1, 2, 5])
+        with_chance(draw, 0.3, section, "buffer_size", [1, 1000, 50000])
     return section
 
 
@@ -120,7 +120,7 @@ def done(draw, config, ranks, folder, cuda):
         zero["offload_optimizer"] = offload_optimizer(draw, stage, folder)
     if stage == 3 and draw.random() < 0.6:
         zero["offload_param"] = offload_param(draw, folder)
-    with_chance(draw, 0.7, zero, "sub_group_size", [0, 1, 1000, 5000, 40000, 10**9])
+    with_chance(draw, 0.7, zero, "sub_group_size", [1, 1000, 5000, 40000, 10**9])
     with_chance(draw, 0.4, zero, "overlap_comm", [True, False])
     with_chance(draw, 0.4, zero, "reduce_bucket_size", [0, 1000, 30000])
     if stage == 3:
@@ -136,7 +136,7 @@ def done(draw, config, ranks, folder, cuda):
     with_chance(draw, 0.3, own, "gradients_in_memory", [0.1, 0.3, 0.6, 1])
     with_chance(draw, 0.5, own, "aio", ["io_uring", "libaio", "threads"])
     if draw.random() < 0.5:
-        config["aio"] = {"block_size": draw.choice([1, 10000, 65536]), "queue_depth": draw.choice([1, 2, 64]),
+        config["aio"] = {"block_size": draw.choice([4096, 12288, 65536]), "queue_depth": draw.choice([1, 2, 64]),
                          "single_submit": draw.random() < 0.3, "overlap_events": draw.random() < 0.7}
     if cuda:
         own["device"] = "cuda"

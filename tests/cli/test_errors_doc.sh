@@ -26,6 +26,7 @@ config ddp '{"train_batch_size": 6, "zero_optimization": {"stage": 2, "find_unus
 config nvme '{"train_batch_size": 6, "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}'
 config decay '{"train_batch_size": 6, "scheduler": {"type": "WarmupDecayLR", "params": {}}}'
 config amp '{"train_batch_size": 6, "amp": {"enabled": true}}'
+config block '{"train_batch_size": 6, "aio": {"block_size": 4608}}'
 mkdir pickle
 echo '{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 256, "n_positions": 64}' >pickle/config.json
 head -c 100 /dev/zero >pickle/pytorch_model.bin
@@ -36,6 +37,7 @@ report "a key that is nearly one" check "unknown key; did you mean" near
 report "a key of DDP" check "a key of DDP, not of ZeRO" ddp
 report "nvme without a folder" check "needs zero_optimization.offload_param.nvme_path" nvme
 report "a decay without an end" check "needs total_num_steps" decay
+report "a block that direct I/O cannot have" check "is not a multiple of 4096 bytes" block
 report "an unsupported feature" says "is not supported in this version" "$bin/train" --config amp.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
 report "samples that are too long" train "the model has 256 positions" --seq-len 4096

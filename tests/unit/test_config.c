@@ -111,6 +111,9 @@ static void warnings(void **state)
     (void)state;
     static const acceptance cases[] = {
         { "\"something_else\":1", "something_else (line 2): unknown key, ignored" },
+        { "\"bf16\":{\"enabled\":True}", "enabled (line 2): True is Python and not JSON; write true" },
+        { "\"wall_clock_breakdown\":False,\"bf16\":{\"enabled\":True}",
+          "wall_clock_breakdown (line 2): False is Python and not JSON; write false (and 1 more such words)" },
         { "\"monitor_config\":{\"tensorboard\":{}}", "sections of the top level" },
         { "\"warmup_num_steps\":1", "belongs in \"scheduler.params\"" },
         { "\"stage3_prefetch_bucket_size\":1", "belongs in \"zero_optimization\"" },
