@@ -11,7 +11,86 @@
 #include <string.h>
 
 #define PATH_BYTES 512
+#define OWN_KEYS_MAX 8       /* listed in one line */
 #define SUGGESTIONS_MAX 64 /* a file of 10,000 wrong keys must not take a minute */
+
+/* A section that only this project has: DeepSpeed's form of it does not exist. */
+static bool is_own(const char *section)
+{
+    return strncmp(section, "dsc", 3) == 0 && (section[3] == 0 || section[3] == '.');
+}
+
+/* Number of words of `name` that `leaf` has too. A word of at least 3 letters also counts as the start of a longer one:
+ * "prob" and "probability". */
+static int shared_words(const char *name, const char *leaf)
+{
+    static const char ends[] = "_-";
+    int count = 0;
+    for (const char *word = name; *word != 0; word += strspn(word, ends)) {
+        const size_t length = strcspn(word, ends);
+        bool found = false;
+        for (const char *other = leaf; *other != 0 && !found; other += strspn(other, ends)) {
+            const size_t other_length = strcspn(other, ends);
+            const size_t least = length < other_length ? length : other_length;
+            found = (length == other_length || least >= 3) && strncmp(word, other, least) == 0;
+            other += other_length;
+        }
+        count += found;
+        word += length;
+    }
+    return count;
+}
+
+/* Keys of the section: those that share the most words with `name`, or, with `name` NULL, all of them. Returns how many
+ * there are; `out` ends early when they do not fit. */
+static int list_keys(const char *parent, const char *name, char *out, size_t out_bytes)
+{
+    int most = 1, count = 0;
+    size_t used = 0;
+    out[0] = 0;
+    for (int i = 0; i < DSC_KEY_COUNT && name != NULL; i++)
+        if (dsc_config_key_is_in(i, parent))
+            most = (int)dsc_max_i64(most, shared_words(name, dsc_config_key_leaf(i)));
+    for (int i = 0; i < DSC_KEY_COUNT; i++) {
+        const char *leaf = dsc_config_key_leaf(i);
+        if (!dsc_config_key_is_in(i, parent) || (name != NULL && shared_words(name, leaf) < most))
+            continue;
+        if (used + strlen(leaf) + 5 < out_bytes)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s\"%s\"", count > 0 ? ", " : "", leaf);
+        count++;
+    }
+    return count;
+}
+
+/* What an unknown key of an own section could mean by its words, else the keys of that section. */
+static const char *own_suggestion(const char *parent, const char *name, char *out, size_t out_bytes)
+{
+    char keys[256];
+    int count = list_keys(parent, name, keys, sizeof keys);
+    if (count > 0 && count <= OWN_KEYS_MAX)
+        snprintf(out, out_bytes, "; did you mean %s%s?", count > 1 ? "one of " : "", keys);
+    else if ((count = list_keys(parent, NULL, keys, sizeof keys)) <= OWN_KEYS_MAX)
+        snprintf(out, out_bytes, "; the keys of \"%s\" are %s", parent, keys);
+    else
+        snprintf(out, out_bytes, "; \"dsc config explain\" lists the keys of \"%s\"", parent);
+    return out;
+}
+
+/* A row with this last segment in any section, -1: none. `only`: also -1 when several sections have one. */
+static int elsewhere(const char *name, bool only)
+{
+    int found = -1;
+    for (int i = 0; i < DSC_KEY_COUNT; i++) {
+        if (strcmp(dsc_config_key_leaf(i), name) != 0 || strchr(dsc_config_keys[i].path, '*') != NULL)
+            continue;
+        if (!only)
+            return i;
+        if (found >= 0)
+            return -1;
+        found = i;
+    }
+    return found;
+}
 
 /* Nearest name in the section, or the section where this very name belongs. "" when there is nothing to say. */
 static const char *suggestion(dsc_config_parse_state *s, const char *parent, const char *name, char *out,
@@ -36,17 +115,14 @@ static const char *suggestion(dsc_config_parse_state *s, const char *parent, con
         snprintf(out, out_bytes, "; did you mean \"%s\"?", dsc_config_key_leaf(best));
         return out;
     }
-    for (int i = 0; i < DSC_KEY_COUNT; i++) {
-        const char *dot = strrchr(dsc_config_keys[i].path, '.');
-        const char *path = dsc_config_keys[i].path;
-        if (strcmp(dsc_config_key_leaf(i), name) != 0 || strchr(path, '*') != NULL)
-            continue;
-        if (dot != NULL)
-            snprintf(out, out_bytes, "; it belongs in \"%.*s\"", (int)(dot - path), path);
-        else
-            snprintf(out, out_bytes, "; it belongs in the top level");
-        break;
-    }
+    const int other = elsewhere(name, is_own(parent));
+    if (other < 0)
+        return is_own(parent) ? own_suggestion(parent, name, out, out_bytes) : out;
+    const char *path = dsc_config_keys[other].path, *dot = strrchr(path, '.');
+    if (dot != NULL)
+        snprintf(out, out_bytes, "; it belongs in \"%.*s\"", (int)(dot - path), path);
+    else
+        snprintf(out, out_bytes, "; it belongs in the top level");
     return out;
 }
 
@@ -62,7 +138,7 @@ static int nearly_tier_a(const char *parent, const char *name)
 
 static dsc_status unknown_key(dsc_config_parse_state *s, const char *parent, const cJSON *item, bool strict)
 {
-    char where[256], hint[256], path[PATH_BYTES];
+    char where[256], hint[400], path[PATH_BYTES];
     const char *name = item->string;
     dsc_config_where_item(s, item, where);
     if (strlen(name) > 128)
@@ -77,6 +153,8 @@ static dsc_status unknown_key(dsc_config_parse_state *s, const char *parent, con
     if (!dsc_string_is_identifier(name))
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, where,
                         "%s: not a key: keys are letters, digits, underscores and hyphens%s", path, hint);
+    if (is_own(parent))
+        return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key%s", path, hint);
     if (strict)
         return DSC_FAIL(s->err, DSC_ERR_CONFIG, where, "%s: unknown key%s; remove it or write it as DeepSpeed does",
                         path, hint);

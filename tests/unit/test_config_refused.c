@@ -346,6 +346,24 @@ static void unknown_keys(void **state)
         { "\"scheduler\":{\"type\":\"WarmupLR\",\"params\":{\"warmup\":1}}", DSC_ERR_CONFIG,
           "scheduler.params.warmup" },
         { "\"dsc\":{\"sede\":1}", DSC_ERR_CONFIG, "did you mean \"seed\"" },
+        /* own sections: by spelling, by words, or all keys, and never by DeepSpeed */
+        { "\"dsc\":{\"mlm\":{\"share\":1}}", DSC_ERR_CONFIG,
+          "dsc.mlm.share: unknown key; the keys of \"dsc.mlm\" are \"probability\", \"mask_token\", "
+          "\"special_tokens\"" },
+        { "\"dsc\":{\"mlm\":{\"prob\":1}}", DSC_ERR_CONFIG, "unknown key; did you mean \"probability\"?" },
+        { "\"dsc\":{\"mlm\":{\"mask\":1}}", DSC_ERR_CONFIG, "unknown key; did you mean \"mask_token\"?" },
+        { "\"dsc\":{\"mlm\":{\"enabled\":1}}", DSC_ERR_CONFIG, "the keys of \"dsc.mlm\" are" }, /* not bf16's */
+        { "\"dsc\":{\"lora\":{\"modules\":1}}", DSC_ERR_CONFIG, "did you mean \"target_modules\"?" },
+        { "\"dsc\":{\"lora\":{\"quux\":1}}", DSC_ERR_CONFIG,
+          "the keys of \"dsc.lora\" are \"r\", \"alpha\", \"target_modules\", \"dropout\", "
+          "\"use_rslora\", \"adapter\"" },
+        { "\"dsc\":{\"mlflow\":{\"uri\":1}}", DSC_ERR_CONFIG, "did you mean \"tracking_uri\"?" },
+        { "\"dsc\":{\"stop\":{\"quux\":1}}", DSC_ERR_CONFIG, "the keys of \"dsc.stop\" are \"eval_patience\"" },
+        { "\"dsc\":{\"evaluation_every\":1}", DSC_ERR_CONFIG, "did you mean" },
+        { "\"dsc\":{\"quux\":1}", DSC_ERR_CONFIG, "\"dsc config explain\" lists the keys of \"dsc\"" },
+        { "\"dsc\":{\"gradient_clipping\":1}", DSC_ERR_CONFIG, "belongs in the top level" },
+        { "\"dsc\":{\"param_groups\":[{\"parms\":\"*\"}]}", DSC_ERR_CONFIG,
+          "expected params, lr or lr_scale, weight_decay" },
         { "\"timers\":{\"throughput\":{\"odd\":1}}", DSC_ERR_CONFIG, "timers.throughput.odd" },
         /* near misses of common keys, where DeepSpeed says nothing */
         { "\"zero_optimisation\":{\"stage\":3}", DSC_ERR_CONFIG, "did you mean \"zero_optimization\"" },
