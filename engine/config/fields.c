@@ -267,10 +267,29 @@ static dsc_status check_leaf_factor(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+/* A script that found nothing writes an empty list or name; a default in its place would hide that. */
+static dsc_status refuse_empty(dsc_config_parse_state *s)
+{
+    static const int ids[] = { DSC_ID_MODEL, DSC_ID_DATA, DSC_ID_EVAL_DATA, DSC_ID_TOKENIZER };
+    for (size_t i = 0; i < DSC_COUNT(ids); i++) {
+        const cJSON *item = s->given[ids[i]];
+        if (item == NULL)
+            continue;
+        if (cJSON_IsArray(item) && item->child == NULL)
+            return dsc_config_fail(s, ids[i], DSC_ERR_CONFIG, "an empty list: no data; name a file or remove the key");
+        for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL;
+             each = cJSON_IsArray(item) ? each->next : NULL)
+            if (*each->valuestring == 0)
+                return dsc_config_fail(s, ids[i], DSC_ERR_CONFIG, "an empty name; write one or remove the key");
+    }
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
     bool from_text;
+    DSC_TRY(refuse_empty(s));
     own->data_count = dsc_config_copy_texts(s->given[DSC_ID_DATA], own->data, DSC_DATA_PATHS_MAX);
     own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);

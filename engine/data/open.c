@@ -105,16 +105,47 @@ static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT],
     return status;
 }
 
+static bool is_builtin(const char *model)
+{
+    const char *name = NULL;
+    for (int32_t i = 0; (name = dsc_model_builtin_name(i)) != NULL; i++)
+        if (strcmp(name, model) == 0)
+            return true;
+    return false;
+}
+
+/* The text of a first run, for a built-in model and no setting about data. A setting or a model of the user's own says
+ * that data was meant to be there. */
+static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
+{
+    dsc_ext_config *own = &engine->config.own;
+    const char *beside = own->eval_data_count > 0     ? "dsc.eval_data"
+                         : own->data_weight_count > 0 ? "dsc.data_weights"
+                         : own->tokenizer[0] != 0     ? "dsc.tokenizer"
+                         : own->document_end >= 0     ? "dsc.document_end"
+                                                      : NULL;
+    const bool own_model = options->model != NULL || !is_builtin(own->model);
+    if ((own_model || beside != NULL) && engine->plan_only) /* a plan reads no data */
+        return DSC_OK;
+    if (own_model)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given for the model %.200s; set it in the config "
+                        "or with --data", engine->model->name);
+    if (beside != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given beside %s; set it in the config or with "
+                        "--data", beside);
+    for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
+        snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
+    dsc_engine_note(engine, "no data is named (dsc.data, --data)", own->data[0]);
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_ext_config *own = &engine->config.own;
     engine->input.source = options->data;
     DSC_TRY(find_tokenizer(engine, err));
-    if (engine->input.source.fill == NULL && own->data_count == 0 && options->default_data_count > 0) {
-        for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
-            snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
-        dsc_engine_note(engine, "no data is named (dsc.data, --data)", own->data[0]);
-    }
+    if (engine->input.source.fill == NULL && own->data_count == 0 && options->default_data_count > 0)
+        DSC_TRY(take_default(engine, options, err));
     if (engine->input.source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
         DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->input.data, err));
         engine->input.source = dsc_data_as_source(engine->input.data);

@@ -83,7 +83,8 @@ typedef struct dsc_engine_options {
     /* Test hooks: the n-th allocation or collective of this rank fails (1-based; 0: none). */
     int64_t fail_alloc_at, fail_comm_at;
     uint32_t cpu_caps_mask; /* instruction sets that kernels may use: 0xffffffff all, 0 the portable reference */
-    /* Taken when neither the config nor an override names a model or data; each use is one note in the log. */
+    /* Taken when neither the config nor an override names a model or data; each use is one note in the log. Data only
+     * for a built-in model without any setting about data; other runs without data are DSC_ERR_INPUT. */
     const char *default_model;
     const char *const *default_data;
     int32_t default_data_count;

@@ -39,6 +39,15 @@ report "nvme without a folder" check "needs zero_optimization.offload_param.nvme
 report "a decay without an end" check "needs total_num_steps" decay
 report "a block that direct I/O cannot have" check "is not a multiple of 4096 bytes" block
 report "an unsupported feature" says "is not supported in this version" "$bin/train" --config amp.json
+config own '{"model_type": "gpt2", "n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 256, "n_positions": 64}'
+config nodata '{"train_batch_size": 1, "dsc": {"model": "own.json", "steps": 1}}'
+report "an own model without data" says "no data is given for the model" "$bin/train" --config nodata.json
+for beside in '"eval_data": "text.txt"' '"tokenizer": "none"' '"document_end": 0' '"data_weights": [1]'; do
+    config beside "{\"train_batch_size\": 1, \"dsc\": {\"model\": \"gpt2-nano\", \"steps\": 1, $beside}}"
+    code=0
+    timeout 60 "$bin/train" --config beside.json >out 2>err </dev/null || code=$?
+    report "no data beside $beside" eval '[ $code = 2 ] && grep -q "no data is given beside dsc" err'
+done
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
 report "samples that are too long" train "the model has 256 positions" --seq-len 4096
 report "a pickle" train "only *.safetensors are read" --model pickle
