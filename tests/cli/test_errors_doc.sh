@@ -48,6 +48,8 @@ for beside in '"eval_data": "text.txt"' '"tokenizer": "none"' '"document_end": 0
     timeout 60 "$bin/train" --config beside.json >out 2>err </dev/null || code=$?
     report "no data beside $beside" eval '[ $code = 2 ] && grep -q "no data is given beside dsc" err'
 done
+config both '{"model_type": "llama", "is_causal": false}'
+report "attention in both directions" train 'is_causal" must be true' --model both.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
 report "samples that are too long" train "the model has 256 positions" --seq-len 4096
 report "a pickle" train "only *.safetensors are read" --model pickle

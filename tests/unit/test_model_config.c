@@ -373,11 +373,59 @@ static void knows_null(void **state)
     }
 }
 
+/* A key that changes the mathematics is read or refused by name, in every family. */
+static void refuses_other_mathematics(void **state)
+{
+    static const char *const families[] = {
+        "{" MF_TINY ", ", "{" LLAMA ", ", "{\"model_type\": \"mistral\", " SMALL ", ",
+        "{\"model_type\": \"qwen2\", " SMALL ", ", "{\"model_type\": \"qwen3\", " SMALL ", ",
+        "{\"model_type\": \"gpt_neox\", \"num_hidden_layers\": 1, ",
+        "{\"model_type\": \"opt\", \"num_hidden_layers\": 1, ",
+        "{\"model_type\": \"bert\", \"num_hidden_layers\": 1, ", /* the last: in both directions */
+    };
+    static const struct { const char *key, *neutral, *other; } keys[] = {
+        { "attention_multiplier", "1.0", "0.5" }, { "embedding_multiplier", "1", "12" },
+        { "residual_multiplier", "1.0", "0.22" }, { "logits_scaling", "1", "8.0" }, { "logit_scale", "null", "0.0625" },
+        { "final_logit_softcapping", "null", "30.0" }, { "attn_logit_softcapping", "null", "50" },
+        { "query_pre_attn_scalar", "null", "256" }, { "clip_qkv", "null", "8" }, { "use_mrope", "false", "true" },
+        { "alibi", "false", "true" }, { "no_rope_layers", "[]", "[1]" }, { "use_qk_norm", "false", "true" },
+        { "use_bidirectional_attention", "false", "true" }, { "num_experts", "0", "8" },
+        { "num_local_experts", "null", "8" }, { "pruned_heads", "{}", "{\"0\": [1]}" },
+        { "add_cross_attention", "false", "true" }, { "is_encoder_decoder", "false", "true" },
+        { "compression_config", "null", "{}" }, { "quantization_config", "null", "{\"bits\": 4}" },
+    };
+    char text[640], what[64];
+    mf_empty();
+    for (size_t f = 0; f < DSC_COUNT(families); f++) {
+        const bool both = f == DSC_COUNT(families) - 1;
+        snprintf(text, sizeof text, "%s\"is_causal\": %s}", families[f], both ? "false" : "true");
+        mf_write("c.json", text);
+        dsc_model *model = mf_open(mf_path("c.json"), NULL);
+        dsc_model_close(&model);
+        snprintf(text, sizeof text, "%s\"is_causal\": %s}", families[f], both ? "true" : "false");
+        mf_write("c.json", text);
+        mf_expect_refusal(mf_path("c.json"), NULL, DSC_ERR_UNSUPPORTED, "\"is_causal\" must be");
+        for (size_t k = 0; k < DSC_COUNT(keys); k++) {
+            snprintf(text, sizeof text, "%s\"%s\": %s}", families[f], keys[k].key, keys[k].neutral);
+            mf_write("c.json", text);
+            model = mf_open(mf_path("c.json"), NULL);
+            dsc_model_close(&model);
+            snprintf(text, sizeof text, "%s\"%s\": %s}", families[f], keys[k].key, keys[k].other);
+            snprintf(what, sizeof what, "\"%s\"", keys[k].key);
+            mf_write("c.json", text);
+            mf_expect_refusal(mf_path("c.json"), NULL, DSC_ERR_UNSUPPORTED, what);
+        }
+    }
+    mf_write("c.json", "{" LLAMA ", \"is_causal\": null}"); /* transformers takes it for false */
+    mf_expect_refusal(mf_path("c.json"), NULL, DSC_ERR_UNSUPPORTED, "\"is_causal\" must be true");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_configs),
         cmocka_unit_test(refuses_configs),
+        cmocka_unit_test(refuses_other_mathematics),
         cmocka_unit_test(opens_llamas),
         cmocka_unit_test(keeps_a_files_keys),
         cmocka_unit_test(refuses_longrope_over_its_border),
