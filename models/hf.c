@@ -54,7 +54,8 @@ static dsc_status refuse_other_mathematics(dsc_hf_config *reader, const char *mo
         { "final_logit_softcapping", 0 }, { "clip_qkv", 0 }, { "attn_temperature_tuning", 0 },
         /* attention and positions */
         { "use_alibi", 0 }, { "alibi", 0 }, { "use_mrope", 0 }, { "no_rope_layers", 0 },
-        { "no_rope_layer_interval", 0 }, { "attention_chunk_size", 0 }, { "use_qk_norm", 0 }, { "qk_layernorm", 0 }, { "attention_sinks", 0 },
+        { "no_rope_layer_interval", 0 }, { "attention_chunk_size", 0 }, { "use_qk_norm", 0 }, { "qk_layernorm", 0 },
+        { "attention_sinks", 0 },
         { "use_bidirectional_attention", 0 }, { "multi_query", 0 }, { "kv_lora_rank", 0 }, { "q_lora_rank", 0 },
         { "use_logn_attn", 0 }, { "cross_layer_kv_sharing", 0 }, { "num_kv_shared_layers", 0 },
         /* experts and other blocks */

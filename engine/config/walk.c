@@ -62,7 +62,7 @@ static int list_keys(const char *parent, const char *name, char *out, size_t out
     return count;
 }
 
-/* What an unknown key of an own section could mean by its words, else the keys of that section. */
+/* Suggestion for an unknown key of an own section: a key with a word of it, else the keys of that section. */
 static const char *own_suggestion(const char *parent, const char *name, char *out, size_t out_bytes)
 {
     char keys[256];
