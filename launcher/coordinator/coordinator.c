@@ -4,9 +4,14 @@
  * (settle). SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/coordinator/coordinator.h"
 
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/clock.h"
+#include "launcher/node/restart.h"
+#include "launcher/report.h"
 
 #define MS INT64_C(1000000)
 
@@ -20,7 +25,7 @@ void dsc_coordinator_worker_step(dsc_coordinator_worker *c, dsc_coordinator_even
 
 static void send_task(dsc_coordinator_worker *c, int32_t index)
 {
-    const dsc_job *job = c->loop.job;
+    const dsc_job *job = c->job;
     dsc_host_task task;
     dsc_host_task_of_plan(job->plan, c->first_host + index, c->devices, &task);
     memcpy(task.job_token, c->job_token, sizeof task.job_token);
@@ -28,11 +33,11 @@ static void send_task(dsc_coordinator_worker *c, int32_t index)
     task.bind_cores = job->opt->bind_cores;
     task.folder = c->folder;
     task.argv = job->opt->program.argv;
-    task.exports = c->loop.exports.entry;
-    task.tty_columns = job->opt->rank_log_dir == NULL ? dsc_output_columns(c->loop.out) : 0;
-    task.restart_count = c->loop.restart_count;
+    task.exports = c->exports.entry;
+    task.tty_columns = job->opt->rank_log_dir == NULL ? dsc_output_columns(c->out) : 0;
+    task.restart_count = c->restart_count;
     task.restart_limit = job->opt->restart_limit;
-    task.one_stream = dsc_output_sink_count(c->loop.out) == 1;
+    task.one_stream = dsc_output_sink_count(c->out) == 1;
     task.rank0_only = job->opt->rank_log_dir != NULL;
     c->agents->send_task(c, index, &task);
 }
@@ -50,9 +55,9 @@ static void on_action(void *user, const dsc_coordinator_action *action)
             c->agents->send_order(c, action->host, &action->order);
         break;
     case DSC_COORDINATOR_DO_ENDED:
-        c->loop.end[action->end->rank - c->remote[0].first_rank] = *action->end;
+        c->end[action->end->rank - c->remote[0].first_rank] = *action->end;
         if (c->machine.verdict.phase == DSC_VERDICT_RUN) /* no rank was signalled to end yet */
-            dsc_watch_ended(&c->loop.watch, c->loop.job->plan, action->end->code);
+            dsc_watch_ended(&c->watch, c->job->plan, action->end->code);
         break;
     case DSC_COORDINATOR_DO_DROP: remote->drop_wanted = true; break;
     case DSC_COORDINATOR_DO_LOST:
@@ -79,7 +84,9 @@ static void start_run(dsc_coordinator_worker *c)
 {
     dsc_error err = DSC_ERROR_INIT;
     c->ready = false;
-    dsc_job_loop_begin_run(&c->loop);
+    memset(c->end, 0, sizeof *c->end * (size_t)c->rank_count);
+    dsc_watch_forget(&c->watch);
+    c->look_at_ns = 0;
     if (c->token_given || dsc_job_token_new(c->job_token, &err) == DSC_OK) {
         dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_START });
         return;
@@ -111,97 +118,123 @@ void dsc_coordinator_settle(dsc_coordinator_worker *c)
 
 /* ---- signals ---- */
 
-static bool end_by_user(void *user, int signal_number, int64_t now_ns)
+/* The user asks for the end. A run's ranks are signalled; else nobody waits for output or a restart any more. */
+static void end_by_user(dsc_coordinator_worker *c, int signal_number)
+{
+    char name[32];
+    const dsc_verdict *v = &c->machine.verdict;
+    const int32_t waiting = v->alive_count;
+    const bool running = c->machine.phase == DSC_COORDINATOR_RUNS;
+    const bool begins = running && v->phase == DSC_VERDICT_RUN;
+    c->abandon_output = c->abandon_output || !running;
+    dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_USER, .signal = signal_number });
+    if (begins && c->job->opt->log_level >= DSC_LAUNCHER_INFO)
+        dsc_output_log(c->out, "dsc-launch: %s: waiting up to %d s for %d rank%s to end",
+                       dsc_signal_name(signal_number, name), c->job->opt->grace_s, waiting, waiting == 1 ? "" : "s");
+}
+
+static void pass_signal(dsc_coordinator_worker *c, int signal_number)
+{
+    dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_PASS, .signal = signal_number });
+}
+
+static void on_signal(void *user, int signal_number, int64_t now_ns)
 {
     dsc_coordinator_worker *c = user;
-    const bool running = c->machine.phase == DSC_COORDINATOR_RUNS;
-    const bool begins = running && c->machine.verdict.phase == DSC_VERDICT_RUN;
-    c->loop.abandon_output = c->loop.abandon_output || !running;
-    dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_USER, .signal = signal_number });
-    return begins;
+    switch (signal_number) {
+    case SIGINT: case SIGTERM: case SIGQUIT: case SIGHUP: end_by_user(c, signal_number); break;
+    case SIGTSTP: case SIGCONT: /* an orphaned process group ignores SIGTSTP */
+        c->watch.paused = signal_number == SIGTSTP;
+        pass_signal(c, c->watch.paused ? SIGSTOP : SIGCONT);
+        break;
+    case SIGUSR1: case SIGUSR2: pass_signal(c, signal_number); break;
+    default: break;
+    }
 }
 
-static void pass_signal(void *user, int signal_number)
-{
-    dsc_coordinator_worker_step(user, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_PASS, .signal = signal_number });
-}
-
-static void give_up(void *user)
+static void on_orphaned(void *user, int64_t now_ns)
 {
     dsc_coordinator_worker_step(user, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_GIVE_UP, .signal = SIGKILL });
 }
 
-static int late_signal(const void *user)
-{
-    const dsc_coordinator_worker *c = user;
-    return c->machine.user_signal;
-}
-
 /* ---- the loop ---- */
 
-static void stop_reading(void *user, int which)
+static void wait_for_events(dsc_coordinator_worker *c, int64_t at_ns)
 {
-    dsc_coordinator_worker *c = user;
-    if (!c->machine.reader_gone[which])
-        dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_STOP_READING, .which = which });
+    struct epoll_event events[64];
+    int64_t now_ns = dsc_clock_ns();
+    int timeout_ms = -1;
+    if (at_ns != INT64_MAX)
+        timeout_ms = (int)dsc_min_i64(60000, dsc_max_i64(0, dsc_div_ceil(at_ns - now_ns, MS)));
+    const int n = epoll_wait(c->epoll_fd, events, DSC_COUNT(events), timeout_ms);
+    now_ns = dsc_clock_ns();
+    for (int i = 0; i < n; i++) {
+        const dsc_loop_event event = dsc_loop_decode(&events[i]);
+        if (event.kind == DSC_LOOP_SIGNAL || event.kind == DSC_LOOP_LIFELINE)
+            dsc_signals_on_event(&c->signals, &event, now_ns);
+        else if (event.kind != DSC_LOOP_SINK) /* a sink that can be written: tend_output writes it */
+            c->agents->event(c, &event, now_ns);
+    }
 }
 
-static void on_event(void *user, const dsc_loop_event *event, int64_t now_ns)
+/* A sink that is full stops the reading for it. When the reader of our stdout is gone the ranks get SIGPIPE, as they
+ * would without a launcher. */
+static void tend_output(dsc_coordinator_worker *c)
 {
-    dsc_coordinator_worker *c = user;
-    c->agents->event(c, event, now_ns);
+    dsc_output_flush(c->out, c->epoll_fd);
+    for (int which = 0; which < dsc_output_sink_count(c->out); which++) {
+        const dsc_sink *sink = dsc_output_sink(c->out, which);
+        if (c->agents->pause != NULL)
+            c->agents->pause(c, which, dsc_output_full(c->out, which));
+        if (sink->broken && sink->reason == EPIPE && c->job->opt->rank_log_dir == NULL &&
+            !c->machine.reader_gone[which])
+            dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_STOP_READING,
+                                                                    .which = which });
+    }
 }
 
-static void pause_output(void *user, int which, bool paused)
+static void look_for_hangs(dsc_coordinator_worker *c, int64_t now_ns)
 {
-    dsc_coordinator_worker *c = user;
-    if (c->agents->pause != NULL)
-        c->agents->pause(c, which, paused);
+    if (now_ns < c->look_at_ns || c->machine.verdict.phase != DSC_VERDICT_RUN || !c->agents->update_views(c, now_ns))
+        return;
+    c->look_at_ns = c->watch.rank_count > 0 ? now_ns + DSC_WATCH_BEAT_NS : INT64_MAX;
+    const int code = dsc_watch_look(&c->watch, c->job->plan, now_ns);
+    if (code != 0)
+        dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_FOUND, .code = code });
 }
 
-static bool update_views(void *user, int64_t now_ns)
+/* Handles events until one came, at most until `at_ns`. */
+static void poll_once(dsc_coordinator_worker *c, int64_t at_ns)
 {
-    dsc_coordinator_worker *c = user;
-    return c->agents->update_views(c, now_ns);
-}
-
-static void found(void *user, int code)
-{
-    dsc_coordinator_worker_step(user, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_FOUND, .code = code });
-}
-
-static void poll_once(void *user, int64_t at_ns)
-{
-    dsc_coordinator_worker *c = user;
     dsc_coordinator_settle(c);
-    dsc_job_loop_tend_output(&c->loop);
+    tend_output(c);
     c->agents->flush(c);
     const int64_t now_ns = dsc_clock_ns();
     at_ns = dsc_min_i64(at_ns, dsc_coordinator_wake_ns(&c->machine, now_ns));
     at_ns = dsc_min_i64(at_ns, c->agents->wake_ns(c));
-    at_ns = dsc_min_i64(at_ns, dsc_signals_look(&c->loop.signals, now_ns));
+    at_ns = dsc_min_i64(at_ns, dsc_signals_look(&c->signals, now_ns));
     if (c->machine.phase == DSC_COORDINATOR_RUNS)
-        at_ns = dsc_min_i64(at_ns, dsc_output_release(c->loop.out, now_ns));
-    dsc_job_loop_wait(&c->loop, at_ns);
+        at_ns = dsc_min_i64(at_ns, dsc_output_release(c->out, now_ns));
+    wait_for_events(c, at_ns);
     c->agents->tend(c);
-    dsc_job_loop_look_for_hangs(&c->loop, dsc_clock_ns());
+    look_for_hangs(c, dsc_clock_ns());
     dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_TICK });
     dsc_coordinator_settle(c);
 }
 
 static bool waits_for_output(const dsc_coordinator_worker *c)
 {
-    bool waits = dsc_output_queued(c->loop.out) > 0 || c->agents->has_output(c);
+    bool waits = dsc_output_queued(c->out) > 0 || c->agents->has_output(c);
     for (int32_t i = 0; i < c->host_count; i++)
         waits = waits || (c->host[i].phase == DSC_HOST_HERE && c->host[i].gone && !c->host[i].drained);
-    return waits && dsc_job_loop_waits(&c->loop);
+    return waits && dsc_coordinator_waits(c);
 }
 
 /* ---- the job ---- */
 
-static void run(void *user)
+/* One run of the ranks, from their start until nothing of the run is left and its output is read. */
+static void run(dsc_coordinator_worker *c)
 {
-    dsc_coordinator_worker *c = user;
     c->over = false;
     dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_CONNECT });
     while (!c->over)
@@ -211,40 +244,62 @@ static void run(void *user)
         poll_once(c, INT64_MAX);
 }
 
-static int64_t may_start_ns(const void *user)
+/* Between two runs. False: the user interrupted the wait, or the guardian's end did. */
+static bool back_off(dsc_coordinator_worker *c)
 {
-    const dsc_coordinator_worker *c = user;
-    return dsc_coordinator_may_connect_ns(&c->machine);
+    const int64_t now_ns = dsc_clock_ns();
+    const int64_t until_ns = dsc_max_i64(now_ns + dsc_restart_wait_ns(c->restart_count),
+                                         dsc_coordinator_may_connect_ns(&c->machine));
+    dsc_output_log(c->out, "dsc-launch: restart %d of %d in %lld s", c->restart_count + 1,
+                   c->job->opt->restart_limit, (long long)dsc_div_ceil(until_ns - now_ns, 1000 * MS));
+    while (dsc_clock_ns() < until_ns && dsc_coordinator_waits(c))
+        poll_once(c, until_ns);
+    return dsc_coordinator_waits(c);
 }
 
 /* Dismisses the agents. */
-static void leave(void *user)
+static void leave(dsc_coordinator_worker *c)
 {
-    dsc_coordinator_worker *c = user;
     dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_QUIT });
     while (!c->left)
         poll_once(c, INT64_MAX);
 }
 
-static const dsc_job_loop_ops ops = { .run = run,
-                                      .may_restart = dsc_coordinator_may_restart,
-                                      .may_start_ns = may_start_ns,
-                                      .finish = dsc_coordinator_finish,
-                                      .leave = leave,
-                                      .poll_once = poll_once,
-                                      .event = on_event,
-                                      .end_by_user = end_by_user,
-                                      .pass_signal = pass_signal,
-                                      .give_up = give_up,
-                                      .late_signal = late_signal,
-                                      .pause = pause_output,
-                                      .stop_reading = stop_reading,
-                                      .update_views = update_views,
-                                      .found = found };
+/* All runs of the job; returns its exit code. */
+static int run_job(dsc_coordinator_worker *c)
+{
+    for (;;) {
+        run(c);
+        const bool again = dsc_coordinator_may_restart(c);
+        int code = dsc_coordinator_finish(c, !again);
+        if (again && back_off(c)) {
+            dsc_output_forget(c->out);
+            c->restart_count++;
+            continue;
+        }
+        if (again && c->machine.user_signal != 0)
+            code = 128 + c->machine.user_signal;
+        dsc_report_lost_output(c->out);
+        leave(c);
+        tend_output(c);
+        for (; dsc_output_queued(c->out) > 0 && dsc_coordinator_waits(c); tend_output(c))
+            poll_once(c, INT64_MAX);
+        return code;
+    }
+}
+
+/* ---- opening and closing ---- */
+
+static int print_error(const dsc_error *err)
+{
+    char text[800];
+    fprintf(stderr, "dsc: error: %s\n", dsc_error_format(err, text, sizeof text));
+    return dsc_status_exit_code(err->status);
+}
 
 static dsc_status list_hosts(dsc_coordinator_worker *c, dsc_error *err)
 {
-    const dsc_job *job = c->loop.job;
+    const dsc_job *job = c->job;
     int32_t first_rank = dsc_plan_first_rank(job->plan, c->first_host);
     dsc_machine machine;
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->host_count, (int64_t)sizeof *c->host, &c->host, err));
@@ -267,24 +322,31 @@ static dsc_status list_hosts(dsc_coordinator_worker *c, dsc_error *err)
 
 static dsc_status open_all(dsc_coordinator_worker *c, dsc_error *err)
 {
-    const dsc_job *job = c->loop.job;
+    const dsc_job *job = c->job;
+    const dsc_signals_hooks hooks = { on_signal, on_orphaned, c };
     DSC_TRY(list_hosts(c, err));
     const dsc_remote *last = &c->remote[c->host_count - 1];
     const int32_t first_rank = c->remote[0].first_rank;
-    const int32_t rank_count = last->first_rank + c->host[c->host_count - 1].rank_count - first_rank;
-    const dsc_output_options output = { .rank_count = rank_count,
+    c->rank_count = last->first_rank + c->host[c->host_count - 1].rank_count - first_rank;
+    const dsc_output_options output = { .rank_count = c->rank_count,
                                         .first_rank = first_rank,
                                         .plan = c->agents->direct ? NULL : job->plan,
-                                        .raw = rank_count == 1 && job->opt->rank_log_dir == NULL,
+                                        .raw = c->rank_count == 1 && job->opt->rank_log_dir == NULL,
                                         .only_rank0 = job->opt->rank_log_dir != NULL,
                                         .log_dir = job->opt->rank_log_dir };
-    DSC_TRY(dsc_exports_open(job->alloc, job->opt, !c->agents->direct, &c->loop.exports, err));
+    DSC_TRY(dsc_exports_open(job->alloc, job->opt, !c->agents->direct, &c->exports, err));
     if (c->agents->direct && job->plan->pool.count > 1) { /* --no_ssh: other launchers start the other hosts */
         c->token_given = true;
         DSC_TRY(dsc_job_token_given(c->job_token, err));
     }
     DSC_TRY(c->agents->open(c, err));
-    DSC_TRY(dsc_job_loop_open(&c->loop, &output, err));
+    DSC_TRY(dsc_output_open(job->alloc, &output, &c->out, err));
+    c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    if (c->epoll_fd < 0)
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "cannot start: %s", strerror(errno));
+    DSC_TRY(dsc_signals_open(&c->signals, job, c->signals.lifeline_fd, c->epoll_fd, &hooks, err));
+    DSC_TRY(dsc_watch_open(&c->watch, job->alloc, job->plan->world_size, job->opt->stuck_s, err));
+    DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->rank_count, (int64_t)sizeof *c->end, &c->end, err));
     dsc_coordinator_init(&c->machine, c->host, c->host_count, job->opt->grace_s * 1000 * MS, on_action, c);
     return DSC_OK;
 }
@@ -294,18 +356,23 @@ int dsc_coordinator_work(const dsc_job *job, int lifeline_fd)
     dsc_error err = DSC_ERROR_INIT;
     dsc_coordinator_worker *c = NULL;
     if (dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *c, &c, &err) != DSC_OK)
-        return dsc_job_print_error(&err);
-    c->loop = (dsc_job_loop)DSC_JOB_LOOP_INIT(lifeline_fd);
-    c->loop.job = job;
-    c->loop.ops = &ops;
-    c->loop.user = c;
-    c->loop.verdict = &c->machine.verdict;
+        return print_error(&err);
+    c->job = job;
+    c->epoll_fd = -1;
+    c->signals.signal_fd = -1;
+    c->signals.lifeline_fd = lifeline_fd;
     c->agents = dsc_job_is_local(job->plan, job->opt) ? &dsc_local_agent : &dsc_stream_agents;
     c->host_count = c->agents->direct ? 1 : (int32_t)job->plan->pool.count;
     c->first_host = c->agents->direct ? job->plan->here : 0;
-    const int code = open_all(c, &err) == DSC_OK ? dsc_job_loop_run(&c->loop) : dsc_job_print_error(&err);
+    const int code = open_all(c, &err) == DSC_OK ? run_job(c) : print_error(&err);
     c->agents->close(c);
-    dsc_job_loop_close(&c->loop);
+    dsc_output_close(&c->out);
+    dsc_exports_close(&c->exports);
+    dsc_signals_close(&c->signals);
+    if (c->epoll_fd >= 0)
+        close(c->epoll_fd);
+    dsc_watch_close(&c->watch);
+    dsc_alloc_free(job->alloc, c->end);
     dsc_alloc_free(job->alloc, c->host);
     dsc_alloc_free(job->alloc, c->remote);
     dsc_alloc_free(job->alloc, c);

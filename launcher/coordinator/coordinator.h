@@ -5,8 +5,12 @@
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 
+#include "launcher/coordinator/exports.h"
 #include "launcher/coordinator/link.h"
-#include "launcher/job_loop.h"
+#include "launcher/job.h"
+#include "launcher/node/output.h"
+#include "launcher/node/signals.h"
+#include "launcher/node/watch.h"
 
 typedef struct dsc_coordinator_worker dsc_coordinator_worker;
 
@@ -35,8 +39,10 @@ typedef struct dsc_agents_ops {
     int64_t (*wake_ns)(dsc_coordinator_worker *c); /* end of that wait at the latest */
     void (*event)(dsc_coordinator_worker *c, const dsc_loop_event *event, int64_t now_ns);
     void (*tend)(dsc_coordinator_worker *c);       /* after it: steps the machine with what came from agents */
-    bool (*update_views)(dsc_coordinator_worker *c, int64_t now_ns); /* as in dsc_job_loop_ops */
-    void (*pause)(dsc_coordinator_worker *c, int which, bool paused); /* NULL: a window limits the output */
+    /* Brings watch.view up to date. False: the views are too old to judge. */
+    bool (*update_views)(dsc_coordinator_worker *c, int64_t now_ns);
+    /* Sink `which` is full, or is not any more. NULL: a window limits the ranks' output. */
+    void (*pause)(dsc_coordinator_worker *c, int which, bool paused);
     bool (*has_output)(const dsc_coordinator_worker *c); /* that was received and is not shown yet */
     void (*close)(dsc_coordinator_worker *c);      /* safe when open failed, and twice */
 } dsc_agents_ops;
@@ -44,13 +50,23 @@ typedef struct dsc_agents_ops {
 extern const dsc_agents_ops dsc_stream_agents, dsc_local_agent;
 
 struct dsc_coordinator_worker {
-    dsc_job_loop loop;
+    const dsc_job *job;
     const dsc_agents_ops *agents;
+    dsc_output *out;
+    dsc_exports exports;
+    dsc_signals signals;
+    dsc_watch watch;
+    int epoll_fd;
+    int32_t restart_count;
+    int64_t look_at_ns;  /* time of the next look at the ranks' collectives */
+    bool abandon_output; /* the user does not wait for a stalled reader or for a restart */
     struct local_agent *local; /* local.c */
     dsc_coordinator machine;
     dsc_coordinator_host *host; /* the machine's */
     dsc_remote *remote;  /* [host_count] */
     int32_t host_count;
+    dsc_rank_end *end;   /* [rank_count] of the run */
+    int32_t rank_count;
     int32_t first_host;  /* in the plan's pool */
     char **link_env;     /* ours without what is exported: the carriers need none of it */
     char folder[4096];   /* working folder on the other hosts; "": agents need none */
@@ -68,10 +84,15 @@ void dsc_coordinator_worker_step(dsc_coordinator_worker *c, dsc_coordinator_even
 /* Carries out what steps of the machine asked for. */
 void dsc_coordinator_settle(dsc_coordinator_worker *c);
 
-/* Operations of the job loop, whose `user` is a dsc_coordinator_worker. The first one reports the outcome of the run
- * and returns its exit code. */
-int dsc_coordinator_finish(void *user, bool last);
-/* True when the ranks may be started again after the run that just ended. */
-bool dsc_coordinator_may_restart(const void *user);
+/* Neither the guardian's end nor the user ends the wait for output or for a restart. */
+static inline bool dsc_coordinator_waits(const dsc_coordinator_worker *c)
+{
+    return !c->signals.orphaned && !c->abandon_output;
+}
+
+/* Reports the outcome of the run that just ended, and returns its exit code. `last`: no restart follows. */
+int dsc_coordinator_finish(dsc_coordinator_worker *c, bool last);
+/* True when the ranks may be started again after that run. */
+bool dsc_coordinator_may_restart(const dsc_coordinator_worker *c);
 
 #endif

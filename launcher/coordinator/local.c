@@ -23,9 +23,9 @@ static dsc_status prepare(void *user, dsc_host_task *task, char ***env, dsc_erro
 {
     extern char **environ;
     const dsc_coordinator_worker *c = user;
-    task->program = c->loop.job->program;
-    task->launcher_pid = c->loop.job->launcher_pid;
-    return dsc_environ_with(c->loop.job->alloc, environ, task->exports, env, err);
+    task->program = c->job->program;
+    task->launcher_pid = c->job->launcher_pid;
+    return dsc_environ_with(c->job->alloc, environ, task->exports, env, err);
 }
 
 /* Views of the ranks of other launchers (--no_ssh) stay unknown. */
@@ -33,7 +33,7 @@ static bool update_views(dsc_coordinator_worker *c, int64_t now_ns)
 {
     const dsc_host_agent *agent = &c->local->agent;
     for (int32_t i = 0; dsc_host_agent_runs(agent) && i < agent->task.rank_count; i++) {
-        dsc_flight_view *view = dsc_watch_view(&c->loop.watch, agent->task.first_rank + i);
+        dsc_flight_view *view = dsc_watch_view(&c->watch, agent->task.first_rank + i);
         if (view != NULL)
             dsc_ranks_flight(&agent->ranks, i, now_ns, view);
     }
@@ -62,9 +62,9 @@ static void log_late_ranks(void *user)
 {
     dsc_coordinator_worker *c = user;
     const dsc_ranks *ranks = &c->local->agent.ranks;
-    for (int32_t i = 0; i < ranks->count && c->machine.verdict.user_signal != 0 && !c->loop.signals.orphaned; i++)
+    for (int32_t i = 0; i < ranks->count && c->machine.verdict.user_signal != 0 && !c->signals.orphaned; i++)
         if (!ranks->rank[i].ended)
-            dsc_output_log(c->loop.out, "dsc-launch: rank %d (pid %d) did not end in time: killed",
+            dsc_output_log(c->out, "dsc-launch: rank %d (pid %d) did not end in time: killed",
                            ranks->task->first_rank + i, (int)ranks->rank[i].pid);
 }
 
@@ -77,10 +77,10 @@ static void show_output(void *user, int32_t index, int which, const char *text, 
 {
     dsc_coordinator_worker *c = user;
     if (bytes == 0)
-        dsc_output_end(c->loop.out, index, which, now_ns);
+        dsc_output_end(c->out, index, which, now_ns);
     else
-        dsc_output_feed(c->loop.out, index, which, text, bytes, now_ns);
-    if (dsc_output_full(c->loop.out, which))
+        dsc_output_feed(c->out, index, which, text, bytes, now_ns);
+    if (dsc_output_full(c->out, which))
         pause_agent(c, which, true);
 }
 
@@ -94,7 +94,7 @@ static const dsc_host_agent_ops agent_ops = { .prepare = prepare,
 
 static dsc_status open_agent(dsc_coordinator_worker *c, dsc_error *err)
 {
-    dsc_alloc *alloc = c->loop.job->alloc;
+    dsc_alloc *alloc = c->job->alloc;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, (int64_t)sizeof *c->local, &c->local, err));
     return dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, c->host[0].rank_count, (int64_t)sizeof *c->local->end,
                             &c->local->end, err);
@@ -104,8 +104,8 @@ static dsc_status open_agent(dsc_coordinator_worker *c, dsc_error *err)
  * is a terminal. A file or a pipe at stderr is written through us, to know whether the rank said why it failed. */
 static dsc_spawn_pipes choose_pipes(const dsc_coordinator_worker *c)
 {
-    const bool same = dsc_output_sink_count(c->loop.out) == 1;
-    if (c->loop.rank_count > 1 || c->loop.job->opt->rank_log_dir != NULL)
+    const bool same = dsc_output_sink_count(c->out) == 1;
+    if (c->rank_count > 1 || c->job->opt->rank_log_dir != NULL)
         return (dsc_spawn_pipes){ true, true, same };
     if (isatty(2) == 1)
         return (dsc_spawn_pipes){ false, false, false };
@@ -114,12 +114,12 @@ static dsc_spawn_pipes choose_pipes(const dsc_coordinator_worker *c)
 
 static dsc_status connect_agent(dsc_coordinator_worker *c, int32_t index, dsc_error *err)
 {
-    const dsc_job *job = c->loop.job;
+    const dsc_job *job = c->job;
     dsc_host_agent *agent = &c->local->agent;
     *agent = (dsc_host_agent){ .alloc = job->alloc,
                                .ops = &agent_ops,
                                .user = c,
-                               .epoll_fd = c->loop.epoll_fd,
+                               .epoll_fd = c->epoll_fd,
                                .setup = { .mask = job->rank_mask, .has_input = !job->background },
                                .pipes = choose_pipes(c),
                                .end = c->local->end,
@@ -142,8 +142,8 @@ static void close_agent(dsc_coordinator_worker *c)
     if (c->local == NULL)
         return;
     drop_agent(c, 0);
-    dsc_alloc_free(c->loop.job->alloc, c->local->end);
-    dsc_alloc_free(c->loop.job->alloc, c->local);
+    dsc_alloc_free(c->job->alloc, c->local->end);
+    dsc_alloc_free(c->job->alloc, c->local);
     c->local = NULL;
 }
 
@@ -173,7 +173,7 @@ static int64_t wake_ns(dsc_coordinator_worker *c)
     if (local->has_notice || local->agent.leaves)
         return 0;
     const bool looks = dsc_host_agent_runs(&local->agent) && c->machine.verdict.phase == DSC_VERDICT_RUN;
-    return dsc_min_i64(dsc_host_agent_wake_ns(&local->agent), looks ? c->loop.look_at_ns : INT64_MAX);
+    return dsc_min_i64(dsc_host_agent_wake_ns(&local->agent), looks ? c->look_at_ns : INT64_MAX);
 }
 
 static void on_event(dsc_coordinator_worker *c, const dsc_loop_event *event, int64_t now_ns)

@@ -25,7 +25,7 @@ static dsc_status open_streams(dsc_coordinator_worker *c, dsc_error *err)
     if (getcwd(c->folder, sizeof c->folder) == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc-launch", "the current folder is gone or its path too long: %s",
                         strerror(errno));
-    DSC_TRY(dsc_environ_without(c->loop.job->alloc, environ, c->loop.exports.entry, &c->link_env, err));
+    DSC_TRY(dsc_environ_without(c->job->alloc, environ, c->exports.entry, &c->link_env, err));
     return any_remote ? dsc_ssh_check(err) : DSC_OK;
 }
 
@@ -33,8 +33,8 @@ static dsc_status connect_stream(dsc_coordinator_worker *c, int32_t index, dsc_e
 {
     dsc_remote *remote = &c->remote[index];
     dsc_link_close(&remote->link);
-    return dsc_link_open(&remote->link, c->loop.job->alloc, c->loop.job->opt, index, remote->name, remote->is_local,
-                         c->link_env, c->loop.epoll_fd, err);
+    return dsc_link_open(&remote->link, c->job->alloc, c->job->opt, index, remote->name, remote->is_local,
+                         c->link_env, c->epoll_fd, err);
 }
 
 static void drop_stream(dsc_coordinator_worker *c, int32_t index)
@@ -42,7 +42,7 @@ static void drop_stream(dsc_coordinator_worker *c, int32_t index)
     dsc_remote *remote = &c->remote[index];
     if (!remote->has_failure) { /* it was silent, or the others' failure ended the wait for it */
         const int code = dsc_link_is_over(&remote->link) ? remote->link.code : -1;
-        dsc_ssh_diagnose(c->loop.job->opt, remote->name, code, remote->link.said, &remote->failure);
+        dsc_ssh_diagnose(c->job->opt, remote->name, code, remote->link.said, &remote->failure);
         remote->has_failure = true;
     }
     dsc_link_close(&remote->link);
@@ -57,7 +57,7 @@ static void close_streams(dsc_coordinator_worker *c)
     /* An agent of this host that lost its guardian became our child. */
     while (waitpid(-1, NULL, WNOHANG) >= 0 && dsc_clock_ns() < until_ns)
         dsc_clock_sleep_ns(5 * MS);
-    dsc_alloc_free(c->loop.job->alloc, c->link_env);
+    dsc_alloc_free(c->job->alloc, c->link_env);
     c->link_env = NULL;
 }
 
@@ -67,10 +67,10 @@ static void close_streams(dsc_coordinator_worker *c)
  * one: the address of this host on the route to another host. */
 static const char *master_addr(const dsc_coordinator_worker *c)
 {
-    const char *addr = c->loop.job->plan->master_addr;
-    if (c->loop.job->opt->master_addr == NULL && !c->remote[0].is_local && c->remote[0].hello.own_addr[0] != 0)
+    const char *addr = c->job->plan->master_addr;
+    if (c->job->opt->master_addr == NULL && !c->remote[0].is_local && c->remote[0].hello.own_addr[0] != 0)
         addr = c->remote[0].hello.own_addr;
-    for (int32_t i = 1; i < c->host_count && c->loop.job->opt->master_addr == NULL && c->remote[0].is_local; i++)
+    for (int32_t i = 1; i < c->host_count && c->job->opt->master_addr == NULL && c->remote[0].is_local; i++)
         if (!c->remote[i].is_local && c->remote[i].hello.coordinator_addr[0] != 0) {
             addr = c->remote[i].hello.coordinator_addr;
             break;
@@ -160,7 +160,7 @@ static void take_flight(dsc_coordinator_worker *c, int32_t index, const dsc_fram
         refuse_stream(c, index);
         return;
     }
-    dsc_flight_view *view = dsc_watch_view(&c->loop.watch, c->remote[index].first_rank + flight.index);
+    dsc_flight_view *view = dsc_watch_view(&c->watch, c->remote[index].first_rank + flight.index);
     if (flight.epoch == c->machine.epoch && view != NULL)
         *view = flight.view;
 }
@@ -186,8 +186,8 @@ static bool take_output(dsc_coordinator_worker *c, dsc_link *link, const dsc_fra
     if (output.index >= c->host[link->host].rank_count || output.bytes > DSC_OUTPUT_READ_BYTES)
         return false;
     const int32_t rank = c->remote[link->host].first_rank + output.index;
-    const int which = output.which < dsc_output_sink_count(c->loop.out) ? output.which : 0;
-    if (may_keep && (link->pending_at < link->pending.count || dsc_output_full(c->loop.out, which))) {
+    const int which = output.which < dsc_output_sink_count(c->out) ? output.which : 0;
+    if (may_keep && (link->pending_at < link->pending.count || dsc_output_full(c->out, which))) {
         const size_t begun = dsc_message_begin(&link->pending, (dsc_frame_kind)frame->kind);
         dsc_message_put(&link->pending, frame->bytes, frame->count);
         dsc_message_end(&link->pending, begun);
@@ -197,16 +197,16 @@ static bool take_output(dsc_coordinator_worker *c, dsc_link *link, const dsc_fra
     if (output.epoch != c->machine.epoch)
         return true; /* output of a run that is over */
     if (ends)
-        dsc_output_end(c->loop.out, rank, which, dsc_clock_ns());
+        dsc_output_end(c->out, rank, which, dsc_clock_ns());
     else
-        dsc_output_feed(c->loop.out, rank, which, output.text, output.bytes, dsc_clock_ns());
+        dsc_output_feed(c->out, rank, which, output.text, output.bytes, dsc_clock_ns());
     return true;
 }
 
 static void take_pending(dsc_coordinator_worker *c, dsc_link *link)
 {
-    while (link->pending_at < link->pending.count && !dsc_output_full(c->loop.out, 0) &&
-           !dsc_output_full(c->loop.out, 1)) {
+    while (link->pending_at < link->pending.count && !dsc_output_full(c->out, 0) &&
+           !dsc_output_full(c->out, 1)) {
         const uint8_t *at = link->pending.bytes + link->pending_at;
         size_t count = 0;
         for (size_t i = 0; i < 4; i++)
@@ -250,7 +250,7 @@ static void tend_link(dsc_coordinator_worker *c, int32_t index)
     if (!remote->drop_wanted && remote->link.channel.broken && remote->link.pid > 0)
         refuse_stream(c, index);
     if (!remote->drop_wanted && dsc_link_is_over(&remote->link)) {
-        dsc_ssh_diagnose(c->loop.job->opt, remote->name, remote->link.code, remote->link.said, &remote->failure);
+        dsc_ssh_diagnose(c->job->opt, remote->name, remote->link.code, remote->link.said, &remote->failure);
         remote->has_failure = true;
         remote->drop_wanted = true;
         remote->lost_code = remote->link.code;
