@@ -77,9 +77,12 @@ static dsc_status find_field(chat_run *r, const char *name, int64_t bytes, int64
                              const chat_value **out)
 {
     int64_t index = 0;
-    DSC_ASSERT(*next >= 0);
+    DSC_ASSERT(*next >= -1); /* -1: fields have numbers */
     *out = NULL;
+    if (bytes == 0 ? *next < 0 : is_digits(name, bytes) && *next > 0)
+        return chat_fail(r, DSC_ERR_INPUT, "format with {} and {0} at once");
     if (bytes == 0 || is_digits(name, bytes)) {
+        *next = bytes == 0 ? *next : -1;
         for (int64_t i = 0; i < bytes; i++)
             index = index * 10 + (name[i] - '0');
         index = bytes == 0 ? (*next)++ : index;
