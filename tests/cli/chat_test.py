@@ -15,7 +15,7 @@ sys.path.insert(0, GOLDEN)
 from chat_reference import NOW, Theirs, conversation  # noqa: E402
 
 NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
-COUNT = int(os.environ.get("DSC_CHAT_CONVERSATIONS", "200" if NIGHT else "25"))
+COUNT = int(os.environ.get("DSC_CHAT_CONVERSATIONS", "200" if NIGHT else "15"))
 UNSUPPORTED = 3  # DSC_ERR_UNSUPPORTED
 
 
@@ -126,7 +126,7 @@ def main():
     ours, number, failed = Ours(sys.argv[1]), 0, 0
     folders = [os.path.join(GOLDEN, "chat")] + [folder for folder in os.environ.get("DSC_CHAT_TEMPLATES", "").split(":") if folder]
     results = [compare_file(ours, path, COUNT) for folder in folders for path in sorted(glob.glob(f"{folder}/*.jinja"))]
-    results.append(compare_expressions(ours, 100000 if NIGHT else 2000))
+    results.append(compare_expressions(ours, 100000 if NIGHT else 1000))
     for result in results:
         number += 1
         good = not result.wrong and (result.equal or result.refused)

@@ -61,6 +61,11 @@ static dsc_status render(const char *text, const char *context)
     return render_with(text, (int64_t)strlen(text), &variables, &options);
 }
 
+static bool is_output(const char *expected, int64_t bytes)
+{
+    return output.text.bytes == bytes && (bytes == 0 || memcmp(output.text.ptr, expected, (size_t)bytes) == 0);
+}
+
 static void expect_output(const char *text, const char *expected)
 {
     static const char context[] =
@@ -68,7 +73,7 @@ static void expect_output(const char *text, const char *expected)
         "\"i\": 1, \"s\": \" a b \", \"d\": {\"k\": \"v\", \"items\": 3}}";
     if (render(text, context) != DSC_OK)
         fail_msg("%s: %s: %s", text, error.where, error.message);
-    if (output.text.bytes != (int64_t)strlen(expected) || memcmp(output.text.ptr, expected, strlen(expected)) != 0)
+    if (!is_output(expected, (int64_t)strlen(expected)))
         fail_msg("%s: '%.*s' and not '%s'", text, (int)output.text.bytes, output.text.ptr, expected);
 }
 
@@ -107,7 +112,7 @@ static const char *check_case(const char *at)
     dsc_alloc_free(alloc, text);
     if ((int)found != status)
         fail_msg("%s: %s: %s\n%.*s", name, error.where, error.message, (int)context_bytes, context);
-    if (output.text.bytes != output_bytes || memcmp(output.text.ptr, expected, (size_t)output_bytes) != 0)
+    if (!is_output(expected, output_bytes))
         fail_msg("%s: '%.*s' and not '%.*s'", name, (int)output.text.bytes, output.text.ptr, (int)output_bytes,
             expected);
     for (int64_t i = 0; i < output.span_count; i++) {

@@ -27,12 +27,12 @@ typedef struct dsc_chat_template dsc_chat_template;
 
 /* Limits of one render. */
 typedef struct dsc_chat_limits {
-    int64_t steps;        /* evaluated nodes; 64 bytes of processed text or one compared value also count as a step */
+    int64_t steps;        /* evaluated nodes, compared values, and 4 to 64 bytes of processed text by its cost */
     int64_t output_bytes;
     int64_t memory_bytes; /* all values of the render, the context included */
     int64_t depth;        /* nested evaluations, macro calls included */
 } dsc_chat_limits;
-#define DSC_CHAT_LIMITS_DEFAULT { 10000000, 32 << 20, 192 << 20, 600 }
+#define DSC_CHAT_LIMITS_DEFAULT { 10000000, 16 << 20, 128 << 20, 600 }
 
 typedef struct dsc_chat_options {
     dsc_chat_limits limits;

@@ -249,7 +249,10 @@ dsc_status chat_new(chat_run *r, int64_t count, int64_t bytes_each, void *out_pt
 dsc_status chat_new_text(chat_run *r, int64_t bytes, char **out);
 void chat_run_free(chat_run *r);
 dsc_status chat_spend(chat_run *r, int64_t steps); /* fails when no steps are left */
+/* Costs of a text: copied; searched or counted; changed or tested character by character. */
 static inline int64_t chat_text_steps(int64_t bytes) { return 1 + bytes / 64; }
+static inline int64_t chat_scan_steps(int64_t bytes) { return 1 + bytes / 16; }
+static inline int64_t chat_char_steps(int64_t bytes) { return 1 + bytes / 4; }
 dsc_status chat_enter(chat_run *r); /* a nested evaluation; r->depth-- leaves it */
 dsc_status chat_add(chat_run *r, chat_bytes *b, const char *text, int64_t bytes);
 dsc_status chat_add_text(chat_run *r, chat_bytes *b, const char *text);
@@ -336,7 +339,7 @@ bool chat_is_space(uint32_t code);
 const char *chat_skip_space(const char *at, const char *end);
 const char *chat_skip_space_back(const char *at, const char *start); /* end of the text before the blanks */
 const char *chat_find(const char *at, const char *end, const chat_value *what); /* NULL: none */
-const char *chat_find_last(const char *start, const char *end, const chat_value *what);
+dsc_status chat_find_last(chat_run *r, const char *start, const char *end, const chat_value *what, const char **out);
 dsc_status chat_strip(chat_run *r, const chat_value *s, const chat_value *chars, bool left, bool right,
                       chat_value *out);
 dsc_status chat_split(chat_run *r, const chat_value *s, const chat_value *separator, int64_t most, bool from_right,

@@ -192,6 +192,7 @@ static dsc_status f_int(chat_run *r, const chat_value *v, const chat_value *arg,
     DSC_TRY(chat_integer_argument(r, &arg[1], "base", 10, &base));
     if (v->kind == CHAT_UNDEFINED)
         return chat_undefined_error(r, v);
+    DSC_TRY(chat_spend(r, chat_char_steps(v->kind == CHAT_STRING ? v->bytes : 0)));
     if (base != 10)
         return chat_fail(r, DSC_ERR_UNSUPPORTED, "int with a base other than 10 is not supported");
     if (chat_is_integer(v, &integer) || (v->kind == CHAT_STRING && text_to_int(v, &integer))) {
@@ -213,6 +214,7 @@ static dsc_status f_float(chat_run *r, const chat_value *v, const chat_value *ar
     double number = 0;
     if (v->kind == CHAT_UNDEFINED)
         return chat_undefined_error(r, v);
+    DSC_TRY(chat_spend(r, chat_char_steps(v->kind == CHAT_STRING ? v->bytes : 0)));
     const bool is_number = v->kind == CHAT_STRING ? text_to_float(v, &number) : chat_is_number(v, &number);
     *out = is_number || arg[0].kind == CHAT_MISSING ? chat_float(number) : arg[0];
     return DSC_OK;
@@ -237,7 +239,7 @@ static dsc_status f_default(chat_run *r, const chat_value *v, const chat_value *
 static dsc_status f_length(chat_run *r, const chat_value *v, const chat_value *arg, chat_value *out)
 {
     int64_t length = 0;
-    DSC_TRY(chat_spend(r, v->kind == CHAT_STRING ? chat_text_steps(v->bytes) : 1));
+    DSC_TRY(chat_spend(r, v->kind == CHAT_STRING ? chat_scan_steps(v->bytes) : 1));
     if (v->kind == CHAT_LOOP)
         return chat_loop_member(r, v->loop, "length", 6, out);
     if (!chat_length(v, &length))
@@ -304,6 +306,7 @@ static dsc_status defer(chat_run *r, dsc_status status, int64_t depth, const cha
     if (status != DSC_ERR_INPUT || out->kind != CHAT_ITERATOR)
         return status;
     DSC_ASSERT(depth <= r->depth);
+    DSC_TRY(chat_spend(r, 64 + r->at / 16)); /* the line and column of the error */
     r->depth = depth;
     DSC_TRY(chat_new(r, 1, sizeof *failure, &failure));
     *failure = *r->err;

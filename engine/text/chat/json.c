@@ -26,7 +26,7 @@ static dsc_status add_string(chat_run *r, chat_bytes *b, const char *text, int64
 {
     int64_t written = 0; /* bytes of text */
     int char_bytes;
-    DSC_TRY(chat_spend(r, chat_text_steps(bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(bytes)));
     DSC_TRY(chat_add_text(r, b, "\""));
     for (int64_t i = 0; i < bytes; i += char_bytes) {
         const uint32_t code = dsc_char_at(text + i, &char_bytes);

@@ -95,7 +95,7 @@ dsc_status chat_get_item(chat_run *r, const chat_value *object, const chat_value
     if (key->kind == CHAT_STRING)
         return get_attribute(r, object, key->text, key->bytes, out);
     if (object->kind == CHAT_STRING)
-        DSC_TRY(chat_spend(r, chat_text_steps(object->bytes)));
+        DSC_TRY(chat_spend(r, chat_scan_steps(object->bytes)));
     if (chat_is_integer(key, &index)) {
         if (get_index(object, index, out))
             return DSC_OK;
@@ -145,7 +145,7 @@ static dsc_status slice_text(chat_run *r, const chat_value *s, const chat_range 
     chat_bytes b = { 0 };
     int64_t *offset = NULL; /* of each character, for steps other than 1 */
     int64_t count = 0;
-    DSC_TRY(chat_spend(r, chat_text_steps(s->bytes)));
+    DSC_TRY(chat_spend(r, chat_scan_steps(s->bytes)));
     if (range->step == 1) {
         const int64_t from = chat_char_offset(s->text, s->bytes, range->start);
         const int64_t bytes = chat_char_offset(s->text + from, s->bytes - from, range->count);

@@ -133,8 +133,10 @@ static dsc_status find(chat_run *r, const chat_value *self, const chat_value *ar
 {
     const char *end = self->text + self->bytes;
     DSC_TRY(need_string(r, arg, "find"));
-    DSC_TRY(chat_spend(r, chat_text_steps(self->bytes) * (last ? 8 : 1)));
-    const char *at = last ? chat_find_last(self->text, end, arg) : chat_find(self->text, end, arg);
+    DSC_TRY(chat_spend(r, chat_scan_steps(self->bytes)));
+    const char *at = chat_find(self->text, end, arg);
+    if (last)
+        DSC_TRY(chat_find_last(r, self->text, end, arg, &at));
     DSC_ASSERT(at == NULL || (at >= self->text && at <= end));
     *out = at != NULL ? chat_char_count(self->text, at - self->text) : -1;
     return DSC_OK;
@@ -164,7 +166,7 @@ static dsc_status m_count(chat_run *r, const chat_value *self, const chat_value 
     const char *at = self->text, *end = self->text + self->bytes;
     int64_t count = 0;
     DSC_TRY(need_string(r, arg, "count"));
-    DSC_TRY(chat_spend(r, chat_text_steps(self->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(self->bytes)));
     if (arg->bytes == 0)
         count = chat_char_count(at, self->bytes) + 1;
     else
@@ -193,10 +195,12 @@ static dsc_status partition(chat_run *r, const chat_value *self, const chat_valu
 {
     const char *end = self->text + self->bytes;
     DSC_TRY(need_string(r, arg, "partition"));
-    DSC_TRY(chat_spend(r, chat_text_steps(self->bytes) * (last ? 8 : 1)));
+    DSC_TRY(chat_spend(r, chat_scan_steps(self->bytes)));
     if (arg->bytes == 0)
         return chat_fail(r, DSC_ERR_INPUT, "partition with an empty separator");
-    const char *at = last ? chat_find_last(self->text, end, arg) : chat_find(self->text, end, arg);
+    const char *at = chat_find(self->text, end, arg);
+    if (last)
+        DSC_TRY(chat_find_last(r, self->text, end, arg, &at));
     const chat_value empty = chat_string("", 0), whole = chat_string(self->text, self->bytes);
     const chat_value before = at != NULL ? chat_string(self->text, at - self->text) : last ? empty : whole;
     const chat_value behind = at != NULL ? chat_string(at + arg->bytes, end - at - arg->bytes) : last ? whole : empty;
@@ -222,7 +226,7 @@ typedef enum string_class { ALPHA = 1, DIGIT = 2, SPACE = 4 } string_class;
 static dsc_status all_of(chat_run *r, const chat_value *self, int classes, chat_value *out)
 {
     bool all = self->bytes > 0;
-    DSC_TRY(chat_spend(r, chat_text_steps(self->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(self->bytes)));
     for (int64_t i = 0; i < self->bytes && all; i++) {
         const unsigned char c = (unsigned char)self->text[i];
         if (c >= 0x80)
@@ -251,7 +255,7 @@ static dsc_status m_isalnum(chat_run *r, const chat_value *self, const chat_valu
 
 static dsc_status m_isspace(chat_run *r, const chat_value *self, const chat_value *arg, chat_value *out)
 {
-    DSC_TRY(chat_spend(r, chat_text_steps(self->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(self->bytes)));
     const char *end = self->text + self->bytes;
     *out = chat_bool(self->bytes > 0 && chat_skip_space(self->text, end) == end);
     return DSC_OK;

@@ -326,31 +326,29 @@ static dsc_status parse_binary(chat_parser *p, int level, chat_node **out)
     static const uint8_t operators[4][5] = {
         { CHAT_T_POW }, { '*', '/', CHAT_T_FLOORDIV, '%' }, { '~' }, { '+', '-' }
     };
+    chat_node **last = NULL; /* end of the operands of a concatenation */
     if (level < 0)
         return parse_unary(p, true, out);
     DSC_TRY(parse_binary(p, level - 1, out));
     while (memchr(operators[level], p->token->type, sizeof operators[level]) != NULL && p->token->type != CHAT_T_END) {
         chat_node *left = *out, *node = left;
         const uint8_t op = p->token->type;
-        if (op != '~' || left->kind != CHAT_N_CONCAT || left->op != '~') {
+        if (op != '~' || last == NULL) {
             DSC_TRY(chat_new_node(p, op == '~' ? CHAT_N_CONCAT : CHAT_N_BINARY, &node));
             node->op = op;
             node->a = left;
             node->list = left;
             *out = node;
+            last = &left->next;
         }
         p->token++;
         if (op != '~') {
             DSC_TRY(parse_binary(p, level - 1, &node->b));
             continue;
         }
-        chat_node **last = &node->list;
-        while (*last != NULL)
-            last = &(*last)->next;
         DSC_TRY(parse_binary(p, level - 1, last));
+        last = &(*last)->next;
     }
-    if ((*out)->kind == CHAT_N_CONCAT)
-        (*out)->op = 0; /* complete: a concatenation in parentheses is an operand like others */
     return DSC_OK;
 }
 

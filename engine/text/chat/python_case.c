@@ -76,7 +76,7 @@ static dsc_status add_lower(chat_run *r, chat_bytes *b, uint32_t code, const cha
                             const char *end)
 {
     if (code == CAPITAL_SIGMA) {
-        DSC_TRY(chat_spend(r, chat_text_steps(end - start)));
+        DSC_TRY(chat_spend(r, chat_char_steps(end - start)));
         return add_code(r, b, is_final_sigma(start, at, end) ? 0x3c2 : 0x3c3);
     }
     if (code == CAPITAL_I_DOT)
@@ -97,7 +97,7 @@ dsc_status chat_change_case(chat_run *r, const chat_value *s, chat_case how, cha
     chat_bytes b = { 0 };
     int bytes;
     DSC_ASSERT(s->kind == CHAT_STRING);
-    DSC_TRY(chat_spend(r, chat_text_steps(s->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(s->bytes)));
     for (const char *at = s->text; at < end; at += bytes) {
         const uint32_t code = dsc_char_at(at, &bytes);
         bool upper = how == CHAT_UPPER, title = false;

@@ -42,7 +42,7 @@ dsc_status chat_percent_format(chat_run *r, const chat_value *format, const chat
     int64_t used = 0;
     if (format->flag || values->kind == CHAT_DICT)
         return chat_fail(r, DSC_ERR_UNSUPPORTED, "%% of a safe string or with a dict is not supported");
-    DSC_TRY(chat_spend(r, chat_text_steps(format->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(format->bytes)));
     for (int64_t i = 0; i < format->bytes; i++) {
         const char c = format->text[i];
         if (c != '%' || (i + 1 < format->bytes && format->text[i + 1] == '%')) {
@@ -104,7 +104,7 @@ dsc_status chat_brace_format(chat_run *r, const chat_value *format, const chat_a
     const char *at = format->text, *end = format->text + format->bytes;
     chat_bytes b = { 0 };
     int64_t next = 0;
-    DSC_TRY(chat_spend(r, chat_text_steps(format->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(format->bytes)));
     for (; at < end; at++) {
         const chat_value *value;
         if (*at != '{' && *at != '}') {
@@ -166,7 +166,7 @@ dsc_status chat_strftime(chat_run *r, const chat_value *format, chat_value *out)
     char field[32];
     if (gmtime_r(&seconds, &t) == NULL)
         return chat_fail(r, DSC_ERR_INPUT, "the time %lld has no date", (long long)r->options->now_s);
-    DSC_TRY(chat_spend(r, chat_text_steps(format->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(format->bytes)));
     for (int64_t i = 0; i < format->bytes; i++) {
         if (format->text[i] != '%') {
             DSC_TRY(chat_add(r, &b, format->text + i, 1));

@@ -60,15 +60,26 @@ const char *chat_find(const char *at, const char *end, const chat_value *what)
     return what->bytes == 0 ? at : memmem(at, (size_t)(end - at), what->text, (size_t)what->bytes);
 }
 
-const char *chat_find_last(const char *start, const char *end, const chat_value *what)
+/* A short text is searched for from the end. A long one is found from the start, match by match, in linear time. */
+dsc_status chat_find_last(chat_run *r, const char *start, const char *end, const chat_value *what, const char **out)
 {
     DSC_ASSERT(what->kind == CHAT_STRING && start <= end);
+    *out = NULL;
     if (end - start < what->bytes)
-        return NULL;
-    for (const char *at = end - what->bytes; at >= start; at--)
-        if (memcmp(at, what->text, (size_t)what->bytes) == 0)
-            return at;
-    return NULL;
+        return DSC_OK;
+    if (what->bytes <= 16) {
+        const char *at = end - what->bytes;
+        while (at > start && memcmp(at, what->text, (size_t)what->bytes) != 0)
+            at--;
+        *out = memcmp(at, what->text, (size_t)what->bytes) == 0 ? at : NULL;
+        return chat_spend(r, chat_char_steps(end - at));
+    }
+    DSC_TRY(chat_spend(r, chat_scan_steps(end - start)));
+    for (const char *at = chat_find(start, end, what); at != NULL; at = chat_find(at + 1, end, what)) {
+        DSC_TRY(chat_spend(r, chat_scan_steps(what->bytes)));
+        *out = at;
+    }
+    return DSC_OK;
 }
 
 /* ---- strip ---- */
@@ -88,14 +99,16 @@ dsc_status chat_strip(chat_run *r, const chat_value *s, const chat_value *chars,
         return chat_fail(r, DSC_ERR_INPUT, "strip needs a string of characters, not a value of type %s",
                          chat_type_name((chat_kind)chars->kind));
     const chat_value *set = chars->kind == CHAT_STRING ? chars : NULL;
-    DSC_TRY(chat_spend(r, chat_text_steps(s->bytes)));
+    const int64_t steps = 1 + (set != NULL ? set->bytes / 16 : 0);
     for (; left && start < end; start += bytes) {
         dsc_char_at(start, &bytes);
+        DSC_TRY(chat_spend(r, steps));
         if (!strips(set, start, bytes))
             break;
     }
     while (right && end > start) {
         const char *before = dsc_char_before(end);
+        DSC_TRY(chat_spend(r, steps));
         if (!strips(set, before, (int)(end - before)))
             break;
         end = before;
@@ -157,14 +170,18 @@ dsc_status chat_split(chat_run *r, const chat_value *s, const chat_value *separa
                       chat_value *out)
 {
     const char *start = s->text, *end = s->text + s->bytes, *at;
-    DSC_TRY(chat_spend(r, chat_text_steps(s->bytes)));
+    const bool by_blanks = separator->kind != CHAT_STRING;
+    DSC_TRY(chat_spend(r, by_blanks ? chat_char_steps(s->bytes) : chat_scan_steps(s->bytes)));
     DSC_TRY(chat_new_list(r, CHAT_LIST, 0, out));
-    if (separator->kind != CHAT_STRING) {
+    if (by_blanks) {
         DSC_TRY(from_right ? split_blanks_back(r, start, end, most, out) : split_blanks(r, start, end, most, out));
     } else if (separator->bytes == 0) {
         return chat_fail(r, DSC_ERR_INPUT, "split with an empty separator");
     } else if (from_right) {
-        while (most-- != 0 && (at = chat_find_last(start, end, separator)) != NULL) {
+        while (most-- != 0) {
+            DSC_TRY(chat_find_last(r, start, end, separator, &at));
+            if (at == NULL)
+                break;
             DSC_TRY(add_part(r, out, at + separator->bytes, end));
             end = at;
         }
@@ -191,7 +208,7 @@ dsc_status chat_split_lines(chat_run *r, const chat_value *s, bool keep_ends, ch
 {
     const char *start = s->text, *end = s->text + s->bytes;
     int bytes;
-    DSC_TRY(chat_spend(r, chat_text_steps(s->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(s->bytes)));
     DSC_TRY(chat_new_list(r, CHAT_LIST, 0, out));
     for (const char *at = start; at < end;) {
         const char *line_end = at;
@@ -231,8 +248,9 @@ dsc_status chat_replace(chat_run *r, const chat_value *s, const chat_value *from
     const char *start = s->text, *end = s->text + s->bytes, *at;
     chat_bytes b = { 0 };
     DSC_ASSERT(from->kind == CHAT_STRING && to->kind == CHAT_STRING);
-    DSC_TRY(chat_spend(r, chat_text_steps(s->bytes)));
+    DSC_TRY(chat_spend(r, chat_scan_steps(s->bytes)));
     if (from->bytes == 0) {
+        DSC_TRY(chat_spend(r, s->bytes));
         DSC_TRY(replace_empty(r, s, to, most, &b));
         *out = chat_bytes_value(&b);
         return DSC_OK;

@@ -42,6 +42,7 @@ dsc_status chat_add_float(chat_run *r, chat_bytes *b, double f)
 {
     char digits[24], exponent[16];
     int point;
+    DSC_TRY(chat_spend(r, 64)); /* up to 17 conversions */
     if (signbit(f) && !isnan(f))
         DSC_TRY(chat_add_text(r, b, "-"));
     f = fabs(f);
@@ -117,7 +118,7 @@ static dsc_status add_quoted(chat_run *r, chat_bytes *b, const char *text, int64
     const bool has_single = memchr(text, '\'', (size_t)bytes) != NULL;
     const char quote = has_single && memchr(text, '"', (size_t)bytes) == NULL ? '"' : '\'';
     int char_bytes;
-    DSC_TRY(chat_spend(r, chat_text_steps(bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(bytes)));
     DSC_TRY(chat_add(r, b, &quote, 1));
     for (int64_t i = 0; i < bytes; i += char_bytes) {
         const uint32_t code = dsc_char_at(text + i, &char_bytes);
@@ -257,7 +258,7 @@ dsc_status chat_escape(chat_run *r, const chat_value *v, chat_value *out)
     *out = *v;
     if (v->flag)
         return DSC_OK;
-    DSC_TRY(chat_spend(r, chat_text_steps(v->bytes)));
+    DSC_TRY(chat_spend(r, chat_char_steps(v->bytes)));
     for (int64_t i = 0; i < v->bytes; i++) {
         const char *to = NULL;
         for (size_t j = 0; j < DSC_COUNT(escapes); j++)

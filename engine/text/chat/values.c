@@ -152,6 +152,7 @@ dsc_status chat_dict_set(chat_run *r, chat_dict *dict, chat_value key, chat_valu
         return chat_fail(r, DSC_ERR_INPUT, "a value of type %s cannot be the key of a dict",
                          chat_type_name((chat_kind)key.kind));
     const uint64_t hash = hash_of(r, &key);
+    DSC_TRY(chat_spend(r, chat_text_steps(key.kind == CHAT_STRING ? key.bytes : 0)));
     DSC_TRY(find_entry(r, dict, &key, hash, &at));
     if (at >= 0) {
         dict->entry[at].value = value;
@@ -175,6 +176,7 @@ dsc_status chat_dict_find(chat_run *r, const chat_dict *dict, const chat_value *
     int64_t at;
     *out = NULL;
     DSC_ASSERT(chat_hashable(key));
+    DSC_TRY(chat_spend(r, chat_text_steps(key->kind == CHAT_STRING ? key->bytes : 0)));
     DSC_TRY(find_entry(r, dict, key, hash_of(r, key), &at));
     if (at >= 0)
         *out = &dict->entry[at].value;
@@ -350,7 +352,7 @@ dsc_status chat_contains(chat_run *r, const chat_value *container, const chat_va
         if (item->kind != CHAT_STRING)
             return chat_fail(r, DSC_ERR_INPUT, "'in' of a string needs a string on its left, not a value of type %s",
                              chat_type_name((chat_kind)item->kind));
-        DSC_TRY(chat_spend(r, chat_text_steps(container->bytes)));
+        DSC_TRY(chat_spend(r, chat_scan_steps(container->bytes)));
         *out = chat_find(container->text, container->text + container->bytes, item) != NULL;
         return DSC_OK;
     }
