@@ -16,8 +16,8 @@ result() { # NAME RC FILE_WITH_WORDS
 skip() { n=$((n + 1)); echo "ok $n - $1 # SKIP $2"; }
 
 # PTX contracts no operation that states its rounding (.rn), and may contract all others. So every fp32 and fp64
-# operation has .rn, and none has .ftz or .approx. Multiply-adds per square root, by recipe: AdamW four (five with
-# l2), Adagrad two or three, LAMB and Adafactor three to five. SGD and Lion have no more per product than their
+# operation has .rn, and none has .ftz or .approx. The multiply-adds per square root depend on the recipe. AdamW has four
+# (five with l2), Adagrad two or three, LAMB and Adafactor three to five. SGD and Lion have no more per product than their
 # recipes; branches are copied, so products of one element may occur several times. Sums of squares have one in fp64 for
 # each widened element, and other kernels none.
 check_exact() { # FILES

@@ -1,8 +1,8 @@
 /* chat_template_fuzz.c - any bytes as a chat template: no crash, and each render ends within its limits.
  *
- * Bytes behind a NUL are the context; without one, or if it is no object, a fixed conversation is. Promises checked: an
- * error has a place and a message, a failed render leaves no output, and spans lie inside of it in order.
- * SPDX-License-Identifier: Apache-2.0 */
+ * Bytes after a NUL are the context. Without a NUL or a JSON object there, the context is a fixed conversation.
+ * Promises checked: an error has a place and a message, a failed render leaves no output, and spans lie inside of it
+ * in order. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "engine/text/chat/chat.h"

@@ -20,7 +20,7 @@ extern "C" {
 /* Fixed limits of a template and of a context. */
 #define DSC_CHAT_TEMPLATE_BYTES_MAX (1 << 20)
 #define DSC_CHAT_TOKENS_MAX 200000
-#define DSC_CHAT_NESTING_MAX 100 /* of tags and of expressions; of arrays and objects in a context */
+#define DSC_CHAT_NESTING_MAX 100 /* nested tags or expressions; nested arrays and objects of a context */
 #define DSC_CHAT_CONTEXT_BYTES_MAX (64 << 20)
 
 typedef struct dsc_chat_template dsc_chat_template;

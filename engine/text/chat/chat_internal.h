@@ -54,7 +54,7 @@ typedef struct chat_range {
 typedef struct chat_iterator {
     chat_list *list;
     int64_t next;
-    const dsc_error *failure; /* of the filter behind the last value; raised when it is read */
+    const dsc_error *failure; /* error of the filter after the last value; raised at the read after that value */
 } chat_iterator;
 
 typedef struct chat_value {
@@ -65,7 +65,7 @@ typedef struct chat_value {
         bool boolean;
         int64_t integer;
         double number;
-        const char *text; /* of a string, or name or reason of an undefined value */
+        const char *text; /* text of a string; name or reason of an undefined value */
         chat_list *list;  /* also of a tuple */
         chat_dict *dict;  /* also of a view and of a namespace */
         chat_range *range;

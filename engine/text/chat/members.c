@@ -143,7 +143,7 @@ static bool slice_range(const chat_value part[3], int64_t length, chat_range *ou
 static dsc_status slice_text(chat_run *r, const chat_value *s, const chat_range *range, chat_value *out)
 {
     chat_bytes b = { 0 };
-    int64_t *offset = NULL; /* of each character, for steps other than 1 */
+    int64_t *offset = NULL; /* start of each character, for steps other than 1 */
     int64_t count = 0;
     DSC_TRY(chat_spend(r, chat_scan_steps(s->bytes)));
     if (range->step == 1) {
