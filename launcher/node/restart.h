@@ -12,12 +12,6 @@ static inline bool dsc_restart_allowed(const dsc_rank_end *culprit, int32_t rest
     return restart_count < restart_limit && !hopeless;
 }
 
-/* Stuck ranks may get further the next time; ranks that disagree may, too. */
-static inline bool dsc_restart_found(const dsc_verdict *v, int32_t restart_count, int32_t restart_limit)
-{
-    return v->found_code != 0 && restart_count < restart_limit;
-}
-
 /* 1, 2, 4, ... at most 32 seconds. */
 static inline int64_t dsc_restart_wait_ns(int32_t restart_count)
 {
