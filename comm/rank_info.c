@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hosts/rank_names.h"
 #include "base/hosts/slurm.h"
 #include "comm/comm.h"
 
@@ -17,21 +18,8 @@ typedef struct env {
     void *user;
 } env;
 
-/* Names of the same number in each family; NULL: that family has none. The second plain names are torchrun's. */
-typedef struct family {
-    const char *rank, *size, *local_rank, *local_size, *local_size_alias, *node, *node_count, *node_alias,
-        *node_count_alias;
-} family;
-static const family families[] = {
-    { "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "CROSS_RANK", "CROSS_SIZE",
-      "GROUP_RANK", "GROUP_WORLD_SIZE" },
-    { "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-      NULL, NULL, NULL, NULL, NULL },
-    { "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", NULL, NULL, NULL, NULL, NULL },
-    { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", NULL, "SLURM_NODEID",
-      "SLURM_STEP_NUM_NODES", NULL, NULL },
-};
-enum { PLAIN, OPEN_MPI, HYDRA, SLURM };
+typedef dsc_rank_names family;
+static const family *const families = dsc_rank_family_names;
 
 static const char *text_of(const env *e, const char *name)
 {
@@ -88,7 +76,7 @@ static dsc_status read_family(const env *e, const family *f, numbers *out, dsc_e
         DSC_TRY(number(e, f->node_alias, 0, INT32_MAX, &out->node, err));
         DSC_TRY(number(e, f->node_count_alias, 1, INT32_MAX, &out->node_count, err));
     }
-    if (f == &families[SLURM])
+    if (f == &families[DSC_RANK_SLURM])
         return read_slurm_local_size(e, f, out, err);
     DSC_TRY(number(e, f->local_size, 1, INT32_MAX, &out->local_size, err));
     DSC_TRY(number(e, f->local_size_alias, 1, INT32_MAX, &alias, err));
@@ -104,7 +92,7 @@ static dsc_status read_family(const env *e, const family *f, numbers *out, dsc_e
 static dsc_status family_speaks(const family *f, const numbers *n, bool *speaks, dsc_error *err)
 {
     *speaks = n->rank >= 0 && n->size >= 0;
-    if (f != &families[PLAIN] || (n->rank >= 0) == (n->size >= 0))
+    if (f != &families[DSC_RANK_PLAIN] || (n->rank >= 0) == (n->size >= 0))
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, n->rank >= 0 ? f->size : f->rank, "not set, but %s is; a rank needs both",
                     n->rank >= 0 ? f->rank : f->size);
@@ -126,7 +114,7 @@ static void fill_from(const numbers *other, numbers *n)
 static dsc_status choose_family(const env *e, numbers *out, const family **chosen, dsc_error *err)
 {
     *chosen = NULL;
-    for (size_t i = 0; i < DSC_COUNT(families); i++) {
+    for (size_t i = 0; i < DSC_RANK_FAMILIES; i++) {
         numbers n;
         bool speaks = false;
         DSC_TRY(read_family(e, &families[i], &n, err));
@@ -210,14 +198,14 @@ static dsc_status read_master(const env *e, dsc_rank_info *out, dsc_error *err)
 {
     const char *addr = text_of(e, "MASTER_ADDR"), *nodes = text_of(e, "SLURM_STEP_NODELIST");
     const char *job = text_of(e, "SLURM_JOB_ID");
-    const bool step = text_of(e, families[SLURM].size) != NULL;
+    const bool step = text_of(e, families[DSC_RANK_SLURM].size) != NULL;
     int64_t port = step && job != NULL ? dsc_slurm_port(job) : 29500, node_count = 1;
     DSC_TRY(number(e, "MASTER_PORT", 1, 65535, &port, err));
     out->master_port = (int32_t)port;
     out->master_addr[0] = 0;
     if (addr != NULL && strlen(addr) >= sizeof out->master_addr)
         return DSC_FAIL(err, DSC_ERR_INPUT, "MASTER_ADDR", "\"%.40s...\" is not a host name", addr);
-    DSC_TRY(number(e, families[SLURM].node_count, 1, INT32_MAX, &node_count, err));
+    DSC_TRY(number(e, families[DSC_RANK_SLURM].node_count, 1, INT32_MAX, &node_count, err));
     if (addr == NULL && step && nodes != NULL && node_count > 1)
         return dsc_slurm_hosts("SLURM_STEP_NODELIST", nodes, keep_first, out->master_addr, err);
     snprintf(out->master_addr, sizeof out->master_addr, "%s", addr != NULL ? addr : "127.0.0.1");
@@ -245,7 +233,7 @@ dsc_status dsc_rank_info_from_env(const char *(*get)(void *user, const char *nam
     out->node = (int32_t)n.node;
     out->node_count = (int32_t)n.node_count;
     out->hosts_guessed = n.hosts_guessed;
-    out->from_mpi = f == &families[OPEN_MPI];
+    out->from_mpi = f == &families[DSC_RANK_OPEN_MPI];
     out->flight = text_of(&e, "DSC_FLIGHT");
     return DSC_OK;
 }

@@ -11,6 +11,7 @@
 
 #include "base/flight_log.h"
 #include "base/hosts/envfile.h"
+#include "base/hosts/rank_names.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -106,27 +107,12 @@ void dsc_rank_vars_fill(const dsc_host_task *task, int32_t index, dsc_rank_vars 
         put(out, "DSC_LAUNCH_TTY", "%d", task->tty_columns);
 }
 
-/* Numbers of the task that an outer launcher (srun, mpirun) started, which is dsc-launch and not a rank. Ranks read
- * them too (comm/rank_info.c) and would find two identities. */
-static bool is_outer_task(const char *entry, size_t bytes)
-{
-    static const char *const names[] = {
-        "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
-        "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
-        "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID",
-        "SLURM_STEP_NUM_NODES", "GROUP_RANK", "GROUP_WORLD_SIZE",
-    };
-    for (size_t i = 0; i < DSC_COUNT(names); i++)
-        if (strlen(names[i]) == bytes && memcmp(entry, names[i], bytes) == 0)
-            return true;
-    return false;
-}
-
-/* Leftovers of another launch; OMP_NUM_THREADS and CUDA_VISIBLE_DEVICES are the user's too. */
+/* Leftovers of another launch; OMP_NUM_THREADS and CUDA_VISIBLE_DEVICES are the user's too. The numbers of the task
+ * that an outer launcher (srun, mpirun) started are those of dsc-launch: a rank would find two identities. */
 static bool is_replaced(const char *entry, const dsc_rank_vars *vars)
 {
     const size_t bytes = strcspn(entry, "=");
-    if (dsc_env_is_launchers(entry, bytes) || is_outer_task(entry, bytes))
+    if (dsc_env_is_launchers(entry, bytes) || dsc_rank_name_is_known(entry, bytes))
         return true;
     for (int32_t i = 0; i < vars->count; i++)
         if (strlen(vars->var[i].name) == bytes && strncmp(entry, vars->var[i].name, bytes) == 0)
