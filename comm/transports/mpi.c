@@ -374,15 +374,33 @@ static dsc_status find_plugin(const dsc_mpi_api **out, dsc_error *err)
     return DSC_OK;
 }
 
+#define ARRAYS_MAX (1 + 3 * DSC_COMM_CHANNELS_MAX)
+
+static int list_arrays(mpi_transport *mpi, dsc_need *list)
+{
+    const int64_t size = mpi->size;
+    int count = 0;
+    list[count++] = (dsc_need) { &mpi->left, DSC_TAG_CONTROL, DSC_TIER_HOST, size * (int64_t)sizeof *mpi->left,
+                                 DSC_NEED_SMALL };
+    for (int32_t c = 0; c < mpi->channel_count; c++) {
+        mpi_channel *state = &mpi->channel[c];
+        list[count++] = (dsc_need) { &state->theirs, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                     size * (int64_t)sizeof *state->theirs, DSC_NEED_SMALL };
+        list[count++] = (dsc_need) { &state->open, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                     size * (int64_t)sizeof *state->open, DSC_NEED_SMALL };
+        list[count++] = (dsc_need) { &state->part, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                     4 * size * (int64_t)sizeof *state->part, DSC_NEED_SMALL };
+    }
+    DSC_ASSERT(count <= ARRAYS_MAX);
+    return count;
+}
+
 static void free_memory(mpi_transport *mpi)
 {
-    for (int32_t c = 0; c < DSC_COMM_CHANNELS_MAX; c++) {
-        dsc_alloc_free(mpi->alloc, mpi->channel[c].part);
-        dsc_alloc_free(mpi->alloc, mpi->channel[c].open);
-        dsc_alloc_free(mpi->alloc, mpi->channel[c].theirs);
-    }
+    const dsc_needs needs = { .alloc = mpi->alloc };
+    dsc_need list[ARRAYS_MAX];
     dsc_comm_memory_close(&mpi->memory);
-    dsc_alloc_free(mpi->alloc, mpi->left);
+    dsc_needs_close(&needs, list, list_arrays(mpi, list));
     dsc_alloc_free(mpi->alloc, mpi);
 }
 
@@ -394,14 +412,9 @@ static int mpi_list_needs(const dsc_comm_options *options, dsc_transport *transp
 
 static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *options, dsc_error *err)
 {
-    const int64_t size = mpi->size;
-    DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *mpi->left, &mpi->left, err));
-    for (int32_t c = 0; c < options->channel_count; c++) {
-        mpi_channel *state = &mpi->channel[c];
-        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *state->theirs, &state->theirs, err));
-        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, size, sizeof *state->open, &state->open, err));
-        DSC_TRY(dsc_alloc_zeroed(mpi->alloc, DSC_TAG_CONTROL, 4 * size, sizeof *state->part, &state->part, err));
-    }
+    dsc_need list[ARRAYS_MAX];
+    dsc_needs needs = { .alloc = mpi->alloc };
+    DSC_TRY(dsc_needs_plan_and_open(&needs, list, list_arrays(mpi, list), err));
     mpi->memory.count = mpi_list_needs(options, &mpi->base, mpi->memory.need);
     return dsc_comm_memory_open(&mpi->memory, options, err);
 }

@@ -19,11 +19,32 @@
 
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
+/* Arrays of a peer or of a message's parts: 2 for the wire and 2 for each channel. */
+#define ARRAYS_MAX (2 + 2 * DSC_MESH_CONNECTIONS_MAX)
+
+static int list_arrays(dsc_wire *wire, dsc_need *list)
+{
+    const int64_t size = wire->size;
+    int count = 0;
+    list[count++] = (dsc_need) { &wire->fd, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                 size * wire->connection_count * (int64_t)sizeof *wire->fd, DSC_NEED_SMALL };
+    list[count++] = (dsc_need) { &wire->peer, DSC_TAG_CONTROL, DSC_TIER_HOST, size * (int64_t)sizeof *wire->peer,
+                                 DSC_NEED_SMALL };
+    for (int32_t c = 0; c < wire->channel_count; c++) {
+        dsc_wire_connection *connection = &wire->connection[c];
+        list[count++] = (dsc_need) { &connection->part, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                     size * (int64_t)sizeof *connection->part, DSC_NEED_SMALL };
+        list[count++] = (dsc_need) { &connection->poll, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                     2 * size * (int64_t)sizeof *connection->poll, DSC_NEED_SMALL };
+    }
+    DSC_ASSERT(count <= ARRAYS_MAX);
+    return count;
+}
+
 dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool second_connections, dsc_error *err)
 {
-    dsc_alloc *alloc = options->alloc;
     memset(wire, 0, sizeof *wire);
-    wire->alloc = alloc;
+    wire->alloc = options->alloc;
     wire->rank = options->place.rank;
     wire->size = options->place.size;
     wire->named_count = options->channel_count;
@@ -32,17 +53,12 @@ dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool s
     wire->timeout_ns = dsc_comm_timeout_ns(options);
     DSC_ASSERT(wire->connection_count <= DSC_MESH_CONNECTIONS_MAX);
     pthread_mutex_init(&wire->lock, NULL); /* cannot fail with these arguments */
-    const int64_t size = wire->size;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size * wire->connection_count, sizeof *wire->fd, &wire->fd, err));
-    for (int64_t i = 0; i < size * wire->connection_count; i++)
-        wire->fd[i] = -1;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *wire->peer, &wire->peer, err));
-    for (int32_t c = 0; c < wire->channel_count; c++) {
-        dsc_wire_connection *connection = &wire->connection[c];
-        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, size, sizeof *connection->part, &connection->part, err));
-        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 2 * size, sizeof *connection->poll, &connection->poll, err));
-    }
-    return DSC_OK;
+    dsc_need list[ARRAYS_MAX];
+    dsc_needs needs = { .alloc = wire->alloc };
+    const dsc_status status = dsc_needs_plan_and_open(&needs, list, list_arrays(wire, list), err);
+    for (int64_t i = 0; wire->fd != NULL && i < (int64_t)wire->size * wire->connection_count; i++)
+        wire->fd[i] = -1; /* dsc_wire_close after a failure closes no file of others */
+    return status;
 }
 
 dsc_status dsc_wire_connect(dsc_wire *wire, const dsc_rdv_net_met *met, int64_t timeout_ns, dsc_error *err)
@@ -76,12 +92,9 @@ void dsc_wire_close(dsc_wire *wire)
     for (int64_t i = 0; i < (int64_t)wire->size * wire->connection_count && wire->fd != NULL; i++)
         if (wire->fd[i] >= 0)
             close(wire->fd[i]);
-    for (int32_t c = 0; c < wire->channel_count; c++) {
-        dsc_alloc_free(wire->alloc, wire->connection[c].poll);
-        dsc_alloc_free(wire->alloc, wire->connection[c].part);
-    }
-    dsc_alloc_free(wire->alloc, wire->peer);
-    dsc_alloc_free(wire->alloc, wire->fd);
+    const dsc_needs needs = { .alloc = wire->alloc };
+    dsc_need list[ARRAYS_MAX];
+    dsc_needs_close(&needs, list, list_arrays(wire, list));
     pthread_mutex_destroy(&wire->lock);
     memset(wire, 0, sizeof *wire);
 }
