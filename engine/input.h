@@ -1,7 +1,7 @@
-/* input.h - the samples of a run: their source, their reader and the length of the run (open.c).
+/* input.h - the samples of a run: their source, their reader and the length of the run (input.c).
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ENGINE_DATA_INPUT_H
-#define DSC_ENGINE_DATA_INPUT_H
+#ifndef DSC_ENGINE_INPUT_H
+#define DSC_ENGINE_INPUT_H
 
 #include <dsc/dsc.h>
 

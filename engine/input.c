@@ -1,4 +1,4 @@
-/* open.c - the files of samples that the config names: texts made to token files, opened, looked at.
+/* input.c - the files of samples that the config names: texts made to token files, opened, looked at.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
