@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/lock_file.h"
-#include "engine/text/token_writer.h"
+#include "engine/data/token_writer.h"
 
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 1" /* format of a cached token file; a change makes a new file */

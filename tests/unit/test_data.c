@@ -12,7 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/data/data.h"
-#include "engine/text/token_writer.h"
+#include "engine/data/token_writer.h"
 
 #define SEQUENCE 10
 #define TOKENS 101 /* 10 samples */

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "engine/text/token_writer.h"
+#include "engine/data/token_writer.h"
 #include "tools/dsc/tool.h"
 
 #define FILES_MAX 4096

@@ -2,8 +2,8 @@
  *
  * Ids of a vocabulary of at most 65536 take two bytes, others four. The file appears whole, under its name, when it is
  * committed; until then it is FILE.tmp. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ENGINE_TEXT_TOKEN_WRITER_H
-#define DSC_ENGINE_TEXT_TOKEN_WRITER_H
+#ifndef DSC_ENGINE_DATA_TOKEN_WRITER_H
+#define DSC_ENGINE_DATA_TOKEN_WRITER_H
 
 #include "engine/data/token_file.h"
 #include "engine/text/buffer.h"

@@ -1,5 +1,5 @@
 /* token_writer.c - see token_writer.h. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/text/token_writer.h"
+#include "engine/data/token_writer.h"
 
 #include <stdio.h>
 #include <string.h>
