@@ -14,7 +14,7 @@ dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t mb, const void *con
     void **device = engine->work.device_batch + mb * engine->model->batch_count;
     for (int32_t i = 0; i < engine->models.now->batch_count; i++) {
         const int64_t bytes =
-            dsc_plan_batch_tensor_bytes(engine->models.now, engine->config.train_micro_batch_size_per_gpu, i);
+            dsc_batch_tensor_bytes(engine->models.now, engine->config.train_micro_batch_size_per_gpu, i);
         DSC_TRY(dsc_copy(engine->compute, device[i], host[i], bytes, err));
     }
     engine->work.batch[mb] = (const void *const *)device;

@@ -232,8 +232,7 @@ dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *opti
 
 static int64_t batch_tensor_bytes(const dsc_engine *engine, int32_t i)
 {
-    return dsc_align_up(
-        dsc_plan_batch_tensor_bytes(engine->model, engine->config.train_micro_batch_size_per_gpu, i), 256);
+    return dsc_align_up(dsc_batch_tensor_bytes(engine->model, engine->config.train_micro_batch_size_per_gpu, i), 256);
 }
 
 /* A micro-batch that the host fills, for evaluation and generation. */

@@ -5,6 +5,7 @@
 #include <assert.h>
 
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/data/data.h"
 #include "offload/tile_buffers.h"
 
 #define PLAN_ALIGN 256
@@ -109,14 +110,6 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     return DSC_OK;
 }
 
-int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i)
-{
-    int64_t elements = micro_batch;
-    for (int32_t d = 0; d < model->batch[i].dim_count; d++)
-        elements *= model->batch[i].dim[d];
-    return elements * (int64_t)dsc_dtype_bytes(model->batch[i].dtype);
-}
-
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag)
 {
     int64_t bytes = 0;
@@ -128,8 +121,7 @@ int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag)
 static void plan_batch(const dsc_plan_options *o, dsc_plan *plan)
 {
     for (int32_t i = 0; i < o->model->batch_count; i++)
-        plan->batch_bytes +=
-            aligned(dsc_plan_batch_tensor_bytes(o->model, o->config->train_micro_batch_size_per_gpu, i));
+        plan->batch_bytes += aligned(dsc_batch_tensor_bytes(o->model, o->config->train_micro_batch_size_per_gpu, i));
 }
 
 static int32_t swap_folders(const dsc_nvme_config *nvme, const char *out[DSC_SWAP_FOLDERS_MAX])

@@ -118,8 +118,6 @@ static inline int64_t dsc_step_stat_count(const dsc_config *config)
 }
 /* Settings of files from a config, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);
-/* One micro-batch of the model's batch tensor i, unaligned. */
-int64_t dsc_plan_batch_tensor_bytes(const dsc_model *model, int64_t micro_batch, int32_t i);
 /* Work before a module's backward: none, its rebuild, or its forward again. */
 typedef enum dsc_recompute_policy {
     DSC_RECOMPUTE_NOTHING,

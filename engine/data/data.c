@@ -247,6 +247,14 @@ static dsc_status check_places(const dsc_batch_spec *spec, int64_t samples, cons
     return DSC_OK;
 }
 
+int64_t dsc_batch_tensor_bytes(const dsc_model *model, int64_t samples, int32_t i)
+{
+    int64_t elements = samples;
+    for (int32_t d = 0; d < model->batch[i].dim_count; d++)
+        elements *= model->batch[i].dim[d];
+    return elements * (int64_t)dsc_dtype_bytes(model->batch[i].dtype);
+}
+
 dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
 {
     if (model->vocab_size <= 0)

@@ -63,6 +63,8 @@ dsc_data_source dsc_data_as_source(dsc_data *data);
 DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_token_kind kind,
                                        int64_t vocab_size, int64_t *token_count, dsc_error *err);
 
+/* Bytes of `samples` samples of the model's batch tensor i, unaligned. */
+int64_t dsc_batch_tensor_bytes(const dsc_model *model, int64_t samples, int32_t i);
 /* Every id of the int32 tensors of a model with a vocabulary is inside it, and places in documents are such. */
 DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data,
                                         dsc_error *err);

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/data/data.h"
-#include "engine/plan.h"
+#include "kernels/device.h"
 
 #define READER_ALIGN 256
 
@@ -36,7 +36,7 @@ struct dsc_reader {
 
 static int64_t tensor_bytes(const dsc_reader_options *o, int32_t tensor)
 {
-    return dsc_align_up(dsc_plan_batch_tensor_bytes(o->model, o->micro_batch, tensor), READER_ALIGN);
+    return dsc_align_up(dsc_batch_tensor_bytes(o->model, o->micro_batch, tensor), READER_ALIGN);
 }
 
 int64_t dsc_reader_plan_bytes(const dsc_reader_options *o)
@@ -58,7 +58,7 @@ static int64_t first_sample(const dsc_reader_options *o, int64_t micro)
 static void cut_samples(const dsc_reader_options *o, void *const *tensor, int64_t length)
 {
     for (int32_t i = 0; i < o->model->batch_count; i++) {
-        const int64_t whole = dsc_plan_batch_tensor_bytes(o->model, 1, i), each = whole / o->model->batch[i].dim[0];
+        const int64_t whole = dsc_batch_tensor_bytes(o->model, 1, i), each = whole / o->model->batch[i].dim[0];
         char *data = tensor[i];
         for (int64_t sample = 1; sample < o->micro_batch; sample++)
             memmove(data + sample * length * each, data + sample * whole, (size_t)(length * each));
