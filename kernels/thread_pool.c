@@ -2,7 +2,7 @@
 #include "kernels/thread_pool.h"
 
 #include "base/tsan.h"
-#include "kernels/cpu/cpu_threads.h"
+#include "kernels/cpu_threads.h"
 
 /* OpenMP's runtimes hand work over by futexes that ThreadSanitizer does not see. So a thread-sanitized build reports
  * the two edges of a region: work before it is before every thread's part, and every part is before the code after

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-#include "kernels/cpu/cpu_threads.h"
+#include "kernels/cpu_threads.h"
 #include "kernels/thread_pool.h"
 
 /* Copies of the inline stream are spread over the pool in blocks; below two blocks one thread is faster. */

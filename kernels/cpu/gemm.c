@@ -13,9 +13,9 @@
 #include <stdatomic.h>
 #include <string.h>
 
-#include "kernels/cpu/cpu_threads.h"
 #include "kernels/cpu/gemm_internal.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cpu_threads.h"
 #include "kernels/thread_pool.h"
 
 enum {

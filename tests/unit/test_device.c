@@ -14,7 +14,7 @@
 #include <stdatomic.h>
 
 #include "base/clock.h"
-#include "kernels/cpu/cpu_threads.h"
+#include "kernels/cpu_threads.h"
 #include "kernels/device.h"
 
 typedef struct fixture {

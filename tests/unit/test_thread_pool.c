@@ -14,7 +14,7 @@
 
 #include <cmocka.h>
 
-#include "kernels/cpu/cpu_threads.h"
+#include "kernels/cpu_threads.h"
 #include "kernels/thread_pool.h"
 #include "tests/support/sanitizer.h"
 

@@ -3,8 +3,8 @@
  * The one parallel region is dsc_thread_pool_run's (thread_pool.c). It calls dsc_fp_strict() first: the threads of an
  * OpenMP pool belong to the host program and may have been started with flush-to-zero on, which changes bits.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CPU_CPU_THREADS_H
-#define DSC_KERNELS_CPU_CPU_THREADS_H
+#ifndef DSC_KERNELS_CPU_THREADS_H
+#define DSC_KERNELS_CPU_THREADS_H
 
 #include <omp.h>
 
