@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/plugin.h"
-#include "kernels/cuda/device/plugin.h"
+#include "kernels/cuda_plugin.h"
 
 #define DRIVER_VERSION_LEAST 12000 /* as cuDriverGetVersion counts: CUDA 12.0 */
 

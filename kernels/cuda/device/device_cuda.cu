@@ -10,7 +10,7 @@
 
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/gemm/gemm_cublaslt.h"
-#include "kernels/cuda/device/plugin.h"
+#include "kernels/cuda_plugin.h"
 
 #define ARCH_LEAST 80 /* bf16 products and cp.async; machine code is built for 80 and 90, PTX for later ones */
 

@@ -1,10 +1,10 @@
-/* plugin.h - interface of libdsc and libdsc_cuda.so: one exported function that gives a versioned table.
+/* cuda_plugin.h - interface of libdsc and libdsc_cuda.so: one exported function that gives a versioned table.
  *
  * Both sides are built from one tree and share structs by layout. So the table carries the layout numbers that both
  * must have in common. The loader compares them before it calls anything else. No CUDA header here.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CUDA_DEVICE_PLUGIN_H
-#define DSC_KERNELS_CUDA_DEVICE_PLUGIN_H
+#ifndef DSC_KERNELS_CUDA_PLUGIN_H
+#define DSC_KERNELS_CUDA_PLUGIN_H
 
 #include "kernels/device.h"
 
