@@ -8,21 +8,7 @@
 #define AMX_BF16_BIT (1u << 22) /* leaf 7, EDX; compilers do not all know its name */
 #define AMX_TILE_BIT (1u << 24) /* likewise */
 #define AMX_TILES_LEAF 0x1d
-#endif
 
-const char *dsc_kernel_text(dsc_kernel kernel)
-{
-    switch (kernel) {
-#define X(id, args) \
-    case DSC_KERNEL_##id: return #id;
-#include "kernels/kernels.def"
-#undef X
-    case DSC_KERNEL_COUNT: break;
-    }
-    return "?";
-}
-
-#if defined(__x86_64__)
 static bool has_amx(uint32_t bit)
 {
     unsigned eax, ebx, ecx, edx;
