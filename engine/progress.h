@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "engine/loss_scale.h"
+#include "engine/schedule/loss_scale.h"
 
 typedef enum dsc_phase { DSC_PHASE_IDLE, DSC_PHASE_FORWARD_DONE, DSC_PHASE_BACKWARD_DONE } dsc_phase;
 

@@ -14,7 +14,7 @@
 #define DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 
 #include "base/io.h"
-#include "engine/loss_scale.h"
+#include "engine/schedule/loss_scale.h"
 #include "zero/zero.h"
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "engine/loss_scale.h"
+#include "engine/schedule/loss_scale.h"
 
 static dsc_alloc *alloc;
 static dsc_config config;

@@ -2,8 +2,8 @@
  *
  * A pure state machine: every rank keeps one and feeds it the same verdicts. Golden sequences:
  * tests/golden/make_loss_scale.py. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ENGINE_LOSS_SCALE_H
-#define DSC_ENGINE_LOSS_SCALE_H
+#ifndef DSC_ENGINE_SCHEDULE_LOSS_SCALE_H
+#define DSC_ENGINE_SCHEDULE_LOSS_SCALE_H
 
 #include "engine/config/config.h"
 

@@ -1,5 +1,5 @@
 /* loss_scale.c - DeepSpeed's rules for the scale of fp16 losses. SPDX-License-Identifier: Apache-2.0 */
-#include "engine/loss_scale.h"
+#include "engine/schedule/loss_scale.h"
 
 #include <math.h>
 
