@@ -11,6 +11,7 @@
 #include "engine/model.h"
 #include "engine/report.h"
 #include "engine/save.h"
+#include "engine/schedule/schedule.h"
 
 int32_t dsc_engine_rank(const dsc_engine *engine) { return engine->place.rank; }
 int32_t dsc_engine_size(const dsc_engine *engine) { return engine->place.size; }

@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "engine/internal.h"
+#include "engine/schedule/schedule.h"
 #include "engine/update.h"
 
 /* Clips as torch.nn.utils.clip_grad_norm_ and DeepSpeed do: max / (norm + 1e-6), never above 1. */

@@ -6,6 +6,7 @@
 #include "engine/internal.h"
 #include "engine/report.h"
 #include "engine/save.h"
+#include "engine/schedule/schedule.h"
 
 /* MiCS has several copies of the states; the first copy is saved. */
 static bool writes(const dsc_engine *engine) { return engine->place.rank < engine->layout.world_size; }

@@ -418,13 +418,6 @@ static inline double dsc_config_grad_part_divisor(const dsc_config *config, int6
     return (double)leaves * (double)dsc_config_grad_part_factor(config, world_size);
 }
 
-/* Learning rate (and betas under OneCycle's momentum) of optimizer step `step` (from 1) as DeepSpeed gives it: its
- * scheduler is stepped after the optimizer. Steps that were skipped do not count. Pure; doubles. */
-double dsc_schedule_lr(const dsc_config *config, int64_t step);
-double dsc_schedule_beta1(const dsc_config *config, int64_t step);
-/* OneCycle with cycle_momentum also sets beta2, to 0.99. */
-double dsc_schedule_beta2(const dsc_config *config, int64_t step);
-
 #ifdef __cplusplus
 }
 #endif

@@ -6,7 +6,7 @@
  * DeepSpeed's order, so that results agree in all bits. The schedules of dsc.lr_schedule are transformers'. Golden
  * values: tests/golden/make_lr.py, make_lr_transformers.py.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "engine/config/config.h"
+#include "engine/schedule/schedule.h"
 
 #include <math.h>
 

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/config/config.h"
+#include "engine/schedule/schedule.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

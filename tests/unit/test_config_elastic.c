@@ -1,5 +1,6 @@
 /* test_config_elastic.c - batch sizes that follow from the world size, against what DeepSpeed 0.16.5 computes
  * (deepspeed.elasticity.compute_elastic_config), and rates that do. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/schedule/schedule.h"
 #include "tests/unit/config_case.h"
 
 static const char *elastic(const char *members)

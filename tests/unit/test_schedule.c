@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "engine/config/config.h"
+#include "engine/schedule/schedule.h"
 
 static dsc_alloc *alloc;
 static dsc_config config;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/config/config.h"
+#include "engine/schedule/schedule.h"
 #include "tools/dsc/config_tool.h"
 
 #define STEPS_MOST 100000000 /* lines of `dsc config lr` */
