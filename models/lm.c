@@ -49,23 +49,6 @@ struct dsc_lm {
     dsc_batch_spec batch[DSC_LM_BATCH_MAX];
 };
 
-dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err)
-{
-    if (batch < 1 || batch > DSC_LM_ROWS_MAX / config->sequence)
-        return DSC_FAIL(err, DSC_ERR_STATE, "", "a micro-batch of %lld samples of %lld tokens is not a possible size",
-                        (long long)batch, (long long)config->sequence);
-    *rows = batch * config->sequence;
-    return DSC_OK;
-}
-
-dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err)
-{
-    DSC_TRY(dsc_lm_rows(config, batch, rows, err));
-    if (config->masked)
-        *rows = batch * config->predictions;
-    return DSC_OK;
-}
-
 dsc_attention_keys dsc_lm_keys_after(const dsc_lm_module *self, int64_t past)
 {
     const dsc_lm_config *config = self->config;
