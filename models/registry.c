@@ -5,29 +5,19 @@
 #include "base/formats/unsafe_format.h"
 #include "base/io.h"
 #include "models/families.h"
-#include "models/dense.h"
-#include "models/llama.h"
 
 #define CACHE_TOKENS_MAX (1 << 25) /* twice the longest text: whole blocks of it */
 #define VOCAB_MULTIPLE_MAX 65536
 
-static const dsc_lm_family *const families[] = { &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family,
-                                                &dsc_qwen2_family, &dsc_qwen3_family, &dsc_neox_family,
-                                                &dsc_opt_family, &dsc_bert_family };
-
-const dsc_lm_family *dsc_lm_family_at(int32_t index)
-{
-    return index >= 0 && index < (int32_t)DSC_COUNT(families) ? families[index] : NULL;
-}
-
 /* The family and, in *index, its own number of the built-in model `index` of all; NULL past the end. */
 static const dsc_lm_family *builtin_family(int32_t *index)
 {
-    for (size_t f = 0; f < DSC_COUNT(families) && *index >= 0; f++)
-        for (int32_t i = 0; families[f]->builtin(i, NULL) != NULL; i++) {
+    const dsc_lm_family *family;
+    for (int32_t f = 0; (family = dsc_lm_family_at(f)) != NULL && *index >= 0; f++)
+        for (int32_t i = 0; family->builtin(i, NULL) != NULL; i++) {
             if (*index == 0) {
                 *index = i;
-                return families[f];
+                return family;
             }
             --*index;
         }

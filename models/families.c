@@ -1,0 +1,14 @@
+/* families.c - the list of model families. SPDX-License-Identifier: Apache-2.0 */
+#include "models/families.h"
+
+#include "models/dense.h"
+#include "models/llama.h"
+
+static const dsc_lm_family *const families[] = { &dsc_gpt2_family, &dsc_llama_family, &dsc_mistral_family,
+                                                &dsc_qwen2_family, &dsc_qwen3_family, &dsc_neox_family,
+                                                &dsc_opt_family, &dsc_bert_family };
+
+const dsc_lm_family *dsc_lm_family_at(int32_t index)
+{
+    return index >= 0 && index < (int32_t)DSC_COUNT(families) ? families[index] : NULL;
+}
