@@ -36,7 +36,7 @@ LIB_OBJ   := $(LIB_SRC:%.c=$(BUILD)/%.o)
 prog_obj   = $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard $(1)/*.c)))
 TRAIN_OBJ := $(call prog_obj,tools/train)
 TOOL_OBJ  := $(call prog_obj,tools/dsc)
-LAUNCH_OBJ := $(foreach d,launcher launcher/coordinator launcher/node launcher/runners,$(call prog_obj,$(d)))
+LAUNCH_OBJ := $(foreach d,launcher $(addprefix launcher/,plan process protocol output node coordinator runners),$(call prog_obj,$(d)))
 PROGRAMS  := $(if $(TRAIN_OBJ),$(BIN)/train) $(if $(TOOL_OBJ),$(BIN)/dsc) $(if $(LAUNCH_OBJ),$(BIN)/dsc-launch)
 
 .PHONY: all

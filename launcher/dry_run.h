@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-#include "launcher/resources.h"
+#include "launcher/plan/resources.h"
 
 /* launcher_argv: the command of --launcher, or NULL. */
 void dsc_launcher_dry_run(const dsc_launcher_plan *plan, const dsc_launcher_options *opt, char *const *launcher_argv,

@@ -8,10 +8,10 @@
 #include <unistd.h>
 
 #include "base/io.h"
-#include "launcher/coordinator/exports.h"
 #include "launcher/dry_run.h"
-#include "launcher/job.h"
-#include "launcher/program.h"
+#include "launcher/plan/exports.h"
+#include "launcher/plan/program.h"
+#include "launcher/process/job.h"
 #include "launcher/runners/runner.h"
 #include "launcher/runners/sbatch.h"
 

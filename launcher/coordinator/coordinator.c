@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "launcher/node/restart.h"
-#include "launcher/report.h"
+#include "launcher/coordinator/report.h"
+#include "launcher/coordinator/restart.h"
 
 #define MS INT64_C(1000000)
 

@@ -5,12 +5,12 @@
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 
-#include "launcher/coordinator/exports.h"
 #include "launcher/coordinator/link.h"
-#include "launcher/job.h"
-#include "launcher/node/output.h"
-#include "launcher/node/signals.h"
-#include "launcher/node/watch.h"
+#include "launcher/coordinator/watch.h"
+#include "launcher/output/output.h"
+#include "launcher/plan/exports.h"
+#include "launcher/process/job.h"
+#include "launcher/process/signals.h"
 
 typedef struct dsc_coordinator_worker dsc_coordinator_worker;
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "launcher/coordinator/ssh.h"
-#include "launcher/loop.h"
+#include "launcher/process/loop.h"
 
 #define PIPE_READS 128 /* of 1 KiB: twice what a pipe holds */
 

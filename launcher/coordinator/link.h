@@ -5,8 +5,8 @@
 
 #include <sys/types.h>
 
-#include "launcher/options.h"
-#include "launcher/coordinator/message.h"
+#include "launcher/plan/options.h"
+#include "launcher/protocol/message.h"
 
 typedef struct dsc_link {
     int32_t host;

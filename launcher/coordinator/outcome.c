@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "launcher/coordinator/coordinator.h"
-#include "launcher/node/restart.h"
-#include "launcher/report.h"
+#include "launcher/coordinator/report.h"
+#include "launcher/coordinator/restart.h"
 
 static bool verdict_restarts(const dsc_coordinator_worker *c)
 {

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "launcher/coordinator/pdsh.h"
-#include "launcher/program.h"
+#include "launcher/plan/pdsh.h"
+#include "launcher/plan/program.h"
 
 /* The quotes are for the login shell there, which may be any; what is in them is for sh. */
 static const char remote_command[] =

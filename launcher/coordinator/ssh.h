@@ -7,7 +7,7 @@
 #define DSC_LAUNCHER_COORDINATOR_SSH_H
 
 #include "base/alloc.h"
-#include "launcher/options.h"
+#include "launcher/plan/options.h"
 
 /* Text of `ssh -V` on both sides does not matter; options are those of the user first, ours where he has none. Returns
  * argv, NULL-terminated, freed with dsc_alloc_free; its texts are borrowed from opt, host and static memory. */

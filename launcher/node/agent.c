@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "launcher/coordinator/exports.h"
-#include "launcher/job.h"
-#include "launcher/program.h"
 #include "launcher/node/host_agent.h"
-#include "launcher/node/signals.h"
-#include "launcher/coordinator/message.h"
+#include "launcher/plan/exports.h"
+#include "launcher/plan/program.h"
+#include "launcher/process/job.h"
+#include "launcher/process/signals.h"
+#include "launcher/protocol/message.h"
 
 #define MS INT64_C(1000000)
 

@@ -1,11 +1,11 @@
-/* host_agent.h - the agent of one host: the ranks of the host, started and ended as coordinator/control.h decides. The
+/* host_agent.h - the agent of one host: the ranks of the host, started and ended as protocol/control.h decides. The
  * owner runs the loop and carries orders and notices: agent.c over a stream, coordinator/local.c within one process.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_NODE_HOST_AGENT_H
 #define DSC_LAUNCHER_NODE_HOST_AGENT_H
 
-#include "launcher/coordinator/control.h"
 #include "launcher/node/ranks.h"
+#include "launcher/protocol/control.h"
 
 typedef struct dsc_host_agent dsc_host_agent;
 

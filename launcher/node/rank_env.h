@@ -2,7 +2,7 @@
 #ifndef DSC_LAUNCHER_NODE_RANK_ENV_H
 #define DSC_LAUNCHER_NODE_RANK_ENV_H
 
-#include "launcher/node/host_task.h"
+#include "launcher/protocol/host_task.h"
 
 typedef struct dsc_rank_var {
     const char *name; /* static */

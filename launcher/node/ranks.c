@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "launcher/job.h"
-#include "launcher/node/output.h"
+#include "launcher/output/output.h"
+#include "launcher/process/job.h"
 
 dsc_status dsc_ranks_open(dsc_ranks *ranks, dsc_alloc *alloc, dsc_host_task *task, int epoll_fd,
                           const dsc_ranks_hooks *hooks, dsc_error *err)

@@ -10,10 +10,10 @@
 #define DSC_LAUNCHER_NODE_RANKS_H
 
 #include "base/flight_log.h"
-#include "launcher/loop.h"
-#include "launcher/node/host_task.h"
 #include "launcher/node/spawn.h"
-#include "launcher/node/verdict.h"
+#include "launcher/process/loop.h"
+#include "launcher/protocol/host_task.h"
+#include "launcher/protocol/verdict.h"
 
 /* Events for the owner. All are called from the functions below. */
 typedef struct dsc_ranks_hooks {

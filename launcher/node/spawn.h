@@ -4,7 +4,7 @@
 
 #include <signal.h>
 
-#include "launcher/node/host_task.h"
+#include "launcher/protocol/host_task.h"
 
 typedef struct dsc_rank_process {
     pid_t pid;     /* also its session and process group; 0: not started */

@@ -9,7 +9,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "launcher/node/host_task.h"
+#include "launcher/protocol/host_task.h"
 
 dsc_runner dsc_runner_of(const dsc_launcher_options *opt)
 {

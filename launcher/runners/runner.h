@@ -4,8 +4,8 @@
 #ifndef DSC_LAUNCHER_RUNNERS_RUNNER_H
 #define DSC_LAUNCHER_RUNNERS_RUNNER_H
 
-#include "launcher/coordinator/exports.h"
-#include "launcher/resources.h"
+#include "launcher/plan/exports.h"
+#include "launcher/plan/resources.h"
 
 typedef enum dsc_runner {
     DSC_RUNNER_NONE,

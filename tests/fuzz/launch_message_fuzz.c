@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "launcher/coordinator/message.h"
-#include "launcher/node/hang.h"
+#include "launcher/coordinator/hang.h"
+#include "launcher/protocol/message.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 

@@ -6,7 +6,7 @@ GPU_BIN := $(patsubst tests/sim/%.c,$(TEST_BIN)/gpu/%,$(sort $(wildcard tests/si
 $(GPU_BIN): $(TEST_BIN)/gpu/%: $(BUILD)/tests/sim/%.o $(BUILD)/tests/gpu/real.o $(HELP_OBJ) $(LIB)/libdsc.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(LDFLAGS) $^ -lcmocka $(LDLIBS) -o $@
-$(TEST_BIN)/gpu/test_flight: $(BUILD)/launcher/node/hang.o
+$(TEST_BIN)/gpu/test_flight: $(BUILD)/launcher/coordinator/hang.o
 
 RESULTS ?= bench/results
 

@@ -2,6 +2,7 @@
 # layers.sh - folders and the folders that they may include (docs/ARCHITECTURE.md): base <- kernels <- offload, comm <-
 # zero <- engine <- tools; models -> kernels, base; launcher -> base; tools/train only the public headers. An exception
 # are the parser of flags and the quoting of JSON, which have one home for all programs and no part in training.
+# Inner folders have rows of their own, so that no two folders include each other.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 bad=0
@@ -15,6 +16,14 @@ allowed() {
     models) echo "base kernels models" ;;
     engine) echo "base kernels offload comm zero engine" ;;
     launcher) echo "base launcher" ;;
+    launcher/plan) echo "base launcher/plan" ;;
+    launcher/process) echo "base launcher/plan launcher/process" ;;
+    launcher/protocol) echo "base launcher/plan launcher/protocol" ;;
+    launcher/output) echo "base launcher/plan launcher/process launcher/output" ;;
+    launcher/node) echo "base launcher/plan launcher/process launcher/protocol launcher/output launcher/node" ;;
+    launcher/coordinator)
+        echo "base launcher/plan launcher/process launcher/protocol launcher/output launcher/node launcher/coordinator" ;;
+    launcher/runners) echo "base launcher/plan launcher/protocol launcher/runners" ;;
     tools/train) echo "base/base.h base/flags.h base/formats/json.h tools/strategies.h" ;;
     tools/dsc) echo "base kernels offload comm zero engine tools/dsc tools/strategies.h" ;;
     examples) echo "" ;;
@@ -31,7 +40,8 @@ check() { # FOLDER FILE; a name that allowed() gives is a folder or one header
         [ $ok -eq 1 ] || { echo "layers: $2 includes \"$target\": $1 may include only: ${may:-the public headers}"; bad=1; }
     done < <(grep -E '^#include "' "$2")
 }
-for folder in base kernels offload comm zero models engine launcher tools/train tools/dsc examples; do
+inner="launcher/plan launcher/process launcher/protocol launcher/output launcher/node launcher/coordinator launcher/runners"
+for folder in base kernels offload comm zero models engine launcher $inner tools/train tools/dsc examples; do
     while IFS= read -r file; do check "$folder" "$file"; done < <(git ls-files "$folder/*.c" "$folder/*.h" "$folder/*.cu" "$folder/*.cc")
 done
 # The engine never names a model family, models never a shard, kernels never a config.

@@ -59,7 +59,7 @@ $(SIM_C_BIN): $(TEST_BIN)/%: $(BUILD)/tests/%.o $(HELP_OBJ) $(SIM_BACKEND) $(LIB
 	    $(LIB)/libdsc.a -lcmocka $(LDLIBS) -o $@
 
 # The launcher's verdict on a record that simulated GPUs wrote.
-$(TEST_BIN)/sim/test_flight: $(BUILD)/launcher/node/hang.o
+$(TEST_BIN)/sim/test_flight: $(BUILD)/launcher/coordinator/hang.o
 
 # Users' programs on simulated GPUs; those in no-X/ have no X of their own and look for the machine's.
 SIM_DIR      := $(TEST_BIN)/sim

@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/flight_log.h"
 #include "comm/comm.h"
-#include "launcher/node/hang.h"
+#include "launcher/coordinator/hang.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
 

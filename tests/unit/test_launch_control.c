@@ -1,4 +1,4 @@
-/* test_launch_control.c - coordinator and agents (launcher/coordinator/control.h) in a simulated world. Messages are
+/* test_launch_control.c - coordinator and agents (launcher/protocol/control.h) in a simulated world. Messages are
  * lost, late, repeated and reordered; links are cut in one or both directions. Hosts, agents and the coordinator die,
  * users interrupt, and jobs start again. Every seed is one history, and an equal seed gives an equal history.
  *
@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-#include "launcher/coordinator/control.h"
-#include "launcher/node/restart.h"
+#include "launcher/coordinator/restart.h"
+#include "launcher/protocol/control.h"
 
 #define MS INT64_C(1000000)
 #define SECOND INT64_C(1000000000)

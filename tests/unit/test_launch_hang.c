@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "launcher/node/hang.h"
+#include "launcher/coordinator/hang.h"
 
 #define SECOND INT64_C(1000000000)
 enum { RANKS = 4, WORLD = 77, GROUP = 78 };

@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "launcher/coordinator/message.h"
+#include "launcher/protocol/message.h"
 
 static dsc_alloc *alloc;
 
