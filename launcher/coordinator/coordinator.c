@@ -1,7 +1,5 @@
-/* coordinator.c - see coordinator.h: the state machine of a job, its output, signals and clock.
- *
- * A step of the machine may want things that lead to further steps; those are noted, and done when it has returned
- * (settle). SPDX-License-Identifier: Apache-2.0 */
+/* coordinator.c - see coordinator.h: the loop of a job, its output, signals and clock.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "launcher/coordinator/coordinator.h"
 
 #include <errno.h>
@@ -14,107 +12,6 @@
 #include "launcher/coordinator/restart.h"
 
 #define MS INT64_C(1000000)
-
-void dsc_coordinator_worker_step(dsc_coordinator_worker *c, dsc_coordinator_event event)
-{
-    event.now_ns = dsc_clock_ns();
-    dsc_coordinator_step(&c->machine, &event);
-}
-
-/* ---- actions of the state machine ---- */
-
-static void send_task(dsc_coordinator_worker *c, int32_t index)
-{
-    const dsc_job *job = c->job;
-    dsc_host_task task;
-    dsc_host_task_of_plan(job->plan, c->first_host + index, c->devices, &task);
-    memcpy(task.job_token, c->job_token, sizeof task.job_token);
-    task.core_list = job->opt->core_list != NULL ? job->opt->core_list : "";
-    task.bind_cores = job->opt->bind_cores;
-    task.folder = c->folder;
-    task.argv = job->opt->program.argv;
-    task.exports = c->exports.entry;
-    task.tty_columns = job->opt->rank_log_dir == NULL ? dsc_output_columns(c->out) : 0;
-    task.restart_count = c->restart_count;
-    task.restart_limit = job->opt->restart_limit;
-    task.one_stream = dsc_output_sink_count(c->out) == 1;
-    task.rank0_only = job->opt->rank_log_dir != NULL;
-    c->agents->send_task(c, index, &task);
-}
-
-static void on_action(void *user, const dsc_coordinator_action *action)
-{
-    dsc_coordinator_worker *c = user;
-    dsc_remote *remote = action->host >= 0 ? &c->remote[action->host] : NULL;
-    switch (action->kind) {
-    case DSC_COORDINATOR_DO_CONNECT: remote->connect_wanted = true; break;
-    case DSC_COORDINATOR_DO_READY: c->ready = true; break;
-    case DSC_COORDINATOR_DO_TASK: send_task(c, action->host); break;
-    case DSC_COORDINATOR_DO_ORDER:
-        if (!remote->drop_wanted)
-            c->agents->send_order(c, action->host, &action->order);
-        break;
-    case DSC_COORDINATOR_DO_ENDED:
-        c->end[action->end->rank - c->remote[0].first_rank] = *action->end;
-        if (c->machine.verdict.phase == DSC_VERDICT_RUN) /* no rank was signalled to end yet */
-            dsc_watch_ended(&c->watch, c->job->plan, action->end->code);
-        break;
-    case DSC_COORDINATOR_DO_DROP: remote->drop_wanted = true; break;
-    case DSC_COORDINATOR_DO_LOST:
-        remote->lost = true;
-        remote->silent = action->silent;
-        break;
-    case DSC_COORDINATOR_DO_OVER: c->over = true; break;
-    case DSC_COORDINATOR_DO_LEFT: c->left = true; break;
-    }
-}
-
-static void connect_host(dsc_coordinator_worker *c, int32_t index)
-{
-    dsc_remote *remote = &c->remote[index];
-    remote->connect_wanted = false;
-    remote->has_failure = remote->has_problem = remote->lost = false;
-    if (c->agents->connect(c, index, &remote->failure) == DSC_OK)
-        return;
-    remote->has_failure = true;
-    dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_REFUSED, .host = index });
-}
-
-static void start_run(dsc_coordinator_worker *c)
-{
-    dsc_error err = DSC_ERROR_INIT;
-    c->ready = false;
-    memset(c->end, 0, sizeof *c->end * (size_t)c->rank_count);
-    dsc_watch_forget(&c->watch);
-    c->look_at_ns = 0;
-    if (c->token_given || dsc_job_token_new(c->job_token, &err) == DSC_OK) {
-        dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_START });
-        return;
-    }
-    c->remote[0].failure = err;
-    c->remote[0].has_failure = true;
-    dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_REFUSED, .host = 0 });
-}
-
-void dsc_coordinator_settle(dsc_coordinator_worker *c)
-{
-    for (bool again = true; again;) {
-        again = false;
-        for (int32_t i = 0; i < c->host_count; i++) {
-            again = again || c->remote[i].connect_wanted;
-            if (c->remote[i].drop_wanted) {
-                c->remote[i].drop_wanted = false;
-                c->agents->drop(c, i);
-            }
-            if (c->remote[i].connect_wanted)
-                connect_host(c, i);
-        }
-        if (c->ready) {
-            again = true;
-            start_run(c);
-        }
-    }
-}
 
 /* ---- signals ---- */
 
@@ -347,7 +244,8 @@ static dsc_status open_all(dsc_coordinator_worker *c, dsc_error *err)
     DSC_TRY(dsc_signals_open(&c->signals, job, c->signals.lifeline_fd, c->epoll_fd, &hooks, err));
     DSC_TRY(dsc_watch_open(&c->watch, job->alloc, job->plan->world_size, job->opt->stuck_s, err));
     DSC_TRY(dsc_alloc_zeroed(job->alloc, DSC_TAG_CONTROL, c->rank_count, (int64_t)sizeof *c->end, &c->end, err));
-    dsc_coordinator_init(&c->machine, c->host, c->host_count, job->opt->grace_s * 1000 * MS, on_action, c);
+    dsc_coordinator_init(&c->machine, c->host, c->host_count, job->opt->grace_s * 1000 * MS, dsc_coordinator_on_action,
+                         c);
     return DSC_OK;
 }
 

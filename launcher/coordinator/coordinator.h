@@ -1,6 +1,6 @@
 /* coordinator.h - the worker of a job: one agent on each host, whose decisions are control_coordinator.c's.
- * coordinator.c drives the state machine, outcome.c reports the job's outcome. The operations of agents are the only
- * difference between a job on this host (local.c) and a job over several (stream.c).
+ * coordinator.c drives the state machine by steps.c, and outcome.c reports the job's outcome. The operations of agents
+ * are the only difference between a job on this host (local.c) and a job over several (stream.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
 #define DSC_LAUNCHER_COORDINATOR_COORDINATOR_H
@@ -80,7 +80,10 @@ struct dsc_coordinator_worker {
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
 };
 
+/* steps.c. */
 void dsc_coordinator_worker_step(dsc_coordinator_worker *c, dsc_coordinator_event event);
+/* `user` is the worker: notes what a step asked for. */
+void dsc_coordinator_on_action(void *user, const dsc_coordinator_action *action);
 /* Carries out what steps of the machine asked for. */
 void dsc_coordinator_settle(dsc_coordinator_worker *c);
 
