@@ -8,7 +8,9 @@
 #include <unistd.h>
 
 #include "base/io.h"
+#include "launcher/coordinator/coordinator.h"
 #include "launcher/dry_run.h"
+#include "launcher/node/host_agent.h"
 #include "launcher/plan/exports.h"
 #include "launcher/plan/program.h"
 #include "launcher/process/job.h"

@@ -80,6 +80,9 @@ struct dsc_coordinator_worker {
     char job_token[DSC_JOB_TOKEN_CHARS + 1];
 };
 
+/* The worker of a job: an agent for each host (`work` of dsc_job). */
+int dsc_coordinator_work(const dsc_job *job, int lifeline_fd);
+
 /* steps.c. */
 void dsc_coordinator_worker_step(dsc_coordinator_worker *c, dsc_coordinator_event event);
 /* `user` is the worker: notes what a step asked for. */

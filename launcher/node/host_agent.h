@@ -5,6 +5,7 @@
 #define DSC_LAUNCHER_NODE_HOST_AGENT_H
 
 #include "launcher/node/ranks.h"
+#include "launcher/process/job.h"
 #include "launcher/protocol/control.h"
 
 typedef struct dsc_host_agent dsc_host_agent;
@@ -61,5 +62,8 @@ static inline bool dsc_host_agent_runs(const dsc_host_agent *agent)
 {
     return agent->ranks_open && agent->machine.phase == DSC_AGENT_RUNS;
 }
+
+/* The worker of `dsc-launch --agent`, agent.c (`work` of dsc_job). */
+int dsc_agent_work(const dsc_job *job, int lifeline_fd);
 
 #endif

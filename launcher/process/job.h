@@ -35,7 +35,8 @@ struct dsc_job {
     char *title;         /* the process's own argv[0].. memory, to be seen under another name; title_bytes 0: none */
     size_t title_bytes;
     const char *worker_name; /* for example "dsc-supervisor" */
-    int (*work)(const dsc_job *job, int lifeline_fd); /* the worker; returns the exit code of the job */
+    /* The worker: returns the exit code when nothing of the job runs any more. */
+    int (*work)(const dsc_job *job, int lifeline_fd);
     pid_t launcher_pid;  /* the guardian's; set by dsc_guardian_run */
     bool hup_ignored;    /* started under nohup; set by dsc_guardian_run */
     bool background;     /* stdin is a terminal that belongs to other jobs now; set by dsc_guardian_run */
@@ -50,10 +51,6 @@ static inline bool dsc_job_is_local(const dsc_launcher_plan *plan, const dsc_lau
 
 /* Starts the worker, passes signals to it until it ends, and returns the exit code of the job. Prints errors. */
 int dsc_guardian_run(dsc_job *job);
-
-/* Workers: return when nothing of the job runs any more. */
-int dsc_coordinator_work(const dsc_job *job, int lifeline_fd); /* an agent for each host */
-int dsc_agent_work(const dsc_job *job, int lifeline_fd); /* dsc-launch --agent */
 
 /* Sends a signal to every child of this process, and to those only: a child that is not reaped keeps its number. */
 void dsc_children_signal(int signal_number);
