@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "comm/bench.h"
+#include "comm/front/bench.h"
 
 #define MOST_BYTES (INT64_C(64) << 20)
 

@@ -1,4 +1,4 @@
-/* comm_front.h - the communicator itself: private to comm.c and calls.c. SPDX-License-Identifier: Apache-2.0 */
+/* comm_front.h - the communicator itself: private to calls.c and front/. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_COMM_COMM_FRONT_H
 #define DSC_COMM_COMM_FRONT_H
 

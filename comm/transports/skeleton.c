@@ -2,7 +2,7 @@
  * cannot fall behind comm.h.
  *
  * Steps: (1) Copy to <name>.c and rename skeleton_ to <name>_. (2) Declare `dsc_comm_<name>` in comm.h and add it to
- * the registry in comm.c. (3) Replace the bodies. (4) Add the name to the matrix of tests/dist/test_comm.c, which
+ * the registry in front/comm.c. (3) Replace the bodies. (4) Add the name to the matrix of tests/dist/test_comm.c, which
  * compares every operation with the other transports, bit for bit.
  *
  * Rules: A hook blocks until it is done: the front has put it on the stream's own thread. A transport that `enqueues`

@@ -12,6 +12,10 @@ allowed() {
     kernels) echo "base kernels" ;;
     offload) echo "base kernels offload" ;;
     comm) echo "base kernels comm" ;;
+    comm/.) echo "base kernels comm/." ;;
+    comm/rendezvous) echo "base comm/rendezvous" ;;
+    comm/transports) echo "base kernels comm/. comm/rendezvous comm/transports" ;;
+    comm/front) echo "base kernels comm/. comm/transports comm/front" ;;
     zero) echo "base kernels offload comm zero" ;;
     models) echo "base kernels models" ;;
     engine) echo "base kernels offload comm zero engine" ;;
@@ -29,20 +33,22 @@ allowed() {
     examples) echo "" ;;
     esac
 }
-check() { # FOLDER FILE; a name that allowed() gives is a folder or one header
+check() { # FOLDER FILE; a name that allowed() gives is a folder, a folder without inner ones ("/."), or one header
     local may line target ok entry
     may=$(allowed "$1")
     while IFS= read -r line; do
         target=$(sed -E 's/.*"([^"]+)".*/\1/' <<<"$line")
         case "$target" in */*) ;; *) continue ;; esac
         ok=0
-        for entry in $may; do case "$target" in "$entry" | "$entry"/*) ok=1 ;; esac; done
+        for entry in $may; do case "${target%/*}/. $target/" in *" $entry"/* | "$entry "*) ok=1 ;; esac; done
         [ $ok -eq 1 ] || { echo "layers: $2 includes \"$target\": $1 may include only: ${may:-the public headers}"; bad=1; }
     done < <(grep -E '^#include "' "$2")
 }
-inner="launcher/plan launcher/process launcher/protocol launcher/output launcher/node launcher/coordinator launcher/runners"
+inner="comm/. comm/rendezvous comm/transports comm/front launcher/plan launcher/process launcher/protocol launcher/output launcher/node launcher/coordinator launcher/runners"
 for folder in base kernels offload comm zero models engine launcher $inner tools/train tools/dsc examples; do
-    while IFS= read -r file; do check "$folder" "$file"; done < <(git ls-files "$folder/*.c" "$folder/*.h" "$folder/*.cu" "$folder/*.cc")
+    paths=("$folder/*.c" "$folder/*.h" "$folder/*.cu" "$folder/*.cc")
+    case "$folder" in */.) paths=(":(glob)${folder%.}*.[ch]") ;; esac
+    while IFS= read -r file; do check "$folder" "$file"; done < <(git ls-files "${paths[@]}")
 done
 # The engine never names a model family, models never a shard, kernels never a config.
 if git grep -nE '\b(gpt2|llama|bert|neox|qwen|mistral|opt(_|\b))' -- 'engine/*.c' 'comm/*.c' 'zero/*.c' | grep -vE '^\S+:[0-9]+:\s*(/?\*|//)' | grep -v '"' ; then echo "layers: the engine names a layer"; bad=1; fi

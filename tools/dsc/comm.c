@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/net.h"
-#include "comm/bench.h"
+#include "comm/front/bench.h"
 #include "tools/dsc/tool.h"
 
 #define SIZES_MAX 16

@@ -1,7 +1,7 @@
 /* bench.h - times collectives on an open communicator; `dsc comm bench` and bench/bench_comm.c use it.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_COMM_BENCH_H
-#define DSC_COMM_BENCH_H
+#ifndef DSC_COMM_FRONT_BENCH_H
+#define DSC_COMM_FRONT_BENCH_H
 
 #include "comm/comm.h"
 

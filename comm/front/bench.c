@@ -1,5 +1,5 @@
 /* bench.c - see bench.h. SPDX-License-Identifier: Apache-2.0 */
-#include "comm/bench.h"
+#include "comm/front/bench.h"
 
 #include <string.h>
 
