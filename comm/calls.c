@@ -358,3 +358,18 @@ dsc_status dsc_comm_recv(dsc_comm *comm, int32_t channel, void *buf, int64_t byt
     };
     return submit(&call, stream, err);
 }
+
+/* ---- failures ---- */
+
+void dsc_comm_abort(dsc_comm *comm, const char *reason)
+{
+    if (comm->progress != NULL)
+        dsc_comm_progress_abort(comm->progress);
+    comm->transport->ops->abort(comm->transport, reason);
+}
+
+dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err)
+{
+    dsc_transport *t = comm->transport;
+    return t->ops->health != NULL ? t->ops->health(t, err) : DSC_OK;
+}

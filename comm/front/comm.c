@@ -287,19 +287,6 @@ int32_t dsc_comm_rank(const dsc_comm *comm) { return comm->rank; }
 int32_t dsc_comm_size(const dsc_comm *comm) { return comm->size; }
 const char *dsc_comm_name(const dsc_comm *comm) { return comm->ops->name; }
 
-void dsc_comm_abort(dsc_comm *comm, const char *reason)
-{
-    if (comm->progress != NULL)
-        dsc_comm_progress_abort(comm->progress);
-    comm->transport->ops->abort(comm->transport, reason);
-}
-
-dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err)
-{
-    dsc_transport *t = comm->transport;
-    return t->ops->health != NULL ? t->ops->health(t, err) : DSC_OK;
-}
-
 void dsc_comm_label_step(dsc_comm *comm, int64_t step)
 {
     atomic_store_explicit(&comm->step, step, memory_order_relaxed);
