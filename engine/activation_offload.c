@@ -8,14 +8,6 @@
 #include "engine/activation_offload.h"
 #include "engine/internal.h"
 
-static dsc_status follow(dsc_event *mark, dsc_stream *before, dsc_stream *after, dsc_error *err)
-{
-    if (before == after)
-        return DSC_OK;
-    DSC_TRY(dsc_event_record(mark, before, err));
-    return dsc_stream_wait(after, mark, err);
-}
-
 static dsc_status open_stream(dsc_engine *engine, const char *name, dsc_stream **out, dsc_error *err)
 {
     if (engine->config.zero.overlap_comm)
@@ -77,7 +69,7 @@ dsc_status dsc_outputs_after_forward(dsc_engine *engine, int32_t m, int32_t mb, 
     dsc_outputs *o = &engine->outputs;
     if (!dsc_plan_output_is_offloaded(&engine->plan, m))
         return DSC_OK;
-    DSC_TRY(follow(o->mark, engine->compute, o->out, err));
+    DSC_TRY(dsc_stream_order(o->mark, engine->compute, o->out, err));
     const char *out = engine->work.out[dsc_engine_at(engine, mb, m)];
     DSC_TRY(dsc_copy(o->out, host_place(engine, m, mb), out, bytes_of(engine, m), err));
     return dsc_event_record(o->left[m % DSC_OUT_SLOTS], o->out, err);
@@ -90,7 +82,7 @@ dsc_status dsc_outputs_before_backward(dsc_engine *engine, int32_t m, dsc_error 
     if (engine->plan.out_away_bytes == 0 || m == 0)
         return DSC_OK;
     if (m > 1 && dsc_plan_output_is_offloaded(&engine->plan, m - 2)) {
-        DSC_TRY(follow(o->mark, engine->compute, o->in, err));
+        DSC_TRY(dsc_stream_order(o->mark, engine->compute, o->in, err));
         for (int i = 0; i < DSC_OUT_SLOTS; i++)
             DSC_TRY(dsc_stream_wait(o->in, o->left[i], err));
         for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++)

@@ -106,6 +106,15 @@ dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
     return stream->ops->stream_wait(stream, event, err);
 }
 
+dsc_status dsc_stream_order(dsc_event *mark, dsc_stream *before, dsc_stream *after, dsc_error *err)
+{
+    if (after == before)
+        return DSC_OK;
+    DSC_ASSERT(mark != NULL && before != NULL && after != NULL);
+    DSC_TRY(dsc_event_record(mark, before, err));
+    return dsc_stream_wait(after, mark, err);
+}
+
 dsc_status dsc_event_sync(dsc_event *event, dsc_error *err) { return event->ops->event_sync(event, err); }
 bool dsc_event_passed(dsc_event *event) { return event->ops->event_passed(event); }
 

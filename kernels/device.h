@@ -187,6 +187,9 @@ void dsc_event_close(dsc_event **event);
 DSC_MUST_USE dsc_status dsc_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_event_sync(dsc_event *event, dsc_error *err);
+/* Later work of `after` runs behind all work that `before` was given so far. `mark` is recorded for it, unless both are
+ * one stream; it may be used again at once. */
+DSC_MUST_USE dsc_status dsc_stream_order(dsc_event *mark, dsc_stream *before, dsc_stream *after, dsc_error *err);
 bool dsc_event_passed(dsc_event *event);
 /* From any kind of memory to any kind. Plain host memory may make the call wait for the stream. */
 DSC_MUST_USE dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err);

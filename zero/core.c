@@ -10,18 +10,9 @@ dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
     return zero->o.layout->group[group].trainable ? zero->o.quant_params : zero->o.quant_frozen;
 }
 
-dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err)
-{
-    if (after == before)
-        return DSC_OK;
-    DSC_ASSERT(event != NULL && before != NULL && after != NULL);
-    DSC_TRY(dsc_event_record(event, before, err));
-    return dsc_stream_wait(after, event, err);
-}
-
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err)
 {
-    return dsc_zero_order(zero->compute_mark, zero->o.compute, stream, err);
+    return dsc_stream_order(zero->compute_mark, zero->o.compute, stream, err);
 }
 
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)

@@ -421,7 +421,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = own_part(zero, gather);
         DSC_TRY(dsc_param_fetch(zero, gather->group, mine, gather->asked, err));
-        DSC_TRY(dsc_zero_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
+        DSC_TRY(dsc_stream_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
     }
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
     if (zero->world_size == 1 && !packed)
@@ -445,7 +445,7 @@ static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
     if (zero->fetch_stream == zero->gather_stream)
         return DSC_OK;
     DSC_TRY(dsc_zero_after_compute(zero, zero->fetch_stream, err));
-    return step == 0 ? dsc_zero_order(zero->pass_mark, zero->gather_stream, zero->fetch_stream, err) : DSC_OK;
+    return step == 0 ? dsc_stream_order(zero->pass_mark, zero->gather_stream, zero->fetch_stream, err) : DSC_OK;
 }
 
 /* Those of the next pass's first steps start in this one, or at its step 0 if nothing or an update was before it.

@@ -193,8 +193,6 @@ static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 /* zero.c: cuts a group's moments off `from`; returns what follows them. */
 char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from);
 
-/* `after` goes on only after all that `before` was given so far. */
-dsc_status dsc_zero_order(dsc_event *event, dsc_stream *before, dsc_stream *after, dsc_error *err);
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);
 /* `stream` goes on only after the last update of the group's parameters, or of all groups (-1). */
 static inline dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, dsc_stream *stream, dsc_error *err)

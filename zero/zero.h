@@ -19,7 +19,7 @@
  *  Z2. The bits of sums, weights and states do not depend on the stage, on offloading or on overlap.
  *  Z3. Memory is taken in dsc_zero_open only. A step takes none.
  *  Z4. Every rank issues the same collectives in the same order; the plan fixes this order.
- *  Z5. Work of a stream runs in the order of its calls. Two streams are ordered by events only (dsc_zero_order).
+ *  Z5. Work of a stream runs in the order of its calls. Two streams are ordered by events only (dsc_stream_order).
  *  Z6. A gather writes a window only after the compute stream has passed the last use of that memory.
  *  Z7. A gradient part is overwritten only after the reductions have read the part that lay there before.
  *  Z8. The terms of an update are const once before_update of all optimizer passes has returned.

@@ -364,7 +364,7 @@ dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_
     DSC_TRY(scale(zero, reduced, slice, factor, err));
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, own, reduced, slice, DSC_F32, zero->reduce_stream,
                                 err));
-    DSC_TRY(dsc_zero_order(zero->idle, zero->reduce_stream, zero->o.compute, err));
+    DSC_TRY(dsc_stream_order(zero->idle, zero->reduce_stream, zero->o.compute, err));
     return dsc_sign_compress_mask(zero, g, own, err);
 }
 
