@@ -6,6 +6,7 @@
 #define DSC_ENGINE_CHECKPOINT_READ_AHEAD_H
 
 #include "engine/checkpoint/direct.h"
+#include "offload/staging.h"
 
 #define DSC_CKPT_SLOTS_MOST DSC_CKPT_DIRECT_DEPTH
 /* A block, and what lies in the same blocks of the disk. */
@@ -21,9 +22,8 @@ typedef struct dsc_ckpt_read_ahead {
     const dsc_ckpt_reader *reader;
     const char *step_dir;
     dsc_ckpt_direct direct;
-    dsc_ckpt_slot slot[DSC_CKPT_SLOTS_MOST]; /* the n-th block is in slot[n % slot_count] */
-    int32_t slot_count;
-    int64_t asked, taken;
+    dsc_ckpt_slot slot[DSC_CKPT_SLOTS_MOST];
+    dsc_staging staging; /* of the slots */
 } dsc_ckpt_read_ahead;
 
 /* `memory` of at least DSC_CKPT_SLOT_BYTES + DSC_AIO_ALIGN bytes, the reader and the folder's name are borrowed until

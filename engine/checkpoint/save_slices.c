@@ -218,7 +218,7 @@ dsc_status dsc_ckpt_portion_write(dsc_ckpt_save_state *s, dsc_ckpt_portion *p, c
         run_bytes += bytes_of(s, &s->block[b]);
     }
     DSC_ASSERT(run_bytes == 0);
-    p->writes = s->writer.started;
+    p->writes = s->writer.staging.begun;
     return DSC_OK;
 }
 

@@ -5,10 +5,18 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/checkpoint/writer.h"
 
+static dsc_status wait_write(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
+{
+    dsc_ckpt_writer *w = user;
+    DSC_ASSERT(by == NULL);
+    return dsc_aio_wait(w->direct.aio, &w->op[slot], err);
+}
+
 void dsc_ckpt_writer_open(dsc_ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio)
 {
     *w = (dsc_ckpt_writer) { .alloc = alloc, .io = io };
     dsc_ckpt_direct_open(&w->direct, alloc, io, aio);
+    dsc_staging_open(&w->staging, DSC_CKPT_WRITES_MOST, wait_write, w);
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         w->file[f] = (dsc_file)DSC_FILE_INIT;
 }
@@ -31,10 +39,9 @@ dsc_status dsc_ckpt_writer_files(dsc_ckpt_writer *w, const char *dir, dsc_error 
 static dsc_status start(dsc_ckpt_writer *w, int f, char *from, int64_t first, int64_t bytes, dsc_error *err)
 {
     DSC_ASSERT(bytes > 0 && first >= 0);
-    DSC_ASSERT(w->ended <= w->started && w->started - w->ended <= DSC_CKPT_WRITES_MOST);
-    if (w->started - w->ended == DSC_CKPT_WRITES_MOST)
-        DSC_TRY(dsc_ckpt_writer_wait(w, w->ended + 1, err));
-    dsc_aio_op *op = &w->op[w->started++ % DSC_CKPT_WRITES_MOST];
+    int32_t slot;
+    DSC_TRY(dsc_staging_acquire(&w->staging, NULL, &slot, err));
+    dsc_aio_op *op = &w->op[slot];
     *op = (dsc_aio_op){ .file = &w->direct.file[f], .write = true, .buf = from, .bytes = bytes, .offset = first };
     dsc_aio_submit(w->direct.aio, op);
     return DSC_OK;
@@ -62,18 +69,14 @@ dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64
 
 dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *err)
 {
-    DSC_ASSERT(count <= w->started);
-    while (w->ended < count) {
-        dsc_aio_op *op = &w->op[w->ended++ % DSC_CKPT_WRITES_MOST];
-        DSC_TRY(dsc_aio_wait(w->direct.aio, op, err));
-    }
-    return DSC_OK;
+    DSC_ASSERT(count >= 0);
+    return dsc_staging_end(&w->staging, count, err);
 }
 
 dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err)
 {
-    DSC_ASSERT(w->ended <= w->started);
-    DSC_TRY(dsc_ckpt_writer_wait(w, w->started, err));
+    DSC_ASSERT(w != NULL);
+    DSC_TRY(dsc_ckpt_writer_wait(w, w->staging.begun, err));
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         DSC_TRY(dsc_ckpt_direct_close_file(&w->direct, f, err));
         DSC_TRY(dsc_io_fsync(w->io, &w->file[f], err));
@@ -85,8 +88,7 @@ dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err)
 void dsc_ckpt_writer_close(dsc_ckpt_writer *w)
 {
     DSC_ASSERT(w != NULL);
-    while (w->ended < w->started)
-        (void)!dsc_ckpt_writer_wait(w, w->ended + 1, NULL); /* the failure before is the one to report */
+    dsc_staging_drain(&w->staging); /* the failure before is the one to report */
     dsc_ckpt_direct_close(&w->direct);
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         (void)dsc_io_close(w->io, &w->file[f], NULL);

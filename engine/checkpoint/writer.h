@@ -6,6 +6,7 @@
 #define DSC_ENGINE_CHECKPOINT_WRITER_H
 
 #include "engine/checkpoint/direct.h"
+#include "offload/staging.h"
 
 #define DSC_CKPT_WRITES_MOST DSC_CKPT_DIRECT_DEPTH /* under way at a time */
 
@@ -15,8 +16,8 @@ typedef struct dsc_ckpt_writer {
     const char *dir; /* borrowed */
     dsc_file file[DSC_CKPT_TENSOR_FILE_COUNT];
     dsc_ckpt_direct direct;
-    dsc_aio_op op[DSC_CKPT_WRITES_MOST]; /* the n-th write is op[n % DSC_CKPT_WRITES_MOST] */
-    int64_t started, ended;          /* writes */
+    dsc_aio_op op[DSC_CKPT_WRITES_MOST];
+    dsc_staging staging; /* of the operations; staging.begun says how many writes there were so far */
 } dsc_ckpt_writer;
 
 void dsc_ckpt_writer_open(dsc_ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio);
@@ -26,7 +27,7 @@ dsc_status dsc_ckpt_writer_files(dsc_ckpt_writer *w, const char *dir, dsc_error 
  * offsets have the same remainder by DSC_AIO_ALIGN. */
 dsc_status dsc_ckpt_writer_write(dsc_ckpt_writer *w, int file, char *from, int64_t first, int64_t bytes,
                                  dsc_error *err);
-/* Until the first `count` writes have ended; `started` says how many there were so far. */
+/* Until the first `count` writes have ended. */
 dsc_status dsc_ckpt_writer_wait(dsc_ckpt_writer *w, int64_t count, dsc_error *err);
 /* Everything that was written is durable; the files are closed. */
 dsc_status dsc_ckpt_writer_sync(dsc_ckpt_writer *w, dsc_error *err);

@@ -36,6 +36,13 @@ void dsc_grad_staging_plan(dsc_zero *zero)
     dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
 
+static dsc_status wait_gone(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
+{
+    const dsc_grad_staging *tier = user;
+    DSC_ASSERT(by != NULL);
+    return dsc_stream_wait(by, tier->slot[slot].gone, err);
+}
+
 dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_grad_staging *tier = &zero->store.sums;
@@ -45,12 +52,12 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
+    dsc_staging_open(&tier->staging, DSC_SUM_SLOTS, wait_gone, tier);
+    DSC_TRY(dsc_event_open(device, &tier->mark, err));
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
         dsc_sum_slot *slot = &tier->slot[i];
         slot->acc = (float *)tier->device_buf.ptr + i * zero->store.tile_elements;
         slot->group = -1;
-        DSC_TRY(dsc_event_open(device, &slot->here, err));
-        DSC_TRY(dsc_event_open(device, &slot->added, err));
         DSC_TRY(dsc_event_open(device, &slot->gone, err));
     }
     char *sum = tier->host_buf.ptr;
@@ -72,11 +79,9 @@ void dsc_grad_staging_close(dsc_zero *zero)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         dsc_event_close(&zero->group[g].staging.gone);
-    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
+    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++)
         dsc_event_close(&tier->slot[i].gone);
-        dsc_event_close(&tier->slot[i].added);
-        dsc_event_close(&tier->slot[i].here);
-    }
+    dsc_event_close(&tier->mark);
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     dsc_needs_close(&zero->needs, needs, NEEDS);
@@ -106,13 +111,10 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
 {
     dsc_grad_staging *tier = &zero->store.sums;
     dsc_stream *in = way_in(zero, sum->group);
-    DSC_ASSERT(tier->turn >= 0 && tier->turn < DSC_SUM_SLOTS);
     DSC_ASSERT(sum->first % zero->store.tile_elements == 0); /* two tiles are equal or have no element in common */
-    sum->stage = tier->turn;
-    tier->turn = (tier->turn + 1) % DSC_SUM_SLOTS;
+    DSC_TRY(dsc_staging_acquire(&tier->staging, in, &sum->stage, err));
     dsc_sum_slot *slot = &tier->slot[sum->stage];
-    DSC_TRY(dsc_stream_wait(in, slot->gone, err)); /* the last tile of this slot */
-    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++)    /* and what this tile was before, which may still be leaving */
+    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) /* what this tile was before may still be leaving */
         if (tier->slot[i].group == sum->group && tier->slot[i].first == sum->first)
             DSC_TRY(dsc_stream_wait(in, tier->slot[i].gone, err));
     slot->group = sum->group;
@@ -120,8 +122,7 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
     sum->acc = slot->acc;
     if (!overwrite)
         DSC_TRY(move(zero, in, sum, slot->acc, true, err));
-    DSC_TRY(dsc_event_record(slot->here, in, err));
-    return dsc_stream_wait(zero->reduce_stream, slot->here, err);
+    return dsc_stream_order(tier->mark, in, zero->reduce_stream, err);
 }
 
 dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
@@ -137,8 +138,7 @@ dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_e
     const dsc_group_state *state = &zero->group[sum->group];
     DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
     DSC_ASSERT(slot->group == sum->group && slot->first == sum->first); /* no later tile is in the slot */
-    DSC_TRY(dsc_event_record(slot->added, zero->reduce_stream, err));
-    DSC_TRY(dsc_stream_wait(zero->out_stream, slot->added, err));
+    DSC_TRY(dsc_stream_order(zero->store.sums.mark, zero->reduce_stream, zero->out_stream, err));
     DSC_TRY(move(zero, zero->out_stream, sum, slot->acc, false, err));
     DSC_TRY(dsc_event_record(slot->gone, zero->out_stream, err));
     if (state->staging.sums == NULL)

@@ -7,6 +7,7 @@
 #ifndef DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 #define DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 
+#include "offload/staging.h"
 #include "zero/zero.h"
 
 #define DSC_SUM_SLOTS 3
@@ -15,7 +16,7 @@ typedef struct dsc_sum_slot {
     float *acc;      /* a tile of device memory */
     int32_t group;   /* group of the tile that it held last; -1: none */
     int64_t first;
-    dsc_event *here, *added, *gone;
+    dsc_event *gone; /* its tile is read by the reduce stream, or is in host memory again */
 } dsc_sum_slot;
 
 /* The part of a group's state. */
@@ -27,7 +28,8 @@ typedef struct dsc_group_staging {
 typedef struct dsc_grad_staging {
     dsc_buf device_buf, host_buf;
     dsc_sum_slot slot[DSC_SUM_SLOTS];
-    int32_t turn; /* slot of the next tile */
+    dsc_staging staging; /* of the slots */
+    dsc_event *mark;     /* orders two streams */
 } dsc_grad_staging;
 
 struct dsc_sum;

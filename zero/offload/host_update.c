@@ -68,6 +68,13 @@ static void place_states(dsc_zero *zero)
     DSC_ASSERT((intptr_t)moment - (intptr_t)zero->store.host.moment_buf.ptr == zero->store.host.moment_buf.bytes);
 }
 
+static dsc_status wait_left(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
+{
+    const dsc_host_update *host = user;
+    DSC_ASSERT(by == NULL);
+    return dsc_event_sync(host->slot[slot].left, err);
+}
+
 dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_host_update *host = &zero->store.host;
@@ -81,6 +88,7 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
+    dsc_staging_open(&host->staging, DSC_HOST_SLOTS, wait_left, host);
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
@@ -127,12 +135,14 @@ static bool anything_comes(const dsc_zero *zero, int32_t g)
            (zero->o.compute_dtype == DSC_F32 && dsc_host_update_brings(zero, g, DSC_PLANE_PARAM));
 }
 
-static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slot, dsc_error *err)
+static dsc_status start(dsc_zero *zero, const dsc_tile *tile, int32_t *index, dsc_error *err)
 {
+    dsc_host_update *host = &zero->store.host;
     const dsc_group_state *state = &zero->group[tile->group];
     DSC_ASSERT(tile->count > 0 && tile->count <= zero->store.tile_elements); /* of a slot */
     DSC_ASSERT(tile->first + tile->count <= state->local_first + state->local_count);
-    DSC_TRY(dsc_event_sync(slot->left, err)); /* the last tile of this slot */
+    DSC_TRY(dsc_staging_acquire(&host->staging, NULL, index, err));
+    const dsc_host_slot *slot = &host->slot[*index];
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
     if (dsc_host_update_brings(zero, tile->group, DSC_PLANE_GRAD))
@@ -146,7 +156,7 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, dsc_host_slot *slo
 /* Sums are complete, and nobody reads the old parameters any more, when the compute stream is here. */
 dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    zero->store.host.on_its_way = false;
+    zero->store.host.coming = -1;
     if (!dsc_host_update_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_zero_after_compute(zero, zero->in_stream, err));
@@ -158,14 +168,13 @@ dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const d
 {
     dsc_host_update *host = &zero->store.host;
     DSC_ASSERT(dsc_host_update_updates(zero, tile->group));
-    DSC_ASSERT(host->turn >= 0 && host->turn < DSC_HOST_SLOTS);
-    *slot = host->turn;
-    host->turn = (host->turn + 1) % DSC_HOST_SLOTS;
-    if (!host->on_its_way)
-        DSC_TRY(start(zero, tile, &host->slot[*slot], err));
-    host->on_its_way = following->count > 0 && dsc_host_update_updates(zero, following->group);
-    if (host->on_its_way)
-        DSC_TRY(start(zero, following, &host->slot[host->turn], err));
+    DSC_ASSERT(host->coming < DSC_HOST_SLOTS);
+    *slot = host->coming;
+    host->coming = -1;
+    if (*slot < 0)
+        DSC_TRY(start(zero, tile, slot, err));
+    if (following->count > 0 && dsc_host_update_updates(zero, following->group))
+        DSC_TRY(start(zero, following, &host->coming, err));
     if (anything_comes(zero, tile->group))
         DSC_TRY(dsc_event_sync(host->slot[*slot].arrived, err));
     const dsc_group_state *state = &zero->group[tile->group];

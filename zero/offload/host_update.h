@@ -7,6 +7,7 @@
 #ifndef DSC_ZERO_OFFLOAD_HOST_UPDATE_H
 #define DSC_ZERO_OFFLOAD_HOST_UPDATE_H
 
+#include "offload/staging.h"
 #include "zero/zero.h"
 
 #define DSC_HOST_SLOTS 2
@@ -21,8 +22,8 @@ typedef struct dsc_host_update {
     dsc_stream *compute;
     dsc_buf master_buf, moment_buf, slot_buf;
     dsc_host_slot slot[DSC_HOST_SLOTS];
-    int32_t turn;   /* slot of the next tile */
-    bool on_its_way; /* that tile is already on its way */
+    dsc_staging staging; /* of the slots */
+    int32_t coming;      /* slot of the next tile, which is on its way; -1: it is not */
 } dsc_host_update;
 
 struct dsc_tile;
