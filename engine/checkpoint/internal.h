@@ -38,7 +38,7 @@ dsc_status dsc_ckpt_file_path(char path[DSC_CKPT_PATH_BYTES], const char *dir, c
 /* The N of a path that ends in step-N, -1: another name. */
 int64_t dsc_ckpt_step_of(const char *dir);
 /* Opens manifest and files: sizes, headers and small files are right; the manifest's tensors are the files', one to
- * one, in the dtypes that the compute dtype asks for. */
+ * one, in the dtypes that the compute dtype asks for. States have the shapes of their weights. */
 dsc_status dsc_ckpt_reader_open(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_ckpt_reader *out,
                                 dsc_error *err);
 /* Opens a checkpoint from its texts: no block of it is here. */

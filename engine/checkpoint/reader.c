@@ -139,6 +139,38 @@ static bool names_shared(const dsc_run_state *state, const char *name)
     return false;
 }
 
+static bool same_shape(const dsc_tensor_desc *a, const dsc_tensor_desc *b)
+{
+    bool same = a->dim_count == b->dim_count;
+    for (int32_t d = 0; d < a->dim_count && same; d++)
+        same = a->dim[d] == b->dim[d];
+    return same;
+}
+
+/* Masters and moments have the shapes of their weights: export and merge read one of them by the shape of another. */
+static dsc_status check_state_shape(const dsc_ckpt_reader *reader, const dsc_safetensors_entry *state, dsc_error *err)
+{
+    const dsc_run_state *run = &reader->manifest.state;
+    DSC_ASSERT(reader->file[DSC_CKPT_MODEL] != NULL);
+    for (int plane = DSC_CKPT_MASTER; plane <= DSC_CKPT_MOMENT3; plane++) {
+        if (!dsc_ckpt_is_saved(run, (dsc_ckpt_plane)plane, true))
+            continue;
+        const char *prefix = dsc_ckpt_plane_name(run, (dsc_ckpt_plane)plane);
+        const size_t length = strlen(prefix);
+        if (strncmp(state->name, prefix, length) != 0 || state->name[length] != '.')
+            continue;
+        const char *of = state->name + length + 1;
+        const dsc_safetensors_entry *weights = dsc_safetensors_find(reader->file[DSC_CKPT_MODEL], of);
+        if (weights != NULL && same_shape(&state->desc, &weights->desc))
+            return DSC_OK;
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[DSC_CKPT_OPTIMIZER]),
+                        "tensor \"%.200s\" %s; use another checkpoint", state->name,
+                        weights == NULL ? "belongs to no tensor of model.safetensors"
+                                        : "has not the shape of its tensor in model.safetensors");
+    }
+    return DSC_OK;
+}
+
 static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *err)
 {
     const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
@@ -161,7 +193,7 @@ static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *er
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file), "the manifest lists tensor \"%.200s\" twice",
                         tensor->name);
     *of_entry = t;
-    return DSC_OK;
+    return tensor->file == DSC_CKPT_OPTIMIZER ? check_state_shape(reader, entry, err) : DSC_OK;
 }
 
 /* Every tensor of the manifest is in its file, and no file has another. */
