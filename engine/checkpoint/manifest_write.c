@@ -87,7 +87,7 @@ static void put_state(text_out *out, const dsc_run_state *s)
         put_int(out, "document_end", s->document_end);
     put_int(out, "zero_stage", s->zero_stage);
     put_text(out, "compute_dtype", dsc_dtype_text(s->compute_dtype));
-    if (s->compute_dtype == DSC_F16)
+    if (s->compute_dtype == DSC_F16 && s->loss_scaler.scale > 0) /* else it was not saved */
         put_loss_scaler(out, &s->loss_scaler);
     put_text(out, "optimizer", dsc_recipes[s->recipe].name);
     put_text(out, "moment_dtype", dsc_dtype_text(s->moment_dtype));

@@ -164,12 +164,26 @@ static void a_state_belongs_to_a_tensor_of_the_model(void **state)
     expect_all(DSC_ERR_INPUT, "belongs to no tensor of model.safetensors");
 }
 
+/* Of a run whose saves had none, as older versions wrote them; a merge of parts writes what it has read. */
+static void fp16_without_a_loss_scaler_is_read_back(void **state)
+{
+    const dsc_run_state run = run_of(DSC_F16);
+    dsc_ckpt_manifest manifest;
+    dsc_error err = DSC_ERROR_INIT;
+    make(&run, good, DSC_COUNT(good), adapter_json);
+    assert_int_equal(dsc_ckpt_manifest_read(NULL, alloc, step_dir, &manifest, &err), DSC_OK);
+    assert_true(manifest.state.loss_scaler.scale == 0);
+    dsc_ckpt_manifest_close(&manifest);
+    expect_all(DSC_OK, "");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_state_has_the_shape_of_its_weights),
         TEST(a_state_belongs_to_a_tensor_of_the_model),
+        TEST(fp16_without_a_loss_scaler_is_read_back),
     };
     return cmocka_run_group_tests_name("checkpoint_made", tests, NULL, NULL);
 }
