@@ -101,6 +101,9 @@ dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* create
 dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);
 
 /* ---- step ---- */
+/* step.c: a pass over work.batch[0] whose losses are in work.losses. */
+dsc_status dsc_engine_forward_only(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_check_idle(const dsc_engine *engine, const char *what, dsc_error *err); /* at a step boundary */
 /* step.c: copies as many members as the caller's struct_bytes cover. */
 void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out);
 
