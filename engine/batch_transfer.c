@@ -55,6 +55,18 @@ double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
     return sum / (double)count;
 }
 
+void dsc_engine_sample_losses(const dsc_engine *engine, double *out)
+{
+    const float *losses = slot_of(engine, 0);
+    const int64_t items = engine->models.now->losses_per_sample;
+    for (int64_t k = 0; k < engine->config.train_micro_batch_size_per_gpu; k++) {
+        double sum = 0;
+        for (int64_t i = 0; i < items; i++)
+            sum += (double)losses[k * items + i];
+        out[k] = sum / (double)items;
+    }
+}
+
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err)
 {
     if (!engine->host_visible)

@@ -1,38 +1,77 @@
-/* evaluate.c - mean loss of samples without gradients. SPDX-License-Identifier: Apache-2.0 */
+/* evaluate.c - mean loss of samples without gradients, the same number for every world and micro-batch.
+ *
+ * Micro-batch i of a round belongs to rank i. Ranks gather the loss of each of their samples, and every rank adds them
+ * in the order of the samples. The last round may have fewer samples than its micro-batches hold. The modules' shapes
+ * do not change: a copy of a sample fills the rest of a micro-batch, and its loss is not counted.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "engine/batch_transfer.h"
 #include "engine/device.h"
 #include "engine/internal.h"
 #include "engine/report.h"
 
+/* Samples of one evaluation. */
+static dsc_status count_samples(const dsc_engine *engine, const dsc_data_source *source, int64_t max_batches,
+                                int64_t *count, dsc_error *err)
+{
+    const bool endless = source->sample_count == 0;
+    *count = source->sample_count;
+    if (endless && max_batches == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "an endless source needs max_batches");
+    int64_t limit = 0;
+    if (max_batches > 0 && !dsc_mul_i64(max_batches, engine->config.eval_batch_size, &limit))
+        limit = INT64_MAX / 2;
+    if (max_batches > 0)
+        *count = endless ? limit : dsc_min_i64(limit, source->sample_count);
+    return DSC_OK;
+}
+
+/* Copies of sample 0 of the host's micro-batch from sample `count` on. */
+static void repeat_first_sample(const dsc_engine *engine, int64_t count)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
+    for (int32_t i = 0; i < engine->models.now->batch_count; i++) {
+        char *data = engine->work.eval_data[i];
+        const int64_t bytes = dsc_batch_tensor_bytes(engine->models.now, 1, i);
+        for (int64_t k = count; k < batch; k++)
+            memcpy(data + k * bytes, data, (size_t)bytes);
+    }
+}
+
+/* One micro-batch of each rank from sample `first` on, of which `left` remain; adds their losses to *sum. */
+static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *source, int64_t first, int64_t left,
+                                 double *sum, dsc_error *err)
+{
+    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, rank = engine->place.rank;
+    const int64_t counted = dsc_max_i64(0, dsc_min_i64(left - rank * batch, batch));
+    /* A rank without a sample computes one of others: all ranks take part in the collectives of a pass. */
+    const int64_t from = counted > 0 ? first + rank * batch : first, filled = dsc_max_i64(1, counted);
+    DSC_TRY(source->fill(source->user, from, filled, engine->work.eval_data, err));
+    repeat_first_sample(engine, filled);
+    DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
+    DSC_TRY(dsc_engine_forward_only(engine, err));
+    DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
+    DSC_TRY(dsc_stream_sync(engine->compute, err));
+    double *const losses = engine->work.eval_losses;
+    dsc_engine_sample_losses(engine, losses + rank * batch);
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
+                                NULL, err));
+    for (int64_t i = 0; i < dsc_min_i64(left, batch * engine->place.size); i++)
+        *sum += losses[i];
+    return DSC_OK;
+}
+
 static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss,
                            dsc_error *err)
 {
-    const int64_t batch = engine->config.train_micro_batch_size_per_gpu, size = engine->place.size;
-    int64_t rounds = source->sample_count / (batch * size);
-    if (source->sample_count == 0 && max_batches == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "an endless source needs max_batches");
-    if (max_batches > 0)
-        rounds = source->sample_count == 0 ? dsc_div_ceil(max_batches, size)
-                                           : dsc_min_i64(rounds, dsc_div_ceil(max_batches, size));
-    if (rounds == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
-                        "%lld samples are fewer than one micro-batch of %lld for each of %lld ranks",
-                        (long long)source->sample_count, (long long)batch, (long long)size);
+    const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
+    int64_t count = 0;
     double sum = 0;
-    for (int64_t i = 0; i < rounds; i++) {
-        DSC_TRY(source->fill(source->user, (i * size + engine->place.rank) * batch, batch, engine->work.eval_data,
-                             err));
-        DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
-        DSC_TRY(dsc_engine_forward_only(engine, err));
-        DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
-        DSC_TRY(dsc_stream_sync(engine->compute, err));
-        const double mean = dsc_engine_mean_loss(engine, 0);
-        DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, engine->work.step_stat_count, &mean, 1,
-                                    DSC_F64, NULL, err));
-        for (int64_t r = 0; r < size; r++)
-            sum += engine->work.step_stat_count[r];
-    }
-    *loss = sum / (double)(rounds * size);
+    DSC_TRY(count_samples(engine, source, max_batches, &count, err));
+    for (int64_t first = 0; first < count; first += per_round)
+        DSC_TRY(evaluate_round(engine, source, first, count - first, &sum, err));
+    *loss = sum / (double)count;
     return DSC_OK;
 }
 

@@ -167,17 +167,3 @@ dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err)
             DSC_TRY(dsc_data_scan(files[i], buffer, &bytes, err));
     return DSC_OK;
 }
-
-/* Told now, not at the end of the run. */
-dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err)
-{
-    const int64_t batch = engine->config.train_micro_batch_size_per_gpu;
-    const int64_t samples = engine->input.eval != NULL ? dsc_data_sample_count(engine->input.eval) : INT64_MAX;
-    if (samples / engine->place.size >= batch)
-        return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.eval_data[0],
-                    "%lld samples of %lld tokens to evaluate are fewer than one micro-batch of %lld for each of %d "
-                    "rank%s; give more text, or a smaller --batch-size or --seq-len",
-                    (long long)samples, (long long)engine->model->seq_length, (long long)batch, (int)engine->place.size,
-                    engine->place.size == 1 ? "" : "s");
-}

@@ -20,6 +20,5 @@ typedef struct dsc_engine_input {
 /* One rank of a host scans for all of them. */
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
-dsc_status dsc_engine_check_eval(const dsc_engine *engine, dsc_error *err); /* the evaluation has enough samples */
 
 #endif

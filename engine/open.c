@@ -215,7 +215,6 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
     DSC_TRY(check_groups(engine, "zero_optimization.zero_hpz_partition_size", config->zero.hpz_partition_size, "1",
                          err));
     DSC_TRY(check_groups(engine, "zero_optimization.mics_shard_size", config->zero.mics_shard_size, "-1", err));
-    DSC_TRY(dsc_engine_check_eval(engine, err));
     engine->input.steps_per_epoch = engine->input.samples_per_epoch / config->train_batch_size;
     engine->input.total_steps = config->own.steps;
     if (engine->input.total_steps == 0 && engine->input.samples_per_epoch > 0) {

@@ -279,7 +279,7 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 typedef struct work_sizes {
     int64_t activation, scratch, eval, outputs, batch, mirror, snapshot; /* bytes */
     int64_t modules, micro_batch_group, tensors, params;                 /* lengths of arrays */
-    int64_t stats, ranks;
+    int64_t stats, ranks, samples;
 } work_sizes;
 
 static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
@@ -302,6 +302,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .params = 1,
         .stats = dsc_step_stat_count(o->config),
         .ranks = o->world_size,
+        .samples = o->config->train_micro_batch_size_per_gpu,
     };
     for (int32_t m = 0; m < o->model->module_count; m++)
         out->params = dsc_max_i64(out->params, o->model->modules[m].param_count);
@@ -337,6 +338,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->step_stats, DSC_TAG_CONTROL, host, s.stats * number, DSC_NEED_ARRAY },
         { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },
+        { &w->eval_losses, DSC_TAG_CONTROL, host, s.samples * s.ranks * number, DSC_NEED_ARRAY },
     };
     for (size_t i = 0; i < DSC_COUNT(buffers); i++)
         if (o == NULL || buffers[i].bytes > 0)

@@ -85,6 +85,7 @@ typedef struct dsc_work {
     float **grad;                     /* likewise */
     double *step_stats;               /* [dsc_step_stat_count] numbers of this rank's step for the other ranks */
     double *step_stat_count;          /* [W * dsc_step_stat_count] */
+    double *eval_losses;              /* [W * micro-batch] of an evaluation's samples */
 } dsc_work;
 
 #define DSC_WORK_NEEDS_MAX 24

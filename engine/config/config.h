@@ -314,6 +314,7 @@ typedef struct dsc_config_unresolved {
 typedef struct dsc_config {
     /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;
+    int64_t eval_batch_size; /* samples that dsc.eval_batches counts by: the same for every world size */
     dsc_precision precision;
     dsc_fp16_config fp16;
     dsc_dtype communication_dtype; /* gradients in messages: F32, BF16 or F16 */

@@ -191,6 +191,18 @@ static void resolve_schedule(dsc_config *config, int64_t total_steps)
     dsc_config_note(config, "%s: %lld, the steps of the run", key, (long long)total_steps);
 }
 
+/* Values of the config, and none that follows from the world size. */
+static int64_t eval_batch_size(const dsc_config *config)
+{
+    const dsc_config_unresolved *given = &config->unresolved;
+    if (given->elastic.enabled)
+        return given->elastic.max_batch;
+    if (config->auto_mask & DSC_CONFIG_AUTO_BATCH)
+        return TRAINER_MICRO_BATCH;
+    return known(given->train_micro_batch_size_per_gpu) ? given->train_micro_batch_size_per_gpu
+                                                        : given->train_batch_size;
+}
+
 int32_t dsc_config_micro_batch_group(const dsc_config *config)
 {
     const int64_t all = config->gradient_accumulation_steps;
@@ -218,6 +230,7 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     config->note_count = config->unresolved.note_count;
     DSC_TRY(config->unresolved.elastic.enabled ? dsc_config_resolve_elastic(config, facts->world_size, err)
                                                : resolve_batch(config, facts->world_size, err));
+    config->eval_batch_size = eval_batch_size(config);
     note_batch(config);
     note_micro_batch_group(config);
     config->lr_scale = config->own.lr_linear && facts->world_size > 0 ? (double)facts->world_size : 1;

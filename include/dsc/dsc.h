@@ -153,8 +153,10 @@ DSC_API void dsc_engine_request(dsc_engine *engine, uint32_t bits);
 /* True when the next step() acts. */
 DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
 
-/* Collective. Mean loss without gradients. source.fill = NULL: "dsc".eval_data. max_batches 0: all (each rank takes
- * every W-th micro-batch; the last short one is dropped). Fewer than one micro-batch per rank: DSC_ERR_INPUT. */
+/* Collective. Mean loss over samples without gradients, the same number for every world size. source.fill = NULL:
+ * "dsc".eval_data. max_batches 0: all samples of the source. Otherwise its first max_batches * M samples, with M the
+ * train_micro_batch_size_per_gpu of the config, or its train_batch_size where it gives no micro-batch. Ranks read the
+ * samples in turn; an incomplete last micro-batch counts with the samples that it has. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source,
                                                     int64_t max_batches, double *loss, dsc_error *err);
 /* Collective: every rank passes the same. Continues `tokens` (a language model; [token_count]) by `new_count` tokens

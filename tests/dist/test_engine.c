@@ -186,6 +186,99 @@ static void faults_end_in_errors(void **state)
     toy_model_close(model);
 }
 
+/* ---- evaluation ---- */
+
+typedef struct evaluation {
+    dsc_data_source data; /* the toy's; of which the evaluation has `samples` */
+    int64_t samples, max_batches;
+    double loss[RUN_RANKS_MAX];
+} evaluation;
+
+/* A source with an end refuses what lies behind it. */
+static dsc_status fill_with_end(void *user, int64_t first, int64_t count, void *const *data, dsc_error *err)
+{
+    const evaluation *e = user;
+    if (e->samples > 0 && (first < 0 || count < 1 || first + count > e->samples))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data", "samples %lld to %lld of %lld", (long long)first,
+                        (long long)(first + count), (long long)e->samples);
+    return e->data.fill(e->data.user, first, count, data, err);
+}
+
+static dsc_status evaluate_it(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    evaluation *e = user;
+    const dsc_data_source source = { fill_with_end, e, e->samples };
+    return dsc_engine_evaluate(engine, &source, e->max_batches, &e->loss[rank], err);
+}
+
+/* `batch`: the config's members that say it. */
+static double evaluate_on(int32_t world, int32_t stage, const dsc_model *model, const char *batch, int64_t samples,
+                          int64_t max_batches)
+{
+    char config[512];
+    evaluation e = { .data = toy_data(model, 1 << 20), .samples = samples, .max_batches = max_batches };
+    run_result r;
+    snprintf(config, sizeof config,
+             "{%s, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}},"
+             " \"zero_optimization\": {\"stage\": %d}, \"dsc\": {\"threads\": 1}}",
+             batch, (int)stage);
+    const run_options options = { .world = world,
+                                  .steps = -1,
+                                  .model = model,
+                                  .config = config,
+                                  .data = e.data,
+                                  .fault_rank = -1,
+                                  .before = evaluate_it,
+                                  .user = &e };
+    run_world(&options, &r);
+    expect_ok(&r);
+    for (int32_t rank = 1; rank < world; rank++)
+        assert_memory_equal(&e.loss[0], &e.loss[rank], sizeof(double));
+    return e.loss[0];
+}
+
+static double evaluate_micro(int32_t world, const dsc_model *model, int32_t micro, int64_t samples, int64_t batches)
+{
+    char batch[80];
+    snprintf(batch, sizeof batch, "\"train_micro_batch_size_per_gpu\": %d", (int)micro);
+    return evaluate_on(world, world % 4, model, batch, samples, batches);
+}
+
+/* Sample counts below a micro-batch, with ranks that have no sample, and with incomplete micro-batches. */
+static void an_evaluation_counts_every_sample_once(void **state)
+{
+    static const int32_t micros[] = { 1, 2, 3, 8 };
+    dsc_model *model = toy_model_open(5, 37, 2, true);
+    for (int64_t samples = 1; samples <= 13; samples += 4) {
+        const double all = evaluate_micro(1, model, 1, samples, 0);
+        for (size_t i = 0; i < DSC_COUNT(micros); i++)
+            for (int32_t world = 1; world <= 4; world++) {
+                const double loss = evaluate_micro(world, model, micros[i], samples, 0);
+                assert_memory_equal(&all, &loss, sizeof(double));
+            }
+    }
+    toy_model_close(model);
+}
+
+/* Batches of the micro-batch that the config gives, else of its train_batch_size, of sources with and without end. */
+static void a_number_of_batches_means_the_same_samples_on_every_world(void **state)
+{
+    dsc_model *model = toy_model_open(5, 37, 2, true);
+    const double nine = evaluate_micro(1, model, 1, 9, 0), twelve = evaluate_micro(1, model, 1, 12, 0);
+    const double seven = evaluate_micro(1, model, 1, 7, 0);
+    for (int32_t world = 1; world <= 4; world++) {
+        const double of_micro = evaluate_micro(world, model, 3, 100, 3),
+                     endless = evaluate_micro(world, model, 3, 0, 3);
+        const double of_batch = evaluate_on(world, 1, model, "\"train_batch_size\": 12", 100, 1);
+        const double fewer = evaluate_micro(world, model, 3, 7, 3);
+        assert_memory_equal(&nine, &of_micro, sizeof(double));
+        assert_memory_equal(&nine, &endless, sizeof(double));
+        assert_memory_equal(&twelve, &of_batch, sizeof(double));
+        assert_memory_equal(&seven, &fewer, sizeof(double));
+    }
+    toy_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +286,8 @@ int main(void)
         cmocka_unit_test(world_sizes_agree_when_asked),
         cmocka_unit_test(instruction_sets_agree),
         cmocka_unit_test(states_follow_the_formulas),
+        cmocka_unit_test(an_evaluation_counts_every_sample_once),
+        cmocka_unit_test(a_number_of_batches_means_the_same_samples_on_every_world),
         cmocka_unit_test(faults_end_in_errors),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
