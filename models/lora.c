@@ -18,14 +18,6 @@ static lora_pair pair_of(const dsc_lora *lora, dsc_linear_layer layer)
     };
 }
 
-/* The two are plain layers. */
-static dsc_call bare(const dsc_call *call)
-{
-    dsc_call out = *call;
-    out.lora = NULL;
-    return out;
-}
-
 static dsc_status scale(const dsc_call *call)
 {
     const dsc_scale_args args = { .x = call->lora_work, .count = call->rows * call->lora->rank,
@@ -36,63 +28,54 @@ static dsc_status scale(const dsc_call *call)
 /* lora_work = s x A^T */
 static dsc_status down(const dsc_call *call, const lora_pair *pair, const void *x)
 {
-    const dsc_call plain = bare(call);
-    DSC_TRY(dsc_linear_run(&plain, pair->a, call->lora_work, x, NULL));
+    DSC_TRY(dsc_linear_plain_run(call, pair->a, call->lora_work, x, NULL));
     return scale(call);
 }
 
 /* lora_work = s dy B */
 static dsc_status up_backward(const dsc_call *call, const lora_pair *pair, const void *dy)
 {
-    const dsc_call plain = bare(call);
-    DSC_TRY(dsc_linear_backward(&plain, pair->b, call->lora_work, dy, NULL));
+    DSC_TRY(dsc_linear_plain_backward(call, pair->b, call->lora_work, dy, NULL));
     return scale(call);
 }
 
 dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
     const lora_pair pair = pair_of(gemms->lora, layer);
-    const dsc_lora *lora = gemms->lora;
-    gemms->lora = NULL;
-    dsc_status status = dsc_linear_plan(gemms, pair.a, err);
-    if (status == DSC_OK)
-        status = dsc_linear_plan(gemms, pair.b, err);
-    gemms->lora = lora;
+    DSC_TRY(dsc_linear_plain_plan(gemms, pair.a, err));
+    DSC_TRY(dsc_linear_plain_plan(gemms, pair.b, err));
     /* the gradients' own way down, and back up */
-    const double each = 2.0 * (double)gemms->rows * (double)lora->rank;
+    const double each = 2.0 * (double)gemms->rows * (double)gemms->lora->rank;
     if (gemms->module->params[pair.b.weight].trainable)
         gemms->backward_flops += each * (double)layer.shape.in;
     if (gemms->module->params[pair.a.weight].trainable)
         gemms->backward_flops += each * (double)layer.shape.out;
-    return status;
+    return DSC_OK;
 }
 
 dsc_status dsc_lora_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x)
 {
     const lora_pair pair = pair_of(call->lora, layer);
-    const dsc_call plain = bare(call);
     DSC_TRY(down(call, &pair, x));
-    return dsc_linear_run(&plain, pair.b, y, call->lora_work, y);
+    return dsc_linear_plain_run(call, pair.b, y, call->lora_work, y);
 }
 
 dsc_status dsc_lora_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy)
 {
     const lora_pair pair = pair_of(call->lora, layer);
-    const dsc_call plain = bare(call);
     DSC_TRY(up_backward(call, &pair, dy));
-    return dsc_linear_backward(&plain, pair.a, dx, call->lora_work, dx);
+    return dsc_linear_plain_backward(call, pair.a, dx, call->lora_work, dx);
 }
 
 dsc_status dsc_lora_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
 {
     const lora_pair pair = pair_of(call->lora, layer);
-    const dsc_call plain = bare(call);
     if (call->ctx->grad[pair.b.weight] != NULL) {
         DSC_TRY(down(call, &pair, x));
-        DSC_TRY(dsc_linear_gradients(&plain, pair.b, call->lora_work, dy));
+        DSC_TRY(dsc_linear_plain_gradient(call, pair.b, call->lora_work, dy));
     }
     if (call->ctx->grad[pair.a.weight] == NULL)
         return DSC_OK;
     DSC_TRY(up_backward(call, &pair, dy));
-    return dsc_linear_gradients(&plain, pair.a, x, call->lora_work);
+    return dsc_linear_plain_gradient(call, pair.a, x, call->lora_work);
 }
