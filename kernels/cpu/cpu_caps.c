@@ -1,4 +1,4 @@
-/* cpu_caps.c - what this CPU can do. SPDX-License-Identifier: Apache-2.0 */
+/* cpu_caps.c - capabilities of this CPU. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/kernels.h"
 
 #if defined(__x86_64__)
