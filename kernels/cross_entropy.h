@@ -9,13 +9,14 @@ extern "C" {
 
 /* losses[r] = log(sum_{v < vocab} exp(logits[r,v])) - logits[r, target[r]], computed in fp32.
  * With write_gradient: logits[r,v] = (softmax[v] - (v == target[r])) * scale, rounded once; 0 for vocab <= v < stride.
+ * A negative target is not counted: its loss and its whole row of gradients are 0, whatever the logits are.
  * One row is one thread's; its sums run in 16 interleaved lanes with a fixed tree. */
 typedef struct dsc_cross_entropy_args {
     void *logits;           /* [rows, stride] */
     float *losses;          /* [rows] written */
-    const int32_t *targets; /* [rows], 0 <= target < vocab (checked by whoever reads the data) */
+    const int32_t *targets; /* [rows], target < vocab (checked by whoever reads the data); negative: not counted */
     int64_t rows, vocab, stride;
-    float scale; /* 1 / tokens of the micro-batch, times the loss scale */
+    float scale; /* 1 / targets of the micro-batch, counted or not, times the loss scale */
     bool write_gradient;
     dsc_dtype dtype;
 } dsc_cross_entropy_args;

@@ -5,14 +5,24 @@
 #include "kernels/cpu/range.h"
 #include "kernels/cpu/scalar.h"
 
+static void skip_row(const dsc_cross_entropy_args *a, int64_t r)
+{
+    a->losses[r] = 0;
+    for (int64_t v = 0; a->write_gradient && v < a->stride; v++)
+        dsc_put(a->logits, r * a->stride + v, a->dtype, 0);
+}
+
 void dsc_cross_entropy_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_cross_entropy_args *a = args;
     for (int64_t r = first; r < last; r++) {
         const int64_t at = r * a->stride;
         const int32_t target = a->targets[r];
-        DSC_ASSERT(target >= 0);
         DSC_ASSERT(target < a->vocab);
+        if (target < 0) {
+            skip_row(a, r);
+            continue;
+        }
         double max = -(double)INFINITY, sum = 0;
         for (int64_t v = 0; v < a->vocab; v++)
             max = fmax(max, (double)dsc_get(a->logits, at + v, a->dtype));

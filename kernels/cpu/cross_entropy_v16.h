@@ -53,8 +53,13 @@ V16_INLINE void cross_entropy_row(const dsc_cross_entropy_args *a, int64_t r, ds
     const int64_t bytes = (int64_t)dsc_dtype_bytes(dtype), vocab = a->vocab;
     char *row = (char *)a->logits + r * a->stride * bytes;
     const int32_t target = a->targets[r];
-    DSC_ASSERT(target >= 0);
     DSC_ASSERT(target < vocab);
+    if (target < 0) { /* not counted */
+        a->losses[r] = 0.0f;
+        if (a->write_gradient)
+            memset(row, 0, (size_t)(a->stride * bytes));
+        return;
+    }
     float max = -FLT_MAX; /* finite: a strip of -Inf logits adds exp(-Inf) = 0 */
     v16 sums = v16_set(0.0f);
     for (int64_t first = 0; first < vocab; first += STRIP) {

@@ -69,6 +69,17 @@ __device__ __forceinline__ void gradient(T *row, int64_t c, int64_t vocab, int32
     store<W>(row + c, x);
 }
 
+/* The row of a target that is not counted. */
+template <class T, int W> __device__ __forceinline__ void skip_row(T *row, float *loss, int64_t stride, bool gradient)
+{
+    const float zeros[W] = {};
+    if (threadIdx.x == 0)
+        *loss = 0.0f;
+    for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; gradient && c < stride;
+         c += static_cast<int64_t>(blockDim.x) * W)
+        store<W>(row + c, zeros);
+}
+
 template <class T, int W>
 __global__ void __launch_bounds__(CROSS_ENTROPY_THREADS_MAX)
     cross_entropy_kernel(T *logits, float *losses, const int32_t *targets, int64_t vocab, int64_t stride, float scale,
@@ -76,6 +87,10 @@ __global__ void __launch_bounds__(CROSS_ENTROPY_THREADS_MAX)
 {
     T *row = logits + static_cast<int64_t>(blockIdx.x) * stride;
     const int32_t target = targets[blockIdx.x];
+    if (target < 0) { /* the target of all threads */
+        skip_row<T, W>(row, losses + blockIdx.x, stride, write_gradient);
+        return;
+    }
     const float at_target = to_f32(row[target]); /* read before block_running's barrier, overwritten after it */
     const int64_t whole = vocab / W * W;
     running r = { -INFINITY, 0.0f };

@@ -29,8 +29,23 @@ static row_truth truth_of(const dsc_cross_entropy_args *a, int64_t r)
     return t;
 }
 
+/* Exactly 0, although the row's logits are NaN. Without a gradient the logits stay. */
+static void verify_masked_row(const dsc_cross_entropy_args *a, int64_t r)
+{
+    ck_near(a->losses, r, 0, 0);
+    for (int64_t v = 0; v < a->stride && a->write_gradient; v++)
+        ck_near(a->logits, r * a->stride + v, 0, 0);
+    for (int64_t v = 0; v < a->vocab && !a->write_gradient; v++)
+        if (!isnan(ck_get(a->logits, r * a->stride + v)))
+            ck_fail("logit %lld of row %lld, which is not counted, was written", (long long)v, (long long)r);
+}
+
 static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
 {
+    if (a->targets[r] < 0) {
+        verify_masked_row(a, r);
+        return;
+    }
     const row_truth t = truth_of(a, r);
     const double below = ck_start(a->logits, r * a->stride + a->targets[r]) - t.max;
     ck_near(a->losses, r, t.loss, t.sum_off + 2 * u * (fabs(log(t.sum)) + fabs(below) + fabs(t.loss)));
@@ -82,6 +97,63 @@ static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, 
                                           .write_gradient = gradient,
                                           .dtype = dtype };
     ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify);
+}
+
+/* The second half of the rows repeats the first half, and some of its targets are not counted. The counted ones have
+ * the same bits in both halves. */
+static void verify_masked(const void *args)
+{
+    const dsc_cross_entropy_args *a = args;
+    const int64_t half = a->rows / 2;
+    verify(args);
+    for (int64_t r = 0; r < half; r++) {
+        if (a->targets[half + r] < 0)
+            continue;
+        bool same = a->losses[r] == a->losses[half + r];
+        for (int64_t v = 0; v < a->vocab; v++)
+            same = same && ck_get(a->logits, r * a->stride + v) == ck_get(a->logits, (half + r) * a->stride + v);
+        if (!same)
+            ck_fail("row %lld changes when other rows are not counted", (long long)r);
+    }
+}
+
+/* share: of the second half's targets that are not counted */
+static void check_masked(int64_t half, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double share)
+{
+    if (!ck_case("cross_entropy masked %s rows=%lld V=%lld stride=%lld share=%g%s", ck_dtype_text(dtype),
+                 (long long)half, (long long)vocab, (long long)stride, share, gradient ? "" : " loss only"))
+        return;
+    void *logits = ck_buf(CK_INOUT, dtype, 2 * half * stride, "logits");
+    float *losses = ck_buf(CK_OUT, DSC_F32, 2 * half, "losses");
+    int32_t *targets = ck_buf(CK_IN, DSC_I32, 2 * half, "targets");
+    ck_normal(logits, 0, 2);
+    ck_int(targets, 0, (int32_t)vocab - 1);
+    for (int64_t r = 0; r < half; r++) {
+        const bool masked = (double)(ck_random() >> 8) * 0x1p-24 < share;
+        targets[half + r] = masked ? r % 2 == 0 ? -1 : -100 : targets[r];
+        for (int64_t v = 0; v < stride; v++)
+            ck_set(logits, (half + r) * stride + v, masked ? (double)NAN : ck_get(logits, r * stride + v));
+    }
+    const dsc_cross_entropy_args args = { .logits = logits,
+                                          .losses = losses,
+                                          .targets = targets,
+                                          .rows = 2 * half,
+                                          .vocab = vocab,
+                                          .stride = stride,
+                                          .scale = 0.0078125f * 1.5f,
+                                          .write_gradient = gradient,
+                                          .dtype = dtype };
+    ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_masked);
+}
+
+static void check_masks(void)
+{
+    static const int64_t vocabs[] = { 1, 16, 17, 65, 311, 2049 };
+    static const double shares[] = { 0, 0.5, 0.9, 1 };
+    for (size_t v = 0; v < DSC_COUNT(vocabs); v++)
+        for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++)
+            for (size_t s = 0; s < DSC_COUNT(shares); s++)
+                check_masked(6, vocabs[v], vocabs[v] + (int64_t)(v % 3), dtype, (v + s) % 3 != 0, shares[s]);
 }
 
 static double loss_at(const dsc_cross_entropy_args *a, int64_t r, int64_t at, double by)
@@ -175,6 +247,7 @@ void ck_cross_entropy(void)
         }
     check(5, 311, 311, DSC_F32, true, 60); /* most probabilities underflow */
     check(0, 311, 320, DSC_BF16, true, 1);
+    check_masks();
     check_special();
     if (ck_case("cross_entropy against differences")) {
         float *logits = ck_buf(CK_INOUT, DSC_F32, 3 * 9, "logits"), *losses = ck_buf(CK_OUT, DSC_F32, 3, "losses");
