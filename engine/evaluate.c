@@ -39,17 +39,26 @@ static void repeat_first_sample(const dsc_engine *engine, int64_t count)
     }
 }
 
-/* One micro-batch of each rank from sample `first` on, of which `left` remain; adds their losses to *sum. */
+/* Means over all targets of each sample, added; and this rank's counted targets. */
+typedef struct evaluated {
+    double sum;
+    int64_t counted;
+} evaluated;
+
+/* One micro-batch of each rank from sample `first` on, of which `left` remain. */
 static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *source, int64_t first, int64_t left,
-                                 double *sum, dsc_error *err)
+                                 evaluated *out, dsc_error *err)
 {
     const int64_t batch = engine->config.train_micro_batch_size_per_gpu, rank = engine->place.rank;
-    const int64_t counted = dsc_max_i64(0, dsc_min_i64(left - rank * batch, batch));
+    const int64_t own = dsc_max_i64(0, dsc_min_i64(left - rank * batch, batch));
+    const void *const *data = (const void *const *)engine->work.eval_data;
     /* A rank without a sample computes one of others: all ranks take part in the collectives of a pass. */
-    const int64_t from = counted > 0 ? first + rank * batch : first, filled = dsc_max_i64(1, counted);
+    const int64_t from = own > 0 ? first + rank * batch : first, filled = dsc_max_i64(1, own);
     DSC_TRY(source->fill(source->user, from, filled, engine->work.eval_data, err));
     repeat_first_sample(engine, filled);
-    DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
+    DSC_TRY(dsc_batch_check(engine->model, batch, data, err));
+    out->counted += dsc_batch_counted(engine->model, own * engine->model->losses_per_sample, data);
+    DSC_TRY(dsc_engine_give_batch(engine, 0, data, err));
     DSC_TRY(dsc_engine_forward_only(engine, err));
     DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
@@ -58,7 +67,19 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
                                 NULL, err));
     for (int64_t i = 0; i < dsc_min_i64(left, batch * engine->place.size); i++)
-        *sum += losses[i];
+        out->sum += losses[i];
+    return DSC_OK;
+}
+
+/* counted <- the sum over all ranks. */
+static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error *err)
+{
+    const double own = (double)*counted;
+    double *const all = engine->work.step_stat_count;
+    DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, all, &own, 1, DSC_F64, NULL, err));
+    *counted = 0;
+    for (int32_t r = 0; r < engine->place.size; r++)
+        *counted += (int64_t)all[r];
     return DSC_OK;
 }
 
@@ -67,11 +88,16 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
 {
     const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
     int64_t count = 0;
-    double sum = 0;
+    evaluated all = { 0 };
     DSC_TRY(count_samples(engine, source, max_batches, &count, err));
     for (int64_t first = 0; first < count; first += per_round)
-        DSC_TRY(evaluate_round(engine, source, first, count - first, &sum, err));
-    *loss = sum / (double)count;
+        DSC_TRY(evaluate_round(engine, source, first, count - first, &all, err));
+    DSC_TRY(gather_counted(engine, &all.counted, err));
+    if (all.counted == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
+                        "none of %lld targets is counted, all are -1 or -100; give data with targets",
+                        (long long)(count * engine->model->losses_per_sample));
+    *loss = dsc_counted_mean(all.sum / (double)count, all.counted, count * engine->model->losses_per_sample);
     return DSC_OK;
 }
 

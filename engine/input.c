@@ -150,6 +150,7 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
         DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->input.data, err));
         engine->input.source = dsc_data_as_source(engine->input.data);
     }
+    engine->input.masks = engine->input.data == NULL; /* each target of a token file is a token */
     if (own->eval_data_count > 0 && !engine->plan_only)
         DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->input.eval, err));
     engine->input.samples_per_epoch = engine->input.source.sample_count;

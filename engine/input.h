@@ -13,6 +13,7 @@ typedef struct dsc_engine_input {
     dsc_data_source source;
     dsc_data *data, *eval;
     dsc_reader *reader;
+    bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
     char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
 } dsc_engine_input;

@@ -12,6 +12,7 @@
 #include "base/io.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
+#include "engine/counted_targets.h"
 #include "engine/device.h"
 #include "engine/input.h"
 #include "engine/model.h"
@@ -74,6 +75,7 @@ struct dsc_engine {
     dsc_engine_saves saves;
 
     dsc_engine_progress progress;
+    dsc_engine_counts counts;
     dsc_engine_times times;
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */

@@ -175,7 +175,7 @@ static void group_terms(const dsc_param_group *group, terms *t)
         t->weight_decay = group->weight_decay;
 }
 
-/* scale: of the gradients' sums, leaves times loss scale */
+/* scale: of the gradients' sums: their parts times the loss scale and the share of counted targets */
 static void compute(const dsc_config *config, double sumsq, double scale, int64_t update, double lr_override,
                     dsc_update *out)
 {
@@ -205,19 +205,19 @@ void dsc_update_expect(const dsc_engine *engine, dsc_update *out)
     const double divisor =
         dsc_config_grad_part_divisor(config, config->gradient_accumulation_steps, engine->place.size);
     const dsc_engine_progress *at = &engine->progress;
-    compute(config, 0, divisor * at->loss_scaler.scale, at->update_count + 1, at->lr_override, out);
+    compute(config, 0, divisor * dsc_engine_sum_divisor(engine), at->update_count + 1, at->lr_override, out);
 }
 
 /* Rank 0 computes the scalars, so that no difference between machines can enter. */
-dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double loss_scale, int64_t update,
-                             dsc_update *out, dsc_error *err)
+dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double sum_divisor,
+                             int64_t update, dsc_update *out, dsc_error *err)
 {
     dsc_fixed_sum sum;
     DSC_TRY(dsc_zero_sumsq(zero, &sum, err));
     /* Sums that every rank has its own of are each a share; their norm is the root mean square of the ranks' norms. */
     const double shares = dsc_zero_sums_are_own(zero) ? (double)engine->place.size : 1.0;
     const double divisor = dsc_config_grad_part_divisor(&engine->config, micro_steps, engine->place.size) / shares;
-    compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * loss_scale, update,
+    compute(&engine->config, dsc_fixed_sum_value(&sum) / shares, divisor * sum_divisor, update,
             engine->progress.lr_override, out);
     return dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, out, (int64_t)sizeof *out, 0, NULL, err);
 }

@@ -203,8 +203,10 @@ static void tell_ranks(const dsc_engine *engine)
             loss += word[m];
         const dsc_gpu_reading gpu = { own[DSC_STAT_GPU_WATTS], own[DSC_STAT_GPU_BUSY], own[DSC_STAT_GPU_USED_MB],
                                       own[DSC_STAT_GPU_CELSIUS] };
-        rank[r] = (dsc_monitor_rank) { loss / (double)micro_steps, own[DSC_STAT_WORK_NS] * 1e-6,
-                                       own[DSC_STAT_DATA_NS] * 1e-6, own[DSC_STAT_MEMORY_BYTES] / 1048576.0, gpu };
+        loss = dsc_counted_mean(loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
+                                dsc_engine_step_tokens(engine, engine->progress.step) / engine->place.size);
+        rank[r] = (dsc_monitor_rank) { loss, own[DSC_STAT_WORK_NS] * 1e-6, own[DSC_STAT_DATA_NS] * 1e-6,
+                                       own[DSC_STAT_MEMORY_BYTES] / 1048576.0, gpu };
     }
     dsc_monitors_ranks(engine->output.monitors, rank, count);
 }
@@ -266,10 +268,13 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
                                    { "Train/Samples/grad_norm", result->grad_norm },
                                    { "Train/Samples/tokens_per_second",
                                      (double)result->tokens / ((double)result->step_ns * 1e-9) } };
+    const dsc_scalar counted = { "Train/Samples/counted_tokens", (double)result->counted_tokens };
     dsc_profile_step(engine->output.profile, engine->progress.step);
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
+    if (engine->counts.masked)
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &counted, 1);
     if (engine->output.monitors != NULL) {
         tell_ranks(engine);
         tell_gpus(engine);

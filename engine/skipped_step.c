@@ -1,9 +1,11 @@
 /* skipped_step.c - a step whose gradients are not finite: no update, no step of the rate's schedule, a lower loss
- * scale. Rank 0 logs the first place. All ranks decide equally. SPDX-License-Identifier: Apache-2.0 */
+ * scale. Rank 0 logs the first place. A step without a counted target has no update either, and keeps the loss scale.
+ * All ranks decide equally. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 
 #include "engine/internal.h"
+#include "engine/model.h"
 #include "engine/update.h"
 
 /* "; the loss of rank 1 in micro-step 2 is not finite either": a forward pass, whose rank is known. */
@@ -36,12 +38,36 @@ static dsc_status describe(dsc_engine *engine, char *out, size_t out_bytes, dsc_
     return DSC_OK;
 }
 
+static dsc_status count_skip(dsc_engine *engine, const char *what, dsc_error *err)
+{
+    const int64_t limit = engine->config.own.skip_limit;
+    if (limit > 0 && engine->progress.skipped_in_row >= limit)
+        return DSC_FAIL(err, DSC_ERR_NUMERIC, "dsc.skip_limit",
+                        "%lld steps in a row were skipped, the last at step %lld: %s", (long long)limit,
+                        (long long)(engine->progress.step + 1), what);
+    return DSC_OK;
+}
+
+static dsc_status skip_uncounted(dsc_engine *engine, dsc_error *err)
+{
+    char what[96];
+    snprintf(what, sizeof what, "none of its %lld targets is counted, all are -1 or -100",
+             (long long)dsc_engine_step_tokens(engine, engine->progress.step + 1));
+    engine->progress.skipped_in_row++;
+    if (engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "step %lld is skipped: %s",
+                       (long long)(engine->progress.step + 1), what);
+    return count_skip(engine, what, err);
+}
+
 dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err)
 {
-    const int64_t limit = engine->config.own.skip_limit, step = engine->progress.step + 1;
+    const int64_t step = engine->progress.step + 1;
     const double scale = engine->progress.loss_scaler.scale;
     const bool fp16 = dsc_engine_dtype(engine) == DSC_F16;
     char what[320], scales[96] = "";
+    if (engine->counts.all == 0)
+        return skip_uncounted(engine, err);
     DSC_TRY(describe(engine, what, sizeof what, err));
     engine->progress.skipped_in_row++;
     if (!dsc_loss_scaler_next(&engine->config, true, &engine->progress.loss_scaler))
@@ -54,9 +80,5 @@ dsc_status dsc_engine_skip_step(dsc_engine *engine, dsc_error *err)
         snprintf(scales, sizeof scales, ", loss scale stays %.9g", scale);
     if (engine->place.rank == 0)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "step %lld is skipped: %s%s", (long long)step, what, scales);
-    if (limit > 0 && engine->progress.skipped_in_row >= limit)
-        return DSC_FAIL(err, DSC_ERR_NUMERIC, "dsc.skip_limit",
-                        "%lld steps in a row were skipped, the last at step %lld: %s", (long long)limit,
-                        (long long)step, what);
-    return DSC_OK;
+    return count_skip(engine, what, err);
 }

@@ -188,7 +188,9 @@ static dsc_status read_batches(dsc_engine *engine, dsc_error *err)
     const int64_t waited_from = dsc_engine_span_start(engine, DSC_SPAN_DATA, -1);
     for (int32_t mb = 0; mb < engine->plan.micro_batch_group; mb++) {
         const void *const *batch;
-        DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &engine->times.data_wait_ns, err));
+        int64_t counted;
+        DSC_TRY(dsc_reader_next(engine->input.reader, &batch, &counted, &engine->times.data_wait_ns, err));
+        dsc_engine_counts_add(engine, counted);
         DSC_TRY(dsc_engine_give_batch(engine, mb, batch, err));
     }
     dsc_engine_span_end(engine, DSC_SPAN_DATA, -1, waited_from);
@@ -202,6 +204,7 @@ static dsc_status take_batch(dsc_engine *engine, const void *const *batch, dsc_e
                         "the host program gives its own batches; give the "
                         "engine a data source, whose samples it cuts");
     DSC_TRY(dsc_batch_check(engine->model, engine->config.train_micro_batch_size_per_gpu, batch, err));
+    dsc_engine_counts_add(engine, dsc_batch_counted(engine->model, dsc_engine_pass_targets(engine), batch));
     return dsc_engine_give_batch(engine, 0, batch, err);
 }
 
@@ -220,17 +223,22 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     if (engine->progress.micro_step == 0) {
         engine->times.step_start_ns = start;
         dsc_engine_label_step(engine, engine->progress.step + 1);
+        dsc_engine_counts_begin(engine);
         dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
         dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
     }
     engine->progress.batch_from_reader = batch == NULL;
+    dsc_engine_counts_begin_pass(engine);
     DSC_TRY(batch == NULL ? read_batches(engine, err) : take_batch(engine, batch, err));
-    if (dsc_engine_at_boundary(engine))
+    if (dsc_engine_at_boundary(engine)) {
+        DSC_TRY(dsc_engine_counts_exchange(engine, err));
         expect_update(engine);
+    }
     DSC_TRY(run_forward(engine, true, err));
     if (loss != NULL) {
         DSC_TRY(settle_losses(engine, engine->progress.micro_step, err));
-        *loss = engine->work.step_stats[engine->progress.micro_step];
+        *loss = dsc_counted_mean(engine->work.step_stats[engine->progress.micro_step], engine->counts.of_pass,
+                                 dsc_engine_pass_targets(engine));
     }
     engine->progress.phase = DSC_PHASE_FORWARD_DONE;
     engine->times.forward_ns += dsc_clock_ns() - start;
@@ -309,6 +317,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     own[DSC_STAT_REQUESTS] = (double)(asked | (dsc_engine_saving(engine) ? WORD_SAVING : 0));
     own[DSC_STAT_WORK_NS] = (double)(engine->times.forward_ns + engine->times.backward_ns);
     own[DSC_STAT_DATA_NS] = (double)engine->times.data_wait_ns;
+    own[DSC_STAT_COUNTED] = (double)engine->counts.own;
     own[DSC_STAT_MEMORY_BYTES] = 0;
     for (int tier = 0; tier < DSC_TIER_NVME; tier++)
         own[DSC_STAT_MEMORY_BYTES] += (double)memory.tier_peak_bytes[tier];
@@ -318,7 +327,8 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     for (int64_t m = 0; m < micro_steps; m++)
         for (int64_t r = 0; r < size; r++)
             sum += engine->work.step_stat_count[r * words + m];
-    *loss = sum / (double)(micro_steps * size);
+    *loss = dsc_counted_mean(sum / (double)(micro_steps * size), engine->counts.all,
+                             dsc_engine_step_tokens(engine, engine->progress.step + 1));
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
         *requests |= (uint64_t)engine->work.step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
@@ -342,6 +352,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.lr = update->lr;
     full.grad_norm = update->grad_norm;
     full.tokens = dsc_engine_step_tokens(engine, engine->progress.step);
+    full.counted_tokens = engine->counts.all;
     full.seq_length = dsc_engine_length(engine, engine->progress.step);
     full.flops = dsc_engine_step_flops(engine, engine->progress.step);
     full.step_ns = engine->times.last_step_ns;
@@ -407,7 +418,8 @@ static dsc_status step(dsc_engine *engine, dsc_step_result *result, dsc_error *e
     uint64_t requests;
     /* Sums first: they end this rank's work, and hosts that meet with work left on their devices would wait twice. */
     DSC_TRY(dsc_update_decide(engine, engine->zero, engine->config.gradient_accumulation_steps,
-                              engine->progress.loss_scaler.scale, engine->progress.update_count + 1, &update, err));
+                              dsc_engine_sum_divisor(engine), engine->progress.update_count + 1, &update, err));
+    update.skip = update.skip || engine->counts.all == 0;
     DSC_TRY(step_loss(engine, &loss, &requests, err));
     const double scale = engine->progress.loss_scaler.scale;
     dsc_engine_snapshot_wait(engine);

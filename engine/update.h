@@ -8,13 +8,13 @@
 /* optimizer.c: rank 0 computes the scalars and broadcasts them. */
 typedef struct dsc_update {
     double lr, grad_norm;
-    bool skip; /* the norm is not finite */
+    bool skip; /* the norm is not finite, or no target is counted */
     int32_t class_count;
     dsc_update_scalars scalars[DSC_UPDATE_CLASSES_MAX]; /* one for each update_class of the layout */
 } dsc_update;
-/* Collective, after the last of `micro_steps`; `update` counts from 1. */
-dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double loss_scale, int64_t update,
-                             dsc_update *out, dsc_error *err);
+/* Collective, after the last of `micro_steps`; `update` counts from 1. sum_divisor: dsc_engine_sum_divisor, or 1. */
+dsc_status dsc_update_decide(dsc_engine *engine, dsc_zero *zero, int64_t micro_steps, double sum_divisor,
+                             int64_t update, dsc_update *out, dsc_error *err);
 /* The scalars of the next update if the norm needs no clipping. */
 void dsc_update_expect(const dsc_engine *engine, dsc_update *out);
 

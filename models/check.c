@@ -90,11 +90,14 @@ static dsc_status check_module(const dsc_model *model, int32_t index, int64_t *t
                       sizeof *module);
     if (!good_name(module->name))
         return REFUSE(err, "", "module %d: a name of 1 to %d plain characters is needed", index, NAME_BYTES_MAX);
-    if ((module->flags & ~(uint32_t)(DSC_MODULE_LOSS | DSC_MODULE_BACKWARD_WITHOUT_PARAMS)) != 0)
+    if ((module->flags &
+         ~(uint32_t)(DSC_MODULE_LOSS | DSC_MODULE_BACKWARD_WITHOUT_PARAMS | DSC_MODULE_MASKS_TARGETS)) != 0)
         return REFUSE(err, module->name, "unknown flags 0x%x", module->flags);
     if (((module->flags & DSC_MODULE_LOSS) != 0) != last)
         return REFUSE(err, module->name, last ? "the last module must have DSC_MODULE_LOSS"
                                               : "only the last module may have DSC_MODULE_LOSS");
+    if ((module->flags & DSC_MODULE_MASKS_TARGETS) != 0 && !last)
+        return REFUSE(err, module->name, "only the last module may have DSC_MODULE_MASKS_TARGETS");
     if (module->plan == NULL || module->forward == NULL || (module->backward == NULL && !last))
         return REFUSE(err, module->name, "plan, forward and backward are needed");
     if (module->rebuild != NULL && last)
@@ -135,6 +138,24 @@ static dsc_status check_unique(const dsc_model *model, dsc_error *err)
     return status;
 }
 
+/* One int32 target for each loss item. */
+static dsc_status check_targets(const dsc_model *model, dsc_error *err)
+{
+    if ((model->modules[model->module_count - 1].flags & DSC_MODULE_MASKS_TARGETS) == 0)
+        return DSC_OK;
+    for (int32_t i = 0; i < model->batch_count && model->vocab_size > 0; i++) {
+        int64_t elements = 0;
+        if (strcmp(model->batch[i].name, DSC_BATCH_TARGETS) == 0 && model->batch[i].dtype == DSC_I32 &&
+            good_shape(model->batch[i].dim, model->batch[i].dim_count, &elements) &&
+            elements == model->losses_per_sample)
+            return DSC_OK;
+    }
+    return REFUSE(err, model->name,
+                  "DSC_MODULE_MASKS_TARGETS needs a vocabulary and an int32 batch tensor \"%s\" with losses_per_sample "
+                  "elements",
+                  DSC_BATCH_TARGETS);
+}
+
 static dsc_status check_batch(const dsc_model *model, dsc_error *err)
 {
     int64_t elements = 0;
@@ -151,7 +172,7 @@ static dsc_status check_batch(const dsc_model *model, dsc_error *err)
                       (long long)model->losses_per_sample);
     if (model->hidden_size < 0 || model->vocab_size < 0 || model->seq_length < 0)
         return REFUSE(err, model->name, "hidden_size, vocab_size and seq_length must be at least 0");
-    return DSC_OK;
+    return check_targets(model, err);
 }
 
 dsc_status dsc_model_check(const dsc_model *model, dsc_error *err)

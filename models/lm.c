@@ -467,7 +467,7 @@ static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
 static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
-    static const char *const names[DSC_LM_BATCH_MAX] = { "tokens", "targets", DSC_BATCH_POSITIONS };
+    static const char *const names[DSC_LM_BATCH_MAX] = { "tokens", DSC_BATCH_TARGETS, DSC_BATCH_POSITIONS };
     const int count = config->documents || config->masked ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
     const int64_t losses = config->masked ? config->predictions : config->sequence;
     for (int i = 0; i < count; i++)

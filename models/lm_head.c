@@ -253,7 +253,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 
 void dsc_lm_head_init(dsc_module *module)
 {
-    module->flags = DSC_MODULE_LOSS;
+    module->flags = DSC_MODULE_LOSS | DSC_MODULE_MASKS_TARGETS;
     module->plan = plan;
     module->forward = forward;
 }

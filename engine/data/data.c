@@ -255,31 +255,60 @@ int64_t dsc_batch_tensor_bytes(const dsc_model *model, int64_t samples, int32_t 
     return elements * (int64_t)dsc_dtype_bytes(model->batch[i].dtype);
 }
 
+int32_t dsc_batch_targets(const dsc_model *model)
+{
+    const dsc_module *last = model->module_count > 0 ? &model->modules[model->module_count - 1] : NULL;
+    for (int32_t i = 0; i < model->batch_count && last != NULL; i++)
+        if ((last->flags & DSC_MODULE_MASKS_TARGETS) != 0 && strcmp(model->batch[i].name, DSC_BATCH_TARGETS) == 0)
+            return i;
+    return -1;
+}
+
+/* PyTorch's ignore_index, which labels of transformers have. */
+#define IGNORE_INDEX (-100)
+
+static bool is_masked(int32_t target) { return target == -1 || target == IGNORE_INDEX; }
+
+static dsc_status check_ids(const dsc_model *model, const dsc_batch_spec *spec, int64_t samples, const int32_t *ids,
+                            bool masked, dsc_error *err)
+{
+    int64_t count = samples;
+    for (int32_t d = 0; d < spec->dim_count; d++)
+        count *= spec->dim[d];
+    for (int64_t k = 0; k < count; k++)
+        if ((ids[k] < 0 || ids[k] >= model->vocab_size) && !(masked && is_masked(ids[k])))
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name,
+                            "id %d at position %lld of the batch is outside the model's vocabulary of %lld%s",
+                            (int)ids[k], (long long)k, (long long)model->vocab_size,
+                            masked ? "; a masked target is -1 or -100" : "");
+    return DSC_OK;
+}
+
 dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
 {
+    const int32_t targets = dsc_batch_targets(model);
     if (model->vocab_size <= 0)
         return DSC_OK;
     for (int32_t i = 0; i < model->batch_count; i++) {
-        if (model->batch[i].dtype != DSC_I32)
+        const dsc_batch_spec *spec = &model->batch[i];
+        if (spec->dtype != DSC_I32)
             continue;
-        if (strcmp(model->batch[i].name, DSC_BATCH_POSITIONS) == 0) {
-            DSC_TRY(check_places(&model->batch[i], samples, batch_data[i], err));
-            continue;
-        }
-        if (strcmp(model->batch[i].name, DSC_BATCH_PREDICTED) == 0) {
-            DSC_TRY(check_predicted(model, &model->batch[i], samples, batch_data[i], err));
-            continue;
-        }
-        int64_t count = samples;
-        for (int32_t d = 0; d < model->batch[i].dim_count; d++)
-            count *= model->batch[i].dim[d];
-        const int32_t *ids = batch_data[i];
-        for (int64_t k = 0; k < count; k++)
-            if (ids[k] < 0 || ids[k] >= model->vocab_size)
-                return DSC_FAIL(err, DSC_ERR_INPUT, model->batch[i].name,
-                                "id %d at position %lld of the batch is outside the model's "
-                                "vocabulary of %lld",
-                                (int)ids[k], (long long)k, (long long)model->vocab_size);
+        if (strcmp(spec->name, DSC_BATCH_POSITIONS) == 0)
+            DSC_TRY(check_places(spec, samples, batch_data[i], err));
+        else if (strcmp(spec->name, DSC_BATCH_PREDICTED) == 0)
+            DSC_TRY(check_predicted(model, spec, samples, batch_data[i], err));
+        else
+            DSC_TRY(check_ids(model, spec, samples, batch_data[i], i == targets, err));
     }
     return DSC_OK;
+}
+
+int64_t dsc_batch_counted(const dsc_model *model, int64_t count, const void *const *batch_data)
+{
+    const int32_t tensor = dsc_batch_targets(model);
+    const int32_t *targets = tensor >= 0 ? batch_data[tensor] : NULL;
+    int64_t counted = 0;
+    for (int64_t i = 0; i < count && targets != NULL; i++)
+        counted += targets[i] >= 0;
+    return targets != NULL ? counted : count;
 }

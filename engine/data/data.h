@@ -65,9 +65,14 @@ DSC_MUST_USE dsc_status dsc_data_check(const dsc_io *io, dsc_alloc *alloc, const
 
 /* Bytes of `samples` samples of the model's batch tensor i, unaligned. */
 int64_t dsc_batch_tensor_bytes(const dsc_model *model, int64_t samples, int32_t i);
-/* Every id of the int32 tensors of a model with a vocabulary is inside it, and places in documents are such. */
+/* The batch tensor of targets, where the model accepts masked ones; -1: no target can be masked. */
+int32_t dsc_batch_targets(const dsc_model *model);
+/* Every id of the int32 tensors of a model with a vocabulary is inside it, and places in documents are such. Targets
+ * may also be -1 or -100 where the model accepts masked ones. */
 DSC_MUST_USE dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data,
                                         dsc_error *err);
+/* How many of the first `count` targets of a checked batch are not masked. */
+int64_t dsc_batch_counted(const dsc_model *model, int64_t count, const void *const *batch_data);
 
 /* This rank's micro-batches, in order, read ahead by one thread into `depth` buffers. Micro-step m of optimizer step s
  * (both from 0 here) is samples s*B + (m*W + rank)*M .. + M - 1, with B = GAS*W*M: the leaf m*W + rank. */
@@ -92,10 +97,10 @@ DSC_MUST_USE dsc_status dsc_reader_open(const dsc_reader_options *options, int64
                                         dsc_error *err);
 void dsc_reader_close(dsc_reader **reader);
 /* The next micro-batch: batch_data[i] is the model's batch tensor i with M samples, valid until it is released: at
- * most `depth` are out. A failed fill comes out here, in its place. `wait_ns` (may be NULL) grows by the time spent
- * waiting. */
-DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns,
-                                        dsc_error *err);
+ * most `depth` are out. `counted` is the number of its targets that are not masked. A failed fill comes out here, in
+ * its place. `wait_ns` (may be NULL) grows by the time spent waiting. */
+DSC_MUST_USE dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *counted,
+                                        int64_t *wait_ns, dsc_error *err);
 /* Releases a batch that was read, so that the reader may fill its buffer again. */
 void dsc_reader_release(dsc_reader *reader);
 /* Continues with optimizer step `step`, micro-step 0: after a load. */

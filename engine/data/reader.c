@@ -13,6 +13,7 @@
 
 typedef struct dsc_reader_slot {
     void **tensor; /* [batch_count] */
+    int64_t counted; /* targets */
     dsc_status status;
     dsc_error error;
 } dsc_reader_slot;
@@ -72,10 +73,15 @@ static void fill_slot(dsc_reader *reader, dsc_reader_slot *slot, int64_t micro)
     slot->status = o->source.fill(o->source.user, first_sample(o, micro), o->micro_batch, slot->tensor, &slot->error);
     if (slot->status == DSC_OK)
         slot->status = dsc_batch_check(o->model, o->micro_batch, (const void *const *)slot->tensor, &slot->error);
-    if (slot->status != DSC_OK || o->curriculum == NULL || !o->curriculum->enabled)
+    if (slot->status != DSC_OK)
         return;
-    const int64_t step = micro / o->accumulation_steps + 1;
-    cut_samples(o, slot->tensor, dsc_curriculum_length(o->curriculum, step, o->model->seq_length));
+    int64_t targets = o->model->losses_per_sample;
+    if (o->curriculum != NULL && o->curriculum->enabled) {
+        const int64_t step = micro / o->accumulation_steps + 1;
+        targets = dsc_curriculum_length(o->curriculum, step, o->model->seq_length);
+        cut_samples(o, slot->tensor, targets);
+    }
+    slot->counted = dsc_batch_counted(o->model, o->micro_batch * targets, (const void *const *)slot->tensor);
 }
 
 static void *run(void *argument)
@@ -172,7 +178,8 @@ void dsc_reader_release(dsc_reader *reader)
     pthread_mutex_unlock(&reader->mutex);
 }
 
-dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *wait_ns, dsc_error *err)
+dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, int64_t *counted, int64_t *wait_ns,
+                           dsc_error *err)
 {
     const int64_t start = dsc_clock_ns();
     pthread_mutex_lock(&reader->mutex);
@@ -186,6 +193,7 @@ dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, i
     else if (err != NULL)
         *err = slot->error;
     *batch_data = (const void *const *)slot->tensor;
+    *counted = slot->counted;
     pthread_mutex_unlock(&reader->mutex);
     if (wait_ns != NULL)
         *wait_ns += dsc_clock_ns() - start;

@@ -48,7 +48,8 @@ typedef struct dsc_override {
  * order. Sample numbers count from 0 over the whole run, so a resumed run asks for the sample it stopped before. */
 typedef struct dsc_data_source {
     /* batch_data[i] has room for `count` samples of the model's batch tensor i; all are to be filled. Token ids of
-     * language models are checked against the vocabulary afterwards. */
+     * language models are checked against the vocabulary afterwards. A target of -1 or -100 is not counted (see
+     * Training). */
     dsc_status (*fill)(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err);
     void *user;
     int64_t sample_count; /* samples in one epoch; 0: endless */
@@ -112,23 +113,30 @@ DSC_API void dsc_engine_close(dsc_engine **engine);
 
 /* ---- Training ---------------------------------------------------------------------------------------------------- */
 
+/* Masked targets. A target of -1 or -100 of a language model is not counted: it adds no loss and no gradient. Loss and
+ * gradient of a step are divided by its counted targets over all ranks and micro-batches, as transformers does with
+ * num_items_in_batch. Batches of a data source and batches given to forward are treated alike. Gradients of whole
+ * micro-batches are summed, and the update divides the sum by the count, together with the loss scale. A step without
+ * any counted target is skipped on all ranks with a warning, and keeps the loss scale. A static fp16.loss_scale applies
+ * before this division, so a larger one suits data with few counted targets. */
 typedef struct dsc_step_result {
     uint32_t struct_bytes;
     int64_t step;       /* optimizer steps done, from 1 */
-    double loss;        /* global mean over the step's samples, before the update */
+    double loss;        /* global mean over the step's counted targets, before the update; NaN: none is counted */
     double lr;          /* used by this step */
     double grad_norm;   /* global 2-norm before clipping */
     int64_t tokens;     /* loss items of this step over all ranks */
     int64_t step_ns;
-    bool skipped;       /* gradient not finite: no update */
+    bool skipped;       /* gradient not finite, or no target counted: no update */
     double loss_scale;
     int64_t epoch;      /* epoch of the step's last sample, from 0 */
     uint32_t requests;  /* requests of any rank since the step before, equal on all ranks (dsc_engine_request) */
     bool save_ended;    /* a save that was started has ended: dsc_engine_save_wait now says how without waiting */
     int64_t seq_length; /* tokens of the step's samples: fewer than the model's while a curriculum lasts; 0: none */
     double flops;       /* FLOPs of the step, over all ranks, forward and backward */
+    int64_t counted_tokens; /* loss items with a counted target, of `tokens` */
 } dsc_step_result;
-#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0 }
+#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0 }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
@@ -137,7 +145,8 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_train_batch(dsc_engine *engine, dsc_s
 /* One step in parts, as DeepSpeed users know it; refused if "dsc".micro_batches_together is more than one.
  * Collective.
  * forward: one micro-batch; batch[i] is the model's batch tensor i with micro-batch samples (borrowed until backward
- * returns), or batch = NULL: from the data source. *loss (may be NULL): this rank's mean.
+ * returns), or batch = NULL: from the data source. *loss (may be NULL): this rank's mean over the micro-batch's counted
+ * targets; NaN: none is counted.
  * backward: gradients of the last forward, reduced to their owners.
  * step: called once per micro-batch; updates at the accumulation boundary and does nothing elsewhere. *result is filled
  * when it acted (result->step > 0), else result->step = 0. With states in files the update continues in the background:
@@ -153,10 +162,11 @@ DSC_API void dsc_engine_request(dsc_engine *engine, uint32_t bits);
 /* True when the next step() acts. */
 DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
 
-/* Collective. Mean loss over samples without gradients, the same number for every world size. source.fill = NULL:
- * "dsc".eval_data. max_batches 0: all samples of the source. Otherwise its first max_batches * M samples, with M the
- * train_micro_batch_size_per_gpu of the config, or its train_batch_size where it gives no micro-batch. Ranks read the
- * samples in turn; an incomplete last micro-batch counts with the samples that it has. */
+/* Collective. Mean loss over the counted targets of samples without gradients, the same number for every world size.
+ * source.fill = NULL: "dsc".eval_data. max_batches 0: all samples of the source. Otherwise its first max_batches * M
+ * samples, with M the train_micro_batch_size_per_gpu of the config, or its train_batch_size where it gives no
+ * micro-batch. Ranks read the samples in turn; an incomplete last micro-batch counts with the samples that it has. No
+ * counted target: DSC_ERR_INPUT. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source,
                                                     int64_t max_batches, double *loss, dsc_error *err);
 /* Collective: every rank passes the same. Continues `tokens` (a language model; [token_count]) by `new_count` tokens

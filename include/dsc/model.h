@@ -34,6 +34,10 @@ typedef struct dsc_param_spec {
     int32_t shared_module, shared_param;
 } dsc_param_spec;
 
+/* The name of a language model's tensor of targets, which hold one token or class for each loss item. A negative target
+ * (-1, or PyTorch's ignore_index -100) is masked: it is not counted, and has neither loss nor gradient. */
+#define DSC_BATCH_TARGETS "targets"
+
 /* The name of a tensor of tokens' places in their documents: 0, or one more than that of the token before. */
 #define DSC_BATCH_POSITIONS "positions"
 
@@ -99,7 +103,9 @@ typedef struct dsc_module_ctx {
     void *scratch;    /* 256-byte aligned */
 
     /* Loss module only: one fp32 loss per item (a token, an image), [loss_count]; the micro-batch loss is their mean,
-     * summed in double in order. Gradients are those of the mean times loss_scale. */
+     * summed in double in order. Gradients are those of the mean times loss_scale. With DSC_MODULE_MASKS_TARGETS an
+     * item with a masked target has loss 0 and no gradient. The mean is still over all items: the engine divides the
+     * sums of a step by the share of its targets that are counted. */
     float *losses;
     float loss_scale;
 
@@ -126,7 +132,10 @@ enum {
     DSC_MODULE_LOSS = 1u,
     /* backward reads no parameter (an embedding): the engine does not gather them for it; ctx.param entries are
      * NULL. */
-    DSC_MODULE_BACKWARD_WITHOUT_PARAMS = 2u
+    DSC_MODULE_BACKWARD_WITHOUT_PARAMS = 2u,
+    /* A loss module that accepts masked targets. The model has int32 targets, DSC_BATCH_TARGETS, one for each loss
+     * item, and a vocabulary. Without this flag a negative target is refused. */
+    DSC_MODULE_MASKS_TARGETS = 4u
 };
 
 typedef struct dsc_module {

@@ -256,6 +256,45 @@ static void checks_places(void **state)
     }
 }
 
+/* -1 and -100 are masked targets where the loss module accepts them, and nowhere else. */
+static void checks_masked_targets(void **state)
+{
+    static const struct {
+        int32_t tokens[4], targets[4];
+        bool masks;
+        int64_t counted;
+    } cases[] = {
+        { { 0, 1, 2, 0 }, { 1, 2, 0, 1 }, true, 4 },          { { 0, 1, 2, 0 }, { -1, 2, -100, 1 }, true, 2 },
+        { { 0, 1, 2, 0 }, { -1, -1, -1, -1 }, true, 0 },      { { 0, 1, 2, 0 }, { -1, 2, 0, 1 }, false, -1 },
+        { { 0, -1, 2, 0 }, { 1, 2, 0, 1 }, true, -1 },        { { 0, 1, 2, 0 }, { 1, -2, 0, 1 }, true, -1 },
+        { { 0, 1, 2, 0 }, { 1, INT32_MIN, 0, 1 }, true, -1 }, { { 0, 1, 2, 0 }, { 1, 3, 0, 1 }, true, -1 },
+    };
+    static const dsc_batch_spec batch[] = {
+        { .name = "tokens", .dtype = DSC_I32, .dim_count = 1, .dim = { 2 } },
+        { .name = DSC_BATCH_TARGETS, .dtype = DSC_I32, .dim_count = 1, .dim = { 2 } },
+    };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        const dsc_module loss = { .flags =
+                                      cases[i].masks ? DSC_MODULE_LOSS | DSC_MODULE_MASKS_TARGETS : DSC_MODULE_LOSS };
+        const dsc_model model = { .struct_bytes = sizeof model,
+                                  .vocab_size = 3,
+                                  .batch_count = 2,
+                                  .batch = batch,
+                                  .module_count = 1,
+                                  .modules = &loss,
+                                  .losses_per_sample = 2 };
+        const void *const data[2] = { cases[i].tokens, cases[i].targets };
+        const bool good = cases[i].counted >= 0;
+        assert_int_equal(dsc_batch_check(&model, 2, data, NULL), good ? DSC_OK : DSC_ERR_INPUT);
+        if (good)
+            assert_int_equal(dsc_batch_counted(&model, 4, data), cases[i].counted);
+        assert_int_equal(dsc_batch_targets(&model), cases[i].masks ? 1 : -1);
+    }
+    const dsc_model without = { .struct_bytes = sizeof without };
+    assert_int_equal(dsc_batch_counted(&without, 7, NULL), 7); /* every target counts */
+}
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -284,6 +323,7 @@ int main(void)
         cmocka_unit_test(a_negative_id_is_refused),
         cmocka_unit_test(weights_say_how_often_a_file_comes),
         cmocka_unit_test(checks_places),
+        cmocka_unit_test(checks_masked_targets),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }

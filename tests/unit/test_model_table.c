@@ -124,10 +124,34 @@ static void checks_tables(void **state)
     EXPECT_CHECK(t.params[2].trainable = false, "trainable");
 }
 
+/* Targets that may be masked are one int32 for each loss item. */
+static void checks_masked_targets(void **state)
+{
+    const uint32_t flags = DSC_MODULE_LOSS | DSC_MODULE_MASKS_TARGETS;
+    static const dsc_batch_spec good = { .name = DSC_BATCH_TARGETS, .dtype = DSC_I32, .dim_count = 1, .dim = { 3 } };
+    (void)state;
+    EXPECT_CHECK(t.modules[0].flags = DSC_MODULE_MASKS_TARGETS, "only the last module may have");
+    EXPECT_CHECK((t.modules[1].flags = flags, t.model.vocab_size = 5), "needs a vocabulary and an int32 batch tensor");
+    EXPECT_CHECK((t.modules[1].flags = flags, t.model.vocab_size = 5, t.batch = good), "losses_per_sample elements");
+    EXPECT_CHECK((t.modules[1].flags = flags, t.model.losses_per_sample = 3, t.batch = good), "needs a vocabulary");
+    EXPECT_CHECK((t.modules[1].flags = flags, t.model.vocab_size = 5, t.model.losses_per_sample = 3, t.batch = good,
+                  t.batch.dtype = DSC_F32),
+                 "int32");
+    table t;
+    dsc_error err = DSC_ERROR_INIT;
+    fill_table(&t);
+    t.modules[1].flags = flags;
+    t.model.vocab_size = 5;
+    t.model.losses_per_sample = 3;
+    t.batch = good;
+    assert_int_equal(dsc_model_check(&t.model, &err), DSC_OK);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(checks_tables),
+        cmocka_unit_test(checks_masked_targets),
     };
     return cmocka_run_group_tests_name("tables of modules", tests, NULL, NULL);
 }
