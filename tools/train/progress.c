@@ -153,7 +153,7 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
     json_number(p->jsonl, "loss", r->loss);
     json_number(p->jsonl, "lr", r->lr);
     json_number(p->jsonl, "grad_norm", r->grad_norm);
-    fprintf(p->jsonl, "\"tokens\":%lld,", (long long)r->tokens);
+    fprintf(p->jsonl, "\"tokens\":%lld,\"counted_tokens\":%lld,", (long long)r->tokens, (long long)r->counted_tokens);
     if (p->seq_length > 0)
         fprintf(p->jsonl, "\"seq_length\":%lld,", (long long)r->seq_length);
     json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
@@ -195,6 +195,13 @@ static void end_epoch(train_progress *p, const dsc_step_result *r)
     p->epoch_start_ns = now;
 }
 
+static const char *describe_skip(const dsc_step_result *r)
+{
+    if (!r->skipped)
+        return "";
+    return r->counted_tokens == 0 ? "  SKIPPED: no counted target" : "  SKIPPED: gradient not finite";
+}
+
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_error *err)
 {
     char eta[32] = "?", epoch[48] = "", length[48] = "";
@@ -220,7 +227,7 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
             "%s%s",
             (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, length, seconds * 1e3,
             (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0, epoch,
-            eta, r->skipped ? "  SKIPPED: gradient not finite" : "");
+            eta, describe_skip(r));
     draw_bar(p, r, eta);
     end_epoch(p, r);
     return DSC_OK;
