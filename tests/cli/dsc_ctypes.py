@@ -35,7 +35,8 @@ class Options(c.Structure):
 class Result(c.Structure):
     _fields_ = [("struct_bytes", c.c_uint32), ("step", c.c_int64), ("loss", c.c_double), ("lr", c.c_double),
                 ("grad_norm", c.c_double), ("tokens", c.c_int64), ("step_ns", c.c_int64), ("skipped", c.c_bool),
-                ("loss_scale", c.c_double), ("epoch", c.c_int64)]
+                ("loss_scale", c.c_double), ("epoch", c.c_int64), ("requests", c.c_uint32), ("save_ended", c.c_bool),
+                ("seq_length", c.c_int64), ("flops", c.c_double), ("counted_tokens", c.c_int64)]
 
 
 class Tensor(c.Structure):
