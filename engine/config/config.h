@@ -11,6 +11,7 @@
 #include "base/alloc.h"
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
+#include "engine/data/sft/sft.h"
 #include "kernels/device.h"
 #include "zero/optimizer/onebit.h"
 
@@ -223,6 +224,7 @@ typedef struct dsc_ext_config {
     int freeze_count;
     dsc_lora_section lora;
     dsc_mlm_section mlm;
+    dsc_sft_section sft;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
     bool nvtx;

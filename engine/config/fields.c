@@ -232,6 +232,28 @@ static dsc_status fill_mlm(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status fill_sft(dsc_config_parse_state *s)
+{
+    dsc_sft_section *sft = &s->config->own.sft;
+    char roles[DSC_SFT_ROLES_MAX][DSC_CONFIG_TEXT];
+    const int count = dsc_config_copy_texts(s->given[DSC_ID_SFT_TRAIN_ON], roles, DSC_SFT_ROLES_MAX);
+    sft->enabled = s->given[DSC_ID_SFT] != NULL;
+    sft->format = (dsc_sft_format)dsc_config_choice_or(s, DSC_ID_SFT_FORMAT, DSC_SFT_AUTO);
+    sft->drop_long = dsc_config_choice_or(s, DSC_ID_SFT_LONG, 0) == 1;
+    bool fits = count <= DSC_SFT_ROLES_MAX;
+    for (int i = 0; i < count && fits; i++) {
+        const size_t bytes = strlen(roles[i]);
+        fits = bytes > 0 && bytes < DSC_SFT_ROLE_BYTES;
+        if (fits)
+            memcpy(sft->train_on[sft->train_on_count++], roles[i], bytes + 1);
+    }
+    if (fits)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_SFT_TRAIN_ON, DSC_ERR_CONFIG,
+                           "expected at most %d roles of at most %d characters, such as [\"assistant\"]",
+                           DSC_SFT_ROLES_MAX, DSC_SFT_ROLE_BYTES - 1);
+}
+
 static dsc_status check_mics(dsc_config_parse_state *s)
 {
     const dsc_zero_config *zero = &s->config->zero;
@@ -296,6 +318,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_data_weights(s));
     fill_lora(s);
     DSC_TRY(fill_mlm(s));
+    DSC_TRY(fill_sft(s));
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = dsc_config_choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->gradients = dsc_config_choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;

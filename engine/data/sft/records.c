@@ -1,0 +1,311 @@
+/* records.c - see records.h. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/data/sft/records.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include "engine/text/buffer.h"
+
+#define READ_BYTES (INT64_C(1) << 20)
+#define DEPTH_MAX 64
+#define MEMBERS_MAX 4000000
+
+struct dsc_records {
+    dsc_alloc *alloc;
+    const dsc_io *io;
+    dsc_file file;
+    int64_t file_bytes, read_bytes; /* of the file; of it that are or were in the buffer */
+    dsc_text buffer;
+    int64_t at;        /* first byte of the buffer that no record has used */
+    int64_t line;      /* of buffer[at], from 1 */
+    int64_t record_line;
+    dsc_record_form form;
+    bool began, ended; /* the list */
+    dsc_json *json;    /* the record */
+    char where[400];
+};
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+/* ---- Reading ---- */
+
+/* More bytes behind those of the buffer; used ones leave it. *more = false: the file has ended. */
+static dsc_status read_more(dsc_records *r, bool *more, dsc_error *err)
+{
+    const int64_t bytes = dsc_min_i64(READ_BYTES, r->file_bytes - r->read_bytes);
+    *more = bytes > 0;
+    if (bytes <= 0)
+        return DSC_OK;
+    if (r->at > 0) {
+        memmove(r->buffer.ptr, r->buffer.ptr + r->at, (size_t)(r->buffer.bytes - r->at));
+        r->buffer.bytes -= r->at;
+        r->at = 0;
+    }
+    if (r->buffer.bytes > DSC_RECORD_BYTES_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "an object of more than %lld MiB; expected an example of a "
+                        "conversation: split it, or remove it", (long long)(DSC_RECORD_BYTES_MAX >> 20));
+    DSC_TRY(dsc_text_reserve(&r->buffer, bytes + 1, err));
+    DSC_TRY(dsc_io_read(r->io, &r->file, r->buffer.ptr + r->buffer.bytes, bytes, r->read_bytes, err));
+    r->buffer.bytes += bytes;
+    r->read_bytes += bytes;
+    return DSC_OK;
+}
+
+static void set_where(dsc_records *r)
+{
+    r->record_line = r->line;
+    snprintf(r->where, sizeof r->where, "%.300s, line %lld", r->file.path, (long long)r->line);
+}
+
+/* Counts the lines of buffer[at, at + bytes) and moves behind it. */
+static void move_on(dsc_records *r, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i++)
+        r->line += r->buffer.ptr[r->at + i] == '\n';
+    r->at += bytes;
+}
+
+/* *c <- the next byte that is not blank, 0: none. */
+static dsc_status skip_blanks(dsc_records *r, char *c, dsc_error *err)
+{
+    bool more = true;
+    for (;;) {
+        while (r->at < r->buffer.bytes && is_blank(r->buffer.ptr[r->at]))
+            move_on(r, 1);
+        *c = r->at < r->buffer.bytes ? r->buffer.ptr[r->at] : 0;
+        if (r->at < r->buffer.bytes || !more)
+            return DSC_OK;
+        DSC_TRY(read_more(r, &more, err));
+    }
+}
+
+static dsc_status parse(dsc_records *r, int64_t bytes, dsc_error *err)
+{
+    const dsc_json_limits limits = { DSC_RECORD_BYTES_MAX, DEPTH_MAX, MEMBERS_MAX };
+    dsc_json_close(&r->json);
+    if (bytes > DSC_RECORD_BYTES_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "an object of more than %lld MiB; expected an example of a "
+                        "conversation: split it, or remove it", (long long)(DSC_RECORD_BYTES_MAX >> 20));
+    DSC_TRY(dsc_json_open(r->alloc, r->where, r->buffer.ptr + r->at, bytes, DSC_JSON_DATA, &limits, &r->json, err));
+    if (!cJSON_IsObject(dsc_json_root(r->json)))
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "expected an object such as {\"messages\": [...]}; write one "
+                        "for each example");
+    move_on(r, bytes);
+    return DSC_OK;
+}
+
+/* ---- An object on each line ---- */
+
+static dsc_status next_line(dsc_records *r, bool *found, dsc_error *err)
+{
+    bool more = true;
+    char c;
+    DSC_TRY(skip_blanks(r, &c, err));
+    set_where(r);
+    *found = c != 0;
+    if (!*found)
+        return r->at < r->buffer.bytes ? DSC_FAIL(err, DSC_ERR_INPUT, r->where, "a zero byte; expected JSON objects")
+                                       : DSC_OK;
+    for (int64_t from = 0;;) {
+        const int64_t rest = r->buffer.bytes - r->at;
+        const char *const end = memchr(r->buffer.ptr + r->at + from, '\n', (size_t)(rest - from));
+        if (end != NULL || !more)
+            from = end != NULL ? end - (r->buffer.ptr + r->at) : rest;
+        if (end == NULL && more) {
+            from = rest;
+            DSC_TRY(read_more(r, &more, err));
+            continue;
+        }
+        while (from > 1 && is_blank(r->buffer.ptr[r->at + from - 1]))
+            from--;
+        if (from == 1 && c == '{')
+            return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "an object over several lines; expected one list of objects, "
+                            "[{...}, {...}], or one object on each line");
+        return parse(r, from, err);
+    }
+}
+
+/* ---- A list ---- */
+
+/* Bytes of the object that begins at `at`; strings are skipped, the parser checks the rest. */
+static dsc_status object_bytes(dsc_records *r, int64_t *out, dsc_error *err)
+{
+    int64_t depth = 0, i = 0;
+    bool more = true, in_string = false;
+    for (;; i++) {
+        if (r->at + i == r->buffer.bytes) {
+            DSC_TRY(read_more(r, &more, err));
+            if (!more)
+                return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "the file ends inside of this object; expected its end "
+                                "and that of the list: is the file whole?");
+        }
+        const char c = r->buffer.ptr[r->at + i];
+        if (in_string && c == '\\')
+            i++; /* the escaped character may not have been read yet */
+        else if (c == '"')
+            in_string = !in_string;
+        else if (!in_string && (c == '{' || c == '['))
+            depth++;
+        else if (!in_string && (c == '}' || c == ']') && --depth == 0)
+            break;
+        if (r->at + i >= r->buffer.bytes) {
+            DSC_TRY(read_more(r, &more, err));
+            if (!more)
+                return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "the file ends inside of a string; is it whole?");
+        }
+    }
+    *out = i + 1;
+    return DSC_OK;
+}
+
+/* Behind the list there is nothing else. */
+static dsc_status end_list(dsc_records *r, dsc_error *err)
+{
+    char c;
+    move_on(r, 1);
+    DSC_TRY(skip_blanks(r, &c, err));
+    r->ended = true;
+    if (r->at == r->buffer.bytes)
+        return DSC_OK;
+    set_where(r);
+    return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "text behind the end of the list; expected one list in a file");
+}
+
+static dsc_status next_element(dsc_records *r, bool *found, dsc_error *err)
+{
+    const bool first = !r->began;
+    int64_t bytes = 0;
+    char c;
+    *found = false;
+    if (r->ended)
+        return DSC_OK;
+    DSC_TRY(skip_blanks(r, &c, err));
+    if (first)
+        move_on(r, 1); /* '[', which the form says */
+    r->began = true;
+    if (first)
+        DSC_TRY(skip_blanks(r, &c, err));
+    if (c == ']')
+        return end_list(r, err);
+    set_where(r);
+    if (!first && c != ',')
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "expected a comma and the next object, or the end of the list");
+    if (!first) {
+        move_on(r, 1);
+        DSC_TRY(skip_blanks(r, &c, err));
+        set_where(r);
+    }
+    if (c != '{')
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "expected an object in the list; write {...} for each example");
+    DSC_TRY(object_bytes(r, &bytes, err));
+    *found = true;
+    return parse(r, bytes, err);
+}
+
+/* ---- The form ---- */
+
+static bool has_json_name(const char *path)
+{
+    static const char *const endings[] = { ".json", ".jsonl", ".jsonlines", ".ndjson" };
+    const size_t bytes = strlen(path);
+    for (size_t i = 0; i < DSC_COUNT(endings); i++) {
+        const size_t end = strlen(endings[i]);
+        if (bytes > end && strcasecmp(path + bytes - end, endings[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
+static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records *r, dsc_error *err)
+{
+    bool more;
+    *r = (dsc_records){ .alloc = alloc, .io = io, .file = DSC_FILE_INIT, .buffer = { .alloc = alloc }, .line = 1 };
+    DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &r->file, err));
+    DSC_TRY(dsc_io_size(io, &r->file, &r->file_bytes, err));
+    DSC_TRY(read_more(r, &more, err));
+    if (r->buffer.bytes >= 3 && memcmp(r->buffer.ptr, "\xef\xbb\xbf", 3) == 0) /* Windows writes this mark */
+        r->at = 3;
+    set_where(r);
+    return DSC_OK;
+}
+
+static void close_file(dsc_records *r)
+{
+    dsc_json_close(&r->json);
+    (void)dsc_io_close(r->io, &r->file, NULL);
+    dsc_text_free(&r->buffer);
+}
+
+static dsc_status find_form(dsc_records *r, dsc_error *err)
+{
+    char c;
+    DSC_TRY(skip_blanks(r, &c, err));
+    r->form = c == '[' ? DSC_RECORDS_LIST : c == '{' || has_json_name(r->file.path) ? DSC_RECORDS_LINES
+                                                                                    : DSC_RECORDS_NONE;
+    return DSC_OK;
+}
+
+static dsc_status next(dsc_records *r, bool *found, dsc_error *err)
+{
+    return r->form == DSC_RECORDS_LIST ? next_element(r, found, err) : next_line(r, found, err);
+}
+
+dsc_record_form dsc_records_detect(const dsc_io *io, dsc_alloc *alloc, const char *path)
+{
+    dsc_records r = { .file = DSC_FILE_INIT };
+    dsc_record_form form = DSC_RECORDS_NONE;
+    bool found = false;
+    dsc_status status = open_file(io, alloc, path, &r, NULL);
+    if (status == DSC_OK)
+        status = find_form(&r, NULL);
+    form = status == DSC_OK ? r.form : DSC_RECORDS_NONE;
+    if (form != DSC_RECORDS_NONE && !has_json_name(path) && (next(&r, &found, NULL) != DSC_OK || !found))
+        form = DSC_RECORDS_NONE;
+    close_file(&r);
+    return form;
+}
+
+/* ---- Interface ---- */
+
+dsc_status dsc_records_open(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records **out, dsc_error *err)
+{
+    dsc_records *r = NULL;
+    *out = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_DATA, 1, sizeof *r, &r, err));
+    dsc_status status = open_file(io, alloc, path, r, err);
+    if (status == DSC_OK)
+        status = find_form(r, err);
+    if (status == DSC_OK && r->form == DSC_RECORDS_NONE)
+        status = DSC_FAIL(err, DSC_ERR_INPUT, path, "no JSON; expected one list of objects, or one object on each "
+                          "line");
+    if (status != DSC_OK)
+        dsc_records_close(&r);
+    *out = r;
+    return status;
+}
+
+void dsc_records_close(dsc_records **records)
+{
+    if (*records == NULL)
+        return;
+    dsc_alloc *alloc = (*records)->alloc;
+    close_file(*records);
+    dsc_alloc_free(alloc, *records);
+    *records = NULL;
+}
+
+dsc_status dsc_records_next(dsc_records *r, const cJSON **row, dsc_error *err)
+{
+    bool found = false;
+    *row = NULL;
+    DSC_TRY(next(r, &found, err));
+    if (found)
+        *row = dsc_json_root(r->json);
+    return DSC_OK;
+}
+
+const char *dsc_records_where(const dsc_records *r) { return r->where; }
+int64_t dsc_records_line(const dsc_records *r) { return r->record_line; }
+int64_t dsc_records_read_bytes(const dsc_records *r) { return r->read_bytes - (r->buffer.bytes - r->at); }
+int64_t dsc_records_file_bytes(const dsc_records *r) { return r->file_bytes; }

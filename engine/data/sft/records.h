@@ -1,0 +1,36 @@
+/* records.h - a file of JSON objects, one after the other: a list of objects, or an object on each line.
+ *
+ * The content decides the form, not the file's name. Memory does not grow with the file: one object is read at a time,
+ * and an object has a limit. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DATA_SFT_RECORDS_H
+#define DSC_ENGINE_DATA_SFT_RECORDS_H
+
+#include "base/formats/json.h"
+#include "base/io.h"
+
+typedef enum dsc_record_form {
+    DSC_RECORDS_NONE, /* no JSON objects */
+    DSC_RECORDS_LINES,
+    DSC_RECORDS_LIST
+} dsc_record_form;
+
+#define DSC_RECORD_BYTES_MAX (INT64_C(64) << 20)
+
+/* The form of a file. Names that end in .json, .jsonl, .jsonlines or .ndjson, in any case, always have one. Content of
+ * another name has one if its first object is whole and valid. A file that cannot be read has none. */
+dsc_record_form dsc_records_detect(const dsc_io *io, dsc_alloc *alloc, const char *path);
+
+typedef struct dsc_records dsc_records;
+DSC_MUST_USE dsc_status dsc_records_open(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records **out,
+                                         dsc_error *err);
+void dsc_records_close(dsc_records **records); /* safe on NULL */
+/* *row <- the next object, borrowed until the next call; NULL behind the last one. DSC_ERR_INPUT with "FILE, line N":
+ * no object, invalid JSON, an object above the limit, text behind the list. */
+DSC_MUST_USE dsc_status dsc_records_next(dsc_records *records, const cJSON **row, dsc_error *err);
+const char *dsc_records_where(const dsc_records *records); /* "FILE, line N" of the object; borrowed */
+int64_t dsc_records_line(const dsc_records *records);
+/* Bytes read so far, and of the whole file. */
+int64_t dsc_records_read_bytes(const dsc_records *records);
+int64_t dsc_records_file_bytes(const dsc_records *records);
+
+#endif

@@ -1,0 +1,52 @@
+/* sft.h - instruction data: formats, settings and one example of it.
+ *
+ * A row of a file becomes a conversation, a prompt with its completion, a text, or tokens with labels. The tokens of
+ * the answers count in the loss; the others are context. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DATA_SFT_SFT_H
+#define DSC_ENGINE_DATA_SFT_SFT_H
+
+#include <dsc/error.h>
+
+#include "engine/text/buffer.h"
+
+/* In the order of precedence: the first format whose columns a row has. */
+typedef enum dsc_sft_format {
+    DSC_SFT_AUTO,
+    DSC_SFT_MESSAGES,          /* messages: list of {role, content} */
+    DSC_SFT_CONVERSATIONS,     /* conversations: list of {from, value} (ShareGPT) */
+    DSC_SFT_TOKENS,            /* input_ids, labels */
+    DSC_SFT_PROMPT_COMPLETION, /* prompt, completion: texts or lists of messages */
+    DSC_SFT_ALPACA,            /* instruction, input, output */
+    DSC_SFT_TEXT,              /* text: all of it counts */
+    DSC_SFT_FORMAT_COUNT
+} dsc_sft_format;
+const char *dsc_sft_format_text(dsc_sft_format format); /* "messages", as the config spells it */
+
+typedef enum dsc_sft_column {
+    DSC_SFT_COLUMN_MESSAGES, DSC_SFT_COLUMN_CONVERSATIONS, DSC_SFT_COLUMN_INPUT_IDS, DSC_SFT_COLUMN_LABELS,
+    DSC_SFT_COLUMN_PROMPT, DSC_SFT_COLUMN_COMPLETION, DSC_SFT_COLUMN_INSTRUCTION, DSC_SFT_COLUMN_INPUT,
+    DSC_SFT_COLUMN_OUTPUT, DSC_SFT_COLUMN_TEXT, DSC_SFT_COLUMN_SYSTEM, DSC_SFT_COLUMN_TOOLS, DSC_SFT_COLUMN_COUNT
+} dsc_sft_column;
+
+#define DSC_SFT_ROLES_MAX 8
+#define DSC_SFT_ROLE_BYTES 64 /* of a role, with its NUL */
+#define DSC_SFT_TEXT_BYTES 1024 /* of a path or a prompt of the config, with its NUL */
+
+/* "dsc.sft". */
+typedef struct dsc_sft_section {
+    bool enabled; /* the section is there */
+    dsc_sft_format format;
+    char column[DSC_SFT_COLUMN_COUNT][128]; /* "": the column's own name */
+    char train_on[DSC_SFT_ROLES_MAX][DSC_SFT_ROLE_BYTES]; /* roles whose messages count */
+    int train_on_count;                     /* 0: assistant */
+    char system[DSC_SFT_TEXT_BYTES];        /* for conversations without a system message */
+    char template_file[DSC_SFT_TEXT_BYTES]; /* "": the model folder's template */
+    bool end_token, packing, drop_long;
+} dsc_sft_section;
+#define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }
+
+/* Name of a column. */
+const char *dsc_sft_column_name(const dsc_sft_section *section, dsc_sft_column column);
+bool dsc_sft_role_counts(const dsc_sft_section *section, const char *role);
+
+#endif

@@ -1,0 +1,407 @@
+/* test_sft.c - instruction data: objects of a file, formats by columns, counted tokens, hostile rows.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/data/sft/examples.h"
+
+#define FILE_PATH "test_sft.tmp"
+
+static dsc_alloc *alloc;
+static dsc_tokenizer *tokenizer;
+static dsc_error error;
+static char folder[64];
+
+static void write_file(const char *path, const char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+/* A byte-level tokenizer without merges: the id of a byte is the byte, and 256 to 258 are special tokens. */
+static void write_tokenizer(const char *path)
+{
+    FILE *file = fopen(path, "w");
+    int other = 256;
+    assert_non_null(file);
+    fprintf(file, "{\"added_tokens\":[");
+    const char *const special[] = { "<|im_start|>", "<|im_end|>", "<eos>" };
+    for (int i = 0; i < 3; i++)
+        fprintf(file, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                "\"normalized\":false,\"special\":true}", i > 0 ? "," : "", 256 + i, special[i]);
+    fprintf(file, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+            "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    for (int b = 0; b < 256; b++) {
+        const bool printed = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+        fprintf(file, "%s\"\\u%04x\":%d", b > 0 ? "," : "", printed ? b : other++, b);
+    }
+    fprintf(file, "}}}");
+    fclose(file);
+}
+
+static int open_all(void **state)
+{
+    char path[128];
+    (void)state;
+    error = (dsc_error)DSC_ERROR_INIT;
+    snprintf(folder, sizeof folder, "/tmp/dsc_test_sft_XXXXXX");
+    if (mkdtemp(folder) == NULL || chdir(folder) != 0 || dsc_alloc_open(&alloc, NULL) != DSC_OK)
+        return -1;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    write_tokenizer(path);
+    return dsc_tokenizer_open(&tokenizer, path, &error) == DSC_OK ? 0 : -1;
+}
+
+static int close_all(void **state)
+{
+    char command[128];
+    (void)state;
+    dsc_tokenizer_close(&tokenizer);
+    dsc_alloc_close(&alloc); /* asserts that nothing is left */
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    return system(command);
+}
+
+/* ---- Objects of a file ---- */
+
+/* The member "n" of all objects as one text, or the error. */
+static dsc_status read_records(const char *text, size_t bytes, char *out)
+{
+    dsc_records *records = NULL;
+    const cJSON *row = NULL;
+    write_file(FILE_PATH, text, bytes);
+    error = (dsc_error)DSC_ERROR_INIT;
+    *out = 0;
+    dsc_status status = dsc_records_open(NULL, alloc, FILE_PATH, &records, &error);
+    while (status == DSC_OK && (status = dsc_records_next(records, &row, &error)) == DSC_OK && row != NULL) {
+        const cJSON *n = cJSON_GetObjectItemCaseSensitive(row, "n");
+        sprintf(out + strlen(out), "%s%d", cJSON_IsString(n) ? n->valuestring : "", (int)dsc_records_line(records));
+    }
+    dsc_records_close(&records);
+    return status;
+}
+
+static void test_forms(void **state)
+{
+    static const struct { const char *text, *want; } cases[] = {
+        { "{\"n\":\"a\"}\n{\"n\":\"b\"}", "a1b2" },
+        { "\n\n{\"n\":\"a\"}\r\n  \n{\"n\":\"b\"}\n\n", "a3b5" },
+        { "[{\"n\":\"a\"},{\"n\":\"b\"}]", "a1b1" },
+        { "[\n {\"n\":\n \"a\"},\n {\"n\": \"]}\\\"{\"}\n]\n", "a2]}\"{4" },
+        { "\xef\xbb\xbf[{\"n\":\"a\"}]", "a1" },
+        { "[{\"n\":\"\\\\\"},{\"n\":\"b\"}]", "\\1b1" },
+        { "[]", "" },
+    };
+    char got[200];
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        assert_int_equal(read_records(cases[i].text, strlen(cases[i].text), got), DSC_OK);
+        assert_string_equal(got, cases[i].want);
+    }
+}
+
+static void test_hostile_files(void **state)
+{
+    static const struct { const char *text, *want; } cases[] = {
+        { "{\"n\":\"a\"}\n{\"n\":", "line 2" },
+        { "{\"n\":\"a\"}\n[1]\n", "expected an object" },
+        { "{\"n\":1}\n5\n", "expected an object" },
+        { "{\n \"n\": 1\n}", "over several lines" },
+        { "[{\"n\":1}", "expected a comma" },
+        { "[{\"n\":1} {\"n\":2}]", "expected a comma" },
+        { "[{\"n\":1},", "expected an object" },
+        { "[{\"n\":1},]", "expected an object" },
+        { "[1,2]", "expected an object" },
+        { "[{\"n\":\"a", "the file ends inside" },
+        { "[{\"n\":\"a\\", "the file ends inside" },
+        { "[{\"n\":1}]{", "behind the end of the list" },
+        { "[{\"n\":1]}", "" },
+        { "{\"n\":\"\xff\"}", "line 1" },
+        { "{\"n\":1,\"n\":2}", "line 1" },
+    };
+    char got[200];
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        assert_int_equal(read_records(cases[i].text, strlen(cases[i].text), got), DSC_ERR_INPUT);
+        char whole[800];
+        dsc_error_format(&error, whole, sizeof whole);
+        if (strstr(whole, cases[i].want) == NULL)
+            fail_msg("case %zu: %s", i, whole);
+    }
+    assert_int_equal(read_records("{\"n\":1}\n\0", 9, got), DSC_ERR_INPUT);
+}
+
+static void test_records_beyond_a_buffer(void **state)
+{
+    const size_t each = 3000, count = 1500; /* 4.5 MB */
+    char *text = malloc(each * count + 2), *at = text;
+    dsc_records *records = NULL;
+    const cJSON *row = NULL;
+    int64_t found = 0;
+    (void)state;
+    *at++ = '[';
+    for (size_t i = 0; i < count; i++) {
+        memset(at, ' ', each);
+        memcpy(at, "{\"n\":\"", 6);
+        memset(at + 6, i % 2 == 0 ? 'a' : '{', each - 10);
+        memcpy(at + each - 4, "\"}\n,", 4);
+        at += each;
+    }
+    at[-1] = ']';
+    write_file(FILE_PATH, text, (size_t)(at - text));
+    assert_int_equal(dsc_records_open(NULL, alloc, FILE_PATH, &records, &error), DSC_OK);
+    while (dsc_records_next(records, &row, &error) == DSC_OK && row != NULL) {
+        found++;
+        assert_int_equal(strlen(cJSON_GetObjectItemCaseSensitive(row, "n")->valuestring), each - 10);
+    }
+    assert_int_equal(found, count);
+    dsc_records_close(&records);
+    free(text);
+}
+
+static void test_content_decides(void **state)
+{
+    static const struct { const char *name, *text; dsc_record_form form; } cases[] = {
+        { "a.txt", "{\"n\":1}\n{\"n\":2}", DSC_RECORDS_LINES },
+        { "noname", "[{\"n\":1}]", DSC_RECORDS_LIST },
+        { "a.json", "{\"n\":1}\n{\"n\":2}", DSC_RECORDS_LINES },
+        { "A.JSONL", "{broken", DSC_RECORDS_LINES },
+        { "a.ndjson", "text", DSC_RECORDS_LINES },
+        { "a.txt", "{broken", DSC_RECORDS_NONE },
+        { "a.txt", "[1] a footnote", DSC_RECORDS_NONE },
+        { "a.txt", "[", DSC_RECORDS_NONE },
+        { "a.txt", "", DSC_RECORDS_NONE },
+        { "a.c", "{\n  int n;\n}", DSC_RECORDS_NONE },
+        { "a.txt", "plain text", DSC_RECORDS_NONE },
+    };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        write_file(cases[i].name, cases[i].text, strlen(cases[i].text));
+        assert_int_equal(dsc_records_detect(NULL, alloc, cases[i].name), cases[i].form);
+        unlink(cases[i].name);
+    }
+    assert_int_equal(dsc_records_detect(NULL, alloc, "missing.json"), DSC_RECORDS_NONE);
+}
+
+/* ---- Examples ---- */
+
+/* The first example, its uncounted tokens and its counted ones as text with [ and ] around these. */
+static dsc_status read_example(const dsc_sft_section *section, const char *text, char *out)
+{
+    const dsc_sft_options options = { .alloc = alloc, .path = FILE_PATH, .tokenizer_path = folder,
+                                      .tokenizer = tokenizer, .section = section };
+    dsc_sft_reader *reader = NULL;
+    dsc_sft_example example;
+    bool found = false;
+    write_file(FILE_PATH, text, strlen(text));
+    error = (dsc_error)DSC_ERROR_INIT;
+    dsc_status status = dsc_sft_reader_open(&options, &reader, &error);
+    if (status == DSC_OK)
+        status = dsc_sft_reader_next(reader, &found, &example, &error);
+    bool inside = false;
+    for (int64_t i = 0; status == DSC_OK && i < example.count; i++) {
+        const int32_t id = example.ids[i];
+        if ((example.counted[i] != 0) != inside)
+            *out++ = inside ? ']' : '[';
+        inside = example.counted[i] != 0;
+        out += id < 256 ? sprintf(out, "%c", id == '\n' ? '/' : (char)id)
+                        : sprintf(out, "%s", id == 256 ? "<S>" : id == 257 ? "<E>" : "<eos>");
+    }
+    if (inside)
+        *out++ = ']';
+    *out = 0;
+    dsc_sft_reader_close(&reader);
+    return status;
+}
+
+static void expect(const dsc_sft_section *section, const char *text, const char *want)
+{
+    char got[4000];
+    if (read_example(section, text, got) != DSC_OK)
+        fail_msg("%s: %s", error.where, error.message);
+    assert_string_equal(got, want);
+}
+
+#define TURNS "{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"yes\"}"
+
+static void test_formats(void **state)
+{
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    expect(&section, "{\"messages\":[" TURNS "]}", "<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    expect(&section, "{\"messages\":[" TURNS "," TURNS "]}",
+           "<S>user/hi<E>/<S>assistant/[yes<E>]/<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    expect(&section, "{\"system\":\"s\",\"conversations\":[{\"from\":\"human\",\"value\":\"hi\"},"
+           "{\"from\":\"gpt\",\"value\":\"yes\"}]}", "<S>system/s<E>/<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    expect(&section, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},\"b\"]},"
+           "{\"role\":\"assistant\",\"content\":\"c\"}]}", "<S>user/ab<E>/<S>assistant/[c<E>]/");
+    expect(&section, "{\"prompt\":\"1+1=\",\"completion\":\"2\"}", "1+1=[2<eos>]");
+    expect(&section, "{\"prompt\":[{\"role\":\"user\",\"content\":\"hi\"}],\"completion\":\"yes\"}",
+           "<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    expect(&section, "{\"prompt\":[" TURNS ",{\"role\":\"user\",\"content\":\"x\"}],"
+           "\"completion\":[{\"role\":\"assistant\",\"content\":\"y\"}]}",
+           "<S>user/hi<E>/<S>assistant/yes<E>/<S>user/x<E>/<S>assistant/[y<E>]/");
+    expect(&section, "{\"input_ids\":[97,98,99],\"labels\":[-100,98,-100]}", "a[b]c");
+    expect(&section, "{\"text\":\"abc\"}", "[abc<eos>]");
+    expect(&section, "{\"instruction\":\"do\",\"input\":null,\"output\":\"done\"}",
+           "Below is an instruction that describes a task. Write a response that appropriately completes the request."
+           "//### Instruction:/do//### Response:[done<eos>]");
+}
+
+static void test_settings(void **state)
+{
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    section.end_token = false;
+    expect(&section, "{\"messages\":[" TURNS "]}", "<S>user/hi<E>/<S>assistant/[yes]<E>/");
+    expect(&section, "{\"prompt\":\"a\",\"completion\":\"b\"}", "a[b]<eos>");
+    section.end_token = true;
+    snprintf(section.system, sizeof section.system, "be brief");
+    expect(&section, "{\"messages\":[" TURNS "]}", "<S>system/be brief<E>/<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    section.system[0] = 0;
+    snprintf(section.train_on[section.train_on_count++], DSC_SFT_ROLE_BYTES, "user");
+    expect(&section, "{\"messages\":[" TURNS "]}", "[<S>user/hi<E>]/<S>assistant/yes<E>/");
+    section.train_on_count = 0;
+    snprintf(section.column[DSC_SFT_COLUMN_MESSAGES], sizeof section.column[0], "dialog");
+    expect(&section, "{\"dialog\":[" TURNS "]}", "<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    section.column[DSC_SFT_COLUMN_MESSAGES][0] = 0;
+    expect(&section, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"no\","
+           "\"weight\":0}," TURNS "]}",
+           "<S>user/hi<E>/<S>assistant/no<E>/<S>user/hi<E>/<S>assistant/[yes<E>]/");
+}
+
+static void write_template(dsc_sft_section *section, const char *text)
+{
+    snprintf(section->template_file, sizeof section->template_file, "t.jinja");
+    write_file("t.jinja", text, strlen(text));
+}
+
+static void test_templates(void **state)
+{
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    write_template(&section, "{% for m in messages %}<|im_start|>{{ m.role }}:{% if m.role == 'assistant' %}"
+                   "{% generation %}{{ m.content }}<|im_end|>!{% endgeneration %}{% else %}{{ m.content }}{% endif %}"
+                   "{% endfor %}");
+    expect(&section, "{\"messages\":[" TURNS "," TURNS "]}", "<S>user:hi<S>assistant:[yes<E>!]<S>user:hi<S>assistant:"
+           "[yes<E>!]");
+    expect(&section, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"},{\"role\":\"assistant\",\"content\":\"no\","
+           "\"train\":false}," TURNS "]}", "<S>user:hi<S>assistant:no<E>!<S>user:hi<S>assistant:[yes<E>!]");
+    /* Earlier answers have no [think]: a prefix of the conversation does not begin the whole text. */
+    write_template(&section, "{% for m in messages %}{{ m.role }}:{% if m.role == 'assistant' and loop.last %}"
+                   "(t){% endif %}{{ m.content }}<|im_end|>\n{% endfor %}{% if add_generation_prompt %}assistant:"
+                   "{% endif %}");
+    expect(&section, "{\"messages\":[" TURNS "," TURNS "]}",
+           "user:hi<E>/assistant:[yes<E>]/user:hi<E>/assistant:[(t)yes<E>]/");
+    /* The generation prompt is no prefix of the answer. */
+    write_template(&section, "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
+                   "{% if add_generation_prompt %}assistant:<think>{% endif %}");
+    expect(&section, "{\"messages\":[" TURNS "]}", "user:hi<E>assistant:[yes<E>]");
+}
+
+static void test_hostile_rows(void **state)
+{
+    static const struct { const char *text, *want; } cases[] = {
+        { "{}", "columns without a known format: none" },
+        { "{\"question\":\"a\",\"answer\":\"b\"}", "question, answer" },
+        { "{\"messages\":[]}", "a list of messages" },
+        { "{\"messages\":{}}", "a list of messages" },
+        { "{\"messages\":[5]}", "message 1 has no role" },
+        { "{\"messages\":[{\"role\":\"user\"}]}", "message 1 has no content" },
+        { "{\"messages\":[{\"role\":\"asistant\",\"content\":\"a\"}]}", "the role \"asistant\"" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", "the content of message 1" },
+        { "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", "part of type \"image_url\"" },
+        { "{\"messages\":[" TURNS "],\"tools\":5}", "\"tools\" is of another type" },
+        { "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"name\":\"f\"}]}]}", "calls of tools" },
+        { "{\"prompt\":\"a\",\"completion\":[]}", "\"completion\" is of another type" },
+        { "{\"prompt\":5,\"completion\":\"b\"}", "\"prompt\" is of another type" },
+        { "{\"input_ids\":[1],\"labels\":[2]}", "labels are not shifted" },
+        { "{\"input_ids\":[1,2],\"labels\":[1]}", "token 1 has no label" },
+        { "{\"input_ids\":[1],\"labels\":[1,1]}", "more labels" },
+        { "{\"input_ids\":[1.5]}", "token 0 is no id" },
+        { "{\"input_ids\":[-1]}", "token 0 is no id" },
+        { "{\"input_ids\":[259]}", "the tokenizer has 259 tokens" },
+        { "{\"instruction\":\"a\",\"input\":5,\"output\":\"b\"}", "\"input\" is of another type" },
+        { "{\"text\":5}", "\"text\" is of another type" },
+    };
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    char got[4000], whole[800];
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        assert_int_not_equal(read_example(&section, cases[i].text, got), DSC_OK);
+        dsc_error_format(&error, whole, sizeof whole);
+        if (strstr(whole, cases[i].want) == NULL || strstr(whole, FILE_PATH ", line 1") == NULL)
+            fail_msg("case %zu: %s", i, whole);
+    }
+}
+
+static void test_hostile_templates(void **state)
+{
+    static const struct { const char *text, *want; } cases[] = {
+        { "{% for %}", "t.jinja" },
+        { "{{ raise_exception('not so') }}", "not so" },
+        { "nothing of the messages", "message 2 is not found" },
+        { "{% for m in messages %}{{ m.content|upper }}{{ loop.length }}{{ m.content }}{% endfor %}", "is not found" },
+        { "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", "" },
+    };
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    char got[4000], whole[800];
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        write_template(&section, cases[i].text);
+        assert_int_not_equal(read_example(&section, "{\"messages\":[" TURNS "]}", got), DSC_OK);
+        dsc_error_format(&error, whole, sizeof whole);
+        if (strstr(whole, cases[i].want) == NULL)
+            fail_msg("case %zu: %s", i, whole);
+    }
+    snprintf(section.template_file, sizeof section.template_file, "missing.jinja");
+    assert_int_equal(read_example(&section, "{\"messages\":[" TURNS "]}", got), DSC_ERR_INPUT);
+}
+
+static void test_failing_memory(void **state)
+{
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    dsc_alloc_stats before, after;
+    char got[4000];
+    (void)state;
+    dsc_alloc_stats_get(alloc, &before);
+    expect(&section, "{\"messages\":[" TURNS "," TURNS "]}",
+           "<S>user/hi<E>/<S>assistant/[yes<E>]/<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    dsc_alloc_stats_get(alloc, &after);
+    for (int64_t i = 1; i <= after.call_count - before.call_count; i++) {
+        dsc_alloc_stats now;
+        dsc_alloc_stats_get(alloc, &now);
+        dsc_alloc_fail_at(alloc, now.call_count + i, true);
+        assert_int_not_equal(read_example(&section, "{\"messages\":[" TURNS "," TURNS "]}", got), DSC_OK);
+        dsc_alloc_fail_at(alloc, 0, false);
+    }
+    dsc_alloc_stats_get(alloc, &after);
+    assert_int_equal(after.live_count, before.live_count);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_forms, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_hostile_files, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_records_beyond_a_buffer, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_content_decides, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_hostile_rows, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_hostile_templates, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_failing_memory, open_all, close_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
