@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "engine/data/token_writer.h"
-#include "tools/dsc/tool.h"
+#include "tools/dsc/data_examples.h"
 
 #define FILES_MAX 4096
 
@@ -222,7 +222,8 @@ static int run_show(int argc, char **argv) { return run(argc, argv, true); }
 
 int dsc_cmd_data(int argc, char **argv)
 {
-    static const dsc_tool_verb verbs[] = { { &tokenize_page, run_tokenize }, { &show_page, run_show } };
-    return dsc_tool_run_verb("dsc data", "Turns texts into token files and back.", verbs, (int32_t)DSC_COUNT(verbs),
-                             argc, argv);
+    static const dsc_tool_verb verbs[] = { { &tokenize_page, run_tokenize }, { &show_page, run_show },
+                                           { &dsc_data_render_page, dsc_data_render } };
+    return dsc_tool_run_verb("dsc data", "Turns texts into token files and back, and shows instruction data.", verbs,
+                             (int32_t)DSC_COUNT(verbs), argc, argv);
 }
