@@ -90,6 +90,9 @@ void dsc_io_list_free(dsc_alloc *alloc, char **names, int64_t count);
 typedef enum dsc_path_kind { DSC_PATH_MISSING, DSC_PATH_FILE, DSC_PATH_DIR, DSC_PATH_OTHER } dsc_path_kind;
 dsc_path_kind dsc_io_kind(const char *path);
 bool dsc_io_is_link(const char *path); /* the path itself is a symbolic link */
+/* Before a program writes `out`: DSC_ERR_INPUT if it is one of its inputs, also through a link. inputs[i] may be NULL.
+ */
+DSC_MUST_USE dsc_status dsc_io_refuse_input(const char *out, const char *const *inputs, int64_t count, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_io_free_bytes(const char *path, int64_t *bytes, dsc_error *err); /* statvfs of the folder */
 /* Whole file into *out (owned by the caller, dsc_alloc_free, one NUL byte after the end); more than max_bytes is
  * DSC_ERR_INPUT. Only regular files are read: a pipe or a device is refused. */

@@ -217,6 +217,21 @@ bool dsc_io_is_link(const char *path)
     return lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
 }
 
+dsc_status dsc_io_refuse_input(const char *out, const char *const *inputs, int64_t count, dsc_error *err)
+{
+    struct stat written, read;
+    if (stat(out, &written) != 0)
+        return DSC_OK;
+    for (int64_t i = 0; i < count; i++)
+        if (inputs[i] != NULL && stat(inputs[i], &read) == 0 && read.st_dev == written.st_dev &&
+            read.st_ino == written.st_ino)
+            return DSC_FAIL(err, DSC_ERR_INPUT, out,
+                            "the output is the input %.200s, which would be lost; give another "
+                            "name for the output",
+                            inputs[i]);
+    return DSC_OK;
+}
+
 dsc_status dsc_io_free_bytes(const char *path, int64_t *bytes, dsc_error *err)
 {
     *bytes = 0;

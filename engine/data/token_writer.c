@@ -43,6 +43,24 @@ dsc_status dsc_token_writer_open(dsc_alloc *alloc, const dsc_io *io, const char 
     return format == DSC_TOKEN_LLMC ? dsc_io_write(io, &w->file, header, sizeof header, 0, err) : DSC_OK;
 }
 
+dsc_status dsc_token_writer_check(const char *path, dsc_token_format format, const char *const *inputs, int64_t count,
+                                  dsc_error *err)
+{
+    dsc_token_writer w = { .format = format };
+    char temporary[1024];
+    if ((size_t)snprintf(w.path, sizeof w.path, "%s", path) >= sizeof w.path)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "the path is too long");
+    if (format == DSC_TOKEN_MEGATRON)
+        DSC_TRY(name_index(&w, err));
+    const char *const files[] = { w.path, w.index_path };
+    for (size_t i = 0; i < DSC_COUNT(files) && files[i][0] != 0; i++) {
+        DSC_TRY(name_temporary(files[i], temporary, sizeof temporary, err));
+        DSC_TRY(dsc_io_refuse_input(files[i], inputs, count, err));
+        DSC_TRY(dsc_io_refuse_input(temporary, inputs, count, err));
+    }
+    return DSC_OK;
+}
+
 static int64_t header_bytes(const dsc_token_writer *w)
 {
     return w->format == DSC_TOKEN_LLMC ? DSC_LLMC_HEADER_BYTES : 0;

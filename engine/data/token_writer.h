@@ -27,6 +27,9 @@ typedef struct dsc_token_writer {
 DSC_MUST_USE dsc_status dsc_token_writer_open(dsc_alloc *alloc, const dsc_io *io, const char *path,
                                               dsc_token_format format, int64_t vocab_size, dsc_token_writer *out,
                                               dsc_error *err);
+/* DSC_ERR_INPUT if a file that would be written, or its temporary name, is an input. Writes nothing. */
+DSC_MUST_USE dsc_status dsc_token_writer_check(const char *path, dsc_token_format format, const char *const *inputs,
+                                               int64_t count, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_token_writer_add(dsc_token_writer *writer, const dsc_token_batch *batch, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_token_writer_commit(dsc_token_writer *writer, dsc_error *err);
 /* Removes what was not committed. */

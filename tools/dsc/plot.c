@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/io.h"
 #include "tools/dsc/run_log.h"
 #include "tools/dsc/tool.h"
 
@@ -142,6 +143,8 @@ int dsc_cmd_plot(int argc, char **argv)
     if (s.panel_count == 0)
         memcpy(s.panel, usual, sizeof usual), s.panel_count = DSC_COUNT(usual);
     dsc_status status = dsc_alloc_open(&s.alloc, &err);
+    if (status == DSC_OK)
+        status = dsc_io_refuse_input(s.out, paths, s.paths.count, &err);
     if (status == DSC_OK)
         status = draw(&s, &err);
     if (status == DSC_OK && strcmp(s.out, "-") != 0)

@@ -285,6 +285,10 @@ static const dsc_flag_command page = {
 
 static dsc_status run(scale *s, dsc_error *err)
 {
+    const char *const outputs[] = { s->out, s->svg }, *const config = s->setup.path;
+    for (size_t i = 0; i < DSC_COUNT(outputs); i++)
+        if (outputs[i] != NULL)
+            DSC_TRY(dsc_io_refuse_input(outputs[i], &config, 1, err));
     dsc_status status = trial_open(&s->setup, err);
     if (status == DSC_OK)
         status = read_batch(s, err);
