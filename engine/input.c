@@ -139,11 +139,28 @@ static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *opt
     return DSC_OK;
 }
 
+/* A log or a trace over a file of data would be its end. */
+static dsc_status check_outputs(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    const char *const outputs[] = { own->log, own->log_text, own->trace };
+    for (size_t o = 0; o < DSC_COUNT(outputs); o++) {
+        const char *input = engine->input.tokenizer;
+        DSC_TRY(dsc_io_refuse_input(outputs[o], &input, 1, err));
+        for (int i = 0; i < own->data_count + own->eval_data_count; i++) {
+            input = i < own->data_count ? own->data[i] : own->eval_data[i - own->data_count];
+            DSC_TRY(dsc_io_refuse_input(outputs[o], &input, 1, err));
+        }
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_ext_config *own = &engine->config.own;
     engine->input.source = options->data;
     DSC_TRY(find_tokenizer(engine, err));
+    DSC_TRY(check_outputs(engine, err));
     if (engine->input.source.fill == NULL && own->data_count == 0 && options->default_data_count > 0)
         DSC_TRY(take_default(engine, options, err));
     if (engine->input.source.fill == NULL && own->data_count > 0 && !engine->plan_only) {

@@ -13,7 +13,7 @@
 #include "engine/data/token_writer.h"
 
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
-#define KEPT_VERSION "dsc tokens 1" /* format of a cached token file; a change makes a new file */
+#define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
 #define NAME_BYTES 64 /* prefix from the text's name */
 
 /* ---- The kept file's name ---- */
@@ -94,15 +94,6 @@ static dsc_status take(void *user, const dsc_token_batch *batch, dsc_error *err)
     return dsc_token_writer_add(user, batch, err);
 }
 
-/* Binary content is refused as text, for each file name. */
-static dsc_status check_text(const dsc_data_text *text, const char *path, dsc_error *err)
-{
-    dsc_token_file file = DSC_TOKEN_FILE_INIT;
-    const dsc_status status = dsc_token_file_open_as(text->io, path, DSC_TOKENS_TEXT, &file, err);
-    dsc_token_file_close(text->io, &file);
-    return status;
-}
-
 static dsc_status tokenize(const dsc_data_text *text, dsc_alloc *alloc, const dsc_tokenizer *tokenizer,
                            const char *path, const char *kept, dsc_error *err)
 {
@@ -112,10 +103,9 @@ static dsc_status tokenize(const dsc_data_text *text, dsc_alloc *alloc, const ds
                                            .separator = dsc_tokenizer_text_end(tokenizer), .threads = text->threads,
                                            .take = take, .user = &writer };
     if (options.separator < 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, text->tokenizer, "none of the usual tokens ends a text here; tokenize it "
+        return DSC_FAIL(err, DSC_ERR_INPUT, text->tokenizer,
+                        "none of the usual tokens ends a text here; tokenize it "
                         "before the run: dsc data tokenize --separator TOKEN|none");
-    if (!dsc_path_is_jsonl(path))
-        DSC_TRY(check_text(text, path, err));
     dsc_status status = dsc_token_writer_open(alloc, text->io, kept, DSC_TOKEN_MEGATRON,
                                               dsc_tokenizer_vocab_size(tokenizer), &writer, err);
     if (status == DSC_OK)
@@ -161,6 +151,8 @@ static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, cons
         return DSC_FAIL(err, DSC_ERR_INPUT, prefix, "the path is too long");
     if (dsc_io_kind(out) == DSC_PATH_FILE)
         return DSC_OK;
+    dsc_documents documents; /* a format that cannot be read is refused before anything is written */
+    DSC_TRY(dsc_documents_open(text->io, alloc, path, text->field, &documents, err));
     const int64_t start = dsc_clock_ns();
     tell(text, path, "its tokens are made, once, as ", out);
     DSC_TRY(make(text, alloc, path, out, err));

@@ -14,7 +14,7 @@ typedef struct dsc_data_text {
     const dsc_io *io;
     const dsc_log *log; /* gets a line for slow work; NULL: none */
     const char *tokenizer; /* a tokenizer.json or its folder */
-    const char *field;     /* of a *.jsonl */
+    const char *field;     /* of JSON and tables */
     const char *folder;    /* cache of token files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
     int32_t threads;
 } dsc_data_text;

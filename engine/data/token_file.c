@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define TEXT_PROBE_BYTES 65536
+#include "engine/text/content.h"
+
 #define SCAN_BLOCK_BYTES (1 << 19) /* stays in the second-level cache between the read and the maximum */
 
 static bool ends_with(const char *text, const char *end)
@@ -58,45 +59,24 @@ static dsc_status open_raw(dsc_token_file *file, int64_t bytes, dsc_error *err)
     return DSC_OK;
 }
 
-/* Bytes of the UTF-8 sequence at text (room: what is left), 0 when it is none, -1 when the text ends inside it. */
-static int utf8_bytes(const unsigned char *text, int64_t room)
+/* A picture or an archive is refused by its first bytes; a later control byte is an ordinary token. */
+static dsc_status check_text_start(const dsc_io *io, const char *path, dsc_error *err)
 {
-    static const unsigned char lead_max[4] = { 0x7f, 0xdf, 0xef, 0xf4 };
-    int extra = text[0] < 0x80 ? 0 : text[0] < 0xc2 ? -1 : text[0] <= lead_max[1] ? 1 : text[0] <= lead_max[2] ? 2
-                : text[0] <= lead_max[3] ? 3 : -1;
-    if (extra < 0)
-        return 0;
-    for (int i = 1; i <= extra; i++) {
-        if (i >= room)
-            return -1;
-        if ((text[i] & 0xc0) != 0x80)
-            return 0;
-    }
-    return extra + 1;
+    dsc_content content;
+    DSC_TRY(dsc_content_detect(io, path, "text", &content, err));
+    return dsc_content_refuse(&content, path, err);
 }
 
-/* A picture or an archive is refused by its first bytes; a later control byte is an ordinary token. */
-static dsc_status check_text_start(const dsc_io *io, dsc_token_file *file, int64_t bytes, dsc_error *err)
+/* A format with a mark of its own is no list of ids, whatever its name. */
+static dsc_status refuse_marked(const dsc_io *io, dsc_token_file *file, int64_t bytes, dsc_error *err)
 {
-    unsigned char text[4096];
-    const int64_t probe = dsc_min_i64(bytes, TEXT_PROBE_BYTES);
-    int64_t at = 0;
-    while (at < probe) {
-        const int64_t room = dsc_min_i64((int64_t)sizeof text, bytes - at);
-        DSC_TRY(dsc_io_read(io, &file->file, text, room, at, err));
-        int64_t used = 0;
-        while (used < room) {
-            const int length = utf8_bytes(text + used, room - used);
-            if (length == -1 && at + room < bytes && used > 0)
-                break;
-            if (length <= 0 || text[used] == 0)
-                return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
-                                "byte %lld is not UTF-8 text; token files are named *.bin", (long long)(at + used));
-            used += length;
-        }
-        at += used;
-    }
-    return DSC_OK;
+    char start[512];
+    dsc_content content;
+    const int64_t count = dsc_min_i64(bytes, (int64_t)sizeof start);
+    DSC_TRY(dsc_io_read(io, &file->file, start, count, 0, err));
+    if (!dsc_content_has_mark(start, count, true, &content))
+        return DSC_OK;
+    return dsc_content_refuse(&content, file->file.path, err);
 }
 
 /* The index first: it says what the tokens are. */
@@ -130,12 +110,14 @@ dsc_status dsc_token_file_open_as(const dsc_io *io, const char *path, dsc_token_
         return open_mmidx(io, path, file, err);
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
     DSC_TRY(dsc_io_size(io, &file->file, &bytes, err));
-    if (kind == DSC_TOKENS_RAW_U16)
+    if (kind == DSC_TOKENS_RAW_U16) {
+        DSC_TRY(refuse_marked(io, file, bytes, err));
         return open_raw(file, bytes, err);
+    }
     if (kind == DSC_TOKENS_LLMC)
         return open_llmc(io, file, bytes, err);
     file->token_count = bytes;
-    return check_text_start(io, file, bytes, err);
+    return check_text_start(io, path, err);
 }
 
 /* "PREFIX" and `ending` in place of `from`, when such a file is there. */
@@ -152,36 +134,37 @@ static bool has_index(const char *path, char *index, size_t index_bytes)
            (dsc_io_kind(path) == DSC_PATH_MISSING && beside(path, "", ".idx", index, index_bytes));
 }
 
-/* The ending of a kind that cannot be read, or NULL. */
-static const char *later_ending(const char *path)
+static dsc_status refuse_folder(const char *path, dsc_error *err)
 {
-    static const char *const later[] = { ".npy", ".parquet", ".arrow", ".gz", ".zst" };
-    for (size_t i = 0; i < DSC_COUNT(later); i++)
-        if (ends_with(path, later[i]))
-            return later[i];
-    return NULL;
+    return dsc_io_kind(path) == DSC_PATH_DIR
+               ? DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; give the data files themselves")
+               : DSC_OK;
 }
 
-static dsc_status refuse_other(const char *path, dsc_error *err)
+/* Bytes of JSON or of a table would be learned with their braces and commas. */
+static dsc_status refuse_documents(const dsc_io *io, const char *path, dsc_error *err)
 {
-    const char *later = later_ending(path);
-    if (dsc_io_kind(path) == DSC_PATH_DIR)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; give the data files themselves");
-    if (ends_with(path, ".jsonl"))
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "documents need a tokenizer: give --tokenizer DIR, or a --model "
-                        "folder that has a tokenizer.json");
-    if (later != NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                        "*%s data is not built in this version; give text, *.jsonl, a uint16 *.bin, a llm.c *.bin or "
-                        "Megatron's *.bin with its *.idx", later);
-    return DSC_OK;
+    dsc_content content;
+    if (dsc_io_kind(path) != DSC_PATH_FILE)
+        return DSC_OK;
+    DSC_TRY(dsc_content_detect(io, path, "text", &content, err));
+    const char *const form = content.kind == DSC_CONTENT_JSON_LINES  ? "JSON, an object on each line"
+                             : content.kind == DSC_CONTENT_JSON_LIST ? "a JSON list"
+                             : content.kind == DSC_CONTENT_TABLE     ? "a table"
+                                                                     : NULL;
+    if (form == NULL)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                    "the content is %s: documents need a tokenizer; give --tokenizer DIR, or "
+                    "a --model folder that has a tokenizer.json",
+                    form);
 }
 
 bool dsc_token_path_is_text(const char *path)
 {
     char index[1024];
     return dsc_io_kind(path) == DSC_PATH_FILE && !ends_with(path, ".bin") && !ends_with(path, ".idx") &&
-           !has_index(path, index, sizeof index) && later_ending(path) == NULL;
+           !has_index(path, index, sizeof index);
 }
 
 dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_file *file, dsc_error *err)
@@ -190,13 +173,15 @@ dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_fil
     int32_t magic = 0;
     int64_t bytes = 0;
     *file = (dsc_token_file)DSC_TOKEN_FILE_INIT;
-    DSC_TRY(refuse_other(path, err));
+    DSC_TRY(refuse_folder(path, err));
     if (ends_with(path, ".idx"))
         return dsc_token_file_open_as(io, path, DSC_TOKENS_MMIDX, file, err);
     if (has_index(path, index, sizeof index))
         return dsc_token_file_open_as(io, index, DSC_TOKENS_MMIDX, file, err);
-    if (!ends_with(path, ".bin"))
+    if (!ends_with(path, ".bin")) {
+        DSC_TRY(refuse_documents(io, path, err));
         return dsc_token_file_open_as(io, path, DSC_TOKENS_TEXT, file, err);
+    }
     DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
     DSC_TRY(dsc_io_size(io, &file->file, &bytes, err));
     if (bytes >= 4)

@@ -46,7 +46,7 @@ DSC_MUST_USE dsc_status dsc_token_file_open(const dsc_io *io, const char *path, 
 /* Opens a file as one kind of token file. MMIDX: `path` is the index. */
 DSC_MUST_USE dsc_status dsc_token_file_open_as(const dsc_io *io, const char *path, dsc_token_kind kind,
                                                dsc_token_file *out, dsc_error *err);
-/* Whether the name is that of text or a *.jsonl of texts instead of a token file. Reads no file. */
+/* Whether the name is that of text or of documents instead of a token file. Reads no file. */
 bool dsc_token_path_is_text(const char *path);
 void dsc_token_file_close(const dsc_io *io, dsc_token_file *file);
 /* Tokens [first, first + count) as int32. */

@@ -10,8 +10,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/formats/json.h"
+#include "base/formats/utf8.h"
 #include "engine/text/buffer.h"
+#include "engine/text/unicode.h"
 
 #define PART_BYTES (INT64_C(1) << 20)
 #define THREADS_MAX 256
@@ -19,9 +20,10 @@
 
 typedef struct job {
     dsc_text text;
-    const char *path;
-    int64_t first_line; /* line of a *.jsonl, from 1 */
-    bool jsonl, starts, ends;
+    dsc_documents documents; /* of its file */
+    dsc_document_part part;
+    int64_t first_byte; /* of the file */
+    bool starts, ends;  /* each text that is added is the beginning, the end of a document */
     bool done;
     int64_t bytes_read;
     dsc_ids ids, document_ends;
@@ -41,15 +43,11 @@ typedef struct tokenizing {
     int32_t path_index;
     dsc_file file;
     int64_t file_bytes, at, line, bytes_read;
-    bool jsonl, goes_on;
+    dsc_documents documents;
+    dsc_document_cut cut;
+    bool goes_on;
     dsc_text rest; /* read and not yet given */
 } tokenizing;
-
-bool dsc_path_is_jsonl(const char *path)
-{
-    const size_t bytes = strlen(path);
-    return bytes > 6 && strcmp(path + bytes - 6, ".jsonl") == 0;
-}
 
 /* ---- Encoding a job ---- */
 
@@ -76,47 +74,39 @@ static dsc_status add_text(const tokenizing *t, dsc_encoder *encoder, job *j, co
     return dsc_ids_add(&j->document_ends, (int32_t)j->ids.count, err);
 }
 
-static dsc_status add_line(const tokenizing *t, dsc_encoder *encoder, job *j, const char *line, int64_t bytes,
-                           int64_t number, dsc_error *err)
+typedef struct adding {
+    const tokenizing *t;
+    dsc_encoder *encoder;
+    job *j;
+} adding;
+
+static dsc_status add_document(void *user, const char *text, int64_t bytes, dsc_error *err)
 {
-    const dsc_json_limits limits = { DSC_DOCUMENT_BYTES_MAX, 64, 1000000 };
-    char name[300];
-    dsc_json *json = NULL;
-    snprintf(name, sizeof name, "%.200s, line %lld", j->path, (long long)number);
-    DSC_TRY(dsc_json_open(t->o->alloc, name, line, bytes, DSC_JSON_DATA, &limits, &json, err));
-    const cJSON *root = dsc_json_root(json);
-    const cJSON *text = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, t->o->field) : NULL;
-    const dsc_status status =
-        cJSON_IsString(text)
-            ? add_text(t, encoder, j, text->valuestring, (int64_t)strlen(text->valuestring), err)
-            : DSC_FAIL(err, DSC_ERR_INPUT, name, "expected an object with a string \"%.60s\" (--field, "
-                       "dsc.data_field)", t->o->field);
-    dsc_json_close(&json);
-    return status;
+    const adding *a = user;
+    return add_text(a->t, a->encoder, a->j, text, bytes, err);
 }
 
-static bool is_blank(const char *text, int64_t bytes)
+static dsc_status check_encoding(const job *j, dsc_error *err)
 {
-    for (int64_t i = 0; i < bytes; i++)
-        if (strchr(" \t\r\n", text[i]) == NULL || text[i] == 0)
-            return false;
-    return true;
+    const char *const text = j->text.ptr, *const end = text + j->text.bytes;
+    if (dsc_utf8_is_valid(text, j->text.bytes))
+        return DSC_OK;
+    const char *at = text;
+    for (int length; at < end && (length = dsc_utf8_char_bytes(at, end)) > 0;)
+        at += length;
+    return dsc_content_refuse_encoding(j->part.path, j->first_byte + (at - text), err);
 }
 
 static dsc_status encode_job(const tokenizing *t, dsc_encoder *encoder, job *j, dsc_error *err)
 {
+    adding user = { t, encoder, j };
     j->ids.count = j->document_ends.count = 0;
-    if (!j->jsonl)
+    j->part.text = j->text.ptr;
+    j->part.bytes = j->text.bytes;
+    DSC_TRY(check_encoding(j, err));
+    if (j->documents.content.kind == DSC_CONTENT_TEXT)
         return add_text(t, encoder, j, j->text.ptr, j->text.bytes, err);
-    int64_t line = j->first_line;
-    for (int64_t at = 0; at < j->text.bytes; line++) {
-        const char *start = j->text.ptr + at, *end = memchr(start, '\n', (size_t)(j->text.bytes - at));
-        const int64_t bytes = end != NULL ? end - start : j->text.bytes - at;
-        if (!is_blank(start, bytes))
-            DSC_TRY(add_line(t, encoder, j, start, bytes, line, err));
-        at += bytes + 1;
-    }
-    return DSC_OK;
+    return dsc_documents_each(&j->documents, t->o->alloc, &j->part, add_document, &user, err);
 }
 
 static void *work(void *argument)
@@ -146,28 +136,31 @@ static void *work(void *argument)
 
 /* ---- Reading ---- */
 
+static bool is_text(const tokenizing *t) { return t->documents.content.kind == DSC_CONTENT_TEXT; }
+
 static dsc_status open_next(tokenizing *t, dsc_error *err)
 {
     const char *path = t->o->paths[t->path_index];
+    DSC_TRY(dsc_documents_open(t->o->io, t->o->alloc, path, t->o->field, &t->documents, err));
     DSC_TRY(dsc_io_open(t->o->io, path, DSC_IO_READ_ONLY, &t->file, err));
     DSC_TRY(dsc_io_size(t->o->io, &t->file, &t->file_bytes, err));
-    t->at = 0;
-    t->line = 1;
-    t->jsonl = dsc_path_is_jsonl(path);
+    t->at = dsc_min_i64(t->documents.start, t->file_bytes);
+    t->bytes_read += t->at;
+    t->line = t->documents.first_line;
+    t->cut = (dsc_document_cut) { 0 };
     t->goes_on = false;
     t->rest.bytes = 0;
     return DSC_OK;
 }
 
 /* Last valid cut of the bytes read; 0: more bytes are needed. */
-static int64_t find_end(const tokenizing *t)
+static int64_t find_end(tokenizing *t)
 {
     if (t->at == t->file_bytes)
         return t->rest.bytes;
-    if (!t->jsonl)
+    if (is_text(t))
         return dsc_tokenizer_cut(t->o->tokenizer, t->rest.ptr, t->rest.bytes);
-    const char *line = memrchr(t->rest.ptr, '\n', (size_t)t->rest.bytes);
-    return line != NULL ? line - t->rest.ptr + 1 : 0;
+    return dsc_documents_find_cut(&t->documents, &t->cut, t->rest.ptr, t->rest.bytes);
 }
 
 static int64_t count_lines(const dsc_text *text)
@@ -180,6 +173,14 @@ static int64_t count_lines(const dsc_text *text)
         at = line + 1;
     }
     return lines;
+}
+
+/* A file without a document. */
+static dsc_status skip_file(tokenizing *t, dsc_error *err)
+{
+    t->bytes_read += t->file_bytes;
+    t->path_index++;
+    return dsc_io_close(t->o->io, &t->file, err);
 }
 
 /* The next part of the open file into the job; the file is closed behind its last one. */
@@ -202,16 +203,21 @@ static dsc_status fill_job(tokenizing *t, job *j, dsc_error *err)
     j->text.bytes = 0;
     DSC_TRY(dsc_text_reserve(&j->text, end + 1, err));
     DSC_TRY(dsc_text_add(&j->text, t->rest.ptr, end, err));
+    j->first_byte = t->at - t->rest.bytes;
     memmove(t->rest.ptr, t->rest.ptr + end, (size_t)(t->rest.bytes - end));
     t->rest.bytes -= end;
     t->bytes_read += end;
-    j->path = t->o->paths[t->path_index];
+    if (t->at < t->file_bytes && !is_text(t))
+        dsc_documents_drop(&t->cut, end);
+    const bool last = t->at == t->file_bytes && t->rest.bytes == 0;
+    j->documents = t->documents;
+    j->part = (dsc_document_part) {
+        .path = t->o->paths[t->path_index], .first_line = t->line, .first = !t->goes_on, .last = last
+    };
     j->bytes_read = t->bytes_read;
-    j->jsonl = t->jsonl;
-    j->first_line = t->line;
-    j->starts = t->jsonl || !t->goes_on;
-    j->ends = t->jsonl || (t->at == t->file_bytes && t->rest.bytes == 0);
-    t->line += t->jsonl ? count_lines(&j->text) : 0;
+    j->starts = !is_text(t) || !t->goes_on;
+    j->ends = !is_text(t) || last;
+    t->line += is_text(t) ? 0 : count_lines(&j->text);
     t->goes_on = true;
     if (t->at < t->file_bytes || t->rest.bytes > 0)
         return DSC_OK;
@@ -250,6 +256,10 @@ static dsc_status run(tokenizing *t, dsc_error *err)
         job *j = &t->jobs[t->given % t->job_count];
         if (t->file.fd < 0)
             status = open_next(t, &reading);
+        if (status == DSC_OK && t->documents.content.kind == DSC_CONTENT_EMPTY) {
+            status = skip_file(t, &reading);
+            continue;
+        }
         if (status == DSC_OK)
             status = fill_job(t, j, &reading);
         if (status != DSC_OK)

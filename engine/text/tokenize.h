@@ -1,14 +1,15 @@
 /* tokenize.h - whole files to ids, by several threads, in the files' order whatever their number.
  *
- * A text file is one document; a line of a *.jsonl is one, the string of one key of its object. Documents that a
- * tokenizer may cut go to the threads in parts, so that memory does not grow with a file.
+ * A text file is one document. An object of a JSON file is one, and so is a row of a table: the string of one member or
+ * column (documents.h). An empty file has none. Documents that a tokenizer may cut go to the threads in parts, so that
+ * memory does not grow with a file.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_TOKENIZE_H
 #define DSC_ENGINE_TEXT_TOKENIZE_H
 
 #include <dsc/text.h>
 
-#include "base/io.h"
+#include "engine/text/documents.h"
 
 /* Ids in order. ends[0, end_count): how many of `ids` were there when a document ended; all borrowed until return. */
 typedef struct dsc_token_batch {
@@ -25,7 +26,7 @@ typedef struct dsc_tokenize_options {
     const dsc_tokenizer *tokenizer;
     const char *const *paths;
     int32_t path_count;
-    const char *field;        /* of *.jsonl */
+    const char *field;        /* of JSON and tables */
     int32_t begin, separator; /* ids before and behind each document; -1: none */
     int32_t threads;
     /* Called by the calling thread, in order. */
@@ -33,12 +34,8 @@ typedef struct dsc_tokenize_options {
     void *user;
 } dsc_tokenize_options;
 
-/* Documents without cuts. */
-#define DSC_DOCUMENT_BYTES_MAX (INT64_C(1) << 30)
-
-/* DSC_ERR_INPUT with its position: a missing file or an invalid line; earlier input has been encoded. */
+/* DSC_ERR_INPUT with its position: a missing file, a format that cannot be read, an invalid document; earlier input has
+ * been encoded. */
 DSC_MUST_USE dsc_status dsc_tokenize(const dsc_tokenize_options *options, dsc_error *err);
-
-bool dsc_path_is_jsonl(const char *path);
 
 #endif

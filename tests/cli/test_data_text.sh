@@ -90,7 +90,7 @@ report "the next run makes them" eval 'same job1 after && [ -z "$(left)" ]'
 train bad --data bad.jsonl
 report "a line that is no document: its place, nothing left" eval 'refused "bad.jsonl, line 2" && [ -z "$(left)" ] && ! ls "$kept" | grep -q bad'
 train picture --data p.txt
-report "a picture is no text" refused "byte 0"
+report "a picture is no text" refused "the content is PNG"
 config ""
 sed -i "s,/model\",/model/config.json\"," c.json
 train alone --data d.jsonl

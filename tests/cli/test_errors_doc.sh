@@ -49,6 +49,13 @@ for beside in '"eval_data": "text.txt"' '"tokenizer": "none"' '"document_end": 0
     report "no data beside $beside" eval '[ $code = 2 ] && grep -q "no data is given beside dsc" err'
 done
 config both '{"model_type": "llama", "is_causal": false}'
+{ printf 'PAR1'; head -c 99 /dev/zero; } >data.parquet
+printf 'caf\351 au lait\n' >latin1.txt
+echo '{"text": "words"}' >data.jsonl
+report "data in a binary format" train "the content is Parquet" --data data.parquet
+report "text in another encoding" train "is not UTF-8 text" --data latin1.txt
+report "documents without a tokenizer" train "documents need a tokenizer" --data data.jsonl
+report "a log over the data" train "the output is the input" --log text.txt
 report "attention in both directions" train 'is_causal" must be true' --model both.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
 report "samples that are too long" train "the model has 256 positions" --seq-len 4096

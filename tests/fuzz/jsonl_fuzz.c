@@ -1,4 +1,4 @@
-/* jsonl_fuzz.c - any bytes as a *.jsonl: no crash, the same ids from one thread and from two.
+/* jsonl_fuzz.c - any bytes as JSON, as a table or as text: no crash, the same ids from one thread and from two.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/text/tokenize.h"
 #include "tests/fuzz/fuzz_folder.h"
@@ -45,7 +45,7 @@ static void open_common(void)
 {
     if (tokenizer != NULL)
         return;
-    fuzz_folder_open(&folder, "x.jsonl");
+    fuzz_folder_open(&folder, "x");
     DSC_ASSERT(dsc_tokenizer_open(&tokenizer, "tests/fuzz/corpus/tokenizer/byte_level.json", NULL) == DSC_OK);
     atexit(tidy_up);
 }

@@ -40,7 +40,7 @@ static const dsc_flag tokenize_rows[] = {
     TOKENIZER_ROW,
     { "--out", "-o", "OUT.bin", DSC_FLAG_TEXT, AT(out), .required = true, .help = "token file to write" },
     { "--field", NULL, "NAME", DSC_FLAG_TEXT, AT(field),
-      .help = "member of a *.jsonl line that holds the text; default text" },
+      .help = "member of a JSON object, or column of a table, that holds the text; default text" },
     { "--separator", NULL, "TOKEN", DSC_FLAG_TEXT, AT(separator), .allow_empty = true,
       .help = "token after each text, or none; default: the end token of the tokenizer" },
     { "--begin", NULL, "TOKEN", DSC_FLAG_TEXT, AT(begin), .allow_empty = true, .help = "token before each text" },
@@ -57,7 +57,7 @@ static const dsc_flag show_rows[] = {
       .help = "number of tokens; default 256" },
 };
 static const dsc_positional text_files[] = {
-    { "FILE", "texts and *.jsonl files to read", "file", AT(paths), 1, 0 },
+    { "FILE", "texts, JSON (an object on each line, or a list), CSV and TSV to read", "file", AT(paths), 1, 0 },
 };
 static const dsc_positional token_files[] = { { "FILE.bin", "token file to read", "file", AT(path), 1, 1 } };
 static const dsc_flag_command tokenize_page = {
@@ -112,6 +112,26 @@ static dsc_status find_separator(const settings *s, const dsc_tokenizer *tokeniz
                                 "--separator TOKEN, or --separator none");
 }
 
+/* Nothing is written before every input is known to be readable and another file than the output. */
+static dsc_status check_files(const settings *s, dsc_error *err)
+{
+    char json[1024];
+    const char *tokenizer = s->tokenizer;
+    if (dsc_io_kind(tokenizer) == DSC_PATH_DIR) {
+        DSC_TRY(dsc_path_join(json, sizeof json, tokenizer, "tokenizer.json", err));
+        tokenizer = json;
+    }
+    DSC_TRY(dsc_token_writer_check(s->out, s->format, s->paths.text, s->paths.count, err));
+    DSC_TRY(dsc_token_writer_check(s->out, s->format, &tokenizer, 1, err));
+    for (int32_t i = 0; i < s->paths.count; i++) {
+        dsc_documents documents;
+        DSC_TRY(dsc_documents_open(NULL, s->alloc, s->paths.text[i], s->field, &documents, err));
+        if (documents.content.kind == DSC_CONTENT_EMPTY)
+            fprintf(stderr, "dsc: note: %s is empty and has no document\n", s->paths.text[i]);
+    }
+    return DSC_OK;
+}
+
 static dsc_status sum_sizes(const settings *s, int64_t *total, dsc_error *err)
 {
     *total = 0;
@@ -139,6 +159,7 @@ static dsc_status tokenize(settings *s, const dsc_tokenizer *tokenizer, progress
             return DSC_FAIL(err, DSC_ERR_INPUT, "--begin", "the tokenizer has no token \"%.60s\"; give one of its "
                             "tokens, or leave the flag out", s->begin);
     }
+    DSC_TRY(check_files(s, err));
     DSC_TRY(sum_sizes(s, &p->total_bytes, err));
     p->start_ns = dsc_clock_ns();
     p->terminal = isatty(STDERR_FILENO);
