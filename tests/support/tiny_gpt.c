@@ -66,3 +66,18 @@ dsc_data_source tiny_gpt_data(const dsc_model *model, int64_t sample_count)
 {
     return (dsc_data_source){ .fill = fill, .user = (void *)(uintptr_t)model, .sample_count = sample_count };
 }
+
+static dsc_status fill_masked(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
+{
+    const int64_t each = ((const dsc_model *)user)->losses_per_sample;
+    DSC_TRY(fill(user, first_sample, count, data, err));
+    for (int64_t i = 0; i < count * each; i++)
+        if ((first_sample + i / each) % 3 == 0 || i % 2 == 0)
+            ((int32_t *)data[1])[i] = i % 4 == 0 ? -1 : -100;
+    return DSC_OK;
+}
+
+dsc_data_source tiny_gpt_masked_data(const dsc_model *model, int64_t sample_count)
+{
+    return (dsc_data_source) { .fill = fill_masked, .user = (void *)(uintptr_t)model, .sample_count = sample_count };
+}

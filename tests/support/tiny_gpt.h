@@ -14,5 +14,7 @@ dsc_model *tiny_model_open(const char *config, const dsc_lora_options *lora); /*
 
 /* Samples are pure functions of their numbers; few targets, so there is something to learn. Borrows the model. */
 dsc_data_source tiny_gpt_data(const dsc_model *model, int64_t sample_count);
+/* With masked targets: all of every third sample, and every second one of the others. */
+dsc_data_source tiny_gpt_masked_data(const dsc_model *model, int64_t sample_count);
 
 #endif

@@ -39,7 +39,8 @@ void tiny_run(const dsc_model *model, const tiny_variant *v, const run_options *
     options.steps = options.steps != 0 ? options.steps : TINY_STEPS;
     options.model = model;
     options.config = config;
-    options.data = tiny_gpt_data(model, 1 << 20);
+    if (options.data.fill == NULL)
+        options.data = tiny_gpt_data(model, 1 << 20);
     options.fault_rank = -1;
     run_well(&options, out);
 }

@@ -19,7 +19,7 @@ typedef struct tiny_variant {
     const char *own; /* further members of "dsc", each preceded by a comma */
 } tiny_variant;
 
-/* `base` may say the steps (0: TINY_STEPS) and what else a run has; its states are the caller's to free. */
+/* `base` may say the steps (0: TINY_STEPS), the data and what else a run has; its states are the caller's to free. */
 void tiny_run(const dsc_model *model, const tiny_variant *v, const run_options *base, run_result *out);
 void tiny_free_states(run_result *r);
 /* Both are runs of `v` but for the device or the transport's sums: the test fails when roundings do not explain how far
