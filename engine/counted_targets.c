@@ -17,7 +17,7 @@ void dsc_engine_counts_add(dsc_engine *engine, int64_t counted)
 
 static int64_t step_targets(const dsc_engine *engine)
 {
-    return dsc_engine_step_tokens(engine, engine->progress.step + 1);
+    return dsc_engine_step_targets(engine, engine->progress.step + 1);
 }
 
 int64_t dsc_engine_pass_targets(const dsc_engine *engine)

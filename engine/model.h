@@ -44,6 +44,7 @@ void dsc_engine_set_length(dsc_engine *engine, int64_t length);
 int64_t dsc_engine_length(const dsc_engine *engine, int64_t step);   /* sample length of a step, from 1 */
 int32_t dsc_engine_cut_of(const dsc_engine *engine, int64_t length); /* index into plan.shorter; -1: whole samples */
 int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step);
+int64_t dsc_engine_step_targets(const dsc_engine *engine, int64_t step); /* a masked language model has fewer */
 double dsc_engine_step_flops(const dsc_engine *engine, int64_t step); /* over all ranks */
 
 #endif

@@ -52,7 +52,7 @@ static dsc_status skip_uncounted(dsc_engine *engine, dsc_error *err)
 {
     char what[96];
     snprintf(what, sizeof what, "none of its %lld targets is counted, all are -1 or -100",
-             (long long)dsc_engine_step_tokens(engine, engine->progress.step + 1));
+             (long long)dsc_engine_step_targets(engine, engine->progress.step + 1));
     engine->progress.skipped_in_row++;
     if (engine->place.rank == 0)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "step %lld is skipped: %s",

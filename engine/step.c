@@ -328,7 +328,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
         for (int64_t r = 0; r < size; r++)
             sum += engine->work.step_stat_count[r * words + m];
     *loss = dsc_counted_mean(sum / (double)(micro_steps * size), engine->counts.all,
-                             dsc_engine_step_tokens(engine, engine->progress.step + 1));
+                             dsc_engine_step_targets(engine, engine->progress.step + 1));
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
         *requests |= (uint64_t)engine->work.step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];

@@ -115,6 +115,13 @@ int64_t dsc_engine_step_tokens(const dsc_engine *engine, int64_t step)
     return engine->config.train_batch_size * (length > 0 ? length : engine->model->losses_per_sample);
 }
 
+int64_t dsc_engine_step_targets(const dsc_engine *engine, int64_t step)
+{
+    const int32_t cut = dsc_engine_cut_of(engine, dsc_engine_length(engine, step));
+    const dsc_model *model = cut < 0 ? engine->model : &engine->models.cut[cut].model;
+    return engine->config.train_batch_size * model->losses_per_sample;
+}
+
 double dsc_engine_step_flops(const dsc_engine *engine, int64_t step)
 {
     const dsc_config *config = &engine->config;

@@ -134,7 +134,7 @@ typedef struct dsc_step_result {
     bool save_ended;    /* a save that was started has ended: dsc_engine_save_wait now says how without waiting */
     int64_t seq_length; /* tokens of the step's samples: fewer than the model's while a curriculum lasts; 0: none */
     double flops;       /* FLOPs of the step, over all ranks, forward and backward */
-    int64_t counted_tokens; /* loss items with a counted target, of `tokens` */
+    int64_t counted_tokens; /* counted targets of this step over all ranks */
 } dsc_step_result;
 #define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0 }
 
