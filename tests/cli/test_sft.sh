@@ -41,7 +41,7 @@ END
 
 render --model model messages.jsonl
 report "messages: the answer and its end count, and the format is told" eval \
-    '[ $code -eq 0 ] && [ "$(counted)" = "hello there<|endoftext|>" ] && grep -q "format messages.*3 examples" err'
+    '[ $code -eq 0 ] && [ "$(counted)" = " hello there<|endoftext|>" ] && grep -q "format messages.*3 examples" err'
 cp out want
 for file in list.json noname sharegpt.jsonl; do
     render --model model $file

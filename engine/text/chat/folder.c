@@ -14,8 +14,9 @@
 static const char chatml[] = "{% for message in messages %}" NO_CALLS "<|im_start|>{{ message.role }}\n"
                              "{{ message.content }}<|im_end|>\n{% endfor %}"
                              "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
-static const char plain[] = "{% for message in messages %}" NO_CALLS "<|{{ message.role }}|>\n{{ message.content }}"
-                            "{{ eos_token }}\n{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}";
+static const char plain[] = "{% for message in messages %}" NO_CALLS "{{ message.role }}: {{ message.content }}"
+                            "{% if message.role == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
+                            "{% if add_generation_prompt %}assistant:{% endif %}";
 
 /* ---- Special tokens ---- */
 
