@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-#include "engine/data/sft/examples.h"
+#include "engine/data/sft/detect.h"
+#include "engine/data/sft/pack.h"
 
 #define FILE_PATH "test_sft.tmp"
 
@@ -368,6 +369,208 @@ static void test_hostile_templates(void **state)
     assert_int_equal(read_example(&section, "{\"messages\":[" TURNS "]}", got), DSC_ERR_INPUT);
 }
 
+/* ---- Samples ---- */
+
+#define T 8
+
+typedef struct taken {
+    uint32_t words[64][T];
+    int count;
+} taken;
+
+static dsc_status take(void *user, const uint32_t *words, dsc_error *err)
+{
+    taken *t = user;
+    (void)err;
+    memcpy(t->words[t->count++], words, sizeof t->words[0]);
+    return DSC_OK;
+}
+
+/* An example of `count` tokens, all of the value `id`; those from `counted` on count. */
+static void add(dsc_sft_pack *pack, int32_t id, int64_t count, int64_t counted)
+{
+    int32_t ids[64], marks[64];
+    for (int64_t i = 0; i < count; i++) {
+        ids[i] = id;
+        marks[i] = i >= counted;
+    }
+    const dsc_sft_example example = { .ids = ids, .counted = marks, .count = count };
+    assert_int_equal(dsc_sft_pack_add(pack, &example, &error), DSC_OK);
+}
+
+static dsc_sft_pack *open_pack(taken *t, bool packing, bool drop)
+{
+    const dsc_sft_pack_options options = {
+        .alloc = alloc, .sequence = T, .packing = packing, .drop_long = drop, .take = take, .user = t
+    };
+    dsc_sft_pack *pack = NULL;
+    memset(t, 0, sizeof *t);
+    assert_int_equal(dsc_sft_pack_open(&options, &pack, &error), DSC_OK);
+    return pack;
+}
+
+/* Ids of a sample, with | before an example. */
+static const char *sample_text(const uint32_t *words)
+{
+    static char out[100];
+    char *at = out;
+    for (int i = 0; i < T; i++)
+        at += sprintf(at, "%s%u", (words[i] & DSC_SAMPLE_BEGINS) != 0 ? "|" : "", words[i] & DSC_SAMPLE_ID);
+    return out;
+}
+
+static void test_packing(void **state)
+{
+    taken t;
+    (void)state;
+    dsc_sft_pack *pack = open_pack(&t, true, false);
+    add(pack, 1, 3, 1);
+    add(pack, 2, 5, 1);
+    add(pack, 3, 4, 1);
+    add(pack, 4, 2, 1);
+    add(pack, 5, 9, 1); /* cut at T */
+    add(pack, 6, 4, 4); /* nothing counts */
+    add(pack, 7, 3, 0);
+    assert_int_equal(t.count, 0);
+    assert_int_equal(dsc_sft_pack_end(pack, &error), DSC_OK);
+    assert_int_equal(t.count, 4);
+    assert_string_equal(sample_text(t.words[0]), "|55555555");
+    assert_string_equal(sample_text(t.words[1]), "|22222|111");
+    assert_string_equal(sample_text(t.words[2]), "|3333|777|0");
+    assert_string_equal(sample_text(t.words[3]), "|44|000000");
+    const dsc_sample_summary *s = dsc_sft_pack_summary(pack);
+    assert_int_equal(s->examples, 6);
+    assert_int_equal(s->tokens, 25);
+    assert_int_equal(s->counted, 2 + 4 + 3 + 1 + 7 + 2);
+    assert_int_equal(s->truncated, 1);
+    assert_int_equal(s->uncounted, 1);
+    dsc_sft_pack_close(&pack);
+}
+
+static void test_packing_settings(void **state)
+{
+    taken t;
+    (void)state;
+    dsc_sft_pack *pack = open_pack(&t, false, true);
+    add(pack, 1, 3, 1);
+    add(pack, 2, 9, 1);
+    add(pack, 3, 8, 1);
+    assert_int_equal(dsc_sft_pack_end(pack, &error), DSC_OK);
+    assert_int_equal(t.count, 2);
+    assert_string_equal(sample_text(t.words[0]), "|111|00000");
+    assert_string_equal(sample_text(t.words[1]), "|33333333");
+    assert_int_equal(dsc_sft_pack_summary(pack)->dropped, 1);
+    dsc_sft_pack_close(&pack);
+}
+
+static void test_targets(void **state)
+{
+    static const uint32_t words[T] = { 5 | DSC_SAMPLE_BEGINS,
+                                       6,
+                                       7 | DSC_SAMPLE_COUNTED,
+                                       8 | DSC_SAMPLE_COUNTED,
+                                       9 | DSC_SAMPLE_BEGINS | DSC_SAMPLE_COUNTED,
+                                       10 | DSC_SAMPLE_COUNTED,
+                                       DSC_SAMPLE_BEGINS,
+                                       0 };
+    static const int32_t want_tokens[T] = { 5, 6, 7, 8, 9, 10, 0, 0 },
+                         want_targets[T] = { -1, 7, 8, -1, 10, -1, -1, -1 };
+    static const int32_t want_places[T] = { 0, 1, 2, 3, 0, 1, 0, 1 };
+    int32_t tokens[T], targets[T], places[T];
+    (void)state;
+    dsc_sample_unpack(words, T, tokens, targets, places);
+    assert_memory_equal(tokens, want_tokens, sizeof tokens);
+    assert_memory_equal(targets, want_targets, sizeof targets); /* no example predicts the first token of the next */
+    assert_memory_equal(places, want_places, sizeof places);
+    dsc_sample_unpack(words, T, tokens, targets, NULL);
+    assert_memory_equal(targets, want_targets, sizeof targets);
+}
+
+static void test_many_examples(void **state)
+{
+    taken t;
+    int64_t tokens = 0;
+    (void)state;
+    dsc_sft_pack *pack = open_pack(&t, true, false);
+    for (int i = 0; i < 60; i++)
+        add(pack, i, 1 + i % 7 + 1, 0);
+    assert_int_equal(dsc_sft_pack_end(pack, &error), DSC_OK);
+    for (int i = 0; i < t.count; i++)
+        for (int j = 0; j < T; j++)
+            tokens += (t.words[i][j] & DSC_SAMPLE_COUNTED) != 0;
+    assert_int_equal(tokens, dsc_sft_pack_summary(pack)->tokens);
+    dsc_sft_pack_close(&pack);
+}
+
+static void test_sample_files(void **state)
+{
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    const dsc_sft_options data = {
+        .alloc = alloc, .path = FILE_PATH, .tokenizer_path = folder, .tokenizer = tokenizer, .section = &section
+    };
+    const char *text = "{\"prompt\":\"ab\",\"completion\":\"cd\"}\n{\"prompt\":\"e\",\"completion\":\"f\"}\n";
+    dsc_sample_file file;
+    uint32_t words[T];
+    char whole[DSC_SAMPLE_HEADER_BYTES + 4 * T];
+    (void)state;
+    write_file(FILE_PATH, text, strlen(text));
+    assert_int_equal(dsc_sft_pack_write(&data, T, "a.samples", &error), DSC_OK);
+    assert_int_not_equal(access("a.samples.tmp", F_OK), 0);
+    assert_int_equal(dsc_sample_file_open(NULL, "a.samples", &file, &error), DSC_OK);
+    assert_int_equal(file.summary.samples, 1);
+    assert_int_equal(file.summary.examples, 2);
+    assert_int_equal(file.summary.counted, 5);
+    assert_string_equal(file.summary.description, "format prompt_completion");
+    assert_int_equal(dsc_sample_file_read(NULL, &file, 0, words, &error), DSC_OK);
+    assert_string_equal(sample_text(words), "|979899100258|101102258");
+    dsc_sample_file_close(NULL, &file);
+
+    FILE *from = fopen("a.samples", "rb");
+    assert_int_equal(fread(whole, 1, sizeof whole, from), sizeof whole);
+    fclose(from);
+    for (size_t cut = 0; cut < sizeof whole; cut += 97) { /* truncated anywhere */
+        write_file("b.samples", whole, cut);
+        assert_int_equal(dsc_sample_file_open(NULL, "b.samples", &file, &error), DSC_ERR_INPUT);
+        dsc_sample_file_close(NULL, &file);
+    }
+    for (size_t at = 0; at < 24; at++) { /* magic, length and number */
+        whole[at] ^= 0x40;
+        write_file("b.samples", whole, sizeof whole);
+        assert_int_equal(dsc_sample_file_open(NULL, "b.samples", &file, &error), DSC_ERR_INPUT);
+        dsc_sample_file_close(NULL, &file);
+        whole[at] ^= 0x40;
+    }
+    write_file(FILE_PATH, "[]", 2);
+    assert_int_equal(dsc_sft_pack_write(&data, T, "c.samples", &error), DSC_ERR_INPUT);
+    assert_non_null(strstr(error.message, "no examples"));
+    assert_int_not_equal(access("c.samples", F_OK), 0);
+    assert_int_not_equal(access("c.samples.tmp", F_OK), 0);
+}
+
+static void test_detection(void **state)
+{
+    static const struct {
+        const char *text;
+        dsc_content content;
+    } cases[] = {
+        { "{\"text\":\"a\"}", DSC_CONTENT_DOCUMENTS },
+        { "{\"text\":\"a\",\"instruction\":\"b\",\"output\":\"c\"}", DSC_CONTENT_EXAMPLES },
+        { "[{\"messages\":[]}]", DSC_CONTENT_EXAMPLES },
+        { "{\"unknown\":1}", DSC_CONTENT_EXAMPLES },
+        { "plain", DSC_CONTENT_OTHER },
+    };
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        write_file("noname", cases[i].text, strlen(cases[i].text));
+        assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "text"), cases[i].content);
+    }
+    write_file("noname", "{\"body\":\"a\",\"prompt\":\"\",\"completion\":\"\"}", 40);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_CONTENT_DOCUMENTS);
+    section.enabled = true;
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_CONTENT_EXAMPLES);
+}
+
 static void test_failing_memory(void **state)
 {
     const dsc_sft_section section = DSC_SFT_SECTION_INIT;
@@ -401,6 +604,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_rows, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_templates, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_packing, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_packing_settings, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_targets, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_many_examples, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_sample_files, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_detection, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_failing_memory, open_all, close_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
