@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "engine/data/data_text.h"
+#include "engine/data/sft/detect.h"
+#include "engine/data/sft/pack.h"
 #include "engine/internal.h"
 #include "engine/report.h"
 
@@ -24,20 +26,87 @@ static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
     return DSC_OK;
 }
 
+static bool has_positions(const dsc_model *model)
+{
+    return model->batch_count == 3 && strcmp(model->batch[2].name, DSC_BATCH_POSITIONS) == 0;
+}
+
+/* What the files of a config are that may be instruction data. */
+static dsc_rows rows_of(const dsc_engine *engine, const char *path)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    if (!dsc_token_path_is_text(path) || dsc_sample_path(path))
+        return DSC_ROWS_NONE;
+    return dsc_sft_detect(&engine->io, engine->alloc, path, &own->sft, own->data_field);
+}
+
+bool dsc_engine_packs_examples(const dsc_engine *engine)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    bool packs = false;
+    for (int i = 0; i < own->data_count && !packs; i++)
+        packs = dsc_sample_path(own->data[i]) || rows_of(engine, own->data[i]) == DSC_ROWS_EXAMPLES;
+    for (int i = 0; i < own->eval_data_count && !packs; i++)
+        packs = dsc_sample_path(own->eval_data[i]) || rows_of(engine, own->eval_data[i]) == DSC_ROWS_EXAMPLES;
+    return packs && own->sft.packing;
+}
+
+/* One line for the log: what the samples of a data file hold. */
+static dsc_status report_samples(dsc_engine *engine, const char *path, const char *samples, dsc_error *err)
+{
+    dsc_sample_file file;
+    char text[600];
+    const dsc_status status = dsc_sample_file_open(&engine->io, samples, &file, err);
+    if (status == DSC_OK && engine->place.rank == 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s: %s; %s", path, file.summary.description,
+                       dsc_sample_summary_text(&file.summary, text, sizeof text));
+    dsc_sample_file_close(&engine->io, &file);
+    return status;
+}
+
+/* Instruction data needs a tokenizer, and a model that keeps the examples of a sample apart. */
+static dsc_status check_examples(const dsc_engine *engine, const char *path, dsc_error *err)
+{
+    if (engine->input.tokenizer[0] == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "instruction data needs a tokenizer: give --tokenizer DIR, or a --model folder that has a "
+                        "tokenizer.json");
+    if (dsc_model_predictions(engine->model) > 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "instruction data for the masked language model %.200s; give text, or "
+                        "a model that predicts the next token",
+                        engine->model->name);
+    if (engine->config.own.sft.packing && !has_positions(engine->model))
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.sft.packing",
+                        "model %.200s has no third batch tensor \"" DSC_BATCH_POSITIONS
+                        "\", so its attention would cross the examples of a sample; set this key to "
+                        "false",
+                        engine->model->name);
+    return DSC_OK;
+}
+
 /* Each rank asks for itself: one of a host makes the tokens, the others wait for it. */
 static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, size_t out_bytes, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    if (!dsc_token_path_is_text(path) || engine->input.tokenizer[0] == 0) {
+    const bool examples = rows_of(engine, path) == DSC_ROWS_EXAMPLES;
+    if (examples)
+        DSC_TRY(check_examples(engine, path, err));
+    if (!dsc_token_path_is_text(path) || dsc_sample_path(path) || engine->input.tokenizer[0] == 0) {
         snprintf(out, out_bytes, "%s", path);
         return DSC_OK;
     }
     const int64_t threads = (int64_t)engine->threads * engine->place.local_size;
-    const dsc_data_text text = { .io = &engine->io, .log = engine->place.rank == 0 ? &engine->log : NULL,
-                                 .tokenizer = engine->input.tokenizer, .field = own->data_field,
+    const dsc_data_text text = { .io = &engine->io,
+                                 .log = engine->place.rank == 0 ? &engine->log : NULL,
+                                 .tokenizer = engine->input.tokenizer,
+                                 .field = own->data_field,
                                  .folder = own->data_cache,
-                                 .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX) };
-    return dsc_data_text_tokens(&text, path, out, out_bytes, err);
+                                 .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX),
+                                 .examples = examples ? &own->sft : NULL,
+                                 .sequence = engine->model->seq_length };
+    DSC_TRY(dsc_data_text_tokens(&text, path, out, out_bytes, err));
+    return examples ? report_samples(engine, path, out, err) : DSC_OK;
 }
 
 /* Parameters of masking. */
@@ -82,13 +151,18 @@ static dsc_status open_found(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT],
     }
     dsc_masking masking;
     DSC_TRY(find_masking(engine, &masking, err));
-    const dsc_data_options options = { .alloc = engine->alloc, .io = &engine->io, .paths = list, .path_count = count,
-                                       .sequence = engine->model->seq_length, .vocab_size = engine->model->vocab_size,
+    const dsc_data_options options = { .alloc = engine->alloc,
+                                       .io = &engine->io,
+                                       .paths = list,
+                                       .path_count = count,
+                                       .sequence = engine->model->seq_length,
+                                       .vocab_size = engine->model->vocab_size,
                                        .masking = masking,
-                                       .documents = own->document_end >= 0,
+                                       .documents = has_positions(engine->model),
                                        .document_end = (int32_t)own->document_end,
                                        .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,
-                                       .shuffle = train && own->shuffle, .seed = (uint64_t)engine->config.seed };
+                                       .shuffle = train && own->shuffle,
+                                       .seed = (uint64_t)engine->config.seed };
     if (options.weights != NULL && own->data_weight_count != count)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.data_weights", "%d weights for %d files of data; give one for each",
                         own->data_weight_count, (int)count);

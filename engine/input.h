@@ -18,6 +18,8 @@ typedef struct dsc_engine_input {
     char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
 } dsc_engine_input;
 
+/* The data has examples that share samples: the model has to keep them apart. Reads the beginning of each file. */
+bool dsc_engine_packs_examples(const dsc_engine *engine);
 /* One rank of a host scans for all of them. */
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);

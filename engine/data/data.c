@@ -4,12 +4,15 @@
 #include <string.h>
 
 #include "base/rng.h"
+#include "engine/data/sft/sample_file.h"
 
 #define CHECK_BLOCK_BYTES (1 << 19)
 
 /* One of the data's files, and its samples among all of them. */
 typedef struct data_file {
     dsc_token_file tokens;
+    dsc_sample_file samples; /* instead of tokens, if packed */
+    bool packed;
     int64_t local_count;                /* samples that it holds */
     int64_t sample_count, first_sample; /* samples per epoch, by the weight */
 } data_file;
@@ -23,24 +26,57 @@ struct dsc_data {
     int32_t *order;  /* [sequence], of masking */
 };
 
-static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_error *err)
+static dsc_status open_samples(dsc_data *data, data_file *file, const char *path, dsc_error *err)
 {
-    data_file *file = &data->file[data->file_count++]; /* from here on close ends it */
+    const dsc_data_options *o = &data->options;
+    const dsc_sample_summary *summary = &file->samples.summary;
+    file->packed = true;
+    DSC_TRY(dsc_sample_file_open(o->io, path, &file->samples, err));
+    if (o->masking.predictions > 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "instruction data for a masked language model; give text, or a model "
+                        "that predicts the next token");
+    if (summary->sequence != o->sequence)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "has samples of %lld tokens, and the run has %lld; set dsc.seq_length, "
+                        "or give the data itself",
+                        (long long)summary->sequence, (long long)o->sequence);
+    if (summary->largest_id >= o->vocab_size)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "token %lld of the tokenizer is outside the model's vocabulary of %lld; "
+                        "the tokenizer is that of another model",
+                        (long long)summary->largest_id, (long long)o->vocab_size);
+    file->local_count = summary->samples;
+    data->token_count += summary->samples * summary->sequence;
+    return DSC_OK;
+}
+
+static dsc_status open_tokens(dsc_data *data, data_file *file, const char *path, dsc_error *err)
+{
     DSC_TRY(dsc_token_file_open(data->options.io, path, &file->tokens, err));
     if (file->tokens.token_count < data->options.sequence + 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
                         "%lld tokens are fewer than one sample of %lld and its target; give more text or a "
                         "smaller --seq-len",
                         (long long)file->tokens.token_count, (long long)data->options.sequence);
-    file->first_sample = data->sample_count;
     file->local_count = (file->tokens.token_count - 1) / data->options.sequence;
+    data->token_count += file->tokens.token_count;
+    return DSC_OK;
+}
+
+static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_error *err)
+{
+    data_file *file = &data->file[data->file_count++]; /* from here on close ends it */
+    file->tokens = (dsc_token_file)DSC_TOKEN_FILE_INIT;
+    file->samples = (dsc_sample_file)DSC_SAMPLE_FILE_INIT;
+    DSC_TRY(dsc_sample_path(path) ? open_samples(data, file, path, err) : open_tokens(data, file, path, err));
+    file->first_sample = data->sample_count;
     const double share = weight * (double)file->local_count;
     if (share < 1 || share > 1e15)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "weight %g of %lld samples gives an invalid number of samples",
                         weight, (long long)file->local_count);
     file->sample_count = weight == 1 ? file->local_count : (int64_t)share;
     data->sample_count += file->sample_count;
-    data->token_count += file->tokens.token_count;
     return DSC_OK;
 }
 
@@ -78,8 +114,10 @@ void dsc_data_close(dsc_data **data_ptr)
     dsc_data *data = *data_ptr;
     if (data == NULL)
         return;
-    for (int32_t i = 0; i < data->file_count; i++)
+    for (int32_t i = 0; i < data->file_count; i++) {
         dsc_token_file_close(data->options.io, &data->file[i].tokens);
+        dsc_sample_file_close(data->options.io, &data->file[i].samples);
+    }
     dsc_alloc_free(data->options.alloc, data->order);
     dsc_alloc_free(data->options.alloc, data->window);
     dsc_alloc_free(data->options.alloc, data->file);
@@ -91,7 +129,8 @@ dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes,
 {
     const dsc_data_options *o = &data->options;
     for (int32_t i = 0; i < data->file_count; i++)
-        DSC_TRY(dsc_token_file_scan(o->io, &data->file[i].tokens, o->vocab_size, buffer, bytes, err));
+        if (!data->file[i].packed)
+            DSC_TRY(dsc_token_file_scan(o->io, &data->file[i].tokens, o->vocab_size, buffer, bytes, err));
     return DSC_OK;
 }
 
@@ -171,6 +210,18 @@ static void make_sample(dsc_data *data, dsc_mask_key key, int64_t k, void *const
     memcpy((int32_t *)batch_data[1] + k * sequence, data->window + 1, bytes);
 }
 
+/* Copies a sample of examples to sample k of a batch. */
+static dsc_status fill_packed(dsc_data *data, data_file *file, int64_t sample, int64_t k, void *const *batch_data,
+                              dsc_error *err)
+{
+    const int64_t sequence = data->options.sequence, at = k * sequence;
+    uint32_t *const words = (uint32_t *)data->window;
+    DSC_TRY(dsc_sample_file_read(data->options.io, &file->samples, sample, words, err));
+    dsc_sample_unpack(words, sequence, (int32_t *)batch_data[0] + at, (int32_t *)batch_data[1] + at,
+                      data->options.documents ? (int32_t *)batch_data[2] + at : NULL);
+    return DSC_OK;
+}
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
 {
     dsc_data *data = user;
@@ -183,7 +234,11 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
             sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
                                               (uint64_t)sample);
         data_file *file = file_of_sample(data, sample);
-        const int64_t first = own_sample(data, file, epoch, sample - file->first_sample) * sequence;
+        const int64_t own = own_sample(data, file, epoch, sample - file->first_sample), first = own * sequence;
+        if (file->packed) {
+            DSC_TRY(fill_packed(data, file, own, k, batch_data, err));
+            continue;
+        }
         DSC_TRY(read_window(data, &file->tokens, first, err));
         make_sample(data, (dsc_mask_key){ data->options.seed, (uint64_t)sample, epoch }, k, batch_data);
         if (data->options.documents && data->options.masking.predictions == 0)

@@ -12,7 +12,10 @@
  * Documents: a file stores documents one after the other with their end token, which is learned like any token. A
  * sample may begin and end inside a document, and attends over borders. If the end token is configured, or a Megatron
  * index marks the ends, a sample has the position of each token in its document. The sample's first token has position
- * 0. SPDX-License-Identifier: Apache-2.0 */
+ * 0.
+ *
+ * Samples: a *.samples file (sft/sample_file.h) holds whole samples of T tokens. Their targets are -1 where a token
+ * does not count, and their positions are those in the examples of a sample. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_DATA_H
 #define DSC_ENGINE_DATA_DATA_H
 

@@ -6,14 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/hash.h"
 #include "base/lock_file.h"
+#include "engine/data/sft/pack.h"
 #include "engine/data/token_writer.h"
 
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
+#define KEPT_SAMPLES "dsc samples 1" /* likewise of samples of examples */
 #define NAME_BYTES 64 /* prefix from the text's name */
 
 /* ---- The kept file's name ---- */
@@ -67,6 +70,38 @@ static dsc_status add_file(const char *path, dsc_sha256 *sha, dsc_error *err)
     return DSC_OK;
 }
 
+/* The files beside the tokenizer that a chat template may be in. */
+static dsc_status add_templates(const dsc_data_text *text, dsc_sha256 *sha, dsc_error *err)
+{
+    static const char *const names[] = { "chat_template.jinja", "tokenizer_config.json", "special_tokens_map.json" };
+    const char *slash = strrchr(text->tokenizer, '/');
+    char folder[900], path[1024];
+    snprintf(folder, sizeof folder, "%.*s", (int)(slash != NULL ? slash - text->tokenizer + 1 : 1),
+             slash != NULL ? text->tokenizer : ".");
+    for (size_t i = 0; i < DSC_COUNT(names); i++) {
+        DSC_TRY(dsc_path_join(path, sizeof path,
+                              dsc_io_kind(text->tokenizer) == DSC_PATH_DIR ? text->tokenizer : folder, names[i], err));
+        if (dsc_io_kind(path) == DSC_PATH_FILE)
+            DSC_TRY(add_file(path, sha, err));
+    }
+    return text->examples->template_file[0] != 0 ? add_file(text->examples->template_file, sha, err) : DSC_OK;
+}
+
+/* All settings that samples of examples hang on. */
+static dsc_status add_settings(const dsc_data_text *text, dsc_sha256 *sha, dsc_error *err)
+{
+    const dsc_sft_section *s = text->examples;
+    const int64_t numbers[] = { s->format, s->end_token, s->packing, s->drop_long, s->train_on_count, text->sequence };
+    add_text(sha, KEPT_SAMPLES);
+    dsc_sha256_update(sha, numbers, sizeof numbers);
+    for (int i = 0; i < DSC_SFT_COLUMN_COUNT; i++)
+        add_text(sha, dsc_sft_column_name(s, (dsc_sft_column)i));
+    for (int i = 0; i < s->train_on_count; i++)
+        add_text(sha, s->train_on[i]);
+    add_text(sha, s->system);
+    return add_templates(text, sha, err);
+}
+
 /* PREFIX of the kept pair. */
 static dsc_status name_kept(const dsc_data_text *text, dsc_alloc *alloc, const char *path, char *out, size_t out_bytes,
                             dsc_error *err)
@@ -81,6 +116,8 @@ static dsc_status name_kept(const dsc_data_text *text, dsc_alloc *alloc, const c
     add_text(&sha, text->field);
     DSC_TRY(add_file(path, &sha, err));
     DSC_TRY(add_tokenizer(text, alloc, &sha, err));
+    if (text->examples != NULL)
+        DSC_TRY(add_settings(text, &sha, err));
     dsc_sha256_final(&sha, digest);
     dsc_hex(hash, digest, sizeof hash / 2);
     snprintf(name, sizeof name, "%.*s-%s", NAME_BYTES, slash != NULL ? slash + 1 : path, hash);
@@ -116,6 +153,19 @@ static dsc_status tokenize(const dsc_data_text *text, dsc_alloc *alloc, const ds
     return status;
 }
 
+static dsc_status make_samples(const dsc_data_text *text, dsc_alloc *alloc, const dsc_tokenizer *tokenizer,
+                               const char *path, const char *kept, dsc_error *err)
+{
+    const dsc_sft_options options = { .alloc = alloc,
+                                      .io = text->io,
+                                      .path = path,
+                                      .tokenizer_path = text->tokenizer,
+                                      .tokenizer = tokenizer,
+                                      .section = text->examples,
+                                      .now_s = (int64_t)time(NULL) };
+    return dsc_sft_pack_write(&options, text->sequence, kept, err);
+}
+
 /* `kept` is made unless another has done so while this one waited. */
 static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *path, const char *kept, dsc_error *err)
 {
@@ -129,7 +179,8 @@ static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *
     if (dsc_io_kind(kept) != DSC_PATH_FILE) {
         status = dsc_tokenizer_open(&tokenizer, text->tokenizer, err);
         if (status == DSC_OK)
-            status = tokenize(text, alloc, tokenizer, path, kept, err);
+            status = text->examples != NULL ? make_samples(text, alloc, tokenizer, path, kept, err)
+                                            : tokenize(text, alloc, tokenizer, path, kept, err);
         dsc_tokenizer_close(&tokenizer);
     }
     dsc_lock_file_give(&lock);
@@ -147,7 +198,8 @@ static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, cons
 {
     char prefix[1000], seconds[32];
     DSC_TRY(name_kept(text, alloc, path, prefix, sizeof prefix, err));
-    if ((size_t)snprintf(out, out_bytes, "%s.bin", prefix) >= out_bytes)
+    const char *ending = text->examples != NULL ? DSC_SAMPLE_ENDING : ".bin";
+    if ((size_t)snprintf(out, out_bytes, "%s%s", prefix, ending) >= out_bytes)
         return DSC_FAIL(err, DSC_ERR_INPUT, prefix, "the path is too long");
     if (dsc_io_kind(out) == DSC_PATH_FILE)
         return DSC_OK;

@@ -1,14 +1,16 @@
 /* data_text.h - texts as token files: tokenized before the first step of the first run that reads them, then kept.
  *
- * A kept file lies in `folder` as NAME-HASH.bin with NAME-HASH.idx (Megatron's pair). The hash is of all that its ids
- * hang on: the text's path, size and times of change, the tokenizer.json's bytes, the field. One rank makes it, with
- * all threads of its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
+ * A kept file lies in `folder` as NAME-HASH.bin with NAME-HASH.idx (Megatron's pair), or as NAME-HASH.samples for
+ * instruction data. The hash is of all that its ids hang on: the text's path, size and times of change, the
+ * tokenizer.json's bytes, the field; for instruction data also the files of templates, and the settings. One rank makes
+ * it, with all threads of its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_DATA_TEXT_H
 #define DSC_ENGINE_DATA_DATA_TEXT_H
 
 #include <dsc/log.h>
 
 #include "base/io.h"
+#include "engine/data/sft/sft.h"
 
 typedef struct dsc_data_text {
     const dsc_io *io;
@@ -17,6 +19,8 @@ typedef struct dsc_data_text {
     const char *field;     /* of JSON and tables */
     const char *folder;    /* cache of token files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
     int32_t threads;
+    const dsc_sft_section *examples; /* the text is instruction data; NULL: one of documents */
+    int64_t sequence;                /* tokens of a sample of examples */
 } dsc_data_text;
 
 /* The token file of a text: a path that dsc_token_file_open takes. DSC_ERR_INPUT: a damaged text, a tokenizer that

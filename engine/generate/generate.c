@@ -65,9 +65,9 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
     const dsc_sample_options options = { .temperature = temperature, .top_p = 1 };
     const float *logits = engine->work.host_logits;
     int32_t *row = engine->work.eval_data[0];
-    if (engine->config.own.document_end >= 0) /* the text is one document */
+    if (engine->model->batch_count == 3 && strcmp(engine->model->batch[2].name, DSC_BATCH_POSITIONS) == 0)
         for (int64_t t = 0; t < engine->config.train_micro_batch_size_per_gpu * sequence; t++)
-            ((int32_t *)engine->work.eval_data[2])[t] = (int32_t)(t % sequence);
+            ((int32_t *)engine->work.eval_data[2])[t] = (int32_t)(t % sequence); /* the text is one document */
     int64_t filled = dsc_min_i64(token_count, sequence);
     memset(row, 0, (size_t)(engine->config.train_micro_batch_size_per_gpu * sequence) * sizeof *row);
     memcpy(row, tokens + token_count - filled, (size_t)filled * sizeof *row);

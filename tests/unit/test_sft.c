@@ -170,30 +170,6 @@ static void test_records_beyond_a_buffer(void **state)
     free(text);
 }
 
-static void test_content_decides(void **state)
-{
-    static const struct { const char *name, *text; dsc_record_form form; } cases[] = {
-        { "a.txt", "{\"n\":1}\n{\"n\":2}", DSC_RECORDS_LINES },
-        { "noname", "[{\"n\":1}]", DSC_RECORDS_LIST },
-        { "a.json", "{\"n\":1}\n{\"n\":2}", DSC_RECORDS_LINES },
-        { "A.JSONL", "{broken", DSC_RECORDS_LINES },
-        { "a.ndjson", "text", DSC_RECORDS_LINES },
-        { "a.txt", "{broken", DSC_RECORDS_NONE },
-        { "a.txt", "[1] a footnote", DSC_RECORDS_NONE },
-        { "a.txt", "[", DSC_RECORDS_NONE },
-        { "a.txt", "", DSC_RECORDS_NONE },
-        { "a.c", "{\n  int n;\n}", DSC_RECORDS_NONE },
-        { "a.txt", "plain text", DSC_RECORDS_NONE },
-    };
-    (void)state;
-    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
-        write_file(cases[i].name, cases[i].text, strlen(cases[i].text));
-        assert_int_equal(dsc_records_detect(NULL, alloc, cases[i].name), cases[i].form);
-        unlink(cases[i].name);
-    }
-    assert_int_equal(dsc_records_detect(NULL, alloc, "missing.json"), DSC_RECORDS_NONE);
-}
-
 /* ---- Examples ---- */
 
 /* The first example, its uncounted tokens and its counted ones as text with [ and ] around these. */
@@ -551,24 +527,24 @@ static void test_detection(void **state)
 {
     static const struct {
         const char *text;
-        dsc_content content;
+        dsc_rows rows;
     } cases[] = {
-        { "{\"text\":\"a\"}", DSC_CONTENT_DOCUMENTS },
-        { "{\"text\":\"a\",\"instruction\":\"b\",\"output\":\"c\"}", DSC_CONTENT_EXAMPLES },
-        { "[{\"messages\":[]}]", DSC_CONTENT_EXAMPLES },
-        { "{\"unknown\":1}", DSC_CONTENT_EXAMPLES },
-        { "plain", DSC_CONTENT_OTHER },
+        { "{\"text\":\"a\"}", DSC_ROWS_DOCUMENTS },
+        { "{\"text\":\"a\",\"instruction\":\"b\",\"output\":\"c\"}", DSC_ROWS_EXAMPLES },
+        { "[{\"messages\":[]}]", DSC_ROWS_EXAMPLES },
+        { "{\"unknown\":1}", DSC_ROWS_EXAMPLES },
+        { "plain", DSC_ROWS_NONE },
     };
     dsc_sft_section section = DSC_SFT_SECTION_INIT;
     (void)state;
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         write_file("noname", cases[i].text, strlen(cases[i].text));
-        assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "text"), cases[i].content);
+        assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "text"), cases[i].rows);
     }
     write_file("noname", "{\"body\":\"a\",\"prompt\":\"\",\"completion\":\"\"}", 40);
-    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_CONTENT_DOCUMENTS);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_ROWS_DOCUMENTS);
     section.enabled = true;
-    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_CONTENT_EXAMPLES);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_ROWS_EXAMPLES);
 }
 
 static void test_failing_memory(void **state)
@@ -598,7 +574,6 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_forms, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_files, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_records_beyond_a_buffer, open_all, close_all),
-        cmocka_unit_test_setup_teardown(test_content_decides, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),

@@ -5,15 +5,15 @@
 #include "base/io.h"
 #include "engine/data/sft/sft.h"
 
-typedef enum dsc_content {
-    DSC_CONTENT_OTHER,     /* no JSON objects: a text, or tokens */
-    DSC_CONTENT_DOCUMENTS, /* objects with a text each, for training on all tokens of one long text */
-    DSC_CONTENT_EXAMPLES   /* instruction data */
-} dsc_content;
+typedef enum dsc_rows {
+    DSC_ROWS_NONE,      /* no JSON objects: a text, a table, or tokens */
+    DSC_ROWS_DOCUMENTS, /* objects with a text each, for training on all tokens of one long text */
+    DSC_ROWS_EXAMPLES   /* instruction data */
+} dsc_rows;
 
 /* By the first object of the file. `field` is the member with a document's text. Objects with a text alone are examples
- * if the config has the section dsc.sft. A file that cannot be read is OTHER. */
-dsc_content dsc_sft_detect(const dsc_io *io, dsc_alloc *alloc, const char *path, const dsc_sft_section *section,
+ * if the config has the section dsc.sft. A file that cannot be read has none. */
+dsc_rows dsc_sft_detect(const dsc_io *io, dsc_alloc *alloc, const char *path, const dsc_sft_section *section,
                            const char *field);
 
 #endif

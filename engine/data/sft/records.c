@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "engine/text/buffer.h"
 
@@ -20,8 +19,7 @@ struct dsc_records {
     int64_t at;        /* first byte of the buffer that no record has used */
     int64_t line;      /* of buffer[at], from 1 */
     int64_t record_line;
-    dsc_record_form form;
-    bool began, ended; /* the list */
+    bool is_list, began, ended;
     dsc_json *json;    /* the record */
     char where[400];
 };
@@ -182,7 +180,7 @@ static dsc_status next_element(dsc_records *r, bool *found, dsc_error *err)
         return DSC_OK;
     DSC_TRY(skip_blanks(r, &c, err));
     if (first)
-        move_on(r, 1); /* '[', which the form says */
+        move_on(r, 1); /* '[' */
     r->began = true;
     if (first)
         DSC_TRY(skip_blanks(r, &c, err));
@@ -201,20 +199,6 @@ static dsc_status next_element(dsc_records *r, bool *found, dsc_error *err)
     DSC_TRY(object_bytes(r, &bytes, err));
     *found = true;
     return parse(r, bytes, err);
-}
-
-/* ---- The form ---- */
-
-static bool has_json_name(const char *path)
-{
-    static const char *const endings[] = { ".json", ".jsonl", ".jsonlines", ".ndjson" };
-    const size_t bytes = strlen(path);
-    for (size_t i = 0; i < DSC_COUNT(endings); i++) {
-        const size_t end = strlen(endings[i]);
-        if (bytes > end && strcasecmp(path + bytes - end, endings[i]) == 0)
-            return true;
-    }
-    return false;
 }
 
 static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records *r, dsc_error *err)
@@ -237,35 +221,6 @@ static void close_file(dsc_records *r)
     dsc_text_free(&r->buffer);
 }
 
-static dsc_status find_form(dsc_records *r, dsc_error *err)
-{
-    char c;
-    DSC_TRY(skip_blanks(r, &c, err));
-    r->form = c == '[' ? DSC_RECORDS_LIST : c == '{' || has_json_name(r->file.path) ? DSC_RECORDS_LINES
-                                                                                    : DSC_RECORDS_NONE;
-    return DSC_OK;
-}
-
-static dsc_status next(dsc_records *r, bool *found, dsc_error *err)
-{
-    return r->form == DSC_RECORDS_LIST ? next_element(r, found, err) : next_line(r, found, err);
-}
-
-dsc_record_form dsc_records_detect(const dsc_io *io, dsc_alloc *alloc, const char *path)
-{
-    dsc_records r = { .file = DSC_FILE_INIT };
-    dsc_record_form form = DSC_RECORDS_NONE;
-    bool found = false;
-    dsc_status status = open_file(io, alloc, path, &r, NULL);
-    if (status == DSC_OK)
-        status = find_form(&r, NULL);
-    form = status == DSC_OK ? r.form : DSC_RECORDS_NONE;
-    if (form != DSC_RECORDS_NONE && !has_json_name(path) && (next(&r, &found, NULL) != DSC_OK || !found))
-        form = DSC_RECORDS_NONE;
-    close_file(&r);
-    return form;
-}
-
 /* ---- Interface ---- */
 
 dsc_status dsc_records_open(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records **out, dsc_error *err)
@@ -273,12 +228,11 @@ dsc_status dsc_records_open(const dsc_io *io, dsc_alloc *alloc, const char *path
     dsc_records *r = NULL;
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_DATA, 1, sizeof *r, &r, err));
+    char c = 0;
     dsc_status status = open_file(io, alloc, path, r, err);
     if (status == DSC_OK)
-        status = find_form(r, err);
-    if (status == DSC_OK && r->form == DSC_RECORDS_NONE)
-        status = DSC_FAIL(err, DSC_ERR_INPUT, path, "no JSON; expected one list of objects, or one object on each "
-                          "line");
+        status = skip_blanks(r, &c, err);
+    r->is_list = c == '[';
     if (status != DSC_OK)
         dsc_records_close(&r);
     *out = r;
@@ -299,7 +253,7 @@ dsc_status dsc_records_next(dsc_records *r, const cJSON **row, dsc_error *err)
 {
     bool found = false;
     *row = NULL;
-    DSC_TRY(next(r, &found, err));
+    DSC_TRY(r->is_list ? next_element(r, &found, err) : next_line(r, &found, err));
     if (found)
         *row = dsc_json_root(r->json);
     return DSC_OK;

@@ -8,17 +8,7 @@
 #include "base/formats/json.h"
 #include "base/io.h"
 
-typedef enum dsc_record_form {
-    DSC_RECORDS_NONE, /* no JSON objects */
-    DSC_RECORDS_LINES,
-    DSC_RECORDS_LIST
-} dsc_record_form;
-
 #define DSC_RECORD_BYTES_MAX (INT64_C(64) << 20)
-
-/* The form of a file. Names that end in .json, .jsonl, .jsonlines or .ndjson, in any case, always have one. Content of
- * another name has one if its first object is whole and valid. A file that cannot be read has none. */
-dsc_record_form dsc_records_detect(const dsc_io *io, dsc_alloc *alloc, const char *path);
 
 typedef struct dsc_records dsc_records;
 DSC_MUST_USE dsc_status dsc_records_open(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records **out,
