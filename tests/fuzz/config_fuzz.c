@@ -23,7 +23,8 @@ static void check(const dsc_config *config)
     DSC_ASSERT(config->train_batch_size ==
                config->train_micro_batch_size_per_gpu * config->gradient_accumulation_steps * 2);
     DSC_ASSERT(config->zero.stage >= 0 && config->zero.stage <= 3);
-    DSC_ASSERT(config->zero.reduce_bucket_size > 0 && config->zero.sub_group_size > 0);
+    DSC_ASSERT(config->zero.reduce_bucket_size >= 0); /* 0: the smallest possible number */
+    DSC_ASSERT(config->zero.sub_group_size > 0);
     DSC_ASSERT(config->gradient_clipping >= 0 && config->optimizer.lr >= 0 && config->optimizer.eps >= 0);
     DSC_ASSERT(config->optimizer.beta1 >= 0 && config->optimizer.beta1 < 1);
     DSC_ASSERT(config->own.data_count >= 0 && config->own.data_count <= DSC_DATA_PATHS_MAX);
