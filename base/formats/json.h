@@ -1,11 +1,13 @@
-/* json.h - a strict scan in front of cJSON: limits, UTF-8, duplicate keys, and line:column for every value.
+/* json.h - a strict scan in front of cJSON: limits, UTF-8 and duplicate keys.
+ *
+ * A document knows line:column of every value, and whether a number is an integer in its text: 1, not 1.0.
  *
  * Three dialects. CONFIG also accepts the parts of Hjson that DeepSpeed reads and real configs use. These are // and
  * block comments, # comments, trailing commas, missing commas at line ends, Python's True and False.
  * STRICT is RFC 8259 only, for checkpoints, headers and model folders. DATA is STRICT with control characters allowed
- * in keys, for texts and vocabularies that have a line end as a token. The scan runs before cJSON and passes it a
- * cleaned copy of the same length, so positions stay right. Comments and trailing commas become blanks, and a missing
- * comma replaces a blank.
+ * in keys, for texts, contexts of chat templates and vocabularies that have a line end as a token. The scan runs before
+ * cJSON and passes it a cleaned copy of the same length, so positions stay right. Comments and trailing commas become
+ * blanks, a missing comma replaces a blank, and True becomes true.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_BASE_FORMATS_JSON_H
 #define DSC_BASE_FORMATS_JSON_H

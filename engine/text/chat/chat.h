@@ -29,7 +29,7 @@ typedef struct dsc_chat_template dsc_chat_template;
 typedef struct dsc_chat_limits {
     int64_t steps;        /* evaluated nodes, compared values, and 4 to 64 bytes of processed text by its cost */
     int64_t output_bytes;
-    int64_t memory_bytes; /* all values of the render, the context included */
+    int64_t memory_bytes; /* all values of the render, the context included; not the JSON tree that is read */
     int64_t depth;        /* nested evaluations, macro calls included */
 } dsc_chat_limits;
 #define DSC_CHAT_LIMITS_DEFAULT { 10000000, 16 << 20, 128 << 20, 600 }
@@ -66,8 +66,9 @@ DSC_MUST_USE dsc_status dsc_chat_template_open(dsc_alloc *alloc, const char *tex
 void dsc_chat_template_close(dsc_chat_template **chat); /* safe on NULL */
 
 /* Renders with the variables of `count` JSON objects; a later object replaces variables of an earlier one. Numbers keep
- * Python's distinction of 1 and 1.0. The variables tools and documents are None and add_generation_prompt is False
- * unless given. Special tokens (bos_token, eos_token) are variables like all others.
+ * Python's distinction of 1 and 1.0. An integer beyond 2^53, a repeated key and a NUL are refused. The variables tools
+ * and documents are None and add_generation_prompt is False unless given. Special tokens (bos_token, eos_token) are
+ * variables like all others.
  *
  * A generation block inside of a macro or of a block `set` has the span that transformers reports: it begins at the
  * output of the whole template up to then. Errors: DSC_ERR_INPUT (raise_exception, wrong types, invalid JSON, a

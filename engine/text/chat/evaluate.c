@@ -52,13 +52,21 @@ static dsc_status eval_item(chat_run *r, const chat_node *node, chat_scope *scop
     return chat_get_slice(r, &object, part, out);
 }
 
+/* The object of a call, filter or test, and its arguments. */
+static dsc_status eval_operands(chat_run *r, const chat_node *node, chat_scope *scope, chat_value *subject,
+                                chat_args *args)
+{
+    DSC_TRY(chat_eval(r, node->a, scope, subject));
+    DSC_TRY(chat_eval_args(r, node->list, scope, args));
+    r->at = node->at;
+    return DSC_OK;
+}
+
 static dsc_status eval_call(chat_run *r, const chat_node *node, chat_scope *scope, chat_value *out)
 {
     chat_value callee;
     chat_args args;
-    DSC_TRY(chat_eval(r, node->a, scope, &callee));
-    DSC_TRY(chat_eval_args(r, node->list, scope, &args));
-    r->at = node->at;
+    DSC_TRY(eval_operands(r, node, scope, &callee, &args));
     return chat_call(r, &callee, &args, out);
 }
 
@@ -66,9 +74,7 @@ static dsc_status eval_filter(chat_run *r, const chat_node *node, chat_scope *sc
 {
     chat_value value;
     chat_args args;
-    DSC_TRY(chat_eval(r, node->a, scope, &value));
-    DSC_TRY(chat_eval_args(r, node->list, scope, &args));
-    r->at = node->at;
+    DSC_TRY(eval_operands(r, node, scope, &value, &args));
     return chat_apply_filter(r, node->value.id, &value, &args, out);
 }
 
@@ -77,9 +83,7 @@ static dsc_status eval_test(chat_run *r, const chat_node *node, chat_scope *scop
     chat_value value;
     chat_args args;
     bool is;
-    DSC_TRY(chat_eval(r, node->a, scope, &value));
-    DSC_TRY(chat_eval_args(r, node->list, scope, &args));
-    r->at = node->at;
+    DSC_TRY(eval_operands(r, node, scope, &value, &args));
     DSC_TRY(chat_apply_test(r, node->value.id, &value, &args, &is));
     *out = chat_bool(is);
     return DSC_OK;
