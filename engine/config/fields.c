@@ -307,6 +307,23 @@ static dsc_status refuse_empty(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+/* An interval or a patience without anything to evaluate would be silent. */
+static dsc_status check_evaluation(dsc_config_parse_state *s)
+{
+    const dsc_ext_config *own = &s->config->own;
+    const struct { int id; int64_t value; } asked[] = {
+        { DSC_ID_EVAL_EVERY, own->eval_every }, { DSC_ID_EVAL_BATCHES, own->eval_batches },
+        { DSC_ID_EVAL_PATIENCE, own->eval_patience },
+    };
+    for (size_t i = 0; i < DSC_COUNT(asked); i++)
+        if (asked[i].value > 0 && own->eval_data_count == 0)
+            DSC_TRY(dsc_config_warn(s, asked[i].id, "no effect without data to evaluate; set dsc.eval_data or give "
+                                    "--eval-data"));
+    if (own->eval_patience > 0 && own->eval_every == 0)
+        return dsc_config_warn(s, DSC_ID_EVAL_PATIENCE, "no effect without dsc.eval_every");
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
@@ -337,8 +354,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->native_sums = dsc_config_choice_or(s, DSC_ID_REDUCE, 0) == 1;
     s->config->lr_scale = 1;
     own->lr_linear = dsc_config_choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
-    if (own->eval_patience > 0 && own->eval_every == 0)
-        DSC_TRY(dsc_config_warn(s, DSC_ID_EVAL_PATIENCE, "no effect without dsc.eval_every"));
+    DSC_TRY(check_evaluation(s));
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SEED))

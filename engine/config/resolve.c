@@ -171,24 +171,39 @@ static void resolve_buckets(dsc_config *config, int64_t hidden)
     }
 }
 
-static void resolve_schedule(dsc_config *config, int64_t total_steps)
+/* A rate that does not come to its end is what the user has asked for, or a run that is too short. */
+static dsc_status warn_long_schedule(dsc_config *config, const char *key, int64_t steps, int64_t total_steps,
+                                     dsc_error *err)
+{
+    if (total_steps == 0 || steps <= total_steps)
+        return DSC_OK;
+    return dsc_config_warn_at(config, config->name, 0, key, err, "%lld steps are more than the %lld of the run, so the "
+                              "rate does not come to the schedule's end", (long long)steps, (long long)total_steps);
+}
+
+static dsc_status resolve_schedule(dsc_config *config, int64_t total_steps, dsc_error *err)
 {
     dsc_schedule_config *schedule = &config->schedule;
     const bool own = schedule->kind >= DSC_SCHEDULE_LINEAR;
     const char *key = own ? "dsc.lr_schedule" : "scheduler.params.total_num_steps \"auto\"";
-    if (!own && schedule->kind != DSC_SCHEDULE_WARMUP_DECAY && schedule->kind != DSC_SCHEDULE_WARMUP_COSINE)
-        return;
-    schedule->total_num_steps = own ? DSC_AUTO_I64 : config->unresolved.total_num_steps;
-    if (known(schedule->total_num_steps))
-        return;
     if (total_steps == 0)
         total_steps = config->own.steps;
+    if (schedule->kind == DSC_SCHEDULE_ONE_CYCLE)
+        return warn_long_schedule(config, "scheduler.params.cycle_first_step_size + cycle_second_step_size",
+                                  schedule->cycle_first_step_size + schedule->cycle_second_step_size, total_steps, err);
+    if (!own && schedule->kind != DSC_SCHEDULE_WARMUP_DECAY && schedule->kind != DSC_SCHEDULE_WARMUP_COSINE)
+        return DSC_OK;
+    schedule->total_num_steps = own ? DSC_AUTO_I64 : config->unresolved.total_num_steps;
+    if (known(schedule->total_num_steps))
+        return warn_long_schedule(config, "scheduler.params.total_num_steps", schedule->total_num_steps, total_steps,
+                                  err);
     if (total_steps == 0) {
         dsc_config_note(config, "%s: the steps of the run are not known yet; no decay until they are", key);
-        return;
+        return DSC_OK;
     }
     schedule->total_num_steps = total_steps;
     dsc_config_note(config, "%s: %lld, the steps of the run", key, (long long)total_steps);
+    return DSC_OK;
 }
 
 /* Values of the config, and none that follows from the world size. */
@@ -237,7 +252,7 @@ dsc_status dsc_config_resolve(dsc_config *config, const dsc_config_facts *facts,
     if (config->lr_scale != 1)
         dsc_config_note(config, "dsc.lr_scaling linear: every rate is times %g, the world size", config->lr_scale);
     resolve_buckets(config, facts->hidden_size);
-    resolve_schedule(config, facts->total_steps);
+    DSC_TRY(resolve_schedule(config, facts->total_steps, err));
     if (!config->unresolved.overlap_comm) /* on CPUs compute takes every core anyway */
         config->zero.overlap_comm = facts->device != NULL && strcmp(facts->device, "cuda") == 0;
     return dsc_config_resolve_offload(config, facts, err);

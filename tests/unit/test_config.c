@@ -152,6 +152,11 @@ static void warnings(void **state)
           "less than warmup_num_steps" },
         { "\"scheduler\":{\"params\":{}}", "it has no type" },
         { "\"seed\":7", "taken as dsc.seed" },
+        { "\"dsc\":{\"eval_every\":2}",
+          "dsc.eval_every (line 2): no effect without data to evaluate; set dsc.eval_data" },
+        { "\"dsc\":{\"eval_batches\":2}", "dsc.eval_batches (line 2): no effect without data to evaluate" },
+        { "\"dsc\":{\"stop\":{\"eval_patience\":2}}",
+          "dsc.stop.eval_patience (line 2): no effect without data to evaluate" },
         { "\"activation_checkpointing\":{\"partition_activations\":true}", "partition_activations" },
     };
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
@@ -163,6 +168,38 @@ static void warnings(void **state)
         assert_int_equal(parse_with(around(cases[i].fragment), NULL, 0, true, 1), DSC_ERR_CONFIG);
         assert_non_null(strstr(err.message, "--strict"));
     }
+}
+
+/* Once, whichever steps are known when: those of the config, then those of the data. */
+static void schedules_that_are_longer_than_the_run(void **state)
+{
+    (void)state;
+    static const struct { const char *fragment, *warning; } cases[] = {
+        { "\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":21,\"warmup_num_steps\":2}",
+          "scheduler.params.total_num_steps: 21 steps are more than the 20 of the run" },
+        { "\"type\":\"WarmupCosineLR\",\"params\":{\"total_num_steps\":100,\"warmup_num_steps\":2}",
+          "scheduler.params.total_num_steps: 100 steps are more than the 20 of the run" },
+        { "\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":20,\"warmup_num_steps\":2}", NULL },
+        { "\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":\"auto\",\"warmup_num_steps\":2}", NULL },
+        { "\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":0.1,\"cycle_max_lr\":0.5,\"cycle_first_step_size\":11}",
+          "cycle_second_step_size: 22 steps are more than the 20 of the run" },
+        { "\"type\":\"OneCycle\",\"params\":{\"cycle_min_lr\":0.1,\"cycle_max_lr\":0.5,\"cycle_first_step_size\":10}",
+          NULL },
+    };
+    const dsc_config_facts unknown = { 1, 64, 0, "cpu" }, known = { 1, 64, 20, "cpu" };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++)
+        for (int in_config = 0; in_config < 2; in_config++) {
+            char text[512];
+            snprintf(text, sizeof text, "\"scheduler\":{%s}%s", cases[i].fragment,
+                     in_config ? ",\"dsc\":{\"steps\":20}" : "");
+            parse_ok(around(text));
+            assert_int_equal(dsc_config_resolve(&config, &unknown, &err), DSC_OK);
+            assert_int_equal(config.warning_count, in_config && cases[i].warning != NULL ? 1 : 0);
+            assert_int_equal(dsc_config_resolve(&config, &known, &err), DSC_OK);
+            assert_int_equal(config.warning_count, cases[i].warning != NULL ? 1 : 0);
+            if (cases[i].warning != NULL)
+                assert_true(warned(cases[i].warning));
+        }
 }
 
 static void silent(void **state)
@@ -598,6 +635,7 @@ int main(void)
         cmocka_unit_test(zeros_of_older_releases),
         cmocka_unit_test(resolve_starts_over),
         cmocka_unit_test(warnings),
+        cmocka_unit_test(schedules_that_are_longer_than_the_run),
         cmocka_unit_test(silent),
         cmocka_unit_test(values_of_a_config),
         cmocka_unit_test(defaults),

@@ -140,7 +140,7 @@ static void rates_follow_the_world_size(void **state)
     }
     parse_ok(around("\"dsc\":{\"stop\":{\"eval_patience\":3}}"));
     assert_true(warned("no effect without dsc.eval_every"));
-    parse_ok(around("\"dsc\":{\"eval_every\":2,\"stop\":{\"eval_patience\":3}}"));
+    parse_ok(around("\"dsc\":{\"eval_every\":2,\"eval_data\":\"e.txt\",\"stop\":{\"eval_patience\":3}}"));
     assert_int_equal(config.own.eval_patience, 3);
     assert_int_equal(config.warning_count, 0);
     assert_int_equal(parse(around("\"dsc\":{\"stop\":{\"eval_patience\":-1}}")), DSC_ERR_CONFIG);
