@@ -247,6 +247,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .world_size_reproducible = config->own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE,
         .shuffle = config->own.shuffle,
         .gemm_plans = engine->gemm_plans,
+        .settings = engine->settings,
     };
     const dnnl_version_t *dnnl = dnnl_version();
     if (!engine->host_visible) {

@@ -79,6 +79,7 @@ struct dsc_engine {
     dsc_engine_times times;
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
+    char *settings;   /* dsc_config_settings, for checkpoints */
 };
 
 /* Among the [together][module_count]. */

@@ -237,6 +237,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(open_model(engine, options, err));
     DSC_TRY(dsc_engine_open_data(engine, options, err));
     DSC_TRY(resolve(engine, err));
+    DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe,
                             dsc_plan_shards(&engine->config, engine->place.size), &engine->layout, err));
@@ -436,6 +437,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_profile_close(&engine->output.profile);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
+    dsc_alloc_free(alloc, engine->settings);
     dsc_alloc_free(alloc, engine->gemm_plans);
     dsc_alloc_free(alloc, engine->config_text);
     dsc_alloc_free(alloc, engine);

@@ -41,6 +41,9 @@ typedef struct dsc_run_state {
     /* How the device computes matrix products, lines of text (kernels/device.h); NULL: nothing to say. Borrowed by a
      * save; what a load gives is the caller's (dsc_alloc_free). */
     char *gemm_plans;
+    /* Settings of the config that change numbers, lines of a key, a tab and a value (engine/config/config.h); NULL:
+     * unknown. Borrowed by a save; a load gives none. */
+    char *settings;
 } dsc_run_state;
 
 /* Which checkpoints of a folder stay: of those up to the one that `latest` names. */

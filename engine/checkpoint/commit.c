@@ -217,6 +217,18 @@ static dsc_status same_part(const dsc_ckpt_commit *k, bool *same, dsc_error *err
     return DSC_OK;
 }
 
+/* The first setting by which other samples have come; NULL: none. */
+static const char *other_samples(const dsc_run_state *a, const dsc_run_state *b)
+{
+    DSC_ASSERT(a->train_batch_size > 0);
+    return a->train_batch_size != b->train_batch_size     ? "train_batch_size"
+           : a->seed != b->seed                           ? "dsc.seed"
+           : a->shuffle != b->shuffle                     ? "dsc.shuffle"
+           : a->seq_length != b->seq_length               ? "the sequence length"
+           : a->samples_per_epoch != b->samples_per_epoch ? "the number of samples of the data"
+           : a->document_end != b->document_end           ? "dsc.document_end" : NULL;
+}
+
 static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *found, dsc_error *err)
 {
     const dsc_run_state *s = k->state;
@@ -239,10 +251,9 @@ static dsc_status refuse_other(const dsc_ckpt_commit *k, const dsc_run_state *fo
         why = "mics_shard_size differs";
     } else if (strcmp(found->versions, s->versions) != 0 || strcmp(found->cpu_level, s->cpu_level) != 0) {
         why = "a different version or kind of CPU wrote it";
-    } else if (found->train_batch_size != s->train_batch_size || found->seed != s->seed ||
-               found->shuffle != s->shuffle || found->seq_length != s->seq_length ||
-               found->samples_per_epoch != s->samples_per_epoch || found->document_end != s->document_end) {
-        why = "batch size, seed, shuffling, sequence length, document_end or data differ";
+    } else if (other_samples(found, s) != NULL) {
+        snprintf(text, sizeof text, "%s differs", other_samples(found, s));
+        why = text;
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, k->step_dir, "exists already and its tensors differ from this run's at this "
                     "step (%s); move it away, or use another --save folder", why);

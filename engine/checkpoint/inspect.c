@@ -11,7 +11,7 @@ dsc_status dsc_ckpt_summary(const dsc_io *io, dsc_alloc *alloc, const char *step
     dsc_ckpt_reader reader;
     DSC_TRY(dsc_ckpt_reader_open(io, alloc, step_dir, &reader, err));
     *state = reader.manifest.state;
-    state->gemm_plans = NULL;
+    state->gemm_plans = state->settings = NULL;
     *bytes = 0;
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++)
         *bytes += reader.file_bytes[f];

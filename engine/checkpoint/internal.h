@@ -70,6 +70,11 @@ void dsc_ckpt_reader_expect(const dsc_ckpt_reader *reader, const dsc_ckpt_block 
 /* dsc_ckpt_verify with a buffer of DSC_CKPT_BLOCK_BYTES of the caller's. */
 dsc_status dsc_ckpt_verify_with(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, void *buffer, dsc_error *err);
 
+/* One warning line, on rank 0, for each difference of a resumed run from the saved one that may change its numbers. */
+void dsc_ckpt_warn_differences(const dsc_ckpt_ctx *c, const dsc_run_state *now, const dsc_run_state *saved);
+/* And one for each member of config.json whose value is another in this run's model. */
+void dsc_ckpt_warn_model(const dsc_ckpt_ctx *c, const dsc_ckpt_reader *reader, const char *step_dir);
+
 /* Takes a checkpoint away: its name first, then its files. Missing, a link or no folder: DSC_OK. */
 dsc_status dsc_ckpt_remove_step(const dsc_io *io, const char *dir, const char *name, dsc_error *err);
 

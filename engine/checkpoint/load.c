@@ -97,42 +97,6 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
     return dsc_ckpt_adapter_check(j->c->io, j->c->alloc, step_dir, adapter, err);
 }
 
-/* Differences that end bit-exactness. The stage is not among them: no bit depends on it. */
-static void warn_differences(const dsc_ckpt_ctx *c, const dsc_run_state *now, const dsc_run_state *saved)
-{
-    const dsc_log *log = c->log;
-    if (dsc_comm_rank(c->comm) != 0)
-        return;
-    if (strcmp(now->versions, saved->versions) != 0)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved by %s, this is %s; bits may differ", saved->versions,
-                       now->versions);
-    if (strcmp(now->cpu_level, saved->cpu_level) != 0)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved on a machine with %s, this one has %s; bits may differ",
-                       saved->cpu_level, now->cpu_level);
-    if (now->compute_dtype != saved->compute_dtype)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: saved in %s, the run goes on in %s",
-                       dsc_dtype_text(saved->compute_dtype), dsc_dtype_text(now->compute_dtype));
-    if (now->moment_dtype != saved->moment_dtype)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: moments were saved in %s, the run goes on with %s",
-                       dsc_dtype_text(saved->moment_dtype),
-                       now->moment_dtype == DSC_BF16 ? "bf16, rounded to the nearest once" : "fp32");
-    if (now->document_end != saved->document_end)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: dsc.document_end was %" PRId64 " in the saved run and is %" PRId64
-                       " (-1: samples are one document); the model sees other borders than before",
-                       saved->document_end, now->document_end);
-    const bool same_samples = now->train_batch_size == saved->train_batch_size && now->seed == saved->seed &&
-                              now->shuffle == saved->shuffle && now->seq_length == saved->seq_length &&
-                              now->samples_per_epoch == saved->samples_per_epoch;
-    const bool same_world = (now->world_size == saved->world_size && now->shard_ranks == saved->shard_ranks) ||
-                            (now->world_size_reproducible && saved->world_size_reproducible);
-    if (!same_samples)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: batch size, seed, shuffling, sequence length or data differ from "
-                       "the saved run's; other samples come than without the interruption");
-    else if (!same_world || now->micro_batch != saved->micro_batch)
-        dsc_log_printf(log, DSC_LOG_WARNING, "resume: world size, MiCS's groups or micro-batch differ from the saved "
-                       "run's; bits may differ");
-}
-
 /* Going on from a step that is not the folder's last: the run will come to the later ones again, maybe in hours. */
 static void warn_later_steps(const dsc_ckpt_ctx *c, const char *step_dir, int64_t step)
 {
@@ -212,8 +176,9 @@ static dsc_status load_from(load_job *j, const dsc_ckpt_slices_load *t, bool onc
     }
     DSC_TRY(pass(t, once, status, &mine, err));
     *out = j->reader.manifest.state;
-    out->gemm_plans = NULL;
-    warn_differences(c, now, out);
+    out->gemm_plans = out->settings = NULL;
+    dsc_ckpt_warn_differences(c, now, &j->reader.manifest.state);
+    dsc_ckpt_warn_model(c, &j->reader, t->step_dir);
     if (dsc_comm_rank(c->comm) == 0)
         warn_later_steps(c, t->step_dir, out->step);
     if (!once) {

@@ -3,12 +3,14 @@
  * A tensor's blocks are one string of hashes: where they begin follows from its size, its dtype and the list of cuts.
  * A JSON value per block would take ten times the memory to read. SPDX-License-Identifier: Apache-2.0 */
 #include <float.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/formats/json.h"
 #include "engine/checkpoint/internal.h"
 
 #define PLANS_BYTES_MAX (INT64_C(1) << 20)
+#define SETTINGS_BYTES_MAX (INT64_C(256) << 10)
 
 /* The dtype of that text; F32 also of any other. */
 static dsc_dtype dtype_of(const char *text, const char *(*text_of)(dsc_dtype dtype))
@@ -93,6 +95,42 @@ static dsc_status read_plans(const read_ctx *c, dsc_alloc *alloc, const cJSON *p
         bytes += (int64_t)length;
         (*out)[bytes++] = '\n';
     }
+    return DSC_OK;
+}
+
+/* Bytes of a setting as a line of text, whose parts do not separate lines or themselves; -1: it is none. */
+static int64_t setting_bytes(const cJSON *item)
+{
+    if (!cJSON_IsString(item) || *item->string == 0 || strpbrk(item->string, "\t\n") != NULL)
+        return -1;
+    const int64_t bytes = (int64_t)(strlen(item->string) + strlen(item->valuestring)) + 2;
+    return bytes < DSC_SETTING_LINE_BYTES ? bytes : -1;
+}
+
+/* Not there: an older version wrote the checkpoint. */
+static dsc_status read_settings(const read_ctx *c, dsc_alloc *alloc, const cJSON *settings, char **out)
+{
+    char value[DSC_SETTING_LINE_BYTES];
+    const cJSON *item;
+    int64_t bytes = 0;
+    if (settings == NULL)
+        return DSC_OK;
+    if (!cJSON_IsObject(settings))
+        return bad(c, settings, "settings");
+    cJSON_ArrayForEach(item, settings)
+    {
+        if (setting_bytes(item) < 0)
+            return bad(c, item, "settings");
+        DSC_TRY(text_of(c, item, "settings", value, sizeof value));
+        bytes += setting_bytes(item);
+        if (bytes > SETTINGS_BYTES_MAX)
+            return bad(c, settings, "settings");
+    }
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, bytes + 1, 1, out, c->err));
+    char *at = *out;
+    cJSON_ArrayForEach(item, settings)
+        at += snprintf(at, (size_t)setting_bytes(item) + 1, "%s\t%s\n", item->string, item->valuestring);
+    DSC_ASSERT(at - *out == bytes);
     return DSC_OK;
 }
 
@@ -398,6 +436,8 @@ dsc_status dsc_ckpt_manifest_parse(dsc_alloc *alloc, const char *path, const cha
     if (status == DSC_OK)
         status = read_plans(&c, alloc, cJSON_GetObjectItemCaseSensitive(root, "gemm_plans"), &out->state.gemm_plans);
     if (status == DSC_OK)
+        status = read_settings(&c, alloc, cJSON_GetObjectItemCaseSensitive(root, "settings"), &out->state.settings);
+    if (status == DSC_OK)
         status = read_part(&c, cJSON_GetObjectItemCaseSensitive(root, "part"), out);
     if (status == DSC_OK)
         status = read_files(&c, cJSON_GetObjectItemCaseSensitive(root, "files"), out);
@@ -434,6 +474,7 @@ void dsc_ckpt_manifest_close(dsc_ckpt_manifest *manifest)
         dsc_alloc_free(manifest->alloc, manifest->parts.host);
         dsc_alloc_free(manifest->alloc, manifest->parts.of_block);
         dsc_alloc_free(manifest->alloc, manifest->state.gemm_plans);
+        dsc_alloc_free(manifest->alloc, manifest->state.settings);
     }
     *manifest = (dsc_ckpt_manifest) { 0 };
 }

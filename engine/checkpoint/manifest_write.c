@@ -59,6 +59,25 @@ static void put_plans(text_out *out, const char *plans)
     put(out, "],");
 }
 
+/* {"key":"value",...}, one a line. */
+static void put_settings(text_out *out, const char *settings)
+{
+    char key[DSC_SETTING_LINE_BYTES], value[DSC_SETTING_LINE_BYTES], quoted[6 * DSC_SETTING_LINE_BYTES];
+    put(out, "\n\"settings\":{");
+    for (const char *at = settings; *at != 0;) {
+        const size_t line = strcspn(at, "\n"), key_bytes = strcspn(at, "\t\n");
+        DSC_ASSERT(line < DSC_SETTING_LINE_BYTES && key_bytes < line);
+        snprintf(key, sizeof key, "%.*s", (int)key_bytes, at);
+        snprintf(value, sizeof value, "%.*s", (int)(line - key_bytes - 1), at + key_bytes + 1);
+        dsc_json_quote(quoted, sizeof quoted, key);
+        put(out, "%s\n%s:", at != settings ? "," : "", quoted);
+        dsc_json_quote(quoted, sizeof quoted, value);
+        put(out, "%s", quoted);
+        at += line + (at[line] == '\n');
+    }
+    put(out, "},");
+}
+
 static void put_loss_scaler(text_out *out, const dsc_loss_scaler *s)
 {
     put(out, "\n\"loss_scaler\":{\"scale\":%.17g,\"step\":%" PRId64 ",\"overflow_step\":%" PRId64
@@ -97,6 +116,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_text(out, "versions", s->versions);
     if (s->gemm_plans != NULL)
         put_plans(out, s->gemm_plans);
+    if (s->settings != NULL)
+        put_settings(out, s->settings);
 }
 
 static void put_parts(text_out *out, const dsc_ckpt_parts *parts)

@@ -28,6 +28,8 @@ extern "C" {
 #define DSC_WARNINGS_MAX 64
 #define DSC_NOTES_MAX 64
 #define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
+#define DSC_SETTING_BYTES 320  /* bytes of a value of dsc_config_settings, with its NUL */
+#define DSC_SETTING_LINE_BYTES 512 /* bytes of one line of it, with its NUL */
 
 typedef enum dsc_precision { DSC_PRECISION_FP32, DSC_PRECISION_BF16, DSC_PRECISION_FP16 } dsc_precision;
 
@@ -363,6 +365,10 @@ typedef struct dsc_config_facts {
     int64_t total_steps; /* optimizer steps of the run */
     const char *device;  /* "cpu", "cuda" or NULL; borrowed until return */
 } dsc_config_facts;
+
+/* Settings of a resolved config that change the numbers of a run: lines of a key, a tab and a value. The caller owns
+ * *out (dsc_alloc_free). */
+DSC_MUST_USE dsc_status dsc_config_settings(dsc_alloc *alloc, const dsc_config *config, char **out, dsc_error *err);
 
 /* Parses one text, YAML of the same schema when `name` ends in .yaml or .yml. `name` is borrowed until return.
  * `strict`: warnings are errors. *out is caller memory, plain value. On failure err->where is "name:line:col" (or the

@@ -163,7 +163,23 @@ static void differences_are_one_line_each(void **state)
     expect_warning(&(cw_options){ .world = 2, .stage = 3, .bf16 = true }, NULL); /* no bit depends on it */
     expect_warning(&(cw_options){ .world = 3, .stage = 1, .bf16 = true }, NULL); /* "reproducible": "world_size" */
     expect_warning(&(cw_options){ .world = 3, .stage = 1, .bf16 = true, .own_samples = true }, "world size");
-    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .seed = 6 }, "other samples");
+    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .seed = 6 },
+                   "dsc.seed was 5 in the saved run and is 6; other samples");
+    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .own_samples = true },
+                   "dsc.reproducible was world_size in the saved run and is plan; bits may differ");
+    expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .own = ", \"gradients\": \"bf16\"" },
+                   "dsc.gradients was fp32 in the saved run and is bf16; the run goes on with the new value");
+    dsc_model wider = *model;
+    wider.config_json = "{\"eps\": 1e-5, \"use_cache\": true}";
+    cw_trip eps = { .save = cw_path(dir, "eps"), .save_step = 1, .end_step = 1 };
+    run(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .model = &wider }, cw_make_trip, &eps);
+    wider.config_json = "{\"eps\": 1e-6}";
+    lines seen = { 0 };
+    cw_trip again = { .load = eps.save, .save_step = 1, .end_step = 1 };
+    run(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .model = &wider, .log = { keep_line, &seen } },
+        cw_make_trip, &again);
+    assert_int_equal(seen.count, 1);
+    assert_non_null(strstr(seen.text, "\"eps\" of the model's config.json was 1e-05 in the saved run and is 1e-06"));
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = true, .caps_mask = 1u << 31 },
                    "saved on a machine with");
     expect_warning(&(cw_options){ .world = 2, .stage = 1, .bf16 = false }, "saved in bf16, the run goes on in fp32");

@@ -288,6 +288,32 @@ static void lines_about_products_are_checked(void **state)
     free(many);
 }
 
+static void settings_are_checked(void **state)
+{
+    static const char *const good[] = { "{}", "{\"a\":\"\"}", "{\"a.b\":\"[1,2]\",\"c\":\"d e\"}" };
+    static const char *const bad[] = {
+        "null", "[]", "1", "\"a\"", "{\"a\":1}", "{\"a\":null}", "{\"a\":{}}", "{\"\":\"b\"}", "{\"a\":\"\\u001b[2J\"}",
+        "{\"a\":\"b\\nc\"}", "{\"a\":\"b\\tc\"}", "{\"a\\tb\":\"c\"}", "{\"a\":\"b\",\"a\":\"c\"}",
+    };
+    char to[1024], settings[800];
+    const char *at = strstr(body, "\"settings\":{");
+    assert_non_null(at);
+    char *own = strndup(at, strcspn(at, "}") + 1);
+    for (size_t i = 0; i < DSC_COUNT(good) + DSC_COUNT(bad); i++) {
+        const bool is_good = i < DSC_COUNT(good);
+        snprintf(to, sizeof to, "\"settings\":%s", is_good ? good[i] : bad[i - DSC_COUNT(good)]);
+        edit(own, to);
+        if (is_good)
+            assert_int_equal(verify_apart(to).status, DSC_OK);
+        else
+            expect_refusal(to, "");
+    }
+    snprintf(settings, sizeof settings, "\"settings\":{\"a\":\"%0600d\"}", 0); /* longer than a line may be */
+    edit(own, settings);
+    expect_refusal("a long value", "");
+    free(own);
+}
+
 /* ---- sizes ---- */
 
 /* text: head, then `unit` as often as fits into `bytes`, then tail. */
@@ -402,6 +428,7 @@ int main(void)
         TEST(every_member_is_checked),
         TEST(contradictions_are_refused),
         TEST(lines_about_products_are_checked),
+        TEST(settings_are_checked),
         TEST(size_is_no_weapon),
         TEST(holes_are_no_weapon),
     };
