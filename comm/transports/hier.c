@@ -126,7 +126,7 @@ static dsc_status open_shm(dsc_hier *hier, const dsc_comm_options *options, dsc_
     dsc_transport *made = NULL;
     snprintf(name, sizeof name, "%.480s/host %d", options->place.job_token, (int)hier->host);
     inner_options(options, mine(hier), name, &inner);
-    DSC_TRY(dsc_shm_open(&made, &inner, err));
+    DSC_TRY(dsc_shm_open(&dsc_comm_shm, &made, &inner, err));
     hier->shm = (dsc_shm *)made;
     for (int32_t i = 0; i < mine(hier).count; i++)
         hier->called[i] = mine(hier).first + i;

@@ -402,11 +402,16 @@ static void shm_abort(dsc_transport *transport, const char *reason)
     dsc_shm_barrier_fail(&shm->barrier, DSC_ERR_PEER, shm->rank, NULL, "%s", reason);
 }
 
+static dsc_status shm_open_table(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
+{
+    return dsc_shm_open(&dsc_comm_shm, out, options, err);
+}
+
 const dsc_comm_ops dsc_comm_shm = {
     .name = "shm",
     .version = DSC_COMM_OPS_VERSION,
     .list_needs = dsc_shm_list_needs,
-    .open = dsc_shm_open,
+    .open = shm_open_table,
     .close = dsc_shm_close,
     .all_gather = shm_all_gather,
     .all_to_all = shm_all_to_all,

@@ -86,7 +86,7 @@ DSC_MUST_USE dsc_status dsc_shm_probe(dsc_shm *shm, dsc_error *err);
 
 /* ---- shm_open.c -------------------------------------------------------------------------------------------------- */
 int dsc_shm_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list);
-dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err);
+dsc_status dsc_shm_open(const dsc_comm_ops *ops, dsc_transport **out, const dsc_comm_options *options, dsc_error *err);
 void dsc_shm_close(dsc_transport *transport);
 
 static inline char *dsc_shm_staging(const dsc_shm *shm, int32_t channel, int32_t rank, uint32_t half)

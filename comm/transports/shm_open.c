@@ -87,6 +87,7 @@ static dsc_status check_file(int fd, int64_t bytes, const char *what, dsc_error 
 
 /* State that lives only while opening. */
 typedef struct opening {
+    const dsc_comm_ops *ops; /* shm's own */
     const dsc_comm_options *options;
     layout layout;
     int segment, heap;  /* own files */
@@ -108,7 +109,7 @@ static dsc_status make_files(opening *o, dsc_error *err)
 static void shm_init(dsc_shm *shm, const opening *o)
 {
     const dsc_comm_options *options = o->options;
-    shm->base.ops = &dsc_comm_shm;
+    shm->base.ops = o->ops;
     shm->alloc = options->alloc;
     shm->rank = options->place.rank;
     shm->size = options->place.size;
@@ -178,7 +179,7 @@ static void close_files(const int *file, int32_t count)
             close(file[i]);
 }
 
-dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
+dsc_status dsc_shm_open(const dsc_comm_ops *ops, dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     const dsc_rank_info *place = &options->place;
     if (place->local_size != place->size)
@@ -187,7 +188,7 @@ dsc_status dsc_shm_open(dsc_transport **out, const dsc_comm_options *options, ds
     if (place->size > DSC_SHM_BARRIER_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" takes at most %d ranks",
                         DSC_SHM_BARRIER_RANKS_MAX);
-    opening o = { .options = options, .layout = layout_of(options), .segment = -1, .heap = -1 };
+    opening o = { .ops = ops, .options = options, .layout = layout_of(options), .segment = -1, .heap = -1 };
     int file[1 + DSC_SHM_BARRIER_RANKS_MAX];
     for (int32_t i = 0; i <= place->size; i++)
         file[i] = -1;
