@@ -94,13 +94,15 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
     const dsc_config *config = &engine->config;
     const int64_t each = (int64_t)dsc_dtype_bytes(config->communication_dtype);
     const int64_t bucket = config->zero.reduce_bucket_size;
+    const int64_t timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
     *out = (dsc_comm_options) {
         .alloc = engine->alloc,
         .place = engine->place,
         .transport = engine->host_visible ? config->own.comm : "auto",
         .channel_count = DSC_CHANNEL_COUNT,
         .staging_bytes = dsc_max_i64(65536, dsc_align_up(dsc_min_i64(bucket, STAGING_BYTES_MAX / each) * each, 4096)),
-        .timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9),
+        .timeout_ns = timeout_ns,
+        .open_timeout_ns = config->own.comm_timeout_given ? timeout_ns : 0,
         .fault_at = fault_at,
         .log = &engine->log,
         .trace = { engine->output.profile != NULL ? dsc_profile_comm : NULL, engine->output.profile },

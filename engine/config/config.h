@@ -275,6 +275,7 @@ typedef struct dsc_ext_config {
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     int64_t skip_limit;               /* steps skipped in a row that end the run; 0: none */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */
+    bool comm_timeout_given;          /* then ranks wait so long for each other at the start too; else a minute */
     bool dropout_model;               /* "dropout": "model" (refused until it is built) */
     bool accumulate_local;            /* "accumulate": "local" (refused until it is built); else "leaf" */
 } dsc_ext_config;

@@ -302,6 +302,7 @@ static void values_of_a_config(void **state)
     assert_int_equal(own->threads, 2);
     assert_string_equal(own->comm, "shm");
     assert_true(own->comm_timeout_s == 1.5);
+    assert_true(own->comm_timeout_given);
     assert_int_equal(config.seed, 99);
     assert_string_equal(config.name, "t.json");
     assert_int_equal(strlen(config.sha256), 64);
@@ -333,6 +334,7 @@ static void defaults(void **state)
     assert_string_equal(config.own.device, "auto");
     assert_string_equal(config.own.comm, "auto");
     assert_true(config.own.comm_timeout_s == 600);
+    assert_false(config.own.comm_timeout_given);
     parse_ok(around("\"optimizer\":{\"type\":\"Adam\",\"params\":{\"adam_w_mode\":false}}"));
     assert_int_equal(config.optimizer.kind, DSC_OPTIMIZER_ADAM);
     parse_ok(around("\"scheduler\":{\"type\":\"WarmupLR\"}"));
