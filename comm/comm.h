@@ -47,6 +47,8 @@ typedef struct dsc_rank_info {
     int32_t master_port;
     const char *job_token;        /* DSC_JOB_TOKEN, or "" (then the user id and port name the job) */
     bool from_mpi;                /* the numbers are those of an MPI launcher */
+    const char *rank_name, *size_name; /* variables that `rank` and `size` come from; static. NULL: dsc-launch set them,
+                                        * or none did */
     dsc_local_world *local_world; /* not NULL: transport "local" */
     const char *flight; /* DSC_FLIGHT: where the record goes (base/flight_log.h); NULL: nobody reads one */
 } dsc_rank_info;

@@ -2,6 +2,8 @@
 #ifndef DSC_COMM_COMM_INTERNAL_H
 #define DSC_COMM_COMM_INTERNAL_H
 
+#include <pthread.h>
+
 #include "comm/comm.h"
 
 struct dsc_transport {
@@ -20,6 +22,24 @@ static inline int64_t dsc_comm_open_timeout_ns(const dsc_comm_options *options)
 {
     return options->open_timeout_ns > 0 ? options->open_timeout_ns : DSC_COMM_OPEN_TIMEOUT_NS;
 }
+
+/* opening.c: the user learns at open that ranks are waited for, `text`, and which variables made this job. */
+void dsc_comm_log_wait(const dsc_comm_options *options, const char *text);
+/* For an open that blocks in a library: the same after DSC_COMM_NOTICE_NS, from a thread of its own, unless closed
+ * before. Zeroed at first; an open that fails tells nobody. */
+#define DSC_COMM_NOTICE_NS INT64_C(3000000000)
+typedef struct dsc_comm_open_watch {
+    const dsc_comm_options *options; /* borrowed until close */
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool runs, over;
+} dsc_comm_open_watch;
+void dsc_comm_open_watch_open(dsc_comm_open_watch *watch, const dsc_comm_options *options);
+void dsc_comm_open_watch_close(dsc_comm_open_watch *watch);
+/* An open has failed: adds to the message of *err the variables that made this job, and the remedy. A job that
+ * dsc-launch started, or that no variables made, keeps its message. */
+void dsc_comm_add_origin(const dsc_rank_info *place, dsc_error *err);
 
 /* memory.c: the list of a communicator or transport, kept until close. Zeroed at first; need and count are set before
  * open. Close also after an open that failed. */

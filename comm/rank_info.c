@@ -94,7 +94,8 @@ static dsc_status family_speaks(const family *f, const numbers *n, bool *speaks,
     *speaks = n->rank >= 0 && n->size >= 0;
     if (f != &families[DSC_RANK_PLAIN] || (n->rank >= 0) == (n->size >= 0))
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, n->rank >= 0 ? f->size : f->rank, "not set, but %s is; a rank needs both",
+    return DSC_FAIL(err, DSC_ERR_INPUT, n->rank >= 0 ? f->size : f->rank,
+                    "not set, but %s is; a rank needs both, and a run alone needs neither",
                     n->rank >= 0 ? f->rank : f->size);
 }
 
@@ -153,10 +154,14 @@ static dsc_status fill_local(const family *f, numbers *n, const char *master_add
     }
     if (n->local_rank < 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, f->local_rank,
-                        "not set; several hosts need the rank's number on its own host");
+                        "not set; several hosts need the rank's number on its own "
+                        "host; to run alone, unset %s and %s",
+                        f->rank, f->size);
     if (n->local_size < 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, f->local_size,
-                        "not set; several hosts need the number of ranks on this one");
+                        "not set; several hosts need the number of ranks on this "
+                        "one; to run alone, unset %s and %s",
+                        f->rank, f->size);
     if (n->node < 0 || n->node_count < 0) { /* right where hosts have as many ranks each */
         n->node = (n->rank - n->local_rank) / n->local_size;
         n->node_count = dsc_div_ceil(n->size, n->local_size);
@@ -235,5 +240,9 @@ dsc_status dsc_rank_info_from_env(const char *(*get)(void *user, const char *nam
     out->hosts_guessed = n.hosts_guessed;
     out->from_mpi = f == &families[DSC_RANK_OPEN_MPI];
     out->flight = text_of(&e, "DSC_FLIGHT");
+    if (f != NULL && text_of(&e, "DSC_LAUNCHER_PID") == NULL) {
+        out->rank_name = f->rank;
+        out->size_name = f->size;
+    }
     return DSC_OK;
 }

@@ -216,6 +216,15 @@ static dsc_status settle(dsc_comm *comm, const dsc_comm_options *options, dsc_er
     return status;
 }
 
+static dsc_status open_transport(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_transport **out,
+                                 dsc_error *err)
+{
+    const dsc_status status = ops->open(out, options, err);
+    if (status == DSC_ERR_STUCK || status == DSC_ERR_INPUT)
+        dsc_comm_add_origin(&options->place, err);
+    return status;
+}
+
 /* The transport comes first: once it stands, whatever fails here reaches the other ranks. */
 dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm **out, dsc_error *err)
 {
@@ -224,9 +233,11 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     DSC_TRY(check_options(options, err));
     dsc_transport *transport = NULL;
     dsc_comm *comm = NULL;
-    DSC_TRY(ops->open(&transport, options, err));
     dsc_error first = DSC_ERROR_INIT;
-    dsc_status status = dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *comm, &comm, &first);
+    dsc_status status = open_transport(ops, options, &transport, err);
+    if (status != DSC_OK)
+        return status;
+    status = dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *comm, &comm, &first);
     if (status != DSC_OK) {
         refuse(transport, options->place.rank, &first, err);
         transport->ops->close(transport);

@@ -167,6 +167,7 @@ static dsc_status open_group(dsc_comm *parent, const word *all, const group *min
         place->node = mine->node;
         place->node_count = mine->node_count;
         place->hosts_guessed = false; /* everybody counted the same words */
+        place->rank_name = place->size_name = NULL; /* the numbers are the group's */
         if (mine->node_count > 1)
             find_gate(parent, &all[mine->first].gate, place);
         place->job_token = name;

@@ -100,6 +100,11 @@ static void add_fail(dsc_rdv_actions *out, dsc_status status, const char *text)
     snprintf(action->text, sizeof action->text, "%s", text);
 }
 
+static int64_t notice_ns(const dsc_rdv_self *self, int64_t now_ns)
+{
+    return now_ns + dsc_min_i64(DSC_RDV_NOTICE_NS, self->timeout_ns / 2);
+}
+
 /* A peer's status number, which may be anything. */
 static dsc_status known_status(int32_t status)
 {
@@ -121,6 +126,7 @@ void dsc_rdv_server_init(dsc_rdv_server *server, const dsc_rdv_self *self, uint6
     server->epoch = epoch;
     server->phase = SERVER_GATHERS;
     server->deadline_ns = now_ns + self->timeout_ns;
+    server->notice_ns = notice_ns(self, now_ns);
     for (int32_t r = 0; r < DSC_RDV_RANKS_MAX; r++)
         server->conn_of[r] = -1;
 }
@@ -285,20 +291,45 @@ static void server_closed(dsc_rdv_server *server, int32_t index, dsc_rdv_actions
                     conn.pid);
 }
 
+enum { MISSING_BYTES = 128, MISSING_LISTED = 100 };
+
+/* "1", "1, 2, 5" or "1, 2, 5 and 60 more": the ranks that have not come, or have not mapped the memory. */
+static void list_missing(const dsc_rdv_server *server, char text[MISSING_BYTES])
+{
+    size_t used = 0;
+    int32_t more = 0;
+    text[0] = 0;
+    for (int32_t r = 1; r < server->self.size; r++) {
+        const int32_t conn = server->conn_of[r];
+        if (conn >= 0 && (server->phase != SERVER_CONFIRMS || server->conn[conn].state != CONN_JOINED))
+            continue;
+        if (used >= MISSING_LISTED)
+            more++;
+        else
+            used += (size_t)snprintf(text + used, MISSING_BYTES - used, "%s%d", used == 0 ? "" : ", ", r);
+    }
+    if (more > 0)
+        snprintf(text + used, MISSING_BYTES - used, " and %d more", more);
+}
+
 static void server_missing(dsc_rdv_server *server, dsc_rdv_actions *out)
 {
-    char missing[128] = "";
-    size_t used = 0;
-    for (int32_t r = 1; r < server->self.size && used < sizeof missing - 1; r++)
-        if (server->conn_of[r] < 0 ||
-            server->conn[server->conn_of[r]].state == (server->phase == SERVER_CONFIRMS ? CONN_JOINED : -1))
-            used += (size_t)snprintf(missing + used, sizeof missing - used, "%s%d", used == 0 ? "" : ", ", r);
-    char strangers[80] = "";
+    char missing[MISSING_BYTES], strangers[80] = "";
+    list_missing(server, missing);
     if (server->refused_count > 0)
         snprintf(strangers, sizeof strangers, "; %d connections had another job token", server->refused_count);
-    server_fail(server, out, DSC_ERR_STUCK, "waited %.0f s for rank %s of %d to %s%s",
+    server_fail(server, out, DSC_ERR_STUCK, "waited %.1f s for rank %s of %d to %s%s",
                 (double)server->self.timeout_ns * 1e-9, missing, server->self.size,
                 server->phase == SERVER_CONFIRMS ? "map its memory" : "come", strangers);
+}
+
+static void server_waits(dsc_rdv_server *server, dsc_rdv_actions *out)
+{
+    char missing[MISSING_BYTES];
+    dsc_rdv_action *action = add(out, DSC_RDV_WAITS, -1);
+    list_missing(server, missing);
+    snprintf(action->text, sizeof action->text, "rank 0 waits for rank %s of %d to come", missing, server->self.size);
+    server->notice_ns = INT64_MAX;
 }
 
 static void server_tick(dsc_rdv_server *server, int64_t now_ns, dsc_rdv_actions *out)
@@ -307,6 +338,8 @@ static void server_tick(dsc_rdv_server *server, int64_t now_ns, dsc_rdv_actions 
         server_missing(server, out);
         return;
     }
+    if (server->phase == SERVER_GATHERS && now_ns >= server->notice_ns)
+        server_waits(server, out);
     for (int32_t c = 0; c < DSC_RDV_CONNS_MAX && out->count < DSC_RDV_ACTIONS_MAX; c++) {
         const int32_t state = server->conn[c].state;
         if ((state == CONN_NEW || state == CONN_CHALLENGED) && now_ns - server->conn[c].since_ns >= DSC_RDV_STRANGER_NS)
@@ -371,6 +404,7 @@ void dsc_rdv_client_init(dsc_rdv_client *client, const dsc_rdv_self *self, int64
     client->self = *self;
     client->phase = CLIENT_CONNECTS;
     client->deadline_ns = now_ns + self->timeout_ns;
+    client->notice_ns = notice_ns(self, now_ns);
     client->retry_ns = now_ns;
     client->retry_wait_ns = RETRY_FIRST_NS;
 }
@@ -452,22 +486,35 @@ static void client_closed(dsc_rdv_client *client, int64_t now_ns, dsc_rdv_action
     }
 }
 
+static void client_connects(dsc_rdv_client *client, int64_t now_ns, dsc_rdv_actions *out)
+{
+    if (now_ns >= client->notice_ns) {
+        dsc_rdv_action *action = add(out, DSC_RDV_WAITS, -1);
+        snprintf(action->text, sizeof action->text, "rank %d waits for rank 0 of %d to come", client->self.rank,
+                 client->self.size);
+        client->notice_ns = INT64_MAX;
+    }
+    if (now_ns >= client->retry_ns) {
+        client->retry_ns = INT64_MAX; /* until the driver says how it went */
+        add(out, DSC_RDV_CONNECT, 0);
+    }
+}
+
 static void client_tick(dsc_rdv_client *client, int64_t now_ns, dsc_rdv_actions *out)
 {
     char text[DSC_RDV_TEXT];
     if (client->phase == CLIENT_CONNECTS && now_ns >= client->deadline_ns) {
         snprintf(text, sizeof text,
-                 "rank %d waited %.0f s for rank 0, which never opened; do all ranks have the same DSC_JOB_TOKEN, "
-                 "MASTER_ADDR and MASTER_PORT?",
+                 "rank %d waited %.1f s for rank 0, which never opened; all ranks need the same DSC_JOB_TOKEN, "
+                 "MASTER_ADDR and MASTER_PORT",
                  client->self.rank, (double)client->self.timeout_ns * 1e-9);
         client_fail(client, out, DSC_ERR_STUCK, text);
     } else if (now_ns >= client->deadline_ns + GRACE_NS) {
-        snprintf(text, sizeof text, "rank %d waited %.0f s for rank 0, which does not answer", client->self.rank,
+        snprintf(text, sizeof text, "rank %d waited %.1f s for rank 0, which does not answer", client->self.rank,
                  (double)(client->self.timeout_ns + GRACE_NS) * 1e-9);
         client_fail(client, out, DSC_ERR_STUCK, text);
-    } else if (client->phase == CLIENT_CONNECTS && now_ns >= client->retry_ns) {
-        client->retry_ns = INT64_MAX; /* until the driver says how it went */
-        add(out, DSC_RDV_CONNECT, 0);
+    } else if (client->phase == CLIENT_CONNECTS) {
+        client_connects(client, now_ns, out);
     }
 }
 

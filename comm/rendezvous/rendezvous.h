@@ -30,6 +30,8 @@ extern "C" {
 #define DSC_RDV_NONCE 16
 /* A connection that has not proved itself by then is closed. */
 #define DSC_RDV_STRANGER_NS INT64_C(5000000000)
+/* A rank that waits so long for others to come says so, once; sooner if the timeout is less than twice as long. */
+#define DSC_RDV_NOTICE_NS INT64_C(3000000000)
 
 /* Contribution of a rank to the rendezvous. Plain value. */
 typedef struct dsc_rdv_self {
@@ -64,15 +66,16 @@ typedef struct dsc_rdv_event {
 } dsc_rdv_event;
 
 typedef enum dsc_rdv_action_kind {
-    DSC_RDV_CONNECT,   /* client: try to connect (again) */
-    DSC_RDV_SEND,      /* bytes[count] to `conn`; with_file: the client's memory file rides along */
-    DSC_RDV_SEND_ALL,  /* to every joined connection (to_strangers: to every one); with_file: all files ride along */
-    DSC_RDV_KEEP_FILE, /* server: the file of the message just given is that of `rank` */
+    DSC_RDV_CONNECT,    /* client: try to connect (again) */
+    DSC_RDV_SEND,       /* bytes[count] to `conn`; with_file: the client's memory file rides along */
+    DSC_RDV_SEND_ALL,   /* to every joined connection (to_strangers: to every one); with_file: all files ride along */
+    DSC_RDV_KEEP_FILE,  /* server: the file of the message just given is that of `rank` */
     DSC_RDV_KEEP_FILES, /* client: the files of the message just given are everybody's */
-    DSC_RDV_DROP,      /* close `conn` */
-    DSC_RDV_MAP,       /* map the files, then give DSC_RDV_MAPPED */
-    DSC_RDV_DONE,      /* everybody is ready */
-    DSC_RDV_FAIL       /* over: status, text */
+    DSC_RDV_DROP,       /* close `conn` */
+    DSC_RDV_MAP,        /* map the files, then give DSC_RDV_MAPPED */
+    DSC_RDV_WAITS,      /* for the user: `text` names the ranks that have not come */
+    DSC_RDV_DONE,       /* everybody is ready */
+    DSC_RDV_FAIL        /* over: status, text */
 } dsc_rdv_action_kind;
 
 typedef struct dsc_rdv_action {
@@ -107,7 +110,7 @@ typedef struct dsc_rdv_server {
     dsc_rdv_self self;
     uint64_t epoch;
     int32_t phase; /* private */
-    int64_t deadline_ns;
+    int64_t deadline_ns, notice_ns;
     int32_t joined_count, ready_count; /* without rank 0 */
     bool self_ready;
     int32_t refused_count; /* connections that could not prove the key */
@@ -127,7 +130,7 @@ bool dsc_rdv_server_joined(const dsc_rdv_server *server, int32_t conn);
 typedef struct dsc_rdv_client {
     dsc_rdv_self self;
     int32_t phase; /* private */
-    int64_t deadline_ns, retry_ns, retry_wait_ns;
+    int64_t deadline_ns, notice_ns, retry_ns, retry_wait_ns;
     uint8_t nonce[DSC_RDV_NONCE];
     uint8_t hello[DSC_RDV_MESSAGE_MAX];
     int32_t hello_bytes;
@@ -139,8 +142,12 @@ void dsc_rdv_client_step(dsc_rdv_client *client, const dsc_rdv_event *event, dsc
 
 /* ---- the driver -------------------------------------------------------------------------------------------------- */
 
+/* Some ranks have not come for a while: `text` is "rank 0 waits for rank 1 of 2 to come". */
+typedef void (*dsc_rdv_waits_fn)(void *user, const char *text);
+
 typedef struct dsc_rdv_job {
     dsc_rdv_self self;  /* key is filled by the driver */
+    dsc_rdv_waits_fn waits; /* with the user of the mapping; NULL: no report */
     const char *token;  /* "": none */
     const char *host;   /* MASTER_ADDR; NULL: "" */
     int32_t port;       /* MASTER_PORT; token, user id, host and port together name the job */

@@ -250,6 +250,10 @@ static void act(driver *d, const dsc_rdv_action *action)
     case DSC_RDV_KEEP_FILES: memcpy(d->address, d->came, sizeof d->address[0] * (size_t)d->came_count); break;
     case DSC_RDV_DROP: close_fd(&d->conn[action->conn]); break;
     case DSC_RDV_MAP: connect_peers(d); break;
+    case DSC_RDV_WAITS:
+        if (d->job->waits != NULL)
+            d->job->waits(d->user, action->text);
+        break;
     case DSC_RDV_DONE:
         d->over = true;
         d->status = DSC_OK;

@@ -16,6 +16,7 @@ extern "C" {
 
 typedef struct dsc_rdv_net_job {
     dsc_rdv_self self; /* key is filled by the driver */
+    dsc_rdv_waits_fn waits; /* with the user of `connect`; NULL: no report */
     const char *token; /* not empty: a network has no other gate */
     const char *host;  /* MASTER_ADDR */
     int32_t port;

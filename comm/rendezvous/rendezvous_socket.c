@@ -281,6 +281,10 @@ static void act(driver *d, const machine *m, const dsc_rdv_action *action)
     case DSC_RDV_KEEP_FILES: keep_files(d, 0); break;
     case DSC_RDV_DROP: close_fd(&d->conn[action->conn]); break;
     case DSC_RDV_MAP: map_files(d, m); break;
+    case DSC_RDV_WAITS:
+        if (d->job->waits != NULL)
+            d->job->waits(d->user, action->text);
+        break;
     case DSC_RDV_DONE:
         d->over = true;
         d->status = DSC_OK;

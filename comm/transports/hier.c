@@ -81,6 +81,7 @@ static void inner_options(const dsc_comm_options *options, hier_host host, const
     inner->place.rank = inner->place.local_rank = options->place.rank - host.first;
     inner->place.size = inner->place.local_size = host.count;
     inner->place.job_token = name;
+    inner->place.rank_name = inner->place.size_name = NULL; /* the numbers are the host's */
     inner->timeout_ns = dsc_comm_timeout_ns(options) + SHM_PATIENCE_NS;
     inner->open_timeout_ns = dsc_min_i64(dsc_comm_open_timeout_ns(options), SHM_OPEN_NS);
 }

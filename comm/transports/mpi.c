@@ -419,6 +419,16 @@ static dsc_status open_memory(mpi_transport *mpi, const dsc_comm_options *option
     return dsc_comm_memory_open(&mpi->memory, options, err);
 }
 
+static int open_link(mpi_transport *mpi, const dsc_comm_options *options, char text[DSC_MPI_TEXT])
+{
+    dsc_comm_open_watch watch;
+    dsc_comm_open_watch_open(&watch, options);
+    const int rc = mpi->api->open(mpi->rank, mpi->size, mpi->channel_count, options->one_thread,
+                                  dsc_comm_open_timeout_ns(options), &mpi->link, text);
+    dsc_comm_open_watch_close(&watch);
+    return rc;
+}
+
 static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     const dsc_rank_info *place = &options->place;
@@ -441,10 +451,13 @@ static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options,
     dsc_error first = DSC_ERROR_INIT;
     dsc_status status = open_memory(mpi, options, &first);
     /* Also without memory: the others are on their way here, and learn of it. */
-    if (api->open(mpi->rank, mpi->size, mpi->channel_count, options->one_thread, dsc_comm_open_timeout_ns(options),
-                  &mpi->link, text) != 0) {
+    const int rc = open_link(mpi, options, text);
+    if (rc != 0) {
+        const dsc_status why = rc == DSC_MPI_LATE         ? DSC_ERR_STUCK
+                               : rc == DSC_MPI_OTHER_RANK ? DSC_ERR_INPUT
+                                                          : DSC_ERR_COMM;
         if (status == DSC_OK)
-            status = DSC_FAIL(&first, DSC_ERR_COMM, "dsc.comm", "\"mpi\": %s", text);
+            status = DSC_FAIL(&first, why, "dsc.comm", "\"mpi\": %s", text);
     } else if (status != DSC_OK) {
         char reason[320];
         snprintf(reason, sizeof reason, "rank %d could not open its communicator: %.240s", mpi->rank, first.message);

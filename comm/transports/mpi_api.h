@@ -39,11 +39,15 @@ typedef struct dsc_mpi_progress {
     int first_left; /* `left` of the parts that are counted apart */
 } dsc_mpi_progress;
 
+#define DSC_MPI_LATE 2
+#define DSC_MPI_OTHER_RANK 3
+
 typedef struct dsc_mpi_api {
     uint32_t version, table_bytes;
     char build[32];
-    /* Collective over all processes of the MPI job, which must be `rank` of `size`; fails after `timeout_ns`. Each
-     * channel is a world of its own. */
+    /* Collective over all processes of the MPI job, which must be `rank` of `size`. Each channel is a world of
+     * its own. DSC_MPI_LATE: some process had not come after `timeout_ns`. DSC_MPI_OTHER_RANK: MPI gives this process
+     * another rank or size. 1: another failure. */
     int (*open)(int rank, int size, int channel_count, bool one_thread, int64_t timeout_ns, dsc_mpi_link **out,
                 char *text);
     /* Local. Messages under way are abandoned. After a failure the process leaves MPI without waiting for others. */

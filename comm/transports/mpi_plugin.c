@@ -111,7 +111,7 @@ static void run_question(dsc_mpi_order *order)
     release(q);
 }
 
-#define UNANSWERED 2
+#define UNANSWERED DSC_MPI_LATE
 
 /* The answer to a copy of *q, which is then in *q: 0, 1 with a reason, or UNANSWERED with one. */
 static int ask(question *q, int (*answer)(question *), int64_t ns, char *text)
@@ -179,7 +179,7 @@ static int check_place(question *q)
         return 0;
     snprintf(text, DSC_MPI_TEXT, "MPI says rank %d of %d, the job %d of %d; start the ranks with mpirun", rank, size,
              q->rank, q->size);
-    return 1;
+    return DSC_MPI_OTHER_RANK;
 }
 
 static int leave(question *q)
@@ -359,14 +359,17 @@ static int test_comm(question *q)
 static int open_comm(dsc_mpi_link *link, int index, int64_t until_ns, char *text)
 {
     question q = { .link = link, .channel = index };
-    if (ask(&q, begin_comm, ANSWER_NS, text) != 0)
-        return 1;
+    int rc = ask(&q, begin_comm, ANSWER_NS, text);
+    if (rc != 0)
+        return rc;
     while (!q.arrived) {
-        if (ask(&q, test_comm, ANSWER_NS, text) != 0)
-            return 1;
+        rc = ask(&q, test_comm, ANSWER_NS, text);
+        if (rc != 0)
+            return rc;
         if (!q.arrived && dsc_mpi_clock_ns() > until_ns) {
-            snprintf(text, DSC_MPI_TEXT, "some rank did not come in time");
-            return 1;
+            snprintf(text, DSC_MPI_TEXT, "rank %d waited for the other ranks of %d, and some did not come in time",
+                     link->rank, link->size);
+            return DSC_MPI_LATE;
         }
         if (!q.arrived)
             sched_yield();
@@ -452,15 +455,20 @@ static int open_link(int rank, int size, int channel_count, bool one_thread, int
     const int64_t until_ns = dsc_mpi_clock_ns() + timeout_ns;
     question q = { .rank = rank, .size = size };
     dsc_mpi_link *link = NULL;
-    if (start(one_thread, text) != 0 || ask(&q, check_place, timeout_ns, text) != 0)
+    if (start(one_thread, text) != 0)
         return 1;
+    int rc = ask(&q, check_place, timeout_ns, text);
+    if (rc != 0)
+        return rc;
     if (make_link(rank, size, channel_count, &link, text) != 0 || ask(&q, count_link, ANSWER_NS, text) != 0)
         return 1;
-    for (int i = -1; i < channel_count; i++)
-        if (open_comm(link, i, until_ns, text) != 0) {
+    for (int i = -1; i < channel_count; i++) {
+        rc = open_comm(link, i, until_ns, text);
+        if (rc != 0) {
             atomic_store(&mpi.failed, true); /* the link stays, MPI may still write to it */
-            return 1;
+            return rc;
         }
+    }
     *out = link;
     return 0;
 }

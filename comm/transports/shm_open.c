@@ -150,6 +150,12 @@ static dsc_status map_all(void *user, uint64_t epoch, const int *file, dsc_error
     return DSC_OK;
 }
 
+static void waits(void *user, const char *text)
+{
+    const opening *o = user;
+    dsc_comm_log_wait(o->options, text);
+}
+
 static dsc_status meet_all(opening *o, int *file, dsc_error *err)
 {
     const dsc_comm_options *options = o->options;
@@ -165,6 +171,7 @@ static dsc_status meet_all(opening *o, int *file, dsc_error *err)
                                   .agree = { options->channel_count, o->layout.segment_bytes },
                                   .agree_name = { "channels of the communicator", "bytes of the shared segment" },
                                   .timeout_ns = dsc_comm_open_timeout_ns(options) },
+                        .waits = waits,
                         .token = place->job_token != NULL ? place->job_token : "",
                         .host = place->master_addr,
                         .port = place->master_port };

@@ -93,6 +93,12 @@ static dsc_status connect_all(void *user, const dsc_rdv_net_met *met, dsc_error 
     return dsc_wire_connect(&o->tcp->wire, met, dsc_comm_open_timeout_ns(o->options), err);
 }
 
+static void waits(void *user, const char *text)
+{
+    const opening *o = user;
+    dsc_comm_log_wait(o->options, text);
+}
+
 static dsc_status meet_all(opening *o, dsc_error *err)
 {
     const dsc_comm_options *options = o->options;
@@ -102,12 +108,11 @@ static dsc_status meet_all(opening *o, dsc_error *err)
     dsc_rdv_net_job job = { .self = { .rank = place->rank,
                                       .size = place->size,
                                       .pid = (int32_t)getpid(),
-                                      .agree = { options->channel_count, o->kind->number,
-                                                 all_staging_bytes(options) },
+                                      .agree = { options->channel_count, o->kind->number, all_staging_bytes(options) },
                                       .agree_name = { "channels of the communicator",
-                                                      "transport (0: tcp, 1: gloo, 2: hier)",
-                                                      "bytes of staging" },
+                                                      "transport (0: tcp, 1: gloo, 2: hier)", "bytes of staging" },
                                       .timeout_ns = dsc_comm_open_timeout_ns(options) },
+                            .waits = waits,
                             .token = place->job_token,
                             .host = place->master_addr,
                             .port = place->master_port,

@@ -64,6 +64,10 @@ report "more than the machine has" train "are free; use" --model llama-3.1-8b --
 report "no such checkpoint" train "no such checkpoint folder" --load nowhere
 "$bin/train" --config run.json --save run >out 2>err </dev/null
 report "a save in the way" train "exists already and this run did not resume from it" --save run
+stray='{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 1, "threads": 1, "comm_timeout_s": 1}}'
+config stray "$stray"
+report "one rank of several" says "or unset both to run alone" env RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 20000)) \
+    "$bin/train" --config stray.json
 report "no such program" says "nor in PATH" "$bin/dsc-launch" --num_gpus=2 nosuch
 rows() { [ "$(grep -c '^| `' "$root/docs/errors.md")" = "$told" ] || fail "the page has other rows than these $told"; }
 report "every row was tried" rows

@@ -112,6 +112,34 @@ static void test_address(void **state)
     assert_string_equal(place.job_token, "abc");
 }
 
+static void test_the_variables_of_the_world_are_known(void **state)
+{
+    static const struct {
+        const char *env, *rank, *size;
+    } cases[] = {
+        { "", NULL, NULL },
+        { "RANK=0 WORLD_SIZE=2", "RANK", "WORLD_SIZE" },
+        { "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" },
+        { "PMI_RANK=0 PMI_SIZE=2", "PMI_RANK", "PMI_SIZE" },
+        { "SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" },
+        { "RANK=0 WORLD_SIZE=2 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2", "RANK", "WORLD_SIZE" },
+        { "RANK=0 WORLD_SIZE=2 DSC_LAUNCHER_PID=77", NULL, NULL }, /* dsc-launch set them and starts all ranks */
+    };
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        char env[200];
+        dsc_rank_info place;
+        snprintf(env, sizeof env, "%s", cases[i].env);
+        assert_int_equal(dsc_rank_info_from_env(get, env, &place, NULL), DSC_OK);
+        if (cases[i].rank == NULL) {
+            assert_null(place.rank_name);
+            assert_null(place.size_name);
+        } else {
+            assert_string_equal(place.rank_name, cases[i].rank);
+            assert_string_equal(place.size_name, cases[i].size);
+        }
+    }
+}
+
 typedef struct bad {
     const char *env, *where;
 } bad;
@@ -157,6 +185,7 @@ static void test_bad(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(test_good), cmocka_unit_test(test_address),
-                                        cmocka_unit_test(test_bad) };
+                                        cmocka_unit_test(test_bad),
+                                        cmocka_unit_test(test_the_variables_of_the_world_are_known) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -204,6 +204,9 @@ static void server_event(sim *s, dsc_rdv_event *event)
                 if (s->conn_client[c] >= 0)
                     hang_up(s, s->conn_client[c]);
             break;
+        case DSC_RDV_WAITS:
+            assert_non_null(strstr(a->text, "rank 0 waits for rank "));
+            break;
         case DSC_RDV_CONNECT: case DSC_RDV_KEEP_FILES: fail_msg("not an action of a server");
         }
     }
@@ -261,6 +264,9 @@ static void client_event(sim *s, int32_t client, dsc_rdv_event *event)
             c->status = a->kind == DSC_RDV_DONE ? DSC_OK : a->status;
             assert_true(a->kind == DSC_RDV_DONE || (a->status != DSC_OK && a->text[0] != 0));
             snprintf(c->text, sizeof c->text, "%s", a->text);
+            break;
+        case DSC_RDV_WAITS:
+            assert_non_null(strstr(a->text, " waits for rank 0 of "));
             break;
         case DSC_RDV_SEND_ALL: case DSC_RDV_KEEP_FILE: fail_msg("not an action of a client");
         }
@@ -396,6 +402,58 @@ static void sim_free(sim *s)
 {
     free(s->packet);
     free(s);
+}
+
+/* Steps of an alone machine at `now_ns`; returns the text of its notice, or "". */
+static const char *notice_at(dsc_rdv_server *server, dsc_rdv_client *client, int64_t now_ns, dsc_rdv_actions *out)
+{
+    const dsc_rdv_event tick = { .kind = DSC_RDV_TICK, .now_ns = now_ns };
+    if (server != NULL)
+        dsc_rdv_server_step(server, &tick, out);
+    else
+        dsc_rdv_client_step(client, &tick, out);
+    for (int32_t i = 0; i < out->count; i++)
+        if (out->item[i].kind == DSC_RDV_WAITS)
+            return out->item[i].text;
+    return "";
+}
+
+static void test_a_rank_alone_says_once_whom_it_waits_for(void **state)
+{
+    static dsc_rdv_server server;
+    static dsc_rdv_client client;
+    static dsc_rdv_actions out;
+    dsc_rdv_self self = self_of(0, 3, 7);
+    self.timeout_ns = INT64_C(60000) * MS;
+    dsc_rdv_server_init(&server, &self, 1, 0);
+    self.rank = 2;
+    dsc_rdv_client_init(&client, &self, 0);
+    assert_string_equal(notice_at(&server, NULL, 2999 * MS, &out), "");
+    assert_string_equal(notice_at(&server, NULL, 3000 * MS, &out), "rank 0 waits for rank 1, 2 of 3 to come");
+    assert_string_equal(notice_at(&server, NULL, 30000 * MS, &out), "");
+    assert_string_equal(notice_at(NULL, &client, 2999 * MS, &out), "");
+    assert_string_equal(notice_at(NULL, &client, 3000 * MS, &out), "rank 2 waits for rank 0 of 3 to come");
+    assert_string_equal(notice_at(NULL, &client, 30000 * MS, &out), "");
+    self.rank = 0;
+    self.timeout_ns = 1000 * MS; /* a short timeout: half of it, so that the line comes before the end */
+    dsc_rdv_server_init(&server, &self, 1, 0);
+    assert_string_equal(notice_at(&server, NULL, 500 * MS, &out), "rank 0 waits for rank 1, 2 of 3 to come");
+}
+
+static void test_many_missing_ranks_are_counted(void **state)
+{
+    static dsc_rdv_server server;
+    static dsc_rdv_actions out;
+    const dsc_rdv_self self = self_of(0, DSC_RDV_RANKS_MAX, 7);
+    dsc_rdv_server_init(&server, &self, 1, 0);
+    const char *text = notice_at(&server, NULL, TIMEOUT_NS / 2, &out);
+    int32_t listed = 1, more = 0;
+    for (const char *at = text; (at = strstr(at, ", ")) != NULL; at++)
+        listed++;
+    const char *rest = strstr(text, " and ");
+    assert_non_null(rest);
+    assert_int_equal(sscanf(rest, " and %d more of 128 to come", &more), 1);
+    assert_int_equal(listed + more, DSC_RDV_RANKS_MAX - 1);
 }
 
 static void test_delays_only(void **state)
@@ -696,6 +754,8 @@ int main(void)
     printf("# seeds 1..600\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_hmac),
+        cmocka_unit_test(test_a_rank_alone_says_once_whom_it_waits_for),
+        cmocka_unit_test(test_many_missing_ranks_are_counted),
         cmocka_unit_test(test_delays_only),
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_crash_is_noticed),
