@@ -45,13 +45,21 @@ bool dsc_flag_is(const char *text, size_t bytes, const char *name)
     return true;
 }
 
-bool dsc_flag_integer(const char *text, int64_t min, int64_t max, int64_t *out)
+/* A whole number of any size; one that int64_t cannot hold becomes the nearest that it can. */
+static bool read_whole(const char *text, int64_t *out)
 {
     char *end;
-    errno = 0;
     const long long value = strtoll(text, &end, 10);
     const bool number = strchr("+-0123456789", text[0]) != NULL; /* strtoll would skip blanks of all kinds */
-    if (end == text || *end != 0 || errno != 0 || !number || value < min || value > max)
+    *out = value;
+    return end != text && *end == 0 && number;
+}
+
+bool dsc_flag_integer(const char *text, int64_t min, int64_t max, int64_t *out)
+{
+    int64_t value;
+    errno = 0;
+    if (!read_whole(text, &value) || errno != 0 || value < min || value > max)
         return false;
     *out = value;
     return true;
@@ -147,10 +155,18 @@ static dsc_status add_text(const char *where, dsc_flag_list *list, const char *v
 dsc_status dsc_flag_set_integer(const dsc_flag *flag, const char *value, int64_t *out, dsc_error *err)
 {
     char quoted[64];
+    int64_t read = 0;
     if (dsc_flag_integer(value, flag->min, flag->max, out))
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is not a whole number from %lld to %lld",
-                    dsc_string_quote(quoted, sizeof quoted, value), (long long)flag->min, (long long)flag->max);
+    dsc_string_quote(quoted, sizeof quoted, value);
+    if (!read_whole(value, &read))
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is not a whole number; expected %lld to %lld", quoted,
+                        (long long)flag->min, (long long)flag->max);
+    if (read < flag->min)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is too small; expected %lld to %lld", quoted,
+                        (long long)flag->min, (long long)flag->max);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is more than the limit of %lld; %s", quoted,
+                    (long long)flag->max, flag->above != NULL ? flag->above : "give a smaller number");
 }
 
 static dsc_status set_int32(const dsc_flag *flag, const char *value, int32_t *out, dsc_error *err)
@@ -167,8 +183,12 @@ static dsc_status set_number(const dsc_flag *flag, const char *value, double *ou
     char *end, quoted[64];
     const double number = strtod(value, &end);
     if (end == value || *end != 0 || !(number >= flag->low && number <= flag->high))
-        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is not a number from %g to %g",
-                        dsc_string_quote(quoted, sizeof quoted, value), flag->low, flag->high);
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "%s is %s; expected %g to %g",
+                        dsc_string_quote(quoted, sizeof quoted, value),
+                        end == value || *end != 0 || number != number ? "not a number"
+                        : number < flag->low                          ? "too small"
+                                                                      : "too large",
+                        flag->low, flag->high);
     *out = number;
     return DSC_OK;
 }

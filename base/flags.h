@@ -49,6 +49,7 @@ struct dsc_flag {
     double low, high;
     const char *const *choices; /* ends with NULL */
     dsc_flag_fn set;
+    const char *above;   /* INTEGER, INT32: what to do instead of a number above max, for the message; or NULL */
     const char *key;     /* free for `set`, such as a key of the config */
     bool required;
     bool allow_empty;    /* TEXT: "" is a value */

@@ -39,7 +39,10 @@ static dsc_status number(const env *e, const char *name, int64_t least, int64_t 
     for (size_t i = 0; plain && i < digits; i++)
         n = n * 10 + (text[i] - '0');
     if (!plain || n < least || n > most)
-        return DSC_FAIL(err, DSC_ERR_INPUT, name, "\"%.40s\" is not a whole number from %lld to %lld", text,
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "\"%.40s\" is %s; expected %lld to %lld", text,
+                        digits == 0 || text[digits] != 0 ? "not a whole number of digits alone"
+                        : plain && n < least             ? "too small"
+                                                         : "too large",
                         (long long)least, (long long)most);
     *value = n;
     return DSC_OK;

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/hosts/hostfile.h"
+
 /* ssh gets the digits as they are. */
 static dsc_status set_ssh_port(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
@@ -27,27 +29,29 @@ static const dsc_launcher_level levels[] = { DSC_LAUNCHER_DEBUG, DSC_LAUNCHER_IN
 #define NUMBER(name, field, value, least, most, text) \
     { name, NULL, value, DSC_FLAG_INT32, AT(field), .min = least, .max = most, .help = text }
 /* -1 is "all", as in DeepSpeed. */
-#define COUNT(name, alias, value, field, least, most, text) \
-    { name, alias, value, DSC_FLAG_INT32, AT(field), .min = least, .max = most, .minus_one = true, .help = text }
+#define COUNT(name, alias, value, field, least, most, text, more) \
+    { name, alias, value, DSC_FLAG_INT32, AT(field), .min = least, .max = most, .minus_one = true, .help = text, \
+      .above = more }
+#define MORE_HOSTS "for more ranks, name more hosts with -H or --hostfile"
 #define LATER(name, value, instead) \
     { name, NULL, value, DSC_FLAG_REFUSED, .help = "not built yet in this version: " instead }
 
 /* Names are as DeepSpeed spells them. The order is that of the help page. */
 static const dsc_flag rows[] = {
-    COUNT("--num_gpus", "--num_accelerators", "N", slots_per_node, 1, 1024,
-          "ranks on each host, slots 0..N-1; CPU ranks where there is no GPU"),
-    NUMBER("--nproc_per_node", slots_per_node, "N", 1, 1024, "as --num_gpus"),
+    COUNT("--num_gpus", "--num_accelerators", "N", slots_per_node, 1, DSC_HOST_SLOTS_MAX,
+          "ranks on each host, slots 0..N-1; CPU ranks where there is no GPU", MORE_HOSTS),
+    { "--nproc_per_node", NULL, "N", DSC_FLAG_INT32, AT(slots_per_node), .min = 1, .max = DSC_HOST_SLOTS_MAX,
+      .help = "as --num_gpus", .above = MORE_HOSTS },
     NUMBER("-np", rank_count, "N", 1, 65536, "ranks in all, as in horovodrun"),
     TEXT("-H", NULL, "HOSTS", hosts, "name:slots[,name:slots...], or a hostfile"),
     TEXT("--hostfile", NULL, "FILE", hostfile, "lines \"name slots=N\"; /job/hostfile is used where it exists"),
     { "--include", "-i", "SPEC", DSC_FLAG_TEXT, AT(include), .allow_empty = true, /* "" is DeepSpeed's own default */
       .help = "only these: host[:slot,slot-slot][@host...]" },
     { "--exclude", "-e", "SPEC", DSC_FLAG_TEXT, AT(exclude), .allow_empty = true, .help = "all but these" },
-    COUNT("--num_nodes", "--nnodes", "N", node_count, 1, 16384, "only the first N hosts"),
+    COUNT("--num_nodes", "--nnodes", "N", node_count, 1, 16384, "only the first N hosts", NULL),
     SWITCH("--oversubscribe", oversubscribe, "let --num_gpus exceed the slots of a host"),
     TEXT("--master_addr", NULL, "ADDR", master_addr, "rendezvous address (127.0.0.1 on one host)"),
-    NUMBER("--master_port", master_port, "PORT", 1, 65535,
-           "rendezvous port (29500; in a Slurm job one by its number)"),
+    NUMBER("--master_port", master_port, "PORT", 1, 65535, "rendezvous port (29500; in a Slurm job one by its number)"),
     { "--comm", NULL, "NAME", DSC_FLAG_CHOICE, AT(comm), .choices = transports,
       .help = "transport of all ranks: auto, shm, tcp, hier, gloo, mpi or nccl" },
     { "--export", "-x", "NAME[=VALUE]", DSC_FLAG_LIST, AT(exports),
@@ -80,7 +84,8 @@ static const dsc_flag rows[] = {
     SWITCH("--module", module, "accepted with a warning: write python3 -m NAME as PROGRAM"),
     SWITCH("--no_ssh", no_ssh, "start this host's ranks only; the same command with --node_rank N runs on each"),
     SWITCH("--no_ssh_check", no_ssh_check, "accepted: all hosts are tried at once anyway"),
-    COUNT("--node_rank", NULL, "R", node_rank, 0, 16383, "number of this host among those of the job, with --no_ssh"),
+    COUNT("--node_rank", NULL, "R", node_rank, 0, 16383, "number of this host among those of the job, with --no_ssh",
+          NULL),
     SWITCH("--standalone", standalone, "accepted: one host needs no flag"),
     { "--version", NULL, NULL, DSC_FLAG_BOOL, AT(version), .ends = true, .help = "print the version" },
     LATER("--venv_script", "FILE", "source the script in the shell before dsc-launch"),

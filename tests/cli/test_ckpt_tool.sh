@@ -220,7 +220,7 @@ run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB
 report "export: no size" fails "\"5XB\" is not a size; expected a number of bytes"
 run ckpt diff "$tmp/same"; report "diff: one folder" fails "dsc ckpt diff: DIR/step-N is missing"
 run ckpt prune "$tmp/same"; report "prune: nothing said" fails "neither --keep-last N nor --unfinished is given"
-run ckpt prune "$tmp/same" --keep-last 0; report "prune: none" fails "not a whole number from 1"
+run ckpt prune "$tmp/same" --keep-last 0; report "prune: none" fails '"0" is too small; expected 1'
 run ckpt prune --keep-last 2; report "prune: no folder" fails "DIR is missing"
 run ckpt ls; report "no folder given" fails "DIR is missing"
 run ckpt hash "$tmp/run" "$tmp/same"; report "two folders" fails "one folder at a time"

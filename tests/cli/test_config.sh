@@ -99,7 +99,7 @@ report "a folder" fails "$tmp"
 run config check
 report "no file" fails "FILE is missing"
 run config check "$guide" --world-size 0
-report "world size 0" fails "not a whole number from 1"
+report "world size 0" fails '"0" is too small; expected 1'
 run config check "$guide" --world-size
 report "a flag without its value" fails "--world-size: needs a value"
 run config check "$guide" --frob
@@ -120,7 +120,7 @@ report "a constant rate" [ "$(cat "$tmp/out")" = $'0.00015\n0.00015\n0.00015' ]
 run config lr "$guide"
 report "lr without --steps" fails "--steps N is missing"
 run config lr "$guide" --steps 99999999999
-report "too many steps" fails "not a whole number"
+report "too many steps" fails "is more than the limit of 100000000"
 
 # ---- convert ----
 cat >"$tmp/fsdp.yaml" <<'END'

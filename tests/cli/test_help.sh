@@ -108,6 +108,8 @@ report "dsc-launch with an unknown flag" fails "--no-such-flag-here: unknown fla
 run "$bin/dsc-launch" --nunm-gpus 2 true; report "dsc-launch with a misspelled flag" suggests --nunm-gpus --num_gpus
 run "$bin/dsc-launch" --num-gpus x true
 report "the flag is named as typed" fails '--num-gpus: "x" is not a whole number'
+run "$bin/dsc-launch" --num-gpus 5000 true
+report "above the limit: the limit and the way out" fails '"5000" is more than the limit of 1024; for more ranks, name more hosts'
 run "$bin/dsc-launch" --venv_script x true; report "a flag that is not built yet" fails "--venv_script: not built yet"
 run "$bin/dsc-launch" --dry_run train --help; report "--help after PROGRAM belongs to it" grep -q '"--help"' "$tmp/out"
 run "$bin/dsc-launch" --version --bogus

@@ -162,7 +162,8 @@ static void test_values(void **state)
 
 static void test_refused(void **state)
 {
-    static const struct { const char *args[6], *where, *message; } cases[] = {
+    static const struct { const char *args[6], *where, *message;
+    } cases[] = {
         { { "--world-sise", "3" }, "--world-sise", "unknown flag; did you mean --world-size? \"dsc try --help\"" },
         { { "--world_sise=3" }, "--world_sise", "did you mean --world-size?" },
         { { "--old-nam=3" }, "--old-nam", "unknown flag; \"dsc try --help\" explains all flags" },
@@ -173,14 +174,17 @@ static void test_refused(void **state)
         { { "-x" }, "-x", "unknown flag" },
         { { "--json=yes" }, "--json", "takes no value, but \"yes\" was given" },
         { { "--world-size" }, "--world-size", "needs a value: N" },
-        { { "--world-size", "0" }, "--world-size", "\"0\" is not a whole number from 1 to 64" },
-        { { "--world-size", "65" }, "--world-size", "not a whole number" },
+        { { "--world-size", "0" }, "--world-size", "\"0\" is too small; expected 1 to 64" },
+        { { "--world-size", "65" }, "--world-size", "\"65\" is more than the limit of 64; give a smaller number" },
         { { "--world-size", " 1" }, "--world-size", "not a whole number" },
         { { "--world_size", "\t1" }, "--world_size", "not a whole number" }, /* the place is as typed */
-        { { "-n", "0" }, "-n", "\"0\" is not a whole number from 1 to 64" },
-        { { "--world-size", "1x" }, "--world-size", "not a whole number" },
-        { { "--world-size", "99999999999999999999" }, "--world-size", "not a whole number" },
-        { { "--rate", "1.5" }, "--rate", "\"1.5\" is not a number from 0 to 1" },
+        { { "-n", "0" }, "-n", "\"0\" is too small; expected 1 to 64" },
+        { { "--world-size", "1x" }, "--world-size", "\"1x\" is not a whole number; expected 1 to 64" },
+        { { "--world-size", "99999999999999999999" }, "--world-size", "is more than the limit of 64" },
+        { { "--world-size=-99999999999999999999" }, "--world-size", "too small" },
+        { { "--rate", "1.5" }, "--rate", "\"1.5\" is too large; expected 0 to 1" },
+        { { "--rate", "1e999" }, "--rate", "\"1e999\" is too large" },
+        { { "--rate=-0.5" }, "--rate", "\"-0.5\" is too small; expected 0 to 1" },
         { { "--rate", "nan" }, "--rate", "not a number" },
         { { "--rate", "" }, "--rate", "not a number" },
         { { "--device", "tpu" }, "--device", "\"tpu\" is unknown; expected auto, cpu or cuda" },
@@ -245,17 +249,21 @@ static void test_flags_end_at_the_program(void **state)
 
 static void test_launch_refused(void **state)
 {
-    static const struct { const char *args[3], *where, *message; dsc_status status; } cases[] = {
-        { { "--num-hosst" }, "--num-hosst", "unknown flag; did you mean --num_hosts? \"launch --help\" explains all; "
-          "arguments of PROGRAM come after it", DSC_ERR_INPUT },
+    static const struct { const char *args[3], *where, *message; dsc_status status;
+    } cases[] = {
+        { { "--num-hosst" },
+          "--num-hosst",
+          "unknown flag; did you mean --num_hosts? \"launch --help\" explains all; "
+          "arguments of PROGRAM come after it",
+          DSC_ERR_INPUT },
         { { "--zzzzzzzz" }, "--zzzzzzzz", "explains all flags; arguments of PROGRAM come after it", DSC_ERR_INPUT },
         { { "--model", "--json" }, "--model", "needs a value: NAME", DSC_ERR_INPUT },
         { { "--num_hosts", "-2" }, "--num_hosts", "needs a value: N", DSC_ERR_INPUT },
-        { { "--num_hosts=-2" }, "--num_hosts", "\"-2\" is not a whole number from 1 to 8", DSC_ERR_INPUT },
-        { { "--num-hosts", "9" }, "--num-hosts", "\"9\" is not a whole number from 1 to 8", DSC_ERR_INPUT },
+        { { "--num_hosts=-2" }, "--num_hosts", "\"-2\" is too small; expected 1 to 8", DSC_ERR_INPUT },
+        { { "--num-hosts", "9" }, "--num-hosts", "\"9\" is more than the limit of 8; give", DSC_ERR_INPUT },
         { { "--nnodes=x" }, "--nnodes", "\"x\" is not a whole number", DSC_ERR_INPUT },
         { { "--port", "-1" }, "--port", "needs a value: PORT", DSC_ERR_INPUT },
-        { { "--port=-1" }, "--port", "\"-1\" is not a whole number from 1 to 65535", DSC_ERR_INPUT },
+        { { "--port=-1" }, "--port", "\"-1\" is too small; expected 1 to 65535", DSC_ERR_INPUT },
         { { "-j=1" }, "-j", "takes no value", DSC_ERR_INPUT },
         { { "--venv_script" }, "--venv_script", "not built yet: source the script before", DSC_ERR_UNSUPPORTED },
         { { "--venv-script=x" }, "--venv-script", "not built yet: source", DSC_ERR_UNSUPPORTED },
