@@ -2,9 +2,9 @@
  *
  * A piece of `count` elements (a multiple of DSC_QUANT_UNIT) is packed as a bf16 scale for each block of 128 elements,
  * followed by the elements. An element takes one byte (INT8) or half a byte (INT4: of two elements the even one is in
- * the lower half, with 8 added). Tensors are aligned to 128 elements in their groups (zero/layout.h), so a block never
- * has numbers of two tensors. The blocks do not depend on how a group is cut into slices. Per block, with L = 127
- * or 7:
+ * the lower half, with 8 added). Tensors are aligned to 128 elements in their groups (zero/core/layout.h), so a block
+ * never has numbers of two tensors. The blocks do not depend on how a group is cut into slices. Per block, with
+ * L = 127 or 7:
  *   top = the largest |x|;  scale = top / L, up to the next bf16;  inverse = 1 / scale
  *   q = the integer nearest to x * inverse, the even one of two;  unpacked: q * scale, which fp32 holds exactly
  * If a scale is below 2^-126, it and all its numbers become 0. If an Inf or a NaN is among the numbers, the scale is

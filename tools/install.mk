@@ -75,7 +75,7 @@ CLANG_CHECK := -O1 -Xclang -disable-llvm-passes -emit-llvm
 # Folders whose comments and pages tests/lint/language.py checks.
 LANGUAGE := README.md CONTRIBUTING.md docs base bench comm configs engine examples include kernels launcher models offload tests tools zero
 # Folders with at least one assertion per function on average.
-ASSERTED := engine/checkpoint offload zero zero/offload zero/optimizer
+ASSERTED := engine/checkpoint offload zero zero/core zero/offload zero/optimizer
 lint: headers
 	$(Q)tests/lint/format.sh
 	$(Q)tests/lint/layers.sh

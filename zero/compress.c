@@ -9,7 +9,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #define CHUNK_ELEMENTS (INT64_C(1) << 24) /* all ranks together: about 16 MiB in int8 */
 

@@ -13,7 +13,7 @@
 #include "zero/compress.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/param_fetch.h"
 #include "zero/offload/param_prefetch.h"
 

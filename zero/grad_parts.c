@@ -13,7 +13,7 @@
  * user's sum would otherwise go to its file and come back for the next user's part, when the update needs it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
  * the first is the same on all ranks, because all run the same order. Source: ZeRO++ (arXiv:2306.10209), section 3.2.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/hpz.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #define KEPT_ALIGN 256
 

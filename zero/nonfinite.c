@@ -1,6 +1,6 @@
 /* nonfinite.c - which parameter's gradient is not finite. Looked for only after the norm was not: it may take its time.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/grad_tiles.h"
 
 static dsc_status is_finite(dsc_zero *zero, const float *x, int64_t count, bool *finite, dsc_error *err)

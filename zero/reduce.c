@@ -8,7 +8,7 @@
 
 #include "zero/compress.h"
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/grad_tiles.h"
 #include "zero/reduce.h"
 

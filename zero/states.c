@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/gather.h"
 #include "zero/hpz.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/update_tiles.h"
 
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/traffic.h"
 
 /* How often a pass brings the group to a window, or adds a leaf to its sum. */

@@ -5,10 +5,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/gather.h"
 #include "zero/hpz.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/update_tiles.h"
 #include "zero/reduce.h"
-#include "zero/tile_update.h"
+#include "zero/core/tile_update.h"
 
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "zero/gather.h"
 #include "zero/grad_parts.h"
 #include "zero/hpz.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/reduce.h"

@@ -39,8 +39,8 @@
 #include "comm/comm.h"
 #include "kernels/device.h"
 #include "offload/swap.h"
-#include "zero/layout.h"
-#include "zero/optimizer/onebit.h"
+#include "zero/core/layout.h"
+#include "zero/core/onebit_policy.h"
 
 #ifdef __cplusplus
 extern "C" {

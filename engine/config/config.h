@@ -13,7 +13,7 @@
 #include "engine/data/masking.h"
 #include "engine/data/sft/sft.h"
 #include "kernels/device.h"
-#include "zero/optimizer/onebit.h"
+#include "zero/core/onebit_policy.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -4,7 +4,7 @@
 
 #include "tests/support/probe.h"
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 static dsc_probe_memory memory_of(const dsc_buf *buf) { return (dsc_probe_memory){ buf->ptr, buf->bytes }; }
 

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 
 static bool is_used(const dsc_zero *zero) { return dsc_speculative_update_is_used(zero) && zero->pass_count == 1; }

@@ -1,6 +1,6 @@
 /* grad_staging.c - see grad_staging.h. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
-#include "zero/offload/tile.h"
+#include "zero/core/internal.h"
+#include "zero/core/tile.h"
 
 static int64_t device_bytes(const dsc_zero *zero)
 {

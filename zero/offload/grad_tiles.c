@@ -1,7 +1,7 @@
 /* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/grad_tiles.h"
 

@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OFFLOAD_GRAD_TILES_H
 #define DSC_ZERO_OFFLOAD_GRAD_TILES_H
 
-#include "zero/offload/tile.h"
+#include "zero/core/tile.h"
 
 /* On the reduce stream: where the sum of elements [first, first + count) of this rank's slice lies. Sums that are not
  * on the device come at most a tile at a time, and are not read with `overwrite`. `leaf` (-1: none) of a pass:

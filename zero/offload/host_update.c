@@ -1,6 +1,6 @@
 /* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
-#include "zero/offload/tile.h"
+#include "zero/core/internal.h"
+#include "zero/core/tile.h"
 
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {

@@ -1,6 +1,6 @@
 /* param_fetch.c - the ways of states through memory: parameters to the windows of gathers.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/param_fetch.h"
 #include "zero/offload/param_prefetch.h"
 

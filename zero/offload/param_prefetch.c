@@ -6,7 +6,7 @@
  * into these buffers, in the order of use. Requests are then served from there. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/param_prefetch.h"
 
 static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,

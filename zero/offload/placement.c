@@ -1,6 +1,6 @@
 /* placement.c - placement.h: questions about the plan, which are answered without any side effect.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #define PARAM_SLOTS 3 /* one comes, one is worked on, one leaves */
 

@@ -14,10 +14,10 @@
 
 #include "base/clock.h"
 #include "zero/grad_parts.h"
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/update_tiles.h"
-#include "zero/tile_update.h"
+#include "zero/core/tile_update.h"
 
 static dsc_need group_need(dsc_zero *zero)
 {

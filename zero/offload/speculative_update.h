@@ -5,7 +5,7 @@
 
 #include <stdatomic.h>
 
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 struct dsc_grad_part;
 

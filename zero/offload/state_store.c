@@ -1,7 +1,7 @@
 /* state_store.c - see state_store.h: which states are in swap, their places, opening and closing, and views. The ways
  * in and out
  * are update_tiles.c's, param_fetch.c's and grad_tiles.c's. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/param_prefetch.h"
 

@@ -3,7 +3,7 @@
  * ahead and those before them written. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/update_tiles.h"
 

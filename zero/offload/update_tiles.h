@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OFFLOAD_UPDATE_TILES_H
 #define DSC_ZERO_OFFLOAD_UPDATE_TILES_H
 
-#include "zero/offload/tile.h"
+#include "zero/core/tile.h"
 
 /* Every tile that this rank updates, in order. next is called at most once per tile, and each tile is passed by done or
  * left before begin or seek is called again. After a group's last tile its parameters are ready for the first gather,

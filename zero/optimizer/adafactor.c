@@ -6,7 +6,7 @@
  * tiles before the update adds up squares of gradients along rows and columns, exactly (kernels/binned_sum.h). Each
  * rank is then sent everybody's sums of one part of the numbers, makes the new ones of them, and gives these to all. So
  * the bits depend on neither stage, world size nor placement. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/update_tiles.h"
 
 #include <math.h>

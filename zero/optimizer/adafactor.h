@@ -5,7 +5,7 @@
 #define DSC_ZERO_OPTIMIZER_ADAFACTOR_H
 
 #include "kernels/binned_sum.h"
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 /* Each buffer has the size of W parts of the numbers; W is the number of ranks. */
 typedef struct dsc_adafactor {

@@ -6,9 +6,9 @@
  * load. An owner orthogonalises its matrices by Newton-Schulz steps (Jordan 2024) in exact products of fp32
  * (kernels/exact_gemm.h), and the results are sent back. A matrix is always worked on whole, so the bits
  * are the same for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/update_tiles.h"
-#include "zero/tile_update.h"
+#include "zero/core/tile_update.h"
 
 #include <math.h>
 #include <string.h>

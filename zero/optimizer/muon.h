@@ -2,7 +2,7 @@
 #ifndef DSC_ZERO_OPTIMIZER_MUON_H
 #define DSC_ZERO_OPTIMIZER_MUON_H
 
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 typedef struct dsc_muon {
     dsc_round *round;

@@ -16,7 +16,7 @@
  * One rank alone has nobody to send signs to: it goes on with its own momentum. Errors and walks are each rank's own,
  * so a checkpoint has no place for them that another world size could read. A save first puts the mean of all where it
  * would have come to: into the momentum, or into the weights. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #include <string.h>
 

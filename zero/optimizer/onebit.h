@@ -1,38 +1,23 @@
-/* onebit.h - optimizers whose ranks exchange signs instead of summing gradients: their policy and the phase of each
- * update. The exchanged values are onebit.c's. SPDX-License-Identifier: Apache-2.0 */
+/* onebit.h - the state of the optimizers whose ranks exchange signs (onebit.c).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OPTIMIZER_ONEBIT_H
 #define DSC_ZERO_OPTIMIZER_ONEBIT_H
 
-#include <stdint.h>
+#include "zero/core/pass.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+/* The part of a group's state. */
+typedef struct dsc_group_onebit {
+    float *local_update, *shared; /* values of the whole group, in the buffers below */
+} dsc_group_onebit;
 
-/* All zero: nobody's. */
-typedef enum dsc_onebit_kind { DSC_ONEBIT_NEVER, DSC_ONEBIT_ADAM, DSC_ONEBIT_ZEROONE } dsc_onebit_kind;
-typedef struct dsc_onebit_policy {
-    dsc_onebit_kind kind;
-    int64_t freeze; /* after so many updates, >= 1, the variance never moves again */
-    /* 0/1 Adam, >= 1. After the first number of variance updates, the interval of the next ones doubles. After the
-     * second number of later updates, ranks synchronize half as often, but at least once in local_most updates. */
-    int64_t variance_scaler, local_scaler, local_most;
-    /* 1-bit LAMB (onebit_lamb.c): the decay of the average of coefficients, below 1. Then the bounds of the factors of
-     * frozen coefficients, 0 < min <= max, and the largest relative change of a factor. */
-    double coeff_beta, factor_min, factor_max, factor_threshold;
-} dsc_onebit_policy;
+typedef struct dsc_onebit {
+    dsc_onebit_phase left_of; /* phase that the errors are left over from; SUMS: there are none */
+    dsc_buf local_update_buf; /* the sum of a rank's local steps, trainable groups */
+    dsc_buf shared_buf;       /* and the weights at which the local steps began */
+    bool apart;               /* this rank has taken local steps that other ranks do not know */
+    int64_t steps;            /* their number */
+    double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* product of decays; sum of rates */
+    float eps[DSC_UPDATE_CLASSES_MAX]; /* eps of the last local step; a save may synchronize after it */
+} dsc_onebit;
 
-/* The use that an update makes of the ranks' gradients. */
-typedef enum dsc_onebit_phase {
-    DSC_PHASE_SUMS,       /* they are added up, and the variance moves; in all others it stays */
-    DSC_PHASE_MOMENTUM,   /* each rank's make a momentum, whose signs are exchanged */
-    DSC_PHASE_GRADIENTS,  /* their signs are */
-    DSC_PHASE_LOCAL,      /* each rank takes a step of its own along them */
-    DSC_PHASE_SYNCHRONIZE /* then all ranks synchronize, by the signs of their local steps */
-} dsc_onebit_phase;
-dsc_onebit_phase dsc_onebit_phase_of(const dsc_onebit_policy *policy, int64_t update); /* from 1 */
-
-#ifdef __cplusplus
-}
-#endif
 #endif

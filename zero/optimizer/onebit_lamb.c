@@ -12,7 +12,7 @@
  * variance yet: it begins as a copy, whenever signs begin. DeepSpeed scales momenta to one size before it compresses
  * all of them in one piece. Here a tensor has a scale of its own (sign_compress.c), so there is none to choose.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #include <math.h>
 #include <string.h>

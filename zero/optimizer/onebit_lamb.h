@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OPTIMIZER_ONEBIT_LAMB_H
 #define DSC_ZERO_OPTIMIZER_ONEBIT_LAMB_H
 
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 typedef struct dsc_onebit_lamb {
     dsc_buf state_buf;              /* [tensor_count][DSC_TENSOR_STATES] */

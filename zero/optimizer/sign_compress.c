@@ -12,7 +12,7 @@
  * had no gradient before it was frozen: it would be divided by eps alone, and a sign cannot say that nothing moves.
  * It stays 0 (users of DeepSpeed give a mask for that). Only at stage 0: every rank needs all of the momentum.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 #include <math.h>
 #include <string.h>

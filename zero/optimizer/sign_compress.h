@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OPTIMIZER_SIGN_COMPRESS_H
 #define DSC_ZERO_OPTIMIZER_SIGN_COMPRESS_H
 
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 struct dsc_group_state;
 

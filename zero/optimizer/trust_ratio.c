@@ -5,9 +5,9 @@
  * piece of a tensor and adds both sums of squares to fixed-point sums (kernels/exact.h), whose order does not matter.
  * Pieces, like slices and tiles, end at multiples of 1024 elements of the group. So the norms and the update have
  * equal bits for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/update_tiles.h"
-#include "zero/tile_update.h"
+#include "zero/core/tile_update.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OPTIMIZER_TRUST_RATIO_H
 #define DSC_ZERO_OPTIMIZER_TRUST_RATIO_H
 
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 /* The difference between the update of a tensor and that of other tensors of its class. */
 typedef struct dsc_tensor_step {

@@ -2,9 +2,9 @@
  *
  * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 #include "zero/offload/update_tiles.h"
-#include "zero/tile_update.h"
+#include "zero/core/tile_update.h"
 
 #include <string.h>
 

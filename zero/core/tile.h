@@ -1,7 +1,7 @@
 /* tile.h - the part of a group that one step of the update, or of the reductions, works on.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_OFFLOAD_TILE_H
-#define DSC_ZERO_OFFLOAD_TILE_H
+#ifndef DSC_ZERO_CORE_TILE_H
+#define DSC_ZERO_CORE_TILE_H
 
 #include "zero/zero.h"
 

@@ -2,8 +2,8 @@
  *
  * The core is declared here. Each optimizer and each offload feature declares its own part in its own header, and only
  * its own source file writes that part. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_INTERNAL_H
-#define DSC_ZERO_INTERNAL_H
+#ifndef DSC_ZERO_CORE_INTERNAL_H
+#define DSC_ZERO_CORE_INTERNAL_H
 
 #include <stdatomic.h>
 
@@ -16,7 +16,7 @@
 #include "zero/optimizer/adafactor.h"
 #include "zero/optimizer/muon.h"
 #include "zero/optimizer/onebit_lamb.h"
-#include "zero/optimizer/onebit_state.h"
+#include "zero/optimizer/onebit.h"
 #include "zero/optimizer/sign_compress.h"
 #include "zero/optimizer/trust_ratio.h"
 #include "zero/window.h"
@@ -173,8 +173,8 @@ static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
     return false;
 }
 
-/* core.c: kinds of memory that peers read in place, with the tier DEVICE. Every buffer and array of zero/ is in a list
- * of needs (kernels/needs.h), whose owner is the dsc_zero. */
+/* Kinds of memory that peers read in place, with the tier DEVICE. Every buffer and array of zero/ is in a list of needs
+ * (kernels/needs.h), whose owner is the dsc_zero. */
 extern const dsc_need_kind dsc_zero_need_comm, dsc_zero_need_neighbours;
 #define DSC_NEED_COMM (&dsc_zero_need_comm)
 #define DSC_NEED_NEIGHBOURS (&dsc_zero_need_neighbours)

@@ -5,8 +5,8 @@
  * (256 bytes in bf16, 512 in fp32). The group is padded so that every rank's slice is a multiple of 1024 elements.
  * Rank r owns elements [r * slice, (r + 1) * slice) at every stage. Offsets of tensors do not depend on the world
  * size; only the padding at the end does. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_LAYOUT_H
-#define DSC_ZERO_LAYOUT_H
+#ifndef DSC_ZERO_CORE_LAYOUT_H
+#define DSC_ZERO_CORE_LAYOUT_H
 
 #include <dsc/model.h>
 

@@ -7,8 +7,8 @@
  * An update calls, in this order: before_update of every pass, walk of every pass, and for each round before_round of
  * every pass and then the tiles of the round. Only before_update may edit the terms; they are const afterwards. A
  * member that a pass does not need is NULL. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_OPTIMIZER_PASS_H
-#define DSC_ZERO_OPTIMIZER_PASS_H
+#ifndef DSC_ZERO_CORE_PASS_H
+#define DSC_ZERO_CORE_PASS_H
 
 #include "zero/zero.h"
 

@@ -1,6 +1,6 @@
-/* core.c - small functions that all other files of zero/ share; they call no other file of zero/.
+/* internal.c - small functions that all other files of zero/ share; they call no other file of zero/.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/internal.h"
+#include "zero/core/internal.h"
 
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
 {

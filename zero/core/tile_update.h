@@ -1,9 +1,9 @@
 /* tile_update.h - the update of one tile. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_TILE_UPDATE_H
-#define DSC_ZERO_TILE_UPDATE_H
+#ifndef DSC_ZERO_CORE_TILE_UPDATE_H
+#define DSC_ZERO_CORE_TILE_UPDATE_H
 
 #include "zero/offload/update_tiles.h"
-#include "zero/optimizer/pass.h"
+#include "zero/core/pass.h"
 
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out);

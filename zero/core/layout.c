@@ -1,5 +1,5 @@
 /* layout.c - lays a model's tensors into flat groups. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/layout.h"
+#include "zero/core/layout.h"
 
 #include <string.h>
 #include <strings.h>
