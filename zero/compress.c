@@ -8,8 +8,8 @@
  * from a leaf and adds it to the next one of that use: then sums depend on which rank made which leaf.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
+#include "zero/zero.h"
 
 #define CHUNK_ELEMENTS (INT64_C(1) << 24) /* all ranks together: about 16 MiB in int8 */
 

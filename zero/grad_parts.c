@@ -12,8 +12,11 @@
  * micro-batch, until the last user has made its part. With speculative updates, parts of sums in files wait too. One
  * user's sum would otherwise go to its file and come back for the next user's part, when the update needs it.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
+#include "zero/grad_parts.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
+#include "zero/window.h"
 
 #include <string.h>
 
@@ -91,42 +94,7 @@ static void list_leaves(dsc_zero *zero)
     *first = zero->grad_part_count;
 }
 
-void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t mb, int32_t *first, int32_t *end)
-{
-    DSC_ASSERT(module >= 0);
-    DSC_ASSERT(module < zero->o.layout->module_count);
-    DSC_ASSERT(mb < zero->o.micro_batch_group);
-    const int32_t *visit =
-        &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.micro_batch_group + mb];
-    *first = visit[0];
-    *end = visit[1];
-    DSC_ASSERT(*first <= *end);
-    DSC_ASSERT(*end <= zero->grad_part_count);
-}
-
 /* ---- sums away from the device ---- */
-
-bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass)
-{
-    DSC_ASSERT(pass >= 0);
-    return !leaf->finds_sum && !(pass == 0 && dsc_grad_part_is_first(leaf));
-}
-
-bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
-{
-    DSC_ASSERT(pass < zero->pass_count);
-    return !leaf->leaves_sum && !(leaf->holds_sum && pass == zero->pass_count - 1);
-}
-
-const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *leaf)
-{
-    const dsc_grad_part *end = zero->leaf + zero->grad_part_count;
-    DSC_ASSERT(leaf >= zero->leaf);
-    DSC_ASSERT(leaf < end);
-    while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit && leaf[1].mb == leaf->mb)
-        leaf++;
-    return leaf;
-}
 
 /* Offsets of the buffers that hold a module's sums while a micro-batch group adds to them one micro-batch at a time.
  * Returns the largest bytes of one module. */
@@ -173,16 +141,7 @@ static int64_t piece_elements(const dsc_zero *zero, const dsc_grad_part *leaf)
     DSC_ASSERT(slice % DSC_LAYOUT_SLICE_ALIGN == 0);
     if (zero->o.world_size_reproducible)
         return dsc_min_i64(APART_ELEMENTS, slice);
-    return dsc_grad_staging_is_offloaded(zero, leaf->group) ? dsc_min_i64(zero->store.tile_elements, slice) : slice;
-}
-
-/* Elements of each rank's slice that are reduced when a mark is passed. */
-int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark)
-{
-    DSC_ASSERT(mark >= 0);
-    DSC_ASSERT(mark < zero->grad_part_slot[leaf->place].mark_count);
-    return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
-                        zero->grad_part_slot[leaf->place].mark_count);
+    return dsc_grad_staging_is_offloaded(zero, leaf->group) ? dsc_min_i64(zero->store->tile_elements, slice) : slice;
 }
 
 /* How much of each rank's slice of a leaf lies before `end`, where it meets elements [first, end) of the leaf. */
@@ -460,17 +419,4 @@ void dsc_grad_parts_close(dsc_zero *zero)
     list_needs(zero, needs);
     dsc_needs_close(&zero->needs, at_open, (int)DSC_COUNT(at_open));
     dsc_needs_close(&zero->needs, needs, NEEDS);
-}
-
-bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
-{
-    DSC_ASSERT(leaf->mb < zero->o.micro_batch_group);
-    return leaf->last_use && leaf->mb == zero->o.micro_batch_group - 1;
-}
-
-float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
-{
-    DSC_ASSERT(leaf->place >= 0);
-    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
-    return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
 }

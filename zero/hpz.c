@@ -6,8 +6,8 @@
  * of that group is an all-gather among the k. Windows hold the same bits as without it, packed or not. Which gather is
  * the first is the same on all ranks, because all run the same order. Source: ZeRO++ (arXiv:2306.10209), section 3.2.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/hpz.h"
 #include "zero/core/internal.h"
+#include "zero/hpz.h"
 
 #define KEPT_ALIGN 256
 

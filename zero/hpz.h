@@ -5,12 +5,6 @@
 
 #include "zero/zero.h"
 
-/* The part of a group's state. */
-typedef struct dsc_group_hpz {
-    bool is_current; /* this rank's hpZ part holds the current parameters */
-    int64_t at;      /* bytes in hpz_buf */
-} dsc_group_hpz;
-
 void dsc_hpz_plan(dsc_zero *zero); /* after gathers */
 dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err);
 void dsc_hpz_close(dsc_zero *zero);

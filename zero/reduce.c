@@ -7,10 +7,14 @@
 #include <string.h>
 
 #include "zero/compress.h"
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
+#include "zero/core/tile.h"
+#include "zero/grad_parts.h"
 #include "zero/offload/grad_tiles.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 #include "zero/reduce.h"
+#include "zero/zero.h"
 
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
 {
@@ -200,7 +204,7 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     float *near = zero->near_sums + state->sums.at + place->first;
     DSC_ASSERT(zero->near_sums != NULL);
     *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
-    sum->count = dsc_min_i64(zero->store.tile_elements, slice - place->first);
+    sum->count = dsc_min_i64(zero->store->tile_elements, slice - place->first);
     if (!reads)
         return DSC_OK;
     DSC_TRY(dsc_grad_tiles_acquire(zero, first->group, place, false, sum, err));

@@ -1,9 +1,18 @@
 /* states.c - views of the states that a rank owns, and their publication after they were written.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/core/internal.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
-#include "zero/core/internal.h"
+#include "zero/offload/host_update.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
 #include "zero/offload/update_tiles.h"
+#include "zero/optimizer/adafactor.h"
+#include "zero/optimizer/onebit.h"
+#include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/sign_compress.h"
+#include "zero/zero.h"
 
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane)
 {
@@ -52,7 +61,7 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
     dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream,
                                     zero->in_stream,     zero->out_stream,    zero->o.compute };
-    atomic_store(&zero->speculative.hurried, true);
+    atomic_store(&zero->speculative->hurried, true);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
@@ -79,14 +88,14 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status round_on_host(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_host_update *host = &zero->store.host;
+    dsc_host_update *host = &zero->store->host;
     for (int64_t first = 0, count; first < slice; first += count) {
         void *from, *param;
-        count = dsc_min_i64(slice - first, zero->store.tile_elements);
+        count = dsc_min_i64(slice - first, zero->store->tile_elements);
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_MASTER, first, &count, false, &from, err));
         DSC_TRY(dsc_zero_view(zero, g, DSC_PLANE_PARAM, first, &count, true, &param, err));
         DSC_ASSERT(count > 0);
-        DSC_ASSERT(count <= zero->store.tile_elements);
+        DSC_ASSERT(count <= zero->store->tile_elements);
         const bool brings = dsc_host_update_brings(zero, g, DSC_PLANE_PARAM);
         const dsc_cast_args cast = { .to = brings ? host->slot[0].param : param,
                                      .from = from,
@@ -146,4 +155,38 @@ dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
             DSC_TRY(zero->optimizer[i]->forget(zero, err));
     DSC_TRY(dsc_zero_sync(zero, err));
     return dsc_state_store_settle(zero, err);
+}
+
+void dsc_zero_cancel(dsc_zero *zero) { dsc_io_scheduler_cancel(&zero->store->io); }
+
+/* ---- states of optimizer passes ---- */
+
+bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
+
+dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
+{
+    if (!dsc_sign_compress_are_used(zero))
+        return DSC_OK;
+    DSC_TRY(dsc_zero_sync(zero, err));
+    return dsc_onebit_settle(zero, beta1, err);
+}
+
+float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool cols)
+{
+    DSC_ASSERT(tensor >= 0 && tensor < zero->o.layout->tensor_count);
+    return dsc_adafactor_factors(zero, tensor, cols);
+}
+
+float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t tensor)
+{
+    DSC_ASSERT(tensor >= 0 && tensor < zero->o.layout->tensor_count);
+    return dsc_onebit_lamb_tensor_state(zero, tensor);
+}
+
+void dsc_zero_forget_shared(dsc_zero *zero)
+{
+    DSC_ASSERT(zero->optimizer_count <= DSC_ZERO_PASSES_MAX);
+    for (int32_t i = 0; i < zero->optimizer_count; i++)
+        if (zero->optimizer[i]->forget_shared != NULL)
+            zero->optimizer[i]->forget_shared(zero);
 }

@@ -2,9 +2,10 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
+#include "zero/offload/placement.h"
 #include "zero/traffic.h"
+#include "zero/zero.h"
 
 /* How often a pass brings the group to a window, or adds a leaf to its sum. */
 static int64_t windows_of(const dsc_zero *zero, int32_t g)

@@ -3,12 +3,16 @@
  * Every stage runs the same kernel over the same elements, so the bits agree. A stage only decides the range and the
  * gathers afterwards. At stage 0 every rank updates everything, after an all-gather of the sums.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/core/internal.h"
+#include "zero/core/tile.h"
+#include "zero/core/tile_update.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
-#include "zero/core/internal.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
 #include "zero/offload/update_tiles.h"
 #include "zero/reduce.h"
-#include "zero/core/tile_update.h"
+#include "zero/zero.h"
 
 #include <string.h>
 
@@ -64,9 +68,9 @@ static dsc_status update_group(void *args, dsc_error *err)
     if (call->made)
         return dsc_update_tiles_updated(call->zero, err);
     do {
-        if (dsc_io_scheduler_is_cancelled(&call->zero->store.io))
+        if (dsc_io_scheduler_is_cancelled(&call->zero->store->io))
             return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the run has failed");
-        DSC_TRY(dsc_update_next_tile(call->zero, call->terms, &tile, err));
+        DSC_TRY(dsc_update_tiles_update_next(call->zero, call->terms, &tile, err));
         DSC_ASSERT(tile.group == call->group);
     } while (!tile.last_of_group);
     return DSC_OK;
@@ -102,14 +106,14 @@ static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, d
     DSC_ASSERT(round.first >= 0);
     DSC_ASSERT(round.end <= zero->o.layout->group_count);
     for (int32_t i = round.first; i < round.end; i++) {
-        const int32_t g = zero->store.order[i];
+        const int32_t g = zero->store->order[i];
         const dsc_group_state *state = &zero->group[g];
         if (!is_updated(zero, g) || dsc_update_tiles_yields_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(start_update(zero, terms, g, i < zero->store.made, err));
+        DSC_TRY(start_update(zero, terms, g, i < zero->store->made, err));
         DSC_TRY(share_params(zero, g, err));
     }
     return DSC_OK;
@@ -204,4 +208,22 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_TRY(dsc_update_tiles_end(zero, err));
     DSC_TRY(dsc_update_tiles_wait(zero, false, err));
     return update_for_compute(zero, &zero->update_terms, err);
+}
+
+dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
+{
+    return dsc_speculative_update_drop(zero, err);
+}
+
+void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
+                     bool last_word)
+{
+    DSC_ASSERT(class_count <= DSC_UPDATE_CLASSES_MAX);
+    dsc_speculative_update_expect(zero, scalars, class_count, update, last_word);
+}
+
+void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out)
+{
+    *out = (dsc_zero_speculative_stats) { .made = atomic_load(&zero->speculative->elements),
+                                          .kept = zero->speculative->kept_elements };
 }

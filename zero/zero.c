@@ -1,14 +1,25 @@
 /* zero.c - opens, plans and closes the model states of one rank. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
+#include "zero/core/internal.h"
 #include "zero/gather.h"
 #include "zero/grad_parts.h"
 #include "zero/hpz.h"
-#include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/param_prefetch.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
+#include "zero/optimizer/adafactor.h"
+#include "zero/optimizer/muon.h"
+#include "zero/optimizer/onebit.h"
+#include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/sign_compress.h"
+#include "zero/optimizer/trust_ratio.h"
 #include "zero/reduce.h"
 #include "zero/traffic.h"
+#include "zero/zero.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "base/thread.h"
@@ -56,10 +67,74 @@ static void plan_states(dsc_zero *zero)
     DSC_ASSERT(zero->resident_slice_bytes <= zero->resident_bytes);
 }
 
-static dsc_need group_need(dsc_zero *zero)
+/* The parts of a group's state whose types zero/core does not know. */
+typedef struct group_parts {
+    dsc_group_staging staging;
+    dsc_group_speculative speculative;
+    dsc_group_signs signs;
+    dsc_group_onebit onebit;
+} group_parts;
+
+/* The parts of struct dsc_zero, in one allocation with the struct. */
+typedef struct zero_parts {
+    dsc_zero zero; /* first: the allocation has the address of the dsc_zero */
+    dsc_state_store store;
+    dsc_speculative_update speculative;
+    dsc_trust_ratio trust_ratio;
+    dsc_adafactor adafactor;
+    dsc_onebit_lamb onebit_lamb;
+    dsc_muon muon;
+    dsc_sign_compress sign_compress;
+    dsc_onebit onebit;
+    group_parts *group; /* [group_count] */
+} zero_parts;
+_Static_assert(offsetof(zero_parts, zero) == 0, "dsc_zero_close frees the parts by the address of the dsc_zero");
+
+static zero_parts *parts_of(dsc_zero *zero) { return (zero_parts *)(void *)zero; }
+
+static dsc_status open_parts(dsc_alloc *alloc, dsc_zero **out, dsc_error *err)
 {
-    return (dsc_need) { &zero->group, DSC_TAG_CONTROL, DSC_TIER_HOST,
-                        zero->o.layout->group_count * (int64_t)sizeof *zero->group, DSC_NEED_SMALL };
+    zero_parts *parts = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *parts, &parts, err));
+    parts->zero.store = &parts->store;
+    parts->zero.speculative = &parts->speculative;
+    parts->zero.trust_ratio = &parts->trust_ratio;
+    parts->zero.adafactor = &parts->adafactor;
+    parts->zero.onebit_lamb = &parts->onebit_lamb;
+    parts->zero.muon = &parts->muon;
+    parts->zero.sign_compress = &parts->sign_compress;
+    parts->zero.onebit = &parts->onebit;
+    *out = &parts->zero;
+    return DSC_OK;
+}
+
+enum { GROUP_NEEDS = 2 };
+/* The parts come first, so that zero->group is not NULL only if all parts are open. */
+static void list_group_needs(dsc_zero *zero, dsc_need out[GROUP_NEEDS])
+{
+    const int64_t count = zero->o.layout->group_count;
+    zero_parts *parts = parts_of(zero);
+    const dsc_need needs[GROUP_NEEDS] = {
+        { &parts->group, DSC_TAG_CONTROL, DSC_TIER_HOST, count * (int64_t)sizeof *parts->group, DSC_NEED_SMALL },
+        { &zero->group, DSC_TAG_CONTROL, DSC_TIER_HOST, count * (int64_t)sizeof *zero->group, DSC_NEED_SMALL },
+    };
+    memcpy(out, needs, sizeof needs);
+}
+
+static dsc_status open_groups(dsc_zero *zero, dsc_error *err)
+{
+    dsc_need needs[GROUP_NEEDS];
+    list_group_needs(zero, needs);
+    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, GROUP_NEEDS, err));
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
+        group_parts *parts = &parts_of(zero)->group[g];
+        DSC_ASSERT(zero->group[g].staging == NULL); /* opened once */
+        zero->group[g].staging = &parts->staging;
+        zero->group[g].speculative = &parts->speculative;
+        zero->group[g].signs = &parts->signs;
+        zero->group[g].onebit = &parts->onebit;
+    }
+    return DSC_OK;
 }
 
 enum { NEEDS = 9 };
@@ -133,9 +208,8 @@ static dsc_status plan_passes(dsc_zero *zero, dsc_error *err)
 
 static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
 {
-    const dsc_need groups = group_need(zero);
-    DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &groups, 1, err));
     int64_t window_bytes, sum_bytes;
+    DSC_TRY(open_groups(zero, err));
     dsc_state_store_choose(zero);
     DSC_TRY(dsc_gather_plan(zero, &window_bytes, err));
     dsc_state_store_plan(zero);
@@ -177,7 +251,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(options->micro_batch_group >= 1 &&
                options->leaves_per_step % (options->layout->world_size * (int64_t)options->micro_batch_group) == 0);
     dsc_zero *zero = NULL;
-    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *zero, &zero, err));
+    DSC_TRY(open_parts(options->alloc, &zero, err));
     zero->o = *options;
     zero->needs = (dsc_needs) { .alloc = options->alloc, .device = options->device, .owner = zero };
     zero->world_size = options->layout->world_size;
@@ -357,17 +431,11 @@ void dsc_zero_close(dsc_zero **zero_ptr)
         list_needs(zero, needs);
         dsc_needs_close(&zero->needs, needs, NEEDS);
     }
-    const dsc_need groups = group_need(zero);
-    dsc_needs_close(&zero->needs, &groups, 1);
-    dsc_alloc_free(zero->o.alloc, zero);
+    dsc_need groups[GROUP_NEEDS];
+    list_group_needs(zero, groups);
+    dsc_needs_close(&zero->needs, groups, GROUP_NEEDS);
+    dsc_alloc_free(zero->o.alloc, parts_of(zero));
     *zero_ptr = NULL;
-}
-
-void dsc_zero_forget_shared(dsc_zero *zero)
-{
-    for (int32_t i = 0; i < zero->optimizer_count; i++)
-        if (zero->optimizer[i]->forget_shared != NULL)
-            zero->optimizer[i]->forget_shared(zero);
 }
 
 void dsc_zero_begin(dsc_zero *zero, int64_t update)

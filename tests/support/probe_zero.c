@@ -3,15 +3,18 @@
 #include <string.h>
 
 #include "tests/support/probe.h"
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
+#include "zero/optimizer/onebit.h"
+#include "zero/optimizer/sign_compress.h"
 
 static dsc_probe_memory memory_of(const dsc_buf *buf) { return (dsc_probe_memory){ buf->ptr, buf->bytes }; }
 
 dsc_probe_memory dsc_probe_params(const dsc_zero *zero) { return memory_of(&zero->param_buf); }
 dsc_probe_memory dsc_probe_moments(const dsc_zero *zero) { return memory_of(&zero->moment_buf); }
-dsc_probe_memory dsc_probe_sign_errors(const dsc_zero *zero) { return memory_of(&zero->sign_compress.error_buf); }
-dsc_probe_memory dsc_probe_local_updates(const dsc_zero *zero) { return memory_of(&zero->onebit.local_update_buf); }
+dsc_probe_memory dsc_probe_sign_errors(const dsc_zero *zero) { return memory_of(&zero->sign_compress->error_buf); }
+dsc_probe_memory dsc_probe_local_updates(const dsc_zero *zero) { return memory_of(&zero->onebit->local_update_buf); }
 int64_t dsc_probe_grad_bytes(const dsc_zero *zero) { return zero->grad_buf.bytes; }
 
 const float *dsc_probe_master(const dsc_zero *zero, int32_t group) { return zero->group[group].master; }
@@ -21,13 +24,13 @@ const float *dsc_probe_moment(const dsc_zero *zero, int32_t group, int32_t index
     return (const float *)(const void *)zero->group[group].moment[index];
 }
 
-const float *dsc_probe_shared_weights(const dsc_zero *zero, int32_t group) { return zero->group[group].onebit.shared; }
+const float *dsc_probe_shared_weights(const dsc_zero *zero, int32_t group) { return zero->group[group].onebit->shared; }
 
 dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero)
 {
-    dsc_probe_onebit out = { .left_of = zero->onebit.left_of, .apart = zero->onebit.apart };
-    memcpy(out.decays, zero->onebit.decays, sizeof out.decays);
-    memcpy(out.rates, zero->onebit.rates, sizeof out.rates);
+    dsc_probe_onebit out = { .left_of = zero->onebit->left_of, .apart = zero->onebit->apart };
+    memcpy(out.decays, zero->onebit->decays, sizeof out.decays);
+    memcpy(out.rates, zero->onebit->rates, sizeof out.rates);
     return out;
 }
 
@@ -36,10 +39,10 @@ dsc_stream *dsc_probe_reduce_stream(const dsc_zero *zero) { return zero->reduce_
 
 void dsc_probe_set_speculative_aim_to_all(dsc_zero *zero)
 {
-    zero->speculative.aim = (int32_t)dsc_max_i64(1, zero->speculative.count);
+    zero->speculative->aim = (int32_t)dsc_max_i64(1, zero->speculative->count);
 }
 
-int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->store.rooms.lent); }
+int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->store->rooms.lent); }
 
 int32_t dsc_probe_gather_count(const dsc_zero *zero) { return zero->gather_count; }
 int32_t dsc_probe_gather_group(const dsc_zero *zero, int32_t index) { return zero->gather[index].group; }

@@ -98,10 +98,6 @@ static void neighbours_close(const dsc_needs *needs, const dsc_need *need)
 
 const dsc_need_kind dsc_zero_need_neighbours = { dsc_buf_counted, neighbours_open, neighbours_close };
 
-void dsc_zero_cancel(dsc_zero *zero) { dsc_io_scheduler_cancel(&zero->store.io); }
-
-bool dsc_zero_sums_are_own(const dsc_zero *zero) { return zero->sums_are_own; }
-
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     DSC_ASSERT(zero->group != NULL && group >= 0 && group < zero->o.layout->group_count);

@@ -1,31 +1,22 @@
 /* internal.h - struct dsc_zero and the state of a group, which all files of zero/ share.
  *
- * The core is declared here. Each optimizer and each offload feature declares its own part in its own header, and only
- * its own source file writes that part. SPDX-License-Identifier: Apache-2.0 */
+ * A feature of zero/offload or zero/optimizer declares its own part in its own header, and only the source files of the
+ * feature write that part. This folder knows such a part by its name alone; zero.c allocates all parts.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_CORE_INTERNAL_H
 #define DSC_ZERO_CORE_INTERNAL_H
 
 #include <stdatomic.h>
 
 #include "kernels/needs.h"
-#include "zero/gather.h"
-#include "zero/grad_parts.h"
-#include "zero/hpz.h"
-#include "zero/offload/speculative_update.h"
-#include "zero/offload/state_store.h"
-#include "zero/optimizer/adafactor.h"
-#include "zero/optimizer/muon.h"
-#include "zero/optimizer/onebit_lamb.h"
-#include "zero/optimizer/onebit.h"
-#include "zero/optimizer/sign_compress.h"
-#include "zero/optimizer/trust_ratio.h"
-#include "zero/window.h"
-#include "zero/zero.h"
+#include "zero/core/gather_state.h"
+#include "zero/core/grad_part.h"
+#include "zero/core/pass.h"
+#include "zero/core/planes.h"
 
 #define DSC_COUNTER_LEVELS_MAX 48
 
-/* One trainable or frozen group's memory on this rank: the core, and the part of each feature, which the feature's own
- * header declares. */
+/* One trainable or frozen group's memory on this rank. */
 typedef struct dsc_group_state {
     int32_t first_user, last_user; /* modules */
     char *param;                   /* whole group, or this rank's slice at stage 3 */
@@ -38,10 +29,10 @@ typedef struct dsc_group_state {
     dsc_group_hpz hpz;
     dsc_group_sums sums;
     dsc_group_place place;
-    dsc_group_staging staging;
-    dsc_group_speculative speculative;
-    dsc_group_signs signs;
-    dsc_group_onebit onebit;
+    struct dsc_group_staging *staging;         /* zero/offload/grad_staging.h */
+    struct dsc_group_speculative *speculative; /* zero/offload/speculative_update.h */
+    struct dsc_group_signs *signs;             /* zero/optimizer/sign_compress.h */
+    struct dsc_group_onebit *onebit;           /* zero/optimizer/onebit.h */
 } dsc_group_state;
 
 /* State of an optimizer step (zero.h); only assertions read it. */
@@ -56,7 +47,7 @@ struct dsc_zero {
     int64_t resident_bytes, resident_slice_bytes; /* whole parameters of resident groups; of them this rank's slices */
     dsc_group_state *group;
     dsc_gather *gather;
-    dsc_window *gather_window;
+    struct dsc_window *gather_window; /* zero/window.h */
     int32_t gather_count;
     int64_t *step_elements, *live_elements; /* [step_count] that a step reads from windows, and that they hold in it */
     int32_t prefetch_steps; /* most steps between the issue of a gather and its use */
@@ -81,18 +72,19 @@ struct dsc_zero {
     int32_t optimizer_count;
     dsc_round first_round; /* groups of the first tiles of an update, or of its first walk */
     bool matrices_first;   /* only groups of matrices are read there */
-    dsc_trust_ratio trust_ratio;
-    dsc_adafactor adafactor;
-    dsc_onebit_lamb onebit_lamb;
-    dsc_muon muon;
-    dsc_sign_compress sign_compress;
-    dsc_onebit onebit;
+    /* Parts of the passes, in headers of the same names in zero/optimizer/. */
+    struct dsc_trust_ratio *trust_ratio;
+    struct dsc_adafactor *adafactor;
+    struct dsc_onebit_lamb *onebit_lamb;
+    struct dsc_muon *muon;
+    struct dsc_sign_compress *sign_compress;
+    struct dsc_onebit *onebit;
     dsc_onebit_phase turn;     /* this update's */
     bool sums_are_own;         /* leaves stay with the rank that made them */
     dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
-    dsc_state_store store;
-    dsc_speculative_update speculative;
+    struct dsc_state_store *store;              /* zero/offload/state_store.h */
+    struct dsc_speculative_update *speculative; /* zero/offload/speculative_update.h */
     dsc_zero_plan_bytes plan;
     dsc_needs needs;
     int64_t state_bytes[DSC_TAG_COUNT]; /* sizes of param_buf, grad_buf, master_buf and moment_buf */
@@ -190,7 +182,7 @@ static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
     return zero->group[group].place.swap_param && !zero->group[group].gather.resident;
 }
 
-/* zero.c: cuts a group's moments off `from`; returns what follows them. */
+/* Cuts a group's moments off `from`; returns what follows them. */
 char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from);
 
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);

@@ -1,8 +1,9 @@
 /* pass.h - the ops table of an optimizer pass: work on whole tensors that an optimizer update needs beside its tiles.
  *
  * An element-wise recipe needs no pass. LAMB, Adafactor, Muon and the 1-bit optimizers need numbers of whole tensors,
- * whose elements lie in the slices of several ranks. Each file of this folder exports one const table. zero.c lists the
- * tables in the order in which they run, and keeps the needed ones in zero->optimizer. No other file names a pass.
+ * whose elements lie in the slices of several ranks. Each file of zero/optimizer/ exports one const table. zero/zero.c
+ * lists the tables in the order in which they run, and keeps the needed ones in zero->optimizer. No other file names a
+ * pass.
  *
  * An update calls, in this order: before_update of every pass, walk of every pass, and for each round before_round of
  * every pass and then the tiles of the round. Only before_update may edit the terms; they are const afterwards. A
@@ -10,7 +11,7 @@
 #ifndef DSC_ZERO_CORE_PASS_H
 #define DSC_ZERO_CORE_PASS_H
 
-#include "zero/zero.h"
+#include "zero/core/options.h"
 
 #define DSC_ZERO_PASSES_MAX 6
 
@@ -67,8 +68,5 @@ typedef struct dsc_zero_pass_ops {
     /* Sets numbers that all ranks hold alike to 0. */
     void (*forget_shared)(dsc_zero *zero);
 } dsc_zero_pass_ops;
-
-extern const dsc_zero_pass_ops dsc_sign_compress_pass, dsc_onebit_pass, dsc_onebit_lamb_pass, dsc_adafactor_pass,
-    dsc_trust_ratio_pass, dsc_muon_pass;
 
 #endif

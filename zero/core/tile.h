@@ -3,9 +3,9 @@
 #ifndef DSC_ZERO_CORE_TILE_H
 #define DSC_ZERO_CORE_TILE_H
 
-#include "zero/zero.h"
+#include "zero/core/planes.h"
 
-/* Elements [first, first + count) of a group, all of their states in memory until dsc_update_tiles_done. */
+/* Elements [first, first + count) of a group, all of their states in memory until the tile is updated or left. */
 typedef struct dsc_tile {
     int32_t group;
     int64_t first, count;

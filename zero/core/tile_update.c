@@ -3,7 +3,7 @@
  * Every stage runs the same kernel over the same elements, so the bits agree; a stage only decides over which range.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
-#include "zero/offload/update_tiles.h"
+#include "zero/core/tile.h"
 #include "zero/core/tile_update.h"
 
 #include <string.h>
@@ -128,18 +128,4 @@ dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const 
         first = end;
     }
     return DSC_OK;
-}
-
-dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile, dsc_error *err)
-{
-    dsc_tile part;
-    DSC_TRY(dsc_update_tiles_next_by_part(zero, tile, err));
-    for (int64_t at = 0; at < tile->count; at += part.count) {
-        DSC_TRY(dsc_update_tiles_part(zero, tile, at, &part, err));
-        DSC_ASSERT(part.count > 0);
-        DSC_ASSERT(at + part.count <= tile->count);
-        DSC_TRY(dsc_update_tile(zero, terms, &part, err));
-        DSC_TRY(dsc_update_tiles_part_updated(zero, tile, &part, err));
-    }
-    return dsc_update_tiles_done(zero, tile, err);
 }

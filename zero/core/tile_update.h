@@ -2,8 +2,8 @@
 #ifndef DSC_ZERO_CORE_TILE_UPDATE_H
 #define DSC_ZERO_CORE_TILE_UPDATE_H
 
-#include "zero/offload/update_tiles.h"
 #include "zero/core/pass.h"
+#include "zero/core/tile.h"
 
 void dsc_update_terms_fill(const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
                            dsc_update_terms *out);
@@ -12,8 +12,5 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, c
                           int64_t end, int32_t t, dsc_update_args *out);
 DSC_MUST_USE dsc_status dsc_update_tile(dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile,
                                         dsc_error *err);
-/* Updates the next tile of dsc_update_tiles_begin's, from files and back. */
-DSC_MUST_USE dsc_status dsc_update_next_tile(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile,
-                                             dsc_error *err);
 
 #endif

@@ -11,9 +11,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
 
 static bool is_used(const dsc_zero *zero) { return dsc_speculative_update_is_used(zero) && zero->pass_count == 1; }
 
@@ -53,7 +55,7 @@ typedef struct room_walk {
 static bool next_room(room_walk *walk)
 {
     dsc_zero *zero = walk->zero;
-    dsc_borrowed_memory *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store->rooms;
     while (++walk->leaf < zero->grad_part_count) {
         const dsc_grad_part *leaf = &zero->leaf[walk->leaf];
         if (!dsc_grad_part_is_first(leaf) || !has_room(zero, leaf->group))
@@ -61,8 +63,8 @@ static bool next_room(room_walk *walk)
         walk->left = bytes_of_sum(zero, leaf->group);
         if (walk->opened) {
             DSC_ASSERT(rooms->room != NULL);
-            DSC_ASSERT(zero->group[leaf->group].speculative.room < 0); /* a group has one first part in a pass */
-            zero->group[leaf->group].speculative.room = rooms->count;
+            DSC_ASSERT(zero->group[leaf->group].speculative->room < 0); /* a group has one first part in a pass */
+            zero->group[leaf->group].speculative->room = rooms->count;
             memcpy(rooms->room[rooms->count].end, walk->slots, sizeof walk->slots);
         }
         rooms->count++;
@@ -75,7 +77,7 @@ static bool next_room(room_walk *walk)
 static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t bytes)
 {
     dsc_zero *zero = walk->zero;
-    dsc_borrowed_memory *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store->rooms;
     DSC_ASSERT(bytes % DSC_AIO_ALIGN == 0);
     DSC_ASSERT(last < zero->grad_part_count);
     while (walk->leaf <= last || walk->left.bytes < bytes)
@@ -104,7 +106,7 @@ static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count
         if (!passes(zero, leaf->group, (dsc_plane)p))
             continue;
         if (walk->slots[p] >= DSC_TILE_BUFFERS_MAX ||
-            (walk->slots[p] >= zero->store.slot_count && !take_room(walk, last, (dsc_plane)p, bytes)))
+            (walk->slots[p] >= zero->store->slot_count && !take_room(walk, last, (dsc_plane)p, bytes)))
             return false;
         walk->slots[p]++;
     }
@@ -119,7 +121,7 @@ static void place_tiles(room_walk *walk)
         const dsc_grad_part *leaf = &zero->leaf[i];
         if (!dsc_grad_part_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
             continue;
-        const int64_t own = zero->group[leaf->group].local_count, tile = zero->store.tile_elements;
+        const int64_t own = zero->group[leaf->group].local_count, tile = zero->store->tile_elements;
         for (int64_t first = 0; first < own; first += tile)
             if (!place_tile(walk, leaf, dsc_min_i64(tile, own - first)))
                 return;
@@ -130,10 +132,10 @@ enum { NEEDS = DSC_PLANE_COUNT + 1 };
 /* The ranges, and slots of tile buffers, which are opened with the rings. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_borrowed_memory *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store->rooms;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const int32_t slots = dsc_state_store_tile_buffers(zero, (dsc_plane)p)->further_count;
-        const int64_t tile_bytes = zero->store.tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p);
+        const int64_t tile_bytes = zero->store->tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p);
         DSC_ASSERT(slots >= 0);
         out[p] = (dsc_need) { NULL, DSC_TAG_IO, DSC_TIER_HOST,
                               slots > 0 ? dsc_tile_buffers_plan_bytes(slots, tile_bytes) : 0, DSC_NEED_INSIDE };
@@ -151,8 +153,8 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         DSC_ASSERT(walk.slots[p] <= DSC_TILE_BUFFERS_MAX && ring->slot == NULL); /* not open */
-        if (walk.slots[p] > zero->store.slot_count)
-            ring->further_count = walk.slots[p] - zero->store.slot_count;
+        if (walk.slots[p] > zero->store->slot_count)
+            ring->further_count = walk.slots[p] - zero->store->slot_count;
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -161,10 +163,10 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
 
 dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_borrowed_memory *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store->rooms;
     room_walk walk = { .zero = zero, .opened = true, .leaf = -1 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        zero->group[g].speculative.room = -1;
+        zero->group[g].speculative->room = -1;
     if (rooms->count == 0)
         return DSC_OK;
     const int32_t planned = rooms->count;
@@ -175,7 +177,7 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     place_tiles(&walk);
     DSC_ASSERT(rooms->count == planned);
     atomic_store(&rooms->vacant, rooms->count);
-    return dsc_aio_register(zero->store.io.engine[DSC_IO_STATE], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
+    return dsc_aio_register(zero->store->io.engine[DSC_IO_STATE], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
 }
 
 void dsc_borrowed_memory_close(dsc_zero *zero)
@@ -190,14 +192,14 @@ void dsc_borrowed_memory_close(dsc_zero *zero)
 void dsc_borrowed_memory_lend(dsc_zero *zero)
 {
     DSC_ASSERT(dsc_speculative_update_is_used(zero));
-    atomic_store(&zero->store.rooms.vacant, 0);
+    atomic_store(&zero->store->rooms.vacant, 0);
 }
 
 bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
-    DSC_ASSERT(zero->group[g].speculative.room < zero->store.rooms.count);
-    return zero->group[g].speculative.room < atomic_load(&zero->store.rooms.vacant);
+    DSC_ASSERT(zero->group[g].speculative->room < zero->store->rooms.count);
+    return zero->group[g].speculative->room < atomic_load(&zero->store->rooms.vacant);
 }
 
 static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *group, int32_t count)
@@ -205,14 +207,14 @@ static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *gr
     int64_t tiles = 0;
     for (int32_t i = 0; i < count; i++)
         if (passes(zero, group[i], plane))
-            tiles += (zero->group[group[i]].local_count + zero->store.tile_elements - 1) / zero->store.tile_elements;
+            tiles += (zero->group[group[i]].local_count + zero->store->tile_elements - 1) / zero->store->tile_elements;
     DSC_ASSERT(count <= zero->o.layout->group_count);
     return tiles;
 }
 
 dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err)
 {
-    zero->store.rooms.passed = 0;
+    zero->store->rooms.passed = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         const int64_t most = ring->slot_count + ring->further_count;
@@ -221,16 +223,16 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
         if (end <= ring->slot_count)
             continue;
         DSC_TRY(dsc_tile_buffers_begin_round(ring, end, err));
-        atomic_fetch_add(&zero->store.rooms.lent, end - ring->slot_count);
+        atomic_fetch_add(&zero->store->rooms.lent, end - ring->slot_count);
     }
     return DSC_OK;
 }
 
 static bool has_left(dsc_zero *zero, int32_t r)
 {
-    const dsc_borrowed_range *room = zero->store.rooms.room;
+    const dsc_borrowed_range *room = zero->store->rooms.room;
     DSC_ASSERT(r >= 0);
-    DSC_ASSERT(r < zero->store.rooms.count);
+    DSC_ASSERT(r < zero->store->rooms.count);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
@@ -242,7 +244,7 @@ static bool has_left(dsc_zero *zero, int32_t r)
 
 void dsc_borrowed_memory_publish(dsc_zero *zero)
 {
-    dsc_borrowed_memory *rooms = &zero->store.rooms;
+    dsc_borrowed_memory *rooms = &zero->store->rooms;
     while (rooms->passed < rooms->count && has_left(zero, rooms->passed))
         atomic_store(&rooms->vacant, ++rooms->passed);
     DSC_ASSERT(rooms->passed <= rooms->count);
@@ -252,6 +254,6 @@ dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(dsc_tile_buffers_end_round(dsc_state_store_tile_buffers(zero, (dsc_plane)p), err));
-    atomic_store(&zero->store.rooms.vacant, zero->store.rooms.count);
+    atomic_store(&zero->store->rooms.vacant, zero->store->rooms.count);
     return DSC_OK;
 }

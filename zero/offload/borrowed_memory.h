@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OFFLOAD_BORROWED_MEMORY_H
 #define DSC_ZERO_OFFLOAD_BORROWED_MEMORY_H
 
-#include "zero/zero.h"
+#include "zero/core/options.h"
 
 /* After the state store and gradient parts are planned. */
 void dsc_borrowed_memory_plan(dsc_zero *zero);

@@ -1,13 +1,16 @@
 /* grad_staging.c - see grad_staging.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
+#include "zero/offload/grad_staging.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 
 static int64_t device_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_grad_staging_passes(zero, g)) {
-            DSC_ASSERT(zero->store.tile_elements > 0); /* the state store is planned before */
-            return DSC_SUM_SLOTS * zero->store.tile_elements * 4;
+            DSC_ASSERT(zero->store->tile_elements > 0); /* the state store is planned before */
+            return DSC_SUM_SLOTS * zero->store->tile_elements * 4;
         }
     return 0;
 }
@@ -24,7 +27,7 @@ static int64_t host_bytes(const dsc_zero *zero)
 enum { NEEDS = 2 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_grad_staging *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store->sums;
     out[0] = (dsc_need) { &tier->device_buf, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), DSC_NEED_DEVICE };
     out[1] = (dsc_need) { &tier->host_buf, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), DSC_NEED_DEVICE };
 }
@@ -45,7 +48,7 @@ static dsc_status wait_gone(void *user, int32_t slot, dsc_stream *by, dsc_error 
 
 dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_grad_staging *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store->sums;
     dsc_device *device = zero->o.device;
     if (device_bytes(zero) == 0)
         return DSC_OK;
@@ -56,7 +59,7 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_event_open(device, &tier->mark, err));
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
         dsc_sum_slot *slot = &tier->slot[i];
-        slot->acc = (float *)tier->device_buf.ptr + i * zero->store.tile_elements;
+        slot->acc = (float *)tier->device_buf.ptr + i * zero->store->tile_elements;
         slot->group = -1;
         DSC_TRY(dsc_event_open(device, &slot->gone, err));
     }
@@ -64,9 +67,9 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         if (!dsc_grad_staging_in_host_memory(zero, g))
             continue;
-        zero->group[g].staging.sums = sum;
+        zero->group[g].staging->sums = sum;
         sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
-        DSC_TRY(dsc_event_open(device, &zero->group[g].staging.gone, err));
+        DSC_TRY(dsc_event_open(device, &zero->group[g].staging->gone, err));
     }
     DSC_ASSERT((intptr_t)sum - (intptr_t)tier->host_buf.ptr == host_bytes(zero)); /* planned = used */
     return DSC_OK;
@@ -74,11 +77,11 @@ dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_grad_staging_close(dsc_zero *zero)
 {
-    dsc_grad_staging *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store->sums;
     if (tier->device_buf.ptr == NULL)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        dsc_event_close(&zero->group[g].staging.gone);
+        dsc_event_close(&zero->group[g].staging->gone);
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++)
         dsc_event_close(&tier->slot[i].gone);
     dsc_event_close(&tier->mark);
@@ -98,7 +101,7 @@ static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *
                        dsc_error *err)
 {
     const dsc_dtype kept = zero->o.sum_dtype;
-    DSC_ASSERT(sum->count > 0 && sum->count <= zero->store.tile_elements); /* of a slot */
+    DSC_ASSERT(sum->count > 0 && sum->count <= zero->store->tile_elements); /* of a slot */
     DSC_ASSERT(sum->kept != NULL && acc != NULL);
     if (kept == DSC_F32)
         return dsc_copy(stream, in ? acc : sum->kept, in ? sum->kept : acc, sum->count * 4, err);
@@ -109,9 +112,9 @@ static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *
 
 dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)
 {
-    dsc_grad_staging *tier = &zero->store.sums;
+    dsc_grad_staging *tier = &zero->store->sums;
     dsc_stream *in = way_in(zero, sum->group);
-    DSC_ASSERT(sum->first % zero->store.tile_elements == 0); /* two tiles are equal or have no element in common */
+    DSC_ASSERT(sum->first % zero->store->tile_elements == 0); /* two tiles are equal or have no element in common */
     DSC_TRY(dsc_staging_acquire(&tier->staging, in, &sum->stage, err));
     dsc_sum_slot *slot = &tier->slot[sum->stage];
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) /* what this tile was before may still be leaving */
@@ -128,20 +131,20 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
 dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
-    DSC_ASSERT(zero->store.sums.slot[sum->stage].group == sum->group); /* no later tile is in the slot */
-    return dsc_event_record(zero->store.sums.slot[sum->stage].gone, zero->reduce_stream, err);
+    DSC_ASSERT(zero->store->sums.slot[sum->stage].group == sum->group); /* no later tile is in the slot */
+    return dsc_event_record(zero->store->sums.slot[sum->stage].gone, zero->reduce_stream, err);
 }
 
 dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
-    const dsc_sum_slot *slot = &zero->store.sums.slot[sum->stage];
+    const dsc_sum_slot *slot = &zero->store->sums.slot[sum->stage];
     const dsc_group_state *state = &zero->group[sum->group];
     DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
     DSC_ASSERT(slot->group == sum->group && slot->first == sum->first); /* no later tile is in the slot */
-    DSC_TRY(dsc_stream_order(zero->store.sums.mark, zero->reduce_stream, zero->out_stream, err));
+    DSC_TRY(dsc_stream_order(zero->store->sums.mark, zero->reduce_stream, zero->out_stream, err));
     DSC_TRY(move(zero, zero->out_stream, sum, slot->acc, false, err));
     DSC_TRY(dsc_event_record(slot->gone, zero->out_stream, err));
-    if (state->staging.sums == NULL)
+    if (state->staging->sums == NULL)
         return DSC_OK;
-    return dsc_event_record(state->staging.gone, zero->out_stream, err);
+    return dsc_event_record(state->staging->gone, zero->out_stream, err);
 }

@@ -8,7 +8,7 @@
 #define DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 
 #include "offload/staging.h"
-#include "zero/zero.h"
+#include "zero/core/options.h"
 
 #define DSC_SUM_SLOTS 3
 

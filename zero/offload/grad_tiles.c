@@ -1,9 +1,13 @@
 /* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
+#include "zero/core/tile.h"
 #include "zero/offload/borrowed_memory.h"
+#include "zero/offload/grad_staging.h"
 #include "zero/offload/grad_tiles.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
 
 /* Whether a tile of the run passes through the ring. */
 static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
@@ -20,8 +24,8 @@ static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_
 static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 {
     DSC_ASSERT(place->leaf >= 0 && place->leaf < zero->grad_part_count);
-    DSC_ASSERT(zero->store.tile_elements > 0); /* otherwise the position does not advance */
-    place->first += zero->store.tile_elements;
+    DSC_ASSERT(zero->store->tile_elements > 0); /* otherwise the position does not advance */
+    place->first += zero->store->tile_elements;
     while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
            !takes_tiles(zero, &zero->leaf[place->leaf], place->pass)) {
         place->first = 0;
@@ -38,7 +42,7 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 
 static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
 {
-    dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
     DSC_ASSERT(ring->swap != NULL);
     DSC_ASSERT(place.leaf < zero->grad_part_count);
@@ -75,7 +79,7 @@ static dsc_status hand_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->count > 0);
-    DSC_ASSERT(call->ring == &call->zero->store.ring[DSC_PLANE_GRAD]); /* the update looks for the slot there */
+    DSC_ASSERT(call->ring == &call->zero->store->ring[DSC_PLANE_GRAD]); /* the update looks for the slot there */
     dsc_tile_buffers_lend(call->ring, call->slot);
     dsc_speculative_update_deliver(call->zero, call->group, call->place.first, call->count, call->slot);
     return DSC_OK;
@@ -94,7 +98,7 @@ static bool is_returned(const void *args)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->slot >= 0);
-    return !dsc_tile_buffers_is_lent(call->ring, call->slot) || dsc_event_passed(call->zero->speculative.ended);
+    return !dsc_tile_buffers_is_lent(call->ring, call->slot) || dsc_event_passed(call->zero->speculative->ended);
 }
 
 /* An update that has ended before its step returns no more buffers: the update has failed, and so has the step. */
@@ -105,7 +109,7 @@ static const dsc_io_work_ops await_return_ops = {
 static dsc_status acquire_sum_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    dsc_io_scheduler *io = &call->zero->store.io;
+    dsc_io_scheduler *io = &call->zero->store->io;
     DSC_ASSERT(call->piece.bytes > 0);
     DSC_TRY(dsc_io_scheduler_run(io, &await_return_ops, 0, call, err));
     dsc_tile_buffers_return(call->ring, call->slot);
@@ -127,7 +131,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     DSC_ASSERT(call->place.leaf >= 0);
     if (!yields)
         DSC_TRY(read_sums_ahead(zero, call->place, false, err));
-    DSC_TRY(dsc_tile_buffers_is_idle(&zero->store.ring[DSC_PLANE_GRAD], &idle, err));
+    DSC_TRY(dsc_tile_buffers_is_idle(&zero->store->ring[DSC_PLANE_GRAD], &idle, err));
     dsc_speculative_update_publish(zero);
     *result = idle && !yields ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
@@ -144,7 +148,7 @@ static dsc_status background_now(void *args, dsc_error *err)
     DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < zero->grad_part_count);
     dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->leaf[call->place.leaf]),
                                            call->place.pass);
-    return dsc_io_scheduler_run(&zero->store.io, &background_ops, call->ticket, call, err);
+    return dsc_io_scheduler_run(&zero->store->io, &background_ops, call->ticket, call, err);
 }
 
 static dsc_status stays_now(void *args, dsc_error *err)
@@ -168,10 +172,10 @@ dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
 dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero,
-                            .ticket = dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_GRAD),
+                            .ticket = dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_GRAD),
                             .place = *place };
     DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
-    if (zero->store.ring[DSC_PLANE_GRAD].swap == NULL)
+    if (zero->store->ring[DSC_PLANE_GRAD].swap == NULL)
         return DSC_OK;
     return dsc_host_call(zero->out_stream, background_now, &call, (int64_t)sizeof call, err);
 }
@@ -179,8 +183,8 @@ dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
 static bool memory_is_returned(const void *args)
 {
     const sum_call *call = args;
-    DSC_ASSERT(call->zero->speculative.ended != NULL); /* only its tiles borrow memory */
-    return dsc_borrowed_memory_is_vacant(call->zero, call->group) || dsc_event_passed(call->zero->speculative.ended);
+    DSC_ASSERT(call->zero->speculative->ended != NULL); /* only its tiles borrow memory */
+    return dsc_borrowed_memory_is_vacant(call->zero, call->group) || dsc_event_passed(call->zero->speculative->ended);
 }
 
 /* The update may wait for sums that this thread writes. */
@@ -189,7 +193,7 @@ static dsc_status write_behind_round(const void *args, bool yields, dsc_io_round
     const sum_call *call = args;
     bool idle;
     DSC_ASSERT(call->group >= 0 && call->group < call->zero->o.layout->group_count);
-    DSC_TRY(dsc_tile_buffers_is_idle(&call->zero->store.ring[DSC_PLANE_GRAD], &idle, err));
+    DSC_TRY(dsc_tile_buffers_is_idle(&call->zero->store->ring[DSC_PLANE_GRAD], &idle, err));
     dsc_speculative_update_publish(call->zero);
     *result = DSC_IO_PENDING;
     return DSC_OK;
@@ -204,13 +208,13 @@ static const dsc_io_work_ops await_memory_ops = { .io_class = DSC_IO_GRAD,
 static dsc_status await_memory(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    return dsc_io_scheduler_run(&call->zero->store.io, &await_memory_ops, 0, call, err);
+    return dsc_io_scheduler_run(&call->zero->store->io, &await_memory_ops, 0, call, err);
 }
 
 static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
                                 dsc_error *err)
 {
-    dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_GRAD];
+    dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_GRAD];
     const sum_call call = { .ring = ring,
                             .slot = dsc_tile_buffers_next(ring),
                             .read = !overwrite,
@@ -221,7 +225,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
     DSC_ASSERT(call.piece.bytes == sum->count * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD));
     sum->slot = call.slot;
     sum->kept = ring->slot[call.slot].buf;
-    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_GRAD);
+    dsc_io_scheduler_demand(&zero->store->io, DSC_IO_GRAD);
     return dsc_host_call(zero->out_stream, acquire_sum_now, &call, (int64_t)sizeof call, err);
 }
 
@@ -236,23 +240,23 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
     if (state->grad != NULL) {
         const sum_call call = { .zero = zero, .group = g };
         sum->acc = state->grad + (group->slice * zero->o.rank - state->local_first + first);
-        return state->speculative.room >= 0
+        return state->speculative->room >= 0
                    ? dsc_host_call(zero->out_stream, await_memory, &call, (int64_t)sizeof call, err)
                    : DSC_OK;
     }
-    DSC_ASSERT(first % zero->store.tile_elements == 0); /* a tile of the file */
-    sum->count = dsc_min_i64(zero->store.tile_elements, sum->count);
+    DSC_ASSERT(first % zero->store->tile_elements == 0); /* a tile of the file */
+    sum->count = dsc_min_i64(zero->store->tile_elements, sum->count);
     if (dsc_in_swap(zero, g, DSC_PLANE_GRAD))
         DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
     else
-        sum->kept = state->staging.sums + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
+        sum->kept = state->staging->sums + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     sum->acc = sum->kept;
     return dsc_grad_staging_passes(zero, g) ? dsc_grad_staging_acquire(zero, sum, overwrite, err) : DSC_OK;
 }
 
 dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
-    const bool by_hand = complete && zero->group[sum->group].speculative.sum_by_hand;
+    const bool by_hand = complete && zero->group[sum->group].speculative->sum_by_hand;
     DSC_ASSERT(sum->count > 0);
     DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[sum->group].slice);
     if (zero->group[sum->group].grad != NULL)
@@ -261,7 +265,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
         DSC_TRY(dsc_grad_staging_write_back(zero, sum, err));
     if (!dsc_in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;
-    const sum_call call = { .ring = &zero->store.ring[DSC_PLANE_GRAD],
+    const sum_call call = { .ring = &zero->store->ring[DSC_PLANE_GRAD],
                             .slot = sum->slot,
                             .piece = dsc_state_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count),
                             .zero = zero,
@@ -279,9 +283,9 @@ dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error 
 
 dsc_status dsc_grad_tiles_drain(dsc_zero *zero, dsc_error *err)
 {
-    const sum_call call = { .zero = zero, .ring = &zero->store.ring[DSC_PLANE_GRAD] };
+    const sum_call call = { .zero = zero, .ring = &zero->store->ring[DSC_PLANE_GRAD] };
     if (call.ring->swap == NULL && !dsc_speculative_update_is_used(zero))
         return DSC_OK;
-    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_GRAD);
+    dsc_io_scheduler_demand(&zero->store->io, DSC_IO_GRAD);
     return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
 }

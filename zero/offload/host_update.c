@@ -1,6 +1,10 @@
 /* host_update.c - see host_update.h. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
+#include "zero/offload/grad_staging.h"
+#include "zero/offload/host_update.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 
 static bool in_pinned_memory(const dsc_zero *zero, int32_t g)
 {
@@ -12,7 +16,7 @@ static int64_t part_bytes(const dsc_zero *zero, dsc_plane plane)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_host_update_brings(zero, g, plane))
-            return zero->store.tile_elements * (plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4);
+            return zero->store->tile_elements * (plane == DSC_PLANE_PARAM ? zero->param_bytes_each : 4);
     return 0;
 }
 
@@ -26,7 +30,7 @@ static int64_t slot_bytes(const dsc_zero *zero)
 enum { NEEDS = 3 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_host_update *host = &zero->store.host;
+    dsc_host_update *host = &zero->store->host;
     int64_t masters = 0, moments = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const int64_t elements = in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
@@ -51,8 +55,8 @@ void dsc_host_update_plan(dsc_zero *zero)
 
 static void place_states(dsc_zero *zero)
 {
-    float *master = zero->store.host.master_buf.ptr;
-    char *moment = zero->store.host.moment_buf.ptr;
+    float *master = zero->store->host.master_buf.ptr;
+    char *moment = zero->store->host.moment_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
         if (!in_pinned_memory(zero, g))
@@ -64,8 +68,8 @@ static void place_states(dsc_zero *zero)
         state->master = master;
         master += state->local_count;
     }
-    DSC_ASSERT((intptr_t)master - (intptr_t)zero->store.host.master_buf.ptr == zero->store.host.master_buf.bytes);
-    DSC_ASSERT((intptr_t)moment - (intptr_t)zero->store.host.moment_buf.ptr == zero->store.host.moment_buf.bytes);
+    DSC_ASSERT((intptr_t)master - (intptr_t)zero->store->host.master_buf.ptr == zero->store->host.master_buf.bytes);
+    DSC_ASSERT((intptr_t)moment - (intptr_t)zero->store->host.moment_buf.ptr == zero->store->host.moment_buf.bytes);
 }
 
 static dsc_status wait_left(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
@@ -77,7 +81,7 @@ static dsc_status wait_left(void *user, int32_t slot, dsc_stream *by, dsc_error 
 
 dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_host_update *host = &zero->store.host;
+    dsc_host_update *host = &zero->store->host;
     dsc_device *device = zero->o.device;
     if (!dsc_host_update_is_used(zero))
         return DSC_OK;
@@ -103,7 +107,7 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_host_update_close(dsc_zero *zero)
 {
-    dsc_host_update *host = &zero->store.host;
+    dsc_host_update *host = &zero->store->host;
     if (host->device == NULL)
         return;
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
@@ -137,9 +141,9 @@ static bool anything_comes(const dsc_zero *zero, int32_t g)
 
 static dsc_status start(dsc_zero *zero, const dsc_tile *tile, int32_t *index, dsc_error *err)
 {
-    dsc_host_update *host = &zero->store.host;
+    dsc_host_update *host = &zero->store->host;
     const dsc_group_state *state = &zero->group[tile->group];
-    DSC_ASSERT(tile->count > 0 && tile->count <= zero->store.tile_elements); /* of a slot */
+    DSC_ASSERT(tile->count > 0 && tile->count <= zero->store->tile_elements); /* of a slot */
     DSC_ASSERT(tile->first + tile->count <= state->local_first + state->local_count);
     DSC_TRY(dsc_staging_acquire(&host->staging, NULL, index, err));
     const dsc_host_slot *slot = &host->slot[*index];
@@ -156,7 +160,7 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, int32_t *index, ds
 /* Sums are complete, and nobody reads the old parameters any more, when the compute stream is here. */
 dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    zero->store.host.coming = -1;
+    zero->store->host.coming = -1;
     if (!dsc_host_update_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_zero_after_compute(zero, zero->in_stream, err));
@@ -166,7 +170,7 @@ dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err)
 dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *following, int32_t *slot,
                                    dsc_error *err)
 {
-    dsc_host_update *host = &zero->store.host;
+    dsc_host_update *host = &zero->store->host;
     DSC_ASSERT(dsc_host_update_updates(zero, tile->group));
     DSC_ASSERT(host->coming < DSC_HOST_SLOTS);
     *slot = host->coming;
@@ -178,16 +182,16 @@ dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const d
     if (anything_comes(zero, tile->group))
         DSC_TRY(dsc_event_sync(host->slot[*slot].arrived, err));
     const dsc_group_state *state = &zero->group[tile->group];
-    return state->staging.sums != NULL ? dsc_event_sync(state->staging.gone, err) : DSC_OK;
+    return state->staging->sums != NULL ? dsc_event_sync(state->staging->gone, err) : DSC_OK;
 }
 
 dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
-    dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
+    dsc_host_slot *slot = &zero->store->host.slot[tile->host_slot];
     dsc_group_state *state = &zero->group[tile->group];
     DSC_ASSERT(tile->host_slot >= 0 && tile->host_slot < DSC_HOST_SLOTS);
-    DSC_ASSERT(tile->count > 0 && tile->count <= zero->store.tile_elements);
-    DSC_TRY(dsc_stream_sync(zero->store.host.compute, err));
+    DSC_ASSERT(tile->count > 0 && tile->count <= zero->store->tile_elements);
+    DSC_TRY(dsc_stream_sync(zero->store->host.compute, err));
     if (!dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         return DSC_OK;
     DSC_TRY(dsc_copy(zero->in_stream, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));

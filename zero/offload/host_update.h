@@ -8,7 +8,7 @@
 #define DSC_ZERO_OFFLOAD_HOST_UPDATE_H
 
 #include "offload/staging.h"
-#include "zero/zero.h"
+#include "zero/core/options.h"
 
 #define DSC_HOST_SLOTS 2
 

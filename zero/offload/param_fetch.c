@@ -3,6 +3,8 @@
 #include "zero/core/internal.h"
 #include "zero/offload/param_fetch.h"
 #include "zero/offload/param_prefetch.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 
 bool dsc_param_fetch_request(dsc_zero *zero, int32_t g, char *to)
 {
@@ -28,18 +30,18 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     int64_t taken;
     DSC_ASSERT(elements <= zero->o.layout->group[call->group].slice);
     /* All of it went to another window. The rest is in its file as soon as the group is updated. */
-    if (!call->asked && state->gather.handed_from == 0 && zero->store.written != NULL)
-        DSC_TRY(dsc_event_sync(zero->store.written, err));
+    if (!call->asked && state->gather.handed_from == 0 && zero->store->written != NULL)
+        DSC_TRY(dsc_event_sync(zero->store->written, err));
     DSC_TRY(dsc_param_prefetch_consume(zero, call->group, elements, call->to, &taken, err));
     DSC_ASSERT(taken >= 0);
     DSC_ASSERT(taken <= elements);
     if (taken == elements)
         return DSC_OK;
     const int64_t before = taken * zero->param_bytes_each;
-    dsc_swap_read(zero->store.fetch, call->to + before,
+    dsc_swap_read(zero->store->fetch, call->to + before,
                   dsc_align_up(elements * zero->param_bytes_each - before, DSC_AIO_ALIGN),
                   state->place.at[DSC_PLANE_PARAM] + before);
-    return dsc_swap_wait(zero->store.fetch, err);
+    return dsc_swap_wait(zero->store->fetch, err);
 }
 
 typedef struct tile_call {
@@ -61,17 +63,17 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
 
 dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
 {
-    const int64_t tile = zero->store.tile_elements, each = zero->param_bytes_each;
+    const int64_t tile = zero->store->tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_tile_buffers *ring = &zero->store.ring[DSC_PLANE_PARAM];
+    dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_PARAM];
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
-    if (zero->store.fetch != NULL) {
+    if (zero->store->fetch != NULL) {
         const fetch_call call = { zero, g, asked, to };
         dsc_tile_buffers_end_views(ring);
         DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
-        return dsc_event_record(zero->store.io.arrival[DSC_IO_PARAM], zero->fetch_stream, err);
+        return dsc_event_record(zero->store->io.arrival[DSC_IO_PARAM], zero->fetch_stream, err);
     }
     DSC_ASSERT(ring->swap != NULL);
     for (int64_t first = 0; first < slice; first += tile) {

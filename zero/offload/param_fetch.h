@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OFFLOAD_PARAM_FETCH_H
 #define DSC_ZERO_OFFLOAD_PARAM_FETCH_H
 
-#include "zero/zero.h"
+#include "zero/core/options.h"
 
 /* Asks the update under way to copy a group's parameters to `to`, which is free, as it makes them. True for the first
  * call after an update began. On the thread of the compute stream. */

@@ -8,6 +8,8 @@
 
 #include "zero/core/internal.h"
 #include "zero/offload/param_prefetch.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 
 static const dsc_plane lenders[] = { DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                      DSC_PLANE_MOMENT3 };
@@ -24,8 +26,8 @@ bool dsc_param_prefetch_is_used(const dsc_zero *zero)
 
 static int64_t piece_bytes(const dsc_zero *zero)
 {
-    DSC_ASSERT(zero->store.tile_elements > 0);
-    return zero->store.tile_elements * zero->param_bytes_each;
+    DSC_ASSERT(zero->store->tile_elements > 0);
+    return zero->store->tile_elements * zero->param_bytes_each;
 }
 
 static bool lends(const dsc_zero *zero, dsc_plane plane)
@@ -53,7 +55,7 @@ int32_t dsc_param_prefetch_slots(const dsc_zero *zero)
 
 dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     const int32_t count = dsc_param_prefetch_slots(zero);
     if (!dsc_param_prefetch_is_used(zero))
         return DSC_OK;
@@ -76,9 +78,9 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_param_prefetch_close(dsc_zero *zero)
 {
-    dsc_tile_buffers_close(&zero->store.ahead);
-    dsc_event_close(&zero->store.lent);
-    dsc_event_close(&zero->store.given_back);
+    dsc_tile_buffers_close(&zero->store->ahead);
+    dsc_event_close(&zero->store->lent);
+    dsc_event_close(&zero->store->given_back);
 }
 
 /* ---- in the order in which gathers ask ---- */
@@ -113,7 +115,7 @@ static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_
             if (!is_asked_at(zero, gather, at->step))
                 continue;
             *piece = dsc_state_store_tile_piece(zero, gather->group, DSC_PLANE_PARAM, at->first);
-            at->first += zero->store.tile_elements;
+            at->first += zero->store->tile_elements;
             if (piece->bytes > 0)
                 return true;
         }
@@ -122,7 +124,7 @@ static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_
 
 static dsc_status read_on(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     bool started = true;
     DSC_ASSERT(store->ahead.swap != NULL);
     while (started) {
@@ -146,7 +148,7 @@ typedef struct ahead_call {
 static dsc_status background_round(const void *args, bool yields, dsc_io_round *result, dsc_error *err)
 {
     const ahead_call *call = args;
-    dsc_state_store *store = &call->zero->store;
+    dsc_state_store *store = call->zero->store;
     bool idle = false;
     DSC_ASSERT(store->lent != NULL);
     if (dsc_event_passed(store->lent)) {
@@ -164,16 +166,16 @@ static const dsc_io_work_ops background_ops = { .io_class = DSC_IO_PARAM,
 static dsc_status background_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
-    DSC_ASSERT(call->first || call->zero->store.ahead_at.step >= call->zero->o.model->module_count);
+    DSC_ASSERT(call->first || call->zero->store->ahead_at.step >= call->zero->o.model->module_count);
     if (call->first)
-        call->zero->store.ahead_at = (dsc_param_prefetch_cursor) { .step = call->zero->o.model->module_count };
-    return dsc_io_scheduler_run(&call->zero->store.io, &background_ops, call->ticket, call, err);
+        call->zero->store->ahead_at = (dsc_param_prefetch_cursor) { .step = call->zero->o.model->module_count };
+    return dsc_io_scheduler_run(&call->zero->store->io, &background_ops, call->ticket, call, err);
 }
 
 static dsc_status forget_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
-    return dsc_tile_buffers_discard(&call->zero->store.ahead, err);
+    return dsc_tile_buffers_discard(&call->zero->store->ahead, err);
 }
 
 /* On the update stream: what an update that did not come has left is not ahead any more. */
@@ -181,20 +183,20 @@ static dsc_status lend_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
-        DSC_TRY(dsc_tile_buffers_discard(&call->zero->store.ring[lenders[i]], err));
+        DSC_TRY(dsc_tile_buffers_discard(&call->zero->store->ring[lenders[i]], err));
     return DSC_OK;
 }
 
 static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
 {
-    DSC_ASSERT(zero->store.lends); /* S7 */
-    const ahead_call call = { zero, dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_PARAM), first };
+    DSC_ASSERT(zero->store->lends); /* S7 */
+    const ahead_call call = { zero, dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_PARAM), first };
     return dsc_host_call(zero->fetch_stream, background_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
@@ -210,12 +212,12 @@ dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
 
 dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err)
 {
-    return zero->store.lends ? queue_reads(zero, false, err) : DSC_OK;
+    return zero->store->lends ? queue_reads(zero, false, err) : DSC_OK;
 }
 
 dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
@@ -227,34 +229,34 @@ dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
     return dsc_stream_wait(zero->update_stream, store->given_back, err);
 }
 
-void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero->store.io, DSC_IO_PARAM); }
+void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero->store->io, DSC_IO_PARAM); }
 
 /* A piece that is requested and was not prefetched is not needed again. */
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
     DSC_ASSERT(first >= 0 && elements <= zero->o.layout->group[g].slice);
-    DSC_ASSERT(zero->store.ahead.ahead == 0); /* otherwise the cursor is behind the prefetched pieces */
-    for (; first < elements; first += zero->store.tile_elements) {
+    DSC_ASSERT(zero->store->ahead.ahead == 0); /* otherwise the cursor is behind the prefetched pieces */
+    for (; first < elements; first += zero->store->tile_elements) {
         const dsc_piece asked = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
-        dsc_param_prefetch_cursor next = zero->store.ahead_at;
+        dsc_param_prefetch_cursor next = zero->store->ahead_at;
         dsc_piece piece;
         if (!next_piece(zero, &next, &piece) || piece.at != asked.at)
             return;
-        zero->store.ahead_at = next;
+        zero->store->ahead_at = next;
     }
 }
 
 /* A caller with another order than the planned one reads from the file. */
 static dsc_status give_up(dsc_zero *zero, dsc_error *err)
 {
-    zero->store.ahead_at.step = last_step(zero);
-    return dsc_tile_buffers_discard(&zero->store.ahead, err);
+    zero->store->ahead_at.step = last_step(zero);
+    return dsc_tile_buffers_discard(&zero->store->ahead, err);
 }
 
 dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t elements, char *to, int64_t *taken,
                                       dsc_error *err)
 {
-    dsc_tile_buffers *ring = &zero->store.ahead;
+    dsc_tile_buffers *ring = &zero->store->ahead;
     *taken = 0;
     DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     DSC_ASSERT(elements >= 0 && elements <= zero->o.layout->group[g].slice);
@@ -268,7 +270,7 @@ dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t element
         DSC_TRY(dsc_tile_buffers_acquire(ring, slot, err));
         memcpy(to + *taken * zero->param_bytes_each, ring->slot[slot].buf, (size_t)piece.bytes);
         dsc_tile_buffers_release(ring, slot);
-        *taken += zero->store.tile_elements;
+        *taken += zero->store->tile_elements;
     }
     *taken = dsc_min_i64(*taken, elements);
     if (ring->swap != NULL && ring->ahead == 0)

@@ -3,7 +3,7 @@
 #ifndef DSC_ZERO_OFFLOAD_PARAM_PREFETCH_H
 #define DSC_ZERO_OFFLOAD_PARAM_PREFETCH_H
 
-#include "zero/zero.h"
+#include "zero/core/options.h"
 
 /* After the state store is planned. */
 bool dsc_param_prefetch_is_used(const dsc_zero *zero);

@@ -1,13 +1,15 @@
 /* placement.c - placement.h: questions about the plan, which are answered without any side effect.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 
 #define PARAM_SLOTS 3 /* one comes, one is worked on, one leaves */
 
 bool dsc_state_store_is_used(const dsc_zero *zero)
 {
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
-        if (zero->store.space_bytes[s] > 0)
+        if (zero->store->space_bytes[s] > 0)
             return true;
     return false;
 }
@@ -53,29 +55,29 @@ dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane
 
 dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
 {
-    DSC_ASSERT(zero->store.tile_elements > 0);
-    DSC_ASSERT(first % zero->store.tile_elements == 0);
-    const int64_t count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
+    DSC_ASSERT(zero->store->tile_elements > 0);
+    DSC_ASSERT(first % zero->store->tile_elements == 0);
+    const int64_t count = dsc_min_i64(zero->store->tile_elements, zero->o.layout->group[g].slice - first);
     return count > 0 ? dsc_state_store_piece(zero, g, plane, first, count) : (dsc_piece) { 0, 0 };
 }
 
 int64_t dsc_state_store_slots_bytes(const dsc_zero *zero, dsc_plane plane, int32_t slot_count)
 {
     DSC_ASSERT(slot_count >= 0);
-    return slot_count * zero->store.tile_elements * dsc_plane_bytes_each(zero, plane);
+    return slot_count * zero->store->tile_elements * dsc_plane_bytes_each(zero, plane);
 }
 
 /* Parameters pass to their windows a tile at a time; an update writes them with the other states. */
 int32_t dsc_state_store_slot_count(const dsc_zero *zero, dsc_plane plane)
 {
     const int32_t most = plane == DSC_PLANE_PARAM ? PARAM_SLOTS : DSC_TILE_BUFFERS_MAX;
-    DSC_ASSERT(zero->store.slot_count <= DSC_TILE_BUFFERS_MAX);
-    return (int32_t)dsc_min_i64(zero->store.slot_count, most);
+    DSC_ASSERT(zero->store->slot_count <= DSC_TILE_BUFFERS_MAX);
+    return (int32_t)dsc_min_i64(zero->store->slot_count, most);
 }
 
 int64_t dsc_state_store_tile_buffers_bytes(const dsc_zero *zero, dsc_plane plane)
 {
-    DSC_ASSERT(zero->store.tile_elements * dsc_plane_bytes_each(zero, plane) % DSC_AIO_ALIGN == 0);
+    DSC_ASSERT(zero->store->tile_elements * dsc_plane_bytes_each(zero, plane) % DSC_AIO_ALIGN == 0);
     return dsc_state_store_slots_bytes(zero, plane, dsc_state_store_slot_count(zero, plane));
 }
 
@@ -90,9 +92,9 @@ bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane)
 dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 {
     DSC_ASSERT(plane < DSC_PLANE_COUNT);
-    if (plane == DSC_PLANE_GRAD && zero->store.sums_in.swap != NULL)
-        return &zero->store.sums_in;
-    return plane == DSC_PLANE_PARAM ? &zero->store.back : &zero->store.ring[plane];
+    if (plane == DSC_PLANE_GRAD && zero->store->sums_in.swap != NULL)
+        return &zero->store->sums_in;
+    return plane == DSC_PLANE_PARAM ? &zero->store->back : &zero->store->ring[plane];
 }
 
 bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)

@@ -13,21 +13,24 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "zero/grad_parts.h"
 #include "zero/core/internal.h"
-#include "zero/offload/borrowed_memory.h"
-#include "zero/offload/update_tiles.h"
+#include "zero/core/tile.h"
 #include "zero/core/tile_update.h"
+#include "zero/offload/borrowed_memory.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
+#include "zero/offload/update_tiles.h"
 
 static dsc_need group_need(dsc_zero *zero)
 {
-    return (dsc_need) { &zero->speculative.group, DSC_TAG_CONTROL, DSC_TIER_HOST,
-                        zero->o.layout->group_count * (int64_t)sizeof *zero->speculative.group, DSC_NEED_SMALL };
+    return (dsc_need) { &zero->speculative->group, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        zero->o.layout->group_count * (int64_t)sizeof *zero->speculative->group, DSC_NEED_SMALL };
 }
 
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     if (!dsc_speculative_update_is_used(zero))
         return DSC_OK;
     early->holds = true;
@@ -44,32 +47,26 @@ dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_speculative_update_close(dsc_zero *zero)
 {
-    dsc_event_close(&zero->speculative.ended);
+    dsc_event_close(&zero->speculative->ended);
     const dsc_need groups = group_need(zero);
     dsc_needs_close(&zero->needs, &groups, 1);
 }
 
-void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count, int64_t update,
-                     bool last_word)
+void dsc_speculative_update_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
+                                   int64_t update, bool last_word)
 {
-    zero->speculative.firm = last_word && zero->o.swap.unclipped;
+    zero->speculative->firm = last_word && zero->o.swap.unclipped;
     DSC_ASSERT(class_count >= 1);
     DSC_ASSERT(update >= 1);
-    memset(&zero->speculative.expected, 0, sizeof zero->speculative.expected);
-    dsc_update_terms_fill(scalars, class_count, update, &zero->speculative.expected);
-}
-
-void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out)
-{
-    *out = (dsc_zero_speculative_stats) { .made = atomic_load(&zero->speculative.elements),
-                                          .kept = zero->speculative.kept_elements };
+    memset(&zero->speculative->expected, 0, sizeof zero->speculative->expected);
+    dsc_update_terms_fill(scalars, class_count, update, &zero->speculative->expected);
 }
 
 /* ---- sums ---- */
 
 void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     DSC_ASSERT(pass >= 0 && pass < zero->pass_count);
     if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_grad_part_is_last(zero, leaf) &&
         leaf->group == early->group[early->complete])
@@ -78,45 +75,45 @@ void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part 
 
 void dsc_speculative_update_publish(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     DSC_ASSERT(early->published <= early->complete && early->complete <= early->count);
     for (; early->published < early->complete; early->published++) {
         const int32_t g = early->group[early->published];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
             !dsc_tile_buffers_is_written(
-                &zero->store.ring[DSC_PLANE_GRAD],
+                &zero->store->ring[DSC_PLANE_GRAD],
                 dsc_state_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
-        atomic_store(&zero->group[g].speculative.sum_there, zero->o.layout->group[g].slice);
+        atomic_store(&zero->group[g].speculative->sum_there, zero->o.layout->group[g].slice);
     }
 }
 
 void dsc_speculative_update_mark_published(dsc_zero *zero)
 {
     dsc_speculative_update_publish(zero);
-    DSC_ASSERT(zero->speculative.published == zero->speculative.complete); /* the files are drained */
-    zero->speculative.complete = zero->speculative.published = 0;
+    DSC_ASSERT(zero->speculative->published == zero->speculative->complete); /* the files are drained */
+    zero->speculative->complete = zero->speculative->published = 0;
 }
 
 void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, int64_t count, int32_t slot)
 {
     dsc_group_state *state = &zero->group[g];
     DSC_ASSERT(first >= 0 && first + count <= state->local_count);
-    DSC_ASSERT(slot >= 0 && slot < zero->store.ring[DSC_PLANE_GRAD].slot_count);
+    DSC_ASSERT(slot >= 0 && slot < zero->store->ring[DSC_PLANE_GRAD].slot_count);
     if (first == 0)
-        state->speculative.sum_slot = slot;
-    atomic_store(&state->speculative.sum_there, first + count);
+        state->speculative->sum_slot = slot;
+    atomic_store(&state->speculative->sum_there, first + count);
 }
 
 /* Before the reductions of a step's last pass. */
 static void choose_sums(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     DSC_ASSERT(early->count == 0 || early->aim <= early->count);
     for (int32_t i = 0; i < early->count; i++) {
         dsc_group_state *state = &zero->group[early->group[i]];
-        atomic_store(&state->speculative.sum_there, 0);
-        state->speculative.sum_by_hand = early->begun && early->firm && i < early->aim && state->sums.last == NULL &&
+        atomic_store(&state->speculative->sum_there, 0);
+        state->speculative->sum_by_hand = early->begun && early->firm && i < early->aim && state->sums.last == NULL &&
                              dsc_speculative_update_covers_sum(zero, early->group[i]);
     }
 }
@@ -131,11 +128,11 @@ typedef struct speculative_call {
 static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
 {
     dsc_tile tile;
-    if (zero->speculative.first_ns == 0)
-        zero->speculative.first_ns = dsc_clock_ns();
-    DSC_TRY(dsc_update_next_tile(zero, &zero->speculative.expected, &tile, err));
+    if (zero->speculative->first_ns == 0)
+        zero->speculative->first_ns = dsc_clock_ns();
+    DSC_TRY(dsc_update_tiles_update_next(zero, &zero->speculative->expected, &tile, err));
     DSC_ASSERT(tile.count > 0);
-    atomic_fetch_add(&zero->speculative.elements, tile.count);
+    atomic_fetch_add(&zero->speculative->elements, tile.count);
     return DSC_OK;
 }
 
@@ -143,7 +140,7 @@ static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
 static bool is_stopped(const void *args)
 {
     const speculative_call *call = args;
-    const dsc_speculative_update *speculative = &call->zero->speculative;
+    const dsc_speculative_update *speculative = call->zero->speculative;
     return !speculative->firm && atomic_load(&speculative->hurried);
 }
 
@@ -151,7 +148,7 @@ static bool is_stopped(const void *args)
 static void count_pause(const void *args, int64_t ns)
 {
     const speculative_call *call = args;
-    dsc_speculative_update *speculative = &call->zero->speculative;
+    dsc_speculative_update *speculative = call->zero->speculative;
     DSC_ASSERT(ns >= 0);
     if (speculative->first_ns == 0)
         return;
@@ -164,7 +161,7 @@ static dsc_status tile_round(const void *args, bool yields, dsc_io_round *result
 {
     const speculative_call *call = args;
     bool idle;
-    DSC_ASSERT(!call->zero->store.exchanged); /* S3: the results go to the second place */
+    DSC_ASSERT(!call->zero->store->exchanged); /* S3: the results go to the second place */
     DSC_TRY(dsc_update_tiles_continue(call->zero, !yields, true, &idle, err));
     dsc_borrowed_memory_publish(call->zero);
     *result = DSC_IO_PENDING;
@@ -184,10 +181,10 @@ static dsc_status update_now(void *args, dsc_error *err)
 {
     const speculative_call *call = args;
     dsc_zero *zero = call->zero;
-    DSC_ASSERT(zero->speculative.aim >= 1 && zero->speculative.aim <= zero->speculative.count);
-    dsc_update_tiles_begin_speculative(zero, zero->speculative.group, zero->speculative.aim);
-    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative.group, zero->speculative.aim, err));
-    DSC_TRY(dsc_io_scheduler_run(&zero->store.io, &tile_ops, call->ticket, call, err));
+    DSC_ASSERT(zero->speculative->aim >= 1 && zero->speculative->aim <= zero->speculative->count);
+    dsc_update_tiles_begin_speculative(zero, zero->speculative->group, zero->speculative->aim);
+    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative->group, zero->speculative->aim, err));
+    DSC_TRY(dsc_io_scheduler_run(&zero->store->io, &tile_ops, call->ticket, call, err));
     return dsc_borrowed_memory_end(zero, err);
 }
 
@@ -196,7 +193,7 @@ static dsc_status update_now(void *args, dsc_error *err)
  * would gain nothing. */
 static void aim_at_all(dsc_zero *zero)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     DSC_ASSERT(!early->begun || early->aim <= early->count);
     if (early->begun && early->firm && zero->o.sum_dtype == DSC_F32)
         early->aim = early->count;
@@ -204,8 +201,8 @@ static void aim_at_all(dsc_zero *zero)
 
 dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->speculative;
-    const speculative_call call = { zero, dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_STATE) };
+    dsc_speculative_update *early = zero->speculative;
+    const speculative_call call = { zero, dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_STATE) };
     early->begun = early->count > 0 && early->holds;
     aim_at_all(zero);
     choose_sums(zero);
@@ -225,7 +222,7 @@ dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
 /* Its thread has nothing to do. */
 static dsc_status stop(dsc_zero *zero, dsc_error *err)
 {
-    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_STATE);
+    dsc_io_scheduler_demand(&zero->store->io, DSC_IO_STATE);
     return zero->update_stream != NULL ? dsc_stream_sync(zero->update_stream, err) : DSC_OK;
 }
 
@@ -242,27 +239,27 @@ static void take_aim(dsc_speculative_update *early, int32_t made)
 
 dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     DSC_TRY(stop(zero, err));
     early->holds = memcmp(&early->expected, terms, sizeof *terms) == 0;
     early->kept = early->begun && early->holds;
     early->begun = false;
     if (!early->kept)
         return DSC_OK;
-    DSC_ASSERT(!zero->store.exchanged); /* dsc_update_tiles_begin comes next */
+    DSC_ASSERT(!zero->store->exchanged); /* dsc_update_tiles_begin comes next */
     early->kept_elements += atomic_load(&early->elements);
     take_aim(early, dsc_update_tiles_updated_groups(zero));
     return DSC_OK;
 }
 
-dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_speculative_update_drop(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = &zero->speculative;
+    dsc_speculative_update *early = zero->speculative;
     early->holds = early->begun = false;
     DSC_TRY(stop(zero, err));
-    for (int32_t i = 0; i < zero->store.ring[DSC_PLANE_GRAD].slot_count; i++)
-        dsc_tile_buffers_return(&zero->store.ring[DSC_PLANE_GRAD], i);
-    return dsc_tile_buffers_discard(&zero->store.sums_in, err);
+    for (int32_t i = 0; i < zero->store->ring[DSC_PLANE_GRAD].slot_count; i++)
+        dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD], i);
+    return dsc_tile_buffers_discard(&zero->store->sums_in, err);
 }
 
 /* Weights that a recipe makes of a sum that is not finite are not finite either, but for Lion's. */
@@ -285,7 +282,7 @@ dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t g, int64_t first,
                                        dsc_error *err)
 {
     DSC_ASSERT(first >= 0 && first < zero->o.layout->group[g].slice);
-    *count = dsc_min_i64(zero->store.tile_elements, zero->o.layout->group[g].slice - first);
+    *count = dsc_min_i64(zero->store->tile_elements, zero->o.layout->group[g].slice - first);
     if (dsc_update_tiles_is_updated(zero, g, first))
         return view_made(zero, g, first, count, x, err);
     *x = dsc_update_tiles_direct_sum(zero, g, first);

@@ -5,9 +5,8 @@
 
 #include <stdatomic.h>
 
+#include "zero/core/grad_part.h"
 #include "zero/core/pass.h"
-
-struct dsc_grad_part;
 
 /* The part of a group's state. */
 typedef struct dsc_group_speculative {
@@ -38,17 +37,22 @@ typedef struct dsc_speculative_update {
 
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err); /* after grad_parts.h */
 void dsc_speculative_update_close(dsc_zero *zero);
+/* The terms that dsc_zero_update will get, unless the norm changes them (dsc_zero_expect). */
+void dsc_speculative_update_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
+                                   int64_t update, bool last_word);
 /* Under the head of the last pass of a step: the update begins if it is expected; else its first states are read. */
 dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err);
 /* dsc_zero_update was called with these terms. The speculative update has stopped when the function returns. */
 dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err);
+/* The step has no update: the speculative update has stopped, and its results are dropped. */
+dsc_status dsc_speculative_update_drop(dsc_zero *zero, dsc_error *err);
 /* On the out stream: that tile of a group's sums is in a buffer that is lent to the update. */
 void dsc_speculative_update_deliver(dsc_zero *zero, int32_t group, int64_t first, int64_t count, int32_t slot);
 /* After a skipped step: a tile of a group whose sums were handed over. A value is not finite if its sum was not. */
 dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
                                        dsc_error *err);
 /* On the out stream: a gradient part of a pass was reduced; some sums may be in their files; all sums are. */
-void dsc_speculative_update_count_grad_part(dsc_zero *zero, const struct dsc_grad_part *leaf, int64_t pass);
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
 void dsc_speculative_update_publish(dsc_zero *zero);
 void dsc_speculative_update_mark_published(dsc_zero *zero);
 

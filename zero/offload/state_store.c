@@ -3,7 +3,11 @@
  * are update_tiles.c's, param_fetch.c's and grad_tiles.c's. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
+#include "zero/offload/grad_staging.h"
+#include "zero/offload/host_update.h"
 #include "zero/offload/param_prefetch.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
 
 #include <string.h>
 
@@ -140,7 +144,7 @@ static bool update_writes_params(const dsc_zero *zero)
 /* The update gives none of them back. */
 static int32_t sums_in_slots(const dsc_zero *zero)
 {
-    return (int32_t)dsc_min_i64(zero->store.slot_count, SUMS_IN_TILES);
+    return (int32_t)dsc_min_i64(zero->store->slot_count, SUMS_IN_TILES);
 }
 
 static int32_t folders_of(const dsc_zero *zero, dsc_space space)
@@ -168,14 +172,14 @@ static int64_t sum_tile_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_grad_staging_is_offloaded(zero, g) && zero->o.sum_dtype != DSC_F32)
-            return zero->store.tile_elements * 4;
+            return zero->store->tile_elements * 4;
     return 0;
 }
 
 /* Behind what lies in the plane's space so far. */
 static int64_t place_plane(dsc_zero *zero, int32_t g, dsc_plane plane)
 {
-    int64_t *bytes = &zero->store.space_bytes[plane_table[plane].space];
+    int64_t *bytes = &zero->store->space_bytes[plane_table[plane].space];
     const int64_t at = *bytes;
     DSC_ASSERT(at % DSC_AIO_ALIGN == 0);
     DSC_ASSERT(folders_of(zero, plane_table[plane].space) > 0);
@@ -196,7 +200,7 @@ static void place_group(dsc_zero *zero, int32_t g)
 
 static void choose_tiles(dsc_zero *zero, int64_t longest)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     DSC_ASSERT(longest % TILE_ALIGN == 0);
     const int64_t asked = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
     store->tile_elements = dsc_min_i64(asked, longest);
@@ -217,7 +221,7 @@ static void add_need(dsc_need *needs, int *count, dsc_tag tag, int64_t bytes, ds
  * the length of the list. Tiles are chosen. */
 static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     int count = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
@@ -252,35 +256,35 @@ static dsc_status open_aio(dsc_zero *zero, int which, dsc_error *err)
     options.alloc = zero->o.alloc;
     if (swap->io != NULL && swap->io->blocks != NULL)
         options.hook = *swap->io->blocks;
-    return zero->store.io.engine[which] == NULL ? dsc_aio_open(&options, &zero->store.io.engine[which], err) : DSC_OK;
+    return zero->store->io.engine[which] == NULL ? dsc_aio_open(&options, &zero->store->io.engine[which], err) : DSC_OK;
 }
 
 static dsc_status open_space(dsc_zero *zero, dsc_space space, dsc_error *err)
 {
     const dsc_zero_swap *swap = &zero->o.swap;
     DSC_TRY(open_aio(zero, space_table[space].aio, err));
-    DSC_ASSERT(zero->store.swap[space] == NULL);
+    DSC_ASSERT(zero->store->swap[space] == NULL);
     DSC_ASSERT(folders_of(zero, space) > 0);
     const dsc_swap_options place = {
         .alloc = zero->o.alloc,
-        .aio = zero->store.io.engine[space_table[space].aio],
+        .aio = zero->store->io.engine[space_table[space].aio],
         .io = swap->io,
         .tag = space_table[space].tag,
         .folders = space == DSC_SPACE_PARAM ? swap->param_folders : swap->state_folders,
         .folder_count = folders_of(zero, space),
-        .bytes = zero->store.space_bytes[space],
+        .bytes = zero->store->space_bytes[space],
         .stripe_bytes = STRIPE_BYTES,
     };
-    return dsc_swap_open(&place, &zero->store.swap[space], err);
+    return dsc_swap_open(&place, &zero->store->swap[space], err);
 }
 
 static dsc_status swap_file_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
 {
     dsc_zero *zero = needs->owner;
     dsc_swap **swap = need->out;
-    const ptrdiff_t space = swap - zero->store.swap;
+    const ptrdiff_t space = swap - zero->store->swap;
     DSC_ASSERT(space >= 0 && space < DSC_SPACE_COUNT);
-    DSC_ASSERT(need->bytes == zero->store.space_bytes[space]);
+    DSC_ASSERT(need->bytes == zero->store->space_bytes[space]);
     return need->bytes > 0 ? open_space(zero, (dsc_space)space, err) : DSC_OK;
 }
 
@@ -296,7 +300,7 @@ static const dsc_need_kind swap_file = { NULL, swap_file_open, swap_file_close }
 /* The swap file of each kind of state, and the checksums of its blocks, which are opened with it. */
 static void list_files(dsc_zero *zero, dsc_need out[FILES])
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     for (int s = 0; s < DSC_SPACE_COUNT; s++) {
         const int64_t bytes = store->space_bytes[s], checks = bytes > 0 ? dsc_swap_plan_bytes(bytes) : 0;
         out[2 * s] = (dsc_need) { &store->swap[s], space_table[s].tag, DSC_TIER_NVME, bytes, &swap_file };
@@ -308,7 +312,7 @@ static void list_files(dsc_zero *zero, dsc_need out[FILES])
 
 void dsc_state_store_plan(dsc_zero *zero)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     const dsc_layout *layout = zero->o.layout;
     int64_t longest = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
@@ -342,7 +346,7 @@ static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
 static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count, dsc_tile_buffers *ring,
                             dsc_buf *buf, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
     DSC_ASSERT(store->swap[plane_table[plane].space] != NULL);
     DSC_ASSERT(slot_count * piece_bytes == buf->bytes);
@@ -358,7 +362,7 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
 /* Windows are buffers of files then, like those of rings. */
 static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     int64_t longest = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_in_swap(zero, g, DSC_PLANE_PARAM))
@@ -374,7 +378,7 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
 
 static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
             DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, dsc_state_store_slot_count(zero, (dsc_plane)p),
@@ -395,7 +399,7 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
 /* One thread beside those that compute keeps up with any disk: an element's update takes well under a nanosecond. */
 static dsc_status open_update(dsc_zero *zero, dsc_error *err)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = 1, .caps = zero->o.swap.host_caps };
     DSC_ASSERT(store->update_device == NULL);
     store->update_compute = zero->o.compute;
@@ -416,7 +420,7 @@ static void close_update(dsc_state_store *store)
 /* One line which engine and why; a warning for what is slower than it could be, once when it is the same for all. */
 static void say_files(const dsc_zero *zero)
 {
-    const dsc_state_store *store = &zero->store;
+    const dsc_state_store *store = zero->store;
     const dsc_log *log = zero->o.swap.log;
     const char *said = "", *word = "";
     for (int a = 0; a < DSC_IO_CLASS_COUNT; a++) {
@@ -437,7 +441,7 @@ static void say_files(const dsc_zero *zero)
 
 static void place_host_params(dsc_zero *zero)
 {
-    char *param = zero->store.param_buf.ptr;
+    char *param = zero->store->param_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
         if (!param_in_host_memory(zero, g))
@@ -447,12 +451,12 @@ static void place_host_params(dsc_zero *zero)
         if (zero->o.layout->group[g].trainable && zero->o.compute_dtype == DSC_F32)
             state->master = (float *)(void *)state->param;
     }
-    DSC_ASSERT(param == (char *)zero->store.param_buf.ptr + zero->store.param_buf.bytes);
+    DSC_ASSERT(param == (char *)zero->store->param_buf.ptr + zero->store->param_buf.bytes);
 }
 
 dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 {
-    DSC_ASSERT(zero->store.order == NULL); /* opened once */
+    DSC_ASSERT(zero->store->order == NULL); /* opened once */
     dsc_need files[FILES], needs[NEEDS_MAX];
     list_files(zero, files);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, list_needs(zero, needs), err));
@@ -470,7 +474,7 @@ dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 /* An operation that never ended may still come to its file and buffer, until its engine is closed. */
 void dsc_state_store_close(dsc_zero *zero)
 {
-    dsc_state_store *store = &zero->store;
+    dsc_state_store *store = zero->store;
     dsc_host_update_close(zero);
     dsc_grad_staging_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
@@ -504,18 +508,18 @@ void dsc_state_store_close(dsc_zero *zero)
 dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first, int64_t *count, bool write,
                                 void **ptr, dsc_error *err)
 {
-    const int64_t each = dsc_plane_bytes_each(zero, plane), tile = zero->store.tile_elements;
+    const int64_t each = dsc_plane_bytes_each(zero, plane), tile = zero->store->tile_elements;
     const int64_t tile_first = first / tile * tile;
     const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
     const dsc_piece piece = { zero->group[g].place.at[plane] + tile_first * each, tile_count * each };
     void *buf;
-    DSC_ASSERT(zero->store.ring[plane].swap != NULL);
+    DSC_ASSERT(zero->store->ring[plane].swap != NULL);
     DSC_ASSERT(first < zero->o.layout->group[g].slice);
     if (!dsc_device_host_visible(zero->o.device))
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* copies from and to the last view */
     if (plane == DSC_PLANE_PARAM) /* which the update reads by a ring of its own, in fp32 */
-        DSC_TRY(dsc_tile_buffers_discard(&zero->store.back, err));
-    DSC_TRY(dsc_tile_buffers_view(&zero->store.ring[plane], piece, write, &buf, err));
+        DSC_TRY(dsc_tile_buffers_discard(&zero->store->back, err));
+    DSC_TRY(dsc_tile_buffers_view(&zero->store->ring[plane], piece, write, &buf, err));
     *ptr = (char *)buf + (first - tile_first) * each;
     *count = dsc_min_i64(*count, tile_first + tile_count - first);
     DSC_ASSERT(*count > 0);
@@ -525,7 +529,7 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
 dsc_status dsc_state_store_settle(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (zero->store.ring[p].swap != NULL)
-            DSC_TRY(dsc_tile_buffers_settle(&zero->store.ring[p], err));
+        if (zero->store->ring[p].swap != NULL)
+            DSC_TRY(dsc_tile_buffers_settle(&zero->store->ring[p], err));
     return DSC_OK;
 }

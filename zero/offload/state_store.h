@@ -23,7 +23,7 @@
  *      unless a speculative update covers the group; dsc_update_tiles_begin exchanges them.
  *  S4. No file position is read while it is written: a user drains its tile buffers before another user reads it.
  *  S5. Every block that is read is checked before its elements are used.
- *  S6. Tiles come in the order of store.order; each ends with done or left before begin or seek is called again.
+ *  S6. Tiles come in the order of store.order; each is updated or left before begin or seek is called again.
  *  S7. The tile buffers of masters and moments hold prefetched parameters only between dsc_param_prefetch_begin and
  *      dsc_param_prefetch_end. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OFFLOAD_STATE_STORE_H
@@ -36,7 +36,7 @@
 #include "zero/offload/grad_staging.h"
 #include "zero/offload/host_update.h"
 #include "zero/offload/placement.h"
-#include "zero/zero.h"
+#include "zero/core/planes.h"
 
 /* Kinds of state in files of their own, as the plan's table has them. */
 typedef enum dsc_space {

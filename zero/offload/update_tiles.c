@@ -4,7 +4,14 @@
 #include <string.h>
 
 #include "zero/core/internal.h"
+#include "zero/core/tile.h"
+#include "zero/core/tile_update.h"
+#include "zero/offload/grad_staging.h"
+#include "zero/offload/host_update.h"
 #include "zero/offload/param_prefetch.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/speculative_update.h"
+#include "zero/offload/state_store.h"
 #include "zero/offload/update_tiles.h"
 
 /* The update reads or writes the plane in a file. */
@@ -13,7 +20,7 @@ static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     const dsc_group_state *state = &zero->group[g];
     DSC_ASSERT(plane >= 0 && plane < DSC_PLANE_COUNT);
     return dsc_in_swap(zero, g, plane) &&
-           !(plane == DSC_PLANE_GRAD && (state->sums.last != NULL || state->speculative.sum_by_hand));
+           !(plane == DSC_PLANE_GRAD && (state->sums.last != NULL || state->speculative->sum_by_hand));
 }
 
 static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
@@ -32,7 +39,7 @@ bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t g)
  * whose sum is not published, and does not continue after it. */
 static bool is_passed_over(const dsc_zero *zero, int32_t g)
 {
-    return zero->store.exchanged && dsc_update_tiles_yields_to_compute(zero, g);
+    return zero->store->exchanged && dsc_update_tiles_yields_to_compute(zero, g);
 }
 
 /* The tile at the cursor, which goes on; false: there is none. */
@@ -42,20 +49,20 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
     DSC_ASSERT(cursor->index >= 0 && cursor->end <= layout->group_count);
     DSC_ASSERT(cursor->done >= 0);
     for (; cursor->index < cursor->end; cursor->index++, cursor->done = 0) {
-        const int32_t g = zero->store.order[cursor->index];
+        const int32_t g = zero->store->order[cursor->index];
         if (layout->group[g].trainable && cursor->done < zero->group[g].local_count &&
             (!cursor->matrices || layout->group[g].matrices) && !is_passed_over(zero, g))
             break;
     }
     if (cursor->index == cursor->end)
         return false;
-    const int32_t g = zero->store.order[cursor->index];
+    const int32_t g = zero->store->order[cursor->index];
     const dsc_group_state *state = &zero->group[g];
     const int64_t left = state->local_count - cursor->done;
     *tile = (dsc_tile) { .group = g,
                          .first = state->local_first + cursor->done,
-                         .count = passes_in_tiles(zero, g) ? dsc_min_i64(left, zero->store.tile_elements) : left,
-                         .stream = zero->store.update_compute };
+                         .count = passes_in_tiles(zero, g) ? dsc_min_i64(left, zero->store->tile_elements) : left,
+                         .stream = zero->store->update_compute };
     DSC_ASSERT(tile->count > 0);
     cursor->done += tile->count;
     DSC_ASSERT(cursor->done <= state->local_count);
@@ -66,16 +73,16 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
 /* The slot in which the reductions have left a tile of sums that is handed to the update. */
 static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
 {
-    const int64_t tile = at / zero->store.tile_elements;
+    const int64_t tile = at / zero->store->tile_elements;
     DSC_ASSERT(at >= 0 && at < zero->group[g].local_count);
-    DSC_ASSERT(zero->store.ring[DSC_PLANE_GRAD].slot_count > 0);
-    return (int32_t)((zero->group[g].speculative.sum_slot + tile) % zero->store.ring[DSC_PLANE_GRAD].slot_count);
+    DSC_ASSERT(zero->store->ring[DSC_PLANE_GRAD].slot_count > 0);
+    return (int32_t)((zero->group[g].speculative->sum_slot + tile) % zero->store->ring[DSC_PLANE_GRAD].slot_count);
 }
 
 float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
 {
-    DSC_ASSERT(at % zero->store.tile_elements == 0); /* a tile begins at the start of its slot */
-    return zero->store.ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
+    DSC_ASSERT(at % zero->store->tile_elements == 0); /* a tile begins at the start of its slot */
+    return zero->store->ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
 }
 
 /* The address of an element's plane in memory; `at` counts from the first element that this rank updates. */
@@ -92,10 +99,10 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_GRAD:
         if (state->sums.last != NULL)
             return state->sums.last + at;
-        if (state->speculative.sum_by_hand)
+        if (state->speculative->sum_by_hand)
             return dsc_update_tiles_direct_sum(zero, g, at);
         return state->grad != NULL ? (void *)(state->grad + at)
-                                   : state->staging.sums + at * dsc_plane_bytes_each(zero, plane);
+                                   : state->staging->sums + at * dsc_plane_bytes_each(zero, plane);
     case DSC_PLANE_COUNT: break;
     }
     DSC_ASSERT(false);
@@ -115,7 +122,7 @@ static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_p
 {
     const dsc_group_state *state = &zero->group[tile->group];
     const int64_t each = dsc_plane_bytes_each(zero, plane);
-    const int64_t at = made == zero->store.exchanged ? state->place.at[plane] : state->place.other_at[plane];
+    const int64_t at = made == zero->store->exchanged ? state->place.at[plane] : state->place.other_at[plane];
     DSC_ASSERT(at >= 0);
     DSC_ASSERT(tile->count > 0 && tile->first + tile->count <= state->local_first + state->local_count);
     return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
@@ -132,7 +139,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
     if (is_moment(plane) && (int)plane - DSC_PLANE_MOMENT1 >= dsc_moment_count(zero, tile->group))
         return DSC_OK;
     if (dsc_host_update_brings(zero, tile->group, plane)) {
-        const dsc_host_slot *slot = &zero->store.host.slot[tile->host_slot];
+        const dsc_host_slot *slot = &zero->store->host.slot[tile->host_slot];
         *ptr = plane == DSC_PLANE_GRAD ? slot->grad : slot->param;
         return DSC_OK;
     }
@@ -141,7 +148,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         return DSC_OK;
     }
     dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
-    DSC_ASSERT(tile->count <= zero->store.tile_elements); /* of a slot */
+    DSC_ASSERT(tile->count <= zero->store->tile_elements); /* of a slot */
     tile->slot[plane] = dsc_tile_buffers_next(ring);
     *ptr = ring->slot[tile->slot[plane]].buf;
     return dsc_tile_buffers_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
@@ -151,7 +158,7 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
 /* The tile behind those that a plane's ring has, or has ahead. */
 static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
 {
-    dsc_state_store_cursor cursor = zero->store.cursor;
+    dsc_state_store_cursor cursor = zero->store->cursor;
     DSC_ASSERT(ahead >= 0);
     while (step_cursor(zero, &cursor, tile)) {
         if (!passes_ring(zero, tile->group, plane)) /* this is asked with every block that moves: not tile by tile */
@@ -167,8 +174,8 @@ static bool sum_is_there(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
     DSC_ASSERT(tile->first >= state->local_first);
-    return zero->store.exchanged ||
-           atomic_load(&state->speculative.sum_there) >= tile->first - state->local_first + tile->count;
+    return zero->store->exchanged ||
+           atomic_load(&state->speculative->sum_there) >= tile->first - state->local_first + tile->count;
 }
 
 /* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
@@ -224,11 +231,11 @@ static dsc_status widen_sums(dsc_zero *zero, const dsc_tile *tile, void **sums, 
 {
     if (zero->o.sum_dtype == DSC_F32 || !dsc_grad_staging_is_offloaded(zero, tile->group))
         return DSC_OK;
-    const dsc_cast_args cast = { .to = zero->store.sum_buf.ptr, .from = *sums, .to_dtype = DSC_F32,
+    const dsc_cast_args cast = { .to = zero->store->sum_buf.ptr, .from = *sums, .to_dtype = DSC_F32,
                                  .from_dtype = zero->o.sum_dtype, .count = tile->count };
-    DSC_ASSERT(tile->count * 4 <= zero->store.sum_buf.bytes);
+    DSC_ASSERT(tile->count * 4 <= zero->store->sum_buf.bytes);
     DSC_ASSERT(*sums != NULL);
-    *sums = zero->store.sum_buf.ptr;
+    *sums = zero->store->sum_buf.ptr;
     return DSC_RUN(tile->stream, CAST, &cast, err);
 }
 
@@ -236,7 +243,7 @@ dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, boo
 {
     DSC_ASSERT(first >= 0 && first <= end);
     DSC_ASSERT(end <= zero->o.layout->group_count);
-    zero->store.cursor = (dsc_state_store_cursor) { first, end, matrices, 0 };
+    zero->store->cursor = (dsc_state_store_cursor) { first, end, matrices, 0 };
     return dsc_host_update_begin(zero, err);
 }
 
@@ -244,17 +251,17 @@ dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, boo
 static void begin_tiles(dsc_zero *zero)
 {
     DSC_ASSERT(zero->first_round.end <= zero->o.layout->group_count);
-    zero->store.cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
+    zero->store->cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        zero->store.order[g] = g;
-    zero->store.made = 0;
-    zero->store.exchanged = false;
+        zero->store->order[g] = g;
+    zero->store->made = 0;
+    zero->store->exchanged = false;
 }
 
 /* From now on states are where the update puts them. */
 static void exchange_places(dsc_zero *zero)
 {
-    DSC_ASSERT(!zero->store.exchanged); /* S3: once for each update */
+    DSC_ASSERT(!zero->store->exchanged); /* S3: once for each update */
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         for (int p = 0; p < DSC_PLANE_COUNT; p++) {
             dsc_group_state *state = &zero->group[g];
@@ -262,7 +269,7 @@ static void exchange_places(dsc_zero *zero)
             state->place.at[p] = state->place.other_at[p];
             state->place.other_at[p] = from;
         }
-    zero->store.exchanged = true;
+    zero->store->exchanged = true;
 }
 
 void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count)
@@ -270,21 +277,21 @@ void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, in
     const int32_t groups = zero->o.layout->group_count;
     DSC_ASSERT(count >= 0 && count <= groups);
     begin_tiles(zero);
-    memcpy(zero->store.order, order, (size_t)count * sizeof *order);
+    memcpy(zero->store->order, order, (size_t)count * sizeof *order);
     for (int32_t i = 0; i < count; i++)
-        zero->group[order[i]].speculative.goes_first = true;
+        zero->group[order[i]].speculative->goes_first = true;
     for (int32_t g = 0, at = count; g < groups; g++) {
-        if (!zero->group[g].speculative.goes_first)
-            zero->store.order[at++] = g;
-        zero->group[g].speculative.goes_first = false;
+        if (!zero->group[g].speculative->goes_first)
+            zero->store->order[at++] = g;
+        zero->group[g].speculative->goes_first = false;
     }
-    DSC_ASSERT(!zero->store.exchanged); /* the results go to the second place */
-    zero->store.cursor = (dsc_state_store_cursor) { .end = groups };
+    DSC_ASSERT(!zero->store->exchanged); /* the results go to the second place */
+    zero->store->cursor = (dsc_state_store_cursor) { .end = groups };
 }
 
 bool dsc_update_tiles_has_next(const dsc_zero *zero)
 {
-    dsc_state_store_cursor cursor = zero->store.cursor;
+    dsc_state_store_cursor cursor = zero->store->cursor;
     dsc_tile tile;
     return step_cursor(zero, &cursor, &tile) && sum_is_there(zero, &tile);
 }
@@ -292,30 +299,30 @@ bool dsc_update_tiles_has_next(const dsc_zero *zero)
 /* Whole ones, at the order's start. */
 int32_t dsc_update_tiles_updated_groups(const dsc_zero *zero)
 {
-    const dsc_state_store_cursor *at = &zero->store.cursor;
+    const dsc_state_store_cursor *at = &zero->store->cursor;
     DSC_ASSERT(at->index <= at->end);
-    const bool whole = at->index < at->end && at->done == zero->group[zero->store.order[at->index]].local_count;
+    const bool whole = at->index < at->end && at->done == zero->group[zero->store->order[at->index]].local_count;
     return at->index + whole;
 }
 
 bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
 {
-    const dsc_state_store_cursor *at = &zero->store.cursor;
+    const dsc_state_store_cursor *at = &zero->store->cursor;
     DSC_ASSERT(first >= 0 && first < zero->group[g].local_count);
     for (int32_t i = 0; i < at->index; i++)
-        if (zero->store.order[i] == g)
+        if (zero->store->order[i] == g)
             return true;
-    return at->index < at->end && zero->store.order[at->index] == g && first < at->done;
+    return at->index < at->end && zero->store->order[at->index] == g && first < at->done;
 }
 
 dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_host_update_begin(zero, err));
-    dsc_io_scheduler_demand(&zero->store.io, DSC_IO_STATE);
+    dsc_io_scheduler_demand(&zero->store->io, DSC_IO_STATE);
     if (zero->update_stream != NULL)
         DSC_TRY(dsc_stream_sync(zero->update_stream, err));
-    if (zero->speculative.kept)
-        zero->store.made = dsc_update_tiles_updated_groups(zero);
+    if (zero->speculative->kept)
+        zero->store->made = dsc_update_tiles_updated_groups(zero);
     else
         begin_tiles(zero);
     if (!dsc_state_store_is_used(zero))
@@ -345,15 +352,15 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
 {
     dsc_tile following = { 0 };
     void *ptr[DSC_PLANE_COUNT];
-    const bool any = step_cursor(zero, &zero->store.cursor, tile);
+    const bool any = step_cursor(zero, &zero->store->cursor, tile);
     DSC_ASSERT(any);
     DSC_ASSERT(zero->group[tile->group].local_count > 0);
     tile->by_part = by_part && dsc_any_in_swap(zero, tile->group);
-    dsc_state_store_cursor peek = zero->store.cursor;
+    dsc_state_store_cursor peek = zero->store->cursor;
     (void)step_cursor(zero, &peek, &following);
     if (dsc_host_update_updates(zero, tile->group)) {
         DSC_TRY(dsc_host_update_acquire(zero, tile, &following, &tile->host_slot, err));
-        tile->stream = zero->store.host.compute;
+        tile->stream = zero->store->host.compute;
     }
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(start_plane(zero, tile, (dsc_plane)p, &ptr[p], err));
@@ -385,20 +392,16 @@ dsc_status dsc_update_tiles_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
     return next_tile(zero, false, tile, err);
 }
 
-dsc_status dsc_update_tiles_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err)
-{
-    return next_tile(zero, true, tile, err);
-}
-
-dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
+/* The part that begins `at` elements behind the tile's start. The part is valid until seal_part. */
+static dsc_status next_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part, dsc_error *err)
 {
     *part = *tile;
     DSC_ASSERT(at >= 0 && at < tile->count);
     if (!tile->by_part)
         return DSC_OK;
-    DSC_ASSERT(at % zero->store.part_elements == 0); /* whole blocks are checked */
+    DSC_ASSERT(at % zero->store->part_elements == 0); /* whole blocks are checked */
     part->first += at;
-    part->count = dsc_min_i64(zero->store.part_elements, tile->count - at);
+    part->count = dsc_min_i64(zero->store->part_elements, tile->count - at);
     part->master += at;
     part->grad += at;
     if (tile->param != NULL)
@@ -433,7 +436,7 @@ static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err
 static const dsc_plane written[] = { DSC_PLANE_PARAM, DSC_PLANE_MASTER, DSC_PLANE_MOMENT1, DSC_PLANE_MOMENT2,
                                      DSC_PLANE_MOMENT3 };
 
-dsc_status dsc_update_tiles_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
+static dsc_status seal_part(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part, dsc_error *err)
 {
     DSC_ASSERT(part->first >= tile->first);
     DSC_ASSERT(part->first + part->count <= tile->first + tile->count);
@@ -460,7 +463,7 @@ static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane pla
                          : dsc_tile_buffers_write_back(ring, tile->slot[plane], piece, err);
 }
 
-dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     DSC_ASSERT(tile->count > 0);
     if (dsc_host_update_updates(zero, tile->group))
@@ -469,24 +472,38 @@ dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error
         return DSC_OK;
     DSC_ASSERT(tile->first + tile->count <=
                zero->group[tile->group].local_first + zero->group[tile->group].local_count);
-    if (zero->store.exchanged)
+    if (zero->store->exchanged)
         DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
-    if (zero->group[tile->group].speculative.sum_by_hand)
-        dsc_tile_buffers_return(&zero->store.ring[DSC_PLANE_GRAD],
+    if (zero->group[tile->group].speculative->sum_by_hand)
+        dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD],
                                 slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(give_plane(zero, tile, written[i], err));
     /* Tiles that were made before the request are read from the file. */
     const bool from_file =
-        zero->store.exchanged && tile->last_of_group && zero->group[tile->group].gather.handed_from > 0;
-    return from_file ? dsc_tile_buffers_drain(&zero->store.back, err) : DSC_OK;
+        zero->store->exchanged && tile->last_of_group && zero->group[tile->group].gather.handed_from > 0;
+    return from_file ? dsc_tile_buffers_drain(&zero->store->back, err) : DSC_OK;
+}
+
+dsc_status dsc_update_tiles_update_next(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile, dsc_error *err)
+{
+    dsc_tile part;
+    DSC_TRY(next_tile(zero, true, tile, err));
+    for (int64_t at = 0; at < tile->count; at += part.count) {
+        DSC_TRY(next_part(zero, tile, at, &part, err));
+        DSC_ASSERT(part.count > 0);
+        DSC_ASSERT(at + part.count <= tile->count);
+        DSC_TRY(dsc_update_tile(zero, terms, &part, err));
+        DSC_TRY(seal_part(zero, tile, &part, err));
+    }
+    return end_tile(zero, tile, err);
 }
 
 dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err)
 {
-    return dsc_tile_buffers_drain(&zero->store.back, err);
+    return dsc_tile_buffers_drain(&zero->store->back, err);
 }
 
 static dsc_status write_params_now(void *args, dsc_error *err)
@@ -497,14 +514,14 @@ static dsc_status write_params_now(void *args, dsc_error *err)
 
 dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err)
 {
-    if (zero->store.back.swap == NULL)
+    if (zero->store->back.swap == NULL)
         return DSC_OK;
-    DSC_ASSERT(zero->store.written != NULL);
-    DSC_ASSERT(zero->store.exchanged); /* S3: everybody reads these positions */
+    DSC_ASSERT(zero->store->written != NULL);
+    DSC_ASSERT(zero->store->exchanged); /* S3: everybody reads these positions */
     if (zero->update_stream == NULL)
         return write_params_now(&zero, err);
     DSC_TRY(dsc_host_call(zero->update_stream, write_params_now, &zero, (int64_t)sizeof zero, err));
-    return dsc_event_record(zero->store.written, zero->update_stream, err);
+    return dsc_event_record(zero->store->written, zero->update_stream, err);
 }
 
 dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -516,8 +533,8 @@ dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error
 dsc_status dsc_update_tiles_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        DSC_TRY(dsc_tile_buffers_drain(&zero->store.ring[p], err));
-    return dsc_tile_buffers_discard(&zero->store.ahead, err);
+        DSC_TRY(dsc_tile_buffers_drain(&zero->store->ring[p], err));
+    return dsc_tile_buffers_discard(&zero->store->ahead, err);
 }
 
 typedef struct background_call {
@@ -550,7 +567,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
 {
     const background_call *call = args;
     bool idle = false;
-    DSC_ASSERT(!call->zero->store.exchanged);
+    DSC_ASSERT(!call->zero->store->exchanged);
     DSC_TRY(dsc_update_tiles_continue(call->zero, call->ahead, false, &idle, err));
     *result = idle ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
@@ -564,7 +581,7 @@ static dsc_status background_now(void *args, dsc_error *err)
 {
     const background_call *call = args;
     begin_tiles(call->zero);
-    return dsc_io_scheduler_run(&call->zero->store.io, &background_ops, call->ticket, call, err);
+    return dsc_io_scheduler_run(&call->zero->store->io, &background_ops, call->ticket, call, err);
 }
 
 dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *err)
@@ -578,9 +595,9 @@ dsc_status dsc_update_tiles_end_lending(dsc_zero *zero, dsc_error *err)
 dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_error *err)
 {
     const background_call call = { .zero = zero,
-                                   .ticket = dsc_io_scheduler_ticket(&zero->store.io, DSC_IO_STATE),
+                                   .ticket = dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_STATE),
                                    .ahead = ahead };
-    if (zero->update_stream == NULL || zero->store.io.engine[DSC_IO_STATE] == NULL)
+    if (zero->update_stream == NULL || zero->store->io.engine[DSC_IO_STATE] == NULL)
         return DSC_OK;
     if (ahead)
         DSC_TRY(dsc_update_tiles_end_lending(zero, err));

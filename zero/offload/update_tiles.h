@@ -3,28 +3,24 @@
 #ifndef DSC_ZERO_OFFLOAD_UPDATE_TILES_H
 #define DSC_ZERO_OFFLOAD_UPDATE_TILES_H
 
+#include "zero/core/pass.h"
 #include "zero/core/tile.h"
 
-/* Every tile that this rank updates, in order. next is called at most once per tile, and each tile is passed by done or
- * left before begin or seek is called again. After a group's last tile its parameters are ready for the first gather,
- * and after dsc_update_tiles_end for all gathers. Masters and moments may still be on their way to files: the next
- * update, or dsc_update_tiles_drain, waits for them. */
+/* Every tile that this rank updates, in order. A tile is updated by dsc_update_tiles_update_next, or is read by
+ * dsc_update_tiles_next and then left before the next call. After a group's last tile its parameters are ready for the
+ * first gather, and after dsc_update_tiles_end for all gathers. Masters and moments may still be on their way to files:
+ * the next update, or dsc_update_tiles_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err);
 /* Instead of its tiles, of one of the first `made` groups: they are made. */
 DSC_MUST_USE dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err);
 /* Those of groups [first, end) come next, or of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices,
                                               dsc_error *err);
+/* *tile <- the next tile, updated with these terms; a tile of files is checked, updated and sealed part by part. */
+DSC_MUST_USE dsc_status dsc_update_tiles_update_next(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile,
+                                                     dsc_error *err);
+/* For a caller that only reads the tile, and leaves it afterwards. */
 DSC_MUST_USE dsc_status dsc_update_tiles_next(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
-/* For a caller that works part by part: a part is valid between the two calls below, with `part` as a tile. */
-DSC_MUST_USE dsc_status dsc_update_tiles_next_by_part(dsc_zero *zero, dsc_tile *tile, dsc_error *err);
-/* The part that begins `at` elements behind the tile's start. */
-DSC_MUST_USE dsc_status dsc_update_tiles_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, dsc_tile *part,
-                                              dsc_error *err);
-DSC_MUST_USE dsc_status dsc_update_tiles_part_updated(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *part,
-                                                      dsc_error *err);
-DSC_MUST_USE dsc_status dsc_update_tiles_done(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
-/* Instead of it: the tile was only read. */
 DSC_MUST_USE dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err);
 /* A group with nothing in files, where updates go on behind: none of the tiles above is of it. Compute waits for such
  * an update sooner or later, so its whole team makes it, beside what files keep the update's thread busy with. */

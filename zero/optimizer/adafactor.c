@@ -7,7 +7,10 @@
  * rank is then sent everybody's sums of one part of the numbers, makes the new ones of them, and gives these to all. So
  * the bits depend on neither stage, world size nor placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
+#include "zero/core/tile.h"
+#include "zero/offload/placement.h"
 #include "zero/offload/update_tiles.h"
+#include "zero/optimizer/adafactor.h"
 
 #include <math.h>
 #include <string.h>
@@ -33,13 +36,13 @@ static int64_t factor_count(const dsc_layout_tensor *tensor)
 }
 
 /* Numbers of all parts; the last part may be padded. */
-static int64_t padded_count(const dsc_zero *zero) { return zero->adafactor.part * zero->world_size; }
+static int64_t padded_count(const dsc_zero *zero) { return zero->adafactor->part * zero->world_size; }
 
 enum { NEEDS = 6 };
 /* Its buffers, once the numbers are counted. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_adafactor *f = &zero->adafactor;
+    dsc_adafactor *f = zero->adafactor;
     const bool apart = !dsc_device_host_visible(zero->o.device);
     const int64_t all = padded_count(zero), sum = (int64_t)sizeof(dsc_binned_sum), each = (int64_t)sizeof(float);
     const dsc_need needs[NEEDS] = {
@@ -56,8 +59,8 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 /* The array that counts the numbers, which the plan fills. */
 static dsc_need first_need(dsc_zero *zero)
 {
-    return (dsc_need) { &zero->adafactor.at, DSC_TAG_CONTROL, DSC_TIER_HOST,
-                        (zero->o.layout->tensor_count + 1) * (int64_t)sizeof *zero->adafactor.at, DSC_NEED_SMALL };
+    return (dsc_need) { &zero->adafactor->at, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        (zero->o.layout->tensor_count + 1) * (int64_t)sizeof *zero->adafactor->at, DSC_NEED_SMALL };
 }
 
 static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, int64_t count, dsc_error *err)
@@ -74,7 +77,7 @@ static dsc_status check_side(const dsc_layout_tensor *tensor, const char *what, 
 static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_adafactor *f = &zero->adafactor;
+    dsc_adafactor *f = zero->adafactor;
     int64_t count = 0;
     const dsc_need first = first_need(zero);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &first, 1, err));
@@ -113,12 +116,12 @@ static void close(dsc_zero *zero)
     dsc_needs_close(&zero->needs, &first, 1);
 }
 
-float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
+float *dsc_adafactor_factors(const dsc_zero *zero, int32_t t, bool cols)
 {
     DSC_ASSERT(has_factors(zero, t));
-    DSC_ASSERT(zero->adafactor.at[t + 1] <= padded_count(zero));
+    DSC_ASSERT(zero->adafactor->at[t + 1] <= padded_count(zero));
     const int64_t rows = dsc_layout_rows(&zero->o.layout->tensor[t]);
-    return (float *)zero->adafactor.state_buf.ptr + zero->adafactor.at[t] + (cols ? rows : 0);
+    return (float *)zero->adafactor->state_buf.ptr + zero->adafactor->at[t] + (cols ? rows : 0);
 }
 
 /* ---- sums ---- */
@@ -138,14 +141,14 @@ static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms,
     DSC_ASSERT(first >= tensor->offset);
     DSC_ASSERT(first < end);
     DSC_ASSERT(end <= tensor->offset + tensor->count);
-    const dsc_buf *sums = on_device(zero, tile->group) ? &zero->adafactor.device_sums : &zero->adafactor.host_sums;
-    dsc_binned_sum *row = (dsc_binned_sum *)sums->ptr + zero->adafactor.at[t];
+    const dsc_buf *sums = on_device(zero, tile->group) ? &zero->adafactor->device_sums : &zero->adafactor->host_sums;
+    dsc_binned_sum *row = (dsc_binned_sum *)sums->ptr + zero->adafactor->at[t];
     const dsc_matrix_squares_args args = { .x = tile->grad + (first - tile->first),
                                            .count = end - first,
                                            .at = first - tensor->offset,
                                            .cols = dsc_layout_cols(tensor),
                                            .scale = terms->scalars[tensor->update_class].grad_scale,
-                                           .grid = zero->adafactor.grid,
+                                           .grid = zero->adafactor->grid,
                                            .row = row,
                                            .col = row + dsc_layout_rows(tensor) };
     return DSC_RUN(tile->stream, MATRIX_SQUARES, &args, err);
@@ -173,11 +176,11 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
 static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_binned_sum *on_host = zero->adafactor.host_sums.ptr, *device_sums = zero->adafactor.device_sums.ptr;
+    dsc_binned_sum *on_host = zero->adafactor->host_sums.ptr, *device_sums = zero->adafactor->device_sums.ptr;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const dsc_layout_group *group = &layout->group[g];
-        const int64_t from = zero->adafactor.at[group->first_tensor];
-        const int64_t count = zero->adafactor.at[group->first_tensor + group->tensor_count] - from;
+        const int64_t from = zero->adafactor->at[group->first_tensor];
+        const int64_t count = zero->adafactor->at[group->first_tensor + group->tensor_count] - from;
         DSC_ASSERT(count == 0 || group->matrices);
         dsc_tile tile = { .last_of_group = !group->matrices || zero->group[g].local_count == 0 };
         while (!tile.last_of_group) {
@@ -199,7 +202,7 @@ static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_
  * squares. */
 static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms, const dsc_update_scalars *s)
 {
-    const dsc_adafactor *f = &zero->adafactor;
+    const dsc_adafactor *f = zero->adafactor;
     const int64_t first = f->part * zero->o.rank;
     const int64_t begin = dsc_max_i64(at, first), end = dsc_min_i64(at + count, first + f->part);
     DSC_ASSERT(at + count <= padded_count(zero));
@@ -220,10 +223,10 @@ static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, in
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), all = factor_count(tensor);
-    const float *state = dsc_zero_adafactor_factors(zero, t, false);
-    float *factor = (float *)zero->adafactor.host_factors.ptr + zero->adafactor.at[t];
+    const float *state = dsc_adafactor_factors(zero, t, false);
+    float *factor = (float *)zero->adafactor->host_factors.ptr + zero->adafactor->at[t];
     double mean = 0;
-    DSC_ASSERT(zero->adafactor.at[t] + all == zero->adafactor.at[t + 1]);
+    DSC_ASSERT(zero->adafactor->at[t] + all == zero->adafactor->at[t + 1]);
     for (int64_t i = 0; i < rows; i++)
         mean += (double)state[i];
     mean = fmax(mean / (double)rows, (double)terms->scalars[tensor->update_class].mean_least);
@@ -233,7 +236,7 @@ static void make_factors(const dsc_zero *zero, const dsc_update_terms *terms, in
 
 static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_adafactor *f = &zero->adafactor;
+    dsc_adafactor *f = zero->adafactor;
     float *state = f->state_buf.ptr;
     DSC_ASSERT(f->part_sums.bytes == zero->world_size * f->part * (int64_t)sizeof(dsc_binned_sum));
     DSC_ASSERT(f->host_sums.bytes == f->part_sums.bytes);
@@ -254,7 +257,7 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
 
 static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_adafactor *f = &zero->adafactor;
+    dsc_adafactor *f = zero->adafactor;
     const double norm = (double)terms->scalars[0].grad_norm;
     f->grid = dsc_binned_grid_for(1.01 * norm * norm); /* it was rounded, and so are gradients */
     memset(f->host_sums.ptr, 0, (size_t)f->host_sums.bytes);
@@ -275,8 +278,9 @@ static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, 
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     DSC_ASSERT(has_factors(zero, t));
     DSC_ASSERT(first >= tensor->offset);
-    const dsc_buf *buf = on_device(zero, tile->group) ? &zero->adafactor.device_factors : &zero->adafactor.host_factors;
-    out->row = (const float *)buf->ptr + zero->adafactor.at[t];
+    const dsc_adafactor *f = zero->adafactor;
+    const dsc_buf *buf = on_device(zero, tile->group) ? &f->device_factors : &f->host_factors;
+    out->row = (const float *)buf->ptr + f->at[t];
     out->col = out->row + dsc_layout_rows(tensor);
     out->at = first - tensor->offset;
     out->cols = dsc_layout_cols(tensor);
@@ -284,15 +288,15 @@ static void set_args(const dsc_zero *zero, const dsc_tile *tile, int64_t first, 
 
 static int64_t wire_bytes(const dsc_zero *zero)
 {
-    DSC_ASSERT(zero->adafactor.part > 0 || zero->adafactor.at[zero->o.layout->tensor_count] == 0);
+    DSC_ASSERT(zero->adafactor->part > 0 || zero->adafactor->at[zero->o.layout->tensor_count] == 0);
     const int64_t each = sizeof(dsc_binned_sum) + sizeof(float); /* to its owner, and what is made of it back */
-    return (zero->world_size - 1) * zero->adafactor.part * each;
+    return (zero->world_size - 1) * zero->adafactor->part * each;
 }
 
 static void forget_shared(dsc_zero *zero)
 {
-    DSC_ASSERT(zero->adafactor.state_buf.bytes == padded_count(zero) * (int64_t)sizeof(float));
-    memset(zero->adafactor.state_buf.ptr, 0, (size_t)zero->adafactor.state_buf.bytes);
+    DSC_ASSERT(zero->adafactor->state_buf.bytes == padded_count(zero) * (int64_t)sizeof(float));
+    memset(zero->adafactor->state_buf.ptr, 0, (size_t)zero->adafactor->state_buf.bytes);
 }
 
 const dsc_zero_pass_ops dsc_adafactor_pass = {

@@ -18,4 +18,9 @@ typedef struct dsc_adafactor {
     dsc_binned_grid grid;                 /* grid of the sums of this update */
 } dsc_adafactor;
 
+/* Second moments of the rows or columns of a matrix, in host memory. */
+float *dsc_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool cols);
+
+extern const dsc_zero_pass_ops dsc_adafactor_pass;
+
 #endif

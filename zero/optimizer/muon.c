@@ -7,8 +7,12 @@
  * (kernels/exact_gemm.h), and the results are sent back. A matrix is always worked on whole, so the bits
  * are the same for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
-#include "zero/offload/update_tiles.h"
+#include "zero/core/tile.h"
 #include "zero/core/tile_update.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/state_store.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/optimizer/muon.h"
 
 #include <math.h>
 #include <string.h>
@@ -81,7 +85,7 @@ static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
     for (;;) {
         int32_t next = -1, least = 0;
         for (int32_t t = first; t < end; t++)
-            if (is_matrix(zero, t) && zero->muon.owner[t] < 0 && (next < 0 || work_of(zero, t) > work_of(zero, next)))
+            if (is_matrix(zero, t) && zero->muon->owner[t] < 0 && (next < 0 || work_of(zero, t) > work_of(zero, next)))
                 next = t;
         if (next < 0)
             return;
@@ -89,7 +93,7 @@ static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
             if (load[r] < load[least])
                 least = r;
         DSC_ASSERT(least < zero->world_size);
-        zero->muon.owner[next] = least;
+        zero->muon->owner[next] = least;
         load[least] += work_of(zero, next);
     }
 }
@@ -97,16 +101,16 @@ static void choose_owners(dsc_zero *zero, dsc_round round, double *load)
 static int64_t chunk_of(dsc_zero *zero, dsc_round round)
 {
     int32_t begin, end;
-    int64_t most = 0, first, *sent = zero->muon.sent;
+    int64_t most = 0, first, *sent = zero->muon->sent;
     tensors_of(zero, round, &begin, &end);
     for (int32_t r = 0; r < zero->world_size && zero->world_size > 1; r++) {
         memset(sent, 0, (size_t)zero->world_size * sizeof *sent);
         for (int32_t t = begin; t < end; t++) {
             if (!is_matrix(zero, t))
                 continue;
-            DSC_ASSERT(zero->muon.owner[t] >= 0);
-            DSC_ASSERT(zero->muon.owner[t] < zero->world_size);
-            most = dsc_max_i64(most, sent[zero->muon.owner[t]] += span_of(zero, t, r, &first));
+            DSC_ASSERT(zero->muon->owner[t] >= 0);
+            DSC_ASSERT(zero->muon->owner[t] < zero->world_size);
+            most = dsc_max_i64(most, sent[zero->muon->owner[t]] += span_of(zero, t, r, &first));
         }
     }
     return most;
@@ -115,7 +119,7 @@ static int64_t chunk_of(dsc_zero *zero, dsc_round round)
 /* Rounds of neighbouring groups, as long as they have room; where each group's directions are in its round. */
 static void cut_rounds(dsc_zero *zero)
 {
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     const int32_t groups = zero->o.layout->group_count;
     int64_t held = 0;
     m->round[0] = (dsc_round){ 0, groups, 0 };
@@ -139,7 +143,7 @@ static void cut_rounds(dsc_zero *zero)
 static void plan_rounds(dsc_zero *zero, double *load)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const int64_t side = smaller_side(&layout->tensor[t]);
         m->owner[t] = -1;
@@ -158,7 +162,7 @@ static void plan_rounds(dsc_zero *zero, double *load)
         if (layout->group[g].matrices && zero->o.stage == 0)
             m->wire_bytes += (zero->world_size - 1) * layout->group[g].slice * 4;
         if (layout->group[g].matrices && dsc_host_update_updates(zero, g))
-            m->host_elements = zero->store.tile_elements;
+            m->host_elements = zero->store->tile_elements;
     }
 }
 
@@ -167,7 +171,7 @@ enum { NEEDS = 7, ARRAYS = 4 };
 /* Its arrays, which the plan of rounds fills. */
 static void list_arrays(dsc_zero *zero, dsc_need out[ARRAYS])
 {
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     const int64_t groups = zero->o.layout->group_count, tensors = zero->o.layout->tensor_count;
     const int64_t sent = zero->world_size * (int64_t)sizeof *m->sent;
     const dsc_need needs[ARRAYS] = {
@@ -182,7 +186,7 @@ static void list_arrays(dsc_zero *zero, dsc_need out[ARRAYS])
 /* Its buffers, once rounds are planned. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     const int64_t chunks = m->chunk * zero->world_size * 4, sum = (int64_t)sizeof(dsc_fixed_sum);
     const dsc_need needs[NEEDS] = {
         { &m->direction_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, m->direction_elements * 4, DSC_NEED_DEVICE },
@@ -206,7 +210,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->world_size, sizeof *load, &load, err));
     plan_rounds(zero, load);
     dsc_alloc_free(alloc, load);
-    DSC_ASSERT(zero->muon.round_count <= zero->o.layout->group_count);
+    DSC_ASSERT(zero->muon->round_count <= zero->o.layout->group_count);
     list_needs(zero, needs);
     dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
@@ -228,13 +232,13 @@ static void close(dsc_zero *zero)
     dsc_needs_close(&zero->needs, arrays, ARRAYS);
 }
 
-static int32_t round_count(const dsc_zero *zero) { return zero->muon.round_count; }
+static int32_t round_count(const dsc_zero *zero) { return zero->muon->round_count; }
 
 static dsc_round round_at(const dsc_zero *zero, int32_t index)
 {
     DSC_ASSERT(index >= 0);
-    DSC_ASSERT(index < zero->muon.round_count);
-    return zero->muon.round[index];
+    DSC_ASSERT(index < zero->muon->round_count);
+    return zero->muon->round[index];
 }
 
 /* ---- this rank's part of the directions ---- */
@@ -244,7 +248,7 @@ static float *direction_at(const dsc_zero *zero, int32_t g, int64_t element)
 {
     DSC_ASSERT(element >= zero->group[g].local_first);
     DSC_ASSERT(element < zero->group[g].local_first + zero->group[g].local_count);
-    return (float *)zero->muon.direction_buf.ptr + zero->muon.at[g] + (element - zero->group[g].local_first);
+    return (float *)zero->muon->direction_buf.ptr + zero->muon->at[g] + (element - zero->group[g].local_first);
 }
 
 /* At stage 0 a rank has all elements; each one's direction is still made by its owner alone. */
@@ -256,8 +260,8 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms,
     const int64_t end = dsc_min_i64(tile->first + tile->count, slice_first + group->slice);
     const bool by_host = dsc_host_update_updates(zero, tile->group);
     DSC_ASSERT(group->matrices);
-    DSC_ASSERT(!by_host || tile->count <= zero->muon.host_elements);
-    float *const to = by_host ? zero->muon.host_buf.ptr : direction_at(zero, tile->group, tile->first);
+    DSC_ASSERT(!by_host || tile->count <= zero->muon->host_elements);
+    float *const to = by_host ? zero->muon->host_buf.ptr : direction_at(zero, tile->group, tile->first);
     if (by_host)
         memset(to, 0, (size_t)tile->count * sizeof *to);
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
@@ -280,7 +284,7 @@ static dsc_status make_tile(const dsc_zero *zero, const dsc_update_terms *terms,
 
 static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
-    const dsc_muon *m = &zero->muon;
+    const dsc_muon *m = zero->muon;
     DSC_ASSERT(m->direction_buf.bytes == m->direction_elements * 4);
     /* Between tensors nothing is made, and what is there is updated with its neighbours. */
     DSC_TRY(dsc_fill_zero(zero->o.compute, m->direction_buf.ptr, m->direction_elements * 4, err));
@@ -303,7 +307,7 @@ static dsc_status make_directions(dsc_zero *zero, const dsc_update_terms *terms,
 /* Copies this rank's elements to the chunks, or back; chunk o of the buffer is for or from owner o. */
 static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *err)
 {
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
     memset(m->sent, 0, (size_t)zero->world_size * sizeof *m->sent);
@@ -326,7 +330,7 @@ static dsc_status pack(dsc_zero *zero, dsc_round round, bool back, dsc_error *er
 /* A matrix of this rank's: from all ranks' parts, or back to them; sent[r] is where rank r's next one lies. */
 static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float *whole, bool back, dsc_error *err)
 {
-    const dsc_muon *m = &zero->muon;
+    const dsc_muon *m = zero->muon;
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     DSC_ASSERT(m->owner[t] == zero->o.rank);
     for (int32_t r = 0; r < zero->world_size; r++) {
@@ -348,7 +352,7 @@ static dsc_status copy_matrix(dsc_zero *zero, dsc_round round, int32_t t, float 
 /* x <- x over its Frobenius norm. */
 static dsc_status normalise(dsc_zero *zero, float *x, int64_t count, dsc_error *err)
 {
-    const dsc_muon *m = &zero->muon;
+    const dsc_muon *m = zero->muon;
     DSC_ASSERT(count > 0);
     const int64_t bytes = (int64_t)sizeof(dsc_fixed_sum);
     dsc_stream *stream = zero->o.compute;
@@ -420,8 +424,8 @@ static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, d
 {
     const dsc_layout_tensor *tensor = &zero->o.layout->tensor[t];
     const int64_t rows = dsc_layout_rows(tensor), cols = dsc_layout_cols(tensor), side = smaller_side(tensor);
-    DSC_ASSERT(2 * tensor->count + 2 * side * side <= zero->muon.work_elements);
-    float *x = zero->muon.work_buf.ptr, *y = x + tensor->count;
+    DSC_ASSERT(2 * tensor->count + 2 * side * side <= zero->muon->work_elements);
+    float *x = zero->muon->work_buf.ptr, *y = x + tensor->count;
     float *square = y + tensor->count, *polynomial = square + side * side;
     DSC_TRY(copy_matrix(zero, round, t, x, false, err));
     DSC_TRY(normalise(zero, x, tensor->count, err));
@@ -436,7 +440,7 @@ static dsc_status orthogonalise(dsc_zero *zero, const dsc_update_terms *terms, d
 
 static dsc_status orthogonalise_mine(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     int32_t begin, end;
     tensors_of(zero, round, &begin, &end);
     DSC_ASSERT(begin < end);
@@ -450,7 +454,7 @@ static dsc_status orthogonalise_mine(dsc_zero *zero, const dsc_update_terms *ter
 static dsc_status swap_chunks(dsc_zero *zero, dsc_round round, void *to, const void *from, dsc_error *err)
 {
     DSC_ASSERT(to != from);
-    DSC_ASSERT(round.chunk <= zero->muon.chunk);
+    DSC_ASSERT(round.chunk <= zero->muon->chunk);
     return dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, to, from, round.chunk * 4, zero->o.compute, err);
 }
 
@@ -470,7 +474,7 @@ static dsc_status gather_directions(dsc_zero *zero, dsc_round round, dsc_error *
 
 static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, int32_t index, dsc_error *err)
 {
-    dsc_muon *m = &zero->muon;
+    dsc_muon *m = zero->muon;
     const dsc_round round = m->round[index];
     DSC_ASSERT(index < m->round_count);
     if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
@@ -498,13 +502,13 @@ static dsc_status direction(dsc_zero *zero, const dsc_tile *tile, const float **
     *along = here;
     if (!dsc_host_update_updates(zero, tile->group))
         return DSC_OK;
-    DSC_ASSERT(tile->count <= zero->muon.host_elements);
-    *along = zero->muon.host_buf.ptr; /* free: a tile is updated before the next one is asked for */
-    DSC_TRY(dsc_copy(zero->o.compute, zero->muon.host_buf.ptr, here, tile->count * 4, err));
+    DSC_ASSERT(tile->count <= zero->muon->host_elements);
+    *along = zero->muon->host_buf.ptr; /* free: a tile is updated before the next one is asked for */
+    DSC_TRY(dsc_copy(zero->o.compute, zero->muon->host_buf.ptr, here, tile->count * 4, err));
     return dsc_stream_sync(zero->o.compute, err);
 }
 
-static int64_t wire_bytes(const dsc_zero *zero) { return zero->muon.wire_bytes; }
+static int64_t wire_bytes(const dsc_zero *zero) { return zero->muon->wire_bytes; }
 
 const dsc_zero_pass_ops dsc_muon_pass = {
     .name = "muon",

@@ -19,4 +19,6 @@ typedef struct dsc_muon {
     dsc_buf host_buf;           /* directions of a tile that the host updates */
 } dsc_muon;
 
+extern const dsc_zero_pass_ops dsc_muon_pass;
+
 #endif

@@ -17,45 +17,11 @@
  * so a checkpoint has no place for them that another world size could read. A save first puts the mean of all where it
  * would have come to: into the momentum, or into the weights. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
+#include "zero/optimizer/onebit.h"
+#include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/sign_compress.h"
 
 #include <string.h>
-
-/* The variance moves in some of the first `freeze` updates: after each `scaler` of them they are twice as far
- * apart. */
-static bool variance_moves(int64_t scaler, int64_t update)
-{
-    DSC_ASSERT(scaler >= 1);
-    int64_t begin = 0, apart = 1;
-    for (; update > begin + scaler * apart; apart *= 2)
-        begin += scaler * apart;
-    DSC_ASSERT(update > begin);
-    return (update - begin) % apart == 0;
-}
-
-/* Updates with a frozen variance, from 1: after each `scaler` of them ranks synchronize half as often. */
-static bool ranks_meet(int64_t scaler, int64_t clipper, int64_t update)
-{
-    DSC_ASSERT(scaler >= 1);
-    DSC_ASSERT(clipper >= 1);
-    int64_t apart = 1;
-    for (; apart < clipper && update > scaler; update -= scaler)
-        apart = dsc_min_i64(clipper, 2 * apart);
-    DSC_ASSERT(apart <= clipper);
-    return update % apart == 0 || (apart < clipper && update == scaler);
-}
-
-dsc_onebit_phase dsc_onebit_phase_of(const dsc_onebit_policy *policy, int64_t update)
-{
-    DSC_ASSERT(update >= 1);
-    if (policy->kind == DSC_ONEBIT_NEVER)
-        return DSC_PHASE_SUMS;
-    if (policy->kind == DSC_ONEBIT_ADAM)
-        return update <= policy->freeze ? DSC_PHASE_SUMS : DSC_PHASE_MOMENTUM;
-    if (update <= policy->freeze)
-        return variance_moves(policy->variance_scaler, update) ? DSC_PHASE_SUMS : DSC_PHASE_GRADIENTS;
-    const bool meet = ranks_meet(policy->local_scaler, policy->local_most, update - policy->freeze);
-    return meet ? DSC_PHASE_SYNCHRONIZE : DSC_PHASE_LOCAL;
-}
 
 static bool walks(const dsc_zero *zero)
 {
@@ -81,8 +47,8 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0, shared = keeps_shared(zero) ? bytes : 0;
     const dsc_need needs[NEEDS] = {
-        { &zero->onebit.local_update_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, DSC_NEED_DEVICE },
-        { &zero->onebit.shared_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, shared, DSC_NEED_DEVICE },
+        { &zero->onebit->local_update_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, DSC_NEED_DEVICE },
+        { &zero->onebit->shared_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, shared, DSC_NEED_DEVICE },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -97,17 +63,18 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 
 static void assign(dsc_zero *zero)
 {
-    float *local_update = zero->onebit.local_update_buf.ptr, *shared = zero->onebit.shared_buf.ptr;
+    float *local_update = zero->onebit->local_update_buf.ptr, *shared = zero->onebit->shared_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count && walks(zero); g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
-        zero->group[g].onebit.local_update = local_update;
-        zero->group[g].onebit.shared = keeps_shared(zero) ? shared : zero->group[g].master;
+        zero->group[g].onebit->local_update = local_update;
+        zero->group[g].onebit->shared = keeps_shared(zero) ? shared : zero->group[g].master;
         local_update += group->padded;
         shared += keeps_shared(zero) ? group->padded : 0;
     }
-    DSC_ASSERT((char *)local_update == (char *)zero->onebit.local_update_buf.ptr + zero->onebit.local_update_buf.bytes);
+    DSC_ASSERT((char *)local_update ==
+               (char *)zero->onebit->local_update_buf.ptr + zero->onebit->local_update_buf.bytes);
 }
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
@@ -129,8 +96,8 @@ static void close(dsc_zero *zero)
 static dsc_status forget(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(zero->o.signs.kind != DSC_ONEBIT_NEVER);
-    zero->onebit.left_of = DSC_PHASE_SUMS;
-    zero->onebit.apart = false;
+    zero->onebit->left_of = DSC_PHASE_SUMS;
+    zero->onebit->apart = false;
     return dsc_sign_compress_forget(zero, err);
 }
 
@@ -140,7 +107,7 @@ static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit
 {
     DSC_ASSERT(zero->sums_are_own);
     DSC_ASSERT(turn == zero->turn);
-    zero->onebit.left_of = turn;
+    zero->onebit->left_of = turn;
     return dsc_sign_compress_exchange(zero, terms, fill, turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero),
                                       err);
 }
@@ -153,7 +120,7 @@ static dsc_status fill_momentum(dsc_zero *zero, const dsc_layout_group *group, d
     const dsc_update_scalars *s = p->scalars;
     DSC_ASSERT(owner < 0); /* the whole tensor: each rank has its own vector */
     DSC_ASSERT(p->at + p->count <= group->padded);
-    const dsc_signs_add_args args = { .error = state->signs.own_error + p->at,
+    const dsc_signs_add_args args = { .error = state->signs->own_error + p->at,
                                       .moment = (const float *)(const void *)state->moment[0] + p->at,
                                       .grad = state->grad + p->at,
                                       .count = p->count,
@@ -167,7 +134,7 @@ static dsc_status fill_gradient(dsc_zero *zero, const dsc_layout_group *group, d
 {
     DSC_ASSERT(owner < 0);
     DSC_ASSERT(p->scalars != NULL); /* inside an update only */
-    float *error = state->signs.own_error + p->at;
+    float *error = state->signs->own_error + p->at;
     const dsc_scale_args scale = {
         .x = state->grad + p->at, .count = p->count, .dtype = DSC_F32, .factor = p->scalars->grad_scale
     };
@@ -211,7 +178,7 @@ static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *e
 /* From the weights and the momentum that all ranks have. */
 static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 {
-    dsc_onebit *onebit = &zero->onebit;
+    dsc_onebit *onebit = zero->onebit;
     DSC_ASSERT(!onebit->apart);
     DSC_ASSERT(walks(zero));
     if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* errors of another phase are never sent again */
@@ -219,7 +186,7 @@ static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
         if (zero->o.layout->group[g].trainable)
-            DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].onebit.shared, zero->group[g].master,
+            DSC_TRY(dsc_copy(zero->o.compute, zero->group[g].onebit->shared, zero->group[g].master,
                              zero->o.layout->group[g].padded * 4, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
         onebit->decays[c] = 1.0;
@@ -248,18 +215,18 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
     DSC_ASSERT(class >= 0);
     DSC_ASSERT(class < DSC_UPDATE_CLASSES_MAX);
     float *to = zero->o.compute_dtype == DSC_F32 ? state->master : state->grad; /* which has been read then */
-    const dsc_signs_local_step_args args = { .local_update = state->onebit.local_update + p->at,
+    const dsc_signs_local_step_args args = { .local_update = state->onebit->local_update + p->at,
                                              .moment = (float *)(void *)state->moment[0] + p->at,
                                              .to = to + p->at,
                                              .variance = (const float *)(const void *)state->moment[1] + p->at,
                                              .grad = state->grad + p->at,
-                                             .shared = state->onebit.shared + p->at,
+                                             .shared = state->onebit->shared + p->at,
                                              .count = p->count,
                                              .grad_scale = s->grad_scale,
                                              .one_minus_beta1 = s->one_minus_beta1,
                                              .rate = s->step_size,
                                              .decay = s->decay,
-                                             .decays = (float)zero->onebit.decays[class],
+                                             .decays = (float)zero->onebit->decays[class],
                                              .eps = s->eps };
     DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_LOCAL_STEP, &args, err));
     return round_part(zero, state, to, p, err);
@@ -268,10 +235,10 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
 static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
                               const dsc_part *p, int32_t owner, dsc_error *err)
 {
-    DSC_ASSERT(state->onebit.local_update != NULL);
+    DSC_ASSERT(state->onebit->local_update != NULL);
     DSC_ASSERT(p->at + p->count <= group->padded);
-    float *error = state->signs.own_error + p->at;
-    const dsc_add_args add = { .to = error, .a = error, .b = state->onebit.local_update + p->at, .count = p->count };
+    float *error = state->signs->own_error + p->at;
+    const dsc_add_args add = { .to = error, .a = error, .b = state->onebit->local_update + p->at, .count = p->count };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
 }
 
@@ -279,19 +246,19 @@ static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc
 static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
                             dsc_error *err)
 {
-    DSC_ASSERT(state->onebit.shared != NULL);
+    DSC_ASSERT(state->onebit->shared != NULL);
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
     DSC_ASSERT(class < DSC_UPDATE_CLASSES_MAX);
-    const double rates = zero->onebit.rates[class];
+    const double rates = zero->onebit->rates[class];
     float *moment = (float *)(void *)state->moment[0];
     const dsc_signs_synchronize_args args = { .to = state->master + p->at,
-                                              .moment = zero->onebit.steps > 0 ? moment + p->at : NULL,
+                                              .moment = zero->onebit->steps > 0 ? moment + p->at : NULL,
                                               .variance = (const float *)(const void *)state->moment[1] + p->at,
                                               .local_update = along + p->at,
-                                              .shared = state->onebit.shared + p->at,
+                                              .shared = state->onebit->shared + p->at,
                                               .count = p->count,
-                                              .decays = (float)zero->onebit.decays[class],
-                                              .eps = zero->onebit.eps[class],
+                                              .decays = (float)zero->onebit->decays[class],
+                                              .eps = zero->onebit->eps[class],
                                               .per_rate = rates > 0 ? (float)(-1.0 / rates) : 0.0f };
     DSC_TRY(DSC_RUN(zero->o.compute, SIGNS_SYNCHRONIZE, &args, err));
     return round_part(zero, state, state->master, p, err);
@@ -308,7 +275,7 @@ static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *grou
                                     const dsc_part *p, int32_t owner, dsc_error *err)
 {
     DSC_ASSERT(owner < 0);
-    return land_part(zero, state, state->signs.own_error, p, err);
+    return land_part(zero, state, state->signs->own_error, p, err);
 }
 
 static bool is_local_phase(const dsc_zero *zero)
@@ -318,7 +285,7 @@ static bool is_local_phase(const dsc_zero *zero)
 
 static dsc_status local_step(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_onebit *onebit = &zero->onebit;
+    dsc_onebit *onebit = zero->onebit;
     if (!onebit->apart)
         DSC_TRY(start_local_phase(zero, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
@@ -371,11 +338,11 @@ const dsc_zero_pass_ops dsc_onebit_pass = {
 static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
 {
     DSC_ASSERT(beta1 > 0);
-    DSC_ASSERT(zero->onebit.left_of != DSC_PHASE_SUMS);
-    const double part = zero->onebit.left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
+    DSC_ASSERT(zero->onebit->left_of != DSC_PHASE_SUMS);
+    const double part = zero->onebit->left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
     float *moment = (float *)(void *)zero->group[g].moment[0];
     DSC_TRY(dsc_sign_compress_mean(zero, g, part / beta1, err));
-    const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].signs.own_error,
+    const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].signs->own_error,
                                .count = zero->o.layout->group[g].padded };
     return DSC_RUN(zero->o.compute, ADD, &add, err);
 }
@@ -383,8 +350,8 @@ static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_er
 static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
     DSC_ASSERT(zero->world_size > 1);
-    const bool of_walks = zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE || zero->onebit.apart;
-    if (of_walks && zero->onebit.apart)
+    const bool of_walks = zero->onebit->left_of == DSC_PHASE_SYNCHRONIZE || zero->onebit->apart;
+    if (of_walks && zero->onebit->apart)
         DSC_TRY(dsc_sign_compress_each(zero, NULL, fill_walked, err));
     else if (of_walks)
         DSC_TRY(start_local_phase(zero, err));
@@ -394,16 +361,14 @@ static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
     return of_walks ? dsc_sign_compress_each(zero, NULL, land_along_errors, err) : DSC_OK;
 }
 
-dsc_status dsc_zero_settle_signs(dsc_zero *zero, double beta1, dsc_error *err)
+dsc_status dsc_onebit_settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
-    if (!dsc_sign_compress_are_used(zero))
-        return DSC_OK;
-    DSC_TRY(dsc_zero_sync(zero, err));
-    if (zero->onebit.apart || zero->onebit.left_of == DSC_PHASE_SYNCHRONIZE ||
-        (zero->onebit.left_of != DSC_PHASE_SUMS && beta1 > 0))
+    DSC_ASSERT(dsc_sign_compress_are_used(zero));
+    if (zero->onebit->apart || zero->onebit->left_of == DSC_PHASE_SYNCHRONIZE ||
+        (zero->onebit->left_of != DSC_PHASE_SUMS && beta1 > 0))
         DSC_TRY(settle(zero, beta1, err));
     DSC_TRY(forget(zero, err));
-    DSC_ASSERT(!zero->onebit.apart);
-    DSC_ASSERT(zero->onebit.left_of == DSC_PHASE_SUMS);
+    DSC_ASSERT(!zero->onebit->apart);
+    DSC_ASSERT(zero->onebit->left_of == DSC_PHASE_SUMS);
     return dsc_stream_sync(zero->o.compute, err);
 }

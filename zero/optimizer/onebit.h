@@ -20,4 +20,9 @@ typedef struct dsc_onebit {
     float eps[DSC_UPDATE_CLASSES_MAX]; /* eps of the last local step; a save may synchronize after it */
 } dsc_onebit;
 
+/* Collective; the streams are idle. Adds the errors and the local steps of all ranks to the moments or the weights. */
+dsc_status dsc_onebit_settle(dsc_zero *zero, double beta1, dsc_error *err);
+
+extern const dsc_zero_pass_ops dsc_onebit_pass;
+
 #endif

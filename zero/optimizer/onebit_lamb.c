@@ -13,6 +13,8 @@
  * all of them in one piece. Here a tensor has a scale of its own (sign_compress.c), so there is none to choose.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
+#include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/sign_compress.h"
 
 #include <math.h>
 #include <string.h>
@@ -25,10 +27,10 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const int64_t tensors = zero->o.layout->tensor_count;
     const dsc_need needs[NEEDS] = {
-        { &zero->onebit_lamb.state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4,
+        { &zero->onebit_lamb->state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, tensors * DSC_TENSOR_STATES * 4,
           DSC_NEED_DEVICE },
-        { &zero->onebit_lamb.host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4, DSC_NEED_DEVICE },
-        { &zero->onebit_lamb.device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4, DSC_NEED_DEVICE },
+        { &zero->onebit_lamb->host_most, DSC_TAG_CONTROL, DSC_TIER_PINNED, tensors * 4, DSC_NEED_DEVICE },
+        { &zero->onebit_lamb->device_most, DSC_TAG_CONTROL, DSC_TIER_DEVICE, tensors * 4, DSC_NEED_DEVICE },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -62,12 +64,12 @@ bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
     return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_PHASE_MOMENTUM;
 }
 
-float *dsc_zero_tensor_state(const dsc_zero *zero, int32_t t)
+float *dsc_onebit_lamb_tensor_state(const dsc_zero *zero, int32_t t)
 {
     DSC_ASSERT(t >= 0);
     DSC_ASSERT(t < zero->o.layout->tensor_count);
     DSC_ASSERT(dsc_onebit_lamb_are_used(zero));
-    return (float *)zero->onebit_lamb.state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
+    return (float *)zero->onebit_lamb->state_buf.ptr + (int64_t)t * DSC_TENSOR_STATES;
 }
 
 /* From what the sums are now: momenta of all ranks, or of one rank alone gradients. */
@@ -82,13 +84,13 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
     float *moment[DSC_UPDATE_STATES_MAX];
     for (int k = MOMENT; k <= FRESH; k++)
         moment[k] = (float *)(void *)state->moment[k] + p->at;
-    if (dsc_zero_tensor_state(zero, p->tensor)[LAST_FACTOR] == 0.0f)
+    if (dsc_onebit_lamb_tensor_state(zero, p->tensor)[LAST_FACTOR] == 0.0f)
         DSC_TRY(dsc_copy(zero->o.compute, moment[FRESH], moment[VARIANCE], p->count * 4, err));
     const dsc_signs_regain_args args = { .moment = moment[MOMENT],
                                          .fresh = moment[FRESH],
                                          .x = state->grad + p->at,
                                          .variance = moment[VARIANCE],
-                                         .most = (uint32_t *)zero->onebit_lamb.device_most.ptr + p->tensor,
+                                         .most = (uint32_t *)zero->onebit_lamb->device_most.ptr + p->tensor,
                                          .count = p->count,
                                          .scale = momenta ? 1.0f : s->grad_scale,
                                          .unmix = momenta ? 1.0f / s->one_minus_beta1 : 1.0f,
@@ -101,14 +103,14 @@ static dsc_status regain_part(dsc_zero *zero, const dsc_layout_group *group, dsc
 
 static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
 {
-    const dsc_buf *most = &zero->onebit_lamb.device_most;
+    const dsc_buf *most = &zero->onebit_lamb->device_most;
     if (!dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK;
     DSC_ASSERT(!*complete);
-    DSC_ASSERT(most->bytes == zero->onebit_lamb.host_most.bytes);
+    DSC_ASSERT(most->bytes == zero->onebit_lamb->host_most.bytes);
     DSC_TRY(dsc_fill_zero(zero->o.compute, most->ptr, most->bytes, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, regain_part, err));
-    DSC_TRY(dsc_copy(zero->o.compute, zero->onebit_lamb.host_most.ptr, most->ptr, most->bytes, err));
+    DSC_TRY(dsc_copy(zero->o.compute, zero->onebit_lamb->host_most.ptr, most->ptr, most->bytes, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) { /* the rest is the step along the momentum */
         dsc_update_scalars *s = &terms->scalars[c];
         s->one_minus_beta1 = s->one_minus_beta2 = 0.0f;
@@ -121,7 +123,7 @@ double dsc_onebit_lamb_average(const dsc_zero *zero, int32_t t, double trust)
 {
     DSC_ASSERT(!dsc_onebit_lamb_are_frozen(zero));
     const double keep = zero->o.signs.coeff_beta;
-    float *state = dsc_zero_tensor_state(zero, t);
+    float *state = dsc_onebit_lamb_tensor_state(zero, t);
     if (trust != 1.0) /* as where there is no ratio */
         state[COEFF] = (float)(keep * (double)state[COEFF] + (1.0 - keep) * trust);
     state[LAST_FACTOR] = 0.0f;
@@ -134,9 +136,9 @@ double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare
     DSC_ASSERT(bare_share >= 0.0);
     DSC_ASSERT(bare_share <= 1.0);
     const dsc_onebit_policy *policy = &zero->o.signs;
-    float *state = dsc_zero_tensor_state(zero, t), most;
+    float *state = dsc_onebit_lamb_tensor_state(zero, t), most;
     const double last = state[LAST_FACTOR] == 0.0f ? 1.0 : (double)state[LAST_FACTOR];
-    memcpy(&most, (const uint32_t *)zero->onebit_lamb.host_most.ptr + t, sizeof most);
+    memcpy(&most, (const uint32_t *)zero->onebit_lamb->host_most.ptr + t, sizeof most);
     double factor = (double)most * bare_share + (1.0 - bare_share);
     factor = fmax(policy->factor_min, fmin(policy->factor_max, factor));
     factor = fmax(last * (1.0 - policy->factor_threshold), fmin(last * (1.0 + policy->factor_threshold), factor));
@@ -146,8 +148,8 @@ double dsc_onebit_lamb_frozen_ratio(const dsc_zero *zero, int32_t t, double bare
 
 static void forget_shared(dsc_zero *zero)
 {
-    DSC_ASSERT(zero->onebit_lamb.state_buf.bytes == zero->o.layout->tensor_count * (int64_t)DSC_TENSOR_STATES * 4);
-    memset(zero->onebit_lamb.state_buf.ptr, 0, (size_t)zero->onebit_lamb.state_buf.bytes);
+    DSC_ASSERT(zero->onebit_lamb->state_buf.bytes == zero->o.layout->tensor_count * (int64_t)DSC_TENSOR_STATES * 4);
+    memset(zero->onebit_lamb->state_buf.ptr, 0, (size_t)zero->onebit_lamb->state_buf.bytes);
 }
 
 const dsc_zero_pass_ops dsc_onebit_lamb_pass = {

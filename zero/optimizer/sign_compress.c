@@ -13,6 +13,7 @@
  * It stays 0 (users of DeepSpeed give a mask for that). Only at stage 0: every rank needs all of the momentum.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
+#include "zero/optimizer/sign_compress.h"
 
 #include <math.h>
 #include <string.h>
@@ -44,7 +45,7 @@ static int64_t trainable_elements(const dsc_zero *zero, bool slices)
 enum { NEEDS = 8 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_sign_compress *signs = &zero->sign_compress;
+    dsc_sign_compress *signs = zero->sign_compress;
     const int64_t tensors = zero->o.layout->tensor_count;
     const int64_t errors = (trainable_elements(zero, false) + trainable_elements(zero, true)) * 4;
     const int64_t sums = tensors * (int64_t)sizeof(dsc_fixed_sum), scales = tensors * 4;
@@ -73,16 +74,16 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 
 static void place_errors(dsc_zero *zero)
 {
-    float *error = zero->sign_compress.error_buf.ptr;
+    float *error = zero->sign_compress->error_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
-        zero->group[g].signs.own_error = error;
-        zero->group[g].signs.sum_error = error + group->padded;
+        zero->group[g].signs->own_error = error;
+        zero->group[g].signs->sum_error = error + group->padded;
         error += group->padded + group->slice;
     }
-    DSC_ASSERT((char *)error == (char *)zero->sign_compress.error_buf.ptr + zero->sign_compress.error_buf.bytes);
+    DSC_ASSERT((char *)error == (char *)zero->sign_compress->error_buf.ptr + zero->sign_compress->error_buf.bytes);
 }
 
 static dsc_status open(dsc_zero *zero, dsc_error *err)
@@ -103,7 +104,7 @@ static void close(dsc_zero *zero)
 
 dsc_status dsc_sign_compress_forget(dsc_zero *zero, dsc_error *err)
 {
-    const dsc_buf *errors = &zero->sign_compress.error_buf;
+    const dsc_buf *errors = &zero->sign_compress->error_buf;
     return errors->ptr != NULL ? dsc_fill_zero(zero->o.compute, errors->ptr, errors->bytes, err) : DSC_OK;
 }
 
@@ -184,14 +185,14 @@ static dsc_status add_squares(dsc_zero *zero, const float *x, const dsc_part *p,
 {
     DSC_ASSERT(p->tensor < zero->o.layout->tensor_count);
     DSC_ASSERT(p->count > 0);
-    dsc_fixed_sum *sums = zero->sign_compress.device_sums.ptr;
+    dsc_fixed_sum *sums = zero->sign_compress->device_sums.ptr;
     const dsc_sumsq_args args = { .x = x, .count = p->count, .sum = &sums[p->tensor] };
     return DSC_RUN(zero->o.compute, SUMSQ, &args, err);
 }
 
 static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
 {
-    const dsc_buf *sums = &zero->sign_compress.device_sums;
+    const dsc_buf *sums = &zero->sign_compress->device_sums;
     DSC_ASSERT(sums->bytes == zero->o.layout->tensor_count * (int64_t)sizeof(dsc_fixed_sum));
     return dsc_fill_zero(zero->o.compute, sums->ptr, sums->bytes, err);
 }
@@ -199,7 +200,7 @@ static dsc_status clear_sums(dsc_zero *zero, dsc_error *err)
 /* Scales of what the sums of squares are of, from every rank: all_scales[r * tensor_count + t]. */
 static dsc_status exchange_scales(dsc_zero *zero, int32_t owner, dsc_error *err)
 {
-    dsc_sign_compress *signs = &zero->sign_compress;
+    dsc_sign_compress *signs = zero->sign_compress;
     const int32_t tensors = zero->o.layout->tensor_count;
     const dsc_fixed_sum *sum = signs->host_sums.ptr;
     float *own = signs->own_scales.ptr;
@@ -220,33 +221,35 @@ static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
 {
     DSC_ASSERT(rank < zero->world_size);
     DSC_ASSERT(tensor < zero->o.layout->tensor_count);
-    return ((const float *)zero->sign_compress.all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
+    return ((const float *)zero->sign_compress->all_scales.ptr)[rank * zero->o.layout->tensor_count + tensor];
 }
 
 /* Factors of the signs that an owner adds: their rank's scale over the number of ranks, a tensor's side by side. */
 static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
 {
     const float part_each = 1.0f / (float)zero->world_size;
-    float *by_tensor = zero->sign_compress.by_tensor.ptr;
-    DSC_ASSERT(zero->sign_compress.by_tensor.bytes == zero->sign_compress.device_scales.bytes);
+    float *by_tensor = zero->sign_compress->by_tensor.ptr;
+    DSC_ASSERT(zero->sign_compress->by_tensor.bytes == zero->sign_compress->device_scales.bytes);
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++)
         for (int32_t r = 0; r < zero->world_size; r++)
             by_tensor[t * zero->world_size + r] = scale_of(zero, r, t) * part_each;
-    return dsc_copy(zero->o.compute, zero->sign_compress.device_scales.ptr, by_tensor,
-                    zero->sign_compress.by_tensor.bytes, err);
+    return dsc_copy(zero->o.compute, zero->sign_compress->device_scales.ptr, by_tensor,
+                    zero->sign_compress->by_tensor.bytes, err);
 }
 
 /* The half of the buffer that goes out, and the one that others' signs come to. */
-static uint8_t *signs_out(const dsc_zero *zero) { return zero->sign_compress.signs_buf.ptr; }
-static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->sign_compress.signs_buf.bytes / 2; }
+static uint8_t *signs_out(const dsc_zero *zero) { return zero->sign_compress->signs_buf.ptr; }
+static uint8_t *signs_in(const dsc_zero *zero) { return signs_out(zero) + zero->sign_compress->signs_buf.bytes / 2; }
 
 static dsc_status pack_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                            int32_t owner, dsc_error *err)
 {
     DSC_ASSERT(owner < 0);
-    DSC_ASSERT(signs_before(group->padded) <= zero->sign_compress.signs_buf.bytes / 2);
-    const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at), .x = state->signs.own_error + p->at,
-                                       .count = p->count, .scale = scale_of(zero, zero->o.rank, p->tensor) };
+    DSC_ASSERT(signs_before(group->padded) <= zero->sign_compress->signs_buf.bytes / 2);
+    const dsc_signs_pack_args args = { .to = signs_out(zero) + signs_before(p->at),
+                                       .x = state->signs->own_error + p->at,
+                                       .count = p->count,
+                                       .scale = scale_of(zero, zero->o.rank, p->tensor) };
     return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
 }
 
@@ -257,10 +260,10 @@ static dsc_status fold_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
     DSC_ASSERT(owner == zero->o.rank);
     DSC_ASSERT(in_slice >= 0);
     DSC_ASSERT(in_slice + p->count <= group->slice);
-    const dsc_signs_reduce_args args = { .acc = state->signs.sum_error + in_slice,
+    const dsc_signs_reduce_args args = { .acc = state->signs->sum_error + in_slice,
                                          .from = signs_in(zero) + signs_before(in_slice),
                                          .from_stride = signs_before(group->slice),
-                                         .scale = (const float *)zero->sign_compress.device_scales.ptr +
+                                         .scale = (const float *)zero->sign_compress->device_scales.ptr +
                                                   (int64_t)p->tensor * zero->world_size,
                                          .piece_count = zero->world_size,
                                          .count = p->count };
@@ -274,7 +277,7 @@ static dsc_status pack_slice(dsc_zero *zero, const dsc_layout_group *group, dsc_
     DSC_ASSERT(owner == zero->o.rank);
     DSC_ASSERT(p->at >= group->slice * owner);
     const dsc_signs_pack_args args = { .to = signs_in(zero) + signs_before(p->at),
-                                       .x = state->signs.sum_error + (p->at - group->slice * owner),
+                                       .x = state->signs->sum_error + (p->at - group->slice * owner),
                                        .count = p->count, .scale = scale_of(zero, owner, p->tensor) };
     return DSC_RUN(zero->o.compute, SIGNS_PACK, &args, err);
 }
@@ -284,7 +287,7 @@ static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_grou
 {
     DSC_ASSERT(owner >= 0);
     DSC_ASSERT(p->at + p->count <= group->slice * (owner + 1));
-    float *to = zero->sign_compress.to_moments ? (float *)(void *)state->moment[0] : state->grad;
+    float *to = zero->sign_compress->to_moments ? (float *)(void *)state->moment[0] : state->grad;
     const dsc_signs_unpack_args args = { .to = to + p->at,
                                          .from = signs_in(zero) + signs_before(p->at),
                                          .mask = (const float *)(const void *)state->moment[1] + p->at,
@@ -296,7 +299,7 @@ static dsc_status unpack(dsc_zero *zero, const dsc_layout_group *group, dsc_grou
 static dsc_status send_group(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
-    DSC_ASSERT(bytes * zero->world_size <= zero->sign_compress.signs_buf.bytes / 2);
+    DSC_ASSERT(bytes * zero->world_size <= zero->sign_compress->signs_buf.bytes / 2);
     DSC_TRY(each_part(zero, g, -1, pack_own, err));
     DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_CONTROL, signs_in(zero), signs_out(zero), bytes,
                                 zero->o.compute, err));
@@ -307,7 +310,7 @@ static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const int64_t bytes = signs_before(zero->o.layout->group[g].slice);
     uint8_t *all = signs_in(zero);
-    DSC_ASSERT(bytes * zero->world_size <= zero->sign_compress.signs_buf.bytes / 2);
+    DSC_ASSERT(bytes * zero->world_size <= zero->sign_compress->signs_buf.bytes / 2);
     DSC_TRY(each_part(zero, g, zero->o.rank, pack_slice, err));
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, all, all + zero->o.rank * bytes, bytes, DSC_U8,
                                 zero->o.compute, err));
@@ -320,18 +323,18 @@ static dsc_status gather_group(dsc_zero *zero, int32_t g, dsc_error *err)
 static dsc_status add_own(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
                           int32_t owner, dsc_error *err)
 {
-    DSC_ASSERT(zero->sign_compress.fill != NULL); /* an exchange is under way */
+    DSC_ASSERT(zero->sign_compress->fill != NULL); /* an exchange is under way */
     DSC_ASSERT(p->at + p->count <= group->padded);
-    DSC_TRY(zero->sign_compress.fill(zero, group, state, p, owner, err));
-    return add_squares(zero, state->signs.own_error + p->at, p, err);
+    DSC_TRY(zero->sign_compress->fill(zero, group, state, p, owner, err));
+    return add_squares(zero, state->signs->own_error + p->at, p, err);
 }
 
 dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_part_fn fill, bool to_moments,
                                       dsc_error *err)
 {
     DSC_ASSERT(dsc_sign_compress_are_used(zero));
-    zero->sign_compress.fill = fill;
-    zero->sign_compress.to_moments = to_moments;
+    zero->sign_compress->fill = fill;
+    zero->sign_compress->to_moments = to_moments;
     DSC_TRY(clear_sums(zero, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, add_own, err));
     DSC_TRY(exchange_scales(zero, -1, err));
@@ -353,7 +356,7 @@ static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, 
 dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice, padded = zero->o.layout->group[g].padded;
-    float *const own = zero->group[g].signs.own_error, *const reduced = zero->group[g].signs.sum_error;
+    float *const own = zero->group[g].signs->own_error, *const reduced = zero->group[g].signs->sum_error;
     DSC_ASSERT(padded == slice * zero->world_size);
     DSC_ASSERT(own != NULL);
     const dsc_reduce_scatter_args sum = { .acc = reduced, .leaf = own, .leaf_stride = slice, .count = slice,

@@ -48,4 +48,6 @@ dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *te
  * result is multiplied by `factor`. */
 dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t group, double factor, dsc_error *err);
 
+extern const dsc_zero_pass_ops dsc_sign_compress_pass;
+
 #endif

@@ -6,8 +6,12 @@
  * Pieces, like slices and tiles, end at multiples of 1024 elements of the group. So the norms and the update have
  * equal bits for every stage, world size and placement. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
-#include "zero/offload/update_tiles.h"
+#include "zero/core/tile.h"
 #include "zero/core/tile_update.h"
+#include "zero/offload/placement.h"
+#include "zero/offload/update_tiles.h"
+#include "zero/optimizer/onebit_lamb.h"
+#include "zero/optimizer/trust_ratio.h"
 
 #include <math.h>
 #include <string.h>
@@ -52,7 +56,7 @@ static int64_t device_sums_bytes(const dsc_zero *zero)
 enum { NEEDS = 6 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_trust_ratio *norms = &zero->trust_ratio;
+    dsc_trust_ratio *norms = zero->trust_ratio;
     const int64_t all = sums_bytes(norms->piece_sums) * zero->world_size, direction = piece_elements(zero) * 4;
     const dsc_need needs[NEEDS] = {
         { &norms->device_buf, DSC_TAG_CONTROL, DSC_TIER_DEVICE, device_sums_bytes(zero), DSC_NEED_DEVICE },
@@ -71,9 +75,9 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     DSC_ASSERT(zero->group != NULL && zero->world_size > 0);
-    zero->trust_ratio.piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
-    DSC_ASSERT(zero->trust_ratio.piece_sums >= 1);
-    DSC_ASSERT(zero->trust_ratio.step == NULL);
+    zero->trust_ratio->piece_sums = dsc_max_i64(1, dsc_min_i64(EXCHANGED_SUMS / zero->world_size, sums_count(zero)));
+    DSC_ASSERT(zero->trust_ratio->piece_sums >= 1);
+    DSC_ASSERT(zero->trust_ratio->step == NULL);
     list_needs(zero, needs);
     dsc_needs_plan(&zero->needs, needs, NEEDS);
     return DSC_OK;
@@ -128,7 +132,7 @@ static dsc_status add_weights(const dsc_tile *tile, const dsc_update_args *args,
 static dsc_status add_piece(const dsc_zero *zero, const dsc_update_terms *terms, const dsc_tile *tile, int32_t t,
                             int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_trust_ratio *norms = &zero->trust_ratio;
+    const dsc_trust_ratio *norms = zero->trust_ratio;
     DSC_ASSERT(first < end);
     DSC_ASSERT(end <= zero->o.layout->tensor[t].offset + zero->o.layout->tensor[t].count);
     const bool by_host = dsc_host_update_updates(zero, tile->group);
@@ -173,7 +177,7 @@ static dsc_status add_tile(const dsc_zero *zero, const dsc_update_terms *terms, 
 static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    dsc_fixed_sum *on_host = zero->trust_ratio.host_buf.ptr, *device_sums = zero->trust_ratio.device_buf.ptr;
+    dsc_fixed_sum *on_host = zero->trust_ratio->host_buf.ptr, *device_sums = zero->trust_ratio->device_buf.ptr;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const int64_t from = (int64_t)layout->group[g].first_tensor * SUMS_EACH;
         dsc_tile tile = { .last_of_group = !layout->group[g].trainable || zero->group[g].local_count == 0 };
@@ -232,7 +236,7 @@ static dsc_tensor_step step_of(const dsc_zero *zero, const dsc_update_terms *ter
 
 static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_trust_ratio *norms = &zero->trust_ratio;
+    dsc_trust_ratio *norms = zero->trust_ratio;
     const dsc_fixed_sum *mine = norms->host_buf.ptr;
     const int64_t count = sums_count(zero);
     const int32_t ranks = counts_all(zero) ? 1 : zero->world_size;
@@ -261,7 +265,7 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
 
 static dsc_status walk(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_trust_ratio *norms = &zero->trust_ratio;
+    dsc_trust_ratio *norms = zero->trust_ratio;
     DSC_ASSERT(norms->host_buf.bytes == sums_bytes(sums_count(zero)));
     memset(norms->host_buf.ptr, 0, (size_t)sums_bytes(sums_count(zero)));
     if (device_sums_bytes(zero) > 0)
@@ -276,8 +280,8 @@ static void tensor_step(const dsc_zero *zero, int32_t t, dsc_update_scalars *s)
 {
     DSC_ASSERT(t >= 0);
     DSC_ASSERT(t < zero->o.layout->tensor_count);
-    s->step_size = (float)((double)s->step_size * zero->trust_ratio.step[t].rate);
-    s->shrink = (float)((double)s->shrink * zero->trust_ratio.step[t].scale);
+    s->step_size = (float)((double)s->step_size * zero->trust_ratio->step[t].rate);
+    s->shrink = (float)((double)s->shrink * zero->trust_ratio->step[t].scale);
 }
 
 const dsc_zero_pass_ops dsc_trust_ratio_pass = {

@@ -19,4 +19,6 @@ typedef struct dsc_trust_ratio {
     dsc_tensor_step *step;                     /* [tensor_count] */
 } dsc_trust_ratio;
 
+extern const dsc_zero_pass_ops dsc_trust_ratio_pass;
+
 #endif

@@ -1,0 +1,35 @@
+/* gather_state.h - the gathers of a pass (stage 3), and the part of a group's state that they share with the updates
+ * and the reads of files before them. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ZERO_CORE_GATHER_STATE_H
+#define DSC_ZERO_CORE_GATHER_STATE_H
+
+#include <stdatomic.h>
+
+#include "zero/core/options.h"
+
+/* One lifetime of a gathered group in the window arena (stage 3, W > 1). */
+typedef struct dsc_gather {
+    int32_t group;
+    int32_t issue_step, last_step; /* a negative step belongs to the pass before */
+    bool asked; /* the update copies this rank's slice, except for elements that it had made before */
+    dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
+} dsc_gather;
+
+/* The part of a group's state that gathers and the updates before them share. */
+typedef struct dsc_group_gather {
+    bool resident;      /* stage 3: whole all the time, because a window for it would take more */
+    bool pending;       /* an asynchronous gather of updated parameters is under way */
+    dsc_event *updated; /* on the update stream */
+    /* An update copies updated parameters to the first window that asks, and writes them to a file as well. */
+    _Atomic(char *) hand_to; /* address of this rank's slice in that window; NULL: no window has asked */
+    int64_t handed_from;     /* all elements from this one on were copied there; the update owns it until `updated` */
+    dsc_event *given, *gathered; /* this rank's updated parameters are on the device; all ranks' are */
+} dsc_group_gather;
+
+/* The part of a group's state that belongs to hpZ (zero/hpz.c). */
+typedef struct dsc_group_hpz {
+    bool is_current; /* this rank's hpZ part holds the current parameters */
+    int64_t at;      /* bytes in hpz_buf */
+} dsc_group_hpz;
+
+#endif

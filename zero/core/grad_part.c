@@ -1,0 +1,60 @@
+/* grad_part.c - questions about gradient parts, which are answered without any side effect.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "zero/core/internal.h"
+
+void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t mb, int32_t *first, int32_t *end)
+{
+    DSC_ASSERT(module >= 0);
+    DSC_ASSERT(module < zero->o.layout->module_count);
+    DSC_ASSERT(mb < zero->o.micro_batch_group);
+    const int32_t *visit =
+        &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.micro_batch_group + mb];
+    *first = visit[0];
+    *end = visit[1];
+    DSC_ASSERT(*first <= *end);
+    DSC_ASSERT(*end <= zero->grad_part_count);
+}
+
+/* Elements of each rank's slice that are reduced when a mark is passed. */
+int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark)
+{
+    DSC_ASSERT(mark >= 0);
+    DSC_ASSERT(mark < zero->grad_part_slot[leaf->place].mark_count);
+    return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
+                        zero->grad_part_slot[leaf->place].mark_count);
+}
+
+const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *leaf)
+{
+    const dsc_grad_part *end = zero->leaf + zero->grad_part_count;
+    DSC_ASSERT(leaf >= zero->leaf);
+    DSC_ASSERT(leaf < end);
+    while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit && leaf[1].mb == leaf->mb)
+        leaf++;
+    return leaf;
+}
+
+bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass)
+{
+    DSC_ASSERT(pass >= 0);
+    return !leaf->finds_sum && !(pass == 0 && dsc_grad_part_is_first(leaf));
+}
+
+bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
+{
+    DSC_ASSERT(pass < zero->pass_count);
+    return !leaf->leaves_sum && !(leaf->holds_sum && pass == zero->pass_count - 1);
+}
+
+bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
+{
+    DSC_ASSERT(leaf->mb < zero->o.micro_batch_group);
+    return leaf->last_use && leaf->mb == zero->o.micro_batch_group - 1;
+}
+
+float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
+{
+    DSC_ASSERT(leaf->place >= 0);
+    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
+    return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
+}
