@@ -70,9 +70,9 @@ enum { NEEDS = 3 };
 static void list_needs(dsc_zero *zero, int64_t gather_bytes, int64_t grad_part_bytes, int64_t error_bytes,
                        dsc_need out[NEEDS])
 {
-    out[0] = (dsc_need) { &zero->pack_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, gather_bytes, DSC_NEED_COMM };
-    out[1] = (dsc_need) { &zero->pack_leaf_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, DSC_NEED_DEVICE };
-    out[2] = (dsc_need) { &zero->error_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, error_bytes, DSC_NEED_DEVICE };
+    out[0] = (dsc_need) { &zero->buf.pack, DSC_TAG_GATHER, DSC_TIER_DEVICE, gather_bytes, DSC_NEED_COMM };
+    out[1] = (dsc_need) { &zero->buf.pack_leaf, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, DSC_NEED_DEVICE };
+    out[2] = (dsc_need) { &zero->buf.error, DSC_TAG_LEAF, DSC_TIER_DEVICE, error_bytes, DSC_NEED_DEVICE };
 }
 
 static void size_needs(dsc_zero *zero, dsc_need out[NEEDS])
@@ -113,20 +113,20 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
     for (int64_t first = 0, count; first < slice; first += count) {
         count = dsc_min_i64(zero->pack_chunk, slice - first);
         const int64_t bytes = dsc_quant_bytes(quant, count);
-        DSC_ASSERT(bytes * zero->world_size <= zero->pack_buf.bytes);
-        char *packed = zero->pack_buf.ptr;
+        DSC_ASSERT(bytes * zero->world_size <= zero->buf.pack.bytes);
+        char *packed = zero->buf.pack.ptr;
         const dsc_quantize_args pack = { .to = packed + zero->o.rank * bytes, .from = mine + first * each,
                                          .count = count, .pieces = 1, .from_dtype = zero->o.compute_dtype,
                                          .quant = quant };
-        DSC_TRY(DSC_RUN(zero->gather_stream, QUANTIZE, &pack, err));
+        DSC_TRY(DSC_RUN(zero->stream.gather, QUANTIZE, &pack, err));
         if (zero->world_size > 1)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, packed, pack.to, bytes, DSC_U8,
-                                        zero->gather_stream, err));
+                                        zero->stream.gather, err));
         const dsc_dequantize_args unpack = { .to = window + first * each, .from = packed, .count = count,
                                              .pieces = zero->world_size, .to_stride = slice,
                                              .from_stride_bytes = bytes, .to_dtype = zero->o.compute_dtype,
                                              .quant = quant };
-        DSC_TRY(DSC_RUN(zero->gather_stream, DEQUANTIZE, &unpack, err));
+        DSC_TRY(DSC_RUN(zero->stream.gather, DEQUANTIZE, &unpack, err));
     }
     return DSC_OK;
 }
@@ -141,7 +141,7 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
     for (int32_t r = 0; r < zero->world_size && args->apart != NULL; r++) {
         const dsc_dequantize_args apart = { .to = args->apart[r] + first, .from = leaves + r * bytes, .count = count,
                                             .pieces = 1, .to_dtype = DSC_F32, .quant = quant };
-        DSC_TRY(DSC_RUN(zero->reduce_stream, DEQUANTIZE, &apart, err));
+        DSC_TRY(DSC_RUN(zero->stream.reduce, DEQUANTIZE, &apart, err));
     }
     if (args->apart != NULL)
         return DSC_OK;
@@ -152,7 +152,7 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
                                                      .count = count,
                                                      .quant = quant,
                                                      .overwrite = args->overwrite };
-    return DSC_RUN(zero->reduce_stream, ORDERED_REDUCE_QUANTIZED, &fold, err);
+    return DSC_RUN(zero->stream.reduce, ORDERED_REDUCE_QUANTIZED, &fold, err);
 }
 
 /* Beside the leaf's elements from `from` on: what was taken from them. */
@@ -163,7 +163,7 @@ static float *errors_of(const dsc_zero *zero, const dsc_grad_part *leaf, const f
         return NULL;
     DSC_ASSERT(from >= (const float *)(const void *)base);
     DSC_ASSERT(from < (const float *)(const void *)base + zero->o.layout->group[leaf->group].padded);
-    return (float *)zero->error_buf.ptr + leaf->error_at + (from - (const float *)(const void *)base);
+    return (float *)zero->buf.error.ptr + leaf->error_at + (from - (const float *)(const void *)base);
 }
 
 dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
@@ -171,7 +171,7 @@ dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
     if (!zero->o.leaf_errors)
         return DSC_OK;
     DSC_ASSERT(zero->o.quant_leaves != DSC_QUANT_NONE);
-    return dsc_fill_zero(zero->reduce_stream, zero->error_buf.ptr, zero->error_buf.bytes, err);
+    return dsc_fill_zero(zero->stream.reduce, zero->buf.error.ptr, zero->buf.error.bytes, err);
 }
 
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_reduce_scatter_args *args,
@@ -181,22 +181,22 @@ dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_
     DSC_ASSERT(args->count <= args->leaf_stride);
     const dsc_quant quant = zero->o.quant_leaves;
     if (quant == DSC_QUANT_NONE)
-        return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->reduce_stream, err);
-    char *out = zero->pack_leaf_buf.ptr, *in = out;
+        return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->stream.reduce, err);
+    char *out = zero->buf.pack_leaf.ptr, *in = out;
     if (zero->world_size > 1)
         in += chunk_bytes(zero, quant, zero->pack_leaf_chunk);
     for (int64_t first = 0, count; first < args->count; first += count) {
         count = dsc_min_i64(zero->pack_leaf_chunk, args->count - first);
         const int64_t bytes = dsc_quant_bytes(quant, count);
         DSC_ASSERT(count > 0);
-        DSC_ASSERT(in - out + bytes * zero->world_size <= zero->pack_leaf_buf.bytes);
+        DSC_ASSERT(in - out + bytes * zero->world_size <= zero->buf.pack_leaf.bytes);
         const dsc_quantize_args pack = { .to = out, .from = args->leaf + first,
                                          .error = errors_of(zero, leaf, args->leaf + first), .count = count,
                                          .pieces = zero->world_size, .from_stride = args->leaf_stride,
                                          .to_stride_bytes = bytes, .from_dtype = DSC_F32, .quant = quant };
-        DSC_TRY(DSC_RUN(zero->reduce_stream, QUANTIZE, &pack, err));
+        DSC_TRY(DSC_RUN(zero->stream.reduce, QUANTIZE, &pack, err));
         if (zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_REDUCE, in, out, bytes, zero->reduce_stream, err));
+            DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_REDUCE, in, out, bytes, zero->stream.reduce, err));
         DSC_TRY(fold_packed(zero, args, in, bytes, first, count, err));
     }
     return DSC_OK;

@@ -367,7 +367,7 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
 
 dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
 {
-    DSC_ASSERT(zero->gather_count == 0 || zero->gather_buf.ptr != NULL);
+    DSC_ASSERT(zero->gather_count == 0 || zero->buf.gather.ptr != NULL);
     for (int32_t i = 0; i < zero->gather_count; i++) {
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].fetched, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].done, err));
@@ -403,12 +403,12 @@ static char *window_of(const dsc_zero *zero, const dsc_gather *gather)
     DSC_ASSERT(gather < zero->gather + zero->gather_count);
     DSC_ASSERT(window->offset >= 0);
     DSC_ASSERT(window->offset + window->bytes <= zero->window_bytes);
-    return (char *)zero->gather_buf.ptr + window->offset + dsc_state_store_window_start(zero, gather->group);
+    return (char *)zero->buf.gather.ptr + window->offset + dsc_state_store_window_start(zero, gather->group);
 }
 
 static char *own_part(const dsc_zero *zero, const dsc_gather *gather)
 {
-    DSC_ASSERT(dsc_zero_param_is_away(zero, gather->group)); /* otherwise the slice is in param_buf */
+    DSC_ASSERT(dsc_zero_param_is_away(zero, gather->group)); /* otherwise the slice is in buf.param */
     return window_of(zero, gather) +
            zero->o.layout->group[gather->group].slice * zero->o.rank * zero->param_bytes_each;
 }
@@ -420,11 +420,11 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     DSC_ASSERT(dsc_gather_is_windowed(zero, gather->group));
     if (zero->group[gather->group].hpz.is_current)
         return dsc_hpz_gather(zero, gather->group, window, err);
-    DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->fetch_stream, err));
+    DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->stream.fetch, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = own_part(zero, gather);
         DSC_TRY(dsc_param_fetch(zero, gather->group, mine, gather->asked, err));
-        DSC_TRY(dsc_stream_order(gather->fetched, zero->fetch_stream, zero->gather_stream, err));
+        DSC_TRY(dsc_stream_order(gather->fetched, zero->stream.fetch, zero->stream.gather, err));
     }
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
     if (zero->world_size == 1 && !packed)
@@ -434,7 +434,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
         DSC_TRY(dsc_pack_gather(zero, gather->group, window, mine, err));
     else
         DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, window, mine, slice, zero->o.compute_dtype,
-                                    zero->gather_stream, err));
+                                    zero->stream.gather, err));
     return dsc_hpz_keep(zero, gather->group, window, err);
 }
 
@@ -444,11 +444,11 @@ static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
 {
     DSC_ASSERT(step >= 0);
     DSC_ASSERT(step < zero->step_count);
-    DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
-    if (zero->fetch_stream == zero->gather_stream)
+    DSC_TRY(dsc_zero_after_compute(zero, zero->stream.gather, err));
+    if (zero->stream.fetch == zero->stream.gather)
         return DSC_OK;
-    DSC_TRY(dsc_zero_after_compute(zero, zero->fetch_stream, err));
-    return step == 0 ? dsc_stream_order(zero->pass_mark, zero->gather_stream, zero->fetch_stream, err) : DSC_OK;
+    DSC_TRY(dsc_zero_after_compute(zero, zero->stream.fetch, err));
+    return step == 0 ? dsc_stream_order(zero->event.pass_mark, zero->stream.gather, zero->stream.fetch, err) : DSC_OK;
 }
 
 /* Those of the next pass's first steps start in this one, or at its step 0 if nothing or an update was before it.
@@ -465,7 +465,7 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
  * an opening window's memory have passed. The fetch stream itself may be one group of the update late. */
 static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
 {
-    return zero->update_stream != NULL && dsc_zero_param_is_away(zero, gather->group) &&
+    return zero->stream.update != NULL && dsc_zero_param_is_away(zero, gather->group) &&
            !zero->group[gather->group].hpz.is_current &&
            dsc_param_fetch_request(zero, gather->group, own_part(zero, gather));
 }
@@ -489,7 +489,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
         if (!is_issued_at(zero, &zero->gather[i], step))
             continue;
         DSC_TRY(fill_window(zero, &zero->gather[i], err));
-        DSC_TRY(dsc_event_record(zero->gather[i].done, zero->gather_stream, err));
+        DSC_TRY(dsc_event_record(zero->gather[i].done, zero->stream.gather, err));
     }
     if (any)
         DSC_TRY(dsc_param_prefetch_continue(zero, err));
@@ -548,13 +548,13 @@ dsc_status dsc_gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     const int64_t slice = zero->o.layout->group[g].slice;
     DSC_ASSERT(state->param_whole);
     DSC_ASSERT(zero->world_size > 1);
-    DSC_TRY(dsc_zero_after_compute(zero, zero->gather_stream, err));
-    DSC_TRY(dsc_zero_after_update(zero, g, zero->gather_stream, err));
+    DSC_TRY(dsc_zero_after_compute(zero, zero->stream.gather, err));
+    DSC_TRY(dsc_zero_after_update(zero, g, zero->stream.gather, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, state->param,
                                 state->param + slice * zero->o.rank * zero->param_bytes_each, slice,
-                                zero->o.compute_dtype, zero->gather_stream, err));
-    DSC_TRY(dsc_event_record(state->gather.gathered, zero->gather_stream, err));
+                                zero->o.compute_dtype, zero->stream.gather, err));
+    DSC_TRY(dsc_event_record(state->gather.gathered, zero->stream.gather, err));
     state->gather.pending = true;
     return DSC_OK;
 }

@@ -369,7 +369,7 @@ static dsc_need apart_need(dsc_zero *zero)
 /* Counter levels and the apart chunks lie behind the sums in the gradient buffer, from `base` on. */
 static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
 {
-    const char *const begin = zero->grad_buf.ptr;
+    const char *const begin = zero->buf.grad.ptr;
     const dsc_need chunks = apart_need(zero);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &chunks, 1, err));
     for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
@@ -391,7 +391,7 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
         if (zero->group[g].grad != NULL)
             sums += zero->group[g].local_count;
     DSC_ASSERT(sums * 4 <= zero->state_bytes[DSC_TAG_GRAD]);
-    zero->near_sums = (float *)zero->grad_buf.ptr + sums;
+    zero->near_sums = (float *)zero->buf.grad.ptr + sums;
     return zero->level_count > 0 ? place_counters(zero, zero->near_sums, err) : DSC_OK;
 }
 

@@ -28,7 +28,7 @@ static dsc_need place_parts(dsc_zero *zero)
             bytes += dsc_align_up(kept_elements(zero, g) * zero->param_bytes_each, KEPT_ALIGN);
         DSC_ASSERT(zero->group[g].hpz.at % KEPT_ALIGN == 0);
     }
-    return (dsc_need) { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, bytes, DSC_NEED_NEIGHBOURS };
+    return (dsc_need) { &zero->buf.hpz, DSC_TAG_GATHER, DSC_TIER_DEVICE, bytes, DSC_NEED_NEIGHBOURS };
 }
 
 void dsc_hpz_plan(dsc_zero *zero)
@@ -50,8 +50,8 @@ dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_hpz_close(dsc_zero *zero)
 {
-    const dsc_need need = { &zero->hpz_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, 0, DSC_NEED_NEIGHBOURS };
-    DSC_ASSERT(zero->o.neighbour_count > 1 || zero->hpz_buf.ptr == NULL);
+    const dsc_need need = { &zero->buf.hpz, DSC_TAG_GATHER, DSC_TIER_DEVICE, 0, DSC_NEED_NEIGHBOURS };
+    DSC_ASSERT(zero->o.neighbour_count > 1 || zero->buf.hpz.ptr == NULL);
     dsc_needs_close(&zero->needs, &need, 1);
 }
 
@@ -61,10 +61,10 @@ dsc_status dsc_hpz_keep(dsc_zero *zero, int32_t group, const char *window, dsc_e
     if (zero->o.neighbour_count <= 1)
         return DSC_OK;
     const int64_t bytes = kept_elements(zero, group) * zero->param_bytes_each;
-    DSC_ASSERT(state->hpz.at + bytes <= zero->hpz_buf.bytes);
+    DSC_ASSERT(state->hpz.at + bytes <= zero->buf.hpz.bytes);
     DSC_ASSERT(dsc_gather_is_windowed(zero, group));
     state->hpz.is_current = true;
-    return dsc_copy(zero->gather_stream, (char *)zero->hpz_buf.ptr + state->hpz.at,
+    return dsc_copy(zero->stream.gather, (char *)zero->buf.hpz.ptr + state->hpz.at,
                     window + zero->o.rank % zero->o.neighbour_count * bytes, bytes, err);
 }
 
@@ -73,8 +73,8 @@ dsc_status dsc_hpz_gather(dsc_zero *zero, int32_t group, char *window, dsc_error
     DSC_ASSERT(zero->o.neighbour_count > 1);
     DSC_ASSERT(zero->group[group].hpz.is_current);
     dsc_comm_label_module(zero->o.neighbours, 0, zero->o.layout->group[group].module);
-    return dsc_comm_all_gather(zero->o.neighbours, 0, window, (char *)zero->hpz_buf.ptr + zero->group[group].hpz.at,
-                               kept_elements(zero, group), zero->o.compute_dtype, zero->gather_stream, err);
+    return dsc_comm_all_gather(zero->o.neighbours, 0, window, (char *)zero->buf.hpz.ptr + zero->group[group].hpz.at,
+                               kept_elements(zero, group), zero->o.compute_dtype, zero->stream.gather, err);
 }
 
 void dsc_hpz_forget(dsc_zero *zero, bool frozen)

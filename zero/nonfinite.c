@@ -8,14 +8,14 @@
 
 static dsc_status is_finite(dsc_zero *zero, const float *x, int64_t count, bool *finite, dsc_error *err)
 {
-    dsc_fixed_sum *on_device = zero->sum_buf.ptr, *mine = &((dsc_fixed_sum *)zero->sums_buf.ptr)[zero->o.rank];
+    dsc_fixed_sum *on_device = zero->buf.sum.ptr, *mine = &((dsc_fixed_sum *)zero->buf.sums.ptr)[zero->o.rank];
     DSC_ASSERT(count > 0);
-    DSC_ASSERT((zero->o.rank + 1) * (int64_t)sizeof *mine <= zero->sums_buf.bytes);
+    DSC_ASSERT((zero->o.rank + 1) * (int64_t)sizeof *mine <= zero->buf.sums.bytes);
     const dsc_sumsq_args args = { .x = x, .count = count, .sum = on_device };
-    DSC_TRY(dsc_fill_zero(zero->reduce_stream, on_device, (int64_t)sizeof *on_device, err));
-    DSC_TRY(DSC_RUN(zero->reduce_stream, SUMSQ, &args, err));
-    DSC_TRY(dsc_copy(zero->reduce_stream, mine, on_device, (int64_t)sizeof *mine, err));
-    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err));
+    DSC_TRY(dsc_fill_zero(zero->stream.reduce, on_device, (int64_t)sizeof *on_device, err));
+    DSC_TRY(DSC_RUN(zero->stream.reduce, SUMSQ, &args, err));
+    DSC_TRY(dsc_copy(zero->stream.reduce, mine, on_device, (int64_t)sizeof *mine, err));
+    DSC_TRY(dsc_stream_sync(zero->stream.reduce, err));
     *finite = mine->nonfinite_count == 0;
     return DSC_OK;
 }
@@ -89,7 +89,7 @@ static dsc_status find_kept(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
 dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *rank, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    int32_t *all = zero->sums_buf.ptr, mine = -1;
+    int32_t *all = zero->buf.sums.ptr, mine = -1;
     int32_t end = layout->group_count;
     /* Those that were handed over first: where they are, others come. */
     for (int32_t g = 0; g < layout->group_count && mine < 0; g++)

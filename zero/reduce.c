@@ -19,15 +19,15 @@
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_grad_parts_open(zero, err));
-    DSC_TRY(dsc_event_open(zero->o.device, &zero->updated, err));
-    return dsc_event_open(zero->o.device, &zero->idle, err);
+    DSC_TRY(dsc_event_open(zero->o.device, &zero->event.updated, err));
+    return dsc_event_open(zero->o.device, &zero->event.idle, err);
 }
 
 void dsc_reduce_close(dsc_zero *zero)
 {
     dsc_grad_parts_close(zero);
-    dsc_event_close(&zero->updated);
-    dsc_event_close(&zero->idle);
+    dsc_event_close(&zero->event.updated);
+    dsc_event_close(&zero->event.idle);
 }
 
 /* Points the module's gradients into one part and zeroes all elements without a gradient. These are padding, gaps, and
@@ -103,11 +103,11 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t 
         const float *carry = zero->apart[r];
         for (int32_t l = 0; l < level; l++) {
             const dsc_add_args add = { .to = to, .a = leaf->levels + l * slice + first, .b = carry, .count = count };
-            DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
+            DSC_TRY(DSC_RUN(zero->stream.reduce, ADD, &add, err));
             carry = to;
         }
         if (level == 0)
-            DSC_TRY(dsc_copy(zero->reduce_stream, to, carry, count * 4, err));
+            DSC_TRY(dsc_copy(zero->stream.reduce, to, carry, count * 4, err));
     }
     return DSC_OK;
 }
@@ -123,15 +123,15 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *
             continue;
         if (carry != NULL) {
             const dsc_add_args add = { .to = level, .a = level, .b = carry, .count = slice };
-            DSC_TRY(DSC_RUN(zero->reduce_stream, ADD, &add, err));
+            DSC_TRY(DSC_RUN(zero->stream.reduce, ADD, &add, err));
         }
         carry = level;
     }
     DSC_ASSERT(carry != NULL); /* a step has at least one part */
     if (leaf->first_use)
-        return dsc_copy(zero->reduce_stream, sum, carry, slice * 4, err);
+        return dsc_copy(zero->stream.reduce, sum, carry, slice * 4, err);
     const dsc_add_args add = { .to = sum, .a = sum, .b = carry, .count = slice };
-    return DSC_RUN(zero->reduce_stream, ADD, &add, err);
+    return DSC_RUN(zero->stream.reduce, ADD, &add, err);
 }
 
 static float *sum_slice(const dsc_zero *zero, int32_t group)
@@ -145,11 +145,11 @@ static float *sum_slice(const dsc_zero *zero, int32_t group)
 static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     DSC_ASSERT(dsc_sum_is_squared_at_once(zero, sum->group));
-    const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->sum_buf.ptr };
+    const dsc_sumsq_args args = { .x = sum->acc, .count = sum->count, .sum = zero->buf.sum.ptr };
     if (!zero->sum_started)
-        DSC_TRY(dsc_fill_zero(zero->reduce_stream, zero->sum_buf.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
+        DSC_TRY(dsc_fill_zero(zero->stream.reduce, zero->buf.sum.ptr, (int64_t)sizeof(dsc_fixed_sum), err));
     zero->sum_started = true;
-    return DSC_RUN(zero->reduce_stream, SUMSQ, &args, err);
+    return DSC_RUN(zero->stream.reduce, SUMSQ, &args, err);
 }
 
 /* A leaf is in: sums that are kept in bf16 are rounded, in place, wherever they are kept. */
@@ -163,7 +163,7 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.sum_dtype,
                                            .overwrite = true };
-    return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->reduce_stream, ORDERED_REDUCE, &args, err) : DSC_OK;
+    return zero->o.sum_dtype != DSC_F32 ? DSC_RUN(zero->stream.reduce, ORDERED_REDUCE, &args, err) : DSC_OK;
 }
 
 /* Elements [first, end) of each rank's slice have been read. */
@@ -174,7 +174,7 @@ static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *leaf, int64_t 
     DSC_ASSERT(end <= zero->o.layout->group[leaf->group].slice);
     for (int32_t mark = 0; mark < place->mark_count; mark++)
         if (first < dsc_grad_part_mark_end(zero, leaf, mark) && dsc_grad_part_mark_end(zero, leaf, mark) <= end)
-            DSC_TRY(dsc_event_record(place->mark[mark], zero->reduce_stream, err));
+            DSC_TRY(dsc_event_record(place->mark[mark], zero->stream.reduce, err));
     return DSC_OK;
 }
 
@@ -185,7 +185,7 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
         return DSC_OK;
     DSC_ASSERT(zero->o.replicas != NULL);
     dsc_comm_label_module(zero->o.replicas, 0, zero->o.layout->group[sum->group].module);
-    DSC_TRY(dsc_comm_all_reduce(zero->o.replicas, 0, sum->acc, sum->count, DSC_F32, zero->reduce_stream, err));
+    DSC_TRY(dsc_comm_all_reduce(zero->o.replicas, 0, sum->acc, sum->count, DSC_F32, zero->stream.reduce, err));
     return round_sums(zero, sum->acc, sum->count, err);
 }
 
@@ -208,7 +208,7 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     if (!reads)
         return DSC_OK;
     DSC_TRY(dsc_grad_tiles_acquire(zero, first->group, place, false, sum, err));
-    DSC_TRY(dsc_copy(zero->reduce_stream, near, sum->acc, sum->count * 4, err));
+    DSC_TRY(dsc_copy(zero->stream.reduce, near, sum->acc, sum->count * 4, err));
     sum->acc = near;
     return dsc_grad_tiles_release(zero, sum, err);
 }
@@ -222,10 +222,10 @@ static dsc_status give_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     if (last->leaves_sum)
         return DSC_OK;
     if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
-        return dsc_copy(zero->reduce_stream, dsc_grad_part_base(zero, last) + place->first, acc, sum->count * 4, err);
+        return dsc_copy(zero->stream.reduce, dsc_grad_part_base(zero, last) + place->first, acc, sum->count * 4, err);
     if (first->finds_sum) {
         DSC_TRY(dsc_grad_tiles_acquire(zero, last->group, place, true, sum, err));
-        DSC_TRY(dsc_copy(zero->reduce_stream, sum->acc, acc, sum->count * 4, err));
+        DSC_TRY(dsc_copy(zero->stream.reduce, sum->acc, acc, sum->count * 4, err));
     }
     return dsc_grad_tiles_write_back(zero, sum, complete, err);
 }
@@ -286,7 +286,7 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int6
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.wire_dtype,
                                            .overwrite = micro_step == 0 && leaf->first_use };
-    DSC_TRY(DSC_RUN(zero->reduce_stream, ORDERED_REDUCE, &args, err));
+    DSC_TRY(DSC_RUN(zero->stream.reduce, ORDERED_REDUCE, &args, err));
     DSC_TRY(pass_marks(zero, leaf, 0, group->slice, err));
     return round_sums(zero, sum, group->padded, err);
 }
@@ -315,7 +315,7 @@ static dsc_status scale_leaf(dsc_zero *zero, const dsc_grad_part *leaf, dsc_erro
                                   .count = zero->o.layout->group[leaf->group].padded,
                                   .factor = zero->o.leaf_factor,
                                   .dtype = DSC_F32 };
-    return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->reduce_stream, SCALE, &args, err);
+    return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->stream.reduce, SCALE, &args, err);
 }
 
 static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last, int64_t micro_step,
@@ -340,7 +340,7 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     DSC_ASSERT(micro_step < zero->pass_count * zero->o.micro_batch_group);
     zero->pass = micro_step / zero->o.micro_batch_group;
     zero->more_follow = zero->pass + 1 < zero->pass_count;
-    DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
+    DSC_TRY(dsc_zero_after_compute(zero, zero->stream.reduce, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
     dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.micro_batch_group), &first, &end);
     for (const dsc_grad_part *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
@@ -362,6 +362,6 @@ dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
             DSC_TRY(round_sums(zero, sum_slice(zero, leaf->group), zero->o.layout->group[leaf->group].slice, err));
     }
     DSC_TRY(dsc_grad_tiles_drain(zero, err));
-    DSC_TRY(dsc_event_record(zero->idle, zero->reduce_stream, err));
-    return dsc_stream_wait(zero->o.compute, zero->idle, err);
+    DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.reduce, err));
+    return dsc_stream_wait(zero->o.compute, zero->event.idle, err);
 }

@@ -59,11 +59,11 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
 
 dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
-    dsc_stream *const streams[] = { zero->gather_stream, zero->reduce_stream, zero->fetch_stream,
-                                    zero->in_stream,     zero->out_stream,    zero->o.compute };
+    dsc_stream *const streams[] = { zero->stream.gather, zero->stream.reduce, zero->stream.fetch,
+                                    zero->stream.in,     zero->stream.out,    zero->o.compute };
     atomic_store(&zero->speculative->hurried, true);
-    if (zero->update_stream != NULL)
-        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
+    if (zero->stream.update != NULL)
+        DSC_TRY(dsc_stream_sync(zero->stream.update, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)
         DSC_TRY(dsc_stream_sync(streams[i], err));
     return dsc_update_tiles_drain(zero, err);

@@ -19,12 +19,12 @@
 dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 {
     const int64_t bytes = (int64_t)sizeof *sum;
-    dsc_fixed_sum *on_device = zero->sum_buf.ptr, *all = zero->sums_buf.ptr, *mine = &all[zero->o.rank];
+    dsc_fixed_sum *on_device = zero->buf.sum.ptr, *all = zero->buf.sums.ptr, *mine = &all[zero->o.rank];
     DSC_ASSERT(zero->state == DSC_ZERO_ACCUMULATING);
     DSC_ASSERT(!zero->more_follow); /* the last pass of the step is reduced */
     zero->state = DSC_ZERO_SUMMED;
     DSC_TRY(dsc_reduce_finish(zero, err));
-    DSC_TRY(dsc_stream_sync(zero->reduce_stream, err)); /* a reduction that failed comes out here */
+    DSC_TRY(dsc_stream_sync(zero->stream.reduce, err)); /* a reduction that failed comes out here */
     if (!zero->sum_started)
         DSC_TRY(dsc_fill_zero(zero->o.compute, on_device, bytes, err));
     zero->sum_started = false;
@@ -49,8 +49,8 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 /* No gather may still read this rank's parameters when they change. */
 static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_event_record(zero->idle, zero->gather_stream, err));
-    return dsc_stream_wait(zero->o.compute, zero->idle, err);
+    DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.gather, err));
+    return dsc_stream_wait(zero->o.compute, zero->event.idle, err);
 }
 
 typedef struct group_call {
@@ -78,13 +78,13 @@ static dsc_status update_group(void *args, dsc_error *err)
 
 static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, int32_t g, bool made, dsc_error *err)
 {
-    DSC_ASSERT(!made || zero->update_stream != NULL); /* a speculative update runs on that stream */
+    DSC_ASSERT(!made || zero->stream.update != NULL); /* a speculative update runs on that stream */
     DSC_ASSERT(g < zero->o.layout->group_count);
     group_call call = { zero, terms, g, made };
-    if (zero->update_stream == NULL)
+    if (zero->stream.update == NULL)
         return update_group(&call, err);
-    DSC_TRY(dsc_host_call(zero->update_stream, update_group, &call, (int64_t)sizeof call, err));
-    return dsc_event_record(zero->group[g].gather.updated, zero->update_stream, err);
+    DSC_TRY(dsc_host_call(zero->stream.update, update_group, &call, (int64_t)sizeof call, err));
+    return dsc_event_record(zero->group[g].gather.updated, zero->stream.update, err);
 }
 
 static bool is_updated(const dsc_zero *zero, int32_t g)
@@ -203,8 +203,8 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
     DSC_TRY(walk_tiles(zero, &zero->update_terms, err));
     dsc_hpz_forget(zero, false);
     DSC_TRY(update_rounds(zero, &zero->update_terms, err));
-    if (zero->update_stream != NULL)
-        DSC_TRY(dsc_event_record(zero->updated, zero->update_stream, err));
+    if (zero->stream.update != NULL)
+        DSC_TRY(dsc_event_record(zero->event.updated, zero->stream.update, err));
     DSC_TRY(dsc_update_tiles_end(zero, err));
     DSC_TRY(dsc_update_tiles_wait(zero, false, err));
     return update_for_compute(zero, &zero->update_terms, err);

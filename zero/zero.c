@@ -142,15 +142,15 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const int64_t sum = (int64_t)sizeof(dsc_fixed_sum);
     const dsc_need needs[NEEDS] = {
-        { &zero->resident_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->resident_bytes, DSC_NEED_COMM },
-        { &zero->param_buf, DSC_TAG_PARAM, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_PARAM], DSC_NEED_COMM },
-        { &zero->grad_buf, DSC_TAG_GRAD, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_GRAD], DSC_NEED_DEVICE },
-        { &zero->master_buf, DSC_TAG_MASTER, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MASTER], DSC_NEED_DEVICE },
-        { &zero->moment_buf, DSC_TAG_MOMENT, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MOMENT], DSC_NEED_DEVICE },
-        { &zero->gather_buf, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, DSC_NEED_DEVICE },
-        { &zero->grad_part_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->grad_part_bytes, DSC_NEED_DEVICE },
-        { &zero->sum_buf, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum, DSC_NEED_DEVICE },
-        { &zero->sums_buf, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum * zero->world_size, DSC_NEED_DEVICE },
+        { &zero->buf.resident, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->resident_bytes, DSC_NEED_COMM },
+        { &zero->buf.param, DSC_TAG_PARAM, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_PARAM], DSC_NEED_COMM },
+        { &zero->buf.grad, DSC_TAG_GRAD, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_GRAD], DSC_NEED_DEVICE },
+        { &zero->buf.master, DSC_TAG_MASTER, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MASTER], DSC_NEED_DEVICE },
+        { &zero->buf.moment, DSC_TAG_MOMENT, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MOMENT], DSC_NEED_DEVICE },
+        { &zero->buf.gather, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, DSC_NEED_DEVICE },
+        { &zero->buf.grad_part, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->grad_part_bytes, DSC_NEED_DEVICE },
+        { &zero->buf.sum, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum, DSC_NEED_DEVICE },
+        { &zero->buf.sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum * zero->world_size, DSC_NEED_DEVICE },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -285,9 +285,9 @@ dsc_status dsc_zero_plan(const dsc_zero_options *options, dsc_zero_plan_bytes *o
 /* Cuts the big buffers into groups, in group order. */
 static void place_states(dsc_zero *zero)
 {
-    char *param = zero->param_buf.ptr, *resident = zero->resident_buf.ptr;
-    float *grad = zero->grad_buf.ptr, *master = zero->master_buf.ptr;
-    char *moment = zero->moment_buf.ptr;
+    char *param = zero->buf.param.ptr, *resident = zero->buf.resident.ptr;
+    float *grad = zero->buf.grad.ptr, *master = zero->buf.master.ptr;
+    char *moment = zero->buf.moment.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_group_state *state = &zero->group[g];
         char **from = state->gather.resident ? &resident : &param;
@@ -310,11 +310,11 @@ static void place_states(dsc_zero *zero)
         }
     }
     /* Each buffer is used to its end, as planned; counters and near sums follow the sums. */
-    DSC_ASSERT(resident == (char *)zero->resident_buf.ptr + zero->resident_buf.bytes);
-    DSC_ASSERT(param == (char *)zero->param_buf.ptr + zero->param_buf.bytes);
-    DSC_ASSERT(moment == (char *)zero->moment_buf.ptr + zero->moment_buf.bytes);
-    DSC_ASSERT((char *)master == (char *)zero->master_buf.ptr + zero->master_buf.bytes);
-    DSC_ASSERT((char *)grad <= (char *)zero->grad_buf.ptr + zero->grad_buf.bytes);
+    DSC_ASSERT(resident == (char *)zero->buf.resident.ptr + zero->buf.resident.bytes);
+    DSC_ASSERT(param == (char *)zero->buf.param.ptr + zero->buf.param.bytes);
+    DSC_ASSERT(moment == (char *)zero->buf.moment.ptr + zero->buf.moment.bytes);
+    DSC_ASSERT((char *)master == (char *)zero->buf.master.ptr + zero->buf.master.bytes);
+    DSC_ASSERT((char *)grad <= (char *)zero->buf.grad.ptr + zero->buf.grad.bytes);
 }
 
 static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
@@ -322,9 +322,9 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
-    zero->resident_retagged = zero->resident_buf.ptr != NULL;
+    zero->resident_retagged = zero->buf.resident.ptr != NULL;
     if (zero->resident_retagged)
-        dsc_alloc_retag(zero->o.alloc, DSC_TAG_GATHER, DSC_TAG_PARAM, zero->resident_buf.tier,
+        dsc_alloc_retag(zero->o.alloc, DSC_TAG_GATHER, DSC_TAG_PARAM, zero->buf.resident.tier,
                         zero->resident_slice_bytes);
     DSC_TRY(dsc_pack_open(zero, err));
     DSC_TRY(dsc_hpz_open(zero, err));
@@ -359,29 +359,29 @@ static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
 {
     const bool overlap = zero->o.overlap;
     const bool fetches = overlap && dsc_gather_fetches(zero), updates = overlap && dsc_host_update_is_used(zero);
-    DSC_TRY(dsc_event_open(zero->o.device, &zero->compute_mark, err));
-    DSC_TRY(dsc_event_open(zero->o.device, &zero->pass_mark, err));
-    DSC_TRY(open_stream(zero, overlap, "gather", zero->o.compute, &zero->gather_stream, err));
-    DSC_TRY(open_stream(zero, overlap, "reduce", zero->o.compute, &zero->reduce_stream, err));
-    DSC_TRY(open_stream(zero, fetches, "fetch", zero->gather_stream, &zero->fetch_stream, err));
-    DSC_TRY(open_stream(zero, updates, "in", zero->reduce_stream, &zero->in_stream, err));
-    DSC_TRY(open_stream(zero, dsc_state_store_updates_behind(zero), "update", NULL, &zero->update_stream, err));
-    return open_stream(zero, updates, "out", zero->reduce_stream, &zero->out_stream, err);
+    DSC_TRY(dsc_event_open(zero->o.device, &zero->event.compute_mark, err));
+    DSC_TRY(dsc_event_open(zero->o.device, &zero->event.pass_mark, err));
+    DSC_TRY(open_stream(zero, overlap, "gather", zero->o.compute, &zero->stream.gather, err));
+    DSC_TRY(open_stream(zero, overlap, "reduce", zero->o.compute, &zero->stream.reduce, err));
+    DSC_TRY(open_stream(zero, fetches, "fetch", zero->stream.gather, &zero->stream.fetch, err));
+    DSC_TRY(open_stream(zero, updates, "in", zero->stream.reduce, &zero->stream.in, err));
+    DSC_TRY(open_stream(zero, dsc_state_store_updates_behind(zero), "update", NULL, &zero->stream.update, err));
+    return open_stream(zero, updates, "out", zero->stream.reduce, &zero->stream.out, err);
 }
 
 static void close_streams(dsc_zero *zero)
 {
-    dsc_stream_close(&zero->update_stream);
-    if (zero->out_stream != zero->reduce_stream)
-        dsc_stream_close(&zero->out_stream);
-    if (zero->in_stream != zero->reduce_stream)
-        dsc_stream_close(&zero->in_stream);
-    if (zero->fetch_stream != zero->gather_stream)
-        dsc_stream_close(&zero->fetch_stream);
-    if (zero->gather_stream != zero->o.compute)
-        dsc_stream_close(&zero->gather_stream);
-    if (zero->reduce_stream != zero->o.compute)
-        dsc_stream_close(&zero->reduce_stream);
+    dsc_stream_close(&zero->stream.update);
+    if (zero->stream.out != zero->stream.reduce)
+        dsc_stream_close(&zero->stream.out);
+    if (zero->stream.in != zero->stream.reduce)
+        dsc_stream_close(&zero->stream.in);
+    if (zero->stream.fetch != zero->stream.gather)
+        dsc_stream_close(&zero->stream.fetch);
+    if (zero->stream.gather != zero->o.compute)
+        dsc_stream_close(&zero->stream.gather);
+    if (zero->stream.reduce != zero->o.compute)
+        dsc_stream_close(&zero->stream.reduce);
 }
 
 static dsc_status open_all(dsc_zero *zero, dsc_error *err)
@@ -417,15 +417,15 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_state_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
-    dsc_event_close(&zero->pass_mark);
-    dsc_event_close(&zero->compute_mark);
+    dsc_event_close(&zero->event.pass_mark);
+    dsc_event_close(&zero->event.compute_mark);
     if (zero->o.device != NULL) {
         dsc_hpz_close(zero);
         dsc_pack_close(zero);
         for (int32_t i = zero->optimizer_count; i-- > 0;)
             zero->optimizer[i]->close(zero);
         if (zero->resident_retagged)
-            dsc_alloc_retag(zero->o.alloc, DSC_TAG_PARAM, DSC_TAG_GATHER, zero->resident_buf.tier,
+            dsc_alloc_retag(zero->o.alloc, DSC_TAG_PARAM, DSC_TAG_GATHER, zero->buf.resident.tier,
                             zero->resident_slice_bytes);
         dsc_need needs[NEEDS];
         list_needs(zero, needs);

@@ -11,11 +11,11 @@
 
 static dsc_probe_memory memory_of(const dsc_buf *buf) { return (dsc_probe_memory){ buf->ptr, buf->bytes }; }
 
-dsc_probe_memory dsc_probe_params(const dsc_zero *zero) { return memory_of(&zero->param_buf); }
-dsc_probe_memory dsc_probe_moments(const dsc_zero *zero) { return memory_of(&zero->moment_buf); }
+dsc_probe_memory dsc_probe_params(const dsc_zero *zero) { return memory_of(&zero->buf.param); }
+dsc_probe_memory dsc_probe_moments(const dsc_zero *zero) { return memory_of(&zero->buf.moment); }
 dsc_probe_memory dsc_probe_sign_errors(const dsc_zero *zero) { return memory_of(&zero->sign_compress->error_buf); }
 dsc_probe_memory dsc_probe_local_updates(const dsc_zero *zero) { return memory_of(&zero->onebit->local_update_buf); }
-int64_t dsc_probe_grad_bytes(const dsc_zero *zero) { return zero->grad_buf.bytes; }
+int64_t dsc_probe_grad_bytes(const dsc_zero *zero) { return zero->buf.grad.bytes; }
 
 const float *dsc_probe_master(const dsc_zero *zero, int32_t group) { return zero->group[group].master; }
 
@@ -34,8 +34,8 @@ dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero)
     return out;
 }
 
-dsc_stream *dsc_probe_gather_stream(const dsc_zero *zero) { return zero->gather_stream; }
-dsc_stream *dsc_probe_reduce_stream(const dsc_zero *zero) { return zero->reduce_stream; }
+dsc_stream *dsc_probe_gather_stream(const dsc_zero *zero) { return zero->stream.gather; }
+dsc_stream *dsc_probe_reduce_stream(const dsc_zero *zero) { return zero->stream.reduce; }
 
 void dsc_probe_set_speculative_aim_to_all(dsc_zero *zero)
 {

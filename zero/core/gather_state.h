@@ -29,7 +29,7 @@ typedef struct dsc_group_gather {
 /* The part of a group's state that belongs to hpZ (zero/hpz.c). */
 typedef struct dsc_group_hpz {
     bool is_current; /* this rank's hpZ part holds the current parameters */
-    int64_t at;      /* bytes in hpz_buf */
+    int64_t at;      /* bytes in buf.hpz */
 } dsc_group_hpz;
 
 #endif

@@ -56,5 +56,5 @@ float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     DSC_ASSERT(leaf->place >= 0);
     DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
-    return (float *)(void *)((char *)zero->grad_part_buf.ptr + zero->grad_part_slot[leaf->place].offset);
+    return (float *)(void *)((char *)zero->buf.grad_part.ptr + zero->grad_part_slot[leaf->place].offset);
 }

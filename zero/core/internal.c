@@ -12,7 +12,7 @@ dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
 
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err)
 {
-    return dsc_stream_order(zero->compute_mark, zero->o.compute, stream, err);
+    return dsc_stream_order(zero->event.compute_mark, zero->o.compute, stream, err);
 }
 
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)

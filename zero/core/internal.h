@@ -38,6 +38,32 @@ typedef struct dsc_group_state {
 /* State of an optimizer step (zero.h); only assertions read it. */
 typedef enum dsc_zero_state { DSC_ZERO_IDLE, DSC_ZERO_ACCUMULATING, DSC_ZERO_SUMMED } dsc_zero_state;
 
+typedef struct dsc_zero_streams {
+    dsc_stream *gather, *reduce; /* == o.compute without overlap */
+    /* To and from host memory. A host_visible device uses its gather and reduce streams for its files instead. */
+    dsc_stream *fetch, *in, *out;
+    dsc_stream *update; /* NULL: the update is done when dsc_zero_update returns */
+} dsc_zero_streams;
+
+typedef struct dsc_zero_events {
+    dsc_event *compute_mark; /* position of the compute stream when another stream had to wait for it */
+    dsc_event *pass_mark;    /* position of the gather stream when a pass began */
+    dsc_event *idle;         /* position of the gather or the reduce stream that the compute stream waits for */
+    dsc_event *updated;      /* the update of all groups has ended */
+} dsc_zero_events;
+
+/* Device memory, except `sums`. */
+typedef struct dsc_zero_buffers {
+    dsc_buf param, grad, master, moment; /* planes of the groups that are not offloaded, in group order */
+    dsc_buf gather;                      /* windows */
+    dsc_buf resident;                    /* whole parameters of resident groups */
+    dsc_buf grad_part;                   /* slots of gradient parts */
+    dsc_buf sum, sums; /* this rank's sum of squares where the kernel adds to it; those of all ranks for the host */
+    dsc_buf pack, pack_leaf; /* for the gather stream; for the reduce stream */
+    dsc_buf error;           /* rounding errors of packed parts, one buffer for each use */
+    dsc_buf hpz;             /* the hpZ parts, which the neighbours gather from this rank */
+} dsc_zero_buffers;
+
 struct dsc_zero {
     dsc_zero_options o;
     dsc_zero_state state;
@@ -81,30 +107,20 @@ struct dsc_zero {
     struct dsc_onebit *onebit;
     dsc_onebit_phase turn;     /* this update's */
     bool sums_are_own;         /* leaves stay with the rank that made them */
-    dsc_buf sum_buf, sums_buf; /* this rank's sum of squares where the kernel adds to it; every rank's for the host */
     bool sum_started; /* this step's sum of squares has terms already */
     struct dsc_state_store *store;              /* zero/offload/state_store.h */
     struct dsc_speculative_update *speculative; /* zero/offload/speculative_update.h */
     dsc_zero_plan_bytes plan;
     dsc_needs needs;
-    int64_t state_bytes[DSC_TAG_COUNT]; /* sizes of param_buf, grad_buf, master_buf and moment_buf */
-    bool resident_retagged; /* the slices in resident_buf count as parameters */
-    dsc_buf param_buf, grad_buf, master_buf, moment_buf, gather_buf, resident_buf, grad_part_buf;
-    dsc_stream *gather_stream, *reduce_stream; /* == o.compute without overlap */
-    /* To and from host memory. A host_visible device uses its gather and reduce streams for its files instead. */
-    dsc_stream *fetch_stream, *in_stream, *out_stream;
-    dsc_stream *update_stream; /* NULL: the update is done when dsc_zero_update returns */
+    int64_t state_bytes[DSC_TAG_COUNT]; /* sizes of buf.param, buf.grad, buf.master and buf.moment */
+    bool resident_retagged; /* the slices in buf.resident count as parameters */
+    dsc_zero_buffers buf;
+    dsc_zero_streams stream;
+    dsc_zero_events event;
     /* Storage of the terms of the update under way, which may end after dsc_zero_update has returned. Only
      * dsc_zero_update writes them; all others are given a pointer. */
     dsc_update_terms update_terms;
     int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
-    dsc_buf pack_buf, pack_leaf_buf;     /* for the gather stream; for the reduce stream */
-    dsc_buf error_buf;                   /* rounding errors of packed parts, one buffer for each use */
-    dsc_buf hpz_buf;                     /* the hpZ parts, which the neighbours gather from this rank */
-    dsc_event *compute_mark;   /* position of the compute stream when another stream had to wait for it */
-    dsc_event *pass_mark;      /* position of the gather stream when a pass began */
-    dsc_event *idle;
-    dsc_event *updated; /* all groups */
 };
 
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
@@ -190,9 +206,9 @@ dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error 
 static inline dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(group < zero->o.layout->group_count);
-    if (zero->update_stream == NULL)
+    if (zero->stream.update == NULL)
         return DSC_OK;
-    return dsc_stream_wait(stream, group < 0 ? zero->updated : zero->group[group].gather.updated, err);
+    return dsc_stream_wait(stream, group < 0 ? zero->event.updated : zero->group[group].gather.updated, err);
 }
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {

@@ -86,7 +86,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
     DSC_ASSERT(walk->leaf > last); /* a tile never waits for a sum that waits for the tile */
     if (walk->opened) {
         dsc_tile_buffers_assign(dsc_state_store_tile_buffers(zero, plane), walk->slots[plane], 1,
-                                (char *)zero->grad_buf.ptr + walk->left.at, 0);
+                                (char *)zero->buf.grad.ptr + walk->left.at, 0);
         rooms->room[rooms->count - 1].end[plane] = walk->slots[plane] + 1;
     }
     walk->left.at += bytes;
@@ -177,7 +177,7 @@ dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
     place_tiles(&walk);
     DSC_ASSERT(rooms->count == planned);
     atomic_store(&rooms->vacant, rooms->count);
-    return dsc_aio_register(zero->store->io.engine[DSC_IO_STATE], zero->grad_buf.ptr, zero->grad_buf.bytes, err);
+    return dsc_aio_register(zero->store->io.engine[DSC_IO_STATE], zero->buf.grad.ptr, zero->buf.grad.bytes, err);
 }
 
 void dsc_borrowed_memory_close(dsc_zero *zero)

@@ -93,7 +93,7 @@ void dsc_grad_staging_close(dsc_zero *zero)
 /* A ring of buffers before a file has one user, so both ways are one stream there. */
 static dsc_stream *way_in(const dsc_zero *zero, int32_t g)
 {
-    return dsc_grad_staging_in_host_memory(zero, g) ? zero->in_stream : zero->out_stream;
+    return dsc_grad_staging_in_host_memory(zero, g) ? zero->stream.in : zero->stream.out;
 }
 
 /* Between fp32 on the device and what lies away from it. */
@@ -125,14 +125,14 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
     sum->acc = slot->acc;
     if (!overwrite)
         DSC_TRY(move(zero, in, sum, slot->acc, true, err));
-    return dsc_stream_order(tier->mark, in, zero->reduce_stream, err);
+    return dsc_stream_order(tier->mark, in, zero->stream.reduce, err);
 }
 
 dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
     DSC_ASSERT(zero->store->sums.slot[sum->stage].group == sum->group); /* no later tile is in the slot */
-    return dsc_event_record(zero->store->sums.slot[sum->stage].gone, zero->reduce_stream, err);
+    return dsc_event_record(zero->store->sums.slot[sum->stage].gone, zero->stream.reduce, err);
 }
 
 dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
@@ -141,10 +141,10 @@ dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_e
     const dsc_group_state *state = &zero->group[sum->group];
     DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
     DSC_ASSERT(slot->group == sum->group && slot->first == sum->first); /* no later tile is in the slot */
-    DSC_TRY(dsc_stream_order(zero->store->sums.mark, zero->reduce_stream, zero->out_stream, err));
-    DSC_TRY(move(zero, zero->out_stream, sum, slot->acc, false, err));
-    DSC_TRY(dsc_event_record(slot->gone, zero->out_stream, err));
+    DSC_TRY(dsc_stream_order(zero->store->sums.mark, zero->stream.reduce, zero->stream.out, err));
+    DSC_TRY(move(zero, zero->stream.out, sum, slot->acc, false, err));
+    DSC_TRY(dsc_event_record(slot->gone, zero->stream.out, err));
     if (state->staging->sums == NULL)
         return DSC_OK;
-    return dsc_event_record(state->staging->gone, zero->out_stream, err);
+    return dsc_event_record(state->staging->gone, zero->stream.out, err);
 }

@@ -166,7 +166,7 @@ dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
     const sum_call call = { .zero = zero, .place = *place };
     DSC_ASSERT(place->leaf >= 0);
     DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
-    return dsc_host_call(zero->out_stream, stays_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, stays_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
@@ -177,7 +177,7 @@ dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
     DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
     if (zero->store->ring[DSC_PLANE_GRAD].swap == NULL)
         return DSC_OK;
-    return dsc_host_call(zero->out_stream, background_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, background_now, &call, (int64_t)sizeof call, err);
 }
 
 static bool memory_is_returned(const void *args)
@@ -226,7 +226,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
     sum->slot = call.slot;
     sum->kept = ring->slot[call.slot].buf;
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_GRAD);
-    return dsc_host_call(zero->out_stream, acquire_sum_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, acquire_sum_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
@@ -241,7 +241,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
         const sum_call call = { .zero = zero, .group = g };
         sum->acc = state->grad + (group->slice * zero->o.rank - state->local_first + first);
         return state->speculative->room >= 0
-                   ? dsc_host_call(zero->out_stream, await_memory, &call, (int64_t)sizeof call, err)
+                   ? dsc_host_call(zero->stream.out, await_memory, &call, (int64_t)sizeof call, err)
                    : DSC_OK;
     }
     DSC_ASSERT(first % zero->store->tile_elements == 0); /* a tile of the file */
@@ -272,7 +272,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
                             .place = { .first = sum->first },
                             .group = sum->group,
                             .count = sum->count };
-    return dsc_host_call(zero->out_stream, by_hand ? hand_now : give_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, by_hand ? hand_now : give_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
@@ -287,5 +287,5 @@ dsc_status dsc_grad_tiles_drain(dsc_zero *zero, dsc_error *err)
     if (call.ring->swap == NULL && !dsc_speculative_update_is_used(zero))
         return DSC_OK;
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_GRAD);
-    return dsc_host_call(zero->out_stream, drain_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, drain_now, &call, (int64_t)sizeof call, err);
 }

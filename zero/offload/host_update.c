@@ -150,11 +150,11 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, int32_t *index, ds
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
     if (dsc_host_update_brings(zero, tile->group, DSC_PLANE_GRAD))
-        DSC_TRY(dsc_copy(zero->out_stream, slot->grad, state->grad + (tile->first - state->local_first),
+        DSC_TRY(dsc_copy(zero->stream.out, slot->grad, state->grad + (tile->first - state->local_first),
                          tile->count * 4, err));
     if (zero->o.compute_dtype == DSC_F32 && dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
-        DSC_TRY(dsc_copy(zero->out_stream, slot->param, param_of(zero, tile), tile->count * 4, err));
-    return dsc_event_record(slot->arrived, zero->out_stream, err);
+        DSC_TRY(dsc_copy(zero->stream.out, slot->param, param_of(zero, tile), tile->count * 4, err));
+    return dsc_event_record(slot->arrived, zero->stream.out, err);
 }
 
 /* Sums are complete, and nobody reads the old parameters any more, when the compute stream is here. */
@@ -163,8 +163,8 @@ dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err)
     zero->store->host.coming = -1;
     if (!dsc_host_update_is_used(zero))
         return DSC_OK;
-    DSC_TRY(dsc_zero_after_compute(zero, zero->in_stream, err));
-    return dsc_zero_after_compute(zero, zero->out_stream, err);
+    DSC_TRY(dsc_zero_after_compute(zero, zero->stream.in, err));
+    return dsc_zero_after_compute(zero, zero->stream.out, err);
 }
 
 dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const dsc_tile *following, int32_t *slot,
@@ -194,15 +194,15 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     DSC_TRY(dsc_stream_sync(zero->store->host.compute, err));
     if (!dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         return DSC_OK;
-    DSC_TRY(dsc_copy(zero->in_stream, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
-    DSC_TRY(dsc_event_record(slot->left, zero->in_stream, err));
+    DSC_TRY(dsc_copy(zero->stream.in, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
+    DSC_TRY(dsc_event_record(slot->left, zero->stream.in, err));
     if (!tile->last_of_group)
         return DSC_OK;
     /* Windows are filled behind it. */
-    DSC_TRY(dsc_stream_order(state->gather.given, zero->in_stream, zero->gather_stream, err));
+    DSC_TRY(dsc_stream_order(state->gather.given, zero->stream.in, zero->stream.gather, err));
     if (!state->param_whole)
         return DSC_OK;
-    DSC_TRY(dsc_event_record(state->gather.gathered, zero->gather_stream, err));
+    DSC_TRY(dsc_event_record(state->gather.gathered, zero->stream.gather, err));
     state->gather.pending = true;
     return DSC_OK;
 }

@@ -68,12 +68,12 @@ dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_PARAM];
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
-        return dsc_copy(zero->fetch_stream, to, zero->group[g].param, slice * each, err);
+        return dsc_copy(zero->stream.fetch, to, zero->group[g].param, slice * each, err);
     if (zero->store->fetch != NULL) {
         const fetch_call call = { zero, g, asked, to };
         dsc_tile_buffers_end_views(ring);
-        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_now, &call, (int64_t)sizeof call, err));
-        return dsc_event_record(zero->store->io.arrival[DSC_IO_PARAM], zero->fetch_stream, err);
+        DSC_TRY(dsc_host_call(zero->stream.fetch, fetch_now, &call, (int64_t)sizeof call, err));
+        return dsc_event_record(zero->store->io.arrival[DSC_IO_PARAM], zero->stream.fetch, err);
     }
     DSC_ASSERT(ring->swap != NULL);
     for (int64_t first = 0; first < slice; first += tile) {
@@ -81,9 +81,8 @@ dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
                                  .slot = dsc_tile_buffers_next(ring),
                                  .piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
                                  .ahead = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
-        DSC_TRY(dsc_host_call(zero->fetch_stream, fetch_tile_now, &call, (int64_t)sizeof call, err));
-        DSC_TRY(dsc_copy(zero->fetch_stream, to + first * each, ring->slot[call.slot].buf, call.piece.bytes,
-                         err));
+        DSC_TRY(dsc_host_call(zero->stream.fetch, fetch_tile_now, &call, (int64_t)sizeof call, err));
+        DSC_TRY(dsc_copy(zero->stream.fetch, to + first * each, ring->slot[call.slot].buf, call.piece.bytes, err));
     }
     return DSC_OK;
 }

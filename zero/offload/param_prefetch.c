@@ -191,7 +191,7 @@ static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
 {
     DSC_ASSERT(zero->store->lends); /* S7 */
     const ahead_call call = { zero, dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_PARAM), first };
-    return dsc_host_call(zero->fetch_stream, background_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.fetch, background_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
@@ -200,12 +200,12 @@ dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
-    DSC_ASSERT(zero->update_stream != NULL && zero->fetch_stream != NULL);
-    DSC_ASSERT(zero->update_stream != zero->fetch_stream); /* the reads wait for the other stream's event */
+    DSC_ASSERT(zero->stream.update != NULL && zero->stream.fetch != NULL);
+    DSC_ASSERT(zero->stream.update != zero->stream.fetch); /* the reads wait for the other stream's event */
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
         dsc_tile_buffers_end_views(&store->ring[lenders[i]]);
-    DSC_TRY(dsc_host_call(zero->update_stream, lend_now, &call, (int64_t)sizeof call, err));
-    DSC_TRY(dsc_event_record(store->lent, zero->update_stream, err));
+    DSC_TRY(dsc_host_call(zero->stream.update, lend_now, &call, (int64_t)sizeof call, err));
+    DSC_TRY(dsc_event_record(store->lent, zero->stream.update, err));
     store->lends = true;
     return queue_reads(zero, true, err);
 }
@@ -221,12 +221,12 @@ dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
     const ahead_call call = { .zero = zero };
     if (store->ahead.swap == NULL)
         return DSC_OK;
-    DSC_ASSERT(zero->update_stream != zero->fetch_stream);
+    DSC_ASSERT(zero->stream.update != zero->stream.fetch);
     dsc_param_prefetch_request(zero);
     store->lends = false;
-    DSC_TRY(dsc_host_call(zero->fetch_stream, forget_now, &call, (int64_t)sizeof call, err));
-    DSC_TRY(dsc_event_record(store->given_back, zero->fetch_stream, err));
-    return dsc_stream_wait(zero->update_stream, store->given_back, err);
+    DSC_TRY(dsc_host_call(zero->stream.fetch, forget_now, &call, (int64_t)sizeof call, err));
+    DSC_TRY(dsc_event_record(store->given_back, zero->stream.fetch, err));
+    return dsc_stream_wait(zero->stream.update, store->given_back, err);
 }
 
 void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero->store->io, DSC_IO_PARAM); }

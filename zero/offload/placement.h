@@ -42,7 +42,7 @@ bool dsc_host_update_brings(const dsc_zero *zero, int32_t group, int plane);
 
 /* ---- sums of gradients ---- */
 
-/* The sums of the group are not in zero->grad_buf; also where the host reaches the device. */
+/* The sums of the group are not in zero->buf.grad; also where the host reaches the device. */
 bool dsc_grad_staging_is_offloaded(const dsc_zero *zero, int32_t group);
 bool dsc_grad_staging_in_host_memory(const dsc_zero *zero, int32_t group);
 /* And they pass through the slots of grad_staging.h. */

@@ -208,22 +208,22 @@ dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
     choose_sums(zero);
     if (!early->begun)
         return dsc_update_tiles_wait(zero, true, err);
-    DSC_ASSERT(zero->update_stream != NULL);
+    DSC_ASSERT(zero->stream.update != NULL);
     DSC_ASSERT(early->aim >= 1 && early->aim <= early->count);
     DSC_TRY(dsc_update_tiles_end_lending(zero, err));
     early->first_ns = early->rest_ns = early->spare_ns = 0;
     atomic_store(&early->elements, 0);
     atomic_store(&early->hurried, false);
     dsc_borrowed_memory_lend(zero);
-    DSC_TRY(dsc_host_call(zero->update_stream, update_now, &call, (int64_t)sizeof call, err));
-    return dsc_event_record(early->ended, zero->update_stream, err);
+    DSC_TRY(dsc_host_call(zero->stream.update, update_now, &call, (int64_t)sizeof call, err));
+    return dsc_event_record(early->ended, zero->stream.update, err);
 }
 
 /* Its thread has nothing to do. */
 static dsc_status stop(dsc_zero *zero, dsc_error *err)
 {
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_STATE);
-    return zero->update_stream != NULL ? dsc_stream_sync(zero->update_stream, err) : DSC_OK;
+    return zero->stream.update != NULL ? dsc_stream_sync(zero->stream.update, err) : DSC_OK;
 }
 
 /* Groups of the aim that were not updated come before the groups that the next pass needs first. If the aim was

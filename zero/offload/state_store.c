@@ -370,8 +370,8 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
     if (longest == 0 || !dsc_state_store_reads_to_windows(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->io.arrival[DSC_IO_PARAM], err));
-    lock_buffer(zero, zero->o.swap.pin_params, &zero->gather_buf);
-    DSC_TRY(dsc_aio_register(store->io.engine[DSC_IO_PARAM], zero->gather_buf.ptr, zero->gather_buf.bytes, err));
+    lock_buffer(zero, zero->o.swap.pin_params, &zero->buf.gather);
+    DSC_TRY(dsc_aio_register(store->io.engine[DSC_IO_PARAM], zero->buf.gather.ptr, zero->buf.gather.bytes, err));
     DSC_ASSERT(store->swap[DSC_SPACE_PARAM] != NULL);
     return dsc_swap_op_open(store->swap[DSC_SPACE_PARAM], NULL, longest, &store->fetch, err);
 }

@@ -319,20 +319,20 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_host_update_begin(zero, err));
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_STATE);
-    if (zero->update_stream != NULL)
-        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
+    if (zero->stream.update != NULL)
+        DSC_TRY(dsc_stream_sync(zero->stream.update, err));
     if (zero->speculative->kept)
         zero->store->made = dsc_update_tiles_updated_groups(zero);
     else
         begin_tiles(zero);
     if (!dsc_state_store_is_used(zero))
         return DSC_OK;
-    DSC_TRY(dsc_stream_sync(zero->fetch_stream, err));
+    DSC_TRY(dsc_stream_sync(zero->stream.fetch, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         atomic_store(&zero->group[g].gather.hand_to, NULL);
         zero->group[g].gather.handed_from = zero->o.layout->group[g].slice;
     }
-    DSC_TRY(dsc_stream_sync(zero->out_stream, err));
+    DSC_TRY(dsc_stream_sync(zero->stream.out, err));
     exchange_places(zero);
     return DSC_OK;
 }
@@ -518,10 +518,10 @@ dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     DSC_ASSERT(zero->store->written != NULL);
     DSC_ASSERT(zero->store->exchanged); /* S3: everybody reads these positions */
-    if (zero->update_stream == NULL)
+    if (zero->stream.update == NULL)
         return write_params_now(&zero, err);
-    DSC_TRY(dsc_host_call(zero->update_stream, write_params_now, &zero, (int64_t)sizeof zero, err));
-    return dsc_event_record(zero->store->written, zero->update_stream, err);
+    DSC_TRY(dsc_host_call(zero->stream.update, write_params_now, &zero, (int64_t)sizeof zero, err));
+    return dsc_event_record(zero->store->written, zero->stream.update, err);
 }
 
 dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -597,9 +597,9 @@ dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_error *err)
     const background_call call = { .zero = zero,
                                    .ticket = dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_STATE),
                                    .ahead = ahead };
-    if (zero->update_stream == NULL || zero->store->io.engine[DSC_IO_STATE] == NULL)
+    if (zero->stream.update == NULL || zero->store->io.engine[DSC_IO_STATE] == NULL)
         return DSC_OK;
     if (ahead)
         DSC_TRY(dsc_update_tiles_end_lending(zero, err));
-    return dsc_host_call(zero->update_stream, background_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.update, background_now, &call, (int64_t)sizeof call, err);
 }

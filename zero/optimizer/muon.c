@@ -477,8 +477,8 @@ static dsc_status before_round(dsc_zero *zero, const dsc_update_terms *terms, in
     dsc_muon *m = zero->muon;
     const dsc_round round = m->round[index];
     DSC_ASSERT(index < m->round_count);
-    if (zero->update_stream != NULL) /* the round before is still being updated along what lies here */
-        DSC_TRY(dsc_stream_sync(zero->update_stream, err));
+    if (zero->stream.update != NULL) /* the round before is still being updated along what lies here */
+        DSC_TRY(dsc_stream_sync(zero->stream.update, err));
     DSC_TRY(make_directions(zero, terms, round, err));
     if (zero->world_size > 1) {
         DSC_TRY(pack(zero, round, false, err));

@@ -349,7 +349,7 @@ static dsc_status scale(dsc_zero *zero, float *x, int64_t count, double factor, 
 {
     DSC_ASSERT(count > 0);
     const dsc_scale_args args = { .x = x, .count = count, .factor = (float)factor, .dtype = DSC_F32 };
-    return DSC_RUN(zero->reduce_stream, SCALE, &args, err);
+    return DSC_RUN(zero->stream.reduce, SCALE, &args, err);
 }
 
 /* In fp32, as leaves are reduced. */
@@ -361,13 +361,13 @@ dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_
     DSC_ASSERT(own != NULL);
     const dsc_reduce_scatter_args sum = { .acc = reduced, .leaf = own, .leaf_stride = slice, .count = slice,
                                           .wire_dtype = DSC_F32 };
-    DSC_TRY(dsc_zero_after_compute(zero, zero->reduce_stream, err));
+    DSC_TRY(dsc_zero_after_compute(zero, zero->stream.reduce, err));
     DSC_TRY(scale(zero, own, padded, 1.0 / zero->world_size, err));
-    DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &sum, zero->reduce_stream, err));
+    DSC_TRY(dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, &sum, zero->stream.reduce, err));
     DSC_TRY(scale(zero, reduced, slice, factor, err));
-    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, own, reduced, slice, DSC_F32, zero->reduce_stream,
+    DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, own, reduced, slice, DSC_F32, zero->stream.reduce,
                                 err));
-    DSC_TRY(dsc_stream_order(zero->idle, zero->reduce_stream, zero->o.compute, err));
+    DSC_TRY(dsc_stream_order(zero->event.idle, zero->stream.reduce, zero->o.compute, err));
     return dsc_sign_compress_mask(zero, g, own, err);
 }
 
