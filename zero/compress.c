@@ -55,9 +55,9 @@ static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_par
 static int64_t place_errors(dsc_zero *zero)
 {
     int64_t elements = 0;
-    for (int32_t i = 0; i < zero->grad_part_count && zero->o.leaf_errors; i++) {
-        dsc_grad_part *leaf = &zero->leaf[i];
-        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.micro_batch_group]];
+    for (int32_t i = 0; i < zero->parts.count && zero->o.leaf_errors; i++) {
+        dsc_grad_part *leaf = &zero->parts.part[i];
+        const dsc_grad_part *first = &zero->parts.part[zero->parts.of_use[leaf->use * zero->o.micro_batch_group]];
         DSC_ASSERT(first->mb == 0);
         DSC_ASSERT(first <= leaf); /* so its offset is set */
         leaf->error_at = leaf->mb == 0 ? elements : first->error_at;

@@ -80,7 +80,7 @@ static void add_up_steps(dsc_zero *zero)
                 elements += layout->group[layout->use_group[u]].padded;
         DSC_ASSERT(module >= 0);
         DSC_ASSERT(module < modules);
-        zero->step_elements[step] = elements;
+        zero->gathers.step_elements[step] = elements;
     }
 }
 
@@ -89,16 +89,16 @@ static void add_up_steps(dsc_zero *zero)
 static int32_t find_prefetch_steps(const dsc_zero *zero, int32_t g, int32_t step, int32_t last_use)
 {
     DSC_ASSERT(last_use < step);
-    const int64_t near = dsc_min_i64(zero->prefetch_steps, step - last_use - 1);
-    const int32_t most = (int32_t)dsc_min_i64(near, step + zero->prefetch_carryover_steps);
+    const int64_t near = dsc_min_i64(zero->gathers.prefetch_steps, step - last_use - 1);
+    const int32_t most = (int32_t)dsc_min_i64(near, step + zero->gathers.prefetch_carryover_steps);
     int64_t under_way = zero->o.layout->group[g].padded;
     int32_t ahead = 0;
     while (zero->o.overlap && ahead < most && under_way <= zero->o.prefetch_elements) {
         ahead++;
-        under_way += zero->step_elements[(step - ahead + zero->step_count) % zero->step_count];
+        under_way += zero->gathers.step_elements[(step - ahead + zero->step_count) % zero->step_count];
     }
     DSC_ASSERT(step - ahead > last_use); /* the window of the use before is free then */
-    DSC_ASSERT(step - ahead >= -zero->prefetch_carryover_steps);
+    DSC_ASSERT(step - ahead >= -zero->gathers.prefetch_carryover_steps);
     return ahead;
 }
 
@@ -108,10 +108,10 @@ static bool stays(const dsc_zero *zero, int32_t last_use, int32_t step)
     int64_t between = 0;
     DSC_ASSERT(last_use >= 0);
     DSC_ASSERT(last_use < step);
-    if (step - last_use > zero->keep_steps)
+    if (step - last_use > zero->gathers.keep_steps)
         return false;
     for (int32_t s = last_use + 1; s < step; s++)
-        between += zero->step_elements[s];
+        between += zero->gathers.step_elements[s];
     return between <= zero->o.reuse_elements;
 }
 
@@ -146,12 +146,12 @@ static void plan_group(dsc_zero *zero, int32_t g)
             continue;
         const int32_t ahead = find_prefetch_steps(zero, g, step, last_use);
         if (last_use >= 0 && stays(zero, last_use, step)) {
-            DSC_ASSERT(zero->gather[zero->gather_count - 1].group == g);
-            zero->gather[zero->gather_count - 1].last_step = step;
+            DSC_ASSERT(zero->gathers.gather[zero->gathers.count - 1].group == g);
+            zero->gathers.gather[zero->gathers.count - 1].last_step = step;
         } else {
-            DSC_ASSERT(zero->gather_count < 2 * zero->o.layout->module_first_use[zero->o.model->module_count]);
-            zero->gather[zero->gather_count++] =
-                (dsc_gather){ .group = g, .issue_step = step - ahead, .last_step = step };
+            DSC_ASSERT(zero->gathers.count < 2 * zero->o.layout->module_first_use[zero->o.model->module_count]);
+            zero->gathers.gather[zero->gathers.count++] =
+                (dsc_gather) { .group = g, .issue_step = step - ahead, .last_step = step };
         }
         last_use = step;
     }
@@ -161,20 +161,20 @@ static void enter_uses(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     const int32_t modules = zero->o.model->module_count, uses = layout->module_first_use[modules];
-    DSC_ASSERT(zero->gather_count <= 2 * uses);
+    DSC_ASSERT(zero->gathers.count <= 2 * uses);
     for (int32_t m = 0; m < modules; m++) {
         for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++) {
-            zero->gather_of_use[u] = zero->gather_of_use[uses + u] = -1;
-            for (int32_t i = 0; i < zero->gather_count; i++) {
-                const dsc_gather *gather = &zero->gather[i];
+            zero->gathers.of_use[u] = zero->gathers.of_use[uses + u] = -1;
+            for (int32_t i = 0; i < zero->gathers.count; i++) {
+                const dsc_gather *gather = &zero->gathers.gather[i];
                 DSC_ASSERT(gather->issue_step <= gather->last_step);
                 if (gather->group != layout->use_group[u])
                     continue;
                 if (gather->issue_step <= m && m <= gather->last_step)
-                    zero->gather_of_use[u] = i;
+                    zero->gathers.of_use[u] = i;
                 const int32_t backward = dsc_backward_step(zero, m);
                 if (m < modules - 1 && gather->issue_step <= backward && backward <= gather->last_step)
-                    zero->gather_of_use[uses + u] = i;
+                    zero->gathers.of_use[uses + u] = i;
             }
         }
     }
@@ -185,32 +185,33 @@ static int64_t plan_windows(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
     add_up_steps(zero);
-    zero->gather_count = 0;
+    zero->gathers.count = 0;
     for (int32_t g = 0; g < layout->group_count; g++)
         if (dsc_gather_is_windowed(zero, g))
             plan_group(zero, g);
-    for (int32_t i = 0; i < zero->gather_count; i++)
-        zero->gather_window[i] = (dsc_window) { .first = zero->gather[i].issue_step,
-                                                .last = zero->gather[i].last_step,
-                                                .bytes = dsc_state_store_window_bytes(zero, zero->gather[i].group) };
-    return dsc_window_assign(zero->gather_window, zero->gather_count, zero->step_count);
+    for (int32_t i = 0; i < zero->gathers.count; i++)
+        zero->gathers.window[i] =
+            (dsc_window) { .first = zero->gathers.gather[i].issue_step,
+                           .last = zero->gathers.gather[i].last_step,
+                           .bytes = dsc_state_store_window_bytes(zero, zero->gathers.gather[i].group) };
+    return dsc_window_assign(zero->gathers.window, zero->gathers.count, zero->step_count);
 }
 
 /* The most elements that windows hold in any step of the last plan. */
 static int64_t most_live(const dsc_zero *zero)
 {
     int64_t most = 0;
-    memset(zero->live_elements, 0, (size_t)zero->step_count * sizeof *zero->live_elements);
-    for (int32_t i = 0; i < zero->gather_count; i++) {
-        const dsc_gather *gather = &zero->gather[i];
+    memset(zero->gathers.live_elements, 0, (size_t)zero->step_count * sizeof *zero->gathers.live_elements);
+    for (int32_t i = 0; i < zero->gathers.count; i++) {
+        const dsc_gather *gather = &zero->gathers.gather[i];
         const int64_t elements = zero->o.layout->group[gather->group].padded;
         DSC_ASSERT(gather->issue_step > -zero->step_count);
         DSC_ASSERT(gather->last_step < zero->step_count);
         for (int32_t step = gather->issue_step; step <= gather->last_step; step++)
-            zero->live_elements[(step + zero->step_count) % zero->step_count] += elements;
+            zero->gathers.live_elements[(step + zero->step_count) % zero->step_count] += elements;
     }
     for (int32_t step = 0; step < zero->step_count; step++)
-        most = dsc_max_i64(most, zero->live_elements[step]);
+        most = dsc_max_i64(most, zero->gathers.live_elements[step]);
     return most;
 }
 
@@ -240,7 +241,7 @@ static int64_t plan_depth(dsc_zero *zero, int32_t steps)
 {
     DSC_ASSERT(steps >= 0);
     DSC_ASSERT(steps <= PREFETCH_STEPS_MAX);
-    zero->prefetch_steps = steps;
+    zero->gathers.prefetch_steps = steps;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->group[g].gather.resident = false;
     return choose_resident(zero, plan_windows(zero));
@@ -273,7 +274,7 @@ static int64_t choose_depth(dsc_zero *zero)
     const int64_t window_bytes = plan_depth(zero, 0);
     if (most_live(zero) <= zero->o.live_elements && (given_bytes(zero) == 0 || window_bytes <= given_bytes(zero)))
         return window_bytes;
-    zero->keep_steps = 1;
+    zero->gathers.keep_steps = 1;
     return plan_depth(zero, 0);
 }
 
@@ -287,25 +288,25 @@ static bool fits(dsc_zero *zero, int64_t window_bytes)
 static void choose_early(dsc_zero *zero, int64_t window_bytes)
 {
     const int64_t backward_steps = zero->o.model->module_count - 1;
-    zero->prefetch_carryover_steps = (int32_t)dsc_min_i64(zero->prefetch_steps, backward_steps);
+    zero->gathers.prefetch_carryover_steps = (int32_t)dsc_min_i64(zero->gathers.prefetch_steps, backward_steps);
     if (zero->pass_count == 1)
-        zero->prefetch_carryover_steps = 0;
-    DSC_ASSERT(zero->prefetch_carryover_steps >= 0);
-    DSC_ASSERT(zero->prefetch_carryover_steps < zero->step_count);
-    while (zero->prefetch_carryover_steps > 0 && !fits(zero, window_bytes))
-        zero->prefetch_carryover_steps--;
+        zero->gathers.prefetch_carryover_steps = 0;
+    DSC_ASSERT(zero->gathers.prefetch_carryover_steps >= 0);
+    DSC_ASSERT(zero->gathers.prefetch_carryover_steps < zero->step_count);
+    while (zero->gathers.prefetch_carryover_steps > 0 && !fits(zero, window_bytes))
+        zero->gathers.prefetch_carryover_steps--;
 }
 
 /* The last modules of a forward pass are the first ones of its backward pass: they stay, as many as fit. */
 static void choose_kept(dsc_zero *zero, int64_t window_bytes)
 {
-    const int32_t least = zero->keep_steps;
+    const int32_t least = zero->gathers.keep_steps;
     int32_t good = 0, bad = (zero->step_count - least + 1) / 2, more = 1; /* modules beyond the least */
     while (bad - good > 1) { /* most models have room for few: longer and longer strides, then halves */
         const int32_t tried = good + (more < bad - good ? more : (bad - good) / 2);
         DSC_ASSERT(tried > good);
         DSC_ASSERT(tried < bad);
-        zero->keep_steps = least + 2 * tried;
+        zero->gathers.keep_steps = least + 2 * tried;
         if (fits(zero, window_bytes)) {
             good = tried;
             more *= 2;
@@ -314,7 +315,7 @@ static void choose_kept(dsc_zero *zero, int64_t window_bytes)
             more = bad;
         }
     }
-    zero->keep_steps = least + 2 * good;
+    zero->gathers.keep_steps = least + 2 * good;
 }
 
 static int32_t use_count(const dsc_zero *zero)
@@ -328,14 +329,14 @@ enum { NEEDS = 5 };
 /* The first is always open, the others where something is gathered. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    const int64_t uses = 2 * use_count(zero), steps = zero->step_count;
-    const int64_t windows = uses * (int64_t)sizeof *zero->gather_window;
+    dsc_gathers *all = &zero->gathers;
+    const int64_t uses = 2 * use_count(zero), step_bytes = zero->step_count * (int64_t)sizeof(int64_t);
     const dsc_need needs[NEEDS] = {
-        { &zero->gather_of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof(int32_t), DSC_NEED_SMALL },
-        { &zero->step_elements, DSC_TAG_CONTROL, DSC_TIER_HOST, steps * (int64_t)sizeof(int64_t), DSC_NEED_SMALL },
-        { &zero->live_elements, DSC_TAG_CONTROL, DSC_TIER_HOST, steps * (int64_t)sizeof(int64_t), DSC_NEED_SMALL },
-        { &zero->gather, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof *zero->gather, DSC_NEED_SMALL },
-        { &zero->gather_window, DSC_TAG_CONTROL, DSC_TIER_HOST, windows, DSC_NEED_SMALL },
+        { &all->of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof(int32_t), DSC_NEED_SMALL },
+        { &all->step_elements, DSC_TAG_CONTROL, DSC_TIER_HOST, step_bytes, DSC_NEED_SMALL },
+        { &all->live_elements, DSC_TAG_CONTROL, DSC_TIER_HOST, step_bytes, DSC_NEED_SMALL },
+        { &all->gather, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof *all->gather, DSC_NEED_SMALL },
+        { &all->window, DSC_TAG_CONTROL, DSC_TIER_HOST, uses * (int64_t)sizeof *all->window, DSC_NEED_SMALL },
     };
     memcpy(out, needs, sizeof needs);
 }
@@ -349,12 +350,12 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
     find_users(zero);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, 1, err));
     for (int32_t u = 0; u < 2 * uses; u++)
-        zero->gather_of_use[u] = -1;
+        zero->gathers.of_use[u] = -1;
     if (!needs_gather(zero))
         return DSC_OK;
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs + 1, NEEDS - 1, err));
-    DSC_ASSERT(zero->gather_count == 0);
-    zero->keep_steps = 2;
+    DSC_ASSERT(zero->gathers.count == 0);
+    zero->gathers.keep_steps = 2;
     *window_bytes = dsc_max_i64(choose_depth(zero), given_bytes(zero));
     const int64_t most = *window_bytes;
     choose_early(zero, *window_bytes);
@@ -367,10 +368,10 @@ dsc_status dsc_gather_plan(dsc_zero *zero, int64_t *window_bytes, dsc_error *err
 
 dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
 {
-    DSC_ASSERT(zero->gather_count == 0 || zero->buf.gather.ptr != NULL);
-    for (int32_t i = 0; i < zero->gather_count; i++) {
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].fetched, err));
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->gather[i].done, err));
+    DSC_ASSERT(zero->gathers.count == 0 || zero->buf.gather.ptr != NULL);
+    for (int32_t i = 0; i < zero->gathers.count; i++) {
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->gathers.gather[i].fetched, err));
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->gathers.gather[i].done, err));
     }
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.given, err));
@@ -382,9 +383,9 @@ dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_gather_close(dsc_zero *zero)
 {
-    for (int32_t i = 0; zero->gather != NULL && i < zero->gather_count; i++) {
-        dsc_event_close(&zero->gather[i].fetched);
-        dsc_event_close(&zero->gather[i].done);
+    for (int32_t i = 0; zero->gathers.gather != NULL && i < zero->gathers.count; i++) {
+        dsc_event_close(&zero->gathers.gather[i].fetched);
+        dsc_event_close(&zero->gathers.gather[i].done);
     }
     for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++) {
         dsc_event_close(&zero->group[g].gather.given);
@@ -398,9 +399,9 @@ void dsc_gather_close(dsc_zero *zero)
 
 static char *window_of(const dsc_zero *zero, const dsc_gather *gather)
 {
-    const dsc_window *window = &zero->gather_window[gather - zero->gather];
-    DSC_ASSERT(gather >= zero->gather);
-    DSC_ASSERT(gather < zero->gather + zero->gather_count);
+    const dsc_window *window = &zero->gathers.window[gather - zero->gathers.gather];
+    DSC_ASSERT(gather >= zero->gathers.gather);
+    DSC_ASSERT(gather < zero->gathers.gather + zero->gathers.count);
     DSC_ASSERT(window->offset >= 0);
     DSC_ASSERT(window->offset + window->bytes <= zero->window_bytes);
     return (char *)zero->buf.gather.ptr + window->offset + dsc_state_store_window_start(zero, gather->group);
@@ -455,10 +456,11 @@ static dsc_status open_windows(dsc_zero *zero, int32_t step, dsc_error *err)
  */
 static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t step)
 {
-    DSC_ASSERT(gather->issue_step >= -zero->prefetch_carryover_steps);
+    DSC_ASSERT(gather->issue_step >= -zero->gathers.prefetch_carryover_steps);
     if (gather->issue_step >= 0)
         return gather->issue_step == step;
-    return step == 0 ? !zero->next_pass_prefetched : zero->more_follow && gather->issue_step + zero->step_count == step;
+    return step == 0 ? !zero->gathers.next_pass_prefetched
+                     : zero->more_follow && gather->issue_step + zero->step_count == step;
 }
 
 /* An update continues under the passes only if compute is done when its launch has returned. Then all earlier users of
@@ -475,26 +477,27 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
     bool any = false;
     DSC_ASSERT(step >= 0);
     DSC_ASSERT(step < zero->step_count);
-    for (int32_t i = 0; i < zero->gather_count; i++) {
-        if (!is_issued_at(zero, &zero->gather[i], step))
+    for (int32_t i = 0; i < zero->gathers.count; i++) {
+        if (!is_issued_at(zero, &zero->gathers.gather[i], step))
             continue;
-        zero->gather[i].asked = ask_update(zero, &zero->gather[i]);
+        zero->gathers.gather[i].asked = ask_update(zero, &zero->gathers.gather[i]);
         any = true;
     }
     if (any) {
         dsc_param_prefetch_request(zero);
         DSC_TRY(open_windows(zero, step, err));
     }
-    for (int32_t i = 0; i < zero->gather_count; i++) {
-        if (!is_issued_at(zero, &zero->gather[i], step))
+    for (int32_t i = 0; i < zero->gathers.count; i++) {
+        if (!is_issued_at(zero, &zero->gathers.gather[i], step))
             continue;
-        DSC_TRY(fill_window(zero, &zero->gather[i], err));
-        DSC_TRY(dsc_event_record(zero->gather[i].done, zero->stream.gather, err));
+        DSC_TRY(fill_window(zero, &zero->gathers.gather[i], err));
+        DSC_TRY(dsc_event_record(zero->gathers.gather[i].done, zero->stream.gather, err));
     }
     if (any)
         DSC_TRY(dsc_param_prefetch_continue(zero, err));
-    zero->next_pass_prefetched = zero->more_follow && step + zero->prefetch_carryover_steps >= zero->step_count;
-    DSC_ASSERT(!zero->next_pass_prefetched || zero->pass_count > 1); /* otherwise an update comes between */
+    zero->gathers.next_pass_prefetched =
+        zero->more_follow && step + zero->gathers.prefetch_carryover_steps >= zero->step_count;
+    DSC_ASSERT(!zero->gathers.next_pass_prefetched || zero->pass_count > 1); /* otherwise an update comes between */
     return DSC_OK;
 }
 
@@ -505,13 +508,13 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
     const int32_t uses = layout->module_first_use[layout->module_count];
     DSC_ASSERT(use < uses);
     dsc_group_state *state = &zero->group[layout->use_group[use]];
-    const int32_t i = zero->gather_of_use[(backward ? uses : 0) + use];
-    DSC_ASSERT(i < zero->gather_count);
+    const int32_t i = zero->gathers.of_use[(backward ? uses : 0) + use];
+    DSC_ASSERT(i < zero->gathers.count);
     *base = NULL;
     if (i >= 0) {
-        DSC_ASSERT(zero->gather[i].group == layout->use_group[use]);
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gather[i].done, err));
-        *base = window_of(zero, &zero->gather[i]);
+        DSC_ASSERT(zero->gathers.gather[i].group == layout->use_group[use]);
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gathers.gather[i].done, err));
+        *base = window_of(zero, &zero->gathers.gather[i]);
     } else if (state->param_whole) {
         if (state->gather.pending)
             DSC_TRY(dsc_stream_wait(zero->o.compute, state->gather.gathered, err));

@@ -35,20 +35,19 @@ static int32_t step_of(const dsc_zero *zero, int32_t module)
 
 static void add_leaf(dsc_zero *zero, int32_t module, int32_t use, int32_t mb, int32_t visit)
 {
-    const int32_t g = zero->o.layout->use_group[use], index = zero->grad_part_count++;
+    const int32_t g = zero->o.layout->use_group[use], index = zero->parts.count++;
     dsc_group_state *group = &zero->group[g];
-    dsc_grad_part *leaf = &zero->leaf[index];
+    dsc_grad_part *leaf = &zero->parts.part[index];
     DSC_ASSERT(mb < zero->o.micro_batch_group);
     DSC_ASSERT(visit <= module); /* a part waits for modules whose backward comes later */
-    DSC_ASSERT(zero->grad_part_of_use[use * zero->o.micro_batch_group + mb] <
-               0); /* one part of a use and micro-batch */
+    DSC_ASSERT(zero->parts.of_use[use * zero->o.micro_batch_group + mb] < 0); /* one part of a use and micro-batch */
     *leaf = (dsc_grad_part) {
         .module = module, .group = g, .use = use, .mb = mb, .visit = visit, .before = group->sums.newest_part
     };
     group->sums.newest_part = index;
     leaf->first_use = module == group->last_user;
     leaf->last_use = module == group->first_user;
-    zero->grad_part_of_use[use * zero->o.micro_batch_group + mb] = index;
+    zero->parts.of_use[use * zero->o.micro_batch_group + mb] = index;
 }
 
 static int32_t use_of(const dsc_layout *layout, int32_t module, int32_t group)
@@ -81,17 +80,17 @@ static void list_use(dsc_zero *zero, int32_t module, int32_t use, int32_t mb)
 static void list_leaves(dsc_zero *zero)
 {
     const dsc_layout *layout = zero->o.layout;
-    int32_t *first = zero->visit_first;
+    int32_t *first = zero->parts.visit_first;
     for (int32_t g = 0; g < layout->group_count; g++)
         zero->group[g].sums.newest_part = -1;
     for (int32_t m = layout->module_count - 1; m >= 0; m--)
         for (int32_t mb = 0; mb < zero->o.micro_batch_group; mb++) {
-            *first++ = zero->grad_part_count;
+            *first++ = zero->parts.count;
             for (int32_t u = layout->module_first_use[m]; u < layout->module_first_use[m + 1]; u++)
                 list_use(zero, m, u, mb);
         }
-    DSC_ASSERT(first == zero->visit_first + layout->module_count * zero->o.micro_batch_group);
-    *first = zero->grad_part_count;
+    DSC_ASSERT(first == zero->parts.visit_first + layout->module_count * zero->o.micro_batch_group);
+    *first = zero->parts.count;
 }
 
 /* ---- sums away from the device ---- */
@@ -121,14 +120,14 @@ static int64_t place_near_sums(dsc_zero *zero)
 /* A sum that a module's next leaf is added to need not leave in between. */
 static void keep_sums_near(dsc_zero *zero)
 {
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        dsc_grad_part *leaf = &zero->leaf[i];
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        dsc_grad_part *leaf = &zero->parts.part[i];
         DSC_ASSERT(leaf->before < i);
-        if (leaf->before < 0 || zero->leaf[leaf->before].visit != leaf->visit ||
+        if (leaf->before < 0 || zero->parts.part[leaf->before].visit != leaf->visit ||
             !dsc_grad_staging_is_offloaded(zero, leaf->group))
             continue;
         leaf->finds_sum = true;
-        zero->leaf[leaf->before].leaves_sum = true;
+        zero->parts.part[leaf->before].leaves_sum = true;
     }
 }
 
@@ -155,8 +154,8 @@ static int64_t slice_end(const dsc_zero *zero, const dsc_grad_part *leaf, int64_
 
 static int64_t offset_of(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
-    DSC_ASSERT(zero->grad_part_slot[leaf->place].offset % 4 == 0);
-    return zero->grad_part_slot[leaf->place].offset;
+    DSC_ASSERT(zero->parts.slot[leaf->place].offset % 4 == 0);
+    return zero->parts.slot[leaf->place].offset;
 }
 
 /* How much of each rank's slice of leaf `other` comes before the end of what it shares with this one's place; 0: they
@@ -164,8 +163,8 @@ static int64_t offset_of(const dsc_zero *zero, const dsc_grad_part *leaf)
 static int64_t shared_end(const dsc_zero *zero, const dsc_grad_part *other, const dsc_grad_part *leaf)
 {
     const int64_t first = (offset_of(zero, leaf) - offset_of(zero, other)) / 4;
-    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
-    DSC_ASSERT(other->place < zero->grad_part_slot_count);
+    DSC_ASSERT(leaf->place < zero->parts.slot_count);
+    DSC_ASSERT(other->place < zero->parts.slot_count);
     return slice_end(zero, other, first, first + zero->o.layout->group[leaf->group].padded);
 }
 
@@ -173,15 +172,15 @@ static int64_t shared_end(const dsc_zero *zero, const dsc_grad_part *other, cons
  * of that run are reduced in step, and the last one in the slot comes last. */
 static void plan_after(dsc_zero *zero, dsc_grad_part *leaf)
 {
-    const int32_t index = (int32_t)(leaf - zero->leaf);
-    DSC_ASSERT(index < zero->grad_part_count);
-    for (int32_t back = 1; back <= zero->grad_part_count; back++) { /* the last one is itself, a pass before */
-        const dsc_grad_part *before = &zero->leaf[(index + zero->grad_part_count - back) % zero->grad_part_count];
+    const int32_t index = (int32_t)(leaf - zero->parts.part);
+    DSC_ASSERT(index < zero->parts.count);
+    for (int32_t back = 1; back <= zero->parts.count; back++) { /* the last one is itself, a pass before */
+        const dsc_grad_part *before = &zero->parts.part[(index + zero->parts.count - back) % zero->parts.count];
         const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, before);
         int64_t needed = shared_end(zero, before, leaf);
         if (needed == 0)
             continue;
-        for (const dsc_grad_part *of = before; of-- > zero->leaf && dsc_grad_part_last_of_run(zero, of) == last;)
+        for (const dsc_grad_part *of = before; of-- > zero->parts.part && dsc_grad_part_last_of_run(zero, of) == last;)
             needed = dsc_max_i64(needed, shared_end(zero, of, leaf));
         leaf->after = before->place;
         for (leaf->after_mark = 0; dsc_grad_part_mark_end(zero, before, leaf->after_mark) < needed;)
@@ -198,8 +197,8 @@ static bool holds_sum(const dsc_zero *zero, const dsc_grad_part *leaf)
     if (!dsc_grad_part_is_last(zero, leaf) || !dsc_in_swap(zero, leaf->group, DSC_PLANE_GRAD) ||
         zero->o.sum_dtype != DSC_F32 || !dsc_device_host_visible(zero->o.device))
         return false;
-    for (int32_t p = 0; p < zero->grad_part_slot_count; p++) {
-        const dsc_grad_part *other = &zero->leaf[zero->grad_part_slot[p].last_grad_part];
+    for (int32_t p = 0; p < zero->parts.slot_count; p++) {
+        const dsc_grad_part *other = &zero->parts.part[zero->parts.slot[p].last_grad_part];
         DSC_ASSERT(other->place == p);
         if (other > leaf && shared_end(zero, other, leaf) > 0)
             return false;
@@ -209,16 +208,16 @@ static bool holds_sum(const dsc_zero *zero, const dsc_grad_part *leaf)
 
 static void plan_marks(dsc_zero *zero)
 {
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        const dsc_grad_part *leaf = &zero->leaf[i];
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        const dsc_grad_part *leaf = &zero->parts.part[i];
         const int64_t slice = zero->o.layout->group[leaf->group].slice;
-        zero->grad_part_slot[leaf->place].mark_count =
+        zero->parts.slot[leaf->place].mark_count =
             (int32_t)dsc_min_i64(DSC_GRAD_PART_MARKS_MAX, dsc_div_ceil(slice, piece_elements(zero, leaf)));
-        DSC_ASSERT(zero->grad_part_slot[leaf->place].mark_count >= 1);
+        DSC_ASSERT(zero->parts.slot[leaf->place].mark_count >= 1);
     }
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        plan_after(zero, &zero->leaf[i]);
-        zero->leaf[i].holds_sum = holds_sum(zero, &zero->leaf[i]);
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        plan_after(zero, &zero->parts.part[i]);
+        zero->parts.part[i].holds_sum = holds_sum(zero, &zero->parts.part[i]);
     }
 }
 
@@ -257,7 +256,7 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_par
     int32_t *shared = &place_of_turn[leaf->use * TURNS + turn], place = waits || *shared < 0 ? -1 : *shared;
     if (place < 0) {
         const int32_t first = made + (waits && again ? 1 : turn);
-        place = zero->grad_part_slot_count++;
+        place = zero->parts.slot_count++;
         windows[place] = (dsc_window) { .first = first, .last = first };
         windows[place].bytes = zero->o.layout->group[leaf->group].padded * 4;
     }
@@ -273,8 +272,8 @@ static int32_t window_of(dsc_zero *zero, dsc_window *windows, const dsc_grad_par
 
 static dsc_need slot_need(dsc_zero *zero)
 {
-    return (dsc_need) { &zero->grad_part_slot, DSC_TAG_CONTROL, DSC_TIER_HOST,
-                        zero->grad_part_slot_count * (int64_t)sizeof *zero->grad_part_slot, DSC_NEED_SMALL };
+    return (dsc_need) { &zero->parts.slot, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        zero->parts.slot_count * (int64_t)sizeof *zero->parts.slot, DSC_NEED_SMALL };
 }
 
 static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err)
@@ -283,21 +282,20 @@ static dsc_status place_leaves(dsc_zero *zero, int64_t use_count, dsc_error *err
     dsc_window *windows = NULL;
     int32_t *place_of_turn = NULL;
     dsc_status status = DSC_OK;
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->grad_part_count, sizeof *windows, &windows, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, zero->parts.count, sizeof *windows, &windows, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, use_count * TURNS, sizeof(int32_t), &place_of_turn, err));
     for (int64_t i = 0; i < use_count * TURNS; i++)
         place_of_turn[i] = -1;
-    for (int32_t i = 0; i < zero->grad_part_count; i++)
-        zero->leaf[i].place = window_of(zero, windows, &zero->leaf[i], place_of_turn);
+    for (int32_t i = 0; i < zero->parts.count; i++)
+        zero->parts.part[i].place = window_of(zero, windows, &zero->parts.part[i], place_of_turn);
     const dsc_need slots = slot_need(zero);
     DSC_TRY_OUT(dsc_needs_plan_and_open(&zero->needs, &slots, 1, err));
-    zero->grad_part_bytes =
-        dsc_window_spread(windows, zero->grad_part_slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
-    DSC_ASSERT(zero->grad_part_slot_count <= zero->grad_part_count);
-    for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
-        zero->grad_part_slot[p].offset = windows[p].offset;
-    for (int32_t i = 0; i < zero->grad_part_count; i++)
-        zero->grad_part_slot[zero->leaf[i].place].last_grad_part = i;
+    zero->grad_part_bytes = dsc_window_spread(windows, zero->parts.slot_count, zero->o.overlap ? REST_LEAVES_MAX : 0);
+    DSC_ASSERT(zero->parts.slot_count <= zero->parts.count);
+    for (int32_t p = 0; p < zero->parts.slot_count; p++)
+        zero->parts.slot[p].offset = windows[p].offset;
+    for (int32_t i = 0; i < zero->parts.count; i++)
+        zero->parts.slot[zero->parts.part[i].place].last_grad_part = i;
     plan_marks(zero);
 out:
     dsc_alloc_free(alloc, place_of_turn);
@@ -309,16 +307,16 @@ out:
 static int64_t plan_counters(dsc_zero *zero)
 {
     int64_t elements = 0, longest = 0;
-    while (((int64_t)1 << zero->level_count) <= zero->o.leaves_per_step)
-        zero->level_count++;
-    DSC_ASSERT(zero->level_count <= DSC_COUNTER_LEVELS_MAX);
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        const int64_t slice = zero->o.layout->group[zero->leaf[i].group].slice;
-        elements += zero->leaf[i].mb == 0 ? slice * zero->level_count : 0;
+    while (((int64_t)1 << zero->parts.level_count) <= zero->o.leaves_per_step)
+        zero->parts.level_count++;
+    DSC_ASSERT(zero->parts.level_count <= DSC_COUNTER_LEVELS_MAX);
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        const int64_t slice = zero->o.layout->group[zero->parts.part[i].group].slice;
+        elements += zero->parts.part[i].mb == 0 ? slice * zero->parts.level_count : 0;
         longest = dsc_max_i64(longest, slice);
     }
-    zero->apart_elements = dsc_min_i64(APART_ELEMENTS, longest);
-    return (elements + zero->apart_elements * zero->world_size) * 4;
+    zero->parts.separate_elements = dsc_min_i64(APART_ELEMENTS, longest);
+    return (elements + zero->parts.separate_elements * zero->world_size) * 4;
 }
 
 enum { NEEDS = 4 };
@@ -326,16 +324,16 @@ enum { NEEDS = 4 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const dsc_layout *layout = zero->o.layout;
-    const int64_t together = zero->o.micro_batch_group, each = (int64_t)sizeof *zero->leaf,
+    const int64_t together = zero->o.micro_batch_group, each = (int64_t)sizeof *zero->parts.part,
                   number = (int64_t)sizeof(int32_t);
     const int64_t leaves = layout->module_first_use[layout->module_count] * together;
     const int64_t visits = layout->module_count * together;
     const int64_t counted =
         (leaves - leaves / together) * (each + number) + (visits - layout->module_count) * number;
     const dsc_need needs[NEEDS] = {
-        { &zero->leaf, DSC_TAG_CONTROL, DSC_TIER_HOST, leaves * each, DSC_NEED_SMALL },
-        { &zero->grad_part_of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, leaves * number, DSC_NEED_SMALL },
-        { &zero->visit_first, DSC_TAG_CONTROL, DSC_TIER_HOST, (visits + 1) * number, DSC_NEED_SMALL },
+        { &zero->parts.part, DSC_TAG_CONTROL, DSC_TIER_HOST, leaves * each, DSC_NEED_SMALL },
+        { &zero->parts.of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, leaves * number, DSC_NEED_SMALL },
+        { &zero->parts.visit_first, DSC_TAG_CONTROL, DSC_TIER_HOST, (visits + 1) * number, DSC_NEED_SMALL },
         { NULL, DSC_TAG_CONTROL, DSC_TIER_HOST, counted, DSC_NEED_INSIDE },
     };
     memcpy(out, needs, sizeof needs);
@@ -349,9 +347,9 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, NEEDS, err));
     for (int64_t i = 0; i < leaves; i++)
-        zero->grad_part_of_use[i] = -1;
+        zero->parts.of_use[i] = -1;
     list_leaves(zero);
-    DSC_ASSERT(zero->grad_part_count <= leaves);
+    DSC_ASSERT(zero->parts.count <= leaves);
     if (!zero->o.world_size_reproducible)
         keep_sums_near(zero);
     *sum_bytes = zero->o.world_size_reproducible ? plan_counters(zero) : place_near_sums(zero);
@@ -362,8 +360,8 @@ dsc_status dsc_grad_parts_plan(dsc_zero *zero, int64_t *sum_bytes, dsc_error *er
 
 static dsc_need apart_need(dsc_zero *zero)
 {
-    return (dsc_need) { &zero->apart, DSC_TAG_CONTROL, DSC_TIER_HOST, zero->world_size * (int64_t)sizeof(float *),
-                        DSC_NEED_SMALL };
+    return (dsc_need) { &zero->parts.separate, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                        zero->world_size * (int64_t)sizeof(float *), DSC_NEED_SMALL };
 }
 
 /* Counter levels and the apart chunks lie behind the sums in the gradient buffer, from `base` on. */
@@ -372,13 +370,13 @@ static dsc_status place_counters(dsc_zero *zero, float *base, dsc_error *err)
     const char *const begin = zero->buf.grad.ptr;
     const dsc_need chunks = apart_need(zero);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &chunks, 1, err));
-    for (int32_t r = 0; r < zero->world_size; r++, base += zero->apart_elements)
-        zero->apart[r] = base;
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        dsc_grad_part *leaf = &zero->leaf[i];
-        const dsc_grad_part *first = &zero->leaf[zero->grad_part_of_use[leaf->use * zero->o.micro_batch_group]];
+    for (int32_t r = 0; r < zero->world_size; r++, base += zero->parts.separate_elements)
+        zero->parts.separate[r] = base;
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        dsc_grad_part *leaf = &zero->parts.part[i];
+        const dsc_grad_part *first = &zero->parts.part[zero->parts.of_use[leaf->use * zero->o.micro_batch_group]];
         leaf->levels = leaf->mb == 0 ? base : first->levels;
-        base += leaf->mb == 0 ? zero->level_count * zero->o.layout->group[leaf->group].slice : 0;
+        base += leaf->mb == 0 ? zero->parts.level_count * zero->o.layout->group[leaf->group].slice : 0;
     }
     DSC_ASSERT((const char *)base - begin == zero->state_bytes[DSC_TAG_GRAD]); /* all of the buffer is cut up */
     return DSC_OK;
@@ -391,29 +389,29 @@ static dsc_status place_sums(dsc_zero *zero, dsc_error *err)
         if (zero->group[g].grad != NULL)
             sums += zero->group[g].local_count;
     DSC_ASSERT(sums * 4 <= zero->state_bytes[DSC_TAG_GRAD]);
-    zero->near_sums = (float *)zero->buf.grad.ptr + sums;
-    return zero->level_count > 0 ? place_counters(zero, zero->near_sums, err) : DSC_OK;
+    zero->parts.staged_sums = (float *)zero->buf.grad.ptr + sums;
+    return zero->parts.level_count > 0 ? place_counters(zero, zero->parts.staged_sums, err) : DSC_OK;
 }
 
 dsc_status dsc_grad_parts_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(place_sums(zero, err));
-    for (int32_t p = 0; p < zero->grad_part_slot_count; p++)
-        for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
-            DSC_TRY(dsc_event_open(zero->o.device, &zero->grad_part_slot[p].mark[mark], err));
-    for (int32_t i = 0; i < zero->grad_part_count; i++)
-        if (zero->leaf[i].holds_sum) {
-            DSC_ASSERT(zero->group[zero->leaf[i].group].sums.last == NULL); /* one part holds a group's sum */
-            zero->group[zero->leaf[i].group].sums.last = dsc_grad_part_base(zero, &zero->leaf[i]);
+    for (int32_t p = 0; p < zero->parts.slot_count; p++)
+        for (int32_t mark = 0; mark < zero->parts.slot[p].mark_count; mark++)
+            DSC_TRY(dsc_event_open(zero->o.device, &zero->parts.slot[p].mark[mark], err));
+    for (int32_t i = 0; i < zero->parts.count; i++)
+        if (zero->parts.part[i].holds_sum) {
+            DSC_ASSERT(zero->group[zero->parts.part[i].group].sums.last == NULL); /* one part holds a group's sum */
+            zero->group[zero->parts.part[i].group].sums.last = dsc_grad_part_base(zero, &zero->parts.part[i]);
         }
     return DSC_OK;
 }
 
 void dsc_grad_parts_close(dsc_zero *zero)
 {
-    for (int32_t p = 0; zero->grad_part_slot != NULL && p < zero->grad_part_slot_count; p++)
-        for (int32_t mark = 0; mark < zero->grad_part_slot[p].mark_count; mark++)
-            dsc_event_close(&zero->grad_part_slot[p].mark[mark]);
+    for (int32_t p = 0; zero->parts.slot != NULL && p < zero->parts.slot_count; p++)
+        for (int32_t mark = 0; mark < zero->parts.slot[p].mark_count; mark++)
+            dsc_event_close(&zero->parts.slot[p].mark[mark]);
     const dsc_need at_open[] = { slot_need(zero), apart_need(zero) };
     dsc_need needs[NEEDS];
     list_needs(zero, needs);

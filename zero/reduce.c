@@ -74,13 +74,13 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
         grad[p - layout->module_first_param[module]] = NULL;
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err)); /* which reads the sums of the step before */
     for (int32_t u = layout->module_first_use[module]; u < layout->module_first_use[module + 1]; u++) {
-        const int32_t i = zero->grad_part_of_use[u * zero->o.micro_batch_group + mb];
+        const int32_t i = zero->parts.of_use[u * zero->o.micro_batch_group + mb];
         if (i < 0)
             continue;
-        const dsc_grad_part *leaf = &zero->leaf[i];
+        const dsc_grad_part *leaf = &zero->parts.part[i];
         DSC_ASSERT(leaf->module == module);
         DSC_ASSERT(leaf->mb == mb);
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->grad_part_slot[leaf->after].mark[leaf->after_mark], err));
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->parts.slot[leaf->after].mark[leaf->after_mark], err));
         DSC_TRY(open_leaf(zero, leaf, grad, err));
     }
     return DSC_OK;
@@ -98,9 +98,9 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t 
         int32_t level = 0;
         while ((index >> level & 1) != 0)
             level++;
-        DSC_ASSERT(level < zero->level_count);
+        DSC_ASSERT(level < zero->parts.level_count);
         float *to = leaf->levels + level * slice + first;
-        const float *carry = zero->apart[r];
+        const float *carry = zero->parts.separate[r];
         for (int32_t l = 0; l < level; l++) {
             const dsc_add_args add = { .to = to, .a = leaf->levels + l * slice + first, .b = carry, .count = count };
             DSC_TRY(DSC_RUN(zero->stream.reduce, ADD, &add, err));
@@ -117,7 +117,7 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
     float *carry = NULL;
-    for (int32_t l = 0; l < zero->level_count; l++) {
+    for (int32_t l = 0; l < zero->parts.level_count; l++) {
         float *level = leaf->levels + l * slice;
         if ((zero->o.leaves_per_step >> l & 1) == 0)
             continue;
@@ -169,7 +169,7 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 /* Elements [first, end) of each rank's slice have been read. */
 static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *leaf, int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_grad_part_slot *place = &zero->grad_part_slot[leaf->place];
+    const dsc_grad_part_slot *place = &zero->parts.slot[leaf->place];
     DSC_ASSERT(first < end);
     DSC_ASSERT(end <= zero->o.layout->group[leaf->group].slice);
     for (int32_t mark = 0; mark < place->mark_count; mark++)
@@ -201,8 +201,8 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     DSC_ASSERT(place->first < slice);
     if (!first->finds_sum && !last->leaves_sum)
         return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
-    float *near = zero->near_sums + state->sums.at + place->first;
-    DSC_ASSERT(zero->near_sums != NULL);
+    float *near = zero->parts.staged_sums + state->sums.at + place->first;
+    DSC_ASSERT(zero->parts.staged_sums != NULL);
     *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
     sum->count = dsc_min_i64(zero->store->tile_elements, slice - place->first);
     if (!reads)
@@ -252,7 +252,7 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
     const int32_t group = first->group;
     const int64_t slice = zero->o.layout->group[group].slice;
     const bool complete = dsc_grad_part_is_last(zero, last) && pass == zero->pass_count - 1;
-    dsc_sum_cursor place = { .leaf = (int32_t)(first - zero->leaf), .pass = pass };
+    dsc_sum_cursor place = { .leaf = (int32_t)(first - zero->parts.part), .pass = pass };
     dsc_sum sum;
     DSC_ASSERT(first <= last);
     for (; place.first < slice; place.first += sum.count) {
@@ -295,12 +295,14 @@ static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int6
 static dsc_status push_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[leaf->group].slice;
-    DSC_ASSERT(zero->apart_elements > 0);
+    DSC_ASSERT(zero->parts.separate_elements > 0);
     DSC_ASSERT(leaf->levels != NULL);
-    dsc_reduce_scatter_args args = { .leaf_stride = slice, .wire_dtype = zero->o.wire_dtype, .apart = zero->apart };
-    for (int64_t first = 0; first < slice; first += zero->apart_elements) {
+    dsc_reduce_scatter_args args = { .leaf_stride = slice,
+                                     .wire_dtype = zero->o.wire_dtype,
+                                     .apart = zero->parts.separate };
+    for (int64_t first = 0; first < slice; first += zero->parts.separate_elements) {
         args.leaf = dsc_grad_part_base(zero, leaf) + first;
-        args.count = dsc_min_i64(zero->apart_elements, slice - first);
+        args.count = dsc_min_i64(zero->parts.separate_elements, slice - first);
         DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
         DSC_TRY(pass_marks(zero, leaf, first, first + args.count, err));
         DSC_TRY(push_chunk(zero, leaf, micro_step, first, args.count, err));
@@ -324,7 +326,7 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
     DSC_ASSERT(first->mb == micro_step % zero->o.micro_batch_group);
     for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
         DSC_TRY(scale_leaf(zero, leaf, err));
-    if (!zero->sums_are_own && zero->level_count == 0)
+    if (!zero->sums_are_own && zero->parts.level_count == 0)
         return ordered_reduce_run(zero, first, last, micro_step / zero->o.micro_batch_group, err);
     for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
         DSC_TRY(zero->sums_are_own ? keep_grad_part(zero, leaf, micro_step, err)
@@ -343,9 +345,9 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     DSC_TRY(dsc_zero_after_compute(zero, zero->stream.reduce, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
     dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.micro_batch_group), &first, &end);
-    for (const dsc_grad_part *leaf = zero->leaf + first, *last; leaf < zero->leaf + end; leaf = last + 1) {
+    for (const dsc_grad_part *leaf = zero->parts.part + first, *last; leaf < zero->parts.part + end; leaf = last + 1) {
         last = dsc_grad_part_last_of_run(zero, leaf);
-        DSC_ASSERT(last < zero->leaf + end);
+        DSC_ASSERT(last < zero->parts.part + end);
         DSC_TRY(reduce_run(zero, leaf, last, micro_step, err));
     }
     return DSC_OK;
@@ -353,8 +355,8 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
 
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
-    for (int32_t i = 0; zero->level_count > 0 && i < zero->grad_part_count; i++) {
-        const dsc_grad_part *leaf = &zero->leaf[i];
+    for (int32_t i = 0; zero->parts.level_count > 0 && i < zero->parts.count; i++) {
+        const dsc_grad_part *leaf = &zero->parts.part[i];
         if (leaf->mb > 0)
             continue;
         DSC_TRY(add_counter(zero, leaf, sum_slice(zero, leaf->group), err));

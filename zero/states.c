@@ -135,7 +135,7 @@ static dsc_status round_params(dsc_zero *zero, int32_t g, dsc_error *err)
 
 dsc_status dsc_zero_publish(dsc_zero *zero, dsc_error *err)
 {
-    DSC_ASSERT(!zero->next_pass_prefetched);
+    DSC_ASSERT(!zero->gathers.next_pass_prefetched);
     DSC_TRY(dsc_zero_sync(zero, err));
     dsc_hpz_forget(zero, true);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {

@@ -12,17 +12,17 @@ static int64_t windows_of(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
     int64_t count = 0;
-    for (int32_t i = 0; i < zero->gather_count; i++)
-        count += zero->gather[i].group == g;
+    for (int32_t i = 0; i < zero->gathers.count; i++)
+        count += zero->gathers.gather[i].group == g;
     return count;
 }
 
 static int64_t leaves_of(const dsc_zero *zero, int32_t g)
 {
     int64_t count = 0;
-    for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->leaf[i].before)
+    for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->parts.part[i].before)
         count++;
-    DSC_ASSERT(count <= zero->grad_part_count);
+    DSC_ASSERT(count <= zero->parts.count);
     return count;
 }
 
@@ -31,8 +31,8 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
 {
     *reads = *writes = 0;
     *held = false; /* the last one goes nowhere */
-    for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->leaf[i].before) {
-        const dsc_grad_part *leaf = &zero->leaf[i];
+    for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->parts.part[i].before) {
+        const dsc_grad_part *leaf = &zero->parts.part[i];
         DSC_ASSERT(leaf->group == g);
         *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_grad_part_is_first(leaf);
         const bool kept =

@@ -188,7 +188,7 @@ dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars *scalars, in
 {
     dsc_update_terms terms = { 0 };
     bool complete;
-    DSC_ASSERT(!zero->next_pass_prefetched);
+    DSC_ASSERT(!zero->gathers.next_pass_prefetched);
     DSC_ASSERT(update >= 1);
     DSC_ASSERT(zero->state == DSC_ZERO_SUMMED);
     DSC_ASSERT(!zero->sum_started); /* dsc_zero_sumsq has read all sums */

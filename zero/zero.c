@@ -457,7 +457,7 @@ static bool is_last_pass(const dsc_zero *zero)
 dsc_status dsc_zero_step_event(dsc_zero *zero, dsc_zero_event event, dsc_error *err)
 {
     DSC_ASSERT(event == DSC_ZERO_HEAD_BEGINS);
-    DSC_ASSERT(!zero->next_pass_prefetched);
+    DSC_ASSERT(!zero->gathers.next_pass_prefetched);
     /* The update of the step before still reads the sums that the speculative update chooses anew. */
     DSC_TRY(dsc_zero_after_update(zero, -1, zero->o.compute, err));
     return is_last_pass(zero) ? dsc_speculative_update_begin(zero, err) : dsc_param_prefetch_begin(zero, err);

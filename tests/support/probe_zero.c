@@ -44,27 +44,27 @@ void dsc_probe_set_speculative_aim_to_all(dsc_zero *zero)
 
 int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->store->rooms.lent); }
 
-int32_t dsc_probe_gather_count(const dsc_zero *zero) { return zero->gather_count; }
-int32_t dsc_probe_gather_group(const dsc_zero *zero, int32_t index) { return zero->gather[index].group; }
+int32_t dsc_probe_gather_count(const dsc_zero *zero) { return zero->gathers.count; }
+int32_t dsc_probe_gather_group(const dsc_zero *zero, int32_t index) { return zero->gathers.gather[index].group; }
 
-int32_t dsc_probe_grad_part_count(const dsc_zero *zero) { return zero->grad_part_count; }
+int32_t dsc_probe_grad_part_count(const dsc_zero *zero) { return zero->parts.count; }
 
 dsc_probe_grad_part dsc_probe_grad_part_get(const dsc_zero *zero, int32_t index)
 {
-    const dsc_grad_part *part = &zero->leaf[index];
+    const dsc_grad_part *part = &zero->parts.part[index];
     return (dsc_probe_grad_part) { .module = part->module,
                                    .group = part->group,
                                    .micro_batch = part->mb,
                                    .slot = part->place,
-                                   .slot_offset = zero->grad_part_slot[part->place].offset,
+                                   .slot_offset = zero->parts.slot[part->place].offset,
                                    .after = part->after,
                                    .after_mark = part->after_mark,
-                                   .last_of_run = (int32_t)(dsc_grad_part_last_of_run(zero, part) - zero->leaf) };
+                                   .last_of_run = (int32_t)(dsc_grad_part_last_of_run(zero, part) - zero->parts.part) };
 }
 
 int64_t dsc_probe_grad_part_mark_end(const dsc_zero *zero, int32_t index, int32_t mark)
 {
-    return dsc_grad_part_mark_end(zero, &zero->leaf[index], mark);
+    return dsc_grad_part_mark_end(zero, &zero->parts.part[index], mark);
 }
 
-int32_t dsc_probe_counter_levels(const dsc_zero *zero) { return zero->level_count; }
+int32_t dsc_probe_counter_levels(const dsc_zero *zero) { return zero->parts.level_count; }

@@ -15,6 +15,20 @@ typedef struct dsc_gather {
     dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 
+/* The gathers of a pass in the order of their issue (zero/gather.c). */
+typedef struct dsc_gathers {
+    dsc_gather *gather;        /* [count] */
+    struct dsc_window *window; /* [count] zero/window.h */
+    int32_t count;
+    int32_t *of_use;        /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
+    int64_t *step_elements; /* [step_count] that a step reads from windows */
+    int64_t *live_elements; /* [step_count] that the windows hold during a step */
+    int32_t prefetch_steps; /* most steps between the issue of a gather and its use */
+    int32_t prefetch_carryover_steps; /* most of these steps in the pass before */
+    int32_t keep_steps;               /* a group stays gathered if its next use is at most this many steps later */
+    bool next_pass_prefetched;        /* gathers of the next pass are issued */
+} dsc_gathers;
+
 /* The part of a group's state that gathers and the updates before them share. */
 typedef struct dsc_group_gather {
     bool resident;      /* stage 3: whole all the time, because a window for it would take more */

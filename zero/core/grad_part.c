@@ -8,26 +8,26 @@ void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t mb, i
     DSC_ASSERT(module < zero->o.layout->module_count);
     DSC_ASSERT(mb < zero->o.micro_batch_group);
     const int32_t *visit =
-        &zero->visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.micro_batch_group + mb];
+        &zero->parts.visit_first[(zero->o.layout->module_count - 1 - module) * zero->o.micro_batch_group + mb];
     *first = visit[0];
     *end = visit[1];
     DSC_ASSERT(*first <= *end);
-    DSC_ASSERT(*end <= zero->grad_part_count);
+    DSC_ASSERT(*end <= zero->parts.count);
 }
 
 /* Elements of each rank's slice that are reduced when a mark is passed. */
 int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark)
 {
     DSC_ASSERT(mark >= 0);
-    DSC_ASSERT(mark < zero->grad_part_slot[leaf->place].mark_count);
+    DSC_ASSERT(mark < zero->parts.slot[leaf->place].mark_count);
     return dsc_div_ceil(zero->o.layout->group[leaf->group].slice * (mark + 1),
-                        zero->grad_part_slot[leaf->place].mark_count);
+                        zero->parts.slot[leaf->place].mark_count);
 }
 
 const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
-    const dsc_grad_part *end = zero->leaf + zero->grad_part_count;
-    DSC_ASSERT(leaf >= zero->leaf);
+    const dsc_grad_part *end = zero->parts.part + zero->parts.count;
+    DSC_ASSERT(leaf >= zero->parts.part);
     DSC_ASSERT(leaf < end);
     while (leaf + 1 < end && leaf[1].group == leaf->group && leaf[1].visit == leaf->visit && leaf[1].mb == leaf->mb)
         leaf++;
@@ -55,6 +55,6 @@ bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf)
 float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf)
 {
     DSC_ASSERT(leaf->place >= 0);
-    DSC_ASSERT(leaf->place < zero->grad_part_slot_count);
-    return (float *)(void *)((char *)zero->buf.grad_part.ptr + zero->grad_part_slot[leaf->place].offset);
+    DSC_ASSERT(leaf->place < zero->parts.slot_count);
+    return (float *)(void *)((char *)zero->buf.grad_part.ptr + zero->parts.slot[leaf->place].offset);
 }

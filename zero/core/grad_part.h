@@ -32,10 +32,25 @@ typedef struct dsc_grad_part_slot {
     dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* mark i: i + 1 of mark_count parts of the slice are reduced */
 } dsc_grad_part_slot;
 
+/* The gradient parts of a pass and their slots (zero/grad_parts.c). */
+typedef struct dsc_grad_parts {
+    dsc_grad_part *part; /* [count] */
+    int32_t count;
+    dsc_grad_part_slot *slot; /* [slot_count] */
+    int32_t slot_count;
+    int32_t *of_use;      /* [use_count * micro_batch_group] -> part index, -1: frozen */
+    int32_t *visit_first; /* [module_count * micro_batch_group + 1] the first part that is reduced with those of a
+                             module, backwards */
+    float *staged_sums;   /* offloaded sums of one module, on the device while its parts are added */
+    int32_t level_count;  /* of the binary counter of world-size reproducible sums; 0: no counter */
+    int64_t separate_elements;
+    float **separate; /* [W] memory of separate_elements: elements of a part of each rank, before the counter */
+} dsc_grad_parts;
+
 /* The part of a group's state that belongs to its gradient sum. */
 typedef struct dsc_group_sums {
     int32_t newest_part; /* used while parts are listed */
-    int64_t at;          /* elements among near_sums */
+    int64_t at;          /* elements of staged_sums before those of the group */
     float *last;         /* the sum of a step that does not go to its file before the update; or NULL */
 } dsc_group_sums;
 

@@ -72,28 +72,11 @@ struct dsc_zero {
     int64_t window_bytes, grad_part_bytes;
     int64_t resident_bytes, resident_slice_bytes; /* whole parameters of resident groups; of them this rank's slices */
     dsc_group_state *group;
-    dsc_gather *gather;
-    struct dsc_window *gather_window; /* zero/window.h */
-    int32_t gather_count;
-    int64_t *step_elements, *live_elements; /* [step_count] that a step reads from windows, and that they hold in it */
-    int32_t prefetch_steps; /* most steps between the issue of a gather and its use */
-    int32_t prefetch_carryover_steps; /* most of these steps in the pass before */
-    int32_t keep_steps;     /* a group stays gathered if its next use is at most this many steps later */
+    dsc_gathers gathers;
+    dsc_grad_parts parts;
     int64_t pass_count;     /* passes of an optimizer step */
     int64_t pass;           /* the pass of the last reductions */
     bool more_follow;       /* that pass is not the last one before an update */
-    bool next_pass_prefetched; /* gathers of the next pass are issued */
-    int32_t *gather_of_use; /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
-    dsc_grad_part *leaf;
-    int32_t grad_part_count;
-    dsc_grad_part_slot *grad_part_slot;
-    int32_t grad_part_slot_count;
-    int32_t *grad_part_of_use; /* [use_count * together], -1: frozen */
-    int32_t *visit_first; /* [module_count * together + 1] the first leaf that is reduced with a module's, backwards */
-    float *near_sums;     /* those away from the device, of one module, while its leaves are added */
-    int32_t level_count; /* 0: plain fold */
-    int64_t apart_elements;
-    float **apart; /* [W] chunks that leaves are kept apart in */
     const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* passes that the run needs, in their order */
     int32_t optimizer_count;
     dsc_round first_round; /* groups of the first tiles of an update, or of its first walk */

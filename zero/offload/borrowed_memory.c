@@ -56,8 +56,8 @@ static bool next_room(room_walk *walk)
 {
     dsc_zero *zero = walk->zero;
     dsc_borrowed_memory *rooms = &zero->store->rooms;
-    while (++walk->leaf < zero->grad_part_count) {
-        const dsc_grad_part *leaf = &zero->leaf[walk->leaf];
+    while (++walk->leaf < zero->parts.count) {
+        const dsc_grad_part *leaf = &zero->parts.part[walk->leaf];
         if (!dsc_grad_part_is_first(leaf) || !has_room(zero, leaf->group))
             continue;
         walk->left = bytes_of_sum(zero, leaf->group);
@@ -79,7 +79,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
     dsc_zero *zero = walk->zero;
     dsc_borrowed_memory *rooms = &zero->store->rooms;
     DSC_ASSERT(bytes % DSC_AIO_ALIGN == 0);
-    DSC_ASSERT(last < zero->grad_part_count);
+    DSC_ASSERT(last < zero->parts.count);
     while (walk->leaf <= last || walk->left.bytes < bytes)
         if (!next_room(walk))
             return false;
@@ -98,7 +98,7 @@ static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t by
 static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count)
 {
     const dsc_zero *zero = walk->zero;
-    const int32_t last = (int32_t)(leaf - zero->leaf);
+    const int32_t last = (int32_t)(leaf - zero->parts.part);
     DSC_ASSERT(count > 0);
     DSC_ASSERT(dsc_grad_part_is_last(zero, leaf));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
@@ -117,8 +117,8 @@ static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count
 static void place_tiles(room_walk *walk)
 {
     const dsc_zero *zero = walk->zero;
-    for (int32_t i = 0; i < zero->grad_part_count; i++) {
-        const dsc_grad_part *leaf = &zero->leaf[i];
+    for (int32_t i = 0; i < zero->parts.count; i++) {
+        const dsc_grad_part *leaf = &zero->parts.part[i];
         if (!dsc_grad_part_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
             continue;
         const int64_t own = zero->group[leaf->group].local_count, tile = zero->store->tile_elements;

@@ -23,21 +23,21 @@ static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_
 /* The sums that the reductions come to behind a place, which files hold and which are read first. */
 static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 {
-    DSC_ASSERT(place->leaf >= 0 && place->leaf < zero->grad_part_count);
+    DSC_ASSERT(place->leaf >= 0 && place->leaf < zero->parts.count);
     DSC_ASSERT(zero->store->tile_elements > 0); /* otherwise the position does not advance */
     place->first += zero->store->tile_elements;
-    while (place->first >= zero->o.layout->group[zero->leaf[place->leaf].group].slice ||
-           !takes_tiles(zero, &zero->leaf[place->leaf], place->pass)) {
+    while (place->first >= zero->o.layout->group[zero->parts.part[place->leaf].group].slice ||
+           !takes_tiles(zero, &zero->parts.part[place->leaf], place->pass)) {
         place->first = 0;
-        place->leaf = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->leaf[place->leaf]) + 1 - zero->leaf);
-        if (place->leaf == zero->grad_part_count) {
+        place->leaf = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->parts.part[place->leaf]) + 1 - zero->parts.part);
+        if (place->leaf == zero->parts.count) {
             place->leaf = 0;
             place->pass++;
         }
         if (place->pass >= zero->pass_count)
             return false;
     }
-    return dsc_grad_part_reads_sum(&zero->leaf[place->leaf], place->pass);
+    return dsc_grad_part_reads_sum(&zero->parts.part[place->leaf], place->pass);
 }
 
 static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
@@ -45,12 +45,12 @@ static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wai
     dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
     DSC_ASSERT(ring->swap != NULL);
-    DSC_ASSERT(place.leaf < zero->grad_part_count);
+    DSC_ASSERT(place.leaf < zero->parts.count);
     for (int32_t i = 0; i < ring->ahead && started; i++)
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
         DSC_TRY(dsc_tile_buffers_prefetch(
-            ring, dsc_state_store_tile_piece(zero, zero->leaf[place.leaf].group, DSC_PLANE_GRAD, place.first),
+            ring, dsc_state_store_tile_piece(zero, zero->parts.part[place.leaf].group, DSC_PLANE_GRAD, place.first),
             wait && ring->ahead == 0, &started, err));
     return DSC_OK;
 }
@@ -145,8 +145,8 @@ static dsc_status background_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
-    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < zero->grad_part_count);
-    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->leaf[call->place.leaf]),
+    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < zero->parts.count);
+    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->parts.part[call->place.leaf]),
                                            call->place.pass);
     return dsc_io_scheduler_run(&zero->store->io, &background_ops, call->ticket, call, err);
 }
@@ -154,9 +154,9 @@ static dsc_status background_now(void *args, dsc_error *err)
 static dsc_status stays_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < call->zero->grad_part_count);
+    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < call->zero->parts.count);
     dsc_speculative_update_count_grad_part(
-        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->leaf[call->place.leaf]), call->place.pass);
+        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->parts.part[call->place.leaf]), call->place.pass);
     dsc_speculative_update_publish(call->zero);
     return DSC_OK;
 }

@@ -110,8 +110,8 @@ static bool next_piece(const dsc_zero *zero, dsc_param_prefetch_cursor *at, dsc_
     DSC_ASSERT(at->step >= 0 && at->gather >= 0);
     DSC_ASSERT(at->first >= 0);
     for (; at->step < last_step(zero); at->step++, at->gather = 0)
-        for (; at->gather < zero->gather_count; at->gather++, at->first = 0) {
-            const dsc_gather *gather = &zero->gather[at->gather];
+        for (; at->gather < zero->gathers.count; at->gather++, at->first = 0) {
+            const dsc_gather *gather = &zero->gathers.gather[at->gather];
             if (!is_asked_at(zero, gather, at->step))
                 continue;
             *piece = dsc_state_store_tile_piece(zero, gather->group, DSC_PLANE_PARAM, at->first);

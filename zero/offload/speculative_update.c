@@ -38,9 +38,10 @@ dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
     early->aim = 1;
     const dsc_need groups = group_need(zero);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &groups, 1, err));
-    for (int32_t i = 0; i < zero->grad_part_count; i++)
-        if (dsc_grad_part_is_last(zero, &zero->leaf[i]) && dsc_speculative_update_covers(zero, zero->leaf[i].group))
-            early->group[early->count++] = zero->leaf[i].group;
+    for (int32_t i = 0; i < zero->parts.count; i++)
+        if (dsc_grad_part_is_last(zero, &zero->parts.part[i]) &&
+            dsc_speculative_update_covers(zero, zero->parts.part[i].group))
+            early->group[early->count++] = zero->parts.part[i].group;
     DSC_ASSERT(early->count <= zero->o.layout->group_count);
     return DSC_OK;
 }
