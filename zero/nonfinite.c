@@ -62,7 +62,7 @@ static dsc_status find_handed(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_er
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     const float *x;
-    DSC_ASSERT(zero->group[g].speculative->sum_by_hand);
+    DSC_ASSERT(zero->group[g].speculative->sum_delivered);
     for (int64_t first = 0, count; first < slice; first += count) {
         DSC_TRY(dsc_speculative_update_view(zero, g, first, &count, &x, err));
         DSC_ASSERT(count > 0);
@@ -75,7 +75,7 @@ static dsc_status find_handed(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_er
 static dsc_status find_kept(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
-    if (!zero->o.layout->group[g].trainable || zero->group[g].speculative->sum_by_hand)
+    if (!zero->o.layout->group[g].trainable || zero->group[g].speculative->sum_delivered)
         return DSC_OK;
     if (zero->group[g].sums.last != NULL)
         return find_in(zero, g, zero->group[g].sums.last, slice * zero->o.rank, slice, tensor, err);
@@ -93,7 +93,7 @@ dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *ran
     int32_t end = layout->group_count;
     /* Those that were handed over first: where they are, others come. */
     for (int32_t g = 0; g < layout->group_count && mine < 0; g++)
-        if (zero->group[g].speculative->sum_by_hand) {
+        if (zero->group[g].speculative->sum_delivered) {
             DSC_TRY(find_handed(zero, g, &mine, err));
             end = mine >= 0 ? g : end;
         }

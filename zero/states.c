@@ -61,7 +61,7 @@ dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
     dsc_stream *const streams[] = { zero->stream.gather, zero->stream.reduce, zero->stream.fetch,
                                     zero->stream.in,     zero->stream.out,    zero->o.compute };
-    atomic_store(&zero->speculative->hurried, true);
+    atomic_store(&zero->speculative->stop_requested, true);
     if (zero->stream.update != NULL)
         DSC_TRY(dsc_stream_sync(zero->stream.update, err));
     for (size_t i = 0; i < DSC_COUNT(streams); i++)

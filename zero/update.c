@@ -224,6 +224,6 @@ void dsc_zero_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t 
 
 void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out)
 {
-    *out = (dsc_zero_speculative_stats) { .made = atomic_load(&zero->speculative->elements),
+    *out = (dsc_zero_speculative_stats) { .updated = atomic_load(&zero->speculative->updated_elements),
                                           .kept = zero->speculative->kept_elements };
 }

@@ -109,10 +109,9 @@ DSC_MUST_USE dsc_status dsc_zero_update(dsc_zero *zero, const dsc_update_scalars
 
 /* Instead of dsc_zero_update: the step has no update. */
 DSC_MUST_USE dsc_status dsc_zero_skip(dsc_zero *zero, dsc_error *err);
-/* Elements of this rank that speculative updates have updated: `made` in the open step, `kept` in all finished steps.
- * */
+/* Elements of this rank that speculative updates have updated: in the open step, and in all finished steps. */
 typedef struct dsc_zero_speculative_stats {
-    int64_t made, kept;
+    int64_t updated, kept;
 } dsc_zero_speculative_stats;
 void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_stats *out);
 

@@ -63,7 +63,7 @@ static int64_t made_by(const dsc_engine *engine)
 {
     dsc_zero_speculative_stats early;
     dsc_zero_speculative_stats_get(dsc_probe_zero(engine), &early);
-    return early.made;
+    return early.updated;
 }
 
 static dsc_status step(dsc_engine *engine, int32_t rank, variant *v, dsc_error *err)
@@ -109,7 +109,7 @@ static dsc_status by_hand(dsc_engine *engine, int32_t rank, void *user, dsc_erro
     variant *v = user;
     dsc_zero_speculative_stats early;
     if (v->aims)
-        dsc_probe_set_speculative_aim_to_all(dsc_probe_zero(engine));
+        dsc_probe_set_speculative_target_to_all(dsc_probe_zero(engine));
     for (int64_t i = 0; i < v->steps; i++) {
         if (v->reload && i + 1 == v->steps)
             DSC_TRY(reload(engine, rank, err));

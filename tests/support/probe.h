@@ -104,7 +104,7 @@ dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero);
 dsc_stream *dsc_probe_gather_stream(const dsc_zero *zero);
 dsc_stream *dsc_probe_reduce_stream(const dsc_zero *zero);
 /* A speculative update then begins with all of its groups, or with one if it has none. */
-void dsc_probe_set_speculative_aim_to_all(dsc_zero *zero);
+void dsc_probe_set_speculative_target_to_all(dsc_zero *zero);
 /* Slots of gradients' memory that were lent to tiles read ahead, of all steps so far. */
 int64_t dsc_probe_lent_slots(const dsc_zero *zero);
 

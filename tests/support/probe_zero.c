@@ -37,9 +37,9 @@ dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero)
 dsc_stream *dsc_probe_gather_stream(const dsc_zero *zero) { return zero->stream.gather; }
 dsc_stream *dsc_probe_reduce_stream(const dsc_zero *zero) { return zero->stream.reduce; }
 
-void dsc_probe_set_speculative_aim_to_all(dsc_zero *zero)
+void dsc_probe_set_speculative_target_to_all(dsc_zero *zero)
 {
-    zero->speculative->aim = (int32_t)dsc_max_i64(1, zero->speculative->count);
+    zero->speculative->target = (int32_t)dsc_max_i64(1, zero->speculative->count);
 }
 
 int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->store->rooms.lent); }

@@ -256,7 +256,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
 
 dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool complete, dsc_error *err)
 {
-    const bool by_hand = complete && zero->group[sum->group].speculative->sum_by_hand;
+    const bool delivered = complete && zero->group[sum->group].speculative->sum_delivered;
     DSC_ASSERT(sum->count > 0);
     DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[sum->group].slice);
     if (zero->group[sum->group].grad != NULL)
@@ -272,7 +272,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
                             .place = { .first = sum->first },
                             .group = sum->group,
                             .count = sum->count };
-    return dsc_host_call(zero->stream.out, by_hand ? hand_now : give_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, delivered ? hand_now : give_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)

@@ -163,7 +163,7 @@ bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
     return dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
 }
 
-bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t g)
+bool dsc_speculative_update_targets(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     return zero->o.swap.unclipped && dsc_speculative_update_covers(zero, g) && zero->o.sum_dtype == DSC_F32;
@@ -172,5 +172,5 @@ bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t g)
 /* A sum is handed to the update instead of its file. */
 bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t g)
 {
-    return dsc_speculative_update_aims_at(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
+    return dsc_speculative_update_targets(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);
 }

@@ -53,7 +53,7 @@ bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t group);
 bool dsc_speculative_update_is_used(const dsc_zero *zero);
 bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t group);
 /* The speculative update makes the group before a gather asks for its parameters, as far as it keeps up. */
-bool dsc_speculative_update_aims_at(const dsc_zero *zero, int32_t group);
+bool dsc_speculative_update_targets(const dsc_zero *zero, int32_t group);
 /* And the sum is handed to the update instead of its file. */
 bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t group);
 

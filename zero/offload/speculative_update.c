@@ -30,19 +30,19 @@ static dsc_need group_need(dsc_zero *zero)
 
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = zero->speculative;
+    dsc_speculative_update *update = zero->speculative;
     if (!dsc_speculative_update_is_used(zero))
         return DSC_OK;
-    early->holds = true;
-    DSC_TRY(dsc_event_open(zero->o.device, &early->ended, err));
-    early->aim = 1;
+    update->last_terms_matched = true;
+    DSC_TRY(dsc_event_open(zero->o.device, &update->ended, err));
+    update->target = 1;
     const dsc_need groups = group_need(zero);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, &groups, 1, err));
     for (int32_t i = 0; i < zero->parts.count; i++)
         if (dsc_grad_part_is_last(zero, &zero->parts.part[i]) &&
             dsc_speculative_update_covers(zero, zero->parts.part[i].group))
-            early->group[early->count++] = zero->parts.part[i].group;
-    DSC_ASSERT(early->count <= zero->o.layout->group_count);
+            update->group[update->count++] = zero->parts.part[i].group;
+    DSC_ASSERT(update->count <= zero->o.layout->group_count);
     return DSC_OK;
 }
 
@@ -56,7 +56,7 @@ void dsc_speculative_update_close(dsc_zero *zero)
 void dsc_speculative_update_expect(dsc_zero *zero, const dsc_update_scalars *scalars, int32_t class_count,
                                    int64_t update, bool last_word)
 {
-    zero->speculative->firm = last_word && zero->o.swap.unclipped;
+    zero->speculative->terms_are_final = last_word && zero->o.swap.unclipped;
     DSC_ASSERT(class_count >= 1);
     DSC_ASSERT(update >= 1);
     memset(&zero->speculative->expected, 0, sizeof zero->speculative->expected);
@@ -67,25 +67,25 @@ void dsc_speculative_update_expect(dsc_zero *zero, const dsc_update_scalars *sca
 
 void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
 {
-    dsc_speculative_update *early = zero->speculative;
+    dsc_speculative_update *update = zero->speculative;
     DSC_ASSERT(pass >= 0 && pass < zero->pass_count);
-    if (pass == zero->pass_count - 1 && early->complete < early->count && dsc_grad_part_is_last(zero, leaf) &&
-        leaf->group == early->group[early->complete])
-        early->complete++;
+    if (pass == zero->pass_count - 1 && update->complete < update->count && dsc_grad_part_is_last(zero, leaf) &&
+        leaf->group == update->group[update->complete])
+        update->complete++;
 }
 
 void dsc_speculative_update_publish(dsc_zero *zero)
 {
-    dsc_speculative_update *early = zero->speculative;
-    DSC_ASSERT(early->published <= early->complete && early->complete <= early->count);
-    for (; early->published < early->complete; early->published++) {
-        const int32_t g = early->group[early->published];
+    dsc_speculative_update *update = zero->speculative;
+    DSC_ASSERT(update->published <= update->complete && update->complete <= update->count);
+    for (; update->published < update->complete; update->published++) {
+        const int32_t g = update->group[update->published];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
             !dsc_tile_buffers_is_written(
                 &zero->store->ring[DSC_PLANE_GRAD],
                 dsc_state_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
-        atomic_store(&zero->group[g].speculative->sum_there, zero->o.layout->group[g].slice);
+        atomic_store(&zero->group[g].speculative->ready_elements, zero->o.layout->group[g].slice);
     }
 }
 
@@ -102,20 +102,21 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, in
     DSC_ASSERT(first >= 0 && first + count <= state->local_count);
     DSC_ASSERT(slot >= 0 && slot < zero->store->ring[DSC_PLANE_GRAD].slot_count);
     if (first == 0)
-        state->speculative->sum_slot = slot;
-    atomic_store(&state->speculative->sum_there, first + count);
+        state->speculative->first_delivered_slot = slot;
+    atomic_store(&state->speculative->ready_elements, first + count);
 }
 
 /* Before the reductions of a step's last pass. */
 static void choose_sums(dsc_zero *zero)
 {
-    dsc_speculative_update *early = zero->speculative;
-    DSC_ASSERT(early->count == 0 || early->aim <= early->count);
-    for (int32_t i = 0; i < early->count; i++) {
-        dsc_group_state *state = &zero->group[early->group[i]];
-        atomic_store(&state->speculative->sum_there, 0);
-        state->speculative->sum_by_hand = early->begun && early->firm && i < early->aim && state->sums.last == NULL &&
-                             dsc_speculative_update_covers_sum(zero, early->group[i]);
+    dsc_speculative_update *update = zero->speculative;
+    DSC_ASSERT(update->count == 0 || update->target <= update->count);
+    for (int32_t i = 0; i < update->count; i++) {
+        dsc_group_state *state = &zero->group[update->group[i]];
+        atomic_store(&state->speculative->ready_elements, 0);
+        state->speculative->sum_delivered = update->begun && update->terms_are_final && i < update->target &&
+                                            state->sums.last == NULL &&
+                                            dsc_speculative_update_covers_sum(zero, update->group[i]);
     }
 }
 
@@ -126,14 +127,14 @@ typedef struct speculative_call {
     long long ticket;
 } speculative_call;
 
-static dsc_status make_tile(dsc_zero *zero, dsc_error *err)
+static dsc_status update_tile(dsc_zero *zero, dsc_error *err)
 {
     dsc_tile tile;
     if (zero->speculative->first_ns == 0)
         zero->speculative->first_ns = dsc_clock_ns();
     DSC_TRY(dsc_update_tiles_update_next(zero, &zero->speculative->expected, &tile, err));
     DSC_ASSERT(tile.count > 0);
-    atomic_fetch_add(&zero->speculative->elements, tile.count);
+    atomic_fetch_add(&zero->speculative->updated_elements, tile.count);
     return DSC_OK;
 }
 
@@ -142,7 +143,7 @@ static bool is_stopped(const void *args)
 {
     const speculative_call *call = args;
     const dsc_speculative_update *speculative = call->zero->speculative;
-    return !speculative->firm && atomic_load(&speculative->hurried);
+    return !speculative->terms_are_final && atomic_load(&speculative->stop_requested);
 }
 
 /* No request is in flight, and no sum is complete. */
@@ -153,8 +154,8 @@ static void count_pause(const void *args, int64_t ns)
     DSC_ASSERT(ns >= 0);
     if (speculative->first_ns == 0)
         return;
-    speculative->rest_ns += ns;
-    speculative->spare_ns += dsc_update_tiles_updated_groups(call->zero) >= speculative->aim ? ns : 0;
+    speculative->idle_ns += ns;
+    speculative->late_idle_ns += dsc_update_tiles_updated_groups(call->zero) >= speculative->target ? ns : 0;
 }
 
 /* The norm comes after the parameters of the passes and after all sums, so tiles yield to both. */
@@ -169,7 +170,7 @@ static dsc_status tile_round(const void *args, bool yields, dsc_io_round *result
     if (yields || !dsc_update_tiles_has_next(call->zero))
         return DSC_OK;
     *result = DSC_IO_WORKED;
-    return make_tile(call->zero, err);
+    return update_tile(call->zero, err);
 }
 
 static const dsc_io_work_ops tile_ops = { .io_class = DSC_IO_STATE,
@@ -182,9 +183,9 @@ static dsc_status update_now(void *args, dsc_error *err)
 {
     const speculative_call *call = args;
     dsc_zero *zero = call->zero;
-    DSC_ASSERT(zero->speculative->aim >= 1 && zero->speculative->aim <= zero->speculative->count);
-    dsc_update_tiles_begin_speculative(zero, zero->speculative->group, zero->speculative->aim);
-    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative->group, zero->speculative->aim, err));
+    DSC_ASSERT(zero->speculative->target >= 1 && zero->speculative->target <= zero->speculative->count);
+    dsc_update_tiles_begin_speculative(zero, zero->speculative->group, zero->speculative->target);
+    DSC_TRY(dsc_borrowed_memory_begin(zero, zero->speculative->group, zero->speculative->target, err));
     DSC_TRY(dsc_io_scheduler_run(&zero->store->io, &tile_ops, call->ticket, call, err));
     return dsc_borrowed_memory_end(zero, err);
 }
@@ -192,32 +193,32 @@ static dsc_status update_now(void *args, dsc_error *err)
 /* With valid terms the update aims at all groups. A later sum of a file is not passed on directly, but written and read
  * again; compute, which does not wait for it now, would wait under the next pass. For sums in memory another order
  * would gain nothing. */
-static void aim_at_all(dsc_zero *zero)
+static void target_all(dsc_zero *zero)
 {
-    dsc_speculative_update *early = zero->speculative;
-    DSC_ASSERT(!early->begun || early->aim <= early->count);
-    if (early->begun && early->firm && zero->o.sum_dtype == DSC_F32)
-        early->aim = early->count;
+    dsc_speculative_update *update = zero->speculative;
+    DSC_ASSERT(!update->begun || update->target <= update->count);
+    if (update->begun && update->terms_are_final && zero->o.sum_dtype == DSC_F32)
+        update->target = update->count;
 }
 
 dsc_status dsc_speculative_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = zero->speculative;
+    dsc_speculative_update *update = zero->speculative;
     const speculative_call call = { zero, dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_STATE) };
-    early->begun = early->count > 0 && early->holds;
-    aim_at_all(zero);
+    update->begun = update->count > 0 && update->last_terms_matched;
+    target_all(zero);
     choose_sums(zero);
-    if (!early->begun)
+    if (!update->begun)
         return dsc_update_tiles_wait(zero, true, err);
     DSC_ASSERT(zero->stream.update != NULL);
-    DSC_ASSERT(early->aim >= 1 && early->aim <= early->count);
+    DSC_ASSERT(update->target >= 1 && update->target <= update->count);
     DSC_TRY(dsc_update_tiles_end_lending(zero, err));
-    early->first_ns = early->rest_ns = early->spare_ns = 0;
-    atomic_store(&early->elements, 0);
-    atomic_store(&early->hurried, false);
+    update->first_ns = update->idle_ns = update->late_idle_ns = 0;
+    atomic_store(&update->updated_elements, 0);
+    atomic_store(&update->stop_requested, false);
     dsc_borrowed_memory_lend(zero);
     DSC_TRY(dsc_host_call(zero->stream.update, update_now, &call, (int64_t)sizeof call, err));
-    return dsc_event_record(early->ended, zero->stream.update, err);
+    return dsc_event_record(update->ended, zero->stream.update, err);
 }
 
 /* Its thread has nothing to do. */
@@ -227,36 +228,36 @@ static dsc_status stop(dsc_zero *zero, dsc_error *err)
     return zero->stream.update != NULL ? dsc_stream_sync(zero->stream.update, err) : DSC_OK;
 }
 
-/* Groups of the aim that were not updated come before the groups that the next pass needs first. If the aim was
- * complete long before the norm, there was time for more groups. */
-static void take_aim(dsc_speculative_update *early, int32_t made)
+/* Groups of the target that were not updated come before the groups that the next pass needs first. If all groups of
+ * the target were updated long before the norm, there was time for more groups. */
+static void adapt_target(dsc_speculative_update *update, int32_t updated)
 {
-    DSC_ASSERT(made >= 0);
-    DSC_ASSERT(early->rest_ns >= 0 && early->spare_ns <= early->rest_ns);
-    const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - early->first_ns - early->rest_ns);
-    const int64_t more = made < early->aim ? 0 : early->spare_ns * made / worked_ns;
-    early->aim = (int32_t)dsc_max_i64(1, dsc_min_i64(early->count, made + more));
+    DSC_ASSERT(updated >= 0);
+    DSC_ASSERT(update->idle_ns >= 0 && update->late_idle_ns <= update->idle_ns);
+    const int64_t worked_ns = dsc_max_i64(1, dsc_clock_ns() - update->first_ns - update->idle_ns);
+    const int64_t more = updated < update->target ? 0 : update->late_idle_ns * updated / worked_ns;
+    update->target = (int32_t)dsc_max_i64(1, dsc_min_i64(update->count, updated + more));
 }
 
 dsc_status dsc_speculative_update_settle(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
-    dsc_speculative_update *early = zero->speculative;
+    dsc_speculative_update *update = zero->speculative;
     DSC_TRY(stop(zero, err));
-    early->holds = memcmp(&early->expected, terms, sizeof *terms) == 0;
-    early->kept = early->begun && early->holds;
-    early->begun = false;
-    if (!early->kept)
+    update->last_terms_matched = memcmp(&update->expected, terms, sizeof *terms) == 0;
+    update->kept = update->begun && update->last_terms_matched;
+    update->begun = false;
+    if (!update->kept)
         return DSC_OK;
     DSC_ASSERT(!zero->store->exchanged); /* dsc_update_tiles_begin comes next */
-    early->kept_elements += atomic_load(&early->elements);
-    take_aim(early, dsc_update_tiles_updated_groups(zero));
+    update->kept_elements += atomic_load(&update->updated_elements);
+    adapt_target(update, dsc_update_tiles_updated_groups(zero));
     return DSC_OK;
 }
 
 dsc_status dsc_speculative_update_drop(dsc_zero *zero, dsc_error *err)
 {
-    dsc_speculative_update *early = zero->speculative;
-    early->holds = early->begun = false;
+    dsc_speculative_update *update = zero->speculative;
+    update->last_terms_matched = update->begun = false;
     DSC_TRY(stop(zero, err));
     for (int32_t i = 0; i < zero->store->ring[DSC_PLANE_GRAD].slot_count; i++)
         dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD], i);
@@ -264,7 +265,8 @@ dsc_status dsc_speculative_update_drop(dsc_zero *zero, dsc_error *err)
 }
 
 /* Weights that a recipe makes of a sum that is not finite are not finite either, but for Lion's. */
-static dsc_status view_made(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x, dsc_error *err)
+static dsc_status view_updated(dsc_zero *zero, int32_t g, int64_t first, int64_t *count, const float **x,
+                               dsc_error *err)
 {
     const dsc_plane plane = zero->o.compute_dtype == DSC_F32 ? DSC_PLANE_PARAM : DSC_PLANE_MASTER;
     dsc_group_state *state = &zero->group[g];
@@ -285,7 +287,7 @@ dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t g, int64_t first,
     DSC_ASSERT(first >= 0 && first < zero->o.layout->group[g].slice);
     *count = dsc_min_i64(zero->store->tile_elements, zero->o.layout->group[g].slice - first);
     if (dsc_update_tiles_is_updated(zero, g, first))
-        return view_made(zero, g, first, count, x, err);
+        return view_updated(zero, g, first, count, x, err);
     *x = dsc_update_tiles_direct_sum(zero, g, first);
     return DSC_OK;
 }

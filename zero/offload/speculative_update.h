@@ -10,29 +10,29 @@
 
 /* The part of a group's state. */
 typedef struct dsc_group_speculative {
-    atomic_llong sum_there; /* elements of this step's sum that the update may read */
-    int32_t room;           /* index of the lent range in the sum's memory (borrowed_memory.c), -1: none */
-    bool sum_by_hand;       /* the sum is handed to the update in tile buffers, from sum_slot on */
-    int32_t sum_slot;
-    bool goes_first;        /* used by update_tiles.c while it lists the groups */
+    atomic_llong ready_elements; /* elements of this step's sum that the update may read */
+    int32_t room;                /* index of the lent range in the sum's memory (borrowed_memory.c), -1: none */
+    bool sum_delivered;          /* the update gets the sum in tile buffers, from first_delivered_slot on */
+    int32_t first_delivered_slot;
+    bool is_listed; /* used by update_tiles.c while it lists the groups */
 } dsc_group_speculative;
 
 typedef struct dsc_speculative_update {
     int32_t *group; /* [group_count] groups that it may begin with, in the order in which their sums are complete */
     int32_t count;
-    int32_t aim;            /* the first groups of the list that it is to make in this step */
+    int32_t target;              /* the first groups of the list that this step shall update */
     int32_t complete, published; /* reduce stream: sums complete in this step; sums that are also in their files */
     dsc_update_terms expected;
-    bool firm;           /* the terms will hold, unless the step is skipped */
-    bool holds;          /* the terms of the last step held */
-    bool begun, kept;    /* in this step; and the update goes on from there */
-    atomic_bool hurried; /* a caller waits for everything that goes on by itself */
-    dsc_event *ended;    /* no further tile is made in this step */
-    /* In this step: time at which the first tile's sum was complete, idle time since then, and idle time after all of
-     * `aim` was made. */
-    int64_t first_ns, rest_ns, spare_ns;
-    atomic_llong elements; /* made in this step */
-    int64_t kept_elements;
+    bool terms_are_final;       /* only a skipped step can bring other terms */
+    bool last_terms_matched;    /* the update of the last step got the expected terms */
+    bool begun, kept;           /* in this step; and the update goes on from there */
+    atomic_bool stop_requested; /* a caller waits for all background work */
+    dsc_event *ended;           /* no further tile is updated in this step */
+    /* In this step. Late idle time is the part of the idle time after all groups of the target were updated. */
+    int64_t first_ns; /* time at which the sum of the first tile was complete */
+    int64_t idle_ns, late_idle_ns;
+    atomic_llong updated_elements; /* in this step */
+    int64_t kept_elements;         /* in all finished steps */
 } dsc_speculative_update;
 
 dsc_status dsc_speculative_update_open(dsc_zero *zero, dsc_error *err); /* after grad_parts.h */

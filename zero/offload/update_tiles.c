@@ -20,7 +20,7 @@ static bool updated_from_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
     const dsc_group_state *state = &zero->group[g];
     DSC_ASSERT(plane >= 0 && plane < DSC_PLANE_COUNT);
     return dsc_in_swap(zero, g, plane) &&
-           !(plane == DSC_PLANE_GRAD && (state->sums.last != NULL || state->speculative->sum_by_hand));
+           !(plane == DSC_PLANE_GRAD && (state->sums.last != NULL || state->speculative->sum_delivered));
 }
 
 static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
@@ -71,18 +71,19 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
 }
 
 /* The slot in which the reductions have left a tile of sums that is handed to the update. */
-static int32_t slot_by_hand(const dsc_zero *zero, int32_t g, int64_t at)
+static int32_t delivered_slot(const dsc_zero *zero, int32_t g, int64_t at)
 {
     const int64_t tile = at / zero->store->tile_elements;
     DSC_ASSERT(at >= 0 && at < zero->group[g].local_count);
     DSC_ASSERT(zero->store->ring[DSC_PLANE_GRAD].slot_count > 0);
-    return (int32_t)((zero->group[g].speculative->sum_slot + tile) % zero->store->ring[DSC_PLANE_GRAD].slot_count);
+    return (int32_t)((zero->group[g].speculative->first_delivered_slot + tile) %
+                     zero->store->ring[DSC_PLANE_GRAD].slot_count);
 }
 
 float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
 {
     DSC_ASSERT(at % zero->store->tile_elements == 0); /* a tile begins at the start of its slot */
-    return zero->store->ring[DSC_PLANE_GRAD].slot[slot_by_hand(zero, g, at)].buf;
+    return zero->store->ring[DSC_PLANE_GRAD].slot[delivered_slot(zero, g, at)].buf;
 }
 
 /* The address of an element's plane in memory; `at` counts from the first element that this rank updates. */
@@ -99,7 +100,7 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
     case DSC_PLANE_GRAD:
         if (state->sums.last != NULL)
             return state->sums.last + at;
-        if (state->speculative->sum_by_hand)
+        if (state->speculative->sum_delivered)
             return dsc_update_tiles_direct_sum(zero, g, at);
         return state->grad != NULL ? (void *)(state->grad + at)
                                    : state->staging->sums + at * dsc_plane_bytes_each(zero, plane);
@@ -170,12 +171,12 @@ static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc
 }
 
 /* Before an update is known to come, the reductions may be at work on it still. */
-static bool sum_is_there(const dsc_zero *zero, const dsc_tile *tile)
+static bool sum_is_ready(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
     DSC_ASSERT(tile->first >= state->local_first);
     return zero->store->exchanged ||
-           atomic_load(&state->speculative->sum_there) >= tile->first - state->local_first + tile->count;
+           atomic_load(&state->speculative->ready_elements) >= tile->first - state->local_first + tile->count;
 }
 
 /* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
@@ -187,7 +188,7 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
         dsc_tile tile;
         bool started;
         if (ring->swap == NULL || !dsc_state_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
-            !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_there(zero, &tile)))
+            !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_ready(zero, &tile)))
             continue;
         DSC_TRY(dsc_tile_buffers_prefetch(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false),
                                           wait && ring->ahead == 0, &started, err));
@@ -279,11 +280,11 @@ void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, in
     begin_tiles(zero);
     memcpy(zero->store->order, order, (size_t)count * sizeof *order);
     for (int32_t i = 0; i < count; i++)
-        zero->group[order[i]].speculative->goes_first = true;
+        zero->group[order[i]].speculative->is_listed = true;
     for (int32_t g = 0, at = count; g < groups; g++) {
-        if (!zero->group[g].speculative->goes_first)
+        if (!zero->group[g].speculative->is_listed)
             zero->store->order[at++] = g;
-        zero->group[g].speculative->goes_first = false;
+        zero->group[g].speculative->is_listed = false;
     }
     DSC_ASSERT(!zero->store->exchanged); /* the results go to the second place */
     zero->store->cursor = (dsc_state_store_cursor) { .end = groups };
@@ -293,7 +294,7 @@ bool dsc_update_tiles_has_next(const dsc_zero *zero)
 {
     dsc_state_store_cursor cursor = zero->store->cursor;
     dsc_tile tile;
-    return step_cursor(zero, &cursor, &tile) && sum_is_there(zero, &tile);
+    return step_cursor(zero, &cursor, &tile) && sum_is_ready(zero, &tile);
 }
 
 /* Whole ones, at the order's start. */
@@ -475,9 +476,9 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     if (zero->store->exchanged)
         DSC_TRY(hand_over(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
-    if (zero->group[tile->group].speculative->sum_by_hand)
+    if (zero->group[tile->group].speculative->sum_delivered)
         dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD],
-                                slot_by_hand(zero, tile->group, tile->first - zero->group[tile->group].local_first));
+                                delivered_slot(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(give_plane(zero, tile, written[i], err));
