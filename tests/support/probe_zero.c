@@ -42,7 +42,7 @@ void dsc_probe_set_speculative_target_to_all(dsc_zero *zero)
     zero->speculative->target = (int32_t)dsc_max_i64(1, zero->speculative->count);
 }
 
-int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->store->rooms.lent); }
+int64_t dsc_probe_lent_slots(const dsc_zero *zero) { return atomic_load(&zero->store->borrowed.lent_slots); }
 
 int32_t dsc_probe_gather_count(const dsc_zero *zero) { return zero->gathers.count; }
 int32_t dsc_probe_gather_group(const dsc_zero *zero, int32_t index) { return zero->gathers.gather[index].group; }

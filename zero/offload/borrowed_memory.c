@@ -20,7 +20,7 @@
 static bool is_used(const dsc_zero *zero) { return dsc_speculative_update_is_used(zero) && zero->pass_count == 1; }
 
 /* In the buffer of sums, as states are placed (zero.c). */
-static bool has_room(const dsc_zero *zero, int32_t g)
+static bool sum_is_on_device(const dsc_zero *zero, int32_t g)
 {
     return zero->o.layout->group[g].trainable && !dsc_grad_staging_is_offloaded(zero, g);
 }
@@ -28,9 +28,9 @@ static bool has_room(const dsc_zero *zero, int32_t g)
 static dsc_piece bytes_of_sum(const dsc_zero *zero, int32_t g)
 {
     int64_t before = 0;
-    DSC_ASSERT(has_room(zero, g));
+    DSC_ASSERT(sum_is_on_device(zero, g));
     for (int32_t i = 0; i < g; i++)
-        before += has_room(zero, i) ? zero->group[i].local_count : 0;
+        before += sum_is_on_device(zero, i) ? zero->group[i].local_count : 0;
     const int64_t first = dsc_align_up(before * 4, DSC_AIO_ALIGN);
     const int64_t end = (before + zero->group[g].local_count) * 4 / DSC_AIO_ALIGN * DSC_AIO_ALIGN;
     DSC_ASSERT((before + zero->group[g].local_count) * 4 <= zero->state_bytes[DSC_TAG_GRAD]);
@@ -42,62 +42,63 @@ static bool passes(const dsc_zero *zero, int32_t g, dsc_plane plane)
     return plane != DSC_PLANE_GRAD && dsc_state_store_is_read(zero, plane) && dsc_in_swap(zero, g, plane);
 }
 
-/* Tiles in the order of an early update, and the rooms that they come to, both along the leaves of a pass. */
-typedef struct room_walk {
+/* Position in the list of gradient parts: tiles in the order of a speculative update, and the ranges that they borrow.
+ */
+typedef struct borrow_cursor {
     dsc_zero *zero;
-    bool opened;    /* else places are counted only */
-    int32_t leaf;   /* the room's first */
-    dsc_piece left; /* of the room */
+    bool opened;    /* false: ranges are only counted */
+    int32_t leaf;   /* the first part of the group whose sum has the range */
+    dsc_piece left; /* bytes of the range that are left */
     int32_t slots[DSC_PLANE_COUNT];
-} room_walk;
+} borrow_cursor;
 
-/* The next room behind the walk's; false: there is none. */
-static bool next_room(room_walk *walk)
+/* The next range after that of the cursor; false: there is none. */
+static bool next_range(borrow_cursor *cursor)
 {
-    dsc_zero *zero = walk->zero;
-    dsc_borrowed_memory *rooms = &zero->store->rooms;
-    while (++walk->leaf < zero->parts.count) {
-        const dsc_grad_part *leaf = &zero->parts.part[walk->leaf];
-        if (!dsc_grad_part_is_first(leaf) || !has_room(zero, leaf->group))
+    dsc_zero *zero = cursor->zero;
+    dsc_borrowed_memory *borrowed = &zero->store->borrowed;
+    while (++cursor->leaf < zero->parts.count) {
+        const dsc_grad_part *leaf = &zero->parts.part[cursor->leaf];
+        if (!dsc_grad_part_is_first(leaf) || !sum_is_on_device(zero, leaf->group))
             continue;
-        walk->left = bytes_of_sum(zero, leaf->group);
-        if (walk->opened) {
-            DSC_ASSERT(rooms->room != NULL);
-            DSC_ASSERT(zero->group[leaf->group].speculative->room < 0); /* a group has one first part in a pass */
-            zero->group[leaf->group].speculative->room = rooms->count;
-            memcpy(rooms->room[rooms->count].end, walk->slots, sizeof walk->slots);
+        cursor->left = bytes_of_sum(zero, leaf->group);
+        if (cursor->opened) {
+            DSC_ASSERT(borrowed->range != NULL);
+            DSC_ASSERT(zero->group[leaf->group].speculative->borrowed_range < 0); /* one first part in a pass */
+            zero->group[leaf->group].speculative->borrowed_range = borrowed->count;
+            memcpy(borrowed->range[borrowed->count].end, cursor->slots, sizeof cursor->slots);
         }
-        rooms->count++;
+        borrowed->count++;
         return true;
     }
     return false;
 }
 
 /* For a tile's plane whose sum is complete with leaf `last`. */
-static bool take_room(room_walk *walk, int32_t last, dsc_plane plane, int64_t bytes)
+static bool take_range(borrow_cursor *cursor, int32_t last, dsc_plane plane, int64_t bytes)
 {
-    dsc_zero *zero = walk->zero;
-    dsc_borrowed_memory *rooms = &zero->store->rooms;
+    dsc_zero *zero = cursor->zero;
+    dsc_borrowed_memory *borrowed = &zero->store->borrowed;
     DSC_ASSERT(bytes % DSC_AIO_ALIGN == 0);
     DSC_ASSERT(last < zero->parts.count);
-    while (walk->leaf <= last || walk->left.bytes < bytes)
-        if (!next_room(walk))
+    while (cursor->leaf <= last || cursor->left.bytes < bytes)
+        if (!next_range(cursor))
             return false;
-    DSC_ASSERT(walk->leaf > last); /* a tile never waits for a sum that waits for the tile */
-    if (walk->opened) {
-        dsc_tile_buffers_assign(dsc_state_store_tile_buffers(zero, plane), walk->slots[plane], 1,
-                                (char *)zero->buf.grad.ptr + walk->left.at, 0);
-        rooms->room[rooms->count - 1].end[plane] = walk->slots[plane] + 1;
+    DSC_ASSERT(cursor->leaf > last); /* a tile never waits for a sum that waits for the tile */
+    if (cursor->opened) {
+        dsc_tile_buffers_assign(dsc_state_store_tile_buffers(zero, plane), cursor->slots[plane], 1,
+                                (char *)zero->buf.grad.ptr + cursor->left.at, 0);
+        borrowed->range[borrowed->count - 1].end[plane] = cursor->slots[plane] + 1;
     }
-    walk->left.at += bytes;
-    walk->left.bytes -= bytes;
-    DSC_ASSERT(walk->left.bytes >= 0);
+    cursor->left.at += bytes;
+    cursor->left.bytes -= bytes;
+    DSC_ASSERT(cursor->left.bytes >= 0);
     return true;
 }
 
-static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count)
+static bool place_tile(borrow_cursor *cursor, const dsc_grad_part *leaf, int64_t count)
 {
-    const dsc_zero *zero = walk->zero;
+    const dsc_zero *zero = cursor->zero;
     const int32_t last = (int32_t)(leaf - zero->parts.part);
     DSC_ASSERT(count > 0);
     DSC_ASSERT(dsc_grad_part_is_last(zero, leaf));
@@ -105,25 +106,25 @@ static bool place_tile(room_walk *walk, const dsc_grad_part *leaf, int64_t count
         const int64_t bytes = dsc_align_up(count * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
         if (!passes(zero, leaf->group, (dsc_plane)p))
             continue;
-        if (walk->slots[p] >= DSC_TILE_BUFFERS_MAX ||
-            (walk->slots[p] >= zero->store->slot_count && !take_room(walk, last, (dsc_plane)p, bytes)))
+        if (cursor->slots[p] >= DSC_TILE_BUFFERS_MAX ||
+            (cursor->slots[p] >= zero->store->slot_count && !take_range(cursor, last, (dsc_plane)p, bytes)))
             return false;
-        walk->slots[p]++;
+        cursor->slots[p]++;
     }
     return true;
 }
 
-/* From the update's first tile on, as many as there is room for. */
-static void place_tiles(room_walk *walk)
+/* As many tiles as the memory holds, from the first tile of the update on. */
+static void place_tiles(borrow_cursor *cursor)
 {
-    const dsc_zero *zero = walk->zero;
+    const dsc_zero *zero = cursor->zero;
     for (int32_t i = 0; i < zero->parts.count; i++) {
         const dsc_grad_part *leaf = &zero->parts.part[i];
         if (!dsc_grad_part_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
             continue;
         const int64_t own = zero->group[leaf->group].local_count, tile = zero->store->tile_elements;
         for (int64_t first = 0; first < own; first += tile)
-            if (!place_tile(walk, leaf, dsc_min_i64(tile, own - first)))
+            if (!place_tile(cursor, leaf, dsc_min_i64(tile, own - first)))
                 return;
     }
 }
@@ -132,7 +133,7 @@ enum { NEEDS = DSC_PLANE_COUNT + 1 };
 /* The ranges, and slots of tile buffers, which are opened with the rings. */
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_borrowed_memory *rooms = &zero->store->rooms;
+    dsc_borrowed_memory *borrowed = &zero->store->borrowed;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const int32_t slots = dsc_state_store_tile_buffers(zero, (dsc_plane)p)->further_count;
         const int64_t tile_bytes = zero->store->tile_elements * dsc_plane_bytes_each(zero, (dsc_plane)p);
@@ -140,21 +141,21 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
         out[p] = (dsc_need) { NULL, DSC_TAG_IO, DSC_TIER_HOST,
                               slots > 0 ? dsc_tile_buffers_plan_bytes(slots, tile_bytes) : 0, DSC_NEED_INSIDE };
     }
-    out[DSC_PLANE_COUNT] = (dsc_need) { &rooms->room, DSC_TAG_CONTROL, DSC_TIER_HOST,
-                                        rooms->count * (int64_t)sizeof *rooms->room, DSC_NEED_SMALL };
+    out[DSC_PLANE_COUNT] = (dsc_need) { &borrowed->range, DSC_TAG_CONTROL, DSC_TIER_HOST,
+                                        borrowed->count * (int64_t)sizeof *borrowed->range, DSC_NEED_SMALL };
 }
 
 void dsc_borrowed_memory_plan(dsc_zero *zero)
 {
-    room_walk walk = { .zero = zero, .leaf = -1 };
+    borrow_cursor cursor = { .zero = zero, .leaf = -1 };
     if (!is_used(zero))
         return;
-    place_tiles(&walk);
+    place_tiles(&cursor);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
-        DSC_ASSERT(walk.slots[p] <= DSC_TILE_BUFFERS_MAX && ring->slot == NULL); /* not open */
-        if (walk.slots[p] > zero->store->slot_count)
-            ring->further_count = walk.slots[p] - zero->store->slot_count;
+        DSC_ASSERT(cursor.slots[p] <= DSC_TILE_BUFFERS_MAX && ring->slot == NULL); /* not open */
+        if (cursor.slots[p] > zero->store->slot_count)
+            ring->further_count = cursor.slots[p] - zero->store->slot_count;
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -163,20 +164,20 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
 
 dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_borrowed_memory *rooms = &zero->store->rooms;
-    room_walk walk = { .zero = zero, .opened = true, .leaf = -1 };
+    dsc_borrowed_memory *borrowed = &zero->store->borrowed;
+    borrow_cursor cursor = { .zero = zero, .opened = true, .leaf = -1 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        zero->group[g].speculative->room = -1;
-    if (rooms->count == 0)
+        zero->group[g].speculative->borrowed_range = -1;
+    if (borrowed->count == 0)
         return DSC_OK;
-    const int32_t planned = rooms->count;
+    const int32_t planned = borrowed->count;
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
-    rooms->count = 0;
-    place_tiles(&walk);
-    DSC_ASSERT(rooms->count == planned);
-    atomic_store(&rooms->vacant, rooms->count);
+    borrowed->count = 0;
+    place_tiles(&cursor);
+    DSC_ASSERT(borrowed->count == planned);
+    atomic_store(&borrowed->returned, borrowed->count);
     return dsc_aio_register(zero->store->io.engine[DSC_IO_STATE], zero->buf.grad.ptr, zero->buf.grad.bytes, err);
 }
 
@@ -192,14 +193,14 @@ void dsc_borrowed_memory_close(dsc_zero *zero)
 void dsc_borrowed_memory_lend(dsc_zero *zero)
 {
     DSC_ASSERT(dsc_speculative_update_is_used(zero));
-    atomic_store(&zero->store->rooms.vacant, 0);
+    atomic_store(&zero->store->borrowed.returned, 0);
 }
 
-bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t g)
+bool dsc_borrowed_memory_is_returned(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
-    DSC_ASSERT(zero->group[g].speculative->room < zero->store->rooms.count);
-    return zero->group[g].speculative->room < atomic_load(&zero->store->rooms.vacant);
+    DSC_ASSERT(zero->group[g].speculative->borrowed_range < zero->store->borrowed.count);
+    return zero->group[g].speculative->borrowed_range < atomic_load(&zero->store->borrowed.returned);
 }
 
 static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *group, int32_t count)
@@ -214,7 +215,7 @@ static int64_t tiles_of(const dsc_zero *zero, dsc_plane plane, const int32_t *gr
 
 dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err)
 {
-    zero->store->rooms.passed = 0;
+    zero->store->borrowed.left = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         const int64_t most = ring->slot_count + ring->further_count;
@@ -223,19 +224,19 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
         if (end <= ring->slot_count)
             continue;
         DSC_TRY(dsc_tile_buffers_begin_round(ring, end, err));
-        atomic_fetch_add(&zero->store->rooms.lent, end - ring->slot_count);
+        atomic_fetch_add(&zero->store->borrowed.lent_slots, end - ring->slot_count);
     }
     return DSC_OK;
 }
 
 static bool has_left(dsc_zero *zero, int32_t r)
 {
-    const dsc_borrowed_range *room = zero->store->rooms.room;
+    const dsc_borrowed_range *range = zero->store->borrowed.range;
     DSC_ASSERT(r >= 0);
-    DSC_ASSERT(r < zero->store->rooms.count);
+    DSC_ASSERT(r < zero->store->borrowed.count);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
-        for (int32_t slot = r > 0 ? room[r - 1].end[p] : 0; slot < room[r].end[p]; slot++)
+        for (int32_t slot = r > 0 ? range[r - 1].end[p] : 0; slot < range[r].end[p]; slot++)
             if (slot >= ring->slot_count && !dsc_tile_buffers_has_passed(ring, slot))
                 return false;
     }
@@ -244,16 +245,16 @@ static bool has_left(dsc_zero *zero, int32_t r)
 
 void dsc_borrowed_memory_publish(dsc_zero *zero)
 {
-    dsc_borrowed_memory *rooms = &zero->store->rooms;
-    while (rooms->passed < rooms->count && has_left(zero, rooms->passed))
-        atomic_store(&rooms->vacant, ++rooms->passed);
-    DSC_ASSERT(rooms->passed <= rooms->count);
+    dsc_borrowed_memory *borrowed = &zero->store->borrowed;
+    while (borrowed->left < borrowed->count && has_left(zero, borrowed->left))
+        atomic_store(&borrowed->returned, ++borrowed->left);
+    DSC_ASSERT(borrowed->left <= borrowed->count);
 }
 
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(dsc_tile_buffers_end_round(dsc_state_store_tile_buffers(zero, (dsc_plane)p), err));
-    atomic_store(&zero->store->rooms.vacant, zero->store->rooms.count);
+    atomic_store(&zero->store->borrowed.returned, zero->store->borrowed.count);
     return DSC_OK;
 }

@@ -9,12 +9,12 @@
 void dsc_borrowed_memory_plan(dsc_zero *zero);
 dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err); /* after tile buffers and sums have addresses */
 void dsc_borrowed_memory_close(dsc_zero *zero);
-/* Before a speculative update begins: the reductions wait for a sum's memory until it is vacant. */
+/* Before a speculative update begins: the reductions wait until the memory of a sum is returned. */
 void dsc_borrowed_memory_lend(dsc_zero *zero);
-bool dsc_borrowed_memory_is_vacant(const dsc_zero *zero, int32_t group);
-/* On the update stream: tile buffers use their further slots for tiles of these groups; memory that tiles have left is
- * vacant; all memory is vacant. */
+bool dsc_borrowed_memory_is_returned(const dsc_zero *zero, int32_t group);
+/* On the update stream: tile buffers use their further slots for tiles of these groups. */
 dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32_t count, dsc_error *err);
+/* On the update stream: memory that tiles have left is returned; all memory is returned. */
 void dsc_borrowed_memory_publish(dsc_zero *zero);
 dsc_status dsc_borrowed_memory_end(dsc_zero *zero, dsc_error *err);
 

@@ -184,7 +184,7 @@ static bool memory_is_returned(const void *args)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->zero->speculative->ended != NULL); /* only its tiles borrow memory */
-    return dsc_borrowed_memory_is_vacant(call->zero, call->group) || dsc_event_passed(call->zero->speculative->ended);
+    return dsc_borrowed_memory_is_returned(call->zero, call->group) || dsc_event_passed(call->zero->speculative->ended);
 }
 
 /* The update may wait for sums that this thread writes. */
@@ -240,7 +240,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
     if (state->grad != NULL) {
         const sum_call call = { .zero = zero, .group = g };
         sum->acc = state->grad + (group->slice * zero->o.rank - state->local_first + first);
-        return state->speculative->room >= 0
+        return state->speculative->borrowed_range >= 0
                    ? dsc_host_call(zero->stream.out, await_memory, &call, (int64_t)sizeof call, err)
                    : DSC_OK;
     }

@@ -11,7 +11,7 @@
 /* The part of a group's state. */
 typedef struct dsc_group_speculative {
     atomic_llong ready_elements; /* elements of this step's sum that the update may read */
-    int32_t room;                /* index of the lent range in the sum's memory (borrowed_memory.c), -1: none */
+    int32_t borrowed_range;      /* index of the lent range in the sum's memory (borrowed_memory.c), -1: none */
     bool sum_delivered;          /* the update gets the sum in tile buffers, from first_delivered_slot on */
     int32_t first_delivered_slot;
     bool is_listed; /* used by update_tiles.c while it lists the groups */

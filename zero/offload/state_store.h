@@ -62,11 +62,11 @@ typedef struct dsc_borrowed_range {
 
 /* Sums' memory that is lent to tiles which are read ahead (borrowed_memory.c). */
 typedef struct dsc_borrowed_memory {
-    dsc_borrowed_range *room; /* [count] */
+    dsc_borrowed_range *range; /* [count] */
     int32_t count;
-    int32_t passed;    /* ranges that the update has left; only its thread uses it */
-    atomic_int vacant; /* the first ranges, whose sums may be written */
-    atomic_llong lent; /* slots of all steps so far */
+    int32_t left;            /* ranges that the update has left; only the update's thread uses the number */
+    atomic_int returned;     /* the first ranges, whose sums may be written */
+    atomic_llong lent_slots; /* of all steps so far */
 } dsc_borrowed_memory;
 
 typedef struct dsc_state_store {
@@ -91,7 +91,7 @@ typedef struct dsc_state_store {
     int32_t made;   /* the first groups of `order`, which are updated already */
     bool exchanged; /* the update's place for what it makes is everybody's already (other_at) */
     dsc_state_store_cursor cursor;
-    dsc_borrowed_memory rooms;
+    dsc_borrowed_memory borrowed;
     dsc_tile_buffers ahead; /* prefetched parameters, in the buffers of masters and moments; swap NULL: not used */
     dsc_param_prefetch_cursor ahead_at;
     bool lends;
