@@ -21,7 +21,7 @@ typedef struct dsc_tile {
 
 /* A tile of a sum of gradients, for the reductions (grad_tiles.h). */
 typedef struct dsc_sum {
-    int32_t group, slot, stage;
+    int32_t group, slot, staging_slot;
     int64_t first, count;
     void *kept; /* in host memory, of sum_dtype, where it is not on the device */
     float *acc;

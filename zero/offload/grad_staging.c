@@ -27,9 +27,9 @@ static int64_t host_bytes(const dsc_zero *zero)
 enum { NEEDS = 2 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    dsc_grad_staging *tier = &zero->store->sums;
-    out[0] = (dsc_need) { &tier->device_buf, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), DSC_NEED_DEVICE };
-    out[1] = (dsc_need) { &tier->host_buf, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), DSC_NEED_DEVICE };
+    dsc_grad_staging *staging = &zero->store->staging;
+    out[0] = (dsc_need) { &staging->device_buf, DSC_TAG_IO, DSC_TIER_DEVICE, device_bytes(zero), DSC_NEED_DEVICE };
+    out[1] = (dsc_need) { &staging->host_buf, DSC_TAG_GRAD, DSC_TIER_PINNED, host_bytes(zero), DSC_NEED_DEVICE };
 }
 
 void dsc_grad_staging_plan(dsc_zero *zero)
@@ -39,52 +39,52 @@ void dsc_grad_staging_plan(dsc_zero *zero)
     dsc_needs_plan(&zero->needs, needs, NEEDS);
 }
 
-static dsc_status wait_gone(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
+static dsc_status wait_released(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
 {
-    const dsc_grad_staging *tier = user;
+    const dsc_grad_staging *staging = user;
     DSC_ASSERT(by != NULL);
-    return dsc_stream_wait(by, tier->slot[slot].gone, err);
+    return dsc_stream_wait(by, staging->slot[slot].released, err);
 }
 
 dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err)
 {
-    dsc_grad_staging *tier = &zero->store->sums;
+    dsc_grad_staging *staging = &zero->store->staging;
     dsc_device *device = zero->o.device;
     if (device_bytes(zero) == 0)
         return DSC_OK;
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
-    dsc_staging_open(&tier->staging, DSC_SUM_SLOTS, wait_gone, tier);
-    DSC_TRY(dsc_event_open(device, &tier->mark, err));
+    dsc_staging_open(&staging->slots, DSC_SUM_SLOTS, wait_released, staging);
+    DSC_TRY(dsc_event_open(device, &staging->mark, err));
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) {
-        dsc_sum_slot *slot = &tier->slot[i];
-        slot->acc = (float *)tier->device_buf.ptr + i * zero->store->tile_elements;
+        dsc_sum_slot *slot = &staging->slot[i];
+        slot->acc = (float *)staging->device_buf.ptr + i * zero->store->tile_elements;
         slot->group = -1;
-        DSC_TRY(dsc_event_open(device, &slot->gone, err));
+        DSC_TRY(dsc_event_open(device, &slot->released, err));
     }
-    char *sum = tier->host_buf.ptr;
+    char *sum = staging->host_buf.ptr;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         if (!dsc_grad_staging_in_host_memory(zero, g))
             continue;
         zero->group[g].staging->sums = sum;
         sum += zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
-        DSC_TRY(dsc_event_open(device, &zero->group[g].staging->gone, err));
+        DSC_TRY(dsc_event_open(device, &zero->group[g].staging->stored, err));
     }
-    DSC_ASSERT((intptr_t)sum - (intptr_t)tier->host_buf.ptr == host_bytes(zero)); /* planned = used */
+    DSC_ASSERT((intptr_t)sum - (intptr_t)staging->host_buf.ptr == host_bytes(zero)); /* planned = used */
     return DSC_OK;
 }
 
 void dsc_grad_staging_close(dsc_zero *zero)
 {
-    dsc_grad_staging *tier = &zero->store->sums;
-    if (tier->device_buf.ptr == NULL)
+    dsc_grad_staging *staging = &zero->store->staging;
+    if (staging->device_buf.ptr == NULL)
         return;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        dsc_event_close(&zero->group[g].staging->gone);
+        dsc_event_close(&zero->group[g].staging->stored);
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++)
-        dsc_event_close(&tier->slot[i].gone);
-    dsc_event_close(&tier->mark);
+        dsc_event_close(&staging->slot[i].released);
+    dsc_event_close(&staging->mark);
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     dsc_needs_close(&zero->needs, needs, NEEDS);
@@ -112,39 +112,39 @@ static dsc_status move(const dsc_zero *zero, dsc_stream *stream, const dsc_sum *
 
 dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite, dsc_error *err)
 {
-    dsc_grad_staging *tier = &zero->store->sums;
+    dsc_grad_staging *staging = &zero->store->staging;
     dsc_stream *in = way_in(zero, sum->group);
     DSC_ASSERT(sum->first % zero->store->tile_elements == 0); /* two tiles are equal or have no element in common */
-    DSC_TRY(dsc_staging_acquire(&tier->staging, in, &sum->stage, err));
-    dsc_sum_slot *slot = &tier->slot[sum->stage];
+    DSC_TRY(dsc_staging_acquire(&staging->slots, in, &sum->staging_slot, err));
+    dsc_sum_slot *slot = &staging->slot[sum->staging_slot];
     for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) /* what this tile was before may still be leaving */
-        if (tier->slot[i].group == sum->group && tier->slot[i].first == sum->first)
-            DSC_TRY(dsc_stream_wait(in, tier->slot[i].gone, err));
+        if (staging->slot[i].group == sum->group && staging->slot[i].first == sum->first)
+            DSC_TRY(dsc_stream_wait(in, staging->slot[i].released, err));
     slot->group = sum->group;
     slot->first = sum->first;
     sum->acc = slot->acc;
     if (!overwrite)
         DSC_TRY(move(zero, in, sum, slot->acc, true, err));
-    return dsc_stream_order(tier->mark, in, zero->stream.reduce, err);
+    return dsc_stream_order(staging->mark, in, zero->stream.reduce, err);
 }
 
 dsc_status dsc_grad_staging_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
-    DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
-    DSC_ASSERT(zero->store->sums.slot[sum->stage].group == sum->group); /* no later tile is in the slot */
-    return dsc_event_record(zero->store->sums.slot[sum->stage].gone, zero->stream.reduce, err);
+    DSC_ASSERT(sum->staging_slot >= 0 && sum->staging_slot < DSC_SUM_SLOTS);
+    DSC_ASSERT(zero->store->staging.slot[sum->staging_slot].group == sum->group); /* no later tile is in the slot */
+    return dsc_event_record(zero->store->staging.slot[sum->staging_slot].released, zero->stream.reduce, err);
 }
 
 dsc_status dsc_grad_staging_write_back(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
-    const dsc_sum_slot *slot = &zero->store->sums.slot[sum->stage];
+    const dsc_sum_slot *slot = &zero->store->staging.slot[sum->staging_slot];
     const dsc_group_state *state = &zero->group[sum->group];
-    DSC_ASSERT(sum->stage >= 0 && sum->stage < DSC_SUM_SLOTS);
+    DSC_ASSERT(sum->staging_slot >= 0 && sum->staging_slot < DSC_SUM_SLOTS);
     DSC_ASSERT(slot->group == sum->group && slot->first == sum->first); /* no later tile is in the slot */
-    DSC_TRY(dsc_stream_order(zero->store->sums.mark, zero->stream.reduce, zero->stream.out, err));
+    DSC_TRY(dsc_stream_order(zero->store->staging.mark, zero->stream.reduce, zero->stream.out, err));
     DSC_TRY(move(zero, zero->stream.out, sum, slot->acc, false, err));
-    DSC_TRY(dsc_event_record(slot->gone, zero->stream.out, err));
+    DSC_TRY(dsc_event_record(slot->released, zero->stream.out, err));
     if (state->staging->sums == NULL)
         return DSC_OK;
-    return dsc_event_record(state->staging->gone, zero->stream.out, err);
+    return dsc_event_record(state->staging->stored, zero->stream.out, err);
 }

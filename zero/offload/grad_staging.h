@@ -13,23 +13,23 @@
 #define DSC_SUM_SLOTS 3
 
 typedef struct dsc_sum_slot {
-    float *acc;      /* a tile of device memory */
-    int32_t group;   /* group of the tile that it held last; -1: none */
+    float *acc;    /* a tile of device memory */
+    int32_t group; /* group of the tile that the slot held last; -1: none */
     int64_t first;
-    dsc_event *gone; /* its tile is read by the reduce stream, or is in host memory again */
+    dsc_event *released; /* the sum is copied back, or was only read: another tile may use the slot */
 } dsc_sum_slot;
 
 /* The part of a group's state. */
 typedef struct dsc_group_staging {
-    char *sums;      /* in host memory, of sum_dtype; the group's `grad` is NULL then */
-    dsc_event *gone; /* the sums of this step are there */
+    char *sums;        /* in host memory, of sum_dtype; the group's `grad` is NULL then */
+    dsc_event *stored; /* the sums of this step are in host memory */
 } dsc_group_staging;
 
 typedef struct dsc_grad_staging {
     dsc_buf device_buf, host_buf;
     dsc_sum_slot slot[DSC_SUM_SLOTS];
-    dsc_staging staging; /* of the slots */
-    dsc_event *mark;     /* orders two streams */
+    dsc_staging slots; /* counts the slots */
+    dsc_event *mark;   /* orders two streams */
 } dsc_grad_staging;
 
 struct dsc_sum;

@@ -72,11 +72,11 @@ static void place_states(dsc_zero *zero)
     DSC_ASSERT((intptr_t)moment - (intptr_t)zero->store->host.moment_buf.ptr == zero->store->host.moment_buf.bytes);
 }
 
-static dsc_status wait_left(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
+static dsc_status wait_uploaded(void *user, int32_t slot, dsc_stream *by, dsc_error *err)
 {
     const dsc_host_update *host = user;
     DSC_ASSERT(by == NULL);
-    return dsc_event_sync(host->slot[slot].left, err);
+    return dsc_event_sync(host->slot[slot].uploaded, err);
 }
 
 dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
@@ -92,14 +92,14 @@ dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
     DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
-    dsc_staging_open(&host->staging, DSC_HOST_SLOTS, wait_left, host);
+    dsc_staging_open(&host->slots, DSC_HOST_SLOTS, wait_uploaded, host);
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
         dsc_host_slot *slot = &host->slot[i];
         slot->grad = (char *)host->slot_buf.ptr + i * slot_bytes(zero);
         slot->param = (char *)slot->grad + part_bytes(zero, DSC_PLANE_GRAD);
         DSC_ASSERT((i + 1) * slot_bytes(zero) <= host->slot_buf.bytes);
-        DSC_TRY(dsc_event_open(device, &slot->arrived, err));
-        DSC_TRY(dsc_event_open(device, &slot->left, err));
+        DSC_TRY(dsc_event_open(device, &slot->loaded, err));
+        DSC_TRY(dsc_event_open(device, &slot->uploaded, err));
     }
     place_states(zero);
     return DSC_OK;
@@ -111,8 +111,8 @@ void dsc_host_update_close(dsc_zero *zero)
     if (host->device == NULL)
         return;
     for (int32_t i = 0; i < DSC_HOST_SLOTS; i++) {
-        dsc_event_close(&host->slot[i].left);
-        dsc_event_close(&host->slot[i].arrived);
+        dsc_event_close(&host->slot[i].uploaded);
+        dsc_event_close(&host->slot[i].loaded);
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -145,7 +145,7 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, int32_t *index, ds
     const dsc_group_state *state = &zero->group[tile->group];
     DSC_ASSERT(tile->count > 0 && tile->count <= zero->store->tile_elements); /* of a slot */
     DSC_ASSERT(tile->first + tile->count <= state->local_first + state->local_count);
-    DSC_TRY(dsc_staging_acquire(&host->staging, NULL, index, err));
+    DSC_TRY(dsc_staging_acquire(&host->slots, NULL, index, err));
     const dsc_host_slot *slot = &host->slot[*index];
     if (!anything_comes(zero, tile->group))
         return DSC_OK;
@@ -154,13 +154,13 @@ static dsc_status start(dsc_zero *zero, const dsc_tile *tile, int32_t *index, ds
                          tile->count * 4, err));
     if (zero->o.compute_dtype == DSC_F32 && dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         DSC_TRY(dsc_copy(zero->stream.out, slot->param, param_of(zero, tile), tile->count * 4, err));
-    return dsc_event_record(slot->arrived, zero->stream.out, err);
+    return dsc_event_record(slot->loaded, zero->stream.out, err);
 }
 
 /* Sums are complete, and nobody reads the old parameters any more, when the compute stream is here. */
 dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err)
 {
-    zero->store->host.coming = -1;
+    zero->store->host.next_slot = -1;
     if (!dsc_host_update_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_zero_after_compute(zero, zero->stream.in, err));
@@ -172,17 +172,17 @@ dsc_status dsc_host_update_acquire(dsc_zero *zero, const dsc_tile *tile, const d
 {
     dsc_host_update *host = &zero->store->host;
     DSC_ASSERT(dsc_host_update_updates(zero, tile->group));
-    DSC_ASSERT(host->coming < DSC_HOST_SLOTS);
-    *slot = host->coming;
-    host->coming = -1;
+    DSC_ASSERT(host->next_slot < DSC_HOST_SLOTS);
+    *slot = host->next_slot;
+    host->next_slot = -1;
     if (*slot < 0)
         DSC_TRY(start(zero, tile, slot, err));
     if (following->count > 0 && dsc_host_update_updates(zero, following->group))
-        DSC_TRY(start(zero, following, &host->coming, err));
+        DSC_TRY(start(zero, following, &host->next_slot, err));
     if (anything_comes(zero, tile->group))
-        DSC_TRY(dsc_event_sync(host->slot[*slot].arrived, err));
+        DSC_TRY(dsc_event_sync(host->slot[*slot].loaded, err));
     const dsc_group_state *state = &zero->group[tile->group];
-    return state->staging->sums != NULL ? dsc_event_sync(state->staging->gone, err) : DSC_OK;
+    return state->staging->sums != NULL ? dsc_event_sync(state->staging->stored, err) : DSC_OK;
 }
 
 dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -195,7 +195,7 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     if (!dsc_host_update_brings(zero, tile->group, DSC_PLANE_PARAM))
         return DSC_OK;
     DSC_TRY(dsc_copy(zero->stream.in, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
-    DSC_TRY(dsc_event_record(slot->left, zero->stream.in, err));
+    DSC_TRY(dsc_event_record(slot->uploaded, zero->stream.in, err));
     if (!tile->last_of_group)
         return DSC_OK;
     /* Windows are filled behind it. */

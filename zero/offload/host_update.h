@@ -14,7 +14,7 @@
 
 typedef struct dsc_host_slot {
     void *grad, *param;           /* pinned; a tile each, where they are on the device */
-    dsc_event *arrived, *left;    /* the inputs of the update are here; the parameters are on the device */
+    dsc_event *loaded, *uploaded; /* the inputs of the update are in host memory; the parameters are on the device */
 } dsc_host_slot;
 
 typedef struct dsc_host_update {
@@ -22,8 +22,8 @@ typedef struct dsc_host_update {
     dsc_stream *compute;
     dsc_buf master_buf, moment_buf, slot_buf;
     dsc_host_slot slot[DSC_HOST_SLOTS];
-    dsc_staging staging; /* of the slots */
-    int32_t coming;      /* slot of the next tile, which is on its way; -1: it is not */
+    dsc_staging slots; /* of the slots */
+    int32_t next_slot; /* slot of the next tile, whose copy has begun; -1: it has not */
 } dsc_host_update;
 
 struct dsc_tile;

@@ -98,7 +98,7 @@ typedef struct dsc_state_store {
     dsc_event *written; /* the last update's parameters are in their files */
     dsc_event *lent, *given_back; /* nothing of the update's is in them; nothing of the gathers' is */
     dsc_buf param_buf; /* parameters in host memory */
-    dsc_grad_staging sums;
+    dsc_grad_staging staging;
     dsc_buf sum_buf; /* a tile of sums in fp32 for the update, where they lie in bf16 */
     dsc_host_update host;
 } dsc_state_store;
