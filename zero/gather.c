@@ -374,7 +374,7 @@ dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
         DSC_TRY(dsc_event_open(zero->o.device, &zero->gathers.gather[i].done, err));
     }
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.given, err));
+        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.uploaded, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.gathered, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.updated, err));
     }
@@ -388,7 +388,7 @@ void dsc_gather_close(dsc_zero *zero)
         dsc_event_close(&zero->gathers.gather[i].done);
     }
     for (int32_t g = 0; zero->group != NULL && g < zero->o.layout->group_count; g++) {
-        dsc_event_close(&zero->group[g].gather.given);
+        dsc_event_close(&zero->group[g].gather.uploaded);
         dsc_event_close(&zero->group[g].gather.gathered);
         dsc_event_close(&zero->group[g].gather.updated);
     }
@@ -424,7 +424,7 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
     DSC_TRY(dsc_zero_after_update(zero, gather->group, zero->stream.fetch, err));
     if (dsc_zero_param_is_away(zero, gather->group)) {
         mine = own_part(zero, gather);
-        DSC_TRY(dsc_param_fetch(zero, gather->group, mine, gather->asked, err));
+        DSC_TRY(dsc_param_fetch(zero, gather->group, mine, gather->requested, err));
         DSC_TRY(dsc_stream_order(gather->fetched, zero->stream.fetch, zero->stream.gather, err));
     }
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
@@ -465,7 +465,7 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
 
 /* An update continues under the passes only if compute is done when its launch has returned. Then all earlier users of
  * an opening window's memory have passed. The fetch stream itself may be one group of the update late. */
-static bool ask_update(dsc_zero *zero, const dsc_gather *gather)
+static bool request_update(dsc_zero *zero, const dsc_gather *gather)
 {
     return zero->stream.update != NULL && dsc_zero_param_is_away(zero, gather->group) &&
            !zero->group[gather->group].hpz.is_current &&
@@ -480,7 +480,7 @@ static dsc_status issue_gathers(dsc_zero *zero, int32_t step, dsc_error *err)
     for (int32_t i = 0; i < zero->gathers.count; i++) {
         if (!is_issued_at(zero, &zero->gathers.gather[i], step))
             continue;
-        zero->gathers.gather[i].asked = ask_update(zero, &zero->gathers.gather[i]);
+        zero->gathers.gather[i].requested = request_update(zero, &zero->gathers.gather[i]);
         any = true;
     }
     if (any) {

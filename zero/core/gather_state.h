@@ -11,7 +11,7 @@
 typedef struct dsc_gather {
     int32_t group;
     int32_t issue_step, last_step; /* a negative step belongs to the pass before */
-    bool asked; /* the update copies this rank's slice, except for elements that it had made before */
+    bool requested;            /* the update copies this rank's slice, except for elements that it had updated before */
     dsc_event *fetched, *done; /* this rank's slice is in the window; all of them are */
 } dsc_gather;
 
@@ -34,10 +34,10 @@ typedef struct dsc_group_gather {
     bool resident;      /* stage 3: whole all the time, because a window for it would take more */
     bool pending;       /* an asynchronous gather of updated parameters is under way */
     dsc_event *updated; /* on the update stream */
-    /* An update copies updated parameters to the first window that asks, and writes them to a file as well. */
-    _Atomic(char *) hand_to; /* address of this rank's slice in that window; NULL: no window has asked */
-    int64_t handed_from;     /* all elements from this one on were copied there; the update owns it until `updated` */
-    dsc_event *given, *gathered; /* this rank's updated parameters are on the device; all ranks' are */
+    /* An update copies updated parameters to the first window that requests them, and writes them to a file as well. */
+    _Atomic(char *) window_slice; /* address of this rank's slice in that window; NULL: no window has requested it */
+    int64_t copied_from; /* all elements from this one on were copied there; the update owns it until `updated` */
+    dsc_event *uploaded, *gathered; /* this rank's updated parameters are on the device; all ranks' are */
 } dsc_group_gather;
 
 /* The part of a group's state that belongs to hpZ (zero/hpz.c). */

@@ -199,7 +199,7 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
     if (!tile->last_of_group)
         return DSC_OK;
     /* Windows are filled behind it. */
-    DSC_TRY(dsc_stream_order(state->gather.given, zero->stream.in, zero->stream.gather, err));
+    DSC_TRY(dsc_stream_order(state->gather.uploaded, zero->stream.in, zero->stream.gather, err));
     if (!state->param_whole)
         return DSC_OK;
     DSC_TRY(dsc_event_record(state->gather.gathered, zero->stream.gather, err));

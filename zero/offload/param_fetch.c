@@ -11,13 +11,13 @@ bool dsc_param_fetch_request(dsc_zero *zero, int32_t g, char *to)
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     DSC_ASSERT(to != NULL); /* NULL: no request */
     char *nobody = NULL;
-    return atomic_compare_exchange_strong(&zero->group[g].gather.hand_to, &nobody, to);
+    return atomic_compare_exchange_strong(&zero->group[g].gather.window_slice, &nobody, to);
 }
 
 typedef struct fetch_call {
     dsc_zero *zero;
     int32_t group;
-    bool asked;
+    bool requested;
     char *to;
 } fetch_call;
 
@@ -26,11 +26,11 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const fetch_call *call = args;
     dsc_zero *zero = call->zero;
     const dsc_group_state *state = &zero->group[call->group];
-    const int64_t elements = call->asked ? state->gather.handed_from : zero->o.layout->group[call->group].slice;
+    const int64_t elements = call->requested ? state->gather.copied_from : zero->o.layout->group[call->group].slice;
     int64_t taken;
     DSC_ASSERT(elements <= zero->o.layout->group[call->group].slice);
     /* All of it went to another window. The rest is in its file as soon as the group is updated. */
-    if (!call->asked && state->gather.handed_from == 0 && zero->store->written != NULL)
+    if (!call->requested && state->gather.copied_from == 0 && zero->store->written != NULL)
         DSC_TRY(dsc_event_sync(zero->store->written, err));
     DSC_TRY(dsc_param_prefetch_consume(zero, call->group, elements, call->to, &taken, err));
     DSC_ASSERT(taken >= 0);
@@ -61,7 +61,7 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
     return dsc_tile_buffers_acquire(call->ring, call->slot, err);
 }
 
-dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_error *err)
+dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool requested, dsc_error *err)
 {
     const int64_t tile = zero->store->tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
@@ -70,7 +70,7 @@ dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool asked, dsc_
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->stream.fetch, to, zero->group[g].param, slice * each, err);
     if (zero->store->fetch != NULL) {
-        const fetch_call call = { zero, g, asked, to };
+        const fetch_call call = { zero, g, requested, to };
         dsc_tile_buffers_end_views(ring);
         DSC_TRY(dsc_host_call(zero->stream.fetch, fetch_now, &call, (int64_t)sizeof call, err));
         return dsc_event_record(zero->store->io.arrival[DSC_IO_PARAM], zero->stream.fetch, err);

@@ -8,8 +8,8 @@
 /* Asks the update under way to copy a group's parameters to `to`, which is free, as it makes them. True for the first
  * call after an update began. On the thread of the compute stream. */
 bool dsc_param_fetch_request(dsc_zero *zero, int32_t group, char *to);
-/* On the fetch stream: copies this rank's offloaded parameters of a group to their address in a window. `asked`: the
- * update has copied a part of them, and only the rest is read. */
-DSC_MUST_USE dsc_status dsc_param_fetch(dsc_zero *zero, int32_t group, char *to, bool asked, dsc_error *err);
+/* On the fetch stream: copies this rank's offloaded parameters of a group to their address in a window. `requested`:
+ * the update has copied a part of them, and only the rest is read. */
+DSC_MUST_USE dsc_status dsc_param_fetch(dsc_zero *zero, int32_t group, char *to, bool requested, dsc_error *err);
 
 #endif

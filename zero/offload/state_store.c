@@ -102,7 +102,7 @@ void dsc_state_store_choose(dsc_zero *zero)
     if (zero->o.swap.param_folder_count > 0 || zero->o.swap.params_on_host)
         choose_params(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        zero->group[g].gather.handed_from = zero->o.layout->group[g].slice;
+        zero->group[g].gather.copied_from = zero->o.layout->group[g].slice;
         for (int p = 0; p < DSC_PLANE_COUNT; p++)
             zero->group[g].place.at[p] = zero->group[g].place.other_at[p] = -1;
     }

@@ -330,8 +330,8 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     DSC_TRY(dsc_stream_sync(zero->stream.fetch, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        atomic_store(&zero->group[g].gather.hand_to, NULL);
-        zero->group[g].gather.handed_from = zero->o.layout->group[g].slice;
+        atomic_store(&zero->group[g].gather.window_slice, NULL);
+        zero->group[g].gather.copied_from = zero->o.layout->group[g].slice;
     }
     DSC_TRY(dsc_stream_sync(zero->stream.out, err));
     exchange_places(zero);
@@ -421,16 +421,16 @@ static dsc_status next_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, ds
 }
 
 /* A request that arrives while a tile is updated still gets the tile. */
-static dsc_status hand_over(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status copy_to_window(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     dsc_group_state *state = &zero->group[tile->group];
-    char *to = atomic_load(&state->gather.hand_to);
+    char *to = atomic_load(&state->gather.window_slice);
     const int64_t at = tile->first - state->local_first, each = zero->param_bytes_each;
     DSC_ASSERT(at >= 0);
     if (to == NULL)
         return DSC_OK;
     DSC_ASSERT(tile->param != NULL);
-    state->gather.handed_from = dsc_min_i64(state->gather.handed_from, at);
+    state->gather.copied_from = dsc_min_i64(state->gather.copied_from, at);
     return dsc_copy(tile->stream, to + at * each, tile->param, tile->count * each, err);
 }
 
@@ -474,7 +474,7 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     DSC_ASSERT(tile->first + tile->count <=
                zero->group[tile->group].local_first + zero->group[tile->group].local_count);
     if (zero->store->exchanged)
-        DSC_TRY(hand_over(zero, tile, err));
+        DSC_TRY(copy_to_window(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     if (zero->group[tile->group].speculative->sum_delivered)
         dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD],
@@ -484,7 +484,7 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
             DSC_TRY(give_plane(zero, tile, written[i], err));
     /* Tiles that were made before the request are read from the file. */
     const bool from_file =
-        zero->store->exchanged && tile->last_of_group && zero->group[tile->group].gather.handed_from > 0;
+        zero->store->exchanged && tile->last_of_group && zero->group[tile->group].gather.copied_from > 0;
     return from_file ? dsc_tile_buffers_drain(&zero->store->back, err) : DSC_OK;
 }
 
