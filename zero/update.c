@@ -113,7 +113,7 @@ static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, d
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
                                         zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
-        DSC_TRY(start_update(zero, terms, g, i < zero->store->made, err));
+        DSC_TRY(start_update(zero, terms, g, i < zero->store->updated_count, err));
         DSC_TRY(share_params(zero, g, err));
     }
     return DSC_OK;

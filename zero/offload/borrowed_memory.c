@@ -152,10 +152,10 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
         return;
     place_tiles(&cursor);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
-        DSC_ASSERT(cursor.slots[p] <= DSC_TILE_BUFFERS_MAX && ring->slot == NULL); /* not open */
+        dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
+        DSC_ASSERT(cursor.slots[p] <= DSC_TILE_BUFFERS_MAX && buffers->slot == NULL); /* not open */
         if (cursor.slots[p] > zero->store->slot_count)
-            ring->further_count = cursor.slots[p] - zero->store->slot_count;
+            buffers->further_count = cursor.slots[p] - zero->store->slot_count;
     }
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -217,14 +217,14 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
 {
     zero->store->borrowed.left = 0;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
-        const int64_t most = ring->slot_count + ring->further_count;
+        dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
+        const int64_t most = buffers->slot_count + buffers->further_count;
         const int32_t end = (int32_t)dsc_min_i64(tiles_of(zero, (dsc_plane)p, group, count), most);
-        DSC_ASSERT(ring->slot_count + ring->further_count <= DSC_TILE_BUFFERS_MAX);
-        if (end <= ring->slot_count)
+        DSC_ASSERT(buffers->slot_count + buffers->further_count <= DSC_TILE_BUFFERS_MAX);
+        if (end <= buffers->slot_count)
             continue;
-        DSC_TRY(dsc_tile_buffers_begin_round(ring, end, err));
-        atomic_fetch_add(&zero->store->borrowed.lent_slots, end - ring->slot_count);
+        DSC_TRY(dsc_tile_buffers_begin_round(buffers, end, err));
+        atomic_fetch_add(&zero->store->borrowed.lent_slots, end - buffers->slot_count);
     }
     return DSC_OK;
 }
@@ -235,9 +235,9 @@ static bool has_left(dsc_zero *zero, int32_t r)
     DSC_ASSERT(r >= 0);
     DSC_ASSERT(r < zero->store->borrowed.count);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        const dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
+        const dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         for (int32_t slot = r > 0 ? range[r - 1].end[p] : 0; slot < range[r].end[p]; slot++)
-            if (slot >= ring->slot_count && !dsc_tile_buffers_has_passed(ring, slot))
+            if (slot >= buffers->slot_count && !dsc_tile_buffers_has_passed(buffers, slot))
                 return false;
     }
     return true;

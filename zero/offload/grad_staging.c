@@ -90,7 +90,7 @@ void dsc_grad_staging_close(dsc_zero *zero)
     dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
-/* A ring of buffers before a file has one user, so both ways are one stream there. */
+/* The tile buffers of a file have one user, so both directions are one stream there. */
 static dsc_stream *way_in(const dsc_zero *zero, int32_t g)
 {
     return dsc_grad_staging_in_host_memory(zero, g) ? zero->stream.in : zero->stream.out;

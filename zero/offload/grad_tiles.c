@@ -9,7 +9,7 @@
 #include "zero/offload/speculative_update.h"
 #include "zero/offload/state_store.h"
 
-/* Whether a tile of the run passes through the ring. */
+/* Whether a tile of the run passes through the tile buffers. */
 static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
 {
     const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, first);
@@ -42,22 +42,22 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 
 static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
 {
-    dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_GRAD];
+    dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_GRAD];
     bool started = place.leaf >= 0;
-    DSC_ASSERT(ring->swap != NULL);
+    DSC_ASSERT(buffers->swap != NULL);
     DSC_ASSERT(place.leaf < zero->parts.count);
-    for (int32_t i = 0; i < ring->ahead && started; i++)
+    for (int32_t i = 0; i < buffers->ahead && started; i++)
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
         DSC_TRY(dsc_tile_buffers_prefetch(
-            ring, dsc_state_store_tile_piece(zero, zero->parts.part[place.leaf].group, DSC_PLANE_GRAD, place.first),
-            wait && ring->ahead == 0, &started, err));
+            buffers, dsc_state_store_tile_piece(zero, zero->parts.part[place.leaf].group, DSC_PLANE_GRAD, place.first),
+            wait && buffers->ahead == 0, &started, err));
     return DSC_OK;
 }
 
 typedef struct sum_call {
     dsc_zero *zero;
-    dsc_tile_buffers *ring;
+    dsc_tile_buffers *buffers;
     int32_t slot;
     bool read;
     dsc_piece piece;
@@ -71,7 +71,7 @@ static dsc_status give_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->piece.bytes > 0);
-    return dsc_tile_buffers_write_back(call->ring, call->slot, call->piece, err);
+    return dsc_tile_buffers_write_back(call->buffers, call->slot, call->piece, err);
 }
 
 /* The update is given it in its buffer. */
@@ -79,8 +79,8 @@ static dsc_status hand_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->count > 0);
-    DSC_ASSERT(call->ring == &call->zero->store->ring[DSC_PLANE_GRAD]); /* the update looks for the slot there */
-    dsc_tile_buffers_lend(call->ring, call->slot);
+    DSC_ASSERT(call->buffers == &call->zero->store->buffers[DSC_PLANE_GRAD]); /* the update looks for the slot there */
+    dsc_tile_buffers_lend(call->buffers, call->slot);
     dsc_speculative_update_deliver(call->zero, call->group, call->place.first, call->count, call->slot);
     return DSC_OK;
 }
@@ -88,8 +88,8 @@ static dsc_status hand_now(void *args, dsc_error *err)
 static dsc_status drain_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    if (call->ring->swap != NULL)
-        DSC_TRY(dsc_tile_buffers_drain(call->ring, err));
+    if (call->buffers->swap != NULL)
+        DSC_TRY(dsc_tile_buffers_drain(call->buffers, err));
     dsc_speculative_update_mark_published(call->zero);
     return DSC_OK;
 }
@@ -98,7 +98,7 @@ static bool is_returned(const void *args)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->slot >= 0);
-    return !dsc_tile_buffers_is_lent(call->ring, call->slot) || dsc_event_passed(call->zero->speculative->ended);
+    return !dsc_tile_buffers_is_lent(call->buffers, call->slot) || dsc_event_passed(call->zero->speculative->ended);
 }
 
 /* An update that has ended before its step returns no more buffers: the update has failed, and so has the step. */
@@ -112,12 +112,12 @@ static dsc_status acquire_sum_now(void *args, dsc_error *err)
     dsc_io_scheduler *io = &call->zero->store->io;
     DSC_ASSERT(call->piece.bytes > 0);
     DSC_TRY(dsc_io_scheduler_run(io, &await_return_ops, 0, call, err));
-    dsc_tile_buffers_return(call->ring, call->slot);
-    DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, call->read, err));
+    dsc_tile_buffers_return(call->buffers, call->slot);
+    DSC_TRY(dsc_tile_buffers_start(call->buffers, call->slot, call->piece, call->read, err));
     DSC_TRY(read_sums_ahead(call->zero, call->place, true, err));
     dsc_speculative_update_publish(call->zero);
     dsc_io_scheduler_set_waiting(io, DSC_IO_GRAD, true);
-    const dsc_status status = dsc_tile_buffers_acquire(call->ring, call->slot, err);
+    const dsc_status status = dsc_tile_buffers_acquire(call->buffers, call->slot, err);
     dsc_io_scheduler_set_waiting(io, DSC_IO_GRAD, false);
     return status;
 }
@@ -131,7 +131,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     DSC_ASSERT(call->place.leaf >= 0);
     if (!yields)
         DSC_TRY(read_sums_ahead(zero, call->place, false, err));
-    DSC_TRY(dsc_tile_buffers_is_idle(&zero->store->ring[DSC_PLANE_GRAD], &idle, err));
+    DSC_TRY(dsc_tile_buffers_is_idle(&zero->store->buffers[DSC_PLANE_GRAD], &idle, err));
     dsc_speculative_update_publish(zero);
     *result = idle && !yields ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
@@ -175,7 +175,7 @@ dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
                             .ticket = dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_GRAD),
                             .place = *place };
     DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
-    if (zero->store->ring[DSC_PLANE_GRAD].swap == NULL)
+    if (zero->store->buffers[DSC_PLANE_GRAD].swap == NULL)
         return DSC_OK;
     return dsc_host_call(zero->stream.out, background_now, &call, (int64_t)sizeof call, err);
 }
@@ -193,7 +193,7 @@ static dsc_status write_behind_round(const void *args, bool yields, dsc_io_round
     const sum_call *call = args;
     bool idle;
     DSC_ASSERT(call->group >= 0 && call->group < call->zero->o.layout->group_count);
-    DSC_TRY(dsc_tile_buffers_is_idle(&call->zero->store->ring[DSC_PLANE_GRAD], &idle, err));
+    DSC_TRY(dsc_tile_buffers_is_idle(&call->zero->store->buffers[DSC_PLANE_GRAD], &idle, err));
     dsc_speculative_update_publish(call->zero);
     *result = DSC_IO_PENDING;
     return DSC_OK;
@@ -214,9 +214,9 @@ static dsc_status await_memory(void *args, dsc_error *err)
 static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
                                 dsc_error *err)
 {
-    dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_GRAD];
-    const sum_call call = { .ring = ring,
-                            .slot = dsc_tile_buffers_next(ring),
+    dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_GRAD];
+    const sum_call call = { .buffers = buffers,
+                            .slot = dsc_tile_buffers_next(buffers),
                             .read = !overwrite,
                             .piece = dsc_state_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
                             .zero = zero,
@@ -224,7 +224,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
     DSC_ASSERT(sum->count > 0);
     DSC_ASSERT(call.piece.bytes == sum->count * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD));
     sum->slot = call.slot;
-    sum->kept = ring->slot[call.slot].buf;
+    sum->kept = buffers->slot[call.slot].buf;
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_GRAD);
     return dsc_host_call(zero->stream.out, acquire_sum_now, &call, (int64_t)sizeof call, err);
 }
@@ -265,7 +265,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
         DSC_TRY(dsc_grad_staging_write_back(zero, sum, err));
     if (!dsc_in_swap(zero, sum->group, DSC_PLANE_GRAD))
         return DSC_OK;
-    const sum_call call = { .ring = &zero->store->ring[DSC_PLANE_GRAD],
+    const sum_call call = { .buffers = &zero->store->buffers[DSC_PLANE_GRAD],
                             .slot = sum->slot,
                             .piece = dsc_state_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count),
                             .zero = zero,
@@ -283,8 +283,8 @@ dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error 
 
 dsc_status dsc_grad_tiles_drain(dsc_zero *zero, dsc_error *err)
 {
-    const sum_call call = { .zero = zero, .ring = &zero->store->ring[DSC_PLANE_GRAD] };
-    if (call.ring->swap == NULL && !dsc_speculative_update_is_used(zero))
+    const sum_call call = { .zero = zero, .buffers = &zero->store->buffers[DSC_PLANE_GRAD] };
+    if (call.buffers->swap == NULL && !dsc_speculative_update_is_used(zero))
         return DSC_OK;
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_GRAD);
     return dsc_host_call(zero->stream.out, drain_now, &call, (int64_t)sizeof call, err);

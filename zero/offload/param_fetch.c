@@ -45,7 +45,7 @@ static dsc_status fetch_now(void *args, dsc_error *err)
 }
 
 typedef struct tile_call {
-    dsc_tile_buffers *ring;
+    dsc_tile_buffers *buffers;
     int32_t slot;
     dsc_piece piece, ahead;
 } tile_call;
@@ -55,34 +55,34 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
     const tile_call *call = args;
     DSC_ASSERT(call->piece.bytes > 0);
     bool started;
-    DSC_TRY(dsc_tile_buffers_start(call->ring, call->slot, call->piece, true, err));
+    DSC_TRY(dsc_tile_buffers_start(call->buffers, call->slot, call->piece, true, err));
     if (call->ahead.bytes > 0)
-        DSC_TRY(dsc_tile_buffers_prefetch(call->ring, call->ahead, true, &started, err));
-    return dsc_tile_buffers_acquire(call->ring, call->slot, err);
+        DSC_TRY(dsc_tile_buffers_prefetch(call->buffers, call->ahead, true, &started, err));
+    return dsc_tile_buffers_acquire(call->buffers, call->slot, err);
 }
 
 dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool requested, dsc_error *err)
 {
     const int64_t tile = zero->store->tile_elements, each = zero->param_bytes_each;
     const int64_t slice = zero->o.layout->group[g].slice;
-    dsc_tile_buffers *ring = &zero->store->ring[DSC_PLANE_PARAM];
+    dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_PARAM];
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))
         return dsc_copy(zero->stream.fetch, to, zero->group[g].param, slice * each, err);
     if (zero->store->fetch != NULL) {
         const fetch_call call = { zero, g, requested, to };
-        dsc_tile_buffers_end_views(ring);
+        dsc_tile_buffers_end_views(buffers);
         DSC_TRY(dsc_host_call(zero->stream.fetch, fetch_now, &call, (int64_t)sizeof call, err));
         return dsc_event_record(zero->store->io.arrival[DSC_IO_PARAM], zero->stream.fetch, err);
     }
-    DSC_ASSERT(ring->swap != NULL);
+    DSC_ASSERT(buffers->swap != NULL);
     for (int64_t first = 0; first < slice; first += tile) {
-        const tile_call call = { .ring = ring,
-                                 .slot = dsc_tile_buffers_next(ring),
+        const tile_call call = { .buffers = buffers,
+                                 .slot = dsc_tile_buffers_next(buffers),
                                  .piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first),
                                  .ahead = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first + tile) };
         DSC_TRY(dsc_host_call(zero->stream.fetch, fetch_tile_now, &call, (int64_t)sizeof call, err));
-        DSC_TRY(dsc_copy(zero->stream.fetch, to + first * each, ring->slot[call.slot].buf, call.piece.bytes, err));
+        DSC_TRY(dsc_copy(zero->stream.fetch, to + first * each, buffers->slot[call.slot].buf, call.piece.bytes, err));
     }
     return DSC_OK;
 }

@@ -60,16 +60,16 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
     if (!dsc_param_prefetch_is_used(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->lent, err));
-    DSC_TRY(dsc_event_open(zero->o.device, &store->given_back, err));
-    store->ahead.read_ahead = store->ahead.only_reads = true;
-    DSC_TRY(dsc_tile_buffers_open(&store->ahead, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
+    DSC_TRY(dsc_event_open(zero->o.device, &store->returned, err));
+    store->prefetched.read_ahead = store->prefetched.only_reads = true;
+    DSC_TRY(dsc_tile_buffers_open(&store->prefetched, zero->o.alloc, store->swap[DSC_SPACE_PARAM],
                                   store->io.engine[DSC_IO_PARAM], NULL, piece_bytes(zero), count, err));
     int32_t first = 0;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++) {
         const int32_t slots = (int32_t)dsc_min_i64(slots_of(zero, lenders[i]), count - first);
         DSC_ASSERT(slots * piece_bytes(zero) <= store->buf[lenders[i]].bytes);
         if (slots > 0)
-            dsc_tile_buffers_assign(&store->ahead, first, slots, store->buf[lenders[i]].ptr, piece_bytes(zero));
+            dsc_tile_buffers_assign(&store->prefetched, first, slots, store->buf[lenders[i]].ptr, piece_bytes(zero));
         first += slots;
     }
     DSC_ASSERT(first == count); /* each slot has memory */
@@ -78,9 +78,9 @@ dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err)
 
 void dsc_param_prefetch_close(dsc_zero *zero)
 {
-    dsc_tile_buffers_close(&zero->store->ahead);
+    dsc_tile_buffers_close(&zero->store->prefetched);
     dsc_event_close(&zero->store->lent);
-    dsc_event_close(&zero->store->given_back);
+    dsc_event_close(&zero->store->returned);
 }
 
 /* ---- in the order in which gathers ask ---- */
@@ -126,15 +126,15 @@ static dsc_status read_on(dsc_zero *zero, dsc_error *err)
 {
     dsc_state_store *store = zero->store;
     bool started = true;
-    DSC_ASSERT(store->ahead.swap != NULL);
+    DSC_ASSERT(store->prefetched.swap != NULL);
     while (started) {
-        dsc_param_prefetch_cursor next = store->ahead_at;
+        dsc_param_prefetch_cursor next = store->prefetch_at;
         dsc_piece piece;
         if (!next_piece(zero, &next, &piece))
             return DSC_OK;
-        DSC_TRY(dsc_tile_buffers_prefetch(&store->ahead, piece, false, &started, err));
+        DSC_TRY(dsc_tile_buffers_prefetch(&store->prefetched, piece, false, &started, err));
         if (started)
-            store->ahead_at = next;
+            store->prefetch_at = next;
     }
     return DSC_OK;
 }
@@ -153,7 +153,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     DSC_ASSERT(store->lent != NULL);
     if (dsc_event_passed(store->lent)) {
         DSC_TRY(read_on(call->zero, err));
-        DSC_TRY(dsc_tile_buffers_is_idle(&store->ahead, &idle, err));
+        DSC_TRY(dsc_tile_buffers_is_idle(&store->prefetched, &idle, err));
     }
     *result = idle ? DSC_IO_IDLE : DSC_IO_PENDING;
     return DSC_OK;
@@ -166,16 +166,16 @@ static const dsc_io_work_ops background_ops = { .io_class = DSC_IO_PARAM,
 static dsc_status background_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
-    DSC_ASSERT(call->first || call->zero->store->ahead_at.step >= call->zero->o.model->module_count);
+    DSC_ASSERT(call->first || call->zero->store->prefetch_at.step >= call->zero->o.model->module_count);
     if (call->first)
-        call->zero->store->ahead_at = (dsc_param_prefetch_cursor) { .step = call->zero->o.model->module_count };
+        call->zero->store->prefetch_at = (dsc_param_prefetch_cursor) { .step = call->zero->o.model->module_count };
     return dsc_io_scheduler_run(&call->zero->store->io, &background_ops, call->ticket, call, err);
 }
 
 static dsc_status forget_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
-    return dsc_tile_buffers_discard(&call->zero->store->ahead, err);
+    return dsc_tile_buffers_discard(&call->zero->store->prefetched, err);
 }
 
 /* On the update stream: what an update that did not come has left is not ahead any more. */
@@ -183,13 +183,13 @@ static dsc_status lend_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
-        DSC_TRY(dsc_tile_buffers_discard(&call->zero->store->ring[lenders[i]], err));
+        DSC_TRY(dsc_tile_buffers_discard(&call->zero->store->buffers[lenders[i]], err));
     return DSC_OK;
 }
 
 static dsc_status queue_reads(dsc_zero *zero, bool first, dsc_error *err)
 {
-    DSC_ASSERT(zero->store->lends); /* S7 */
+    DSC_ASSERT(zero->store->buffers_are_lent); /* S7 */
     const ahead_call call = { zero, dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_PARAM), first };
     return dsc_host_call(zero->stream.fetch, background_now, &call, (int64_t)sizeof call, err);
 }
@@ -198,35 +198,35 @@ dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err)
 {
     dsc_state_store *store = zero->store;
     const ahead_call call = { .zero = zero };
-    if (store->ahead.swap == NULL)
+    if (store->prefetched.swap == NULL)
         return DSC_OK;
     DSC_ASSERT(zero->stream.update != NULL && zero->stream.fetch != NULL);
     DSC_ASSERT(zero->stream.update != zero->stream.fetch); /* the reads wait for the other stream's event */
     for (size_t i = 0; i < DSC_COUNT(lenders); i++)
-        dsc_tile_buffers_end_views(&store->ring[lenders[i]]);
+        dsc_tile_buffers_end_views(&store->buffers[lenders[i]]);
     DSC_TRY(dsc_host_call(zero->stream.update, lend_now, &call, (int64_t)sizeof call, err));
     DSC_TRY(dsc_event_record(store->lent, zero->stream.update, err));
-    store->lends = true;
+    store->buffers_are_lent = true;
     return queue_reads(zero, true, err);
 }
 
 dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err)
 {
-    return zero->store->lends ? queue_reads(zero, false, err) : DSC_OK;
+    return zero->store->buffers_are_lent ? queue_reads(zero, false, err) : DSC_OK;
 }
 
 dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err)
 {
     dsc_state_store *store = zero->store;
     const ahead_call call = { .zero = zero };
-    if (store->ahead.swap == NULL)
+    if (store->prefetched.swap == NULL)
         return DSC_OK;
     DSC_ASSERT(zero->stream.update != zero->stream.fetch);
     dsc_param_prefetch_request(zero);
-    store->lends = false;
+    store->buffers_are_lent = false;
     DSC_TRY(dsc_host_call(zero->stream.fetch, forget_now, &call, (int64_t)sizeof call, err));
-    DSC_TRY(dsc_event_record(store->given_back, zero->stream.fetch, err));
-    return dsc_stream_wait(zero->stream.update, store->given_back, err);
+    DSC_TRY(dsc_event_record(store->returned, zero->stream.fetch, err));
+    return dsc_stream_wait(zero->stream.update, store->returned, err);
 }
 
 void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero->store->io, DSC_IO_PARAM); }
@@ -235,45 +235,45 @@ void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero-
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
     DSC_ASSERT(first >= 0 && elements <= zero->o.layout->group[g].slice);
-    DSC_ASSERT(zero->store->ahead.ahead == 0); /* otherwise the cursor is behind the prefetched pieces */
+    DSC_ASSERT(zero->store->prefetched.ahead == 0); /* otherwise the cursor is behind the prefetched pieces */
     for (; first < elements; first += zero->store->tile_elements) {
         const dsc_piece asked = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
-        dsc_param_prefetch_cursor next = zero->store->ahead_at;
+        dsc_param_prefetch_cursor next = zero->store->prefetch_at;
         dsc_piece piece;
         if (!next_piece(zero, &next, &piece) || piece.at != asked.at)
             return;
-        zero->store->ahead_at = next;
+        zero->store->prefetch_at = next;
     }
 }
 
 /* A caller with another order than the planned one reads from the file. */
 static dsc_status give_up(dsc_zero *zero, dsc_error *err)
 {
-    zero->store->ahead_at.step = last_step(zero);
-    return dsc_tile_buffers_discard(&zero->store->ahead, err);
+    zero->store->prefetch_at.step = last_step(zero);
+    return dsc_tile_buffers_discard(&zero->store->prefetched, err);
 }
 
 dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t elements, char *to, int64_t *taken,
                                       dsc_error *err)
 {
-    dsc_tile_buffers *ring = &zero->store->ahead;
+    dsc_tile_buffers *buffers = &zero->store->prefetched;
     *taken = 0;
     DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     DSC_ASSERT(elements >= 0 && elements <= zero->o.layout->group[g].slice);
-    while (*taken < elements && ring->ahead > 0) {
+    while (*taken < elements && buffers->ahead > 0) {
         const dsc_piece piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
-        if (!dsc_tile_buffers_is_next(ring, piece))
+        if (!dsc_tile_buffers_is_next(buffers, piece))
             return give_up(zero, err);
-        const int32_t slot = dsc_tile_buffers_next(ring);
+        const int32_t slot = dsc_tile_buffers_next(buffers);
         DSC_ASSERT(piece.bytes > 0 && piece.bytes <= piece_bytes(zero));
-        DSC_TRY(dsc_tile_buffers_start(ring, slot, piece, true, err));
-        DSC_TRY(dsc_tile_buffers_acquire(ring, slot, err));
-        memcpy(to + *taken * zero->param_bytes_each, ring->slot[slot].buf, (size_t)piece.bytes);
-        dsc_tile_buffers_release(ring, slot);
+        DSC_TRY(dsc_tile_buffers_start(buffers, slot, piece, true, err));
+        DSC_TRY(dsc_tile_buffers_acquire(buffers, slot, err));
+        memcpy(to + *taken * zero->param_bytes_each, buffers->slot[slot].buf, (size_t)piece.bytes);
+        dsc_tile_buffers_release(buffers, slot);
         *taken += zero->store->tile_elements;
     }
     *taken = dsc_min_i64(*taken, elements);
-    if (ring->swap != NULL && ring->ahead == 0)
+    if (buffers->swap != NULL && buffers->ahead == 0)
         pass_over(zero, g, *taken, elements);
     return DSC_OK;
 }

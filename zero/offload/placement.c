@@ -92,9 +92,9 @@ bool dsc_state_store_is_read(const dsc_zero *zero, dsc_plane plane)
 dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane)
 {
     DSC_ASSERT(plane < DSC_PLANE_COUNT);
-    if (plane == DSC_PLANE_GRAD && zero->store->sums_in.swap != NULL)
-        return &zero->store->sums_in;
-    return plane == DSC_PLANE_PARAM ? &zero->store->back : &zero->store->ring[plane];
+    if (plane == DSC_PLANE_GRAD && zero->store->update_sums.swap != NULL)
+        return &zero->store->update_sums;
+    return plane == DSC_PLANE_PARAM ? &zero->store->update_params : &zero->store->buffers[plane];
 }
 
 bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)

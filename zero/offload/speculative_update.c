@@ -82,7 +82,7 @@ void dsc_speculative_update_publish(dsc_zero *zero)
         const int32_t g = update->group[update->published];
         if (dsc_in_swap(zero, g, DSC_PLANE_GRAD) &&
             !dsc_tile_buffers_is_written(
-                &zero->store->ring[DSC_PLANE_GRAD],
+                &zero->store->buffers[DSC_PLANE_GRAD],
                 dsc_state_store_piece(zero, g, DSC_PLANE_GRAD, 0, zero->o.layout->group[g].slice)))
             return;
         atomic_store(&zero->group[g].speculative->ready_elements, zero->o.layout->group[g].slice);
@@ -100,7 +100,7 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t g, int64_t first, in
 {
     dsc_group_state *state = &zero->group[g];
     DSC_ASSERT(first >= 0 && first + count <= state->local_count);
-    DSC_ASSERT(slot >= 0 && slot < zero->store->ring[DSC_PLANE_GRAD].slot_count);
+    DSC_ASSERT(slot >= 0 && slot < zero->store->buffers[DSC_PLANE_GRAD].slot_count);
     if (first == 0)
         state->speculative->first_delivered_slot = slot;
     atomic_store(&state->speculative->ready_elements, first + count);
@@ -259,9 +259,9 @@ dsc_status dsc_speculative_update_drop(dsc_zero *zero, dsc_error *err)
     dsc_speculative_update *update = zero->speculative;
     update->last_terms_matched = update->begun = false;
     DSC_TRY(stop(zero, err));
-    for (int32_t i = 0; i < zero->store->ring[DSC_PLANE_GRAD].slot_count; i++)
-        dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD], i);
-    return dsc_tile_buffers_discard(&zero->store->sums_in, err);
+    for (int32_t i = 0; i < zero->store->buffers[DSC_PLANE_GRAD].slot_count; i++)
+        dsc_tile_buffers_return(&zero->store->buffers[DSC_PLANE_GRAD], i);
+    return dsc_tile_buffers_discard(&zero->store->update_sums, err);
 }
 
 /* Weights that a recipe makes of a sum that is not finite are not finite either, but for Lion's. */

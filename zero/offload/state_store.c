@@ -142,7 +142,7 @@ static bool update_writes_params(const dsc_zero *zero)
 }
 
 /* The update gives none of them back. */
-static int32_t sums_in_slots(const dsc_zero *zero)
+static int32_t update_sums_slots(const dsc_zero *zero)
 {
     return (int32_t)dsc_min_i64(zero->store->slot_count, SUMS_IN_TILES);
 }
@@ -228,10 +228,10 @@ static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
             add_need(needs, &count, DSC_TAG_IO, dsc_state_store_tile_buffers_bytes(zero, (dsc_plane)p), &store->buf[p]);
     if (update_writes_params(zero))
         add_need(needs, &count, DSC_TAG_IO, dsc_state_store_slots_bytes(zero, DSC_PLANE_PARAM, store->slot_count),
-                 &store->back_buf);
+                 &store->update_params_buf);
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        add_need(needs, &count, DSC_TAG_IO, dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, sums_in_slots(zero)),
-                 &store->sums_in_buf);
+        add_need(needs, &count, DSC_TAG_IO, dsc_state_store_slots_bytes(zero, DSC_PLANE_GRAD, update_sums_slots(zero)),
+                 &store->update_sums_buf);
     add_need(needs, &count, DSC_TAG_PARAM, host_param_bytes(zero), &store->param_buf);
     add_need(needs, &count, DSC_TAG_IO, sum_tile_bytes(zero), &store->sum_buf);
     needs[count++] = (dsc_need) { &store->order, DSC_TAG_CONTROL, DSC_TIER_HOST,
@@ -343,8 +343,8 @@ static void lock_buffer(const dsc_zero *zero, bool pin, const dsc_buf *buf)
         dsc_log_printf(zero->o.swap.log, DSC_LOG_WARNING, "pin_memory: %s", word);
 }
 
-static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count, dsc_tile_buffers *ring,
-                            dsc_buf *buf, dsc_error *err)
+static dsc_status open_tile_buffers(dsc_zero *zero, dsc_plane plane, int aio, int32_t slot_count,
+                                    dsc_tile_buffers *buffers, dsc_buf *buf, dsc_error *err)
 {
     dsc_state_store *store = zero->store;
     const int64_t piece_bytes = store->tile_elements * dsc_plane_bytes_each(zero, plane);
@@ -353,9 +353,9 @@ static dsc_status open_ring(dsc_zero *zero, dsc_plane plane, int aio, int32_t sl
     DSC_TRY(open_aio(zero, aio, err));
     DSC_TRY(dsc_aio_register(store->io.engine[aio], buf->ptr, buf->bytes, err));
     lock_buffer(zero, plane == DSC_PLANE_PARAM ? zero->o.swap.pin_params : zero->o.swap.pin_states, buf);
-    ring->read_ahead = zero->o.swap.read_ahead;
-    ring->write_behind = zero->o.swap.write_behind;
-    return dsc_tile_buffers_open(ring, zero->o.alloc, store->swap[plane_table[plane].space], store->io.engine[aio],
+    buffers->read_ahead = zero->o.swap.read_ahead;
+    buffers->write_behind = zero->o.swap.write_behind;
+    return dsc_tile_buffers_open(buffers, zero->o.alloc, store->swap[plane_table[plane].space], store->io.engine[aio],
                                  buf->ptr, piece_bytes, slot_count, err);
 }
 
@@ -381,18 +381,20 @@ static dsc_status open_rings(dsc_zero *zero, dsc_error *err)
     dsc_state_store *store = zero->store;
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (plane_is_used(zero, (dsc_plane)p))
-            DSC_TRY(open_ring(zero, (dsc_plane)p, plane_table[p].aio, dsc_state_store_slot_count(zero, (dsc_plane)p),
-                              &store->ring[p], &store->buf[p], err));
+            DSC_TRY(open_tile_buffers(zero, (dsc_plane)p, plane_table[p].aio,
+                                      dsc_state_store_slot_count(zero, (dsc_plane)p), &store->buffers[p],
+                                      &store->buf[p], err));
     DSC_TRY(open_fetch(zero, err));
     DSC_TRY(dsc_param_prefetch_open(zero, err));
     if (dsc_speculative_update_is_used(zero) && plane_is_used(zero, DSC_PLANE_GRAD))
-        DSC_TRY(open_ring(zero, DSC_PLANE_GRAD, DSC_IO_STATE, sums_in_slots(zero), &store->sums_in, &store->sums_in_buf,
-                          err));
+        DSC_TRY(open_tile_buffers(zero, DSC_PLANE_GRAD, DSC_IO_STATE, update_sums_slots(zero), &store->update_sums,
+                                  &store->update_sums_buf, err));
     if (!update_writes_params(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->written, err));
-    DSC_TRY(open_ring(zero, DSC_PLANE_PARAM, DSC_IO_STATE, store->slot_count, &store->back, &store->back_buf, err));
-    dsc_tile_buffers_write_soon(&store->back); /* a forward pass waits for it, and for no other state */
+    DSC_TRY(open_tile_buffers(zero, DSC_PLANE_PARAM, DSC_IO_STATE, store->slot_count, &store->update_params,
+                              &store->update_params_buf, err));
+    dsc_tile_buffers_write_soon(&store->update_params); /* a forward pass waits for it, and for no other state */
     return DSC_OK;
 }
 
@@ -478,19 +480,19 @@ void dsc_state_store_close(dsc_zero *zero)
     dsc_host_update_close(zero);
     dsc_grad_staging_close(zero);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        dsc_tile_buffers_stop(&store->ring[p]);
-    dsc_tile_buffers_stop(&store->back);
-    dsc_tile_buffers_stop(&store->sums_in);
-    dsc_tile_buffers_stop(&store->ahead);
+        dsc_tile_buffers_stop(&store->buffers[p]);
+    dsc_tile_buffers_stop(&store->update_params);
+    dsc_tile_buffers_stop(&store->update_sums);
+    dsc_tile_buffers_stop(&store->prefetched);
     for (int a = 0; a < DSC_IO_CLASS_COUNT; a++)
         dsc_aio_close(&store->io.engine[a]);
     dsc_need files[FILES];
     list_files(zero, files);
     dsc_needs_close(&zero->needs, files, FILES);
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        dsc_tile_buffers_close(&store->ring[p]);
-    dsc_tile_buffers_close(&store->back);
-    dsc_tile_buffers_close(&store->sums_in);
+        dsc_tile_buffers_close(&store->buffers[p]);
+    dsc_tile_buffers_close(&store->update_params);
+    dsc_tile_buffers_close(&store->update_sums);
     dsc_param_prefetch_close(zero);
     dsc_borrowed_memory_close(zero);
     dsc_swap_op_close(&store->fetch);
@@ -513,13 +515,13 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
     const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
     const dsc_piece piece = { zero->group[g].place.at[plane] + tile_first * each, tile_count * each };
     void *buf;
-    DSC_ASSERT(zero->store->ring[plane].swap != NULL);
+    DSC_ASSERT(zero->store->buffers[plane].swap != NULL);
     DSC_ASSERT(first < zero->o.layout->group[g].slice);
     if (!dsc_device_host_visible(zero->o.device))
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* copies from and to the last view */
-    if (plane == DSC_PLANE_PARAM) /* which the update reads by a ring of its own, in fp32 */
-        DSC_TRY(dsc_tile_buffers_discard(&zero->store->back, err));
-    DSC_TRY(dsc_tile_buffers_view(&zero->store->ring[plane], piece, write, &buf, err));
+    if (plane == DSC_PLANE_PARAM)                       /* which an fp32 update reads by tile buffers of its own */
+        DSC_TRY(dsc_tile_buffers_discard(&zero->store->update_params, err));
+    DSC_TRY(dsc_tile_buffers_view(&zero->store->buffers[plane], piece, write, &buf, err));
     *ptr = (char *)buf + (first - tile_first) * each;
     *count = dsc_min_i64(*count, tile_first + tile_count - first);
     DSC_ASSERT(*count > 0);
@@ -529,7 +531,7 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
 dsc_status dsc_state_store_settle(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        if (zero->store->ring[p].swap != NULL)
-            DSC_TRY(dsc_tile_buffers_settle(&zero->store->ring[p], err));
+        if (zero->store->buffers[p].swap != NULL)
+            DSC_TRY(dsc_tile_buffers_settle(&zero->store->buffers[p], err));
     return DSC_OK;
 }

@@ -76,27 +76,28 @@ typedef struct dsc_state_store {
     int64_t space_bytes[DSC_SPACE_COUNT];     /* 0: nothing of the kind is in swap */
     dsc_io_scheduler io;
     dsc_swap *swap[DSC_SPACE_COUNT];
-    dsc_buf buf[DSC_PLANE_COUNT];
-    dsc_tile_buffers ring[DSC_PLANE_COUNT];
+    dsc_buf buf[DSC_PLANE_COUNT]; /* memory of the tile buffers of a plane */
+    dsc_tile_buffers buffers[DSC_PLANE_COUNT];
     dsc_swap_op *fetch; /* parameters of one slice, to its window without a buffer between */
-    dsc_buf back_buf; /* before the parameters that the update reads (fp32) and writes */
-    dsc_tile_buffers back;
+    /* Parameters that the update writes, and in an fp32 run reads. */
+    dsc_tile_buffers update_params;
+    dsc_buf update_params_buf;
     dsc_device *update_device; /* the host's cpu device with one thread; NULL: the update runs where its caller does */
     dsc_stream *update_compute;
-    /* The update's own tile buffers before sums, if it may begin while the reductions go on. swap NULL: the reductions'
-     * tile buffers serve the update too. */
-    dsc_tile_buffers sums_in;
-    dsc_buf sums_in_buf;
-    int32_t *order; /* [group_count] in which the update takes its groups */
-    int32_t made;   /* the first groups of `order`, which are updated already */
-    bool exchanged; /* the update's place for what it makes is everybody's already (other_at) */
+    /* Sums that the update reads, if it may begin while the reductions go on. swap NULL: the tile buffers of the
+     * reductions serve the update too. */
+    dsc_tile_buffers update_sums;
+    dsc_buf update_sums_buf;
+    int32_t *order;        /* [group_count] order of the groups in an update */
+    int32_t updated_count; /* the first groups of `order`, which are updated already */
+    bool exchanged;        /* at[] of all groups has the positions that this update writes (S3) */
     dsc_state_store_cursor cursor;
     dsc_borrowed_memory borrowed;
-    dsc_tile_buffers ahead; /* prefetched parameters, in the buffers of masters and moments; swap NULL: not used */
-    dsc_param_prefetch_cursor ahead_at;
-    bool lends;
-    dsc_event *written; /* the last update's parameters are in their files */
-    dsc_event *lent, *given_back; /* nothing of the update's is in them; nothing of the gathers' is */
+    dsc_tile_buffers prefetched; /* parameters in the buffers of masters and moments; swap NULL: not used */
+    dsc_param_prefetch_cursor prefetch_at;
+    bool buffers_are_lent;      /* to the prefetch (S7) */
+    dsc_event *lent, *returned; /* no data of the update is in these buffers; no prefetched data is in them */
+    dsc_event *written;         /* the parameters of the last update are in their files */
     dsc_buf param_buf; /* parameters in host memory */
     dsc_grad_staging staging;
     dsc_buf sum_buf; /* a tile of sums in fp32 for the update, where they lie in bf16 */

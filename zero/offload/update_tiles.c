@@ -75,15 +75,15 @@ static int32_t delivered_slot(const dsc_zero *zero, int32_t g, int64_t at)
 {
     const int64_t tile = at / zero->store->tile_elements;
     DSC_ASSERT(at >= 0 && at < zero->group[g].local_count);
-    DSC_ASSERT(zero->store->ring[DSC_PLANE_GRAD].slot_count > 0);
+    DSC_ASSERT(zero->store->buffers[DSC_PLANE_GRAD].slot_count > 0);
     return (int32_t)((zero->group[g].speculative->first_delivered_slot + tile) %
-                     zero->store->ring[DSC_PLANE_GRAD].slot_count);
+                     zero->store->buffers[DSC_PLANE_GRAD].slot_count);
 }
 
 float *dsc_update_tiles_direct_sum(const dsc_zero *zero, int32_t g, int64_t at)
 {
     DSC_ASSERT(at % zero->store->tile_elements == 0); /* a tile begins at the start of its slot */
-    return zero->store->ring[DSC_PLANE_GRAD].slot[delivered_slot(zero, g, at)].buf;
+    return zero->store->buffers[DSC_PLANE_GRAD].slot[delivered_slot(zero, g, at)].buf;
 }
 
 /* The address of an element's plane in memory; `at` counts from the first element that this rank updates. */
@@ -112,8 +112,8 @@ static void *in_memory(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t
 
 static bool is_moment(dsc_plane plane) { return plane >= DSC_PLANE_MOMENT1 && plane <= DSC_PLANE_MOMENT3; }
 
-/* Through a ring of buffers. */
-static bool passes_ring(const dsc_zero *zero, int32_t g, dsc_plane plane)
+/* A plane of a file, unless it passes through the slots of the host update. */
+static bool passes_tile_buffers(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     return updated_from_swap(zero, g, plane) && !dsc_host_update_brings(zero, g, plane);
 }
@@ -148,21 +148,22 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
         *ptr = in_memory(zero, tile->group, plane, at);
         return DSC_OK;
     }
-    dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
+    dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, plane);
     DSC_ASSERT(tile->count <= zero->store->tile_elements); /* of a slot */
-    tile->slot[plane] = dsc_tile_buffers_next(ring);
-    *ptr = ring->slot[tile->slot[plane]].buf;
-    return dsc_tile_buffers_start(ring, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
+    tile->slot[plane] = dsc_tile_buffers_next(buffers);
+    *ptr = buffers->slot[tile->slot[plane]].buf;
+    return dsc_tile_buffers_start(buffers, tile->slot[plane], tile_of_plane(zero, tile, plane, false),
                                   dsc_state_store_is_read(zero, plane), err);
 }
 
-/* The tile behind those that a plane's ring has, or has ahead. */
+/* The tile after those that the tile buffers of a plane hold or read ahead. */
 static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
 {
     dsc_state_store_cursor cursor = zero->store->cursor;
     DSC_ASSERT(ahead >= 0);
     while (step_cursor(zero, &cursor, tile)) {
-        if (!passes_ring(zero, tile->group, plane)) /* this is asked with every block that moves: not tile by tile */
+        if (!passes_tile_buffers(zero, tile->group,
+                                 plane)) /* this is asked with every block that moves: not tile by tile */
             cursor = (dsc_state_store_cursor) { cursor.index + 1, cursor.end, cursor.matrices, 0 };
         else if (ahead-- == 0)
             return true;
@@ -184,14 +185,15 @@ static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *an
 {
     *any = false;
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
+        dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
         dsc_tile tile;
         bool started;
-        if (ring->swap == NULL || !dsc_state_store_is_read(zero, (dsc_plane)p) || (p == DSC_PLANE_GRAD && !with_sums) ||
-            !tile_ahead(zero, (dsc_plane)p, ring->ahead, &tile) || (p == DSC_PLANE_GRAD && !sum_is_ready(zero, &tile)))
+        if (buffers->swap == NULL || !dsc_state_store_is_read(zero, (dsc_plane)p) ||
+            (p == DSC_PLANE_GRAD && !with_sums) || !tile_ahead(zero, (dsc_plane)p, buffers->ahead, &tile) ||
+            (p == DSC_PLANE_GRAD && !sum_is_ready(zero, &tile)))
             continue;
-        DSC_TRY(dsc_tile_buffers_prefetch(ring, tile_of_plane(zero, &tile, (dsc_plane)p, false),
-                                          wait && ring->ahead == 0, &started, err));
+        DSC_TRY(dsc_tile_buffers_prefetch(buffers, tile_of_plane(zero, &tile, (dsc_plane)p, false),
+                                          wait && buffers->ahead == 0, &started, err));
         *any = *any || started;
     }
     return DSC_OK;
@@ -217,12 +219,12 @@ static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_pla
 static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
-        dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
-        if (!passes_ring(zero, tile->group, (dsc_plane)p))
+        dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
+        if (!passes_tile_buffers(zero, tile->group, (dsc_plane)p))
             continue;
-        DSC_ASSERT(ring->swap != NULL);
-        DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_tile_buffers_acquire(ring, tile->slot[p], err)
-                                                           : dsc_tile_buffers_arrive(ring, tile->slot[p], err));
+        DSC_ASSERT(buffers->swap != NULL);
+        DSC_TRY(is_checked_whole(zero, tile, (dsc_plane)p) ? dsc_tile_buffers_acquire(buffers, tile->slot[p], err)
+                                                           : dsc_tile_buffers_arrive(buffers, tile->slot[p], err));
     }
     return DSC_OK;
 }
@@ -255,7 +257,7 @@ static void begin_tiles(dsc_zero *zero)
     zero->store->cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->store->order[g] = g;
-    zero->store->made = 0;
+    zero->store->updated_count = 0;
     zero->store->exchanged = false;
 }
 
@@ -323,7 +325,7 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
     if (zero->stream.update != NULL)
         DSC_TRY(dsc_stream_sync(zero->stream.update, err));
     if (zero->speculative->kept)
-        zero->store->made = dsc_update_tiles_updated_groups(zero);
+        zero->store->updated_count = dsc_update_tiles_updated_groups(zero);
     else
         begin_tiles(zero);
     if (!dsc_state_store_is_used(zero))
@@ -412,7 +414,7 @@ static dsc_status next_part(dsc_zero *zero, const dsc_tile *tile, int64_t at, ds
             part->moment[k] += at * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const int64_t each = dsc_plane_bytes_each(zero, (dsc_plane)p);
-        if (passes_ring(zero, tile->group, (dsc_plane)p) && dsc_state_store_is_read(zero, (dsc_plane)p) &&
+        if (passes_tile_buffers(zero, tile->group, (dsc_plane)p) && dsc_state_store_is_read(zero, (dsc_plane)p) &&
             !is_checked_whole(zero, tile, (dsc_plane)p))
             DSC_TRY(dsc_tile_buffers_check(dsc_state_store_tile_buffers(zero, (dsc_plane)p), tile->slot[p], at * each,
                                            part->count * each, err));
@@ -456,12 +458,12 @@ static dsc_status seal_part(dsc_zero *zero, const dsc_tile *tile, const dsc_tile
 
 static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, dsc_error *err)
 {
-    dsc_tile_buffers *ring = dsc_state_store_tile_buffers(zero, plane);
+    dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, plane);
     const dsc_piece piece = tile_of_plane(zero, tile, plane, true);
-    DSC_ASSERT(ring->swap != NULL);
+    DSC_ASSERT(buffers->swap != NULL);
     DSC_ASSERT(piece.bytes > 0);
-    return tile->by_part ? dsc_tile_buffers_write_sealed(ring, tile->slot[plane], piece, err)
-                         : dsc_tile_buffers_write_back(ring, tile->slot[plane], piece, err);
+    return tile->by_part ? dsc_tile_buffers_write_sealed(buffers, tile->slot[plane], piece, err)
+                         : dsc_tile_buffers_write_back(buffers, tile->slot[plane], piece, err);
 }
 
 static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
@@ -477,7 +479,7 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
         DSC_TRY(copy_to_window(zero, tile, err));
     DSC_TRY(dsc_stream_sync(tile->stream, err));
     if (zero->group[tile->group].speculative->sum_delivered)
-        dsc_tile_buffers_return(&zero->store->ring[DSC_PLANE_GRAD],
+        dsc_tile_buffers_return(&zero->store->buffers[DSC_PLANE_GRAD],
                                 delivered_slot(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
@@ -485,7 +487,7 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     /* Tiles that were made before the request are read from the file. */
     const bool from_file =
         zero->store->exchanged && tile->last_of_group && zero->group[tile->group].gather.copied_from > 0;
-    return from_file ? dsc_tile_buffers_drain(&zero->store->back, err) : DSC_OK;
+    return from_file ? dsc_tile_buffers_drain(&zero->store->update_params, err) : DSC_OK;
 }
 
 dsc_status dsc_update_tiles_update_next(dsc_zero *zero, const dsc_update_terms *terms, dsc_tile *tile, dsc_error *err)
@@ -504,7 +506,7 @@ dsc_status dsc_update_tiles_update_next(dsc_zero *zero, const dsc_update_terms *
 
 dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err)
 {
-    return dsc_tile_buffers_drain(&zero->store->back, err);
+    return dsc_tile_buffers_drain(&zero->store->update_params, err);
 }
 
 static dsc_status write_params_now(void *args, dsc_error *err)
@@ -515,7 +517,7 @@ static dsc_status write_params_now(void *args, dsc_error *err)
 
 dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err)
 {
-    if (zero->store->back.swap == NULL)
+    if (zero->store->update_params.swap == NULL)
         return DSC_OK;
     DSC_ASSERT(zero->store->written != NULL);
     DSC_ASSERT(zero->store->exchanged); /* S3: everybody reads these positions */
@@ -534,8 +536,8 @@ dsc_status dsc_update_tiles_left(dsc_zero *zero, const dsc_tile *tile, dsc_error
 dsc_status dsc_update_tiles_drain(dsc_zero *zero, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
-        DSC_TRY(dsc_tile_buffers_drain(&zero->store->ring[p], err));
-    return dsc_tile_buffers_discard(&zero->store->ahead, err);
+        DSC_TRY(dsc_tile_buffers_drain(&zero->store->buffers[p], err));
+    return dsc_tile_buffers_discard(&zero->store->prefetched, err);
 }
 
 typedef struct background_call {
