@@ -191,8 +191,8 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 
 /* The memory in which a run's next elements are added: on the device between grouped micro-batches, or the tile of the
  * sum itself. */
-static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
-                           const dsc_sum_cursor *place, dsc_sum *sum, dsc_error *err)
+static dsc_status acquire_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
+                              const dsc_sum_cursor *place, dsc_sum *sum, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[first->group];
     const int64_t slice = zero->o.layout->group[first->group].slice;
@@ -201,21 +201,21 @@ static dsc_status take_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc
     DSC_ASSERT(place->first < slice);
     if (!first->finds_sum && !last->leaves_sum)
         return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
-    float *near = zero->parts.staged_sums + state->sums.at + place->first;
+    float *staged = zero->parts.staged_sums + state->sums.at + place->first;
     DSC_ASSERT(zero->parts.staged_sums != NULL);
-    *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = near };
+    *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = staged };
     sum->count = dsc_min_i64(zero->store->tile_elements, slice - place->first);
     if (!reads)
         return DSC_OK;
     DSC_TRY(dsc_grad_tiles_acquire(zero, first->group, place, false, sum, err));
-    DSC_TRY(dsc_copy(zero->stream.reduce, near, sum->acc, sum->count * 4, err));
-    sum->acc = near;
+    DSC_TRY(dsc_copy(zero->stream.reduce, staged, sum->acc, sum->count * 4, err));
+    sum->acc = staged;
     return dsc_grad_tiles_release(zero, sum, err);
 }
 
-/* And where they are from then on. */
-static dsc_status give_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
-                           const dsc_sum_cursor *place, dsc_sum *sum, bool complete, dsc_error *err)
+/* Copies or writes the sums to the memory or the file that holds them until the next part. */
+static dsc_status store_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
+                            const dsc_sum_cursor *place, dsc_sum *sum, bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
     DSC_ASSERT(sum->first == place->first);
@@ -256,7 +256,7 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
     dsc_sum sum;
     DSC_ASSERT(first <= last);
     for (; place.first < slice; place.first += sum.count) {
-        DSC_TRY(take_sum(zero, first, last, &place, &sum, err));
+        DSC_TRY(acquire_sum(zero, first, last, &place, &sum, err));
         DSC_ASSERT(sum.count > 0);
         for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
             DSC_TRY(add_leaf(zero, leaf, pass, &sum, err));
@@ -264,7 +264,7 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
             DSC_TRY(add_replicas(zero, &sum, err));
         if (complete && dsc_sum_is_squared_at_once(zero, group))
             DSC_TRY(add_squares(zero, &sum, err));
-        DSC_TRY(give_sum(zero, first, last, &place, &sum, complete, err));
+        DSC_TRY(store_sum(zero, first, last, &place, &sum, complete, err));
     }
     DSC_ASSERT(place.first == slice);
     if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))

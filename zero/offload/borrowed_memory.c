@@ -75,7 +75,7 @@ static bool next_range(borrow_cursor *cursor)
 }
 
 /* For a tile's plane whose sum is complete with leaf `last`. */
-static bool take_range(borrow_cursor *cursor, int32_t last, dsc_plane plane, int64_t bytes)
+static bool borrow_range(borrow_cursor *cursor, int32_t last, dsc_plane plane, int64_t bytes)
 {
     dsc_zero *zero = cursor->zero;
     dsc_borrowed_memory *borrowed = &zero->store->borrowed;
@@ -107,7 +107,7 @@ static bool place_tile(borrow_cursor *cursor, const dsc_grad_part *leaf, int64_t
         if (!passes(zero, leaf->group, (dsc_plane)p))
             continue;
         if (cursor->slots[p] >= DSC_TILE_BUFFERS_MAX ||
-            (cursor->slots[p] >= zero->store->slot_count && !take_range(cursor, last, (dsc_plane)p, bytes)))
+            (cursor->slots[p] >= zero->store->slot_count && !borrow_range(cursor, last, (dsc_plane)p, bytes)))
             return false;
         cursor->slots[p]++;
     }
@@ -229,7 +229,7 @@ dsc_status dsc_borrowed_memory_begin(dsc_zero *zero, const int32_t *group, int32
     return DSC_OK;
 }
 
-static bool has_left(dsc_zero *zero, int32_t r)
+static bool is_left(dsc_zero *zero, int32_t r)
 {
     const dsc_borrowed_range *range = zero->store->borrowed.range;
     DSC_ASSERT(r >= 0);
@@ -246,7 +246,7 @@ static bool has_left(dsc_zero *zero, int32_t r)
 void dsc_borrowed_memory_publish(dsc_zero *zero)
 {
     dsc_borrowed_memory *borrowed = &zero->store->borrowed;
-    while (borrowed->left < borrowed->count && has_left(zero, borrowed->left))
+    while (borrowed->left < borrowed->count && is_left(zero, borrowed->left))
         atomic_store(&borrowed->returned, ++borrowed->left);
     DSC_ASSERT(borrowed->left <= borrowed->count);
 }

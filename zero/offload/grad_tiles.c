@@ -10,7 +10,7 @@
 #include "zero/offload/state_store.h"
 
 /* Whether a tile of the run passes through the tile buffers. */
-static bool takes_tiles(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
+static bool passes_tile_buffers(const dsc_zero *zero, const dsc_grad_part *first, int64_t pass)
 {
     const dsc_grad_part *last = dsc_grad_part_last_of_run(zero, first);
     DSC_ASSERT(pass >= 0 && pass < zero->pass_count);
@@ -27,7 +27,7 @@ static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
     DSC_ASSERT(zero->store->tile_elements > 0); /* otherwise the position does not advance */
     place->first += zero->store->tile_elements;
     while (place->first >= zero->o.layout->group[zero->parts.part[place->leaf].group].slice ||
-           !takes_tiles(zero, &zero->parts.part[place->leaf], place->pass)) {
+           !passes_tile_buffers(zero, &zero->parts.part[place->leaf], place->pass)) {
         place->first = 0;
         place->leaf = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->parts.part[place->leaf]) + 1 - zero->parts.part);
         if (place->leaf == zero->parts.count) {
@@ -67,15 +67,15 @@ typedef struct sum_call {
     int64_t count;
 } sum_call;
 
-static dsc_status give_now(void *args, dsc_error *err)
+static dsc_status write_back_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->piece.bytes > 0);
     return dsc_tile_buffers_write_back(call->buffers, call->slot, call->piece, err);
 }
 
-/* The update is given it in its buffer. */
-static dsc_status hand_now(void *args, dsc_error *err)
+/* The update gets the sum in the buffer of the reductions. */
+static dsc_status deliver_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->count > 0);
@@ -151,7 +151,7 @@ static dsc_status background_now(void *args, dsc_error *err)
     return dsc_io_scheduler_run(&zero->store->io, &background_ops, call->ticket, call, err);
 }
 
-static dsc_status stays_now(void *args, dsc_error *err)
+static dsc_status count_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < call->zero->parts.count);
@@ -166,7 +166,7 @@ dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_
     const sum_call call = { .zero = zero, .place = *place };
     DSC_ASSERT(place->leaf >= 0);
     DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
-    return dsc_host_call(zero->stream.out, stays_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, count_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
@@ -272,7 +272,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
                             .place = { .first = sum->first },
                             .group = sum->group,
                             .count = sum->count };
-    return dsc_host_call(zero->stream.out, delivered ? hand_now : give_now, &call, (int64_t)sizeof call, err);
+    return dsc_host_call(zero->stream.out, delivered ? deliver_now : write_back_now, &call, (int64_t)sizeof call, err);
 }
 
 dsc_status dsc_grad_tiles_release(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)

@@ -247,7 +247,7 @@ static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements
 }
 
 /* A caller with another order than the planned one reads from the file. */
-static dsc_status give_up(dsc_zero *zero, dsc_error *err)
+static dsc_status stop_prefetch(dsc_zero *zero, dsc_error *err)
 {
     zero->store->prefetch_at.step = last_step(zero);
     return dsc_tile_buffers_discard(&zero->store->prefetched, err);
@@ -263,7 +263,7 @@ dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t element
     while (*taken < elements && buffers->ahead > 0) {
         const dsc_piece piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
         if (!dsc_tile_buffers_is_next(buffers, piece))
-            return give_up(zero, err);
+            return stop_prefetch(zero, err);
         const int32_t slot = dsc_tile_buffers_next(buffers);
         DSC_ASSERT(piece.bytes > 0 && piece.bytes <= piece_bytes(zero));
         DSC_TRY(dsc_tile_buffers_start(buffers, slot, piece, true, err));

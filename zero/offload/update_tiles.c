@@ -156,14 +156,14 @@ static dsc_status start_plane(dsc_zero *zero, dsc_tile *tile, dsc_plane plane, v
                                   dsc_state_store_is_read(zero, plane), err);
 }
 
-/* The tile after those that the tile buffers of a plane hold or read ahead. */
+/* The tile after those that the tile buffers of a plane hold or read ahead. A search runs with every block that moves,
+ * so it passes over groups instead of tiles. */
 static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc_tile *tile)
 {
     dsc_state_store_cursor cursor = zero->store->cursor;
     DSC_ASSERT(ahead >= 0);
     while (step_cursor(zero, &cursor, tile)) {
-        if (!passes_tile_buffers(zero, tile->group,
-                                 plane)) /* this is asked with every block that moves: not tile by tile */
+        if (!passes_tile_buffers(zero, tile->group, plane))
             cursor = (dsc_state_store_cursor) { cursor.index + 1, cursor.end, cursor.matrices, 0 };
         else if (ahead-- == 0)
             return true;
@@ -216,7 +216,7 @@ static bool is_checked_whole(const dsc_zero *zero, const dsc_tile *tile, dsc_pla
     return !tile->by_part || (plane == DSC_PLANE_GRAD && zero->o.sum_dtype != DSC_F32);
 }
 
-static dsc_status take_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
+static dsc_status acquire_planes(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
 {
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, (dsc_plane)p);
@@ -368,7 +368,7 @@ static dsc_status next_tile(dsc_zero *zero, bool by_part, dsc_tile *tile, dsc_er
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         DSC_TRY(start_plane(zero, tile, (dsc_plane)p, &ptr[p], err));
     DSC_TRY(read_all_ahead(zero, err));
-    DSC_TRY(take_planes(zero, tile, err));
+    DSC_TRY(acquire_planes(zero, tile, err));
     DSC_TRY(widen_sums(zero, tile, &ptr[DSC_PLANE_GRAD], err));
     point_tile(zero, ptr, tile);
     return DSC_OK;
@@ -456,7 +456,7 @@ static dsc_status seal_part(dsc_zero *zero, const dsc_tile *tile, const dsc_tile
     return DSC_OK;
 }
 
-static dsc_status give_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, dsc_error *err)
+static dsc_status write_plane(dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, dsc_error *err)
 {
     dsc_tile_buffers *buffers = dsc_state_store_tile_buffers(zero, plane);
     const dsc_piece piece = tile_of_plane(zero, tile, plane, true);
@@ -483,7 +483,7 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
                                 delivered_slot(zero, tile->group, tile->first - zero->group[tile->group].local_first));
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
-            DSC_TRY(give_plane(zero, tile, written[i], err));
+            DSC_TRY(write_plane(zero, tile, written[i], err));
     /* Tiles that were made before the request are read from the file. */
     const bool from_file =
         zero->store->exchanged && tile->last_of_group && zero->group[tile->group].gather.copied_from > 0;

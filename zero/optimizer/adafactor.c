@@ -200,7 +200,7 @@ static dsc_status add_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_
 
 /* Rows, or columns, of a tensor whose numbers begin at `at`: those that are this rank's, each a mean of `terms`
  * squares. */
-static void take_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms, const dsc_update_scalars *s)
+static void compute_means(dsc_zero *zero, int64_t at, int64_t count, int64_t terms, const dsc_update_scalars *s)
 {
     const dsc_adafactor *f = zero->adafactor;
     const int64_t first = f->part * zero->o.rank;
@@ -248,8 +248,8 @@ static dsc_status exchange(dsc_zero *zero, const dsc_update_terms *terms, dsc_er
         const dsc_update_scalars *s = &terms->scalars[tensor->update_class];
         if (!has_factors(zero, t))
             continue;
-        take_means(zero, f->at[t], rows, cols, s);
-        take_means(zero, f->at[t] + rows, cols, rows, s);
+        compute_means(zero, f->at[t], rows, cols, s);
+        compute_means(zero, f->at[t] + rows, cols, rows, s);
     }
     return dsc_comm_all_gather(zero->o.host_comm, DSC_CHANNEL_CONTROL, state, state + f->part * zero->o.rank, f->part,
                                DSC_F32, NULL, err);

@@ -225,7 +225,7 @@ static float scale_of(const dsc_zero *zero, int32_t rank, int32_t tensor)
 }
 
 /* Factors of the signs that an owner adds: their rank's scale over the number of ranks, a tensor's side by side. */
-static dsc_status give_scales(dsc_zero *zero, dsc_error *err)
+static dsc_status fill_factors(dsc_zero *zero, dsc_error *err)
 {
     const float part_each = 1.0f / (float)zero->world_size;
     float *by_tensor = zero->sign_compress->by_tensor.ptr;
@@ -338,7 +338,7 @@ dsc_status dsc_sign_compress_exchange(dsc_zero *zero, const dsc_update_terms *te
     DSC_TRY(clear_sums(zero, err));
     DSC_TRY(dsc_sign_compress_each(zero, terms, add_own, err));
     DSC_TRY(exchange_scales(zero, -1, err));
-    DSC_TRY(give_scales(zero, err));
+    DSC_TRY(fill_factors(zero, err));
     DSC_TRY(clear_sums(zero, err));
     DSC_TRY(each_trainable(zero, send_group, err));
     DSC_TRY(exchange_scales(zero, zero->o.rank, err));
