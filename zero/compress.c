@@ -5,7 +5,7 @@
  * compute with the same numbers. Leaves are packed where they are made and folded in fp32 where they go, in rank order.
  * Both pass in chunks through buffers of a bounded size. Blocks begin at fixed places of a group, and one rank alone
  * packs and unpacks as well, so neither depends on the world size. With leaf_errors each rank keeps what packing took
- * from a leaf and adds it to the next one of that use: then sums depend on which rank made which leaf.
+ * from a part and adds it to the next one of that use: then sums depend on which rank made which part.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/core/internal.h"
@@ -34,19 +34,19 @@ static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
 static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes)
 {
     const dsc_layout *layout = zero->o.layout;
-    int64_t params = 0, leaves = 0;
+    int64_t params = 0, parts = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
         if (dsc_pack_of_params(zero, g) != DSC_QUANT_NONE)
             params = dsc_max_i64(params, layout->group[g].slice);
         if (layout->group[g].trainable && zero->o.quant_leaves != DSC_QUANT_NONE)
-            leaves = dsc_max_i64(leaves, layout->group[g].slice);
+            parts = dsc_max_i64(parts, layout->group[g].slice);
     }
     zero->pack_chunk = chunk_of(zero, params, zero->o.packed_gather_elements);
-    zero->pack_leaf_chunk = chunk_of(zero, leaves, zero->o.packed_leaf_elements);
+    zero->pack_part_chunk = chunk_of(zero, parts, zero->o.packed_leaf_elements);
     DSC_ASSERT(zero->pack_chunk <= params);
-    DSC_ASSERT(zero->pack_leaf_chunk <= leaves);
+    DSC_ASSERT(zero->pack_part_chunk <= parts);
     *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
-    *grad_part_bytes = leaves == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_leaf_chunk);
+    *grad_part_bytes = parts == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_part_chunk);
     if (zero->world_size > 1)
         *grad_part_bytes *= 2; /* one half is sent, one half arrives */
 }
@@ -56,12 +56,12 @@ static int64_t place_errors(dsc_zero *zero)
 {
     int64_t elements = 0;
     for (int32_t i = 0; i < zero->parts.count && zero->o.leaf_errors; i++) {
-        dsc_grad_part *leaf = &zero->parts.part[i];
-        const dsc_grad_part *first = &zero->parts.part[zero->parts.of_use[leaf->use * zero->o.micro_batch_group]];
+        dsc_grad_part *part = &zero->parts.part[i];
+        const dsc_grad_part *first = &zero->parts.part[zero->parts.of_use[part->use * zero->o.micro_batch_group]];
         DSC_ASSERT(first->mb == 0);
-        DSC_ASSERT(first <= leaf); /* so its offset is set */
-        leaf->error_at = leaf->mb == 0 ? elements : first->error_at;
-        elements += leaf->mb == 0 ? zero->o.layout->group[leaf->group].padded : 0;
+        DSC_ASSERT(first <= part); /* so its offset is set */
+        part->error_at = part->mb == 0 ? elements : first->error_at;
+        elements += part->mb == 0 ? zero->o.layout->group[part->group].padded : 0;
     }
     return elements * (int64_t)sizeof(float);
 }
@@ -71,7 +71,7 @@ static void list_needs(dsc_zero *zero, int64_t gather_bytes, int64_t grad_part_b
                        dsc_need out[NEEDS])
 {
     out[0] = (dsc_need) { &zero->buf.pack, DSC_TAG_GATHER, DSC_TIER_DEVICE, gather_bytes, DSC_NEED_COMM };
-    out[1] = (dsc_need) { &zero->buf.pack_leaf, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, DSC_NEED_DEVICE };
+    out[1] = (dsc_need) { &zero->buf.pack_part, DSC_TAG_LEAF, DSC_TIER_DEVICE, grad_part_bytes, DSC_NEED_DEVICE };
     out[2] = (dsc_need) { &zero->buf.error, DSC_TAG_LEAF, DSC_TIER_DEVICE, error_bytes, DSC_NEED_DEVICE };
 }
 
@@ -131,22 +131,27 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
     return DSC_OK;
 }
 
-/* Packed leaves of all ranks, `bytes` each, into the sum, or apart; from element `first` of what args say. */
-static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *args, const char *leaves, int64_t bytes,
-                              int64_t first, int64_t count, dsc_error *err)
+/* Adds packed parts of all ranks, `bytes` each, to the sum, or unpacks them separately; from element `first` of args
+ * on. */
+static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *args, const char *parts, int64_t bytes,
+                                int64_t first, int64_t count, dsc_error *err)
 {
     const dsc_quant quant = zero->o.quant_leaves;
     DSC_ASSERT(first + count <= args->count);
     DSC_ASSERT(bytes == dsc_quant_bytes(quant, count));
     for (int32_t r = 0; r < zero->world_size && args->apart != NULL; r++) {
-        const dsc_dequantize_args apart = { .to = args->apart[r] + first, .from = leaves + r * bytes, .count = count,
-                                            .pieces = 1, .to_dtype = DSC_F32, .quant = quant };
+        const dsc_dequantize_args apart = { .to = args->apart[r] + first,
+                                            .from = parts + r * bytes,
+                                            .count = count,
+                                            .pieces = 1,
+                                            .to_dtype = DSC_F32,
+                                            .quant = quant };
         DSC_TRY(DSC_RUN(zero->stream.reduce, DEQUANTIZE, &apart, err));
     }
     if (args->apart != NULL)
         return DSC_OK;
     const dsc_ordered_reduce_quantized_args fold = { .acc = args->acc + first,
-                                                     .leaf = leaves,
+                                                     .leaf = parts,
                                                      .leaf_stride_bytes = bytes,
                                                      .grad_part_count = zero->world_size,
                                                      .count = count,
@@ -155,15 +160,15 @@ static dsc_status fold_packed(dsc_zero *zero, const dsc_reduce_scatter_args *arg
     return DSC_RUN(zero->stream.reduce, ORDERED_REDUCE_QUANTIZED, &fold, err);
 }
 
-/* Beside the leaf's elements from `from` on: what was taken from them. */
-static float *errors_of(const dsc_zero *zero, const dsc_grad_part *leaf, const float *from)
+/* Beside the part's elements from `from` on: what was taken from them. */
+static float *errors_of(const dsc_zero *zero, const dsc_grad_part *part, const float *from)
 {
-    const char *base = (const char *)dsc_grad_part_base(zero, leaf);
+    const char *base = (const char *)dsc_grad_part_base(zero, part);
     if (!zero->o.leaf_errors)
         return NULL;
     DSC_ASSERT(from >= (const float *)(const void *)base);
-    DSC_ASSERT(from < (const float *)(const void *)base + zero->o.layout->group[leaf->group].padded);
-    return (float *)zero->buf.error.ptr + leaf->error_at + (from - (const float *)(const void *)base);
+    DSC_ASSERT(from < (const float *)(const void *)base + zero->o.layout->group[part->group].padded);
+    return (float *)zero->buf.error.ptr + part->error_at + (from - (const float *)(const void *)base);
 }
 
 dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
@@ -174,30 +179,35 @@ dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
     return dsc_fill_zero(zero->stream.reduce, zero->buf.error.ptr, zero->buf.error.bytes, err);
 }
 
-dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *leaf, const dsc_reduce_scatter_args *args,
+dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *part, const dsc_reduce_scatter_args *args,
                            dsc_error *err)
 {
-    DSC_ASSERT(args->leaf_stride == zero->o.layout->group[leaf->group].slice);
+    DSC_ASSERT(args->leaf_stride == zero->o.layout->group[part->group].slice);
     DSC_ASSERT(args->count <= args->leaf_stride);
     const dsc_quant quant = zero->o.quant_leaves;
     if (quant == DSC_QUANT_NONE)
         return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->stream.reduce, err);
-    char *out = zero->buf.pack_leaf.ptr, *in = out;
+    char *out = zero->buf.pack_part.ptr, *in = out;
     if (zero->world_size > 1)
-        in += chunk_bytes(zero, quant, zero->pack_leaf_chunk);
+        in += chunk_bytes(zero, quant, zero->pack_part_chunk);
     for (int64_t first = 0, count; first < args->count; first += count) {
-        count = dsc_min_i64(zero->pack_leaf_chunk, args->count - first);
+        count = dsc_min_i64(zero->pack_part_chunk, args->count - first);
         const int64_t bytes = dsc_quant_bytes(quant, count);
         DSC_ASSERT(count > 0);
-        DSC_ASSERT(in - out + bytes * zero->world_size <= zero->buf.pack_leaf.bytes);
-        const dsc_quantize_args pack = { .to = out, .from = args->leaf + first,
-                                         .error = errors_of(zero, leaf, args->leaf + first), .count = count,
-                                         .pieces = zero->world_size, .from_stride = args->leaf_stride,
-                                         .to_stride_bytes = bytes, .from_dtype = DSC_F32, .quant = quant };
+        DSC_ASSERT(in - out + bytes * zero->world_size <= zero->buf.pack_part.bytes);
+        const dsc_quantize_args pack = { .to = out,
+                                         .from = args->leaf + first,
+                                         .error = errors_of(zero, part, args->leaf + first),
+                                         .count = count,
+                                         .pieces = zero->world_size,
+                                         .from_stride = args->leaf_stride,
+                                         .to_stride_bytes = bytes,
+                                         .from_dtype = DSC_F32,
+                                         .quant = quant };
         DSC_TRY(DSC_RUN(zero->stream.reduce, QUANTIZE, &pack, err));
         if (zero->world_size > 1)
             DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_REDUCE, in, out, bytes, zero->stream.reduce, err));
-        DSC_TRY(fold_packed(zero, args, in, bytes, first, count, err));
+        DSC_TRY(reduce_packed(zero, args, in, bytes, first, count, err));
     }
     return DSC_OK;
 }

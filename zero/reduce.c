@@ -32,17 +32,17 @@ void dsc_reduce_close(dsc_zero *zero)
 
 /* Points the module's gradients into one part and zeroes all elements without a gradient. These are padding, gaps, and
  * in a part of a shared group every tensor that this module does not use. */
-static dsc_status open_leaf(dsc_zero *zero, const dsc_grad_part *leaf, float **grad, dsc_error *err)
+static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, float **grad, dsc_error *err)
 {
     const dsc_layout *layout = zero->o.layout;
-    const dsc_layout_group *group = &layout->group[leaf->group];
-    const int32_t first_param = layout->module_first_param[leaf->module];
-    float *base = dsc_grad_part_base(zero, leaf);
+    const dsc_layout_group *group = &layout->group[part->group];
+    const int32_t first_param = layout->module_first_param[part->module];
+    float *base = dsc_grad_part_base(zero, part);
     int64_t covered = 0;
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         bool used = false;
-        for (int32_t p = first_param; p < layout->module_first_param[leaf->module + 1]; p++) {
+        for (int32_t p = first_param; p < layout->module_first_param[part->module + 1]; p++) {
             if (layout->param[p].tensor != t)
                 continue;
             grad[p - first_param] = base + tensor->offset;
@@ -77,21 +77,21 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
         const int32_t i = zero->parts.of_use[u * zero->o.micro_batch_group + mb];
         if (i < 0)
             continue;
-        const dsc_grad_part *leaf = &zero->parts.part[i];
-        DSC_ASSERT(leaf->module == module);
-        DSC_ASSERT(leaf->mb == mb);
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->parts.slot[leaf->after].mark[leaf->after_mark], err));
-        DSC_TRY(open_leaf(zero, leaf, grad, err));
+        const dsc_grad_part *part = &zero->parts.part[i];
+        DSC_ASSERT(part->module == module);
+        DSC_ASSERT(part->mb == mb);
+        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->parts.slot[part->after].mark[part->after_mark], err));
+        DSC_TRY(open_part(zero, part, grad, err));
     }
     return DSC_OK;
 }
 
 /* Pushes the W parts of elements [first, first + count) into the counter. Part index k carries through level l while
  * bit l of k is set. All chunks of a slice see the same bits, so the counter's state is just the index. */
-static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, int64_t first,
+static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *part, int64_t micro_step, int64_t first,
                              int64_t count, dsc_error *err)
 {
-    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    const int64_t slice = zero->o.layout->group[part->group].slice;
     DSC_ASSERT(first + count <= slice);
     for (int32_t r = 0; r < zero->world_size; r++) {
         const int64_t index = micro_step * zero->world_size + r;
@@ -99,10 +99,10 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t 
         while ((index >> level & 1) != 0)
             level++;
         DSC_ASSERT(level < zero->parts.level_count);
-        float *to = leaf->levels + level * slice + first;
+        float *to = part->levels + level * slice + first;
         const float *carry = zero->parts.separate[r];
         for (int32_t l = 0; l < level; l++) {
-            const dsc_add_args add = { .to = to, .a = leaf->levels + l * slice + first, .b = carry, .count = count };
+            const dsc_add_args add = { .to = to, .a = part->levels + l * slice + first, .b = carry, .count = count };
             DSC_TRY(DSC_RUN(zero->stream.reduce, ADD, &add, err));
             carry = to;
         }
@@ -112,13 +112,13 @@ static dsc_status push_chunk(dsc_zero *zero, const dsc_grad_part *leaf, int64_t 
     return DSC_OK;
 }
 
-/* The counter's levels, lowest first, are the sums of the last leaves; together they are the leaf's sum. */
-static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *sum, dsc_error *err)
+/* The counter's levels, lowest first, are sums of the last leaves; together they are the sum of the use. */
+static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *part, float *sum, dsc_error *err)
 {
-    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    const int64_t slice = zero->o.layout->group[part->group].slice;
     float *carry = NULL;
     for (int32_t l = 0; l < zero->parts.level_count; l++) {
-        float *level = leaf->levels + l * slice;
+        float *level = part->levels + l * slice;
         if ((zero->o.leaves_per_step >> l & 1) == 0)
             continue;
         if (carry != NULL) {
@@ -128,7 +128,7 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *leaf, float *
         carry = level;
     }
     DSC_ASSERT(carry != NULL); /* a step has at least one part */
-    if (leaf->first_use)
+    if (part->first_use)
         return dsc_copy(zero->stream.reduce, sum, carry, slice * 4, err);
     const dsc_add_args add = { .to = sum, .a = sum, .b = carry, .count = slice };
     return DSC_RUN(zero->stream.reduce, ADD, &add, err);
@@ -141,7 +141,7 @@ static float *sum_slice(const dsc_zero *zero, int32_t group)
     return state->grad + (zero->o.layout->group[group].slice * zero->o.rank - state->local_first);
 }
 
-/* All leaves of the step are in a sum: its squares are taken on the way. */
+/* All parts of the step are added to a sum: its squares are added on the way. */
 static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     DSC_ASSERT(dsc_sum_is_squared_at_once(zero, sum->group));
@@ -152,7 +152,7 @@ static dsc_status add_squares(dsc_zero *zero, const dsc_sum *sum, dsc_error *err
     return DSC_RUN(zero->stream.reduce, SUMSQ, &args, err);
 }
 
-/* A leaf is in: sums that are kept in bf16 are rounded, in place, wherever they are kept. */
+/* After a part was added: sums that are stored in bf16 are rounded, in place, wherever they are. */
 static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_error *err)
 {
     DSC_ASSERT(count > 0);
@@ -167,18 +167,18 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 }
 
 /* Elements [first, end) of each rank's slice have been read. */
-static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *leaf, int64_t first, int64_t end, dsc_error *err)
+static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *part, int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_grad_part_slot *place = &zero->parts.slot[leaf->place];
+    const dsc_grad_part_slot *place = &zero->parts.slot[part->slot];
     DSC_ASSERT(first < end);
-    DSC_ASSERT(end <= zero->o.layout->group[leaf->group].slice);
+    DSC_ASSERT(end <= zero->o.layout->group[part->group].slice);
     for (int32_t mark = 0; mark < place->mark_count; mark++)
-        if (first < dsc_grad_part_mark_end(zero, leaf, mark) && dsc_grad_part_mark_end(zero, leaf, mark) <= end)
+        if (first < dsc_grad_part_mark_end(zero, part, mark) && dsc_grad_part_mark_end(zero, part, mark) <= end)
             DSC_TRY(dsc_event_record(place->mark[mark], zero->stream.reduce, err));
     return DSC_OK;
 }
 
-/* All leaves of this copy of the states are in a sum; now those of the others. */
+/* All parts of this copy of the states are added to a sum; the sums of the other copies follow. */
 static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *err)
 {
     if (zero->o.replica_count <= 1)
@@ -199,7 +199,7 @@ static dsc_status acquire_sum(dsc_zero *zero, const dsc_grad_part *first, const 
     const bool reads = dsc_grad_part_reads_sum(first, place->pass);
     DSC_ASSERT(first->group == last->group);
     DSC_ASSERT(place->first < slice);
-    if (!first->finds_sum && !last->leaves_sum)
+    if (!first->sum_is_staged && !last->sum_stays_staged)
         return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
     float *staged = zero->parts.staged_sums + state->sums.at + place->first;
     DSC_ASSERT(zero->parts.staged_sums != NULL);
@@ -219,47 +219,47 @@ static dsc_status store_sum(dsc_zero *zero, const dsc_grad_part *first, const ds
 {
     const float *acc = sum->acc;
     DSC_ASSERT(sum->first == place->first);
-    if (last->leaves_sum)
+    if (last->sum_stays_staged)
         return DSC_OK;
-    if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the leaf's elements there */
+    if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the part's elements there */
         return dsc_copy(zero->stream.reduce, dsc_grad_part_base(zero, last) + place->first, acc, sum->count * 4, err);
-    if (first->finds_sum) {
+    if (first->sum_is_staged) {
         DSC_TRY(dsc_grad_tiles_acquire(zero, last->group, place, true, sum, err));
         DSC_TRY(dsc_copy(zero->stream.reduce, sum->acc, acc, sum->count * 4, err));
     }
     return dsc_grad_tiles_write_back(zero, sum, complete, err);
 }
 
-static dsc_status add_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass, const dsc_sum *sum, dsc_error *err)
+static dsc_status add_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pass, const dsc_sum *sum, dsc_error *err)
 {
-    DSC_ASSERT(sum->group == leaf->group);
-    DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[leaf->group].slice);
+    DSC_ASSERT(sum->group == part->group);
+    DSC_ASSERT(sum->first + sum->count <= zero->o.layout->group[part->group].slice);
     const dsc_reduce_scatter_args args = { .acc = sum->acc,
-                                           .leaf = dsc_grad_part_base(zero, leaf) + sum->first,
-                                           .leaf_stride = zero->o.layout->group[leaf->group].slice,
+                                           .leaf = dsc_grad_part_base(zero, part) + sum->first,
+                                           .leaf_stride = zero->o.layout->group[part->group].slice,
                                            .count = sum->count,
                                            .wire_dtype = zero->o.wire_dtype,
-                                           .overwrite = pass == 0 && dsc_grad_part_is_first(leaf) };
-    DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
-    DSC_TRY(pass_marks(zero, leaf, sum->first, sum->first + sum->count, err));
+                                           .overwrite = pass == 0 && dsc_grad_part_is_first(part) };
+    DSC_TRY(dsc_pack_reduce(zero, part, &args, err));
+    DSC_TRY(pass_marks(zero, part, sum->first, sum->first + sum->count, err));
     return round_sums(zero, sum->acc, sum->count, err);
 }
 
-/* Tile by tile, so that a sum passes once however many leaves are added to it. */
+/* Tile by tile, so that a sum is read and written once for all parts of the run. */
 static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
                                      int64_t pass, dsc_error *err)
 {
     const int32_t group = first->group;
     const int64_t slice = zero->o.layout->group[group].slice;
     const bool complete = dsc_grad_part_is_last(zero, last) && pass == zero->pass_count - 1;
-    dsc_sum_cursor place = { .leaf = (int32_t)(first - zero->parts.part), .pass = pass };
+    dsc_sum_cursor place = { .part = (int32_t)(first - zero->parts.part), .pass = pass };
     dsc_sum sum;
     DSC_ASSERT(first <= last);
     for (; place.first < slice; place.first += sum.count) {
         DSC_TRY(acquire_sum(zero, first, last, &place, &sum, err));
         DSC_ASSERT(sum.count > 0);
-        for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
-            DSC_TRY(add_leaf(zero, leaf, pass, &sum, err));
+        for (const dsc_grad_part *part = first; part <= last; part++)
+            DSC_TRY(add_part(zero, part, pass, &sum, err));
         if (complete)
             DSC_TRY(add_replicas(zero, &sum, err));
         if (complete && dsc_sum_is_squared_at_once(zero, group))
@@ -273,48 +273,48 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
 }
 
 /* The part stays on this rank: ranks exchange signs (onebit.c). */
-static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
+static dsc_status keep_grad_part(dsc_zero *zero, const dsc_grad_part *part, int64_t micro_step, dsc_error *err)
 {
-    const dsc_layout_group *group = &zero->o.layout->group[leaf->group];
-    float *sum = zero->group[leaf->group].grad;
+    const dsc_layout_group *group = &zero->o.layout->group[part->group];
+    float *sum = zero->group[part->group].grad;
     DSC_ASSERT(zero->o.stage == 0);
     DSC_ASSERT(sum != NULL);
     const dsc_ordered_reduce_args args = { .acc = sum,
-                                           .leaf = dsc_grad_part_base(zero, leaf),
+                                           .leaf = dsc_grad_part_base(zero, part),
                                            .grad_part_count = 1,
                                            .count = group->padded,
                                            .leaf_dtype = DSC_F32,
                                            .wire_dtype = zero->o.wire_dtype,
-                                           .overwrite = micro_step == 0 && leaf->first_use };
+                                           .overwrite = micro_step == 0 && part->first_use };
     DSC_TRY(DSC_RUN(zero->stream.reduce, ORDERED_REDUCE, &args, err));
-    DSC_TRY(pass_marks(zero, leaf, 0, group->slice, err));
+    DSC_TRY(pass_marks(zero, part, 0, group->slice, err));
     return round_sums(zero, sum, group->padded, err);
 }
 
 /* For sums that must not depend on W. */
-static dsc_status push_leaf(dsc_zero *zero, const dsc_grad_part *leaf, int64_t micro_step, dsc_error *err)
+static dsc_status push_part(dsc_zero *zero, const dsc_grad_part *part, int64_t micro_step, dsc_error *err)
 {
-    const int64_t slice = zero->o.layout->group[leaf->group].slice;
+    const int64_t slice = zero->o.layout->group[part->group].slice;
     DSC_ASSERT(zero->parts.separate_elements > 0);
-    DSC_ASSERT(leaf->levels != NULL);
+    DSC_ASSERT(part->levels != NULL);
     dsc_reduce_scatter_args args = { .leaf_stride = slice,
                                      .wire_dtype = zero->o.wire_dtype,
                                      .apart = zero->parts.separate };
     for (int64_t first = 0; first < slice; first += zero->parts.separate_elements) {
-        args.leaf = dsc_grad_part_base(zero, leaf) + first;
+        args.leaf = dsc_grad_part_base(zero, part) + first;
         args.count = dsc_min_i64(zero->parts.separate_elements, slice - first);
-        DSC_TRY(dsc_pack_reduce(zero, leaf, &args, err));
-        DSC_TRY(pass_marks(zero, leaf, first, first + args.count, err));
-        DSC_TRY(push_chunk(zero, leaf, micro_step, first, args.count, err));
+        DSC_TRY(dsc_pack_reduce(zero, part, &args, err));
+        DSC_TRY(pass_marks(zero, part, first, first + args.count, err));
+        DSC_TRY(push_chunk(zero, part, micro_step, first, args.count, err));
     }
     return DSC_OK;
 }
 
 /* Padding is 0 and stays it. */
-static dsc_status scale_leaf(dsc_zero *zero, const dsc_grad_part *leaf, dsc_error *err)
+static dsc_status scale_part(dsc_zero *zero, const dsc_grad_part *part, dsc_error *err)
 {
-    const dsc_scale_args args = { .x = dsc_grad_part_base(zero, leaf),
-                                  .count = zero->o.layout->group[leaf->group].padded,
+    const dsc_scale_args args = { .x = dsc_grad_part_base(zero, part),
+                                  .count = zero->o.layout->group[part->group].padded,
                                   .factor = zero->o.leaf_factor,
                                   .dtype = DSC_F32 };
     return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->stream.reduce, SCALE, &args, err);
@@ -324,13 +324,13 @@ static dsc_status reduce_run(dsc_zero *zero, const dsc_grad_part *first, const d
                              dsc_error *err)
 {
     DSC_ASSERT(first->mb == micro_step % zero->o.micro_batch_group);
-    for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
-        DSC_TRY(scale_leaf(zero, leaf, err));
+    for (const dsc_grad_part *part = first; part <= last; part++)
+        DSC_TRY(scale_part(zero, part, err));
     if (!zero->sums_are_own && zero->parts.level_count == 0)
         return ordered_reduce_run(zero, first, last, micro_step / zero->o.micro_batch_group, err);
-    for (const dsc_grad_part *leaf = first; leaf <= last; leaf++)
-        DSC_TRY(zero->sums_are_own ? keep_grad_part(zero, leaf, micro_step, err)
-                                   : push_leaf(zero, leaf, micro_step, err));
+    for (const dsc_grad_part *part = first; part <= last; part++)
+        DSC_TRY(zero->sums_are_own ? keep_grad_part(zero, part, micro_step, err)
+                                   : push_part(zero, part, micro_step, err));
     return DSC_OK;
 }
 
@@ -345,10 +345,10 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
     DSC_TRY(dsc_zero_after_compute(zero, zero->stream.reduce, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, module);
     dsc_grad_parts_of_visit(zero, module, (int32_t)(micro_step % zero->o.micro_batch_group), &first, &end);
-    for (const dsc_grad_part *leaf = zero->parts.part + first, *last; leaf < zero->parts.part + end; leaf = last + 1) {
-        last = dsc_grad_part_last_of_run(zero, leaf);
+    for (const dsc_grad_part *part = zero->parts.part + first, *last; part < zero->parts.part + end; part = last + 1) {
+        last = dsc_grad_part_last_of_run(zero, part);
         DSC_ASSERT(last < zero->parts.part + end);
-        DSC_TRY(reduce_run(zero, leaf, last, micro_step, err));
+        DSC_TRY(reduce_run(zero, part, last, micro_step, err));
     }
     return DSC_OK;
 }
@@ -356,12 +356,12 @@ dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t micro_step, d
 dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
 {
     for (int32_t i = 0; zero->parts.level_count > 0 && i < zero->parts.count; i++) {
-        const dsc_grad_part *leaf = &zero->parts.part[i];
-        if (leaf->mb > 0)
+        const dsc_grad_part *part = &zero->parts.part[i];
+        if (part->mb > 0)
             continue;
-        DSC_TRY(add_counter(zero, leaf, sum_slice(zero, leaf->group), err));
-        if (leaf->last_use)
-            DSC_TRY(round_sums(zero, sum_slice(zero, leaf->group), zero->o.layout->group[leaf->group].slice, err));
+        DSC_TRY(add_counter(zero, part, sum_slice(zero, part->group), err));
+        if (part->last_use)
+            DSC_TRY(round_sums(zero, sum_slice(zero, part->group), zero->o.layout->group[part->group].slice, err));
     }
     DSC_TRY(dsc_grad_tiles_drain(zero, err));
     DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.reduce, err));

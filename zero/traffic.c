@@ -7,7 +7,7 @@
 #include "zero/traffic.h"
 #include "zero/zero.h"
 
-/* How often a pass brings the group to a window, or adds a leaf to its sum. */
+/* How often a pass brings the group to a window, or adds a part to its sum. */
 static int64_t windows_of(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
@@ -17,7 +17,7 @@ static int64_t windows_of(const dsc_zero *zero, int32_t g)
     return count;
 }
 
-static int64_t leaves_of(const dsc_zero *zero, int32_t g)
+static int64_t parts_of(const dsc_zero *zero, int32_t g)
 {
     int64_t count = 0;
     for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->parts.part[i].before)
@@ -32,12 +32,12 @@ static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *wr
     *reads = *writes = 0;
     *held = false; /* the last one goes nowhere */
     for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->parts.part[i].before) {
-        const dsc_grad_part *leaf = &zero->parts.part[i];
-        DSC_ASSERT(leaf->group == g);
-        *reads += leaf->finds_sum ? 0 : zero->pass_count - dsc_grad_part_is_first(leaf);
+        const dsc_grad_part *part = &zero->parts.part[i];
+        DSC_ASSERT(part->group == g);
+        *reads += part->sum_is_staged ? 0 : zero->pass_count - dsc_grad_part_is_first(part);
         const bool kept =
-            leaf->holds_sum || (dsc_grad_part_is_last(zero, leaf) && dsc_speculative_update_covers_sum(zero, g));
-        *writes += leaf->leaves_sum ? 0 : zero->pass_count - kept;
+            part->holds_sum || (dsc_grad_part_is_last(zero, part) && dsc_speculative_update_covers_sum(zero, g));
+        *writes += part->sum_stays_staged ? 0 : zero->pass_count - kept;
         *held = *held || kept;
     }
     DSC_ASSERT(*reads >= 0);
@@ -75,7 +75,7 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
     const int64_t ranks = zero->world_size - 1;
     DSC_ASSERT(others == ranks * group->slice);
     out->wire_bytes +=
-        passes * leaves_of(zero, g) * ranks * wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
+        passes * parts_of(zero, g) * ranks * wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
     if (group->trainable && zero->o.replica_count > 1) { /* to the part's owner among them, and back */
         const int64_t copies = zero->o.replica_count, bytes = (copies - 1) * (group->slice / copies) * 2 * 4;
         out->wire_bytes += bytes;

@@ -55,8 +55,8 @@ dsc_probe_grad_part dsc_probe_grad_part_get(const dsc_zero *zero, int32_t index)
     return (dsc_probe_grad_part) { .module = part->module,
                                    .group = part->group,
                                    .micro_batch = part->mb,
-                                   .slot = part->place,
-                                   .slot_offset = zero->parts.slot[part->place].offset,
+                                   .slot = part->slot,
+                                   .slot_offset = zero->parts.slot[part->slot].offset,
                                    .after = part->after,
                                    .after_mark = part->after_mark,
                                    .last_of_run = (int32_t)(dsc_grad_part_last_of_run(zero, part) - zero->parts.part) };

@@ -7,26 +7,26 @@
 
 #define DSC_GRAD_PART_MARKS_MAX 8
 
-/* One gradient leaf of a pass: a use of a group, the module's own or one it shares, by one of the micro-batches that
- * run together. They are listed in the order in which they are reduced. */
+/* One gradient part of a pass: a use of a group, the module's own or one it shares, by one of the micro-batches that
+ * run together. Parts are listed in the order in which they are reduced. */
 typedef struct dsc_grad_part {
     int32_t module, group, use;
-    int32_t mb;    /* which of the micro-batches */
-    int32_t visit; /* it is reduced with this module's leaves of that micro-batch */
+    int32_t mb;               /* which of the micro-batches */
+    int32_t visit;            /* the part is reduced with the parts of this module and that micro-batch */
     bool first_use, last_use; /* among the parts that a micro-step adds to the group's sum */
-    int32_t before;           /* the group's leaf that is reduced before it in a pass, -1: none */
-    bool finds_sum,
-        leaves_sum;      /* an offloaded sum is still on the device, or stays there for the next part */
-    bool holds_sum;      /* the sum stays in the memory of the step's last part, until the update has read it */
-    int32_t place;
+    int32_t before;           /* the group's part that is reduced before it in a pass, -1: none */
+    bool sum_is_staged;       /* an offloaded sum is on the device already, from the part before */
+    bool sum_stays_staged;    /* an offloaded sum stays on the device for the next part */
+    bool holds_sum;           /* the sum stays in the memory of the step's last part, until the update has read it */
+    int32_t slot;
     int32_t after, after_mark; /* slot of the part that lay there before, and the mark after which its memory is free */
     int64_t error_at;          /* offset among the errors, in elements */
     float *levels;             /* [level_count][slice] of its use; world-size reproducible sums only */
 } dsc_grad_part;
 
-/* Where leaves of one use lie, one after the other. */
+/* Memory of the parts of one use, one after the other. */
 typedef struct dsc_grad_part_slot {
-    int64_t offset;    /* bytes in the leaf arena */
+    int64_t offset;         /* bytes in buf.grad_part */
     int32_t last_grad_part; /* of a pass */
     int32_t mark_count;
     dsc_event *mark[DSC_GRAD_PART_MARKS_MAX]; /* mark i: i + 1 of mark_count parts of the slice are reduced */
@@ -57,16 +57,16 @@ typedef struct dsc_group_sums {
 /* Parts from *first to before *end are reduced after this module has made its own part of that micro-batch. */
 void dsc_grad_parts_of_visit(const dsc_zero *zero, int32_t module, int32_t mb, int32_t *first, int32_t *end);
 /* Elements of each rank's slice that are reduced when a mark is passed. */
-int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *leaf, int32_t mark);
+int64_t dsc_grad_part_mark_end(const dsc_zero *zero, const dsc_grad_part *part, int32_t mark);
 /* The last one of the neighbouring parts of a group that are reduced together (a run). */
 const dsc_grad_part *dsc_grad_part_last_of_run(const dsc_zero *zero, const dsc_grad_part *first);
 /* The sum that a part is added to is read from its offloaded storage; the sum is written there. */
-bool dsc_grad_part_reads_sum(const dsc_grad_part *leaf, int64_t pass);
-bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
+bool dsc_grad_part_reads_sum(const dsc_grad_part *part, int64_t pass);
+bool dsc_grad_part_writes_sum(const dsc_zero *zero, const dsc_grad_part *part, int64_t pass);
 /* First and last among the parts of a group in a pass. */
-static inline bool dsc_grad_part_is_first(const dsc_grad_part *leaf) { return leaf->first_use && leaf->mb == 0; }
-bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *leaf);
+static inline bool dsc_grad_part_is_first(const dsc_grad_part *part) { return part->first_use && part->mb == 0; }
+bool dsc_grad_part_is_last(const dsc_zero *zero, const dsc_grad_part *part);
 /* The slot of a part, from its first element on. */
-float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *leaf);
+float *dsc_grad_part_base(const dsc_zero *zero, const dsc_grad_part *part);
 
 #endif

@@ -59,7 +59,7 @@ typedef struct dsc_zero_buffers {
     dsc_buf resident;                    /* whole parameters of resident groups */
     dsc_buf grad_part;                   /* slots of gradient parts */
     dsc_buf sum, sums; /* this rank's sum of squares where the kernel adds to it; those of all ranks for the host */
-    dsc_buf pack, pack_leaf; /* for the gather stream; for the reduce stream */
+    dsc_buf pack, pack_part; /* for the gather stream; for the reduce stream */
     dsc_buf error;           /* rounding errors of packed parts, one buffer for each use */
     dsc_buf hpz;             /* the hpZ parts, which the neighbours gather from this rank */
 } dsc_zero_buffers;
@@ -89,7 +89,7 @@ struct dsc_zero {
     struct dsc_sign_compress *sign_compress;
     struct dsc_onebit *onebit;
     dsc_onebit_phase turn;     /* this update's */
-    bool sums_are_own;         /* leaves stay with the rank that made them */
+    bool sums_are_own;         /* gradient parts stay with the rank that made them */
     bool sum_started; /* this step's sum of squares has terms already */
     struct dsc_state_store *store;              /* zero/offload/state_store.h */
     struct dsc_speculative_update *speculative; /* zero/offload/speculative_update.h */
@@ -103,7 +103,7 @@ struct dsc_zero {
     /* Storage of the terms of the update under way, which may end after dsc_zero_update has returned. Only
      * dsc_zero_update writes them; all others are given a pointer. */
     dsc_update_terms update_terms;
-    int64_t pack_chunk, pack_leaf_chunk; /* elements of a rank that pass packed at a time */
+    int64_t pack_chunk, pack_part_chunk; /* elements of a rank that pass packed at a time */
 };
 
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */

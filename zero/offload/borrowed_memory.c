@@ -47,7 +47,7 @@ static bool passes(const dsc_zero *zero, int32_t g, dsc_plane plane)
 typedef struct borrow_cursor {
     dsc_zero *zero;
     bool opened;    /* false: ranges are only counted */
-    int32_t leaf;   /* the first part of the group whose sum has the range */
+    int32_t part;   /* the first part of the group whose sum has the range */
     dsc_piece left; /* bytes of the range that are left */
     int32_t slots[DSC_PLANE_COUNT];
 } borrow_cursor;
@@ -57,15 +57,15 @@ static bool next_range(borrow_cursor *cursor)
 {
     dsc_zero *zero = cursor->zero;
     dsc_borrowed_memory *borrowed = &zero->store->borrowed;
-    while (++cursor->leaf < zero->parts.count) {
-        const dsc_grad_part *leaf = &zero->parts.part[cursor->leaf];
-        if (!dsc_grad_part_is_first(leaf) || !sum_is_on_device(zero, leaf->group))
+    while (++cursor->part < zero->parts.count) {
+        const dsc_grad_part *part = &zero->parts.part[cursor->part];
+        if (!dsc_grad_part_is_first(part) || !sum_is_on_device(zero, part->group))
             continue;
-        cursor->left = bytes_of_sum(zero, leaf->group);
+        cursor->left = bytes_of_sum(zero, part->group);
         if (cursor->opened) {
             DSC_ASSERT(borrowed->range != NULL);
-            DSC_ASSERT(zero->group[leaf->group].speculative->borrowed_range < 0); /* one first part in a pass */
-            zero->group[leaf->group].speculative->borrowed_range = borrowed->count;
+            DSC_ASSERT(zero->group[part->group].speculative->borrowed_range < 0); /* one first part in a pass */
+            zero->group[part->group].speculative->borrowed_range = borrowed->count;
             memcpy(borrowed->range[borrowed->count].end, cursor->slots, sizeof cursor->slots);
         }
         borrowed->count++;
@@ -74,17 +74,17 @@ static bool next_range(borrow_cursor *cursor)
     return false;
 }
 
-/* For a tile's plane whose sum is complete with leaf `last`. */
+/* For a tile's plane whose sum is complete with part `last`. */
 static bool borrow_range(borrow_cursor *cursor, int32_t last, dsc_plane plane, int64_t bytes)
 {
     dsc_zero *zero = cursor->zero;
     dsc_borrowed_memory *borrowed = &zero->store->borrowed;
     DSC_ASSERT(bytes % DSC_AIO_ALIGN == 0);
     DSC_ASSERT(last < zero->parts.count);
-    while (cursor->leaf <= last || cursor->left.bytes < bytes)
+    while (cursor->part <= last || cursor->left.bytes < bytes)
         if (!next_range(cursor))
             return false;
-    DSC_ASSERT(cursor->leaf > last); /* a tile never waits for a sum that waits for the tile */
+    DSC_ASSERT(cursor->part > last); /* a tile never waits for a sum that waits for the tile */
     if (cursor->opened) {
         dsc_tile_buffers_assign(dsc_state_store_tile_buffers(zero, plane), cursor->slots[plane], 1,
                                 (char *)zero->buf.grad.ptr + cursor->left.at, 0);
@@ -96,15 +96,15 @@ static bool borrow_range(borrow_cursor *cursor, int32_t last, dsc_plane plane, i
     return true;
 }
 
-static bool place_tile(borrow_cursor *cursor, const dsc_grad_part *leaf, int64_t count)
+static bool place_tile(borrow_cursor *cursor, const dsc_grad_part *part, int64_t count)
 {
     const dsc_zero *zero = cursor->zero;
-    const int32_t last = (int32_t)(leaf - zero->parts.part);
+    const int32_t last = (int32_t)(part - zero->parts.part);
     DSC_ASSERT(count > 0);
-    DSC_ASSERT(dsc_grad_part_is_last(zero, leaf));
+    DSC_ASSERT(dsc_grad_part_is_last(zero, part));
     for (int p = 0; p < DSC_PLANE_COUNT; p++) {
         const int64_t bytes = dsc_align_up(count * dsc_plane_bytes_each(zero, (dsc_plane)p), DSC_AIO_ALIGN);
-        if (!passes(zero, leaf->group, (dsc_plane)p))
+        if (!passes(zero, part->group, (dsc_plane)p))
             continue;
         if (cursor->slots[p] >= DSC_TILE_BUFFERS_MAX ||
             (cursor->slots[p] >= zero->store->slot_count && !borrow_range(cursor, last, (dsc_plane)p, bytes)))
@@ -119,12 +119,12 @@ static void place_tiles(borrow_cursor *cursor)
 {
     const dsc_zero *zero = cursor->zero;
     for (int32_t i = 0; i < zero->parts.count; i++) {
-        const dsc_grad_part *leaf = &zero->parts.part[i];
-        if (!dsc_grad_part_is_last(zero, leaf) || !dsc_speculative_update_covers(zero, leaf->group))
+        const dsc_grad_part *part = &zero->parts.part[i];
+        if (!dsc_grad_part_is_last(zero, part) || !dsc_speculative_update_covers(zero, part->group))
             continue;
-        const int64_t own = zero->group[leaf->group].local_count, tile = zero->store->tile_elements;
+        const int64_t own = zero->group[part->group].local_count, tile = zero->store->tile_elements;
         for (int64_t first = 0; first < own; first += tile)
-            if (!place_tile(cursor, leaf, dsc_min_i64(tile, own - first)))
+            if (!place_tile(cursor, part, dsc_min_i64(tile, own - first)))
                 return;
     }
 }
@@ -147,7 +147,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 
 void dsc_borrowed_memory_plan(dsc_zero *zero)
 {
-    borrow_cursor cursor = { .zero = zero, .leaf = -1 };
+    borrow_cursor cursor = { .zero = zero, .part = -1 };
     if (!is_used(zero))
         return;
     place_tiles(&cursor);
@@ -165,7 +165,7 @@ void dsc_borrowed_memory_plan(dsc_zero *zero)
 dsc_status dsc_borrowed_memory_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_borrowed_memory *borrowed = &zero->store->borrowed;
-    borrow_cursor cursor = { .zero = zero, .opened = true, .leaf = -1 };
+    borrow_cursor cursor = { .zero = zero, .opened = true, .part = -1 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->group[g].speculative->borrowed_range = -1;
     if (borrowed->count == 0)

@@ -1,4 +1,4 @@
-/* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a leaf.
+/* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a part.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
@@ -17,40 +17,40 @@ static bool passes_tile_buffers(const dsc_zero *zero, const dsc_grad_part *first
     DSC_ASSERT(last->group == first->group);
     return dsc_in_swap(zero, first->group, DSC_PLANE_GRAD) &&
            (dsc_grad_part_reads_sum(first, pass) || dsc_grad_part_writes_sum(zero, last, pass) ||
-            !(first->finds_sum || last->leaves_sum));
+            !(first->sum_is_staged || last->sum_stays_staged));
 }
 
 /* The sums that the reductions come to behind a place, which files hold and which are read first. */
 static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
 {
-    DSC_ASSERT(place->leaf >= 0 && place->leaf < zero->parts.count);
+    DSC_ASSERT(place->part >= 0 && place->part < zero->parts.count);
     DSC_ASSERT(zero->store->tile_elements > 0); /* otherwise the position does not advance */
     place->first += zero->store->tile_elements;
-    while (place->first >= zero->o.layout->group[zero->parts.part[place->leaf].group].slice ||
-           !passes_tile_buffers(zero, &zero->parts.part[place->leaf], place->pass)) {
+    while (place->first >= zero->o.layout->group[zero->parts.part[place->part].group].slice ||
+           !passes_tile_buffers(zero, &zero->parts.part[place->part], place->pass)) {
         place->first = 0;
-        place->leaf = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->parts.part[place->leaf]) + 1 - zero->parts.part);
-        if (place->leaf == zero->parts.count) {
-            place->leaf = 0;
+        place->part = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->parts.part[place->part]) + 1 - zero->parts.part);
+        if (place->part == zero->parts.count) {
+            place->part = 0;
             place->pass++;
         }
         if (place->pass >= zero->pass_count)
             return false;
     }
-    return dsc_grad_part_reads_sum(&zero->parts.part[place->leaf], place->pass);
+    return dsc_grad_part_reads_sum(&zero->parts.part[place->part], place->pass);
 }
 
 static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
 {
     dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_GRAD];
-    bool started = place.leaf >= 0;
+    bool started = place.part >= 0;
     DSC_ASSERT(buffers->swap != NULL);
-    DSC_ASSERT(place.leaf < zero->parts.count);
+    DSC_ASSERT(place.part < zero->parts.count);
     for (int32_t i = 0; i < buffers->ahead && started; i++)
         started = next_sum(zero, &place);
     while (started && next_sum(zero, &place))
         DSC_TRY(dsc_tile_buffers_prefetch(
-            buffers, dsc_state_store_tile_piece(zero, zero->parts.part[place.leaf].group, DSC_PLANE_GRAD, place.first),
+            buffers, dsc_state_store_tile_piece(zero, zero->parts.part[place.part].group, DSC_PLANE_GRAD, place.first),
             wait && buffers->ahead == 0, &started, err));
     return DSC_OK;
 }
@@ -128,7 +128,7 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool idle = false;
-    DSC_ASSERT(call->place.leaf >= 0);
+    DSC_ASSERT(call->place.part >= 0);
     if (!yields)
         DSC_TRY(read_sums_ahead(zero, call->place, false, err));
     DSC_TRY(dsc_tile_buffers_is_idle(&zero->store->buffers[DSC_PLANE_GRAD], &idle, err));
@@ -145,8 +145,8 @@ static dsc_status background_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
-    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < zero->parts.count);
-    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->parts.part[call->place.leaf]),
+    DSC_ASSERT(call->place.part >= 0 && call->place.part < zero->parts.count);
+    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->parts.part[call->place.part]),
                                            call->place.pass);
     return dsc_io_scheduler_run(&zero->store->io, &background_ops, call->ticket, call, err);
 }
@@ -154,9 +154,9 @@ static dsc_status background_now(void *args, dsc_error *err)
 static dsc_status count_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    DSC_ASSERT(call->place.leaf >= 0 && call->place.leaf < call->zero->parts.count);
+    DSC_ASSERT(call->place.part >= 0 && call->place.part < call->zero->parts.count);
     dsc_speculative_update_count_grad_part(
-        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->parts.part[call->place.leaf]), call->place.pass);
+        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->parts.part[call->place.part]), call->place.pass);
     dsc_speculative_update_publish(call->zero);
     return DSC_OK;
 }
@@ -164,7 +164,7 @@ static dsc_status count_now(void *args, dsc_error *err)
 dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
 {
     const sum_call call = { .zero = zero, .place = *place };
-    DSC_ASSERT(place->leaf >= 0);
+    DSC_ASSERT(place->part >= 0);
     DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
     return dsc_host_call(zero->stream.out, count_now, &call, (int64_t)sizeof call, err);
 }

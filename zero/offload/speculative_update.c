@@ -65,12 +65,12 @@ void dsc_speculative_update_expect(dsc_zero *zero, const dsc_update_scalars *sca
 
 /* ---- sums ---- */
 
-void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass)
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pass)
 {
     dsc_speculative_update *update = zero->speculative;
     DSC_ASSERT(pass >= 0 && pass < zero->pass_count);
-    if (pass == zero->pass_count - 1 && update->complete < update->count && dsc_grad_part_is_last(zero, leaf) &&
-        leaf->group == update->group[update->complete])
+    if (pass == zero->pass_count - 1 && update->complete < update->count && dsc_grad_part_is_last(zero, part) &&
+        part->group == update->group[update->complete])
         update->complete++;
 }
 

@@ -52,7 +52,7 @@ void dsc_speculative_update_deliver(dsc_zero *zero, int32_t group, int64_t first
 dsc_status dsc_speculative_update_view(dsc_zero *zero, int32_t group, int64_t first, int64_t *count, const float **x,
                                        dsc_error *err);
 /* On the out stream: a gradient part of a pass was reduced; some sums may be in their files; all sums are. */
-void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *leaf, int64_t pass);
+void dsc_speculative_update_count_grad_part(dsc_zero *zero, const dsc_grad_part *part, int64_t pass);
 void dsc_speculative_update_publish(dsc_zero *zero);
 void dsc_speculative_update_mark_published(dsc_zero *zero);
 
