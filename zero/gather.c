@@ -47,7 +47,7 @@ static int64_t elsewhere(const dsc_zero *zero, int32_t group)
     const dsc_layout_group *layout = &zero->o.layout->group[group];
     DSC_ASSERT(dsc_gather_is_windowed(zero, group));
     DSC_ASSERT(layout->slice * zero->world_size == layout->padded);
-    return zero->group[group].place.swap_param ? layout->padded : layout->padded - layout->slice;
+    return zero->group[group].tiers.swap_param ? layout->padded : layout->padded - layout->slice;
 }
 
 /* The modules whose backward reads no parameters have no backward uses. */

@@ -108,7 +108,7 @@ static int64_t assign_staged_sums(dsc_zero *zero)
             if (group->first_user != m || !layout->group[layout->use_group[u]].trainable ||
                 !dsc_grad_staging_is_offloaded(zero, layout->use_group[u]))
                 continue;
-            DSC_ASSERT(group->place.swap_states);
+            DSC_ASSERT(group->tiers.swap_states);
             group->sums.at = elements;
             elements += layout->group[layout->use_group[u]].slice;
         }

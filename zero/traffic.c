@@ -182,15 +182,15 @@ void dsc_kept_plan(const dsc_zero *zero, dsc_zero_kept *out)
         const int64_t slice = zero->o.layout->group[g].slice;
         if (!zero->o.layout->group[g].trainable)
             continue;
-        const bool states_stay = away && !zero->group[g].place.swap_states;
+        const bool states_stay = away && !zero->group[g].tiers.swap_states;
         if (out->group_count == 0 && away && !states_stay && zero->o.swap.state_share < 1)
             out->first_elements = slice;
         out->group_count++;
         out->elements += slice;
         out->state_groups += states_stay;
         out->state_elements += states_stay ? slice : 0;
-        out->sum_groups += zero->group[g].place.sums_stay;
-        out->sum_elements += zero->group[g].place.sums_stay ? slice : 0;
+        out->sum_groups += zero->group[g].tiers.sum_in_memory;
+        out->sum_elements += zero->group[g].tiers.sum_in_memory ? slice : 0;
     }
     DSC_ASSERT(out->state_elements + out->sum_elements <= out->elements);
     DSC_ASSERT(out->state_groups + out->sum_groups <= out->group_count);

@@ -58,7 +58,7 @@ static void plan_states(dsc_zero *zero)
             continue;
         const int64_t own_bytes = state->local_count * 4;
         zero->state_bytes[DSC_TAG_GRAD] += dsc_grad_staging_is_offloaded(zero, g) ? 0 : own_bytes;
-        if (state->place.swap_states)
+        if (state->tiers.swap_states)
             continue;
         zero->state_bytes[DSC_TAG_MOMENT] += state->local_count * dsc_moment_bytes_each(zero, g);
         if (zero->o.compute_dtype != DSC_F32)
@@ -301,7 +301,7 @@ static void place_states(dsc_zero *zero)
         }
         if (zero->o.compute_dtype == DSC_F32 && state->param != NULL)
             state->master = (float *)(void *)state->param + (state->param_whole ? state->local_first : 0);
-        if (state->place.swap_states)
+        if (state->tiers.swap_states)
             continue;
         moment = dsc_zero_place_moments(zero, g, moment);
         if (zero->o.compute_dtype != DSC_F32) {

@@ -102,6 +102,6 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     DSC_ASSERT(zero->group != NULL && group >= 0 && group < zero->o.layout->group_count);
     return zero->o.stage == 3 && !zero->group[group].gather.resident &&
-           (zero->world_size > 1 || zero->group[group].place.swap_param ||
+           (zero->world_size > 1 || zero->group[group].tiers.swap_param ||
             dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
 }

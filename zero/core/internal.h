@@ -28,7 +28,7 @@ typedef struct dsc_group_state {
     dsc_group_gather gather;
     dsc_group_hpz hpz;
     dsc_group_sums sums;
-    dsc_group_place place;
+    dsc_group_tiers tiers;
     struct dsc_group_staging *staging;         /* zero/offload/grad_staging.h */
     struct dsc_group_speculative *speculative; /* zero/offload/speculative_update.h */
     struct dsc_group_signs *signs;             /* zero/optimizer/sign_compress.h */
@@ -128,7 +128,7 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
 static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
-    return zero->group[g].grad == NULL || zero->group[g].place.sums_stay;
+    return zero->group[g].grad == NULL || zero->group[g].tiers.sum_in_memory;
 }
 
 /* The recipe that updates a trainable group. */
@@ -153,7 +153,7 @@ static inline bool dsc_in_swap(const dsc_zero *zero, int32_t group, dsc_plane pl
     DSC_ASSERT(group >= 0);
     DSC_ASSERT(group < zero->o.layout->group_count);
     DSC_ASSERT(plane < DSC_PLANE_COUNT);
-    return zero->group[group].place.at[plane] >= 0;
+    return zero->group[group].tiers.at[plane] >= 0;
 }
 
 static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
@@ -178,7 +178,7 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
 static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 {
     DSC_ASSERT(group < zero->o.layout->group_count);
-    return zero->group[group].place.swap_param && !zero->group[group].gather.resident;
+    return zero->group[group].tiers.swap_param && !zero->group[group].gather.resident;
 }
 
 /* Cuts a group's moments off `from`; returns what follows them. */

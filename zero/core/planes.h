@@ -30,13 +30,13 @@ typedef enum dsc_plane {
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane);
 
 /* The part of a group's state: the tier of each plane (zero/offload/state_store.c decides it). */
-typedef struct dsc_group_place {
-    bool swap_states, swap_param; /* offloading is asked for; the parameters of a resident group stay */
-    bool sums_stay;               /* with swap_states: the sum is in memory, not in a file */
-    bool param_on_host;           /* with swap_param: parameters are in host memory, not in a file */
-    int64_t at[DSC_PLANE_COUNT];       /* bytes in the plane's swap space, -1: in memory */
-    int64_t other_at[DSC_PLANE_COUNT]; /* position that the next update writes (state_store.h, S3) */
-} dsc_group_place;
+typedef struct dsc_group_tiers {
+    bool swap_states, swap_param;     /* offloading is asked for; the parameters of a resident group stay */
+    bool sum_in_memory;               /* with swap_states: the sum is in memory, not in a file */
+    bool param_on_host;               /* with swap_param: parameters are in host memory, not in a file */
+    int64_t at[DSC_PLANE_COUNT];      /* bytes in the plane's swap space, -1: in memory */
+    int64_t next_at[DSC_PLANE_COUNT]; /* position that the next update writes (state_store.h, S3) */
+} dsc_group_tiers;
 
 #ifdef __cplusplus
 }

@@ -40,7 +40,7 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const int64_t before = taken * zero->param_bytes_each;
     dsc_swap_read(zero->store->fetch, call->to + before,
                   dsc_align_up(elements * zero->param_bytes_each - before, DSC_AIO_ALIGN),
-                  state->place.at[DSC_PLANE_PARAM] + before);
+                  state->tiers.at[DSC_PLANE_PARAM] + before);
     return dsc_swap_wait(zero->store->fetch, err);
 }
 

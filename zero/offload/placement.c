@@ -50,7 +50,7 @@ dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane
     DSC_ASSERT(dsc_in_swap(zero, g, plane));
     DSC_ASSERT(first >= 0);
     DSC_ASSERT(first + count <= zero->o.layout->group[g].slice);
-    return (dsc_piece) { zero->group[g].place.at[plane] + first * each, count * each };
+    return (dsc_piece) { zero->group[g].tiers.at[plane] + first * each, count * each };
 }
 
 dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane plane, int64_t first)
@@ -101,7 +101,7 @@ bool dsc_host_update_updates(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g >= 0);
     DSC_ASSERT(g < zero->o.layout->group_count);
-    return zero->group[g].place.swap_states && !dsc_device_host_visible(zero->o.device);
+    return zero->group[g].tiers.swap_states && !dsc_device_host_visible(zero->o.device);
 }
 
 bool dsc_host_update_is_used(const dsc_zero *zero)
@@ -158,8 +158,8 @@ bool dsc_speculative_update_is_used(const dsc_zero *zero)
 bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t g)
 {
     const bool has_sum =
-        dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].place.sums_stay);
-    DSC_ASSERT(!zero->group[g].place.sums_stay || zero->group[g].place.swap_states);
+        dsc_in_swap(zero, g, DSC_PLANE_GRAD) || (zero->pass_count > 1 && zero->group[g].tiers.sum_in_memory);
+    DSC_ASSERT(!zero->group[g].tiers.sum_in_memory || zero->group[g].tiers.swap_states);
     return dsc_speculative_update_is_used(zero) && dsc_in_swap(zero, g, DSC_PLANE_PARAM) && has_sum;
 }
 

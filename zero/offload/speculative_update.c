@@ -270,13 +270,13 @@ static dsc_status view_updated(dsc_zero *zero, int32_t g, int64_t first, int64_t
 {
     const dsc_plane plane = zero->o.compute_dtype == DSC_F32 ? DSC_PLANE_PARAM : DSC_PLANE_MASTER;
     dsc_group_state *state = &zero->group[g];
-    const int64_t at = state->place.at[plane];
-    DSC_ASSERT(state->place.other_at[plane] >= 0);
+    const int64_t at = state->tiers.at[plane];
+    DSC_ASSERT(state->tiers.next_at[plane] >= 0);
     void *weights;
     DSC_TRY(dsc_update_tiles_drain(zero, err));
-    state->place.at[plane] = state->place.other_at[plane];
+    state->tiers.at[plane] = state->tiers.next_at[plane];
     const dsc_status status = dsc_state_store_view(zero, g, plane, first, count, false, &weights, err);
-    state->place.at[plane] = at;
+    state->tiers.at[plane] = at;
     *x = weights;
     return status;
 }

@@ -49,7 +49,7 @@ static void choose_states(dsc_zero *zero)
             continue;
         const bool keep = kept + layout->group[g].slice <= most;
         kept += keep ? layout->group[g].slice : 0;
-        zero->group[g].place.swap_states = !keep;
+        zero->group[g].tiers.swap_states = !keep;
     }
     DSC_ASSERT(kept <= most);
     DSC_ASSERT(most <= total);
@@ -64,11 +64,11 @@ static void choose_sums(dsc_zero *zero)
     int64_t passed = 0, stay = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
         const int64_t slice = layout->group[g].slice;
-        if (!zero->group[g].place.swap_states)
+        if (!zero->group[g].tiers.swap_states)
             continue;
         passed += slice;
-        zero->group[g].place.sums_stay = (double)(stay + slice) <= share * (double)passed;
-        stay += zero->group[g].place.sums_stay ? slice : 0;
+        zero->group[g].tiers.sum_in_memory = (double)(stay + slice) <= share * (double)passed;
+        stay += zero->group[g].tiers.sum_in_memory ? slice : 0;
         DSC_ASSERT(stay <= passed);
     }
 }
@@ -83,13 +83,13 @@ static void choose_params(dsc_zero *zero)
         const dsc_layout_group *group = &layout->group[g];
         const bool persists = group->padded <= zero->o.swap.persistent_elements;
         const bool with_states = zero->o.swap.params_with_states && zero->o.swap.state_folder_count > 0 &&
-                                 group->trainable && !zero->group[g].place.swap_states;
+                                 group->trainable && !zero->group[g].tiers.swap_states;
         const bool in_memory = zero->o.swap.params_on_host || with_states ||
                                kept + group->slice <= zero->o.swap.param_elements_in_memory;
         kept += in_memory && !persists && !with_states ? group->slice : 0;
-        zero->group[g].place.swap_param = !persists && !(in_memory && host_visible);
-        zero->group[g].place.param_on_host = zero->group[g].place.swap_param && in_memory;
-        DSC_ASSERT(!(zero->group[g].place.param_on_host && host_visible));
+        zero->group[g].tiers.swap_param = !persists && !(in_memory && host_visible);
+        zero->group[g].tiers.param_on_host = zero->group[g].tiers.swap_param && in_memory;
+        DSC_ASSERT(!(zero->group[g].tiers.param_on_host && host_visible));
     }
 }
 
@@ -104,22 +104,24 @@ void dsc_state_store_choose(dsc_zero *zero)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         zero->group[g].gather.copied_from = zero->o.layout->group[g].slice;
         for (int p = 0; p < DSC_PLANE_COUNT; p++)
-            zero->group[g].place.at[p] = zero->group[g].place.other_at[p] = -1;
+            zero->group[g].tiers.at[p] = zero->group[g].tiers.next_at[p] = -1;
     }
 }
 
 static bool wants_swap(const dsc_zero *zero, int32_t g, dsc_plane plane)
 {
     const dsc_group_state *state = &zero->group[g];
-    const bool states = state->place.swap_states && zero->o.swap.state_folder_count > 0;
+    const bool states = state->tiers.swap_states && zero->o.swap.state_folder_count > 0;
     DSC_ASSERT(g < zero->o.layout->group_count);
     switch (plane) {
-    case DSC_PLANE_PARAM: return dsc_zero_param_is_away(zero, g) && !state->place.param_on_host;
+    case DSC_PLANE_PARAM:
+        return dsc_zero_param_is_away(zero, g) && !state->tiers.param_on_host;
     case DSC_PLANE_MASTER: return states && zero->o.compute_dtype != DSC_F32;
     case DSC_PLANE_MOMENT1: case DSC_PLANE_MOMENT2: case DSC_PLANE_MOMENT3:
         return states && (int)plane - DSC_PLANE_MOMENT1 < dsc_moment_count(zero, g);
     /* The binary counter of sums that do not depend on W needs all its levels at hand. */
-    case DSC_PLANE_GRAD: return states && !zero->o.world_size_reproducible && !state->place.sums_stay;
+    case DSC_PLANE_GRAD:
+        return states && !zero->o.world_size_reproducible && !state->tiers.sum_in_memory;
     default: return states;
     }
 }
@@ -155,8 +157,8 @@ static int32_t folders_of(const dsc_zero *zero, dsc_space space)
 
 static bool param_in_host_memory(const dsc_zero *zero, int32_t g)
 {
-    DSC_ASSERT(!zero->group[g].place.param_on_host || zero->group[g].place.swap_param);
-    return dsc_zero_param_is_away(zero, g) && zero->group[g].place.param_on_host;
+    DSC_ASSERT(!zero->group[g].tiers.param_on_host || zero->group[g].tiers.swap_param);
+    return dsc_zero_param_is_away(zero, g) && zero->group[g].tiers.param_on_host;
 }
 
 static int64_t host_param_bytes(const dsc_zero *zero)
@@ -192,10 +194,10 @@ static void place_group(dsc_zero *zero, int32_t g)
     dsc_group_state *state = &zero->group[g];
     for (int p = 0; p < DSC_PLANE_COUNT; p++)
         if (wants_swap(zero, g, (dsc_plane)p))
-            state->place.at[p] = state->place.other_at[p] = place_plane(zero, g, (dsc_plane)p);
+            state->tiers.at[p] = state->tiers.next_at[p] = place_plane(zero, g, (dsc_plane)p);
     for (int p = 0; p < DSC_PLANE_GRAD && dsc_speculative_update_covers(zero, g); p++)
-        if (state->place.at[p] >= 0)
-            state->place.other_at[p] = place_plane(zero, g, (dsc_plane)p);
+        if (state->tiers.at[p] >= 0)
+            state->tiers.next_at[p] = place_plane(zero, g, (dsc_plane)p);
 }
 
 static void choose_tiles(dsc_zero *zero, int64_t longest)
@@ -317,7 +319,7 @@ void dsc_state_store_plan(dsc_zero *zero)
     int64_t longest = 0;
     for (int32_t g = 0; g < layout->group_count; g++) {
         place_group(zero, g);
-        if (zero->group[g].place.swap_states || dsc_any_in_swap(zero, g))
+        if (zero->group[g].tiers.swap_states || dsc_any_in_swap(zero, g))
             longest = dsc_max_i64(longest, layout->group[g].slice);
     }
     choose_tiles(zero, dsc_align_up(longest, TILE_ALIGN));
@@ -513,7 +515,7 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
     const int64_t each = dsc_plane_bytes_each(zero, plane), tile = zero->store->tile_elements;
     const int64_t tile_first = first / tile * tile;
     const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
-    const dsc_piece piece = { zero->group[g].place.at[plane] + tile_first * each, tile_count * each };
+    const dsc_piece piece = { zero->group[g].tiers.at[plane] + tile_first * each, tile_count * each };
     void *buf;
     DSC_ASSERT(zero->store->buffers[plane].swap != NULL);
     DSC_ASSERT(first < zero->o.layout->group[g].slice);

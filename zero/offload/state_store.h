@@ -1,9 +1,9 @@
 /* state_store.h - the storage of the states of a rank between uses: memory, or swap files with tile buffers.
  *
- * A plane of a group is in memory (dsc_group_state points at it) or in a swap file (swap_at[plane] >= 0). A caller that
- * works on a plane asks here and is given memory either way. If the device is not host_visible, memory may also be the
- * memory of the host. Then sums pass through slots of the device (grad_staging.h) and parameters are copied to windows.
- * The host updates the states of the optimizer (host_update.h).
+ * A plane of a group is in memory (dsc_group_state points at it) or in a swap file (tiers.at[plane] >= 0). A caller
+ * that works on a plane asks here and is given memory either way. If the device is not host_visible, memory may also be
+ * the memory of the host. Then sums pass through slots of the device (grad_staging.h) and parameters are copied to
+ * windows. The host updates the states of the optimizer (host_update.h).
  *
  *   a tile of the update:
  *     [IN FILE] --read ahead--> [ARRIVING] --acquire--> [CHECKED] --update--> [SEALED] --write behind--> [IN FILE]
@@ -19,7 +19,7 @@
  *      stream) read and write sums, and the update (update stream of a host_visible device) works on its tiles.
  *  S2. Each user has its own class of the I/O scheduler (offload/io_scheduler.h) with its own file engine. Parameters
  *      have two sets of tile buffers: of gathers and of the update. Only sums pass from one user to another.
- *  S3. swap_at[plane] is the position that everybody reads. The update writes to other_at[plane]. The two are equal
+ *  S3. at[plane] is the position that everybody reads. The update writes to next_at[plane]. The two are equal
  *      unless a speculative update covers the group; dsc_update_tiles_begin exchanges them.
  *  S4. No file position is read while it is written: a user drains its tile buffers before another user reads it.
  *  S5. Every block that is read is checked before its elements are used.

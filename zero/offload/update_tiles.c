@@ -123,7 +123,7 @@ static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_p
 {
     const dsc_group_state *state = &zero->group[tile->group];
     const int64_t each = dsc_plane_bytes_each(zero, plane);
-    const int64_t at = made == zero->store->exchanged ? state->place.at[plane] : state->place.other_at[plane];
+    const int64_t at = made == zero->store->exchanged ? state->tiers.at[plane] : state->tiers.next_at[plane];
     DSC_ASSERT(at >= 0);
     DSC_ASSERT(tile->count > 0 && tile->first + tile->count <= state->local_first + state->local_count);
     return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
@@ -268,9 +268,9 @@ static void exchange_places(dsc_zero *zero)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         for (int p = 0; p < DSC_PLANE_COUNT; p++) {
             dsc_group_state *state = &zero->group[g];
-            const int64_t from = state->place.at[p];
-            state->place.at[p] = state->place.other_at[p];
-            state->place.other_at[p] = from;
+            const int64_t from = state->tiers.at[p];
+            state->tiers.at[p] = state->tiers.next_at[p];
+            state->tiers.next_at[p] = from;
         }
     zero->store->exchanged = true;
 }
