@@ -107,7 +107,7 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
         const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 &&
                             dsc_state_store_updates_behind(zero) &&   /* to the step's first one, */
-                            !dsc_speculative_update_targets(zero, g); /* unless it is made before anybody asks */
+                            !dsc_speculative_update_targets(zero, g); /* unless it is updated before a request */
         DSC_ASSERT(!handed || passes * windows > 0);
         out->pass_read_bytes += (passes * windows - handed) * bytes;
         out->update_read_bytes += trainable && fp32 ? rounds * bytes : 0;

@@ -57,7 +57,7 @@ typedef struct group_call {
     dsc_zero *zero;
     const dsc_update_terms *terms;
     int32_t group;
-    bool made; /* early */
+    bool is_updated; /* by the speculative update already */
 } group_call;
 
 static dsc_status update_group(void *args, dsc_error *err)
@@ -65,7 +65,7 @@ static dsc_status update_group(void *args, dsc_error *err)
     const group_call *call = args;
     dsc_tile tile;
     DSC_ASSERT(call->group < call->zero->o.layout->group_count);
-    if (call->made)
+    if (call->is_updated)
         return dsc_update_tiles_updated(call->zero, err);
     do {
         if (dsc_io_scheduler_is_cancelled(&call->zero->store->io))
@@ -76,18 +76,19 @@ static dsc_status update_group(void *args, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, int32_t g, bool made, dsc_error *err)
+static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, int32_t g, bool is_updated,
+                               dsc_error *err)
 {
-    DSC_ASSERT(!made || zero->stream.update != NULL); /* a speculative update runs on that stream */
+    DSC_ASSERT(!is_updated || zero->stream.update != NULL); /* a speculative update runs on that stream */
     DSC_ASSERT(g < zero->o.layout->group_count);
-    group_call call = { zero, terms, g, made };
+    group_call call = { zero, terms, g, is_updated };
     if (zero->stream.update == NULL)
         return update_group(&call, err);
     DSC_TRY(dsc_host_call(zero->stream.update, update_group, &call, (int64_t)sizeof call, err));
     return dsc_event_record(zero->group[g].gather.updated, zero->stream.update, err);
 }
 
-static bool is_updated(const dsc_zero *zero, int32_t g)
+static bool has_update(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);
     return zero->o.layout->group[g].trainable && zero->group[g].local_count > 0;
@@ -108,7 +109,7 @@ static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, d
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store->order[i];
         const dsc_group_state *state = &zero->group[g];
-        if (!is_updated(zero, g) || dsc_update_tiles_yields_to_compute(zero, g))
+        if (!has_update(zero, g) || dsc_update_tiles_yields_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
             DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
@@ -124,7 +125,7 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         dsc_tile tile;
-        if (!is_updated(zero, g) || !dsc_update_tiles_yields_to_compute(zero, g))
+        if (!has_update(zero, g) || !dsc_update_tiles_yields_to_compute(zero, g))
             continue;
         DSC_TRY(dsc_update_tiles_for_compute(zero, g, &tile, err));
         DSC_ASSERT(tile.group == g);

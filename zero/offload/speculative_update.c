@@ -163,7 +163,7 @@ static dsc_status tile_round(const void *args, bool yields, dsc_io_round *result
 {
     const speculative_call *call = args;
     bool idle;
-    DSC_ASSERT(!call->zero->store->exchanged); /* S3: the results go to the second place */
+    DSC_ASSERT(!call->zero->store->exchanged); /* S3: the results go to the second position */
     DSC_TRY(dsc_update_tiles_continue(call->zero, !yields, true, &idle, err));
     dsc_borrowed_memory_publish(call->zero);
     *result = DSC_IO_PENDING;

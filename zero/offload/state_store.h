@@ -12,7 +12,7 @@
  *   a speculative update, of one step:
  *     [OFF] --begin (head of the last pass)--> [RUNNING] --settle, equal terms--> [KEPT]: the update goes on from here
  *                                                  |
- *                                                  +-- settle, other terms; skip --> [OFF]: the second place is free
+ *                                                  +-- settle, other terms; skip --> [OFF]: the second position is free
  *
  * Invariants:
  *  S1. Three users of files have one thread each: the gathers (fetch stream) read parameters, the reductions (out

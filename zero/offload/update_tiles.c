@@ -118,12 +118,12 @@ static bool passes_tile_buffers(const dsc_zero *zero, int32_t g, dsc_plane plane
     return updated_from_swap(zero, g, plane) && !dsc_host_update_brings(zero, g, plane);
 }
 
-/* Where the update finds it, or what it made of it. */
-static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, bool made)
+/* Position in the file of a tile's plane: the data that the update reads, or its result. */
+static dsc_piece tile_of_plane(const dsc_zero *zero, const dsc_tile *tile, dsc_plane plane, bool is_result)
 {
     const dsc_group_state *state = &zero->group[tile->group];
     const int64_t each = dsc_plane_bytes_each(zero, plane);
-    const int64_t at = made == zero->store->exchanged ? state->tiers.at[plane] : state->tiers.next_at[plane];
+    const int64_t at = is_result == zero->store->exchanged ? state->tiers.at[plane] : state->tiers.next_at[plane];
     DSC_ASSERT(at >= 0);
     DSC_ASSERT(tile->count > 0 && tile->first + tile->count <= state->local_first + state->local_count);
     return (dsc_piece) { at + (tile->first - state->local_first) * each, tile->count * each };
@@ -288,7 +288,7 @@ void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, in
             zero->store->order[at++] = g;
         zero->group[g].speculative->is_listed = false;
     }
-    DSC_ASSERT(!zero->store->exchanged); /* the results go to the second place */
+    DSC_ASSERT(!zero->store->exchanged); /* the results go to the second position */
     zero->store->cursor = (dsc_state_store_cursor) { .end = groups };
 }
 
@@ -484,7 +484,7 @@ static dsc_status end_tile(dsc_zero *zero, const dsc_tile *tile, dsc_error *err)
     for (size_t i = 0; i < DSC_COUNT(written); i++)
         if (dsc_in_swap(zero, tile->group, written[i]))
             DSC_TRY(write_plane(zero, tile, written[i], err));
-    /* Tiles that were made before the request are read from the file. */
+    /* Tiles that were updated before the request are read from the file. */
     const bool from_file =
         zero->store->exchanged && tile->last_of_group && zero->group[tile->group].gather.copied_from > 0;
     return from_file ? dsc_tile_buffers_drain(&zero->store->update_params, err) : DSC_OK;

@@ -11,7 +11,7 @@
  * first gather, and after dsc_update_tiles_end for all gathers. Masters and moments may still be on their way to files:
  * the next update, or dsc_update_tiles_drain, waits for them. */
 DSC_MUST_USE dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err);
-/* Instead of its tiles, of one of the first `made` groups: they are made. */
+/* Instead of its tiles, for one of the first updated_count groups: the speculative update has updated them. */
 DSC_MUST_USE dsc_status dsc_update_tiles_updated(dsc_zero *zero, dsc_error *err);
 /* Those of groups [first, end) come next, or of those among them that are matrices. */
 DSC_MUST_USE dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, bool matrices,
@@ -32,7 +32,8 @@ DSC_MUST_USE dsc_status dsc_update_tiles_end(dsc_zero *zero, dsc_error *err);
  * the next update begins with is read, too, as much as there are buffers for: states, which stay what they are until
  * then. */
 DSC_MUST_USE dsc_status dsc_update_tiles_wait(dsc_zero *zero, bool ahead, dsc_error *err);
-/* On the update's thread: tiles of the first `count` groups of this order will be made, for a second place. */
+/* On the update's thread: tiles of the first `count` groups of this order come next; results go to the second position.
+ */
 void dsc_update_tiles_begin_speculative(dsc_zero *zero, const int32_t *order, int32_t count);
 /* As much is read and written as can be without waiting. */
 DSC_MUST_USE dsc_status dsc_update_tiles_continue(dsc_zero *zero, bool ahead, bool with_sums, bool *rest,
