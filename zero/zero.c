@@ -198,7 +198,7 @@ static dsc_status plan_passes(dsc_zero *zero, dsc_error *err)
     for (int32_t i = 0; i < zero->optimizer_count; i++) {
         const dsc_zero_pass_ops *pass = zero->optimizer[i];
         DSC_TRY(pass->plan(zero, err));
-        zero->matrices_first = zero->matrices_first || pass->matrices_only;
+        zero->first_round_matrices_only = zero->first_round_matrices_only || pass->matrices_only;
         if (pass->round != NULL)
             zero->first_round = pass->round(zero, 0);
     }

@@ -80,7 +80,7 @@ struct dsc_zero {
     const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* passes that the run needs, in their order */
     int32_t optimizer_count;
     dsc_round first_round; /* groups of the first tiles of an update, or of its first walk */
-    bool matrices_first;   /* only groups of matrices are read there */
+    bool first_round_matrices_only; /* only groups of matrices are read there */
     /* Parts of the passes, in headers of the same names in zero/optimizer/. */
     struct dsc_trust_ratio *trust_ratio;
     struct dsc_adafactor *adafactor;

@@ -254,7 +254,7 @@ dsc_status dsc_update_tiles_seek(dsc_zero *zero, int32_t first, int32_t end, boo
 static void begin_tiles(dsc_zero *zero)
 {
     DSC_ASSERT(zero->first_round.end <= zero->o.layout->group_count);
-    zero->store->cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->matrices_first, 0 };
+    zero->store->cursor = (dsc_state_store_cursor) { 0, zero->first_round.end, zero->first_round_matrices_only, 0 };
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         zero->store->order[g] = g;
     zero->store->updated_count = 0;
