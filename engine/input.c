@@ -31,7 +31,7 @@ static bool has_positions(const dsc_model *model)
     return model->batch_count == 3 && strcmp(model->batch[2].name, DSC_BATCH_POSITIONS) == 0;
 }
 
-/* What the files of a config are that may be instruction data. */
+/* The rows of a data file. */
 static dsc_rows rows_of(const dsc_engine *engine, const char *path)
 {
     const dsc_ext_config *own = &engine->config.own;
@@ -241,7 +241,7 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
         DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->input.data, err));
         engine->input.source = dsc_data_as_source(engine->input.data);
     }
-    engine->input.masks = engine->input.data == NULL; /* each target of a token file is a token */
+    engine->input.masks = engine->input.data == NULL || dsc_data_masks_targets(engine->input.data);
     if (own->eval_data_count > 0 && !engine->plan_only)
         DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->input.eval, err));
     engine->input.samples_per_epoch = engine->input.source.sample_count;

@@ -137,6 +137,15 @@ dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes,
 int64_t dsc_data_sample_count(const dsc_data *data) { return data->sample_count; }
 int64_t dsc_data_token_count(const dsc_data *data) { return data->token_count; }
 
+bool dsc_data_masks_targets(const dsc_data *data)
+{
+    for (int32_t i = 0; i < data->file_count; i++)
+        if (data->file[i].packed)
+            return true;
+    return false;
+}
+
+
 static data_file *file_of_sample(dsc_data *data, int64_t sample)
 {
     int32_t low = 0, high = data->file_count - 1;

@@ -58,6 +58,7 @@ void dsc_data_close(dsc_data **data);
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
+bool dsc_data_masks_targets(const dsc_data *data); /* a target may be -1; those of a token file are tokens */
 /* Source of batches, borrowed from `data`. Batch tensors, int32: 0 tokens [T], 1 targets [T], and with documents 2
  * positions [T]. With masking 1 is targets [K] and 2 the predicted positions [K]. */
 dsc_data_source dsc_data_as_source(dsc_data *data);

@@ -2,8 +2,8 @@
  *
  * A kept file lies in `folder` as NAME-HASH.bin with NAME-HASH.idx (Megatron's pair), or as NAME-HASH.samples for
  * instruction data. The hash is of all that its ids hang on: the text's path, size and times of change, the
- * tokenizer.json's bytes, the field; for instruction data also the files of templates, and the settings. One rank makes
- * it, with all threads of its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
+ * tokenizer.json's bytes, the field. For instruction data it is also of the files of templates and of the settings. One
+ * rank makes it, with all threads of its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_DATA_TEXT_H
 #define DSC_ENGINE_DATA_DATA_TEXT_H
 

@@ -16,7 +16,7 @@
 #define DSC_SAMPLE_BEGINS (UINT32_C(1) << 30)
 #define DSC_SAMPLE_ID (DSC_SAMPLE_BEGINS - 1)
 
-/* What a file holds and what its making left out. */
+/* The content of a file, and the examples that were left out. */
 typedef struct dsc_sample_summary {
     int64_t sequence, samples;         /* T; number of samples */
     int64_t examples, tokens, counted; /* in the samples */
