@@ -58,6 +58,17 @@ render --config c.json columns.jsonl
 report "settings of a config" eval '[ $code -eq 0 ] && grep -q "be kind" out'
 render --model model bad.jsonl
 report "a bad row: exit 2 and its line" eval '[ $code -eq 2 ] && [ $(grep -c error: err) -eq 1 ] && grep -q "bad.jsonl, line 2: message 1 has the role" err'
+show() {
+    code=0
+    timeout 60 "$dsc" data show --tokenizer model "$@" >out 2>err </dev/null || code=$?
+}
+show --sample 0 --seq-len 80 messages.jsonl
+report "show --sample: whole examples, their counted tokens, and what fills the sample" eval \
+    '[ $code -eq 0 ] && [ $(grep -c "^     0 " out) -eq 2 ] && [ $(grep -c " 1  \"<|endoftext|>\"" out) -eq 2 ] && grep -q "fill the sample" out'
+show --sample 1 --seq-len 80 messages.jsonl
+report "the next sample has the rest" eval '[ $code -eq 0 ] && [ $(grep -c "^     0 " out) -eq 1 ]'
+show --sample 2 --seq-len 80 messages.jsonl
+report "there is no third: exit 2" eval '[ $code -eq 2 ] && grep -q "has 2 samples of 80 tokens" err'
 render messages.jsonl
 report "no model: exit 2" eval '[ $code -eq 2 ] && grep -q -- "--model" err'
 python=${DSC_TEST_PYTHON:-python3}

@@ -17,6 +17,10 @@ typedef struct settings {
     dsc_flag_list paths;
     int64_t threads, first, count;
     dsc_token_format format;
+    struct {
+        int64_t sample, sequence;
+        const char *config;
+    } examples; /* of show; sample -1: a token file */
     dsc_alloc *alloc;
 } settings;
 
@@ -55,11 +59,19 @@ static const dsc_flag show_rows[] = {
       .help = "index of the first token; default 0" },
     { "--count", NULL, "N", DSC_FLAG_INTEGER, AT(count), .min = 1, .max = 1 << 20,
       .help = "number of tokens; default 256" },
+    { "--sample", NULL, "N", DSC_FLAG_INTEGER, AT(examples.sample), .min = 0, .max = INT64_MAX / 8,
+      .help = "sample of instruction data to show, from 0 on: each token and whether it counts in the loss" },
+    { "--config", NULL, "FILE", DSC_FLAG_TEXT, AT(examples.config),
+      .help = "with --sample: ds_config.json with dsc.sft and dsc.seq_length" },
+    { "--seq-len", NULL, "T", DSC_FLAG_INTEGER, AT(examples.sequence), .min = 1, .max = 1 << 24,
+      .help = "with --sample: tokens of a sample; default: that of --config, or 2048" },
 };
 static const dsc_positional text_files[] = {
     { "FILE", "texts, JSON (an object on each line, or a list), CSV and TSV to read", "file", AT(paths), 1, 0 },
 };
-static const dsc_positional token_files[] = { { "FILE.bin", "token file to read", "file", AT(path), 1, 1 } };
+static const dsc_positional token_files[] = {
+    { "FILE", "token file to read; with --sample, instruction data or a *.samples file", "file", AT(path), 1, 1 }
+};
 static const dsc_flag_command tokenize_page = {
     .name = "dsc data tokenize", .description = "Writes the tokens of texts as a token file that train reads.",
     .flags = tokenize_rows, .flag_count = DSC_COUNT(tokenize_rows), .positionals = text_files, .positional_count = 1,
@@ -177,6 +189,14 @@ static dsc_status tokenize(settings *s, const dsc_tokenizer *tokenizer, progress
 
 /* ---- show ---- */
 
+static dsc_status show_sample(settings *s, dsc_error *err)
+{
+    const dsc_example_settings of = {
+        .tokenizer = s->tokenizer, .config = s->examples.config, .path = s->path, .sequence = s->examples.sequence
+    };
+    return dsc_data_show_sample(s->alloc, &of, s->examples.sample, err);
+}
+
 static dsc_status show(settings *s, const dsc_tokenizer *tokenizer, dsc_error *err)
 {
     dsc_token_file file = DSC_TOKEN_FILE_INIT;
@@ -211,7 +231,10 @@ static dsc_status show(settings *s, const dsc_tokenizer *tokenizer, dsc_error *e
 static int run(int argc, char **argv, bool shows)
 {
     static const char *paths[FILES_MAX]; /* too large for a stack */
-    settings s = { .field = "text", .threads = sysconf(_SC_NPROCESSORS_ONLN), .count = 256,
+    settings s = { .examples = { .sample = -1 },
+                   .field = "text",
+                   .threads = sysconf(_SC_NPROCESSORS_ONLN),
+                   .count = 256,
                    .paths = { paths, 0, FILES_MAX } };
     progress p;
     dsc_error err = DSC_ERROR_INIT;
@@ -224,7 +247,9 @@ static int run(int argc, char **argv, bool shows)
     if (status == DSC_OK)
         status = dsc_tokenizer_open(&tokenizer, s.tokenizer, &err);
     if (status == DSC_OK)
-        status = shows ? show(&s, tokenizer, &err) : tokenize(&s, tokenizer, &p, &err);
+        status = shows && s.examples.sample >= 0 ? show_sample(&s, &err)
+                 : shows                         ? show(&s, tokenizer, &err)
+                                                 : tokenize(&s, tokenizer, &p, &err);
     dsc_tokenizer_close(&tokenizer);
     dsc_alloc_close(&s.alloc);
     if (status != DSC_OK)

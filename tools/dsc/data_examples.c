@@ -45,9 +45,8 @@ static dsc_status find_tokenizer(const dsc_ext_config *own, char *out, size_t ou
     return DSC_OK;
 }
 
-/* `tokenizer` [DSC_CONFIG_TEXT]; *sequence keeps a value above 0. */
-static dsc_status read_settings(dsc_alloc *alloc, const dsc_example_settings *s, dsc_sft_section *section,
-                                char *tokenizer, int64_t *sequence, dsc_error *err)
+dsc_status dsc_data_read_settings(dsc_alloc *alloc, const dsc_example_settings *s, dsc_sft_section *section,
+                                  char *tokenizer, int64_t *sequence, dsc_error *err)
 {
     dsc_config *config = NULL;
     *section = (dsc_sft_section)DSC_SFT_SECTION_INIT;
@@ -143,7 +142,7 @@ static dsc_status render(dsc_alloc *alloc, const render_settings *s, dsc_error *
     dsc_tokenizer *tokenizer = NULL;
     char path[DSC_CONFIG_TEXT];
     int64_t sequence = 0;
-    DSC_TRY(read_settings(alloc, &s->examples, &section, path, &sequence, err));
+    DSC_TRY(dsc_data_read_settings(alloc, &s->examples, &section, path, &sequence, err));
     dsc_status status = dsc_tokenizer_open(&tokenizer, path, err);
     const dsc_sft_options options = { .alloc = alloc, .path = s->examples.path, .tokenizer_path = path,
                                       .tokenizer = tokenizer, .section = &section, .now_s = (int64_t)time(NULL) };
