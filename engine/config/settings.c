@@ -243,6 +243,24 @@ static void put_curriculum(setting_lines *lines, const dsc_curriculum *c)
     put(lines, dsc_config_keys[DSC_ID_CURRICULUM].path, &v);
 }
 
+static void put_examples(setting_lines *lines, const dsc_config *config)
+{
+    const dsc_sft_section *sft = &config->own.sft;
+    setting_value roles = { .bytes = 0 };
+    put_choice(lines, DSC_ID_SFT_FORMAT, (int)sft->format);
+    for (int id = 0; id < DSC_KEY_COUNT; id++)
+        if (dsc_config_key_is_in(id, "dsc.sft.columns"))
+            put_field(lines, config, id);
+    for (int i = 0; i < sft->train_on_count; i++)
+        add(&roles, "%s%s", i > 0 ? ", " : "", sft->train_on[i]);
+    put(lines, dsc_config_keys[DSC_ID_SFT_TRAIN_ON].path, &roles);
+    put_field(lines, config, DSC_ID_SFT_SYSTEM);
+    put_field(lines, config, DSC_ID_SFT_END);
+    put_field(lines, config, DSC_ID_SFT_TEMPLATE);
+    put_field(lines, config, DSC_ID_SFT_PACKING);
+    put_choice(lines, DSC_ID_SFT_LONG, sft->drop_long ? 1 : 0);
+}
+
 static void put_samples(setting_lines *lines, const dsc_config *config)
 {
     const dsc_ext_config *own = &config->own;
@@ -257,6 +275,8 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
     put_field(lines, config, DSC_ID_DATA_FIELD);
     if (config->curriculum.enabled)
         put_curriculum(lines, &config->curriculum);
+    if (own->sft.enabled)
+        put_examples(lines, config);
     if (!own->mlm.enabled)
         return;
     put_field(lines, config, DSC_ID_MLM_PROBABILITY);

@@ -55,6 +55,10 @@ echo '{"text": "words"}' >data.jsonl
 report "data in a binary format" train "the content is Parquet" --data data.parquet
 report "text in another encoding" train "is not UTF-8 text" --data latin1.txt
 report "documents without a tokenizer" train "documents need a tokenizer" --data data.jsonl
+echo '{"question": "a", "answer": "b"}' >rows.jsonl
+echo '{"prompt": "a", "completion": "b"}' >examples.jsonl
+report "instruction data without a tokenizer" train "instruction data needs a tokenizer" --data examples.jsonl
+report "rows of no known format" train "columns without a known format" --data rows.jsonl --tokenizer "$root/tests/golden/tokenizer_gpt2.json"
 report "a log over the data" train "the output is the input" --log text.txt
 report "attention in both directions" train 'is_causal" must be true' --model both.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo

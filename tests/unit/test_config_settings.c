@@ -35,7 +35,8 @@ static void each_edit_is_named_with_both_values(void **state)
     (void)state;
 #define ADAMW(params) "\"optimizer\":{\"type\":\"AdamW\",\"params\":{" params "}}"
 #define SCHEDULE(type, params) "\"scheduler\":{\"type\":\"" type "\",\"params\":{" params "}}"
-    static const struct { const char *saved, *now, *gone, *come; } cases[] = {
+    static const struct { const char *saved, *now, *gone, *come;
+    } cases[] = {
         { ADAMW("\"lr\":1e-3"), ADAMW("\"lr\":1e-5"), "optimizer.params.lr=0.001;", "optimizer.params.lr=1e-05;" },
         { ADAMW("\"lr\":0.1"), ADAMW("\"lr\":0.10000000000000001"), "", "" },
         { ADAMW("\"betas\":[0.9,0.95]"), ADAMW("\"betas\":[0.9,0.999]"), "optimizer.params.betas=[0.9,0.95];",
@@ -77,6 +78,14 @@ static void each_edit_is_named_with_both_values(void **state)
           "dsc.data=a.txt;dsc.data_weights=;", "dsc.data=a.txt, b.txt;dsc.data_weights=1, 2;" },
         { "\"dsc\":{\"param_groups\":[{\"params\":\"a\",\"weight_decay\":0}]}", "\"seed\":1",
           "dsc.param_groups={a lr_scale 1 weight_decay 0};", "dsc.param_groups=;" },
+        { "\"dsc\":{\"sft\":{}}", "\"dsc\":{\"sft\":{\"packing\":false}}", "dsc.sft.packing=true;",
+          "dsc.sft.packing=false;" },
+        { "\"dsc\":{\"sft\":{}}", "\"dsc\":{\"sft\":{\"train_on\":[\"user\",\"assistant\"]}}", "dsc.sft.train_on=;",
+          "dsc.sft.train_on=user, assistant;" },
+        { "\"dsc\":{\"sft\":{}}", "\"dsc\":{\"sft\":{\"over_long\":\"drop\"}}", "dsc.sft.over_long=truncate;",
+          "dsc.sft.over_long=drop;" },
+        { "\"dsc\":{\"sft\":{}}", "\"dsc\":{\"sft\":{\"columns\":{\"prompt\":\"q\"}}}",
+          "dsc.sft.columns.prompt=prompt;", "dsc.sft.columns.prompt=q;" },
         { "\"dsc\":{\"mlm\":{\"probability\":0.15}}", "\"dsc\":{\"mlm\":{\"probability\":0.3}}",
           "dsc.mlm.probability=0.15;", "dsc.mlm.probability=0.3;" },
     };
