@@ -25,17 +25,24 @@
 
 static char folder[512], saves[600];
 
-/* Samples of LONG tokens, or the first SHORT ones of each. */
+typedef struct samples {
+    int64_t length;
+    bool masked;
+} samples;
+
+/* Samples of LONG tokens, or the first SHORT ones of each. Masked ones have their counted targets in the first half. */
 static dsc_status fill(void *user, int64_t first, int64_t count, void *const *out, dsc_error *err)
 {
-    const int64_t length = *(const int64_t *)user;
+    const samples *kind = user;
+    const int64_t length = kind->length;
     for (int64_t s = 0; s < count; s++)
         for (int64_t t = 0; t <= length; t++) {
             const int32_t token = (int32_t)(((first + s) * 7919 + t * t * 31 + t * 3) % 97);
             if (t < length)
                 ((int32_t *)out[0])[s * length + t] = token;
+            const bool masked = kind->masked && (t > SHORT || (first + s + t) % 3 == 0);
             if (t > 0)
-                ((int32_t *)out[1])[s * length + t - 1] = token;
+                ((int32_t *)out[1])[s * length + t - 1] = masked ? -1 : token;
         }
     return DSC_OK;
 }
@@ -44,12 +51,13 @@ typedef struct variant {
     int32_t world, stage, accumulation;
     int64_t length;
     const char *head, *zero, *own; /* members */
+    bool masked;
 } variant;
 
 static void run_variant(const variant *v, dsc_status (*before)(dsc_engine *, int32_t, void *, dsc_error *),
                         run_result *out)
 {
-    static int64_t lengths[] = { LONG, SHORT };
+    samples kind = { v->length, v->masked };
     char config[4096], zero[1536];
     snprintf(zero, sizeof zero, v->zero, folder, folder);
     snprintf(config, sizeof config,
@@ -58,8 +66,12 @@ static void run_variant(const variant *v, dsc_status (*before)(dsc_engine *, int
              " \"zero_optimization\": {\"stage\": %d%s},"
              " \"dsc\": {\"threads\": 1, \"model\": \"gpt2-nano\", \"seq_length\": %d%s}}",
              (int)v->accumulation, v->head, (int)v->stage, zero, (int)v->length, v->own);
-    const run_options options = { .world = v->world, .steps = STEPS, .config = config, .fault_rank = -1,
-                                  .data = { fill, &lengths[v->length == SHORT], 1 << 20 }, .before = before };
+    const run_options options = { .world = v->world,
+                                  .steps = STEPS,
+                                  .config = config,
+                                  .fault_rank = -1,
+                                  .data = { fill, &kind, 1 << 20 },
+                                  .before = before };
     run_world(&options, out);
     if (out->status != DSC_OK)
         print_error("%s: %s\n", out->error.where, out->error.message);
@@ -81,15 +93,17 @@ static bool same(const run_result *a, const run_result *b)
 
 static void cut_samples_are_short_ones(void **state)
 {
-    run_result cut, brief, whole;
-    variant v = { 2, 3, 2, LONG, ALWAYS_SHORT, "", "" };
-    expect_run(&v, &cut);
-    v.head = "";
-    expect_run(&v, &whole);
-    assert_false(same(&cut, &whole));
-    v.length = SHORT;
-    expect_run(&v, &brief);
-    assert_true(same(&cut, &brief));
+    for (int masked = 0; masked < 2; masked++) {
+        run_result cut, brief, whole;
+        variant v = { 2, 3, 2, LONG, ALWAYS_SHORT, "", "", masked != 0 };
+        expect_run(&v, &cut);
+        v.head = "";
+        expect_run(&v, &whole);
+        assert_false(same(&cut, &whole));
+        v.length = SHORT;
+        expect_run(&v, &brief);
+        assert_true(same(&cut, &brief));
+    }
 }
 
 static void the_bits_are_the_same_everywhere(void **state)
@@ -105,7 +119,9 @@ static void the_bits_are_the_same_everywhere(void **state)
     for (size_t i = 0; i < DSC_COUNT(ways); i++) {
         char own[256];
         snprintf(own, sizeof own, ", \"reproducible\": \"world_size\"%s", ways[i].own);
-        const variant v = { ways[i].world, ways[i].stage, ways[i].accumulation, LONG, GROWING, ways[i].zero, own };
+        const variant v = {
+            ways[i].world, ways[i].stage, ways[i].accumulation, LONG, GROWING, ways[i].zero, own, true
+        };
         expect_run(&v, i == 0 ? &first : &other);
         assert_true(i == 0 || same(&first, &other));
     }
@@ -132,7 +148,7 @@ static void a_resumed_run_goes_on_where_it_was(void **state)
 {
     char command[700];
     run_result went_on, resumed;
-    const variant v = { 2, 1, 1, LONG, GROWING, "", "" };
+    const variant v = { 2, 1, 1, LONG, GROWING, "", "", false };
     snprintf(saves, sizeof saves, "%s/curriculum-%d", folder, (int)getpid());
     run_variant(&v, train_and_save, &went_on);
     run_variant(&v, load_saved, &resumed);
@@ -153,7 +169,7 @@ static dsc_status give_a_batch(dsc_engine *engine, int32_t rank, void *user, dsc
 static void short_samples_are_refused_where_a_model_cannot_be_truncated(void **state)
 {
     run_result out;
-    variant v = { 1, 0, 1, LONG, ALWAYS_SHORT, "", "" };
+    variant v = { 1, 0, 1, LONG, ALWAYS_SHORT, "", "", false };
     run_variant(&v, give_a_batch, &out);
     assert_int_equal(out.status, DSC_ERR_STATE);
     assert_non_null(strstr(out.error.message, "data source"));
