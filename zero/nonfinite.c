@@ -47,8 +47,8 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
     dsc_sum sum;
     DSC_ASSERT(zero->group[g].grad == NULL);
     for (int64_t first = 0; first < slice; first += sum.count) {
-        const dsc_sum_cursor place = { .part = -1, .first = first };
-        DSC_TRY(dsc_grad_tiles_acquire(zero, g, &place, false, &sum, err));
+        const dsc_sum_cursor cursor = { .part = -1, .first = first };
+        DSC_TRY(dsc_grad_tiles_acquire(zero, g, &cursor, false, &sum, err));
         DSC_ASSERT(sum.count > 0);
         DSC_ASSERT(first + sum.count <= slice);
         DSC_TRY(find_in(zero, g, sum.acc, slice * zero->o.rank + first, sum.count, tensor, err));

@@ -169,12 +169,12 @@ static dsc_status round_sums(dsc_zero *zero, float *sum, int64_t count, dsc_erro
 /* Elements [first, end) of each rank's slice have been read. */
 static dsc_status pass_marks(dsc_zero *zero, const dsc_grad_part *part, int64_t first, int64_t end, dsc_error *err)
 {
-    const dsc_grad_part_slot *place = &zero->parts.slot[part->slot];
+    const dsc_grad_part_slot *slot = &zero->parts.slot[part->slot];
     DSC_ASSERT(first < end);
     DSC_ASSERT(end <= zero->o.layout->group[part->group].slice);
-    for (int32_t mark = 0; mark < place->mark_count; mark++)
+    for (int32_t mark = 0; mark < slot->mark_count; mark++)
         if (first < dsc_grad_part_mark_end(zero, part, mark) && dsc_grad_part_mark_end(zero, part, mark) <= end)
-            DSC_TRY(dsc_event_record(place->mark[mark], zero->stream.reduce, err));
+            DSC_TRY(dsc_event_record(slot->mark[mark], zero->stream.reduce, err));
     return DSC_OK;
 }
 
@@ -192,22 +192,22 @@ static dsc_status add_replicas(dsc_zero *zero, const dsc_sum *sum, dsc_error *er
 /* The memory in which a run's next elements are added: on the device between grouped micro-batches, or the tile of the
  * sum itself. */
 static dsc_status acquire_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
-                              const dsc_sum_cursor *place, dsc_sum *sum, dsc_error *err)
+                              const dsc_sum_cursor *cursor, dsc_sum *sum, dsc_error *err)
 {
     const dsc_group_state *state = &zero->group[first->group];
     const int64_t slice = zero->o.layout->group[first->group].slice;
-    const bool reads = dsc_grad_part_reads_sum(first, place->pass);
+    const bool reads = dsc_grad_part_reads_sum(first, cursor->pass);
     DSC_ASSERT(first->group == last->group);
-    DSC_ASSERT(place->first < slice);
+    DSC_ASSERT(cursor->first < slice);
     if (!first->sum_is_staged && !last->sum_stays_staged)
-        return dsc_grad_tiles_acquire(zero, first->group, place, !reads, sum, err);
-    float *staged = zero->parts.staged_sums + state->sums.at + place->first;
+        return dsc_grad_tiles_acquire(zero, first->group, cursor, !reads, sum, err);
+    float *staged = zero->parts.staged_sums + state->sums.at + cursor->first;
     DSC_ASSERT(zero->parts.staged_sums != NULL);
-    *sum = (dsc_sum) { .group = first->group, .first = place->first, .acc = staged };
-    sum->count = dsc_min_i64(zero->store->tile_elements, slice - place->first);
+    *sum = (dsc_sum) { .group = first->group, .first = cursor->first, .acc = staged };
+    sum->count = dsc_min_i64(zero->store->tile_elements, slice - cursor->first);
     if (!reads)
         return DSC_OK;
-    DSC_TRY(dsc_grad_tiles_acquire(zero, first->group, place, false, sum, err));
+    DSC_TRY(dsc_grad_tiles_acquire(zero, first->group, cursor, false, sum, err));
     DSC_TRY(dsc_copy(zero->stream.reduce, staged, sum->acc, sum->count * 4, err));
     sum->acc = staged;
     return dsc_grad_tiles_release(zero, sum, err);
@@ -215,16 +215,16 @@ static dsc_status acquire_sum(dsc_zero *zero, const dsc_grad_part *first, const 
 
 /* Copies or writes the sums to the memory or the file that holds them until the next part. */
 static dsc_status store_sum(dsc_zero *zero, const dsc_grad_part *first, const dsc_grad_part *last,
-                            const dsc_sum_cursor *place, dsc_sum *sum, bool complete, dsc_error *err)
+                            const dsc_sum_cursor *cursor, dsc_sum *sum, bool complete, dsc_error *err)
 {
     const float *acc = sum->acc;
-    DSC_ASSERT(sum->first == place->first);
+    DSC_ASSERT(sum->first == cursor->first);
     if (last->sum_stays_staged)
         return DSC_OK;
-    if (!dsc_grad_part_writes_sum(zero, last, place->pass)) /* all ranks have read the part's elements there */
-        return dsc_copy(zero->stream.reduce, dsc_grad_part_base(zero, last) + place->first, acc, sum->count * 4, err);
+    if (!dsc_grad_part_writes_sum(zero, last, cursor->pass)) /* all ranks have read the part's elements there */
+        return dsc_copy(zero->stream.reduce, dsc_grad_part_base(zero, last) + cursor->first, acc, sum->count * 4, err);
     if (first->sum_is_staged) {
-        DSC_TRY(dsc_grad_tiles_acquire(zero, last->group, place, true, sum, err));
+        DSC_TRY(dsc_grad_tiles_acquire(zero, last->group, cursor, true, sum, err));
         DSC_TRY(dsc_copy(zero->stream.reduce, sum->acc, acc, sum->count * 4, err));
     }
     return dsc_grad_tiles_write_back(zero, sum, complete, err);
@@ -252,11 +252,11 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
     const int32_t group = first->group;
     const int64_t slice = zero->o.layout->group[group].slice;
     const bool complete = dsc_grad_part_is_last(zero, last) && pass == zero->pass_count - 1;
-    dsc_sum_cursor place = { .part = (int32_t)(first - zero->parts.part), .pass = pass };
+    dsc_sum_cursor cursor = { .part = (int32_t)(first - zero->parts.part), .pass = pass };
     dsc_sum sum;
     DSC_ASSERT(first <= last);
-    for (; place.first < slice; place.first += sum.count) {
-        DSC_TRY(acquire_sum(zero, first, last, &place, &sum, err));
+    for (; cursor.first < slice; cursor.first += sum.count) {
+        DSC_TRY(acquire_sum(zero, first, last, &cursor, &sum, err));
         DSC_ASSERT(sum.count > 0);
         for (const dsc_grad_part *part = first; part <= last; part++)
             DSC_TRY(add_part(zero, part, pass, &sum, err));
@@ -264,12 +264,12 @@ static dsc_status ordered_reduce_run(dsc_zero *zero, const dsc_grad_part *first,
             DSC_TRY(add_replicas(zero, &sum, err));
         if (complete && dsc_sum_is_squared_at_once(zero, group))
             DSC_TRY(add_squares(zero, &sum, err));
-        DSC_TRY(store_sum(zero, first, last, &place, &sum, complete, err));
+        DSC_TRY(store_sum(zero, first, last, &cursor, &sum, complete, err));
     }
-    DSC_ASSERT(place.first == slice);
+    DSC_ASSERT(cursor.first == slice);
     if (dsc_in_swap(zero, group, DSC_PLANE_GRAD))
-        return dsc_grad_tiles_wait(zero, &place, err);
-    return complete && dsc_speculative_update_covers(zero, group) ? dsc_grad_tiles_keep(zero, &place, err) : DSC_OK;
+        return dsc_grad_tiles_wait(zero, &cursor, err);
+    return complete && dsc_speculative_update_covers(zero, group) ? dsc_grad_tiles_keep(zero, &cursor, err) : DSC_OK;
 }
 
 /* The part stays on this rank: ranks exchange signs (onebit.c). */

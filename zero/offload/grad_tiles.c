@@ -20,37 +20,39 @@ static bool passes_tile_buffers(const dsc_zero *zero, const dsc_grad_part *first
             !(first->sum_is_staged || last->sum_stays_staged));
 }
 
-/* The sums that the reductions come to behind a place, which files hold and which are read first. */
-static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *place)
+/* The sums that the reductions come to behind the cursor, which files hold and which are read first. */
+static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *cursor)
 {
-    DSC_ASSERT(place->part >= 0 && place->part < zero->parts.count);
+    DSC_ASSERT(cursor->part >= 0 && cursor->part < zero->parts.count);
     DSC_ASSERT(zero->store->tile_elements > 0); /* otherwise the position does not advance */
-    place->first += zero->store->tile_elements;
-    while (place->first >= zero->o.layout->group[zero->parts.part[place->part].group].slice ||
-           !passes_tile_buffers(zero, &zero->parts.part[place->part], place->pass)) {
-        place->first = 0;
-        place->part = (int32_t)(dsc_grad_part_last_of_run(zero, &zero->parts.part[place->part]) + 1 - zero->parts.part);
-        if (place->part == zero->parts.count) {
-            place->part = 0;
-            place->pass++;
+    cursor->first += zero->store->tile_elements;
+    while (cursor->first >= zero->o.layout->group[zero->parts.part[cursor->part].group].slice ||
+           !passes_tile_buffers(zero, &zero->parts.part[cursor->part], cursor->pass)) {
+        cursor->first = 0;
+        cursor->part =
+            (int32_t)(dsc_grad_part_last_of_run(zero, &zero->parts.part[cursor->part]) + 1 - zero->parts.part);
+        if (cursor->part == zero->parts.count) {
+            cursor->part = 0;
+            cursor->pass++;
         }
-        if (place->pass >= zero->pass_count)
+        if (cursor->pass >= zero->pass_count)
             return false;
     }
-    return dsc_grad_part_reads_sum(&zero->parts.part[place->part], place->pass);
+    return dsc_grad_part_reads_sum(&zero->parts.part[cursor->part], cursor->pass);
 }
 
-static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor place, bool wait, dsc_error *err)
+static dsc_status read_sums_ahead(dsc_zero *zero, dsc_sum_cursor cursor, bool wait, dsc_error *err)
 {
     dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_GRAD];
-    bool started = place.part >= 0;
+    bool started = cursor.part >= 0;
     DSC_ASSERT(buffers->swap != NULL);
-    DSC_ASSERT(place.part < zero->parts.count);
+    DSC_ASSERT(cursor.part < zero->parts.count);
     for (int32_t i = 0; i < buffers->ahead && started; i++)
-        started = next_sum(zero, &place);
-    while (started && next_sum(zero, &place))
+        started = next_sum(zero, &cursor);
+    while (started && next_sum(zero, &cursor))
         DSC_TRY(dsc_tile_buffers_prefetch(
-            buffers, dsc_state_store_tile_piece(zero, zero->parts.part[place.part].group, DSC_PLANE_GRAD, place.first),
+            buffers,
+            dsc_state_store_tile_piece(zero, zero->parts.part[cursor.part].group, DSC_PLANE_GRAD, cursor.first),
             wait && buffers->ahead == 0, &started, err));
     return DSC_OK;
 }
@@ -61,7 +63,7 @@ typedef struct sum_call {
     int32_t slot;
     bool read;
     dsc_piece piece;
-    dsc_sum_cursor place;
+    dsc_sum_cursor cursor;
     long long ticket;
     int32_t group;
     int64_t count;
@@ -81,7 +83,7 @@ static dsc_status deliver_now(void *args, dsc_error *err)
     DSC_ASSERT(call->count > 0);
     DSC_ASSERT(call->buffers == &call->zero->store->buffers[DSC_PLANE_GRAD]); /* the update looks for the slot there */
     dsc_tile_buffers_lend(call->buffers, call->slot);
-    dsc_speculative_update_deliver(call->zero, call->group, call->place.first, call->count, call->slot);
+    dsc_speculative_update_deliver(call->zero, call->group, call->cursor.first, call->count, call->slot);
     return DSC_OK;
 }
 
@@ -114,7 +116,7 @@ static dsc_status acquire_sum_now(void *args, dsc_error *err)
     DSC_TRY(dsc_io_scheduler_run(io, &await_return_ops, 0, call, err));
     dsc_tile_buffers_return(call->buffers, call->slot);
     DSC_TRY(dsc_tile_buffers_start(call->buffers, call->slot, call->piece, call->read, err));
-    DSC_TRY(read_sums_ahead(call->zero, call->place, true, err));
+    DSC_TRY(read_sums_ahead(call->zero, call->cursor, true, err));
     dsc_speculative_update_publish(call->zero);
     dsc_io_scheduler_set_waiting(io, DSC_IO_GRAD, true);
     const dsc_status status = dsc_tile_buffers_acquire(call->buffers, call->slot, err);
@@ -128,9 +130,9 @@ static dsc_status background_round(const void *args, bool yields, dsc_io_round *
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
     bool idle = false;
-    DSC_ASSERT(call->place.part >= 0);
+    DSC_ASSERT(call->cursor.part >= 0);
     if (!yields)
-        DSC_TRY(read_sums_ahead(zero, call->place, false, err));
+        DSC_TRY(read_sums_ahead(zero, call->cursor, false, err));
     DSC_TRY(dsc_tile_buffers_is_idle(&zero->store->buffers[DSC_PLANE_GRAD], &idle, err));
     dsc_speculative_update_publish(zero);
     *result = idle && !yields ? DSC_IO_IDLE : DSC_IO_PENDING;
@@ -145,36 +147,37 @@ static dsc_status background_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
     dsc_zero *zero = call->zero;
-    DSC_ASSERT(call->place.part >= 0 && call->place.part < zero->parts.count);
-    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->parts.part[call->place.part]),
-                                           call->place.pass);
+    DSC_ASSERT(call->cursor.part >= 0 && call->cursor.part < zero->parts.count);
+    dsc_speculative_update_count_grad_part(zero, dsc_grad_part_last_of_run(zero, &zero->parts.part[call->cursor.part]),
+                                           call->cursor.pass);
     return dsc_io_scheduler_run(&zero->store->io, &background_ops, call->ticket, call, err);
 }
 
 static dsc_status count_now(void *args, dsc_error *err)
 {
     const sum_call *call = args;
-    DSC_ASSERT(call->place.part >= 0 && call->place.part < call->zero->parts.count);
+    DSC_ASSERT(call->cursor.part >= 0 && call->cursor.part < call->zero->parts.count);
     dsc_speculative_update_count_grad_part(
-        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->parts.part[call->place.part]), call->place.pass);
+        call->zero, dsc_grad_part_last_of_run(call->zero, &call->zero->parts.part[call->cursor.part]),
+        call->cursor.pass);
     dsc_speculative_update_publish(call->zero);
     return DSC_OK;
 }
 
-dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
+dsc_status dsc_grad_tiles_keep(dsc_zero *zero, const dsc_sum_cursor *cursor, dsc_error *err)
 {
-    const sum_call call = { .zero = zero, .place = *place };
-    DSC_ASSERT(place->part >= 0);
-    DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
+    const sum_call call = { .zero = zero, .cursor = *cursor };
+    DSC_ASSERT(cursor->part >= 0);
+    DSC_ASSERT(cursor->pass >= 0 && cursor->pass < zero->pass_count);
     return dsc_host_call(zero->stream.out, count_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *place, dsc_error *err)
+dsc_status dsc_grad_tiles_wait(dsc_zero *zero, const dsc_sum_cursor *cursor, dsc_error *err)
 {
     const sum_call call = { .zero = zero,
                             .ticket = dsc_io_scheduler_ticket(&zero->store->io, DSC_IO_GRAD),
-                            .place = *place };
-    DSC_ASSERT(place->pass >= 0 && place->pass < zero->pass_count);
+                            .cursor = *cursor };
+    DSC_ASSERT(cursor->pass >= 0 && cursor->pass < zero->pass_count);
     if (zero->store->buffers[DSC_PLANE_GRAD].swap == NULL)
         return DSC_OK;
     return dsc_host_call(zero->stream.out, background_now, &call, (int64_t)sizeof call, err);
@@ -211,7 +214,7 @@ static dsc_status await_memory(void *args, dsc_error *err)
     return dsc_io_scheduler_run(&call->zero->store->io, &await_memory_ops, 0, call, err);
 }
 
-static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
+static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *cursor, bool overwrite, dsc_sum *sum,
                                 dsc_error *err)
 {
     dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_GRAD];
@@ -220,7 +223,7 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
                             .read = !overwrite,
                             .piece = dsc_state_store_tile_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first),
                             .zero = zero,
-                            .place = *place };
+                            .cursor = *cursor };
     DSC_ASSERT(sum->count > 0);
     DSC_ASSERT(call.piece.bytes == sum->count * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD));
     sum->slot = call.slot;
@@ -229,12 +232,12 @@ static dsc_status sum_from_file(dsc_zero *zero, const dsc_sum_cursor *place, boo
     return dsc_host_call(zero->stream.out, acquire_sum_now, &call, (int64_t)sizeof call, err);
 }
 
-dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_cursor *place, bool overwrite, dsc_sum *sum,
+dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_cursor *cursor, bool overwrite, dsc_sum *sum,
                                   dsc_error *err)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const dsc_group_state *state = &zero->group[g];
-    const int64_t first = place->first;
+    const int64_t first = cursor->first;
     DSC_ASSERT(first >= 0 && first < group->slice);
     *sum = (dsc_sum){ .group = g, .first = first, .count = group->slice - first };
     if (state->grad != NULL) {
@@ -247,7 +250,7 @@ dsc_status dsc_grad_tiles_acquire(dsc_zero *zero, int32_t g, const dsc_sum_curso
     DSC_ASSERT(first % zero->store->tile_elements == 0); /* a tile of the file */
     sum->count = dsc_min_i64(zero->store->tile_elements, sum->count);
     if (dsc_in_swap(zero, g, DSC_PLANE_GRAD))
-        DSC_TRY(sum_from_file(zero, place, overwrite, sum, err));
+        DSC_TRY(sum_from_file(zero, cursor, overwrite, sum, err));
     else
         sum->kept = state->staging->sums + first * dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     sum->acc = sum->kept;
@@ -269,7 +272,7 @@ dsc_status dsc_grad_tiles_write_back(dsc_zero *zero, const dsc_sum *sum, bool co
                             .slot = sum->slot,
                             .piece = dsc_state_store_piece(zero, sum->group, DSC_PLANE_GRAD, sum->first, sum->count),
                             .zero = zero,
-                            .place = { .first = sum->first },
+                            .cursor = { .first = sum->first },
                             .group = sum->group,
                             .count = sum->count };
     return dsc_host_call(zero->stream.out, delivered ? deliver_now : write_back_now, &call, (int64_t)sizeof call, err);
