@@ -209,7 +209,7 @@ static float *whole(dsc_engine *engine, bool shared)
 {
     const dsc_layout *layout = dsc_probe_layout(engine);
     const dsc_zero *zero = dsc_probe_zero(engine);
-    const bool apart = dsc_probe_onebit_get(zero).apart;
+    const bool apart = dsc_probe_onebit_get(zero).has_local_steps;
     float *to = calloc((size_t)dsc_probe_grad_bytes(zero), 1), *at = to;
     for (int32_t g = 0; g < layout->group_count; g++)
         if (layout->group[g].trainable) {
@@ -265,7 +265,7 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
     double size = fabs(left); /* size of a term of the fp32 sum */
     for (int32_t r = 0; r < world; r++) {
         const double error = (double)of_rank[r].before.errors[error_at + i];
-        const double local_update = kept.apart ? (double)of_rank[r].before.local_update[at] : 0;
+        const double local_update = kept.has_local_steps ? (double)of_rank[r].before.local_update[at] : 0;
         left += (error + local_update) / world;
         size += fabs(error) + fabs(local_update);
     }
@@ -275,7 +275,7 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
         const double m = (double)a->moments[moment_at], w = (double)a->weights[at];
         assert_true(a->weights[at] == of_rank[0].after.weights[at]);
         assert_true(a->moments[moment_at] == of_rank[0].after.moments[moment_at]);
-        if (kept.left_of == DSC_PHASE_GRADIENTS) {
+        if (kept.error_phase == DSC_PHASE_GRADIENTS) {
             const double expected = (double)b->moments[moment_at] + left * (1 - 0.9) / 0.9;
             assert_true(fabs(m - expected) <= 1e-6 * (fabs(expected) + size));
             assert_true(a->weights[at] == b->weights[at]);
@@ -283,9 +283,9 @@ static void check_element(int32_t world, const dsc_layout_group *group, int64_t 
         }
         bool some = false; /* classes of weights: with and without decay, and of biases */
         for (int32_t c = 0; c < 4 && !some; c++) {
-            const double decays = kept.apart ? kept.decays[c] : 1, from = decays * (double)b->shared[at];
-            const double to = from + left / d, per_rate = kept.apart ? -1 / kept.rates[c] : 0;
-            const double moment = kept.apart ? left * per_rate : (double)b->moments[moment_at];
+            const double decays = kept.has_local_steps ? kept.decays[c] : 1, from = decays * (double)b->shared[at];
+            const double to = from + left / d, per_rate = kept.has_local_steps ? -1 / kept.rates[c] : 0;
+            const double moment = kept.has_local_steps ? left * per_rate : (double)b->moments[moment_at];
             some = fabs(w - to) <= 1e-6 * (fabs(from) + size / d) && fabs(m - moment) <= 1e-6 * size * fabs(per_rate);
         }
         if (!some)
@@ -308,8 +308,8 @@ static void a_save_settles(void **state)
         run_result r;
         const variant v = { 3, 2, "ZeroOneAdam", PARAMS, k % 2 == 0 ? "" : BF16 };
         run(&v, &(run_options){ .steps = cases[k / 2].steps, .after = take_and_settle }, &r);
-        assert_int_equal(kept.apart, cases[k / 2].apart);
-        assert_int_equal(kept.left_of, cases[k / 2].of);
+        assert_int_equal(kept.has_local_steps, cases[k / 2].apart);
+        assert_int_equal(kept.error_phase, cases[k / 2].of);
         int64_t begin = 0, error_at = 0;
         for (int32_t g = 0; g < group_count; g++) {
             if (!groups[g].trainable)

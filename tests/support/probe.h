@@ -95,8 +95,8 @@ const float *dsc_probe_shared_weights(const dsc_zero *zero, int32_t group);
 
 /* 1-bit optimizers between two exchanges. */
 typedef struct dsc_probe_onebit {
-    dsc_onebit_phase left_of; /* the phase whose compression errors are held */
-    bool apart;               /* ranks have taken local steps that other ranks do not know */
+    dsc_onebit_phase error_phase; /* the phase whose compression errors are held */
+    bool has_local_steps;         /* ranks have taken local steps that other ranks do not know */
     double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* product and sum over the local steps */
 } dsc_probe_onebit;
 dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero);

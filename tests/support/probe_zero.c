@@ -28,7 +28,8 @@ const float *dsc_probe_shared_weights(const dsc_zero *zero, int32_t group) { ret
 
 dsc_probe_onebit dsc_probe_onebit_get(const dsc_zero *zero)
 {
-    dsc_probe_onebit out = { .left_of = zero->onebit->left_of, .apart = zero->onebit->apart };
+    dsc_probe_onebit out = { .error_phase = zero->onebit->error_phase,
+                             .has_local_steps = zero->onebit->has_local_steps };
     memcpy(out.decays, zero->onebit->decays, sizeof out.decays);
     memcpy(out.rates, zero->onebit->rates, sizeof out.rates);
     return out;

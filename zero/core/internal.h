@@ -88,7 +88,7 @@ struct dsc_zero {
     struct dsc_muon *muon;
     struct dsc_sign_compress *sign_compress;
     struct dsc_onebit *onebit;
-    dsc_onebit_phase turn;     /* this update's */
+    dsc_onebit_phase phase;    /* of this update */
     bool sums_are_own;         /* gradient parts stay with the rank that made them */
     bool sum_started; /* this step's sum of squares has terms already */
     struct dsc_state_store *store;              /* zero/offload/state_store.h */

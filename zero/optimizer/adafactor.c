@@ -43,15 +43,15 @@ enum { NEEDS = 6 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     dsc_adafactor *f = zero->adafactor;
-    const bool apart = !dsc_device_host_visible(zero->o.device);
+    const bool has_copies = !dsc_device_host_visible(zero->o.device);
     const int64_t all = padded_count(zero), sum = (int64_t)sizeof(dsc_binned_sum), each = (int64_t)sizeof(float);
     const dsc_need needs[NEEDS] = {
         { &f->state_buf, DSC_TAG_MOMENT, DSC_TIER_PINNED, all * each, DSC_NEED_DEVICE },
         { &f->host_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * sum, DSC_NEED_DEVICE },
         { &f->part_sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * sum, DSC_NEED_DEVICE },
         { &f->host_factors, DSC_TAG_CONTROL, DSC_TIER_PINNED, all * each, DSC_NEED_DEVICE },
-        { &f->device_sums, DSC_TAG_CONTROL, DSC_TIER_DEVICE, apart ? all * sum : 0, DSC_NEED_DEVICE },
-        { &f->device_factors, DSC_TAG_CONTROL, DSC_TIER_DEVICE, apart ? all * each : 0, DSC_NEED_DEVICE },
+        { &f->device_sums, DSC_TAG_CONTROL, DSC_TIER_DEVICE, has_copies ? all * sum : 0, DSC_NEED_DEVICE },
+        { &f->device_factors, DSC_TAG_CONTROL, DSC_TIER_DEVICE, has_copies ? all * each : 0, DSC_NEED_DEVICE },
     };
     memcpy(out, needs, sizeof needs);
 }

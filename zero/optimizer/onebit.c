@@ -10,12 +10,11 @@
  * common weights (`shared`) and the rank's own. At a synchronization the signs are of that sum times the root of the
  * variance. The mean over ranks gives the new weights from the shared ones, and divided by the sum of the rates it is
  * the new momentum. The shared weights stay in memory, so that new weights have equal bits on every rank; they decay
- * during the local phase. In a half precision
- * run they are the masters, which no rank changes alone.
+ * during the local phase. In a half precision run they are the masters, which no rank changes alone.
  *
- * One rank alone has nobody to send signs to: it goes on with its own momentum. Errors and walks are each rank's own,
- * so a checkpoint has no place for them that another world size could read. A save first puts the mean of all where it
- * would have come to: into the momentum, or into the weights. SPDX-License-Identifier: Apache-2.0 */
+ * A single rank sends no signs and continues with its own momentum. Errors and local steps differ between ranks, so a
+ * checkpoint that another world size can read does not contain them. A save first adds their mean over all ranks to the
+ * momentum or to the weights. SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/optimizer/onebit.h"
 #include "zero/optimizer/onebit_lamb.h"
@@ -23,15 +22,15 @@
 
 #include <string.h>
 
-static bool walks(const dsc_zero *zero)
+static bool takes_local_steps(const dsc_zero *zero)
 {
     return zero->o.signs.kind == DSC_ONEBIT_ZEROONE && dsc_sign_compress_are_used(zero);
 }
 
 /* In fp32 the masters are the parameters, which every rank's own steps change. */
-static bool keeps_shared(const dsc_zero *zero) { return walks(zero) && zero->o.compute_dtype == DSC_F32; }
+static bool keeps_shared(const dsc_zero *zero) { return takes_local_steps(zero) && zero->o.compute_dtype == DSC_F32; }
 
-static int64_t walk_bytes(const dsc_zero *zero)
+static int64_t local_update_bytes(const dsc_zero *zero)
 {
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
@@ -45,7 +44,8 @@ static bool is_needed(const dsc_zero *zero) { return zero->o.signs.kind != DSC_O
 enum { NEEDS = 2 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
-    const int64_t bytes = walks(zero) ? walk_bytes(zero) : 0, shared = keeps_shared(zero) ? bytes : 0;
+    const int64_t bytes = takes_local_steps(zero) ? local_update_bytes(zero) : 0,
+                  shared = keeps_shared(zero) ? bytes : 0;
     const dsc_need needs[NEEDS] = {
         { &zero->onebit->local_update_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, DSC_NEED_DEVICE },
         { &zero->onebit->shared_buf, DSC_TAG_LEAF, DSC_TIER_DEVICE, shared, DSC_NEED_DEVICE },
@@ -64,7 +64,7 @@ static dsc_status plan(dsc_zero *zero, dsc_error *err)
 static void assign(dsc_zero *zero)
 {
     float *local_update = zero->onebit->local_update_buf.ptr, *shared = zero->onebit->shared_buf.ptr;
-    for (int32_t g = 0; g < zero->o.layout->group_count && walks(zero); g++) {
+    for (int32_t g = 0; g < zero->o.layout->group_count && takes_local_steps(zero); g++) {
         const dsc_layout_group *group = &zero->o.layout->group[g];
         if (!group->trainable)
             continue;
@@ -96,19 +96,19 @@ static void close(dsc_zero *zero)
 static dsc_status forget(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(zero->o.signs.kind != DSC_ONEBIT_NEVER);
-    zero->onebit->left_of = DSC_PHASE_SUMS;
-    zero->onebit->apart = false;
+    zero->onebit->error_phase = DSC_PHASE_SUMS;
+    zero->onebit->has_local_steps = false;
     return dsc_sign_compress_forget(zero, err);
 }
 
-/* The errors of signs belong to phase `turn` from now on. */
-static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit_phase turn, dsc_part_fn fill,
+/* The errors of signs belong to phase `phase` from now on. */
+static dsc_status send(dsc_zero *zero, const dsc_update_terms *terms, dsc_onebit_phase phase, dsc_part_fn fill,
                        dsc_error *err)
 {
     DSC_ASSERT(zero->sums_are_own);
-    DSC_ASSERT(turn == zero->turn);
-    zero->onebit->left_of = turn;
-    return dsc_sign_compress_exchange(zero, terms, fill, turn == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero),
+    DSC_ASSERT(phase == zero->phase);
+    zero->onebit->error_phase = phase;
+    return dsc_sign_compress_exchange(zero, terms, fill, phase == DSC_PHASE_MOMENTUM && !dsc_onebit_lamb_are_used(zero),
                                       err);
 }
 
@@ -156,17 +156,17 @@ static dsc_status mask_gradients(dsc_zero *zero, dsc_error *err)
 static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *err)
 {
     dsc_update_scalars *s = terms->scalars;
-    DSC_ASSERT(zero->turn != DSC_PHASE_SUMS);
+    DSC_ASSERT(zero->phase != DSC_PHASE_SUMS);
     if (!zero->sums_are_own)
         DSC_TRY(mask_gradients(zero, err));
-    else if (zero->turn == DSC_PHASE_MOMENTUM)
+    else if (zero->phase == DSC_PHASE_MOMENTUM)
         DSC_TRY(send(zero, terms, DSC_PHASE_MOMENTUM, fill_momentum, err));
     else
         DSC_TRY(send(zero, terms, DSC_PHASE_GRADIENTS, fill_gradient, err));
     if (dsc_onebit_lamb_are_frozen(zero))
         return DSC_OK;                                                         /* onebit_lamb.c edits the terms */
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX && zero->sums_are_own; c++) /* the rest of the update */
-        if (zero->turn == DSC_PHASE_MOMENTUM)
+        if (zero->phase == DSC_PHASE_MOMENTUM)
             s[c].one_minus_beta1 = 0.0f;
         else
             s[c].grad_scale = 1.0f;
@@ -179,9 +179,9 @@ static dsc_status exchange(dsc_zero *zero, dsc_update_terms *terms, dsc_error *e
 static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
 {
     dsc_onebit *onebit = zero->onebit;
-    DSC_ASSERT(!onebit->apart);
-    DSC_ASSERT(walks(zero));
-    if (onebit->left_of != DSC_PHASE_SYNCHRONIZE) /* errors of another phase are never sent again */
+    DSC_ASSERT(!onebit->has_local_steps);
+    DSC_ASSERT(takes_local_steps(zero));
+    if (onebit->error_phase != DSC_PHASE_SYNCHRONIZE) /* errors of another phase are never sent again */
         DSC_TRY(forget(zero, err));
     DSC_TRY(dsc_fill_zero(zero->o.compute, onebit->local_update_buf.ptr, onebit->local_update_buf.bytes, err));
     for (int32_t g = 0; g < zero->o.layout->group_count && keeps_shared(zero); g++)
@@ -193,7 +193,7 @@ static dsc_status start_local_phase(dsc_zero *zero, dsc_error *err)
         onebit->rates[c] = 0.0;
     }
     onebit->steps = 0;
-    onebit->apart = true;
+    onebit->has_local_steps = true;
     return DSC_OK;
 }
 
@@ -232,8 +232,8 @@ static dsc_status walk_part(dsc_zero *zero, const dsc_layout_group *group, dsc_g
     return round_part(zero, state, to, p, err);
 }
 
-static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
-                              const dsc_part *p, int32_t owner, dsc_error *err)
+static dsc_status fill_local_update(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
+                                    const dsc_part *p, int32_t owner, dsc_error *err)
 {
     DSC_ASSERT(state->onebit->local_update != NULL);
     DSC_ASSERT(p->at + p->count <= group->padded);
@@ -243,8 +243,8 @@ static dsc_status fill_walked(dsc_zero *zero, const dsc_layout_group *group, dsc
 }
 
 /* Weights from the shared ones along what lies in `along`; the momentum too, if ranks have local_update. */
-static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
-                            dsc_error *err)
+static dsc_status apply_part(dsc_zero *zero, dsc_group_state *state, const float *along, const dsc_part *p,
+                             dsc_error *err)
 {
     DSC_ASSERT(state->onebit->shared != NULL);
     const int32_t class = zero->o.layout->tensor[p->tensor].update_class;
@@ -264,44 +264,44 @@ static dsc_status land_part(dsc_zero *zero, dsc_group_state *state, const float 
     return round_part(zero, state, state->master, p, err);
 }
 
-static dsc_status land_along_sums(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
-                                  const dsc_part *p, int32_t owner, dsc_error *err)
+static dsc_status apply_sums(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                             int32_t owner, dsc_error *err)
 {
     DSC_ASSERT(owner < 0);
-    return land_part(zero, state, state->grad, p, err);
+    return apply_part(zero, state, state->grad, p, err);
 }
 
-static dsc_status land_along_errors(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state,
-                                    const dsc_part *p, int32_t owner, dsc_error *err)
+static dsc_status apply_errors(dsc_zero *zero, const dsc_layout_group *group, dsc_group_state *state, const dsc_part *p,
+                               int32_t owner, dsc_error *err)
 {
     DSC_ASSERT(owner < 0);
-    return land_part(zero, state, state->signs->own_error, p, err);
+    return apply_part(zero, state, state->signs->own_error, p, err);
 }
 
 static bool is_local_phase(const dsc_zero *zero)
 {
-    return zero->sums_are_own && (zero->turn == DSC_PHASE_LOCAL || zero->turn == DSC_PHASE_SYNCHRONIZE);
+    return zero->sums_are_own && (zero->phase == DSC_PHASE_LOCAL || zero->phase == DSC_PHASE_SYNCHRONIZE);
 }
 
 static dsc_status local_step(dsc_zero *zero, const dsc_update_terms *terms, dsc_error *err)
 {
     dsc_onebit *onebit = zero->onebit;
-    if (!onebit->apart)
+    if (!onebit->has_local_steps)
         DSC_TRY(start_local_phase(zero, err));
     for (int32_t c = 0; c < DSC_UPDATE_CLASSES_MAX; c++) {
         onebit->decays[c] *= (double)terms->scalars[c].decay;
         onebit->rates[c] += (double)terms->scalars[c].step_size;
         onebit->eps[c] = terms->scalars[c].eps;
     }
-    DSC_ASSERT(onebit->apart);
+    DSC_ASSERT(onebit->has_local_steps);
     DSC_ASSERT(onebit->steps >= 0);
     onebit->steps++;
     DSC_TRY(dsc_sign_compress_each(zero, terms, walk_part, err));
-    if (zero->turn == DSC_PHASE_LOCAL)
+    if (zero->phase == DSC_PHASE_LOCAL)
         return DSC_OK;
-    DSC_TRY(send(zero, terms, DSC_PHASE_SYNCHRONIZE, fill_walked, err));
-    onebit->apart = false;
-    return dsc_sign_compress_each(zero, terms, land_along_sums, err);
+    DSC_TRY(send(zero, terms, DSC_PHASE_SYNCHRONIZE, fill_local_update, err));
+    onebit->has_local_steps = false;
+    return dsc_sign_compress_each(zero, terms, apply_sums, err);
 }
 
 static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *complete, dsc_error *err)
@@ -310,14 +310,14 @@ static dsc_status before_update(dsc_zero *zero, dsc_update_terms *terms, bool *c
     *complete = is_local_phase(zero);
     if (*complete)
         return local_step(zero, terms, err);
-    return zero->turn != DSC_PHASE_SUMS ? exchange(zero, terms, err) : DSC_OK;
+    return zero->phase != DSC_PHASE_SUMS ? exchange(zero, terms, err) : DSC_OK;
 }
 
 static void begin(dsc_zero *zero, int64_t update)
 {
     DSC_ASSERT(update >= 1);
-    zero->turn = dsc_onebit_phase_of(&zero->o.signs, update);
-    zero->sums_are_own = zero->turn != DSC_PHASE_SUMS && dsc_sign_compress_are_used(zero);
+    zero->phase = dsc_onebit_phase_of(&zero->o.signs, update);
+    zero->sums_are_own = zero->phase != DSC_PHASE_SUMS && dsc_sign_compress_are_used(zero);
     DSC_ASSERT(!zero->sums_are_own || zero->o.stage == 0);
 }
 
@@ -338,8 +338,8 @@ const dsc_zero_pass_ops dsc_onebit_pass = {
 static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_error *err)
 {
     DSC_ASSERT(beta1 > 0);
-    DSC_ASSERT(zero->onebit->left_of != DSC_PHASE_SUMS);
-    const double part = zero->onebit->left_of == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
+    DSC_ASSERT(zero->onebit->error_phase != DSC_PHASE_SUMS);
+    const double part = zero->onebit->error_phase == DSC_PHASE_GRADIENTS ? 1.0 - beta1 : 1.0;
     float *moment = (float *)(void *)zero->group[g].moment[0];
     DSC_TRY(dsc_sign_compress_mean(zero, g, part / beta1, err));
     const dsc_add_args add = { .to = moment, .a = moment, .b = zero->group[g].signs->own_error,
@@ -350,25 +350,25 @@ static dsc_status settle_moments(dsc_zero *zero, int32_t g, double beta1, dsc_er
 static dsc_status settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
     DSC_ASSERT(zero->world_size > 1);
-    const bool of_walks = zero->onebit->left_of == DSC_PHASE_SYNCHRONIZE || zero->onebit->apart;
-    if (of_walks && zero->onebit->apart)
-        DSC_TRY(dsc_sign_compress_each(zero, NULL, fill_walked, err));
-    else if (of_walks)
+    const bool of_local_steps = zero->onebit->error_phase == DSC_PHASE_SYNCHRONIZE || zero->onebit->has_local_steps;
+    if (of_local_steps && zero->onebit->has_local_steps)
+        DSC_TRY(dsc_sign_compress_each(zero, NULL, fill_local_update, err));
+    else if (of_local_steps)
         DSC_TRY(start_local_phase(zero, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (zero->o.layout->group[g].trainable && zero->group[g].local_count > 0)
-            DSC_TRY(of_walks ? dsc_sign_compress_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
-    return of_walks ? dsc_sign_compress_each(zero, NULL, land_along_errors, err) : DSC_OK;
+            DSC_TRY(of_local_steps ? dsc_sign_compress_mean(zero, g, 1.0, err) : settle_moments(zero, g, beta1, err));
+    return of_local_steps ? dsc_sign_compress_each(zero, NULL, apply_errors, err) : DSC_OK;
 }
 
 dsc_status dsc_onebit_settle(dsc_zero *zero, double beta1, dsc_error *err)
 {
     DSC_ASSERT(dsc_sign_compress_are_used(zero));
-    if (zero->onebit->apart || zero->onebit->left_of == DSC_PHASE_SYNCHRONIZE ||
-        (zero->onebit->left_of != DSC_PHASE_SUMS && beta1 > 0))
+    if (zero->onebit->has_local_steps || zero->onebit->error_phase == DSC_PHASE_SYNCHRONIZE ||
+        (zero->onebit->error_phase != DSC_PHASE_SUMS && beta1 > 0))
         DSC_TRY(settle(zero, beta1, err));
     DSC_TRY(forget(zero, err));
-    DSC_ASSERT(!zero->onebit->apart);
-    DSC_ASSERT(zero->onebit->left_of == DSC_PHASE_SUMS);
+    DSC_ASSERT(!zero->onebit->has_local_steps);
+    DSC_ASSERT(zero->onebit->error_phase == DSC_PHASE_SUMS);
     return dsc_stream_sync(zero->o.compute, err);
 }

@@ -11,10 +11,10 @@ typedef struct dsc_group_onebit {
 } dsc_group_onebit;
 
 typedef struct dsc_onebit {
-    dsc_onebit_phase left_of; /* phase that the errors are left over from; SUMS: there are none */
+    dsc_onebit_phase error_phase; /* phase that the errors are left over from; SUMS: there are none */
     dsc_buf local_update_buf; /* the sum of a rank's local steps, trainable groups */
     dsc_buf shared_buf;       /* and the weights at which the local steps began */
-    bool apart;               /* this rank has taken local steps that other ranks do not know */
+    bool has_local_steps;     /* this rank has taken local steps that are not synchronized */
     int64_t steps;            /* their number */
     double decays[DSC_UPDATE_CLASSES_MAX], rates[DSC_UPDATE_CLASSES_MAX]; /* product of decays; sum of rates */
     float eps[DSC_UPDATE_CLASSES_MAX]; /* eps of the last local step; a save may synchronize after it */

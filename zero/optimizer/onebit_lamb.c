@@ -61,7 +61,7 @@ bool dsc_onebit_lamb_are_used(const dsc_zero *zero) { return dsc_recipes[zero->o
 
 bool dsc_onebit_lamb_are_frozen(const dsc_zero *zero)
 {
-    return dsc_onebit_lamb_are_used(zero) && zero->turn == DSC_PHASE_MOMENTUM;
+    return dsc_onebit_lamb_are_used(zero) && zero->phase == DSC_PHASE_MOMENTUM;
 }
 
 float *dsc_onebit_lamb_tensor_state(const dsc_zero *zero, int32_t t)
