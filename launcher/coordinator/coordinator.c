@@ -162,6 +162,24 @@ static void leave(dsc_coordinator_worker *c)
         poll_once(c, INT64_MAX);
 }
 
+/* A new token for each run, unless the user gave one. */
+static dsc_status make_token(dsc_coordinator_worker *c, dsc_error *err)
+{
+    return c->token_given ? DSC_OK : dsc_job_token_new(c->job_token, err);
+}
+
+/* For the run that follows. False, with the reason printed: no rank may start without a token. */
+static bool renew_token(dsc_coordinator_worker *c, int *code)
+{
+    char text[800];
+    dsc_error err = DSC_ERROR_INIT;
+    if (make_token(c, &err) == DSC_OK)
+        return true;
+    dsc_output_log(c->out, "dsc: error: %s", dsc_error_format(&err, text, sizeof text));
+    *code = dsc_status_exit_code(err.status);
+    return false;
+}
+
 /* All runs of the job; returns its exit code. */
 static int run_job(dsc_coordinator_worker *c)
 {
@@ -169,7 +187,7 @@ static int run_job(dsc_coordinator_worker *c)
         run(c);
         const bool again = dsc_coordinator_may_restart(c);
         int code = dsc_coordinator_finish(c, !again);
-        if (again && back_off(c)) {
+        if (again && back_off(c) && renew_token(c, &code)) {
             dsc_output_forget(c->out);
             c->restart_count++;
             continue;
@@ -236,6 +254,7 @@ static dsc_status open_all(dsc_coordinator_worker *c, dsc_error *err)
         c->token_given = true;
         DSC_TRY(dsc_job_token_given(c->job_token, err));
     }
+    DSC_TRY(make_token(c, err));
     DSC_TRY(c->agents->open(c, err));
     DSC_TRY(dsc_output_open(job->alloc, &output, &c->out, err));
     c->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

@@ -75,18 +75,11 @@ static void connect_host(dsc_coordinator_worker *c, int32_t index)
 
 static void start_run(dsc_coordinator_worker *c)
 {
-    dsc_error err = DSC_ERROR_INIT;
     c->ready = false;
     memset(c->end, 0, sizeof *c->end * (size_t)c->rank_count);
     dsc_watch_forget(&c->watch);
     c->look_at_ns = 0;
-    if (c->token_given || dsc_job_token_new(c->job_token, &err) == DSC_OK) {
-        dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_START });
-        return;
-    }
-    c->remote[0].failure = err;
-    c->remote[0].has_failure = true;
-    dsc_coordinator_worker_step(c, (dsc_coordinator_event){ .kind = DSC_COORDINATOR_REFUSED, .host = 0 });
+    dsc_coordinator_worker_step(c, (dsc_coordinator_event) { .kind = DSC_COORDINATOR_START });
 }
 
 void dsc_coordinator_settle(dsc_coordinator_worker *c)

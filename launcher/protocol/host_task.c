@@ -75,7 +75,10 @@ dsc_status dsc_job_token_new(char out[DSC_JOB_TOKEN_CHARS + 1], dsc_error *err)
 {
     unsigned char random[DSC_JOB_TOKEN_CHARS / 2];
     if (getrandom(random, sizeof random, 0) != (ssize_t)sizeof random)
-        return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch", "no random bytes for the job's token: %s", strerror(errno));
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc-launch",
+                        "no random bytes for the job's token: %s; allow the "
+                        "system call getrandom, which a container's seccomp profile may forbid",
+                        strerror(errno));
     for (size_t i = 0; i < sizeof random; i++)
         snprintf(out + 2 * i, 3, "%02x", random[i]);
     return DSC_OK;
