@@ -4,7 +4,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/hash.h"
 #include "base/io.h"
 
@@ -84,15 +84,12 @@ static int gpu_files(void)
 int dsc_doctor_answer(void)
 {
     char binary[16], name[65] = "";
-    cpu_set_t set;
     struct rlimit limit;
-    CPU_ZERO(&set);
-    const int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
     const bool limited = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     fingerprint(binary);
     (void)!gethostname(name, sizeof name - 1);
     printf("%s %s %s %s %d %lld %lld %d %lld %lld\n", mark, name[0] != 0 ? name : "?", DSC_VERSION_TEXT, binary,
-           cores, meminfo_mib("MemTotal"), meminfo_mib("MemAvailable"), gpu_files(),
+           (int)dsc_cores_usable(), meminfo_mib("MemTotal"), meminfo_mib("MemAvailable"), gpu_files(),
            limited ? (long long)(limit.rlim_cur / 1024) : -1,
            (long long)dsc_clock_wall_ns());
     return dsc_tool_end();
