@@ -136,18 +136,18 @@ void dsc_io_list_free(dsc_alloc *alloc, char **names, int64_t count)
 }
 
 /* Appends a copy of the name; the array doubles. */
-static dsc_status add_name(dsc_alloc *alloc, const char *name, char ***names, int64_t *count, int64_t *room,
+static dsc_status add_name(dsc_alloc *alloc, const char *name, char ***names, int64_t *count, int64_t *capacity,
                            dsc_error *err)
 {
-    if (*count == *room) {
-        const int64_t wider_room = *room == 0 ? 64 : *room * 2;
+    if (*count == *capacity) {
+        const int64_t wider_capacity = *capacity == 0 ? 64 : *capacity * 2;
         char **wider = NULL;
-        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, wider_room, sizeof *wider, &wider, err));
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, wider_capacity, sizeof *wider, &wider, err));
         if (*count > 0)
             memcpy(wider, *names, (size_t)*count * sizeof *wider);
         dsc_alloc_free(alloc, *names);
         *names = wider;
-        *room = wider_room;
+        *capacity = wider_capacity;
     }
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, name, &(*names)[*count], err));
     (*count)++;
@@ -157,7 +157,7 @@ static dsc_status add_name(dsc_alloc *alloc, const char *name, char ***names, in
 static dsc_status read_names(dsc_alloc *alloc, DIR *dir, const char *path, char ***names, int64_t *count,
                              dsc_error *err)
 {
-    int64_t room = 0;
+    int64_t capacity = 0;
     for (;;) {
         const char *name;
         DSC_TRY(next_name(dir, path, &name, err));
@@ -165,7 +165,7 @@ static dsc_status read_names(dsc_alloc *alloc, DIR *dir, const char *path, char 
             return DSC_OK;
         if (*count == LIST_COUNT_MAX)
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "more than %lld names in the folder", (long long)LIST_COUNT_MAX);
-        DSC_TRY(add_name(alloc, name, names, count, &room, err));
+        DSC_TRY(add_name(alloc, name, names, count, &capacity, err));
     }
 }
 

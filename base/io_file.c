@@ -25,24 +25,24 @@ static dsc_status read_to_end(const dsc_io *io, dsc_alloc *alloc, dsc_file *file
 {
     int64_t size = 0;
     DSC_TRY(dsc_io_size(io, file, &size, err));
-    int64_t room = size == 0 ? 4096 : size;
+    int64_t capacity = size == 0 ? 4096 : size;
     int64_t used = 0;
     for (;;) {
-        if (room > max_bytes)
-            room = max_bytes;
+        if (capacity > max_bytes)
+            capacity = max_bytes;
         if (size > max_bytes || used > max_bytes)
             return DSC_FAIL(err, DSC_ERR_INPUT, file->path, "larger than the %lld bytes allowed here",
                             (long long)max_bytes);
-        DSC_TRY(grow(alloc, text, used, room + 2, err)); /* the byte that must not come, and the NUL */
+        DSC_TRY(grow(alloc, text, used, capacity + 2, err)); /* the byte that must not come, and the NUL */
         int64_t got = 0;
-        DSC_TRY(dsc_io_read_some(io, file, *text + used, room + 1 - used, used, &got, err));
+        DSC_TRY(dsc_io_read_some(io, file, *text + used, capacity + 1 - used, used, &got, err));
         used += got;
-        if (used <= room) {
+        if (used <= capacity) {
             (*text)[used] = 0;
             *bytes = used;
             return DSC_OK;
         }
-        room *= 2;
+        capacity *= 2;
     }
 }
 

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "comm/comm.h"
 
-/* One call, or where there was no room several that follow each other. */
+/* One call, or where there was no space several that follow each other. */
 typedef struct pending_call {
     dsc_flight_entry first, last;
     dsc_flight_ticket first_ticket, last_ticket;
@@ -78,15 +78,15 @@ static dsc_status look(void *user, int64_t waited_ns, dsc_error *err)
 /* An event fails only with its device, which the calls of the device report. */
 static bool mark(dsc_event *event, dsc_stream *stream) { return dsc_event_record(event, stream, NULL) == DSC_OK; }
 
-/* A new entry at the end; without room the last one grows. */
+/* A new entry at the end; without space the last one grows. */
 static void add(channel_state *l, const dsc_flight_entry *entry, dsc_flight_ticket ticket, dsc_stream *stream)
 {
-    const bool room = l->count < DSC_COMM_PROGRESS_CALLS;
-    pending_call *e = at(l, room ? l->count++ : l->count - 1);
+    const bool has_space = l->count < DSC_COMM_PROGRESS_CALLS;
+    pending_call *e = at(l, has_space ? l->count++ : l->count - 1);
     e->given = false;
     e->last = *entry;
     e->last_ticket = ticket;
-    if (!room)
+    if (!has_space)
         return;
     e->first = *entry;
     e->first_ticket = ticket;

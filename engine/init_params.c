@@ -115,9 +115,9 @@ static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_error *err)
         }
         return DSC_OK;
     }
-    const int64_t room = engine->io_buf.bytes / 4;
-    for (int64_t done = 0; done < count; done += room) {
-        const int64_t now = dsc_min_i64(room, count - done);
+    const int64_t capacity = engine->io_buf.bytes / 4;
+    for (int64_t done = 0; done < count; done += capacity) {
+        const int64_t now = dsc_min_i64(capacity, count - done);
         float *values = engine->io_buf.ptr;
         DSC_TRY(dsc_stream_sync(engine->compute, err)); /* previous piece; generation takes far longer than the copy */
         make_by_all(engine, t, first + done, now, values);
@@ -133,11 +133,11 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
     dsc_zero_slice slice;
     dsc_zero_slice_get(engine->zero, tensor->group, &slice);
     float *values = (float *)((char *)engine->io_buf.ptr + 256);
-    const int64_t room = (engine->io_buf.bytes - 256) / 4;
+    const int64_t capacity = (engine->io_buf.bytes - 256) / 4;
     struct verdict { int32_t found; dsc_error error; } verdict;
     DSC_TRY(dsc_stream_sync(engine->compute, err)); /* previous tensor */
-    for (int64_t first = 0; first < tensor->count; first += room) {
-        const int64_t count = dsc_min_i64(room, tensor->count - first);
+    for (int64_t first = 0; first < tensor->count; first += capacity) {
+        const int64_t count = dsc_min_i64(capacity, tensor->count - first);
         memset(&verdict, 0, sizeof verdict);
         if (engine->place.rank == 0) {
             bool here = false;

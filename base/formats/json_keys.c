@@ -87,18 +87,18 @@ dsc_status dsc_json_fail_repeat(dsc_error *err, dsc_status status, const char *n
     return dsc_json_fail_at(err, status, name, repeat->place, message);
 }
 
-dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64_t *room, int64_t more,
+dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64_t *capacity, int64_t more,
                             int64_t bytes_each, dsc_error *err)
 {
-    if (*room - count >= more)
+    if (*capacity - count >= more)
         return DSC_OK;
-    const int64_t wider_room = dsc_max_i64(dsc_max_i64(64, 2 * *room), count + more);
+    const int64_t wider_capacity = dsc_max_i64(dsc_max_i64(64, 2 * *capacity), count + more);
     void *wider = NULL;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, wider_room, bytes_each, &wider, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, wider_capacity, bytes_each, &wider, err));
     if (count > 0)
         memcpy(wider, *array, (size_t)(count * bytes_each));
     dsc_alloc_free(alloc, *array);
     *array = wider;
-    *room = wider_room;
+    *capacity = wider_capacity;
     return DSC_OK;
 }

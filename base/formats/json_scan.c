@@ -64,9 +64,10 @@ static dsc_status fail_at(json_scan *s, dsc_json_pos place, const char *fmt, ...
     return dsc_json_fail_at(s->err, failure_of(s), s->name, place, message);
 }
 
-static dsc_status reserve(json_scan *s, void **array, int64_t count, int64_t *room, int64_t more, int64_t bytes_each)
+static dsc_status reserve(json_scan *s, void **array, int64_t count, int64_t *capacity, int64_t more,
+                          int64_t bytes_each)
 {
-    return dsc_json_reserve(s->alloc, array, count, room, more, bytes_each, s->err);
+    return dsc_json_reserve(s->alloc, array, count, capacity, more, bytes_each, s->err);
 }
 
 /* The byte at `at`, -1 at the end. */

@@ -46,7 +46,7 @@ dsc_status dsc_json_fail_at(dsc_error *err, dsc_status status, const char *name,
 dsc_status dsc_json_fail_repeat(dsc_error *err, dsc_status status, const char *name, const char *key_text,
                                 const dsc_json_key *repeat, const dsc_json_key *original);
 /* Makes room for `more` elements after `count`, by doubling. */
-dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64_t *room, int64_t more,
+dsc_status dsc_json_reserve(dsc_alloc *alloc, void **array, int64_t count, int64_t *capacity, int64_t more,
                             int64_t bytes_each, dsc_error *err);
 
 /* A document of a tree that was built elsewhere, of a text of `bytes`, and the places of its values in document order.

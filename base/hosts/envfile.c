@@ -31,8 +31,8 @@ static const char *place(const line_at *line, size_t at, char out[256])
 {
     char numbers[48];
     snprintf(numbers, sizeof numbers, ":%lld:%zu", (long long)line->number, at + 1);
-    const size_t room = 255 - strlen(numbers), have = strlen(line->name);
-    snprintf(out, 256, "%s%s", line->name + (have > room ? have - room : 0), numbers);
+    const size_t capacity = 255 - strlen(numbers), have = strlen(line->name);
+    snprintf(out, 256, "%s%s", line->name + (have > capacity ? have - capacity : 0), numbers);
     return out;
 }
 

@@ -111,15 +111,15 @@ bool dsc_host_name_scan(const char *text, size_t bytes, char out[DSC_HOST_NAME_B
     const char *host = text + user_bytes;
     const size_t host_bytes = bytes - user_bytes;
     char *to = out + user_bytes;
-    const size_t room = DSC_HOST_NAME_BYTES - user_bytes;
+    const size_t capacity = DSC_HOST_NAME_BYTES - user_bytes;
     if (host_bytes > 0 && host[0] == '[') {
         if (host[host_bytes - 1] != ']')
             return refuse(why, at, "expected ']' after the IPv6 address", bytes);
-        return scan_ipv6(host + 1, host_bytes - 2, to, room, user_bytes + 1, why, at);
+        return scan_ipv6(host + 1, host_bytes - 2, to, capacity, user_bytes + 1, why, at);
     }
     const char *colon = host_bytes > 0 ? memchr(host, ':', host_bytes) : NULL;
     if (colon != NULL && memchr(colon + 1, ':', host_bytes - (size_t)(colon + 1 - host)) != NULL)
-        return scan_ipv6(host, host_bytes, to, room, user_bytes, why, at);
+        return scan_ipv6(host, host_bytes, to, capacity, user_bytes, why, at);
     if (!scan_dns_or_ipv4(host, host_bytes, user_bytes, why, at))
         return false;
     memcpy(to, host, host_bytes);

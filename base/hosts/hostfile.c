@@ -19,11 +19,11 @@ typedef struct clip {
 static clip clip_of(const char *text, size_t bytes)
 {
     clip c;
-    const size_t room = sizeof c.text - 4;
+    const size_t capacity = sizeof c.text - 4;
     size_t used = 0;
-    for (; used < bytes && used < room; used++)
+    for (; used < bytes && used < capacity; used++)
         c.text[used] = (text[used] >= 0x20 && text[used] < 0x7f) ? text[used] : '?';
-    snprintf(c.text + used, 4, "%s", bytes > room ? "..." : "");
+    snprintf(c.text + used, 4, "%s", bytes > capacity ? "..." : "");
     return c;
 }
 
@@ -43,9 +43,9 @@ static const char *place(const cursor *c, size_t at, char out[256])
         snprintf(numbers, sizeof numbers, ":%lld:%zu", (long long)c->line_number, at + 1);
     else
         snprintf(numbers, sizeof numbers, ":%zu", at + 1);
-    const size_t room = 255 - strlen(numbers);
+    const size_t capacity = 255 - strlen(numbers);
     const size_t have = strlen(c->name);
-    snprintf(out, 256, "%s%s", c->name + (have > room ? have - room : 0), numbers);
+    snprintf(out, 256, "%s%s", c->name + (have > capacity ? have - capacity : 0), numbers);
     return out;
 }
 

@@ -194,16 +194,16 @@ dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm
     group mine;
     int gate = -1;
     dsc_error why = DSC_ERROR_INIT;
-    const dsc_status room = dsc_alloc_zeroed(parent->alloc, DSC_TAG_CONTROL, parent->size, sizeof *all, &all, &why);
-    if (room != DSC_OK) { /* the others wait for this rank's word */
+    dsc_status status = dsc_alloc_zeroed(parent->alloc, DSC_TAG_CONTROL, parent->size, sizeof *all, &all, &why);
+    if (status != DSC_OK) { /* the others wait for this rank's word */
         dsc_comm_abort(parent, why.message);
         if (err != NULL)
             *err = why;
-        return room;
+        return status;
     }
     parent->split_count++;
     all[parent->rank] = (word){ .color = color, .key = key, .node = options->place.node };
-    dsc_status status = tell(parent, all, err);
+    status = tell(parent, all, err);
     if (status == DSC_OK)
         status = check_group(parent, all, err);
     if (status == DSC_OK) {

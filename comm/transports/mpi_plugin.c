@@ -36,7 +36,7 @@ typedef struct channel_state {
     MPI_Request *request;
     MPI_Status *status;
     int *owner, *done;
-    int count, room;
+    int count, capacity;
     struct channel_state *next; /* list of channels with messages under way */
     /* For everybody. */
     _Atomic int64_t left;
@@ -223,26 +223,26 @@ static void fail_channel(channel_state *l, int code, const char *call)
 
 static int grow(channel_state *l, int count)
 {
-    if (count <= l->room)
+    if (count <= l->capacity)
         return 0;
-    int room = l->room > 0 ? l->room : 64;
-    while (room < count)
-        room *= 2;
-    void *request = realloc(l->request, (size_t)room * sizeof *l->request);
+    int capacity = l->capacity > 0 ? l->capacity : 64;
+    while (capacity < count)
+        capacity *= 2;
+    void *request = realloc(l->request, (size_t)capacity * sizeof *l->request);
     if (request != NULL)
         l->request = request;
-    void *status = realloc(l->status, (size_t)room * sizeof *l->status);
+    void *status = realloc(l->status, (size_t)capacity * sizeof *l->status);
     if (status != NULL)
         l->status = status;
-    int *owner = realloc(l->owner, (size_t)room * sizeof *l->owner);
+    int *owner = realloc(l->owner, (size_t)capacity * sizeof *l->owner);
     if (owner != NULL)
         l->owner = owner;
-    int *done = realloc(l->done, (size_t)room * sizeof *l->done);
+    int *done = realloc(l->done, (size_t)capacity * sizeof *l->done);
     if (done != NULL)
         l->done = done;
     if (request == NULL || status == NULL || owner == NULL || done == NULL)
         return 1;
-    l->room = room;
+    l->capacity = capacity;
     return 0;
 }
 

@@ -47,7 +47,7 @@ static void tell(diff_job *j, const char *name, dsc_ckpt_plane plane, const char
 
 static dsc_status compare_values(diff_job *j, const char *name, dsc_ckpt_plane plane, dsc_error *err)
 {
-    const int64_t room = DSC_CKPT_BLOCK_BYTES / 4;
+    const int64_t capacity = DSC_CKPT_BLOCK_BYTES / 4;
     DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     const dsc_safetensors *file[2];
     const dsc_safetensors_entry *entry[2];
@@ -60,8 +60,8 @@ static dsc_status compare_values(diff_job *j, const char *name, dsc_ckpt_plane p
             tell(j, name, plane, entry[0] == NULL ? "only in the second" : "only in the first", 0, 0);
         return DSC_OK;
     }
-    for (int64_t first = 0; first < entry[0]->count; first += room) {
-        const int64_t count = dsc_min_i64(room, entry[0]->count - first);
+    for (int64_t first = 0; first < entry[0]->count; first += capacity) {
+        const int64_t count = dsc_min_i64(capacity, entry[0]->count - first);
         for (int s = 0; s < 2; s++)
             DSC_TRY(dsc_safetensors_read_f32(file[s], entry[s], first, count, j->buffer[s], err));
         if (memcmp(j->buffer[0], j->buffer[1], (size_t)count * 4) == 0)

@@ -207,16 +207,16 @@ static dsc_status write_small(const export_job *j, const char *name, const char 
 static dsc_status write_index(const export_job *j, dsc_error *err)
 {
     const int64_t line = 6 * DSC_SAFETENSORS_NAME_BYTES_MAX + FILE_NAME_BYTES + 16;
-    int64_t total = 0, room = 256, used;
+    int64_t total = 0, capacity = 256, used;
     char *text = NULL, name[FILE_NAME_BYTES];
     if (j->shard_count == 1)
         return DSC_OK;
     for (int64_t i = 0; i < j->count; i++) {
         total += j->tensor[i].bytes;
-        room += 6 * (int64_t)strlen(j->tensor[i].name) + FILE_NAME_BYTES + 16;
+        capacity += 6 * (int64_t)strlen(j->tensor[i].name) + FILE_NAME_BYTES + 16;
     }
-    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, room + line, 1, &text, err));
-    used = snprintf(text, (size_t)room, "{\"metadata\": {\"total_size\": %" PRId64 "},\n \"weight_map\": {", total);
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, capacity + line, 1, &text, err));
+    used = snprintf(text, (size_t)capacity, "{\"metadata\": {\"total_size\": %" PRId64 "},\n \"weight_map\": {", total);
     for (int64_t i = 0; i < j->count; i++) {
         file_name(j, j->tensor[i].shard, name);
         used += snprintf(text + used, 8, "%s\n  ", i > 0 ? "," : "");
@@ -224,7 +224,7 @@ static dsc_status write_index(const export_job *j, dsc_error *err)
         used += snprintf(text + used, FILE_NAME_BYTES + 8, ": \"%s\"", name);
     }
     used += snprintf(text + used, 8, "\n }}\n");
-    DSC_ASSERT(used < room + line);
+    DSC_ASSERT(used < capacity + line);
     const dsc_status status = write_small(j, INDEX_FILE, text, used, err);
     dsc_alloc_free(j->alloc, text);
     return status;

@@ -80,9 +80,9 @@ dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_
 static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, const dsc_safetensors_entry *entry,
                               float *buffer, dsc_error *err)
 {
-    const int64_t room = DSC_CKPT_BLOCK_BYTES / 4;
-    for (int64_t first = 0; first < entry->count; first += room) {
-        const int64_t count = dsc_min_i64(room, entry->count - first);
+    const int64_t capacity = DSC_CKPT_BLOCK_BYTES / 4;
+    for (int64_t first = 0; first < entry->count; first += capacity) {
+        const int64_t count = dsc_min_i64(capacity, entry->count - first);
         DSC_ASSERT(count > 0);
         DSC_TRY(dsc_safetensors_read_f32(file, entry, first, count, buffer, err));
         dsc_sha256_update(sha, buffer, (size_t)count * 4);

@@ -12,7 +12,7 @@
 
 typedef struct text_out {
     char *text; /* NULL: only counts */
-    int64_t bytes, room;
+    int64_t bytes, capacity;
 } text_out;
 
 static DSC_PRINTF(2, 3) void put(text_out *out, const char *fmt, ...)
@@ -20,11 +20,11 @@ static DSC_PRINTF(2, 3) void put(text_out *out, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     char *to = out->text != NULL ? out->text + out->bytes : NULL;
-    const int length = vsnprintf(to, out->text != NULL ? (size_t)(out->room - out->bytes) : 0, fmt, args);
+    const int length = vsnprintf(to, out->text != NULL ? (size_t)(out->capacity - out->bytes) : 0, fmt, args);
     va_end(args);
     DSC_ASSERT(length >= 0);
     out->bytes += length;
-    DSC_ASSERT(out->text == NULL || out->bytes < out->room); /* it was counted before */
+    DSC_ASSERT(out->text == NULL || out->bytes < out->capacity); /* it was counted before */
 }
 
 static void put_text(text_out *out, const char *name, const char *value)
@@ -233,15 +233,15 @@ dsc_status dsc_ckpt_manifest_write(dsc_alloc *alloc, const dsc_run_state *state,
                                    const dsc_ckpt_block *block, int64_t block_count, char **text, int64_t *bytes,
                                    dsc_error *err)
 {
-    text_out out = { .room = text_bytes(state, entries, file, parts, block, block_count) + 1 };
+    text_out out = { .capacity = text_bytes(state, entries, file, parts, block, block_count) + 1 };
     uint8_t digest[32];
     char hex[65];
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, out.room, 1, &out.text, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, out.capacity, 1, &out.text, err));
     put_body(&out, state, entries, file, parts, block, block_count);
     dsc_ckpt_sha256(out.text, out.bytes, digest);
     dsc_hex(hex, digest, sizeof digest);
     put(&out, DSC_CKPT_SEAL_TEXT "%s\"}\n", hex);
-    DSC_ASSERT(out.bytes == out.room - 1);
+    DSC_ASSERT(out.bytes == out.capacity - 1);
     *text = out.text;
     *bytes = out.bytes;
     return DSC_OK;

@@ -347,11 +347,11 @@ void dsc_value_store(const dsc_config_key *key, const cJSON *item, dsc_config *c
         break;
     case DSC_KEY_TEXT: case DSC_KEY_CHOICE: {
         DSC_ASSERT(key->bytes > 0);
-        const size_t room = (size_t)key->bytes;
+        const size_t capacity = (size_t)key->bytes;
         if (item != NULL)
-            snprintf(field, room, "%s", item->valuestring);
+            snprintf(field, capacity, "%s", item->valuestring);
         else
-            snprintf(field, room, "%.*s", quoted_length(def) > 0 ? quoted_length(def) : 0, def + (*def == '"'));
+            snprintf(field, capacity, "%.*s", quoted_length(def) > 0 ? quoted_length(def) : 0, def + (*def == '"'));
         break;
     }
     default:

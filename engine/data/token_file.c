@@ -34,11 +34,11 @@ static dsc_status open_llmc(const dsc_io *io, dsc_token_file *file, int64_t byte
         return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path, "llm.c token file of version %d; expected %d",
                         (int)header[1], (int)version);
     file->token_bytes = wide ? 4 : 2;
-    const int64_t room = bytes < DSC_LLMC_HEADER_BYTES ? 0 : (bytes - DSC_LLMC_HEADER_BYTES) / file->token_bytes;
-    if (bytes < DSC_LLMC_HEADER_BYTES || header[2] < 0 || room < header[2])
+    const int64_t capacity = bytes < DSC_LLMC_HEADER_BYTES ? 0 : (bytes - DSC_LLMC_HEADER_BYTES) / file->token_bytes;
+    if (bytes < DSC_LLMC_HEADER_BYTES || header[2] < 0 || capacity < header[2])
         return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
                         "truncated: the header says %d tokens, the file has room for %lld", (int)header[2],
-                        (long long)room);
+                        (long long)capacity);
     const int64_t behind = bytes - DSC_LLMC_HEADER_BYTES - file->token_bytes * (int64_t)header[2];
     if (behind != 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,

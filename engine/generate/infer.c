@@ -25,7 +25,7 @@ struct dsc_infer {
     dsc_model *loaded;            /* its weights' files */
     dsc_model *model[PART_KINDS]; /* for parts of `tokens` tokens */
     int64_t tokens[PART_KINDS];
-    int64_t room;                 /* the longest text now; 0: not started */
+    int64_t capacity; /* the longest text now; 0: not started */
     dsc_buf weights, cache, buffers, staging;
     const void **param;  /* [sum of the modules' params], whole parameters */
     int32_t *first;      /* [module_count] a module's first one */
@@ -148,7 +148,7 @@ static int64_t lay_out_staging(dsc_infer *infer)
     infer->block_bf16 = piece(&infer->staging, &end, infer->o.dtype == DSC_BF16 ? LOAD_ELEMENTS * 2 : 0);
     infer->host_logits = piece(&infer->staging, &end, dsc_infer_vocab(infer) * 4);
     infer->host_ids = piece(&infer->staging, &end, infer->tokens[LONG] * 4);
-    infer->text = piece(&infer->staging, &end, infer->room * 4);
+    infer->text = piece(&infer->staging, &end, infer->capacity * 4);
     return end;
 }
 
@@ -158,7 +158,7 @@ static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, ds
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     const dsc_plan_sink sink = { .gemm = prepare, .user = infer->device };
     options.seq_length = infer->tokens[kind];
-    options.cache_tokens = infer->room;
+    options.cache_tokens = infer->capacity;
     options.want_weights = false;
     DSC_TRY(dsc_model_open(&infer->model[kind], infer->o.model, &options, err));
     most->cache_bytes = 0;
@@ -192,7 +192,7 @@ static dsc_status check_fit(const dsc_infer *infer, const dsc_infer_plan *plan, 
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
                     "the model needs %.0f MB (weights %.0f MB, keys and values of %lld tokens %.0f MB, buffers "
                     "%.0f MB) but %.0f MB are free; use fewer --max-new-tokens, --dtype bf16 or a smaller model",
-                    (double)(on_gpu ? on_device : host) / mb, (double)plan->weights / mb, (long long)infer->room,
+                    (double)(on_gpu ? on_device : host) / mb, (double)plan->weights / mb, (long long)infer->capacity,
                     (double)plan->cache / mb, (double)(plan->buffers + plan->staging) / mb,
                     (double)(on_gpu ? props.free_bytes : free_bytes) / mb);
 }
@@ -227,13 +227,13 @@ dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *pla
     int64_t params = 0;
     if (plan == NULL)
         plan = &unused;
-    DSC_ASSERT(infer->room == 0);
+    DSC_ASSERT(infer->capacity == 0);
     if (tokens < 1 || tokens > dsc_infer_positions(infer))
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; the model takes 1 to %lld",
                         (long long)tokens, (long long)dsc_infer_positions(infer));
     infer->tokens[LONG] = dsc_min_i64(PART_TOKENS, dsc_infer_positions(infer));
     infer->tokens[SINGLE] = 1;
-    infer->room = dsc_max_i64(tokens, infer->tokens[LONG]);
+    infer->capacity = dsc_max_i64(tokens, infer->tokens[LONG]);
     *plan = (dsc_infer_plan){ 0 };
     for (int32_t m = 0; m < model->module_count; m++) {
         params += model->modules[m].param_count;
@@ -399,9 +399,9 @@ static int64_t common_tokens(const dsc_infer *infer, const int32_t *tokens, int6
 dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t count, const float **logits,
                             dsc_error *err)
 {
-    if (count < 1 || count > dsc_min_i64(infer->room, dsc_infer_positions(infer)))
+    if (count < 1 || count > dsc_min_i64(infer->capacity, dsc_infer_positions(infer)))
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; there is room for 1 to %lld",
-                        (long long)count, (long long)dsc_min_i64(infer->room, dsc_infer_positions(infer)));
+                        (long long)count, (long long)dsc_min_i64(infer->capacity, dsc_infer_positions(infer)));
     for (int64_t i = 0; i < count; i++)
         if (tokens[i] < 0 || tokens[i] >= dsc_infer_vocab(infer))
             return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "token %d at %lld is outside the vocabulary of %lld",

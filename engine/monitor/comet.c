@@ -189,15 +189,18 @@ static bool is_due(comet *c, const char *tag, int64_t samples)
     return true;
 }
 
-static int put_line(comet *c, char *to, size_t room, const dsc_scalar *scalar, int64_t samples)
+static int put_line(comet *c, char *to, size_t capacity, const dsc_scalar *scalar, int64_t samples)
 {
     char number[32];
     const double value = scalar->value;
     snprintf(number, sizeof number, "%.17g", value);
-    return snprintf(to, room, "{\"payload\":{\"local_timestamp\":%lld,\"message_id\":%lld,\"metric\":{\"epoch\":null,"
+    return snprintf(to, capacity,
+                    "{\"payload\":{\"local_timestamp\":%lld,\"message_id\":%lld,\"metric\":{\"epoch\":null,"
                     "\"metricName\":\"%s\",\"metricValue\":%s,\"step\":%lld}},\"type\":\"metric_msg\"}\n",
                     (long long)now_ms(), (long long)++c->messages, scalar->tag,
-                    isnan(value) ? "NaN" : isinf(value) ? (value > 0 ? "Infinity" : "-Infinity") : number,
+                    isnan(value)   ? "NaN"
+                    : isinf(value) ? (value > 0 ? "Infinity" : "-Infinity")
+                                   : number,
                     (long long)samples);
 }
 

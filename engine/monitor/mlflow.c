@@ -119,14 +119,14 @@ static dsc_status create_run(mlflow *m, const char *experiment, const char *run_
 /* ---- the sender ---- */
 
 /* "Train/Samples/train_loss" is the metric train_loss, "Validation/Samples/loss" is validation_loss. */
-static size_t put_metric(char *out, size_t room, const metric *one, bool first)
+static size_t put_metric(char *out, size_t capacity, const metric *one, bool first)
 {
     char value[40];
     if (isfinite(one->value))
         snprintf(value, sizeof value, "%.17g", one->value);
     else /* as Protocol Buffers' JSON has them */
         snprintf(value, sizeof value, "\"%s\"", isnan(one->value) ? "NaN" : one->value > 0 ? "Infinity" : "-Infinity");
-    return (size_t)snprintf(out, room, "%s{\"key\":\"%s%s\",\"value\":%s,\"timestamp\":%lld,\"step\":%lld}",
+    return (size_t)snprintf(out, capacity, "%s{\"key\":\"%s%s\",\"value\":%s,\"timestamp\":%lld,\"step\":%lld}",
                             first ? "" : ",", strncmp(one->key, "Validation/", 11) == 0 ? "validation_" : "",
                             strrchr(one->key, '/') + 1, value, (long long)one->wall_ms, (long long)one->step);
 }

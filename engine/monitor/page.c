@@ -73,15 +73,15 @@ void dsc_page_log(dsc_page *page, dsc_log_level level, const char *text)
 
 typedef struct writer {
     char *out;
-    size_t room, used; /* used > room: it did not fit */
+    size_t capacity, used; /* used > capacity: it did not fit */
 } writer;
 
 static void DSC_PRINTF(2, 3) put(writer *w, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    const int bytes = vsnprintf(w->used < w->room ? w->out + w->used : NULL, w->used < w->room ? w->room - w->used : 0,
-                                fmt, args);
+    const int bytes = vsnprintf(w->used < w->capacity ? w->out + w->used : NULL,
+                                w->used < w->capacity ? w->capacity - w->used : 0, fmt, args);
     va_end(args);
     w->used += bytes > 0 ? (size_t)bytes : 0;
 }
@@ -114,7 +114,7 @@ void dsc_page_describe(dsc_page *page, const dsc_monitor_about *about)
         put(&w, ",\"%s\":", texts[i].name);
         put_text(&w, texts[i].text);
     }
-    if (w.used >= w.room) /* a name of hundreds of letters */
+    if (w.used >= w.capacity) /* a name of hundreds of letters */
         page->about[0] = 0;
     page->batch = about->batch;
     page->rank_count = about->ranks;
@@ -159,9 +159,9 @@ static void put_rank(writer *w, const dsc_monitor_rank *rank, const char *host)
     put(w, "}");
 }
 
-size_t dsc_page_json(const dsc_page *page, char *out, size_t room)
+size_t dsc_page_json(const dsc_page *page, char *out, size_t capacity)
 {
-    writer w = { out, room, 0 };
+    writer w = { out, capacity, 0 };
     put(&w, "{%s%s\"step\":%lld,\"first_step\":%lld,\"seconds\":%.1f,\"quiet_seconds\":%.1f,\"series\":[", page->about,
         page->about[0] != 0 ? "," : "", (long long)page->step, (long long)page->first_step,
         (double)(dsc_clock_wall_ns() - page->started_ns) * 1e-9,
@@ -182,5 +182,5 @@ size_t dsc_page_json(const dsc_page *page, char *out, size_t room)
         put_text(&w, page->line[i % DSC_PAGE_LINES]);
     }
     put(&w, "]}\n");
-    return w.used < w.room ? w.used : 0;
+    return w.used < w.capacity ? w.used : 0;
 }

@@ -36,8 +36,8 @@ void dsc_page_scalars(dsc_page *page, int64_t samples, const dsc_scalar *scalars
 void dsc_page_ranks(dsc_page *page, const dsc_monitor_rank *ranks, int32_t count);
 void dsc_page_log(dsc_page *page, dsc_log_level level, const char *text);
 
-/* Everything as JSON into out[room]; returns its bytes, 0 when it has no room. */
-size_t dsc_page_json(const dsc_page *page, char *out, size_t room);
+/* Everything as JSON into out[capacity]; returns its bytes, 0 when it has no room. */
+size_t dsc_page_json(const dsc_page *page, char *out, size_t capacity);
 /* The document that asks for it, every two seconds, as "run.json". */
 extern const char dsc_page_html[];
 

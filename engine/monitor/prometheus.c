@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static size_t put_metric(char *out, size_t room, const dsc_scalar *scalar)
+static size_t put_metric(char *out, size_t capacity, const dsc_scalar *scalar)
 {
     const char *name = strrchr(scalar->tag, '/') + 1, *part = strncmp(scalar->tag, "Validation/", 11) == 0
                                                                    ? "validation_" : "";
@@ -17,18 +17,19 @@ static size_t put_metric(char *out, size_t room, const dsc_scalar *scalar)
         snprintf(value, sizeof value, "%.17g", scalar->value);
     else
         snprintf(value, sizeof value, "%s", isnan(scalar->value) ? "NaN" : scalar->value > 0 ? "+Inf" : "-Inf");
-    const int bytes = snprintf(out, room, "# TYPE dsc_%s%s gauge\ndsc_%s%s %s\n", part, name, part, name, value);
-    return bytes > 0 && (size_t)bytes < room ? (size_t)bytes : 0;
+    const int bytes = snprintf(out, capacity, "# TYPE dsc_%s%s gauge\ndsc_%s%s %s\n", part, name, part, name, value);
+    return bytes > 0 && (size_t)bytes < capacity ? (size_t)bytes : 0;
 }
 
-size_t dsc_prometheus_text(const dsc_prometheus *p, char *out, size_t room)
+size_t dsc_prometheus_text(const dsc_prometheus *p, char *out, size_t capacity)
 {
-    size_t used = (size_t)snprintf(out, room,
+    size_t used = (size_t)snprintf(out, capacity,
                                    "# HELP dsc_info The program.\n# TYPE dsc_info gauge\ndsc_info{version=\"%s\"} 1\n"
                                    "# HELP dsc_samples_total Samples trained on.\n# TYPE dsc_samples_total counter\n"
-                                   "dsc_samples_total %lld\n", DSC_VERSION_TEXT, (long long)p->samples);
+                                   "dsc_samples_total %lld\n",
+                                   DSC_VERSION_TEXT, (long long)p->samples);
     for (int i = 0; i < p->count; i++)
-        used += put_metric(out + used, room - used, &p->last[i]);
+        used += put_metric(out + used, capacity - used, &p->last[i]);
     return used;
 }
 

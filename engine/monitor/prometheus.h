@@ -11,7 +11,7 @@ typedef struct dsc_prometheus {
 } dsc_prometheus;
 
 void dsc_prometheus_set(dsc_prometheus *p, int64_t samples, const dsc_scalar *scalars, int count);
-/* Returns the bytes written to out[room], which holds every number there can be. */
-size_t dsc_prometheus_text(const dsc_prometheus *p, char *out, size_t room);
+/* Returns the bytes written to out[capacity], which holds every number there can be. */
+size_t dsc_prometheus_text(const dsc_prometheus *p, char *out, size_t capacity);
 
 #endif

@@ -82,7 +82,7 @@ static dsc_status put_log(wandb *w, const uint8_t *data, size_t bytes, dsc_error
             DSC_TRY(put(w, zeros, left, err));
             continue;
         }
-        const size_t room = left - PART_HEAD_BYTES, now = bytes - done < room ? bytes - done : room;
+        const size_t capacity = left - PART_HEAD_BYTES, now = bytes - done < capacity ? bytes - done : capacity;
         const bool first = done == 0, last = done + now == bytes;
         const uint8_t type = first && last ? PART_WHOLE : first ? PART_FIRST : last ? PART_LAST : PART_MIDDLE;
         DSC_TRY(put_log_part(w, type, data + done, now, err));

@@ -18,9 +18,9 @@ typedef struct dsc_web_api {
     /* `token` (may be NULL) goes into each request as "Authorization: Bearer". NULL: no memory. */
     dsc_web *(*open)(const char *token);
     /* GET, or with a body POST of JSON; http and https only, redirects are not followed, at most `limit_s` seconds.
-     * Returns the status of HTTP, with the answer in answer[room], terminated and cut to fit; or 0 and the reason in
-     * text[DSC_WEB_TEXT]. By one thread at a time. */
-    int (*ask)(dsc_web *web, const char *url, const char *body, int limit_s, char *answer, size_t room, char *text);
+     * Returns the status of HTTP, with the answer in answer[capacity], terminated and cut to fit; or 0 and the reason
+     * in text[DSC_WEB_TEXT]. By one thread at a time. */
+    int (*ask)(dsc_web *web, const char *url, const char *body, int limit_s, char *answer, size_t capacity, char *text);
     void (*close)(dsc_web *web); /* NULL is fine */
 } dsc_web_api;
 /* DSC_WEB_SYMBOL: the one dsc_web_api. */

@@ -10,13 +10,14 @@ struct dsc_web {
     CURL *curl;
     struct curl_slist *headers;
     char *answer; /* answer of the active request */
-    size_t room, used;
+    size_t capacity, used;
 };
 
 static size_t take(char *from, size_t size, size_t count, void *user)
 {
     struct dsc_web *web = user;
-    const size_t bytes = size * count, fits = web->room - 1 - web->used < bytes ? web->room - 1 - web->used : bytes;
+    const size_t bytes = size * count,
+                 fits = web->capacity - 1 - web->used < bytes ? web->capacity - 1 - web->used : bytes;
     memcpy(web->answer + web->used, from, fits);
     web->used += fits;
     return bytes;
@@ -56,13 +57,13 @@ static dsc_web *open_web(const char *token)
     return web;
 }
 
-static int ask(dsc_web *web, const char *url, const char *body, int limit_s, char *answer, size_t room, char *text)
+static int ask(dsc_web *web, const char *url, const char *body, int limit_s, char *answer, size_t capacity, char *text)
 {
     long code = 0;
     char reason[CURL_ERROR_SIZE] = "";
     CURL *curl = web->curl;
     web->answer = answer;
-    web->room = room;
+    web->capacity = capacity;
     web->used = 0;
     curl_easy_reset(curl);
     curl_easy_setopt(curl, CURLOPT_URL, url);

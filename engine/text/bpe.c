@@ -36,7 +36,7 @@ struct dsc_bpe_work {
     dsc_ids symbols; /* symbols of the current word, before merging */
     symbol *chain;
     candidate *heap;
-    int64_t room; /* symbols that chain and heap hold */
+    int64_t capacity; /* symbols that chain and heap hold */
 };
 
 uint32_t dsc_byte_char(uint8_t byte)
@@ -209,17 +209,17 @@ static candidate heap_pop(candidate *heap, int64_t *count)
 
 static dsc_status reserve_chain(dsc_bpe_work *work, int64_t symbols, dsc_error *err)
 {
-    if (symbols <= work->room)
+    if (symbols <= work->capacity)
         return DSC_OK;
     dsc_alloc_free(work->alloc, work->heap);
     dsc_alloc_free(work->alloc, work->chain);
     work->heap = NULL;
     work->chain = NULL;
-    work->room = 0;
+    work->capacity = 0;
     DSC_TRY(dsc_alloc_zeroed(work->alloc, DSC_TAG_DATA, symbols, sizeof *work->chain, &work->chain, err));
     /* A pair for each neighbour at the start, and at most two new ones for each merge. */
     DSC_TRY(dsc_alloc_zeroed(work->alloc, DSC_TAG_DATA, 3 * symbols, sizeof *work->heap, &work->heap, err));
-    work->room = symbols;
+    work->capacity = symbols;
     return DSC_OK;
 }
 

@@ -6,26 +6,26 @@
 
 #include "base/hash.h"
 
-static dsc_status grow(dsc_alloc *alloc, void **ptr, int64_t used, int64_t *room, int64_t need, int64_t bytes_each,
+static dsc_status grow(dsc_alloc *alloc, void **ptr, int64_t used, int64_t *capacity, int64_t need, int64_t bytes_each,
                        dsc_error *err)
 {
     void *larger = NULL;
-    const int64_t want = dsc_max_i64(dsc_max_i64(need, 256), *room * 2);
+    const int64_t want = dsc_max_i64(dsc_max_i64(need, 256), *capacity * 2);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_DATA, want, bytes_each, &larger, err));
     if (used > 0)
         memcpy(larger, *ptr, (size_t)(used * bytes_each));
     dsc_alloc_free(alloc, *ptr);
     *ptr = larger;
-    *room = want;
+    *capacity = want;
     return DSC_OK;
 }
 
 dsc_status dsc_text_reserve(dsc_text *text, int64_t more, dsc_error *err)
 {
-    if (text->room - text->bytes >= more)
+    if (text->capacity - text->bytes >= more)
         return DSC_OK;
     void *ptr = text->ptr;
-    DSC_TRY(grow(text->alloc, &ptr, text->bytes, &text->room, text->bytes + more, 1, err));
+    DSC_TRY(grow(text->alloc, &ptr, text->bytes, &text->capacity, text->bytes + more, 1, err));
     text->ptr = ptr;
     return DSC_OK;
 }
@@ -47,10 +47,10 @@ void dsc_text_free(dsc_text *text)
 
 dsc_status dsc_ids_reserve(dsc_ids *ids, int64_t more, dsc_error *err)
 {
-    if (ids->room - ids->count >= more)
+    if (ids->capacity - ids->count >= more)
         return DSC_OK;
     void *ptr = ids->ptr;
-    DSC_TRY(grow(ids->alloc, &ptr, ids->count, &ids->room, ids->count + more, (int64_t)sizeof *ids->ptr, err));
+    DSC_TRY(grow(ids->alloc, &ptr, ids->count, &ids->capacity, ids->count + more, (int64_t)sizeof *ids->ptr, err));
     ids->ptr = ptr;
     return DSC_OK;
 }

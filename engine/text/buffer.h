@@ -12,7 +12,7 @@
 typedef struct dsc_text {
     dsc_alloc *alloc;
     char *ptr;
-    int64_t bytes, room;
+    int64_t bytes, capacity;
 } dsc_text;
 dsc_status dsc_text_reserve(dsc_text *text, int64_t more, dsc_error *err);
 dsc_status dsc_text_add(dsc_text *text, const void *from, int64_t bytes, dsc_error *err);
@@ -22,13 +22,13 @@ void dsc_text_free(dsc_text *text);
 typedef struct dsc_ids {
     dsc_alloc *alloc;
     int32_t *ptr;
-    int64_t count, room;
+    int64_t count, capacity;
 } dsc_ids;
 dsc_status dsc_ids_reserve(dsc_ids *ids, int64_t more, dsc_error *err);
 void dsc_ids_free(dsc_ids *ids);
 static inline dsc_status dsc_ids_add(dsc_ids *ids, int32_t id, dsc_error *err)
 {
-    if (ids->count == ids->room)
+    if (ids->count == ids->capacity)
         DSC_TRY(dsc_ids_reserve(ids, 1, err));
     ids->ptr[ids->count++] = id;
     return DSC_OK;

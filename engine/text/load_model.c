@@ -49,7 +49,7 @@ static void add_raw(const tok_loader *l, int64_t id)
     if (l->t->bpe.of_bytes) {
         char *to = l->t->strings.ptr + l->t->strings.bytes;
         int length;
-        DSC_ASSERT(l->t->strings.room - l->t->strings.bytes > token->bytes);
+        DSC_ASSERT(l->t->strings.capacity - l->t->strings.bytes > token->bytes);
         raw = (tok_string){ to, 0 };
         for (int32_t i = 0; i < token->bytes; i += length) {
             const int byte = dsc_char_byte(dsc_char_at(token->text + i, &length));

@@ -60,7 +60,7 @@ dsc_status tok_get_integer(const tok_loader *l, const cJSON *object, const char 
 tok_string tok_keep(const tok_loader *l, const char *text, int64_t bytes)
 {
     dsc_text *strings = &l->t->strings;
-    DSC_ASSERT(strings->room - strings->bytes > bytes); /* stored strings must not move */
+    DSC_ASSERT(strings->capacity - strings->bytes > bytes); /* stored strings must not move */
     char *at = strings->ptr + strings->bytes;
     memcpy(at, text, (size_t)bytes);
     at[bytes] = 0;
