@@ -126,6 +126,21 @@ static dsc_status init_random(dsc_engine *engine, int32_t t, dsc_error *err)
     return DSC_OK;
 }
 
+/* Values that the compute dtype does not hold would make each loss NaN, as values of a file that are not finite do. */
+static dsc_status check_range(const dsc_engine *engine, int32_t t, int64_t first, int64_t count, const float *values,
+                              dsc_error *err)
+{
+    const dsc_dtype dtype = dsc_engine_dtype(engine);
+    const int64_t i = dsc_first_overflow(values, DSC_F32, dtype, count);
+    if (i < 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, engine->config.own.model[0] != 0 ? engine->config.own.model : "the model",
+                    "tensor \"%.200s\" has the value %g at element %lld, which is infinite in %s (at most %g); train "
+                    "in %s", engine->layout.tensor[t].spec->name, (double)values[i], (long long)(first + i),
+                    dsc_dtype_text(dtype), dsc_dtype_largest(dtype),
+                    dtype == DSC_F16 ? "bf16 (bf16.enabled) or fp32" : "fp32");
+}
+
 /* Rank 0's values in pieces. *found is false, on all ranks alike, when the model has none for this tensor. */
 static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_error *err)
 {
@@ -141,8 +156,10 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
         memset(&verdict, 0, sizeof verdict);
         if (engine->place.rank == 0) {
             bool here = false;
-            (void)engine->model->load_param(engine->model, tensor->module, tensor->param, first, count, values, &here,
-                                            &verdict.error);
+            const dsc_status status = engine->model->load_param(engine->model, tensor->module, tensor->param, first,
+                                                                count, values, &here, &verdict.error);
+            if (status == DSC_OK && here)
+                (void)!check_range(engine, t, first, count, values, &verdict.error);
             verdict.found = here;
         }
         DSC_TRY(dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &verdict, (int64_t)sizeof verdict, 0, NULL,

@@ -94,10 +94,26 @@ static dsc_status plan(export_job *j, dsc_error *err)
 
 /* ---- writing ---- */
 
-static const void *converted(export_job *j, dsc_dtype from, const dsc_ckpt_block *block,
-                             const dsc_ckpt_merge_state *merge)
+/* Values that are finite and not in the dtype of the export. */
+static dsc_status check_range(const export_job *j, const export_tensor *t, const dsc_ckpt_block *block,
+                              const void *from, dsc_dtype from_dtype, dsc_error *err)
+{
+    const int64_t i = dsc_first_overflow(from, from_dtype, j->dtype, block->count);
+    DSC_ASSERT(i < block->count);
+    if (i < 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "tensor \"%.200s\" has the value %g at element %lld, which is "
+                    "infinite in %s (at most %g); export with --dtype %s", t->weights->name,
+                    (double)dsc_get(from, i, from_dtype), (long long)(block->first + i), dsc_dtype_text(j->dtype),
+                    dsc_dtype_largest(j->dtype), j->dtype == DSC_F16 ? "bf16 or fp32" : "fp32");
+}
+
+/* *to is the block, which lies in the buffer, in the dtype of the export. */
+static dsc_status convert(export_job *j, const export_tensor *t, const dsc_ckpt_block *block,
+                          const dsc_ckpt_merge_state *merge, const void **to, dsc_error *err)
 {
     void *out = j->buffer + DSC_CKPT_BLOCK_BYTES;
+    const dsc_dtype from = t->from->dtype;
     const int64_t count = block->count;
     DSC_ASSERT(count > 0);
     DSC_ASSERT(count * 4 <= 2 * DSC_CKPT_BLOCK_BYTES); /* fits behind the block as it was saved */
@@ -106,15 +122,17 @@ static const void *converted(export_job *j, dsc_dtype from, const dsc_ckpt_block
         for (int64_t i = 0; i < count; i++)
             x[i] = dsc_get(j->buffer, i, from);
         dsc_ckpt_merge_add(merge, block->first, count, x);
+        DSC_TRY(check_range(j, t, block, x, DSC_F32, err));
         for (int64_t i = 0; i < count; i++) /* in place: element i is read before its bytes are written */
             dsc_put(out, i, j->dtype, x[i]);
-        return out;
+        *to = out;
+        return DSC_OK;
     }
-    if (from == j->dtype)
-        return j->buffer;
-    for (int64_t i = 0; i < count; i++)
+    DSC_TRY(check_range(j, t, block, j->buffer, from, err));
+    *to = from == j->dtype ? j->buffer : out;
+    for (int64_t i = 0; from != j->dtype && i < count; i++)
         dsc_put(out, i, j->dtype, dsc_get(j->buffer, i, from));
-    return out;
+    return DSC_OK;
 }
 
 static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_ckpt_merge_state *merge, dsc_file *file,
@@ -125,8 +143,9 @@ static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_
     for (int64_t b = 0; b < t->from->block_count; b++, block++) {
         DSC_ASSERT(block->first + block->count <= t->from->elements);
         DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->buffer, err));
-        DSC_TRY(dsc_io_write(j->io, file, converted(j, t->from->dtype, block, merge), block->count * each,
-                             offset + block->first * each, err));
+        const void *data = NULL;
+        DSC_TRY(convert(j, t, block, merge, &data, err));
+        DSC_TRY(dsc_io_write(j->io, file, data, block->count * each, offset + block->first * each, err));
     }
     return DSC_OK;
 }

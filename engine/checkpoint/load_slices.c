@@ -157,6 +157,22 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
     return DSC_OK;
 }
 
+/* Values that this run's dtype does not hold are refused while nothing has changed. A master becomes a weight. */
+static dsc_status check_range(const dsc_ckpt_slices_load *t, const span *s, const dsc_ckpt_block *block,
+                              const char *data, dsc_error *err)
+{
+    const dsc_dtype to = s->to.shared != NULL                ? DSC_F32
+                         : s->to.plane == DSC_PLANE_MASTER ? t->dtype : s->to.dtype;
+    const int64_t i = dsc_first_overflow(data, s->tensor->dtype, to, block->count);
+    DSC_ASSERT(i < block->count);
+    if (i < 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, t->step_dir, "tensor \"%.200s\" has the value %g at element %lld, which is "
+                    "infinite in %s (at most %g); go on in %s", s->tensor->name,
+                    (double)dsc_get(data, i, s->tensor->dtype), (long long)(block->first + i), dsc_dtype_text(to),
+                    dsc_dtype_largest(to), to == DSC_F16 ? "bf16 (bf16.enabled) or fp32" : "fp32");
+}
+
 static dsc_status put_block(const dsc_ckpt_slices_load *t, const span *s, const dsc_ckpt_block *block, const char *data,
                             dsc_error *err)
 {
@@ -196,7 +212,10 @@ static dsc_status read_blocks(lane *l, dsc_ckpt_read_ahead *ahead, dsc_error *er
         for (; next != NULL && dsc_ckpt_read_ahead_has_room(ahead); next = walk(l->t, &asked, l->index, l->count))
             DSC_TRY(dsc_ckpt_read_ahead_request(ahead, next, err));
         DSC_TRY(dsc_ckpt_read_ahead_consume(ahead, &data, err));
-        if (l->copy && !taken.span.only_verified)
+        if (taken.span.only_verified)
+            continue;
+        DSC_TRY(check_range(l->t, &taken.span, block, data, err));
+        if (l->copy)
             DSC_TRY(put_block(l->t, &taken.span, block, data, err));
     }
     return DSC_OK;
@@ -299,6 +318,8 @@ static dsc_status receive_block(post *p, const span *own, const dsc_ckpt_block *
     if (!p->buffer[bytes] || p->status != DSC_OK)
         return DSC_OK; /* the sender says why */
     p->status = dsc_ckpt_reader_check(p->t->reader, block, p->buffer, &p->error);
+    if (p->status == DSC_OK)
+        p->status = check_range(p->t, own, block, p->buffer, &p->error);
     if (p->status == DSC_OK && p->copy)
         p->status = put_block(p->t, own, block, p->buffer, &p->error);
     return DSC_OK;

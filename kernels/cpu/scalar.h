@@ -39,6 +39,40 @@ static inline float dsc_rounded(float x, dsc_dtype dtype)
     return dtype == DSC_F32 ? x : dsc_f32_from_half(dsc_half_from_f32(x, dtype), dtype);
 }
 
+/* The largest finite value of a dtype. */
+static inline double dsc_dtype_largest(dsc_dtype dtype)
+{
+    return dtype == DSC_F16 ? 65504.0 : dtype == DSC_BF16 ? 3.3895313892515355e38 : 3.4028234663852886e38;
+}
+
+/* Bits of |x|, 0 of an x that is not finite. */
+static inline uint32_t dsc_finite_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    bits &= 0x7fffffffu;
+    return bits < 0x7f800000u ? bits : 0;
+}
+
+/* The first of `count` elements that is finite and becomes infinite in dtype `to`; -1: none. */
+static inline int64_t dsc_first_overflow(const void *from, dsc_dtype from_dtype, dsc_dtype to, int64_t count)
+{
+    const uint32_t least = to == DSC_F16 ? 0x477ff000u : 0x7f7f8000u; /* the first that rounds to infinity */
+    uint32_t largest = from_dtype == DSC_F32 ? 0 : least;
+    int64_t first = 0;
+    if (from_dtype == to || to == DSC_F32)
+        return -1;
+    for (int64_t i = 0; i < count && from_dtype == DSC_F32; i++) { /* a maximum without a branch: vector instructions */
+        const uint32_t bits = dsc_finite_bits(((const float *)from)[i]);
+        largest = bits > largest ? bits : largest;
+    }
+    if (largest < least)
+        return -1;
+    while (first < count && dsc_finite_bits(dsc_get(from, first, from_dtype)) < least)
+        first++;
+    return first < count ? first : -1;
+}
+
 /* x rounded to one of its neighbours in bf16 by 16 random bits (exact.h, CAST_STOCHASTIC). */
 static inline uint16_t dsc_up_or_down(float x, uint32_t random_bits)
 {

@@ -34,6 +34,7 @@ typedef struct train_run {
     bool progress_open;
     int stop_signal; /* signal that ends the run after its save; 0: none */
     bool patience_ended;
+    int64_t applied_count, skipped_count; /* steps of this run with and without an update */
     train_saves saves;
     train_sample sample;
     int64_t start_ns, first_step_ns;
@@ -280,6 +281,16 @@ static void unwatch_signals(void)
         sched_yield();
 }
 
+/* A run that has changed nothing is no success, and its last checkpoint would look like one. */
+static dsc_status check_applied(const train_run *run, dsc_error *err)
+{
+    if (run->applied_count > 0 || run->skipped_count == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_NUMERIC, "training", "all %lld steps were skipped, so nothing was trained and nothing "
+                    "is saved; the warnings above name the first gradient that is not finite. In fp16 give more steps, "
+                    "a lower fp16.initial_scale_power, or bf16", (long long)run->skipped_count);
+}
+
 static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
@@ -292,6 +303,8 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
     }
     if (run->progress_open)
         DSC_TRY(train_progress_step(&run->progress, result, err));
+    run->applied_count += !result->skipped;
+    run->skipped_count += result->skipped;
     run->stop_signal = last ? 0 : requested_stop(result->requests);
     if ((result->requests & REQUEST_SAVE) != 0 && !can_save && run->progress_open)
         train_progress_say(&run->progress, "SIGUSR1: nothing is saved; start with --save DIR");
@@ -305,6 +318,8 @@ static dsc_status after_step(train_run *run, const dsc_step_result *result, dsc_
         DSC_TRY(evaluate(run, result->step, err));
     run->patience_ended = !last && patience_ends(run, result->step);
     const bool end = last || run->patience_ended;
+    if (end)
+        DSC_TRY(check_applied(run, err));
     if (can_save && (end || (info->save_every > 0 && result->step % info->save_every == 0)))
         DSC_TRY(train_saves_save(&run->saves, result->step, end, err));
     return DSC_OK;
