@@ -11,7 +11,7 @@
 
 /* ---- does it fit? ---- */
 
-#define MB (1024.0 * 1024.0)
+#define MIB (1024.0 * 1024.0)
 #define GB 1e9
 
 /* The two largest tags of the tiers in `mask`, for the message. */
@@ -139,13 +139,13 @@ static dsc_status refuse(const dsc_engine *engine, uint32_t mask, int64_t ranks,
     largest_tags(&engine->plan, mask & ~(1u << DSC_TIER_NVME), tag, bytes); /* memory alone */
     way_out(engine, mask, ranks, place, available, use, sizeof use);
     if ((mask >> DSC_TIER_HOST & 1u) != 0)
-        snprintf(beside, sizeof beside, "beside %.0f MB for each process ", (double)DSC_PROCESS_BYTES / MB);
+        snprintf(beside, sizeof beside, "beside %.0f MiB for each process ", (double)DSC_PROCESS_BYTES / MIB);
     return DSC_FAIL(err, DSC_ERR_NOFIT, "memory",
-                    "%d rank%s on this %s need%s %.0f MB%s (%s %.0f MB, %s %.0f MB, ...) but %s%.0f MB are free; "
+                    "%d rank%s on this %s need%s %.0f MiB%s (%s %.0f MiB, %s %.0f MiB, ...) but %s%.0f MiB are free; "
                     "use %s",
-                    (int)ranks, ranks == 1 ? "" : "s", place, ranks == 1 ? "s" : "", (double)each / MB,
-                    ranks == 1 ? "" : " each", dsc_tag_text((dsc_tag)tag[0]), (double)bytes[0] / MB,
-                    dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MB, beside, (double)available / MB, use);
+                    (int)ranks, ranks == 1 ? "" : "s", place, ranks == 1 ? "s" : "", (double)each / MIB,
+                    ranks == 1 ? "" : " each", dsc_tag_text((dsc_tag)tag[0]), (double)bytes[0] / MIB,
+                    dsc_tag_text((dsc_tag)tag[1]), (double)bytes[1] / MIB, beside, (double)available / MIB, use);
 }
 
 /* Every rank of the host takes about the same, so all of them must fit together. A GPU is one rank's. */
@@ -172,15 +172,15 @@ dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err)
 
 static void log_table(const dsc_engine *engine)
 {
-    dsc_log_printf(&engine->log, DSC_LOG_INFO, "plan per rank (MB):");
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "plan per rank (MiB):");
     for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
         dsc_plan_row row;
         if (dsc_engine_plan_row(engine, i, &row, NULL) == DSC_OK && row.planned_bytes > 0)
             dsc_log_printf(&engine->log, DSC_LOG_INFO, "  %-12s %-7s %10.2f", row.tag, row.tier,
-                           (double)row.planned_bytes / MB);
+                           (double)row.planned_bytes / MIB);
     }
     dsc_log_printf(&engine->log, DSC_LOG_INFO, "  %-12s %-7s %10.2f", "total", "",
-                   (double)engine->plan.total_bytes / MB);
+                   (double)engine->plan.total_bytes / MIB);
 }
 
 /* Rank 0 shows the table before anyone gives up: a launcher ends all ranks with the first. */

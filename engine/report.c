@@ -206,7 +206,7 @@ static void tell_ranks(const dsc_engine *engine)
         loss = dsc_counted_mean(loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
                                 dsc_engine_step_targets(engine, engine->progress.step) / engine->place.size);
         rank[r] = (dsc_monitor_rank) { loss, own[DSC_STAT_WORK_NS] * 1e-6, own[DSC_STAT_DATA_NS] * 1e-6,
-                                       own[DSC_STAT_MEMORY_BYTES] / 1048576.0, gpu };
+                                       own[DSC_STAT_MEMORY_BYTES] / 1e6, gpu };
     }
     dsc_monitors_ranks(engine->output.monitors, rank, count);
 }

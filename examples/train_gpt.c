@@ -66,7 +66,7 @@ static dsc_status run_engine(job *j, dsc_engine **engine, dsc_error *err)
     if (j->rank == 0) {
         dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
         dsc_engine_stats_get(*engine, &stats);
-        printf("%lld parameters, %.1f MB planned per rank\n", (long long)stats.parameter_count,
+        printf("%lld parameters, %.1f MiB planned per rank\n", (long long)stats.parameter_count,
                (double)stats.planned_bytes / 1e6);
     }
     return train(*engine, j->steps, err);

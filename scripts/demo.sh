@@ -35,8 +35,8 @@ bin/dsc-launch --num_gpus="$ranks" train --config configs/ds_config.json --data 
 
 echo
 echo "memory per rank of $ranks   model states   tracked peak"
-printf '  ZeRO stage 0         %8.2f MB    %8.2f MB\n' "$states0" "$peak0"
-printf '  ZeRO stage 3         %8.2f MB    %8.2f MB\n' "$states3" "$peak3"
+printf '  ZeRO stage 0         %8.2f MiB   %8.2f MiB\n' "$states0" "$peak0"
+printf '  ZeRO stage 3         %8.2f MiB   %8.2f MiB\n' "$states3" "$peak3"
 echo
 echo "checkpoint: $(ls -d demo-run/checkpoints/step-*); losses: demo-run/log.jsonl"
 bin/dsc ckpt verify demo-run/checkpoints

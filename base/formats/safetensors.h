@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* The format allows headers of 100 MB; 32 MB hold 100,000 tensors and keep a hostile file below 256 MB of memory. */
+/* The format allows headers of 100 MB; 32 MiB hold 100,000 tensors and keep a hostile file below 256 MiB of memory. */
 #define DSC_SAFETENSORS_HEADER_BYTES_MAX (INT64_C(32) << 20)
 #define DSC_SAFETENSORS_NAME_BYTES_MAX 1024
 

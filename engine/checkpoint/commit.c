@@ -133,8 +133,8 @@ static dsc_status check_space(const dsc_ckpt_commit *k, int64_t wanted, dsc_erro
     int64_t available = 0;
     DSC_TRY(dsc_io_free_bytes(k->dir, &available, err));
     if (wanted > available)
-        return DSC_FAIL(err, DSC_ERR_IO, k->dir, "a checkpoint needs %.1f MB and %.1f MB are free; nothing was written",
-                        (double)wanted / 1048576.0, (double)available / 1048576.0);
+        return DSC_FAIL(err, DSC_ERR_IO, k->dir, "a checkpoint needs %.1f MiB and %.1f MiB are free; nothing was "
+                        "written", (double)wanted / 1048576.0, (double)available / 1048576.0);
     return DSC_OK;
 }
 

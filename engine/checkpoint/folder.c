@@ -61,8 +61,8 @@ static dsc_status check_space(const char *dir, int64_t wanted, dsc_error *err)
     DSC_TRY(dsc_io_free_bytes(dir, &available, err));
     if (wanted <= available)
         return DSC_OK;
-    return DSC_FAIL(err, DSC_ERR_IO, dir, "a checkpoint needs %.1f MB and %.1f MB are free; save to another folder, or "
-                    "make room", (double)wanted / 1048576.0, (double)available / 1048576.0);
+    return DSC_FAIL(err, DSC_ERR_IO, dir, "a checkpoint needs %.1f MiB and %.1f MiB are free; save to another folder, "
+                    "or make room", (double)wanted / 1048576.0, (double)available / 1048576.0);
 }
 
 /* Makes the folder, makes a file in it. */

@@ -223,7 +223,7 @@ dsc_status dsc_ckpt_manifest_check(const dsc_run_state *state, const dsc_ckpt_en
     if (bytes <= DSC_CKPT_MANIFEST_BYTES_MAX)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, DSC_CKPT_MANIFEST_FILE,
-                    "a checkpoint whose manifest has %.1f MB; at most "
+                    "a checkpoint whose manifest has %.1f MiB; at most "
                     "%.0f are read, so it was not written",
                     (double)bytes / 1048576.0, (double)DSC_CKPT_MANIFEST_BYTES_MAX / 1048576.0);
 }

@@ -62,7 +62,7 @@ static dsc_gpu_reading ask(const dsc_gpu_sensor *s)
     if (s->call.use(s->device, &use) == 0)
         now.busy_percent = use.gpu;
     if (s->call.memory(s->device, &memory) == 0)
-        now.used_mb = (double)memory.used / 1048576.0;
+        now.used_mb = (double)memory.used / 1e6;
     if (s->call.temperature(s->device, NVML_TEMPERATURE_GPU, &number) == 0)
         now.celsius = number;
     return now;

@@ -3,7 +3,7 @@
 # shellcheck shell=bash
 group=
 
-# MB: v1, or v2 where the memory controller may be given to a child. Fails where neither can be made.
+# MiB: v1, or v2 where the memory controller may be given to a child. Fails where neither can be made.
 make_group() {
     local own
     own=$(awk -F: '$2 == "memory" { print $3 }' /proc/self/cgroup)

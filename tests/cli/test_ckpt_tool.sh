@@ -32,7 +32,7 @@ run ckpt ls "$tmp/run"
 report "one line a checkpoint" lines 11
 in_order() { [ "$(awk '{print $1}' "$tmp/out")" = "$(seq -f step-%.0f 1 11)" ]; }
 report "by number: 10 after 9" in_order
-report "size, precision, ranks and stage" prints '^step-9 +[0-9.]+ MB  bf16, 1 rank, ZeRO stage 0, dsc '
+report "size, precision, ranks and stage" prints '^step-9 +[0-9.]+ MiB  bf16, 1 rank, ZeRO stage 0, dsc '
 only_last() { [ "$(grep -n '(latest)' "$tmp/out" | cut -d: -f1)" = 11 ]; }
 report "the latest is marked" only_last
 run ckpt ls "$tmp/fp32/step-1"; report "one folder" prints 'step-1 .*fp32'
@@ -137,6 +137,7 @@ if command -v python3 >/dev/null; then
     report "export: the bf16 weights" exports 1 "$tmp/same/step-2" BF16 weights
     report "export: the master weights" exports 1 "$tmp/same/step-2" F32 master --dtype fp32
     report "export: shards" exports 2 "$tmp/same/step-2" BF16 weights --shard-size 900KB
+    report "export: shards by binary units" exports 2 "$tmp/same/step-2" BF16 weights --shard-size 879KiB
     report "export: each tensor a shard" exports 52 "$tmp/same/step-2" F32 master --dtype=fp32 --shard-size=1
     report "export: an fp32 run" exports 1 "$tmp/fp32/step-2" F32 weights
     report "export: an fp32 run rounded" exports 1 "$tmp/fp32/step-2" BF16 weights --dtype bf16

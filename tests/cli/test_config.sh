@@ -5,7 +5,7 @@
 
 seconds=10
 [ -z "${DSC_TEST_STRICT:-}" ] || seconds=2 # tests/README.md
-# run ARGS...: exit code, stdout and stderr of dsc, within $seconds and 256 MB
+# run ARGS...: exit code, stdout and stderr of dsc, within $seconds and 256 MiB
 run() {
     code=0
     if [ -n "${DSC_SAN:-}" ]; then # shadow memory is address space

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_memory.sh - a run takes its planned memory: tracked peak within 1 %, and the process's own memory within 5 % plus
-# 64 MB. A higher stage never takes more for model states. SPDX-License-Identifier: Apache-2.0
+# 64 MiB. A higher stage never takes more for model states. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 
@@ -13,7 +13,7 @@ config() { # STAGE BF16 SEQ MODEL STEPS
  "dsc": {"model": "$4", "data": "$tmp/text.txt", "seq_length": $3, "steps": $5, "threads": 1}}
 EOF
 }
-# The last line about memory: "tracked peak 20.8 MB, planned 20.9 MB (99.61 %)": at most 1 % either way.
+# The last line about memory: "tracked peak 20.8 MiB, planned 20.9 MiB (99.61 %)": at most 1 % either way.
 near_plan() {
     awk '/^memory per rank:/ { match($0, /\([0-9.]+ %\)/); p = substr($0, RSTART + 1) + 0; n++; if (p < 99 || p > 100) bad = 1 }
          END { exit bad || n != 1 }' out
@@ -67,10 +67,10 @@ if [ -n "${DSC_SAN:-}" ]; then
     skip "resident memory" "a sanitizer keeps its own"
 else
     config 3 true 32 gpt2-nano 40
-    report "resident memory of gpt2-nano within 5 % of plan and 64 MB" resident_is_near
+    report "resident memory of gpt2-nano within 5 % of plan and 64 MiB" resident_is_near
     if [ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 4 ]; then
         config 3 true 64 gpt2-124m 2
-        report "resident memory of gpt2-124m within 5 % of plan and 64 MB" resident_is_near
+        report "resident memory of gpt2-124m within 5 % of plan and 64 MiB" resident_is_near
     else
         skip "resident memory of gpt2-124m" "less than 4 GiB are free"
     fi

@@ -171,20 +171,20 @@ does_not_fit() {
 fits() {
     limited timeout 300 "$bin/train" --config small_memory.json >out 2>&1 </dev/null || return 1
     losses >small_memory.losses
-    echo "# peak of the cgroup: $(peak_mb) MB of $LIMIT_MB MB; $(grep '^memory per rank' out)"
+    echo "# peak of the cgroup: $(peak_mb) MiB of $LIMIT_MB MiB; $(grep '^memory per rank' out)"
 }
 as_in_memory() { train large.json && losses >large.losses && cmp -s large.losses small_memory.losses; }
 
 config gpt2-124m 64 2 "" >large.json
 config gpt2-124m 64 2 "$(nvme "$tmp/swap")" >small_memory.json
 if [ -n "${DSC_SAN:-}" ]; then
-    skip "gpt2-124m in $LIMIT_MB MB" "a sanitizer takes memory of its own"
+    skip "gpt2-124m in $LIMIT_MB MiB" "a sanitizer takes memory of its own"
 elif [ "$(df --output=avail -B1M "$tmp" | tail -n 1)" -lt 4096 ]; then
-    skip "gpt2-124m in $LIMIT_MB MB" "less than 4 GiB of disk are free"
+    skip "gpt2-124m in $LIMIT_MB MiB" "less than 4 GiB of disk are free"
 else
     make_group $LIMIT_MB || echo "# no memory cgroup can be made here: RLIMIT_DATA instead"
-    report "gpt2-124m needs more than twice $LIMIT_MB MB in memory" does_not_fit
-    report "gpt2-124m trains in $LIMIT_MB MB at stage 3 with nvme" fits
+    report "gpt2-124m needs more than twice $LIMIT_MB MiB in memory" does_not_fit
+    report "gpt2-124m trains in $LIMIT_MB MiB at stage 3 with nvme" fits
     if [ "$(awk '/^MemAvailable/ { print int($2 / 1048576) }' /proc/meminfo)" -ge 4 ]; then
         report "with the losses that it has in memory" as_in_memory
     else
@@ -207,10 +207,10 @@ near_the_limit() {
         case $? in
             0) trained=$((trained + 1)) ;;
             3)
-                grep -q '(io buffers 5 MB, .*) but beside 20 MB for each process [0-9]* MB are free; use ' out || return 1
+                grep -q '(io buffers 5 MiB, .*) but beside 20 MiB for each process [0-9]* MiB are free; use ' out || return 1
                 refusals=$((refusals + 1))
                 ;;
-            *) echo "$over MB beside the $planned MB of the plan" >why; return 1 ;;
+            *) echo "$over MiB beside the $planned MiB of the plan" >why; return 1 ;;
         esac
     done
     echo "$trained trained, $refusals were refused" >why
@@ -220,7 +220,7 @@ near_the_limit() {
 beside_kept_files() {
     remove_group
     make_group 100 && in_group dd if=/dev/zero of=read.bin bs=1M count=200 status=none || return 1
-    [ "$(peak_mb)" -ge 95 ] || fail "the files took $(peak_mb) MB" || return 1
+    [ "$(peak_mb)" -ge 95 ] || fail "the files took $(peak_mb) MiB" || return 1
     in_group timeout 60 "$bin/train" --config files.json --steps 1 >out 2>&1 </dev/null
 }
 remove_group

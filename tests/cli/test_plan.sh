@@ -14,6 +14,16 @@ config() { # config STAGE BF16 [MEMBERS]
 }
 
 # ---- the table ----
+# Bytes stand beside the same size in MiB, which has 2^20 of them.
+units_agree() {
+    grep -q 'bytes  *MiB$' "$tmp/out" && awk '
+        /^each rank:/ { inside = 1; next }
+        /^$/ { inside = 0 }
+        inside && $(NF - 1) ~ /^[0-9]+$/ { rows++; if (sprintf("%.2f", $(NF - 1) / 2 ^ 20) != $NF) bad = 1 }
+        /^  total/ { total = $NF }
+        / x [0-9.]+ MiB/ { for (i = 1; i < NF; i++) if ($i == "x") each = $(i + 1) }
+        END { exit !(!bad && rows > 5 && each == total) }' "$tmp/out"
+}
 table_sums() {
     awk '
         /^each rank:/ { inside = 1; next }
@@ -28,6 +38,7 @@ table_sums() {
 for args in "3 true" "1 false"; do
     config $args
     run plan --config "$tmp/c.json" --model gpt2-nano --world-size 4
+    report "bytes and MiB agree ($args)" units_agree
     report "rows add up to their sums, stage and bf16 $args" table_sums
     report "nothing else is said" test ! -s "$tmp/err"
 done

@@ -7,7 +7,7 @@ echo '{"train_micro_batch_size_per_gpu": 8, "bf16": {"enabled": true}, "zero_opt
 
 plan() { code=0; timeout 60 "$dsc" plan --config "$tmp/c.json" --model gpt2-xl --world-size 8 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
 refused() { [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -- "$1" "$tmp/err"; }
-fits() { [ $code -eq 0 ] && [ ! -s "$tmp/err" ] && grep -qE "^fits the GPU: [0-9.]+ MB of $1 MB that a rank can have of it\$" "$tmp/out"; }
+fits() { [ $code -eq 0 ] && [ ! -s "$tmp/err" ] && grep -qE "^fits the GPU: [0-9.]+ MiB of $1 MiB that a rank can have of it\$" "$tmp/out"; }
 number() { sed -E "s/.*\"$1\":([0-9]+|true|false|null).*/\1/" "$tmp/out"; }
 
 plan --gpu H100
@@ -19,14 +19,14 @@ for name in h100 "NVIDIA H100 80GB HBM3" H100-80GB "H100_SXM5"; do
     report "\"$name\" is the same card" fits 80023.00
 done
 plan --gpu "NVIDIA A100-SXM4-80GB"; report "as nvidia-smi writes it" fits 80384.00
-for size in 80GB 80GiB "80 gb" 80 80G 81920MiB 0.078125TB; do
+for size in 80GiB "80 gib" 80 80G 81920MiB 0.078125TiB 85.89934592GB "85899.34592 mb" 0.08589934592TB; do
     plan --gpu-memory "$size"
     report "--gpu-memory $size" fits 80384.00
 done
-plan --device cuda --gpu-memory=80GB; report "--device cuda beside it" fits 80384.00
+plan --device cuda --gpu-memory=80GiB; report "--device cuda beside it" fits 80384.00
 
 # ---- numbers ----
-plan --gpu-memory 80GB --json
+plan --gpu-memory 80GiB --json
 device=$(grep -oE '"tier":"device","model_state":[a-z]+,"bytes":[0-9]+' "$tmp/out" | sed 's/.*://' | awk '{s += $1} END {printf "%.0f", s}')
 report "gpu_bytes are the rows in device memory" [ "$device" = "$(number gpu_bytes)" ]
 report "the rest is the host's" [ $((8 * ($(number total_bytes) - device))) = "$(number all_ranks_bytes)" ]
@@ -43,7 +43,7 @@ report "the plan includes communication buffers of GPUs" overlap
 # ---- recomputation that follows from the memory there is ----
 activations() { # RECOMPUTE: its bytes, into out
     sed "s/\"stage\": 2}/&, \"dsc\": {\"recompute\": \"$1\"}/" "$tmp/c.json" >"$tmp/$1.json"
-    "$dsc" plan --config "$tmp/$1.json" --model gpt2-xl --world-size 8 --gpu-memory 80GB --json 2>/dev/null |
+    "$dsc" plan --config "$tmp/$1.json" --model gpt2-xl --world-size 8 --gpu-memory 80GiB --json 2>/dev/null |
         sed -E 's/.*"tag":"activations","tier":"device","model_state":false,"bytes":([0-9]+).*"gpu_bytes":([0-9]+).*/\1 \2/'
 }
 read -r none none_gpu < <(activations none)
@@ -57,7 +57,7 @@ chosen() { # WORD BYTES: what "auto" takes on a GPU that leaves so much to a ran
     grep -qE "^gpt2-xl: .*ZeRO stage 2$1\$" "$tmp/out"
 }
 activations auto >/dev/null
-reserved=$(($(sed -E 's/.*"gpu_free_bytes":([0-9]+).*/\1/' <("$dsc" plan --config "$tmp/none.json" --model gpt2-xl --world-size 8 --gpu-memory 80GB --json 2>/dev/null)) / 1048576))
+reserved=$(($(sed -E 's/.*"gpu_free_bytes":([0-9]+).*/\1/' <("$dsc" plan --config "$tmp/none.json" --model gpt2-xl --world-size 8 --gpu-memory 80GiB --json 2>/dev/null)) / 1048576))
 reserved=$((81920 - reserved))
 report "auto: none where there is room" chosen "" "$none_gpu" "$reserved"
 report "auto: selective where it is needed" chosen ", recomputation selective" "$selective_gpu" "$reserved"
@@ -66,14 +66,14 @@ report "auto: full where that is" chosen ", recomputation full" "$full_gpu" "$re
 
 # ---- what does not fit ----
 nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&
-    grep -qE "^dsc: error: memory: 1 rank on this GPU needs [0-9]+ MB .* are free; use .*$1" "$tmp/err"; }
-plan --gpu-memory 16GB; report "16 GB are too few: exit 3 and the ways out" nofit 'stage 3'
+    grep -qE "^dsc: error: memory: 1 rank on this GPU needs [0-9]+ MiB .* are free; use .*$1" "$tmp/err"; }
+plan --gpu-memory 16GiB; report "16 GiB are too few: exit 3 and the ways out" nofit 'stage 3'
 report "a smaller micro-batch is one" nofit 'smaller train_micro_batch_size_per_gpu'
-plan --gpu-memory 16GB; report "nor would states in host memory help" eval '! grep -q "offload_optimizer" "$tmp/err"'
-plan --gpu-memory 19GB
+plan --gpu-memory 16GiB; report "nor would states in host memory help" eval '! grep -q "offload_optimizer" "$tmp/err"'
+plan --gpu-memory 19GiB
 on_host() { # the numbers are those of the plan that is proposed
     sed 's/"stage": 2/&, "offload_optimizer": {"device": "cpu"}/' "$tmp/c.json" >"$tmp/host.json"
-    "$dsc" plan --config "$tmp/host.json" --model gpt2-xl --world-size 8 --gpu-memory 19GB --json 2>"$tmp/ignored" |
+    "$dsc" plan --config "$tmp/host.json" --model gpt2-xl --world-size 8 --gpu-memory 19GiB --json 2>"$tmp/ignored" |
         python3 -c '
 import json, re, sys
 plan, said = json.load(sys.stdin), open(sys.argv[1]).read()
@@ -82,7 +82,7 @@ assert abs(float(gpu) - plan["gpu_bytes"] / 1e9) <= 0.05
 assert abs(float(host) - (plan["total_bytes"] - plan["gpu_bytes"]) / 1e9) <= 0.05 and float(host) > 1' "$tmp/err"
 }
 report "states in host memory are one, in numbers" on_host
-plan --gpu-memory 16GB --json; report "fits is false" [ $code:"$(number fits)" = 3:false ]
+plan --gpu-memory 16GiB --json; report "fits is false" [ $code:"$(number fits)" = 3:false ]
 
 # ---- wrong command lines ----
 plan --gpu H101
@@ -96,7 +96,7 @@ done
 plan --gpu-memory; report "--gpu-memory without a size" refused "--gpu-memory"
 plan --device gpu; report "an unknown device" refused '"gpu" is unknown; expected auto, cpu or cuda'
 plan --device cpu --gpu H100; report "a GPU for a run on CPUs" refused '"cpu", but a GPU is described'
-plan --device cuda; report "no GPU here: how to plan for others" refused "for another machine's GPUs: --gpu H100 or --gpu-memory 80GB"
+plan --device cuda; report "no GPU here: how to plan for others" refused "for another machine's GPUs: --gpu H100 or --gpu-memory 80GiB"
 echo '{"train_micro_batch_size_per_gpu": 8, "dsc": {"device": "cuda"}}' >"$tmp/c.json"
 plan; report "the same when the config asks for GPUs" refused "for another machine's GPUs"
 plan --device cpu; report "a flag beats the config" grep -q '^does not fit this machine\|^fits this machine' "$tmp/out"

@@ -61,7 +61,7 @@ else
     report "or nothing was faster" grep -q '^nothing is faster than the file as it is' out
 fi
 
-# 32 M parameters on a host that has 200 MB for a run: they take 122 MB, gradients and moments three times as much.
+# 32 M parameters on a host that has 200 MiB for a run: they take 122 MiB, gradients and moments three times as much.
 LIMIT_MB=200
 echo '{"model_type": "gpt2", "vocab_size": 256, "n_embd": 384, "n_head": 6, "n_layer": 18, "n_positions": 32}' >model.json
 large=(tune --config config.json --data text.txt --model model.json --steps 1 --warm 1 --ranks 1 --overwrite -o files.json)

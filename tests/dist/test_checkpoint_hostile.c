@@ -1,5 +1,5 @@
 /* test_checkpoint_hostile.c - manifests by a hostile hand: their own hash is right, what they say is not. Refused with
- * the place, within 2 s and 256 MB, whatever their size.
+ * the place, within 2 s and 256 MiB, whatever their size.
  *
  * A checkpoint of a small run is the base. Each case edits its manifest, seals it again, and is verified in a process
  * of its own, whose time and memory are measured. SPDX-License-Identifier: Apache-2.0 */
@@ -111,8 +111,8 @@ static verdict verify_apart(const char *what)
     /* Time of the processor: a machine may be busy with other things. */
     const double seconds = seconds_of(&usage.ru_utime) + seconds_of(&usage.ru_stime);
     if (BOUNDED && (seconds > REFUSE_S_MAX || usage.ru_maxrss > REFUSE_RSS_KB_MAX)) {
-        fprintf(stderr, "%ld KB, %.2f s\n", usage.ru_maxrss, seconds);
-        cw_fail("more than 2 s or 256 MB", __FILE__, __LINE__, what);
+        fprintf(stderr, "%ld KiB, %.2f s\n", usage.ru_maxrss, seconds);
+        cw_fail("more than 2 s or 256 MiB", __FILE__, __LINE__, what);
     }
     return v;
 }

@@ -43,8 +43,8 @@ for launcher in "" "$bin/dsc-launch --num_gpus=1"; do
     n=$((n + 1)); run CUSIM_ARCH=75 $launcher "$sim/bin/train" "${args[@]}" --device auto
     if [ $rc -eq 0 ] && grep -q '^step 1/1 ' "$dir/out"; then echo "ok $n - with auto the CPU computes$by"; else echo "not ok $n - with auto the CPU computes$by"; tail -n 5 "$dir/err" | sed 's/^/# /'; fi
     t CUSIM_MEM=40M; verdict "a GPU with too little memory$by" 3 '1 rank on this GPU needs'
-    t CUSIM_FAIL_MALLOC=1; verdict "memory that another program took at once$by" 3 'GPU 0 (simulated GPU) is out of memory: 32.0 MB are needed, '
-    t CUSIM_FAIL_MALLOC=2; verdict "host memory that cannot be pinned$by" 3 'the host is out of memory: pinning 4.0 MB of host memory'
+    t CUSIM_FAIL_MALLOC=1; verdict "memory that another program took at once$by" 3 'GPU 0 (simulated GPU) is out of memory: 32.0 MiB are needed, '
+    t CUSIM_FAIL_MALLOC=2; verdict "host memory that cannot be pinned$by" 3 'the host is out of memory: pinning 4.0 MiB of host memory'
     t CUSIM_FAIL_MALLOC=3; verdict "memory that another program took after the plan$by" 3 'GPU 0 (simulated GPU) is out of memory: '
     t CUSIM_FAIL_KERNEL=sumsq; verdict "a kernel that fails$by" 1 'GPU 0 (simulated GPU) failed: stream compute, at or before SUMSQ: unspecified launch failure'
     t CUSIM_FAIL_KERNEL=each_kernel; verdict "a kernel that fails before the first step$by" 1 'GPU 0 (simulated GPU) failed: measuring plans: a copy: unspecified launch failure'

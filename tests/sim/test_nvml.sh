@@ -31,7 +31,7 @@ last() { tail -n 1 "csv/run/Train_Samples_$1.csv" 2>/dev/null | cut -d, -f2; }
 
 library -DINIT=0 -DCOLD=0
 report "a GPU that tells all" train
-report "power, use, memory and temperature" [ "$(last gpu_power_watts)/$(last gpu_busy_percent)/$(last gpu_memory_mb)/$(last gpu_celsius)" = 412.5/97/51200/66 ]
+report "power, use, memory and temperature" [ "$(last gpu_power_watts)/$(last gpu_busy_percent)/$(last gpu_memory_mb)/$(last gpu_celsius)" = 412.5/97/53687.0912/66 ]
 library -DINIT=0 -DCOLD=1
 report "a card without a thermometer" train
 report "tells the rest" [ "$(last gpu_power_watts)/$(last gpu_celsius)" = 412.5/ ]

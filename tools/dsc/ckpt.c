@@ -50,7 +50,7 @@ static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, 
     char text[sizeof err.where + sizeof err.message + 4], part[PART_TEXT];
     if (dsc_ckpt_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK &&
         dsc_ckpt_part(NULL, alloc, step_dir, part, sizeof part, &err) == DSC_OK)
-        printf("%-16s %10.2f MB  %s, %lld rank%s, ZeRO stage %d, %s%s%s%s\n", name, (double)bytes / 1048576.0,
+        printf("%-16s %10.2f MiB  %s, %lld rank%s, ZeRO stage %d, %s%s%s%s\n", name, (double)bytes / 1048576.0,
                dsc_dtype_text(state.compute_dtype), (long long)state.world_size,
                state.world_size == 1 ? "" : "s", (int)state.zero_stage, state.versions, part[0] != 0 ? ", " : "", part,
                mark);
@@ -117,7 +117,7 @@ static dsc_status ckpt_verify(dsc_alloc *alloc, const char *dir, dsc_error *err)
     DSC_TRY(dsc_ckpt_summary(NULL, alloc, step_dir, &state, &bytes, err));
     DSC_TRY(dsc_ckpt_verify(NULL, alloc, step_dir, err));
     DSC_TRY(dsc_ckpt_part(NULL, alloc, step_dir, part, sizeof part, err));
-    printf("%s: good, step %lld, %.2f MB\n", step_dir, (long long)state.step, (double)bytes / 1048576.0);
+    printf("%s: good, step %lld, %.2f MiB\n", step_dir, (long long)state.step, (double)bytes / 1048576.0);
     if (part[0] != 0)
         printf("only %s was looked at; the others are on the other hosts' disks, and make a whole with it: dsc ckpt "
                "merge PART... --out FOLDER\n", part);

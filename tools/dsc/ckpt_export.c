@@ -12,11 +12,13 @@ typedef struct export_args {
     dsc_ckpt_export_options options;
 } export_args;
 
-/* "5GB", "800MB", "4096": bytes, decimal units as in Hugging Face's max_shard_size. */
+/* "5GB", "800MiB", "4096": bytes; MB is 10^6 as in Hugging Face's max_shard_size, MiB 2^20. */
 static dsc_status set_shard_size(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
-    static const struct { const char *name; int64_t bytes; } units[] = { { "", 1 }, { "KB", 1000 }, { "MB", 1000000 },
-                                                                         { "GB", 1000000000 } };
+    static const struct { const char *name; int64_t bytes; } units[] = {
+        { "", 1 },           { "KB", 1000 },         { "MB", 1000000 },       { "GB", 1000000000 },
+        { "KiB", 1 << 10 },  { "MiB", 1 << 20 },     { "GiB", 1 << 30 },
+    };
     char *end;
     const long long count = strtoll(text, &end, 10);
     for (size_t u = 0; u < DSC_COUNT(units); u++)
@@ -25,7 +27,7 @@ static dsc_status set_shard_size(void *out, const dsc_flag *flag, const char *te
             return DSC_OK;
         }
     return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not a size; expected a number of bytes, "
-                    "KB, MB or GB, such as 5GB or 800MB", text);
+                    "KB, MB, GB, KiB, MiB or GiB, such as 5GB or 800MiB", text);
 }
 
 static dsc_status set_dtype(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
@@ -45,7 +47,7 @@ static const dsc_flag rows[] = {
     { "--dtype", NULL, "NAME", DSC_FLAG_CALL, 0, .set = set_dtype,
       .help = "dtype of the weights: fp32, bf16 or fp16; default: that of the checkpoint" },
     { "--shard-size", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_shard_size,
-      .help = "largest *.safetensors file, such as 800MB, in decimal units; default 5GB" },
+      .help = "largest *.safetensors file, such as 800MB (10^6 bytes) or 800MiB (2^20); default 5GB" },
     { "--merge", NULL, NULL, DSC_FLAG_BOOL, AT(options.merge), .help = "add LoRA adapters to the weights" },
 };
 static const dsc_positional dirs[] = { { "DIR/step-N", "the checkpoint", "checkpoint", AT(dir), 1, 1 } };

@@ -72,8 +72,8 @@ void dsc_gpu_card_names(char *out, size_t out_bytes)
 bool dsc_gpu_memory_bytes(const char *text, int64_t *bytes)
 {
     static const struct { const char *unit; double bytes; } units[] = {
-        { "", GIB }, { "g", GIB }, { "gb", GIB }, { "gib", GIB }, { "m", GIB / 1024 }, { "mb", GIB / 1024 },
-        { "mib", GIB / 1024 }, { "t", GIB * 1024 }, { "tb", GIB * 1024 }, { "tib", GIB * 1024 },
+        { "", GIB }, { "g", GIB }, { "gb", 1e9 }, { "gib", GIB }, { "m", GIB / 1024 }, { "mb", 1e6 },
+        { "mib", GIB / 1024 }, { "t", GIB * 1024 }, { "tb", 1e12 }, { "tib", GIB * 1024 },
     };
     char *end = NULL;
     if (!isdigit((unsigned char)*text))

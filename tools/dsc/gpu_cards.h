@@ -8,7 +8,8 @@
 
 /* Both give what an engine can have of a card: its memory without what the driver and CUDA take. False: unknown. */
 bool dsc_gpu_card_bytes(const char *name, int64_t *bytes);   /* "H100", "A100-80GB", "NVIDIA A100-SXM4-80GB" */
-bool dsc_gpu_memory_bytes(const char *text, int64_t *bytes); /* "80GB", "80 GiB", "81559MiB", "80"; GB means GiB */
+/* "80GB", "80 GiB", "81559MiB", "80": GB is 10^9 bytes; GiB, G and no unit are 2^30. */
+bool dsc_gpu_memory_bytes(const char *text, int64_t *bytes);
 void dsc_gpu_card_names(char *out, size_t out_bytes);
 
 #endif

@@ -15,7 +15,7 @@
 #include "tools/strategies.h"
 
 #define ROWS_MAX 64
-#define MB 1048576.0
+#define MIB 1048576.0
 
 typedef struct plan_args {
     const char *config, *model, *device; /* NULL: the config's */
@@ -46,7 +46,7 @@ static dsc_status set_card(void *out, const dsc_flag *flag, const char *name, ds
     if (dsc_gpu_card_bytes(name, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
     dsc_gpu_card_names(names, sizeof names);
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.60s\" is unknown; expected one of %s; --gpu-memory 80GB "
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.60s\" is unknown; expected one of %s; --gpu-memory 80GiB "
                     "plans for any other card", name, names);
 }
 
@@ -55,7 +55,7 @@ static dsc_status set_gpu_memory(void *out, const dsc_flag *flag, const char *te
     if (dsc_gpu_memory_bytes(text, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is not a memory size of a card; expected more than "
-                    "1.5GB, such as 80GB (GB and GiB are 2^30 bytes)", text);
+                    "1.5GiB, such as 80GiB (GB is 10^9 bytes, GiB and G are 2^30)", text);
 }
 
 #define AT(field) offsetof(plan_args, field)
@@ -71,7 +71,7 @@ static const dsc_flag rows[] = {
     { "--gpu", NULL, "CARD", DSC_FLAG_CALL, 0, .set = set_card,
       .help = "plan for this card, such as H100, which need not be in this machine" },
     { "--gpu-memory", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_gpu_memory,
-      .help = "plan for a card with this memory, such as 80GB; 1 GB is 2^30 bytes" },
+      .help = "plan for a card with this memory, such as 80GiB; GB is 10^9 bytes, GiB 2^30" },
     { "--time", NULL, NULL, DSC_FLAG_BOOL, AT(time),
       .help = "measure this machine for a moment and estimate the time of a step" },
     { "--compare", NULL, NULL, DSC_FLAG_BOOL, AT(compare), .help = "plan the other strategies too, one line each" },
@@ -180,7 +180,7 @@ static dsc_status read_table(dsc_engine *engine, const dsc_engine_planned *plann
 
 static void print_line(const char *tag, const char *tier, int64_t bytes)
 {
-    printf("  %-20s %-7s %16lld %12.2f\n", tag, tier, (long long)bytes, (double)bytes / MB);
+    printf("  %-20s %-7s %16lld %12.2f\n", tag, tier, (long long)bytes, (double)bytes / MIB);
 }
 
 static void print_part(const plan_table *t, bool states, const char *sum)
@@ -195,25 +195,25 @@ static bool fits_gpu(const plan_table *t) { return t->gpu_bytes <= t->gpu_free_b
 
 static void print_verdict(const plan_table *t)
 {
-    const double each = (double)(t->states_bytes + t->work_bytes - t->gpu_bytes) / MB;
-    const double needed = (double)t->needed_bytes / MB;
+    const double each = (double)(t->states_bytes + t->work_bytes - t->gpu_bytes) / MIB;
+    const double needed = (double)t->needed_bytes / MIB;
     const char *s = t->ranks == 1 ? "" : "s";
     if (t->on_gpus)
-        printf("%s the GPU: %.2f MB of %.2f MB that a rank can have of it\n", fits_gpu(t) ? "fits" : "does not fit",
-               (double)t->gpu_bytes / MB, (double)t->gpu_free_bytes / MB);
+        printf("%s the GPU: %.2f MiB of %.2f MiB that a rank can have of it\n", fits_gpu(t) ? "fits" : "does not fit",
+               (double)t->gpu_bytes / MIB, (double)t->gpu_free_bytes / MIB);
     if (t->on_gpus && t->free_bytes == INT64_MAX) {
-        printf("host memory: %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each, needed);
+        printf("host memory: %lld rank%s x %.2f MiB = %.2f MiB\n", (long long)t->ranks, s, each, needed);
         return;
     }
     if (t->free_bytes == INT64_MAX)
-        printf("free memory of this machine: unknown; %lld rank%s x %.2f MB = %.2f MB\n", (long long)t->ranks, s, each,
-               needed);
+        printf("free memory of this machine: unknown; %lld rank%s x %.2f MiB = %.2f MiB\n", (long long)t->ranks, s,
+               each, needed);
     else if (t->needed_bytes <= t->free_bytes)
-        printf("fits this machine: %lld rank%s x %.2f MB = %.2f MB of %.2f MB free\n", (long long)t->ranks, s,
-               each, needed, (double)t->free_bytes / MB);
+        printf("fits this machine: %lld rank%s x %.2f MiB = %.2f MiB of %.2f MiB free\n", (long long)t->ranks, s,
+               each, needed, (double)t->free_bytes / MIB);
     else
-        printf("does not fit this machine: %lld rank%s x %.2f MB = %.2f MB, %.2f MB free\n", (long long)t->ranks, s,
-               each, needed, (double)t->free_bytes / MB);
+        printf("does not fit this machine: %lld rank%s x %.2f MiB = %.2f MiB, %.2f MiB free\n", (long long)t->ranks, s,
+               each, needed, (double)t->free_bytes / MIB);
 }
 
 /* Effective `ratio` and gradients_in_memory, because whole modules stay. */
@@ -240,14 +240,14 @@ static void print_traffic(const plan_table *t)
     const dsc_zero_traffic *m = &t->traffic;
     const int64_t read = m->pass_read_bytes + m->update_read_bytes;
     const int64_t written = m->pass_written_bytes + m->update_written_bytes;
-    printf("a step moves %.2f MB from other ranks to each", (double)m->wire_bytes / MB);
+    printf("a step moves %.2f MiB from other ranks to each", (double)m->wire_bytes / MIB);
     if (m->signs_bytes > 0)
-        printf(", %.2f MB once signs go instead", (double)m->signs_bytes / MB);
+        printf(", %.2f MiB once signs go instead", (double)m->signs_bytes / MIB);
     if (read + written > 0)
-        printf(", %.2f MB read from files, %.2f MB written", (double)read / MB, (double)written / MB);
+        printf(", %.2f MiB read from files, %.2f MiB written", (double)read / MIB, (double)written / MIB);
     if (m->to_device_bytes + m->to_host_bytes > 0)
-        printf(", %.2f MB from host memory to each GPU, %.2f MB back", (double)m->to_device_bytes / MB,
-               (double)m->to_host_bytes / MB);
+        printf(", %.2f MiB from host memory to each GPU, %.2f MiB back", (double)m->to_device_bytes / MIB,
+               (double)m->to_host_bytes / MIB);
     printf("\n");
     if (!t->timed)
         return;
@@ -272,7 +272,7 @@ static void print_text(const plan_table *t)
            (long long)t->info.train_batch_size, (long long)t->info.micro_batch_size,
            (long long)t->info.accumulation_steps, (long long)t->ranks, s, (long long)t->info.seq_length);
     printf("numerics: %s\n", t->info.numerics);
-    printf("each rank:             tier               bytes           MB\n");
+    printf("each rank:             tier               bytes          MiB\n");
     print_part(t, true, "model states");
     print_part(t, false, "working memory");
     print_line("total", "", t->states_bytes + t->work_bytes);
@@ -364,7 +364,7 @@ static dsc_status compare(const plan_args *args, const plan_speed *speed, dsc_er
 {
     plan_table t;
     if (!args->json)
-        printf("each rank:       stage   memory MB    files MB   a step: from ranks MB    files MB%s\n",
+        printf("each rank:       stage  memory MiB   files MiB   step from ranks MiB   files MiB%s\n",
                speed != NULL ? "   at least s" : "");
     else
         printf(",\"compare\":[");
@@ -387,7 +387,7 @@ static dsc_status compare(const plan_args *args, const plan_speed *speed, dsc_er
             continue;
         }
         printf("  %-14s %5s  %10.2f  %10.2f  %20.2f  %10.2f", dsc_strategies[i].name, dsc_strategies[i].stage,
-               (double)memory / MB, (double)t.nvme_bytes / MB, (double)m->wire_bytes / MB, (double)files / MB);
+               (double)memory / MIB, (double)t.nvme_bytes / MIB, (double)m->wire_bytes / MIB, (double)files / MIB);
         if (speed != NULL)
             printf("  %11.3f", t.time.step_s);
         printf("\n");
@@ -436,7 +436,7 @@ int dsc_cmd_plan(int argc, char **argv)
     else if (err.status == DSC_ERR_UNSUPPORTED && args.gpu_bytes == 0 && strcmp(err.where, "dsc.device") == 0) {
         const size_t used = strlen(err.message);
         snprintf(err.message + used, sizeof err.message - used, "; for another machine's GPUs: --gpu H100 or "
-                 "--gpu-memory 80GB");
+                 "--gpu-memory 80GiB");
     }
     dsc_engine_close(&engine);
     return printed != 0 ? printed : status == DSC_OK ? 0 : dsc_tool_fail(&err);

@@ -355,7 +355,7 @@ static void print_table(const tune *t, const tune_trial *best)
         width = (int)dsc_max_i64(width, (int64_t)strlen(tune_words(&sorted[i]->choice, words)));
     }
     printf("%" PRId64 " rank%s\n  %-*s %7s %-12s %10s  %-26s  %10s  %8s\n", t->limits.ranks,
-           t->limits.ranks == 1 ? "" : "s", width, "what", "batch", " micro x acc", "plan MB", "step ms (quartiles)",
+           t->limits.ranks == 1 ? "" : "s", width, "what", "batch", " micro x acc", "plan MiB", "step ms (quartiles)",
            "tokens/s", "epoch s");
     for (int i = 0; i < t->trial_count; i++)
         print_row(sorted[i], best, width);

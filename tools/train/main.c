@@ -92,7 +92,7 @@ static void find_default_data(train_run *run)
 static dsc_status print_plan(train_run *run, dsc_error *err)
 {
     int64_t total = 0;
-    train_progress_say(&run->progress, "plan per rank (MB):");
+    train_progress_say(&run->progress, "plan per rank (MiB):");
     for (int32_t i = 0; i < dsc_engine_plan_row_count(run->engine); i++) {
         dsc_plan_row row;
         DSC_TRY(dsc_engine_plan_row(run->engine, i, &row, err));
@@ -378,7 +378,7 @@ static dsc_status print_end(train_run *run, dsc_error *err)
     const double seconds = (double)(train_now_ns() - p->start_ns) * 1e-9;
     if (run->args.curve)
         train_progress_curve(p, 10);
-    train_progress_say(p, "memory per rank: tracked peak %.1f MB, planned %.1f MB (%.2f %%); process peak %.1f MB",
+    train_progress_say(p, "memory per rank: tracked peak %.1f MiB, planned %.1f MiB (%.2f %%); process peak %.1f MiB",
                        (double)stats.tracked_peak_bytes / 1048576.0, (double)stats.planned_bytes / 1048576.0,
                        100.0 * (double)stats.tracked_peak_bytes / (double)stats.planned_bytes,
                        (double)peak_rss_bytes() / 1048576.0);

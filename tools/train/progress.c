@@ -223,7 +223,7 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
         r->skipped)
         train_progress_say(
             p,
-            "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MB%s  ETA "
+            "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MiB%s  ETA "
             "%s%s",
             (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, length, seconds * 1e3,
             (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0, epoch,

@@ -30,7 +30,7 @@ static dsc_status take(cuda_device *d, int64_t bytes, void **out, dsc_error *err
     (void)cudaGetLastError();
     if (cudaMemGetInfo(&free_bytes, &total_bytes) != cudaSuccess)
         (void)cudaGetLastError();
-    snprintf(what, sizeof what, "%.1f MB are needed, %.1f MB of %.1f MB are free", (double)bytes / 1048576.0,
+    snprintf(what, sizeof what, "%.1f MiB are needed, %.1f MiB of %.1f MiB are free", (double)bytes / 1048576.0,
              (double)free_bytes / 1048576.0, (double)total_bytes / 1048576.0);
     return dsc_cuda_check(d, error, what, err);
 }
@@ -102,7 +102,7 @@ static dsc_status pin(cuda_device *d, dsc_tag tag, int64_t bytes, dsc_buf *out, 
     char what[96];
     dsc_buf buf;
     DSC_TRY(dsc_buf_open(d->alloc, tag, DSC_TIER_PINNED, bytes, &buf, err));
-    snprintf(what, sizeof what, "pinning %.1f MB of host memory", (double)bytes / 1048576.0);
+    snprintf(what, sizeof what, "pinning %.1f MiB of host memory", (double)bytes / 1048576.0);
     const cudaError_t error = dsc_buf_populate(&buf)
                                   ? cudaHostRegister(buf.ptr, (size_t)bytes, cudaHostRegisterPortable)
                                   : cudaErrorMemoryAllocation;

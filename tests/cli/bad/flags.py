@@ -155,7 +155,7 @@ def a_disk_without_room_for_a_checkpoint_is_found_before_the_first_step(b):
         return
     try:
         long = without(b.train, "--steps") + ["--steps", "1000000"]
-        b.refuse(1, [small + "/run", "a checkpoint needs 9.8 MB and 0.2 MB are free"], *long, "--save", small + "/run")
+        b.refuse(1, [small + "/run", "a checkpoint needs 9.8 MiB and 0.2 MiB are free"], *long, "--save", small + "/run")
         check(listing(small) == [], "left:", listing(small))
     finally:
         subprocess.run(["umount", small], check=True)

@@ -4,7 +4,7 @@
 
     exactly one line "dsc: error: ..." in stderr, at most 4 KB, with the words that the case asks for (file, place,
     what to do); no control characters and only UTF-8 anywhere; the exit code of the contract; within 2 s (on
-    a quiet machine, see STRICT), and no process of it above 256 MB; nothing left in the folder it ran in, in /dev/shm, or running.
+    a quiet machine, see STRICT), and no process of it above 256 MiB; nothing left in the folder it ran in, in /dev/shm, or running.
 """
 import json, os, resource, shutil, signal, subprocess, sys, tempfile, time, unicodedata
 
@@ -44,7 +44,7 @@ class Result:
 
     def __repr__(self):
         command = " ".join(a.replace(BIN + "/", "") for a in self.argv)
-        return (f"\n{command[:600]}\nexit {self.code}, {self.seconds:.2f} s, {self.peak >> 20} MB\n"
+        return (f"\n{command[:600]}\nexit {self.code}, {self.seconds:.2f} s, {self.peak >> 20} MiB\n"
                 f"stdout: {self.out[-300:]!r}\nstderr: {self.err[-1200:]!r}")
 
 
@@ -179,7 +179,7 @@ class Bench:
         check(not unseen, "characters that turn, hide or break a line:", unseen, r)
         if fast and not SAN:
             check(r.seconds <= SECONDS, f"{r.seconds:.2f} s", r)
-            check(r.peak <= MEMORY, f"{r.peak >> 20} MB", r)
+            check(r.peak <= MEMORY, f"{r.peak >> 20} MiB", r)
 
 
 def _alarm(*_):

@@ -62,7 +62,7 @@ def launcher_flags_that_make_no_sense(b):
 @test
 def a_model_or_a_number_of_ranks_that_memory_does_not_hold(b):
     inputs(b)
-    words = ["memory", "MB are free; use "]
+    words = ["memory", "MiB are free; use "]
     vast = b.put("vast.json", merged(GPT2, n_layer=4096, n_embd=8192, n_head=64, vocab_size=1 << 20, n_positions=1024))
     xl = without(b.train, "--model")
     ways = [  # the way out fits the run: nothing is proposed that it does already
@@ -75,7 +75,7 @@ def a_model_or_a_number_of_ranks_that_memory_does_not_hold(b):
                      job(b, *xl, *config, "--model", vast)):
             b.refuse(3, [*words, way_out], *argv)
             r = b.run(*argv)
-            check(b"plan per rank (MB):" in r.out and b"  total" in r.out, "no table", r)
+            check(b"plan per rank (MiB):" in r.out and b"  total" in r.out, "no table", r)
             useless = [w for w in (b"stage 3", b"recompute") if w in r.errors()[0]]
             check(way_out or not useless, "advice that is followed already:", useless, r)
         r = b.run(DSC, "plan", "--model", vast, *config)
