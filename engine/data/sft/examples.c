@@ -25,26 +25,11 @@ struct dsc_sft_reader {
 
 /* ---- Open ---- */
 
-static dsc_status find_folder(const char *path, char *out, size_t out_bytes, dsc_error *err)
-{
-    const char *slash = strrchr(path, '/');
-    int length;
-    if (dsc_io_kind(path) == DSC_PATH_DIR)
-        length = snprintf(out, out_bytes, "%s", path);
-    else if (slash == NULL)
-        length = snprintf(out, out_bytes, ".");
-    else
-        length = snprintf(out, out_bytes, "%.*s", (int)dsc_max_i64(slash - path, 1), path);
-    return length >= 0 && (size_t)length < out_bytes
-               ? DSC_OK
-               : DSC_FAIL(err, DSC_ERR_INPUT, path, "the path is too long; expected at most %zu bytes", out_bytes - 1);
-}
-
 static dsc_status open_parts(dsc_sft_reader *r, dsc_error *err)
 {
     const dsc_sft_options *o = &r->o;
     char folder[1024];
-    DSC_TRY(find_folder(o->tokenizer_path, folder, sizeof folder, err));
+    DSC_TRY(dsc_chat_folder_of(o->tokenizer_path, folder, sizeof folder, err));
     DSC_TRY(dsc_chat_folder_open(o->io, o->alloc, folder, o->section->template_file, o->tokenizer, &r->folder, err));
     dsc_sft_render_open(o->alloc, &r->folder, o->now_s, &r->render);
     r->end_id = dsc_tokenizer_find(o->tokenizer, r->folder.end_token);

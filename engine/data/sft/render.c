@@ -177,16 +177,27 @@ static dsc_status find_span(dsc_sft_render *render, const dsc_sft_row *row, int6
                     "in the message", (long long)index + 1);
 }
 
-dsc_status dsc_sft_render_row(dsc_sft_render *render, const dsc_sft_row *row, const char *where, dsc_error *err)
+static dsc_status render_whole(dsc_sft_render *render, const dsc_sft_row *row, bool answer_begins, const char *where,
+                               dsc_error *err)
 {
     dsc_error inner = DSC_ERROR_INIT;
-    bool taken = false;
+    const request what = { row->message_count, -1, answer_begins };
     render->span_count = 0;
-    const dsc_status status =
-        render_request(render, row, (request){ row->message_count, -1, false }, &render->whole, &inner);
-    if (status != DSC_OK)
-        return DSC_FAIL(err, status, where, "%s: %s", inner.where[0] != 0 ? inner.where : "chat template",
-                        inner.message);
+    const dsc_status status = render_request(render, row, what, &render->whole, &inner);
+    return status == DSC_OK ? DSC_OK
+                            : DSC_FAIL(err, status, where, "%s: %s",
+                                       inner.where[0] != 0 ? inner.where : "chat template", inner.message);
+}
+
+dsc_status dsc_sft_render_question(dsc_sft_render *render, const dsc_sft_row *row, const char *where, dsc_error *err)
+{
+    return render_whole(render, row, true, where, err);
+}
+
+dsc_status dsc_sft_render_row(dsc_sft_render *render, const dsc_sft_row *row, const char *where, dsc_error *err)
+{
+    bool taken = false;
+    DSC_TRY(render_whole(render, row, false, where, err));
     DSC_TRY(take_blocks(render, row, &taken, err));
     for (int64_t i = 0; !taken && i < row->message_count; i++)
         if (row->message[i].counts)

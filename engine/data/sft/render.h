@@ -37,6 +37,9 @@ void dsc_sft_render_close(dsc_sft_render *render);
  * `where`. */
 DSC_MUST_USE dsc_status dsc_sft_render_row(dsc_sft_render *render, const dsc_sft_row *row, const char *where,
                                            dsc_error *err);
+/* render->whole.text is the row's conversation with the beginning of an answer, without spans. Errors as above. */
+DSC_MUST_USE dsc_status dsc_sft_render_question(dsc_sft_render *render, const dsc_sft_row *row, const char *where,
+                                                dsc_error *err);
 DSC_MUST_USE dsc_status dsc_sft_add_span(dsc_sft_render *render, dsc_sft_span span, dsc_error *err);
 
 #endif

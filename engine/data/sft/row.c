@@ -383,16 +383,21 @@ static dsc_status read_tokens(const row_reader *r)
 
 /* ---- A row ---- */
 
+static void clear_row(dsc_sft_row *row, dsc_sft_format format, bool conversation)
+{
+    row->format = format;
+    row->conversation = conversation;
+    row->message_count = 0;
+    row->json.bytes = row->tools.bytes = row->prompt.bytes = row->completion.bytes = 0;
+    row->ids.count = row->counted.count = 0;
+}
+
 dsc_status dsc_sft_row_read(const dsc_sft_section *section, dsc_sft_format format, bool templated, const char *where,
                             const cJSON *object, dsc_sft_row *row, dsc_error *err)
 {
     const row_reader r = { section, where, object, row, err };
     const char *text = "";
-    row->format = format;
-    row->conversation = false;
-    row->message_count = 0;
-    row->json.bytes = row->tools.bytes = row->prompt.bytes = row->completion.bytes = 0;
-    row->ids.count = row->counted.count = 0;
+    clear_row(row, format, false);
     switch (format) {
     case DSC_SFT_MESSAGES: return read_messages(&r, DSC_SFT_COLUMN_MESSAGES);
     case DSC_SFT_CONVERSATIONS: return read_messages(&r, DSC_SFT_COLUMN_CONVERSATIONS);
@@ -403,4 +408,17 @@ dsc_status dsc_sft_row_read(const dsc_sft_section *section, dsc_sft_format forma
         DSC_TRY(text_column(&r, DSC_SFT_COLUMN_TEXT, &text));
         return add_text(&r, &row->completion, text);
     }
+}
+
+void dsc_sft_row_begin(dsc_sft_row *row) { clear_row(row, DSC_SFT_MESSAGES, true); }
+
+dsc_status dsc_sft_row_add(dsc_sft_row *row, const char *role, const char *text, int64_t bytes, dsc_error *err)
+{
+    const row_reader r = { .where = "the conversation", .row = row, .err = err };
+    dsc_sft_message *message = NULL;
+    DSC_ASSERT(row->conversation);
+    DSC_TRY(begin_message(&r, role, &message));
+    DSC_TRY(add_content(&r, message, text, bytes));
+    message->counts = strcmp(role, "assistant") == 0;
+    return end_message(&r, message);
 }

@@ -34,5 +34,10 @@ DSC_MUST_USE dsc_status dsc_sft_find_format(const dsc_sft_section *section, cons
  * a column is missing or has another type; an unknown role; content that is no text. */
 DSC_MUST_USE dsc_status dsc_sft_row_read(const dsc_sft_section *section, dsc_sft_format format, bool templated,
                                          const char *where, const cJSON *row, dsc_sft_row *out, dsc_error *err);
+/* A conversation made in memory: first without messages, then one more for each call. Answers count. `role` is system,
+ * user or assistant; the text is `bytes` of valid UTF-8. */
+void dsc_sft_row_begin(dsc_sft_row *row);
+DSC_MUST_USE dsc_status dsc_sft_row_add(dsc_sft_row *row, const char *role, const char *text, int64_t bytes,
+                                        dsc_error *err);
 
 #endif

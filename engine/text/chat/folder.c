@@ -198,6 +198,21 @@ dsc_status dsc_chat_folder_open(const dsc_io *io, dsc_alloc *alloc, const char *
     return status;
 }
 
+dsc_status dsc_chat_folder_of(const char *path, char *out, size_t out_bytes, dsc_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    int length;
+    if (dsc_io_kind(path) == DSC_PATH_DIR)
+        length = snprintf(out, out_bytes, "%s", path);
+    else if (slash == NULL)
+        length = snprintf(out, out_bytes, ".");
+    else
+        length = snprintf(out, out_bytes, "%.*s", (int)dsc_max_i64(slash - path, 1), path);
+    return length >= 0 && (size_t)length < out_bytes
+               ? DSC_OK
+               : DSC_FAIL(err, DSC_ERR_INPUT, path, "the path is too long; expected at most %zu bytes", out_bytes - 1);
+}
+
 void dsc_chat_folder_close(dsc_chat_folder *chat)
 {
     dsc_chat_template_close(&chat->chat);

@@ -28,5 +28,7 @@ DSC_MUST_USE dsc_status dsc_chat_folder_open(const dsc_io *io, dsc_alloc *alloc,
                                              const char *template_file, const dsc_tokenizer *tokenizer,
                                              dsc_chat_folder *out, dsc_error *err);
 void dsc_chat_folder_close(dsc_chat_folder *chat);
+/* The folder that belongs to a tokenizer: the path itself, or the folder of a file. */
+DSC_MUST_USE dsc_status dsc_chat_folder_of(const char *tokenizer_path, char *out, size_t out_bytes, dsc_error *err);
 
 #endif
