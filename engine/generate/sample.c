@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static int32_t most_likely(const float *logits, int64_t count)
 {
@@ -68,4 +69,15 @@ int32_t dsc_sample(const float *logits, int64_t count, const dsc_sample_options 
         work[i] = (dsc_sample_work){ logits[i], (int32_t)i };
     qsort(work, (size_t)count, sizeof *work, by_likelihood);
     return draw_first(work, count, o, uniform);
+}
+
+void dsc_sample_penalize(const float *logits, int64_t count, const int32_t *tokens, int64_t token_count, double penalty,
+                         float *out)
+{
+    const float by = (float)penalty;
+    memcpy(out, logits, (size_t)count * sizeof *out);
+    for (int64_t i = 0; i < token_count; i++) {
+        const float logit = logits[tokens[i]];
+        out[tokens[i]] = logit < 0 ? logit * by : logit / by;
+    }
 }

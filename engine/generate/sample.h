@@ -20,4 +20,9 @@ typedef struct dsc_sample_work {
 int32_t dsc_sample(const float *logits, int64_t count, const dsc_sample_options *options, double uniform,
                    dsc_sample_work *work);
 
+/* out[count] <- logits, with those of the text's tokens divided by the penalty if positive, else multiplied by it: the
+ * repetition_penalty of transformers (Keskar et al. 2019, section 4.1). Tokens are below `count`. */
+void dsc_sample_penalize(const float *logits, int64_t count, const int32_t *tokens, int64_t token_count, double penalty,
+                         float *out);
+
 #endif

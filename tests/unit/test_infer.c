@@ -17,6 +17,7 @@
 #include "base/io.h"
 #include "engine/generate/infer.h"
 #include "engine/generate/sample.h"
+#include "engine/generate/settings.h"
 
 #define VOCAB 61
 #define PROMPT 75 /* a long part of 64 and another, some of whose tokens come again */
@@ -220,6 +221,57 @@ static void tokens_are_drawn_by_their_shares(void **state)
     }
 }
 
+static void penalties_count_once_for_each_token(void **state)
+{
+    (void)state;
+    static const float logits[4] = { 2.0f, -2.0f, 3.0f, 0.0f };
+    static const int32_t tokens[] = { 1, 0, 1, 3, 0 };
+    float out[4];
+    dsc_sample_penalize(logits, 4, tokens, 5, 1.25, out);
+    static const float want[4] = { 1.6f, -2.5f, 3.0f, 0.0f };
+    assert_memory_equal(out, want, sizeof want);
+}
+
+/* The settings of a model folder with these files; NULL: no such file. */
+static dsc_status read_settings(const char *generation, const char *config, dsc_generation_settings *out)
+{
+    dsc_alloc *alloc = NULL;
+    char path[128];
+    must(dsc_alloc_open(&alloc, &err));
+    static const char *const names[] = { "generation_config.json", "config.json" };
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", root, names[i]);
+        (void)unlink(path);
+        if ((i == 0 ? generation : config) != NULL)
+            put_file(names[i], i == 0 ? generation : config);
+    }
+    const dsc_status status = dsc_generation_settings_read(alloc, root, out, &err);
+    dsc_alloc_close(&alloc); /* asserts that nothing is left */
+    return status;
+}
+
+static void settings_of_a_folder_are_those_of_transformers(void **state)
+{
+    (void)state;
+    dsc_generation_settings s;
+    must(read_settings(NULL, NULL, &s));
+    assert_true(s.end_count == 0 && !s.samples && s.temperature == 0 && s.top_k == 0 && s.top_p == 1 &&
+                s.repetition_penalty == 1 && s.max_new_tokens == 0 && s.ignored[0] == 0);
+    must(read_settings("{\"do_sample\": true}", "{\"eos_token_id\": [5, -1, 7, 5]}", &s));
+    assert_true(s.end_count == 2 && s.end[0] == 5 && s.end[1] == 7); /* of config.json; each once */
+    assert_true(s.samples && s.temperature == 1 && s.top_k == 50 && s.top_p == 1);
+    must(read_settings("{\"temperature\": 0.5, \"top_k\": 3, \"eos_token_id\": 9, \"top_p\": null}",
+                       "{\"eos_token_id\": 5}", &s));
+    assert_true(s.end_count == 1 && s.end[0] == 9 && s.temperature == 0 && s.top_k == 0);
+    must(read_settings("{\"num_beams\": 1, \"min_p\": 0.0, \"stop_strings\": [], \"guidance_scale\": 2}", NULL, &s));
+    assert_string_equal(s.ignored, "guidance_scale");
+    assert_int_equal(read_settings("{\"eos_token_id\": [1, [2]]}", NULL, &s), DSC_ERR_INPUT);
+    assert_int_equal(read_settings("{\"eos_token_id\": [1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", NULL, &s),
+                     DSC_ERR_INPUT);
+    assert_int_equal(read_settings("{\"do_sample\": true, \"temperature\": -1}", NULL, &s), DSC_ERR_INPUT);
+    assert_int_equal(read_settings("{", NULL, &s), DSC_ERR_INPUT);
+}
+
 static int open_folder(void **state)
 {
     (void)state;
@@ -238,6 +290,8 @@ int main(void)
         cmocka_unit_test(every_decoder_says_what_the_engine_says),
         cmocka_unit_test(a_model_without_weights_is_refused),
         cmocka_unit_test(tokens_are_drawn_by_their_shares),
+        cmocka_unit_test(penalties_count_once_for_each_token),
+        cmocka_unit_test(settings_of_a_folder_are_those_of_transformers),
     };
     return cmocka_run_group_tests(tests, open_folder, close_folder);
 }
