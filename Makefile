@@ -1,6 +1,6 @@
 # Makefile - builds bin/, lib/ and runs everything else. `make help` is the manual.
 #
-# Options: V=1 verbose, SAN=address|undefined|thread, CUDA=auto|0|1, WERROR=0, CC=clang CXX=clang++
+# Options: V=1 verbose, SAN=address|undefined|address,undefined|thread, CUDA=auto|0|1, WERROR=0, CC=clang CXX=clang++
 # SPDX-License-Identifier: Apache-2.0
 
 VERSION   := 0.1.0
@@ -8,12 +8,15 @@ CUDA      ?= auto
 WERROR    ?= 1
 PREFIX    ?= /usr/local
 SAN       ?=
+comma     := ,
+# SAN as words, one per sanitizer.
+SANITIZERS := $(subst $(comma), ,$(SAN))
 # gcc by its own name where it is what cc means: `make` and `make CC=gcc` are one build.
 ifeq ($(origin CC),default)
 CC := $(if $(and $(shell command -v cc 2>/dev/null),$(if $(findstring Free Software,$(shell cc --version 2>/dev/null)),,other)),cc,gcc)
 endif
 COMPILER  := $(notdir $(lastword $(CC)))
-BUILD     := build/$(COMPILER)-$(if $(SAN),$(SAN),release)
+BUILD     := build/$(COMPILER)-$(if $(SAN),$(subst $(comma),-,$(SAN)),release)
 Q         := $(if $(V),,@)
 
 # Variants never share objects or programs; only the plain build fills bin/ and lib/.
@@ -22,7 +25,7 @@ LIB       := $(if $(SAN),$(BUILD)/lib,lib)
 
 WARN      := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wcast-qual \
              -Wwrite-strings -Wundef -Wvla -Wno-unused-parameter $(if $(filter 1,$(WERROR)),-Werror)
-SANFLAGS  := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SAN)),-fno-sanitize-recover=all))
+SANFLAGS  := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer $(if $(filter undefined,$(SANITIZERS)),-fno-sanitize-recover=all))
 OPT       := $(if $(SAN),-O1,-O3)
 CPPFLAGS  += -I. -Iinclude -D_GNU_SOURCE -DDSC_VERSION_TEXT='"$(VERSION)"'
 # -ffp-contract=off and no fast-math: the numbers are a contract (docs/ARCHITECTURE.md).

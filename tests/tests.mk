@@ -69,7 +69,7 @@ SANENV_address := ASAN_OPTIONS="allocator_may_return_null=1 $$ASAN_OPTIONS"
 SANENV_undefined := UBSAN_OPTIONS="print_stacktrace=1 $$UBSAN_OPTIONS"
 SANENV_thread  := TSAN_OPTIONS="allocator_may_return_null=1 suppressions=$(abspath tests/tsan.supp) $(if \
                   $(findstring clang,$(COMPILER)),ignore_noninstrumented_modules=1 )$$TSAN_OPTIONS"
-SANENV         := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(SANENV_$(SAN)))
+SANENV         := $(if $(SAN),DSC_TEST_TIMEOUT=$${DSC_TEST_TIMEOUT:-1800} $(foreach s,$(SANITIZERS),$(SANENV_$(s))))
 
 .PHONY: test
 ## test: everything that a commit must pass on a CPU-only machine; ends with "N passed, N failed"

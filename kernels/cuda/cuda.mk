@@ -16,7 +16,6 @@ CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=
               -gencode arch=compute_90,code=compute_90
 # X_sm90.cu is instructions that only this architecture has, and nobody runs it elsewhere.
 CUDA_ARCH_SM90 := -gencode arch=compute_90a,code=sm_90a
-comma      := ,
 CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(filter 1,$(WERROR)),$(comma)-Werror)
 
 NVCC_PLAIN := -std=c++17 -O3 -lineinfo -Xcompiler -fPIC,-fvisibility=hidden,-ffp-contract=off,-g \

@@ -12,7 +12,7 @@ SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-u
 SIM_OPT     := -O2
 SIM_FLAGS   := -std=gnu++17 $(SIM_OPT) -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
 # Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator.
-SIM_TRACK   := $(if $(filter address,$(SAN)),,-fsanitize=thread)
+SIM_TRACK   := $(if $(filter address,$(SANITIZERS)),,-fsanitize=thread)
 SIM_SRC     := $(filter-out tests/sim/test_%,$(sort $(wildcard tests/sim/*.cc)))
 SIM_TESTS   := $(sort $(wildcard tests/sim/test_*.cc))
 SIM_CC_BIN  := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
@@ -23,7 +23,7 @@ SIM_OBJ     := $(SIM_SRC:%.cc=$(BUILD)/%.o)
 CHECK_SIM_BIN := $(if $(CHECK_SRC),$(TEST_BIN)/sim/checkkern)
 # Fibers move stacks under ThreadSanitizer's feet, and their switch is written for x86-64: there one script says that
 # the suite is left out.
-SIM_LEFT_OUT := $(filter thread,$(SAN))$(filter-out x86_64,$(shell uname -m))
+SIM_LEFT_OUT := $(filter thread,$(SANITIZERS))$(filter-out x86_64,$(shell uname -m))
 ifneq ($(SIM_LEFT_OUT),)
 SIM_BIN     := tests/sim/left_out.sh
 CHECK_SIM_BIN :=
