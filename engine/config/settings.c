@@ -18,7 +18,7 @@ typedef struct setting_lines {
     size_t bytes, capacity;
 } setting_lines;
 
-/* A value in parts. What does not fit is replaced by the hash of the whole, so that a difference stays one. */
+/* A value in parts. A hash of the whole replaces the bytes beyond the capacity, so that two different values differ. */
 typedef struct setting_value {
     char text[DSC_SETTING_BYTES - HASH_BYTES];
     size_t bytes;

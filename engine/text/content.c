@@ -25,7 +25,8 @@ static const struct mark {
 } marks[] = {
     { "Parquet", PANDAS("read_parquet"), 0, 4, "PAR1" },
     { "Arrow (a file of IPC)", PANDAS("read_feather"), 0, 6, "ARROW1" },
-    { "Arrow (a stream of IPC)", PYTHON("import datasets; datasets.Dataset.from_file('%1$s').to_json('%2$s.jsonl')"), 0, 4,
+    { "Arrow (a stream of IPC)",
+      PYTHON("import datasets; datasets.Dataset.from_file('%1$s').to_json('%2$s.jsonl')"), 0, 4,
       "\xff\xff\xff\xff" },
     { "Feather", PANDAS("read_feather"), 0, 4, "FEA1" },
     { "Avro", NULL, 0, 4, "Obj\1" },

@@ -1,5 +1,5 @@
-/* test_config_settings.c - the settings that a checkpoint keeps: an edit of a value that changes numbers changes its
- * own line and no other, and an edit of what changes none changes no line. SPDX-License-Identifier: Apache-2.0 */
+/* test_config_settings.c - the settings that a checkpoint keeps. An edit of a value that changes numbers changes its
+ * own line alone. An edit of any other value changes no line. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/config_case.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* test_documents.c - documents of JSON files and tables: the same ones for any cuts, cells in quotes, and what a file is
- * by its first bytes. SPDX-License-Identifier: Apache-2.0 */
+/* test_documents.c - documents of JSON files and tables are the same for any cuts, and cells may have quotes. The first
+ * bytes of a file name its format. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,10 +82,15 @@ static void expect_documents(const char *name, const char *text, const char *wan
 static void documents_are_the_same_for_any_cuts(void **state)
 {
     (void)state;
-    expect_documents("lines", "{\"text\": \"a\"}\n\n  {\"n\": [1, {}], \"text\": \"b}\\\"{\"}\r\n{\"text\": \"\"}", "|a|b}\"{|");
-    expect_documents("list", "\n[ {\"text\": \"a\"},\n{\"n\": [{}, \"]\"], \"text\": \"b}\\\\\"} , {\"text\":\"c\"}\n]\n", "|a|b}\\|c");
+    expect_documents("lines",
+                     "{\"text\": \"a\"}\n\n  {\"n\": [1, {}], \"text\": \"b}\\\"{\"}\r\n{\"text\": \"\"}", "|a|b}\"{|");
+    expect_documents("list",
+                     "\n[ {\"text\": \"a\"},\n{\"n\": [{}, \"]\"], \"text\": \"b}\\\\\"} , {\"text\":\"c\"}\n]\n",
+                     "|a|b}\\|c");
     expect_documents("empty.json", "[]\n", "");
-    expect_documents("comma", "id,text\n1,a\n2,\"b, \"\"c\"\"\nd\"\r\n\n3,5\" disk\n4,\"\"\n5,last", "|a|b, \"c\"\nd|5\" disk||last");
+    expect_documents("comma",
+                     "id,text\n1,a\n2,\"b, \"\"c\"\"\nd\"\r\n\n3,5\" disk\n4,\"\"\n5,last",
+                     "|a|b, \"c\"\nd|5\" disk||last");
     expect_documents("tab", "text\tn\na b\t1\n\"c\td\"\t2\n", "|a b|c\td");
     expect_documents("half", "n;text\r\n1;a, b\r\n2;c\r\n", "|a, b|c");
     expect_documents("one.csv", "text\nfirst\n\"second\nline\"\n", "|first|second\nline");
