@@ -44,16 +44,18 @@ static dsc_status serve(FILE *commands, dsc_comm_bench *bench, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status run(FILE *commands, bool shared, const char *transport, const dsc_rank_info *place, dsc_error *err)
+static dsc_status run(FILE *commands, bool shared, const char *transport, const dsc_rank_info *info, dsc_error *err)
 {
     dsc_alloc *alloc = NULL;
     dsc_comm *comm = NULL;
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
-    const dsc_comm_options options = {
-        .alloc = alloc, .place = *place, .transport = transport, .channel_count = 1, .staging_bytes = 4 << 20,
-        .one_thread = true
-    };
+    const dsc_comm_options options = { .alloc = alloc,
+                                       .rank_info = *info,
+                                       .transport = transport,
+                                       .channel_count = 1,
+                                       .staging_bytes = 4 << 20,
+                                       .one_thread = true };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)
         status = dsc_comm_bench_open(&bench, comm, alloc, MOST_BYTES, shared, err);
@@ -68,22 +70,22 @@ static dsc_status run(FILE *commands, bool shared, const char *transport, const 
 int main(int argc, char **argv)
 {
     dsc_error err = DSC_ERROR_INIT;
-    dsc_rank_info place;
+    dsc_rank_info info;
     char path[512];
     if (argc != 5) {
         fprintf(stderr, "usage: bench_comm DIR NAME shared|plain TRANSPORT (bench_comm.py starts it)\n");
         return 2;
     }
-    dsc_status status = dsc_rank_info_from_env(from_environment, NULL, &place, &err);
+    dsc_status status = dsc_rank_info_from_env(from_environment, NULL, &info, &err);
     if (status == DSC_OK) {
-        snprintf(path, sizeof path, "%s/%s.%d", argv[1], argv[2], place.rank);
+        snprintf(path, sizeof path, "%s/%s.%d", argv[1], argv[2], info.rank);
         FILE *commands = fopen(path, "r");
         status = commands == NULL ? DSC_FAIL(&err, DSC_ERR_INPUT, path, "cannot open")
-                                  : run(commands, strcmp(argv[3], "shared") == 0, argv[4], &place, &err);
+                                  : run(commands, strcmp(argv[3], "shared") == 0, argv[4], &info, &err);
         if (commands != NULL)
             fclose(commands);
     }
     if (status != DSC_OK)
-        fprintf(stderr, "bench_comm: rank %d: %s: %s\n", place.rank, err.where, err.message);
+        fprintf(stderr, "bench_comm: rank %d: %s: %s\n", info.rank, err.where, err.message);
     return dsc_status_exit_code(status);
 }

@@ -75,7 +75,7 @@ typedef struct dsc_comm_trace {
 
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
-    dsc_rank_info place;
+    dsc_rank_info rank_info;
     const char *transport;     /* "auto", "self", "local", "shm", "tcp", "hier", "gloo", "mpi", "nccl" */
     int32_t channel_count;     /* 1..DSC_COMM_CHANNELS_MAX */
     int64_t staging_bytes;     /* per channel and rank, for transports that copy through a segment; counted as COMM */
@@ -189,9 +189,9 @@ DSC_MUST_USE dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_co
                                            dsc_error *err);
 /* Collective over `parent`, which moves host memory. Ranks of one color make a communicator of their own, ordered by
  * key and then by their rank in `parent`. A rank with a negative color takes part and gets *out = NULL. `options`
- * are those of the group, except `place`: it is this rank's in the job (its device is NULL) and becomes its place in
+ * are those of the group, except `rank_info`: it is this rank's in the job (its device is NULL) and becomes the one in
  * the group. With these options, a device and host = *out, dsc_comm_open then opens the group over device memory.
- * The strings of `place` are borrowed until *out is closed. Both communicators are independent: aborting one does
+ * The strings of `rank_info` are borrowed until *out is closed. Both communicators are independent: aborting one does
  * not abort the other. A group over several hosts opens at the address of its first rank, which tcp, hier and gloo
  * know. With another parent: DSC_ERR_UNSUPPORTED on all ranks. */
 DSC_MUST_USE dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm_options *options,

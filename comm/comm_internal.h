@@ -39,7 +39,7 @@ void dsc_comm_open_watch_open(dsc_comm_open_watch *watch, const dsc_comm_options
 void dsc_comm_open_watch_close(dsc_comm_open_watch *watch);
 /* An open has failed: adds to the message of *err the variables that made this job, and the remedy. A job that
  * dsc-launch started, or that no variables made, keeps its message. */
-void dsc_comm_add_origin(const dsc_rank_info *place, dsc_error *err);
+void dsc_comm_add_origin(const dsc_rank_info *info, dsc_error *err);
 
 /* memory.c: the list of a communicator or transport, kept until close. Zeroed at first; need and count are set before
  * open. Close also after an open that failed. */

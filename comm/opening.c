@@ -10,7 +10,7 @@
 
 void dsc_comm_log_wait(const dsc_comm_options *options, const char *text)
 {
-    const dsc_rank_info *info = &options->place;
+    const dsc_rank_info *info = &options->rank_info;
     if (info->size_name == NULL)
         dsc_log_printf(options->log, DSC_LOG_WARNING, "%s", text);
     else
@@ -37,7 +37,7 @@ void dsc_comm_add_origin(const dsc_rank_info *info, dsc_error *err)
 static void log_others(const dsc_comm_options *options)
 {
     char text[128];
-    const dsc_rank_info *info = &options->place;
+    const dsc_rank_info *info = &options->rank_info;
     if (info->size == 2)
         snprintf(text, sizeof text, "rank %d waits for rank %d of 2 to come", info->rank, 1 - info->rank);
     else
@@ -68,7 +68,7 @@ void dsc_comm_open_watch_open(dsc_comm_open_watch *watch, const dsc_comm_options
 {
     pthread_condattr_t attr;
     *watch = (dsc_comm_open_watch){ .options = options };
-    if (options->place.size == 1)
+    if (options->rank_info.size == 1)
         return;
     pthread_mutex_init(&watch->lock, NULL);
     pthread_condattr_init(&attr);
@@ -80,7 +80,7 @@ void dsc_comm_open_watch_open(dsc_comm_open_watch *watch, const dsc_comm_options
 
 void dsc_comm_open_watch_close(dsc_comm_open_watch *watch)
 {
-    if (watch->options->place.size == 1)
+    if (watch->options->rank_info.size == 1)
         return;
     pthread_mutex_lock(&watch->lock);
     watch->over = true;

@@ -97,7 +97,7 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
     const int64_t timeout_ns = (int64_t)(config->own.comm_timeout_s * 1e9);
     *out = (dsc_comm_options) {
         .alloc = engine->alloc,
-        .place = engine->place,
+        .rank_info = engine->place,
         .transport = engine->host_visible ? config->own.comm : "auto",
         .channel_count = DSC_CHANNEL_COUNT,
         .staging_bytes = dsc_max_i64(65536, dsc_align_up(dsc_min_i64(bucket, STAGING_BYTES_MAX / each) * each, 4096)),
@@ -189,7 +189,7 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
 {
     dsc_comm_options options;
     side_options(engine, side, false, &options);
-    dsc_rank_info *place = &options.place;
+    dsc_rank_info *place = &options.rank_info;
     const int32_t apart = side == DSC_SUB_REPLICAS ? place->size / ranks->size : 1;
     place->local_size = (int32_t)dsc_max_i64(1, dsc_min_i64(ranks->size, place->local_size / apart));
     place->size = ranks->size;
@@ -202,7 +202,7 @@ static void plan_side(const dsc_engine *engine, dsc_side side, const side_ranks 
     if (engine->host_visible)
         return;
     side_options(engine, side, true, &options);
-    options.place = planned;
+    options.rank_info = planned;
     out->device_comm_bytes += dsc_comm_plan_bytes(&options);
     out->device_library_bytes += dsc_comm_library_bytes(&options);
 }
@@ -272,9 +272,9 @@ static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
         out->device = out->host;
         return DSC_OK;
     }
-    const dsc_rank_info place = comm.place;
+    const dsc_rank_info info = comm.rank_info;
     side_options(engine, side, true, &comm);
-    comm.place = place;
+    comm.rank_info = info;
     return dsc_comm_open(&comm, &out->device, err);
 }
 

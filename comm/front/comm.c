@@ -9,44 +9,44 @@ static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local,
 
 static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_rank_info *place = &options->place;
+    const dsc_rank_info *info = &options->rank_info;
     DSC_ASSERT(options->alloc != NULL);
     DSC_ASSERT(options->channel_count >= 1 && options->channel_count <= DSC_COMM_CHANNELS_MAX);
     DSC_ASSERT(options->staging_bytes >= 0);
     DSC_ASSERT(options->timeout_ns >= 0 && options->open_timeout_ns >= 0 && options->fault_at >= 0);
-    if (place->size < 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "WORLD_SIZE", "%d ranks; expected at least 1", place->size);
-    if (place->size > DSC_COMM_RANKS_MAX)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; this version takes at most %d", place->size,
+    if (info->size < 1)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "WORLD_SIZE", "%d ranks; expected at least 1", info->size);
+    if (info->size > DSC_COMM_RANKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; this version takes at most %d", info->size,
                         DSC_COMM_RANKS_MAX);
-    if (place->rank < 0 || place->rank >= place->size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "RANK", "rank %d of %d; expected 0..%d", place->rank, place->size,
-                        place->size - 1);
+    if (info->rank < 0 || info->rank >= info->size)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "RANK", "rank %d of %d; expected 0..%d", info->rank, info->size,
+                        info->size - 1);
     return DSC_OK;
 }
 
 /* The transport that "auto" selects here, with the reason. */
 static const char *choose_auto(const dsc_comm_options *options, const char **why)
 {
-    const dsc_rank_info *place = &options->place;
+    const dsc_rank_info *info = &options->rank_info;
     *why = "one rank";
-    if (place->size == 1)
+    if (info->size == 1)
         return "self";
     *why = "ranks compute on GPUs";
     if (options->device != NULL && !dsc_device_host_visible(options->device))
         return "nccl";
     *why = "ranks are threads of one program";
-    if (place->local_world != NULL)
+    if (info->local_world != NULL)
         return "local";
     *why = "all ranks are on this host";
-    if (place->local_size == place->size)
+    if (info->local_size == info->size)
         return "shm";
     *why = "ranks are on several hosts, mpirun started them, and there is no DSC_JOB_TOKEN";
-    if (place->from_mpi && (place->job_token == NULL || place->job_token[0] == 0))
+    if (info->from_mpi && (info->job_token == NULL || info->job_token[0] == 0))
         return "mpi";
     /* Measured over two hosts of two ranks each: 1.1 to 4 times as fast at every size (docs/launch.md). */
     *why = "several ranks on a host, on several hosts: shared memory inside a host, TCP between";
-    if (!place->hosts_guessed && place->size > place->node_count)
+    if (!info->hosts_guessed && info->size > info->node_count)
         return "hier";
     *why = "ranks are on several hosts";
     return "tcp";
@@ -98,7 +98,7 @@ static int64_t front_staging_bytes(const dsc_comm_ops *ops, const dsc_comm_optio
 {
     if (ops->reduce_scatter != NULL)
         return 0;
-    const int64_t least = 2 * (int64_t)sizeof(float) * DSC_COMM_PIECE_ALIGN * options->place.size;
+    const int64_t least = 2 * (int64_t)sizeof(float) * DSC_COMM_PIECE_ALIGN * options->rank_info.size;
     return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 64);
 }
 
@@ -112,7 +112,7 @@ static int list_front(const dsc_comm_ops *ops, const dsc_comm_options *options, 
 {
     const dsc_tier tier = options->device != NULL ? DSC_TIER_DEVICE : DSC_TIER_HOST;
     const dsc_need_kind *kind = options->device != NULL ? DSC_NEED_DEVICE : DSC_NEED_HOST;
-    const int64_t gather = gather_bytes(options->place.size), staging = front_staging_bytes(ops, options);
+    const int64_t gather = gather_bytes(options->rank_info.size), staging = front_staging_bytes(ops, options);
     int count = 0;
     for (int32_t c = 0; c < options->channel_count; c++) {
         dsc_comm_channel *ch = comm != NULL ? &comm->channel[c] : NULL;
@@ -159,7 +159,7 @@ static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options,
 /* Ranks of one communicator have a token, or a group's name, in common; those of the same ranks' devices another. */
 static uint64_t flight_id(const dsc_comm_options *options)
 {
-    const char *name = options->place.job_token != NULL ? options->place.job_token : "";
+    const char *name = options->rank_info.job_token != NULL ? options->rank_info.job_token : "";
     uint64_t id = options->device != NULL ? 2 : 1;
     for (; *name != 0; name++)
         id = (id ^ (unsigned char)*name) * UINT64_C(0x100000001b3);
@@ -170,7 +170,7 @@ static dsc_status open_flight(dsc_comm *comm, const dsc_comm_options *options, d
 {
     dsc_flight_track *track[DSC_COMM_CHANNELS_MAX];
     bool some = false;
-    dsc_flight_open(&comm->flight, options->place.flight);
+    dsc_flight_open(&comm->flight, options->rank_info.flight);
     dsc_flight_set_timeout(&comm->flight, dsc_comm_timeout_ns(options));
     for (int32_t c = 0; c < comm->channel_count && comm->size > 1; c++) /* a single rank waits in no call */
         comm->channel[c].track = dsc_flight_track_open(&comm->flight, flight_id(options), c, comm->rank, comm->size);
@@ -221,7 +221,7 @@ static dsc_status open_transport(const dsc_comm_ops *ops, const dsc_comm_options
 {
     const dsc_status status = ops->open(out, options, err);
     if (status == DSC_ERR_STUCK || status == DSC_ERR_INPUT)
-        dsc_comm_add_origin(&options->place, err);
+        dsc_comm_add_origin(&options->rank_info, err);
     return status;
 }
 
@@ -239,7 +239,7 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
         return status;
     status = dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *comm, &comm, &first);
     if (status != DSC_OK) {
-        refuse(transport, options->place.rank, &first, err);
+        refuse(transport, options->rank_info.rank, &first, err);
         transport->ops->close(transport);
         return status;
     }
@@ -247,8 +247,8 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
     comm->transport = transport;
     comm->alloc = options->alloc;
     comm->device = options->device;
-    comm->rank = options->place.rank;
-    comm->size = options->place.size;
+    comm->rank = options->rank_info.rank;
+    comm->size = options->rank_info.size;
     comm->channel_count = options->channel_count;
     comm->trace = options->trace;
     comm->native_sums = options->native_sums;
@@ -273,9 +273,9 @@ dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_er
     DSC_TRY(check_options(options, err));
     DSC_TRY(dsc_comm_choose(options, &ops, err));
     const char *why = "";
-    if (options->place.rank == 0 && (options->transport == NULL || strcmp(options->transport, "auto") == 0)) {
+    if (options->rank_info.rank == 0 && (options->transport == NULL || strcmp(options->transport, "auto") == 0)) {
         const char *name = choose_auto(options, &why);
-        dsc_log_printf(options->log, options->place.size > 1 ? DSC_LOG_INFO : DSC_LOG_DEBUG,
+        dsc_log_printf(options->log, options->rank_info.size > 1 ? DSC_LOG_INFO : DSC_LOG_DEBUG,
                        "comm: auto is \"%s\": %s", name, why);
     }
     return dsc_comm_open_with(ops, options, out, err);

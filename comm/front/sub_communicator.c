@@ -65,12 +65,12 @@ static dsc_status tell(dsc_comm *parent, word *all, dsc_error *err)
 }
 
 /* The group's name on its host; the children of one parent, and those of its children, differ in it. */
-static dsc_status name_group(dsc_comm *parent, const dsc_rank_info *place, int32_t color, char *out, dsc_error *err)
+static dsc_status name_group(dsc_comm *parent, const dsc_rank_info *info, int32_t color, char *out, dsc_error *err)
 {
-    const char *token = place->job_token != NULL ? place->job_token : "";
+    const char *token = info->job_token != NULL ? info->job_token : "";
     char job[64] = "";
     if (token[0] == 0) /* user and port stand for the token */
-        snprintf(job, sizeof job, "%u:%d", (unsigned)geteuid(), (int)place->master_port);
+        snprintf(job, sizeof job, "%u:%d", (unsigned)geteuid(), (int)info->master_port);
     const int wanted = snprintf(out, DSC_COMM_GROUP_NAME, "%s%s/%u.%d", parent->group_name[0] != 0 ? "" : token,
                                 parent->group_name[0] != 0 ? parent->group_name : job, parent->split_count,
                                 (int)color);
@@ -102,7 +102,7 @@ static dsc_local_world *world_of(const word *all, const group *mine)
 }
 
 /* The first rank's world, or the gate where the others of its group come to it. */
-static dsc_status make_place(dsc_comm *parent, word *me, const group *mine, bool threads, int *gate, dsc_error *err)
+static dsc_status prepare_group(dsc_comm *parent, word *me, const group *mine, bool threads, int *gate, dsc_error *err)
 {
     dsc_net_address own;
     if (threads) {
@@ -120,12 +120,13 @@ static dsc_status make_place(dsc_comm *parent, word *me, const group *mine, bool
 }
 
 /* Every rank learns of a group whose first rank has no memory for its world, or no gate. */
-static dsc_status make_places(dsc_comm *parent, word *all, const group *mine, bool threads, int *gate, dsc_error *err)
+static dsc_status prepare_groups(dsc_comm *parent, word *all, const group *mine, bool threads, int *gate,
+                                 dsc_error *err)
 {
     word *me = &all[parent->rank];
     dsc_error why = DSC_ERROR_INIT;
     if (me->color >= 0 && mine->first == parent->rank && mine->size > 1)
-        me->status = (int32_t)make_place(parent, me, mine, threads, gate, &why);
+        me->status = (int32_t)prepare_group(parent, me, mine, threads, gate, &why);
     DSC_TRY(tell(parent, all, err)); /* a world that some may have heard of and others not stays */
     for (int32_t r = 0; r < parent->size; r++) {
         if (all[r].status == DSC_OK)
@@ -141,15 +142,15 @@ static dsc_status make_places(dsc_comm *parent, word *all, const group *mine, bo
 }
 
 /* Address of the group's rendezvous over a network. A link-local address uses this host's interface. */
-static void find_gate(dsc_comm *parent, const dsc_net_address *gate, dsc_rank_info *place)
+static void find_gate(dsc_comm *parent, const dsc_net_address *gate, dsc_rank_info *info)
 {
     dsc_net_address at = *gate, own;
     char text[DSC_NET_TEXT];
     if (parent->transport->ops->address(parent->transport, &own))
         at.scope = own.scope;
     dsc_net_host_text(&at, text);
-    snprintf(place->master_addr, sizeof place->master_addr, "%s", text);
-    place->master_port = gate->port;
+    snprintf(info->master_addr, sizeof info->master_addr, "%s", text);
+    info->master_port = gate->port;
 }
 
 static dsc_status open_group(dsc_comm *parent, const word *all, const group *mine, dsc_comm_options *options,
@@ -157,21 +158,21 @@ static dsc_status open_group(dsc_comm *parent, const word *all, const group *min
 {
     char name[DSC_COMM_GROUP_NAME];
     dsc_local_world *world = world_of(all, mine);
-    dsc_status status = name_group(parent, &options->place, all[parent->rank].color, name, err);
+    dsc_status status = name_group(parent, &options->rank_info, all[parent->rank].color, name, err);
     if (status == DSC_OK) {
-        dsc_rank_info *place = &options->place;
-        place->rank = mine->rank;
-        place->size = mine->size;
-        place->local_rank = mine->local_rank;
-        place->local_size = mine->local_size;
-        place->node = mine->node;
-        place->node_count = mine->node_count;
-        place->hosts_guessed = false; /* everybody counted the same words */
-        place->rank_name = place->size_name = NULL; /* the numbers are the group's */
+        dsc_rank_info *info = &options->rank_info;
+        info->rank = mine->rank;
+        info->size = mine->size;
+        info->local_rank = mine->local_rank;
+        info->local_size = mine->local_size;
+        info->node = mine->node;
+        info->node_count = mine->node_count;
+        info->hosts_guessed = false;              /* everybody counted the same words */
+        info->rank_name = info->size_name = NULL; /* the numbers are the group's */
         if (mine->node_count > 1)
-            find_gate(parent, &all[mine->first].gate, place);
-        place->job_token = name;
-        place->local_world = world;
+            find_gate(parent, &all[mine->first].gate, info);
+        info->job_token = name;
+        info->local_world = world;
         status = dsc_comm_open(options, out, err);
     }
     if (status != DSC_OK) {
@@ -180,7 +181,7 @@ static dsc_status open_group(dsc_comm *parent, const word *all, const group *min
     }
     (*out)->group_world = world;
     memcpy((*out)->group_name, name, sizeof name);
-    options->place.job_token = (*out)->group_name;
+    options->rank_info.job_token = (*out)->group_name;
     return DSC_OK;
 }
 
@@ -202,13 +203,13 @@ dsc_status dsc_comm_split(dsc_comm *parent, int32_t color, int32_t key, dsc_comm
         return status;
     }
     parent->split_count++;
-    all[parent->rank] = (word){ .color = color, .key = key, .node = options->place.node };
+    all[parent->rank] = (word) { .color = color, .key = key, .node = options->rank_info.node };
     status = tell(parent, all, err);
     if (status == DSC_OK)
         status = check_group(parent, all, err);
     if (status == DSC_OK) {
         find_group(all, parent->size, parent->rank, &mine);
-        status = make_places(parent, all, &mine, options->place.local_world != NULL, &gate, err);
+        status = prepare_groups(parent, all, &mine, options->rank_info.local_world != NULL, &gate, err);
     }
     options->gate = gate >= 0 ? &gate : NULL;
     if (status == DSC_OK && color >= 0)

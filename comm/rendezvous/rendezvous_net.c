@@ -320,8 +320,8 @@ static void read_conn(driver *d, int32_t conn)
     }
 }
 
-/* A free place, or that of the stranger who has been here longest. -1: all belong to ranks. */
-static int32_t find_place(driver *d)
+/* A free slot, or that of the stranger who has been here longest. -1: all belong to ranks. */
+static int32_t find_slot(driver *d)
 {
     int32_t oldest = -1;
     for (int32_t c = 0; c < DSC_RDV_CONNS_MAX; c++) {
@@ -338,14 +338,14 @@ static int32_t find_place(driver *d)
     return oldest;
 }
 
-/* A few at a time: who was let in before them can answer before strangers have taken all places. */
+/* A few at a time: who was let in before them can answer before strangers have taken all slots. */
 static void accept_some(driver *d)
 {
     for (int32_t i = 0; i < DSC_RDV_CONNS_MAX / 16 && !d->over && dsc_rdv_server_listens(d->server); i++) {
         const int fd = accept4(d->gate, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        const int32_t conn = find_place(d);
+        const int32_t conn = find_slot(d);
         if (conn < 0 || d->conn[conn] >= 0) {
             close(fd);
             continue;

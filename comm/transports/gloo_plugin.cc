@@ -96,10 +96,10 @@ class way_buffer : public gloo::transport::UnboundBuffer {
     void post(std::vector<std::deque<message>> &queue, int peer, size_t offset, size_t count)
     {
         if (peer < 0 || peer >= context->size || peer == context->rank || offset > size)
-            throw std::logic_error("gloo names a rank or a place that there is not");
+            throw std::logic_error("gloo names a rank or a range that there is not");
         const size_t all = count == kUnspecifiedByteCount ? size - offset : count;
         if (all > size - offset)
-            throw std::logic_error("gloo names a place that there is not");
+            throw std::logic_error("gloo names a range that there is not");
         queue[(size_t)peer].push_back({ this, (char *)ptr + offset, (int64_t)all, false });
     }
 

@@ -78,10 +78,10 @@ static int32_t carrier(const dsc_hier *hier, int32_t rank, int32_t host)
 static void inner_options(const dsc_comm_options *options, hier_host host, const char *name, dsc_comm_options *inner)
 {
     *inner = *options;
-    inner->place.rank = inner->place.local_rank = options->place.rank - host.first;
-    inner->place.size = inner->place.local_size = host.count;
-    inner->place.job_token = name;
-    inner->place.rank_name = inner->place.size_name = NULL; /* the numbers are the host's */
+    inner->rank_info.rank = inner->rank_info.local_rank = options->rank_info.rank - host.first;
+    inner->rank_info.size = inner->rank_info.local_size = host.count;
+    inner->rank_info.job_token = name;
+    inner->rank_info.rank_name = inner->rank_info.size_name = NULL; /* the numbers are the host's */
     inner->timeout_ns = dsc_comm_timeout_ns(options) + SHM_PATIENCE_NS;
     inner->open_timeout_ns = dsc_min_i64(dsc_comm_open_timeout_ns(options), SHM_OPEN_NS);
 }
@@ -90,8 +90,8 @@ static void inner_options(const dsc_comm_options *options, hier_host host, const
 static int hier_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
 {
     dsc_comm_options inner;
-    const hier_host host = { .first = options->place.rank - options->place.local_rank,
-                             .count = options->place.local_size };
+    const hier_host host = { .first = options->rank_info.rank - options->rank_info.local_rank,
+                             .count = options->rank_info.local_size };
     DSC_ASSERT(transport == NULL);
     inner_options(options, host, "", &inner);
     const int count = dsc_tcp_list_needs(options, NULL, list);
@@ -125,7 +125,7 @@ static dsc_status open_shm(dsc_hier *hier, const dsc_comm_options *options, dsc_
     char name[512];
     dsc_comm_options inner;
     dsc_transport *made = NULL;
-    snprintf(name, sizeof name, "%.480s/host %d", options->place.job_token, (int)hier->host);
+    snprintf(name, sizeof name, "%.480s/host %d", options->rank_info.job_token, (int)hier->host);
     inner_options(options, mine(hier), name, &inner);
     DSC_TRY(dsc_shm_open(&dsc_comm_shm, &made, &inner, err));
     hier->shm = (dsc_shm *)made;
@@ -181,7 +181,7 @@ static dsc_status set_up(dsc_hier *hier, const dsc_comm_options *options, dsc_er
     dsc_error why = DSC_ERROR_INIT;
     dsc_status status = DSC_OK;
     at[hier->tcp.wire.rank] =
-        (word){ options->place.node, options->place.local_rank, options->place.local_size, DSC_OK };
+        (word) { options->rank_info.node, options->rank_info.local_rank, options->rank_info.local_size, DSC_OK };
     DSC_TRY(tell_all(hier, at, err));
     find_hosts(hier, at, false);
     if (mine(hier).count > 1)

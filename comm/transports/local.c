@@ -186,23 +186,23 @@ typedef struct local_transport {
 
 static dsc_status local_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_rank_info *place = &options->place;
-    dsc_local_world *world = place->local_world;
+    const dsc_rank_info *info = &options->rank_info;
+    dsc_local_world *world = info->local_world;
     if (world == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm",
                         "\"local\" is for ranks that are threads of one program; these are processes");
-    if (place->size != world->size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "%d ranks in a world of %d threads", place->size, world->size);
+    if (info->size != world->size)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "%d ranks in a world of %d threads", info->size, world->size);
     local_transport *local = NULL;
     dsc_error first = DSC_ERROR_INIT;
     dsc_status status = dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *local, &local, &first);
     if (status != DSC_OK) {
-        dsc_local_world_refuse(world, place->rank, first.message);
+        dsc_local_world_refuse(world, info->rank, first.message);
         if (err != NULL)
             *err = first;
         return status;
     }
-    status = world_join(world, place->rank, dsc_comm_open_timeout_ns(options), err);
+    status = world_join(world, info->rank, dsc_comm_open_timeout_ns(options), err);
     if (status != DSC_OK) {
         dsc_alloc_free(options->alloc, local);
         return status;
@@ -211,7 +211,7 @@ static dsc_status local_open(dsc_transport **out, const dsc_comm_options *option
     local->alloc = options->alloc;
     local->world = world;
     dsc_comm_math_init(&local->math);
-    dsc_shm_barrier_attach(&local->barrier, world->barrier, place->rank, false, dsc_comm_timeout_ns(options));
+    dsc_shm_barrier_attach(&local->barrier, world->barrier, info->rank, false, dsc_comm_timeout_ns(options));
     *out = &local->base;
     return DSC_OK;
 }

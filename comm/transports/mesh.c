@@ -15,7 +15,7 @@
 #define MAGIC UINT32_C(0x4d435344) /* "DSCM" */
 #define VERSION 1u
 #define NONCE 16
-#define STRANGERS 64 /* places for those who have not proved themselves */
+#define STRANGERS 64 /* slots for those who have not proved themselves */
 #define STRANGER_NS INT64_C(5000000000)
 #define RETRY_NS INT64_C(20000000)
 #define TICK_MS 10
@@ -209,7 +209,7 @@ static void check_welcome(mesh *m, entry *e, int64_t now_ns)
 /* ---- this end accepts -------------------------------------------------------------------------------------------- */
 
 /* A free fd, or that of the stranger who has been here longest. */
-static entry *find_place(mesh *m)
+static entry *find_slot(mesh *m)
 {
     entry *oldest = NULL;
     for (int32_t i = m->out_count; i < m->entry_count; i++) {
@@ -267,14 +267,14 @@ static void check_proof(mesh *m, entry *e)
         drop(e, 0);
 }
 
-/* As many as there are places for, so that those who belong here get their turn in between. */
+/* As many as there are slots for, so that those who belong here get their turn in between. */
 static dsc_status accept_some(mesh *m, int64_t now_ns, dsc_error *err)
 {
     for (int i = 0; i < STRANGERS; i++) {
         const int fd = accept4(m->spec->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return out_of_files(errno) ? too_many_files(m, err) : DSC_OK;
-        entry *e = find_place(m);
+        entry *e = find_slot(m);
         e->fd = fd;
         e->have = 0;
         e->step = WAITS_GREETING;

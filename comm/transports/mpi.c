@@ -431,20 +431,20 @@ static int open_link(mpi_transport *mpi, const dsc_comm_options *options, char t
 
 static dsc_status mpi_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_rank_info *place = &options->place;
+    const dsc_rank_info *info = &options->rank_info;
     const dsc_mpi_api *api = NULL;
     mpi_transport *mpi = NULL;
     char text[DSC_MPI_TEXT];
     DSC_TRY(find_plugin(&api, err));
-    if (place->size > DSC_RDV_RANKS_MAX)
+    if (info->size > DSC_RDV_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
-                        place->size, DSC_RDV_RANKS_MAX);
+                        info->size, DSC_RDV_RANKS_MAX);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *mpi, &mpi, err));
-    *mpi = (mpi_transport){ .base = { &dsc_comm_mpi },
+    *mpi = (mpi_transport) { .base = { &dsc_comm_mpi },
                              .alloc = options->alloc,
                              .api = api,
-                             .rank = place->rank,
-                             .size = place->size,
+                             .rank = info->rank,
+                             .size = info->size,
                              .channel_count = options->channel_count,
                              .timeout_ns = dsc_comm_timeout_ns(options) };
     dsc_comm_math_init(&mpi->math);

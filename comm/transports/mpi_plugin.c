@@ -166,7 +166,7 @@ static int enter(char *text)
 }
 
 /* MPI agrees that this is rank `rank` of `size`. */
-static int check_place(question *q)
+static int check_rank(question *q)
 {
     char *text = q->text;
     int rank = -1, size = -1;
@@ -457,7 +457,7 @@ static int open_link(int rank, int size, int channel_count, bool one_thread, int
     dsc_mpi_link *link = NULL;
     if (start(one_thread, text) != 0)
         return 1;
-    int rc = ask(&q, check_place, timeout_ns, text);
+    int rc = ask(&q, check_rank, timeout_ns, text);
     if (rc != 0)
         return rc;
     if (make_link(rank, size, channel_count, &link, text) != 0 || ask(&q, count_link, ANSWER_NS, text) != 0)

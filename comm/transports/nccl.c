@@ -31,7 +31,7 @@ typedef struct nccl_channel {
 
 /* A buffer that NCCL may read and write in place, by channel. */
 typedef struct nccl_buffer {
-    void *ptr; /* NULL: a free place */
+    void *ptr; /* NULL: a free slot */
     void *handle[DSC_COMM_CHANNELS_MAX];
 } nccl_buffer;
 
@@ -216,7 +216,7 @@ static dsc_status make_channel(nccl_transport *t, int32_t c, const dsc_nccl_id *
 static int nccl_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
 {
     nccl_transport *t = of(transport);
-    const int64_t channels = options->channel_count, size = options->place.size;
+    const int64_t channels = options->channel_count, size = options->rank_info.size;
     const int64_t library_bytes = size > 1 ? channels * LIBRARY_BYTES_PER_CHANNEL : 0;
     list[0] = (dsc_need) { t != NULL ? &t->library_bytes : NULL, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, library_bytes,
                            DSC_NEED_NOTED };
@@ -288,7 +288,7 @@ static void nccl_close(dsc_transport *transport)
 
 static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_rank_info *place = &options->place;
+    const dsc_rank_info *info = &options->rank_info;
     if (options->device == NULL || dsc_device_host_visible(options->device) || options->host == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"nccl\" is for ranks on GPUs; these compute on the CPU");
     nccl_transport *t = NULL;
@@ -298,8 +298,8 @@ static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options
     t->alloc = options->alloc;
     t->device = options->device;
     t->host = options->host;
-    t->rank = place->rank;
-    t->size = place->size;
+    t->rank = info->rank;
+    t->size = info->size;
     t->channel_count = options->channel_count;
     t->timeout_ns = dsc_comm_timeout_ns(options);
     pthread_mutex_init(&t->lock, NULL); /* cannot fail with default attributes on Linux */

@@ -17,9 +17,9 @@ typedef struct self_transport {
 
 static dsc_status self_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    if (options->place.size != 1)
+    if (options->rank_info.size != 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"self\" is for one rank, and there are %d",
-                        options->place.size);
+                        options->rank_info.size);
     self_transport *self = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *self, &self, err));
     self->base.ops = &dsc_comm_self;

@@ -24,7 +24,7 @@ typedef struct layout {
 
 static layout layout_of(const dsc_comm_options *options)
 {
-    const int32_t size = options->place.size, channels = options->channel_count;
+    const int32_t size = options->rank_info.size, channels = options->channel_count;
     layout l;
     l.half_bytes = dsc_align_up(dsc_max_i64(options->staging_bytes / 2, size * DSC_SHM_PIECE_LEAST), PAGE);
     const int64_t board_share = dsc_align_up(dsc_div_ceil(dsc_shm_barrier_bytes(size, channels), size), PAGE);
@@ -98,11 +98,11 @@ typedef struct opening {
 static dsc_status make_files(opening *o, dsc_error *err)
 {
     DSC_TRY(file_open("dsc-heap", 0, &o->heap, err));
-    if (o->options->place.rank != 0)
+    if (o->options->rank_info.rank != 0)
         return DSC_OK;
     DSC_TRY(file_open("dsc-segment", o->layout.segment_bytes, &o->segment, err));
     DSC_TRY(segment_map(o->segment, o->layout.segment_bytes, &o->first_map, err));
-    dsc_shm_barrier_init(o->first_map, o->options->place.size, o->options->channel_count);
+    dsc_shm_barrier_init(o->first_map, o->options->rank_info.size, o->options->channel_count);
     return DSC_OK;
 }
 
@@ -111,8 +111,8 @@ static void shm_init(dsc_shm *shm, const opening *o)
     const dsc_comm_options *options = o->options;
     shm->base.ops = o->ops;
     shm->alloc = options->alloc;
-    shm->rank = options->place.rank;
-    shm->size = options->place.size;
+    shm->rank = options->rank_info.rank;
+    shm->size = options->rank_info.size;
     shm->channel_count = options->channel_count;
     shm->segment_bytes = o->layout.segment_bytes;
     shm->staging_offset = o->layout.staging_offset;
@@ -128,9 +128,9 @@ static dsc_status map_all(void *user, uint64_t epoch, const int *file, dsc_error
 {
     opening *o = user;
     const dsc_comm_options *options = o->options;
-    if (options->place.rank != 0)
+    if (options->rank_info.rank != 0)
         DSC_TRY(check_file(file[0], o->layout.segment_bytes, "segment of rank 0", err));
-    for (int32_t r = 0; r < options->place.size; r++)
+    for (int32_t r = 0; r < options->rank_info.size; r++)
         DSC_TRY(check_file(file[1 + r], 0, "heap of a rank", err));
     dsc_shm *shm = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *shm, &shm, err));
@@ -159,22 +159,22 @@ static void waits(void *user, const char *text)
 static dsc_status meet_all(opening *o, int *file, dsc_error *err)
 {
     const dsc_comm_options *options = o->options;
-    const dsc_rank_info *place = &options->place;
-    if (place->size == 1) {
+    const dsc_rank_info *info = &options->rank_info;
+    if (info->size == 1) {
         file[0] = fcntl(o->segment, F_DUPFD_CLOEXEC, 0);
         file[1] = fcntl(o->heap, F_DUPFD_CLOEXEC, 0);
         return map_all(o, 0, file, err);
     }
-    dsc_rdv_job job = { .self = { .rank = place->rank,
-                                  .size = place->size,
+    dsc_rdv_job job = { .self = { .rank = info->rank,
+                                  .size = info->size,
                                   .pid = (int32_t)getpid(),
                                   .agree = { options->channel_count, o->layout.segment_bytes },
                                   .agree_name = { "channels of the communicator", "bytes of the shared segment" },
                                   .timeout_ns = dsc_comm_open_timeout_ns(options) },
                         .waits = waits,
-                        .token = place->job_token != NULL ? place->job_token : "",
-                        .host = place->master_addr,
-                        .port = place->master_port };
+                        .token = info->job_token != NULL ? info->job_token : "",
+                        .host = info->master_addr,
+                        .port = info->master_port };
     snprintf(job.self.build, sizeof job.self.build, "dsc %s", DSC_VERSION_TEXT);
     return dsc_rdv_run(&job, o->segment, o->heap, map_all, o, file, err);
 }
@@ -188,16 +188,16 @@ static void close_files(const int *file, int32_t count)
 
 dsc_status dsc_shm_open(const dsc_comm_ops *ops, dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_rank_info *place = &options->place;
-    if (place->local_size != place->size)
+    const dsc_rank_info *info = &options->rank_info;
+    if (info->local_size != info->size)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" is for ranks of one host; %d of %d are here",
-                        place->local_size, place->size);
-    if (place->size > DSC_SHM_BARRIER_RANKS_MAX)
+                        info->local_size, info->size);
+    if (info->size > DSC_SHM_BARRIER_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" takes at most %d ranks",
                         DSC_SHM_BARRIER_RANKS_MAX);
     opening o = { .ops = ops, .options = options, .layout = layout_of(options), .segment = -1, .heap = -1 };
     int file[1 + DSC_SHM_BARRIER_RANKS_MAX];
-    for (int32_t i = 0; i <= place->size; i++)
+    for (int32_t i = 0; i <= info->size; i++)
         file[i] = -1;
     dsc_status status = make_files(&o, err);
     if (status == DSC_OK)
@@ -211,7 +211,7 @@ dsc_status dsc_shm_open(const dsc_comm_ops *ops, dsc_transport **out, const dsc_
         DSC_ASSERT(status != DSC_OK);
         return status;
     }
-    for (int32_t r = 0; r < place->size && status == DSC_OK; r++)
+    for (int32_t r = 0; r < info->size && status == DSC_OK; r++)
         o.shm->peer[r].heap = file[1 + r];
     if (status == DSC_OK)
         status = dsc_shm_watch_peers(o.shm, err);

@@ -19,7 +19,7 @@ typedef struct skeleton_transport {
     int32_t rank, size;
 } skeleton_transport;
 
-/* Collective. Finds the other ranks (options->place says who this is), agrees on sizes and versions, maps what is
+/* Collective. Finds the other ranks (options->rank_info says who this is), agrees on sizes and versions, maps what is
  * shared. Takes memory under DSC_TAG_COMM from a list of needs, which the hook list_needs gives to dsc_comm_plan_bytes.
  * On failure nothing stays behind and *out is untouched. */
 static dsc_status skeleton_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
@@ -28,8 +28,8 @@ static dsc_status skeleton_open(dsc_transport **out, const dsc_comm_options *opt
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *skeleton, &skeleton, err));
     skeleton->base.ops = &dsc_comm_skeleton;
     skeleton->alloc = options->alloc;
-    skeleton->rank = options->place.rank;
-    skeleton->size = options->place.size;
+    skeleton->rank = options->rank_info.rank;
+    skeleton->size = options->rank_info.size;
     *out = &skeleton->base;
     return DSC_OK;
 }

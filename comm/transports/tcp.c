@@ -19,7 +19,7 @@ static int64_t staging_bytes(const dsc_comm_options *options, int32_t channel)
 {
     if (options->staging_channels != 0 && (options->staging_channels >> channel & 1u) == 0)
         return 0;
-    const int64_t least = 2 * (int64_t)sizeof(float) * PIECE_ALIGN * options->place.size;
+    const int64_t least = 2 * (int64_t)sizeof(float) * PIECE_ALIGN * options->rank_info.size;
     return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 64);
 }
 
@@ -51,13 +51,13 @@ static int64_t all_staging_bytes(const dsc_comm_options *options)
     return bytes;
 }
 
-static dsc_status check_place(const dsc_comm_options *options, dsc_error *err)
+static dsc_status check_ranks(const dsc_comm_options *options, dsc_error *err)
 {
-    const dsc_rank_info *place = &options->place;
-    if (place->size > DSC_RDV_RANKS_MAX)
+    const dsc_rank_info *info = &options->rank_info;
+    if (info->size > DSC_RDV_RANKS_MAX)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "WORLD_SIZE", "%d ranks; between hosts this version takes at most %d",
-                        place->size, DSC_RDV_RANKS_MAX);
-    if (place->size > 1 && (place->job_token == NULL || place->job_token[0] == 0))
+                        info->size, DSC_RDV_RANKS_MAX);
+    if (info->size > 1 && (info->job_token == NULL || info->job_token[0] == 0))
         return DSC_FAIL(err, DSC_ERR_INPUT, "DSC_JOB_TOKEN",
                         "not set, and without it anybody who reaches the ports of this job could join it; dsc-launch "
                         "sets it, with other launchers: export DSC_JOB_TOKEN=$(openssl rand -hex 16) before the start");
@@ -102,20 +102,20 @@ static void waits(void *user, const char *text)
 static dsc_status meet_all(opening *o, dsc_error *err)
 {
     const dsc_comm_options *options = o->options;
-    const dsc_rank_info *place = &options->place;
-    if (place->size == 1)
+    const dsc_rank_info *info = &options->rank_info;
+    if (info->size == 1)
         return open_memory(o, err);
-    dsc_rdv_net_job job = { .self = { .rank = place->rank,
-                                      .size = place->size,
+    dsc_rdv_net_job job = { .self = { .rank = info->rank,
+                                      .size = info->size,
                                       .pid = (int32_t)getpid(),
                                       .agree = { options->channel_count, o->kind->number, all_staging_bytes(options) },
                                       .agree_name = { "channels of the communicator",
                                                       "transport (0: tcp, 1: gloo, 2: hier)", "bytes of staging" },
                                       .timeout_ns = dsc_comm_open_timeout_ns(options) },
                             .waits = waits,
-                            .token = place->job_token,
-                            .host = place->master_addr,
-                            .port = place->master_port,
+                            .token = info->job_token,
+                            .host = info->master_addr,
+                            .port = info->master_port,
                             .gate = options->gate };
     strncpy(job.self.build, "dsc " DSC_VERSION_TEXT, sizeof job.self.build - 1);
     return dsc_rdv_net_run(&job, connect_all, o, err);
@@ -125,7 +125,7 @@ dsc_status dsc_tcp_open_kind(const dsc_tcp_kind *kind, dsc_transport **out, cons
                              dsc_error *err)
 {
     opening o = { .kind = kind, .options = options };
-    DSC_TRY(check_place(options, err));
+    DSC_TRY(check_ranks(options, err));
     const dsc_status status = meet_all(&o, err);
     if (status == DSC_OK)
         *out = &o.tcp->base;

@@ -45,8 +45,8 @@ dsc_status dsc_wire_init(dsc_wire *wire, const dsc_comm_options *options, bool s
 {
     memset(wire, 0, sizeof *wire);
     wire->alloc = options->alloc;
-    wire->rank = options->place.rank;
-    wire->size = options->place.size;
+    wire->rank = options->rank_info.rank;
+    wire->size = options->rank_info.size;
     wire->named_count = options->channel_count;
     wire->channel_count = options->channel_count * (second_connections ? 2 : 1);
     wire->connection_count = 1 + wire->channel_count;

@@ -478,7 +478,7 @@ static int reopen_body(dsc_comm *comm, void *user)
         dsc_comm_options options;
         ranks_options(run, dsc_comm_rank(comm), alloc, NULL,
                       run->kind == RANKS_TCP || run->kind == RANKS_HIER ? "again" : "", &options);
-        options.place.master_port = 11000 + (int32_t)getpgrp() % 20000;
+        options.rank_info.master_port = 11000 + (int32_t)getpgrp() % 20000;
         RANKS_TRY(dsc_comm_open(&options, &again, err));
         float x = (float)dsc_comm_rank(comm);
         RANKS_TRY(dsc_comm_all_reduce(again, 0, &x, 1, DSC_F32, NULL, err));
@@ -563,7 +563,9 @@ static void test_skeleton(void **state)
     dsc_error err = DSC_ERROR_INIT;
     char byte = 0;
     assert_int_equal(dsc_alloc_open(&alloc, &err), DSC_OK);
-    const dsc_comm_options options = { .alloc = alloc, .place = { .size = 1, .local_size = 1 }, .channel_count = 1 };
+    const dsc_comm_options options = { .alloc = alloc,
+                                       .rank_info = { .size = 1, .local_size = 1 },
+                                       .channel_count = 1 };
     const dsc_comm_ops *ops = &dsc_comm_skeleton;
     assert_int_equal(ops->version, DSC_COMM_OPS_VERSION);
     assert_int_equal(ops->open(&t, &options, &err), DSC_OK);
@@ -613,11 +615,11 @@ static void test_trace(void **state)
 static dsc_status choose(const char *name, int32_t size, int32_t local_size, dsc_local_world *world,
                          const char **chosen, dsc_error *err)
 {
-    const dsc_comm_options options = { .place = { .size = size,
-                                                  .local_size = local_size,
-                                                  .node_count = size / local_size,
-                                                  .hosts_guessed = size == 6,
-                                                  .local_world = world },
+    const dsc_comm_options options = { .rank_info = { .size = size,
+                                                      .local_size = local_size,
+                                                      .node_count = size / local_size,
+                                                      .hosts_guessed = size == 6,
+                                                      .local_world = world },
                                        .transport = name };
     const dsc_comm_ops *ops = NULL;
     const dsc_status status = dsc_comm_choose(&options, &ops, err);

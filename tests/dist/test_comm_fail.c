@@ -531,9 +531,9 @@ static void *unsealed_main(void *arg)
                                   .agree = { options->channel_count, 2 * dsc_probe_shm_plan_bytes(options) },
                                   .agree_name = { "channels", "bytes" },
                                   .timeout_ns = 5 * SECOND },
-                        .token = options->place.job_token,
-                        .host = options->place.master_addr,
-                        .port = options->place.master_port };
+                        .token = options->rank_info.job_token,
+                        .host = options->rank_info.master_addr,
+                        .port = options->rank_info.master_port };
     snprintf(job.self.build, sizeof job.self.build, "dsc %s", DSC_VERSION_TEXT);
     const dsc_status status = dsc_rdv_run(&job, -1, memory, map_nothing, NULL, file, &err);
     close(memory);

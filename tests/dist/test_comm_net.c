@@ -268,8 +268,8 @@ static void *guest_main(void *arg)
     if (dsc_alloc_open(&alloc, NULL) != DSC_OK)
         abort();
     ranks_options(&run, g->rank, alloc, NULL, g->token, &options);
-    options.place.master_port = g->port;
-    snprintf(options.place.master_addr, sizeof options.place.master_addr, "%s", g->host);
+    options.rank_info.master_port = g->port;
+    snprintf(options.rank_info.master_addr, sizeof options.rank_info.master_addr, "%s", g->host);
     options.open_timeout_ns = SECOND;
     g->status = dsc_comm_open(&options, &comm, &g->err);
     dsc_comm_close(&comm);

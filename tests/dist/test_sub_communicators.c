@@ -26,7 +26,7 @@ static void options_of(const job *j, dsc_comm *comm, dsc_alloc *alloc, dsc_comm_
     const ranks_run run = { .kind = j->kind, .size = dsc_comm_size(comm) };
     ranks_options(&run, dsc_comm_rank(comm), alloc, j->world, j->token, out);
     out->transport = "auto";
-    out->place.local_world = j->world;
+    out->rank_info.local_world = j->world;
 }
 
 /* ranks[size]: who of the whole job is in the group, in its order. */
@@ -67,8 +67,8 @@ static int grid_body(dsc_comm *comm, void *user)
         in_column[r] = r * columns + rank % columns;
     options_of(j, comm, alloc, &options);
     RANKS_TRY(dsc_comm_split(comm, rank / columns, -rank, &options, &row, err));
-    RANKS_CHECK(options.place.size == columns);
-    RANKS_CHECK((options.place.local_size == columns) == (options.place.node_count == 1));
+    RANKS_CHECK(options.rank_info.size == columns);
+    RANKS_CHECK((options.rank_info.local_size == columns) == (options.rank_info.node_count == 1));
     options_of(j, comm, alloc, &options);
     RANKS_TRY(dsc_comm_split(comm, rank % columns, 0, &options, &column, err));
     for (int i = 0; i < 3; i++) {
@@ -158,7 +158,7 @@ static int hosts_body(dsc_comm *comm, void *user)
     dsc_error why = DSC_ERROR_INIT;
     RANKS_TRY(dsc_alloc_open(&alloc, err));
     options_of(j, comm, alloc, &options);
-    options.place.node = rank == 0 ? 0 : 1;
+    options.rank_info.node = rank == 0 ? 0 : 1;
     RANKS_CHECK(dsc_comm_split(comm, 0, 0, &options, &part, &why) == DSC_ERR_UNSUPPORTED);
     RANKS_CHECK(part == NULL && strstr(why.message, "2 hosts") != NULL);
     RANKS_TRY(dsc_comm_barrier(comm, 0, NULL, err));

@@ -60,15 +60,20 @@ static dsc_status open_all(member *m, dsc_error *err)
     DSC_TRY(dsc_stream_open(m->device, DSC_STREAM_ASYNC, "reduce", &m->stream[REDUCE], err));
     DSC_TRY(dsc_event_open(m->device, &m->reduced, err));
     dsc_comm_options options = { .alloc = m->alloc,
-                                 .place = { .rank = m->rank, .size = RANKS, .local_rank = m->rank, .local_size = RANKS,
-                                            .node_count = 1, .master_addr = "", .job_token = "",
-                                            .local_world = m->w->threads },
+                                 .rank_info = { .rank = m->rank,
+                                                .size = RANKS,
+                                                .local_rank = m->rank,
+                                                .local_size = RANKS,
+                                                .node_count = 1,
+                                                .master_addr = "",
+                                                .job_token = "",
+                                                .local_world = m->w->threads },
                                  .transport = "auto",
                                  .channel_count = 2,
                                  .staging_bytes = 65536,
                                  .timeout_ns = m->w->timeout_ns };
     DSC_TRY(dsc_comm_open(&options, &m->host, err));
-    options.place.flight = dsc_flight_log_text(&m->w->board, m->rank, text);
+    options.rank_info.flight = dsc_flight_log_text(&m->w->board, m->rank, text);
     options.device = m->device;
     options.host = m->host;
     DSC_TRY(dsc_comm_open(&options, &m->comm, err));

@@ -44,14 +44,19 @@ static float value(int32_t rank, int64_t i) { return (float)(rank + 1) * 0.37f +
 
 static void options_of(const member *m, dsc_comm_options *out)
 {
-    *out = (dsc_comm_options){ .alloc = m->alloc,
-                               .place = { .rank = m->rank, .size = RANKS, .local_rank = m->rank, .local_size = RANKS,
-                                          .node_count = 1, .master_addr = "", .job_token = "",
-                                          .local_world = m->w->threads },
-                               .transport = "auto",
-                               .channel_count = 1,
-                               .staging_bytes = 65536,
-                               .timeout_ns = INT64_C(20000000000) };
+    *out = (dsc_comm_options) { .alloc = m->alloc,
+                                .rank_info = { .rank = m->rank,
+                                               .size = RANKS,
+                                               .local_rank = m->rank,
+                                               .local_size = RANKS,
+                                               .node_count = 1,
+                                               .master_addr = "",
+                                               .job_token = "",
+                                               .local_world = m->w->threads },
+                                .transport = "auto",
+                                .channel_count = 1,
+                                .staging_bytes = 65536,
+                                .timeout_ns = INT64_C(20000000000) };
 }
 
 /* The group over the memory of GPUs, from the options that its host communicator left. */

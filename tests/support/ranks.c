@@ -61,14 +61,14 @@ static int32_t host_of(const ranks_run *run, int32_t rank)
     return run->hosts != NULL ? run->hosts[rank] : run->size == 2 ? rank : rank / (run->size < 8 ? 2 : 3);
 }
 
-static void place_on_hosts(const ranks_run *run, dsc_rank_info *place)
+static void place_on_hosts(const ranks_run *run, dsc_rank_info *info)
 {
-    place->node = host_of(run, place->rank);
-    place->local_rank = place->local_size = 0;
+    info->node = host_of(run, info->rank);
+    info->local_rank = info->local_size = 0;
     for (int32_t r = 0; r < run->size; r++) {
-        place->local_rank += r < place->rank && host_of(run, r) == place->node;
-        place->local_size += host_of(run, r) == place->node;
-        place->node_count = (int32_t)dsc_max_i64(place->node_count, host_of(run, r) + 1);
+        info->local_rank += r < info->rank && host_of(run, r) == info->node;
+        info->local_size += host_of(run, r) == info->node;
+        info->node_count = (int32_t)dsc_max_i64(info->node_count, host_of(run, r) + 1);
     }
 }
 
@@ -78,24 +78,24 @@ void ranks_options(const ranks_run *run, int32_t rank, dsc_alloc *alloc, dsc_loc
     static const char *const names[RANKS_KIND_COUNT] = { "self", "local", "shm", "shm", "shm",
                                                          "tcp",  "tcp",   "hier", "hier", "gloo",
                                                          "gloo", "mpi" };
-    *out = (dsc_comm_options){ .alloc = alloc,
-                               .place = { .rank = rank,
-                                          .size = run->size,
-                                          .local_rank = rank,
-                                          .local_size = run->size,
-                                          .node_count = 1,
-                                          .master_addr = "127.0.0.1",
-                                          .master_port = run->port > 0 ? run->port : port_of(token),
-                                          .job_token = token,
-                                          .local_world = run->kind == RANKS_LOCAL ? world : NULL },
-                               .transport = names[run->kind],
-                               .channel_count = run->channel_count > 0 ? run->channel_count : 1,
-                               .staging_bytes = run->staging_bytes > 0 ? run->staging_bytes : 1 << 20,
-                               .timeout_ns = run->timeout_ns > 0 ? run->timeout_ns : INT64_C(20000000000),
-                               .open_timeout_ns = INT64_C(20000000000),
-                               .fault_at = rank == run->fault_rank ? run->fault_at : 0 };
+    *out = (dsc_comm_options) { .alloc = alloc,
+                                .rank_info = { .rank = rank,
+                                               .size = run->size,
+                                               .local_rank = rank,
+                                               .local_size = run->size,
+                                               .node_count = 1,
+                                               .master_addr = "127.0.0.1",
+                                               .master_port = run->port > 0 ? run->port : port_of(token),
+                                               .job_token = token,
+                                               .local_world = run->kind == RANKS_LOCAL ? world : NULL },
+                                .transport = names[run->kind],
+                                .channel_count = run->channel_count > 0 ? run->channel_count : 1,
+                                .staging_bytes = run->staging_bytes > 0 ? run->staging_bytes : 1 << 20,
+                                .timeout_ns = run->timeout_ns > 0 ? run->timeout_ns : INT64_C(20000000000),
+                                .open_timeout_ns = INT64_C(20000000000),
+                                .fault_at = rank == run->fault_rank ? run->fault_at : 0 };
     if (run->kind == RANKS_HIER || run->kind == RANKS_HIER_THREADS)
-        place_on_hosts(run, &out->place);
+        place_on_hosts(run, &out->rank_info);
 }
 
 bool ranks_have(ranks_kind kind, dsc_error *why)

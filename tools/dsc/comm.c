@@ -69,22 +69,26 @@ static dsc_status bench_all(const settings *s, dsc_comm_bench *bench, dsc_error 
     return DSC_OK;
 }
 
-static dsc_status run_rank(const settings *s, const dsc_rank_info *place, dsc_error *err)
+static dsc_status run_rank(const settings *s, const dsc_rank_info *info, dsc_error *err)
 {
     dsc_alloc *alloc = NULL;
     dsc_comm *comm = NULL;
     dsc_comm_bench bench = { 0 };
     DSC_TRY(dsc_alloc_open(&alloc, err));
-    const dsc_comm_options options = { .alloc = alloc, .place = *place, .transport = s->transport, .channel_count = 1,
-                                       .staging_bytes = s->staging_kib << 10, .one_thread = true };
+    const dsc_comm_options options = { .alloc = alloc,
+                                       .rank_info = *info,
+                                       .transport = s->transport,
+                                       .channel_count = 1,
+                                       .staging_bytes = s->staging_kib << 10,
+                                       .one_thread = true };
     dsc_status status = dsc_comm_open(&options, &comm, err);
     if (status == DSC_OK)
         status = dsc_comm_bench_open(&bench, comm, alloc, s->bytes[s->size_count - 1], !s->plain, err);
-    if (status == DSC_OK && place->rank == 0 && !s->json)
+    if (status == DSC_OK && info->rank == 0 && !s->json)
         printf("%s, %d ranks, %s memory, %s on the wire of sums; median of %lld, slowest .. fastest; GB/s of the whole "
                "vector\n",
-               dsc_comm_name(comm), place->size, s->plain ? "plain" : "shared",
-               dsc_dtype_text(s->wire_dtype), (long long)s->rounds);
+               dsc_comm_name(comm), info->size, s->plain ? "plain" : "shared", dsc_dtype_text(s->wire_dtype),
+               (long long)s->rounds);
     if (status == DSC_OK)
         status = bench_all(s, &bench, err);
     dsc_comm_bench_close(&bench);
@@ -131,15 +135,15 @@ static int run_own_ranks(const settings *s)
         if (pids[r] > 0)
             continue;
         dsc_error err = DSC_ERROR_INIT;
-        const dsc_rank_info place = { .rank = r,
-                                      .size = (int32_t)s->ranks,
-                                      .local_rank = r,
-                                      .local_size = (int32_t)s->ranks,
-                                      .node_count = 1,
-                                      .master_addr = "127.0.0.1",
-                                      .master_port = port,
-                                      .job_token = token };
-        const dsc_status status = run_rank(s, &place, &err);
+        const dsc_rank_info info = { .rank = r,
+                                     .size = (int32_t)s->ranks,
+                                     .local_rank = r,
+                                     .local_size = (int32_t)s->ranks,
+                                     .node_count = 1,
+                                     .master_addr = "127.0.0.1",
+                                     .master_port = port,
+                                     .job_token = token };
+        const dsc_status status = run_rank(s, &info, &err);
         _exit(status == DSC_OK ? dsc_tool_end() : r == 0 ? dsc_tool_fail(&err) : dsc_status_exit_code(status));
     }
     for (int32_t r = 0; r < (int32_t)s->ranks; r++) {
@@ -225,12 +229,12 @@ static int run_bench(int argc, char **argv)
     if (code >= 0)
         return code;
     dsc_error err = DSC_ERROR_INIT;
-    dsc_rank_info place;
-    if (dsc_rank_info_from_env(from_environment, NULL, &place, &err) != DSC_OK)
+    dsc_rank_info info;
+    if (dsc_rank_info_from_env(from_environment, NULL, &info, &err) != DSC_OK)
         return dsc_tool_fail(&err);
-    if (place.size == 1)
+    if (info.size == 1)
         return run_own_ranks(&s);
-    return run_rank(&s, &place, &err) == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+    return run_rank(&s, &info, &err) == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }
 
 int dsc_cmd_comm(int argc, char **argv)
