@@ -74,6 +74,12 @@ report "two ranks: the losses of one" near two.losses messages.losses
 config again tiny_llama ''
 run again
 report "the next run finds the samples" eval '[ $code -eq 0 ] && [ $(kept) -eq 0 ] && cmp again.losses messages.losses && grep -q "40 examples in" out'
+config whole tiny_llama ''
+run whole --steps 6
+config half tiny_llama ''
+run half --save saved
+run half --load saved --steps 6 # its log goes on
+report "a resumed run has the losses of a whole one" eval '[ $code -eq 0 ] && [ $(wc -l <half.losses) -eq 6 ] && cmp half.losses whole.losses'
 config short tiny_llama ', "sft": {"over_long": "drop"}'
 run short --seq-len 48
 report "over-long examples are dropped, and counted" eval '[ $code -eq 0 ] && [ $(kept) -ge 1 ] && grep -q "over-long examples dropped" out'

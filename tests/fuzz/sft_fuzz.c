@@ -1,0 +1,68 @@
+/* sft_fuzz.c - any bytes as instruction data: no crash, and samples whose targets are tokens of one example.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/data/sft/pack.h"
+#include "tests/fuzz/fuzz_folder.h"
+
+#define SEQUENCE 64
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static dsc_tokenizer *tokenizer;
+static fuzz_folder folder;
+
+static dsc_status take(void *user, const uint32_t *words, dsc_error *err)
+{
+    int32_t tokens[SEQUENCE], targets[SEQUENCE], places[SEQUENCE];
+    (void)user;
+    (void)err;
+    dsc_sample_unpack(words, SEQUENCE, tokens, targets, places);
+    DSC_ASSERT(places[0] == 0);
+    DSC_ASSERT(targets[SEQUENCE - 1] == -1);
+    for (int i = 0; i + 1 < SEQUENCE; i++) {
+        DSC_ASSERT(targets[i] == -1 || (targets[i] == tokens[i + 1] && places[i + 1] == places[i] + 1));
+        DSC_ASSERT(places[i + 1] == 0 || places[i + 1] == places[i] + 1);
+    }
+    return DSC_OK;
+}
+
+static void run(dsc_alloc *alloc, bool packing)
+{
+    const dsc_sft_section section = { .end_token = packing, .packing = packing, .drop_long = !packing };
+    const dsc_sft_options options = { .alloc = alloc, .path = folder.input, .tokenizer = tokenizer,
+                                      .tokenizer_path = "tests/fuzz/corpus/tokenizer/byte_level.json",
+                                      .section = &section };
+    const dsc_sft_pack_options pack = { .alloc = alloc, .sequence = SEQUENCE, .packing = packing,
+                                        .drop_long = !packing, .take = take };
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_sample_summary summary;
+    const dsc_status status = dsc_sft_pack_file(&options, &pack, &summary, &err);
+    DSC_ASSERT(status == DSC_OK || status == DSC_ERR_UNSUPPORTED || (status == DSC_ERR_INPUT && err.message[0] != 0));
+    DSC_ASSERT(status != DSC_OK || summary.counted > 0);
+}
+
+static void tidy_up(void)
+{
+    fuzz_folder_close(&folder);
+    dsc_tokenizer_close(&tokenizer);
+}
+
+static void open_common(void)
+{
+    if (tokenizer != NULL)
+        return;
+    fuzz_folder_open(&folder, "x.json");
+    DSC_ASSERT(dsc_tokenizer_open(&tokenizer, "tests/fuzz/corpus/tokenizer/byte_level.json", NULL) == DSC_OK);
+    atexit(tidy_up);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    dsc_alloc *alloc = NULL;
+    open_common();
+    fuzz_folder_set(&folder, data, bytes);
+    DSC_ASSERT(dsc_alloc_open(&alloc, NULL) == DSC_OK);
+    run(alloc, true);
+    run(alloc, false);
+    dsc_alloc_close(&alloc);
+    return 0;
+}
