@@ -194,6 +194,18 @@ bool dsc_token_map_ends(const dsc_token_map *map, const char *text, int64_t byte
     return r.at == bytes;
 }
 
+bool dsc_token_map_is_blank(const dsc_token_map *map, int32_t id)
+{
+    if (id < 0 || id >= map->count || map->of[id].bytes < 0 || map->of[id].added >= 0)
+        return false;
+    for (int32_t i = 0; i < map->of[id].bytes; i++) {
+        const char c = map->text.ptr[map->of[id].start + i];
+        if (c != ' ' && c != '\t' && c != '\r' && c != '\n')
+            return false;
+    }
+    return true;
+}
+
 bool dsc_token_map_is_special(const dsc_token_map *map, int32_t id)
 {
     return id >= 0 && id < map->count && map->of[id].added >= 0 && map->tokenizer->added[map->of[id].added].special;

@@ -19,6 +19,7 @@ void dsc_token_map_close(dsc_token_map **map); /* safe on NULL */
  * are those of the whole text without the post-processor's. False: the tokens do not spell the text. */
 bool dsc_token_map_ends(const dsc_token_map *map, const char *text, int64_t bytes, const int32_t *ids, int64_t count,
                         int64_t *ends);
+bool dsc_token_map_is_blank(const dsc_token_map *map, int32_t id);   /* blanks and line ends alone */
 bool dsc_token_map_is_special(const dsc_token_map *map, int32_t id); /* an added token that is special */
 
 /* How many ids DSC_ENCODE_SPECIAL puts before and behind a text. */

@@ -30,7 +30,7 @@ static void write_file(const char *path, const char *text, size_t bytes)
 }
 
 /* A byte-level tokenizer without merges: the id of a byte is the byte, and 256 to 258 are special tokens. */
-static void write_tokenizer(const char *path)
+static void write_tokenizer(const char *path, const char *normalizer)
 {
     FILE *file = fopen(path, "w");
     int other = 256;
@@ -40,8 +40,9 @@ static void write_tokenizer(const char *path)
     for (int i = 0; i < 3; i++)
         fprintf(file, "%s{\"id\":%d,\"content\":\"%s\",\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
                 "\"normalized\":false,\"special\":true}", i > 0 ? "," : "", 256 + i, special[i]);
-    fprintf(file, "],\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
-            "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
+    fprintf(file, "],\"normalizer\":%s,", normalizer);
+    fprintf(file, "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+                  "\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{");
     for (int b = 0; b < 256; b++) {
         const bool printed = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
         fprintf(file, "%s\"\\u%04x\":%d", b > 0 ? "," : "", printed ? b : other++, b);
@@ -59,7 +60,7 @@ static int open_all(void **state)
     if (mkdtemp(folder) == NULL || chdir(folder) != 0 || dsc_alloc_open(&alloc, NULL) != DSC_OK)
         return -1;
     snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    write_tokenizer(path);
+    write_tokenizer(path, "null");
     return dsc_tokenizer_open(&tokenizer, path, &error) == DSC_OK ? 0 : -1;
 }
 
@@ -284,6 +285,28 @@ static void test_templates(void **state)
     write_template(&section, "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
                    "{% if add_generation_prompt %}assistant:<think>{% endif %}");
     expect(&section, "{\"messages\":[" TURNS "]}", "user:hi<E>assistant:[yes<E>]");
+}
+
+/* A decomposed accent becomes another character, so the tokens do not spell the text. */
+static void test_encoded_in_parts(void **state)
+{
+    static const char row[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"e\u0301\"},"
+                              "{\"role\":\"assistant\",\"content\":\"yes e\u0301\"}]}";
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    char path[128];
+    (void)state;
+    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
+    write_tokenizer(path, "{\"type\":\"NFC\"}");
+    dsc_tokenizer_close(&tokenizer);
+    assert_int_equal(dsc_tokenizer_open(&tokenizer, path, &error), DSC_OK);
+    expect(&section, row, "<S>user/\xc3\xa9<E>/<S>assistant/[yes \xc3\xa9<E>]/");
+    section.end_token = false;
+    expect(&section, row, "<S>user/\xc3\xa9<E>/<S>assistant/[yes \xc3\xa9]<E>/");
+    section.end_token = true;
+    write_template(&section, "{% for m in messages %}{{ m.role }}:{% if loop.last %}(t){% endif %}{{ m.content }}"
+                             "<|im_end|>/{% endfor %}");
+    expect(&section, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"e\u0301\"}," TURNS "]}",
+           "assistant:[\xc3\xa9<E>]/user:hi<E>/assistant:(t)[yes<E>]/");
 }
 
 static void test_hostile_rows(void **state)
@@ -577,6 +600,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_encoded_in_parts, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_rows, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_templates, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_packing, open_all, close_all),

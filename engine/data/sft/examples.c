@@ -102,27 +102,30 @@ static dsc_status reserve_ends(dsc_sft_reader *r, int64_t count, dsc_error *err)
     return DSC_OK;
 }
 
-static bool is_blank(const char *text, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i++)
-        if (strchr(" \t\r\n", text[i]) == NULL || text[i] == 0)
-            return false;
-    return true;
-}
-
 /* The end token among tokens [first, last) of a message: the last special one, if only blanks follow it. -1: none. */
-static int64_t find_end(const dsc_sft_reader *r, const dsc_text *text, int64_t first, int64_t last, int64_t text_end)
+static int64_t find_end(const dsc_sft_reader *r, int64_t first, int64_t last)
 {
     int64_t at = last - 1;
-    while (at >= first && !dsc_token_map_is_special(r->map, r->ids.ptr[at]))
+    while (at >= first && dsc_token_map_is_blank(r->map, r->ids.ptr[at]))
         at--;
-    if (at < first || !is_blank(text->ptr + r->ends[at], dsc_max_i64(0, text_end - r->ends[at])))
-        return -1;
-    return at;
+    return at >= first && dsc_token_map_is_special(r->map, r->ids.ptr[at]) ? at : -1;
 }
 
-/* Marks the tokens of a span. *next is the first token that may belong to it. */
-static void count_span(dsc_sft_reader *r, const dsc_text *text, const dsc_sft_span *span, int64_t *next)
+/* Marks tokens [first, last), which are those of a span. Returns the token behind the marked ones. */
+static int64_t count_tokens(dsc_sft_reader *r, dsc_sft_span_kind kind, int64_t first, int64_t last)
+{
+    if (kind == DSC_SFT_CONTENT && last < r->ids.count && dsc_token_map_is_special(r->map, r->ids.ptr[last]))
+        last++;
+    const int64_t end = find_end(r, first, last);
+    if (end >= 0 && kind != DSC_SFT_BLOCK)
+        last = end + 1;
+    for (int64_t i = first; i < last; i++)
+        r->counted.ptr[i] = i != end || r->o.section->end_token;
+    return last;
+}
+
+/* Marks the tokens that overlap a span. *next is the first token that may belong to it. */
+static void count_span(dsc_sft_reader *r, const dsc_sft_span *span, int64_t *next)
 {
     const int64_t count = r->ids.count;
     int64_t first = *next, last;
@@ -131,36 +134,32 @@ static void count_span(dsc_sft_reader *r, const dsc_text *text, const dsc_sft_sp
     last = first;
     while (last < count && (last > 0 ? r->ends[last - 1] : 0) < span->end)
         last++;
-    if (span->kind == DSC_SFT_CONTENT && last < count && dsc_token_map_is_special(r->map, r->ids.ptr[last]))
-        last++;
-    const int64_t end = find_end(r, text, first, last, span->end);
-    if (end >= 0 && span->kind != DSC_SFT_BLOCK)
-        last = end + 1;
-    for (int64_t i = first; i < last; i++)
-        r->counted.ptr[i] = i != end || r->o.section->end_token;
-    *next = last;
+    *next = count_tokens(r, span->kind, first, last);
 }
 
-/* The text between spans and the spans, each encoded alone. */
+/* The text between spans and the spans, each encoded alone. The spans become those of tokens. */
 static dsc_status encode_parts(dsc_sft_reader *r, const dsc_text *text, dsc_error *err)
 {
-    const dsc_sft_render *render = &r->render;
+    dsc_sft_render *render = &r->render;
     const int32_t *ids;
     int64_t at = 0, count;
     r->ids.count = r->counted.count = 0;
     r->counts.in_parts++;
     for (int64_t i = 0; i <= 2 * render->span_count; i++) {
-        const bool inside = i % 2 != 0;
-        const int64_t border = i == 2 * render->span_count ? text->bytes
-                               : inside                    ? render->span[i / 2].end
-                                                           : render->span[i / 2].begin;
-        if (border == at)
-            continue;
-        DSC_TRY(dsc_encode(r->encoder, text->ptr + at, border - at, at > 0 ? DSC_ENCODE_GOES_ON : 0, &ids, &count,
-                           err));
-        DSC_TRY(add_ids(r, ids, count, inside, err));
-        at = border;
+        dsc_sft_span *span = i < 2 * render->span_count ? &render->span[i / 2] : NULL;
+        int64_t *const border = span == NULL ? NULL : i % 2 == 0 ? &span->begin : &span->end;
+        const int64_t to = border != NULL ? *border : text->bytes;
+        if (to > at) {
+            DSC_TRY(
+                dsc_encode(r->encoder, text->ptr + at, to - at, at > 0 ? DSC_ENCODE_GOES_ON : 0, &ids, &count, err));
+            DSC_TRY(add_ids(r, ids, count, false, err));
+            at = to;
+        }
+        if (border != NULL)
+            *border = r->ids.count;
     }
+    for (int64_t i = 0; i < render->span_count; i++)
+        (void)count_tokens(r, render->span[i].kind, render->span[i].begin, render->span[i].end);
     return DSC_OK;
 }
 
@@ -175,7 +174,7 @@ static dsc_status encode_spans(dsc_sft_reader *r, const dsc_text *text, dsc_erro
         return encode_parts(r, text, err);
     DSC_TRY(add_ids(r, ids, count, false, err));
     for (int64_t i = 0; i < r->render.span_count; i++)
-        count_span(r, text, &r->render.span[i], &next);
+        count_span(r, &r->render.span[i], &next);
     return DSC_OK;
 }
 
