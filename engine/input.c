@@ -40,15 +40,31 @@ static dsc_rows rows_of(const dsc_engine *engine, const char *path)
     return dsc_sft_detect(&engine->io, engine->alloc, path, &own->sft, own->data_field);
 }
 
-bool dsc_engine_packs_examples(const dsc_engine *engine)
+static bool has_examples(const dsc_engine *engine)
 {
     const dsc_ext_config *own = &engine->config.own;
-    bool packs = false;
-    for (int i = 0; i < own->data_count && !packs; i++)
-        packs = dsc_sample_path(own->data[i]) || rows_of(engine, own->data[i]) == DSC_ROWS_EXAMPLES;
-    for (int i = 0; i < own->eval_data_count && !packs; i++)
-        packs = dsc_sample_path(own->eval_data[i]) || rows_of(engine, own->eval_data[i]) == DSC_ROWS_EXAMPLES;
-    return packs && own->sft.packing;
+    bool has = false;
+    for (int i = 0; i < own->data_count + own->eval_data_count && !has; i++) {
+        const char *path = i < own->data_count ? own->data[i] : own->eval_data[i - own->data_count];
+        has = dsc_sample_path(path) || rows_of(engine, path) == DSC_ROWS_EXAMPLES;
+    }
+    return has;
+}
+
+bool dsc_engine_packs_examples(const dsc_engine *engine)
+{
+    return engine->config.own.sft.packing && has_examples(engine);
+}
+
+/* A section without effect hides that the data is not what the user expects. */
+static dsc_status check_section(const dsc_engine *engine, dsc_error *err)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    if (!own->sft.enabled || own->data_count + own->eval_data_count == 0 || engine->plan_only || has_examples(engine))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.sft",
+                    "no data file has JSON objects, so this section has no effect; give instruction data as JSON "
+                    "(docs/data.md), or remove the section");
 }
 
 /* One line for the log: what the samples of a data file hold. */
@@ -235,6 +251,7 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
     engine->input.source = options->data;
     DSC_TRY(find_tokenizer(engine, err));
     DSC_TRY(check_outputs(engine, err));
+    DSC_TRY(check_section(engine, err));
     if (engine->input.source.fill == NULL && own->data_count == 0 && options->default_data_count > 0)
         DSC_TRY(take_default(engine, options, err));
     if (engine->input.source.fill == NULL && own->data_count > 0 && !engine->plan_only) {

@@ -93,6 +93,9 @@ config bad tiny_llama ''
 run bad --data bad.jsonl
 report "bad data: exit 2 with file and line, no samples are kept" eval \
     '[ $code -eq 2 ] && [ $(cat out err | grep -c "^dsc: error: ") -eq 1 ] && cat out err | grep -q "bad.jsonl, line 2" && [ -z "$(ls cache/dsc | grep "^bad.*samples")" ]'
+config unused tiny_llama ', "sft": {}'
+run unused --data "$root/README.md" --eval-data "$root/README.md"
+report "a section without instruction data: exit 2" eval '[ $code -eq 2 ] && cat out err | grep -q "dsc.sft: no data file has JSON objects"'
 config bytes tiny_llama ', "tokenizer": "none"'
 run bytes
 report "no tokenizer: exit 2" eval '[ $code -eq 2 ] && cat out err | grep -q "instruction data needs a tokenizer"'
