@@ -4,8 +4,8 @@
  * Owners pack their slice, packed slices are gathered, and everybody unpacks all of them, its own too: so all ranks
  * compute with the same numbers. Leaves are packed where they are made and folded in fp32 where they go, in rank order.
  * Both pass in chunks through buffers of a bounded size. Blocks begin at fixed places of a group, and one rank alone
- * packs and unpacks as well, so neither depends on the world size. With leaf_errors each rank keeps what packing took
- * from a part and adds it to the next one of that use: then sums depend on which rank made which part.
+ * packs and unpacks as well, so neither depends on the world size. With grad_part_errors each rank keeps what packing
+ * took from a part and adds it to the next one of that use: then sums depend on which rank made which part.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/core/internal.h"
@@ -38,15 +38,15 @@ static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_par
     for (int32_t g = 0; g < layout->group_count; g++) {
         if (dsc_pack_of_params(zero, g) != DSC_QUANT_NONE)
             params = dsc_max_i64(params, layout->group[g].slice);
-        if (layout->group[g].trainable && zero->o.quant_leaves != DSC_QUANT_NONE)
+        if (layout->group[g].trainable && zero->o.quant_grad_parts != DSC_QUANT_NONE)
             parts = dsc_max_i64(parts, layout->group[g].slice);
     }
     zero->pack_chunk = chunk_of(zero, params, zero->o.packed_gather_elements);
-    zero->pack_part_chunk = chunk_of(zero, parts, zero->o.packed_leaf_elements);
+    zero->pack_part_chunk = chunk_of(zero, parts, zero->o.packed_grad_part_elements);
     DSC_ASSERT(zero->pack_chunk <= params);
     DSC_ASSERT(zero->pack_part_chunk <= parts);
     *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
-    *grad_part_bytes = parts == 0 ? 0 : chunk_bytes(zero, zero->o.quant_leaves, zero->pack_part_chunk);
+    *grad_part_bytes = parts == 0 ? 0 : chunk_bytes(zero, zero->o.quant_grad_parts, zero->pack_part_chunk);
     if (zero->world_size > 1)
         *grad_part_bytes *= 2; /* one half is sent, one half arrives */
 }
@@ -55,7 +55,7 @@ static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_par
 static int64_t place_errors(dsc_zero *zero)
 {
     int64_t elements = 0;
-    for (int32_t i = 0; i < zero->parts.count && zero->o.leaf_errors; i++) {
+    for (int32_t i = 0; i < zero->parts.count && zero->o.grad_part_errors; i++) {
         dsc_grad_part *part = &zero->parts.part[i];
         const dsc_grad_part *first = &zero->parts.part[zero->parts.of_use[part->use * zero->o.micro_batch_group]];
         DSC_ASSERT(first->mb == 0);
@@ -136,7 +136,7 @@ dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const ch
 static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *args, const char *parts, int64_t bytes,
                                 int64_t first, int64_t count, dsc_error *err)
 {
-    const dsc_quant quant = zero->o.quant_leaves;
+    const dsc_quant quant = zero->o.quant_grad_parts;
     DSC_ASSERT(first + count <= args->count);
     DSC_ASSERT(bytes == dsc_quant_bytes(quant, count));
     for (int32_t r = 0; r < zero->world_size && args->apart != NULL; r++) {
@@ -164,7 +164,7 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
 static float *errors_of(const dsc_zero *zero, const dsc_grad_part *part, const float *from)
 {
     const char *base = (const char *)dsc_grad_part_base(zero, part);
-    if (!zero->o.leaf_errors)
+    if (!zero->o.grad_part_errors)
         return NULL;
     DSC_ASSERT(from >= (const float *)(const void *)base);
     DSC_ASSERT(from < (const float *)(const void *)base + zero->o.layout->group[part->group].padded);
@@ -173,9 +173,9 @@ static float *errors_of(const dsc_zero *zero, const dsc_grad_part *part, const f
 
 dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
 {
-    if (!zero->o.leaf_errors)
+    if (!zero->o.grad_part_errors)
         return DSC_OK;
-    DSC_ASSERT(zero->o.quant_leaves != DSC_QUANT_NONE);
+    DSC_ASSERT(zero->o.quant_grad_parts != DSC_QUANT_NONE);
     return dsc_fill_zero(zero->stream.reduce, zero->buf.error.ptr, zero->buf.error.bytes, err);
 }
 
@@ -184,7 +184,7 @@ dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *part, const dsc_
 {
     DSC_ASSERT(args->leaf_stride == zero->o.layout->group[part->group].slice);
     DSC_ASSERT(args->count <= args->leaf_stride);
-    const dsc_quant quant = zero->o.quant_leaves;
+    const dsc_quant quant = zero->o.quant_grad_parts;
     if (quant == DSC_QUANT_NONE)
         return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->stream.reduce, err);
     char *out = zero->buf.pack_part.ptr, *in = out;

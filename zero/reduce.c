@@ -119,7 +119,7 @@ static dsc_status add_counter(dsc_zero *zero, const dsc_grad_part *part, float *
     float *carry = NULL;
     for (int32_t l = 0; l < zero->parts.level_count; l++) {
         float *level = part->levels + l * slice;
-        if ((zero->o.leaves_per_step >> l & 1) == 0)
+        if ((zero->o.grad_parts_per_step >> l & 1) == 0)
             continue;
         if (carry != NULL) {
             const dsc_add_args add = { .to = level, .a = level, .b = carry, .count = slice };
@@ -315,7 +315,7 @@ static dsc_status scale_part(dsc_zero *zero, const dsc_grad_part *part, dsc_erro
 {
     const dsc_scale_args args = { .x = dsc_grad_part_base(zero, part),
                                   .count = zero->o.layout->group[part->group].padded,
-                                  .factor = zero->o.leaf_factor,
+                                  .factor = zero->o.grad_part_factor,
                                   .dtype = DSC_F32 };
     return args.factor == 0 || args.factor == 1 ? DSC_OK : DSC_RUN(zero->stream.reduce, SCALE, &args, err);
 }

@@ -75,7 +75,7 @@ static void add_wire(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
     const int64_t ranks = zero->world_size - 1;
     DSC_ASSERT(others == ranks * group->slice);
     out->wire_bytes +=
-        passes * parts_of(zero, g) * ranks * wire_bytes(zero->o.quant_leaves, group->slice, zero->o.wire_dtype);
+        passes * parts_of(zero, g) * ranks * wire_bytes(zero->o.quant_grad_parts, group->slice, zero->o.wire_dtype);
     if (group->trainable && zero->o.replica_count > 1) { /* to the part's owner among them, and back */
         const int64_t copies = zero->o.replica_count, bytes = (copies - 1) * (group->slice / copies) * 2 * 4;
         out->wire_bytes += bytes;

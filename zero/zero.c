@@ -246,10 +246,10 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!signs || options->recipe == DSC_RECIPE_ADAMW || options->recipe == DSC_RECIPE_ONEBIT_LAMB);
     DSC_ASSERT(options->signs.kind == DSC_ONEBIT_ADAM || dsc_recipes[options->recipe].tensor_state == NULL);
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
-    DSC_ASSERT(!signs || options->quant_leaves == DSC_QUANT_NONE);
+    DSC_ASSERT(!signs || options->quant_grad_parts == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);
     DSC_ASSERT(options->micro_batch_group >= 1 &&
-               options->leaves_per_step % (options->layout->world_size * (int64_t)options->micro_batch_group) == 0);
+               options->grad_parts_per_step % (options->layout->world_size * (int64_t)options->micro_batch_group) == 0);
     dsc_zero *zero = NULL;
     DSC_TRY(open_parts(options->alloc, &zero, err));
     zero->o = *options;
@@ -262,7 +262,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->o.overlap = (options->overlap && (others || away)) ||
                       (files && dsc_device_host_visible(options->device));
     zero->step_count = 2 * options->model->module_count - 1;
-    zero->pass_count = options->leaves_per_step / zero->world_size / options->micro_batch_group;
+    zero->pass_count = options->grad_parts_per_step / zero->world_size / options->micro_batch_group;
     DSC_ASSERT(zero->pass_count >= 1);
     zero->param_bytes_each = (int64_t)dsc_dtype_bytes(options->compute_dtype);
     choose_passes(zero);

@@ -87,7 +87,7 @@ DSC_MUST_USE dsc_status dsc_zero_reduce(dsc_zero *zero, int32_t module, int64_t 
 
 /* ---- at the boundary ---- */
 
-/* Sets the stored errors of leaf_errors to 0. Asynchronous. */
+/* Sets the stored errors of grad_part_errors to 0. Asynchronous. */
 DSC_MUST_USE dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err);
 /* Collective. Adds each rank's errors of sign compression and local steps to the moments or the weights of all ranks,
  * so that a save needs no other state. The next update keeps beta1 of the momentum and adds equal numbers on all

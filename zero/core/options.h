@@ -54,7 +54,7 @@ typedef struct dsc_zero_options {
     int32_t stage, rank;
     dsc_dtype compute_dtype;          /* F32, BF16 or F16 */
     dsc_dtype wire_dtype;             /* dtype of gradient parts on the wire: F32, BF16 or F16 */
-    float leaf_factor;                /* factor of gradient parts before they are sent; 0 is 1 */
+    float grad_part_factor;           /* factor of gradient parts before they are sent; 0 is 1 */
     dsc_recipe recipe;                /* recipe of the update; it has 0 to 3 moments an element */
     int64_t round_elements;           /* most elements of this rank's matrices per round of Muon; one group may exceed
                                          the limit */
@@ -63,16 +63,16 @@ typedef struct dsc_zero_options {
                                          the device have this type too */
     /* ZeRO++: packing of parameters, and of frozen ones, for gathers at stage 3 (NONE or INT8), and of gradient parts
      * for the reduction. */
-    dsc_quant quant_params, quant_frozen, quant_leaves;
-    int64_t packed_gather_elements, packed_leaf_elements; /* limit per collective, of all ranks; 0: none */
-    bool leaf_errors;        /* this rank adds the rounding error of a packed part to the next part of the same use */
+    dsc_quant quant_params, quant_frozen, quant_grad_parts;
+    int64_t packed_gather_elements, packed_grad_part_elements; /* limit per collective, of all ranks; 0: none */
+    bool grad_part_errors;   /* this rank adds the rounding error of a packed part to the next part of the same use */
     dsc_onebit_policy signs; /* exchange of signs; recipes ADAMW and ONEBIT_LAMB at stage 0 */
     uint64_t seed;
     bool overlap;
     int64_t prefetch_elements;         /* prefetch: limit of elements in unfinished gathers */
     int64_t reuse_elements;            /* a window stays until its next use if fewer elements are used between */
     int64_t live_elements;             /* limit of all open windows; a single module may exceed the limit */
-    int64_t leaves_per_step;           /* GAS * W of one copy of the states */
+    int64_t grad_parts_per_step;       /* GAS * W of one copy of the states */
     int32_t micro_batch_group;         /* size of a micro-batch group; a divisor of GAS */
     const bool *backward_reads_params; /* [module_count] false: no gather for this module's backward step */
     bool world_size_reproducible;      /* sum parts in one binary counter: bits do not depend on W */
