@@ -1,25 +1,24 @@
 /* compress.c - quantized transfers (kernels/quant.h): parameters to the windows of stage 3, which are ZeRO++'s
  * quantized weights, and gradient parts to their owners, its quantized gradients.
  *
- * Owners pack their slice, packed slices are gathered, and everybody unpacks all of them, its own too: so all ranks
- * compute with the same numbers. Leaves are packed where they are made and folded in fp32 where they go, in rank order.
- * Both pass in chunks through buffers of a bounded size. Blocks begin at fixed places of a group, and one rank alone
- * packs and unpacks as well, so neither depends on the world size. With grad_part_errors each rank keeps what packing
- * took from a part and adds it to the next one of that use: then sums depend on which rank made which part.
+ * Owners pack their slices, packed slices are gathered, and every rank unpacks all of them, its own too. So all ranks
+ * compute with the same numbers. Gradient parts are packed by the rank that makes them, and are added in fp32 by their
+ * owners, in rank order. Both pass in chunks through buffers of a bounded size. Blocks begin at fixed positions of a
+ * group, and a single rank packs and unpacks as well, so neither depends on the world size. With grad_part_errors each
+ * rank adds the rounding error of a part to the next part of that use. Sums then depend on which rank made which part.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/compress.h"
 #include "zero/core/internal.h"
 #include "zero/zero.h"
 
-#define CHUNK_ELEMENTS (INT64_C(1) << 24) /* all ranks together: about 16 MiB in int8 */
+#define CHUNK_ELEMENTS (INT64_C(1) << 24) /* elements of all ranks: about 16 MiB in int8 */
 
-/* Elements of each rank that pass at a time, of all ranks together `most` where it is given; none is longer than
- * `longest`. */
+/* Elements of each rank that pass at a time, at most `longest`. `most` limits those of all ranks; 0: no limit. */
 static int64_t chunk_of(const dsc_zero *zero, int64_t longest, int64_t most)
 {
     DSC_ASSERT(longest % DSC_QUANT_UNIT == 0);
-    const int64_t together = most > 0 ? dsc_min_i64(most, CHUNK_ELEMENTS) : CHUNK_ELEMENTS;
-    const int64_t even = together / zero->world_size / DSC_QUANT_UNIT * DSC_QUANT_UNIT;
+    const int64_t all_ranks = most > 0 ? dsc_min_i64(most, CHUNK_ELEMENTS) : CHUNK_ELEMENTS;
+    const int64_t even = all_ranks / zero->world_size / DSC_QUANT_UNIT * DSC_QUANT_UNIT;
     return dsc_min_i64(longest, dsc_max_i64(even, DSC_QUANT_UNIT));
 }
 
@@ -160,7 +159,7 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
     return DSC_RUN(zero->stream.reduce, ORDERED_REDUCE_QUANTIZED, &fold, err);
 }
 
-/* Beside the part's elements from `from` on: what was taken from them. */
+/* Rounding errors of the part's elements from `from` on. */
 static float *errors_of(const dsc_zero *zero, const dsc_grad_part *part, const float *from)
 {
     const char *base = (const char *)dsc_grad_part_base(zero, part);

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define SEPARATE_ELEMENTS (1 << 18) /* per rank: 1 MiB of fp32 parts that are kept separate at a time */
-#define SLOT_CLASSES 4              /* of the parts of a use: the first, two that alternate, the last */
+#define SLOT_CLASSES 4              /* slots for the parts of a use: the first, two that alternate, the last */
 #define REUSE_DELAY_MAX 8           /* reductions that are later than that do not catch up any more */
 
 /* ---- the order ---- */
@@ -93,7 +93,7 @@ static void list_parts(dsc_zero *zero)
     *first = zero->parts.count;
 }
 
-/* ---- sums away from the device ---- */
+/* ---- offloaded sums ---- */
 
 /* Offsets of the buffers that hold a module's sums while a micro-batch group adds to them one micro-batch at a time.
  * Returns the largest bytes of one module. */
@@ -329,11 +329,12 @@ enum { NEEDS = 4 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const dsc_layout *layout = zero->o.layout;
-    const int64_t together = zero->o.micro_batch_group, each = (int64_t)sizeof *zero->parts.part,
+    const int64_t micro_batches = zero->o.micro_batch_group, each = (int64_t)sizeof *zero->parts.part,
                   number = (int64_t)sizeof(int32_t);
-    const int64_t parts = layout->module_first_use[layout->module_count] * together;
-    const int64_t visits = layout->module_count * together;
-    const int64_t counted = (parts - parts / together) * (each + number) + (visits - layout->module_count) * number;
+    const int64_t parts = layout->module_first_use[layout->module_count] * micro_batches;
+    const int64_t visits = layout->module_count * micro_batches;
+    const int64_t counted =
+        (parts - parts / micro_batches) * (each + number) + (visits - layout->module_count) * number;
     const dsc_need needs[NEEDS] = {
         { &zero->parts.part, DSC_TAG_CONTROL, DSC_TIER_HOST, parts * each, DSC_NEED_SMALL },
         { &zero->parts.of_use, DSC_TAG_CONTROL, DSC_TIER_HOST, parts * number, DSC_NEED_SMALL },

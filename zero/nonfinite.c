@@ -1,4 +1,5 @@
-/* nonfinite.c - which parameter's gradient is not finite. Looked for only after the norm was not: it may take its time.
+/* nonfinite.c - finds the parameter whose gradient is not finite. The search runs only after a norm that is not finite,
+ * so its time does not matter.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
@@ -40,8 +41,8 @@ static dsc_status find_in(dsc_zero *zero, int32_t g, const float *sums, int64_t 
     return DSC_OK;
 }
 
-/* Sums that are in files or in the host's memory come a tile at a time, as they do for a reduction. */
-static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
+/* Sums in files or in host memory are acquired tile by tile, as for a reduction. */
+static dsc_status find_offloaded(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     dsc_sum sum;
@@ -57,8 +58,8 @@ static dsc_status find_away(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
     return dsc_grad_tiles_drain(zero, err);
 }
 
-/* Those that an update was given before the step was skipped. */
-static dsc_status find_handed(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
+/* Sums that the speculative update got before the step was skipped. */
+static dsc_status find_delivered(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_error *err)
 {
     const int64_t slice = zero->o.layout->group[g].slice;
     const float *x;
@@ -80,7 +81,7 @@ static dsc_status find_kept(dsc_zero *zero, int32_t g, int32_t *tensor, dsc_erro
     if (zero->group[g].sums.last != NULL)
         return find_in(zero, g, zero->group[g].sums.last, slice * zero->o.rank, slice, tensor, err);
     if (zero->group[g].grad == NULL)
-        return find_away(zero, g, tensor, err);
+        return find_offloaded(zero, g, tensor, err);
     int64_t first, count;
     const float *sums = dsc_zero_known_sums(zero, g, &first, &count);
     return find_in(zero, g, sums, first, count, tensor, err);
@@ -91,10 +92,10 @@ dsc_status dsc_zero_find_nonfinite(dsc_zero *zero, int32_t *tensor, int32_t *ran
     const dsc_layout *layout = zero->o.layout;
     int32_t *all = zero->buf.sums.ptr, mine = -1;
     int32_t end = layout->group_count;
-    /* Those that were handed over first: where they are, others come. */
+    /* Delivered sums first: the tiles of other sums use the same buffers. */
     for (int32_t g = 0; g < layout->group_count && mine < 0; g++)
         if (zero->group[g].speculative->sum_delivered) {
-            DSC_TRY(find_handed(zero, g, &mine, err));
+            DSC_TRY(find_delivered(zero, g, &mine, err));
             end = mine >= 0 ? g : end;
         }
     for (int32_t g = 0, found = -1; g < end && found < 0; g++) {

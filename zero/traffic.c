@@ -26,11 +26,11 @@ static int64_t parts_of(const dsc_zero *zero, int32_t g)
     return count;
 }
 
-/* How often a step reads the group's sum from where it is away from the device, and brings it there. */
+/* How often a step reads the offloaded sum of a group, and writes it. */
 static void sums_of(const dsc_zero *zero, int32_t g, int64_t *reads, int64_t *writes, bool *held)
 {
     *reads = *writes = 0;
-    *held = false; /* the last one goes nowhere */
+    *held = false; /* by the last part, instead of a write */
     for (int32_t i = zero->group[g].sums.newest_part; i >= 0; i = zero->parts.part[i].before) {
         const dsc_grad_part *part = &zero->parts.part[i];
         DSC_ASSERT(part->group == g);

@@ -255,7 +255,7 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     zero->o = *options;
     zero->needs = (dsc_needs) { .alloc = options->alloc, .device = options->device, .owner = zero };
     zero->world_size = options->layout->world_size;
-    /* Alone without anything away there is nothing to hide; a processor's files are always worth it. */
+    /* A single rank without offloaded states has no transfers to hide; files of a host_visible device always have. */
     const bool files = options->swap.state_folder_count > 0 || options->swap.param_folder_count > 0;
     const bool away = files || options->swap.states_on_host || options->swap.params_on_host;
     const bool others = zero->world_size > 1 || options->replica_count > 1;
@@ -309,7 +309,7 @@ static void place_states(dsc_zero *zero)
             master += state->local_count;
         }
     }
-    /* Each buffer is used to its end, as planned; counters and near sums follow the sums. */
+    /* Each buffer is used to its end, as planned; counters and staged sums follow the sums. */
     DSC_ASSERT(resident == (char *)zero->buf.resident.ptr + zero->buf.resident.bytes);
     DSC_ASSERT(param == (char *)zero->buf.param.ptr + zero->buf.param.bytes);
     DSC_ASSERT(moment == (char *)zero->buf.moment.ptr + zero->buf.moment.bytes);

@@ -42,7 +42,7 @@ typedef struct dsc_grad_parts {
     int32_t *visit_first; /* [module_count * micro_batch_group + 1] the first part that is reduced with those of a
                              module, backwards */
     float *staged_sums;   /* offloaded sums of one module, on the device while its parts are added */
-    int32_t level_count;  /* of the binary counter of world-size reproducible sums; 0: no counter */
+    int32_t level_count;  /* levels of the binary counter of world-size reproducible sums; 0: no counter */
     int64_t separate_elements;
     float **separate; /* [W] memory of separate_elements: elements of a part of each rank, before the counter */
 } dsc_grad_parts;

@@ -79,7 +79,7 @@ struct dsc_zero {
     bool more_follow;       /* that pass is not the last one before an update */
     const dsc_zero_pass_ops *optimizer[DSC_ZERO_PASSES_MAX]; /* passes that the run needs, in their order */
     int32_t optimizer_count;
-    dsc_round first_round; /* groups of the first tiles of an update, or of its first walk */
+    dsc_round first_round;          /* groups of the first tiles of an update, or of the first walk of a pass */
     bool first_round_matrices_only; /* only groups of matrices are read there */
     /* Parts of the passes, in headers of the same names in zero/optimizer/. */
     struct dsc_trust_ratio *trust_ratio;
@@ -123,8 +123,8 @@ static inline const float *dsc_zero_known_sums(const dsc_zero *zero, int32_t g, 
     return zero->sums_are_own ? zero->group[g].grad : dsc_zero_own_sum(zero, g);
 }
 
-/* The squares of a group's sum are taken as it gets complete: it may be away afterwards, or be left alone until a
- * forward pass comes to the group. */
+/* The squares of a group's sum are added when the sum is complete: the sum may be offloaded afterwards, or be updated
+ * only under the next forward pass. */
 static inline bool dsc_sum_is_squared_at_once(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g < zero->o.layout->group_count);

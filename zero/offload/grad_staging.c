@@ -117,7 +117,7 @@ dsc_status dsc_grad_staging_acquire(dsc_zero *zero, dsc_sum *sum, bool overwrite
     DSC_ASSERT(sum->first % zero->store->tile_elements == 0); /* two tiles are equal or have no element in common */
     DSC_TRY(dsc_staging_acquire(&staging->slots, in, &sum->staging_slot, err));
     dsc_sum_slot *slot = &staging->slot[sum->staging_slot];
-    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) /* what this tile was before may still be leaving */
+    for (int32_t i = 0; i < DSC_SUM_SLOTS; i++) /* this tile may still be written from its last slot */
         if (staging->slot[i].group == sum->group && staging->slot[i].first == sum->first)
             DSC_TRY(dsc_stream_wait(in, staging->slot[i].released, err));
     slot->group = sum->group;

@@ -1,8 +1,8 @@
-/* grad_staging.h - sums of leaves that lie away from a device whose memory the host cannot reach, or lie in bf16.
+/* grad_staging.h - gradient sums that are offloaded from a device whose memory the host cannot reach, or are in bf16.
  *
  * Each tile is copied to a slot of device memory, gradient parts are added to it, and it is copied back. One tile
- * arrives and another leaves while a third is worked on. The first parts of an optimizer step are added to nothing:
- * then a tile only leaves. Sums that lie in bf16 are converted to fp32 on the way in, and back on the way out. This
+ * is read and another is written while a third is in use. The first parts of an optimizer step overwrite the sum: then
+ * a tile is only written. Sums in bf16 are converted to fp32 when they are read, and back when they are written. This
  * changes no bit: they were rounded before (reduce.c). SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_OFFLOAD_GRAD_STAGING_H
 #define DSC_ZERO_OFFLOAD_GRAD_STAGING_H
@@ -33,7 +33,7 @@ typedef struct dsc_grad_staging {
 } dsc_grad_staging;
 
 struct dsc_sum;
-/* After places in swap are given. */
+/* After positions in swap are assigned. */
 void dsc_grad_staging_plan(dsc_zero *zero);
 DSC_MUST_USE dsc_status dsc_grad_staging_open(dsc_zero *zero, dsc_error *err);
 void dsc_grad_staging_close(dsc_zero *zero);

@@ -1,4 +1,4 @@
-/* grad_tiles.c - the ways of states through memory: sums, a tile at a time, to whoever adds a part.
+/* grad_tiles.c - offloaded sums in memory, a tile at a time, while the reductions add gradient parts.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/core/tile.h"
@@ -20,7 +20,7 @@ static bool passes_tile_buffers(const dsc_zero *zero, const dsc_grad_part *first
             !(first->sum_is_staged || last->sum_stays_staged));
 }
 
-/* The sums that the reductions come to behind the cursor, which files hold and which are read first. */
+/* Moves the cursor to the next tile of a sum in a file; false: there is none, or it is not read first. */
 static bool next_sum(const dsc_zero *zero, dsc_sum_cursor *cursor)
 {
     DSC_ASSERT(cursor->part >= 0 && cursor->part < zero->parts.count);

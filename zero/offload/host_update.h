@@ -1,4 +1,4 @@
-/* host_update.h - optimizer states away from a device whose memory the host cannot reach: the host updates them.
+/* host_update.h - update by the host of states that are offloaded from a device whose memory the host cannot reach.
  *
  * Masters and moments are in pinned host memory, or in swap files. Sums of gradients are copied there when they are
  * reduced (grad_staging.h). Parameters may be there too, with only windows on the device. States that stay on the
@@ -32,11 +32,11 @@ DSC_MUST_USE dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err);
 void dsc_host_update_close(dsc_zero *zero);
 
 DSC_MUST_USE dsc_status dsc_host_update_begin(dsc_zero *zero, dsc_error *err);
-/* The host may read the tile's sums, in *slot where they come there; then those of the following one (count 0: none)
- * have started. */
+/* The host may read the tile's sums, which are in *slot if they are copied. The copy of the following tile (count 0:
+ * none) has begun. */
 DSC_MUST_USE dsc_status dsc_host_update_acquire(dsc_zero *zero, const struct dsc_tile *tile,
                                                 const struct dsc_tile *following, int32_t *slot, dsc_error *err);
-/* The host has updated the tile: its parameters start for the device, where they belong there. */
+/* The host has updated the tile: the copy of its parameters to the device begins, if they are on the device. */
 DSC_MUST_USE dsc_status dsc_host_update_release(dsc_zero *zero, const struct dsc_tile *tile, dsc_error *err);
 
 #endif

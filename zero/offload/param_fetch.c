@@ -1,4 +1,4 @@
-/* param_fetch.c - the ways of states through memory: parameters to the windows of gathers.
+/* param_fetch.c - offloaded parameters to the windows of gathers.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/offload/param_fetch.h"

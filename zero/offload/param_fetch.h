@@ -5,8 +5,8 @@
 
 #include "zero/core/options.h"
 
-/* Asks the update under way to copy a group's parameters to `to`, which is free, as it makes them. True for the first
- * call after an update began. On the thread of the compute stream. */
+/* Requests that the running update copies a group's parameters to `to`, which is free, as soon as they are updated.
+ * True for the first call after an update began. On the thread of the compute stream. */
 bool dsc_param_fetch_request(dsc_zero *zero, int32_t group, char *to);
 /* On the fetch stream: copies this rank's offloaded parameters of a group to their address in a window. `requested`:
  * the update has copied a part of them, and only the rest is read. */

@@ -178,7 +178,7 @@ static dsc_status forget_now(void *args, dsc_error *err)
     return dsc_tile_buffers_discard(&call->zero->store->prefetched, err);
 }
 
-/* On the update stream: what an update that did not come has left is not ahead any more. */
+/* On the update stream: tiles that were read ahead for an update that did not happen are discarded. */
 static dsc_status lend_now(void *args, dsc_error *err)
 {
     const ahead_call *call = args;

@@ -11,10 +11,10 @@ int32_t dsc_param_prefetch_slots(const dsc_zero *zero);
 dsc_status dsc_param_prefetch_open(dsc_zero *zero, dsc_error *err);
 void dsc_param_prefetch_close(dsc_zero *zero);
 /* Under the head of a pass that is not the last one of a step, the update lends its tile buffers. Before the update
- * reads its next tiles, the tile buffers are given back. */
+ * reads its next tiles, the tile buffers are returned. */
 dsc_status dsc_param_prefetch_begin(dsc_zero *zero, dsc_error *err);
 dsc_status dsc_param_prefetch_end(dsc_zero *zero, dsc_error *err);
-/* Reading goes on behind the work that was queued on the fetch stream, until _end. */
+/* Reads continue after the work that was queued on the fetch stream, until _end. */
 dsc_status dsc_param_prefetch_continue(dsc_zero *zero, dsc_error *err);
 /* The caller is about to queue work on the fetch stream. */
 void dsc_param_prefetch_request(dsc_zero *zero);

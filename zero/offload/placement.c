@@ -4,7 +4,7 @@
 #include "zero/offload/placement.h"
 #include "zero/offload/state_store.h"
 
-#define PARAM_SLOTS 3 /* one comes, one is worked on, one leaves */
+#define PARAM_SLOTS 3 /* one is read, one is in use, one is written */
 
 bool dsc_state_store_is_used(const dsc_zero *zero)
 {
@@ -169,7 +169,6 @@ bool dsc_speculative_update_targets(const dsc_zero *zero, int32_t g)
     return zero->o.swap.unclipped && dsc_speculative_update_covers(zero, g) && zero->o.sum_dtype == DSC_F32;
 }
 
-/* A sum is handed to the update instead of its file. */
 bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t g)
 {
     return dsc_speculative_update_targets(zero, g) && dsc_in_swap(zero, g, DSC_PLANE_GRAD);

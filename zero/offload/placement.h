@@ -11,7 +11,7 @@
 /* ---- files ---- */
 
 bool dsc_state_store_is_used(const dsc_zero *zero); /* some state is in files */
-/* The update's files may be under way while dsc_zero_update's caller goes on. */
+/* The update may still read and write files after dsc_zero_update has returned. */
 bool dsc_state_store_updates_behind(const dsc_zero *zero);
 /* Parameter files are read into the windows of gathers, without a buffer between. */
 bool dsc_state_store_reads_to_windows(const dsc_zero *zero);
@@ -21,7 +21,7 @@ int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t group);
 int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t group);
 /* The bytes in a swap file of elements of a group's plane; `first` counts from the start of this rank's slice. */
 dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t count);
-/* The tile of this rank's slice that starts at `first`; 0 bytes behind the end. */
+/* The tile of this rank's slice that starts at `first`; 0 bytes after the end of the slice. */
 dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first);
 /* Bytes of `slot_count` tile buffers of a plane; the number of tile buffers that a plane has, and their bytes. */
 int64_t dsc_state_store_slots_bytes(const dsc_zero *zero, dsc_plane plane, int32_t slot_count);
@@ -52,9 +52,9 @@ bool dsc_grad_staging_passes(const dsc_zero *zero, int32_t group);
 
 bool dsc_speculative_update_is_used(const dsc_zero *zero);
 bool dsc_speculative_update_covers(const dsc_zero *zero, int32_t group);
-/* The speculative update makes the group before a gather asks for its parameters, as far as it keeps up. */
+/* The speculative update shall update the group before a gather requests its parameters. */
 bool dsc_speculative_update_targets(const dsc_zero *zero, int32_t group);
-/* And the sum is handed to the update instead of its file. */
+/* And the sum is delivered to the update instead of its file. */
 bool dsc_speculative_update_covers_sum(const dsc_zero *zero, int32_t group);
 
 #endif

@@ -1,6 +1,5 @@
-/* state_store.c - see state_store.h: which states are in swap, their places, opening and closing, and views. The ways
- * in and out
- * are update_tiles.c's, param_fetch.c's and grad_tiles.c's. SPDX-License-Identifier: Apache-2.0 */
+/* state_store.c - see state_store.h: which states are in swap, their positions, opening and closing, and views.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "zero/core/internal.h"
 #include "zero/offload/borrowed_memory.h"
 #include "zero/offload/grad_staging.h"

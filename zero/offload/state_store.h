@@ -66,7 +66,7 @@ typedef struct dsc_borrowed_memory {
     int32_t count;
     int32_t left;            /* ranges that the update has left; only the update's thread uses the number */
     atomic_int returned;     /* the first ranges, whose sums may be written */
-    atomic_llong lent_slots; /* of all steps so far */
+    atomic_llong lent_slots; /* sum over all steps */
 } dsc_borrowed_memory;
 
 typedef struct dsc_state_store {

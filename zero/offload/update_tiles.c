@@ -1,6 +1,5 @@
-/* update_tiles.c - the ways of states through memory: tiles of an update, one after another, with those behind them
- * read
- * ahead and those before them written. SPDX-License-Identifier: Apache-2.0 */
+/* update_tiles.c - tiles of an update, one after another: later tiles are read ahead, earlier tiles are written.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "zero/core/internal.h"
@@ -42,7 +41,7 @@ static bool is_passed_over(const dsc_zero *zero, int32_t g)
     return zero->store->exchanged && dsc_update_tiles_yields_to_compute(zero, g);
 }
 
-/* The tile at the cursor, which goes on; false: there is none. */
+/* The tile at the cursor, which moves to the next tile; false: there is none. */
 static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, dsc_tile *tile)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -70,7 +69,7 @@ static bool step_cursor(const dsc_zero *zero, dsc_state_store_cursor *cursor, ds
     return true;
 }
 
-/* The slot in which the reductions have left a tile of sums that is handed to the update. */
+/* The slot in which the reductions have delivered a tile of sums to the update. */
 static int32_t delivered_slot(const dsc_zero *zero, int32_t g, int64_t at)
 {
     const int64_t tile = at / zero->store->tile_elements;
@@ -171,7 +170,7 @@ static bool tile_ahead(const dsc_zero *zero, dsc_plane plane, int32_t ahead, dsc
     return false;
 }
 
-/* Before an update is known to come, the reductions may be at work on it still. */
+/* A speculative update runs while the reductions still add to other sums. */
 static bool sum_is_ready(const dsc_zero *zero, const dsc_tile *tile)
 {
     const dsc_group_state *state = &zero->group[tile->group];
@@ -180,7 +179,7 @@ static bool sum_is_ready(const dsc_zero *zero, const dsc_tile *tile)
            atomic_load(&state->speculative->ready_elements) >= tile->first - state->local_first + tile->count;
 }
 
-/* One more tile of each of the planes that have room: in turns, since the update needs all of a tile. */
+/* One more tile of each plane that has a free slot. Planes alternate, because the update needs all planes of a tile. */
 static dsc_status read_ahead(dsc_zero *zero, bool with_sums, bool wait, bool *any, dsc_error *err)
 {
     *any = false;

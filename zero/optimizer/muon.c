@@ -116,7 +116,7 @@ static int64_t chunk_of(dsc_zero *zero, dsc_round round)
     return most;
 }
 
-/* Rounds of neighbouring groups, as long as they have room; where each group's directions are in its round. */
+/* Rounds of neighbouring groups, as long as the limit allows; the offset of each group's directions in its round. */
 static void cut_rounds(dsc_zero *zero)
 {
     dsc_muon *m = zero->muon;
