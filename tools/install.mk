@@ -4,6 +4,7 @@ DEPS      := gcc libc6-dev pkg-config libdnnl-dev libcjson-dev libyaml-dev libxx
 DEPS_HTTP := libmicrohttpd-dev libcurl4-openssl-dev
 DEPS_TEST := g++ libcmocka-dev python3-minimal libpython3-stdlib python3-torch procps iproute2 openssh-server $(DEPS_HTTP)
 DEPS_DEMO := bible-kjv
+DEPS_DEMO_CHAT := python3-minimal libpython3-stdlib
 DEPS_LINT := clang g++
 DEPS_NET  := g++ libgloo-dev libopenmpi-dev openmpi-bin
 DEPS_SLURM := slurmctld slurmd slurm-client
@@ -41,6 +42,14 @@ demo: deps-demo
 	$(if $(DEMO_WITHOUT_CUDA),@echo "demo: there is no GPU driver here; the CUDA plugin is not compiled (make cuda-plugin builds it)")
 	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) $(if $(DEMO_WITHOUT_CUDA),CUDA=0) all
 	$(Q)scripts/demo.sh
+
+.PHONY: deps-demo-chat demo-chat
+deps-demo-chat: deps
+	$(Q)tools/deps.sh $(DEPS_DEMO_CHAT)
+## demo-chat: fine-tune a small model on conversations and ask it held-out questions (installs what is missing)
+demo-chat: deps-demo-chat
+	$(Q)$(MAKE) --no-print-directory $(EVERY_CORE) $(if $(DEMO_WITHOUT_CUDA),CUDA=0) all
+	$(Q)scripts/demo_chat.sh
 
 # Public headers compile alone, as C17 and as C++.
 PUBLIC_HEADERS := $(wildcard include/dsc/*.h)
