@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "engine/device.h"
 #include "engine/internal.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
 #define INIT_CHUNK 65536 /* elements that one thread makes at a time */

@@ -8,7 +8,7 @@
 
 #include "base/formats/json.h"
 #include "engine/checkpoint/adapter.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 #define WEIGHT_END ".weight"
 

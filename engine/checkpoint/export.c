@@ -9,7 +9,7 @@
 
 #include "base/formats/json.h"
 #include "engine/checkpoint/adapter.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
 #define FILE_NAME_BYTES 64

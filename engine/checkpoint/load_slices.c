@@ -9,7 +9,7 @@
 
 #include "engine/checkpoint/load_slices.h"
 #include "engine/checkpoint/read_ahead.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 #define LANES_MOST 4
 #define LANE_SLOTS 5        /* memory of a lane, at least */

@@ -1,6 +1,6 @@
 /* attention.c - cuts attention into parts for the thread pool. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/attention_part.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
 static int64_t tiles_of(int64_t tokens) { return dsc_div_ceil(tokens, DSC_ATTENTION_TILE); }

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu/attention_part.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static float dot(const void *a, int64_t a_row, const void *b, int64_t b_row, dsc_dtype dtype, int64_t count)
 {

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "kernels/cpu/range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static void skip_row(const dsc_cross_entropy_args *a, int64_t r)
 {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/embedding_sort.h"
 #include "kernels/cpu/range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 void dsc_embedding_fwd_ref(const void *args, int64_t first, int64_t last)
 {

@@ -6,7 +6,7 @@
 
 #include "kernels/cpu/blocks.h"
 #include "kernels/cpu/exact_range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static const dsc_exact_ops *ops_of(const dsc_block_job *job) { return job->ops; }
 

@@ -5,7 +5,7 @@
 
 #include "base/base.h"
 #include "kernels/cpu/exact_range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static void half_from_f32(uint16_t *to, const float *from, int64_t count, dsc_dtype dtype)
 {

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "kernels/cpu/range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 #define SQRT_2_OVER_PI 0.79788456080286535588
 #define CUBIC 0.044715

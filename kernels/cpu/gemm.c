@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "kernels/cpu/gemm_internal.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/cpu_threads.h"
 #include "kernels/thread_pool.h"
 

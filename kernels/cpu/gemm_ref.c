@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "kernels/cpu/gemm_internal.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
 /* 0.5 (1 + tanh(u)) without its cancellation */

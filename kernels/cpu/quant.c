@@ -1,7 +1,7 @@
 /* quant.c - cuts the packing kernels into units for the thread pool and chooses the variant.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/quant_unit.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
 #define BLOCK_UNITS 8 /* as large as a block of the exact kernels (exact.c) */

@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/quant_unit.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 /* Elements of 16 bits. */
 static void pack_half(uint16_t *to, const float *x, float *error, dsc_dtype half)

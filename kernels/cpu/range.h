@@ -4,7 +4,7 @@
 #ifndef DSC_KERNELS_CPU_RANGE_H
 #define DSC_KERNELS_CPU_RANGE_H
 
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
 /* Sizes of a block, fixed by the shape. */

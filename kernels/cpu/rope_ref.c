@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu/range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static void turn_head(const dsc_rope_args *a, int64_t at, const float *c, const float *s)
 {

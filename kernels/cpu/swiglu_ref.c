@@ -2,7 +2,7 @@
 #include <math.h>
 
 #include "kernels/cpu/range.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "kernels/cpu/blocks.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/cpu/update_range.h"
 
 #define ROW(id, name, count, needs, rest, ...)                                                                   \

@@ -3,7 +3,7 @@
 #include <math.h>
 
 #include "base/rng.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "kernels/cpu/update_range.h"
 
 /* From the gradient's sum, weight and states of an element to the new ones; `along` is MUON's, or the product of its

@@ -1,6 +1,6 @@
 /* embedding.c - the embedding and its gradient: sums of fp32 in a fixed order, so that every bit is known beforehand.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "tests/checkkern/ck.h"
 
 #include <string.h>

@@ -17,7 +17,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 #include "tests/support/probe.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/toy_model.h"

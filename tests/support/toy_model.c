@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 typedef struct toy {
     dsc_model model;

@@ -1,7 +1,7 @@
 /* scalar.h - one element of F32, BF16 or F16 at a time, and sums in lanes, for references.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_KERNELS_CPU_SCALAR_H
-#define DSC_KERNELS_CPU_SCALAR_H
+#ifndef DSC_KERNELS_SCALAR_H
+#define DSC_KERNELS_SCALAR_H
 
 #include <string.h>
 
