@@ -9,17 +9,6 @@
 #include "engine/config/table.h"
 #include "tools/dsc/config_tool.h"
 
-const char *dsc_config_tool_offload(dsc_offload offload)
-{
-    static const char *const names[] = { "none", "cpu", "nvme" };
-    return names[offload];
-}
-
-const char *dsc_config_tool_precision(const dsc_config *config)
-{
-    return dsc_dtype_text(dsc_config_compute_dtype(config));
-}
-
 /* ---- values ---- */
 
 #define VALUE_BYTES (DSC_CONFIG_TEXT * 6 + 16) /* a text of control characters, each escaped */

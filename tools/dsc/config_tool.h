@@ -1,4 +1,4 @@
-/* config_tool.h - the two halves of `dsc config`: config.c reads the command line, config_explain.c shows keys.
+/* config_tool.h - functions that the files of `dsc config` share: JSON, explanations, conversion, key paths.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TOOLS_CONFIG_TOOL_H
 #define DSC_TOOLS_CONFIG_TOOL_H
