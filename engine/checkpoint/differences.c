@@ -1,4 +1,4 @@
-/* differences.c - what a resumed run does otherwise than the saved one: a warning line for each setting.
+/* differences.c - one warning line for each setting in which a resumed run differs from the saved one.
  *
  * The stage, the tiers of states and other settings that no bit depends on are not among them.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -178,7 +178,7 @@ void dsc_ckpt_warn_model(const dsc_ckpt_ctx *c, const dsc_ckpt_reader *reader, c
         reader->manifest.file[DSC_CKPT_CONFIG].bytes < 0)
         return;
     DSC_ASSERT(c->io != NULL || step_dir != NULL);
-    /* Only warnings are lost with a file that is no JSON: the manifest vouches for its bytes. */
+    /* Only warnings are lost with a file that is not JSON: the manifest vouches for its bytes. */
     if (dsc_ckpt_file_path(path, step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], NULL) == DSC_OK &&
         dsc_io_read_all(c->io, c->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &saved_text, &bytes, NULL) == DSC_OK &&
         dsc_json_open(c->alloc, path, saved_text, bytes, DSC_JSON_STRICT, &limits, &saved, NULL) == DSC_OK &&

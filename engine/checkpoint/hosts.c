@@ -97,11 +97,11 @@ static dsc_status meet(const dsc_ckpt_ctx *c, const char *dir, word *all, dsc_er
     dsc_status status = sign_path(path, dir, token, dsc_comm_rank(c->comm), &mine);
     if (status == DSC_OK)
         status = make_sign(c, dir, path, &mine);
-    const bool made = status == DSC_OK;
+    const bool wrote_sign = status == DSC_OK;
     status = dsc_ckpt_agree(c, status, &mine, err);
     if (status == DSC_OK)
         status = check_micro_batch_group(c, dir, token, all, err);
-    if (made && dsc_io_unlink(c->io, path, &mine) != DSC_OK)
+    if (wrote_sign && dsc_io_unlink(c->io, path, &mine) != DSC_OK)
         dsc_log_printf(c->log, DSC_LOG_WARNING, "%s was not removed: %s", path, mine.message);
     return status;
 }

@@ -17,7 +17,7 @@ typedef struct dsc_ckpt_writer {
     dsc_file file[DSC_CKPT_TENSOR_FILE_COUNT];
     dsc_ckpt_direct direct;
     dsc_aio_op op[DSC_CKPT_WRITES_MOST];
-    dsc_staging staging; /* of the operations; staging.begun says how many writes there were so far */
+    dsc_staging staging; /* bytes of the operations; staging.begun is the number of writes so far */
 } dsc_ckpt_writer;
 
 void dsc_ckpt_writer_open(dsc_ckpt_writer *w, dsc_alloc *alloc, const dsc_io *io, const dsc_aio_options *aio);

@@ -18,7 +18,7 @@ typedef struct setting_lines {
     size_t bytes, capacity;
 } setting_lines;
 
-/* A value in parts. A hash of the whole replaces the bytes beyond the capacity, so that two different values differ. */
+/* A value in parts. The hash of a whole value replaces one that does not fit, so that a difference stays one. */
 typedef struct setting_value {
     char text[DSC_SETTING_BYTES - HASH_BYTES];
     size_t bytes;
@@ -81,7 +81,7 @@ static void put_whole(setting_lines *lines, int id, int64_t value)
     put(lines, dsc_config_keys[id].path, &v);
 }
 
-/* Of "a|b|c/i", the index-th. */
+/* Appends choice number `index` of "a|b|c/i". */
 static void put_choice(setting_lines *lines, int id, int index)
 {
     const char *at = dsc_config_keys[id].range;

@@ -16,7 +16,7 @@
 
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
-#define KEPT_SAMPLES "dsc samples 1" /* likewise of samples of examples */
+#define KEPT_SAMPLES "dsc samples 1" /* format of a cached file of samples, likewise */
 #define NAME_BYTES 64 /* prefix from the text's name */
 
 /* ---- The kept file's name ---- */

@@ -1,9 +1,10 @@
 /* data_text.h - texts as token files: tokenized before the first step of the first run that reads them, then kept.
  *
  * A kept file lies in `folder` as NAME-HASH.bin with NAME-HASH.idx (Megatron's pair), or as NAME-HASH.samples for
- * instruction data. The hash is of all that its ids hang on: the text's path, size and times of change, the
- * tokenizer.json's bytes, the field. For instruction data it is also of the files of templates and of the settings. One
- * rank makes it, with all threads of its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
+ * instruction data. The hash covers all that determines the ids: the text's path, size and times of change, the
+ * tokenizer.json's bytes and the field. For instruction data it also covers the files of templates and the settings.
+ * One rank makes it, with all threads of its host's ranks; others that want it wait.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_DATA_TEXT_H
 #define DSC_ENGINE_DATA_DATA_TEXT_H
 
@@ -16,7 +17,7 @@ typedef struct dsc_data_text {
     const dsc_io *io;
     const dsc_log *log; /* gets a line for slow work; NULL: none */
     const char *tokenizer; /* a tokenizer.json or its folder */
-    const char *field;     /* of JSON and tables */
+    const char *field;     /* member or column with the text of a document */
     const char *folder;    /* cache of token files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
     int32_t threads;
     const dsc_sft_section *examples; /* the text is instruction data; NULL: one of documents */

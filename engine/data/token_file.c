@@ -67,7 +67,7 @@ static dsc_status check_text_start(const dsc_io *io, const char *path, dsc_error
     return dsc_content_refuse(&content, path, err);
 }
 
-/* A format with a mark of its own is no list of ids, whatever its name. */
+/* A format with a mark of its own is not a list of ids, whatever its name. */
 static dsc_status refuse_marked(const dsc_io *io, dsc_token_file *file, int64_t bytes, dsc_error *err)
 {
     char start[512];

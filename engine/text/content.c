@@ -106,7 +106,7 @@ static int64_t skip_blanks(const probe *p, int64_t at)
     return at;
 }
 
-/* Whether an object begins here: {} or a brace, a string and a colon. Few texts that are no JSON begin so. */
+/* Whether an object begins here: {} or a brace, a string and a colon. Few texts that are not JSON begin so. */
 static bool is_object(const probe *p, int64_t at)
 {
     if (at >= p->bytes || p->text[at] != '{')
@@ -154,7 +154,7 @@ static bool find_table(const char *path, const probe *p, int64_t start, const ch
     return csv || tsv;
 }
 
-/* The first byte that is no UTF-8 text, -1: none. A character that the probe cuts is none. */
+/* The first byte that is not UTF-8 text, -1: none. A character that the probe cuts is none. */
 static int64_t find_no_text(const probe *p)
 {
     for (int64_t at = 0; at < p->bytes;) {

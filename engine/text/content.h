@@ -1,4 +1,4 @@
-/* content.h - what a data file is, by its first bytes: text, JSON, a table, or a format that is refused by name.
+/* content.h - kind of a data file, by its first bytes: text, JSON, a table, or a format that is refused by name.
  *
  * The name decides only among forms of text: *.json, *.csv and their relatives are never plain text. Everything else
  * follows from the content, so that a renamed or unnamed file is read as what it is.
@@ -23,7 +23,7 @@ typedef struct dsc_content {
     int64_t start;        /* bytes before the content: the mark that Windows writes; 0 for TEXT */
     const char *format;   /* OTHER: "Parquet" */
     const char *remedy;   /* OTHER: a command, in which %1$s is the file and %2$s its name without the last ending */
-    int64_t byte;         /* OTHER: position of the byte that is no text; -1: the format has a mark of its own */
+    int64_t byte;         /* OTHER: position of the byte that is not text; -1: the format has a mark of its own */
 } dsc_content;
 
 /* `field` names the column or member with the text: a table without a name that says so needs it in its header. An

@@ -16,7 +16,7 @@ typedef struct dsc_documents {
     dsc_content content;
     const char *field;  /* member or column with the text; borrowed */
     int64_t start;      /* bytes before the first document */
-    int64_t first_line; /* of it, from 1 */
+    int64_t first_line; /* line of that byte, from 1 */
     int32_t column, cells; /* TABLE */
 } dsc_documents;
 
@@ -24,7 +24,7 @@ typedef struct dsc_documents {
 DSC_MUST_USE dsc_status dsc_documents_open(const dsc_io *io, dsc_alloc *alloc, const char *path, const char *field,
                                            dsc_documents *out, dsc_error *err);
 
-/* Where a growing text may be cut. Zeroed: nothing is read. */
+/* Position where a growing text may be cut. Zeroed: nothing is read. */
 typedef struct dsc_document_cut {
     dsc_table_scan table;
     int64_t depth;
@@ -44,8 +44,8 @@ typedef struct dsc_document_part {
     int64_t first_line;
     bool first, last; /* of its file */
 } dsc_document_part;
-/* Calls `take` for each document of a part of JSON or of a table. DSC_ERR_INPUT with "FILE, line N": what is no
- * document. */
+/* Calls `take` for each document of a part of JSON or of a table. DSC_ERR_INPUT with "FILE, line N": something
+ * that is not a document. */
 DSC_MUST_USE dsc_status dsc_documents_each(const dsc_documents *documents, dsc_alloc *alloc,
                                            const dsc_document_part *part,
                                            dsc_status (*take)(void *user, const char *text, int64_t bytes,

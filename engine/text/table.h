@@ -8,10 +8,10 @@
 #include "engine/text/buffer.h"
 
 typedef struct dsc_table_row {
-    int64_t bytes;      /* of the row with its line end */
+    int64_t bytes;      /* size of the row with its line end */
     int64_t lines;      /* that it takes */
     int32_t cells;
-    int32_t column;     /* of the cell whose text is `field`; -1: none */
+    int32_t column;     /* index of the cell whose text is `field`; -1: none */
     bool whole;         /* false: the text ends before the row does */
     bool open_quote;    /* and inside of a quoted cell */
 } dsc_table_row;

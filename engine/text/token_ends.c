@@ -132,7 +132,7 @@ void dsc_token_map_close(dsc_token_map **map)
 typedef struct reading {
     const char *text;
     int64_t bytes, at;
-    bool begins; /* of the text, or behind an added token: the tokenizer may put a space here */
+    bool begins; /* at the text's beginning or behind an added token, where a tokenizer may put a space */
 } reading;
 
 static bool has(const reading *r, const char *spelled, int64_t bytes)

@@ -1,4 +1,4 @@
-/* token_ends.h - where each token of an encoded text ends in that text.
+/* token_ends.h - end position of each token of an encoded text in that text.
  *
  * Tokens spell the text, except for a space that the tokenizer puts before it and blanks that an added token strips.
  * Tokenizers that change characters (another Unicode form, lower case, unknown characters) have texts that their tokens

@@ -26,7 +26,7 @@ typedef struct dsc_tokenize_options {
     const dsc_tokenizer *tokenizer;
     const char *const *paths;
     int32_t path_count;
-    const char *field;        /* of JSON and tables */
+    const char *field;        /* member or column with the text of a document */
     int32_t begin, separator; /* ids before and behind each document; -1: none */
     int32_t threads;
     /* Called by the calling thread, in order. */

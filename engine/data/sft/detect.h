@@ -1,4 +1,4 @@
-/* detect.h - what the rows of a data file are. SPDX-License-Identifier: Apache-2.0 */
+/* detect.h - format of the rows of a data file. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_SFT_DETECT_H
 #define DSC_ENGINE_DATA_SFT_DETECT_H
 

@@ -14,10 +14,10 @@ struct dsc_records {
     dsc_alloc *alloc;
     const dsc_io *io;
     dsc_file file;
-    int64_t file_bytes, read_bytes; /* of the file; of it that are or were in the buffer */
+    int64_t file_bytes, read_bytes; /* size of the file; bytes of it that are or were in the buffer */
     dsc_text buffer;
     int64_t at;        /* first byte of the buffer that no record has used */
-    int64_t line;      /* of buffer[at], from 1 */
+    int64_t line;      /* number of the line at buffer[at], from 1 */
     int64_t record_line;
     bool is_list, began, ended;
     dsc_json *json;    /* the record */

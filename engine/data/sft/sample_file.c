@@ -44,7 +44,7 @@ dsc_status dsc_sample_file_open(const dsc_io *io, const char *path, dsc_sample_f
         DSC_TRY(dsc_io_read(io, &out->file, &h, (int64_t)sizeof h, 0, err));
     if (!is_sound(&h, bytes))
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "is no whole file of samples; remove it, and the run makes it again "
+                        "is not a whole file of samples; remove it, and the run makes it again "
                         "from its data");
     out->summary = h.summary;
     return DSC_OK;

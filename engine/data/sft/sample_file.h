@@ -9,14 +9,14 @@
 
 #include "base/io.h"
 
-#define DSC_SAMPLE_ENDING ".samples" /* of the file's name */
+#define DSC_SAMPLE_ENDING ".samples" /* ending of the file's name */
 #define DSC_SAMPLE_HEADER_BYTES 4096
 #define DSC_SAMPLE_DESCRIPTION_BYTES 1536
 #define DSC_SAMPLE_COUNTED (UINT32_C(1) << 31)
 #define DSC_SAMPLE_BEGINS (UINT32_C(1) << 30)
 #define DSC_SAMPLE_ID (DSC_SAMPLE_BEGINS - 1)
 
-/* The content of a file, and the examples that were left out. */
+/* Contents of a file, and the examples that were left out. */
 typedef struct dsc_sample_summary {
     int64_t sequence, samples;         /* T; number of samples */
     int64_t examples, tokens, counted; /* in the samples */

@@ -29,8 +29,8 @@ typedef enum dsc_sft_column {
 } dsc_sft_column;
 
 #define DSC_SFT_ROLES_MAX 8
-#define DSC_SFT_ROLE_BYTES 64 /* of a role, with its NUL */
-#define DSC_SFT_TEXT_BYTES 1024 /* of a path or a prompt of the config, with its NUL */
+#define DSC_SFT_ROLE_BYTES 64   /* size of a role's name with its NUL */
+#define DSC_SFT_TEXT_BYTES 1024 /* size of a path or a prompt of the config with its NUL */
 
 /* "dsc.sft". */
 typedef struct dsc_sft_section {
