@@ -208,7 +208,7 @@ dsc_status dsc_content_detect(const dsc_io *io, const char *path, const char *fi
 
 /* ---- Refusing ---- */
 
-/* The command with the file's name, or "" where the name is long or has a quote. */
+/* The command with the file's name, or "" where the command is longer than `out`, or a shell changes the name. */
 static void write_remedy(const char *remedy, const char *path, char *out, size_t out_bytes)
 {
     const char *const slash = strrchr(path, '/'), *const name = slash != NULL ? slash + 1 : path;
@@ -216,11 +216,12 @@ static void write_remedy(const char *remedy, const char *path, char *out, size_t
     const size_t stem = dot != NULL && dot > name ? (size_t)(dot - path) : strlen(path);
     char without[120];
     out[0] = 0;
-    if (remedy == NULL || strlen(path) >= sizeof without || strchr(path, '\'') != NULL)
+    if (remedy == NULL || strlen(path) >= sizeof without || strpbrk(path, "'\"`$\\\n") != NULL)
         return;
     snprintf(without, sizeof without, "%.*s", (int)stem, path);
     DSC_ASSERT(strlen(without) < sizeof without);
-    for (size_t used = 0; *remedy != 0 && used + 1 < out_bytes;) {
+    size_t used = 0;
+    while (*remedy != 0 && used + 1 < out_bytes) {
         if (strncmp(remedy, "%1$s", 4) != 0 && strncmp(remedy, "%2$s", 4) != 0) {
             out[used++] = *remedy++;
             out[used] = 0;
@@ -229,6 +230,8 @@ static void write_remedy(const char *remedy, const char *path, char *out, size_t
         used += (size_t)snprintf(out + used, out_bytes - used, "%s", remedy[1] == '1' ? path : without);
         remedy += 4;
     }
+    if (*remedy != 0 || used >= out_bytes) /* a part of a command would do something else */
+        out[0] = 0;
 }
 
 dsc_status dsc_content_refuse_encoding(const char *path, int64_t byte, dsc_error *err)

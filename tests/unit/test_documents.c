@@ -201,6 +201,45 @@ static void binary_formats_are_named_with_the_command_that_converts_them(void **
     expect_format("a\0b", 3, "byte 1 is not UTF-8", "*.bin");
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t bytes = strlen(text), end_bytes = strlen(end);
+    return bytes >= end_bytes && strcmp(text + bytes - end_bytes, end) == 0;
+}
+
+static void commands_of_long_paths_are_whole_or_left_out(void **state)
+{
+    char path[160] = "";
+    dsc_content parquet, latin = { .kind = DSC_CONTENT_OTHER, .byte = 3 };
+    (void)state;
+    assert_true(dsc_content_has_mark("PAR1", 4, false, &parquet));
+    for (size_t bytes = 1; bytes < sizeof path; bytes++) {
+        dsc_error err = DSC_ERROR_INIT;
+        memset(path, 'p', bytes);
+        assert_int_equal(dsc_content_refuse(&parquet, path, &err), DSC_ERR_INPUT);
+        if (!ends_with(err.message, "lines=True)\"") && !ends_with(err.message, "; convert it to one of them"))
+            fail_msg("%zu bytes: %s", bytes, err.message);
+        err = (dsc_error)DSC_ERROR_INIT;
+        assert_int_equal(dsc_content_refuse(&latin, path, &err), DSC_ERR_INPUT);
+        if (strstr(err.message, ".utf8', and") == NULL && strstr(err.message, "-t UTF-8, and") == NULL)
+            fail_msg("%zu bytes: %s", bytes, err.message);
+    }
+}
+
+static void commands_leave_out_names_that_a_shell_would_change(void **state)
+{
+    static const char *const paths[] = { "a'b", "a$(b)", "a`b`", "a\"b", "a\\b", "a\nb" };
+    dsc_content parquet;
+    (void)state;
+    assert_true(dsc_content_has_mark("PAR1", 4, false, &parquet));
+    for (size_t i = 0; i < DSC_COUNT(paths); i++) {
+        dsc_error err = DSC_ERROR_INIT;
+        assert_int_equal(dsc_content_refuse(&parquet, paths[i], &err), DSC_ERR_INPUT);
+        if (!ends_with(err.message, "; convert it to one of them"))
+            fail_msg("%s: %s", paths[i], err.message);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +247,8 @@ int main(void)
         cmocka_unit_test(invalid_documents_are_refused_with_their_line),
         cmocka_unit_test(content_decides_what_a_file_is),
         cmocka_unit_test(binary_formats_are_named_with_the_command_that_converts_them),
+        cmocka_unit_test(commands_of_long_paths_are_whole_or_left_out),
+        cmocka_unit_test(commands_leave_out_names_that_a_shell_would_change),
     };
     char command[64];
     if (mkdtemp(folder) == NULL || dsc_alloc_open(&alloc, NULL) != DSC_OK)
