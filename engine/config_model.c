@@ -7,7 +7,7 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
                                         dsc_model **out, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    const char *targets[DSC_DATA_PATHS_MAX];
+    const char *targets[DSC_CONFIG_TEXTS_MAX];
     dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     options.seq_length = seq_length;

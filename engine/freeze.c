@@ -68,7 +68,7 @@ dsc_status dsc_engine_freeze(dsc_engine *engine, dsc_error *err)
     const dsc_ext_config *own = &engine->config.own;
     const dsc_model *model = engine->model;
     dsc_frozen_model *const frozen = &engine->models.frozen;
-    bool used[DSC_DATA_PATHS_MAX] = { false };
+    bool used[DSC_CONFIG_TEXTS_MAX] = { false };
     int64_t count = 0;
     if (own->freeze_count == 0)
         return DSC_OK;

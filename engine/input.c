@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/data/data_text.h"
+#include "engine/data/files.h"
 #include "engine/data/sft/detect.h"
 #include "engine/data/sft/pack.h"
 #include "engine/internal.h"
@@ -40,14 +41,26 @@ static dsc_rows rows_of(const dsc_engine *engine, const char *path)
     return dsc_sft_detect(&engine->io, engine->alloc, path, &own->sft, own->data_field);
 }
 
+/* Whether a name, or a file of a pattern, has examples. What cannot be read has none: opening the data reports it. */
+static bool name_has_examples(const dsc_engine *engine, const char *name)
+{
+    dsc_data_files files = { .alloc = engine->alloc };
+    bool found = false;
+    if (dsc_data_files_add(&files, name, 0, NULL) == DSC_OK)
+        for (int64_t i = 0; i < files.count && !found; i++)
+            found = dsc_sample_path(files.path[i]) || rows_of(engine, files.path[i]) == DSC_ROWS_EXAMPLES;
+    dsc_data_files_free(&files);
+    return found;
+}
+
 static bool has_examples(const dsc_engine *engine)
 {
     const dsc_ext_config *own = &engine->config.own;
     bool has = false;
-    for (int i = 0; i < own->data_count + own->eval_data_count && !has; i++) {
-        const char *path = i < own->data_count ? own->data[i] : own->eval_data[i - own->data_count];
-        has = dsc_sample_path(path) || rows_of(engine, path) == DSC_ROWS_EXAMPLES;
-    }
+    for (int i = 0; i < own->data.count && !has; i++)
+        has = name_has_examples(engine, dsc_config_path(&own->data, i));
+    for (int i = 0; i < own->eval_data.count && !has; i++)
+        has = name_has_examples(engine, dsc_config_path(&own->eval_data, i));
     return has;
 }
 
@@ -60,7 +73,7 @@ bool dsc_engine_packs_examples(const dsc_engine *engine)
 static dsc_status check_section(const dsc_engine *engine, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    if (!own->sft.enabled || own->data_count + own->eval_data_count == 0 || engine->plan_only || has_examples(engine))
+    if (!own->sft.enabled || own->data.count + own->eval_data.count == 0 || engine->plan_only || has_examples(engine))
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.sft",
                     "no data file has JSON objects, so this section has no effect; give instruction data as JSON "
@@ -102,7 +115,8 @@ static dsc_status check_examples(const dsc_engine *engine, const char *path, dsc
 }
 
 /* Each rank asks for itself: one of a host makes the tokens, the others wait for it. */
-static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, size_t out_bytes, dsc_error *err)
+static dsc_status find_tokens(dsc_engine *engine, dsc_data_text_shared *shared, const char *path, char *out,
+                              size_t out_bytes, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
     const bool examples = rows_of(engine, path) == DSC_ROWS_EXAMPLES;
@@ -113,7 +127,8 @@ static dsc_status find_tokens(dsc_engine *engine, const char *path, char *out, s
         return DSC_OK;
     }
     const int64_t threads = (int64_t)engine->threads * engine->place.local_size;
-    const dsc_data_text text = { .io = &engine->io,
+    const dsc_data_text text = { .shared = shared,
+                                 .io = &engine->io,
                                  .log = engine->place.rank == 0 ? &engine->log : NULL,
                                  .tokenizer = engine->input.tokenizer,
                                  .field = own->data_field,
@@ -155,43 +170,135 @@ static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *
                     engine->model->name);
 }
 
-/* files: room for `count` paths. */
-static dsc_status open_found(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
-                             char (*files)[DSC_CONFIG_TEXT], dsc_data **out, dsc_error *err)
+/* A log or a trace over an input would be its end. */
+static dsc_status check_outputs(const dsc_engine *engine, const char *input, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    const char *list[DSC_DATA_PATHS_MAX];
-    for (int32_t i = 0; i < count; i++) {
-        DSC_TRY(find_tokens(engine, paths[i], files[i], sizeof files[i], err));
-        list[i] = files[i];
+    const char *const outputs[] = { own->log, own->log_text, own->trace };
+    for (size_t o = 0; o < DSC_COUNT(outputs); o++)
+        DSC_TRY(dsc_io_refuse_input(outputs[o], &input, 1, err));
+    return DSC_OK;
+}
+
+/* The paths that are read for a list of data files. */
+typedef struct data_list {
+    dsc_data_files files;            /* the user's */
+    char (*tokens)[DSC_CONFIG_TEXT]; /* [files.count] */
+    const char **path;               /* [files.count] into `tokens` */
+    double *weight;                  /* [files.count] */
+    dsc_data_text_shared shared;
+} data_list;
+
+/* The texts of the list become tokens, and the model may have fewer rows than the tokenizer has tokens. A text without
+ * such a token is no error. */
+static dsc_status compare_tokenizer(dsc_engine *engine, data_list *list, dsc_error *err)
+{
+    bool texts = false;
+    if (engine->input.tokenizer_compared)
+        return DSC_OK;
+    for (int64_t i = 0; i < list->files.count && !texts; i++)
+        texts = strcmp(list->path[i], list->files.path[i]) != 0;
+    if (!texts || engine->place.rank != 0)
+        return DSC_OK;
+    engine->input.tokenizer_compared = true;
+    DSC_TRY(dsc_data_text_tokenizer(&list->shared, engine->input.tokenizer, err));
+    const dsc_tokenizer *tokenizer = list->shared.tokenizer;
+    const int64_t tokens = dsc_tokenizer_vocab_size(tokenizer), rows = engine->model->vocab_size;
+    int32_t first = (int32_t)dsc_min_i64(rows, INT32_MAX);
+    while (first < tokens && dsc_tokenizer_token(tokenizer, first) == NULL)
+        first++;
+    if (first >= tokens)
+        return DSC_OK;
+    const char *const last = dsc_tokenizer_token(tokenizer, (int32_t)tokens - 1);
+    dsc_log_printf(&engine->log, DSC_LOG_WARNING,
+                   "%s: the tokenizer has %lld tokens and the model %lld rows; a text "
+                   "with one of the tokens from %d \"%.60s\" to %lld \"%.60s\" ends the run",
+                   engine->input.tokenizer, (long long)tokens, (long long)rows, (int)first,
+                   dsc_tokenizer_token(tokenizer, first), (long long)tokens - 1, last != NULL ? last : "");
+    return DSC_OK;
+}
+
+static dsc_status find_files(dsc_engine *engine, const dsc_config_paths *names, bool train, data_list *list,
+                             dsc_error *err)
+{
+    const dsc_ext_config *own = &engine->config.own;
+    const int weights = train ? own->data_weight_count : 0;
+    if (weights > 0 && weights != names->count)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.data_weights", "%d weights for %d files of data; give one for each",
+                        weights, names->count);
+    for (int i = 0; i < names->count; i++)
+        DSC_TRY(dsc_data_files_add(&list->files, dsc_config_path(names, i), i, err));
+    const int64_t count = list->files.count;
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *list->tokens, &list->tokens, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *list->path, &list->path, err));
+    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *list->weight, &list->weight, err));
+    for (int64_t i = 0; i < count; i++) {
+        DSC_TRY(check_outputs(engine, list->files.path[i], err));
+        DSC_TRY(find_tokens(engine, &list->shared, list->files.path[i], list->tokens[i], sizeof list->tokens[i], err));
+        list->path[i] = list->tokens[i];
+        list->weight[i] = weights > 0 ? own->data_weights[list->files.entry[i]] : 1;
     }
+    return DSC_OK;
+}
+
+/* Files that are shorter than a sample: joined or left out. */
+static void report_short(const dsc_engine *engine, const dsc_data *data)
+{
+    const dsc_data_short facts = dsc_data_short_files(data);
+    const struct {
+        int64_t count;
+        const char *first, *what;
+        dsc_log_level level;
+    } kinds[] = {
+        { facts.joined, facts.first_joined, "shorter than a sample, and joined to one text", DSC_LOG_INFO },
+        { facts.left_out, facts.first_left_out, "too short for a sample, and left out", DSC_LOG_WARNING },
+        { facts.empty, facts.first_empty, "empty, and left out", DSC_LOG_WARNING },
+    };
+    for (size_t i = 0; i < DSC_COUNT(kinds) && engine->place.rank == 0; i++)
+        if (kinds[i].count > 0)
+            dsc_log_printf(&engine->log, kinds[i].level, "%lld data file%s (%s%s) %s %s; a sample has %lld tokens",
+                           (long long)kinds[i].count, kinds[i].count == 1 ? "" : "s", kinds[i].first,
+                           kinds[i].count == 1 ? "" : ", ...", kinds[i].count == 1 ? "is" : "are", kinds[i].what,
+                           (long long)engine->model->seq_length);
+}
+
+static dsc_status open_found(dsc_engine *engine, const data_list *list, bool train, dsc_data **out, dsc_error *err)
+{
+    const dsc_ext_config *own = &engine->config.own;
     dsc_masking masking;
     DSC_TRY(find_masking(engine, &masking, err));
     const dsc_data_options options = { .alloc = engine->alloc,
                                        .io = &engine->io,
-                                       .paths = list,
-                                       .path_count = count,
+                                       .paths = list->path,
+                                       .names = (const char *const *)list->files.path,
+                                       .path_count = (int32_t)list->files.count,
                                        .sequence = engine->model->seq_length,
                                        .vocab_size = engine->model->vocab_size,
                                        .masking = masking,
                                        .documents = has_positions(engine->model),
                                        .document_end = (int32_t)own->document_end,
-                                       .weights = train && own->data_weight_count > 0 ? own->data_weights : NULL,
+                                       .weights = list->weight,
                                        .shuffle = train && own->shuffle,
                                        .seed = (uint64_t)engine->config.seed };
-    if (options.weights != NULL && own->data_weight_count != count)
-        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.data_weights", "%d weights for %d files of data; give one for each",
-                        own->data_weight_count, (int)count);
-    return dsc_data_open(&options, out, err);
+    DSC_TRY(dsc_data_open(&options, out, err));
+    report_short(engine, *out);
+    return DSC_OK;
 }
 
-static dsc_status open_files(dsc_engine *engine, char (*paths)[DSC_CONFIG_TEXT], int32_t count, bool train,
-                             dsc_data **out, dsc_error *err)
+static dsc_status open_files(dsc_engine *engine, const dsc_config_paths *names, bool train, dsc_data **out,
+                             dsc_error *err)
 {
-    char (*files)[DSC_CONFIG_TEXT] = NULL;
-    DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *files, &files, err));
-    const dsc_status status = open_found(engine, paths, count, train, files, out, err);
-    dsc_alloc_free(engine->alloc, files);
+    data_list list = { .files = { .alloc = engine->alloc } };
+    dsc_status status = find_files(engine, names, train, &list, err);
+    if (status == DSC_OK)
+        status = compare_tokenizer(engine, &list, err);
+    dsc_data_text_shared_close(&list.shared);
+    if (status == DSC_OK)
+        status = open_found(engine, &list, train, out, err);
+    dsc_alloc_free(engine->alloc, list.tokens);
+    dsc_alloc_free(engine->alloc, list.path);
+    dsc_alloc_free(engine->alloc, list.weight);
+    dsc_data_files_free(&list.files);
     return status;
 }
 
@@ -209,7 +316,7 @@ static bool is_builtin(const char *model)
 static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_ext_config *own = &engine->config.own;
-    const char *beside = own->eval_data_count > 0     ? "dsc.eval_data"
+    const char *beside = own->eval_data.count > 0     ? "dsc.eval_data"
                          : own->data_weight_count > 0 ? "dsc.data_weights"
                          : own->tokenizer[0] != 0     ? "dsc.tokenizer"
                          : own->document_end >= 0     ? "dsc.document_end"
@@ -223,25 +330,9 @@ static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *opt
     if (beside != NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given beside %s; set it in the config or with "
                         "--data", beside);
-    for (int32_t i = 0; i < options->default_data_count && i < DSC_DATA_PATHS_MAX; i++)
-        snprintf(own->data[own->data_count++], DSC_CONFIG_TEXT, "%s", options->default_data[i]);
-    dsc_engine_note(engine, "no data is named (dsc.data, --data)", own->data[0]);
-    return DSC_OK;
-}
-
-/* A log or a trace over a file of data would be its end. */
-static dsc_status check_outputs(const dsc_engine *engine, dsc_error *err)
-{
-    const dsc_ext_config *own = &engine->config.own;
-    const char *const outputs[] = { own->log, own->log_text, own->trace };
-    for (size_t o = 0; o < DSC_COUNT(outputs); o++) {
-        const char *input = engine->input.tokenizer;
-        DSC_TRY(dsc_io_refuse_input(outputs[o], &input, 1, err));
-        for (int i = 0; i < own->data_count + own->eval_data_count; i++) {
-            input = i < own->data_count ? own->data[i] : own->eval_data[i - own->data_count];
-            DSC_TRY(dsc_io_refuse_input(outputs[o], &input, 1, err));
-        }
-    }
+    for (int32_t i = 0; i < options->default_data_count; i++)
+        (void)dsc_config_add_path(&own->data, options->default_data[i]);
+    dsc_engine_note(engine, "no data is named (dsc.data, --data)", dsc_config_path(&own->data, 0));
     return DSC_OK;
 }
 
@@ -250,17 +341,17 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
     dsc_ext_config *own = &engine->config.own;
     engine->input.source = options->data;
     DSC_TRY(find_tokenizer(engine, err));
-    DSC_TRY(check_outputs(engine, err));
+    DSC_TRY(check_outputs(engine, engine->input.tokenizer, err));
     DSC_TRY(check_section(engine, err));
-    if (engine->input.source.fill == NULL && own->data_count == 0 && options->default_data_count > 0)
+    if (engine->input.source.fill == NULL && own->data.count == 0 && options->default_data_count > 0)
         DSC_TRY(take_default(engine, options, err));
-    if (engine->input.source.fill == NULL && own->data_count > 0 && !engine->plan_only) {
-        DSC_TRY(open_files(engine, own->data, own->data_count, true, &engine->input.data, err));
+    if (engine->input.source.fill == NULL && own->data.count > 0 && !engine->plan_only) {
+        DSC_TRY(open_files(engine, &own->data, true, &engine->input.data, err));
         engine->input.source = dsc_data_as_source(engine->input.data);
     }
     engine->input.masks = engine->input.data == NULL || dsc_data_masks_targets(engine->input.data);
-    if (own->eval_data_count > 0 && !engine->plan_only)
-        DSC_TRY(open_files(engine, own->eval_data, own->eval_data_count, false, &engine->input.eval, err));
+    if (own->eval_data.count > 0 && !engine->plan_only)
+        DSC_TRY(open_files(engine, &own->eval_data, false, &engine->input.eval, err));
     engine->input.samples_per_epoch = engine->input.source.sample_count;
     return DSC_OK;
 }

@@ -16,6 +16,7 @@ typedef struct dsc_engine_input {
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
     char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
+    bool tokenizer_compared;         /* with the model's vocabulary */
 } dsc_engine_input;
 
 /* The data has examples that share samples: the model has to keep them apart. Reads the beginning of each file. */

@@ -21,7 +21,9 @@ extern "C" {
 
 #define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
-#define DSC_DATA_PATHS_MAX 64
+#define DSC_CONFIG_TEXTS_MAX 64          /* of a list of texts */
+#define DSC_DATA_PATHS_MAX 4096          /* of a list of data files; a pattern is one, whatever its number of files */
+#define DSC_DATA_PATHS_BYTES (256 << 10) /* of their names in all */
 #define DSC_DATA_WEIGHT_MAX 1000 /* times that a file comes in one epoch */
 #define DSC_NVME_PATHS_MAX 8
 #define DSC_ELASTIC_MICRO_MAX 32
@@ -188,7 +190,7 @@ typedef struct dsc_lora_section {
     int64_t rank;
     double alpha;
     bool rank_stabilized;
-    char targets[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
+    char targets[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int target_count;
     char adapter[DSC_CONFIG_TEXT]; /* "": fresh ones */
 } dsc_lora_section;
@@ -213,16 +215,23 @@ typedef struct dsc_mlm_section {
     int special_count; /* 0: the tokenizer's */
 } dsc_mlm_section;
 
+/* A list of names: name i is text + at[i]. */
+typedef struct dsc_config_paths {
+    int count, bytes;
+    int32_t at[DSC_DATA_PATHS_MAX];
+    char text[DSC_DATA_PATHS_BYTES];
+} dsc_config_paths;
+static inline const char *dsc_config_path(const dsc_config_paths *paths, int i) { return paths->text + paths->at[i]; }
+/* Appends a name; false: there is no room for it. */
+bool dsc_config_add_path(dsc_config_paths *paths, const char *name);
+
 /* The "dsc" section. Flags of `train` are overrides of these keys. */
 typedef struct dsc_ext_config {
     char model[DSC_CONFIG_TEXT]; /* built-in name or Hugging Face folder; "": not given */
-    char data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
-    int data_count;
+    dsc_config_paths data, eval_data; /* files and patterns of names */
     double data_weights[DSC_DATA_PATHS_MAX];
     int data_weight_count; /* 0: each 1 */
-    char eval_data[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT];
-    int eval_data_count;
-    char freeze[DSC_DATA_PATHS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
+    char freeze[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
     dsc_lora_section lora;
     dsc_mlm_section mlm;
@@ -315,7 +324,7 @@ typedef struct dsc_config_unresolved {
     bool batch_auto[3]; /* "auto": train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps */
 } dsc_config_unresolved;
 
-/* A plain value of about 170 KB: keep it off small stacks. */
+/* A plain value of about 600 KB: keep it off small stacks. */
 typedef struct dsc_config {
     /* Resolved: > 0, or DSC_AUTO_I64 when dsc_config_resolve was not told the world size that decides it. */
     int64_t train_batch_size, train_micro_batch_size_per_gpu, gradient_accumulation_steps;

@@ -207,11 +207,24 @@ static dsc_status fill_data_weights(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status fill_paths(dsc_config_parse_state *s, int id, dsc_config_paths *out)
+{
+    const cJSON *const item = s->given[id];
+    for (const cJSON *each = cJSON_IsArray(item) ? item->child : item; each != NULL;
+         each = cJSON_IsArray(item) ? each->next : NULL)
+        if (!dsc_config_add_path(out, each->valuestring))
+            return dsc_config_fail(s, id, DSC_ERR_CONFIG,
+                                   "names of more than %d bytes in all; give a pattern, such as "
+                                   "\"folder/*.bin\", which is one name for many files",
+                                   DSC_DATA_PATHS_BYTES);
+    return DSC_OK;
+}
+
 static void fill_lora(dsc_config_parse_state *s)
 {
     dsc_lora_section *lora = &s->config->own.lora;
     lora->enabled = s->given[DSC_ID_LORA] != NULL;
-    lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_DATA_PATHS_MAX);
+    lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_CONFIG_TEXTS_MAX);
 }
 
 static dsc_status fill_mlm(dsc_config_parse_state *s)
@@ -316,7 +329,7 @@ static dsc_status check_evaluation(dsc_config_parse_state *s)
         { DSC_ID_EVAL_PATIENCE, own->eval_patience },
     };
     for (size_t i = 0; i < DSC_COUNT(asked); i++)
-        if (asked[i].value > 0 && own->eval_data_count == 0)
+        if (asked[i].value > 0 && own->eval_data.count == 0)
             DSC_TRY(dsc_config_warn(s, asked[i].id, "no effect without data to evaluate; set dsc.eval_data or give "
                                     "--eval-data"));
     if (own->eval_patience > 0 && own->eval_every == 0)
@@ -329,9 +342,9 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     dsc_ext_config *own = &s->config->own;
     bool from_text;
     DSC_TRY(refuse_empty(s));
-    own->data_count = dsc_config_copy_texts(s->given[DSC_ID_DATA], own->data, DSC_DATA_PATHS_MAX);
-    own->eval_data_count = dsc_config_copy_texts(s->given[DSC_ID_EVAL_DATA], own->eval_data, DSC_DATA_PATHS_MAX);
-    own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_DATA_PATHS_MAX);
+    DSC_TRY(fill_paths(s, DSC_ID_DATA, &own->data));
+    DSC_TRY(fill_paths(s, DSC_ID_EVAL_DATA, &own->eval_data));
+    own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_data_weights(s));
     fill_lora(s);
     DSC_TRY(fill_mlm(s));

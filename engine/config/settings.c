@@ -137,6 +137,14 @@ static void put_texts(setting_lines *lines, int id, const char (*texts)[DSC_CONF
     put(lines, dsc_config_keys[id].path, &v);
 }
 
+static void put_paths(setting_lines *lines, int id, const dsc_config_paths *paths)
+{
+    setting_value v = { .bytes = 0 };
+    for (int i = 0; i < paths->count; i++)
+        add(&v, "%s%s", i > 0 ? ", " : "", dsc_config_path(paths, i));
+    put(lines, dsc_config_keys[id].path, &v);
+}
+
 static void put_optimizer(setting_lines *lines, const dsc_config *config)
 {
     const dsc_optimizer_config *o = &config->optimizer;
@@ -264,7 +272,7 @@ static void put_examples(setting_lines *lines, const dsc_config *config)
 static void put_samples(setting_lines *lines, const dsc_config *config)
 {
     const dsc_ext_config *own = &config->own;
-    put_texts(lines, DSC_ID_DATA, own->data, own->data_count);
+    put_paths(lines, DSC_ID_DATA, &own->data);
     setting_value v = { .bytes = 0 };
     for (int i = 0; i < own->data_weight_count; i++) {
         add(&v, "%s", i > 0 ? ", " : "");

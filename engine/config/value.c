@@ -212,13 +212,31 @@ static bool numbers_fit(const char *range, const cJSON *item, bool *from_text)
     return true;
 }
 
-static bool texts_fit(const cJSON *item)
+/* Texts that a list of this key may have. */
+static int most_texts(const dsc_config_key *key)
+{
+    const ptrdiff_t id = key - dsc_config_keys;
+    return id == DSC_ID_DATA || id == DSC_ID_EVAL_DATA ? DSC_DATA_PATHS_MAX : DSC_CONFIG_TEXTS_MAX;
+}
+
+bool dsc_config_add_path(dsc_config_paths *paths, const char *name)
+{
+    const size_t bytes = strlen(name) + 1;
+    if (paths->count == DSC_DATA_PATHS_MAX || (size_t)paths->bytes + bytes > sizeof paths->text)
+        return false;
+    paths->at[paths->count++] = paths->bytes;
+    memcpy(paths->text + paths->bytes, name, bytes);
+    paths->bytes += (int)bytes;
+    return true;
+}
+
+static bool texts_fit(const cJSON *item, int most)
 {
     int count = 0;
     if (!cJSON_IsArray(item))
         return text_fits(item, 0);
     for (const cJSON *each = item->child; each != NULL; each = each->next)
-        if (!text_fits(each, 0) || ++count > DSC_DATA_PATHS_MAX)
+        if (!text_fits(each, 0) || ++count > most)
             return false;
     return true;
 }
@@ -264,9 +282,12 @@ bool dsc_value_fits(const dsc_config_key *key, const cJSON *item, bool *from_tex
                  key->bytes > 0 ? (int)key->bytes - 1 : DSC_CONFIG_TEXT - 1);
         return text_fits(item, key->bytes);
     case DSC_KEY_TEXTS:
-        snprintf(expected, expected_bytes, "a string or a list of at most %d, each of at most %d bytes without control "
-                 "characters", DSC_DATA_PATHS_MAX, DSC_CONFIG_TEXT - 1);
-        return texts_fit(item);
+        snprintf(expected, expected_bytes,
+                 "a string or a list of at most %d, each of at most %d bytes without control "
+                 "characters%s",
+                 most_texts(key), DSC_CONFIG_TEXT - 1,
+                 most_texts(key) > DSC_CONFIG_TEXTS_MAX ? "; a pattern, such as \"folder/*.bin\", is one" : "");
+        return texts_fit(item, most_texts(key));
     case DSC_KEY_LIST:
         snprintf(expected, expected_bytes, "a list");
         return cJSON_IsArray(item);

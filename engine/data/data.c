@@ -4,90 +4,53 @@
 #include <string.h>
 
 #include "base/rng.h"
-#include "engine/data/sft/sample_file.h"
+#include "engine/data/token_streams.h"
 
 #define CHECK_BLOCK_BYTES (1 << 19)
 
-/* One of the data's files, and its samples among all of them. */
-typedef struct data_file {
-    dsc_token_file tokens;
-    dsc_sample_file samples; /* instead of tokens, if packed */
-    bool packed;
+/* A stream's samples among all of them. */
+typedef struct data_stream {
     int64_t local_count;                /* samples that it holds */
     int64_t sample_count, first_sample; /* samples per epoch, by the weight */
-} data_file;
+} data_stream;
 
 struct dsc_data {
     dsc_data_options options;
-    data_file *file;
-    int32_t file_count;
+    dsc_token_streams streams;
+    data_stream *samples; /* [streams.stream_count] */
     int64_t sample_count, token_count;
     int32_t *window; /* [sequence + 1] */
     int32_t *order;  /* [sequence], of masking */
 };
 
-static dsc_status open_samples(dsc_data *data, data_file *file, const char *path, dsc_error *err)
+static dsc_status count_samples(dsc_data *data, int32_t i, dsc_error *err)
 {
-    const dsc_data_options *o = &data->options;
-    const dsc_sample_summary *summary = &file->samples.summary;
-    file->packed = true;
-    DSC_TRY(dsc_sample_file_open(o->io, path, &file->samples, err));
-    if (o->masking.predictions > 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "instruction data for a masked language model; give text, or a model "
-                        "that predicts the next token");
-    if (summary->sequence != o->sequence)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "has samples of %lld tokens, and the run has %lld; set dsc.seq_length, "
-                        "or give the data itself",
-                        (long long)summary->sequence, (long long)o->sequence);
-    if (summary->largest_id >= o->vocab_size)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "token %lld of the tokenizer is outside the model's vocabulary of %lld; "
-                        "the tokenizer is that of another model",
-                        (long long)summary->largest_id, (long long)o->vocab_size);
-    file->local_count = summary->samples;
-    data->token_count += summary->samples * summary->sequence;
-    return DSC_OK;
-}
-
-static dsc_status open_tokens(dsc_data *data, data_file *file, const char *path, dsc_error *err)
-{
-    DSC_TRY(dsc_token_file_open(data->options.io, path, &file->tokens, err));
-    if (file->tokens.token_count < data->options.sequence + 1)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "%lld tokens are fewer than one sample of %lld and its target; give more text or a "
-                        "smaller --seq-len",
-                        (long long)file->tokens.token_count, (long long)data->options.sequence);
-    file->local_count = (file->tokens.token_count - 1) / data->options.sequence;
-    data->token_count += file->tokens.token_count;
-    return DSC_OK;
-}
-
-static dsc_status open_one(dsc_data *data, const char *path, double weight, dsc_error *err)
-{
-    data_file *file = &data->file[data->file_count++]; /* from here on close ends it */
-    file->tokens = (dsc_token_file)DSC_TOKEN_FILE_INIT;
-    file->samples = (dsc_sample_file)DSC_SAMPLE_FILE_INIT;
-    DSC_TRY(dsc_sample_path(path) ? open_samples(data, file, path, err) : open_tokens(data, file, path, err));
-    file->first_sample = data->sample_count;
-    const double share = weight * (double)file->local_count;
+    const dsc_token_stream *stream = &data->streams.stream[i];
+    data_stream *samples = &data->samples[i];
+    samples->first_sample = data->sample_count;
+    samples->local_count = stream->packed ? data->streams.part[stream->first].samples.summary.samples
+                                          : (stream->token_count - 1) / data->options.sequence;
+    const double share = stream->weight * (double)samples->local_count;
     if (share < 1 || share > 1e15)
-        return DSC_FAIL(err, DSC_ERR_INPUT, path, "weight %g of %lld samples gives an invalid number of samples",
-                        weight, (long long)file->local_count);
-    file->sample_count = weight == 1 ? file->local_count : (int64_t)share;
-    data->sample_count += file->sample_count;
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(&data->options, stream->number),
+                        "weight %g of %lld samples gives an invalid number of samples", stream->weight,
+                        (long long)samples->local_count);
+    samples->sample_count = stream->weight == 1 ? samples->local_count : (int64_t)share;
+    data->sample_count += samples->sample_count;
+    data->token_count += stream->token_count;
     return DSC_OK;
 }
 
 static dsc_status open_files(dsc_data *data, dsc_error *err)
 {
     const dsc_data_options *o = &data->options;
-    DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->path_count, sizeof *data->file, &data->file, err));
+    DSC_TRY(dsc_token_streams_open(o, &data->streams, err));
+    DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, data->streams.stream_count, sizeof *data->samples,
+                             &data->samples, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence + 1, sizeof *data->window, &data->window, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence, sizeof *data->order, &data->order, err));
-    for (int32_t i = 0; i < o->path_count; i++)
-        DSC_TRY(open_one(data, o->paths[i], o->weights != NULL ? o->weights[i] : 1, err));
+    for (int32_t i = 0; i < data->streams.stream_count; i++)
+        DSC_TRY(count_samples(data, i, err));
     return DSC_OK;
 }
 
@@ -101,7 +64,7 @@ dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_er
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *data, &data, err));
     data->options = *options;
     const dsc_status status = open_files(data, err);
-    data->options.paths = NULL; /* borrowed until return only, as are the weights */
+    data->options.paths = data->options.names = NULL; /* borrowed until return only, as are the weights */
     data->options.weights = NULL;
     if (status != DSC_OK)
         dsc_data_close(&data);
@@ -114,13 +77,10 @@ void dsc_data_close(dsc_data **data_ptr)
     dsc_data *data = *data_ptr;
     if (data == NULL)
         return;
-    for (int32_t i = 0; i < data->file_count; i++) {
-        dsc_token_file_close(data->options.io, &data->file[i].tokens);
-        dsc_sample_file_close(data->options.io, &data->file[i].samples);
-    }
+    dsc_token_streams_close(&data->streams);
     dsc_alloc_free(data->options.alloc, data->order);
     dsc_alloc_free(data->options.alloc, data->window);
-    dsc_alloc_free(data->options.alloc, data->file);
+    dsc_alloc_free(data->options.alloc, data->samples);
     dsc_alloc_free(data->options.alloc, data);
     *data_ptr = NULL;
 }
@@ -128,78 +88,94 @@ void dsc_data_close(dsc_data **data_ptr)
 dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err)
 {
     const dsc_data_options *o = &data->options;
-    for (int32_t i = 0; i < data->file_count; i++)
-        if (!data->file[i].packed)
-            DSC_TRY(dsc_token_file_scan(o->io, &data->file[i].tokens, o->vocab_size, buffer, bytes, err));
+    for (int32_t i = 0; i < data->streams.part_count; i++) {
+        if (data->streams.part[i].packed || *bytes <= 0) /* opening compares the largest id of packed samples */
+            continue;
+        DSC_TRY(dsc_token_streams_use(&data->streams, i, err));
+        DSC_TRY(dsc_token_file_scan(o->io, &data->streams.part[i].file, o->vocab_size, buffer, bytes, err));
+    }
     return DSC_OK;
 }
+
+dsc_data_short dsc_data_short_files(const dsc_data *data) { return data->streams.short_files; }
 
 int64_t dsc_data_sample_count(const dsc_data *data) { return data->sample_count; }
 int64_t dsc_data_token_count(const dsc_data *data) { return data->token_count; }
 
 bool dsc_data_masks_targets(const dsc_data *data)
 {
-    for (int32_t i = 0; i < data->file_count; i++)
-        if (data->file[i].packed)
+    for (int32_t i = 0; i < data->streams.stream_count; i++)
+        if (data->streams.stream[i].packed)
             return true;
     return false;
 }
 
-
-static data_file *file_of_sample(dsc_data *data, int64_t sample)
+static int32_t stream_of_sample(const dsc_data *data, int64_t sample)
 {
-    int32_t low = 0, high = data->file_count - 1;
+    int32_t low = 0, high = data->streams.stream_count - 1;
     while (low < high) {
         const int32_t middle = low + (high - low + 1) / 2;
-        if (data->file[middle].first_sample <= sample)
+        if (data->samples[middle].first_sample <= sample)
             low = middle;
         else
             high = middle - 1;
     }
-    return &data->file[low];
+    return low;
 }
 
-/* Tokens [first, first + sequence] of a file into the window; ids are checked. */
-static dsc_status read_window(dsc_data *data, dsc_token_file *file, int64_t first, dsc_error *err)
-{
-    const int64_t sequence = data->options.sequence, vocab_size = data->options.vocab_size;
-    DSC_TRY(dsc_token_file_read(data->options.io, file, first, sequence + 1, data->window, err));
-    for (int64_t i = 0; i <= sequence; i++)
-        if (data->window[i] < 0 || data->window[i] >= vocab_size)
-            return dsc_token_file_refuse(file, vocab_size, data->window[i], first + i, err);
-    return DSC_OK;
-}
-
-/* Position of each window token in its document. A document ends at its end token or by the file's index. */
-static dsc_status find_places(dsc_data *data, dsc_token_file *file, int64_t first, int32_t *places, dsc_error *err)
+/* Position of each window token in its document, for a part's tokens [first, first + count) that are the window's from
+ * `at` on. A document ends at its end token, by the file's index, or with a file. */
+static dsc_status find_places(dsc_data *data, dsc_token_part *part, int64_t first, int64_t at, int64_t count,
+                              int32_t *places, dsc_error *err)
 {
     const dsc_io *io = data->options.io;
-    const bool indexed = file->kind == DSC_TOKENS_MMIDX;
+    dsc_token_file *file = &part->file;
     int64_t document = 0, border = INT64_MAX; /* the next document of the index, and where it begins */
     int32_t place = 0;
-    if (indexed) {
+    if (file->kind == DSC_TOKENS_MMIDX) {
         DSC_TRY(dsc_token_index_find(io, &file->index, first + 1, &document, err));
         DSC_TRY(dsc_token_index_start(io, &file->index, document, &border, err));
     }
-    for (int64_t i = 0; i < data->options.sequence; i++) {
+    for (int64_t i = 0; i < dsc_min_i64(count, data->options.sequence - at); i++) {
         place = first + i == border ? 0 : place;
-        places[i] = place;
-        place = data->window[i] == data->options.document_end ? 0 : place + 1;
+        places[at + i] = place;
+        place = data->window[at + i] == data->options.document_end ? 0 : place + 1;
         while (border <= first + i && document < file->index.documents)
             DSC_TRY(dsc_token_index_start(io, &file->index, ++document, &border, err));
     }
     return DSC_OK;
 }
 
-/* Which of its own samples a file's `at`-th of an epoch is. */
-static int64_t own_sample(const dsc_data *data, const data_file *file, uint32_t epoch, int64_t at)
+/* Tokens [first, first + sequence] of a stream into the window, and their places unless NULL; ids are checked. */
+static dsc_status read_window(dsc_data *data, const dsc_token_stream *stream, int64_t first, int32_t *places,
+                              dsc_error *err)
 {
-    const int64_t inside = at % file->local_count;
-    const bool part = at / file->local_count == file->sample_count / file->local_count;
+    const int64_t window = data->options.sequence + 1, vocab_size = data->options.vocab_size;
+    for (int64_t at = 0, count = 0; at < window; at += count) {
+        dsc_token_part *part = NULL;
+        DSC_TRY(dsc_token_streams_find(&data->streams, stream, first + at, &part, err));
+        const int64_t inside = first + at - part->start;
+        count = dsc_min_i64(window - at, part->file.token_count - inside);
+        DSC_TRY(dsc_token_file_read(data->options.io, &part->file, inside, count, data->window + at, err));
+        for (int64_t i = 0; i < count; i++)
+            if (data->window[at + i] < 0 || data->window[at + i] >= vocab_size)
+                return dsc_token_file_refuse(&part->file, vocab_size, data->window[at + i], inside + i, err);
+        if (places != NULL)
+            DSC_TRY(find_places(data, part, inside, at, count, places, err));
+    }
+    return DSC_OK;
+}
+
+/* Which of its own samples a stream's `at`-th of an epoch is. */
+static int64_t own_sample(const dsc_data *data, int32_t i, uint32_t epoch, int64_t at)
+{
+    const data_stream *samples = &data->samples[i];
+    const int64_t inside = at % samples->local_count;
+    const bool part = at / samples->local_count == samples->sample_count / samples->local_count;
     if (!part || !data->options.shuffle)
         return inside;
-    const uint64_t stream = dsc_rng_stream(DSC_RNG_PART + (uint32_t)(file - data->file), epoch);
-    return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)file->local_count, (uint64_t)inside);
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_PART + (uint32_t)data->streams.stream[i].number, epoch);
+    return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)samples->local_count, (uint64_t)inside);
 }
 
 /* Copies the window to sample k of a batch. */
@@ -220,12 +196,13 @@ static void make_sample(dsc_data *data, dsc_mask_key key, int64_t k, void *const
 }
 
 /* Copies a sample of examples to sample k of a batch. */
-static dsc_status fill_packed(dsc_data *data, data_file *file, int64_t sample, int64_t k, void *const *batch_data,
-                              dsc_error *err)
+static dsc_status fill_packed(dsc_data *data, const dsc_token_stream *stream, int64_t sample, int64_t k,
+                              void *const *batch_data, dsc_error *err)
 {
     const int64_t sequence = data->options.sequence, at = k * sequence;
     uint32_t *const words = (uint32_t *)data->window;
-    DSC_TRY(dsc_sample_file_read(data->options.io, &file->samples, sample, words, err));
+    DSC_TRY(dsc_token_streams_use(&data->streams, stream->first, err));
+    DSC_TRY(dsc_sample_file_read(data->options.io, &data->streams.part[stream->first].samples, sample, words, err));
     dsc_sample_unpack(words, sequence, (int32_t *)batch_data[0] + at, (int32_t *)batch_data[1] + at,
                       data->options.documents ? (int32_t *)batch_data[2] + at : NULL);
     return DSC_OK;
@@ -242,16 +219,18 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
         if (data->options.shuffle)
             sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
                                               (uint64_t)sample);
-        data_file *file = file_of_sample(data, sample);
-        const int64_t own = own_sample(data, file, epoch, sample - file->first_sample), first = own * sequence;
-        if (file->packed) {
-            DSC_TRY(fill_packed(data, file, own, k, batch_data, err));
+        const int32_t i = stream_of_sample(data, sample);
+        const dsc_token_stream *stream = &data->streams.stream[i];
+        const int64_t own = own_sample(data, i, epoch, sample - data->samples[i].first_sample);
+        if (stream->packed) {
+            DSC_TRY(fill_packed(data, stream, own, k, batch_data, err));
             continue;
         }
-        DSC_TRY(read_window(data, &file->tokens, first, err));
-        make_sample(data, (dsc_mask_key){ data->options.seed, (uint64_t)sample, epoch }, k, batch_data);
-        if (data->options.documents && data->options.masking.predictions == 0)
-            DSC_TRY(find_places(data, &file->tokens, first, (int32_t *)batch_data[2] + k * sequence, err));
+        int32_t *const places = data->options.documents && data->options.masking.predictions == 0
+                                    ? (int32_t *)batch_data[2] + k * sequence
+                                    : NULL;
+        DSC_TRY(read_window(data, stream, own * sequence, places, err));
+        make_sample(data, (dsc_mask_key) { data->options.seed, (uint64_t)sample, epoch }, k, batch_data);
     }
     return DSC_OK;
 }

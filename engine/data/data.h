@@ -1,7 +1,9 @@
 /* data.h - token files as samples, in the order of the contract, read ahead by a background thread.
  *
  * A file has n = floor((tokens - 1) / T) samples. Sample i is tokens i*T .. i*T+T-1, with the targets one token later;
- * no sample crosses a file. Files follow each other in the config's order. token_file.h has the kinds of files.
+ * no sample crosses a file. Files follow each other in the config's order. token_file.h has the kinds of files. Files
+ * that are shorter than a sample are joined to one, at the place of the first of them; files of another weight, to
+ * another one.
  *
  * Order: global sample g of the run is sample perm_e[g mod n] of epoch e = g div n. The permutation is keyed by
  * (seed, e), and is the identity without shuffling.
@@ -35,6 +37,7 @@ typedef struct dsc_data_options {
     dsc_alloc *alloc; /* borrowed until close */
     const dsc_io *io;
     const char *const *paths;
+    const char *const *names; /* [path_count] the user's files, for messages; NULL: the paths */
     int32_t path_count;
     const double *weights; /* [path_count] how often each file comes in an epoch; NULL: each once */
     int64_t sequence;   /* T */
@@ -46,7 +49,9 @@ typedef struct dsc_data_options {
     uint64_t seed;
 } dsc_data_options;
 
-/* Missing, empty, truncated, not regular or too short files: DSC_ERR_INPUT. Files stay open, nothing is read ahead. */
+/* Missing, truncated or not regular files, and too few tokens for a sample in all: DSC_ERR_INPUT. Nothing is read
+ * ahead. At most DSC_DATA_FILES_OPEN files stay open; others are opened again when a sample is read from them. */
+#define DSC_DATA_FILES_OPEN 256
 DSC_MUST_USE dsc_status dsc_data_open(const dsc_data_options *options, dsc_data **out, dsc_error *err);
 void dsc_data_close(dsc_data **data);
 /* Checks the first *bytes of the files, in their order, through `buffer`. DSC_ERR_INPUT: an id is not below the
@@ -59,6 +64,12 @@ DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, in
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
 bool dsc_data_masks_targets(const dsc_data *data); /* a target may be -1; those of a token file are tokens */
+/* Files that were shorter than a sample, and what became of them. */
+typedef struct dsc_data_short {
+    int64_t joined, left_out, empty;                         /* numbers of files */
+    const char *first_joined, *first_left_out, *first_empty; /* names of the first ones; NULL: none */
+} dsc_data_short;
+dsc_data_short dsc_data_short_files(const dsc_data *data);
 /* Source of batches, borrowed from `data`. Batch tensors, int32: 0 tokens [T], 1 targets [T], and with documents 2
  * positions [T]. With masking 1 is targets [K] and 2 the predicted positions [K]. */
 dsc_data_source dsc_data_as_source(dsc_data *data);

@@ -48,11 +48,26 @@ static dsc_status add_tokenizer(const dsc_data_text *text, dsc_alloc *alloc, dsc
         DSC_TRY(dsc_path_join(file, sizeof file, path, "tokenizer.json", err));
         path = file;
     }
-    DSC_TRY(dsc_io_read_all(text->io, alloc, path, TOKENIZER_BYTES_MAX, &json, &bytes, err));
-    dsc_sha256_update(sha, json, (size_t)bytes);
-    dsc_alloc_free(alloc, json);
+    dsc_data_text_shared *shared = text->shared;
+    if (!shared->hashed) {
+        dsc_sha256 own;
+        DSC_TRY(dsc_io_read_all(text->io, alloc, path, TOKENIZER_BYTES_MAX, &json, &bytes, err));
+        dsc_sha256_init(&own);
+        dsc_sha256_update(&own, json, (size_t)bytes);
+        dsc_sha256_final(&own, shared->digest);
+        shared->hashed = true;
+        dsc_alloc_free(alloc, json);
+    }
+    dsc_sha256_update(sha, shared->digest, sizeof shared->digest);
     return DSC_OK;
 }
+
+dsc_status dsc_data_text_tokenizer(dsc_data_text_shared *shared, const char *path, dsc_error *err)
+{
+    return shared->tokenizer != NULL ? DSC_OK : dsc_tokenizer_open(&shared->tokenizer, path, err);
+}
+
+void dsc_data_text_shared_close(dsc_data_text_shared *shared) { dsc_tokenizer_close(&shared->tokenizer); }
 
 static dsc_status add_file(const char *path, dsc_sha256 *sha, dsc_error *err)
 {
@@ -135,10 +150,17 @@ static dsc_status tokenize(const dsc_data_text *text, dsc_alloc *alloc, const ds
                            const char *path, const char *kept, dsc_error *err)
 {
     dsc_token_writer writer;
-    const dsc_tokenize_options options = { .alloc = alloc, .io = text->io, .tokenizer = tokenizer, .paths = &path,
-                                           .path_count = 1, .field = text->field, .begin = -1,
-                                           .separator = dsc_tokenizer_text_end(tokenizer), .threads = text->threads,
-                                           .take = take, .user = &writer };
+    const dsc_tokenize_options options = { .alloc = alloc,
+                                           .io = text->io,
+                                           .tokenizer = tokenizer,
+                                           .paths = &path,
+                                           .path_count = 1,
+                                           .field = text->field,
+                                           .begin = -1,
+                                           .separator = dsc_tokenizer_text_end(tokenizer),
+                                           .threads = text->threads,
+                                           .take = take,
+                                           .user = &writer };
     if (options.separator < 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, text->tokenizer,
                         "none of the usual tokens ends a text here; tokenize it "
@@ -171,17 +193,15 @@ static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *
 {
     char lock_path[1024];
     dsc_lock_file lock = DSC_LOCK_FILE_INIT;
-    dsc_tokenizer *tokenizer = NULL;
     if ((size_t)snprintf(lock_path, sizeof lock_path, "%s.lock", kept) >= sizeof lock_path)
         return DSC_FAIL(err, DSC_ERR_INPUT, kept, "the path is too long");
     DSC_TRY(dsc_lock_file_take(lock_path, &lock, err));
     dsc_status status = DSC_OK;
     if (dsc_io_kind(kept) != DSC_PATH_FILE) {
-        status = dsc_tokenizer_open(&tokenizer, text->tokenizer, err);
+        status = dsc_data_text_tokenizer(text->shared, text->tokenizer, err);
         if (status == DSC_OK)
-            status = text->examples != NULL ? make_samples(text, alloc, tokenizer, path, kept, err)
-                                            : tokenize(text, alloc, tokenizer, path, kept, err);
-        dsc_tokenizer_close(&tokenizer);
+            status = text->examples != NULL ? make_samples(text, alloc, text->shared->tokenizer, path, kept, err)
+                                            : tokenize(text, alloc, text->shared->tokenizer, path, kept, err);
     }
     dsc_lock_file_give(&lock);
     return status;

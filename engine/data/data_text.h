@@ -9,11 +9,22 @@
 #define DSC_ENGINE_DATA_DATA_TEXT_H
 
 #include <dsc/log.h>
+#include <dsc/text.h>
 
 #include "base/io.h"
 #include "engine/data/sft/sft.h"
 
+/* Facts that the texts of one list share. Zeroed: nothing is known. */
+typedef struct dsc_data_text_shared {
+    bool hashed;
+    uint8_t digest[32];       /* of the tokenizer.json */
+    dsc_tokenizer *tokenizer; /* NULL: not open */
+} dsc_data_text_shared;
+DSC_MUST_USE dsc_status dsc_data_text_tokenizer(dsc_data_text_shared *shared, const char *path, dsc_error *err);
+void dsc_data_text_shared_close(dsc_data_text_shared *shared);
+
 typedef struct dsc_data_text {
+    dsc_data_text_shared *shared;
     const dsc_io *io;
     const dsc_log *log; /* gets a line for slow work; NULL: none */
     const char *tokenizer; /* a tokenizer.json or its folder */

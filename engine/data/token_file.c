@@ -167,7 +167,7 @@ bool dsc_token_path_is_text(const char *path)
            !has_index(path, index, sizeof index);
 }
 
-dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_file *file, dsc_error *err)
+static dsc_status open_any(const dsc_io *io, const char *path, dsc_token_file *file, dsc_error *err)
 {
     char index[sizeof file->file.path];
     int32_t magic = 0;
@@ -189,6 +189,36 @@ dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_fil
     DSC_TRY(dsc_io_close(io, &file->file, err));
     const bool llmc = magic == DSC_LLMC_MAGIC_U16 || magic == DSC_LLMC_MAGIC_U32;
     return dsc_token_file_open_as(io, path, llmc ? DSC_TOKENS_LLMC : DSC_TOKENS_RAW_U16, file, err);
+}
+
+dsc_status dsc_token_file_open(const dsc_io *io, const char *path, dsc_token_file *file, dsc_error *err)
+{
+    DSC_TRY(open_any(io, path, file, err));
+    return dsc_io_size(io, &file->file, &file->file_bytes, err);
+}
+
+void dsc_token_file_pause(const dsc_io *io, dsc_token_file *file)
+{
+    dsc_token_index_close(io, &file->index);
+    (void)dsc_io_close(io, &file->file, NULL); /* only read: nothing can be lost */
+}
+
+dsc_status dsc_token_file_resume(const dsc_io *io, dsc_token_file *file, dsc_error *err)
+{
+    char path[sizeof file->file.path];
+    int64_t bytes = 0;
+    snprintf(path, sizeof path, "%s", file->file.path);
+    DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->file, err));
+    DSC_TRY(dsc_io_size(io, &file->file, &bytes, err));
+    if (bytes != file->file_bytes)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "%lld bytes; it had %lld when the run began: data must not change "
+                        "while a run reads it",
+                        (long long)bytes, (long long)file->file_bytes);
+    if (file->kind != DSC_TOKENS_MMIDX)
+        return DSC_OK;
+    snprintf(path, sizeof path, "%s", file->index.file.path);
+    return dsc_io_open(io, path, DSC_IO_READ_ONLY, &file->index.file, err);
 }
 
 void dsc_token_file_close(const dsc_io *io, dsc_token_file *file)
@@ -230,6 +260,12 @@ dsc_status dsc_token_file_read(const dsc_io *io, dsc_token_file *file, int64_t f
 dsc_status dsc_token_file_refuse(const dsc_token_file *file, int64_t vocab_size, int32_t token, int64_t position,
                                  dsc_error *err)
 {
+    if (file->name != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, file->name,
+                        "token %d, number %lld of this text, is outside the model's "
+                        "vocabulary of %lld: the tokenizer has more tokens than the model; give the model's own "
+                        "tokenizer, or a model with more rows",
+                        (int)token, (long long)position + 1, (long long)vocab_size);
     return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
                     "token %d at position %lld is outside the model's vocabulary of %lld; the file was made for "
                     "another tokenizer, or is damaged", (int)token, (long long)position, (long long)vocab_size);

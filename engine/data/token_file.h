@@ -35,8 +35,9 @@ typedef struct dsc_token_file {
     dsc_file file;
     dsc_token_kind kind;
     int64_t header_bytes, token_bytes; /* before the tokens; of one token: 1, 2 or 4 */
-    int64_t token_count;
+    int64_t token_count, file_bytes;
     dsc_token_index index; /* open for MMIDX only */
+    const char *name;      /* of the text whose tokens these are, for messages; borrowed; NULL: no text's */
 } dsc_token_file;
 #define DSC_TOKEN_FILE_INIT { .file = DSC_FILE_INIT, .index = DSC_TOKEN_INDEX_INIT }
 
@@ -48,6 +49,10 @@ DSC_MUST_USE dsc_status dsc_token_file_open_as(const dsc_io *io, const char *pat
                                                dsc_token_file *out, dsc_error *err);
 /* Whether the name is that of text or of documents instead of a token file. Reads no file. */
 bool dsc_token_path_is_text(const char *path);
+/* Gives the descriptors back and takes them again, for lists of more files than a process may have open. A file that
+ * has another size now: DSC_ERR_INPUT. */
+void dsc_token_file_pause(const dsc_io *io, dsc_token_file *file);
+DSC_MUST_USE dsc_status dsc_token_file_resume(const dsc_io *io, dsc_token_file *file, dsc_error *err);
 void dsc_token_file_close(const dsc_io *io, dsc_token_file *file);
 /* Tokens [first, first + count) as int32. */
 DSC_MUST_USE dsc_status dsc_token_file_read(const dsc_io *io, dsc_token_file *file, int64_t first, int64_t count,

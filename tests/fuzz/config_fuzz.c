@@ -27,7 +27,7 @@ static void check(const dsc_config *config)
     DSC_ASSERT(config->zero.sub_group_size > 0);
     DSC_ASSERT(config->gradient_clipping >= 0 && config->optimizer.lr >= 0 && config->optimizer.eps >= 0);
     DSC_ASSERT(config->optimizer.beta1 >= 0 && config->optimizer.beta1 < 1);
-    DSC_ASSERT(config->own.data_count >= 0 && config->own.data_count <= DSC_DATA_PATHS_MAX);
+    DSC_ASSERT(config->own.data.count >= 0 && config->own.data.count <= DSC_DATA_PATHS_MAX);
     DSC_ASSERT(config->own.vocab_multiple > 0 && config->own.steps >= 0 && config->own.comm_timeout_s > 0);
     for (int64_t step = 1; step < 50; step += 7)
         DSC_ASSERT(!isnan(dsc_schedule_lr(config, step)) && !isnan(dsc_schedule_beta1(config, step)));

@@ -279,10 +279,10 @@ static void values_of_a_config(void **state)
     assert_true(own->lora.enabled && own->lora.rank == 16 && own->lora.alpha == 32 && own->lora.rank_stabilized);
     assert_int_equal(own->lora.target_count, 2);
     assert_string_equal(own->lora.targets[1], "v_proj");
-    assert_int_equal(own->data_count, 2);
-    assert_string_equal(own->data[1], "b.bin");
-    assert_int_equal(own->eval_data_count, 1);
-    assert_string_equal(own->eval_data[0], "c");
+    assert_int_equal(own->data.count, 2);
+    assert_string_equal(dsc_config_path(&own->data, 1), "b.bin");
+    assert_int_equal(own->eval_data.count, 1);
+    assert_string_equal(dsc_config_path(&own->eval_data, 0), "c");
     assert_int_equal(own->seq_length, 64);
     assert_int_equal(own->steps, 5);
     assert_int_equal(own->epochs, 2);
@@ -597,7 +597,7 @@ static void overrides(void **state)
     assert_true(config.optimizer.lr == 0.5);
     assert_true(config.schedule.warmup_max_lr == 0.5); /* the file said: warm up to lr */
     assert_int_equal(config.zero.stage, 2);
-    assert_int_equal(config.own.data_count, 2);
+    assert_int_equal(config.own.data.count, 2);
     assert_string_equal(config.own.load, "auto");
     assert_true(noted("--batch-size 16 overrides train_micro_batch_size_per_gpu 8"));
     assert_true(noted("--learning-rate 0.5 overrides optimizer.params.lr 0.1"));

@@ -127,6 +127,17 @@ static void print_texts(const char *path, const char (*texts)[DSC_CONFIG_TEXT], 
     printf(json ? "]" : "]\n");
 }
 
+static void print_paths(const char *key, const dsc_config_paths *paths, bool json)
+{
+    printf(json ? ",\"%s\":[" : "%-56s [", key);
+    for (int i = 0; i < paths->count; i++) {
+        if (i > 0)
+            putchar(',');
+        dsc_tool_json_text(dsc_config_path(paths, i));
+    }
+    printf(json ? "]" : "]\n");
+}
+
 dsc_status dsc_config_tool_open(dsc_alloc *alloc, const char *path, dsc_json **out, dsc_error *err)
 {
     const dsc_io io = { .hook = { NULL, NULL } };
@@ -216,9 +227,9 @@ static void print_values(const dsc_config *config, const dsc_json *file, bool js
     for (int id = 0; id < DSC_KEY_COUNT; id++) {
         const dsc_config_key *key = &dsc_config_keys[id];
         if (id == DSC_ID_DATA)
-            print_texts(key->path, config->own.data, config->own.data_count, json);
+            print_paths(key->path, &config->own.data, json);
         else if (id == DSC_ID_EVAL_DATA)
-            print_texts(key->path, config->own.eval_data, config->own.eval_data_count, json);
+            print_paths(key->path, &config->own.eval_data, json);
         else if (id == DSC_ID_FREEZE)
             print_texts(key->path, config->own.freeze, config->own.freeze_count, json);
         else if (id == DSC_ID_LORA_TARGETS)

@@ -84,27 +84,43 @@ static dsc_status set_whole(void *out, const dsc_flag *flag, const char *value, 
     return set_override(out, flag->key, json, flag->name, err);
 }
 
+/* Room for `more` bytes; a list grows with the command line. */
+static bool reserve(struct train_list *list, size_t more)
+{
+    if (list->bytes + more <= list->room)
+        return true;
+    const size_t room = 2 * (list->bytes + more);
+    char *json = realloc(list->json, room);
+    if (json == NULL)
+        return false;
+    list->json = json;
+    list->room = room;
+    return true;
+}
+
 /* Appends to the list that the flag's earlier uses started. */
 static dsc_status add_path(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
     train_args *args = out;
-    char quoted[6 * PATH_MAX], json[sizeof args->json[0]]; /* a byte takes at most 6 in JSON */
-    const dsc_override *before = find_override(args, flag->key);
+    struct train_list *list = &args->lists[strcmp(flag->key, "dsc.data") != 0];
+    char quoted[6 * PATH_MAX]; /* a byte takes at most 6 in JSON */
     if (value[0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "the value is empty; expected %s", flag->value);
     if (strlen(value) >= PATH_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "the path is too long; expected at most %d bytes",
                         PATH_MAX - 1);
-    (void)dsc_json_quote(quoted, sizeof quoted, value);
-    int length;
-    if (before == NULL)
-        length = snprintf(json, sizeof json, "[%s]", quoted);
-    else
-        length = snprintf(json, sizeof json, "%.*s, %s]", (int)strlen(before->json) - 1, before->json, quoted);
-    if (length < 0 || (size_t)length >= sizeof json)
-        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "too many paths; expected at most %zu bytes in all",
-                        sizeof json - 1);
-    return set_override(args, flag->key, json, flag->name, err);
+    const size_t length = dsc_json_quote(quoted, sizeof quoted, value);
+    if (!reserve(list, length + sizeof ", []"))
+        return DSC_FAIL(err, DSC_ERR_NOMEM, flag->name, "no memory for the list of paths");
+    if (list->bytes > 0)
+        list->bytes--; /* the bracket at the end */
+    const int added =
+        snprintf(list->json + list->bytes, list->room - list->bytes, "%s%s]", list->bytes > 0 ? ", " : "[", quoted);
+    list->bytes += (size_t)added;
+    DSC_ASSERT(list->bytes < list->room);
+    DSC_TRY(set_override(args, flag->key, "[]", flag->name, err));
+    find_override(args, flag->key)->json = list->json;
+    return DSC_OK;
 }
 
 static dsc_status set_false(void *out, const dsc_flag *flag, const char *value, dsc_error *err)

@@ -7,7 +7,7 @@
 #include <dsc/dsc.h>
 
 #define TRAIN_OVERRIDES_MAX 40
-#define TRAIN_PATHS_MAX 64
+#define TRAIN_VALUE_BYTES 16384
 
 typedef struct train_args {
     const char *config;   /* --config, or the preset */
@@ -18,7 +18,11 @@ typedef struct train_args {
     int64_t local_rank;
     dsc_override overrides[TRAIN_OVERRIDES_MAX];
     int32_t override_count;
-    char json[TRAIN_OVERRIDES_MAX][TRAIN_PATHS_MAX * 128 + 8192]; /* texts that the overrides point at */
+    char json[TRAIN_OVERRIDES_MAX][TRAIN_VALUE_BYTES]; /* texts that the overrides point at, but for lists */
+    struct train_list {
+        char *json;
+        size_t bytes, room;
+    } lists[2];         /* --data, --eval-data; kept until the end */
     const char *prompt; /* --sample TEXT: continued at the end; NULL: not given */
 } train_args;
 

@@ -52,6 +52,18 @@ dsc_status dsc_sample_file_open(const dsc_io *io, const char *path, dsc_sample_f
 
 void dsc_sample_file_close(const dsc_io *io, dsc_sample_file *file) { (void)dsc_io_close(io, &file->file, NULL); }
 
+dsc_status dsc_sample_file_resume(const dsc_io *io, dsc_sample_file *file, dsc_error *err)
+{
+    const dsc_sample_summary before = file->summary;
+    char path[sizeof file->file.path];
+    snprintf(path, sizeof path, "%s", file->file.path);
+    DSC_TRY(dsc_sample_file_open(io, path, file, err));
+    if (memcmp(&before, &file->summary, sizeof before) != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "has other samples than when the run began: data must not change while a run reads it");
+    return DSC_OK;
+}
+
 dsc_status dsc_sample_file_read(const dsc_io *io, dsc_sample_file *file, int64_t index, uint32_t *words, dsc_error *err)
 {
     const int64_t bytes = 4 * file->summary.sequence;

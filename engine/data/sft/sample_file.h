@@ -40,6 +40,8 @@ bool dsc_sample_path(const char *path); /* the name has the ending */
 /* DSC_ERR_INPUT: not such a file, or truncated. Closed by the caller whatever happens. */
 DSC_MUST_USE dsc_status dsc_sample_file_open(const dsc_io *io, const char *path, dsc_sample_file *out, dsc_error *err);
 void dsc_sample_file_close(const dsc_io *io, dsc_sample_file *file);
+/* Opens a closed file again. DSC_ERR_INPUT: its content has changed. */
+DSC_MUST_USE dsc_status dsc_sample_file_resume(const dsc_io *io, dsc_sample_file *file, dsc_error *err);
 /* The words of sample `index`, [T]. */
 DSC_MUST_USE dsc_status dsc_sample_file_read(const dsc_io *io, dsc_sample_file *file, int64_t index, uint32_t *words,
                                              dsc_error *err);

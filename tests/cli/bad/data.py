@@ -46,7 +46,9 @@ def data_that_is_too_short(b):
                        ("t.bin", uint16(*[5] * 16)),
                        ("l.bin", llmc([5] * 16)), ("zero.bin", llmc([]))):
         refuse_data(b, [name, "--seq-len"], b.put(name, data))
-        refuse_data(b, [name, "--seq-len"], b.text, b.put(name, data))
+        r = b.accept(*without(b.train, "--data"), "--data", b.text, b.put(name, data))
+        check(b"1 data file (" in r.err and name.encode() in r.err and b"left out" in r.err, r)
+    refuse_data(b, ["e.txt", "1 others", "--seq-len"], b.path("e.txt"), b.path("t.txt"))
     b.accept(*without(b.train, "--data"), "--data", b.put("just.txt", b"x" * 17))
     b.refuse(2, ["samples", "train_batch_size"], *without(b.train, "--data", "--steps"), "--data",
              b.put("few.txt", b"x" * 40),
