@@ -156,7 +156,7 @@ static dsc_status tokenize(const dsc_data_text *text, dsc_alloc *alloc, const ds
                                            .paths = &path,
                                            .path_count = 1,
                                            .field = text->field,
-                                           .begin = -1,
+                                           .begin = DSC_BEGIN_TEMPLATE,
                                            .separator = dsc_tokenizer_text_end(tokenizer),
                                            .threads = text->threads,
                                            .take = take,

@@ -12,6 +12,7 @@
 
 #include "base/formats/utf8.h"
 #include "engine/text/buffer.h"
+#include "engine/text/tokenizer_internal.h"
 #include "engine/text/unicode.h"
 
 #define PART_BYTES (INT64_C(1) << 20)
@@ -56,21 +57,33 @@ static dsc_status add_id(dsc_ids *ids, int32_t id, dsc_error *err)
     return id >= 0 ? dsc_ids_add(ids, id, err) : DSC_OK;
 }
 
+static dsc_status add_ids(dsc_ids *to, const int32_t *ids, int64_t count, dsc_error *err)
+{
+    DSC_TRY(dsc_ids_reserve(to, count, err));
+    if (count > 0)
+        memcpy(to->ptr + to->count, ids, (size_t)count * sizeof *ids);
+    to->count += count;
+    return DSC_OK;
+}
+
 static dsc_status add_text(const tokenizing *t, dsc_encoder *encoder, job *j, const char *text, int64_t bytes,
                            dsc_error *err)
 {
     const int32_t *ids = NULL;
     int64_t count = 0;
-    if (j->starts)
+    const dsc_tokenizer *tokenizer = t->o->tokenizer;
+    if (j->starts && t->o->begin == DSC_BEGIN_TEMPLATE)
+        DSC_TRY(add_ids(&j->ids, tokenizer->before, tokenizer->before_count, err));
+    else if (j->starts)
         DSC_TRY(add_id(&j->ids, t->o->begin, err));
     DSC_TRY(dsc_encode(encoder, text, bytes, j->starts ? 0 : DSC_ENCODE_GOES_ON, &ids, &count, err));
-    DSC_TRY(dsc_ids_reserve(&j->ids, count, err));
-    if (count > 0)
-        memcpy(j->ids.ptr + j->ids.count, ids, (size_t)count * sizeof *ids);
-    j->ids.count += count;
+    DSC_TRY(add_ids(&j->ids, ids, count, err));
     if (!j->ends)
         return DSC_OK;
-    DSC_TRY(add_id(&j->ids, t->o->separator, err));
+    const int32_t behind = tokenizer->after_count;
+    DSC_TRY(add_ids(&j->ids, tokenizer->after, behind, err));
+    if (behind == 0 || tokenizer->after[behind - 1] != t->o->separator)
+        DSC_TRY(add_id(&j->ids, t->o->separator, err));
     return dsc_ids_add(&j->document_ends, (int32_t)j->ids.count, err);
 }
 

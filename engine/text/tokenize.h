@@ -20,14 +20,18 @@ typedef struct dsc_token_batch {
     int64_t bytes_read; /* bytes of all files so far */
 } dsc_token_batch;
 
+#define DSC_BEGIN_TEMPLATE (-2) /* as `begin`: the post-processor's ids */
+
 typedef struct dsc_tokenize_options {
     dsc_alloc *alloc;
     const dsc_io *io;
     const dsc_tokenizer *tokenizer;
     const char *const *paths;
     int32_t path_count;
-    const char *field;        /* member or column with the text of a document */
-    int32_t begin, separator; /* ids before and behind each document; -1: none */
+    const char *field; /* member or column with the text of a document */
+    /* Ids before and behind each document; -1: none. The post-processor's ids behind a text come before the separator,
+     * which is left out if it is the last of them. */
+    int32_t begin, separator;
     int32_t threads;
     /* Called by the calling thread, in order. */
     dsc_status (*take)(void *user, const dsc_token_batch *batch, dsc_error *err);

@@ -106,4 +106,18 @@ run data tokenize --tokenizer "$tmp" $text -o "$tmp/x.bin"
 report "a folder without a tokenizer.json says how to get one" fails "save_pretrained"
 run data tokenize $text -o "$tmp/x.bin"
 report "no tokenizer" fails "--tokenizer"
+
+# Tokens of a post-processor around a text: llama3 has one before it, BERT one on each side.
+printf '{"text": "one two"}\n{"text": "three"}\n' >"$tmp/two.jsonl"
+around() { # STYLE FLAGS...
+    run data tokenize --tokenizer $golden/tokenizer_$1.json "$tmp/two.jsonl" -o "$tmp/around.bin" "${@:2}"
+    run data show --tokenizer $golden/tokenizer_$1.json "$tmp/around.bin"
+    head -c -1 "$tmp/out"
+}
+report "llama3: a begin token and an end token for each text" \
+    [ "$(around llama3)" = "<|begin_of_text|>one two<|end_of_text|><|begin_of_text|>three<|end_of_text|>" ]
+report "--begin none: no begin token" [ "$(around llama3 --begin none)" = "one two<|end_of_text|>three<|end_of_text|>" ]
+report "--begin TOKEN instead" [ "$(around llama3 --begin '<|end_of_text|>' --separator none)" = "<|end_of_text|>one two<|end_of_text|>three" ]
+report "BERT: [SEP] ends a text once" [ "$(around bert | grep -oE '\[[A-Z]*\]' | paste -sd' ')" = "[CLS] [SEP] [CLS] [SEP]" ]
+report "gpt2: nothing but the separator" [ "$(around gpt2)" = "one two<|endoftext|>three<|endoftext|>" ]
 end_of_tests

@@ -47,7 +47,8 @@ static const dsc_flag tokenize_rows[] = {
       .help = "member of a JSON object, or column of a table, that holds the text; default text" },
     { "--separator", NULL, "TOKEN", DSC_FLAG_TEXT, AT(separator), .allow_empty = true,
       .help = "token after each text, or none; default: the end token of the tokenizer" },
-    { "--begin", NULL, "TOKEN", DSC_FLAG_TEXT, AT(begin), .allow_empty = true, .help = "token before each text" },
+    { "--begin", NULL, "TOKEN", DSC_FLAG_TEXT, AT(begin), .allow_empty = true,
+      .help = "token before each text, or none; default: what the tokenizer puts before a text" },
     { "--format", NULL, "NAME", DSC_FLAG_CALL, 0, .set = read_format,
       .help = "format of OUT.bin: llmc, raw or megatron; default llmc" },
     { "--threads", NULL, "N", DSC_FLAG_INTEGER, AT(threads), .min = 1, .max = 256,
@@ -161,11 +162,19 @@ static dsc_status sum_sizes(const settings *s, int64_t *total, dsc_error *err)
 
 static dsc_status tokenize(settings *s, const dsc_tokenizer *tokenizer, progress *p, dsc_error *err)
 {
-    dsc_tokenize_options options = { .alloc = s->alloc, .tokenizer = tokenizer, .paths = s->paths.text,
-                                     .path_count = s->paths.count, .field = s->field, .begin = -1,
-                                     .threads = (int32_t)s->threads, .take = take, .user = p };
+    dsc_tokenize_options options = { .alloc = s->alloc,
+                                     .tokenizer = tokenizer,
+                                     .paths = s->paths.text,
+                                     .path_count = s->paths.count,
+                                     .field = s->field,
+                                     .begin = DSC_BEGIN_TEMPLATE,
+                                     .threads = (int32_t)s->threads,
+                                     .take = take,
+                                     .user = p };
     DSC_TRY(find_separator(s, tokenizer, &options.separator, err));
-    if (s->begin != NULL) {
+    if (s->begin != NULL && strcmp(s->begin, "none") == 0)
+        options.begin = -1;
+    else if (s->begin != NULL) {
         options.begin = dsc_tokenizer_find(tokenizer, s->begin);
         if (options.begin < 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, "--begin", "the tokenizer has no token \"%.60s\"; give one of its "
