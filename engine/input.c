@@ -18,6 +18,7 @@ static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
     const dsc_ext_config *own = &engine->config.own;
     char *const out = engine->input.tokenizer;
     const size_t out_bytes = sizeof engine->input.tokenizer;
+    engine->input.model_folder = own->model[0] != 0 && dsc_io_kind(own->model) == DSC_PATH_DIR ? own->model : NULL;
     snprintf(out, out_bytes, "%s", strcmp(own->tokenizer, "none") == 0 ? "" : own->tokenizer);
     if (own->tokenizer[0] != 0 || own->model[0] == 0 || dsc_io_kind(own->model) != DSC_PATH_DIR)
         return DSC_OK;

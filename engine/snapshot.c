@@ -26,6 +26,8 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
                             .stream = engine->compute,
                             .config_text = engine->config_text,
                             .config_bytes = engine->config_bytes,
+                            .companions = { .model = engine->input.model_folder,
+                                            .tokenizer = engine->config.own.tokenizer },
                             .keep = { .last = engine->config.own.keep_last, .every = engine->config.own.keep_every },
                             .node_local = engine->config.own.node_local,
                             .threads = engine->threads,

@@ -6,6 +6,7 @@
  *                          recipe's other moments, by dsc.moments
  *   config.json            if the model has one
  *   ds_config.json         the text of the config, unchanged
+ *   tokenizer.json, ...    the other files of the model's folder (companions.h)
  *   manifest.json          strict JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks; SHA-256 last
  * A block is at most 1 MiB of a tensor; its hash covers name, position and step. Owners write the byte ranges of their
  * slices. docs/checkpoint.md has the format, the order of a commit and the reasons.
@@ -13,6 +14,7 @@
 #ifndef DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 #define DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 
+#include "engine/checkpoint/companions.h"
 #include "base/io.h"
 #include "engine/schedule/loss_scale.h"
 #include "zero/zero.h"
@@ -68,6 +70,7 @@ typedef struct dsc_ckpt_ctx {
     dsc_stream *stream;      /* compute: slices are copied on it where the host cannot reach them */
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
+    dsc_ckpt_companions companions; /* copied into each checkpoint */
     dsc_ckpt_keep keep;       /* rule for removal after each save */
     bool node_local;          /* ranks may see other folders under the same name */
     dsc_aio_options aio;      /* alloc and hook are not read */

@@ -249,6 +249,13 @@ static dsc_status write_index(const export_job *j, dsc_error *err)
     return status;
 }
 
+/* PyTorch's name. */
+static const char *dtype_name(dsc_dtype dtype)
+{
+    DSC_ASSERT(dtype == DSC_F32 || dtype == DSC_BF16 || dtype == DSC_F16);
+    return dtype == DSC_F32 ? "float32" : dtype == DSC_BF16 ? "bfloat16" : "float16";
+}
+
 static dsc_status write_config(const export_job *j, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES], *text = NULL;
@@ -260,7 +267,11 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
         return DSC_OK;
     DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], err));
     DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
-    const dsc_status status = write_small(j, dsc_ckpt_file_name[DSC_CKPT_CONFIG], text, bytes, err);
+    char *changed = NULL;
+    dsc_status status = dsc_ckpt_config_with_dtype(j->alloc, text, bytes, dtype_name(j->dtype), &changed, &bytes, err);
+    if (status == DSC_OK)
+        status = write_small(j, dsc_ckpt_file_name[DSC_CKPT_CONFIG], changed, bytes, err);
+    dsc_alloc_free(j->alloc, changed);
     dsc_alloc_free(j->alloc, text);
     return status;
 }
@@ -286,6 +297,8 @@ static dsc_status export_all(export_job *j, dsc_error *err)
     DSC_TRY(write_shards(j, err));
     DSC_TRY(write_index(j, err));
     DSC_TRY(write_config(j, err));
+    const dsc_ckpt_companions companions = { .model = j->step_dir };
+    DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, err));
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }
 

@@ -53,8 +53,12 @@ static const dsc_flag rows[] = {
 static const dsc_positional dirs[] = { { "DIR/step-N", "the checkpoint", "checkpoint", AT(dir), 1, 1 } };
 const dsc_flag_command dsc_tool_ckpt_export_page = {
     .name = "dsc ckpt export",
-    .description = "Writes the weights as a Hugging Face folder, or LoRA adapters as a folder of PEFT.",
-    .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = dirs, .positional_count = 1,
+    .description =
+        "Writes the weights as a Hugging Face folder, or LoRA adapters as a folder of PEFT; with the tokenizer.",
+    .flags = rows,
+    .flag_count = DSC_COUNT(rows),
+    .positionals = dirs,
+    .positional_count = 1,
     .exit_codes = "0 done; 1 failed; 2 wrong command line, or no whole checkpoint",
 };
 
