@@ -13,6 +13,7 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     options.seq_length = seq_length;
     options.vocab_multiple = own->vocab_multiple;
     options.want_weights = want_weights;
+    options.complete_weights = engine->config.unresolved.strict;
     options.documents = own->document_end >= 0 || dsc_engine_packs_examples(engine);
     options.mask_share = own->mlm.probability;
     for (int i = 0; i < own->lora.target_count; i++)

@@ -161,11 +161,14 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
         dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines, "%s", folder->lora->warnings);
     if (folder->warning_lines[0] != 0)
         DSC_TRY(dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, folder->warning_lines, &folder->warnings, err));
-    const dsc_lm_open_args args = {
-        .family = folder->family, .name = folder->dir != NULL ? folder->dir : folder->config_path,
-        .config = folder->config, .weights = folder->weights, .lora = folder->lora, .config_json = folder->text,
-        .warnings = folder->warnings
-    };
+    const dsc_lm_open_args args = { .family = folder->family,
+                                    .name = folder->dir != NULL ? folder->dir : folder->config_path,
+                                    .config = folder->config,
+                                    .weights = folder->weights,
+                                    .lora = folder->lora,
+                                    .config_json = folder->text,
+                                    .warnings = folder->warnings,
+                                    .complete = folder->options->complete_weights };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
     folder->text = NULL;
     folder->weights = NULL;

@@ -30,7 +30,7 @@ struct dsc_lm {
     dsc_alloc *alloc;
     const dsc_lm_family *family;
     dsc_lm_config *config; /* [config_bytes] */
-    char *name, *config_json, *warnings;
+    char *name, *config_json, *warnings, *all_warnings;
     dsc_lm_module *selves;  /* [module_count] */
     dsc_module *modules;    /* [module_count] */
     dsc_param_spec *params; /* [param_count], of all modules in order */
@@ -375,9 +375,19 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = { (void *)lm->sources, lm->names,       lm->params,       lm->modules,
-                          lm->selves,          lm->adapter_of,  lm->adapter_json, lm->warnings,
-                          lm->config_json,     lm->config,      lm->name,         lm };
+    void *const all[] = { (void *)lm->sources,
+                          lm->names,
+                          lm->params,
+                          lm->modules,
+                          lm->selves,
+                          lm->adapter_of,
+                          lm->adapter_json,
+                          lm->warnings,
+                          lm->config_json,
+                          lm->config,
+                          lm->name,
+                          lm->all_warnings,
+                          lm };
     for (size_t i = 0; i < DSC_COUNT(all); i++)
         dsc_alloc_free(alloc, all[i]);
 }
@@ -476,25 +486,42 @@ static void fill_model(dsc_lm *lm)
     if (config->masked)
         lm->batch[DSC_LM_PREDICTED] = (dsc_batch_spec){ .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1,
                                                         .dim = { losses } };
-    lm->model = (dsc_model){
-        .struct_bytes = sizeof lm->model, .name = lm->name, .module_count = (int32_t)lm->module_count,
-        .modules = lm->modules, .batch_count = count, .batch = lm->batch, .losses_per_sample = losses,
-        .hidden_size = config->channels, .vocab_size = config->vocab, .seq_length = config->sequence, .self = lm,
-        .load_param = load_param, .close = close_model, .config_json = lm->config_json, .warnings = lm->warnings,
-        .text_positions = config->masked ? 0 : config->positions,
-        .adapter_json = lm->adapter_json
-    };
+    lm->model = (dsc_model) { .struct_bytes = sizeof lm->model,
+                              .name = lm->name,
+                              .module_count = (int32_t)lm->module_count,
+                              .modules = lm->modules,
+                              .batch_count = count,
+                              .batch = lm->batch,
+                              .losses_per_sample = losses,
+                              .hidden_size = config->channels,
+                              .vocab_size = config->vocab,
+                              .seq_length = config->sequence,
+                              .self = lm,
+                              .load_param = load_param,
+                              .close = close_model,
+                              .config_json = lm->config_json,
+                              .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
+                              .text_positions = config->masked ? 0 : config->positions,
+                              .adapter_json = lm->adapter_json };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
 {
     const dsc_weights *adapter = args->lora != NULL ? args->lora->weights : NULL;
-    const dsc_lm_params params = { lm->family, lm->config, lm->params, lm->param_count, args->lora != NULL };
+    const dsc_lm_params params = { lm->family,      lm->config,         lm->params,
+                                   lm->param_count, args->lora != NULL, args->complete };
+    char warnings[4096];
+    snprintf(warnings, sizeof warnings, "%s", args->warnings != NULL ? args->warnings : "");
+    const size_t before = strlen(warnings);
     if (args->weights == NULL && adapter == NULL)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->sources, &lm->sources, err));
     if (args->weights != NULL)
         DSC_TRY(dsc_lm_match_weights(args->weights, lm->alloc, &params, lm->sources, err));
+    if (args->weights != NULL)
+        dsc_lm_warn_fresh(&params, lm->sources, warnings, sizeof warnings);
+    if (strlen(warnings) > before)
+        DSC_TRY(dsc_alloc_strdup(lm->alloc, DSC_TAG_CONTROL, warnings, &lm->all_warnings, err));
     return adapter != NULL ? dsc_lm_match_adapter(adapter, lm->alloc, &params, lm->sources, err) : DSC_OK;
 }
 

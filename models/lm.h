@@ -121,6 +121,7 @@ typedef struct dsc_lm_open_args {
     dsc_lora_config *lora;       /* NULL: no adapters; its weights become the model's on success */
     char *config_json;           /* NULL: one is written */
     char *warnings;              /* NULL: none */
+    bool complete;               /* weights without the model's head are refused */
 } dsc_lm_open_args;
 
 /* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
@@ -216,16 +217,20 @@ static inline int32_t dsc_lm_head_table(const dsc_lm_family *family, const dsc_l
 }
 
 /* sources[i] <- the tensor of params[i]. Names with and without the family's base; shapes must be those of the
- * parameters (V rows for tables); a missing or an unknown tensor is refused by name. lm_weights.c */
+ * parameters (V rows for tables); a missing or an unknown tensor is refused by name. A model without adapters may lack
+ * the parameters of its head, as a folder of the base model does. lm_weights.c */
 typedef struct dsc_lm_params {
     const dsc_lm_family *family;
     const dsc_lm_config *config;
     const dsc_param_spec *spec;
     int64_t count;
     bool adapted; /* those of adapters are among them: the trainable ones, and they alone */
+    bool complete; /* a missing head is refused, else sources of its parameters stay NULL */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);
+/* Names the parameters without a source. */
+void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sources, char *warnings, size_t bytes);
 /* Says what a folder has beside the model that is lost. */
 void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family, char *warnings, size_t bytes);
 /* Finds the adapters' parameters among the tensors of a folder of PEFT's. */

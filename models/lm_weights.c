@@ -121,6 +121,131 @@ static bool may_ignore(const dsc_lm_params *params, const char *name)
            (params->config->tied && strcmp(shorter, params->family->head_table) == 0);
 }
 
+/* ---- tensors of other names ---- */
+
+/* Modules that PyTorch, its compiler and launchers put around a model, as components of its tensors' names. */
+static const char *const wrappers[] = { "_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module",
+                                        "_forward_module" };
+
+/* The name without wrappers; *wrapper <- the first of them, NULL: there is none. */
+static void without_wrappers(const char *name, char *out, size_t out_bytes, const char **wrapper)
+{
+    size_t used = 0;
+    *wrapper = NULL;
+    out[0] = 0;
+    for (const char *at = name; *at != 0;) {
+        const size_t bytes = strcspn(at, ".");
+        const char *found = NULL;
+        for (size_t i = 0; i < DSC_COUNT(wrappers); i++)
+            if (strlen(wrappers[i]) == bytes && strncmp(at, wrappers[i], bytes) == 0)
+                found = wrappers[i];
+        if (found == NULL)
+            used += (size_t)snprintf(out + used, out_bytes - used, "%s%.*s", used > 0 ? "." : "", (int)bytes, at);
+        else if (*wrapper == NULL)
+            *wrapper = found;
+        if (used >= out_bytes)
+            used = out_bytes - 1;
+        at += bytes + (at[bytes] == '.');
+    }
+}
+
+/* The command that takes a part of the names off, or "" where the path does not fit in it. */
+static const char *rename_command(const dsc_weight *weight, const char *part, char *out, size_t out_bytes)
+{
+    const char *const path = dsc_safetensors_path(weight->file);
+    out[0] = 0;
+    if (strlen(path) < 60 && strlen(part) < 40 && strpbrk(path, "'\"\\") == NULL && strpbrk(part, "'\"\\") == NULL)
+        snprintf(out, out_bytes,
+                 ": python3 -c \"from safetensors.torch import *; f='%.59s'; save_file({k.replace('%.39s.', ''):"
+                 " v for k, v in load_file(f).items()}, f, {'format': 'pt'})\"",
+                 path, part);
+    return out;
+}
+
+static dsc_status refuse_wrapped(const dsc_weight *weight, const char *wrapper, dsc_error *err)
+{
+    char command[300];
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                    "tensor \"%.80s\" has \"%s.\" in its name, from a module around the model; save the inner module, "
+                    "or rename%s",
+                    weight->name, wrapper, rename_command(weight, wrapper, command, sizeof command));
+}
+
+/* Whether a name ends with "." and this one. */
+static bool ends_with_name(const char *text, const char *name)
+{
+    const size_t a = strlen(text), b = strlen(name);
+    return a > b && text[a - b - 1] == '.' && strcmp(text + a - b, name) == 0;
+}
+
+/* A tensor is missing: the message names its counterpart in the file. */
+static dsc_status refuse_missing(const dsc_weights *weights, const dsc_lm_params *params, const char *name,
+                                 dsc_error *err)
+{
+    const char *shorter = without_base(params->family, name), *wrapper = NULL;
+    char plain[512], command[300];
+    const dsc_weight *found = NULL;
+    for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
+        const dsc_weight *weight = dsc_weights_at(weights, i);
+        without_wrappers(weight->name, plain, sizeof plain, &wrapper);
+        if (wrapper != NULL && (strcmp(plain, name) == 0 || strcmp(plain, shorter) == 0))
+            return refuse_wrapped(weight, wrapper, err);
+        if (ends_with_name(weight->name, shorter))
+            found = weight;
+    }
+    if (strcmp(name, params->family->head_table) == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
+                        "tensor \"%s\" is missing from its weights; if the "
+                        "head is the table of tokens, set \"tie_word_embeddings\": true in config.json",
+                        name);
+    if (found != NULL) {
+        const size_t prefix = strlen(found->name) - strlen(shorter) - 1;
+        snprintf(plain, sizeof plain, "%.*s", (int)prefix, found->name);
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(found->file),
+                        "tensor \"%s\" is missing, and \"%.80s\" is "
+                        "there: the names have \"%.40s.\" before those of a %s; rename%s",
+                        name, found->name, plain, params->family->model_type,
+                        rename_command(found, plain, command, sizeof command));
+    }
+    for (int64_t i = 0; i < params->count && !(params->adapted && params->spec[i].trainable); i++) {
+        const dsc_weight *any = NULL;
+        DSC_TRY(find_tensor(weights, params->family, params->spec[i].name, &any, err));
+        if (any != NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from its weights",
+                            name);
+    }
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
+                    "tensor \"%s\" is missing from its weights, and so are all "
+                    "others of a %s; they have \"%.80s\": are config.json and weights of one model?",
+                    name, params->family->model_type,
+                    dsc_weights_count(weights) > 0 ? dsc_weights_at(weights, 0)->name : "");
+}
+
+/* ---- the head ---- */
+
+/* Parameters that only the task needs, which a folder of the base model alone leaves out. */
+static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config, const char *name)
+{
+    const char *const own[] = { family->transform, config->masked ? family->final_norm : NULL };
+    if (strcmp(name, family->head_table) == 0 || (family->head_bias != NULL && strcmp(name, family->head_bias) == 0))
+        return true;
+    for (size_t i = 0; i < DSC_COUNT(own); i++)
+        if (own[i] != NULL && strncmp(name, own[i], strlen(own[i])) == 0)
+            return true;
+    return false;
+}
+
+void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sources, char *warnings, size_t bytes)
+{
+    for (int64_t i = 0; i < params->count; i++)
+        if (sources[i] == NULL && !(params->adapted && params->spec[i].trainable))
+            dsc_hf_warn(warnings, bytes, "\"%.100s\" is in no file and begins with fresh values%s",
+                        params->spec[i].name,
+                        strcmp(params->spec[i].name, params->family->head_table) == 0
+                            ? " (if the head is the table of tokens, set \"tie_word_embeddings\": true in config.json)"
+                            : "");
+}
+
 /* used[i]: tensor i of the folder is a parameter. */
 static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params *params, const bool *used,
                                  dsc_error *err)
@@ -131,6 +256,11 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                             "tensor \"%.200s\" is an adapter's, beside the weights it was trained on; `dsc ckpt export "
                             "--merge` makes one model of both", weight->name);
+        const char *wrapper = NULL;
+        char plain[512];
+        without_wrappers(weight->name, plain, sizeof plain, &wrapper);
+        if (!used[i] && wrapper != NULL)
+            return refuse_wrapped(weight, wrapper, err);
         if (!used[i] && !may_ignore(params, weight->name))
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                             "tensor \"%.200s\" is not one of a %s with %s %lld", weight->name,
@@ -183,9 +313,12 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
         DSC_TRY(find_tensor(weights, params->family, spec->name, &sources[i], err));
         if (sources[i] == NULL && table)
             sources[i] = tied_head; /* some programs keep that one name of the two */
+        const bool may_be_fresh =
+            !params->complete && !params->adapted && is_of_head(params->family, config, spec->name);
+        if (sources[i] == NULL && may_be_fresh)
+            continue;
         if (sources[i] == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from its weights",
-                            spec->name);
+            return refuse_missing(weights, params, spec->name, err);
         DSC_TRY(check_tensor(sources[i], table ? config->vocab : spec->dim_count == 1 ? 0 : spec->dim[0],
                              bias ? config->vocab : spec->dim[spec->dim_count - 1], err));
         used[sources[i] - dsc_weights_at(weights, 0)] = true;
@@ -207,6 +340,33 @@ dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, co
 
 /* ---- adapters ---- */
 
+/* A tensor of the file that no layer takes: its partner is missing, its name has a wrapper, or the model has no such
+ * layer. */
+static dsc_status refuse_adapter_tensor(const dsc_weights *weights, const dsc_lm_params *params,
+                                        const dsc_weight *weight, dsc_error *err)
+{
+    char partner[512], plain[512];
+    const char *wrapper = NULL;
+    const char *const b = strstr(weight->name, ".lora_B.");
+    if (b != NULL) {
+        snprintf(partner, sizeof partner, "%.*s.lora_A.%s", (int)(b - weight->name), weight->name,
+                 b + strlen(".lora_B."));
+        if (dsc_weights_find(weights, partner) == NULL)
+            return DSC_FAIL(
+                err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                "tensor \"%.150s\" is missing, and its partner lora_B is there; the file is not whole: save "
+                "the adapter again",
+                partner);
+    }
+    without_wrappers(weight->name, plain, sizeof plain, &wrapper);
+    if (wrapper != NULL)
+        return refuse_wrapped(weight, wrapper, err);
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                    "tensor \"%.200s\" is not an adapter of a linear layer in a block of this %s with %s %lld",
+                    weight->name, params->family->model_type, params->family->layers_key,
+                    (long long)params->config->layers);
+}
+
 static dsc_status match_adapter(const dsc_weights *weights, const dsc_lm_params *params, const dsc_weight **sources,
                                 bool *used, dsc_error *err)
 {
@@ -225,10 +385,7 @@ static dsc_status match_adapter(const dsc_weights *weights, const dsc_lm_params 
     }
     for (int64_t i = 0; i < dsc_weights_count(weights); i++)
         if (!used[i])
-            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(dsc_weights_at(weights, i)->file),
-                            "tensor \"%.200s\" is not an adapter of a linear layer in a block of this %s with %s %lld",
-                            dsc_weights_at(weights, i)->name, params->family->model_type, params->family->layers_key,
-                            (long long)params->config->layers);
+            return refuse_adapter_tensor(weights, params, dsc_weights_at(weights, i), err);
     return DSC_OK;
 }
 

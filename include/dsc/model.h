@@ -203,8 +203,14 @@ typedef struct dsc_model_options {
     /* Samples of several documents, which do not see each other: a third batch tensor DSC_BATCH_POSITIONS. */
     bool documents;
     double mask_share; /* masked model's share; 0: DSC_MASK_SHARE */
+    /* Folder: weights without the model's head (a base model's) are refused. Otherwise the head has its initial values,
+     * and a warning names its parameters. */
+    bool complete_weights;
 } dsc_model_options;
-#define DSC_MODEL_OPTIONS_INIT { (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0 }
+#define DSC_MODEL_OPTIONS_INIT                                                                                         \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false                                      \
+    }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face
  * folder (config.json, optional model.safetensors) or a config file *.json. Owned: close with dsc_model_close. Unknown

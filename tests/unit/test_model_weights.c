@@ -202,7 +202,12 @@ static void refuses_weights(void **state)
     mf_write("config.json", "{" MF_TINY ", \"tie_word_embeddings\": false}");
     mf_tiny_specs(specs);
     mf_write_tensors("model.safetensors", specs, MF_TINY_COUNT);
-    mf_expect_refusal(mf_dir, NULL, DSC_ERR_INPUT, "\"lm_head.weight\" is missing");
+    dsc_model_options complete = DSC_MODEL_OPTIONS_INIT;
+    complete.complete_weights = true;
+    mf_expect_refusal(mf_dir, &complete, DSC_ERR_INPUT, "\"lm_head.weight\" is missing");
+    dsc_model *model = mf_open(mf_dir, NULL);
+    assert_non_null(strstr(model->warnings, "\"lm_head.weight\" is in no file and begins with fresh values"));
+    dsc_model_close(&model);
 }
 
 /* Each allocation fails once; the model's own allocator asserts that nothing of it is left. */
