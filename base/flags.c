@@ -13,6 +13,7 @@
 #define NAME_BYTES 80       /* size of an unknown flag in a message */
 #define SUGGEST_DISTANCE 3  /* a flag that is further away is another flag */
 #define PAGE_COLUMNS 100
+#define ROWS_MAX 128 /* flags of a command */
 #define USUAL_EXIT_CODES "0 done; 1 failed; 2 wrong command line or input"
 #define HELP_COLUMN 30      /* first column of a row's explanation */
 
@@ -231,7 +232,7 @@ typedef struct cursor {
     int argc, at; /* at: index of the last argument used */
     char **argv;
     void *out;
-    uint64_t given; /* bit i: row i */
+    uint64_t given[ROWS_MAX / 64]; /* bit i: row i */
     int32_t position;
     bool ended; /* by a flag with `ends` */
 } cursor;
@@ -276,7 +277,7 @@ static dsc_status parse_flag(cursor *c, dsc_error *err)
     if (flag == NULL)
         return fail_unknown(c->command, text, bytes, err);
     for (size_t i = 0; i < row_count(c->command); i++)
-        c->given |= row_at(c->command, i) == flag ? UINT64_C(1) << i : 0;
+        c->given[i / 64] |= row_at(c->command, i) == flag ? UINT64_C(1) << i % 64 : 0;
     const dsc_status status = parse_row(c, flag, equals != NULL ? equals + 1 : NULL, err);
     if (status != DSC_OK && err != NULL && strcmp(err->where, flag->name) == 0)
         snprintf(err->where, sizeof err->where, "%.*s", (int)bytes, text); /* the spelling that the user knows */
@@ -325,7 +326,7 @@ static dsc_status check_missing(const cursor *c, dsc_error *err)
     }
     for (size_t i = 0; i < row_count(command); i++) {
         const dsc_flag *flag = row_at(command, i);
-        if (flag->required && (c->given & UINT64_C(1) << i) == 0)
+        if (flag->required && (c->given[i / 64] & UINT64_C(1) << i % 64) == 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, command->name, "%s %s is missing; \"%s --help\" explains", flag->name,
                             flag->value, command->name);
     }
@@ -337,7 +338,7 @@ dsc_status dsc_flags_parse(const dsc_flag_command *command, int argc, char **arg
 {
     cursor c = { .command = command, .argc = argc, .argv = argv, .out = out, .at = 1 };
     const bool program = command->ends_at_program;
-    DSC_ASSERT(row_count(command) <= 64);
+    DSC_ASSERT(row_count(command) <= ROWS_MAX);
     DSC_ASSERT(!program || (command->positional_count == 1 && command->positionals[0].min == 0));
     *help = false;
     if (program)

@@ -88,10 +88,26 @@ run "$bin/train" --learning_rte 1; report "train with a misspelled flag" suggest
 run "$bin/train" --seq_len x
 report "'_' is read as '-', and the flag is named as typed" fails '--seq_len: "x" is not a number'
 for pair in per_device_train_batch_size=--batch-size num_train_epochs=--epochs max_steps=--steps output_dir=--save \
+    tokenizer_name=--tokenizer train_file=--data validation_file=--eval-data block_size=--seq-len max_seq_length=--seq-len \
     save_steps=--save-every save_total_limit=--keep-last resume_from_checkpoint=--load model_name_or_path=--model; do
     run "$bin/train" --${pair%=*} 1
     report "--${pair%=*} names ours" fails "--${pair%=*}: unknown flag; give ${pair#*=} instead"
 done
+for pair in eval_steps=dsc.eval_every logging_steps=steps_per_print weight_decay=optimizer.params.weight_decay \
+    max_grad_norm=gradient_clipping warmup_steps=dsc.lr_warmup_steps lr_scheduler_type=dsc.lr_schedule lora_r=dsc.lora.r \
+    bf16=bf16.enabled gradient_checkpointing=dsc.recompute zero_stage=zero_optimization.stage; do
+    run "$bin/train" --${pair%=*} 1
+    report "--${pair%=*} names the key" fails "--${pair%=*}: unknown flag; set ${pair#*=} in the config instead"
+    report "which exists" "$dsc" config explain "${pair#*=}"
+done
+head -c 4000 "$root/README.md" >"$tmp/t.txt"
+echo "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.01}}, \"dsc\": {\"model\": \"gpt2-nano\", \"data\": \"$tmp/t.txt\", \"seq_length\": 16, \"steps\": 1}}" >"$tmp/ds.json"
+run "$bin/train" --deepspeed "$tmp/ds.json" --seed 3
+report "--deepspeed FILE is the config" eval '[ $code -eq 0 ] && grep -q "step 1/1" "$tmp/out"'
+run "$bin/train" --seed 3 --deepspeed --deepspeed_config "$tmp/ds.json"
+report "--deepspeed alone is a switch" eval '[ $code -eq 0 ] && grep -q "step 1/1" "$tmp/out"'
+run "$bin/train" --deepspeed="$tmp/ds.json"
+report "--deepspeed=FILE says how to write it" fails "write it as --config"
 run "$bin/train" --version --bogus
 report "train --version" eval '[ $code -eq 0 ] && grep -q "^train (dsc) " "$tmp/out"'
 

@@ -136,6 +136,12 @@ static dsc_status set_true(void *out, const dsc_flag *flag, const char *value, d
 /* ---- the table ---- */
 
 /* A flag of the same meaning in other programs. */
+static dsc_status name_key(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    (void)out, (void)value;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "unknown flag; set %s in the config instead", flag->key);
+}
+
 static dsc_status name_ours(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
 {
     (void)out, (void)value;
@@ -147,6 +153,14 @@ static const char *const strategy_names[] = { DSC_STRATEGY_MAP(STRATEGY_NAME) NU
 
 #define AT(field) offsetof(train_args, field)
 #define OTHERS(name, ours) { name, NULL, "VALUE", DSC_FLAG_CALL, 0, .set = name_ours, .key = ours }
+#define KEYS(name, keys)                                                                                               \
+    {                                                                                                                  \
+        name, NULL, "VALUE", DSC_FLAG_CALL, 0, .set = name_key, .key = keys                                            \
+    }
+#define SWITCHES(name, keys)                                                                                           \
+    {                                                                                                                  \
+        name, NULL, NULL, DSC_FLAG_SWITCH, 0, .set = name_key, .key = keys                                             \
+    }
 #define TEXT(name, value, config_key, text) \
     { name, NULL, value, DSC_FLAG_CALL, 0, .set = set_text, .key = config_key, .help = text }
 #define WHOLE(name, value, config_key, text) \
@@ -194,7 +208,8 @@ static const dsc_flag flags[] = {
       .help = "at the end, print how the model continues TEXT" },
     { "--curve", NULL, NULL, DSC_FLAG_BOOL, AT(curve), .help = "at the end, draw the loss over the steps" },
     { "--strict", NULL, NULL, DSC_FLAG_BOOL, AT(strict), .help = "warnings of the config are errors" },
-    { "--deepspeed", NULL, NULL, DSC_FLAG_BOOL, AT(deepspeed), .help = "accepted and ignored" },
+    { "--deepspeed", NULL, NULL, DSC_FLAG_BOOL, AT(deepspeed),
+      .help = "accepted and ignored; --deepspeed FILE is --config FILE, as in the Trainer" },
     { "--local_rank", NULL, "N", DSC_FLAG_INTEGER, AT(local_rank), .min = -1, .max = INT_MAX,
       .help = "accepted and ignored" },
     { "--version", NULL, NULL, DSC_FLAG_BOOL, AT(version), .ends = true, .help = "print the version" },
@@ -206,6 +221,35 @@ static const dsc_flag flags[] = {
     OTHERS("--save_total_limit", "--keep-last"),
     OTHERS("--resume_from_checkpoint", "--load"),
     OTHERS("--model_name_or_path", "--model"),
+    OTHERS("--tokenizer_name", "--tokenizer"),
+    OTHERS("--train_file", "--data"),
+    OTHERS("--validation_file", "--eval-data"),
+    OTHERS("--dataset_name", "--data with files"),
+    OTHERS("--block_size", "--seq-len"),
+    OTHERS("--max_length", "--seq-len"),
+    OTHERS("--max_seq_length", "--seq-len"),
+    OTHERS("--model_max_length", "--seq-len"),
+    OTHERS("--data_seed", "--seed"),
+    OTHERS("--logging_dir", "--log"),
+    KEYS("--per_device_eval_batch_size", "dsc.eval_batches; an evaluation has the run's micro-batch"),
+    KEYS("--eval_steps", "dsc.eval_every"),
+    KEYS("--logging_steps", "steps_per_print"),
+    KEYS("--weight_decay", "optimizer.params.weight_decay"),
+    KEYS("--max_grad_norm", "gradient_clipping"),
+    KEYS("--warmup_steps", "dsc.lr_warmup_steps"),
+    KEYS("--lr_scheduler_type", "dsc.lr_schedule"),
+    KEYS("--optim", "optimizer.type"),
+    KEYS("--adam_beta1", "optimizer.params.betas"),
+    KEYS("--adam_beta2", "optimizer.params.betas"),
+    KEYS("--adam_epsilon", "optimizer.params.eps"),
+    KEYS("--lora_r", "dsc.lora.r"),
+    KEYS("--lora_alpha", "dsc.lora.alpha"),
+    KEYS("--report_to", "wandb, tensorboard, csv_monitor or comet"),
+    KEYS("--zero_stage", "zero_optimization.stage"),
+    KEYS("--offload", "zero_optimization.offload_optimizer"),
+    SWITCHES("--bf16", "bf16.enabled"),
+    SWITCHES("--fp16", "fp16.enabled"),
+    SWITCHES("--gradient_checkpointing", "dsc.recompute"),
 };
 static const dsc_flag_command page = {
     .name = "train",
@@ -256,8 +300,23 @@ static dsc_status apply_strategy(const char *exe_dir, train_args *args, dsc_erro
     return set_override(args, "zero_optimization.stage", strategy->stage, "--strategy", err);
 }
 
+/* "--deepspeed FILE" of the Trainer, and the switch of DeepSpeed's own scripts, which has no value. */
+static dsc_status read_deepspeed(train_args *args, int argc, char **argv, dsc_error *err)
+{
+    static const char joined[] = "--deepspeed=";
+    snprintf(args->config_flag, sizeof args->config_flag, "--config");
+    for (int i = 1; i < argc; i++) {
+        if (strncmp(argv[i], joined, strlen(joined)) == 0)
+            return DSC_FAIL(err, DSC_ERR_INPUT, argv[i], "write it as --config %.200s", argv[i] + strlen(joined));
+        if (strcmp(argv[i], "--deepspeed") == 0 && i + 1 < argc && argv[i + 1][0] != '-')
+            argv[i] = args->config_flag;
+    }
+    return DSC_OK;
+}
+
 dsc_status train_args_parse(int argc, char **argv, const char *exe_dir, train_args *out, dsc_error *err)
 {
+    DSC_TRY(read_deepspeed(out, argc, argv, err));
     DSC_TRY(dsc_flags_parse(&page, argc, argv, out, &out->help, err));
     if (out->help || out->version)
         return DSC_OK;

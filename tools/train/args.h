@@ -11,6 +11,7 @@
 
 typedef struct train_args {
     const char *config;   /* --config, or the preset */
+    char config_flag[16]; /* stands for --deepspeed in argv */
     char preset[4096];    /* the path of the strategy's preset */
     const char *strategy; /* NULL: not given */
     bool strict, help, version, curve;
