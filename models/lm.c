@@ -43,6 +43,8 @@ struct dsc_lm {
     int32_t block_layer, all_layers; /* the blocks' first one; of all modules */
     dsc_lora_config *lora;          /* while it is built; NULL: no adapters */
     int32_t *adapter_of;            /* [param_count] see dsc_lora; NULL: no adapters */
+    int32_t *adapter_rank;          /* likewise */
+    float *adapter_scale;
     char *adapter_json;
     dsc_weights *weights, *adapter; /* NULL: fresh */
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
@@ -254,15 +256,21 @@ static void add_head(dsc_lm *lm)
  * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
 static void add_adapters(dsc_lm *lm, dsc_lora *out)
 {
-    const int64_t rank = lm->lora->rank;
-    *out = (dsc_lora){ .rank = rank, .scale = dsc_lora_scale(lm->lora), .first = &lm->adapter_of[lm->first_param] };
+    *out = (dsc_lora) { .rank = lm->lora->rank,
+                        .first = &lm->adapter_of[lm->first_param],
+                        .ranks = &lm->adapter_rank[lm->first_param],
+                        .scales = &lm->adapter_scale[lm->first_param] };
     for (int32_t i = 0; i < lm->layer_count; i++) {
         lm_layer *layer = &lm->layer[lm->layer_first + i];
         char name[2 * NAME_BYTES];
         snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
         if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))
             continue;
+        const int64_t rank = dsc_lora_rank(lm->lora, name);
         layer->adapted++;
+        out->rank = dsc_max_i64(out->rank, rank);
+        lm->adapter_rank[lm->first_param + layer->weight] = (int32_t)rank;
+        lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, name);
         lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);
         dsc_param_spec *a = add_param(lm, layer->name, "lora_A.weight", rank, layer->shape.in, 0);
         a->init = DSC_INIT_UNIFORM;
@@ -375,19 +383,11 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = { (void *)lm->sources,
-                          lm->names,
-                          lm->params,
-                          lm->modules,
-                          lm->selves,
-                          lm->adapter_of,
-                          lm->adapter_json,
-                          lm->warnings,
-                          lm->config_json,
-                          lm->config,
-                          lm->name,
-                          lm->all_warnings,
-                          lm };
+    void *const all[] = { (void *)lm->sources, lm->names,         lm->params,
+                          lm->modules,         lm->selves,        lm->adapter_of,
+                          lm->adapter_json,    lm->warnings,      lm->config_json,
+                          lm->config,          lm->name,          lm->all_warnings,
+                          lm->adapter_rank,    lm->adapter_scale, lm };
     for (size_t i = 0; i < DSC_COUNT(all); i++)
         dsc_alloc_free(alloc, all[i]);
 }
@@ -542,8 +542,11 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->modules, &lm->modules, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->params, &lm->params, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + most, sizeof *lm->names, &lm->names, err));
-    if (lm->lora != NULL)
+    if (lm->lora != NULL) {
         DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->adapter_of, &lm->adapter_of, err));
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->adapter_rank, &lm->adapter_rank, err));
+        DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->adapter_scale, &lm->adapter_scale, err));
+    }
     describe_modules(lm);
     DSC_ASSERT(lm->lora != NULL ? lm->param_count <= most : lm->param_count == own);
     if (lm->lora != NULL) {

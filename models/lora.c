@@ -5,23 +5,35 @@
 #include "kernels/device.h"
 
 /* The adapter's two layers: x to [R,r], and from there to what the layer has written. */
-typedef struct lora_pair { dsc_linear_layer a, b; } lora_pair;
+typedef struct lora_pair {
+    dsc_linear_layer a, b;
+    float scale;
+} lora_pair;
 
 static lora_pair pair_of(const dsc_lora *lora, dsc_linear_layer layer)
 {
     const int32_t first = lora->first[layer.weight];
-    return (lora_pair){
-        .a = { .shape = { layer.shape.in, lora->rank, true }, .weight = first, .bias = -1,
-               .forward = DSC_EPILOGUE_NONE, .backward = DSC_EPILOGUE_ADD },
-        .b = { .shape = { lora->rank, layer.shape.out, true }, .weight = first + 1, .bias = -1,
-               .forward = DSC_EPILOGUE_ADD, .backward = DSC_EPILOGUE_NONE },
+    const int64_t rank = lora->ranks[layer.weight];
+    return (lora_pair) {
+        .a = { .shape = { layer.shape.in, rank, true },
+               .weight = first,
+               .bias = -1,
+               .forward = DSC_EPILOGUE_NONE,
+               .backward = DSC_EPILOGUE_ADD },
+        .b = { .shape = { rank, layer.shape.out, true },
+               .weight = first + 1,
+               .bias = -1,
+               .forward = DSC_EPILOGUE_ADD,
+               .backward = DSC_EPILOGUE_NONE },
+        .scale = lora->scales[layer.weight],
     };
 }
 
-static dsc_status scale(const dsc_call *call)
+static dsc_status scale(const dsc_call *call, const lora_pair *pair)
 {
-    const dsc_scale_args args = { .x = call->lora_work, .count = call->rows * call->lora->rank,
-                                  .factor = call->lora->scale, .dtype = call->ctx->dtype };
+    const dsc_scale_args args = {
+        .x = call->lora_work, .count = call->rows * pair->a.shape.out, .factor = pair->scale, .dtype = call->ctx->dtype
+    };
     return args.factor == 1 ? DSC_OK : DSC_RUN(call->ctx->stream, SCALE, &args, call->err);
 }
 
@@ -29,14 +41,14 @@ static dsc_status scale(const dsc_call *call)
 static dsc_status down(const dsc_call *call, const lora_pair *pair, const void *x)
 {
     DSC_TRY(dsc_linear_plain_run(call, pair->a, call->lora_work, x, NULL));
-    return scale(call);
+    return scale(call, pair);
 }
 
 /* lora_work = s dy B */
 static dsc_status up_backward(const dsc_call *call, const lora_pair *pair, const void *dy)
 {
     DSC_TRY(dsc_linear_plain_backward(call, pair->b, call->lora_work, dy, NULL));
-    return scale(call);
+    return scale(call, pair);
 }
 
 dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
@@ -45,7 +57,7 @@ dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_
     DSC_TRY(dsc_linear_plain_plan(gemms, pair.a, err));
     DSC_TRY(dsc_linear_plain_plan(gemms, pair.b, err));
     /* the gradients' own way down, and back up */
-    const double each = 2.0 * (double)gemms->rows * (double)gemms->lora->rank;
+    const double each = 2.0 * (double)gemms->rows * (double)pair.a.shape.out;
     if (gemms->module->params[pair.b.weight].trainable)
         gemms->backward_flops += each * (double)layer.shape.in;
     if (gemms->module->params[pair.a.weight].trainable)

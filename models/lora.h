@@ -10,10 +10,11 @@
 
 /* A module's adapters. */
 struct dsc_lora {
-    int64_t rank; /* r; 0: there are none */
-    float scale;  /* s */
+    int64_t rank;         /* the largest r; 0: there are none */
     const int32_t *first; /* [parameters of the module but for these] A's number, with B behind it, of the layer that
                            * has this one for its weight; 0: no adapter */
+    const int32_t *ranks; /* likewise: r of the layer's adapter */
+    const float *scales;  /* and s */
 };
 
 static inline bool dsc_lora_has(const dsc_lora *lora, int32_t weight)

@@ -32,13 +32,24 @@ static dsc_status check_numbers(const dsc_lora_config *config, const char *where
 /* Keys that must be absent, null, false, empty or, for a text, the one given. */
 static dsc_status refuse_variants(dsc_hf_config *reader)
 {
-    static const struct { const char *key, *text; } plain[] = {
-        { "use_dora", NULL },        { "lora_bias", NULL },       { "modules_to_save", NULL },
-        { "rank_pattern", NULL },    { "alpha_pattern", NULL },   { "layer_replication", NULL },
-        { "target_parameters", NULL }, { "trainable_token_indices", NULL }, { "bias", "none" },
-        { "peft_type", "LORA" },     { "use_qalora", NULL },      { "alora_invocation_tokens", NULL },
-        { "kasa_config", NULL },     { "velora_config", NULL },   { "monteclora_config", NULL },
-        { "arrow_config", NULL },    { "use_bdlora", NULL },
+    static const struct {
+        const char *key, *text;
+    } plain[] = {
+        { "use_dora", NULL },
+        { "lora_bias", NULL },
+        { "modules_to_save", NULL },
+        { "layer_replication", NULL },
+        { "target_parameters", NULL },
+        { "trainable_token_indices", NULL },
+        { "bias", "none" },
+        { "peft_type", "LORA" },
+        { "use_qalora", NULL },
+        { "alora_invocation_tokens", NULL },
+        { "kasa_config", NULL },
+        { "velora_config", NULL },
+        { "monteclora_config", NULL },
+        { "arrow_config", NULL },
+        { "use_bdlora", NULL },
     };
     for (size_t i = 0; i < DSC_COUNT(plain); i++) {
         const cJSON *item = dsc_hf_field(reader, plain[i].key);
@@ -53,6 +64,35 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
     return DSC_OK;
 }
 
+/* PEFT takes a name for a regular expression; names without its characters are read. */
+static dsc_status read_patterns(dsc_hf_config *reader, const char *key, double most, dsc_lora_pattern *out,
+                                int32_t *count)
+{
+    const cJSON *const object = dsc_hf_field(reader, key);
+    if (object != NULL && !cJSON_IsNull(object) && !cJSON_IsObject(object))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\": expected an object of names and numbers", key);
+    for (const cJSON *each = object != NULL ? object->child : NULL; each != NULL; each = each->next) {
+        const bool whole = most > DSC_LORA_RANK_MAX || each->valuedouble == (double)(int64_t)each->valuedouble;
+        if (*count == DSC_LORA_PATTERNS_MAX || strlen(each->string) >= sizeof out->name)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": at most %d names of less than %d bytes are read",
+                                 key, DSC_LORA_PATTERNS_MAX, (int)sizeof out->name);
+        if (strpbrk(each->string, "^$*+?()[]{}|\\") != NULL)
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                                 "\"%s\": \"%.100s\" is a regular expression; names of "
+                                 "layers, or their ends, are read",
+                                 key, each->string);
+        if (!cJSON_IsNumber(each) || !(each->valuedouble >= (whole && most <= DSC_LORA_RANK_MAX ? 1 : 1e-9)) ||
+            each->valuedouble > most || !whole)
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                                 "\"%s\": the value of \"%.100s\" is not a number above 0 and at "
+                                 "most %g",
+                                 key, each->string, most);
+        snprintf(out[*count].name, sizeof out->name, "%s", each->string);
+        out[(*count)++].value = each->valuedouble;
+    }
+    return DSC_OK;
+}
+
 static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
 {
     static const char *const starts[] = { "gaussian", "eva", "orthogonal" }; /* those that leave the base as it is */
@@ -62,6 +102,8 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     DSC_TRY(refuse_variants(reader));
     DSC_TRY(dsc_hf_int(reader, "r", DSC_LORA_RANK_MAX, 8, &out->rank));
     DSC_TRY(dsc_hf_number(reader, "lora_alpha", (dsc_hf_range){ 1e-9, ALPHA_MAX }, 8, &out->alpha));
+    DSC_TRY(read_patterns(reader, "rank_pattern", DSC_LORA_RANK_MAX, out->rank_pattern, &out->rank_pattern_count));
+    DSC_TRY(read_patterns(reader, "alpha_pattern", ALPHA_MAX, out->alpha_pattern, &out->alpha_pattern_count));
     if (dsc_hf_field(reader, "use_rslora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
     DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
@@ -146,10 +188,25 @@ bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *cons
     return wanted;
 }
 
-float dsc_lora_scale(const dsc_lora_config *config)
+/* PEFT's order: the first name that fits. */
+static double find_pattern(const dsc_lora_pattern *patterns, int32_t count, const char *layer, double otherwise)
 {
-    const double rank = (double)config->rank;
-    return (float)(config->alpha / (config->rank_stabilized ? sqrt(rank) : rank));
+    for (int32_t i = 0; i < count; i++)
+        if (dsc_lora_is_named(layer, patterns[i].name))
+            return patterns[i].value;
+    return otherwise;
+}
+
+int64_t dsc_lora_rank(const dsc_lora_config *config, const char *layer)
+{
+    return (int64_t)find_pattern(config->rank_pattern, config->rank_pattern_count, layer, (double)config->rank);
+}
+
+float dsc_lora_scale(const dsc_lora_config *config, const char *layer)
+{
+    const double rank = (double)dsc_lora_rank(config, layer);
+    const double alpha = find_pattern(config->alpha_pattern, config->alpha_pattern_count, layer, config->alpha);
+    return (float)(alpha / (config->rank_stabilized ? sqrt(rank) : rank));
 }
 
 /* ---- writing ---- */
@@ -159,6 +216,20 @@ static int64_t put_quoted(char *out, int64_t room, const char *text)
     return text == NULL ? snprintf(out, (size_t)room, "null") : (int64_t)dsc_json_quote(out, (size_t)room, text);
 }
 
+/* ,"KEY": {"NAME": VALUE, ...}; nothing without patterns. */
+static int64_t put_patterns(char *out, int64_t room, const char *key, const dsc_lora_pattern *patterns, int32_t count)
+{
+    char number[32];
+    int64_t used = count > 0 ? snprintf(out, (size_t)room, ",\n  \"%s\": {", key) : 0;
+    for (int32_t i = 0; i < count; i++) {
+        used += snprintf(out + used, (size_t)(room - used), "%s", i > 0 ? ", " : "");
+        used += put_quoted(out + used, room - used, patterns[i].name);
+        used += snprintf(out + used, (size_t)(room - used), ": %s",
+                         dsc_hf_number_text(patterns[i].value, number, sizeof number));
+    }
+    return used + (count > 0 ? snprintf(out + used, (size_t)(room - used), "}") : 0);
+}
+
 dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc, const dsc_lora_text *text, char **out,
                                  dsc_error *err)
 {
@@ -166,6 +237,8 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     char alpha[32];
     for (int64_t i = 0; i < text->count; i++)
         room += 6 * (int64_t)strlen(text->names[i]) + 8;
+    room +=
+        (config->rank_pattern_count + config->alpha_pattern_count) * (int64_t)(6 * sizeof config->rank_pattern->name);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, room, 1, out, err));
     char *const at = *out;
     used = snprintf(at, (size_t)room, "{\n  \"base_model_name_or_path\": ");
@@ -181,9 +254,13 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
         used += snprintf(at + used, (size_t)(room - used), "%s\n    ", i > 0 ? "," : "");
         used += put_quoted(at + used, room - used, text->names[i]);
     }
-    used += snprintf(at + used, (size_t)(room - used), "\n  ],\n  \"task_type\": %s,\n"
-                     "  \"use_rslora\": %s\n}\n", text->masked ? "null" : "\"CAUSAL_LM\"",
-                     config->rank_stabilized ? "true" : "false");
+    used += snprintf(at + used, (size_t)(room - used),
+                     "\n  ],\n  \"task_type\": %s,\n"
+                     "  \"use_rslora\": %s",
+                     text->masked ? "null" : "\"CAUSAL_LM\"", config->rank_stabilized ? "true" : "false");
+    used += put_patterns(at + used, room - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
+    used += put_patterns(at + used, room - used, "alpha_pattern", config->alpha_pattern, config->alpha_pattern_count);
+    used += snprintf(at + used, (size_t)(room - used), "\n}\n");
     DSC_ASSERT(used < room);
     return DSC_OK;
 }

@@ -12,9 +12,18 @@
 /* In front of a parameter's name in PEFT's files: the wrapper's, then the model's attribute in it. */
 #define DSC_LORA_PREFIX "base_model.model."
 
+#define DSC_LORA_PATTERNS_MAX 64
+/* One entry of PEFT's rank_pattern and alpha_pattern: layers of this name, or that end with it, have another value. */
+typedef struct dsc_lora_pattern {
+    char name[128];
+    double value;
+} dsc_lora_pattern;
+
 typedef struct dsc_lora_config {
     int64_t rank;
     double alpha;
+    dsc_lora_pattern rank_pattern[DSC_LORA_PATTERNS_MAX], alpha_pattern[DSC_LORA_PATTERNS_MAX];
+    int32_t rank_pattern_count, alpha_pattern_count;
     bool rank_stabilized;
     const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
     int32_t target_count;
@@ -33,7 +42,9 @@ bool dsc_lora_is_named(const char *layer, const char *target);
 /* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[], up to a NULL, stand in for targets when
  * none are given. */
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
-float dsc_lora_scale(const dsc_lora_config *config);
+/* r and s of a layer: those of the first pattern that names it, else the config's. */
+int64_t dsc_lora_rank(const dsc_lora_config *config, const char *layer);
+float dsc_lora_scale(const dsc_lora_config *config, const char *layer);
 
 /* Contents of adapter_config.json besides config. */
 typedef struct dsc_lora_text {

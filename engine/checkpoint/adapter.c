@@ -24,6 +24,46 @@ static bool get_bool(const cJSON *root, const char *key)
     return cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(root, key));
 }
 
+/* "rank_pattern" or "alpha_pattern", as models/lora_config.c writes it. */
+static bool read_patterns(const cJSON *root, const char *key, dsc_ckpt_adapter *out, int kind)
+{
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(root, key);
+    DSC_ASSERT(kind == 0 || kind == 1);
+    for (const cJSON *each = object != NULL ? object->child : NULL; each != NULL; each = each->next) {
+        struct dsc_ckpt_pattern *to = &out->pattern[kind][out->pattern_count[kind]];
+        if (out->pattern_count[kind] == DSC_CKPT_PATTERNS_MAX || strlen(each->string) >= sizeof to->name ||
+            !cJSON_IsNumber(each) || !(each->valuedouble > 0 && each->valuedouble <= 1e9))
+            return false;
+        snprintf(to->name, sizeof to->name, "%s", each->string);
+        to->value = each->valuedouble;
+        out->pattern_count[kind]++;
+    }
+    return true;
+}
+
+/* The value of the first pattern that names the layer, as models/lora_config.c finds it. */
+static double find_pattern(const dsc_ckpt_adapter *adapter, int kind, const char *layer, double otherwise)
+{
+    const size_t bytes = strlen(layer);
+    for (int32_t i = 0; i < adapter->pattern_count[kind]; i++) {
+        const size_t end = strlen(adapter->pattern[kind][i].name);
+        if (bytes >= end && strcmp(layer + bytes - end, adapter->pattern[kind][i].name) == 0 &&
+            (bytes == end || layer[bytes - end - 1] == '.'))
+            return adapter->pattern[kind][i].value;
+    }
+    return otherwise;
+}
+
+/* Rank and scale become those of a layer. */
+static void take_layer(dsc_ckpt_adapter *adapter, const char *layer)
+{
+    const double alpha = find_pattern(adapter, 1, layer, adapter->alpha);
+    adapter->rank = (int64_t)find_pattern(adapter, 0, layer, (double)adapter->rank);
+    const double rank = (double)dsc_max_i64(adapter->rank, 1);
+    adapter->rank = dsc_max_i64(adapter->rank, 1);
+    adapter->scale = (float)(alpha / (adapter->rank_stabilized ? sqrt(rank) : rank));
+}
+
 dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                   dsc_ckpt_adapter *out, dsc_error *err)
 {
@@ -34,16 +74,20 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));
     const cJSON *root = dsc_json_root(json);
     const cJSON *r = cJSON_GetObjectItemCaseSensitive(root, "r");
-    const bool good = cJSON_IsObject(root) && dsc_json_integer(r, 1, 65536, &rank) &&
-                      get_number(root, "lora_alpha", 1e9, &alpha);
+    bool good =
+        cJSON_IsObject(root) && dsc_json_integer(r, 1, 65536, &rank) && get_number(root, "lora_alpha", 1e9, &alpha);
     if (good)
         *out = (dsc_ckpt_adapter) { .rank = rank,
                                     .in_out = get_bool(root, "fan_in_fan_out"),
                                     .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt((double)rank)
-                                                                                     : (double)rank)) };
+                                                                                           : (double)rank)),
+                                    .alpha = alpha,
+                                    .rank_stabilized = get_bool(root, "use_rslora") };
+    good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1);
     dsc_json_close(&json);
     DSC_ASSERT(!good || out->rank >= 1);
-    return good ? DSC_OK : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\" or \"lora_alpha\" is not a valid number");
+    return good ? DSC_OK
+                : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\", \"lora_alpha\" or a pattern is not a valid number");
 }
 
 dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text, int64_t *bytes,
@@ -66,11 +110,11 @@ dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char
     dsc_alloc_free(alloc, text);
     DSC_TRY(status);
     DSC_TRY(dsc_ckpt_adapter_parse(alloc, "the model", of_model, (int64_t)strlen(of_model), &now, err));
-    if (saved.scale == now.scale)
+    if (saved.scale == now.scale && memcmp(saved.pattern, now.pattern, sizeof saved.pattern) == 0)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
                     "its adapters have the scale %g, the run's have %g: dsc.lora.alpha "
-                    "or dsc.lora.use_rslora differs",
+                    "or dsc.lora.use_rslora differs, or a pattern of layers",
                     (double)saved.scale, (double)now.scale);
 }
 
@@ -127,6 +171,8 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
     if (bytes <= end || strcmp(weight->name + bytes - end, WEIGHT_END) != 0)
         return DSC_OK;
     snprintf(layer, sizeof layer, "%.*s", (int)(bytes - end), weight->name);
+    take_layer(&merge->adapter, layer);
+    adapter = &merge->adapter;
     const dsc_safetensors_entry *a = find(reader, layer, 'A', &of_a), *b = find(reader, layer, 'B', &of_b);
     if (a == NULL && b == NULL)
         return DSC_OK;

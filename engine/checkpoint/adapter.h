@@ -5,11 +5,20 @@
 
 #include "engine/checkpoint/internal.h"
 
+#define DSC_CKPT_PATTERNS_MAX 64
+
 /* Fields of PEFT's adapter_config.json that adding an adapter needs. */
 typedef struct dsc_ckpt_adapter {
     int64_t rank;
     float scale;
     bool in_out; /* the layers' weights are stored [in,out] */
+    bool rank_stabilized;
+    double alpha;
+    struct dsc_ckpt_pattern {
+        char name[128];
+        double value;
+    } pattern[2][DSC_CKPT_PATTERNS_MAX]; /* of ranks, of alphas: layers of this name or that end with it */
+    int32_t pattern_count[2];
 } dsc_ckpt_adapter;
 
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,

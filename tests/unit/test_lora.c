@@ -214,12 +214,13 @@ static void goes_on_from_a_folder(void **state)
 static void refuses_folders(void **state)
 {
     static const char good[] = "{\"peft_type\": \"LORA\", \"r\": 2}";
-    static const struct { const char *config, *header, *what; } wrong[] = {
+    static const struct { const char *config, *header, *what;
+    } wrong[] = {
         { "{\"peft_type\": \"LORA\", \"r\": 3}", "{" A_AND_B "}", "is [2,24], config.json needs [3,24]" },
         { "{\"peft_type\": \"IA3\"}", "{" A_AND_B "}", "\"peft_type\" of this kind is not built" },
         { "{\"r\": 2, \"use_dora\": true}", "{" A_AND_B "}", "\"use_dora\"" },
         { "{\"r\": 2, \"bias\": \"all\"}", "{" A_AND_B "}", "\"bias\"" },
-        { "{\"r\": 2, \"alpha_pattern\": {\"q_proj\": 9}}", "{" A_AND_B "}", "\"alpha_pattern\"" },
+        { "{\"r\": 2, \"alpha_pattern\": {\"q_proj\": -9}}", "{" A_AND_B "}", "\"alpha_pattern\"" },
         { "{\"r\": 2, \"modules_to_save\": [\"lm_head\"]}", "{" A_AND_B "}", "\"modules_to_save\"" },
         { "{\"r\": 2, \"init_lora_weights\": \"pissa\"}", "{" A_AND_B "}", "\"pissa\" is not built" },
         { "{\"r\": 0}", "{" A_AND_B "}", "\"r\" must be a whole number" },
