@@ -10,8 +10,8 @@
 #define COPY_BYTES 32768
 
 static const char *const of_tokenizer[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "chat_template.jinja",
     "chat_template.json" };
 static const char *const of_model[] = { "generation_config.json" };
 
@@ -50,8 +50,8 @@ static dsc_status copy_file(const dsc_io *io, const char *path, const char *to, 
     return status != DSC_OK ? status : closed;
 }
 
-static dsc_status copy_list(const dsc_io *io, const char *folder, const char *const *names, size_t count, const char *to,
-                            dsc_error *err)
+static dsc_status copy_list(const dsc_io *io, const char *folder, const char *const *names, size_t count,
+                            const char *to, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES];
     DSC_ASSERT(count > 0);
