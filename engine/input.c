@@ -42,7 +42,8 @@ static dsc_rows rows_of(const dsc_engine *engine, const char *path)
     return dsc_sft_detect(&engine->io, engine->alloc, path, &own->sft, own->data_field);
 }
 
-/* Whether a name, or a file of a pattern, has examples. What cannot be read has none: opening the data reports it. */
+/* Whether a name, or a file of a pattern, has examples. A file that cannot be read has none: opening the data will
+ * report it. */
 static bool name_has_examples(const dsc_engine *engine, const char *name)
 {
     dsc_data_files files = { .alloc = engine->alloc };

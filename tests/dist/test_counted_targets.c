@@ -495,7 +495,7 @@ static dsc_status evaluate(dsc_engine *engine, int32_t rank, void *user, dsc_err
 static double evaluate_on(int32_t world, mask_kind kind, run_result *out)
 {
     masked_data data;
-    evaluation e = { .data = { model, kind, -1, 1 } };
+    evaluation e = { .data = { model, kind, -1, 1, false } };
     run_with(&(variant) { .world = world, .accumulation = 1, .precision = FP32, .kind = MASK_NONE, .steps = 1 }, &data,
              &(run_options) { .before = evaluate, .user = &e }, out);
     return e.loss;

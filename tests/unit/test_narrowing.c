@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "kernels/cpu/scalar.h"
+#include "kernels/scalar.h"
 
 static void expect_as_converted(float x, dsc_dtype to)
 {
