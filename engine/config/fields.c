@@ -337,6 +337,13 @@ static dsc_status check_evaluation(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status check_saves(dsc_config_parse_state *s)
+{
+    if (s->config->own.save_every > 0 && s->config->own.save[0] == 0)
+        return dsc_config_warn(s, DSC_ID_SAVE_EVERY, "no effect without a folder to save to; set dsc.save or give --save");
+    return DSC_OK;
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
@@ -369,6 +376,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     s->config->lr_scale = 1;
     own->lr_linear = dsc_config_choice_or(s, DSC_ID_LR_SCALING, 0) == 1;
     DSC_TRY(check_evaluation(s));
+    DSC_TRY(check_saves(s));
     if (!dsc_config_has(s, DSC_ID_TOP_SEED))
         return DSC_OK;
     if (!dsc_config_has(s, DSC_ID_SEED))

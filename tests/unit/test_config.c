@@ -154,6 +154,7 @@ static void warnings(void **state)
         { "\"seed\":7", "taken as dsc.seed" },
         { "\"dsc\":{\"eval_every\":2}",
           "dsc.eval_every (line 2): no effect without data to evaluate; set dsc.eval_data" },
+        { "\"dsc\":{\"save_every\":2}", "dsc.save_every (line 2): no effect without a folder to save to" },
         { "\"dsc\":{\"eval_batches\":2}", "dsc.eval_batches (line 2): no effect without data to evaluate" },
         { "\"dsc\":{\"stop\":{\"eval_patience\":2}}",
           "dsc.stop.eval_patience (line 2): no effect without data to evaluate" },

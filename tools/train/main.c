@@ -140,9 +140,6 @@ static dsc_status check_run(train_run *run, int64_t step, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.data", "no data is given; set it in the config or with --data");
     if (run->args.prompt != NULL)
         DSC_TRY(train_sample_open(&run->sample, run->args.prompt, info, err));
-    if (info->save_every > 0 && info->save_dir[0] == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.save_every", "%lld, and no folder to save to; give --save DIR too, or "
-                        "no --save-every", (long long)info->save_every);
     if (info->save_dir[0] != 0 && step < info->steps)
         DSC_TRY(dsc_engine_save_check(run->engine, info->save_dir, info->save_every, info->steps, err));
     return DSC_OK;

@@ -142,7 +142,7 @@ def places_that_cannot_be_written(b):
     b.refuse(2, ["--log", "Is a directory"], *long, "--log", b.input)
     for key in ("log", "log_text", "save"):
         b.refuse(2, "/proc/x", *long, "--config", b.put("c.json", merged(CONFIG, dsc={key: "/proc/x/y"})))
-    b.refuse(2, ["--save-every", "--save"], *b.train, "--save-every", "5")
+    b.refuse(2, ["dsc.save_every", "--save"], *b.train, "--save-every", "5", "--strict")
 
 
 @test
