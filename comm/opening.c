@@ -1,4 +1,4 @@
-/* opening.c - what the user learns when ranks do not come to an open: who is waited for, which variables made this job,
+/* opening.c - messages about ranks that do not come to an open: the missing ranks, the variables that made this job,
  * and the remedy. A shell in which such variables are left over starts one rank of several, and no other comes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <errno.h>

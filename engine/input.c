@@ -192,7 +192,7 @@ typedef struct data_list {
 } data_list;
 
 /* The texts of the list become tokens, and the model may have fewer rows than the tokenizer has tokens. A text without
- * such a token is no error. */
+ * such a token is accepted. */
 static dsc_status compare_tokenizer(dsc_engine *engine, data_list *list, dsc_error *err)
 {
     bool texts = false;

@@ -16,7 +16,7 @@ typedef struct dsc_engine_input {
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
     char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
-    const char *model_folder;        /* NULL: the model is none of a folder */
+    const char *model_folder;        /* NULL: the model has no folder */
     bool tokenizer_compared;         /* with the model's vocabulary */
 } dsc_engine_input;
 

@@ -13,7 +13,7 @@ struct dsc_lora {
     int64_t rank;         /* the largest r; 0: there are none */
     const int32_t *first; /* [parameters of the module but for these] A's number, with B behind it, of the layer that
                            * has this one for its weight; 0: no adapter */
-    const int32_t *ranks; /* likewise: r of the layer's adapter */
+    const int32_t *ranks; /* rank of each layer's adapter */
     const float *scales;  /* and s */
 };
 

@@ -17,7 +17,7 @@ typedef struct dsc_ckpt_adapter {
     struct dsc_ckpt_pattern {
         char name[128];
         double value;
-    } pattern[2][DSC_CKPT_PATTERNS_MAX]; /* of ranks, of alphas: layers of this name or that end with it */
+    } pattern[2][DSC_CKPT_PATTERNS_MAX]; /* ranks, then alphas, of the layers whose name ends so */
     int32_t pattern_count[2];
 } dsc_ckpt_adapter;
 

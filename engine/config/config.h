@@ -21,9 +21,9 @@ extern "C" {
 
 #define DSC_AUTO_I64 INT64_MIN /* "auto" or not given, until dsc_config_resolve */
 #define DSC_CONFIG_TEXT 1024   /* bytes of a path or name, with its NUL */
-#define DSC_CONFIG_TEXTS_MAX 64          /* of a list of texts */
-#define DSC_DATA_PATHS_MAX 4096          /* of a list of data files; a pattern is one, whatever its number of files */
-#define DSC_DATA_PATHS_BYTES (256 << 10) /* of their names in all */
+#define DSC_CONFIG_TEXTS_MAX 64          /* entries of a list of texts */
+#define DSC_DATA_PATHS_MAX 4096          /* entries of a list of data files; a pattern is one entry */
+#define DSC_DATA_PATHS_BYTES (256 << 10) /* bytes of all their names */
 #define DSC_DATA_WEIGHT_MAX 1000 /* times that a file comes in one epoch */
 #define DSC_NVME_PATHS_MAX 8
 #define DSC_ELASTIC_MICRO_MAX 32

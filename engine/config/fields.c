@@ -340,7 +340,8 @@ static dsc_status check_evaluation(dsc_config_parse_state *s)
 static dsc_status check_saves(dsc_config_parse_state *s)
 {
     if (s->config->own.save_every > 0 && s->config->own.save[0] == 0)
-        return dsc_config_warn(s, DSC_ID_SAVE_EVERY, "no effect without a folder to save to; set dsc.save or give --save");
+        return dsc_config_warn(s, DSC_ID_SAVE_EVERY,
+                               "no effect without a folder to save to; set dsc.save or give --save");
     return DSC_OK;
 }
 

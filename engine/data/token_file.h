@@ -37,7 +37,7 @@ typedef struct dsc_token_file {
     int64_t header_bytes, token_bytes; /* before the tokens; of one token: 1, 2 or 4 */
     int64_t token_count, file_bytes;
     dsc_token_index index; /* open for MMIDX only */
-    const char *name;      /* of the text whose tokens these are, for messages; borrowed; NULL: no text's */
+    const char *name;      /* name of the tokenized text, for messages; borrowed; NULL: there is none */
 } dsc_token_file;
 #define DSC_TOKEN_FILE_INIT { .file = DSC_FILE_INIT, .index = DSC_TOKEN_INDEX_INIT }
 

@@ -23,7 +23,7 @@ typedef struct dsc_token_part {
 
 typedef struct dsc_token_stream {
     int32_t first, count; /* parts, in the order of the list */
-    int32_t number;       /* of its first file in the list */
+    int32_t number;       /* index of its first file in the list */
     int64_t token_count;
     double weight;
     bool joined, packed; /* a packed one has one part */

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_formats.sh - data by its content: binary formats are refused by name, JSON and tables are read under any name, and
-# no output replaces an input. The same in `dsc data tokenize`, training and evaluation. SPDX-License-Identifier: Apache-2.0
+# no output replaces an input. This holds in `dsc data tokenize`, training and evaluation. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 export XDG_CACHE_HOME=$tmp/cache

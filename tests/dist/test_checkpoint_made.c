@@ -164,7 +164,7 @@ static void a_state_belongs_to_a_tensor_of_the_model(void **state)
     expect_all(DSC_ERR_INPUT, "belongs to no tensor of model.safetensors");
 }
 
-/* Of a run whose saves had none, as older versions wrote them; a merge of parts writes what it has read. */
+/* Saves of older versions have no loss scaler. A merge of parts writes what it has read. */
 static void fp16_without_a_loss_scaler_is_read_back(void **state)
 {
     const dsc_run_state run = run_of(DSC_F16);

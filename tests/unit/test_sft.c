@@ -281,7 +281,7 @@ static void test_templates(void **state)
                    "{% endif %}");
     expect(&section, "{\"messages\":[" TURNS "," TURNS "]}",
            "user:hi<E>/assistant:[yes<E>]/user:hi<E>/assistant:[(t)yes<E>]/");
-    /* The generation prompt is no prefix of the answer. */
+    /* The generation prompt is not a prefix of the answer. */
     write_template(&section, "{% for m in messages %}{{ m.role }}:{{ m.content }}<|im_end|>{% endfor %}"
                    "{% if add_generation_prompt %}assistant:<think>{% endif %}");
     expect(&section, "{\"messages\":[" TURNS "]}", "user:hi<E>assistant:[yes<E>]");
@@ -328,8 +328,8 @@ static void test_hostile_rows(void **state)
         { "{\"input_ids\":[1],\"labels\":[2]}", "labels are not shifted" },
         { "{\"input_ids\":[1,2],\"labels\":[1]}", "token 1 has no label" },
         { "{\"input_ids\":[1],\"labels\":[1,1]}", "more labels" },
-        { "{\"input_ids\":[1.5]}", "token 0 is no id" },
-        { "{\"input_ids\":[-1]}", "token 0 is no id" },
+        { "{\"input_ids\":[1.5]}", "token 0 is not an id" },
+        { "{\"input_ids\":[-1]}", "token 0 is not an id" },
         { "{\"input_ids\":[259]}", "the tokenizer has 259 tokens" },
         { "{\"instruction\":\"a\",\"input\":5,\"output\":\"b\"}", "\"input\" is of another type" },
         { "{\"text\":5}", "\"text\" is of another type" },

@@ -20,7 +20,7 @@ typedef struct settings {
     struct {
         int64_t sample, sequence;
         const char *config;
-    } examples; /* of show; sample -1: a token file */
+    } examples; /* options of show; sample -1: a token file */
     dsc_alloc *alloc;
 } settings;
 

@@ -12,7 +12,7 @@
 
 typedef struct generation {
     const char *model, *prompt, *prompt_ids, *tokenizer_path, *device;
-    const char *system, *chat_template; /* of a conversation; NULL: none, the folder's */
+    const char *system, *chat_template; /* text; file, NULL: the folder's template */
     int64_t new_count, seed, threads, context; /* new_count -1: not given; context 0: the default */
     dsc_sample_options sample; /* until generation_settle: -1: not given */
     double repetition_penalty; /* likewise */

@@ -156,7 +156,7 @@ static dsc_status read_line(chat *c, bool *found, dsc_error *err)
     return DSC_OK;
 }
 
-/* Empty lines are no questions. */
+/* Empty lines are not questions. */
 static dsc_status converse(chat *c, dsc_error *err)
 {
     const bool terminal = isatty(STDIN_FILENO) && isatty(STDERR_FILENO);

@@ -278,7 +278,7 @@ static void unwatch_signals(void)
         sched_yield();
 }
 
-/* A run that has changed nothing is no success, and its last checkpoint would look like one. */
+/* A run that has changed nothing fails, because its last checkpoint would look like a success. */
 static dsc_status check_applied(const train_run *run, dsc_error *err)
 {
     if (run->applied_count > 0 || run->skipped_count == 0)

@@ -10,14 +10,14 @@
 struct dsc_sft_reader {
     dsc_sft_options o;
     dsc_records *records;
-    dsc_sft_format format; /* of the first row */
+    dsc_sft_format format; /* format of the first row */
     dsc_chat_folder folder;
     dsc_sft_render render;
     dsc_sft_row row;
     dsc_encoder *encoder;
     dsc_token_map *map;
     dsc_ids ids, counted;
-    dsc_text text; /* of rows without messages */
+    dsc_text text; /* text of a row without messages */
     int64_t *ends, end_room;
     int32_t end_id; /* -1: none */
     dsc_sft_counts counts;

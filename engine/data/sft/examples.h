@@ -27,7 +27,7 @@ typedef struct dsc_sft_example {
     const int32_t *ids;
     const int32_t *counted; /* [count] 1: the token counts */
     int64_t count, counted_count;
-    int64_t line;           /* of the file, from 1 */
+    int64_t line;           /* line number in the file, from 1 */
 } dsc_sft_example;
 
 typedef struct dsc_sft_counts {

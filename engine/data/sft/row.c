@@ -363,7 +363,8 @@ static dsc_status read_tokens(const row_reader *r)
         int64_t id, want = 0;
         const long long at = (long long)r->row->ids.count;
         if (!dsc_json_integer(each, 0, INT32_MAX, &id))
-            return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "token %lld is no id; expected an integer from 0 on", at);
+            return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "token %lld is not an id; expected an integer from 0 on",
+                            at);
         if (labels != NULL && (label == NULL || !dsc_json_integer(label, -100, INT32_MAX, &want)))
             return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "token %lld has no label; expected -100 or the token's id",
                             at);

@@ -17,7 +17,7 @@ typedef struct dsc_sft_message {
 typedef struct dsc_sft_row {
     dsc_sft_format format;
     bool conversation;          /* else texts, or tokens */
-    dsc_text json;              /* of the messages, one behind the other */
+    dsc_text json;              /* all messages, one after the other */
     dsc_sft_message *message;   /* [message_count] */
     int64_t message_count, message_room;
     dsc_text tools;             /* JSON of the list of tools; empty: none */
@@ -31,7 +31,7 @@ void dsc_sft_row_close(dsc_sft_row *row);
 DSC_MUST_USE dsc_status dsc_sft_find_format(const dsc_sft_section *section, const char *where, const cJSON *row,
                                             dsc_sft_format *out, dsc_error *err);
 /* `templated`: prompts of alpaca become messages, else the text of Stanford's Alpaca. DSC_ERR_INPUT with `where`:
- * a column is missing or has another type; an unknown role; content that is no text. */
+ * a column is missing or has another type; an unknown role; content that is not text. */
 DSC_MUST_USE dsc_status dsc_sft_row_read(const dsc_sft_section *section, dsc_sft_format format, bool templated,
                                          const char *where, const cJSON *row, dsc_sft_row *out, dsc_error *err);
 /* A conversation made in memory: first without messages, then one more for each call. Answers count. `role` is system,

@@ -1,7 +1,7 @@
 /* folder.h - the chat template of a model folder, with the special tokens that it prints.
  *
  * Read are, in this order: a template file that the caller names, chat_template.jinja, and the chat_template of
- * tokenizer_config.json, which is a text or a list of named ones. Of named templates "default" is used, and "tool_use"
+ * tokenizer_config.json, which is a text or a list of named ones. The template named "default" is used, and "tool_use"
  * for a conversation with tools. A folder without a template gets ChatML if its vocabulary has ChatML's tokens. Other
  * folders get a plain template, whose answers end with the tokenizer's end token.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -17,7 +17,7 @@ typedef struct dsc_chat_folder {
     dsc_alloc *alloc;
     dsc_chat_template *chat, *with_tools; /* with_tools: NULL without a template of its own */
     dsc_text special;  /* JSON object: bos_token, eos_token, ... */
-    char source[1100]; /* what the template was read from, for messages */
+    char source[1100]; /* file of the template, for messages */
     char end_token[128]; /* eos_token, "": none */
     bool built_in;     /* the folder has no template */
 } dsc_chat_folder;
