@@ -211,39 +211,41 @@ float dsc_lora_scale(const dsc_lora_config *config, const char *layer)
 
 /* ---- writing ---- */
 
-static int64_t put_quoted(char *out, int64_t room, const char *text)
+static int64_t put_quoted(char *out, int64_t capacity, const char *text)
 {
-    return text == NULL ? snprintf(out, (size_t)room, "null") : (int64_t)dsc_json_quote(out, (size_t)room, text);
+    return text == NULL ? snprintf(out, (size_t)capacity, "null")
+                        : (int64_t)dsc_json_quote(out, (size_t)capacity, text);
 }
 
 /* ,"KEY": {"NAME": VALUE, ...}; nothing without patterns. */
-static int64_t put_patterns(char *out, int64_t room, const char *key, const dsc_lora_pattern *patterns, int32_t count)
+static int64_t put_patterns(char *out, int64_t capacity, const char *key, const dsc_lora_pattern *patterns,
+                            int32_t count)
 {
     char number[32];
-    int64_t used = count > 0 ? snprintf(out, (size_t)room, ",\n  \"%s\": {", key) : 0;
+    int64_t used = count > 0 ? snprintf(out, (size_t)capacity, ",\n  \"%s\": {", key) : 0;
     for (int32_t i = 0; i < count; i++) {
-        used += snprintf(out + used, (size_t)(room - used), "%s", i > 0 ? ", " : "");
-        used += put_quoted(out + used, room - used, patterns[i].name);
-        used += snprintf(out + used, (size_t)(room - used), ": %s",
+        used += snprintf(out + used, (size_t)(capacity - used), "%s", i > 0 ? ", " : "");
+        used += put_quoted(out + used, capacity - used, patterns[i].name);
+        used += snprintf(out + used, (size_t)(capacity - used), ": %s",
                          dsc_hf_number_text(patterns[i].value, number, sizeof number));
     }
-    return used + (count > 0 ? snprintf(out + used, (size_t)(room - used), "}") : 0);
+    return used + (count > 0 ? snprintf(out + used, (size_t)(capacity - used), "}") : 0);
 }
 
 dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc, const dsc_lora_text *text, char **out,
                                  dsc_error *err)
 {
-    int64_t room = 1024 + (text->base != NULL ? 6 * (int64_t)strlen(text->base) : 0), used;
+    int64_t capacity = 1024 + (text->base != NULL ? 6 * (int64_t)strlen(text->base) : 0), used;
     char alpha[32];
     for (int64_t i = 0; i < text->count; i++)
-        room += 6 * (int64_t)strlen(text->names[i]) + 8;
-    room +=
+        capacity += 6 * (int64_t)strlen(text->names[i]) + 8;
+    capacity +=
         (config->rank_pattern_count + config->alpha_pattern_count) * (int64_t)(6 * sizeof config->rank_pattern->name);
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, room, 1, out, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, capacity, 1, out, err));
     char *const at = *out;
-    used = snprintf(at, (size_t)room, "{\n  \"base_model_name_or_path\": ");
-    used += put_quoted(at + used, room - used, text->base);
-    used += snprintf(at + used, (size_t)(room - used),
+    used = snprintf(at, (size_t)capacity, "{\n  \"base_model_name_or_path\": ");
+    used += put_quoted(at + used, capacity - used, text->base);
+    used += snprintf(at + used, (size_t)(capacity - used),
                      ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
                      "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": 0.0,\n"
                      "  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n"
@@ -251,16 +253,17 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
                      text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha),
                      (long long)config->rank);
     for (int64_t i = 0; i < text->count; i++) {
-        used += snprintf(at + used, (size_t)(room - used), "%s\n    ", i > 0 ? "," : "");
-        used += put_quoted(at + used, room - used, text->names[i]);
+        used += snprintf(at + used, (size_t)(capacity - used), "%s\n    ", i > 0 ? "," : "");
+        used += put_quoted(at + used, capacity - used, text->names[i]);
     }
-    used += snprintf(at + used, (size_t)(room - used),
+    used += snprintf(at + used, (size_t)(capacity - used),
                      "\n  ],\n  \"task_type\": %s,\n"
                      "  \"use_rslora\": %s",
                      text->masked ? "null" : "\"CAUSAL_LM\"", config->rank_stabilized ? "true" : "false");
-    used += put_patterns(at + used, room - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
-    used += put_patterns(at + used, room - used, "alpha_pattern", config->alpha_pattern, config->alpha_pattern_count);
-    used += snprintf(at + used, (size_t)(room - used), "\n}\n");
-    DSC_ASSERT(used < room);
+    used += put_patterns(at + used, capacity - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
+    used +=
+        put_patterns(at + used, capacity - used, "alpha_pattern", config->alpha_pattern, config->alpha_pattern_count);
+    used += snprintf(at + used, (size_t)(capacity - used), "\n}\n");
+    DSC_ASSERT(used < capacity);
     return DSC_OK;
 }

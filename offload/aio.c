@@ -369,7 +369,7 @@ static void go_on(dsc_aio *aio, const dsc_aio_op *op, int64_t timeout_ns)
     if (done || (op != NULL && is_done(op)))
         return;
     if (!any && aio->with_engine == 0 && aio->held_count == 0)
-        dsc_clock_sleep_ns(100000); /* the engine had no room: others of this system use it */
+        dsc_clock_sleep_ns(100000); /* the engine had no free entry: others of this system use it */
     if (dsc_clock_ns() - aio->last_event_ns > aio->options.timeout_ns)
         break_down(aio, DSC_ERR_STUCK, 0);
 }

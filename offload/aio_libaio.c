@@ -17,9 +17,9 @@ struct dsc_aio_engine_state {
     int (*getevents)(io_context_t context, long least, long most, struct io_event *events, struct timespec *timeout);
     io_context_t context;
     bool context_open;
-    struct iocb *blocks; /* [room] */
-    struct iocb **unused; /* [room], the first unused_count */
-    int32_t room, unused_count;
+    struct iocb *blocks;  /* [capacity] */
+    struct iocb **unused; /* [capacity], the first unused_count */
+    int32_t capacity, unused_count;
 };
 
 static void close_libaio(dsc_aio_engine_state *s)
@@ -53,15 +53,15 @@ static dsc_status find_library(dsc_aio_engine_state *s, dsc_error *err)
 static dsc_status open_parts(dsc_aio_engine_state *s, dsc_error *err)
 {
     DSC_TRY(find_library(s, err));
-    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->room, sizeof *s->blocks, &s->blocks, err));
-    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->room, sizeof *s->unused, &s->unused, err));
-    for (int32_t i = 0; i < s->room; i++)
+    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->capacity, sizeof *s->blocks, &s->blocks, err));
+    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->capacity, sizeof *s->unused, &s->unused, err));
+    for (int32_t i = 0; i < s->capacity; i++)
         s->unused[s->unused_count++] = &s->blocks[i];
-    DSC_ASSERT(s->unused_count == s->room);
-    const int failed = s->setup(s->room, &s->context);
+    DSC_ASSERT(s->unused_count == s->capacity);
+    const int failed = s->setup(s->capacity, &s->context);
     if (failed != 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "libaio", "io_setup for %d operations: %s (see fs.aio-max-nr)",
-                        (int)s->room, strerror(-failed));
+                        (int)s->capacity, strerror(-failed));
     s->context_open = true;
     return DSC_OK;
 }
@@ -71,7 +71,7 @@ static dsc_status open_libaio(const dsc_aio_options *options, dsc_aio_engine_sta
     dsc_aio_engine_state *s = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_IO, 1, sizeof *s, &s, err));
     s->alloc = options->alloc;
-    s->room = options->queue_depth;
+    s->capacity = options->queue_depth;
     const dsc_status status = open_parts(s, err);
     if (status != DSC_OK) {
         close_libaio(s);
@@ -116,7 +116,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
     for (int i = 0; i < count; i++) {
         out[i] = events[i].data;
         out[i]->result = (int64_t)(long)events[i].res;
-        DSC_ASSERT(s->unused_count < s->room); /* the block was under way */
+        DSC_ASSERT(s->unused_count < s->capacity); /* the block was under way */
         s->unused[s->unused_count++] = events[i].obj;
     }
     return count;

@@ -12,8 +12,8 @@ struct dsc_aio_engine_state {
     dsc_alloc *alloc;
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    dsc_aio_piece **waiting, **finished; /* rings of `room` */
-    int32_t room, waiting_first, waiting_count, finished_first, finished_count;
+    dsc_aio_piece **waiting, **finished; /* rings of `capacity` */
+    int32_t capacity, waiting_first, waiting_count, finished_first, finished_count;
     int32_t thread_count;
     pthread_t *threads;
     bool stop;
@@ -31,15 +31,15 @@ static void *run(void *user)
             break;
         dsc_aio_piece *p = s->waiting[s->waiting_first];
         DSC_ASSERT(p->bytes > 0);
-        s->waiting_first = (s->waiting_first + 1) % s->room;
+        s->waiting_first = (s->waiting_first + 1) % s->capacity;
         s->waiting_count--;
         pthread_mutex_unlock(&s->lock);
         const ssize_t n = p->write ? pwrite(p->fd, p->buf, (size_t)p->bytes, p->offset)
                                    : pread(p->fd, p->buf, (size_t)p->bytes, p->offset);
         p->result = n < 0 ? -errno : n;
         pthread_mutex_lock(&s->lock);
-        DSC_ASSERT(s->finished_count < s->room);
-        s->finished[(s->finished_first + s->finished_count++) % s->room] = p;
+        DSC_ASSERT(s->finished_count < s->capacity);
+        s->finished[(s->finished_first + s->finished_count++) % s->capacity] = p;
         pthread_cond_signal(&s->done);
     }
     pthread_mutex_unlock(&s->lock);
@@ -70,16 +70,16 @@ static dsc_status open_threads(const dsc_aio_options *options, dsc_aio_engine_st
     pthread_condattr_t monotonic;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_IO, 1, sizeof *s, &s, err));
     s->alloc = options->alloc;
-    s->room = options->queue_depth;
+    s->capacity = options->queue_depth;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_init(&monotonic);
     pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->done, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    dsc_status status = dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->room, sizeof *s->waiting, &s->waiting, err);
+    dsc_status status = dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->capacity, sizeof *s->waiting, &s->waiting, err);
     if (status == DSC_OK)
-        status = dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->room, sizeof *s->finished, &s->finished, err);
+        status = dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, s->capacity, sizeof *s->finished, &s->finished, err);
     if (status == DSC_OK)
         status = dsc_alloc_zeroed(s->alloc, DSC_TAG_IO, options->thread_count, sizeof *s->threads, &s->threads, err);
     for (int32_t i = 0; i < options->thread_count && status == DSC_OK; i++) {
@@ -103,9 +103,9 @@ static int submit(dsc_aio_engine_state *s, dsc_aio_piece *const *pieces, int cou
 {
     pthread_mutex_lock(&s->lock);
     DSC_ASSERT(count > 0);
-    DSC_ASSERT(s->waiting_count + count <= s->room);
+    DSC_ASSERT(s->waiting_count + count <= s->capacity);
     for (int i = 0; i < count; i++)
-        s->waiting[(s->waiting_first + s->waiting_count++) % s->room] = pieces[i];
+        s->waiting[(s->waiting_first + s->waiting_count++) % s->capacity] = pieces[i];
     if (count > 1)
         pthread_cond_broadcast(&s->work);
     else
@@ -126,7 +126,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
             break;
     for (; count < most && s->finished_count > 0; count++, s->finished_count--) {
         out[count] = s->finished[s->finished_first];
-        s->finished_first = (s->finished_first + 1) % s->room;
+        s->finished_first = (s->finished_first + 1) % s->capacity;
     }
     pthread_mutex_unlock(&s->lock);
     return count;
@@ -138,10 +138,10 @@ static void cancel(dsc_aio_engine_state *s)
     pthread_mutex_lock(&s->lock);
     for (; s->waiting_count > 0; s->waiting_count--) {
         dsc_aio_piece *p = s->waiting[s->waiting_first];
-        s->waiting_first = (s->waiting_first + 1) % s->room;
-        DSC_ASSERT(s->finished_count < s->room);
+        s->waiting_first = (s->waiting_first + 1) % s->capacity;
+        DSC_ASSERT(s->finished_count < s->capacity);
         p->result = -ECANCELED;
-        s->finished[(s->finished_first + s->finished_count++) % s->room] = p;
+        s->finished[(s->finished_first + s->finished_count++) % s->capacity] = p;
     }
     pthread_mutex_unlock(&s->lock);
 }

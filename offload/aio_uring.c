@@ -168,9 +168,9 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
 {
     struct io_uring_cqe *list[64], *one = NULL;
     struct __kernel_timespec timeout = { timeout_ns / 1000000000, timeout_ns % 1000000000 };
-    const unsigned room = most < 64 ? (unsigned)most : 64;
+    const unsigned capacity = most < 64 ? (unsigned)most : 64;
     DSC_ASSERT(most > 0);
-    unsigned count = io_uring_peek_batch_cqe(&s->ring, list, room);
+    unsigned count = io_uring_peek_batch_cqe(&s->ring, list, capacity);
     if (count == 0) {
         hand_over(s);
         if (s->refused_count > 0 || timeout_ns == 0)
@@ -178,7 +178,7 @@ static int reap(dsc_aio_engine_state *s, dsc_aio_piece **out, int most, int64_t 
         const int failed = io_uring_wait_cqe_timeout(&s->ring, &one, &timeout);
         if (failed != 0)
             return failed == -ETIME || failed == -EINTR || failed == -EAGAIN || failed == -EBUSY ? 0 : failed;
-        count = io_uring_peek_batch_cqe(&s->ring, list, room);
+        count = io_uring_peek_batch_cqe(&s->ring, list, capacity);
     }
     int given = 0;
     for (unsigned i = 0; i < count; i++) {
