@@ -182,7 +182,7 @@ def values_of_the_wrong_type_or_range(b):
             ("dsc", "model", 5, ""), ("dsc", "model", "m" * 9000, ""), ("dsc", "device", "tpu", "cpu"),
             ("dsc", "threads", -1, ""), ("dsc", "threads", 1 << 40, ""),
             ("dsc", "comm", "ethernet", ""), ("dsc", "comm_timeout_s", -1, ""), ("dsc", "recompute", "some", ""),
-            ("dsc", "reproducible", "always", ""), ("dsc", "data", ["a"] * 2000, ""), ("dsc", "vocab_multiple", -2, ""),
+            ("dsc", "reproducible", "always", ""), ("dsc", "data", ["a"] * 5000, ""), ("dsc", "vocab_multiple", -2, ""),
             ("dsc", "save_every", -1, ""), ("dsc", "epochs", 0, ""), ("dsc", "nosuch", 1, "unknown key")):
         c = merged(CONFIG)
         c.pop("train_micro_batch_size_per_gpu") if key.startswith("train_") else None

@@ -36,7 +36,7 @@ def data_that_is_not_there(b):
     b.refuse(2, "--data", *without(b.train, "--data"), "--data", "")
     b.refuse(2, "--data", *b.train, "--data")
     b.refuse(2, "--data", *without(b.train, "--data"), "--data", *["x" * 200] * 3000)
-    b.refuse(2, "data", *without(b.train, "--data"), "--data", *[b.text] * 100)
+    b.refuse(2, "data", *without(b.train, "--data"), "--data", *[b.text] * 5000)
 
 
 @test

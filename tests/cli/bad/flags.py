@@ -22,8 +22,9 @@ def flags_that_do_not_exist(b):
         b.refuse(2, "unknown argument", *b.train, flag)
     b.refuse(2, "unknown argument", *b.train, "")
     b.refuse(2, ["--bogus", "train --help"], TRAIN, "--bogus")
-    for flag in ("--no-shuffle=1", "--strict=yes", "--curve=0", "--deepspeed=x"):
+    for flag in ("--no-shuffle=1", "--strict=yes", "--curve=0"):
         b.refuse(2, [flag.split("=")[0], "takes no value"], *b.train, flag)
+    b.refuse(2, ["--deepspeed=x", "write it as --config x"], *b.train, "--deepspeed=x")
 
 
 @test
