@@ -101,7 +101,7 @@ static void each_edit_is_named_with_both_values(void **state)
     }
 }
 
-static void what_changes_no_bit_is_not_kept(void **state)
+static void settings_that_change_no_bit_are_not_kept(void **state)
 {
     (void)state;
     static const char *const others[] = {
@@ -145,7 +145,7 @@ int main(void)
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
     const struct CMUnitTest tests[] = {
         TEST(each_edit_is_named_with_both_values),
-        TEST(what_changes_no_bit_is_not_kept),
+        TEST(settings_that_change_no_bit_are_not_kept),
         TEST(long_values_differ_by_their_hash),
     };
     return cmocka_run_group_tests_name("config_settings", tests, NULL, NULL);

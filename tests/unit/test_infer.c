@@ -258,7 +258,7 @@ static void settings_of_a_folder_are_those_of_transformers(void **state)
     assert_true(s.end_count == 0 && !s.samples && s.temperature == 0 && s.top_k == 0 && s.top_p == 1 &&
                 s.repetition_penalty == 1 && s.max_new_tokens == 0 && s.ignored[0] == 0);
     must(read_settings("{\"do_sample\": true}", "{\"eos_token_id\": [5, -1, 7, 5]}", &s));
-    assert_true(s.end_count == 2 && s.end[0] == 5 && s.end[1] == 7); /* of config.json; each once */
+    assert_true(s.end_count == 2 && s.end[0] == 5 && s.end[1] == 7); /* ids of config.json, each once */
     assert_true(s.samples && s.temperature == 1 && s.top_k == 50 && s.top_p == 1);
     must(read_settings("{\"temperature\": 0.5, \"top_k\": 3, \"eos_token_id\": 9, \"top_p\": null}",
                        "{\"eos_token_id\": 5}", &s));

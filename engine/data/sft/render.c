@@ -139,7 +139,7 @@ static bool find_turn(dsc_sft_render *render, const dsc_sft_row *row, int64_t in
         return false;
     const int64_t end = last ? render->whole.text.bytes : shared_bytes(render, row, (request){ index + 1, -1, false });
     const bool empty = row->message[index].content_end - row->message[index].content_begin <= 2; /* quotes alone */
-    *out = (dsc_sft_span){ begin, end, DSC_SFT_TURN };
+    *out = (dsc_sft_span) { begin, end, DSC_SFT_MESSAGE };
     return end > begin || (end == begin && empty);
 }
 

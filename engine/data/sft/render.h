@@ -12,9 +12,9 @@
 #include "engine/text/chat/folder.h"
 
 typedef enum dsc_sft_span_kind {
-    DSC_SFT_BLOCK,  /* a generation block, as it is */
-    DSC_SFT_TURN,   /* up to the end of a message: blanks behind its end token do not count */
-    DSC_SFT_CONTENT /* a content: the special token behind it belongs to it */
+    DSC_SFT_BLOCK,   /* a generation block, as it is */
+    DSC_SFT_MESSAGE, /* up to the end of a message: blanks behind its end token do not count */
+    DSC_SFT_CONTENT  /* a content: the special token behind it belongs to it */
 } dsc_sft_span_kind;
 
 typedef struct dsc_sft_span {
