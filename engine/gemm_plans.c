@@ -4,7 +4,6 @@
  * depend neither on the rank nor on the time of the measurement. Choices in the checkpoint that the run loads are not
  * measured again for the same card and library. A rank whose card or library differs from rank 0's uses its library's
  * defaults. SPDX-License-Identifier: Apache-2.0 */
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -39,20 +38,16 @@ static dsc_status take_from_checkpoint(dsc_engine *engine, const char **from, ds
 }
 
 /* Only cards that have two kernels say anything. */
-static void tell_attention(const dsc_engine *engine, const dsc_attention_measured *found)
+static void tell_attention(const dsc_engine *engine, const dsc_attention_tried *found)
 {
-    char more[128] = "";
     if (found->wrong > 0)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "attention: the kernel of warpgroups gives wrong numbers on this "
                        "GPU for %d of %d passes, which take the one that all GPUs have; please report it",
                        (int)found->wrong, (int)found->shapes);
     if (found->shapes == 0 || found->wrong == found->shapes)
         return;
-    if (found->left > 0)
-        snprintf(more, sizeof more, "; %d would be faster with it and have other bits (\"dsc\": {\"gemm_plans\": "
-                 "\"fastest\"})", (int)found->left);
-    dsc_log_printf(&engine->log, DSC_LOG_INFO, "attention: %d of %d passes measured, %d take the kernel of "
-                   "warpgroups%s", (int)found->measured, (int)found->shapes, (int)found->changed, more);
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "attention: %d of %d passes tried, %d take the kernel of warpgroups",
+                   (int)found->tried, (int)found->shapes, (int)found->changed);
 }
 
 static dsc_status measure(dsc_engine *engine, dsc_error *err)

@@ -64,20 +64,21 @@ typedef struct dsc_device_props {
 /* Which algorithm a product takes, where a library has several, and which kernel an attention, where there are two. */
 typedef enum dsc_gemm_choice {
     DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the first choice */
-    DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time that it runs */
+    DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time that it runs; of attentions as SAME_BITS */
     DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
 } dsc_gemm_choice;
 
 /* Numbers of passes of prepared attentions that have two kernels (a forward and its gradients are two passes; passes
- * with a choice from a text do not count). In order: passes that were compared and timed; passes that use the second
- * kernel now. Then passes measured with the first kernel, because the second gave a wrong result, or because it is
- * faster but gave other bits. */
-typedef struct dsc_attention_measured { int32_t shapes, measured, changed, wrong, left; } dsc_attention_measured;
+ * with a choice from a text do not count). In order: all of them; those whose kernels were compared; of these, passes
+ * that use the second kernel now, and passes that do not because it gave a wrong result. */
+typedef struct dsc_attention_tried {
+    int32_t shapes, tried, changed, wrong;
+} dsc_attention_tried;
 
 typedef struct dsc_gemm_measured {
     /* Prepared and not taken over from a text; of these timed; of these not the library's first choice now. */
     int32_t products, measured, changed;
-    dsc_attention_measured attention;
+    dsc_attention_tried attention;
 } dsc_gemm_measured;
 
 /* Looks whether waiting still makes sense (a peer that died leaves work that never ends) when the host has waited
@@ -130,9 +131,10 @@ typedef struct dsc_device_ops {
     /* Optional: one arena of DEVICE memory, taken at once and before anything of the plan; later mem_opens are cut from
      * it while they fit. Called at most once. NULL: every buffer is its own. */
     dsc_status (*reserve)(dsc_device *device, int64_t bytes, dsc_error *err);
-    /* Optional: chooses the algorithms of the products (and the kernels of the attentions) that were prepared and have
-     * none from a text, by time. After `reserve` and before the first part is cut: the products work in the arena. The
-     * stream is COMPUTE and idle; the host waits. NULL: there is nothing to choose. */
+    /* Optional: chooses the algorithms of the products, by time, and the kernels of the attentions, the second where it
+     * gives no wrong result. Only what was prepared and has none from a text. After `reserve` and before the first part
+     * is cut: the products work in the arena. The stream is COMPUTE and idle; the host waits. NULL: there is nothing to
+     * choose. */
     dsc_status (*gemm_measure)(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm_measured *out, dsc_error *err);
     /* With gemm_measure. get: card, library and the prepared products' algorithms as lines of text, NUL after them;
      * *bytes without it is what they take, and nothing is written beyond capacity. set: takes them over where the card,

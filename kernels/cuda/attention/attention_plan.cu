@@ -2,20 +2,17 @@
  *
  * The kernels of warpgroups may not work with every card, driver or compiler. So both kernels of a shape are tried on
  * the same input (attention_trial.cu). If the difference is larger than rounding explains, the kernel does not work
- * here and is never used. Both add up in the same order; if that gives the same bits, DSC_GEMM_SAME_BITS may use
- * either. Then both are timed in alternation. A shape's forward pass and its gradients are two plans.
+ * here and is not used; otherwise it is, without regard to times. The choice then follows from card and shape alone, so
+ * that fresh runs have equal bits. A shape's forward pass and its gradients are two plans.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/attention/attention_trial.h"
-#include "kernels/cuda/measure.h"
 #include "kernels/cuda/plan_text.h"
 
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
-
-#include "base/clock.h"
 
 /* Plain bytes, compared as such: no padding. */
 typedef struct attention_key {
@@ -27,7 +24,7 @@ typedef struct attention_key {
 typedef struct attention_plan {
     attention_key key;
     dsc_attention_fwd_args shape; /* without pointers */
-    bool from_text;                   /* its choice comes from a text: not to be measured */
+    bool from_text;               /* its choice comes from a text: not to be tried */
     bool sm90;                    /* what it takes */
 } attention_plan;
 
@@ -76,39 +73,35 @@ attention_plan *find(dsc_cuda_attention *x, const attention_key *key)
     return NULL;
 }
 
-/* All shapes together; what has not been measured by then takes the kernel of warps. */
-constexpr int64_t BUDGET_NS = INT64_C(2000000000);
+/* Two samples show the stride between samples. More would take memory that not every run of the shape has. */
+enum { TRIAL_BATCH_MAX = 2 };
 
-dsc_status choose(attention_trial *t, attention_plan *p, dsc_gemm_choice choice, dsc_attention_measured *out,
-                  dsc_error *err)
+dsc_status choose(attention_trial *t, attention_plan *p, dsc_attention_tried *out, dsc_error *err)
 {
-    attention_found found;
+    attention_found found = {};
     t->shape = p->shape;
     t->backward = p->key.backward, t->hides = p->key.hides, t->documents = p->key.documents;
-    DSC_TRY(dsc_cuda_attention_try(t, &found, err));
+    for (int32_t batch = TRIAL_BATCH_MAX; batch >= 1 && !found.fits; batch--) {
+        t->shape.batch = batch < p->shape.batch ? batch : p->shape.batch;
+        DSC_TRY(dsc_cuda_attention_try(t, &found, err));
+    }
     if (!found.fits)
         return DSC_OK;
-    out->measured++;
+    p->sm90 = found.far == 0;
+    out->tried++;
     out->wrong += found.far > 0;
-    if (found.far > 0)
-        return DSC_OK;
-    const bool is_faster = found.ms[1] < MEASURE_WORTH * found.ms[0];
-    p->sm90 = is_faster && (found.other_bits == 0 || choice == DSC_GEMM_FASTEST);
     out->changed += p->sm90;
-    out->left += is_faster && !p->sm90;
     return DSC_OK;
 }
 
-dsc_status measure_all(attention_trial *t, dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err)
+dsc_status try_all(attention_trial *t, dsc_attention_tried *out, dsc_error *err)
 {
     dsc_cuda_attention *x = t->at->attention;
-    const int64_t start_ns = dsc_clock_ns();
     for (int32_t i = 0; i < x->count; i++) {
         if (x->plans[i].from_text)
             continue;
         out->shapes++;
-        if (dsc_clock_ns() - start_ns <= BUDGET_NS)
-            DSC_TRY(choose(t, &x->plans[i], choice, out, err));
+        DSC_TRY(choose(t, &x->plans[i], out, err));
     }
     return DSC_OK;
 }
@@ -205,14 +198,14 @@ void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *x, const dsc_attention_b
     return chosen(x, &key);
 }
 
-dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
-                                      dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err)
+dsc_status dsc_cuda_attention_choose(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
+                                     dsc_attention_tried *out, dsc_error *err)
 {
     attention_trial t = { at, at->attention->encode, static_cast<char *>(memory), memory_bytes, {}, false, false,
                           false };
     DSC_ASSERT(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
     pthread_mutex_lock(&at->attention->lock);
-    const dsc_status status = measure_all(&t, choice, out, err);
+    const dsc_status status = try_all(&t, out, err);
     pthread_mutex_unlock(&at->attention->lock);
     return status;
 }

@@ -1,9 +1,9 @@
 /* attention_plan.h - which of its kernels the attention of a shape takes, and which its gradients.
  *
  * GPUs of compute capability 9.0 have two of each: by warps' products (attention_fwd.cu and attention_bwd.cu, as all
- * others) and by warpgroups' (attention_fwd_sm90.cu and attention_bwd_sm90.cu). The second is taken where it was
- * measured to be faster, after its results were compared with the first one's; what was not prepared or not measured
- * takes the first. SPDX-License-Identifier: Apache-2.0 */
+ * others) and by warpgroups' (attention_fwd_sm90.cu and attention_bwd_sm90.cu). The second is taken where its results
+ * were compared with the first one's and none is wrong; what was not prepared or not tried takes the first.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
 #define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
 
@@ -20,9 +20,9 @@ void dsc_cuda_attention_prepare(dsc_cuda_attention *attention, const dsc_attenti
 /* Argument of dsc_cuda_attention_fwd_sm90 or _bwd_sm90, if it is chosen for this call; else NULL. */
 void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
 void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *attention, const dsc_attention_bwd_args *a);
-/* As device.h says of gemm_measure. `memory` is overwritten; a shape that does not fit there is not measured. */
-dsc_status dsc_cuda_attention_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
-                                      dsc_gemm_choice choice, dsc_attention_measured *out, dsc_error *err);
+/* As device.h says of gemm_measure. `memory` is overwritten; a shape of which no sample fits there is not tried. */
+dsc_status dsc_cuda_attention_choose(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
+                                     dsc_attention_tried *out, dsc_error *err);
 /* As device.h says of gemm_plans_get and gemm_plans_set: lines after those of products. set: `text` is of this card, or
  * NULL. */
 void dsc_cuda_attention_plans_get(dsc_cuda_attention *attention, char *text, int64_t capacity, int64_t *bytes);

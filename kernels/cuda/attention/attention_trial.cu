@@ -3,10 +3,6 @@
  * Inputs are made so that a few keys decide each row, and each number of both results is compared. The allowed
  * difference is the rounding of probabilities, score gradients and results to bf16, computed for each number from its
  * terms.
- *
- * A result in bf16 hides another order of a sum behind its rounding. Log-sum-exps are fp32 and show it. Gradients are
- * run once more on values and d_out whose products cancel, so that score gradients consist of rounding errors only.
- * Then bits count.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention/attention_trial.h"
 #include "kernels/cuda/attention/attention_plan.h"
@@ -35,23 +31,6 @@ struct fill_op {
 #pragma unroll
         for (int k = 0; k < W; k++)
             to[i + k] = element<uint16_t>::from(range * random_of(seed + static_cast<uint64_t>(i + k)));
-    }
-};
-
-/* The second half of each head's columns becomes the first half's mirror image, times `sign`. */
-struct mirror_op {
-    uint16_t *x;
-    int64_t stride, head_stride;
-    int32_t heads, size;
-    float sign;
-    template <int W> __device__ __forceinline__ void run(int64_t i) const
-    {
-#pragma unroll
-        for (int k = 0; k < W; k++) {
-            const int64_t head = (i + k) / (size / 2), column = (i + k) % (size / 2);
-            uint16_t *const row = x + head / heads * stride + head % heads * head_stride;
-            row[size - 1 - column] = element<uint16_t>::from(sign * to_f32(row[column]));
-        }
     }
 };
 
@@ -89,8 +68,6 @@ struct place_op {
     }
 };
 
-typedef struct differences { unsigned other_bits, far; } differences;
-
 /* A result of both kernels, [rows, heads, size]. */
 typedef struct result {
     uint16_t *of[2];
@@ -108,7 +85,7 @@ typedef struct operands {
     float *delta;  /* gradients: their scratch */
     result results[3]; /* out; or dv, dk, dq */
     int32_t *tokens, *positions; /* of dsc_attention_keys */
-    differences *found;
+    unsigned *found;
     int64_t q_count, kv_count, out_count, lse_count, token_count, position_count;
     int results_count;
 } operands;
@@ -163,7 +140,7 @@ bool lay_out(const attention_trial *t, operands *o)
         o->lse[i] = cut<float>(&at, o->lse_count);
     o->tokens = cut<int32_t>(&at, o->token_count);
     o->positions = cut<int32_t>(&at, o->position_count);
-    o->found = cut<differences>(&at, 1);
+    o->found = cut<unsigned>(&at, 1);
     if (t->backward)
         cut_gradients(o, &at, a);
     else
@@ -233,42 +210,38 @@ dsc_status begin_gradients(const attention_trial *t, const operands *o, dsc_erro
 
 /* ---- both ---- */
 
-__device__ __forceinline__ void compare(differences *mine, uint32_t a_bits, uint32_t b_bits, float a, float b,
-                                        float near)
+__device__ __forceinline__ unsigned is_far(float a, float b, float near)
 {
-    mine->other_bits += a_bits != b_bits;
-    mine->far += !(fabsf(a - b) <= near); /* NaN is far */
+    return !(fabsf(a - b) <= near); /* NaN is far */
 }
 
 /* Integers: the order in which blocks add does not matter. */
-__device__ __forceinline__ void tell(differences *found, const differences &mine)
+__device__ __forceinline__ void tell(unsigned *found, unsigned mine)
 {
-    if (mine.other_bits > 0)
-        atomicAdd(&found->other_bits, mine.other_bits);
-    if (mine.far > 0)
-        atomicAdd(&found->far, mine.far);
+    if (mine > 0)
+        atomicAdd(found, mine);
 }
 
-__global__ void compare_kernel(const result r, differences *found)
+__global__ void compare_kernel(const result r, unsigned *found)
 {
     const int64_t first = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x;
     const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
-    differences mine = { 0, 0 };
+    unsigned mine = 0;
     for (int64_t i = first; i < r.rows * r.heads * r.size; i += step) {
         const int64_t at = i / r.size / r.heads * r.stride + i / r.size % r.heads * r.head_stride + i % r.size;
-        const uint16_t x = r.of[0][at], y = r.of[1][at];
-        const float a = to_f32(x), b = to_f32(y), weight = r.weight != NULL ? to_f32(r.weight[at]) : 1;
-        compare(&mine, x, y, a, b, r.near * weight + NEAR * fmaxf(fabsf(a), fabsf(b)));
+        const float a = to_f32(r.of[0][at]), b = to_f32(r.of[1][at]),
+                    weight = r.weight != NULL ? to_f32(r.weight[at]) : 1;
+        mine += is_far(a, b, r.near * weight + NEAR * fmaxf(fabsf(a), fabsf(b)));
     }
     tell(found, mine);
 }
 
-__global__ void compare_lse_kernel(const float *x, const float *y, int64_t count, differences *found)
+__global__ void compare_lse_kernel(const float *x, const float *y, int64_t count, unsigned *found)
 {
     const int64_t step = static_cast<int64_t>(gridDim.x) * COMPARE_THREADS;
-    differences mine = { 0, 0 };
+    unsigned mine = 0;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * COMPARE_THREADS + threadIdx.x; i < count; i += step)
-        compare(&mine, __float_as_uint(x[i]), __float_as_uint(y[i]), x[i], y[i], LSE_NEAR);
+        mine += is_far(x[i], y[i], LSE_NEAR);
     tell(found, mine);
 }
 
@@ -290,7 +263,7 @@ dsc_status run_both(const attention_trial *t, const operands *o, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status compare_both(const attention_trial *t, const operands *o, differences *found, dsc_error *err)
+dsc_status compare_both(const attention_trial *t, const operands *o, unsigned *found, dsc_error *err)
 {
     const cudaStream_t stream = t->at->stream;
     DSC_TRY(cuda_try(cudaMemsetAsync(o->found, 0, sizeof *o->found, stream), "filling", err));
@@ -304,52 +277,10 @@ dsc_status compare_both(const attention_trial *t, const operands *o, differences
     return cuda_try(cudaStreamSynchronize(stream), "a kernel", err);
 }
 
-/* Gradients of what cancels: `found` gets the numbers whose bits differ. */
-dsc_status try_roundings(const attention_trial *t, const operands *o, attention_found *found, dsc_error *err)
-{
-    const dsc_attention_fwd_args *a = &t->shape;
-    const int64_t half_rows = static_cast<int64_t>(a->batch) * a->tokens * (a->head_size / 2);
-    differences more = { 0, 0 };
-    each<1>(t->at, mirror_op{ o->v, a->kv_stride, dsc_attention_head_stride(a->head_stride, a->head_size), a->kv_heads,
-                              a->head_size, -1 }, half_rows * a->kv_heads, true);
-    each<1>(t->at, mirror_op{ o->d_out, a->out_stride, a->head_size, a->heads, a->head_size, 1 },
-            half_rows * a->heads, true);
-    DSC_TRY(run_forward(t, o, err));
-    DSC_TRY(run_both(t, o, err));
-    DSC_TRY(compare_both(t, o, &more, err));
-    found->other_bits += more.other_bits;
-    return DSC_OK;
-}
-
-dsc_status rounds(const attention_trial *t, const operands *o, const stopwatch *watch, float (&best)[2],
-                  dsc_error *err)
-{
-    for (int round = 0; round < MEASURE_ROUNDS; round++)
-        for (int which = 0; which < 2; which++) {
-            float ms = 0;
-            DSC_TRY(cuda_try(watch_start(watch, t->at->stream), "an event", err));
-            DSC_TRY(run(t, o, which, err));
-            DSC_TRY(cuda_try(watch_stop(watch, t->at->stream, &ms), "a kernel", err));
-            best[which] = round == 0 || ms < best[which] ? ms : best[which];
-        }
-    return DSC_OK;
-}
-
-dsc_status race(const attention_trial *t, const operands *o, float (&best)[2], dsc_error *err)
-{
-    stopwatch watch;
-    dsc_status status = cuda_try(watch_open(&watch), "an event", err);
-    if (status == DSC_OK)
-        status = rounds(t, o, &watch, best, err);
-    watch_close(&watch);
-    return status;
-}
-
 } // namespace
 
 dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out, dsc_error *err)
 {
-    differences found = { 0, 0 };
     operands o;
     *out = {};
     if (!lay_out(t, &o))
@@ -358,11 +289,6 @@ dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out
     if (t->backward)
         DSC_TRY(begin_gradients(t, &o, err));
     DSC_TRY(run_both(t, &o, err));
-    DSC_TRY(compare_both(t, &o, &found, err));
-    out->fits = true, out->other_bits = found.other_bits, out->far = found.far;
-    if (found.far > 0)
-        return DSC_OK;
-    if (t->backward)
-        DSC_TRY(try_roundings(t, &o, out, err));
-    return race(t, &o, out->ms, err);
+    out->fits = true;
+    return compare_both(t, &o, &out->far, err);
 }

@@ -1,5 +1,5 @@
-/* attention_trial.h - both kernels of an attention, or of its gradients, on the same random input: whether they agree,
- * and how long they take. SPDX-License-Identifier: Apache-2.0 */
+/* attention_trial.h - both kernels of an attention, or of its gradients, on the same random input: whether they agree.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TRIAL_H
 #define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TRIAL_H
 
@@ -16,12 +16,9 @@ typedef struct attention_trial {
     bool hides, documents;        /* keys are hidden; positions are given */
 } attention_trial;
 
-/* [0]: the kernel of warps, [1]: that of warpgroups. */
 typedef struct attention_found {
-    bool fits;           /* in the memory; else nothing of this is known */
-    unsigned other_bits; /* numbers whose bits differ */
-    unsigned far;        /* numbers that differ by more than rounding explains */
-    float ms[2];         /* the best of some rounds; without `far` only */
+    bool fits;    /* in the memory; else nothing of this is known */
+    unsigned far; /* numbers of the two kernels that differ by more than rounding explains */
 } attention_found;
 
 dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out, dsc_error *err);

@@ -328,7 +328,7 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
         DSC_CUDA_ALLOW(d->arena.base, d->arena.bytes);
     dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
     if (status == DSC_OK)
-        status = dsc_cuda_attention_measure(&at, d->arena.base, d->arena.bytes, choice, &out->attention, &why);
+        status = dsc_cuda_attention_choose(&at, d->arena.base, d->arena.bytes, &out->attention, &why);
     if (d->arena.base != NULL)
         DSC_CUDA_FORBID(d->arena.base, d->arena.bytes);
     if (status == DSC_OK)
