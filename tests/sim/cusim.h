@@ -38,7 +38,8 @@ bool cusim_present(void);
 void cusim_set_schedule(uint64_t seed, cusim_policy policy);
 /* Both before the first allocation on the devices. `devices` 0..16; 0: as on a machine without a GPU. */
 void cusim_set_devices(int devices, size_t bytes_each);
-/* Architecture of the devices from `first` on; 90: sm_90, the default. It does not limit the code that can run. */
+/* Architecture of the devices from `first` on; 90: sm_90, the default. It limits the shared memory of a block, and not
+ * the code that can run. */
 void cusim_set_arch(int first, int arch);
 /* Bytes that cudaMalloc of the device has given out now, and at most since cusim_reset_peak. */
 size_t cusim_bytes_now(int device);

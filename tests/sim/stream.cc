@@ -116,6 +116,18 @@ extern "C" cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
+namespace {
+
+/* Bytes of shared memory that a block may have (CUDA C++ Programming Guide, compute capabilities). */
+int shared_of(int arch)
+{
+    if (arch == 80 || arch == 87)
+        return 163 << 10;
+    return arch == 86 || arch == 89 || arch / 10 == 12 ? 99 << 10 : SHARED_MAX;
+}
+
+} // namespace
+
 extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
 {
     if (device < 0 || device >= sim().device_count)
@@ -125,7 +137,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     prop->uuid.bytes[0] = static_cast<char>(device);
     prop->totalGlobalMem = sim().device_bytes;
     prop->sharedMemPerBlock = 48 << 10;
-    prop->sharedMemPerBlockOptin = SHARED_MAX;
+    prop->sharedMemPerBlockOptin = static_cast<size_t>(shared_of(sim().devices[device].arch));
     prop->sharedMemPerMultiprocessor = 228 << 10;
     prop->regsPerBlock = 65536;
     prop->warpSize = cusim::WARP;
@@ -158,7 +170,7 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribu
     case cudaDevAttrL2CacheSize: *value = prop.l2CacheSize; break;
     case cudaDevAttrComputeCapabilityMajor: *value = prop.major; break;
     case cudaDevAttrComputeCapabilityMinor: *value = prop.minor; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = SHARED_MAX; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(prop.sharedMemPerBlockOptin); break;
     default: *value = 0; break;
     }
     return cudaSuccess;
@@ -541,7 +553,7 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribut
     guard held(sim().lock);
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return cudaSuccess;
-    if (value < 0 || value > SHARED_MAX)
+    if (value < 0 || value > shared_of(my_device(held).arch))
         return say(cudaErrorInvalidValue);
     sim().kernel_shared[kernel] = value;
     return cudaSuccess;
@@ -566,7 +578,8 @@ void cusim::enqueue_launch(const launch_info &info, void *kept, void (*body)(voi
     const dim size = info.size, grid = info.grid;
     const uint64_t threads = static_cast<uint64_t>(size.x) * size.y * size.z;
     auto opted = sim().kernel_shared.find(info.kernel);
-    const size_t shared_limit = opted != sim().kernel_shared.end() ? static_cast<size_t>(opted->second) : 48 << 10;
+    const size_t shared_limit =
+        opted != sim().kernel_shared.end() ? static_cast<size_t>(min(opted->second, shared_of(d.arch))) : 48 << 10;
     const bool bad = threads == 0 || threads > THREADS_MAX || size.z > 64 || grid.x == 0 || grid.y == 0 ||
                      grid.z == 0 || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535;
     if (bad || info.shared_bytes > shared_limit) {

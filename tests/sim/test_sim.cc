@@ -467,6 +467,11 @@ void bad_launches()
     CUSIM_LAUNCH(read_shared, dim3(1), dim3(1), 100 << 10, s, x);
     CHECK(cudaGetLastError() == cudaSuccess);
     OK(cudaStreamSynchronize(s));
+    cusim_set_arch(0, 89); /* 99 KiB of a block */
+    CHECK(cudaFuncSetAttribute(read_shared, cudaFuncAttributeMaxDynamicSharedMemorySize, 100 << 10) ==
+          cudaErrorInvalidValue);
+    CUSIM_LAUNCH(read_shared, dim3(1), dim3(1), 100 << 10, s, x);
+    CHECK(cudaGetLastError() == cudaErrorInvalidValue);
 }
 
 const test tests[] = {

@@ -210,10 +210,12 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
 
 /* ---- launches ---- */
 
+enum { QUERY_WARPS = 4 };
+
 template <int DP, int KEY_MT, int KEY_WARPS, int BQ, int QUERY_MT, int BC>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, dsc_error *err)
 {
-    constexpr int QUERY_WARPS = 4, DKV_BYTES = dkv_shared_bytes<DP, KEY_MT, KEY_WARPS, BQ>();
+    constexpr int DKV_BYTES = dkv_shared_bytes<DP, KEY_MT, KEY_WARPS, BQ>();
     constexpr int DQ_BYTES = dq_shared_bytes<DP, QUERY_MT, QUERY_WARPS, BC>();
     const int64_t batch = a->batch;
     bwd_arrays x = arrays_of(a);
@@ -248,7 +250,12 @@ dsc_status dsc_cuda_attention_bwd_warps(const dsc_cuda_launch *at, const dsc_att
         return launch<64, 2, 4, 32, 2, 32>(at, a, err);
     if (a->head_size <= 96)
         return launch<96, 1, 8, 32, 1, 64>(at, a, err);
-    return launch<128, 1, 8, 32, 1, 64>(at, a, err);
+    /* Cards like RTX 40 have 99 KiB for a block. Products add up in sixteens of terms, so smaller tiles of them have
+     * the same bits. */
+    return dkv_shared_bytes<128, 1, 8, 32>() <= at->shared_bytes &&
+                   dq_shared_bytes<128, 1, QUERY_WARPS, 64>() <= at->shared_bytes
+               ? launch<128, 1, 8, 32, 1, 64>(at, a, err)
+               : launch<128, 1, 8, 16, 1, 32>(at, a, err);
 }
 
 dsc_status dsc_cuda_run_ATTENTION_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)

@@ -119,7 +119,9 @@ dsc_status dsc_cuda_attention_fwd_warps(const dsc_cuda_launch *at, const dsc_att
         return launch<64, 2, 64>(at, a, err);
     if (a->head_size <= 96)
         return launch<96, 2, 64>(at, a, err);
-    return launch<128, 2, 64>(at, a, err);
+    /* Cards like RTX 40 have 99 KiB for a block. A warp with half the rows adds up in the same order. */
+    return fwd_shared_bytes<128, 2, 64>() <= at->shared_bytes ? launch<128, 2, 64>(at, a, err)
+                                                              : launch<128, 1, 64>(at, a, err);
 }
 
 dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)

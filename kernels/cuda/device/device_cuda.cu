@@ -166,6 +166,7 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMajor, &major, err));
     DSC_TRY(attribute(d, cudaDevAttrComputeCapabilityMinor, &minor, err));
     DSC_TRY(attribute(d, cudaDevAttrMultiProcessorCount, &d->multiprocessors, err));
+    DSC_TRY(attribute(d, cudaDevAttrMaxSharedMemoryPerBlockOptin, &d->shared_bytes, err));
     d->arch = major * 10 + minor;
     d->peak_flops = peak_of(d->name, d->arch);
     d->peak_bytes = memory_peak_of(d->index);

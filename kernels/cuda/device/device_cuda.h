@@ -46,6 +46,7 @@ typedef struct cuda_device {
     dsc_device base;
     dsc_alloc *alloc;
     int index, arch, multiprocessors;
+    int shared_bytes; /* shared memory that a block may have */
     char name[96], pci[16];
     double peak_flops;
     double peak_bytes;
