@@ -40,6 +40,11 @@ static dsc_status take_from_checkpoint(dsc_engine *engine, const char **from, ds
 /* Only cards that have two kernels say anything. */
 static void tell_attention(const dsc_engine *engine, const dsc_attention_tried *found)
 {
+    if (found->cannot_start)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING,
+                       "attention: the kernels of warpgroups have fewer registers at "
+                       "their start than they share out, so all passes take the slower ones that all GPUs have; build "
+                       "the plugin with nvcc 13 and without -G and -maxrregcount");
     if (found->wrong > 0)
         dsc_log_printf(&engine->log, DSC_LOG_WARNING, "attention: the kernel of warpgroups gives wrong numbers on this "
                        "GPU for %d of %d passes, which take the one that all GPUs have; please report it",

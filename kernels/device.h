@@ -70,9 +70,11 @@ typedef enum dsc_gemm_choice {
 
 /* Numbers of passes of prepared attentions that have two kernels (a forward and its gradients are two passes; passes
  * with a choice from a text do not count). In order: all of them; those whose kernels were compared; of these, passes
- * that use the second kernel now, and passes that do not because it gave a wrong result. */
+ * that use the second kernel now, and passes that do not because it gave a wrong result. cannot_start: the second
+ * kernels were compiled for fewer registers than they share out, and there is no choice. */
 typedef struct dsc_attention_tried {
     int32_t shapes, tried, changed, wrong;
+    bool cannot_start;
 } dsc_attention_tried;
 
 typedef struct dsc_gemm_measured {

@@ -155,17 +155,43 @@ __device__ __forceinline__ void mbarrier_expect(mbarrier *b, unsigned bytes)
                  : "memory");
 }
 
-/* Until a phase of this parity is over: 0 for the first. */
+/* Whether the phase is over, after a wait of the processor's choice. */
+__device__ __forceinline__ bool mbarrier_try(mbarrier *b, unsigned parity)
+{
+    unsigned over;
+    asm volatile("{\n.reg .pred over;\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, over;\n}\n"
+                 : "=r"(over)
+                 : "r"(shared_address(b)), "r"(parity)
+                 : "memory");
+    return over != 0;
+}
+
+/* Nanoseconds of the GPU's clock, in units of 2^20. */
+__device__ __forceinline__ unsigned long_clock()
+{
+    unsigned long long ns;
+    asm volatile("mov.u64 %0, %globaltimer;\n" : "=l"(ns));
+    return static_cast<unsigned>(ns >> 20);
+}
+
+/* Units of long_clock (8.6 s): a kernel takes milliseconds, and a thousand times as long under a checker. */
+enum { MBARRIER_WAIT_MOST = 1 << 13, MBARRIER_TRIES_A_LOOK = 1 << 10 };
+
+/* Until a phase of this parity is over: 0 for the first. A wait that would never end is the kernel's failure instead of
+ * its user's hang. The clock is far away, so that few tries look at it. */
 __device__ __forceinline__ void mbarrier_wait(mbarrier *b, unsigned parity)
 {
-    unsigned over = 0;
-    while (over == 0)
-        asm volatile("{\n.reg .pred over;\n"
-                     "mbarrier.try_wait.parity.shared::cta.b64 over, [%1], %2;\n"
-                     "selp.u32 %0, 1, 0, over;\n}\n"
-                     : "=r"(over)
-                     : "r"(shared_address(b)), "r"(parity)
-                     : "memory");
+    unsigned start = 0, tries = 0;
+    while (!mbarrier_try(b, parity)) {
+        if (++tries % MBARRIER_TRIES_A_LOOK != 0)
+            continue;
+        if (tries == MBARRIER_TRIES_A_LOOK)
+            start = long_clock();
+        else if (long_clock() - start > MBARRIER_WAIT_MOST)
+            __trap();
+    }
 }
 
 /* ---- sm_90a: copies ---- */

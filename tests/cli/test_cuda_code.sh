@@ -194,11 +194,11 @@ fi
 dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
 if [ -e "$plugin" ] && [ -n "$dump" ]; then
     "$dump" -arch sm_90a -sass "$plugin" >"$dir/sass" 2>"$dir/words"
-    for instruction in HGMMA.64x64x16.F32.BF16 HGMMA.64x128x16.F32.BF16 UTMALDG.4D USETMAXREG; do
+    for instruction in HGMMA.64x64x16.F32.BF16 HGMMA.64x128x16.F32.BF16 UTMALDG.4D USETMAXREG BPT.TRAP; do
         grep -q "$instruction" "$dir/sass" || echo "no $instruction" >>"$dir/words"
     done
-    [ ! -s "$dir/words" ]; result "attention for sm_90a is products of warpgroups and copies of tiles" $? "$dir/words"
+    [ ! -s "$dir/words" ]; result "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" $? "$dir/words"
 else
-    skip "attention for sm_90a is products of warpgroups and copies of tiles" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
+    skip "attention for sm_90a is products of warpgroups and copies of tiles, and its waits end" "no $([ -e "$plugin" ] && echo cuobjdump || echo libdsc_cuda.so) here"
 fi
 echo "1..$n"

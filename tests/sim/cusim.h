@@ -12,6 +12,7 @@
  *     CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8)
  *     CUSIM_MEM (bytes of a device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (its CUDA version, 13000)
  *     CUSIM_FAIL_KERNEL (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1)
+ *     CUSIM_ENDLESS_KERNEL (part of a name: such kernels never end), CUSIM_REGISTERS (of a thread at its start, 168)
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SIM_CUSIM_H
 #define DSC_TESTS_SIM_CUSIM_H

@@ -125,6 +125,8 @@ struct simulator {
     bool check_races = true;
     std::map<char *, size_t> pinned;
     std::map<const void *, int> kernel_shared; /* opted in above 48 KiB */
+    std::string endless_kernel;                /* part of its name; empty: none */
+    int registers = 168;                       /* that each thread of a kernel starts with */
     int known_threads = 0, blocked_threads = 0;
     uint64_t progress = 0;
 };

@@ -69,6 +69,10 @@ simulator *open_simulator()
         s->devices[0].faults[CUSIM_FAIL_MALLOC].at = atol(text) - 1;
     if (const char *text = getenv("CUSIM_FAIL_KERNEL"))
         s->devices[0].fail_name = text;
+    if (const char *text = getenv("CUSIM_ENDLESS_KERNEL"))
+        s->endless_kernel = text;
+    if (const char *text = getenv("CUSIM_REGISTERS"))
+        s->registers = atoi(text);
     if (const char *text = getenv("CUSIM_MEM"))
         s->device_bytes = bytes_of(text);
     if (const char *text = getenv("CUSIM_POLICY"))

@@ -559,6 +559,24 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribut
     return cudaSuccess;
 }
 
+extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *)
+{
+    *attributes = { sim().registers, THREADS_MAX };
+    return cudaSuccess;
+}
+
+namespace {
+
+/* What a stream waits for whose kernel never ends. */
+struct endless_work : joint_work {
+    void arrive(const accessor &) override {}
+    bool done() const override { return false; }
+    void leave() override {}
+    std::string waits_for() const override { return "its end"; }
+};
+
+} // namespace
+
 void cusim::check_pointer(const launch_info &info, int number, const void *pointer)
 {
     guard held(sim().lock);
@@ -607,5 +625,9 @@ void cusim::enqueue_launch(const launch_info &info, void *kept, void (*body)(voi
             d.broken = cudaErrorLaunchFailure;
         }
     };
+    if (!sim().endless_kernel.empty() && strstr(info.name, sim().endless_kernel.c_str()) != nullptr) {
+        op.run = nullptr;
+        op.joint = std::make_shared<endless_work>();
+    }
     enqueue(held, info.stream, std::move(op));
 }

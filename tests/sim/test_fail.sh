@@ -50,6 +50,17 @@ for launcher in "" "$bin/dsc-launch --num_gpus=1"; do
     t CUSIM_FAIL_KERNEL=each_kernel; verdict "a kernel that fails before the first step$by" 1 'GPU 0 (simulated GPU) failed: measuring plans: a copy: unspecified launch failure'
 done
 
+# ---- the kernels of attention that only sm_90 has ----
+run CUSIM_REGISTERS=160 "$sim/bin/train" "${args[@]}"; n=$((n + 1))
+if [ $rc -eq 0 ] && grep -q '^step 1/1 ' "$dir/out" && grep -q 'warpgroups have fewer registers at their start' "$dir/err" "$dir/out"; then
+    echo "ok $n - kernels that could not start are not started"
+else echo "not ok $n - kernels that could not start are not started"; tail -n 5 "$dir/err" | sed 's/^/# /'; fi
+usual=$most; most=$((most + 20))
+run CUSIM_ENDLESS_KERNEL=dkv_sm90 "$sim/bin/train" "${args[@]}"; most=$usual
+verdict "a kernel that never ends" 1 'the kernel attention_bwd_sm90 has not ended within 10 s; "dsc": {"gemm_plans": "first"} does without it'
+run CUSIM_FAIL_KERNEL=sm90_kernel "$sim/bin/train" "${args[@]}"
+verdict "a kernel that fails at its trial" 1 'the kernel attention_fwd_sm90: unspecified launch failure; "dsc": {"gemm_plans": "first"} does without it'
+
 # ---- libraries ----
 mkdir -p "$dir/text"
 echo "no library" >"$dir/text/libcublasLt.so.13"; echo "no library" >"$dir/text/libnccl.so.2"

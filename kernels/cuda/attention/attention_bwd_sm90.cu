@@ -277,6 +277,12 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, vo
 
 } // namespace
 
+bool dsc_cuda_attention_bwd_sm90_starts(void)
+{
+    return starts_with_registers(dkv_sm90_kernel<64>) && starts_with_registers(dq_sm90_kernel<64>) &&
+           starts_with_registers(dkv_sm90_kernel<128>) && starts_with_registers(dq_sm90_kernel<128>);
+}
+
 bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a)
 {
     mapped tensor[4];

@@ -205,6 +205,11 @@ void *dsc_cuda_attention_sm90_find(void)
     return result == cudaDriverEntryPointSuccess ? encode : NULL;
 }
 
+bool dsc_cuda_attention_fwd_sm90_starts(void)
+{
+    return starts_with_registers(sm90_kernel<64>) && starts_with_registers(sm90_kernel<128>);
+}
+
 bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
 {
     return a->dtype == DSC_BF16 && a->keys.past == 0 && can_map(key_tensor(a, a->k)) && can_map(key_tensor(a, a->v)) &&

@@ -33,6 +33,7 @@ enum { PLANS_MAX = 64 }; /* a model's layers have one shape or two */
 struct dsc_cuda_attention {
     dsc_alloc *alloc;
     void *encode; /* from dsc_cuda_attention_sm90_find; NULL: there is nothing to choose */
+    bool cannot_start; /* the second kernels, as compiled: no encode then */
     pthread_mutex_t lock;
     attention_plan plans[PLANS_MAX];
     int32_t count;
@@ -131,6 +132,10 @@ dsc_status dsc_cuda_attention_open(dsc_alloc *alloc, int32_t arch, dsc_cuda_atte
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *x, &x, err));
     x->alloc = alloc;
     x->encode = arch == 90 ? dsc_cuda_attention_sm90_find() : NULL;
+    if (x->encode != NULL && !(dsc_cuda_attention_fwd_sm90_starts() && dsc_cuda_attention_bwd_sm90_starts())) {
+        x->encode = NULL;
+        x->cannot_start = true;
+    }
     pthread_mutex_init(&x->lock, NULL); /* cannot fail with default attributes on Linux */
     *out = x;
     return DSC_OK;
@@ -205,6 +210,7 @@ dsc_status dsc_cuda_attention_choose(const dsc_cuda_launch *at, void *memory, in
                           false };
     DSC_ASSERT(reinterpret_cast<uintptr_t>(memory) % 256 == 0);
     pthread_mutex_lock(&at->attention->lock);
+    out->cannot_start = at->attention->cannot_start;
     const dsc_status status = try_all(&t, out, err);
     pthread_mutex_unlock(&at->attention->lock);
     return status;

@@ -7,6 +7,9 @@
 
 /* The driver's way to describe a tensor, cuTensorMapEncodeTiled; NULL: this one has none. */
 void *dsc_cuda_attention_sm90_find(void);
+/* Whether the kernels, as compiled, can start on the calling thread's current GPU. */
+bool dsc_cuda_attention_fwd_sm90_starts(void);
+bool dsc_cuda_attention_bwd_sm90_starts(void);
 /* Whether the kernels have this shape; pointers are looked at for their alignment, NULL has any. */
 bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a);
 bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a);

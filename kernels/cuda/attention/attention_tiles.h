@@ -29,6 +29,18 @@ static_assert(COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS <= (1 + CONSUMERS) 
 
 template <int DP> __host__ __device__ constexpr int tile_bytes() { return DP / BOX * BOX_BYTES; }
 
+/* Whether the kernel starts with the registers that its warpgroups share out. Another compiler or its options may give
+ * fewer, and registers_take would then wait for ever. */
+template <class Kernel> bool starts_with_registers(Kernel *kernel)
+{
+    cudaFuncAttributes is;
+    if (cudaFuncGetAttributes(&is, reinterpret_cast<const void *>(kernel)) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return false;
+    }
+    return is.numRegs * (1 + CONSUMERS) >= COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS;
+}
+
 /* ---- copies, by one thread ---- */
 
 /* Rows row .. row + 63 of a tensor's head; `full` hears of tile_bytes. */

@@ -9,6 +9,8 @@
 #include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/measure.h"
 
+#include "base/clock.h"
+
 namespace {
 
 /* ---- operands ---- */
@@ -251,6 +253,29 @@ dsc_status poison(const attention_trial *t, void *x, int64_t bytes, dsc_error *e
     return cuda_try(cudaMemsetAsync(x, 0xff, static_cast<size_t>(bytes), t->at->stream), "filling", err);
 }
 
+/* A kernel that a card, driver or compiler breaks may never end: its user gets a line instead. */
+constexpr int64_t WAIT_NS = INT64_C(10000000000), POLL_NS = INT64_C(20000);
+
+dsc_status wait(const attention_trial *t, int which, dsc_error *err)
+{
+    const char *const pass = t->backward ? "attention_bwd" : "attention_fwd", *const kind = which == 0 ? "" : "_sm90";
+    const char *const without = which == 0 ? "" : "; \"dsc\": {\"gemm_plans\": \"first\"} does without it";
+    const int64_t start_ns = dsc_clock_ns();
+    cudaError_t error;
+    while ((error = cudaStreamQuery(t->at->stream)) == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        if (dsc_clock_ns() - start_ns > WAIT_NS)
+            return DSC_FAIL(err, DSC_ERR_DEVICE, "ATTENTION", "the kernel %s%s has not ended within 10 s%s", pass, kind,
+                            without);
+        dsc_clock_sleep_ns(POLL_NS);
+    }
+    if (error == cudaSuccess)
+        return DSC_OK;
+    (void)cudaGetLastError();
+    return DSC_FAIL(err, DSC_ERR_DEVICE, "ATTENTION", "the kernel %s%s: %s%s", pass, kind, cudaGetErrorString(error),
+                    without);
+}
+
 dsc_status run_both(const attention_trial *t, const operands *o, dsc_error *err)
 {
     for (int which = 0; which < 2; which++) {
@@ -259,6 +284,7 @@ dsc_status run_both(const attention_trial *t, const operands *o, dsc_error *err)
         if (!t->backward)
             DSC_TRY(poison(t, o->lse[which], 4 * o->lse_count, err));
         DSC_TRY(run(t, o, which, err));
+        DSC_TRY(wait(t, which, err));
     }
     return DSC_OK;
 }

@@ -194,7 +194,7 @@ static void cuda_close(dsc_device *device)
     dsc_cuda_attention_close(&d->attention);
     dsc_cuda_gemm_close(&d->gemm);
     dsc_cuda_arena_close(d);
-    if (d->setup != NULL)
+    if (d->setup != NULL && !d->hangs)
         (void)cudaStreamDestroy(d->setup);
     (void)cudaGetLastError();
     pthread_mutex_destroy(&d->lock);

@@ -63,6 +63,7 @@ typedef struct cuda_device {
     pthread_mutex_t lock; /* what follows */
     bool failed; /* an error of the device is an error of all its streams: CUDA's are the whole context's */
     dsc_error error;
+    bool hangs; /* a kernel that does not end: nothing may wait for the device any more, and its memory stays */
     int64_t stream_count, event_count, buffer_count;
 } cuda_device;
 

@@ -53,7 +53,7 @@ dsc_status dsc_cuda_reserve(dsc_device *device, int64_t bytes, dsc_error *err)
 void dsc_cuda_arena_close(cuda_device *d)
 {
     DSC_ASSERT(d->arena.part_count == 0);
-    if (d->arena.base != NULL)
+    if (d->arena.base != NULL && !d->hangs)
         (void)cudaFree(d->arena.base);
     d->arena.base = NULL;
     d->arena.bytes = d->arena.used = 0;
@@ -85,7 +85,8 @@ static bool in_arena(const cuda_device *d, const void *ptr)
 static void give_back(cuda_device *d, const dsc_buf *buf)
 {
     if (!in_arena(d, buf->ptr)) {
-        (void)cudaFree(buf->ptr);
+        if (!d->hangs)
+            (void)cudaFree(buf->ptr);
     } else {
         DSC_CUDA_FORBID(buf->ptr, dsc_align_up(buf->bytes, PART_ALIGN));
         pthread_mutex_lock(&d->lock);
@@ -164,7 +165,8 @@ void dsc_cuda_mem_close(dsc_device *device, dsc_buf *buf)
         return;
     (void)cudaSetDevice(d->index);
     if (buf->tier == DSC_TIER_PINNED) {
-        (void)cudaHostUnregister(buf->ptr);
+        if (!d->hangs)
+            (void)cudaHostUnregister(buf->ptr);
         dsc_buf_close(buf);
     } else {
         give_back(d, buf);

@@ -52,7 +52,7 @@ static void destroy(cuda_stream *s)
 {
     cuda_device *d = s->device;
     (void)cudaSetDevice(d->index);
-    if (s->handle != NULL) {
+    if (s->handle != NULL && !d->hangs) {
         (void)cudaStreamSynchronize(s->handle); /* queued work runs; a broken context returns at once */
         (void)cudaStreamDestroy(s->handle);
     }
@@ -337,8 +337,11 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     dsc_error whole = DSC_ERROR_INIT;
     (void)DSC_FAIL(&whole, status, "dsc.device", "GPU %d (%s) %s: %s", d->index, d->name,
                    status == DSC_ERR_NOMEM ? "is out of memory" : "failed", why.message);
-    if (status != DSC_ERR_NOMEM)
+    if (status != DSC_ERR_NOMEM) {
         dsc_cuda_note_failure(d, &whole);
+        d->hangs = cudaStreamQuery(s->handle) == cudaErrorNotReady;
+        (void)cudaGetLastError();
+    }
     if (err != NULL)
         *err = whole;
     return status;

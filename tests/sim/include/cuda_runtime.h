@@ -75,6 +75,9 @@ typedef enum cudaDeviceAttr {
 typedef enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
 } cudaFuncAttribute;
+typedef struct cudaFuncAttributes {
+    int numRegs, maxThreadsPerBlock;
+} cudaFuncAttributes;
 typedef void (*cudaHostFn_t)(void *user);
 typedef enum cudaDriverEntryPointQueryResult {
     cudaDriverEntryPointSuccess = 0, cudaDriverEntryPointSymbolNotFound = 1
@@ -148,6 +151,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end);
 cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute attribute, int value);
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel);
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **entry, unsigned version, unsigned long long flags,
                                              cudaDriverEntryPointQueryResult *result);
 
