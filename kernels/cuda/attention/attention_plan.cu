@@ -25,7 +25,7 @@ typedef struct attention_plan {
     attention_key key;
     dsc_attention_fwd_args shape; /* without pointers */
     bool from_text;               /* its choice comes from a text: not to be tried */
-    bool sm90;                    /* what it takes */
+    dsc_attention_kind kind;      /* what it takes */
 } attention_plan;
 
 enum { PLANS_MAX = 64 }; /* a model's layers have one shape or two */
@@ -88,10 +88,10 @@ dsc_status choose(attention_trial *t, attention_plan *p, dsc_attention_tried *ou
     }
     if (!found.fits)
         return DSC_OK;
-    p->sm90 = found.far == 0;
+    p->kind = found.far == 0 ? DSC_ATTENTION_WARPGROUPS : DSC_ATTENTION_WARPS;
     out->tried++;
     out->wrong += found.far > 0;
-    out->changed += p->sm90;
+    out->changed += p->kind == DSC_ATTENTION_WARPGROUPS;
     return DSC_OK;
 }
 
@@ -112,16 +112,16 @@ dsc_status try_all(attention_trial *t, dsc_attention_tried *out, dsc_error *err)
 enum { LINE_BYTES = 256 };
 
 /* Everything of the key: two plans of one text would be one plan. */
-void line_of(const attention_key *k, bool sm90, char line[LINE_BYTES])
+void line_of(const attention_key *k, int kind, char line[LINE_BYTES])
 {
+    static const char *const names[DSC_ATTENTION_KINDS] = { "warps", "warpgroups" };
     const char *const keys = k->all ? k->hides ? "all but hidden" : "all" : k->documents ? "documents" : "causal";
     snprintf(line, LINE_BYTES,
              "attention %s%dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64
              " %s window %d by %s",
              k->backward ? "backward " : "", static_cast<int>(k->batch), static_cast<int>(k->tokens),
              static_cast<int>(k->heads), static_cast<int>(k->kv_heads), static_cast<int>(k->size), k->q_stride,
-             k->kv_stride, k->out_stride, k->head_stride, keys, static_cast<int>(k->window),
-             sm90 ? "warpgroups" : "warps");
+             k->kv_stride, k->out_stride, k->head_stride, keys, static_cast<int>(k->window), names[kind]);
 }
 
 } // namespace
@@ -177,27 +177,29 @@ void dsc_cuda_attention_prepare(dsc_cuda_attention *x, const dsc_attention_fwd_a
     pthread_mutex_unlock(&x->lock);
 }
 
-static void *chosen(dsc_cuda_attention *x, const attention_key *key)
+static dsc_attention_kind chosen(dsc_cuda_attention *x, const attention_key *key)
 {
     pthread_mutex_lock(&x->lock);
     const attention_plan *p = find(x, key);
-    void *const encode = p != NULL && p->sm90 ? x->encode : NULL;
+    const dsc_attention_kind kind = p != NULL ? p->kind : DSC_ATTENTION_WARPS;
     pthread_mutex_unlock(&x->lock);
-    return encode;
+    return kind;
 }
 
-void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *x, const dsc_attention_fwd_args *a)
+void *dsc_cuda_attention_encode(const dsc_cuda_attention *x) { return x->encode; }
+
+dsc_attention_kind dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *x, const dsc_attention_fwd_args *a)
 {
     if (x->encode == NULL || !dsc_cuda_attention_fwd_sm90_fits(a))
-        return NULL;
+        return DSC_ATTENTION_WARPS;
     const attention_key key = key_of(a, false);
     return chosen(x, &key);
 }
 
-void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *x, const dsc_attention_bwd_args *b)
+dsc_attention_kind dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *x, const dsc_attention_bwd_args *b)
 {
     if (x->encode == NULL || !dsc_cuda_attention_bwd_sm90_fits(b))
-        return NULL;
+        return DSC_ATTENTION_WARPS;
     const dsc_attention_fwd_args a = forward_of(b);
     const attention_key key = key_of(&a, true);
     return chosen(x, &key);
@@ -221,7 +223,7 @@ void dsc_cuda_attention_plans_get(dsc_cuda_attention *x, char *text, int64_t cap
     char line[LINE_BYTES];
     pthread_mutex_lock(&x->lock);
     for (int32_t i = 0; i < x->count; i++) {
-        line_of(&x->plans[i].key, x->plans[i].sm90, line);
+        line_of(&x->plans[i].key, x->plans[i].kind, line);
         put_line(line, text, capacity, bytes);
     }
     pthread_mutex_unlock(&x->lock);
@@ -233,11 +235,11 @@ void dsc_cuda_attention_plans_set(dsc_cuda_attention *x, const char *text, int64
     pthread_mutex_lock(&x->lock);
     for (int32_t i = 0; i < x->count; i++) {
         bool found = false;
-        for (int sm90 = 0; sm90 < 2 && !found && text != NULL; sm90++) {
-            line_of(&x->plans[i].key, sm90 != 0, line);
+        for (int kind = 0; kind < DSC_ATTENTION_KINDS && !found && text != NULL; kind++) {
+            line_of(&x->plans[i].key, kind, line);
             found = has_line(text, line);
             if (found)
-                x->plans[i].sm90 = sm90 != 0;
+                x->plans[i].kind = static_cast<dsc_attention_kind>(kind);
         }
         x->plans[i].from_text = x->plans[i].from_text || found;
         *others += !found;

@@ -11,15 +11,24 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"
 
+/* A pass's kernels. */
+typedef enum dsc_attention_kind {
+    DSC_ATTENTION_WARPS,
+    DSC_ATTENTION_WARPGROUPS,
+    DSC_ATTENTION_KINDS
+} dsc_attention_kind;
+
 /* Plans of the calling thread's current GPU. Safe on NULL. */
 dsc_status dsc_cuda_attention_open(dsc_alloc *alloc, int32_t arch, dsc_cuda_attention **out, dsc_error *err);
 void dsc_cuda_attention_close(dsc_cuda_attention **attention);
 /* Prepares the plans of a forward pass, and of its gradients with the same strides. Pointers in `shape` are ignored:
  * aligned ones are assumed. */
 void dsc_cuda_attention_prepare(dsc_cuda_attention *attention, const dsc_attention_fwd_args *shape);
-/* Argument of dsc_cuda_attention_fwd_sm90 or _bwd_sm90, if it is chosen for this call; else NULL. */
-void *dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
-void *dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *attention, const dsc_attention_bwd_args *a);
+/* The kernel for this call. */
+dsc_attention_kind dsc_cuda_attention_fwd_chosen(dsc_cuda_attention *attention, const dsc_attention_fwd_args *a);
+dsc_attention_kind dsc_cuda_attention_bwd_chosen(dsc_cuda_attention *attention, const dsc_attention_bwd_args *a);
+/* Argument of dsc_cuda_attention_fwd_sm90 and _bwd_sm90; NULL where only warps' kernels can be chosen. */
+void *dsc_cuda_attention_encode(const dsc_cuda_attention *attention);
 /* As device.h says of gemm_measure. `memory` is overwritten; a shape of which no sample fits there is not tried. */
 dsc_status dsc_cuda_attention_choose(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes,
                                      dsc_attention_tried *out, dsc_error *err);
