@@ -1,75 +1,189 @@
-/* cross_entropy.cu - a block has a row of logits. One pass computes maximum and sum together (Milakov & Gimelshein
- * 2018); the other one overwrites the row with its gradient while it is still in the L2 cache.
+/* cross_entropy.cu - a block has a row of logits. Its threads copy the row into shared memory, so that global memory is
+ * read once.
+ *
+ * One sweep over the row takes maximum and sum together (Milakov & Gimelshein 2018), and the next one overwrites the
+ * row with its gradient. A thread reads only what it has copied itself. The part of a long row that shared memory
+ * cannot hold is read twice.
+ *
+ * Exponentials have the base 2: e^(x - m) = 2^(x log2(e) - m log2(e)), one multiply-add and one instruction. Every
+ * exponent has the same rounded m log2(e), also that of the target, so this rounding cancels. A maximum beyond 2^127 in
+ * size gives NaN.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/shared.h"
 
 namespace
 {
 
-enum { CROSS_ENTROPY_THREADS_MAX = 1024 };
+/* A thread has BATCH vectors of a round at a time. The row comes in PARTS groups of copies. */
+enum { THREADS_FEW = 512, THREADS_MOST = 1024, WARPS_MOST = THREADS_MOST / 32, BATCH = 4, PARTS = 4 };
+constexpr float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-/* Maximum so far and the sum of exp(x - maximum). */
-struct running {
-    float max, sum;
-};
+/* The largest exponent to the base 2 so far, and the sum of 2^(exponent - largest). */
+struct running { float top, sum; };
 
-__device__ __forceinline__ running both(running a, running b)
+/* Exponents are relative to it: -Inf less the shift must not be NaN. */
+__device__ __forceinline__ float shift_of(float top) { return top == -INFINITY ? 0.0f : top; }
+
+__device__ __forceinline__ float power_of(float x, float shift) { return fast_exp2(fmaf(x, LOG2_E, -shift)); }
+
+/* The sum relative to `top`, which is not below the own one. 0 terms are 0, and NaN stays. */
+__device__ __forceinline__ float sum_below(running r, float top) { return r.sum * fast_exp2(r.top - shift_of(top)); }
+
+__device__ __forceinline__ running warp_running(running r)
 {
-    const float max = fmaxf(a.max, b.max);
-    if (max == -INFINITY)
-        return { max, a.sum + b.sum }; /* 0, or a NaN that was met */
-    return { max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max) };
+    const float top = warp_max(r.top);
+    return { top, warp_sum(sum_below(r, top)) };
 }
 
-template <int W> __device__ __forceinline__ running take(running r, const float (&x)[W])
+/* Value of the whole block, in every thread; `warps` is shared memory. */
+__device__ running block_running(running r, running *warps)
 {
-    float top = x[0];
-#pragma unroll
-    for (int j = 1; j < W; j++)
-        top = fmaxf(top, x[j]);
-    if (top > r.max)
-        r = { top, r.max == -INFINITY ? r.sum : r.sum * expf(r.max - top) };
-#pragma unroll
-    for (int j = 0; j < W; j++)
-        r.sum += x[j] == -INFINITY ? 0.0f : expf(x[j] - r.max);
-    return r;
-}
-
-/* Value of the whole block, in every thread. */
-__device__ running block_running(running r)
-{
-    __shared__ running warps[CROSS_ENTROPY_THREADS_MAX / 32];
-#pragma unroll
-    for (int width = 16; width >= 1; width /= 2) {
-        const running other = { __shfl_xor_sync(0xffffffffu, r.max, width),
-                                __shfl_xor_sync(0xffffffffu, r.sum, width) };
-        r = both(r, other);
-    }
-    if (threadIdx.x % 32 == 0)
+    const unsigned lane = threadIdx.x % 32;
+    r = warp_running(r);
+    if (lane == 0)
         warps[threadIdx.x / 32] = r;
     __syncthreads();
-    r = warps[0];
-    for (unsigned w = 1; w < blockDim.x / 32; w++)
-        r = both(r, warps[w]);
+    return warp_running(lane < blockDim.x / 32 ? warps[lane] : running{ -INFINITY, 0.0f });
+}
+
+/* The largest element; NaN is passed over. */
+template <class T, int W> struct largest {
+    float value = -INFINITY;
+    __device__ __forceinline__ void take(const vector<T, W> &x)
+    {
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            value = fmaxf(value, to_f32(x.elements[j]));
+    }
+    __device__ __forceinline__ float get() const { return value; }
+};
+
+template <> struct largest<uint16_t, 8> {
+    unsigned value = 0xff80ff80u; /* -Inf twice */
+    __device__ __forceinline__ void take(const vector<uint16_t, 8> &x)
+    {
+        const unsigned low = max_bf16x2(x.words[0].x, x.words[0].y), high = max_bf16x2(x.words[0].z, x.words[0].w);
+        value = max_bf16x2(value, max_bf16x2(low, high));
+    }
+    __device__ __forceinline__ float get() const
+    {
+        return fmaxf(__uint_as_float(value << 16), __uint_as_float(value & 0xffff0000u));
+    }
+};
+
+/* COUNT vectors: first, first + threads, ... of `from`. */
+template <class T, int W, int COUNT>
+__device__ __forceinline__ running take_batch(running r, const vector<T, W> *from, int first)
+{
+    vector<T, W> x[COUNT];
+    largest<T, W> most;
+#pragma unroll
+    for (int k = 0; k < COUNT; k++)
+        load_vector(x[k], from[first + k * static_cast<int>(blockDim.x)].elements);
+#pragma unroll
+    for (int k = 0; k < COUNT; k++)
+        most.take(x[k]);
+    const float top = fmaxf(r.top, most.get() * LOG2_E), shift = shift_of(top);
+    r = { top, sum_below(r, top) };
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) {
+        float e[W];
+        unpack(e, x[k]);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            e[j] = power_of(e[j], shift);
+#pragma unroll
+        for (int width = W / 2; width >= 1; width /= 2)
+            for (int j = 0; j < width; j++)
+                e[j] += e[j + width];
+        r.sum += e[0];
+    }
     return r;
 }
 
-/* Gradients of W columns from c on; padding columns get 0. */
-template <int W, class T>
-__device__ __forceinline__ void gradient(T *row, int64_t c, int64_t vocab, int32_t target, float lse, float scale)
+template <class T, int W>
+__device__ __forceinline__ running take_range(running r, const vector<T, W> *from, int first, int end)
 {
-    float x[W];
-    load<W>(x, row + c);
-#pragma unroll
-    for (int j = 0; j < W; j++) {
-        const float p = expf(x[j] - lse);
-        x[j] = c + j < vocab ? (c + j == target ? p - 1.0f : p) * scale : 0.0f;
-    }
-    store<W>(row + c, x);
+    const int threads = static_cast<int>(blockDim.x);
+    int v = first + static_cast<int>(threadIdx.x);
+#pragma unroll 1
+    for (; v + (BATCH - 1) * threads < end; v += BATCH * threads)
+        r = take_batch<T, W, BATCH>(r, from, v);
+#pragma unroll 1
+    for (; v < end; v += threads)
+        r = take_batch<T, W, 1>(r, from, v);
+    return r;
 }
 
-/* The row of a target that is not counted. */
+__device__ __forceinline__ void wait_for_part(int part)
+{
+    static_assert(PARTS == 4, "one case each");
+    switch (part) {
+    case 0: cp_async_wait<3>(); break;
+    case 1: cp_async_wait<2>(); break;
+    case 2: cp_async_wait<1>(); break;
+    default: cp_async_wait<0>(); break;
+    }
+}
+
+/* All of the row's `count` vectors; the first `kept` ones are copied into shared memory and read there. */
+template <class T, int W>
+__device__ __forceinline__ running take_row(const vector<T, W> *row, vector<T, W> *shared, int count, int kept)
+{
+    const int threads = static_cast<int>(blockDim.x), round = threads * BATCH;
+    const int part = (kept + PARTS * round - 1) / (PARTS * round) * round; /* whole rounds */
+    running r = { -INFINITY, 0.0f };
+    if (kept > 0) {
+#pragma unroll
+        for (int p = 0; p < PARTS; p++) {
+            for (int v = p * part + static_cast<int>(threadIdx.x); v < min((p + 1) * part, kept); v += threads)
+                cp_async16(shared + v, row + v, true);
+            cp_async_commit();
+        }
+#pragma unroll 1
+        for (int p = 0; p < PARTS; p++) {
+            wait_for_part(p);
+            r = take_range<T, W>(r, shared, p * part, min((p + 1) * part, kept));
+        }
+    }
+    return take_range<T, W>(r, row, kept, count);
+}
+
+/* The gradients of whole vectors [first, end), from the logits `from`, but for the target's -1. */
+template <class T, int W>
+__device__ __forceinline__ void gradients(vector<T, W> *row, const vector<T, W> *from, int first, int end, float shift,
+                                          float factor)
+{
+    const int threads = static_cast<int>(blockDim.x);
+#pragma unroll 2
+    for (int v = first + static_cast<int>(threadIdx.x); v < end; v += threads) {
+        float y[W];
+        load<W>(y, from[v].elements);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] = power_of(y[j], shift) * factor;
+        store_fast<W>(row[v].elements, y);
+    }
+}
+
+/* Gradients from column `whole` on, in vectors of which at most one has logits; those of padding columns are 0. */
+template <class T, int W>
+__device__ __forceinline__ void last_gradients(T *row, int64_t whole, int64_t vocab, int64_t stride, float shift,
+                                               float factor)
+{
+    for (int64_t c = whole + static_cast<int64_t>(threadIdx.x) * W; c < stride;
+         c += static_cast<int64_t>(blockDim.x) * W) {
+        float y[W];
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            y[j] = c + j < vocab ? power_of(to_f32(row[c + j]), shift) * factor : 0.0f;
+        store<W>(row + c, y);
+    }
+}
+
+/* The row of a target that is not counted: nothing of it is read. */
 template <class T, int W> __device__ __forceinline__ void skip_row(T *row, float *loss, int64_t stride, bool gradient)
 {
     const float zeros[W] = {};
@@ -80,50 +194,79 @@ template <class T, int W> __device__ __forceinline__ void skip_row(T *row, float
         store<W>(row + c, zeros);
 }
 
+struct rows_of_logits {
+    float *losses;
+    const int32_t *targets;
+    int64_t vocab, stride;
+    int32_t kept; /* vectors that shared memory holds */
+    float scale;
+    bool write_gradient;
+};
+
 template <class T, int W>
-__global__ void __launch_bounds__(CROSS_ENTROPY_THREADS_MAX)
-    cross_entropy_kernel(T *logits, float *losses, const int32_t *targets, int64_t vocab, int64_t stride, float scale,
-                         bool write_gradient)
+__global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logits, const rows_of_logits a)
 {
-    T *row = logits + static_cast<int64_t>(blockIdx.x) * stride;
-    const int32_t target = targets[blockIdx.x];
+    typedef vector<T, W> vectors;
+    DSC_CUDA_SHARED(running, warps); /* no static memory beside it: its alignment would cost up to 1 KiB */
+    vectors *const shared = reinterpret_cast<vectors *>(warps + WARPS_MOST);
+    T *const row = logits + static_cast<int64_t>(blockIdx.x) * a.stride;
+    const int32_t target = a.targets[blockIdx.x];
     if (target < 0) { /* the target of all threads */
-        skip_row<T, W>(row, losses + blockIdx.x, stride, write_gradient);
+        skip_row<T, W>(row, a.losses + blockIdx.x, a.stride, a.write_gradient);
         return;
     }
     const float at_target = to_f32(row[target]); /* read before block_running's barrier, overwritten after it */
-    const int64_t whole = vocab / W * W;
-    running r = { -INFINITY, 0.0f };
-    for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; c < whole; c += static_cast<int64_t>(blockDim.x) * W) {
-        float x[W];
-        load<W>(x, row + c);
-        r = take<W>(r, x);
-    }
-    for (int64_t c = whole + threadIdx.x; c < vocab; c += blockDim.x) {
-        const float x[1] = { to_f32(row[c]) };
-        r = take<1>(r, x);
-    }
-    r = block_running(r);
-    const float lse = r.max + logf(r.sum);
+    vectors *const places = reinterpret_cast<vectors *>(row);
+    const int count = static_cast<int>(a.vocab / W);
+    const int64_t whole = static_cast<int64_t>(count) * W;
+    running r = take_row<T, W>(places, shared, count, a.kept);
+    if (whole + threadIdx.x < a.vocab) /* fewer than W columns are left */
+        r = take_batch<T, 1, 1>(r, reinterpret_cast<const vector<T, 1> *>(row + whole), static_cast<int>(threadIdx.x));
+    r = block_running(r, warps);
+    const float shift = shift_of(r.top), factor = a.scale / r.sum;
     if (threadIdx.x == 0)
-        losses[blockIdx.x] = lse - at_target;
-    if (!write_gradient)
+        a.losses[blockIdx.x] = logf(r.sum) - LN_2 * fmaf(at_target, LOG2_E, -shift);
+    if (!a.write_gradient)
         return;
-    for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; c < stride; c += static_cast<int64_t>(blockDim.x) * W)
-        gradient<W>(row, c, vocab, target, lse, scale);
+    gradients<T, W>(places, shared, 0, a.kept, shift, factor);
+    gradients<T, W>(places, places, a.kept, count, shift, factor);
+    last_gradients<T, W>(row, whole, a.vocab, a.stride, shift, factor);
+    __syncthreads(); /* the target's column is written once more */
+    if (threadIdx.x == 0)
+        row[target] = element<T>::from((power_of(at_target, shift) / r.sum - 1.0f) * a.scale);
 }
 
-template <class T> void classify(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a)
+constexpr int64_t SUMS_BYTES = static_cast<int64_t>(sizeof(running)) * WARPS_MOST;
+
+/* Bytes of a row that a block can keep where `blocks` of them share a multiprocessor. */
+int64_t row_room(int64_t blocks)
+{
+    const int64_t system = 1024;
+    return (shared_bytes_max() + system) / blocks - system - SUMS_BYTES;
+}
+
+template <class T, int W>
+dsc_status launch(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, bool keep, dsc_error *err)
+{
+    const int64_t count = a->vocab / W, each = static_cast<int64_t>(sizeof(vector<T, W>));
+    const unsigned threads = threads_for(a->stride / W, count * each <= row_room(2) ? THREADS_FEW : THREADS_MOST);
+    const int64_t round = static_cast<int64_t>(threads) * BATCH;
+    /* Whole rounds where not all: the order of a row's sum does not depend on what is kept. */
+    const int64_t fits = count * each <= row_room(1) ? count : row_room(1) / each / round * round;
+    const int64_t kept = keep && a->write_gradient ? fits : 0, bytes = SUMS_BYTES + kept * each;
+    const rows_of_logits rows = { a->losses, a->targets, a->vocab, a->stride, static_cast<int32_t>(kept), a->scale,
+                                  a->write_gradient };
+    DSC_TRY((shared_allow("CROSS_ENTROPY", cross_entropy_kernel<T, W>, bytes, err)));
+    DSC_CUDA_LAUNCH((cross_entropy_kernel<T, W>), grid_size(a->rows), threads, static_cast<size_t>(bytes), at->stream,
+                    static_cast<T *>(a->logits), rows);
+    return DSC_OK;
+}
+
+template <class T> dsc_status classify(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, dsc_error *err)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
-    T *logits = static_cast<T *>(a->logits);
-    const unsigned rows = grid_size(a->rows), threads = threads_for(a->stride / W, CROSS_ENTROPY_THREADS_MAX);
-    if (is_aligned(logits) && a->stride % W == 0)
-        DSC_CUDA_LAUNCH((cross_entropy_kernel<T, W>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
-                        a->vocab, a->stride, a->scale, a->write_gradient);
-    else
-        DSC_CUDA_LAUNCH((cross_entropy_kernel<T, 1>), rows, threads, 0, at->stream, logits, a->losses, a->targets,
-                        a->vocab, a->stride, a->scale, a->write_gradient);
+    const bool aligned = is_aligned(a->logits) && a->stride % W == 0;
+    return aligned ? launch<T, W>(at, a, true, err) : launch<T, 1>(at, a, false, err);
 }
 
 } // namespace
@@ -132,9 +275,8 @@ dsc_status dsc_cuda_run_CROSS_ENTROPY(const dsc_cuda_launch *at, const void *arg
 {
     const dsc_cross_entropy_args *a = static_cast<const dsc_cross_entropy_args *>(args);
     DSC_TRY(dtype_check("CROSS_ENTROPY", a->dtype, err));
-    DSC_ASSERT(a->vocab >= 1 && a->vocab <= a->stride);
+    DSC_ASSERT(a->vocab >= 1 && a->vocab <= a->stride && a->stride <= INT32_MAX / 2);
     if (a->rows == 0)
         return DSC_OK;
-    DSC_CUDA_FOR_DTYPE(a->dtype, T, classify<T>(at, a));
-    return DSC_OK;
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, return classify<T>(at, a, err));
 }

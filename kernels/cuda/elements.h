@@ -1,9 +1,9 @@
 /* elements.h - elements of F32 (float), BF16 (uint16_t) and F16 (half_bits) on the device. They are accessed one at a
  * time or W in as few 16-byte accesses as possible. Also loops over flat arrays, and sums over a warp or a block.
  *
- * bf16 is rounded by integers here (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels
- * need those bits, and kernels that wait for memory do not notice. fp16 is the hardware's, which has those bits except
- * for NaN.
+ * `store` rounds bf16 by integers (nearest even, denormals kept, NaN quiet), as base/bf16.h does it: exact kernels need
+ * those bits. `store_fast` takes the hardware's instruction, which differs in the bits of a NaN alone. fp16 is the
+ * hardware's, which has those bits except for NaN.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ELEMENTS_H
 #define DSC_KERNELS_CUDA_ELEMENTS_H
@@ -63,29 +63,73 @@ template <> struct word<4> { typedef uint32_t type; };
 template <> struct word<8> { typedef uint2 type; };
 template <> struct word<16> { typedef uint4 type; };
 
-/* W elements at p, which is aligned to them, up to 16 bytes. */
-template <int W, class T> __device__ __forceinline__ void load(float (&x)[W], const T *p)
+/* W elements in as few accesses as possible, up to 16 bytes each. */
+template <class T, int W> union vector {
+    enum { BYTES = W * static_cast<int>(sizeof(T)), EACH = BYTES < 16 ? BYTES : 16, WORDS = BYTES / EACH };
+    typename word<EACH>::type words[WORDS];
+    T elements[W];
+};
+
+template <class T, int W> __device__ __forceinline__ void unpack(float (&x)[W], const vector<T, W> &v)
 {
-    constexpr int BYTES = W * static_cast<int>(sizeof(T)), EACH = BYTES < 16 ? BYTES : 16;
-    union { typename word<EACH>::type words[BYTES / EACH]; T elements[W]; } u;
-#pragma unroll
-    for (int i = 0; i < BYTES / EACH; i++)
-        u.words[i] = reinterpret_cast<const typename word<EACH>::type *>(p)[i];
 #pragma unroll
     for (int i = 0; i < W; i++)
-        x[i] = to_f32(u.elements[i]);
+        x[i] = to_f32(v.elements[i]);
+}
+
+/* Pairs of bf16: one instruction an element. */
+template <int W> __device__ __forceinline__ void unpack(float (&x)[W], const vector<uint16_t, W> &v)
+{
+    uint32_t pairs[(W + 1) / 2] = {};
+    memcpy(pairs, v.elements, sizeof v.elements);
+#pragma unroll
+    for (int i = 0; i < W; i++)
+        x[i] = __uint_as_float(i % 2 == 0 ? pairs[i / 2] << 16 : pairs[i / 2] & 0xffff0000u);
+}
+
+/* W elements at p, which is aligned to them, up to 16 bytes. */
+template <class T, int W> __device__ __forceinline__ void load_vector(vector<T, W> &v, const T *p)
+{
+#pragma unroll
+    for (int i = 0; i < vector<T, W>::WORDS; i++)
+        v.words[i] = reinterpret_cast<const typename word<vector<T, W>::EACH>::type *>(p)[i];
+}
+
+template <int W, class T> __device__ __forceinline__ void load(float (&x)[W], const T *p)
+{
+    vector<T, W> v;
+    load_vector(v, p);
+    unpack(x, v);
+}
+
+template <class T, int W> __device__ __forceinline__ void store_vector(T *p, const vector<T, W> &v)
+{
+#pragma unroll
+    for (int i = 0; i < vector<T, W>::WORDS; i++)
+        reinterpret_cast<typename word<vector<T, W>::EACH>::type *>(p)[i] = v.words[i];
 }
 
 template <int W, class T> __device__ __forceinline__ void store(T *p, const float (&x)[W])
 {
-    constexpr int BYTES = W * static_cast<int>(sizeof(T)), EACH = BYTES < 16 ? BYTES : 16;
-    union { typename word<EACH>::type words[BYTES / EACH]; T elements[W]; } u;
+    vector<T, W> v;
 #pragma unroll
     for (int i = 0; i < W; i++)
-        u.elements[i] = element<T>::from(x[i]);
+        v.elements[i] = element<T>::from(x[i]);
+    store_vector(p, v);
+}
+
+/* As `store`, but that a NaN in bf16 becomes the instruction's own NaN: one instruction for two elements. */
+template <int W, class T> __device__ __forceinline__ void store_fast(T *p, const float (&x)[W]) { store<W>(p, x); }
+
+template <int W> __device__ __forceinline__ void store_fast(uint16_t *p, const float (&x)[W])
+{
+    vector<uint16_t, W> v;
+    uint32_t pairs[(W + 1) / 2];
 #pragma unroll
-    for (int i = 0; i < BYTES / EACH; i++)
-        reinterpret_cast<typename word<EACH>::type *>(p)[i] = u.words[i];
+    for (int i = 0; i < W; i += 2)
+        pairs[i / 2] = pack_bf16(x[i], i + 1 < W ? x[i + 1] : 0.0f);
+    memcpy(v.elements, pairs, sizeof v.elements);
+    store_vector(p, v);
 }
 
 /* op.run<W>(i) computes elements i .. i + W - 1. A thread has W of them, once: the grid follows from the count. */

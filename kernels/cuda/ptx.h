@@ -107,6 +107,14 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high)
     return r;
 }
 
+/* The larger one of two pairs of bf16, each half alone; of a number and NaN the number. */
+__device__ __forceinline__ unsigned max_bf16x2(unsigned a, unsigned b)
+{
+    unsigned r;
+    asm("max.bf16x2 %0, %1, %2;\n" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
 /* 2^x within 2 ulp; denormal results are 0, -Inf gives 0. */
 __device__ __forceinline__ float fast_exp2(float x)
 {

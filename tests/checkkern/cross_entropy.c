@@ -1,13 +1,25 @@
 /* cross_entropy.c - softmax, loss and dlogits against double.
  *
  * u = 2^-24. An exponential is off by 2 ulp (4 u) and by the rounding of its argument, u |x - max|. The sum of V
- * positive terms has chains of V / 16 additions whose roundings wander: 4 sqrt(V / 16 + 16) u.
+ * positive terms has chains of V / 16 additions whose roundings wander: 4 sqrt(V / 16 + 16) u. GPUs take powers of 2 of
+ * x log2(e), whose constant is off by 0.23 u, and powers below 2^-126 are 0 there.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
 #include <math.h>
 
 static const double u = 0x1p-24;
+
+/* Error of the argument of an exponential `below` the maximum; what is below 104 is 0 in fp32. */
+static double argument_off(double below)
+{
+    return u * fmin(below, 104) * (ck_on_gpu() ? 1.23 : 1);
+}
+
+static double power_least(void)
+{
+    return ck_on_gpu() ? 0x1p-126 : 0;
+}
 
 typedef struct row_truth {
     double max, sum, loss, sum_off; /* sum_off: relative */
@@ -22,10 +34,10 @@ static row_truth truth_of(const dsc_cross_entropy_args *a, int64_t r)
     for (int64_t v = 0; v < a->vocab; v++) {
         const double x = ck_start(a->logits, r * a->stride + v) - t.max;
         t.sum += exp(x);
-        depth += exp(x) * fmin(-x, 104);
+        depth += exp(x) * argument_off(-x);
     }
     t.loss = log(t.sum) - (ck_start(a->logits, r * a->stride + a->targets[r]) - t.max);
-    t.sum_off = u * (4 + depth / t.sum + 4 * sqrt((double)a->vocab / 16 + 16));
+    t.sum_off = u * (4 + 4 * sqrt((double)a->vocab / 16 + 16)) + depth / t.sum;
     return t;
 }
 
@@ -59,7 +71,7 @@ static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
         const double p = exp(start - t.max) / t.sum, is_target = v == a->targets[r] ? 1 : 0;
         const double expected = (p - is_target) * scale;
         /* three more roundings: scale / sum, the product, or p / sum, p - 1, times scale */
-        const double off = p * (t.sum_off + u * (7 + fmin(t.max - start, 104))) + is_target * 2 * u;
+        const double off = p * (t.sum_off + u * 7 + argument_off(t.max - start)) + power_least() + is_target * 2 * u;
         ck_near(a->logits, i, expected, scale * off + 0x1p-148 + ck_rounding(a->dtype, expected));
     }
 }
@@ -71,11 +83,9 @@ static void verify(const void *args)
         verify_row(a, r);
 }
 
-static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
+/* The case that has begun. */
+static void run(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
 {
-    if (!ck_case("cross_entropy %s rows=%lld V=%lld stride=%lld spread=%g%s", ck_dtype_text(dtype), (long long)rows,
-                 (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
-        return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, rows, "losses");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");
@@ -97,6 +107,40 @@ static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, 
                                           .write_gradient = gradient,
                                           .dtype = dtype };
     ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify);
+}
+
+static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
+{
+    if (ck_case("cross_entropy %s rows=%lld V=%lld stride=%lld spread=%g%s", ck_dtype_text(dtype), (long long)rows,
+                (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
+        run(rows, vocab, stride, dtype, gradient, spread);
+}
+
+/* Rows of whole 16-byte vectors. GPUs keep them in shared memory: two rows a multiprocessor,
+ * one row, or a part of one. */
+static void check_kept(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient)
+{
+    if (!ck_case("cross_entropy kept %s rows=%lld V=%lld stride=%lld%s", ck_dtype_text(dtype), (long long)rows,
+                 (long long)vocab, (long long)stride, gradient ? "" : " loss only"))
+        return;
+    ck_align();
+    run(rows, vocab, stride, dtype, gradient, 3);
+}
+
+static void check_all_kept(void)
+{
+    static const int64_t vocabs[] = { 1, 7, 8, 9, 311, 4096, 16391 };
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++)
+        for (size_t v = 0; v < DSC_COUNT(vocabs); v++)
+            check_kept(4, vocabs[v], dsc_align_up(vocabs[v], 8) + (int64_t)(v % 2) * 64, dtype, v % 3 != 2);
+    check_kept(3, 50257, 50304, DSC_BF16, true);
+    check_kept(3, 50304, 50304, DSC_F16, true);
+    check_kept(2, 50257, 50304, DSC_F32, true);
+    check_kept(2, 80000, 80000, DSC_BF16, true);   /* one row a multiprocessor */
+    check_kept(3, 128256, 128256, DSC_BF16, true); /* more than any GPU keeps: Llama 3's, Qwen's */
+    check_kept(2, 151643, 151680, DSC_BF16, true);
+    check_kept(2, 128256, 128256, DSC_BF16, false);
+    check_kept(2, 64001, 64064, DSC_F32, true);
 }
 
 /* The second half of the rows repeats the first half, and some of its targets are not counted. The counted ones have
@@ -175,49 +219,60 @@ static void verify_differences(const void *args)
         }
 }
 
-/* -Inf is a probability of 0 wherever it stands; NaN and +Inf must not hide. */
+/* -Inf is a probability of 0 wherever it stands; NaN and +Inf must not hide. Columns of padding are 0 also there. */
 static void verify_special(const void *args)
 {
     const dsc_cross_entropy_args *a = args;
     ck_near(a->losses, 0, log(3), 4 * u * log(3));
-    for (int64_t v = 0; v < a->vocab; v++)
-        ck_near(a->logits, v, v == a->vocab - 3 ? -2.0 / 3 : v > a->vocab - 3 ? 1.0 / 3 : 0, 4 * u);
+    for (int64_t v = 0; v < a->vocab; v++) {
+        const double expected = v == a->vocab - 3 ? -2.0 / 3 : v > a->vocab - 3 ? 1.0 / 3 : 0;
+        ck_near(a->logits, v, expected, 4 * u + ck_rounding(a->dtype, expected));
+    }
     for (int64_t r = 1; r < a->rows; r++)
         if (!isnan(a->losses[r]))
             ck_fail("loss of row %lld is %g, not NaN", (long long)r, (double)a->losses[r]);
+    for (int64_t r = 0; r < a->rows; r++)
+        for (int64_t v = a->vocab; v < a->stride; v++)
+            ck_near(a->logits, r * a->stride + v, 0, 0);
 }
 
-static void check_special(void)
+static void check_special(dsc_dtype dtype, int64_t stride, bool aligned)
 {
-    enum { ROWS = 4, VOCAB = 5003 };
-    if (!ck_case("cross_entropy Inf and NaN"))
+    enum { ROWS = 5, VOCAB = 5003 };
+    if (!ck_case("cross_entropy Inf and NaN %s stride=%lld%s", ck_dtype_text(dtype), (long long)stride,
+                 aligned ? " kept" : ""))
         return;
-    float *logits = ck_buf(CK_INOUT, DSC_F32, ROWS * VOCAB, "logits");
+    if (aligned)
+        ck_align();
+    void *logits = ck_buf(CK_INOUT, dtype, ROWS * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, ROWS, "losses");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, ROWS, "targets");
-    for (int64_t i = 0; i < ROWS * VOCAB; i++)
-        logits[i] = i < VOCAB - 3 ? -INFINITY : 1.5f;
-    for (int64_t r = 0; r < ROWS; r++)
+    for (int64_t r = 0; r < ROWS; r++) {
+        for (int64_t v = 0; v < stride; v++)
+            ck_set(logits, r * stride + v, v < VOCAB - 3 || v >= VOCAB ? -(double)INFINITY : 1.5);
         ck_set(targets, r, VOCAB - 3);
-    logits[1 * VOCAB + 100] = NAN;
-    logits[2 * VOCAB + VOCAB - 1] = NAN;
-    logits[3 * VOCAB + 3000] = INFINITY;
+    }
+    ck_set(logits, 1 * stride + 100, (double)NAN);
+    ck_set(logits, 2 * stride + VOCAB - 1, (double)NAN);
+    ck_set(logits, 3 * stride + 3000, (double)INFINITY);
+    for (int64_t v = 0; v < VOCAB; v++)
+        ck_set(logits, 4 * stride + v, -(double)INFINITY); /* no probability at all */
     const dsc_cross_entropy_args args = { .logits = logits,
                                           .losses = losses,
                                           .targets = targets,
                                           .rows = ROWS,
                                           .vocab = VOCAB,
-                                          .stride = VOCAB,
+                                          .stride = stride,
                                           .scale = 1,
                                           .write_gradient = true,
-                                          .dtype = DSC_F32 };
+                                          .dtype = dtype };
     ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_special);
 }
 
-static void bench(dsc_dtype dtype)
+static void bench(dsc_dtype dtype, int64_t rows_on_gpu, int64_t vocab)
 {
-    const int64_t rows = ck_bench_size(256, 4096), vocab = 50304, bytes = (int64_t)dsc_dtype_bytes(dtype);
-    if (!ck_case("bench cross_entropy %s %lldx50304", ck_dtype_text(dtype), (long long)rows))
+    const int64_t rows = ck_bench_size(256, rows_on_gpu), bytes = (int64_t)dsc_dtype_bytes(dtype);
+    if (!ck_case("bench cross_entropy %s %lldx%lld", ck_dtype_text(dtype), (long long)rows, (long long)vocab))
         return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * vocab, "logits");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");
@@ -246,9 +301,14 @@ void ck_cross_entropy(void)
             check(3, vocabs[v], padded, dtype, false, 3);
         }
     check(5, 311, 311, DSC_F32, true, 60); /* most probabilities underflow */
+    check(20, 2048, 2048, DSC_F32, true, 20); /* some are denormal */
     check(0, 311, 320, DSC_BF16, true, 1);
     check_masks();
-    check_special();
+    check_all_kept();
+    check_special(DSC_F32, 5003, false);
+    check_special(DSC_BF16, 5008, true);
+    check_special(DSC_F16, 5056, true);
+    check_special(DSC_F32, 5056, true);
     if (ck_case("cross_entropy against differences")) {
         float *logits = ck_buf(CK_INOUT, DSC_F32, 3 * 9, "logits"), *losses = ck_buf(CK_OUT, DSC_F32, 3, "losses");
         const int32_t *targets = ck_buf(CK_IN, DSC_I32, 3, "targets");
@@ -266,7 +326,9 @@ void ck_cross_entropy(void)
         ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_differences);
     }
     if (ck_benching()) {
-        bench(DSC_F32);
-        bench(DSC_BF16);
+        bench(DSC_F32, 4096, 50304);
+        bench(DSC_BF16, 4096, 50304);
+        bench(DSC_BF16, 576, 50304);
+        bench(DSC_BF16, 4096, 128256);
     }
 }
