@@ -17,12 +17,13 @@ import argparse
 import json
 import os
 import re
-import select
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+
+import turns
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROUNDS, WARM_UP, ROUNDS_LEAST = int(os.environ.get("ROUNDS", "15")), 3, 5
@@ -42,52 +43,6 @@ lines = []
 def say(text):
     lines.append(text)
     print(text, flush=True)
-
-
-class Side:
-    """One process that makes a step per line."""
-
-    def __init__(self, name, command, deadline):
-        self.name, self.ms, self.device_bytes, self.deadline, self.rest = name, [], 0, deadline, b""
-        self.words = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.words, bufsize=0)
-        if self.line() != "ready":
-            raise RuntimeError(self.last_words())
-
-    def line(self):
-        while b"\n" not in self.rest:
-            ready, _, _ = select.select([self.process.stdout], [], [], max(0, self.deadline - time.monotonic()))
-            part = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            if not part:
-                return "" if ready else "late"
-            self.rest += part
-        line, self.rest = self.rest.split(b"\n", 1)
-        return line.decode().strip()
-
-    def last_words(self):
-        if self.process.poll() is None and time.monotonic() >= self.deadline:
-            return f"{self.name}: not ready in time"
-        self.close()
-        self.words.seek(0)
-        words = self.words.read().decode(errors="replace").strip().splitlines()
-        return f"{self.name} ended with {self.process.returncode}: {words[-1] if words else 'no word'}"
-
-    def step(self, count):
-        self.process.stdin.write(b"step\n")
-        answer = self.line().split()
-        if len(answer) < 4:
-            raise RuntimeError(self.last_words())
-        self.device_bytes = max(self.device_bytes, int(answer[3]))
-        if count:
-            self.ms.append(float(answer[0]))
-
-    def close(self):
-        self.process.stdin.close()
-        try:
-            self.process.wait(20)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 def gpu(simulate):
@@ -128,21 +83,10 @@ def show(side, name, case, peak):
 
 def start(sides, name, command, deadline):
     try:
-        sides.append(Side(name, command, deadline))
+        sides.append(turns.Side(name, command, deadline))
     except (OSError, RuntimeError) as error:
         say(f"{name} did not start: {error}")
     return len(sides)
-
-
-def take_turns(sides, rounds, deadline):
-    begin = time.monotonic()
-    for i in range(-WARM_UP, rounds):
-        for side in sides if i % 2 == 0 else sides[::-1]:
-            side.step(i >= 0)
-        if i == 0:
-            begin = time.monotonic()
-        if i >= ROUNDS_LEAST and time.monotonic() + (time.monotonic() - begin) / i > deadline:
-            return
 
 
 def train(name, options, folder, peak, deadline):
@@ -155,7 +99,7 @@ def train(name, options, folder, peak, deadline):
                 return False
         if options.python and name != "short":
             start(sides, "torch", [options.python, os.path.join(HERE, "torch_worker.py"), name, str(case[3]), str(tokens), "cuda"], deadline)
-        take_turns(sides, ROUNDS, deadline)
+        turns.take_turns(sides, ROUNDS, WARM_UP, deadline, ROUNDS_LEAST)
     except (OSError, RuntimeError) as failure:
         error = failure
     finally:
@@ -167,7 +111,7 @@ def train(name, options, folder, peak, deadline):
     for side in sides[1:]:
         if not side.ms:
             continue
-        ratio = sorted(b / a for a, b in zip(sides[0].ms, side.ms))
+        ratio = turns.paired(sides[0], side)
         say(f"{name} {side.name}/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}  "
             f"of {len(ratio)} pairs")
     if error:

@@ -15,7 +15,7 @@ mkdir -p "$to"/{bin,lib/dsc,tests/gpu,programs,bench,nccl}
 cp "$DSC_BIN/train" "$DSC_BIN/dsc" "$to/bin"
 cp "$DSC_LIB/dsc/libdsc_cuda.so" "$to/lib/dsc"
 cp "$@" "$to/programs"
-cp "$worker" "$top/bench/bench_gpu.py" "$top/bench/torch_worker.py" "$top/bench/deepspeed_worker.py" "$to/bench"
+cp "$worker" "$top"/bench/{bench_gpu,turns,kernel_sums,torch_worker,deepspeed_worker}.py "$to/bench"
 cp "$top/tests/run" "$to/tests"; cp "$top/tests/gpu/run.sh" "$to/tests/gpu"
 strip -g "$to"/bin/* "$to"/programs/* "$to/bench/$(basename "$worker")"
 # Every library but the C and C++ ones, which are as old as this machine's or newer there.

@@ -59,6 +59,38 @@ if command -v python3 >/dev/null; then
         run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker"
         report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
     fi
+
+    # ---- turns.py and kernel_sums.py ----
+    cat >"$dir/nano.json" <<'END'
+{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}, "dsc": {"model": "gpt2-nano", "seq_length": 16, "device": "cuda"}}
+END
+    worker="$sim/bin/step_worker $dir/nano.json 256 16"
+    run python3 "$top/bench/turns.py" --rounds 2 --warm-up 1 --write "$dir/turns" a="$worker" b="CUSIM_FAIL_KERNEL=sumsq $worker" none=false
+    report "turns of a worker that goes on" has '^a +[0-9.]+ ms  min [0-9.]+ max [0-9.]+  middle half .* of 2  loss [0-9]'
+    report "a worker that dies, with its last words" has '^b ended with 1: .*at or before SUMSQ'
+    report "a worker that does not start, by name" has '^none did not start: none ended with 1'
+    report "sides that failed make it exit 1, and the file has all lines" [ $rc:"$(wc -l <"$dir/turns")" = 1:3 ]
+    run python3 "$top/bench/turns.py" --rounds 1 --warm-up 0 a="$worker" b="$worker"
+    report "the paired ratio of two sides" has '^b/a [0-9.]+  p10 .* of 1 pairs'
+    cat >"$dir/step.csv" <<'END'
+==PROF== Connected to process 1
+"ID","Process ID","Kernel Name","Grid Size","Metric Name","Metric Unit","Metric Value"
+"0","1","fill(int *)","(1, 1, 1)","gpu__time_duration.sum","us","7"
+"1","1","void norm<float>(float *, int)","(8, 1, 1)","gpu__time_duration.sum","ns","1,000"
+"2","1","void norm<float>(float *, int)","(8, 1, 1)","gpu__time_duration.sum","ns","1,000"
+"3","1","adam","(4, 1, 1)","gpu__time_duration.sum","ms","1"
+"4","1","void norm<float>(float *, int)","(8, 1, 1)","gpu__time_duration.sum","ns","3,000"
+"5","1","void norm<float>(float *, int)","(8, 1, 1)","gpu__time_duration.sum","ns","5,000"
+"6","1","adam","(4, 1, 1)","dram__bytes.sum","Mbyte","3,000"
+"6","1","adam","(4, 1, 1)","gpu__time_duration.sum","ms","1.5"
+END
+    run python3 "$top/bench/kernel_sums.py" "$dir/step.csv"
+    report "kernels of the last of two equal steps" has ': 1\.508 ms in 3 kernels$'
+    report "kernels of one name and grid are one row" has '^ +0\.008 ms +0\.5 % +2 x +4\.0 us  norm<float> \(8, 1, 1\)$'
+    report "GB/s of a kernel whose bytes were counted" has '^ +1\.500 ms .* 2000 GB/s  adam'
+    sed '/"3"/d' "$dir/step.csv" >"$dir/unequal.csv"
+    run python3 "$top/bench/kernel_sums.py" "$dir/unequal.csv"
+    report "steps that differ are named, and every kernel counts" has 'no two equal steps at its end, so every kernel counts'
 else
     n=$((n + 1)); echo "ok $n - bench-gpu # SKIP no python3"
 fi
