@@ -3,53 +3,13 @@
  * One block of control memory per array; every pointer in the dsc_model points into them. Weight decay applies to every
  * parameter: DeepSpeed decays all that it is given, and dsc.param_groups takes parameters out.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "models/lm.h"
+#include "models/lm_parts.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
-#define LINEARS_MAX 9 /* layers of a block, the embedding and the transform before the head */
 #define CONFIG_JSON_BYTES 4096
-
-typedef char lm_name[NAME_BYTES];
-
-/* A linear layer that can have an adapter: of each block, or of a module that there is once. */
-typedef struct lm_layer {
-    const char *name;
-    lm_name prefix; /* the last module's */
-    dsc_linear shape;
-    dsc_split_axis b_split, a_split; /* of its adapter */
-    int32_t weight; /* among the module's parameters */
-    int64_t count, adapted; /* modules that have it; of those, with an adapter */
-} lm_layer;
-
-struct dsc_lm {
-    dsc_model model;
-    dsc_alloc *alloc;
-    const dsc_lm_family *family;
-    dsc_lm_config *config; /* [config_bytes] */
-    char *name, *config_json, *warnings, *all_warnings;
-    dsc_lm_module *selves;  /* [module_count] */
-    dsc_module *modules;    /* [module_count] */
-    dsc_param_spec *params; /* [param_count], of all modules in order */
-    lm_name *names;         /* [module_count + param_count] */
-    int64_t module_count, param_count;
-    lm_name prefix;                 /* prefix of the module that is being described */
-    int64_t first_param;            /* its first one */
-    lm_layer layer[LINEARS_MAX];    /* a block's are the same in all */
-    int32_t layer_first, layer_count; /* those of the module that is being described */
-    int32_t block_layer, all_layers; /* the blocks' first one; of all modules */
-    dsc_lora_config *lora;          /* while it is built; NULL: no adapters */
-    int32_t *adapter_of;            /* [param_count] see dsc_lora; NULL: no adapters */
-    int32_t *adapter_rank;          /* likewise */
-    float *adapter_scale;
-    char *adapter_json;
-    dsc_weights *weights, *adapter; /* NULL: fresh */
-    const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
-    dsc_batch_spec batch[DSC_LM_BATCH_MAX];
-};
 
 dsc_attention_keys dsc_lm_keys_after(const dsc_lm_module *self, int64_t past)
 {
@@ -142,8 +102,7 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
 
 /* ---- Parameters -------------------------------------------------------------------------------------------------- */
 
-/* Appends "<prefix><name>.<part>"; no part: "<prefix><name>". A vector when rows is 0. */
-static dsc_param_spec *add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols, double std)
+dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols, double std)
 {
     char *text = lm->names[lm->module_count + lm->param_count];
     dsc_param_spec *spec = &lm->params[lm->param_count++];
@@ -166,9 +125,9 @@ static dsc_param_spec *add_param(dsc_lm *lm, const char *name, const char *part,
 
 void dsc_lm_add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t channels)
 {
-    add_param(lm, name, "weight", 0, channels, 0)->init = DSC_INIT_ONES;
+    dsc_lm_add_param(lm, name, "weight", 0, channels, 0)->init = DSC_INIT_ONES;
     if (kind == DSC_NORM_LAYER)
-        add_param(lm, name, "bias", 0, channels, 0);
+        dsc_lm_add_param(lm, name, "bias", 0, channels, 0);
 }
 
 static void add_layer(dsc_lm *lm, const dsc_lm_linear *linear, int32_t weight)
@@ -187,13 +146,13 @@ static void add_layer(dsc_lm *lm, const dsc_lm_linear *linear, int32_t weight)
 void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear)
 {
     const dsc_linear shape = linear->shape;
-    dsc_param_spec *weight = add_param(lm, linear->name, "weight", shape.out_in ? shape.out : shape.in,
-                                       shape.out_in ? shape.in : shape.out, linear->std);
+    dsc_param_spec *weight = dsc_lm_add_param(lm, linear->name, "weight", shape.out_in ? shape.out : shape.in,
+                                              shape.out_in ? shape.in : shape.out, linear->std);
     weight->split = linear->out_split == shape.out_in ? DSC_SPLIT_ROW : DSC_SPLIT_COLUMN;
     add_layer(lm, linear, (int32_t)(weight - &lm->params[lm->first_param]));
     /* A bias follows the outputs; beside split inputs it is whole on every rank. */
     if (linear->bias)
-        add_param(lm, linear->name, "bias", 0, shape.out, 0)->split =
+        dsc_lm_add_param(lm, linear->name, "bias", 0, shape.out, 0)->split =
             linear->out_split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE;
 }
 
@@ -213,13 +172,13 @@ static void add_embedding(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
-    add_param(lm, lm->family->token_table, "", config->vocab_rows, config->embed_channels, config->init_std)->split =
-        DSC_SPLIT_ROW;
+    dsc_lm_add_param(lm, lm->family->token_table, "", config->vocab_rows, config->embed_channels, config->init_std)
+        ->split = DSC_SPLIT_ROW;
     if (lm->family->position_table != NULL)
-        add_param(lm, lm->family->position_table, "", config->positions + lm->family->position_first,
-                  config->channels, config->init_std);
+        dsc_lm_add_param(lm, lm->family->position_table, "", config->positions + lm->family->position_first,
+                         config->channels, config->init_std);
     if (lm->family->segment_table != NULL)
-        add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
+        dsc_lm_add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
     if (lm->family->embed_norm != NULL)
         dsc_lm_add_norm(lm, lm->family->embed_norm, lm->family->norm, config->channels);
     if (dsc_lm_projects(config))
@@ -241,43 +200,14 @@ static void add_head(dsc_lm *lm)
     if (!config->bare_head)
         dsc_lm_add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
     if (lm->family->head_bias != NULL)
-        add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);
+        dsc_lm_add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);
     snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");
-    dsc_param_spec *table = add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
-                                      config->vocab_rows, config->embed_channels, config->init_std);
+    dsc_param_spec *table = dsc_lm_add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
+                                             config->vocab_rows, config->embed_channels, config->init_std);
     table->split = DSC_SPLIT_ROW;
     if (config->tied) {
         table->shared_module = 0;
         table->shared_param = DSC_LM_TOKEN_TABLE;
-    }
-}
-
-/* Behind the module's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
- * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
-static void add_adapters(dsc_lm *lm, dsc_lora *out)
-{
-    *out = (dsc_lora) { .rank = lm->lora->rank,
-                        .first = &lm->adapter_of[lm->first_param],
-                        .ranks = &lm->adapter_rank[lm->first_param],
-                        .scales = &lm->adapter_scale[lm->first_param] };
-    for (int32_t i = 0; i < lm->layer_count; i++) {
-        lm_layer *layer = &lm->layer[lm->layer_first + i];
-        char name[2 * NAME_BYTES];
-        snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
-        if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))
-            continue;
-        const int64_t rank = dsc_lora_rank(lm->lora, name);
-        layer->adapted++;
-        out->rank = dsc_max_i64(out->rank, rank);
-        lm->adapter_rank[lm->first_param + layer->weight] = (int32_t)rank;
-        lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, name);
-        lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);
-        dsc_param_spec *a = add_param(lm, layer->name, "lora_A.weight", rank, layer->shape.in, 0);
-        a->init = DSC_INIT_UNIFORM;
-        a->init_std = (float)(1 / sqrt((double)layer->shape.in));
-        a->split = layer->a_split;
-        dsc_param_spec *b = add_param(lm, layer->name, "lora_B.weight", layer->shape.out, rank, 0);
-        b->split = layer->b_split;
     }
 }
 
@@ -289,21 +219,6 @@ static void begin_layers(dsc_lm *lm, int64_t module)
     lm->layer_count = 0;
     if (module == 1)
         lm->block_layer = lm->layer_first;
-}
-
-/* Without an adapter's parameters: all of a model that has any. */
-static void freeze(dsc_lm *lm)
-{
-    for (int64_t i = 0; i < lm->param_count; i++)
-        lm->params[i].trainable = false;
-    for (int64_t m = 0; m < lm->module_count; m++) {
-        dsc_param_spec *params = &lm->params[lm->modules[m].params - lm->params];
-        for (int32_t i = 0; i < lm->modules[m].param_count; i++) {
-            const int32_t a = lm->selves[m].lora.first[i];
-            if (a > 0)
-                params[a].trainable = params[a + 1].trainable = true;
-        }
-    }
 }
 
 static void describe_modules(dsc_lm *lm)
@@ -340,34 +255,12 @@ static void describe_modules(dsc_lm *lm)
             module->backward = lm->family->block->backward;
         }
         if (lm->lora != NULL)
-            add_adapters(lm, &lm->selves[i].lora);
+            dsc_lm_add_adapters(lm, &lm->selves[i].lora);
         module->param_count = (int32_t)(lm->param_count - first);
     }
     lm->all_layers = lm->layer_first + lm->layer_count;
     if (lm->lora != NULL)
-        freeze(lm);
-}
-
-/* Every name that was asked for is that of a layer. */
-static dsc_status check_adapters(const dsc_lm *lm, const char *model, dsc_error *err)
-{
-    char list[256] = "";
-    int64_t adapted = 0;
-    for (int32_t i = 0; i < lm->all_layers; i++) {
-        const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", lm->layer[i].name);
-        adapted += lm->layer[i].adapted;
-    }
-    for (int32_t i = 0; i < lm->lora->target_count; i++)
-        if (!lm->lora->used[i])
-            return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules",
-                            "\"%.100s\" is the name of no layer of %.200s that can have an adapter; expected "
-                            "\"all-linear\" or names of linear layers: %s",
-                            lm->lora->targets[i], model, list);
-    if (adapted == 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora",
-                        "no layer of %.200s has an adapter; its linear layers are %s", model, list);
-    return DSC_OK;
+        dsc_lm_freeze(lm);
 }
 
 static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *config)
@@ -427,51 +320,6 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     DSC_ASSERT(bytes > 0);
     DSC_ASSERT(bytes < CONFIG_JSON_BYTES);
     return DSC_OK;
-}
-
-/* Whether PEFT, given the layers with adapters by their names in a module, adapts those and no others. */
-static bool is_named_by_layers(const dsc_lm *lm)
-{
-    for (int32_t i = 0; i < lm->all_layers; i++) {
-        const lm_layer *layer = &lm->layer[i];
-        char name[2 * NAME_BYTES];
-        snprintf(name, sizeof name, "%s%s", layer->prefix, layer->name);
-        if (layer->adapted > 0 && layer->adapted < layer->count)
-            return false;
-        for (int32_t k = 0; k < lm->all_layers && layer->adapted == 0; k++)
-            if (lm->layer[k].adapted > 0 && dsc_lora_is_named(name, lm->layer[k].name))
-                return false;
-    }
-    return true;
-}
-
-/* Layers by their names in a module where that says it all, else by their whole names. */
-static dsc_status write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err)
-{
-    const char **list = NULL;
-    lm_name *whole = NULL;
-    int64_t count = 0;
-    const bool same = is_named_by_layers(lm);
-    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *whole, &whole, err));
-    dsc_status status = dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *list, &list, err);
-    for (int32_t i = 0; i < lm->all_layers && same && status == DSC_OK; i++)
-        if (lm->layer[i].adapted > 0)
-            list[count++] = lm->layer[i].name;
-    for (int64_t i = 0; i < lm->param_count && !same && status == DSC_OK; i++) {
-        const char *end = strstr(lm->params[i].name, ".lora_A.weight");
-        if (!lm->params[i].trainable || end == NULL)
-            continue;
-        snprintf(whole[count], NAME_BYTES, "%.*s", (int)(end - lm->params[i].name), lm->params[i].name);
-        list[count] = whole[count];
-        count++;
-    }
-    const dsc_lora_text text = { .base = base, .names = list, .count = count, .masked = lm->config->masked,
-                                 .in_out = !lm->layer[lm->block_layer].shape.out_in };
-    if (status == DSC_OK)
-        status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);
-    dsc_alloc_free(lm->alloc, (void *)list);
-    dsc_alloc_free(lm->alloc, whole);
-    return status;
 }
 
 static void fill_model(dsc_lm *lm)
@@ -550,8 +398,8 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
     describe_modules(lm);
     DSC_ASSERT(lm->lora != NULL ? lm->param_count <= most : lm->param_count == own);
     if (lm->lora != NULL) {
-        DSC_TRY(check_adapters(lm, args->name, err));
-        DSC_TRY(write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));
+        DSC_TRY(dsc_lm_check_adapters(lm, args->name, err));
+        DSC_TRY(dsc_lm_write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));
     }
     DSC_TRY(find_sources(lm, args, err));
     return args->config_json == NULL && lm->family->write_config != NULL ? write_config_json(lm, err) : DSC_OK;

@@ -1,0 +1,121 @@
+/* lm_adapters.c - the low-rank adapters of a language model: their parameters, which layers have one, and their config.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "models/lm_parts.h"
+
+/* Behind the module's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
+ * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
+void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
+{
+    *out = (dsc_lora) { .rank = lm->lora->rank,
+                        .first = &lm->adapter_of[lm->first_param],
+                        .ranks = &lm->adapter_rank[lm->first_param],
+                        .scales = &lm->adapter_scale[lm->first_param] };
+    for (int32_t i = 0; i < lm->layer_count; i++) {
+        lm_layer *layer = &lm->layer[lm->layer_first + i];
+        char name[2 * NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
+        if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))
+            continue;
+        const int64_t rank = dsc_lora_rank(lm->lora, name);
+        layer->adapted++;
+        out->rank = dsc_max_i64(out->rank, rank);
+        lm->adapter_rank[lm->first_param + layer->weight] = (int32_t)rank;
+        lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, name);
+        lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);
+        dsc_param_spec *a = dsc_lm_add_param(lm, layer->name, "lora_A.weight", rank, layer->shape.in, 0);
+        a->init = DSC_INIT_UNIFORM;
+        a->init_std = (float)(1 / sqrt((double)layer->shape.in));
+        a->split = layer->a_split;
+        dsc_param_spec *b = dsc_lm_add_param(lm, layer->name, "lora_B.weight", layer->shape.out, rank, 0);
+        b->split = layer->b_split;
+    }
+}
+
+/* Without an adapter's parameters: all of a model that has any. */
+void dsc_lm_freeze(dsc_lm *lm)
+{
+    for (int64_t i = 0; i < lm->param_count; i++)
+        lm->params[i].trainable = false;
+    for (int64_t m = 0; m < lm->module_count; m++) {
+        dsc_param_spec *params = &lm->params[lm->modules[m].params - lm->params];
+        for (int32_t i = 0; i < lm->modules[m].param_count; i++) {
+            const int32_t a = lm->selves[m].lora.first[i];
+            if (a > 0)
+                params[a].trainable = params[a + 1].trainable = true;
+        }
+    }
+}
+
+/* Every name that was asked for is that of a layer. */
+dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error *err)
+{
+    char list[256] = "";
+    int64_t adapted = 0;
+    for (int32_t i = 0; i < lm->all_layers; i++) {
+        const size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", lm->layer[i].name);
+        adapted += lm->layer[i].adapted;
+    }
+    for (int32_t i = 0; i < lm->lora->target_count; i++)
+        if (!lm->lora->used[i])
+            return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules",
+                            "\"%.100s\" is the name of no layer of %.200s that can have an adapter; expected "
+                            "\"all-linear\" or names of linear layers: %s",
+                            lm->lora->targets[i], model, list);
+    if (adapted == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora", "no layer of %.200s has an adapter; its linear layers are %s",
+                        model, list);
+    return DSC_OK;
+}
+
+/* Whether PEFT, given the layers with adapters by their names in a module, adapts those and no others. */
+static bool is_named_by_layers(const dsc_lm *lm)
+{
+    for (int32_t i = 0; i < lm->all_layers; i++) {
+        const lm_layer *layer = &lm->layer[i];
+        char name[2 * NAME_BYTES];
+        snprintf(name, sizeof name, "%s%s", layer->prefix, layer->name);
+        if (layer->adapted > 0 && layer->adapted < layer->count)
+            return false;
+        for (int32_t k = 0; k < lm->all_layers && layer->adapted == 0; k++)
+            if (lm->layer[k].adapted > 0 && dsc_lora_is_named(name, lm->layer[k].name))
+                return false;
+    }
+    return true;
+}
+
+/* Layers by their names in a module where that says it all, else by their whole names. */
+dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err)
+{
+    const char **list = NULL;
+    lm_name *whole = NULL;
+    int64_t count = 0;
+    const bool same = is_named_by_layers(lm);
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *whole, &whole, err));
+    dsc_status status = dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *list, &list, err);
+    for (int32_t i = 0; i < lm->all_layers && same && status == DSC_OK; i++)
+        if (lm->layer[i].adapted > 0)
+            list[count++] = lm->layer[i].name;
+    for (int64_t i = 0; i < lm->param_count && !same && status == DSC_OK; i++) {
+        const char *end = strstr(lm->params[i].name, ".lora_A.weight");
+        if (!lm->params[i].trainable || end == NULL)
+            continue;
+        snprintf(whole[count], NAME_BYTES, "%.*s", (int)(end - lm->params[i].name), lm->params[i].name);
+        list[count] = whole[count];
+        count++;
+    }
+    const dsc_lora_text text = { .base = base,
+                                 .names = list,
+                                 .count = count,
+                                 .masked = lm->config->masked,
+                                 .in_out = !lm->layer[lm->block_layer].shape.out_in };
+    if (status == DSC_OK)
+        status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);
+    dsc_alloc_free(lm->alloc, (void *)list);
+    dsc_alloc_free(lm->alloc, whole);
+    return status;
+}

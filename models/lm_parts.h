@@ -1,0 +1,60 @@
+/* lm_parts.h - the model that lm.c describes and lm_adapters.c adds adapters to. Between these two alone.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_LM_PARTS_H
+#define DSC_MODELS_LM_PARTS_H
+
+#include "models/lm.h"
+
+#define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
+#define LINEARS_MAX 9 /* layers of a block, the embedding and the transform before the head */
+
+typedef char lm_name[NAME_BYTES];
+
+/* A linear layer that can have an adapter: of each block, or of a module that there is once. */
+typedef struct lm_layer {
+    const char *name;
+    lm_name prefix; /* the last module's */
+    dsc_linear shape;
+    dsc_split_axis b_split, a_split; /* of its adapter */
+    int32_t weight;                  /* among the module's parameters */
+    int64_t count, adapted;          /* modules that have it; of those, with an adapter */
+} lm_layer;
+
+struct dsc_lm {
+    dsc_model model;
+    dsc_alloc *alloc;
+    const dsc_lm_family *family;
+    dsc_lm_config *config; /* [config_bytes] */
+    char *name, *config_json, *warnings, *all_warnings;
+    dsc_lm_module *selves;  /* [module_count] */
+    dsc_module *modules;    /* [module_count] */
+    dsc_param_spec *params; /* [param_count], of all modules in order */
+    lm_name *names;         /* [module_count + param_count] */
+    int64_t module_count, param_count;
+    lm_name prefix;                   /* prefix of the module that is being described */
+    int64_t first_param;              /* its first one */
+    lm_layer layer[LINEARS_MAX];      /* a block's are the same in all */
+    int32_t layer_first, layer_count; /* those of the module that is being described */
+    int32_t block_layer, all_layers;  /* the blocks' first one; of all modules */
+    dsc_lora_config *lora;            /* while it is built; NULL: no adapters */
+    int32_t *adapter_of;              /* [param_count] see dsc_lora; NULL: no adapters */
+    int32_t *adapter_rank;            /* likewise */
+    float *adapter_scale;
+    char *adapter_json;
+    dsc_weights *weights, *adapter; /* NULL: fresh */
+    const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
+    dsc_batch_spec batch[DSC_LM_BATCH_MAX];
+};
+
+/* lm.c: appends "<prefix><name>.<part>"; no part: "<prefix><name>". A vector when rows is 0. */
+dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols,
+                                 double std);
+
+/* lm_adapters.c: the adapters of the module that is being described; and of the whole model: which parameters are
+ * trained, whether what was asked for exists, adapter_config.json. */
+void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out);
+void dsc_lm_freeze(dsc_lm *lm);
+DSC_MUST_USE dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err);
+
+#endif
