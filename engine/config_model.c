@@ -7,7 +7,7 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
                                         dsc_model **out, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    const char *targets[DSC_CONFIG_TEXTS_MAX];
+    const char *targets[DSC_CONFIG_TEXTS_MAX], *save[DSC_CONFIG_TEXTS_MAX];
     dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     options.seq_length = seq_length;
@@ -18,11 +18,15 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     options.mask_share = own->mlm.probability;
     for (int i = 0; i < own->lora.target_count; i++)
         targets[i] = own->lora.targets[i];
+    for (int i = 0; i < own->lora.save_count; i++)
+        save[i] = own->lora.save[i];
     lora.rank = own->lora.rank;
     lora.alpha = own->lora.alpha;
     lora.rank_stabilized = own->lora.rank_stabilized;
     lora.targets = targets;
     lora.target_count = own->lora.target_count;
+    lora.modules_to_save = save;
+    lora.modules_to_save_count = own->lora.save_count;
     lora.adapter = own->lora.adapter[0] != 0 ? own->lora.adapter : NULL;
     options.lora = own->lora.enabled ? &lora : NULL;
     return dsc_model_open(out, own->model, &options, err);

@@ -18,6 +18,7 @@ typedef struct hf_folder {
     const dsc_lm_family *family;
     dsc_lm_config *config; /* the family's own, [config_bytes] */
     dsc_weights *weights;
+    bool untied; /* config.json says that the head is the table of tokens, which the run makes two of */
     char *warnings;
     char warning_lines[1024];
 } hf_folder;
@@ -129,15 +130,22 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     return DSC_OK;
 }
 
-/* The file's own text says what a model is, with the rows of a padded table. */
-static dsc_status set_rows(hf_folder *folder, dsc_error *err)
+/* The file's own text says what a model is, with the rows of a padded table, and without a tie that was undone. */
+static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
 {
     char *text = NULL;
     cJSON *root = cJSON_Duplicate(dsc_json_root(folder->json), true);
-    cJSON *rows = cJSON_CreateNumber((double)folder->config->vocab_rows);
     dsc_status status = DSC_OK;
-    cJSON_DeleteItemFromObjectCaseSensitive(root, "vocab_size");
-    char *printed = cJSON_AddItemToObject(root, "vocab_size", rows) ? cJSON_Print(root) : NULL;
+    bool good = root != NULL;
+    if (good && folder->config->vocab_rows != folder->config->vocab) {
+        cJSON_DeleteItemFromObjectCaseSensitive(root, "vocab_size");
+        good = cJSON_AddNumberToObject(root, "vocab_size", (double)folder->config->vocab_rows) != NULL;
+    }
+    if (good && folder->untied) {
+        cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
+        good = cJSON_AddFalseToObject(root, "tie_word_embeddings") != NULL;
+    }
+    char *printed = good ? cJSON_Print(root) : NULL;
     if (printed == NULL)
         status = DSC_FAIL(err, DSC_ERR_NOMEM, folder->config_path, "out of host memory: no config.json");
     else
@@ -151,11 +159,24 @@ static dsc_status set_rows(hf_folder *folder, dsc_error *err)
     return status;
 }
 
+/* PEFT copies a table that head and embedding have in common before it trains one of them. */
+static void untie(hf_folder *folder)
+{
+    if (folder->lora == NULL || folder->dir == NULL || !folder->config->tied)
+        return;
+    folder->untied = dsc_lm_trains_table(folder->family, folder->lora);
+    folder->config->tied &= !folder->untied;
+    if (folder->untied)
+        dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines,
+                    "head and embedding are one table in config.json; as in PEFT, modules_to_save makes them two");
+}
+
 static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
-    if (folder->config->vocab_rows != folder->config->vocab)
-        DSC_TRY(set_rows(folder, err));
+    untie(folder);
+    if (folder->config->vocab_rows != folder->config->vocab || folder->untied)
+        DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     if (folder->lora != NULL && folder->lora->warnings[0] != 0)
         dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines, "%s", folder->lora->warnings);
@@ -168,7 +189,8 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
                                     .lora = folder->lora,
                                     .config_json = folder->text,
                                     .warnings = folder->warnings,
-                                    .complete = folder->options->complete_weights };
+                                    .complete = folder->options->complete_weights,
+                                    .untied = folder->untied };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
     folder->text = NULL;
     folder->weights = NULL;

@@ -356,8 +356,8 @@ static void fill_model(dsc_lm *lm)
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
 {
     const dsc_weights *adapter = args->lora != NULL ? args->lora->weights : NULL;
-    const dsc_lm_params params = { lm->family,      lm->config,         lm->params,
-                                   lm->param_count, args->lora != NULL, args->complete };
+    const dsc_lm_params params = { lm->family,         lm->config,     lm->params,  lm->param_count,
+                                   args->lora != NULL, args->complete, args->untied };
     char warnings[4096];
     snprintf(warnings, sizeof warnings, "%s", args->warnings != NULL ? args->warnings : "");
     const size_t before = strlen(warnings);

@@ -122,6 +122,7 @@ typedef struct dsc_lm_open_args {
     char *config_json;           /* NULL: one is written */
     char *warnings;              /* NULL: none */
     bool complete;               /* weights without the model's head are refused */
+    bool untied;                 /* the head begins as a copy of the table of tokens */
 } dsc_lm_open_args;
 
 /* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
@@ -131,6 +132,8 @@ DSC_MUST_USE dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc
 DSC_MUST_USE dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config);
 /* Its value for a config.json: a number or null. */
 const char *dsc_lm_padding_text(const dsc_lm_config *config, char *out, size_t bytes);
+/* Whether modules_to_save has the head or the table of tokens. */
+bool dsc_lm_trains_table(const dsc_lm_family *family, const dsc_lora_config *lora);
 /* Sets sequence and vocab_rows as the options ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
                                              const char *where, dsc_error *err);
@@ -224,8 +227,9 @@ typedef struct dsc_lm_params {
     const dsc_lm_config *config;
     const dsc_param_spec *spec;
     int64_t count;
-    bool adapted; /* those of adapters are among them: the trainable ones, and they alone */
+    bool adapted;  /* those of adapters are among them, which are trainable as are those of modules to save */
     bool complete; /* a missing head is refused, else sources of its parameters stay NULL */
+    bool untied;   /* the head's tensor is that of the table of tokens */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/module_names.h"
 #include "models/lm_parts.h"
 
 /* Behind the module's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
@@ -35,11 +36,12 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
     }
 }
 
-/* Without an adapter's parameters: all of a model that has any. */
+/* Without the adapters' parameters and modules to save: all of a model that has adapters. A tied parameter is trained
+ * as its owner is. */
 void dsc_lm_freeze(dsc_lm *lm)
 {
     for (int64_t i = 0; i < lm->param_count; i++)
-        lm->params[i].trainable = false;
+        lm->params[i].trainable = dsc_lora_saves(lm->lora, lm->params[i].name);
     for (int64_t m = 0; m < lm->module_count; m++) {
         dsc_param_spec *params = &lm->params[lm->modules[m].params - lm->params];
         for (int32_t i = 0; i < lm->modules[m].param_count; i++) {
@@ -48,6 +50,48 @@ void dsc_lm_freeze(dsc_lm *lm)
                 params[a].trainable = params[a + 1].trainable = true;
         }
     }
+}
+
+static bool has_part_of(const dsc_lora_config *lora, int32_t i, const dsc_lm_family *family)
+{
+    char table[2 * NAME_BYTES];
+    snprintf(table, sizeof table, "%s%s", family->base, family->token_table);
+    return dsc_module_around(family->head_table, lora->saved[i]) != DSC_MODULE_OTHER ||
+           dsc_module_around(table, lora->saved[i]) != DSC_MODULE_OTHER;
+}
+
+bool dsc_lm_trains_table(const dsc_lm_family *family, const dsc_lora_config *lora)
+{
+    bool trains = false;
+    for (int32_t i = 0; i < lora->saved_count; i++)
+        trains |= has_part_of(lora, i, family);
+    return trains;
+}
+
+/* Each name of a module to save is that of a module. The table that head and embedding have in common is refused,
+ * because PEFT trains copies of such a table. */
+static dsc_status check_saved(const dsc_lm *lm, const char *model, dsc_error *err)
+{
+    const dsc_lora_config *lora = lm->lora;
+    for (int32_t i = 0; i < lora->saved_count; i++) {
+        if (lora->saved_partly[i])
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.lora.modules_to_save",
+                            "\"%.100s\" is a part of a linear layer's name; expected whole names of modules, such as "
+                            "\"lm_head\" or \"mlp\"",
+                            lora->saved[i]);
+        if (lm->config->tied && has_part_of(lora, i, lm->family))
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.lora.modules_to_save",
+                            "\"%.100s\" is the table that head and embedding of %.200s have in common, of which PEFT "
+                            "trains copies; that needs a folder with weights",
+                            lora->saved[i], model);
+        if (!lora->saved_used[i] && lora->weights == NULL) /* PEFT's own lists have names of other models' heads */
+            return DSC_FAIL(
+                err, DSC_ERR_INPUT, "dsc.lora.modules_to_save",
+                "\"%.100s\" is the end of no module's name in %.200s; names are those before \".weight\" in "
+                "its files, such as %.100s",
+                lora->saved[i], model, lm->family->head_table);
+    }
+    return DSC_OK;
 }
 
 /* Every name that was asked for is that of a layer. */
@@ -66,6 +110,7 @@ dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error 
                             "\"%.100s\" is the name of no layer of %.200s that can have an adapter; expected "
                             "\"all-linear\" or names of linear layers: %s",
                             lm->lora->targets[i], model, list);
+    DSC_TRY(check_saved(lm, model, err));
     if (adapted == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora", "no layer of %.200s has an adapter; its linear layers are %s",
                         model, list);

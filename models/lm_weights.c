@@ -37,6 +37,11 @@ static dsc_status check_tensor(const dsc_weight *weight, int64_t rows, int64_t c
     return DSC_OK;
 }
 
+static bool is_adapter(const dsc_lm_params *params, int64_t i)
+{
+    return params->adapted && dsc_lora_is_adapter(params->spec[i].name);
+}
+
 static const char *without_base(const dsc_lm_family *family, const char *name)
 {
     const size_t bytes = strlen(family->base);
@@ -207,7 +212,7 @@ static dsc_status refuse_missing(const dsc_weights *weights, const dsc_lm_params
                         name, found->name, plain, params->family->model_type,
                         rename_command(found, plain, command, sizeof command));
     }
-    for (int64_t i = 0; i < params->count && !(params->adapted && params->spec[i].trainable); i++) {
+    for (int64_t i = 0; i < params->count && !is_adapter(params, i); i++) {
         const dsc_weight *any = NULL;
         DSC_TRY(find_tensor(weights, params->family, params->spec[i].name, &any, err));
         if (any != NULL)
@@ -238,7 +243,7 @@ static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config,
 void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sources, char *warnings, size_t bytes)
 {
     for (int64_t i = 0; i < params->count; i++)
-        if (sources[i] == NULL && !(params->adapted && params->spec[i].trainable))
+        if (sources[i] == NULL && !is_adapter(params, i))
             dsc_hf_warn(warnings, bytes, "\"%.100s\" is in no file and begins with fresh values%s",
                         params->spec[i].name,
                         strcmp(params->spec[i].name, params->family->head_table) == 0
@@ -294,37 +299,56 @@ static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const ds
                     "says that they are one; false makes a head of its own of it", head->name, table->name);
 }
 
+static bool is_table(const dsc_lm_params *params, int64_t i)
+{
+    return i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
+}
+
+/* The tensor has the shape of parameter i; files have the V rows of tokens. */
+static dsc_status check_param(const dsc_lm_params *params, int64_t i, const dsc_weight *weight, dsc_error *err)
+{
+    const dsc_param_spec *spec = &params->spec[i];
+    const bool bias = params->family->head_bias != NULL && i == params->count - 2;
+    const int64_t vocab = params->config->vocab;
+    return check_tensor(weight,
+                        is_table(params, i)    ? vocab
+                        : spec->dim_count == 1 ? 0
+                                               : spec->dim[0],
+                        bias ? vocab : spec->dim[spec->dim_count - 1], err);
+}
+
 static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                         const dsc_weight **sources, bool *used, dsc_error *err)
 {
     const dsc_lm_config *config = params->config;
     const dsc_weight *tied_head = NULL;
-    if (config->tied) {
+    if (config->tied || params->untied) {
         tied_head = dsc_weights_find(weights, params->family->head_table);
         if (tied_head != NULL)
             DSC_TRY(check_tensor(tied_head, config->vocab, config->embed_channels, err));
     }
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
-        const bool table = i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
-        const bool bias = params->family->head_bias != NULL && i == params->count - 2;
-        if (params->adapted && spec->trainable)
+        if (is_adapter(params, i))
             continue;
         DSC_TRY(find_tensor(weights, params->family, spec->name, &sources[i], err));
-        if (sources[i] == NULL && table)
+        if (params->untied && i == params->count - 1)
+            sources[i] = sources[DSC_LM_TOKEN_TABLE];
+        if (sources[i] == NULL && is_table(params, i))
             sources[i] = tied_head; /* some programs keep that one name of the two */
-        const bool may_be_fresh =
-            !params->complete && !params->adapted && is_of_head(params->family, config, spec->name);
+        const bool may_be_fresh = !params->complete && (!params->adapted || spec->trainable) &&
+                                  is_of_head(params->family, config, spec->name);
         if (sources[i] == NULL && may_be_fresh)
             continue;
         if (sources[i] == NULL)
             return refuse_missing(weights, params, spec->name, err);
-        DSC_TRY(check_tensor(sources[i], table ? config->vocab : spec->dim_count == 1 ? 0 : spec->dim[0],
-                             bias ? config->vocab : spec->dim[spec->dim_count - 1], err));
+        DSC_TRY(check_param(params, i, sources[i], err));
         used[sources[i] - dsc_weights_at(weights, 0)] = true;
     }
     if (tied_head != NULL && sources[DSC_LM_TOKEN_TABLE] != tied_head)
         DSC_TRY(check_same(alloc, sources[DSC_LM_TOKEN_TABLE], tied_head, err));
+    if (params->untied && tied_head != NULL)
+        used[tied_head - dsc_weights_at(weights, 0)] = true;
     return refuse_unknown(weights, params, used, err);
 }
 
@@ -362,7 +386,8 @@ static dsc_status refuse_adapter_tensor(const dsc_weights *weights, const dsc_lm
     if (wrapper != NULL)
         return refuse_wrapped(weight, wrapper, err);
     return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
-                    "tensor \"%.200s\" is not an adapter of a linear layer in a block of this %s with %s %lld",
+                    "tensor \"%.200s\" is not an adapter of a linear layer, or of modules_to_save, in this %s with %s "
+                    "%lld",
                     weight->name, params->family->model_type, params->family->layers_key,
                     (long long)params->config->layers);
 }
@@ -378,9 +403,9 @@ static dsc_status match_adapter(const dsc_weights *weights, const dsc_lm_params 
         snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", spec->name);
         sources[i] = dsc_weights_find(weights, name);
         if (sources[i] == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from the adapter",
-                            name);
-        DSC_TRY(check_tensor(sources[i], spec->dim[0], spec->dim[1], err));
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from the adapter%s",
+                            name, is_adapter(params, i) ? "" : ", whose modules_to_save has its module");
+        DSC_TRY(check_param(params, i, sources[i], err));
         used[sources[i] - dsc_weights_at(weights, 0)] = true;
     }
     for (int64_t i = 0; i < dsc_weights_count(weights); i++)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/module_names.h"
 #include "models/hf_config.h"
 
 #define CONFIG_FILE "adapter_config.json"
@@ -27,6 +28,16 @@ static dsc_status check_numbers(const dsc_lora_config *config, const char *where
     return DSC_OK;
 }
 
+static dsc_status add_saved(dsc_lora_config *config, const char *name, const char *where, dsc_error *err)
+{
+    if (config->saved_count == DSC_LORA_SAVED_MAX || strlen(name) >= DSC_LORA_NAME_BYTES)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "modules_to_save: at most %d names of less than %d bytes are read", DSC_LORA_SAVED_MAX,
+                        DSC_LORA_NAME_BYTES);
+    snprintf(config->saved[config->saved_count++], DSC_LORA_NAME_BYTES, "%s", name);
+    return DSC_OK;
+}
+
 /* ---- PEFT's folder ---- */
 
 /* Keys that must be absent, null, false, empty or, for a text, the one given. */
@@ -37,10 +48,10 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
     } plain[] = {
         { "use_dora", NULL },
         { "lora_bias", NULL },
-        { "modules_to_save", NULL },
         { "layer_replication", NULL },
         { "target_parameters", NULL },
         { "trainable_token_indices", NULL },
+        { "ensure_weight_tying", NULL },
         { "bias", "none" },
         { "peft_type", "LORA" },
         { "use_qalora", NULL },
@@ -93,6 +104,20 @@ static dsc_status read_patterns(dsc_hf_config *reader, const char *key, double m
     return DSC_OK;
 }
 
+/* PEFT trains modules whose name ends with one of these. */
+static dsc_status read_saved(dsc_hf_config *reader, dsc_lora_config *out)
+{
+    const cJSON *const list = dsc_hf_field(reader, "modules_to_save");
+    if (list != NULL && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"modules_to_save\": expected a list of names of modules");
+    for (const cJSON *each = list != NULL ? list->child : NULL; each != NULL; each = each->next) {
+        if (!cJSON_IsString(each) || each->valuestring[0] == 0)
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"modules_to_save\": expected a list of names of modules");
+        DSC_TRY(add_saved(out, each->valuestring, reader->where, reader->err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
 {
     static const char *const starts[] = { "gaussian", "eva", "orthogonal" }; /* those that leave the base as it is */
@@ -104,6 +129,7 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     DSC_TRY(dsc_hf_number(reader, "lora_alpha", (dsc_hf_range){ 1e-9, ALPHA_MAX }, 8, &out->alpha));
     DSC_TRY(read_patterns(reader, "rank_pattern", DSC_LORA_RANK_MAX, out->rank_pattern, &out->rank_pattern_count));
     DSC_TRY(read_patterns(reader, "alpha_pattern", ALPHA_MAX, out->alpha_pattern, &out->alpha_pattern_count));
+    DSC_TRY(read_saved(reader, out));
     if (dsc_hf_field(reader, "use_rslora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
     DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
@@ -148,6 +174,8 @@ dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const ds
     if (options->target_count < 0 || options->target_count > DSC_LORA_TARGETS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules", "%d names; expected at most %d",
                         options->target_count, DSC_LORA_TARGETS_MAX);
+    for (int32_t i = 0; i < options->modules_to_save_count && options->adapter == NULL; i++)
+        DSC_TRY(add_saved(out, options->modules_to_save[i], "dsc.lora", err));
     if (options->adapter == NULL)
         return check_numbers(out, "dsc.lora", err);
     out->target_count = 0;
@@ -170,10 +198,42 @@ bool dsc_lora_is_named(const char *layer, const char *target)
     return bytes == end || layer[bytes - end - 1] == '.';
 }
 
+bool dsc_lora_is_adapter(const char *param)
+{
+    return strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL;
+}
+
+bool dsc_lora_saves(dsc_lora_config *config, const char *param)
+{
+    bool saves = false;
+    for (int32_t i = 0; i < config->saved_count; i++) {
+        const bool here = dsc_module_around(param, config->saved[i]) != DSC_MODULE_OTHER;
+        config->saved_used[i] |= here;
+        saves |= here;
+    }
+    return saves;
+}
+
+/* PEFT gives no adapter to layers in modules whose whole name was given. Layers that a part of a name fits would have
+ * both in PEFT, and are refused later. */
+static bool is_in_saved(dsc_lora_config *config, const char *weight)
+{
+    bool in = false;
+    for (int32_t i = 0; i < config->saved_count; i++) {
+        const dsc_module_match match = dsc_module_around(weight, config->saved[i]);
+        in |= match == DSC_MODULE_WHOLE;
+        config->saved_partly[i] |= match == DSC_MODULE_PARTLY;
+    }
+    return in;
+}
+
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual)
 {
     char name[256];
     bool wanted = false;
+    snprintf(name, sizeof name, "%s.weight", layer);
+    if (is_in_saved(config, name))
+        return false;
     if (config->weights != NULL) {
         snprintf(name, sizeof name, DSC_LORA_PREFIX "%s.lora_A.weight", layer);
         return dsc_weights_find(config->weights, name) != NULL;
@@ -232,6 +292,17 @@ static int64_t put_patterns(char *out, int64_t capacity, const char *key, const 
     return used + (count > 0 ? snprintf(out + used, (size_t)(capacity - used), "}") : 0);
 }
 
+/* null, or the list of names. */
+static int64_t put_saved(char *out, int64_t capacity, const dsc_lora_config *config)
+{
+    int64_t used = snprintf(out, (size_t)capacity, "%s", config->saved_count > 0 ? "[" : "null");
+    for (int32_t i = 0; i < config->saved_count; i++) {
+        used += snprintf(out + used, (size_t)(capacity - used), "%s", i > 0 ? ", " : "");
+        used += put_quoted(out + used, capacity - used, config->saved[i]);
+    }
+    return used + (config->saved_count > 0 ? snprintf(out + used, (size_t)(capacity - used), "]") : 0);
+}
+
 dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc, const dsc_lora_text *text, char **out,
                                  dsc_error *err)
 {
@@ -241,6 +312,7 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
         capacity += 6 * (int64_t)strlen(text->names[i]) + 8;
     capacity +=
         (config->rank_pattern_count + config->alpha_pattern_count) * (int64_t)(6 * sizeof config->rank_pattern->name);
+    capacity += config->saved_count * (int64_t)(6 * DSC_LORA_NAME_BYTES);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, capacity, 1, out, err));
     char *const at = *out;
     used = snprintf(at, (size_t)capacity, "{\n  \"base_model_name_or_path\": ");
@@ -248,10 +320,11 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     used += snprintf(at + used, (size_t)(capacity - used),
                      ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
                      "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": 0.0,\n"
-                     "  \"modules_to_save\": null,\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n"
-                     "  \"target_modules\": [",
-                     text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha),
-                     (long long)config->rank);
+                     "  \"modules_to_save\": ",
+                     text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha));
+    used += put_saved(at + used, capacity - used, config);
+    used += snprintf(at + used, (size_t)(capacity - used),
+                     ",\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"target_modules\": [", (long long)config->rank);
     for (int64_t i = 0; i < text->count; i++) {
         used += snprintf(at + used, (size_t)(capacity - used), "%s\n    ", i > 0 ? "," : "");
         used += put_quoted(at + used, capacity - used, text->names[i]);

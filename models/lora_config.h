@@ -12,10 +12,12 @@
 /* In front of a parameter's name in PEFT's files: the wrapper's, then the model's attribute in it. */
 #define DSC_LORA_PREFIX "base_model.model."
 
+#define DSC_LORA_NAME_BYTES 128
 #define DSC_LORA_PATTERNS_MAX 64
+#define DSC_LORA_SAVED_MAX 64
 /* One entry of PEFT's rank_pattern and alpha_pattern: layers of this name, or that end with it, have another value. */
 typedef struct dsc_lora_pattern {
-    char name[128];
+    char name[DSC_LORA_NAME_BYTES];
     double value;
 } dsc_lora_pattern;
 
@@ -28,6 +30,10 @@ typedef struct dsc_lora_config {
     const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
     int32_t target_count;
     bool used[DSC_LORA_TARGETS_MAX]; /* targets[i] was the name of a layer */
+    char saved[DSC_LORA_SAVED_MAX][DSC_LORA_NAME_BYTES]; /* [saved_count] PEFT's modules_to_save */
+    int32_t saved_count;
+    bool saved_used[DSC_LORA_SAVED_MAX];   /* saved[i] was the end of a module's name */
+    bool saved_partly[DSC_LORA_SAVED_MAX]; /* of a linear layer's, within a component */
     dsc_weights *weights;            /* an adapter to continue from: its tensors name the layers; NULL: fresh */
     char warnings[256];
 } dsc_lora_config;
@@ -42,6 +48,10 @@ bool dsc_lora_is_named(const char *layer, const char *target);
 /* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[], up to a NULL, stand in for targets when
  * none are given. */
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
+/* Whether a parameter, not an adapter's, is trained whole: it is of one of PEFT's modules_to_save. */
+bool dsc_lora_saves(dsc_lora_config *config, const char *param);
+/* Whether a parameter's name is that of an adapter's A or B. */
+bool dsc_lora_is_adapter(const char *param);
 /* r and s of a layer: those of the first pattern that names it, else the config's. */
 int64_t dsc_lora_rank(const dsc_lora_config *config, const char *layer);
 float dsc_lora_scale(const dsc_lora_config *config, const char *layer);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/formats/json.h"
+#include "base/module_names.h"
 #include "engine/checkpoint/adapter.h"
 #include "kernels/scalar.h"
 
@@ -37,6 +38,20 @@ static bool read_patterns(const cJSON *root, const char *key, dsc_ckpt_adapter *
         snprintf(to->name, sizeof to->name, "%s", each->string);
         to->value = each->valuedouble;
         out->pattern_count[kind]++;
+    }
+    return true;
+}
+
+/* "modules_to_save": null or a list of names. */
+static bool read_saved(const cJSON *root, dsc_ckpt_adapter *out)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, "modules_to_save");
+    DSC_ASSERT(out->saved_count == 0);
+    for (const cJSON *each = list != NULL ? list->child : NULL; each != NULL; each = each->next) {
+        if (out->saved_count == DSC_CKPT_PATTERNS_MAX || !cJSON_IsString(each) ||
+            strlen(each->valuestring) >= sizeof out->saved[0])
+            return false;
+        snprintf(out->saved[out->saved_count++], sizeof out->saved[0], "%s", each->valuestring);
     }
     return true;
 }
@@ -83,11 +98,15 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
                                                                                            : (double)rank)),
                                     .alpha = alpha,
                                     .rank_stabilized = get_bool(root, "use_rslora") };
-    good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1);
+    good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1) &&
+           read_saved(root, out);
     dsc_json_close(&json);
     DSC_ASSERT(!good || out->rank >= 1);
-    return good ? DSC_OK
-                : DSC_FAIL(err, DSC_ERR_INPUT, path, "\"r\", \"lora_alpha\" or a pattern is not a valid number");
+    return good
+               ? DSC_OK
+               : DSC_FAIL(err, DSC_ERR_INPUT, path,
+                          "\"r\", \"lora_alpha\" or a pattern is not a valid number, or \"modules_to_save\" no list of "
+                          "names");
 }
 
 dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, char **text, int64_t *bytes,
@@ -110,6 +129,11 @@ dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char
     dsc_alloc_free(alloc, text);
     DSC_TRY(status);
     DSC_TRY(dsc_ckpt_adapter_parse(alloc, "the model", of_model, (int64_t)strlen(of_model), &now, err));
+    if (saved.saved_count != now.saved_count || memcmp(saved.saved, now.saved, sizeof saved.saved) != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
+                        "its modules_to_save, %d names from \"%.60s\" on, are not the run's, %d from \"%.60s\" on: "
+                        "dsc.lora.modules_to_save differs",
+                        (int)saved.saved_count, saved.saved[0], (int)now.saved_count, now.saved[0]);
     if (saved.scale == now.scale && memcmp(saved.pattern, now.pattern, sizeof saved.pattern) == 0)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
@@ -121,6 +145,15 @@ dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char
 bool dsc_ckpt_adapter_is(const char *name)
 {
     return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
+}
+
+bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name)
+{
+    bool saves = false;
+    DSC_ASSERT(adapter->saved_count <= DSC_CKPT_PATTERNS_MAX);
+    for (int32_t i = 0; i < adapter->saved_count && !dsc_ckpt_adapter_is(name); i++)
+        saves |= dsc_module_around(name, adapter->saved[i]) != DSC_MODULE_OTHER;
+    return saves;
 }
 
 /* ---- merging ---- */

@@ -19,6 +19,8 @@ typedef struct dsc_ckpt_adapter {
         double value;
     } pattern[2][DSC_CKPT_PATTERNS_MAX]; /* ranks, then alphas, of the layers whose name ends so */
     int32_t pattern_count[2];
+    char saved[DSC_CKPT_PATTERNS_MAX][128]; /* modules that are trained whole: the ends of their names */
+    int32_t saved_count;
 } dsc_ckpt_adapter;
 
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
@@ -31,6 +33,8 @@ DSC_MUST_USE dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                                const char *of_model, dsc_error *err);
 bool dsc_ckpt_adapter_is(const char *name); /* the name of an adapter's tensor */
+/* Whether a tensor, not an adapter's, is of a module that is trained whole. */
+bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name);
 
 /* A weight and the adapter beside it. */
 typedef struct dsc_ckpt_merge_state {

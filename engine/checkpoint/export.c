@@ -45,6 +45,13 @@ typedef struct export_job {
 /* The adapters alone are written, else the weights alone. */
 static bool takes_adapters(const export_job *j) { return j->adapted && !j->options->merge; }
 
+/* PEFT's folder has modules that are trained whole beside the adapters; so has a merged model. */
+static bool takes(const export_job *j, const char *name)
+{
+    const bool adapter = j->adapted && dsc_ckpt_adapter_is(name);
+    return takes_adapters(j) ? adapter || dsc_ckpt_adapter_saves(&j->adapter, name) : !adapter;
+}
+
 static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYTES])
 {
     DSC_ASSERT(shard >= 0);
@@ -70,7 +77,7 @@ static dsc_status plan(export_job *j, dsc_error *err)
     for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
         export_tensor *t = &j->tensor[j->count];
         t->weights = dsc_safetensors_at(model, i);
-        if (j->adapted && dsc_ckpt_adapter_is(t->weights->name) != takes_adapters(j))
+        if (!takes(j, t->weights->name))
             continue;
         j->count++;
         snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", t->weights->name);

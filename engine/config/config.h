@@ -192,6 +192,8 @@ typedef struct dsc_lora_section {
     bool rank_stabilized;
     char targets[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int target_count;
+    char save[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* modules to save */
+    int save_count;
     char adapter[DSC_CONFIG_TEXT]; /* "": fresh ones */
 } dsc_lora_section;
 

@@ -82,6 +82,7 @@ static const conflict conflicts[] = {
     { DSC_ID_LORA_RANK, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_ALPHA, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_TARGETS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
+    { DSC_ID_LORA_SAVE, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_STABILIZED, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_ZERO_STAGE, partitioned, true,
       "as in DeepSpeed, every rank needs the whole momentum: stage 0 works" },

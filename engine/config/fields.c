@@ -225,6 +225,7 @@ static void fill_lora(dsc_config_parse_state *s)
     dsc_lora_section *lora = &s->config->own.lora;
     lora->enabled = s->given[DSC_ID_LORA] != NULL;
     lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_CONFIG_TEXTS_MAX);
+    lora->save_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_SAVE], lora->save, DSC_CONFIG_TEXTS_MAX);
 }
 
 static dsc_status fill_mlm(dsc_config_parse_state *s)

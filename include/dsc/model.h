@@ -180,7 +180,7 @@ typedef struct dsc_model {
 
 /* Low-rank adapters (LoRA) beside linear layers of a language model, as Hugging Face's PEFT makes them:
  * y = W x + b + s B (A x). A and B are trained and named "<layer>.lora_A.weight" and "<layer>.lora_B.weight"; all other
- * parameters are frozen. */
+ * parameters are frozen, but for those of modules_to_save. */
 typedef struct dsc_lora_options {
     uint32_t struct_bytes;
     int64_t rank;         /* r */
@@ -189,9 +189,16 @@ typedef struct dsc_lora_options {
     const char *const *targets; /* [target_count] names of layers or their ends ("q_proj"); "all-linear": all of the
                                  * blocks; none: what PEFT takes for the family */
     int32_t target_count;
-    const char *adapter; /* a folder of PEFT's to go on from, which then says all of the above; NULL: fresh ones */
+    const char *adapter; /* a folder of PEFT's to go on from, which then says all else; NULL: fresh ones */
+    /* [modules_to_save_count] modules that are trained whole beside the adapters, and saved with them: those whose
+     * names end so ("lm_head", "embed_tokens", "mlp"). Their linear layers have no adapter. */
+    const char *const *modules_to_save;
+    int32_t modules_to_save_count;
 } dsc_lora_options;
-#define DSC_LORA_OPTIONS_INIT { (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL }
+#define DSC_LORA_OPTIONS_INIT                                                                                          \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL, NULL, 0                                      \
+    }
 
 typedef struct dsc_model_options {
     uint32_t struct_bytes;

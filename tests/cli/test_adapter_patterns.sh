@@ -97,7 +97,4 @@ for pattern in '"rank_pattern": {".*v_proj": 2}' '"alpha_pattern": {"v_proj": 0}
     train bad ', "lora": {"adapter": "bad"}' --model base
     report "refused with its place: $pattern" refused "bad/adapter_config.json:1:"
 done
-sed 's/"peft_type"/"modules_to_save": ["lm_head"], "peft_type"/' plain/adapter_config.json >bad/adapter_config.json
-train bad ', "lora": {"adapter": "bad"}' --model base
-report "modules_to_save is refused by name" refused '"modules_to_save" of this kind is not built'
 end_of_tests

@@ -18,8 +18,11 @@
 #include "tests/support/ckpt_world.h"
 #include "tests/support/lmrun.h"
 
-#define OPTIONS(rank, alpha, stabilized, names) \
-    { sizeof(dsc_lora_options), rank, alpha, stabilized, names, DSC_COUNT(names), NULL }
+#define OPTIONS(rank_, alpha_, stabilized, names)                                                                      \
+    {                                                                                                                  \
+        .struct_bytes = sizeof(dsc_lora_options), .rank = (rank_), .alpha = (alpha_), .rank_stabilized = (stabilized), \
+        .targets = (names), .target_count = DSC_COUNT(names)                                                           \
+    }
 
 static const char *const all[] = { "all-linear" }, *const gpt2[] = { "c_attn", "mlp.c_proj" };
 static const char *const neox[] = { "query_key_value", "dense_h_to_4h", "attention.dense" };
@@ -94,6 +97,31 @@ static void only_adapters_are_trained(void **state)
     dsc_model_close(&model);
 }
 
+/* A module by the end of its name is trained whole; padding rows of a saved table are 0. */
+static void modules_to_save_are_trained(void **state)
+{
+    static const char *const one[] = { "q_proj" }, *const save[] = { "lm_head", "layers.0.mlp" };
+    dsc_lora_options lora = OPTIONS(3, 6, false, one);
+    dsc_model_options with = DSC_MODEL_OPTIONS_INIT;
+    char names[2048];
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    lora.modules_to_save = save;
+    lora.modules_to_save_count = DSC_COUNT(save);
+    with.lora = &lora;
+    with.vocab_multiple = 16;
+    assert_int_equal(dsc_model_open(&model, "tests/golden/lora_llama.json", &with, &err), DSC_OK);
+    assert_int_equal(dsc_model_check(model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    assert_non_null(strstr(names, "lm_head.weight "));
+    assert_non_null(strstr(names, "model.layers.0.mlp.down_proj.weight "));
+    assert_null(strstr(names, "model.layers.1.mlp"));
+    assert_null(strstr(names, "embed_tokens"));
+    assert_non_null(strstr(names, "model.layers.1.self_attn.q_proj.lora_A.weight "));
+    assert_non_null(strstr(model->adapter_json, "\"modules_to_save\": [\"lm_head\", \"layers.0.mlp\"],"));
+    dsc_model_close(&model);
+}
+
 /* Layer names that peft accepts for the family. */
 static void targets_without_any(void **state)
 {
@@ -138,13 +166,14 @@ static void names_that_end_alike(void **state)
 static void refuses(void **state)
 {
     static const char *const head[] = { "q_proj", "lm_head" }, *const part[] = { "_proj" };
-    static const struct { dsc_lora_options lora; const char *what; } wrong[] = {
+    static const struct { dsc_lora_options lora; const char *what;
+    } wrong[] = {
         { OPTIONS(8, 8, false, head), "\"lm_head\" is the name of no layer of tests/golden/lora_llama.json" },
         { OPTIONS(8, 8, false, part), "\"_proj\" is the name of no layer" },
         { OPTIONS(0, 8, false, all), "a rank of 0" },
         { OPTIONS(8, 0, false, all), "an alpha of 0" },
-        { { 8, 8, 8, false, NULL, 0, NULL }, "struct_bytes is 8" },
-        { { sizeof(dsc_lora_options), 8, 8, false, NULL, 65, NULL }, "65 names" },
+        { { .struct_bytes = 8 }, "struct_bytes is 8" },
+        { { .struct_bytes = sizeof(dsc_lora_options), .rank = 8, .alpha = 8, .target_count = 65 }, "65 names" },
     };
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
         dsc_model *model = NULL;
@@ -221,7 +250,8 @@ static void refuses_folders(void **state)
         { "{\"r\": 2, \"use_dora\": true}", "{" A_AND_B "}", "\"use_dora\"" },
         { "{\"r\": 2, \"bias\": \"all\"}", "{" A_AND_B "}", "\"bias\"" },
         { "{\"r\": 2, \"alpha_pattern\": {\"q_proj\": -9}}", "{" A_AND_B "}", "\"alpha_pattern\"" },
-        { "{\"r\": 2, \"modules_to_save\": [\"lm_head\"]}", "{" A_AND_B "}", "\"modules_to_save\"" },
+        { "{\"r\": 2, \"modules_to_save\": [\"lm_head\"]}", "{" A_AND_B "}",
+          "\"base_model.model.lm_head.weight\" is missing" },
         { "{\"r\": 2, \"init_lora_weights\": \"pissa\"}", "{" A_AND_B "}", "\"pissa\" is not built" },
         { "{\"r\": 0}", "{" A_AND_B "}", "\"r\" must be a whole number" },
         { "[]", "{" A_AND_B "}", "expected an object" },
@@ -296,6 +326,7 @@ int main(void)
         cmocka_unit_test(runs_as_planned),
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(only_adapters_are_trained),
+        cmocka_unit_test(modules_to_save_are_trained),
         cmocka_unit_test(targets_without_any),
         cmocka_unit_test(names_that_end_alike),
         cmocka_unit_test(refuses),
