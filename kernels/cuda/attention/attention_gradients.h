@@ -105,11 +105,11 @@ __device__ __forceinline__ int32_t end_of_queries(const bwd_arrays &a, int64_t b
     return end;
 }
 
-/* Scores become probabilities; keys from `key` on, queries from `query` on, whose numbers are those from `from` on. */
-template <int MT, int BQ>
-__device__ __forceinline__ void key_probabilities(float (&score)[MT][BQ / 8][4], const query_numbers &numbers, int from,
-                                                  const bwd_arrays &a, int32_t key, int32_t query, float scale2,
-                                                  const hidden_rows<MT> &hidden)
+/* With MASKED = false none of the scores is hidden: most tiles are such, and tests take half of the instructions. */
+template <bool MASKED, int MT, int BQ>
+__device__ __forceinline__ void key_probabilities_of(float (&score)[MT][BQ / 8][4], const query_numbers &numbers,
+                                                     int from, const bwd_arrays &a, int32_t key, int32_t query,
+                                                     float scale2, const hidden_rows<MT> &hidden)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
     const bool mask = !a.keys.all && key + 16 * MT - 1 > query;
@@ -117,18 +117,31 @@ __device__ __forceinline__ void key_probabilities(float (&score)[MT][BQ / 8][4],
     for (int n = 0; n < BQ / 8; n++) {
         const int col = 8 * n + 2 * t;
         const float l[2] = { numbers.lse2[from + col], numbers.lse2[from + col + 1] };
-        const int32_t start[2] = { a.starts ? numbers.start[from + col] : 0,
-                                   a.starts ? numbers.start[from + col + 1] : 0 };
+        const int32_t start[2] = { MASKED && a.starts ? numbers.start[from + col] : 0,
+                                   MASKED && a.starts ? numbers.start[from + col + 1] : 0 };
 #pragma unroll
         for (int m = 0; m < MT; m++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const int32_t row = key + 16 * m + 8 * (e / 2) + g;
                 score[m][n][e] = fast_exp2(fmaf(score[m][n][e], scale2, -l[e & 1]));
-                if (hidden.is[m][e / 2] || (mask && row > query + col + (e & 1)) || row < start[e & 1])
+                if (MASKED && (hidden.is[m][e / 2] || (mask && row > query + col + (e & 1)) || row < start[e & 1]))
                     score[m][n][e] = 0.0f;
             }
     }
+}
+
+/* Scores become probabilities; keys from `key` on, queries from `query` on, whose numbers are those from `from` on. */
+template <int MT, int BQ>
+__device__ __forceinline__ void key_probabilities(float (&score)[MT][BQ / 8][4], const query_numbers &numbers, int from,
+                                                  const bwd_arrays &a, int32_t key, int32_t query, float scale2,
+                                                  const hidden_rows<MT> &hidden)
+{
+    const bool hides = a.keys.all ? a.keys.tokens != NULL || key + 16 * MT > a.tokens : key + 16 * MT - 1 > query;
+    if (hides || a.starts)
+        key_probabilities_of<true, MT, BQ>(score, numbers, from, a, key, query, scale2, hidden);
+    else
+        key_probabilities_of<false, MT, BQ>(score, numbers, from, a, key, query, scale2, hidden);
 }
 
 /* ds from dp to p (dp - delta). */
@@ -171,11 +184,11 @@ __device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arra
         }
 }
 
-/* Scores become probabilities; queries from `row` on, keys from `key` on. */
-template <int MT, int BC>
-__device__ __forceinline__ void row_probabilities(float (&score)[MT][BC / 8][4], const row_numbers<MT> &numbers,
-                                                  const bwd_arrays &a, int64_t batch, int32_t row, int32_t key,
-                                                  float scale2)
+/* MASKED as in key_probabilities_of. */
+template <bool MASKED, int MT, int BC>
+__device__ __forceinline__ void row_probabilities_of(float (&score)[MT][BC / 8][4], const row_numbers<MT> &numbers,
+                                                     const bwd_arrays &a, int64_t batch, int32_t row, int32_t key,
+                                                     float scale2)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
     const bool mask = !a.keys.all && key + BC - 1 > row;
@@ -184,7 +197,7 @@ __device__ __forceinline__ void row_probabilities(float (&score)[MT][BC / 8][4],
     for (int n = 0; n < BC / 8; n++)
 #pragma unroll
         for (int side = 0; side < 2; side++)
-            hidden[n][side] = a.keys.all && is_hidden(a.keys, batch, a.tokens, key + 8 * n + 2 * t + side);
+            hidden[n][side] = MASKED && a.keys.all && is_hidden(a.keys, batch, a.tokens, key + 8 * n + 2 * t + side);
 #pragma unroll
     for (int m = 0; m < MT; m++)
 #pragma unroll
@@ -193,10 +206,23 @@ __device__ __forceinline__ void row_probabilities(float (&score)[MT][BC / 8][4],
             for (int e = 0; e < 4; e++) {
                 const int32_t col = key + 8 * n + 2 * t + (e & 1);
                 score[m][n][e] = fast_exp2(fmaf(score[m][n][e], scale2, -numbers.lse2[m][e / 2]));
-                if (hidden[n][e & 1] || (mask && col > row + 16 * m + 8 * (e / 2) + g) ||
-                    col < numbers.start[m][e / 2])
+                if (MASKED && (hidden[n][e & 1] || (mask && col > row + 16 * m + 8 * (e / 2) + g) ||
+                               col < numbers.start[m][e / 2]))
                     score[m][n][e] = 0.0f;
             }
+}
+
+/* Scores become probabilities; queries from `row` on, keys from `key` on. */
+template <int MT, int BC>
+__device__ __forceinline__ void row_probabilities(float (&score)[MT][BC / 8][4], const row_numbers<MT> &numbers,
+                                                  const bwd_arrays &a, int64_t batch, int32_t row, int32_t key,
+                                                  float scale2)
+{
+    const bool hides = a.keys.all ? a.keys.tokens != NULL || key + BC > a.tokens : key + BC - 1 > row;
+    if (hides || a.starts)
+        row_probabilities_of<true, MT, BC>(score, numbers, a, batch, row, key, scale2);
+    else
+        row_probabilities_of<false, MT, BC>(score, numbers, a, batch, row, key, scale2);
 }
 
 /* ds from dp to p (dp - delta). */
