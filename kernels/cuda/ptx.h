@@ -282,18 +282,35 @@ __device__ __forceinline__ void wgmma(float (&d)[16][4], const unsigned (&a)[4],
 }
 
 /* Variant with A in shared memory too: all 64 rows of the warpgroup, in the layout of a B whose rows are N. */
-__device__ __forceinline__ void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b, bool adds)
+__device__ __forceinline__ void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b)
 {
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, 1, 0;\n"
                  "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
                  "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
                  "%24,%25,%26,%27,%28,%29,%30,%31}, "
                  "%32, %33, adds, 1, 1, 0, 0;\n}\n"
-                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]),
-                   DSC_PTX_FOUR(d[4]), DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7])
-                 : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(adds)));
+                 : DSC_PTX_FOUR(d[0]), DSC_PTX_FOUR(d[1]), DSC_PTX_FOUR(d[2]), DSC_PTX_FOUR(d[3]), DSC_PTX_FOUR(d[4]),
+                   DSC_PTX_FOUR(d[5]), DSC_PTX_FOUR(d[6]), DSC_PTX_FOUR(d[7])
+                 : "l"(a.bits), "l"(b.bits));
 }
 
+#define DSC_PTX_NEW(x) "=f"((x)[0]), "=f"((x)[1]), "=f"((x)[2]), "=f"((x)[3])
+
+/* D = A B, with a new D. An operand D that is read too would make its former contents a part of the product for the
+ * compiler, which would then wait for all products before. */
+__device__ __forceinline__ void wgmma_tiles_first(float (&d)[8][4], shared_matrix a, shared_matrix b)
+{
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, 0, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,"
+                 "%24,%25,%26,%27,%28,%29,%30,%31}, "
+                 "%32, %33, adds, 1, 1, 0, 0;\n}\n"
+                 : DSC_PTX_NEW(d[0]), DSC_PTX_NEW(d[1]), DSC_PTX_NEW(d[2]), DSC_PTX_NEW(d[3]), DSC_PTX_NEW(d[4]),
+                   DSC_PTX_NEW(d[5]), DSC_PTX_NEW(d[6]), DSC_PTX_NEW(d[7])
+                 : "l"(a.bits), "l"(b.bits));
+}
+
+#undef DSC_PTX_NEW
 #undef DSC_PTX_FOUR
 
 /* ---- sm_90a: registers; all warps of a warpgroup ---- */

@@ -436,9 +436,14 @@ template <bool TRANS> inline void wgmma(float (&d)[16][4], const unsigned (&a)[4
     sim_start({ d[0], 64, a, 0, b.bits, TRANS, adds });
 }
 
-inline void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b, bool adds)
+inline void wgmma_tiles(float (&d)[8][4], shared_matrix a, shared_matrix b)
 {
-    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, adds });
+    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, true });
+}
+
+inline void wgmma_tiles_first(float (&d)[8][4], shared_matrix a, shared_matrix b)
+{
+    sim_start({ d[0], 32, nullptr, a.bits, b.bits, false, false });
 }
 
 template <int COUNT> inline void registers_give() {}

@@ -253,15 +253,20 @@ static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
 
 /* The kernels of GPUs of compute capability 9.0 are compared with the reference. In the simulator, where both kinds
  * of products add up alike, they also have the bits of the other kernels. */
-static bool warpgroups_case(const shape *s, const char *name)
+static bool warpgroups_case(const shape *s, const char *kind, const char *name)
 {
     char layout[LAYOUT_BYTES];
     describe(s, true, layout);
-    return ck_set_up.gpu && ck_case("%s warpgroups bf16 B=%d T=%d H=%d/%d D=%d %s", name, s->batch, s->tokens,
-                                    s->heads, s->kv_heads, s->size, layout) && align_case(true);
+    return ck_set_up.gpu &&
+           ck_case("%s %s bf16 B=%d T=%d H=%d/%d D=%d %s", name, kind, s->batch, s->tokens, s->heads, s->kv_heads,
+                   s->size, layout) &&
+           align_case(true);
 }
 
-/* Runs the kernel of warps, then checks the other. `shape_args`: what the choice is made by. */
+/* In plans' lines; the first is what a run takes. */
+static const char *const warpgroups_kinds[] = { "warpgroups", "warpgroups-in-turn" };
+
+/* Runs the kernel of warps, then checks the others. `shape_args`: what the choice is made by. */
 static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify,
                        const dsc_attention_fwd_args *shape_args, const view *const *results, int32_t count)
 {
@@ -273,26 +278,27 @@ static void check_both(dsc_kernel kernel, const void *args, int64_t args_bytes, 
         before[i] = ck_attention_doubles(results[i]->rows * results[i]->cols);
         read_view(results[i], before[i]);
     }
-    (void)ck_device_choose_attention(shape_args, "warpgroups");
-    ck_kernel(kernel, args, args_bytes, verify);
-    for (int32_t i = 0; i < count; i++) {
-        if (ck_device_is_simulated())
+    for (size_t k = 0; k < DSC_COUNT(warpgroups_kinds); k++) {
+        (void)ck_device_choose_attention(shape_args, warpgroups_kinds[k]);
+        ck_kernel(kernel, args, args_bytes, verify);
+        for (int32_t i = 0; i < count && ck_device_is_simulated(); i++)
             same_rows(results[i], before[i], now.s.tokens, 0, now.s.tokens, "beside the kernel of warps");
-        free(before[i]);
     }
+    for (int32_t i = 0; i < count; i++)
+        free(before[i]);
     (void)ck_device_choose_attention(shape_args, "warps");
 }
 
 static void check_warpgroups(const shape *s)
 {
-    if (warpgroups_case(s, "attention_fwd")) {
+    if (warpgroups_case(s, "warpgroups", "attention_fwd")) {
         const view *const results[] = { &current.out };
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
         check_both(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward, &args, results, 1);
         ck_attention_close(&now);
     }
-    if (warpgroups_case(s, "attention_bwd")) {
+    if (warpgroups_case(s, "warpgroups", "attention_bwd")) {
         const view *const results[] = { &current.dq, &current.dk, &current.dv };
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
@@ -425,28 +431,28 @@ static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant,
 
 /* ---- times ---- */
 
-static void bench_second(dsc_kernel kernel, const void *args, int64_t args_bytes,
-                         const dsc_attention_fwd_args *shape_args, int64_t flops)
+static void bench_kind(const char *kind, dsc_kernel kernel, const void *args, int64_t args_bytes,
+                       const dsc_attention_fwd_args *shape_args, int64_t flops)
 {
-    if (ck_device_choose_attention(shape_args, "warpgroups"))
+    if (ck_device_choose_attention(shape_args, kind))
         ck_bench(kernel, args, args_bytes, 0, flops, 0);
     (void)ck_device_choose_attention(shape_args, "warps");
 }
 
 /* On cards that have two kernels of each pass. `product`: multiply-adds of one. */
-static void bench_warpgroups(const shape *s, int64_t product)
+static void bench_warpgroups(const char *kind, const shape *s, int64_t product)
 {
-    if (warpgroups_case(s, "bench attention_fwd")) {
+    if (warpgroups_case(s, kind, "bench attention_fwd")) {
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_fwd_args args = forward_open(&now, &current, true);
-        bench_second(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
+        bench_kind(kind, DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
         ck_attention_close(&now);
     }
-    if (warpgroups_case(s, "bench attention_bwd")) {
+    if (warpgroups_case(s, kind, "bench attention_bwd")) {
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
-        bench_second(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, &shape_args, 5 * product);
+        bench_kind(kind, DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, &shape_args, 5 * product);
         ck_attention_close(&now);
     }
 }
@@ -473,7 +479,8 @@ static void bench(const shape *s, dsc_dtype dtype)
         ck_bench(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, 0, 5 * product, s->tokens > 256);
         ck_attention_close(&now);
     }
-    bench_warpgroups(s, product);
+    for (size_t k = 0; k < DSC_COUNT(warpgroups_kinds); k++)
+        bench_warpgroups(warpgroups_kinds[k], s, product);
 }
 
 /* Long ones take a simulated GPU, or a build for ThreadSanitizer, a second or more. There fp32 and fp16, which are
@@ -513,6 +520,7 @@ void ck_attention(void)
         { 1, 129, 1, 1, 200, false, 1, false, true, true, 0, 0, 0 },
         { 1, 300, 2, 1, 64, true, 1, false, true, true, 0, 0, 0 },
         { 1, 420, 2, 1, 64, true, 1, false, false, false, 0, 0, 0 },
+        { 1, 513, 4, 1, 128, true, 1, false, false, false, 0, 0, 0 },
         { 2, 200, 4, 2, 64, true, 1, false, false, false, 40, 0, 0 },
         { 1, 300, 2, 1, 80, false, 1, false, false, false, 90, 0, 0 },
         { 2, 70, 3, 3, 20, true, 1, true, false, false, 9, 0, 0 },
@@ -535,9 +543,10 @@ void ck_attention(void)
         { 1, 512, 14, 2, 64, true, 1, false, false, false, 0, 0, 0 },
     };
     static const shape timed_gpu[] = {
-        { 16, 1024, 12, 12, 64, true, 1, false, false, false, 0, 0, 0 },
+        { 32, 1024, 12, 12, 64, true, 1, false, false, false, 0, 0, 0 },
         { 8, 1024, 25, 25, 64, true, 1, false, false, false, 0, 0, 0 },
-        { 4, 2048, 32, 8, 128, true, 1, false, false, false, 0, 0, 0 },
+        { 4, 2048, 32, 32, 128, true, 1, false, false, false, 0, 0, 0 },
+        { 2, 4096, 32, 32, 128, true, 1, false, false, false, 0, 0, 0 },
         { 2, 4096, 32, 8, 128, true, 1, false, false, false, 0, 0, 0 },
     };
     check_finite_differences(false, false);
@@ -563,9 +572,10 @@ void ck_attention(void)
         check_causality(DSC_F16, caps, ck_variant_name(caps), 65);
         check_causality(DSC_BF16, caps, ck_variant_name(caps), 128);
     }
-    for (size_t i = 0; ck_benching() && i < DSC_COUNT(timed); i++) {
-        bench(ck_set_up.gpu ? &timed_gpu[i] : &timed[i], DSC_BF16);
-        if (!ck_set_up.gpu)
-            bench(&timed[i], DSC_F32);
+    for (size_t i = 0; ck_benching() && ck_set_up.gpu && i < DSC_COUNT(timed_gpu); i++)
+        bench(&timed_gpu[i], DSC_BF16);
+    for (size_t i = 0; ck_benching() && !ck_set_up.gpu && i < DSC_COUNT(timed); i++) {
+        bench(&timed[i], DSC_BF16);
+        bench(&timed[i], DSC_F32);
     }
 }

@@ -134,7 +134,8 @@ dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->keys.past == 0 || (a->batch == 1 && !a->keys.all));
     if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_fwd_plain(at, a, err);
-    if (dsc_cuda_attention_fwd_chosen(at->attention, a) == DSC_ATTENTION_WARPS)
+    const dsc_attention_kind kind = dsc_cuda_attention_fwd_chosen(at->attention, a);
+    if (kind == DSC_ATTENTION_WARPS)
         return dsc_cuda_attention_fwd_warps(at, a, err);
-    return dsc_cuda_attention_fwd_sm90(at, a, dsc_cuda_attention_encode(at->attention), err);
+    return dsc_cuda_attention_fwd_sm90(at, a, dsc_cuda_attention_encode(at->attention), kind, err);
 }

@@ -39,9 +39,10 @@ template <int DP>
 __device__ __forceinline__ void copy_tiles(const stages<DP> &s, const sm90_arrays &a, int32_t tiles, int32_t key,
                                            int32_t head, int32_t batch)
 {
-    for (int32_t j = 0; j < tiles; j++, key += TILE) {
-        s.k.copy(&a.k, j, key, head, batch);
-        s.v.copy(&a.v, j, key, head, batch);
+    ring_turn<STAGES> turn = { 0, 0 };
+    for (int32_t j = 0; j < tiles; j++, key += TILE, turn.next()) {
+        s.k.copy(&a.k, turn, key, head, batch);
+        s.v.copy(&a.v, turn, key, head, batch);
     }
 }
 
@@ -84,29 +85,32 @@ __device__ __forceinline__ void compute_rows(row_state<DP, 1> &s, const stages<D
     const float scale2 = a.scale * LOG2_E;
     float score[1][TILE / 8][4], old[1][2];
     unsigned p[TILE / 16][4];
-    at.k.wait_full(0);
-    ask_rows<DP>(score[0], q, at.k.tile(0));
+    ring_turn<STAGES> turn = { 0, 0 }, before;
+    at.k.wait_full(turn);
+    ask_rows<DP>(score[0], q, at.k.tile(turn));
     wgmma_wait<0>(score[0]);
-    at.k.give_back(0);
+    at.k.give_back(turn);
     mask(score, a, batch, row, key);
     soften<DP, 1, TILE>(s, score, old, scale2);
     pack_rows(p, score[0]);
     for (int32_t j = 1; j < tiles; j++) {
-        at.k.wait_full(j);
-        ask_rows<DP>(score[0], q, at.k.tile(j));
-        at.v.wait_full(j - 1);
-        ask_columns<DP>(s.out[0], p, at.v.tile(j - 1));
+        before = turn;
+        turn.next();
+        at.k.wait_full(turn);
+        ask_rows<DP>(score[0], q, at.k.tile(turn));
+        at.v.wait_full(before);
+        ask_columns<DP>(s.out[0], p, at.v.tile(before));
         wgmma_wait<1>(score[0]);
-        at.k.give_back(j);
+        at.k.give_back(turn);
         mask(score, a, batch, row, key + j * TILE);
         soften<DP, 1, TILE>(s, score, old, scale2);
         wgmma_wait<0>(s.out[0]);
-        at.v.give_back(j - 1);
+        at.v.give_back(before);
         rescale(s, old);
         pack_rows(p, score[0]);
     }
-    at.v.wait_full(tiles - 1);
-    ask_columns<DP>(s.out[0], p, at.v.tile(tiles - 1));
+    at.v.wait_full(turn);
+    ask_columns<DP>(s.out[0], p, at.v.tile(turn));
     wgmma_wait<0>(s.out[0]);
 }
 
@@ -145,7 +149,7 @@ template <int DP> __global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel
         return;
     }
     registers_take<COMPUTE_REGISTERS>();
-    const int32_t warp_row = static_cast<int32_t>(threadIdx.x - WARPGROUP) / 32 * 16, row = first + warp_row;
+    const int32_t warp_row = computing_warp() * 16, row = first + warp_row;
     row_state<DP, 1> s;
     unsigned q[DP / 16][4];
     begin_rows(s);
@@ -217,7 +221,7 @@ bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
 }
 
 dsc_status dsc_cuda_attention_fwd_sm90(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode,
-                                       dsc_error *err)
+                                       dsc_attention_kind, dsc_error *err)
 {
     DSC_ASSERT(dsc_cuda_attention_fwd_sm90_fits(a));
     return a->head_size <= 64 ? launch<64>(at, a, encode, err) : launch<128>(at, a, encode, err);

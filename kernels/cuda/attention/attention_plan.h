@@ -8,15 +8,9 @@
 #define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_PLAN_H
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention/attention_sm90.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/device.h"
-
-/* A pass's kernels. */
-typedef enum dsc_attention_kind {
-    DSC_ATTENTION_WARPS,
-    DSC_ATTENTION_WARPGROUPS,
-    DSC_ATTENTION_KINDS
-} dsc_attention_kind;
 
 /* Plans of the calling thread's current GPU. Safe on NULL. */
 dsc_status dsc_cuda_attention_open(dsc_alloc *alloc, int32_t arch, dsc_cuda_attention **out, dsc_error *err);

@@ -41,6 +41,12 @@ template <class Kernel> bool starts_with_registers(Kernel *kernel)
     return is.numRegs * (1 + CONSUMERS) >= COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS;
 }
 
+/* This warp's number among those that compute. The shuffle tells the compiler that all lanes have the same. */
+__device__ __forceinline__ int32_t computing_warp()
+{
+    return __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x - WARPGROUP) / 32, 0);
+}
+
 /* ---- copies, by one thread ---- */
 
 /* Rows row .. row + 63 of a tensor's head; `full` hears of tile_bytes. */
@@ -53,14 +59,28 @@ __device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap
         copy_box(tile + c / BOX * BOX_BYTES, map, full, c, head, row, batch);
 }
 
-/* Tiles that come one after the other; tile j is in stage j % STAGES, and barriers' phases go by its round there. */
+/* The next tile's place in a ring: its stage, and the parity of the phases of its round there. */
+template <int STAGES> struct ring_turn {
+    int32_t stage;
+    unsigned parity;
+
+    __device__ __forceinline__ void next()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* Tiles that come one after the other, the first with the turn { 0, 0 }. */
 template <int DP, int STAGES> struct tile_ring {
     unsigned char *tiles;
     mbarrier *full, *free;
     static constexpr int TILES_BYTES = STAGES * tile_bytes<DP>(), BARRIERS = 2 * STAGES;
+    typedef ring_turn<STAGES> turn;
 
-    __device__ __forceinline__ unsigned char *tile(int32_t j) const { return tiles + j % STAGES * tile_bytes<DP>(); }
-    __device__ __forceinline__ static unsigned parity(int32_t j) { return static_cast<unsigned>(j / STAGES) & 1; }
+    __device__ __forceinline__ unsigned char *tile(const turn &x) const { return tiles + x.stage * tile_bytes<DP>(); }
 
     /* By one thread, before mbarrier_publish. `fillers`: who says that a stage is full, once each. */
     __device__ __forceinline__ void begin(unsigned fillers) const
@@ -72,25 +92,25 @@ template <int DP, int STAGES> struct tile_ring {
     }
 
     /* Until the tile's stage may be filled. */
-    __device__ __forceinline__ void wait_free(int32_t j) const { mbarrier_wait(&free[j % STAGES], parity(j) ^ 1); }
+    __device__ __forceinline__ void wait_free(const turn &x) const { mbarrier_wait(&free[x.stage], x.parity ^ 1); }
 
-    __device__ __forceinline__ void copy(const CUtensorMap *map, int32_t j, int32_t row, int32_t head,
+    __device__ __forceinline__ void copy(const CUtensorMap *map, const turn &x, int32_t row, int32_t head,
                                          int32_t batch) const
     {
-        wait_free(j);
-        mbarrier_expect(&full[j % STAGES], tile_bytes<DP>());
-        copy_tile<DP>(tile(j), map, &full[j % STAGES], row, head, batch);
+        wait_free(x);
+        mbarrier_expect(&full[x.stage], tile_bytes<DP>());
+        copy_tile<DP>(tile(x), map, &full[x.stage], row, head, batch);
     }
 
     /* Until the tile is there. */
-    __device__ __forceinline__ void wait_full(int32_t j) const { mbarrier_wait(&full[j % STAGES], parity(j)); }
+    __device__ __forceinline__ void wait_full(const turn &x) const { mbarrier_wait(&full[x.stage], x.parity); }
 
     /* A warp has read the tile: all of its lanes, though one says so. */
-    __device__ __forceinline__ void give_back(int32_t j) const
+    __device__ __forceinline__ void give_back(const turn &x) const
     {
         __syncwarp();
         if (threadIdx.x % 32 == 0)
-            mbarrier_arrive(&free[j % STAGES]);
+            mbarrier_arrive(&free[x.stage]);
     }
 };
 
@@ -118,7 +138,10 @@ __device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsign
         const shared_matrix b = matrix_of(right + c / BOX * BOX_BYTES, 16, EIGHT_ROWS);
 #pragma unroll
         for (int k = 0; k < BOX / 16; k++)
-            wgmma_tiles(sum, matrix_at(a, 32 * k), matrix_at(b, 32 * k), c + k > 0);
+            if (c + k == 0)
+                wgmma_tiles_first(sum, a, b);
+            else
+                wgmma_tiles(sum, matrix_at(a, 32 * k), matrix_at(b, 32 * k));
     }
     wgmma_commit();
 }

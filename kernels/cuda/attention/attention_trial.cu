@@ -183,11 +183,11 @@ dsc_status run(const attention_trial *t, const operands *o, int which, dsc_error
         b.d_out = o->d_out, b.scratch = o->delta;
         b.dv = o->results[0].of[which], b.dk = o->results[1].of[which], b.dq = o->results[2].of[which];
         DSC_TRY(which == 0 ? dsc_cuda_attention_bwd_warps(t->at, &b, err)
-                           : dsc_cuda_attention_bwd_sm90(t->at, &b, t->encode, err));
+                           : dsc_cuda_attention_bwd_sm90(t->at, &b, t->encode, DSC_ATTENTION_WARPGROUPS, err));
     } else {
         a.out = o->results[0].of[which], a.lse = o->lse[which];
         DSC_TRY(which == 0 ? dsc_cuda_attention_fwd_warps(t->at, &a, err)
-                           : dsc_cuda_attention_fwd_sm90(t->at, &a, t->encode, err));
+                           : dsc_cuda_attention_fwd_sm90(t->at, &a, t->encode, DSC_ATTENTION_WARPGROUPS, err));
     }
     return cuda_try(cudaGetLastError(), "a launch", err);
 }
