@@ -1,10 +1,11 @@
 /* attention_fwd_sm90.cu - forward attention by warpgroup products and tile copies of sm_90a (as in Shah et al. 2024).
  *
- * A block has 128 query rows of one head: two warpgroups of 64. One thread of a third warpgroup copies tiles of 64 keys
- * and values, up to STAGES ahead. A warpgroup keeps its queries in registers. While it works on the softmax of one
- * tile, the product of the probabilities of the tile before runs. Tiles, softmax and the order of all sums are those of
- * attention_fwd.cu. So both kernels give the same bits on a GPU whose two kinds of products add up alike. The kernel of
- * a shape is chosen by measurement (attention_plan.cu).
+ * A block has 128 query rows of one head: two warpgroups of 64. One thread of a third warpgroup copies tiles of keys
+ * and values, some ahead. A warpgroup keeps its queries in registers. While it works on the softmax of one tile, the
+ * product of the probabilities of the tile before runs. Tiles of 64 keys have the softmax and the order of all sums of
+ * attention_fwd.cu: the same bits on a GPU whose two kinds of products add up alike. Tiles of 128 keys need half the
+ * waits and rescalings, and change the maxima that the sums are scaled by. attention_plan.cu chooses the kernel of a
+ * shape.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/attention/attention_rows.h"
 #include "kernels/cuda/attention/attention_sm90.h"
@@ -12,7 +13,8 @@
 
 namespace {
 
-enum { STAGES = 4 };
+/* Tiles of KEYS keys that a ring has. */
+template <int KEYS> __host__ __device__ constexpr int stages_of() { return 4 * TILE / KEYS; }
 
 struct sm90_arrays {
     CUtensorMap k, v; /* [batch, tokens, kv_heads, size] */
@@ -27,20 +29,20 @@ struct sm90_arrays {
 };
 
 /* Shared memory: tiles, rows of the result, barriers. */
-template <int DP> struct stages {
-    tile_ring<DP, STAGES> k, v;
-    static constexpr int OUT_AT = 2 * tile_ring<DP, STAGES>::TILES_BYTES;
+template <int DP, int KEYS> struct stages {
+    typedef tile_ring<DP, stages_of<KEYS>(), KEYS> ring;
+    ring k, v;
+    static constexpr int OUT_AT = 2 * ring::TILES_BYTES;
     static constexpr int BARRIERS_AT = OUT_AT + 2 * tile_elements(ROWS, DP);
-    static constexpr int BYTES =
-        BARRIERS_AT + 2 * tile_ring<DP, STAGES>::BARRIERS * static_cast<int>(sizeof(mbarrier));
+    static constexpr int BYTES = BARRIERS_AT + 2 * ring::BARRIERS * static_cast<int>(sizeof(mbarrier));
 };
 
-template <int DP>
-__device__ __forceinline__ void copy_tiles(const stages<DP> &s, const sm90_arrays &a, int32_t tiles, int32_t key,
+template <int DP, int KEYS>
+__device__ __forceinline__ void copy_tiles(const stages<DP, KEYS> &s, const sm90_arrays &a, int32_t tiles, int32_t key,
                                            int32_t head, int32_t batch)
 {
-    ring_turn<STAGES> turn = { 0, 0 };
-    for (int32_t j = 0; j < tiles; j++, key += TILE, turn.next()) {
+    ring_turn<stages_of<KEYS>()> turn = { 0, 0 };
+    for (int32_t j = 0; j < tiles; j++, key += KEYS, turn.next()) {
         s.k.copy(&a.k, turn, key, head, batch);
         s.v.copy(&a.v, turn, key, head, batch);
     }
@@ -63,65 +65,67 @@ __device__ __forceinline__ void load_queries(unsigned (&q)[DP / 16][4], const ui
         }
 }
 
-__device__ __forceinline__ void mask(float (&score)[1][TILE / 8][4], const sm90_arrays &a, int64_t batch, int32_t row,
+template <int KEYS>
+__device__ __forceinline__ void mask(float (&score)[1][KEYS / 8][4], const sm90_arrays &a, int64_t batch, int32_t row,
                                      int32_t key)
 {
     if (!a.keys.all) {
-        if (key + TILE - 1 > row)
-            mask_future<1, TILE>(score, row, key);
-    } else if (a.keys.tokens != NULL || key + TILE > a.tokens) {
-        mask_hidden<1, TILE>(score, a.keys, batch, a.tokens, key);
+        if (key + KEYS - 1 > row)
+            mask_future<1, KEYS>(score, row, key);
+    } else if (a.keys.tokens != NULL || key + KEYS > a.tokens) {
+        mask_hidden<1, KEYS>(score, a.keys, batch, a.tokens, key);
     }
     if (a.starts)
-        mask_before<1, TILE>(score, a.keys, batch, a.tokens, row, key);
+        mask_before<1, KEYS>(score, a.keys, batch, a.tokens, row, key);
 }
 
 /* Rows row .. row + 15 of this warp over all tiles, the first of which begins with `key`. */
-template <int DP>
-__device__ __forceinline__ void compute_rows(row_state<DP, 1> &s, const stages<DP> &at, const sm90_arrays &a,
+template <int DP, int KEYS>
+__device__ __forceinline__ void compute_rows(row_state<DP, 1> &s, const stages<DP, KEYS> &at, const sm90_arrays &a,
                                              const unsigned (&q)[DP / 16][4], int64_t batch, int32_t row, int32_t key,
                                              int32_t tiles)
 {
     const float scale2 = a.scale * LOG2_E;
-    float score[1][TILE / 8][4], old[1][2];
-    unsigned p[TILE / 16][4];
-    ring_turn<STAGES> turn = { 0, 0 }, before;
+    float score[1][KEYS / 8][4], old[1][2];
+    unsigned p[KEYS / 16][4];
+    ring_turn<stages_of<KEYS>()> turn = { 0, 0 }, before;
     at.k.wait_full(turn);
-    ask_rows<DP>(score[0], q, at.k.tile(turn));
+    ask_rows<DP, KEYS>(score[0], q, at.k.tile(turn));
     wgmma_wait<0>(score[0]);
     at.k.give_back(turn);
-    mask(score, a, batch, row, key);
-    soften<DP, 1, TILE>(s, score, old, scale2);
-    pack_rows(p, score[0]);
+    mask<KEYS>(score, a, batch, row, key);
+    soften<DP, 1, KEYS>(s, score, old, scale2);
+    pack_rows<KEYS>(p, score[0]);
     for (int32_t j = 1; j < tiles; j++) {
         before = turn;
         turn.next();
         at.k.wait_full(turn);
-        ask_rows<DP>(score[0], q, at.k.tile(turn));
+        ask_rows<DP, KEYS>(score[0], q, at.k.tile(turn));
         at.v.wait_full(before);
-        ask_columns<DP>(s.out[0], p, at.v.tile(before));
+        ask_columns<DP, KEYS>(s.out[0], p, at.v.tile(before));
         wgmma_wait<1>(score[0]);
         at.k.give_back(turn);
-        mask(score, a, batch, row, key + j * TILE);
-        soften<DP, 1, TILE>(s, score, old, scale2);
+        mask<KEYS>(score, a, batch, row, key + j * KEYS);
+        soften<DP, 1, KEYS>(s, score, old, scale2);
         wgmma_wait<0>(s.out[0]);
         at.v.give_back(before);
         rescale(s, old);
-        pack_rows(p, score[0]);
+        pack_rows<KEYS>(p, score[0]);
     }
     at.v.wait_full(turn);
-    ask_columns<DP>(s.out[0], p, at.v.tile(turn));
+    ask_columns<DP, KEYS>(s.out[0], p, at.v.tile(turn));
     wgmma_wait<0>(s.out[0]);
 }
 
 /* ---- the kernel ---- */
 
-template <int DP> __device__ __forceinline__ stages<DP> begin_stages(unsigned char *shared)
+template <int DP, int KEYS> __device__ __forceinline__ stages<DP, KEYS> begin_stages(unsigned char *shared)
 {
-    mbarrier *barriers = reinterpret_cast<mbarrier *>(shared + stages<DP>::BARRIERS_AT);
-    stages<DP> s;
-    s.k = lay_ring<DP, STAGES>(&shared, &barriers);
-    s.v = lay_ring<DP, STAGES>(&shared, &barriers);
+    mbarrier *barriers = reinterpret_cast<mbarrier *>(shared + stages<DP, KEYS>::BARRIERS_AT);
+    constexpr int STAGES = stages_of<KEYS>();
+    stages<DP, KEYS> s;
+    s.k = lay_ring<DP, STAGES, KEYS>(&shared, &barriers);
+    s.v = lay_ring<DP, STAGES, KEYS>(&shared, &barriers);
     if (threadIdx.x == 0) {
         s.k.begin(1);
         s.v.begin(1);
@@ -131,16 +135,17 @@ template <int DP> __device__ __forceinline__ stages<DP> begin_stages(unsigned ch
     return s;
 }
 
-template <int DP> __global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel(const __grid_constant__ sm90_arrays a)
+template <int DP, int KEYS>
+__global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel(const __grid_constant__ sm90_arrays a)
 {
     DSC_CUDA_SHARED(unsigned char, shared);
     const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
     /* The last tiles have most keys: they come first. */
     const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * ROWS;
     const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
-    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / TILE * TILE : 0;
-    const int32_t tiles = (end - begin + TILE - 1) / TILE;
-    const stages<DP> at = begin_stages<DP>(shared);
+    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / KEYS * KEYS : 0;
+    const int32_t tiles = (end - begin + KEYS - 1) / KEYS;
+    const stages<DP, KEYS> at = begin_stages<DP, KEYS>(shared);
     if (threadIdx.x < WARPGROUP) {
         registers_give<COPY_REGISTERS>();
         if (threadIdx.x == 0)
@@ -159,7 +164,7 @@ template <int DP> __global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel
         return;
     float factor[1][2];
     end_rows(s, factor, a.lse != NULL ? a.lse + pair * a.tokens : NULL, row, a.tokens, a.scale);
-    uint16_t *const out_tile = reinterpret_cast<uint16_t *>(shared + stages<DP>::OUT_AT);
+    uint16_t *const out_tile = reinterpret_cast<uint16_t *>(shared + stages<DP, KEYS>::OUT_AT);
     store_warp_rows<DP, 1>(out_tile, warp_row, s.out, factor, a.out + batch * a.tokens * a.out_stride + head * a.size,
                            a.out_stride, row, a.tokens, a.size, a.out_vectors);
 }
@@ -173,10 +178,10 @@ mapped key_tensor(const dsc_attention_fwd_args *a, const void *x)
              a->kv_heads, a->head_size };
 }
 
-template <int DP>
+template <int DP, int KEYS>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode, dsc_error *err)
 {
-    constexpr int BYTES = stages<DP>::BYTES;
+    constexpr int BYTES = stages<DP, KEYS>::BYTES;
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     sm90_arrays x = {};
     DSC_TRY(describe(&x.k, key_tensor(a, a->k), encode, err));
@@ -189,9 +194,9 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, vo
     x.out_vectors = rows_are_aligned(a->out, a->out_stride, a->head_size);
     x.starts = a->keys.positions != NULL || a->keys.window > 0;
     x.keys = a->keys;
-    DSC_TRY(allow_shared(sm90_kernel<DP>, BYTES, err));
-    DSC_CUDA_LAUNCH(sm90_kernel<DP>, grid_size(static_cast<int64_t>(x.tiles) * a->batch * a->heads), SM90_THREADS,
-                    BYTES, at->stream, x);
+    DSC_TRY(allow_shared(sm90_kernel<DP, KEYS>, BYTES, err));
+    DSC_CUDA_LAUNCH((sm90_kernel<DP, KEYS>), grid_size(static_cast<int64_t>(x.tiles) * a->batch * a->heads),
+                    SM90_THREADS, BYTES, at->stream, x);
     return DSC_OK;
 }
 
@@ -211,7 +216,8 @@ void *dsc_cuda_attention_sm90_find(void)
 
 bool dsc_cuda_attention_fwd_sm90_starts(void)
 {
-    return starts_with_registers(sm90_kernel<64>) && starts_with_registers(sm90_kernel<128>);
+    return starts_with_registers(sm90_kernel<64, 64>) && starts_with_registers(sm90_kernel<64, 128>) &&
+           starts_with_registers(sm90_kernel<128, 64>) && starts_with_registers(sm90_kernel<128, 128>);
 }
 
 bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
@@ -221,8 +227,11 @@ bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
 }
 
 dsc_status dsc_cuda_attention_fwd_sm90(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode,
-                                       dsc_attention_kind, dsc_error *err)
+                                       dsc_attention_kind kind, dsc_error *err)
 {
     DSC_ASSERT(dsc_cuda_attention_fwd_sm90_fits(a));
-    return a->head_size <= 64 ? launch<64>(at, a, encode, err) : launch<128>(at, a, encode, err);
+    const bool wide = kind == DSC_ATTENTION_WARPGROUPS;
+    if (a->head_size <= 64)
+        return wide ? launch<64, 128>(at, a, encode, err) : launch<64, 64>(at, a, encode, err);
+    return wide ? launch<128, 128>(at, a, encode, err) : launch<128, 64>(at, a, encode, err);
 }

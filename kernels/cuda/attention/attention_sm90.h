@@ -5,8 +5,9 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/kernels.h"
 
-/* A pass's kernels: of warps, which all GPUs have, and of warpgroups. IN_TURN asks for products in the order of their
- * use and is there for comparison: all kinds add up in the same order. */
+/* A pass's kernels: of warps, which all GPUs have, and of warpgroups. IN_TURN is there for comparison. Its forward pass
+ * has tiles of 64 keys instead of 128 and adds up as that of warps. Its gradients wait for the products of a tile
+ * before they ask for the next one's; all kinds of gradients add up in the same order. */
 typedef enum dsc_attention_kind {
     DSC_ATTENTION_WARPS,
     DSC_ATTENTION_WARPGROUPS,

@@ -27,7 +27,11 @@ enum {
 static_assert(COPY_REGISTERS + CONSUMERS * COMPUTE_REGISTERS <= (1 + CONSUMERS) * START_REGISTERS,
               "warpgroups take more registers than there are");
 
-template <int DP> __host__ __device__ constexpr int tile_bytes() { return DP / BOX * BOX_BYTES; }
+/* A tile may have more than 64 rows, which continue each box. */
+template <int DP, int TILE_ROWS = TILE> __host__ __device__ constexpr int tile_bytes()
+{
+    return DP / BOX * (TILE_ROWS / TILE) * BOX_BYTES;
+}
 
 /* Whether the kernel starts with the registers that its warpgroups share out. Another compiler or its options may give
  * fewer, and registers_take would then wait for ever. */
@@ -49,14 +53,16 @@ __device__ __forceinline__ int32_t computing_warp()
 
 /* ---- copies, by one thread ---- */
 
-/* Rows row .. row + 63 of a tensor's head; `full` hears of tile_bytes. */
-template <int DP>
+/* Rows from `row` on of a tensor's head; `full` hears of tile_bytes. */
+template <int DP, int TILE_ROWS = TILE>
 __device__ __forceinline__ void copy_tile(unsigned char *tile, const CUtensorMap *map, mbarrier *full, int32_t row,
                                           int32_t head, int32_t batch)
 {
 #pragma unroll
     for (int c = 0; c < DP; c += BOX)
-        copy_box(tile + c / BOX * BOX_BYTES, map, full, c, head, row, batch);
+#pragma unroll
+        for (int r = 0; r < TILE_ROWS; r += TILE, tile += BOX_BYTES)
+            copy_box(tile, map, full, c, head, row + r, batch);
 }
 
 /* The next tile's place in a ring: its stage, and the parity of the phases of its round there. */
@@ -74,13 +80,14 @@ template <int STAGES> struct ring_turn {
 };
 
 /* Tiles that come one after the other, the first with the turn { 0, 0 }. */
-template <int DP, int STAGES> struct tile_ring {
+template <int DP, int STAGES, int TILE_ROWS = TILE> struct tile_ring {
     unsigned char *tiles;
     mbarrier *full, *free;
-    static constexpr int TILES_BYTES = STAGES * tile_bytes<DP>(), BARRIERS = 2 * STAGES;
+    static constexpr int TILE_BYTES = tile_bytes<DP, TILE_ROWS>(), TILES_BYTES = STAGES * TILE_BYTES;
+    static constexpr int BARRIERS = 2 * STAGES;
     typedef ring_turn<STAGES> turn;
 
-    __device__ __forceinline__ unsigned char *tile(const turn &x) const { return tiles + x.stage * tile_bytes<DP>(); }
+    __device__ __forceinline__ unsigned char *tile(const turn &x) const { return tiles + x.stage * TILE_BYTES; }
 
     /* By one thread, before mbarrier_publish. `fillers`: who says that a stage is full, once each. */
     __device__ __forceinline__ void begin(unsigned fillers) const
@@ -98,8 +105,8 @@ template <int DP, int STAGES> struct tile_ring {
                                          int32_t batch) const
     {
         wait_free(x);
-        mbarrier_expect(&full[x.stage], tile_bytes<DP>());
-        copy_tile<DP>(tile(x), map, &full[x.stage], row, head, batch);
+        mbarrier_expect(&full[x.stage], TILE_BYTES);
+        copy_tile<DP, TILE_ROWS>(tile(x), map, &full[x.stage], row, head, batch);
     }
 
     /* Until the tile is there. */
@@ -115,10 +122,10 @@ template <int DP, int STAGES> struct tile_ring {
 };
 
 /* The ring whose tiles and barriers begin there; the addresses move on behind it. */
-template <int DP, int STAGES>
-__device__ __forceinline__ tile_ring<DP, STAGES> lay_ring(unsigned char **tiles, mbarrier **barriers)
+template <int DP, int STAGES, int TILE_ROWS = TILE>
+__device__ __forceinline__ tile_ring<DP, STAGES, TILE_ROWS> lay_ring(unsigned char **tiles, mbarrier **barriers)
 {
-    const tile_ring<DP, STAGES> ring = { *tiles, *barriers, *barriers + STAGES };
+    const tile_ring<DP, STAGES, TILE_ROWS> ring = { *tiles, *barriers, *barriers + STAGES };
     *tiles += ring.TILES_BYTES;
     *barriers += ring.BARRIERS;
     return ring;
@@ -146,15 +153,15 @@ __device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsign
     wgmma_commit();
 }
 
-/* Variant with rows in registers. */
-template <int DP>
-__device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsigned (&left)[DP / 16][4],
+/* Variant with rows in registers, and a tile on the right of as many rows as there are sums. */
+template <int DP, int N>
+__device__ __forceinline__ void ask_rows(float (&sum)[N / 8][4], const unsigned (&left)[DP / 16][4],
                                          const unsigned char *right)
 {
     wgmma_fence();
 #pragma unroll
     for (int c = 0; c < DP; c += BOX) {
-        const shared_matrix b = matrix_of(right + c / BOX * BOX_BYTES, 16, EIGHT_ROWS);
+        const shared_matrix b = matrix_of(right + c / BOX * (N / TILE) * BOX_BYTES, 16, EIGHT_ROWS);
 #pragma unroll
         for (int k = 0; k < BOX / 16; k++)
             wgmma<false>(sum, left[c / 16 + k], matrix_at(b, 32 * k), c + k > 0);
@@ -163,23 +170,23 @@ __device__ __forceinline__ void ask_rows(float (&sum)[TILE / 8][4], const unsign
 }
 
 /* Asks to add `left` times `right`, whose rows are the terms of the sums. */
-template <int DP>
-__device__ __forceinline__ void ask_columns(float (&sum)[DP / 8][4], const unsigned (&left)[TILE / 16][4],
+template <int DP, int K = TILE>
+__device__ __forceinline__ void ask_columns(float (&sum)[DP / 8][4], const unsigned (&left)[K / 16][4],
                                             const unsigned char *right)
 {
-    const shared_matrix tile = matrix_of(right, BOX_BYTES, EIGHT_ROWS);
+    const shared_matrix tile = matrix_of(right, K / TILE * BOX_BYTES, EIGHT_ROWS);
     wgmma_fence();
 #pragma unroll
-    for (int k = 0; k < TILE / 16; k++)
+    for (int k = 0; k < K / 16; k++)
         wgmma<true>(sum, left[k], matrix_at(tile, 2 * EIGHT_ROWS * k), true);
     wgmma_commit();
 }
 
 /* A product's result as the left operand of the next. */
-__device__ __forceinline__ void pack_rows(unsigned (&p)[TILE / 16][4], const float (&x)[TILE / 8][4])
+template <int N = TILE> __device__ __forceinline__ void pack_rows(unsigned (&p)[N / 16][4], const float (&x)[N / 8][4])
 {
 #pragma unroll
-    for (int k = 0; k < TILE / 16; k++)
+    for (int k = 0; k < N / 16; k++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             p[k][i] = pack_bf16(x[2 * k + i / 2][2 * (i & 1)], x[2 * k + i / 2][2 * (i & 1) + 1]);
