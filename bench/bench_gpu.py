@@ -8,9 +8,10 @@ our kernels beside the card's peak. PART, by default in this order:
 Samples have 1024 tokens in bf16; nano is a trial. 124m, short and nano run with dsc.cuda_graphs too, as a side of its own.
 offload runs only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB). It runs beside DeepSpeed if
 PROGRAM has it (deepspeed_worker.py: eager, recomputation of every block on both sides), one after the other. PyTorch is
-PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16 autocast, flash attention and fused AdamW
-(torch_worker.py cuda). ROUNDS (15) rounds follow 3 of warm-up. Parts that do not fit into N seconds (540) are named and not
-run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio peer/ours. MFU
+PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16 autocast, fused AdamW and the attention that
+it chooses itself, cuDNN's on H100; torch-fa is the same with FlashAttention (torch_worker.py cuda). 124m also runs beside
+DeepSpeed if PROGRAM has it. ROUNDS (15) rounds follow 3 of warm-up. Parts that do not fit into N seconds (540) are named and
+not run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio peer/ours. MFU
 counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
 DIR/DATE-CARD.md. Exit 77 with one line if there is no GPU. --simulate: a simulated GPU, whose times mean nothing."""
 import argparse
@@ -45,27 +46,34 @@ def say(text):
     print(text, flush=True)
 
 
-def gpu(simulate):
+def gpu(simulate, program="bench-gpu"):
+    """(name and driver of the first GPU, its peak or None); exit 77 where there is none."""
     if simulate:
         return "simulated GPU", None
     try:
         text = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True,
                               timeout=30, check=True).stdout.strip().splitlines()[0]
     except (OSError, subprocess.SubprocessError, IndexError):
-        print("bench-gpu: skipped: no GPU (nvidia-smi says nothing)")
+        print(f"{program}: skipped: no GPU (nvidia-smi says nothing)")
         sys.exit(77)
     names = [part for part in PEAKS if part in text]
     return text, PEAKS[max(names, key=len)] if names else None
 
 
-def our_config(folder, case, graphs):
+def our_config(folder, case, graphs=False, name=None, **settings):
+    """The path of the config of a case; `settings` are further keys of "dsc"."""
     model, _, _, batch, tokens = case
-    path = os.path.join(folder, f"{model}{'-graphs' if graphs else ''}.json")
+    path = os.path.join(folder, f"{name or model}{'-graphs' if graphs else ''}.json")
     with open(path, "w") as out:
         json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1},
                    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
-                   "dsc": {"model": model, "seq_length": tokens, "vocab_multiple": 128, "device": "cuda", "cuda_graphs": graphs}}, out)
+                   "dsc": dict({"model": model, "seq_length": tokens, "vocab_multiple": 128, "device": "cuda", "cuda_graphs": graphs}, **settings)},
+                  out)
     return path
+
+
+def our_command(options, case, path):
+    return [options.worker, path, str(256 if "nano" in case[0] else TOKENS), str(case[4])]
 
 
 def show(side, name, case, peak):
@@ -73,7 +81,7 @@ def show(side, name, case, peak):
     count = batch * tokens
     parameters = VOCAB * width + tokens * width + layers * (12 * width * width + 13 * width) + 2 * width
     seconds = statistics.median(side.ms) * 1e-3
-    line = f"{name} {side.name:6} {seconds * 1e3:9.2f} ms  min {min(side.ms):.2f} max {max(side.ms):.2f}  {count / seconds:10.0f} tokens/s"
+    line = f"{name} {side.name:9} {seconds * 1e3:9.2f} ms  min {min(side.ms):.2f} max {max(side.ms):.2f}  {count / seconds:10.0f} tokens/s"
     if peak:
         causal = (6 * parameters + 6 * layers * width * tokens) * count / seconds / peak
         published = (6 * parameters + 12 * layers * width * tokens) * count / seconds / peak
@@ -81,42 +89,60 @@ def show(side, name, case, peak):
     say(f"{line}  GPU memory {side.device_bytes / 2**20:.0f} MiB")
 
 
-def start(sides, name, command, deadline):
+def start(sides, name, command, deadline, env=None):
     try:
-        sides.append(turns.Side(name, command, deadline))
+        sides.append(turns.Side(name, command, deadline, env))
     except (OSError, RuntimeError) as error:
         say(f"{name} did not start: {error}")
     return len(sides)
 
 
+def start_all(sides, name, options, folder, deadline):
+    case = SIMULATED if options.simulate else CASES[name]
+    for side in ["dsc", "graphs"] if name in WITH_GRAPHS else ["dsc"]:
+        command = our_command(options, case, our_config(folder, case, side == "graphs"))
+        if start(sides, side, command, deadline, options.env) == 0:
+            return False
+    if options.python and name != "short":
+        command = [options.python, os.path.join(HERE, "torch_worker.py"), name, str(case[3]), str(case[4]), "cuda"]
+        start(sides, "torch", command, deadline)
+        start(sides, "torch-fa", command, deadline, {"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"})
+    if name == "124m" and has_deepspeed(options.python):
+        command = [options.python, os.path.join(HERE, "deepspeed_worker.py"), name, str(case[3]), str(case[4]), "gpu"]
+        start(sides, "deepspeed", command, deadline)
+    return True
+
+
+def has_deepspeed(python):
+    looks = "import importlib.util, sys; sys.exit(importlib.util.find_spec('deepspeed') is None)"
+    return bool(python) and subprocess.run([python, "-c", looks], stdin=subprocess.DEVNULL).returncode == 0
+
+
 def train(name, options, folder, peak, deadline):
-    case, sides, error = SIMULATED if options.simulate else CASES[name], [], None
-    tokens = case[4]
+    """Our side must start and make every round. A peer that does not fit into the memory is named."""
+    case, sides, problems = SIMULATED if options.simulate else CASES[name], [], []
     try:
-        for side in ["dsc", "graphs"] if name in WITH_GRAPHS else ["dsc"]:
-            command = [options.worker, our_config(folder, case, side == "graphs"), str(256 if "nano" in case[0] else TOKENS), str(tokens)]
-            if start(sides, side, command, deadline) == 0:
-                return False
-        if options.python and name != "short":
-            start(sides, "torch", [options.python, os.path.join(HERE, "torch_worker.py"), name, str(case[3]), str(tokens), "cuda"], deadline)
-        turns.take_turns(sides, ROUNDS, WARM_UP, deadline, ROUNDS_LEAST)
-    except (OSError, RuntimeError) as failure:
-        error = failure
-    finally:
+        if not start_all(sides, name, options, folder, deadline):
+            return False
+        turns.take_turns(sides, ROUNDS, WARM_UP, deadline, ROUNDS_LEAST, failed=problems.append)
+    finally:  # also of rounds that were cut off
         for side in sides:
             side.close()
+        show_all(sides, name, case, peak)
+        for problem in problems:
+            say(f"{name}: {problem}")
+    return not any(problem.startswith(("dsc", "graphs")) for problem in problems)
+
+
+def show_all(sides, name, case, peak):
     for side in sides:
         if side.ms:
             show(side, name, case, peak)
     for side in sides[1:]:
-        if not side.ms:
-            continue
         ratio = turns.paired(sides[0], side)
-        say(f"{name} {side.name}/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}  "
-            f"of {len(ratio)} pairs")
-    if error:
-        say(f"{name}: {error}")
-    return error is None
+        if ratio:
+            say(f"{name} {side.name}/dsc {statistics.median(ratio):.3f}  p10 {ratio[len(ratio) // 10]:.3f}  p90 {ratio[-1 - len(ratio) // 10]:.3f}  "
+                f"of {len(ratio)} pairs")
 
 
 def host_available():
@@ -124,10 +150,10 @@ def host_available():
         return next(int(line.split()[1]) for line in lines_of if line.startswith("MemAvailable")) / 1e6 * 1.024
 
 
-def offload_side(name, command, deadline):
+def offload_side(name, command, deadline, env=None):
     """Times of one side, alone on the machine; None: it did not get so far."""
     before, begin, sides = host_available(), time.monotonic(), []
-    if start(sides, name, command, deadline) == 0:
+    if start(sides, name, command, deadline, env) == 0:
         return None
     side, ready = sides[0], time.monotonic() - begin
     try:
@@ -147,15 +173,19 @@ def offload_side(name, command, deadline):
     return ms
 
 
+def llama_config(folder, model, batch, tokens, zero, **settings):
+    path = os.path.join(folder, "llama.json")
+    with open(path, "w") as out:
+        json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True}, "zero_optimization": zero,
+                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+                   "dsc": dict({"model": model, "seq_length": tokens, "device": "cuda"}, **settings)}, out)
+    return path
+
+
 def offload(options, folder, deadline):
     model, tokens, batch, length = OFFLOAD
-    path = os.path.join(folder, "offload.json")
-    with open(path, "w") as out:
-        json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True},
-                   "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}},
-                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
-                   "dsc": {"model": model, "seq_length": length, "device": "cuda", "recompute": "full"}}, out)
-    ours = offload_side("dsc", [options.worker, path, str(tokens), str(length)], deadline)
+    path = llama_config(folder, model, batch, length, {"stage": 2, "offload_optimizer": {"device": "cpu", "pin_memory": True}}, recompute="full")
+    ours = offload_side("dsc", [options.worker, path, str(tokens), str(length)], deadline, options.env)
     if ours is None or not options.python:
         return ours is not None
     theirs = offload_side("deepspeed", [options.python, os.path.join(HERE, "deepspeed_worker.py"), model, str(batch), str(length)], deadline)
@@ -164,13 +194,15 @@ def offload(options, folder, deadline):
     return True
 
 
-def kernels(options, deadline):
+KERNELS = ("attention", "gemm", "cross_entropy", "adam", "layernorm", "gelu", "cast")
+
+
+def kernels(options, deadline, patterns=KERNELS, most_s=90):
     """Our kernels by themselves: GB/s, TFLOP/s and the share of the card's peak, of those that pass their check."""
     if not options.checkkern:
         say("kernels: not run, no --checkkern PROGRAM")
         return True
     good = True
-    patterns = ["attention", "gemm", "cross_entropy", "adam", "layernorm", "gelu", "cast"]
     for pattern in ["gelu"] if options.simulate else patterns:
         left = deadline - time.monotonic()
         if left < 20:
@@ -178,9 +210,10 @@ def kernels(options, deadline):
             continue
         try:
             command = [options.checkkern, "--device", "cuda", "--fn", f"{'' if options.simulate else 'bench '}{pattern}*"] + ([] if options.simulate else ["--bench"])
-            done = subprocess.run(command, capture_output=True, text=True, timeout=min(left, 90), stdin=subprocess.DEVNULL)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=min(left, most_s), stdin=subprocess.DEVNULL,
+                                  env=dict(os.environ, **options.env))
         except subprocess.TimeoutExpired:
-            say(f"kernels {pattern}: stopped, it took longer than {min(left, 90):.0f} s")
+            say(f"kernels {pattern}: stopped, it took longer than {min(left, most_s):.0f} s")
             continue
         for line in done.stdout.splitlines():
             if not re.match(r"(ok |TAP|1\.\.|# seed)", line):
@@ -191,17 +224,19 @@ def kernels(options, deadline):
     return good
 
 
-def write_results(options, text):
+def write_results(options, text, found, program, suffix=""):
+    """The lines `found` become RESULTS/DATE-CARD.md, or DATE-CARD-SUFFIX.md; an earlier file is replaced as a whole."""
     card = re.sub(r"[^A-Za-z0-9]+", "-", text.split(",")[0]).strip("-")
     commit = os.environ.get("DSC_COMMIT") or subprocess.run(["git", "-C", HERE, "rev-parse", "--short", "HEAD"], capture_output=True,
                                                             text=True).stdout.strip() or "unknown"
-    path = os.path.join(options.results, f"{time.strftime('%Y-%m-%d', time.gmtime())}-{card}.md")
+    path = os.path.join(options.results, f"{time.strftime('%Y-%m-%d', time.gmtime())}-{card}{suffix}.md")
     os.makedirs(options.results, exist_ok=True)
-    with open(path, "w") as out:
-        out.write(f"# {text}\n\nCommit {commit}, {time.strftime('%F %H:%M UTC', time.gmtime())}, `make bench-gpu`"
+    with open(path + ".new", "w") as out:
+        out.write(f"# {text}\n\nCommit {commit}, {time.strftime('%F %H:%M UTC', time.gmtime())}, `make {program}`"
                   f"{', SIMULATED: the numbers mean nothing' if options.simulate else ''}.\n\n"
-                  f"    {' '.join([os.path.basename(sys.argv[0])] + sys.argv[1:])}\n\n" + "".join(f"    {line}\n" for line in lines))
-    print(f"bench-gpu: written to {path}")
+                  f"    {' '.join([os.path.basename(sys.argv[0])] + sys.argv[1:])}\n\n" + "".join(f"    {line}\n" for line in found))
+    os.replace(path + ".new", path)
+    return path
 
 
 def main():
@@ -214,7 +249,7 @@ def main():
     parser.add_argument("--simulate", action="store_true")
     parser.add_argument("parts", nargs="*")
     options = parser.parse_intermixed_args()
-    options.worker = os.path.abspath(options.worker)
+    options.worker, options.env = os.path.abspath(options.worker), {}
     parts = options.parts or (["nano", "kernels"] if options.simulate else ["124m", "1558m", "kernels", "short", "774m"])
     unknown = [part for part in parts if part not in ("kernels", "offload") and part not in CASES]
     if unknown:
@@ -235,8 +270,9 @@ def main():
             else:
                 good = train(part, options, folder, peak, deadline) and good
     if options.results:
-        write_results(options, text)
+        print(f"bench-gpu: written to {write_results(options, text, lines, 'bench-gpu')}")
     return 0 if good else 1
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -26,7 +26,7 @@ TIME, DRAM = "gpu__time_duration.sum", "dram__bytes.sum"
 
 class Kernel:
     def __init__(self, name, grid):
-        self.name, self.grid, self.ns, self.bytes, self.start = name, grid, 0.0, 0.0, None
+        self.name, self.grid, self.ns, self.bytes, self.start, self.stream = name, grid, 0.0, 0.0, None, None
 
     def key(self):
         return self.name, self.grid
@@ -69,10 +69,11 @@ def read(path):
                 bad += 1
                 continue
             key = row.get("Process ID"), row.get("ID")
-            if key not in by_id or key[1] is None:
+            if key not in by_id or key[1] is None:  # a trace has no numbers: each line is a kernel of its own
                 by_id[key] = Kernel(short_name(row["Kernel Name"]), row.get("Grid Size") or "")
                 kernels.append(by_id[key])
             bad += not add_metric(by_id[key], row.get("Metric Name"), row.get("Metric Unit") or "", row["Metric Value"])
+            by_id[key].stream = row.get("Stream")
             if row.get("Start"):
                 by_id[key].start = number(row["Start"])
     if bad:
@@ -81,7 +82,17 @@ def read(path):
 
 
 def last_step(kernels):
-    """The longest tail that an equal one precedes; None: there is none."""
+    """The longest tail that an equal one precedes; None: there is none. With starts, streams overlap differently each time: the
+    busiest stream alone says when the last step began."""
+    if not kernels or any(kernel.start is None for kernel in kernels):
+        return repeated_tail(kernels)
+    kernels = sorted(kernels, key=lambda kernel: kernel.start)
+    busiest = collections.Counter(kernel.stream for kernel in kernels).most_common(1)[0][0]
+    tail = repeated_tail([kernel for kernel in kernels if kernel.stream == busiest])
+    return tail and [kernel for kernel in kernels if kernel.start >= tail[0].start]
+
+
+def repeated_tail(kernels):
     keys = [kernel.key() for kernel in kernels]
     for count in range(len(keys) // 2, 0, -1):
         if keys[-1] == keys[-1 - count] and keys[-count:] == keys[-2 * count:-count]:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """torch_worker.py SIZE BATCH SEQUENCE MODE [STAGE]: the peer's half of a paired bench: one step per line on stdin.
 
-MODE: eager, compile (bf16 autocast, fp32 weights, fused AdamW), cuda (the same as compile on a GPU) or deepspeed (ZeRO STAGE, bf16,
-gloo; ranks from the environment). Prints "ready", then milliseconds, loss, peak KiB of the process and peak bytes of the GPU per step.
+SIZE: one of SIZES, or one of torch_llama.py's, whose weights and optimizer states are bf16. MODE: eager, compile (bf16 autocast, fp32
+weights, fused AdamW), cuda (the same as compile on a GPU) or deepspeed (ZeRO STAGE, bf16, gloo; ranks from the environment). Prints "ready", then milliseconds, loss, peak KiB of the process and peak bytes of the GPU per step.
 SPDX-License-Identifier: Apache-2.0"""
 import math
 import os
@@ -13,6 +13,8 @@ import time
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+import torch_llama
 
 VOCAB = 50304  # padded on both sides
 SIZES = {"124m": (12, 12, 768, 1024), "small": (6, 6, 384, 256), "774m": (36, 20, 1280, 1024), "1558m": (48, 25, 1600, 1024),
@@ -59,9 +61,10 @@ class Model(nn.Module):
 def autocast_step(model, x, y, compiled):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0, fused=True)
     run = torch.compile(model) if compiled else model
+    mixed = next(model.parameters()).dtype == torch.float32
 
     def step():
-        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=mixed):
             loss = run(x, y)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -91,9 +94,11 @@ def main():
     torch.manual_seed(0)
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # output of libraries must not reach the driver
-    model = Model(*SIZES[size])
-    x = torch.randint(0, VOCAB, (batch, seq))
-    y = torch.randint(0, VOCAB, (batch, seq))
+    if size in torch_llama.LLAMAS:
+        model, vocab = torch_llama.bf16_llama(size, "cuda" if mode == "cuda" else "cpu", False), torch_llama.LLAMAS[size][4]
+    else:
+        model, vocab = Model(*SIZES[size]), VOCAB
+    x, y = torch.randint(0, vocab, (batch, seq)), torch.randint(0, vocab, (batch, seq))
     if mode == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = True
         model, x, y = model.cuda(), x.cuda(), y.cuda()

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# pack.sh OUT.tar.xz [--nccl FILE] STEP_WORKER PROGRAM... - one file with everything that test-gpu and bench-gpu run.
+# pack.sh OUT.tar.xz [--nccl FILE] [--trace kernel_trace.so] STEP_WORKER PROGRAM... - one file with everything that gpu-day, test-gpu and bench-gpu run.
 # Its machine has a GPU and its driver, bash and python3, but not our libraries, a compiler or a network.
 # NCCL: libnccl.so of 2.30 or newer, or that compressed by xz (it stays so). SPDX-License-Identifier: Apache-2.0
 set -eu
 out=$1; shift
-nccl=
+nccl='' trace=''
 if [ "$1" = --nccl ]; then nccl=$2; shift 2; fi
+if [ "$1" = --trace ]; then trace=$2; shift 2; fi
 worker=$1; shift
 top=$(cd "$(dirname "$0")/../.." && pwd)
 work=$(mktemp -d); trap 'rm -rf "$work"' EXIT
@@ -15,8 +16,9 @@ mkdir -p "$to"/{bin,lib/dsc,tests/gpu,programs,bench,nccl}
 cp "$DSC_BIN/train" "$DSC_BIN/dsc" "$to/bin"
 cp "$DSC_LIB/dsc/libdsc_cuda.so" "$to/lib/dsc"
 cp "$@" "$to/programs"
-cp "$worker" "$top"/bench/{bench_gpu,turns,kernel_sums,torch_worker,deepspeed_worker}.py "$to/bench"
-cp "$top/tests/run" "$to/tests"; cp "$top/tests/gpu/run.sh" "$to/tests/gpu"
+cp "$worker" "$top"/bench/{bench_gpu,turns,kernel_sums,torch_llama,torch_worker,deepspeed_worker}.py "$to/bench"
+cp "$top/tests/run" "$to/tests"; cp "$top"/tests/gpu/{run.sh,day.py,day_parts.py} "$to/tests/gpu"
+[ -z "$trace" ] || { mkdir "$to/trace"; cp "$trace" "$(dirname "$trace")"/libcupti.so.* "$to/trace"; }
 strip -g "$to"/bin/* "$to"/programs/* "$to/bench/$(basename "$worker")"
 # Every library but the C and C++ ones, which are as old as this machine's or newer there.
 for file in "$to"/bin/* "$to"/programs/*; do ldd "$file"; done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
@@ -44,6 +46,20 @@ for program in bench/step_worker programs/checkkern; do
     printf '#!/usr/bin/env bash\n. "$(dirname "$0")/env"\nexec "$here/%s" "$@"\n' "$program" >"$to/$(basename "$program")"
     chmod +x "$to/$(basename "$program")"
 done
+cat >"$to/gpu-day" <<'END'
+#!/usr/bin/env bash
+# gpu-day [--seconds N] [--results DIR] [--python PROGRAM] [--llmc PROGRAM] [PART...]
+here=$(cd "$(dirname "$0")" && pwd)
+export DSC_COMMIT=$(sed -n 's/.*DSC_COMMIT=\([^ ]*\).*/\1/p' "$here/env")
+command -v python3 >/dev/null || { echo "gpu-day: no python3"; exit 1; }
+[ ! -e "$here/nccl/libnccl.so.2.xz" ] || xz -d "$here/nccl/libnccl.so.2.xz" || exit 1
+flags=(--step-worker "$here/bench/step_worker" --checkkern "$here/programs/checkkern" --train "$here/bin/train" --libraries "$here/lib")
+[ ! -e "$here/nccl/libnccl.so.2" ] || flags+=(--nccl "$here/nccl")
+[ ! -e "$here/trace/kernel_trace.so" ] || flags+=(--trace "$here/trace/kernel_trace.so")
+! python3 -c 'import torch' 2>/dev/null || flags+=(--python "$(command -v python3)")
+tests=(); for program in "$here"/programs/*; do [ "${program##*/}" = checkkern ] || tests+=("$program"); done
+exec python3 "$here/tests/gpu/day.py" "${flags[@]}" "$@" -- "${tests[@]}"
+END
 cat >"$to/bench-gpu" <<'END'
 #!/usr/bin/env bash
 # bench-gpu [--seconds N] [--results DIR] [--python PROGRAM] [PART...]
@@ -53,7 +69,7 @@ command -v python3 >/dev/null || { echo "bench-gpu: no python3"; exit 1; }
 python=(); ! python3 -c 'import torch' 2>/dev/null || python=(--python "$(command -v python3)")
 exec python3 "$here/bench/bench_gpu.py" "$here/step_worker" --checkkern "$here/checkkern" "${python[@]}" "$@"
 END
-chmod +x "$to/test-gpu" "$to/bench-gpu"
+chmod +x "$to/gpu-day" "$to/test-gpu" "$to/bench-gpu"
 mkdir -p "$(dirname "$out")"
 tar -C "$work" -cf - gpu-pack | xz -T0 -6 >"$out"
 echo "gpu-pack: $out, $(du -h --apparent-size "$out" | cut -f1), commit $commit"

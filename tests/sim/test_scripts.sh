@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_scripts.sh - the scripts of test-gpu and bench-gpu, shortened, on simulated GPUs; and that they refuse where there is none.
+# test_scripts.sh - the scripts of test-gpu, bench-gpu and gpu-day, shortened, on simulated GPUs; and that they refuse where there is none.
 # SPDX-License-Identifier: Apache-2.0
 set -u
 top=$(cd "$(dirname "$0")/../.." && pwd) sim=${DSC_SIM:-build/gcc-release/tests/sim}
@@ -56,8 +56,10 @@ if command -v python3 >/dev/null; then
     run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker" --simulate --seconds 20 nano
     report "a run without time left is named and not started" has '^nano: not run, the 20 s are over'
     if command -v nvidia-smi >/dev/null; then n=$((n + 1)); echo "ok $n - bench-gpu without a GPU # SKIP this machine has one"; else
-        run python3 "$top/bench/bench_gpu.py" "$sim/bin/step_worker"
-        report "no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
+        for command in bench/bench_gpu.py "tests/gpu/day.py --checkkern none --train none --step-worker"; do
+            run python3 "$top"/$command "$sim/bin/step_worker"
+            report "${command%% *}, no GPU: exit 77 and one line" [ $rc:"$(wc -l <"$dir/out")" = 77:1 ]
+        done
     fi
 
     # ---- turns.py and kernel_sums.py ----
@@ -91,6 +93,36 @@ END
     sed '/"3"/d' "$dir/step.csv" >"$dir/unequal.csv"
     run python3 "$top/bench/kernel_sums.py" "$dir/unequal.csv"
     report "steps that differ are named, and every kernel counts" has 'no two equal steps at its end, so every kernel counts'
+
+    # ---- gpu-day ----
+    mkdir "$dir/tools"
+    cat >"$dir/tools/ncu" <<END
+#!/usr/bin/env bash
+while [ "\$1" != --log-file ]; do shift; done
+cp "$dir/step.csv" "\$2"; shift 2; exec "\$@"
+END
+    chmod +x "$dir/tools/ncu"
+    rm -f "$dir"/results/*
+    day() { run ROUNDS=2 PATH="$dir/tools:$PATH" "$top/tests/gpu/day.py" --simulate --step-worker "$sim/bin/step_worker" --checkkern "$sim/checkkern" \
+        --train "$sim/bin/train" --results "$dir/results" "$@"; }
+    day -- "$dir/engine"
+    report "gpu-day ends well" [ $rc -eq 0 ]
+    report "tests and measurements are written" [ "$(ls "$dir"/results | grep -cE 'simulated-GPU(-test)?\.md$')" = 2 ]
+    for part in check-kernels engine two-ranks killed-rank; do
+        report "$part, among the tests" grep -qE "^    $part: (ok|2 ranks: ok)" "$dir"/results/*-test.md
+    done
+    for part in 124m bench-kernels 1558m llama-7b; do
+        report "$part, among the measurements" grep -qE "^    $part: done" "$dir"/results/*GPU.md
+    done
+    report "a step by kernel" grep -qE '^    profile ncu: +1\.500 ms .* adam' "$dir"/results/*GPU.md
+    report "a missing tool is named" has '^profile: ncu done; no kernel_trace.so'
+    day --seconds 1 engine 124m -- "$dir/engine"
+    report "parts without time are named and not run" has '^124m: not run, 1 s of 1 are left and it needs 2'
+    day engine user -- "$dir/broken"
+    report "a failed part fails the day, and the others run" [ $rc:"$(grep -cE '^(engine: FAILED|user: ok)' "$dir/out")" = 1:2 ]
+    run timeout -s TERM 3 "$top/tests/gpu/day.py" --simulate --step-worker "$sim/bin/step_worker" --checkkern "$sim/checkkern" \
+        --train "$sim/bin/train" --results "$dir/results" 124m engine -- "$dir/engine"
+    report "a day that is stopped says where and writes what it has" grep -q '^    stopped in ' "$dir"/results/*-test.md
 else
     n=$((n + 1)); echo "ok $n - bench-gpu # SKIP no python3"
 fi
