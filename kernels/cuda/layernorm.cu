@@ -39,7 +39,7 @@ template <class T> struct fwd_arrays {
 #pragma unroll
             for (int j = 0; j < W; j++)
                 y[j] = fmaf((x[j] - mean) * rstd, w[j], b[j]);
-            store<W>(out + r * channels + c, y);
+            store_fast<W>(out + r * channels + c, y);
         });
         if (lane == 0) {
             row_mean[r] = mean;
@@ -48,7 +48,7 @@ template <class T> struct fwd_arrays {
     }
 };
 
-template <class T> void fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *args)
+template <class T> dsc_status fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *args, dsc_error *err)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
     const fwd_arrays<T> a = {
@@ -59,80 +59,69 @@ template <class T> void fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_a
     const bool aligned = a.channels % W == 0 && is_aligned(a.out) && is_aligned(a.sum) && is_aligned(a.in) &&
                          is_aligned(a.add) && is_aligned(a.weight) && is_aligned(a.bias);
     if (!aligned)
-        fwd_launch<1, reread_row<T, 1>>(at, a);
-    else if (a.channels <= 32 * 32)
-        fwd_launch<W, kept_row<T, W, 32 / W>>(at, a);
-    else if (a.channels <= 32 * 64)
-        fwd_launch<W, kept_row<T, W, 64 / W>>(at, a);
+        fwd_launch<1, reread_row<T, 1>>(at, a, 0);
+    else if (a.channels <= FWD_CHANNELS_KEPT)
+        fwd_launch<W, kept_row<T, W, FWD_CHANNELS_KEPT / 32 / W>>(at, a, 0);
     else
-        fwd_launch<W, reread_row<T, W>>(at, a);
+        return fwd_launch_long<W>(at, "LAYERNORM_FWD", a, err);
+    return DSC_OK;
 }
 
 /* ---- backward ---- */
 
 template <class T> struct bwd_arrays {
     typedef T element;
-    typedef float2 means;
-    enum { WEIGHTS = 2 };
+    typedef float2 stats; /* mean, 1 / deviation */
+    enum { SUMS = 2, WEIGHTS = 2 };
     T *d_in;
     const T *d_out, *d_residual, *in, *weight;
     const float *row_mean, *row_rstd;
     float *partial; /* [blocks, 2, C], or NULL: weights are frozen */
     int64_t rows, channels;
 
-    /* Means over the channels of d = d_out * weight and of d * x_hat. */
-    template <int W> __device__ __forceinline__ means means_of(int64_t r, int lane) const
+    __device__ __forceinline__ stats stats_of(int64_t r) const { return make_float2(row_mean[r], row_rstd[r]); }
+
+    template <int W> __device__ __forceinline__ void normalise(stats s, float (&x)[W]) const
     {
-        const float mean = row_mean[r], rstd = row_rstd[r];
-        float sum_d = 0, sum_dx = 0;
-        for (int64_t c = static_cast<int64_t>(lane) * W; c < channels; c += 32 * W) {
-            float g[W], x[W], w[W];
-            load<W>(g, d_out + r * channels + c);
-            load<W>(x, in + r * channels + c);
-            load<W>(w, weight + c);
 #pragma unroll
-            for (int j = 0; j < W; j++) {
-                const float d = g[j] * w[j];
-                sum_d += d;
-                sum_dx = fmaf(d, (x[j] - mean) * rstd, sum_dx);
-            }
-        }
-        return make_float2(warp_sum(sum_d) / static_cast<float>(channels),
-                           warp_sum(sum_dx) / static_cast<float>(channels));
+        for (int j = 0; j < W; j++)
+            x[j] = (x[j] - s.x) * s.y;
     }
 
-    /* Row r's gradient at columns c .. c + W - 1, and its part of their weights' sums. */
+    /* Of d = d_out * weight, and of d * x_hat. */
     template <int W>
-    __device__ __forceinline__ void columns(int64_t r, int64_t c, means m, const float (&w)[W],
-                                            float (&sum)[WEIGHTS][W]) const
+    __device__ __forceinline__ void add_terms(const float (&g)[W], const float (&x_hat)[W], const float (&w)[W],
+                                              float *sum) const
     {
-        const int64_t i = r * channels + c;
-        const float mean = row_mean[r], rstd = row_rstd[r];
-        float g[W], x[W], y[W];
-        load<W>(g, d_out + i);
-        load<W>(x, in + i);
-        if (d_residual != NULL)
-            load<W>(y, d_residual + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            const float x_hat = (x[j] - mean) * rstd;
-            sum[0][j] = fmaf(g[j], x_hat, sum[0][j]);
-            sum[1][j] += g[j];
-            const float through = fmaf(-x_hat, m.y, g[j] * w[j] - m.x);
-            y[j] = fmaf(rstd, through, d_residual != NULL ? y[j] : 0.0f);
+            const float d = g[j] * w[j];
+            sum[0] += d;
+            sum[1] = fmaf(d, x_hat[j], sum[1]);
         }
-        store<W>(d_in + i, y);
+    }
+
+    template <int W>
+    __device__ __forceinline__ void gradient(stats s, const float *mean, const float (&g)[W], const float (&x_hat)[W],
+                                             const float (&w)[W], float (&y)[W], float (&total)[WEIGHTS][W]) const
+    {
+#pragma unroll
+        for (int j = 0; j < W; j++) {
+            total[0][j] = fmaf(g[j], x_hat[j], total[0][j]);
+            total[1][j] += g[j];
+            y[j] = fmaf(s.y, fmaf(-x_hat[j], mean[1], fmaf(g[j], w[j], -mean[0])), y[j]);
+        }
     }
 };
 
-template <class T> void bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_args *a)
+template <class T> dsc_status bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_args *a, dsc_error *err)
 {
     const bwd_arrays<T> arrays = {
         static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out), static_cast<const T *>(a->d_residual),
         static_cast<const T *>(a->in), static_cast<const T *>(a->weight), a->mean, a->rstd,
         a->d_weight != NULL || a->d_bias != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
     };
-    bwd_launch(at, arrays);
+    return bwd_launch(at, "LAYERNORM_BWD", arrays, err);
 }
 
 } // namespace
@@ -145,8 +134,7 @@ dsc_status dsc_cuda_run_LAYERNORM_FWD(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT((a->add == NULL) == (a->sum == NULL));
     if (a->rows == 0)
         return DSC_OK;
-    DSC_CUDA_FOR_DTYPE(a->dtype, T, fwd<T>(at, a));
-    return DSC_OK;
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, return fwd<T>(at, a, err));
 }
 
 dsc_status dsc_cuda_run_LAYERNORM_BWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
@@ -155,7 +143,7 @@ dsc_status dsc_cuda_run_LAYERNORM_BWD(const dsc_cuda_launch *at, const void *arg
     DSC_TRY(dtype_check("LAYERNORM_BWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
     if (a->rows > 0)
-        DSC_CUDA_FOR_DTYPE(a->dtype, T, bwd<T>(at, a));
+        DSC_CUDA_FOR_DTYPE(a->dtype, T, DSC_TRY(bwd<T>(at, a, err)));
     const sum_targets targets = { { a->d_weight, a->d_bias } };
     if (a->d_weight != NULL || a->d_bias != NULL)
         sum_blocks(at, targets, 2, a->scratch, a->rows, a->channels);

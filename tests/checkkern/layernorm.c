@@ -55,11 +55,9 @@ static void verify_fwd(const void *args)
         near_row(a, r);
 }
 
-static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
+/* The case that has begun. */
+static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (!ck_case("layernorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows,
-                 (long long)channels, ck_norm_add_text[add]))
-        return;
     const int64_t count = rows * channels;
     dsc_layernorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
     args.out = ck_buf(CK_OUT, dtype, count, "out");
@@ -78,6 +76,13 @@ static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
     ck_normal(args.weight, 1, 0.3);
     ck_normal(args.bias, 0, 0.3);
     ck_kernel(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, verify_fwd);
+}
+
+static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
+{
+    if (ck_case("layernorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
+                ck_norm_add_text[add]))
+        run_fwd(rows, channels, dtype, add);
 }
 
 /* ---- backward ---- */
@@ -196,9 +201,16 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
     check_wanted(rows, channels, dtype, weights ? WANT_BOTH : WANT_NONE, residual);
 }
 
-/* Wide rows, aligned: GPUs have a kernel of their own for them, in three widths a dtype. */
+/* Rows of whole 16-byte vectors: GPUs read them once, four or one at a time. */
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
+    for (int add = ADD_NONE; add < ADD_COUNT; add += 1 + (int)(channels / 8 % 3)) {
+        if (!ck_case("layernorm_fwd %s %lldx%lld%s aligned", ck_dtype_text(dtype), (long long)rows, (long long)channels,
+                     ck_norm_add_text[add]))
+            continue;
+        ck_align();
+        run_fwd(rows, channels, dtype, add);
+    }
     if (!ck_case("layernorm_bwd %s %lldx%lld aligned", ck_dtype_text(dtype), (long long)rows,
                  (long long)channels))
         return;
@@ -237,12 +249,12 @@ static void verify_differences(const void *args)
                 (loss_of(a, i, h) - loss_of(a, i, -h)) / (2 * h) + ck_norm_residual(a->d_residual, a->d_in, i), 1e-5);
 }
 
-static void bench(dsc_dtype dtype)
+static void bench(dsc_dtype dtype, int64_t rows_on_gpu, int64_t channels)
 {
-    const int64_t rows = ck_bench_size(1024, 65536), channels = 768;
+    const int64_t rows = ck_bench_size(1024, rows_on_gpu);
     const int64_t bytes = rows * channels * (int64_t)dsc_dtype_bytes(dtype);
     const char *name = ck_dtype_text(dtype);
-    if (ck_case("bench layernorm_fwd %s %lldx768", name, (long long)rows)) {
+    if (ck_case("bench layernorm_fwd %s %lldx%lld", name, (long long)rows, (long long)channels)) {
         const void *in = ck_buf(CK_IN, dtype, rows * channels, "in");
         const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
         ck_normal(in, 0, 1);
@@ -254,7 +266,7 @@ static void bench(dsc_dtype dtype)
         };
         ck_bench(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, 2 * bytes, 0, false);
     }
-    if (ck_case("bench layernorm_bwd %s %lldx768", name, (long long)rows)) {
+    if (ck_case("bench layernorm_bwd %s %lldx%lld", name, (long long)rows, (long long)channels)) {
         const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, WANT_BOTH, 1);
         ck_bench(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, 4 * bytes, 0, false);
     }
@@ -274,7 +286,9 @@ void ck_layernorm(void)
             ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_differences);
         }
     if (ck_benching()) {
-        bench(DSC_F32);
-        bench(DSC_BF16);
+        bench(DSC_F32, 65536, 768);
+        bench(DSC_BF16, 65536, 768);
+        bench(DSC_BF16, 32768, 768);
+        bench(DSC_BF16, 8192, 1600);
     }
 }

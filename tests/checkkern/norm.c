@@ -50,5 +50,14 @@ void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t 
     check->wide(10, 2304, DSC_BF16);
     check->wide(73, 4104, DSC_BF16);
     check->wide(12, 1600, DSC_F16);
-    check->wide(2, 8200, DSC_BF16); /* wider than they go */
+    check->wide(70, 768, DSC_BF16);
+    check->wide(70, 256, DSC_BF16); /* a warp */
+    check->wide(66, 1280, DSC_BF16);
+    check->wide(66, 4096, DSC_BF16);
+    check->wide(67, 8192, DSC_BF16);
+    check->wide(5, 4096, DSC_F32);
+    check->wide(2, 8200, DSC_BF16);  /* more vectors than a block has threads */
+    check->wide(6, 248, DSC_BF16);   /* fewer than a warp has lanes */
+    check->wide(3, 16384, DSC_BF16); /* four rows of the forward take more than half of the shared memory */
+    check->wide(6, 12288, DSC_F16);
 }

@@ -16,7 +16,8 @@ void ck_norm_near_sum(const void *sum, const void *in, const void *add, dsc_dtyp
 /* Addend of a backward to element i of d_in. */
 double ck_norm_residual(const void *d_residual, const void *d_in, int64_t i);
 
-/* One case each: of so many rows and channels; `residual` 0: none, 1: apart, 2: in place; `wide` ones are aligned. */
+/* One case each: of so many rows and channels; `residual` 0: none, 1: apart, 2: in place; `wide`: both directions,
+ * aligned. */
 typedef struct ck_norm_cases {
     void (*fwd)(int64_t rows, int64_t channels, dsc_dtype dtype, int add);
     void (*bwd)(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual);

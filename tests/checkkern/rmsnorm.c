@@ -41,11 +41,9 @@ static void verify_fwd(const void *args)
         near_row(a, r);
 }
 
-static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
+/* The case that has begun. */
+static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (!ck_case("rmsnorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
-                 ck_norm_add_text[add]))
-        return;
     const int64_t count = rows * channels;
     dsc_rmsnorm_fwd_args args = { .rows = rows, .channels = channels, .eps = 1e-5f, .dtype = dtype };
     args.out = ck_buf(CK_OUT, dtype, count, "out");
@@ -61,6 +59,13 @@ static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
         ck_norm_rows(other, rows, channels, CONSTANT);
     ck_normal(args.weight, 1, 0.3);
     ck_kernel(DSC_KERNEL_RMSNORM_FWD, &args, sizeof args, verify_fwd);
+}
+
+static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
+{
+    if (ck_case("rmsnorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
+                ck_norm_add_text[add]))
+        run_fwd(rows, channels, dtype, add);
 }
 
 /* ---- backward ---- */
@@ -157,9 +162,16 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
     ck_kernel(DSC_KERNEL_RMSNORM_BWD, &args, sizeof args, verify_bwd);
 }
 
-/* Wide rows, aligned: GPUs have a kernel of their own for them, in three widths a dtype. */
+/* Rows of whole 16-byte vectors: GPUs read them once, four or one at a time. */
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
+    for (int add = ADD_NONE; add < ADD_COUNT; add += 1 + (int)(channels / 8 % 3)) {
+        if (!ck_case("rmsnorm_fwd %s %lldx%lld%s aligned", ck_dtype_text(dtype), (long long)rows, (long long)channels,
+                     ck_norm_add_text[add]))
+            continue;
+        ck_align();
+        run_fwd(rows, channels, dtype, add);
+    }
     if (!ck_case("rmsnorm_bwd %s %lldx%lld aligned", ck_dtype_text(dtype), (long long)rows,
                  (long long)channels))
         return;
