@@ -15,7 +15,7 @@ template <class T, dsc_activation KIND> struct gelu_fwd_op {
 #pragma unroll
         for (int j = 0; j < W; j++)
             x[j] = activation_of<KIND, sizeof(T) == 2>(x[j]);
-        store<W>(out + i, x);
+        store_fast<W>(out + i, x);
     }
 };
 
@@ -30,7 +30,7 @@ template <class T, dsc_activation KIND> struct gelu_bwd_op {
 #pragma unroll
         for (int j = 0; j < W; j++)
             d[j] *= activation_slope<KIND, sizeof(T) == 2>(x[j]);
-        store<W>(d_in + i, d);
+        store_fast<W>(d_in + i, d);
     }
 };
 

@@ -3,38 +3,43 @@
 #ifndef DSC_KERNELS_CUDA_GELU_H
 #define DSC_KERNELS_CUDA_GELU_H
 
-#include "kernels/cuda/port.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/gelu.h"
 
 namespace {
 
 /* exp(-2u), u = sqrt(2/pi) (x + 0.044715 x^3). The bound keeps it finite; the sigmoid is below 1e-38 there. */
-template <bool FAST> __device__ __forceinline__ float gelu_exp(float x)
+__device__ __forceinline__ float gelu_exp(float x)
 {
     const float minus_two_u = -1.5957691216057308f * fmaf(0.044715f * x * x, x, x);
-    const float bounded = fminf(minus_two_u, 88.0f);
-    return FAST ? __expf(bounded) : expf(bounded);
+    return expf(fminf(minus_two_u, 88.0f));
+}
+
+/* The sigmoid of 2u for results of 16 bits: 1 / (1 + 2^(-2u log2(e))). It is 0 where the power is Inf. */
+__device__ __forceinline__ float gelu_gate_fast(float x)
+{
+    return fast_reciprocal(1.0f + fast_exp2(x * fmaf(x * x, -0.044715f * 2.3022082f, -2.3022082f)));
 }
 
 /* Beyond 16 gates are 0 and 1, and only NaN must pass. */
 __device__ __forceinline__ float gelu_not_below(float x) { return x < -16.0f ? -16.0f : x; }
 __device__ __forceinline__ float gelu_not_above(float x) { return x > 16.0f ? 16.0f : x; }
 
-/* FAST is for results that are rounded to 16 bits. */
+/* FAST is for results that are rounded to 16 bits; there a NaN passes through the gate alone. */
 template <bool FAST> __device__ __forceinline__ float gelu_of(float x)
 {
-    const float e = gelu_exp<FAST>(x), least = gelu_not_below(x);
-    return FAST ? __fdividef(least, 1.0f + e) : least / (1.0f + e);
+    if (FAST)
+        return fmaxf(x, -16.0f) * gelu_gate_fast(x);
+    return gelu_not_below(x) / (1.0f + gelu_exp(x));
 }
 
-/* s + x s' with s = 1 / (1 + e), s' = 2 u' e s^2. */
+/* s + x s' with s = 1 / (1 + e), s' = 2 u' e s^2; e s is 1 - s. */
 template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
 {
-    const float e = gelu_exp<FAST>(x);
-    const float s = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e);
-    const float y = gelu_not_above(gelu_not_below(x));
-    const float two_u_slope = 1.5957691216057308f * fmaf(3.0f * 0.044715f * y, y, 1.0f);
-    return fmaf(y * two_u_slope * s, e * s, s);
+    const float e = FAST ? 0.0f : gelu_exp(x), s = FAST ? gelu_gate_fast(x) : 1.0f / (1.0f + e);
+    const float y = FAST ? fminf(fmaxf(x, -16.0f), 16.0f) : gelu_not_above(gelu_not_below(x));
+    const float two_u_slope = fmaf(3.0f * 0.044715f * 1.5957691216057308f * y, y, 1.5957691216057308f);
+    return fmaf(y * two_u_slope * s, FAST ? 1.0f - s : e * s, s);
 }
 
 /* Phi(x) = 0.5 erfc(-x / sqrt(2)). */

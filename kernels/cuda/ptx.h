@@ -123,6 +123,14 @@ __device__ __forceinline__ float fast_exp2(float x)
     return r;
 }
 
+/* 1 / x within 1 ulp; denormal results are 0, of Inf too. */
+__device__ __forceinline__ float fast_reciprocal(float x)
+{
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
+    return r;
+}
+
 /* fp16 of a number (not NaN): nearest even, denormals kept. */
 __device__ __forceinline__ uint16_t f16_bits_from_f32(float x)
 {

@@ -116,6 +116,7 @@ inline unsigned max_bf16x2(unsigned a, unsigned b)
     return pack_bf16(fmaxf(sim_half(a, 0), sim_half(b, 0)), fmaxf(sim_half(a, 1), sim_half(b, 1)));
 }
 
+inline float fast_reciprocal(float x) { return std::fabs(x) > 0x1p126f ? 0.0f : 1.0f / x; }
 inline float fast_exp2(float x) { return x < -126.0f ? 0.0f : std::exp2(x); }
 
 inline uint16_t f16_bits_from_f32(float x) { return dsc_f16_from_f32(x); }

@@ -5,14 +5,16 @@
 namespace {
 
 /* Sigmoid of x, and x times it. Below -88 both are as good as 0, and bounding x there keeps them from Inf times 0; NaN
- * passes. FAST is for results that are rounded to bf16. */
+ * passes. FAST is for results that are rounded to 16 bits: the power may be Inf, and a NaN passes through s alone. */
 struct gate_values { float s, silu; };
 
 template <bool FAST> __device__ __forceinline__ gate_values gate_of(float x)
 {
-    const float least = x < -88.0f ? -88.0f : x;
-    const float e = FAST ? __expf(-least) : expf(-least);
-    const float s = FAST ? __fdividef(1.0f, 1.0f + e) : 1.0f / (1.0f + e);
+    if (FAST) {
+        const float s = fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x));
+        return { s, fmaxf(x, -88.0f) * s };
+    }
+    const float least = x < -88.0f ? -88.0f : x, s = 1.0f / (1.0f + expf(-least));
     return { s, least * s };
 }
 
@@ -38,7 +40,7 @@ template <class T> struct swiglu_fwd_op {
 #pragma unroll
         for (int j = 0; j < W; j++)
             g[j] = gate_of<sizeof(T) == 2>(g[j]).silu * u[j];
-        store<W>(out + i, g);
+        store_fast<W>(out + i, g);
     }
 };
 
@@ -60,10 +62,10 @@ template <class T> struct swiglu_bwd_op {
             g[j] = d[j] * u[j] * fmaf(v.silu, 1.0f - v.s, v.s);
             u[j] = d[j] * v.silu;
         }
-        store<W>(d_gate + at, g);
-        store<W>(d_up + at, u);
+        store_fast<W>(d_gate + at, g);
+        store_fast<W>(d_up + at, u);
         if (out != NULL)
-            store<W>(out + i, y);
+            store_fast<W>(out + i, y);
     }
 };
 
