@@ -3,12 +3,63 @@
 #include "engine/internal.h"
 #include "engine/model.h"
 
+/* The section "dsc.lora" as options of a model, and the lists that they point to. */
+typedef struct lora_lists {
+    const char *targets[DSC_CONFIG_TEXTS_MAX], *save[DSC_CONFIG_TEXTS_MAX], *exclude[DSC_CONFIG_TEXTS_MAX],
+        *layers_pattern[DSC_CONFIG_TEXTS_MAX];
+    dsc_lora_value ranks[DSC_LORA_NUMBERS_MAX], alphas[DSC_LORA_NUMBERS_MAX];
+    dsc_lora_options options;
+} lora_lists;
+
+static int32_t list_texts(const char *out[DSC_CONFIG_TEXTS_MAX], const char from[][DSC_CONFIG_TEXT], int count)
+{
+    for (int i = 0; i < count; i++)
+        out[i] = from[i];
+    return count;
+}
+
+static int32_t list_values(dsc_lora_value out[DSC_LORA_NUMBERS_MAX], const dsc_lora_pattern_config *from)
+{
+    for (int i = 0; i < from->count; i++)
+        out[i] = (dsc_lora_value) { .pattern = from->pattern[i], .value = from->value[i] };
+    return from->count;
+}
+
+static void list_lora(const dsc_lora_section *lora, lora_lists *out)
+{
+    dsc_lora_options *const to = &out->options;
+    *to = (dsc_lora_options)DSC_LORA_OPTIONS_INIT;
+    to->rank = lora->rank;
+    to->alpha = lora->alpha;
+    to->rank_stabilized = lora->rank_stabilized;
+    to->adapter = lora->adapter[0] != 0 ? lora->adapter : NULL;
+    to->targets = out->targets;
+    if (lora->target_is_regex)
+        to->target_regex = lora->targets[0];
+    else
+        to->target_count = list_texts(out->targets, lora->targets, lora->target_count);
+    to->exclude = out->exclude;
+    if (lora->exclude_is_regex)
+        to->exclude_regex = lora->exclude[0];
+    else
+        to->exclude_count = list_texts(out->exclude, lora->exclude, lora->exclude_count);
+    to->modules_to_save = out->save;
+    to->modules_to_save_count = list_texts(out->save, lora->save, lora->save_count);
+    to->layers = lora->layers;
+    to->layer_count = lora->layer_count;
+    to->layers_pattern = out->layers_pattern;
+    to->layers_pattern_count = list_texts(out->layers_pattern, lora->layers_pattern, lora->layers_pattern_count);
+    to->rank_pattern = out->ranks;
+    to->rank_pattern_count = list_values(out->ranks, &lora->rank_pattern);
+    to->alpha_pattern = out->alphas;
+    to->alpha_pattern_count = list_values(out->alphas, &lora->alpha_pattern);
+}
+
 dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_length, bool want_weights,
                                         dsc_model **out, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    const char *targets[DSC_CONFIG_TEXTS_MAX], *save[DSC_CONFIG_TEXTS_MAX];
-    dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
+    lora_lists lora;
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     options.seq_length = seq_length;
     options.vocab_multiple = own->vocab_multiple;
@@ -16,18 +67,7 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     options.complete_weights = engine->config.unresolved.strict;
     options.documents = own->document_end >= 0 || dsc_engine_packs_examples(engine);
     options.mask_share = own->mlm.probability;
-    for (int i = 0; i < own->lora.target_count; i++)
-        targets[i] = own->lora.targets[i];
-    for (int i = 0; i < own->lora.save_count; i++)
-        save[i] = own->lora.save[i];
-    lora.rank = own->lora.rank;
-    lora.alpha = own->lora.alpha;
-    lora.rank_stabilized = own->lora.rank_stabilized;
-    lora.targets = targets;
-    lora.target_count = own->lora.target_count;
-    lora.modules_to_save = save;
-    lora.modules_to_save_count = own->lora.save_count;
-    lora.adapter = own->lora.adapter[0] != 0 ? own->lora.adapter : NULL;
-    options.lora = own->lora.enabled ? &lora : NULL;
+    list_lora(&own->lora, &lora);
+    options.lora = own->lora.enabled ? &lora.options : NULL;
     return dsc_model_open(out, own->model, &options, err);
 }

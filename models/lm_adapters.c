@@ -104,12 +104,21 @@ dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error 
         snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", lm->layer[i].name);
         adapted += lm->layer[i].adapted;
     }
+    DSC_TRY(dsc_lora_check(lm->lora, err));
+    if (lm->lora->target_regex != NULL && adapted == 0)
+        return DSC_FAIL(
+            err, DSC_ERR_INPUT, "dsc.lora.target_modules",
+            "a text is a regular expression for whole names, as in PEFT, and \"%.100s\" fits no layer of %.200s "
+            "that can have an adapter; [\"q_proj\"] is a list of names or their ends; layers: %s",
+            lm->lora->target_regex, model, list);
     for (int32_t i = 0; i < lm->lora->target_count; i++)
         if (!lm->lora->used[i])
             return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules",
                             "\"%.100s\" is the name of no layer of %.200s that can have an adapter; expected "
                             "\"all-linear\" or names of linear layers: %s",
                             lm->lora->targets[i], model, list);
+    if (lm->lora->weights == NULL)
+        DSC_TRY(dsc_lora_check_used(lm->lora, model, err));
     DSC_TRY(check_saved(lm, model, err));
     if (adapted == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora", "no layer of %.200s has an adapter; its linear layers are %s",

@@ -6,11 +6,9 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lora_config.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/module_names.h"
 #include "models/hf_config.h"
 
 #define CONFIG_FILE "adapter_config.json"
@@ -75,7 +73,6 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
     return DSC_OK;
 }
 
-/* PEFT takes a name for a regular expression; names without its characters are read. */
 static dsc_status read_patterns(dsc_hf_config *reader, const char *key, double most, dsc_lora_pattern *out,
                                 int32_t *count)
 {
@@ -87,11 +84,6 @@ static dsc_status read_patterns(dsc_hf_config *reader, const char *key, double m
         if (*count == DSC_LORA_PATTERNS_MAX || strlen(each->string) >= sizeof out->name)
             return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": at most %d names of less than %d bytes are read",
                                  key, DSC_LORA_PATTERNS_MAX, (int)sizeof out->name);
-        if (strpbrk(each->string, "^$*+?()[]{}|\\") != NULL)
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
-                                 "\"%s\": \"%.100s\" is a regular expression; names of "
-                                 "layers, or their ends, are read",
-                                 key, each->string);
         if (!cJSON_IsNumber(each) || !(each->valuedouble >= (whole && most <= DSC_LORA_RANK_MAX ? 1 : 1e-9)) ||
             each->valuedouble > most || !whole)
             return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
@@ -156,10 +148,72 @@ static dsc_status read_config(dsc_lora_config *out, dsc_alloc *alloc, const char
                                  .warnings_bytes = sizeof out->warnings };
         snprintf(reader.where, sizeof reader.where, "%.250s", path);
         status = read_keys(&reader, out);
+        if (status == DSC_OK)
+            status = dsc_lora_check_patterns(out, err);
     }
     dsc_json_close(&json);
     dsc_alloc_free(alloc, text);
     return status;
+}
+
+static dsc_status take_pattern(dsc_lora_pattern *to, int32_t *count, const dsc_lora_value *from, int32_t from_count,
+                               const char *where, double most, dsc_error *err)
+{
+    for (int32_t i = 0; i < from_count; i++) {
+        const bool whole = most > DSC_LORA_RANK_MAX || from[i].value == (double)(int64_t)from[i].value;
+        if (i == DSC_LORA_PATTERNS_MAX || strlen(from[i].pattern) >= sizeof to->name)
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "at most %d patterns of less than %d bytes are read",
+                            DSC_LORA_PATTERNS_MAX, (int)sizeof to->name);
+        if (!(from[i].value > 0) || from[i].value > most || !whole)
+            return DSC_FAIL(err, DSC_ERR_INPUT, where, "\"%.100s\": %g; expected a number above 0 and at most %g%s",
+                            from[i].pattern, from[i].value, most,
+                            most > DSC_LORA_RANK_MAX ? "" : ", without a fraction");
+        snprintf(to[i].name, sizeof to->name, "%s", from[i].pattern);
+        to[i].value = from[i].value;
+        *count = i + 1;
+    }
+    return DSC_OK;
+}
+
+/* As PEFT refuses them. */
+static dsc_status check_layers(const dsc_lora_config *config, dsc_error *err)
+{
+    if (config->layer_count > DSC_LORA_BLOCKS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.layers_to_transform", "%d numbers; expected at most %d",
+                        config->layer_count, DSC_LORA_BLOCKS_MAX);
+    if (config->layer_count > 0 && config->target_regex != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.layers_to_transform",
+                        "it chooses among the names of a list; the regular expression of target_modules can name "
+                        "layers itself");
+    if (config->layers_pattern_count > 0 && config->layer_count == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.layers_pattern",
+                        "it names what layers_to_transform counts, which is not set");
+    return DSC_OK;
+}
+
+/* The options of fresh adapters. */
+static dsc_status take_options(dsc_lora_config *out, const dsc_lora_options *options, dsc_error *err)
+{
+    out->target_regex = options->target_regex;
+    out->exclude_regex = options->exclude_regex;
+    out->exclude = options->exclude;
+    out->exclude_count = options->exclude_count;
+    out->layers = options->layers;
+    out->layer_count = options->layer_count;
+    out->layers_pattern = options->layers_pattern;
+    out->layers_pattern_count = options->layers_pattern_count;
+    if (options->exclude_count < 0 || options->exclude_count > DSC_LORA_TARGETS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.exclude_modules", "%d names; expected at most %d",
+                        options->exclude_count, DSC_LORA_TARGETS_MAX);
+    for (int32_t i = 0; i < options->modules_to_save_count; i++)
+        DSC_TRY(add_saved(out, options->modules_to_save[i], "dsc.lora", err));
+    DSC_TRY(take_pattern(out->rank_pattern, &out->rank_pattern_count, options->rank_pattern,
+                         options->rank_pattern_count, "dsc.lora.rank_pattern", DSC_LORA_RANK_MAX, err));
+    DSC_TRY(take_pattern(out->alpha_pattern, &out->alpha_pattern_count, options->alpha_pattern,
+                         options->alpha_pattern_count, "dsc.lora.alpha_pattern", ALPHA_MAX, err));
+    DSC_TRY(check_layers(out, err));
+    DSC_TRY(dsc_lora_check_patterns(out, err));
+    return check_numbers(out, "dsc.lora", err);
 }
 
 dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const dsc_lora_options *options,
@@ -174,10 +228,8 @@ dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const ds
     if (options->target_count < 0 || options->target_count > DSC_LORA_TARGETS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules", "%d names; expected at most %d",
                         options->target_count, DSC_LORA_TARGETS_MAX);
-    for (int32_t i = 0; i < options->modules_to_save_count && options->adapter == NULL; i++)
-        DSC_TRY(add_saved(out, options->modules_to_save[i], "dsc.lora", err));
     if (options->adapter == NULL)
-        return check_numbers(out, "dsc.lora", err);
+        return take_options(out, options, err);
     out->target_count = 0;
     DSC_TRY(read_config(out, alloc, options->adapter, err));
     return dsc_weights_open_file(&out->weights, alloc, options->adapter, WEIGHTS_FILE, err);
@@ -186,87 +238,6 @@ dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const ds
 void dsc_lora_config_close(dsc_lora_config *config)
 {
     dsc_weights_close(&config->weights);
-}
-
-/* ---- which layers ---- */
-
-bool dsc_lora_is_named(const char *layer, const char *target)
-{
-    const size_t bytes = strlen(layer), end = strlen(target);
-    if (bytes < end || strcmp(layer + bytes - end, target) != 0)
-        return false;
-    return bytes == end || layer[bytes - end - 1] == '.';
-}
-
-bool dsc_lora_is_adapter(const char *param)
-{
-    return strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL;
-}
-
-bool dsc_lora_saves(dsc_lora_config *config, const char *param)
-{
-    bool saves = false;
-    for (int32_t i = 0; i < config->saved_count; i++) {
-        const bool here = dsc_module_around(param, config->saved[i]) != DSC_MODULE_OTHER;
-        config->saved_used[i] |= here;
-        saves |= here;
-    }
-    return saves;
-}
-
-/* PEFT gives no adapter to layers in modules whose whole name was given. Layers that a part of a name fits would have
- * both in PEFT, and are refused later. */
-static bool is_in_saved(dsc_lora_config *config, const char *weight)
-{
-    bool in = false;
-    for (int32_t i = 0; i < config->saved_count; i++) {
-        const dsc_module_match match = dsc_module_around(weight, config->saved[i]);
-        in |= match == DSC_MODULE_WHOLE;
-        config->saved_partly[i] |= match == DSC_MODULE_PARTLY;
-    }
-    return in;
-}
-
-bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual)
-{
-    char name[256];
-    bool wanted = false;
-    snprintf(name, sizeof name, "%s.weight", layer);
-    if (is_in_saved(config, name))
-        return false;
-    if (config->weights != NULL) {
-        snprintf(name, sizeof name, DSC_LORA_PREFIX "%s.lora_A.weight", layer);
-        return dsc_weights_find(config->weights, name) != NULL;
-    }
-    for (int32_t i = 0; config->target_count == 0 && usual[i] != NULL; i++)
-        wanted |= dsc_lora_is_named(layer, usual[i]);
-    for (int32_t i = 0; i < config->target_count; i++) {
-        const bool here = strcmp(config->targets[i], "all-linear") == 0 || dsc_lora_is_named(layer, config->targets[i]);
-        config->used[i] |= here;
-        wanted |= here;
-    }
-    return wanted;
-}
-
-/* PEFT's order: the first name that fits. */
-static double find_pattern(const dsc_lora_pattern *patterns, int32_t count, const char *layer, double otherwise)
-{
-    for (int32_t i = 0; i < count; i++)
-        if (dsc_lora_is_named(layer, patterns[i].name))
-            return patterns[i].value;
-    return otherwise;
-}
-
-int64_t dsc_lora_rank(const dsc_lora_config *config, const char *layer)
-{
-    return (int64_t)find_pattern(config->rank_pattern, config->rank_pattern_count, layer, (double)config->rank);
-}
-
-float dsc_lora_scale(const dsc_lora_config *config, const char *layer)
-{
-    const double rank = (double)dsc_lora_rank(config, layer);
-    const double alpha = find_pattern(config->alpha_pattern, config->alpha_pattern_count, layer, config->alpha);
-    return (float)(alpha / (config->rank_stabilized ? sqrt(rank) : rank));
 }
 
 /* ---- writing ---- */

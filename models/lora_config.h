@@ -13,12 +13,18 @@
 #define DSC_LORA_PREFIX "base_model.model."
 
 #define DSC_LORA_NAME_BYTES 128
+#define DSC_LORA_PATTERN_BYTES 256
 #define DSC_LORA_PATTERNS_MAX 64
 #define DSC_LORA_SAVED_MAX 64
-/* One entry of PEFT's rank_pattern and alpha_pattern: layers of this name, or that end with it, have another value. */
+#define DSC_LORA_BLOCKS_MAX 1024
+#define DSC_LORA_REGEX_BYTES 512
+#define DSC_LORA_STEPS INT64_C(100000000) /* of all matches of one opening: seconds */
+/* One entry of PEFT's rank_pattern and alpha_pattern: layers that the regular expression fits, or of whose names what
+ * follows a point, have another value. */
 typedef struct dsc_lora_pattern {
-    char name[DSC_LORA_NAME_BYTES];
+    char name[DSC_LORA_PATTERN_BYTES];
     double value;
+    bool used;
 } dsc_lora_pattern;
 
 typedef struct dsc_lora_config {
@@ -30,21 +36,41 @@ typedef struct dsc_lora_config {
     const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
     int32_t target_count;
     bool used[DSC_LORA_TARGETS_MAX]; /* targets[i] was the name of a layer */
+    const char *target_regex, *exclude_regex; /* in place of the lists; NULL: none */
+    const char *const *exclude;               /* [exclude_count] as the options' */
+    int32_t exclude_count;
+    bool exclude_used[DSC_LORA_TARGETS_MAX];
+    const int64_t *layers; /* [layer_count] the numbers of blocks with adapters; none: all */
+    int32_t layer_count;
+    bool layer_used[DSC_LORA_BLOCKS_MAX];
+    const char *const *layers_pattern; /* [layers_pattern_count] what comes before these numbers */
+    int32_t layers_pattern_count;
     char saved[DSC_LORA_SAVED_MAX][DSC_LORA_NAME_BYTES]; /* [saved_count] PEFT's modules_to_save */
     int32_t saved_count;
     bool saved_used[DSC_LORA_SAVED_MAX];   /* saved[i] was the end of a module's name */
     bool saved_partly[DSC_LORA_SAVED_MAX]; /* of a linear layer's, within a component */
     dsc_weights *weights;            /* an adapter to continue from: its tensors name the layers; NULL: fresh */
     char warnings[256];
+    int64_t steps_left; /* of regular expressions */
+    dsc_status status;  /* the first one that could not be matched, and why */
+    dsc_error err;
 } dsc_lora_config;
 
-/* Owned: close gives the weights back unless they were taken (set to NULL). Targets are borrowed from the options. */
+/* Owned: close gives the weights back unless they were taken (set to NULL). Lists and regular expressions of fresh
+ * adapters are borrowed from the options. */
 DSC_MUST_USE dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const dsc_lora_options *options,
                                              dsc_error *err);
 void dsc_lora_config_close(dsc_lora_config *config);
 
 /* PEFT's rule: the target is the whole name, or what follows a point in it. */
 bool dsc_lora_is_named(const char *layer, const char *target);
+bool dsc_lora_is_all_linear(const char *target);
+/* Refuses a regular expression that is not read. */
+DSC_MUST_USE dsc_status dsc_lora_check_patterns(dsc_lora_config *config, dsc_error *err);
+/* After the functions below: whether all regular expressions could be matched. */
+DSC_MUST_USE dsc_status dsc_lora_check(const dsc_lora_config *config, dsc_error *err);
+/* Refuses, after the functions below, what was asked for and fitted no layer, but for targets. */
+DSC_MUST_USE dsc_status dsc_lora_check_used(const dsc_lora_config *config, const char *model, dsc_error *err);
 /* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[], up to a NULL, stand in for targets when
  * none are given. */
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
@@ -53,8 +79,8 @@ bool dsc_lora_saves(dsc_lora_config *config, const char *param);
 /* Whether a parameter's name is that of an adapter's A or B. */
 bool dsc_lora_is_adapter(const char *param);
 /* r and s of a layer: those of the first pattern that names it, else the config's. */
-int64_t dsc_lora_rank(const dsc_lora_config *config, const char *layer);
-float dsc_lora_scale(const dsc_lora_config *config, const char *layer);
+int64_t dsc_lora_rank(dsc_lora_config *config, const char *layer);
+float dsc_lora_scale(dsc_lora_config *config, const char *layer);
 
 /* Contents of adapter_config.json besides config. */
 typedef struct dsc_lora_text {

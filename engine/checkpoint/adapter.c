@@ -8,10 +8,12 @@
 
 #include "base/formats/json.h"
 #include "base/module_names.h"
+#include "base/name_regex.h"
 #include "engine/checkpoint/adapter.h"
 #include "kernels/scalar.h"
 
 #define WEIGHT_END ".weight"
+#define STEPS_MAX 1000000 /* of the regular expressions for one layer: milliseconds */
 
 static bool get_number(const cJSON *root, const char *key, double most, double *out)
 {
@@ -56,27 +58,36 @@ static bool read_saved(const cJSON *root, dsc_ckpt_adapter *out)
     return true;
 }
 
-/* The value of the first pattern that names the layer, as models/lora_config.c finds it. */
-static double find_pattern(const dsc_ckpt_adapter *adapter, int kind, const char *layer, double otherwise)
+/* *value <- that of the first pattern that fits the layer's name or what follows a point in it, as in PEFT. */
+static dsc_status find_pattern(const dsc_ckpt_adapter *adapter, int kind, const char *layer, double *value,
+                               dsc_error *err)
 {
-    const size_t bytes = strlen(layer);
+    char whole[sizeof adapter->pattern[0][0].name + 16];
+    int64_t steps = STEPS_MAX;
+    DSC_ASSERT(kind == 0 || kind == 1);
     for (int32_t i = 0; i < adapter->pattern_count[kind]; i++) {
-        const size_t end = strlen(adapter->pattern[kind][i].name);
-        if (bytes >= end && strcmp(layer + bytes - end, adapter->pattern[kind][i].name) == 0 &&
-            (bytes == end || layer[bytes - end - 1] == '.'))
-            return adapter->pattern[kind][i].value;
+        bool fits = false;
+        snprintf(whole, sizeof whole, "(.*\\.)?(%s)$", adapter->pattern[kind][i].name);
+        DSC_TRY(dsc_name_regex_match(whole, layer, "adapter.json", &steps, &fits, err));
+        if (fits) {
+            *value = adapter->pattern[kind][i].value;
+            return DSC_OK;
+        }
     }
-    return otherwise;
+    return DSC_OK;
 }
 
 /* Rank and scale become those of a layer. */
-static void take_layer(dsc_ckpt_adapter *adapter, const char *layer)
+static dsc_status take_layer(dsc_ckpt_adapter *adapter, const char *layer, dsc_error *err)
 {
-    const double alpha = find_pattern(adapter, 1, layer, adapter->alpha);
-    adapter->rank = (int64_t)find_pattern(adapter, 0, layer, (double)adapter->rank);
-    const double rank = (double)dsc_max_i64(adapter->rank, 1);
-    adapter->rank = dsc_max_i64(adapter->rank, 1);
+    double rank = (double)adapter->rank, alpha = adapter->alpha;
+    DSC_TRY(find_pattern(adapter, 0, layer, &rank, err));
+    DSC_TRY(find_pattern(adapter, 1, layer, &alpha, err));
+    adapter->rank = dsc_max_i64((int64_t)rank, 1);
+    rank = (double)adapter->rank;
     adapter->scale = (float)(alpha / (adapter->rank_stabilized ? sqrt(rank) : rank));
+    DSC_ASSERT(adapter->rank >= 1);
+    return DSC_OK;
 }
 
 dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
@@ -204,11 +215,11 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
     if (bytes <= end || strcmp(weight->name + bytes - end, WEIGHT_END) != 0)
         return DSC_OK;
     snprintf(layer, sizeof layer, "%.*s", (int)(bytes - end), weight->name);
-    take_layer(&merge->adapter, layer);
     adapter = &merge->adapter;
     const dsc_safetensors_entry *a = find(reader, layer, 'A', &of_a), *b = find(reader, layer, 'B', &of_b);
     if (a == NULL && b == NULL)
         return DSC_OK;
+    DSC_TRY(take_layer(&merge->adapter, layer, err));
     if (a == NULL || b == NULL || !shapes_fit(adapter, &weight->desc, &a->desc, &b->desc))
         return DSC_FAIL(err, DSC_ERR_INPUT, weight->name, "its adapter has not the shapes that adapter.json says");
     merge->out = b->desc.dim[0];

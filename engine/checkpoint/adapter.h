@@ -15,9 +15,9 @@ typedef struct dsc_ckpt_adapter {
     bool rank_stabilized;
     double alpha;
     struct dsc_ckpt_pattern {
-        char name[128];
+        char name[256];
         double value;
-    } pattern[2][DSC_CKPT_PATTERNS_MAX]; /* ranks, then alphas, of the layers whose name ends so */
+    } pattern[2][DSC_CKPT_PATTERNS_MAX]; /* ranks, then alphas, of the layers that a regular expression fits */
     int32_t pattern_count[2];
     char saved[DSC_CKPT_PATTERNS_MAX][128]; /* modules that are trained whole: the ends of their names */
     int32_t saved_count;

@@ -184,6 +184,15 @@ typedef struct dsc_comms_logger_config {
     uint32_t ops; /* bit op of dsc_comm_op: counted also without prof_all */
 } dsc_comms_logger_config;
 
+#define DSC_LORA_LAYERS_MAX 1024
+#define DSC_LORA_NUMBERS_MAX 64
+/* Numbers of layers by regular expressions. */
+typedef struct dsc_lora_pattern_config {
+    char pattern[DSC_LORA_NUMBERS_MAX][256];
+    double value[DSC_LORA_NUMBERS_MAX];
+    int count;
+} dsc_lora_pattern_config;
+
 /* "dsc.lora". */
 typedef struct dsc_lora_section {
     bool enabled; /* the section is there */
@@ -192,6 +201,15 @@ typedef struct dsc_lora_section {
     bool rank_stabilized;
     char targets[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int target_count;
+    bool target_is_regex; /* targets[0] is a regular expression, not a name */
+    char exclude[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
+    int exclude_count;
+    bool exclude_is_regex;
+    int64_t layers[DSC_LORA_LAYERS_MAX]; /* numbers of blocks */
+    int layer_count;
+    char layers_pattern[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
+    int layers_pattern_count;
+    dsc_lora_pattern_config rank_pattern, alpha_pattern;
     char save[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* modules to save */
     int save_count;
     char adapter[DSC_CONFIG_TEXT]; /* "": fresh ones */

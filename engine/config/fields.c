@@ -4,7 +4,6 @@
 
 #include <float.h>
 #include <string.h>
-#include <strings.h>
 
 #include "comm/comm.h"
 
@@ -220,14 +219,6 @@ static dsc_status fill_paths(dsc_config_parse_state *s, int id, dsc_config_paths
     return DSC_OK;
 }
 
-static void fill_lora(dsc_config_parse_state *s)
-{
-    dsc_lora_section *lora = &s->config->own.lora;
-    lora->enabled = s->given[DSC_ID_LORA] != NULL;
-    lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_CONFIG_TEXTS_MAX);
-    lora->save_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_SAVE], lora->save, DSC_CONFIG_TEXTS_MAX);
-}
-
 static dsc_status fill_mlm(dsc_config_parse_state *s)
 {
     dsc_mlm_section *mlm = &s->config->own.mlm;
@@ -355,7 +346,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_paths(s, DSC_ID_EVAL_DATA, &own->eval_data));
     own->freeze_count = dsc_config_copy_texts(s->given[DSC_ID_FREEZE], own->freeze, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_data_weights(s));
-    fill_lora(s);
+    DSC_TRY(dsc_config_fill_lora(s));
     DSC_TRY(fill_mlm(s));
     DSC_TRY(fill_sft(s));
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);

@@ -178,6 +178,12 @@ typedef struct dsc_model {
     const char *adapter_json;
 } dsc_model;
 
+/* A number of the layers that a regular expression in Python's syntax fits. */
+typedef struct dsc_lora_value {
+    const char *pattern;
+    double value;
+} dsc_lora_value;
+
 /* Low-rank adapters (LoRA) beside linear layers of a language model, as Hugging Face's PEFT makes them:
  * y = W x + b + s B (A x). A and B are trained and named "<layer>.lora_A.weight" and "<layer>.lora_B.weight"; all other
  * parameters are frozen, but for those of modules_to_save. */
@@ -194,10 +200,25 @@ typedef struct dsc_lora_options {
      * names end so ("lm_head", "embed_tokens", "mlp"). Their linear layers have no adapter. */
     const char *const *modules_to_save;
     int32_t modules_to_save_count;
+    /* Regular expressions in Python's syntax for whole names, in place of targets and exclude; NULL: none. */
+    const char *target_regex, *exclude_regex;
+    const char *const *exclude; /* [exclude_count] names of layers without adapters, or their ends */
+    int32_t exclude_count;
+    /* [layer_count] numbers of the blocks whose targets have adapters; none: all. Of names with several numbers counts
+     * the first one behind a name that one of layers_pattern fits: "layers". */
+    const int64_t *layers;
+    int32_t layer_count;
+    const char *const *layers_pattern; /* [layers_pattern_count] */
+    int32_t layers_pattern_count;
+    /* Ranks and alphas of layers that a regular expression fits, or of whose names what follows a point; the first one
+     * that fits counts. */
+    const dsc_lora_value *rank_pattern, *alpha_pattern;
+    int32_t rank_pattern_count, alpha_pattern_count;
 } dsc_lora_options;
 #define DSC_LORA_OPTIONS_INIT                                                                                          \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL, NULL, 0                                      \
+        (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, \
+            0, NULL, NULL, 0, 0                                                                                        \
     }
 
 typedef struct dsc_model_options {

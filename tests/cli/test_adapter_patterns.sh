@@ -34,6 +34,7 @@ cases = {
     "alpha": ({"alpha_pattern": {"v_proj": 32}}, lambda i, q: (4, 32 / 4) if q == "v_proj" else (4, 8 / 4)),
     "both": ({"rank_pattern": {"model.layers.1.self_attn.q_proj": 6, "q_proj": 3}, "alpha_pattern": {"layers.0.self_attn.q_proj": 1.5, "self_attn.v_proj": 5}},
              lambda i, q: ((3, 1.5 / 3) if i == 0 else (6, 8 / 6)) if q == "q_proj" else (4, 5 / 4)),
+    "regex": ({"rank_pattern": {r"layers\.(0|[5-9])\..*": 3, "^q_proj": 9}, "alpha_pattern": {"[qk]_proj": 16, "(q|v)_proj": 5}}, lambda i, q: (3 if i == 0 else 4, (16 if q == "q_proj" else 5) / (3 if i == 0 else 4))),
     "stable": ({"use_rslora": True, "rank_pattern": {"v_proj": 9}}, lambda i, q: (9, 8 / 3) if q == "v_proj" else (4, 8 / 2)),
 }
 if sys.argv[1] == "make":
@@ -80,7 +81,7 @@ train() { # NAME DSC FLAGS...
 near() { [ -s "$1.loss" ] && [ -s "$2.loss" ] && python3 -c 'import sys; assert abs(float(open(sys.argv[1]).read()) - float(open(sys.argv[2]).read())) < 2e-5' "$1.loss" "$2.loss"; }
 refused() { [ "$code" -eq 2 ] && [ "$(grep -c '^dsc: error: ' err)" -eq 1 ] && grep -qF -- "$1" err; }
 train base "" --model base
-for each in plain rank alpha both stable; do
+for each in plain rank alpha both regex stable; do
     train "sum-$each" "" --model "sum-$each"
     train "$each" ", \"lora\": {\"adapter\": \"$each\"}" --model base --save "run-$each"
     report "$each: the loss of W + s B A" eval 'near "$each" "sum-$each" && ! near "$each" base'
@@ -92,9 +93,40 @@ for each in plain rank alpha both stable; do
 done
 train other ", \"lora\": {\"adapter\": \"plain\"}" --model base --load run-alpha --steps 2
 report "a checkpoint with another alpha of a layer is refused" refused "a pattern of layers"
-for pattern in '"rank_pattern": {".*v_proj": 2}' '"alpha_pattern": {"v_proj": 0}' '"rank_pattern": {"v_proj": 1.5}' '"rank_pattern": [2]'; do
+for pattern in '"alpha_pattern": {"v_proj": 0}' '"rank_pattern": {"v_proj": 1.5}' '"rank_pattern": [2]'; do
     sed "s/\"peft_type\"/$pattern, \"peft_type\"/" plain/adapter_config.json >p.json && mkdir -p bad && cp p.json bad/adapter_config.json && cp plain/adapter_model.safetensors bad/
     train bad ', "lora": {"adapter": "bad"}' --model base
     report "refused with its place: $pattern" refused "bad/adapter_config.json:1:"
+done
+sed 's/"peft_type"/"rank_pattern": {"v_proj(": 2}, "peft_type"/' plain/adapter_config.json >bad/adapter_config.json
+train bad ', "lora": {"adapter": "bad"}' --model base
+report "a regular expression that is none is refused" refused '"(.*\.)?(v_proj()$" has a group without its )'
+
+# ---- from the config ----
+ranks() { # NAME: of the layers with adapters, in order
+    "$bin/dsc" ckpt export "run-$1/step-1" --out "ranks-$1" >out 2>err
+    python3 -c '
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+head = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+print(" ".join(sorted(k.split("layers.")[1].split(".lora_A")[0] + "=" + str(v["shape"][0]) for k, v in head.items() if ".lora_A" in k)))' "ranks-$1/adapter_model.safetensors"
+}
+fresh() { # NAME LORA RANKS
+    train "$1" ", \"lora\": {\"r\": 2, $2}" --model base --save "run-$1"
+    [ "$code" -eq 0 ] && [ "$(ranks "$1")" = "$3" ] || fail "$(ranks "$1")"
+}
+report "a text is a regular expression" fresh a '"target_modules": ".*\\.1\\..*(q|v)_proj"' "1.self_attn.q_proj=2 1.self_attn.v_proj=2"
+report "layers without, blocks, ranks of single layers" fresh b '"target_modules": "all-linear", "exclude_modules": ".*(self_attn|gate).*", "rank_pattern": {"down_proj": 5, "layers\\.0\\..*": 3}' \
+    "0.mlp.down_proj=5 0.mlp.up_proj=3 1.mlp.down_proj=5 1.mlp.up_proj=2"
+report "blocks by their numbers" fresh c '"target_modules": ["q_proj"], "layers_to_transform": 1, "layers_pattern": "layers", "alpha_pattern": {"q_proj": 7}' "1.self_attn.q_proj=2"
+report "their alphas are exported" grep -qF '"alpha_pattern": {"q_proj": 7}' ranks-c/adapter_config.json
+try() { train bad ", \"lora\": $1" --model base; refused "$2"; } # LORA WORDS
+report "a text that is a name" try '{"target_modules": "q_proj"}' 'a text is a regular expression for whole names'
+report "blocks beside a regular expression" try '{"target_modules": ".*q_proj", "layers_to_transform": [1]}' 'dsc.lora.layers_to_transform'
+for value in '-1' '1.5' '["a"]' '{}' '[true]'; do
+    report "no number of a block: $value" try "{\"target_modules\": [\"q_proj\"], \"layers_to_transform\": $value}" 'expected the number of a block'
+done
+for value in '[]' '{"a": "b"}' '{"a": {}}' '3'; do
+    report "no patterns: $value" try "{\"rank_pattern\": $value}" 'expected an object of at most 64 regular expressions'
 done
 end_of_tests

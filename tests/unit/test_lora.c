@@ -163,6 +163,158 @@ static void names_that_end_alike(void **state)
     dsc_model_close(&model);
 }
 
+/* The layers with adapters, each with a space behind it. */
+static void check_layers(const dsc_lora_options *lora, const char *wanted)
+{
+    char names[2048], layers[2048];
+    size_t used = 0;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    if (open_llama(lora, &model, &err) != DSC_OK)
+        fail_msg("%s: %s", err.where, err.message);
+    trained_names(model, names, sizeof names);
+    for (char *at = names, *end; (end = strstr(at, ".lora_A.weight ")) != NULL; at = end + 1) {
+        const char *start = end;
+        while (start > names && start[-1] != ' ')
+            start--;
+        start += strlen("model.layers."); /* of all of them */
+        used += (size_t)snprintf(layers + used, sizeof layers - used, "%.*s ", (int)(end - start), start);
+    }
+    layers[used] = 0;
+    assert_string_equal(layers, wanted);
+    dsc_model_close(&model);
+}
+
+static void targets_by_regular_expression(void **state)
+{
+    static const char *const linear[] = { "All-Linear" }, *const attention[] = { "self_attn.k_proj", "q_proj",
+                                                                                 "mlp.up_proj" };
+    static const char *const list[] = { "q_proj", "o_proj" }, *const pattern[] = { "(h|layers)" };
+    static const int64_t blocks[] = { 1 };
+    dsc_lora_options lora = DSC_LORA_OPTIONS_INIT;
+    lora.target_regex = "model\\.layers\\.1\\..*(q|v)_proj";
+    check_layers(&lora, "1.self_attn.q_proj 1.self_attn.v_proj ");
+    lora.exclude_regex = ".*v_proj";
+    check_layers(&lora, "1.self_attn.q_proj ");
+    lora.target_regex = NULL;
+    lora.exclude_regex = ".*(0|down|gate|o_proj|v_proj).*";
+    lora.targets = linear;
+    lora.target_count = 1;
+    check_layers(&lora, "1.self_attn.q_proj 1.self_attn.k_proj 1.mlp.up_proj ");
+    lora.exclude_regex = NULL;
+    lora.exclude = attention;
+    lora.exclude_count = DSC_COUNT(attention);
+    check_layers(&lora, "0.self_attn.v_proj 0.self_attn.o_proj 0.mlp.gate_proj 0.mlp.down_proj "
+                        "1.self_attn.v_proj 1.self_attn.o_proj 1.mlp.gate_proj 1.mlp.down_proj ");
+    lora.exclude_count = 0;
+    lora.targets = list;
+    lora.target_count = 2;
+    lora.layers = blocks;
+    lora.layer_count = 1;
+    check_layers(&lora, "1.self_attn.q_proj 1.self_attn.o_proj ");
+    lora.layers_pattern = pattern;
+    lora.layers_pattern_count = 1;
+    check_layers(&lora, "1.self_attn.q_proj 1.self_attn.o_proj ");
+}
+
+/* The first pattern that fits a layer or what follows a point in its name; exports keep them. */
+static void numbers_by_regular_expression(void **state)
+{
+    static const dsc_lora_value ranks[] = { { "layers\\.0\\..*q_proj", 2 }, { "(q|v)_proj", 5 }, { "^q_proj", 9 } };
+    static const dsc_lora_value alphas[] = { { "^model\\..*v_proj", 10 } };
+    static const char *const targets[] = { "q_proj", "v_proj", "o_proj" };
+    dsc_lora_options lora = OPTIONS(3, 6, false, targets);
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    lora.rank_pattern = ranks;
+    lora.rank_pattern_count = 2;
+    lora.alpha_pattern = alphas;
+    lora.alpha_pattern_count = 1;
+    assert_int_equal(open_llama(&lora, &model, &err), DSC_OK);
+    for (int32_t m = 1; m <= 2; m++) {
+        static const struct {
+            const char *name;
+            int64_t rank[2];
+            float scale[2];
+        } layers[] = {
+            { "q_proj.lora_A", { 2, 5 }, { 3, 1.2f } },
+            { "v_proj.lora_A", { 5, 5 }, { 2, 2 } },
+            { "o_proj.lora_A", { 3, 3 }, { 2, 2 } },
+        };
+        const dsc_module *block = &model->modules[m];
+        const dsc_lora *adapters = &((const dsc_lm_module *)block->self)->lora;
+        for (size_t l = 0; l < DSC_COUNT(layers); l++)
+            for (int32_t p = 0; p < block->param_count; p++) {
+                if (strstr(block->params[p].name, layers[l].name) == NULL)
+                    continue;
+                assert_int_equal(block->params[p].dim[0], layers[l].rank[m - 1]);
+                for (int32_t w = 0; w < p; w++)
+                    if (adapters->first[w] == p)
+                        assert_true(adapters->scales[w] == layers[l].scale[m - 1]);
+            }
+    }
+    assert_non_null(
+        strstr(model->adapter_json, "\"rank_pattern\": {\"layers\\\\.0\\\\..*q_proj\": 2, \"(q|v)_proj\": 5}"));
+    dsc_model_close(&model);
+    lora.rank_pattern_count = 3;
+    assert_int_equal(open_llama(&lora, &model, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "\"^q_proj\" fits no layer"));
+}
+
+static void refuses_choices_of_layers(void **state)
+{
+    static const char *const list[] = { "q_proj" }, *const other[] = { "k_proj", "wq" };
+    static const int64_t blocks[] = { 0, 7 };
+    static const dsc_lora_value half[] = { { "q_proj", 1.5 } }, no[] = { { "q_proj", 0 } };
+#define WITH(...)                                                                                                      \
+    { { .struct_bytes = sizeof(dsc_lora_options),                                                                      \
+        .rank = 2,                                                                                                     \
+        .alpha = 2,                                                                                                    \
+        .targets = list,                                                                                               \
+        .target_count = 1,                                                                                             \
+        __VA_ARGS__ }
+    static const struct {
+        dsc_lora_options lora;
+        const char *what;
+    } wrong[] = { WITH(.target_regex = "q_proj"), "\"q_proj\" fits no layer" }, WITH(.target_regex = "(q_proj"),
+      "\"(q_proj\" has a group without its )"
+}
+, WITH(.exclude_regex = "(?<=q)_proj"), "a group of a kind that is not read"
+}
+, WITH(.exclude_regex = "k_proj"), "\"k_proj\" fits no layer"
+}
+, WITH(.exclude = other, .exclude_count = 2), "\"wq\" fits no layer"
+}
+, WITH(.exclude = list, .exclude_count = 1), "has an adapter"
+}
+, WITH(.exclude = list, .exclude_count = 65), "65 names"
+}
+, WITH(.layers = blocks, .layer_count = 2), "\"7\" fits no layer"
+}
+, WITH(.layers = blocks, .layer_count = 1025), "1025 numbers"
+}
+, WITH(.layers = blocks, .layer_count = 1, .target_regex = ".*q_proj"), "the regular expression of target_modules"
+}
+, WITH(.layers_pattern = list, .layers_pattern_count = 1), "layers_to_transform counts"
+}
+, WITH(.rank_pattern = half, .rank_pattern_count = 1), "without a fraction"
+}
+, WITH(.alpha_pattern = no, .alpha_pattern_count = 1), "a number above 0"
+}
+,
+}
+;
+#undef WITH
+for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
+    dsc_model *model = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    assert_int_not_equal(open_llama(&wrong[i].lora, &model, &err), DSC_OK);
+    assert_null(model);
+    if (strstr(err.message, wrong[i].what) == NULL)
+        fail_msg("case %zu: %s", i, err.message);
+}
+}
+
 static void refuses(void **state)
 {
     static const char *const head[] = { "q_proj", "lm_head" }, *const part[] = { "_proj" };
@@ -260,6 +412,7 @@ static void refuses_folders(void **state)
         { good, "{" Q("9", "A", "[2,24]", "0", "192") "}", "no layer of tests/golden/lora_llama.json has an adapter" },
         { "{\"r\": 2, \"kasa_config\": {\"beta\": 0.1}}", "{" A_AND_B "}", "\"kasa_config\"" },
         { "{\"r\": 2, \"use_bdlora\": {\"nblocks\": 2}}", "{" A_AND_B "}", "\"use_bdlora\"" },
+        { "{\"r\": 2, \"rank_pattern\": {\"(q_proj\": 2}}", "{" A_AND_B "}", "has a group without its )" },
         { "{\"r\": 2.0}", "{" A_AND_B "}", "\"r\" must be a whole number" },
     };
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
@@ -329,6 +482,9 @@ int main(void)
         cmocka_unit_test(modules_to_save_are_trained),
         cmocka_unit_test(targets_without_any),
         cmocka_unit_test(names_that_end_alike),
+        cmocka_unit_test(targets_by_regular_expression),
+        cmocka_unit_test(numbers_by_regular_expression),
+        cmocka_unit_test(refuses_choices_of_layers),
         cmocka_unit_test(refuses),
         cmocka_unit_test(goes_on_from_a_folder),
         cmocka_unit_test(refuses_folders),

@@ -234,6 +234,10 @@ static void print_values(const dsc_config *config, const dsc_json *file, bool js
             print_texts(key->path, config->own.freeze, config->own.freeze_count, json);
         else if (id == DSC_ID_LORA_TARGETS)
             print_texts(key->path, config->own.lora.targets, config->own.lora.target_count, json);
+        else if (id == DSC_ID_LORA_EXCLUDE)
+            print_texts(key->path, config->own.lora.exclude, config->own.lora.exclude_count, json);
+        else if (id == DSC_ID_LORA_LAYERS_PATTERN)
+            print_texts(key->path, config->own.lora.layers_pattern, config->own.lora.layers_pattern_count, json);
         else if (id == DSC_ID_LORA_SAVE)
             print_texts(key->path, config->own.lora.save, config->own.lora.save_count, json);
         else if (id == DSC_ID_PARAM_GROUPS && config->own.group_count > 0)
