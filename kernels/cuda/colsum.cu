@@ -1,15 +1,16 @@
 /* colsum.cu - sums of columns, as bias gradients are.
  *
  * Rows are cut into parts, at least 64 rows each and few enough that their sums fit a fixed part of the workspace.
- * Eight warps of a block share a part: warp w adds its rows w, w + 8, ...; warps are added in order. Parts are added
- * likewise: p, p + 8, ... side by side, then those eight in order.
+ * Eight warps of a block share a part: warp w adds its rows w, w + 8, ...; warps are added in order. Parts are added by
+ * 32 warps, so that all loads of up to 256 parts are under way at once: p, p + 32, ... side by side, then those 32 in
+ * order.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {
 
-enum { THREADS = 256, WARPS = THREADS / 32, PART_ROWS_MIN = 64, PARTS_MAX = 256, SUM_WIDTH = 32 };
+enum { THREADS = 256, WARPS = THREADS / 32, PART_ROWS_MIN = 64, PARTS_MAX = 256, SUM_WIDTH = 32, SUM_WARPS = 32 };
 constexpr int64_t PARTIAL_BYTES_MAX = DSC_CUDA_WORKSPACE_BYTES_MIN;
 
 template <class T, int W>
@@ -44,22 +45,23 @@ __global__ void __launch_bounds__(THREADS)
     partial[blockIdx.y * cols + c + warp] = total;
 }
 
-__global__ void __launch_bounds__(SUM_WIDTH *WARPS)
+__global__ void __launch_bounds__(SUM_WIDTH *SUM_WARPS)
     parts_kernel(float *out, const float *partial, int64_t parts, int64_t cols, bool accumulate)
 {
-    __shared__ float shared[WARPS][SUM_WIDTH];
+    __shared__ float shared[SUM_WARPS][SUM_WIDTH];
     const int x = static_cast<int>(threadIdx.x), y = static_cast<int>(threadIdx.y);
     const int64_t c = static_cast<int64_t>(blockIdx.x) * SUM_WIDTH + x;
     float sum = 0;
     if (c < cols)
-#pragma unroll 4
-        for (int64_t p = y; p < parts; p += WARPS)
+#pragma unroll 8
+        for (int64_t p = y; p < parts; p += SUM_WARPS)
             sum += partial[p * cols + c];
     shared[y][x] = sum;
     __syncthreads();
     if (y != 0 || c >= cols)
         return;
-    for (int k = 1; k < WARPS; k++)
+#pragma unroll
+    for (int k = 1; k < SUM_WARPS; k++)
         sum += shared[k][x];
     out[c] = accumulate ? out[c] + sum : sum;
 }
@@ -80,7 +82,7 @@ template <class T> void colsum(const dsc_cuda_launch *at, const dsc_colsum_args 
     else if (parts > 0)
         DSC_CUDA_LAUNCH((part_kernel<T, 1>), grid, THREADS, 0, at->stream, partial, x, a->rows, a->cols, a->ld,
                         part_rows);
-    const dim3 block(SUM_WIDTH, WARPS);
+    const dim3 block(SUM_WIDTH, SUM_WARPS);
     DSC_CUDA_LAUNCH(parts_kernel, grid_size(dsc_div_ceil(a->cols, SUM_WIDTH)), block, 0, at->stream, a->out, partial,
                     parts, a->cols, a->accumulate);
 }
