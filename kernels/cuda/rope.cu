@@ -24,8 +24,10 @@ __global__ void __launch_bounds__(ROPE_THREADS) table_kernel(const table_arrays 
     if (i >= a.count)
         return;
     const double angle = static_cast<double>(static_cast<float>(a.first + i / a.pairs) * frequency.of[i % a.pairs]);
-    a.cos[i] = static_cast<float>(static_cast<double>(a.factor) * cos(angle));
-    a.sin[i] = static_cast<float>(static_cast<double>(a.factor) * sin(angle));
+    double sine, cosine;
+    sincos(angle, &sine, &cosine); /* one reduction of the angle for both */
+    a.cos[i] = static_cast<float>(static_cast<double>(a.factor) * cosine);
+    a.sin[i] = static_cast<float>(static_cast<double>(a.factor) * sine);
 }
 
 /* ---- application ---- */
