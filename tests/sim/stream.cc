@@ -567,7 +567,7 @@ extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, con
 
 namespace {
 
-/* What a stream waits for whose kernel never ends. */
+/* The work of a kernel that never ends. */
 struct endless_work : joint_work {
     void arrive(const accessor &) override {}
     bool done() const override { return false; }

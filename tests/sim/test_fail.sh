@@ -55,10 +55,14 @@ run CUSIM_REGISTERS=160 "$sim/bin/train" "${args[@]}"; n=$((n + 1))
 if [ $rc -eq 0 ] && grep -q '^step 1/1 ' "$dir/out" && grep -q 'warpgroups have fewer registers at their start' "$dir/err" "$dir/out"; then
     echo "ok $n - kernels that could not start are not started"
 else echo "not ok $n - kernels that could not start are not started"; tail -n 5 "$dir/err" | sed 's/^/# /'; fi
-usual=$most; most=$((most + 20))
-run CUSIM_ENDLESS_KERNEL=dkv_sm90 "$sim/bin/train" "${args[@]}"; most=$usual
+# A model with heads of 64, and tokens 0 to 999 as its data.
+for i in {0..999}; do printf '\\x%02x\\x%02x' $((i % 256)) $((i / 256)); done >"$dir/bytes"
+printf '%b' "$(<"$dir/bytes")" >"$dir/t.bin"
+wide=(--config "$dir/c.json" --model gpt2-small-384 --data "$dir/t.bin")
+usual=$most; most=$((most + 30))
+run CUSIM_ENDLESS_KERNEL=dkv_sm90 "$sim/bin/train" "${wide[@]}"
 verdict "a kernel that never ends" 1 'the kernel attention_bwd_sm90 has not ended within 10 s; "dsc": {"gemm_plans": "first"} does without it'
-run CUSIM_FAIL_KERNEL=sm90_kernel "$sim/bin/train" "${args[@]}"
+run CUSIM_FAIL_KERNEL=sm90_kernel "$sim/bin/train" "${wide[@]}"; most=$usual
 verdict "a kernel that fails at its trial" 1 'the kernel attention_fwd_sm90: unspecified launch failure; "dsc": {"gemm_plans": "first"} does without it'
 
 # ---- libraries ----

@@ -180,29 +180,40 @@ __device__ __forceinline__ void compute_keys(float (&dk)[1][DP / 8][4], float (&
 }
 
 /* A tile whose scores and slopes were asked for. Asks for those of the next, unless this one is the last. Groups under
- * way at the start, the oldest first: dv of the tile before, scores, dk of the tile before, slopes. */
+ * way at the start, the oldest first: dv of the tile before, scores, dk of the tile before, slopes. Wide heads have no
+ * registers for all of them: dv is waited for, and dk comes before the scores. */
 template <int DP, bool LAST>
 __device__ __forceinline__ void key_step(float (&dk)[1][DP / 8][4], float (&dv)[1][DP / 8][4], under_way &r,
                                          const key_side<DP> &x, const place<stages<DP>()> &now,
                                          const ring_turn<stages<DP>()> &before, bool first)
 {
     const int numbers = now.turn.stage * TILE;
+    constexpr bool WIDE = DP > 64;
     place<stages<DP>()> after = now;
     after.next(x.w);
-    wgmma_wait<2>(r.score[0]);
+    if (WIDE)
+        wgmma_wait<1>(r.score[0]);
+    else
+        wgmma_wait<2>(r.score[0]);
     if (!first)
-        x.s.ring[1].give_back(before);
+        x.s.ring[WIDE ? 0 : 1].give_back(before);
     key_probabilities<1, TILE>(r.score, x.s.numbers, numbers, x.a, x.key, now.row, x.scale2, x.hidden);
     pack_rows(r.p, r.score[0]);
     ask_columns<DP>(dv[0], r.p, x.s.ring[1].tile(now.turn));
     wgmma_wait<1>(r.ds[0]);
-    if (!first)
+    if (!first && !WIDE)
         x.s.ring[0].give_back(before);
     key_gradients<1, TILE>(r.ds, r.score, x.s.numbers, numbers);
-    if (!LAST)
+    if (!LAST && !WIDE)
         ask_key_scores(r, x, after);
     pack_rows(r.packed, r.ds[0]);
     ask_columns<DP>(dk[0], r.packed, x.s.ring[0].tile(now.turn));
+    if (WIDE) {
+        wgmma_wait<1>(dv[0]);
+        x.s.ring[1].give_back(now.turn);
+    }
+    if (!LAST && WIDE)
+        ask_key_scores(r, x, after);
     if (!LAST)
         ask_key_slopes(r, x, after);
 }
@@ -413,7 +424,6 @@ void tensors_of(const dsc_attention_bwd_args *a, mapped (&to)[4])
     to[3] = { a->d_out, a->out_stride, a->head_size, a->batch, a->tokens, a->heads, a->head_size };
 }
 
-/* The first kernel of wide heads has no registers for EARLY: its products would run one after the other. */
 template <int DP, bool EARLY>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode, dsc_error *err)
 {
@@ -427,19 +437,17 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, vo
         DSC_TRY(describe(map[i], tensor[i], encode, err));
     x.a = arrays_of(a);
     x.a.tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, ROWS));
-    DSC_TRY(allow_shared(dkv_sm90_kernel < DP, EARLY && DP <= 64 >, BYTES, err));
+    DSC_TRY(allow_shared(dkv_sm90_kernel<DP, EARLY>, BYTES, err));
     DSC_TRY(allow_shared(dq_sm90_kernel<DP, EARLY>, BYTES, err));
     dsc_cuda_attention_delta(at, a);
-    DSC_CUDA_LAUNCH((dkv_sm90_kernel < DP, EARLY && DP <= 64 >), grid_size(pieces * a->kv_heads), SM90_THREADS, BYTES,
-                    at->stream, x);
+    DSC_CUDA_LAUNCH((dkv_sm90_kernel<DP, EARLY>), grid_size(pieces * a->kv_heads), SM90_THREADS, BYTES, at->stream, x);
     DSC_CUDA_LAUNCH((dq_sm90_kernel<DP, EARLY>), grid_size(pieces * a->heads), SM90_THREADS, BYTES, at->stream, x);
     return DSC_OK;
 }
 
 template <int DP, bool EARLY> bool start_with_registers()
 {
-    return starts_with_registers(dkv_sm90_kernel < DP, EARLY && DP <= 64 >) &&
-           starts_with_registers(dq_sm90_kernel<DP, EARLY>);
+    return starts_with_registers(dkv_sm90_kernel<DP, EARLY>) && starts_with_registers(dq_sm90_kernel<DP, EARLY>);
 }
 
 } // namespace

@@ -330,18 +330,19 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
     if (status == DSC_OK)
         status = dsc_cuda_attention_choose(&at, d->arena.base, d->arena.bytes, &out->attention, &why);
-    if (d->arena.base != NULL)
+    if (status != DSC_OK) {
+        d->hangs = cudaStreamQuery(s->handle) == cudaErrorNotReady;
+        (void)cudaGetLastError();
+    }
+    if (d->arena.base != NULL && !d->hangs)
         DSC_CUDA_FORBID(d->arena.base, d->arena.bytes);
     if (status == DSC_OK)
         return DSC_OK;
     dsc_error whole = DSC_ERROR_INIT;
     (void)DSC_FAIL(&whole, status, "dsc.device", "GPU %d (%s) %s: %s", d->index, d->name,
                    status == DSC_ERR_NOMEM ? "is out of memory" : "failed", why.message);
-    if (status != DSC_ERR_NOMEM) {
+    if (status != DSC_ERR_NOMEM)
         dsc_cuda_note_failure(d, &whole);
-        d->hangs = cudaStreamQuery(s->handle) == cudaErrorNotReady;
-        (void)cudaGetLastError();
-    }
     if (err != NULL)
         *err = whole;
     return status;
