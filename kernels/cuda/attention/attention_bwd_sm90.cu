@@ -16,6 +16,10 @@
 
 namespace {
 
+/* DSC_ATTENTION_WARPGROUPS, by the head's size. */
+constexpr dsc_attention_kind FASTEST_TO_64 = DSC_ATTENTION_WARPGROUPS_AHEAD;
+constexpr dsc_attention_kind FASTEST_TO_128 = DSC_ATTENTION_WARPGROUPS_AHEAD;
+
 /* Tiles that a ring has: what fits beside the kept rows and the result's. */
 template <int DP> __host__ __device__ constexpr int stages() { return DP <= 64 ? 4 : 3; }
 
@@ -23,7 +27,14 @@ struct gradient_arrays {
     CUtensorMap q, d_out; /* [batch, tokens, heads, size] */
     CUtensorMap k, v;     /* [batch, tokens, kv_heads, size] */
     bwd_arrays a;
+    work_list work;
 };
+
+/* Registers of the threads that copy and of those that compute. Those of wide heads need all there are for products. */
+template <int DP> __host__ __device__ constexpr int copy_registers() { return DP <= 64 ? 40 : COPY_REGISTERS; }
+template <int DP> __host__ __device__ constexpr int compute_registers() { return DP <= 64 ? 232 : COMPUTE_REGISTERS; }
+static_assert(copy_registers<64>() + CONSUMERS * compute_registers<64>() <= (1 + CONSUMERS) * START_REGISTERS,
+              "warpgroups take more registers than there are");
 
 /* Shared memory: the kept rows of both tensors, the rings of the others, rows of the result, numbers of the queries
  * in the ring, barriers. */
@@ -31,14 +42,14 @@ template <int DP> struct gradient_tiles {
     static constexpr int STAGES = stages<DP>();
     unsigned char *kept[2]; /* [CONSUMERS] tiles each */
     tile_ring<DP, STAGES> ring[2];
-    mbarrier *kept_full;
+    mbarrier *kept_full, *kept_free;
     uint16_t *out;
     query_numbers numbers; /* [STAGES * TILE] */
     static constexpr int OUT_AT = 2 * CONSUMERS * tile_bytes<DP>() + 2 * tile_ring<DP, STAGES>::TILES_BYTES;
     static constexpr int NUMBERS_AT = OUT_AT + 2 * tile_elements(ROWS, DP);
     static constexpr int BARRIERS_AT = NUMBERS_AT + 3 * 4 * STAGES * TILE;
     static constexpr int BYTES =
-        BARRIERS_AT + (1 + 2 * tile_ring<DP, STAGES>::BARRIERS) * static_cast<int>(sizeof(mbarrier));
+        BARRIERS_AT + (2 + 2 * tile_ring<DP, STAGES>::BARRIERS) * static_cast<int>(sizeof(mbarrier));
 };
 
 /* `fillers`: who fills a stage of the first ring. */
@@ -51,12 +62,14 @@ template <int DP> __device__ __forceinline__ gradient_tiles<DP> begin_tiles(unsi
     s.out = reinterpret_cast<uint16_t *>(shared + gradient_tiles<DP>::OUT_AT);
     s.numbers = { numbers, numbers + STAGES * TILE, reinterpret_cast<int32_t *>(numbers + 2 * STAGES * TILE) };
     s.kept_full = barriers++;
+    s.kept_free = barriers++;
     for (int i = 0; i < 2; i++, shared += CONSUMERS * tile_bytes<DP>())
         s.kept[i] = shared;
     for (int i = 0; i < 2; i++)
         s.ring[i] = lay_ring<DP, STAGES>(&shared, &barriers);
     if (threadIdx.x == 0) {
         mbarrier_init(s.kept_full, 1);
+        mbarrier_init(s.kept_free, CONSUMER_WARPS);
         s.ring[0].begin(fillers);
         s.ring[1].begin(1);
         mbarrier_publish();
@@ -84,18 +97,20 @@ template <int STAGES> struct place {
     }
 };
 
-/* By one thread: the kept rows from `row` of `head` on, and the walk's. */
+/* By one thread: the kept rows from `row` of `head` on, and the walk's. parity: of the number of the block's pieces
+ * before this one. `turn` goes on to the next piece. */
 template <int DP>
 __device__ __forceinline__ void copy_all(const gradient_tiles<DP> &s, const CUtensorMap *kept0,
                                          const CUtensorMap *kept1, int32_t row, int32_t head, const CUtensorMap *ring0,
-                                         const CUtensorMap *ring1, const walk &w)
+                                         const CUtensorMap *ring1, const walk &w, unsigned parity,
+                                         ring_turn<stages<DP>()> &turn)
 {
+    mbarrier_wait(s.kept_free, parity ^ 1);
     mbarrier_expect(s.kept_full, 2 * CONSUMERS * tile_bytes<DP>());
     for (int i = 0; i < CONSUMERS; i++) {
         copy_tile<DP>(s.kept[0] + i * tile_bytes<DP>(), kept0, s.kept_full, row + i * TILE, head, w.batch);
         copy_tile<DP>(s.kept[1] + i * tile_bytes<DP>(), kept1, s.kept_full, row + i * TILE, head, w.batch);
     }
-    ring_turn<stages<DP>()> turn = { 0, 0 };
     for (int32_t from = w.head; from < w.head_end; from++)
         for (int32_t at = w.row; at < w.end; at += TILE, turn.next()) {
             s.ring[0].copy(ring0, turn, at, from, w.batch);
@@ -105,19 +120,30 @@ __device__ __forceinline__ void copy_all(const gradient_tiles<DP> &s, const CUte
 
 /* By one warp: the numbers of the queries in the first ring. */
 template <int DP>
-__device__ __forceinline__ void load_numbers_of_tiles(const gradient_tiles<DP> &s, const bwd_arrays &a, const walk &w)
+__device__ __forceinline__ void load_numbers_of_tiles(const gradient_tiles<DP> &s, const bwd_arrays &a, const walk &w,
+                                                      ring_turn<stages<DP>()> &turn)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
-    ring_turn<stages<DP>()> turn = { 0, 0 };
-    for (int32_t head = w.head; head < w.head_end; head++)
-        for (int32_t row = w.row; row < w.end; row += TILE, turn.next()) {
-            s.ring[0].wait_free(turn);
-            for (int i = lane; i < TILE; i += 32)
-                load_number(s.numbers, turn.stage * TILE + i, a, w.batch, head, row + i);
-            __syncwarp();
-            if (lane == 0)
-                mbarrier_arrive(&s.ring[0].full[turn.stage]);
-        }
+    place<stages<DP>()> at = { turn, w.row };
+    for (int32_t head = w.head, left = w.steps; left > 0; left--) {
+        s.ring[0].wait_free(at.turn);
+        for (int i = lane; i < TILE; i += 32)
+            load_number(s.numbers, at.turn.stage * TILE + i, a, w.batch, head, at.row + i);
+        __syncwarp();
+        if (lane == 0)
+            mbarrier_arrive(&s.ring[0].full[at.turn.stage]);
+        at.next(w);
+        head += at.row == w.row;
+    }
+    turn = at.turn;
+}
+
+/* A computing warp has read the kept rows for the last time. */
+template <int DP> __device__ __forceinline__ void give_back_kept(const gradient_tiles<DP> &s)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        mbarrier_arrive(s.kept_free);
 }
 
 /* ---- dk, dv ---- */
@@ -156,10 +182,10 @@ __device__ __forceinline__ void ask_key_slopes(under_way &r, const key_side<DP> 
 /* One tile after the other. */
 template <int DP>
 __device__ __forceinline__ void compute_keys(float (&dk)[1][DP / 8][4], float (&dv)[1][DP / 8][4],
-                                             const key_side<DP> &x)
+                                             const key_side<DP> &x, ring_turn<stages<DP>()> &turn)
 {
     under_way r;
-    place<stages<DP>()> now = { { 0, 0 }, x.w.row };
+    place<stages<DP>()> now = { turn, x.w.row };
     for (int32_t j = 0; j < x.w.steps; j++, now.next(x.w)) {
         const int numbers = now.turn.stage * TILE;
         ask_key_scores(r, x, now);
@@ -177,6 +203,7 @@ __device__ __forceinline__ void compute_keys(float (&dk)[1][DP / 8][4], float (&
         x.s.ring[0].give_back(now.turn);
         x.s.ring[1].give_back(now.turn);
     }
+    turn = now.turn;
 }
 
 /* A tile whose scores and slopes were asked for. Asks for those of the next, unless this one is the last. Groups under
@@ -222,11 +249,11 @@ __device__ __forceinline__ void key_step(float (&dk)[1][DP / 8][4], float (&dv)[
  * The sums are those of compute_keys. */
 template <int DP>
 __device__ __forceinline__ void compute_keys_early(float (&dk)[1][DP / 8][4], float (&dv)[1][DP / 8][4],
-                                                   const key_side<DP> &x)
+                                                   const key_side<DP> &x, ring_turn<stages<DP>()> &turn)
 {
     under_way r;
-    place<stages<DP>()> now = { { 0, 0 }, x.w.row };
-    ring_turn<stages<DP>()> before = { 0, 0 };
+    place<stages<DP>()> now = { turn, x.w.row };
+    ring_turn<stages<DP>()> before = turn;
     wgmma_wait<0>(dk[0]); /* their zeros come before all products */
     wgmma_wait<0>(dv[0]);
     wgmma_commit(); /* dv of a tile before */
@@ -238,48 +265,102 @@ __device__ __forceinline__ void compute_keys_early(float (&dk)[1][DP / 8][4], fl
     key_step<DP, true>(dk, dv, r, x, now, before, x.w.steps == 1);
     wgmma_wait<0>(dv[0]);
     wgmma_wait<0>(dk[0]);
+    x.s.ring[0].give_back(now.turn);
+    if (DP <= 64)
+        x.s.ring[1].give_back(now.turn);
+    turn = now.turn;
+    turn.next();
+}
+
+/* Keys first .. first + 127 of a head. */
+struct key_piece {
+    walk w;
+    int32_t key_head, first;
+};
+
+template <int DP> __device__ __forceinline__ key_piece key_piece_of(const gradient_arrays &given, uint32_t number)
+{
+    const bwd_arrays &a = given.a;
+    const work_piece p = piece_of<DP <= 64>(given.work, number);
+    const int32_t kv_heads = a.kv_heads, batch = static_cast<int32_t>(p.pair) / kv_heads;
+    const int32_t key_head = static_cast<int32_t>(p.pair) % kv_heads;
+    const int32_t first = static_cast<int32_t>(p.tile) * ROWS; /* the first tiles have most queries */
+    /* The query tiles from the first that sees a key of ours to the last, for each head of the group. */
+    const int32_t heads = a.heads / kv_heads, tile_first = a.keys.all ? 0 : first / TILE;
+    const int32_t tile_end = end_of_queries<TILE>(a, batch, tile_first, first + ROWS);
+    const int32_t head = key_head * heads;
+    const walk w = { (tile_end - tile_first) * heads, tile_first * TILE, tile_end * TILE, head, head + heads, batch };
+    return { w, key_head, first };
+}
+
+/* A computing warp's part of a piece. */
+template <int DP, bool EARLY>
+__device__ __forceinline__ void compute_key_piece(const gradient_tiles<DP> &s, const bwd_arrays &a, const key_piece &p,
+                                                  unsigned parity, ring_turn<stages<DP>()> &turn)
+{
+    const int32_t warp_row = computing_warp() * 16, key = p.first + warp_row;
+    const int kept = warp_row / TILE * tile_bytes<DP>();
+    float dk[1][DP / 8][4] = {}, dv[1][DP / 8][4] = {};
+    const key_side<DP> x = {
+        s, a, p.w, s.kept[0] + kept, s.kept[1] + kept, key, a.scale * LOG2_E, find_hidden<1>(a, p.w.batch, key)
+    };
+    mbarrier_wait(s.kept_full, parity);
+    if (EARLY)
+        compute_keys_early(dk, dv, x, turn);
+    else
+        compute_keys(dk, dv, x, turn);
+    give_back_kept(s);
+    if (key >= a.tokens)
+        return;
+    const float one[1][2] = { { 1.0f, 1.0f } }, scale[1][2] = { { a.scale, a.scale } };
+    const int64_t at = static_cast<int64_t>(p.w.batch) * a.tokens * a.kv_stride + p.key_head * a.head_stride;
+    store_warp_rows<DP, 1>(s.out, warp_row, dk, scale, a.dk + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
+    store_warp_rows<DP, 1>(s.out, warp_row, dv, one, a.dv + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
+}
+
+/* The block's next piece. The copying warps of wide heads have no registers for a second one. */
+template <int DP> __device__ __forceinline__ uint32_t next_key_piece(const work_list &w, uint32_t number)
+{
+    return DP <= 64 ? number + gridDim.x : w.pieces;
+}
+
+template <int DP>
+__device__ __forceinline__ void copy_key_pieces(const gradient_tiles<DP> &s, const gradient_arrays &given)
+{
+    ring_turn<stages<DP>()> turn = { 0, 0 };
+    unsigned parity = 0;
+    for (uint32_t i = blockIdx.x; i < given.work.pieces; i = next_key_piece<DP>(given.work, i), parity ^= 1) {
+        const key_piece p = key_piece_of<DP>(given, i);
+        copy_all(s, &given.k, &given.v, p.first, p.key_head, &given.q, &given.d_out, p.w, parity, turn);
+    }
+}
+
+template <int DP>
+__device__ __forceinline__ void load_numbers_of_pieces(const gradient_tiles<DP> &s, const gradient_arrays &given)
+{
+    ring_turn<stages<DP>()> turn = { 0, 0 };
+    for (uint32_t i = blockIdx.x; i < given.work.pieces; i = next_key_piece<DP>(given.work, i))
+        load_numbers_of_tiles(s, given.a, key_piece_of<DP>(given, i).w, turn);
 }
 
 template <int DP, bool EARLY>
 __global__ void __launch_bounds__(SM90_THREADS, 1) dkv_sm90_kernel(const __grid_constant__ gradient_arrays given)
 {
     DSC_CUDA_SHARED(unsigned char, shared);
-    const bwd_arrays &a = given.a;
-    const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.kv_heads, key_head = pair % a.kv_heads;
-    const int32_t first = static_cast<int32_t>(blockIdx.x % a.tiles) * ROWS; /* the first tiles have most queries */
-    /* The query tiles from the first that sees a key of ours to the last, for each head of the group. */
-    const int32_t heads = a.heads / a.kv_heads, tile_first = a.keys.all ? 0 : first / TILE;
-    const int32_t tile_end = end_of_queries<TILE>(a, batch, tile_first, first + ROWS);
-    const int32_t head = static_cast<int32_t>(key_head) * heads;
-    const walk w = { (tile_end - tile_first) * heads, tile_first * TILE, tile_end * TILE, head, head + heads,
-                     static_cast<int32_t>(batch) };
     const gradient_tiles<DP> s = begin_tiles<DP>(shared, 2);
     if (threadIdx.x < WARPGROUP) {
-        registers_give<COPY_REGISTERS>();
+        registers_give<copy_registers<DP>()>();
         if (threadIdx.x == 0)
-            copy_all(s, &given.k, &given.v, first, static_cast<int32_t>(key_head), &given.q, &given.d_out, w);
+            copy_key_pieces(s, given);
         else if (threadIdx.x / 32 == 1)
-            load_numbers_of_tiles(s, a, w);
+            load_numbers_of_pieces(s, given);
         return;
     }
-    registers_take<COMPUTE_REGISTERS>();
-    const int32_t warp_row = computing_warp() * 16, key = first + warp_row;
-    float dk[1][DP / 8][4] = {}, dv[1][DP / 8][4] = {};
-    const int kept = warp_row / TILE * tile_bytes<DP>();
-    const key_side<DP> x = {
-        s, a, w, s.kept[0] + kept, s.kept[1] + kept, key, a.scale * LOG2_E, find_hidden<1>(a, w.batch, key)
-    };
-    mbarrier_wait(s.kept_full, 0);
-    if (EARLY)
-        compute_keys_early(dk, dv, x);
-    else
-        compute_keys(dk, dv, x);
-    if (key >= a.tokens)
-        return;
-    const float one[1][2] = { { 1.0f, 1.0f } }, scale[1][2] = { { a.scale, a.scale } };
-    const int64_t at = batch * a.tokens * a.kv_stride + key_head * a.head_stride;
-    store_warp_rows<DP, 1>(s.out, warp_row, dk, scale, a.dk + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
-    store_warp_rows<DP, 1>(s.out, warp_row, dv, one, a.dv + at, a.kv_stride, key, a.tokens, a.size, a.dkv_vectors);
+    registers_take<compute_registers<DP>()>();
+    ring_turn<stages<DP>()> turn = { 0, 0 };
+    unsigned parity = 0;
+    for (uint32_t i = blockIdx.x; i < given.work.pieces; i = next_key_piece<DP>(given.work, i), parity ^= 1)
+        compute_key_piece<DP, EARLY>(s, given.a, key_piece_of<DP>(given, i), parity, turn);
 }
 
 /* ---- dq ---- */
@@ -310,11 +391,13 @@ __device__ __forceinline__ void ask_query_slopes(under_way &r, const query_side<
 }
 
 /* One tile after the other; the last product of a tile runs beside the first of the next. */
-template <int DP> __device__ __forceinline__ void compute_queries(float (&dq)[1][DP / 8][4], const query_side<DP> &x)
+template <int DP>
+__device__ __forceinline__ void compute_queries(float (&dq)[1][DP / 8][4], const query_side<DP> &x,
+                                                ring_turn<stages<DP>()> &turn)
 {
     under_way r;
-    place<stages<DP>()> now = { { 0, 0 }, x.w.row };
-    ring_turn<stages<DP>()> before = { 0, 0 };
+    place<stages<DP>()> now = { turn, x.w.row };
+    ring_turn<stages<DP>()> before = turn;
     for (int32_t j = 0; j < x.w.steps; j++, before = now.turn, now.next(x.w)) {
         ask_query_scores(r, x, now);
         ask_query_slopes(r, x, now);
@@ -334,6 +417,8 @@ template <int DP> __device__ __forceinline__ void compute_queries(float (&dq)[1]
     }
     ask_columns<DP>(dq[0], r.packed, x.s.ring[0].tile(before));
     wgmma_wait<0>(dq[0]);
+    x.s.ring[0].give_back(before);
+    turn = now.turn;
 }
 
 /* As key_step. Groups under way at the start: scores, dq of the tile before, slopes. */
@@ -361,11 +446,12 @@ __device__ __forceinline__ void query_step(float (&dq)[1][DP / 8][4], under_way 
 
 /* As compute_keys_early. */
 template <int DP>
-__device__ __forceinline__ void compute_queries_early(float (&dq)[1][DP / 8][4], const query_side<DP> &x)
+__device__ __forceinline__ void compute_queries_early(float (&dq)[1][DP / 8][4], const query_side<DP> &x,
+                                                      ring_turn<stages<DP>()> &turn)
 {
     under_way r;
-    place<stages<DP>()> now = { { 0, 0 }, x.w.row };
-    ring_turn<stages<DP>()> before = { 0, 0 };
+    place<stages<DP>()> now = { turn, x.w.row };
+    ring_turn<stages<DP>()> before = turn;
     wgmma_wait<0>(dq[0]); /* its zeros come before all products */
     ask_query_scores(r, x, now);
     wgmma_commit(); /* dq of a tile before */
@@ -374,42 +460,72 @@ __device__ __forceinline__ void compute_queries_early(float (&dq)[1][DP / 8][4],
         query_step<DP, false>(dq, r, x, now, before, j == 0);
     query_step<DP, true>(dq, r, x, now, before, x.w.steps == 1);
     wgmma_wait<0>(dq[0]);
+    x.s.ring[0].give_back(now.turn);
+    turn = now.turn;
+    turn.next();
+}
+
+/* Queries first .. first + 127 of a head. */
+struct query_piece {
+    walk w;
+    int32_t pair, head, first;
+};
+
+__device__ __forceinline__ query_piece query_piece_of(const gradient_arrays &given, uint32_t number)
+{
+    const bwd_arrays &a = given.a;
+    const work_piece p = piece_of<true>(given.work, number);
+    const int32_t pair = static_cast<int32_t>(p.pair), batch = pair / a.heads, head = pair % a.heads;
+    const int32_t first = (a.tiles - 1 - static_cast<int32_t>(p.tile)) * ROWS; /* the last tiles have most keys */
+    const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
+    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / TILE * TILE : 0;
+    const int32_t key_head = head / (a.heads / a.kv_heads);
+    const walk w = { (end - begin + TILE - 1) / TILE, begin, end, key_head, key_head + 1, batch };
+    return { w, pair, head, first };
+}
+
+/* A computing warp's part of a piece. */
+template <int DP, bool EARLY>
+__device__ __forceinline__ void compute_query_piece(const gradient_tiles<DP> &s, const bwd_arrays &a,
+                                                    const query_piece &p, unsigned parity,
+                                                    ring_turn<stages<DP>()> &turn)
+{
+    const int32_t warp_row = computing_warp() * 16, row = p.first + warp_row;
+    const int kept = warp_row / TILE * tile_bytes<DP>();
+    float dq[1][DP / 8][4] = {};
+    query_side<DP> x = { s, a, p.w, s.kept[0] + kept, s.kept[1] + kept, row, a.scale * LOG2_E, {} };
+    load_numbers<1>(x.numbers, a, p.pair, row);
+    mbarrier_wait(s.kept_full, parity);
+    if (EARLY)
+        compute_queries_early(dq, x, turn);
+    else
+        compute_queries(dq, x, turn);
+    give_back_kept(s);
+    if (row >= a.tokens)
+        return;
+    const float scale[1][2] = { { a.scale, a.scale } };
+    const int64_t at = static_cast<int64_t>(p.w.batch) * a.tokens * a.q_stride + p.head * a.head_stride;
+    store_warp_rows<DP, 1>(s.out, warp_row, dq, scale, a.dq + at, a.q_stride, row, a.tokens, a.size, a.dq_vectors);
 }
 
 template <int DP, bool EARLY>
 __global__ void __launch_bounds__(SM90_THREADS, 1) dq_sm90_kernel(const __grid_constant__ gradient_arrays given)
 {
     DSC_CUDA_SHARED(unsigned char, shared);
-    const bwd_arrays &a = given.a;
-    const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
-    const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * ROWS;
-    const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
-    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / TILE * TILE : 0;
-    const int32_t key_head = static_cast<int32_t>(head / (a.heads / a.kv_heads));
-    const walk w = { (end - begin + TILE - 1) / TILE, begin, end, key_head, key_head + 1, static_cast<int32_t>(batch) };
     const gradient_tiles<DP> s = begin_tiles<DP>(shared, 1);
+    ring_turn<stages<DP>()> turn = { 0, 0 };
+    unsigned parity = 0;
     if (threadIdx.x < WARPGROUP) {
-        registers_give<COPY_REGISTERS>();
-        if (threadIdx.x == 0)
-            copy_all(s, &given.q, &given.d_out, first, static_cast<int32_t>(head), &given.k, &given.v, w);
+        registers_give<copy_registers<DP>()>();
+        for (uint32_t i = blockIdx.x; threadIdx.x == 0 && i < given.work.pieces; i += gridDim.x, parity ^= 1) {
+            const query_piece p = query_piece_of(given, i);
+            copy_all(s, &given.q, &given.d_out, p.first, p.head, &given.k, &given.v, p.w, parity, turn);
+        }
         return;
     }
-    registers_take<COMPUTE_REGISTERS>();
-    const int32_t warp_row = computing_warp() * 16, row = first + warp_row;
-    float dq[1][DP / 8][4] = {};
-    const int kept = warp_row / TILE * tile_bytes<DP>();
-    query_side<DP> x = { s, a, w, s.kept[0] + kept, s.kept[1] + kept, row, a.scale * LOG2_E, {} };
-    load_numbers<1>(x.numbers, a, pair, row);
-    mbarrier_wait(s.kept_full, 0);
-    if (EARLY)
-        compute_queries_early(dq, x);
-    else
-        compute_queries(dq, x);
-    if (row >= a.tokens)
-        return;
-    const float scale[1][2] = { { a.scale, a.scale } };
-    store_warp_rows<DP, 1>(s.out, warp_row, dq, scale, a.dq + batch * a.tokens * a.q_stride + head * a.head_stride,
-                           a.q_stride, row, a.tokens, a.size, a.dq_vectors);
+    registers_take<compute_registers<DP>()>();
+    for (uint32_t i = blockIdx.x; i < given.work.pieces; i += gridDim.x, parity ^= 1)
+        compute_query_piece<DP, EARLY>(s, given.a, query_piece_of(given, i), parity, turn);
 }
 
 /* ---- launches ---- */
@@ -425,10 +541,11 @@ void tensors_of(const dsc_attention_bwd_args *a, mapped (&to)[4])
 }
 
 template <int DP, bool EARLY>
-dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode, dsc_error *err)
+dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode, bool stay, dsc_error *err)
 {
     constexpr int BYTES = gradient_tiles<DP>::BYTES;
-    const int64_t pieces = a->batch * dsc_div_ceil(a->tokens, ROWS);
+    const int32_t tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, ROWS));
+    const int64_t batch = a->batch;
     mapped tensor[4];
     gradient_arrays x = {};
     CUtensorMap *const map[4] = { &x.q, &x.k, &x.v, &x.d_out };
@@ -436,12 +553,14 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, vo
     for (int i = 0; i < 4; i++)
         DSC_TRY(describe(map[i], tensor[i], encode, err));
     x.a = arrays_of(a);
-    x.a.tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, ROWS));
+    x.a.tiles = tiles;
     DSC_TRY(allow_shared(dkv_sm90_kernel<DP, EARLY>, BYTES, err));
     DSC_TRY(allow_shared(dq_sm90_kernel<DP, EARLY>, BYTES, err));
     dsc_cuda_attention_delta(at, a);
-    DSC_CUDA_LAUNCH((dkv_sm90_kernel<DP, EARLY>), grid_size(pieces * a->kv_heads), SM90_THREADS, BYTES, at->stream, x);
-    DSC_CUDA_LAUNCH((dq_sm90_kernel<DP, EARLY>), grid_size(pieces * a->heads), SM90_THREADS, BYTES, at->stream, x);
+    x.work = work_of(at, batch * a->kv_heads, tiles, stay && DP <= 64);
+    DSC_CUDA_LAUNCH((dkv_sm90_kernel<DP, EARLY>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
+    x.work = work_of(at, batch * a->heads, tiles, stay);
+    DSC_CUDA_LAUNCH((dq_sm90_kernel<DP, EARLY>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
     return DSC_OK;
 }
 
@@ -471,9 +590,11 @@ bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a)
 dsc_status dsc_cuda_attention_bwd_sm90(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a, void *encode,
                                        dsc_attention_kind kind, dsc_error *err)
 {
-    const bool early = kind == DSC_ATTENTION_WARPGROUPS;
+    if (kind == DSC_ATTENTION_WARPGROUPS)
+        kind = a->head_size <= 64 ? FASTEST_TO_64 : FASTEST_TO_128;
+    const bool early = kind != DSC_ATTENTION_WARPGROUPS_IN_TURN, stay = kind == DSC_ATTENTION_WARPGROUPS_STAYING;
     DSC_ASSERT(dsc_cuda_attention_bwd_sm90_fits(a));
     if (a->head_size <= 64)
-        return early ? launch<64, true>(at, a, encode, err) : launch<64, false>(at, a, encode, err);
-    return early ? launch<128, true>(at, a, encode, err) : launch<128, false>(at, a, encode, err);
+        return early ? launch<64, true>(at, a, encode, stay, err) : launch<64, false>(at, a, encode, stay, err);
+    return early ? launch<128, true>(at, a, encode, stay, err) : launch<128, false>(at, a, encode, stay, err);
 }

@@ -13,6 +13,10 @@
 
 namespace {
 
+/* DSC_ATTENTION_WARPGROUPS, by the head's size. */
+constexpr dsc_attention_kind FASTEST_TO_64 = DSC_ATTENTION_WARPGROUPS_AHEAD;
+constexpr dsc_attention_kind FASTEST_TO_128 = DSC_ATTENTION_WARPGROUPS_AHEAD;
+
 /* Tiles of KEYS keys that a ring has. */
 template <int KEYS> __host__ __device__ constexpr int stages_of() { return 4 * TILE / KEYS; }
 
@@ -26,7 +30,23 @@ struct sm90_arrays {
     float scale;
     bool out_vectors, starts; /* starts: some query may not see its sample's first key */
     dsc_attention_keys keys;
+    work_list work;
 };
+
+/* Queries first .. first + 127 of a head, and the tiles of keys that they see, from key `begin` on. */
+struct piece {
+    int32_t pair, batch, head, first, begin, tiles;
+};
+
+template <int KEYS> __device__ __forceinline__ piece query_piece_of(const sm90_arrays &a, uint32_t number)
+{
+    const work_piece p = piece_of<true>(a.work, number);
+    const int32_t pair = static_cast<int32_t>(p.pair), batch = pair / a.heads;
+    const int32_t first = (a.tiles - 1 - static_cast<int32_t>(p.tile)) * ROWS; /* the last tiles have most keys */
+    const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
+    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / KEYS * KEYS : 0;
+    return { pair, batch, pair % a.heads, first, begin, (end - begin + KEYS - 1) / KEYS };
+}
 
 /* Shared memory: tiles, rows of the result, barriers. */
 template <int DP, int KEYS> struct stages {
@@ -37,14 +57,17 @@ template <int DP, int KEYS> struct stages {
     static constexpr int BYTES = BARRIERS_AT + 2 * ring::BARRIERS * static_cast<int>(sizeof(mbarrier));
 };
 
-template <int DP, int KEYS>
-__device__ __forceinline__ void copy_tiles(const stages<DP, KEYS> &s, const sm90_arrays &a, int32_t tiles, int32_t key,
-                                           int32_t head, int32_t batch)
+/* By one thread, for all pieces of the block. */
+template <int DP, int KEYS> __device__ __forceinline__ void copy_tiles(const stages<DP, KEYS> &s, const sm90_arrays &a)
 {
     ring_turn<stages_of<KEYS>()> turn = { 0, 0 };
-    for (int32_t j = 0; j < tiles; j++, key += KEYS, turn.next()) {
-        s.k.copy(&a.k, turn, key, head, batch);
-        s.v.copy(&a.v, turn, key, head, batch);
+    for (uint32_t i = blockIdx.x; i < a.work.pieces; i += gridDim.x) {
+        const piece p = query_piece_of<KEYS>(a, i);
+        const int32_t head = p.head / (a.heads / a.kv_heads);
+        for (int32_t j = 0; j < p.tiles; j++, turn.next()) {
+            s.k.copy(&a.k, turn, p.begin + j * KEYS, head, p.batch);
+            s.v.copy(&a.v, turn, p.begin + j * KEYS, head, p.batch);
+        }
     }
 }
 
@@ -79,16 +102,16 @@ __device__ __forceinline__ void mask(float (&score)[1][KEYS / 8][4], const sm90_
         mask_before<1, KEYS>(score, a.keys, batch, a.tokens, row, key);
 }
 
-/* Rows row .. row + 15 of this warp over all tiles, the first of which begins with `key`. */
+/* Rows row .. row + 15 of this warp over all tiles, the first of which begins with `key` and has the turn. */
 template <int DP, int KEYS>
 __device__ __forceinline__ void compute_rows(row_state<DP, 1> &s, const stages<DP, KEYS> &at, const sm90_arrays &a,
                                              const unsigned (&q)[DP / 16][4], int64_t batch, int32_t row, int32_t key,
-                                             int32_t tiles)
+                                             int32_t tiles, ring_turn<stages_of<KEYS>()> &turn)
 {
     const float scale2 = a.scale * LOG2_E;
     float score[1][KEYS / 8][4], old[1][2];
     unsigned p[KEYS / 16][4];
-    ring_turn<stages_of<KEYS>()> turn = { 0, 0 }, before;
+    ring_turn<stages_of<KEYS>()> before;
     at.k.wait_full(turn);
     ask_rows<DP, KEYS>(score[0], q, at.k.tile(turn));
     wgmma_wait<0>(score[0]);
@@ -115,6 +138,8 @@ __device__ __forceinline__ void compute_rows(row_state<DP, 1> &s, const stages<D
     at.v.wait_full(turn);
     ask_columns<DP, KEYS>(s.out[0], p, at.v.tile(turn));
     wgmma_wait<0>(s.out[0]);
+    at.v.give_back(turn);
+    turn.next();
 }
 
 /* ---- the kernel ---- */
@@ -135,38 +160,43 @@ template <int DP, int KEYS> __device__ __forceinline__ stages<DP, KEYS> begin_st
     return s;
 }
 
+/* A computing warp's part of a piece. out_tile: rows of the result. */
+template <int DP, int KEYS>
+__device__ __forceinline__ void compute_piece(const stages<DP, KEYS> &at, const sm90_arrays &a, const piece &p,
+                                              uint16_t *out_tile, ring_turn<stages_of<KEYS>()> &turn)
+{
+    const int32_t warp_row = computing_warp() * 16, row = p.first + warp_row;
+    const int64_t token = static_cast<int64_t>(p.batch) * a.tokens;
+    row_state<DP, 1> s;
+    unsigned q[DP / 16][4];
+    begin_rows(s);
+    load_queries<DP>(q, a.q + token * a.q_stride + p.head * a.head_stride, a.q_stride, row, a.tokens, a.size);
+    compute_rows(s, at, a, q, p.batch, row, p.begin, p.tiles, turn);
+    if (row >= a.tokens)
+        return;
+    float factor[1][2];
+    float *const lse = a.lse != NULL ? a.lse + static_cast<int64_t>(p.pair) * a.tokens : NULL;
+    end_rows(s, factor, lse, row, a.tokens, a.scale);
+    store_warp_rows<DP, 1>(out_tile, warp_row, s.out, factor, a.out + token * a.out_stride + p.head * a.size,
+                           a.out_stride, row, a.tokens, a.size, a.out_vectors);
+}
+
 template <int DP, int KEYS>
 __global__ void __launch_bounds__(SM90_THREADS, 1) sm90_kernel(const __grid_constant__ sm90_arrays a)
 {
     DSC_CUDA_SHARED(unsigned char, shared);
-    const int64_t pair = blockIdx.x / a.tiles, batch = pair / a.heads, head = pair % a.heads;
-    /* The last tiles have most keys: they come first. */
-    const int32_t first = (a.tiles - 1 - static_cast<int32_t>(blockIdx.x % a.tiles)) * ROWS;
-    const int32_t end = a.keys.all ? a.tokens : min(first + ROWS, a.tokens);
-    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / KEYS * KEYS : 0;
-    const int32_t tiles = (end - begin + KEYS - 1) / KEYS;
     const stages<DP, KEYS> at = begin_stages<DP, KEYS>(shared);
     if (threadIdx.x < WARPGROUP) {
         registers_give<COPY_REGISTERS>();
         if (threadIdx.x == 0)
-            copy_tiles(at, a, tiles, begin, static_cast<int32_t>(head / (a.heads / a.kv_heads)),
-                       static_cast<int32_t>(batch));
+            copy_tiles(at, a);
         return;
     }
     registers_take<COMPUTE_REGISTERS>();
-    const int32_t warp_row = computing_warp() * 16, row = first + warp_row;
-    row_state<DP, 1> s;
-    unsigned q[DP / 16][4];
-    begin_rows(s);
-    load_queries<DP>(q, a.q + batch * a.tokens * a.q_stride + head * a.head_stride, a.q_stride, row, a.tokens, a.size);
-    compute_rows(s, at, a, q, batch, row, begin, tiles);
-    if (row >= a.tokens)
-        return;
-    float factor[1][2];
-    end_rows(s, factor, a.lse != NULL ? a.lse + pair * a.tokens : NULL, row, a.tokens, a.scale);
     uint16_t *const out_tile = reinterpret_cast<uint16_t *>(shared + stages<DP, KEYS>::OUT_AT);
-    store_warp_rows<DP, 1>(out_tile, warp_row, s.out, factor, a.out + batch * a.tokens * a.out_stride + head * a.size,
-                           a.out_stride, row, a.tokens, a.size, a.out_vectors);
+    ring_turn<stages_of<KEYS>()> turn = { 0, 0 };
+    for (uint32_t i = blockIdx.x; i < a.work.pieces; i += gridDim.x)
+        compute_piece(at, a, query_piece_of<KEYS>(a, i), out_tile, turn);
 }
 
 /* ---- launches ---- */
@@ -179,7 +209,7 @@ mapped key_tensor(const dsc_attention_fwd_args *a, const void *x)
 }
 
 template <int DP, int KEYS>
-dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode, dsc_error *err)
+dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, void *encode, bool stay, dsc_error *err)
 {
     constexpr int BYTES = stages<DP, KEYS>::BYTES;
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
@@ -195,8 +225,8 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, vo
     x.starts = a->keys.positions != NULL || a->keys.window > 0;
     x.keys = a->keys;
     DSC_TRY(allow_shared(sm90_kernel<DP, KEYS>, BYTES, err));
-    DSC_CUDA_LAUNCH((sm90_kernel<DP, KEYS>), grid_size(static_cast<int64_t>(x.tiles) * a->batch * a->heads),
-                    SM90_THREADS, BYTES, at->stream, x);
+    x.work = work_of(at, static_cast<int64_t>(a->batch) * a->heads, x.tiles, stay);
+    DSC_CUDA_LAUNCH((sm90_kernel<DP, KEYS>), blocks_of(at, x.work), SM90_THREADS, BYTES, at->stream, x);
     return DSC_OK;
 }
 
@@ -230,8 +260,10 @@ dsc_status dsc_cuda_attention_fwd_sm90(const dsc_cuda_launch *at, const dsc_atte
                                        dsc_attention_kind kind, dsc_error *err)
 {
     DSC_ASSERT(dsc_cuda_attention_fwd_sm90_fits(a));
-    const bool wide = kind == DSC_ATTENTION_WARPGROUPS;
+    if (kind == DSC_ATTENTION_WARPGROUPS)
+        kind = a->head_size <= 64 ? FASTEST_TO_64 : FASTEST_TO_128;
+    const bool wide = kind != DSC_ATTENTION_WARPGROUPS_IN_TURN, stay = kind == DSC_ATTENTION_WARPGROUPS_STAYING;
     if (a->head_size <= 64)
-        return wide ? launch<64, 128>(at, a, encode, err) : launch<64, 64>(at, a, encode, err);
-    return wide ? launch<128, 128>(at, a, encode, err) : launch<128, 64>(at, a, encode, err);
+        return wide ? launch<64, 128>(at, a, encode, stay, err) : launch<64, 64>(at, a, encode, stay, err);
+    return wide ? launch<128, 128>(at, a, encode, stay, err) : launch<128, 64>(at, a, encode, stay, err);
 }

@@ -114,7 +114,8 @@ enum { LINE_BYTES = 256 };
 /* Everything of the key: two plans of one text would be one plan. */
 void line_of(const attention_key *k, int kind, char line[LINE_BYTES])
 {
-    static const char *const names[DSC_ATTENTION_KINDS] = { "warps", "warpgroups", "warpgroups-in-turn" };
+    static const char *const names[DSC_ATTENTION_KINDS] = { "warps", "warpgroups", "warpgroups-in-turn",
+                                                            "warpgroups-ahead", "warpgroups-staying" };
     const char *const keys = k->all ? k->hides ? "all but hidden" : "all" : k->documents ? "documents" : "causal";
     snprintf(line, LINE_BYTES,
              "attention %s%dx%d heads %d/%d of %d ld %" PRId64 ",%" PRId64 ",%" PRId64 ",%" PRId64

@@ -5,13 +5,19 @@
 #include "kernels/attention.h"
 #include "kernels/cuda/kernels.h"
 
-/* A pass's kernels: of warps, which all GPUs have, and of warpgroups. IN_TURN is there for comparison. Its forward pass
- * has tiles of 64 keys instead of 128 and adds up as that of warps. Its gradients wait for the products of a tile
- * before they ask for the next one's; all kinds of gradients add up in the same order. */
+/* A pass's kernels: of warps, which all GPUs have, and of warpgroups. WARPGROUPS is what runs take, one of those behind
+ * it: each pass knows the fastest for narrow and for wide heads. Those behind it are named for comparisons.
+ *   IN_TURN: tiles of 64 keys forward, which add up as those of warps. Gradients wait for the products of a tile before
+ *            they ask for the next one's.
+ *   AHEAD:   tiles of 128 keys forward. Gradients ask for the next tile's products before they wait.
+ *   STAYING: the kernels of AHEAD in blocks that stay for many pieces of the work.
+ * All kinds of gradients add up in the same order. */
 typedef enum dsc_attention_kind {
     DSC_ATTENTION_WARPS,
     DSC_ATTENTION_WARPGROUPS,
     DSC_ATTENTION_WARPGROUPS_IN_TURN,
+    DSC_ATTENTION_WARPGROUPS_AHEAD,
+    DSC_ATTENTION_WARPGROUPS_STAYING,
     DSC_ATTENTION_KINDS
 } dsc_attention_kind;
 

@@ -9,6 +9,7 @@
 #define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TILES_H
 
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/cuda/ptx.h"
 
 namespace {
@@ -49,6 +50,43 @@ template <class Kernel> bool starts_with_registers(Kernel *kernel)
 __device__ __forceinline__ int32_t computing_warp()
 {
     return __shfl_sync(0xffffffffu, static_cast<int32_t>(threadIdx.x - WARPGROUP) / 32, 0);
+}
+
+/* ---- which block has what ---- */
+
+/* Pieces of 128 rows: all tiles of all pairs of a sample and a head. Tile 0 of a pair is its longest. */
+struct work_list {
+    uint32_t pieces, tiles, pairs;
+    uint32_t group; /* pairs whose pieces come together; 0: a block has the piece of its number and no other */
+};
+struct work_piece {
+    uint32_t pair, tile;
+};
+
+/* Blocks that stay take every gridDim.x-th piece. The pieces of a group of pairs come by length, and every second row
+ * of pieces is reversed, so that no block has only long ones. */
+template <bool STAY> __device__ __forceinline__ work_piece piece_of(const work_list &w, uint32_t number)
+{
+    if (!STAY || w.group == 0)
+        return { number / w.tiles, number % w.tiles };
+    const uint32_t row = number / gridDim.x, first = row * gridDim.x, last = min(first + gridDim.x, w.pieces) - 1;
+    const uint32_t i = row % 2 == 0 ? number : first + last - number;
+    const uint32_t begin = i / (w.group * w.tiles) * w.group, rest = i - begin * w.tiles;
+    const uint32_t pairs = min(w.group, w.pairs - begin);
+    return { begin + rest % pairs, rest / pairs };
+}
+
+/* `stay`: as many blocks as multiprocessors, each with many pieces. The first loads of a piece then run beside the last
+ * stores of the one before. A quarter as many pairs at a time keeps their rows in the L2 cache. */
+inline work_list work_of(const dsc_cuda_launch *at, int64_t pairs, int64_t tiles, bool stay)
+{
+    const int64_t group = stay ? dsc_max_i64(1, at->multiprocessors / 4) : 0;
+    return { grid_size(pairs * tiles), grid_size(tiles), grid_size(pairs), static_cast<uint32_t>(group) };
+}
+
+inline unsigned blocks_of(const dsc_cuda_launch *at, const work_list &w)
+{
+    return grid_size(w.group == 0 ? w.pieces : dsc_min_i64(w.pieces, at->multiprocessors));
 }
 
 /* ---- copies, by one thread ---- */
