@@ -29,7 +29,7 @@ static bool own_folder(char *out, size_t out_bytes)
 
 void *dsc_plugin_open(const char *file, char *reason, size_t reason_bytes)
 {
-    static const char *const folders[] = { "/dsc/", "/../lib/dsc/" };
+    static const char *const folders[] = { "/dsc/", "/../lib/dsc/", "/" };
     char folder[PATH_BYTES - 128], path[PATH_BYTES];
     const char *given = getenv("DSC_PLUGIN_DIR");
     const size_t count = given != NULL ? 1 : DSC_COUNT(folders);

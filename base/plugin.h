@@ -9,8 +9,9 @@
 extern "C" {
 #endif
 
-/* Loads `file` from DSC_PLUGIN_DIR when that is set, else from dsc/ beside this library or ../lib/dsc/ beside the
- * program. It stays in the process. NULL: not there, *reason is ""; or it does not load, and *reason says why. */
+/* Loads `file` from DSC_PLUGIN_DIR when that is set, else from dsc/ beside this library, ../lib/dsc/ beside the program
+ * or, for plugins of plugins, beside this library. It stays in the process. NULL: not there, *reason is ""; or it does
+ * not load, and *reason says why. */
 void *dsc_plugin_open(const char *file, char *reason, size_t reason_bytes);
 
 /* Source of a table whose first members are uint32_t version and table_bytes, and char build[32]: the version of dsc it
