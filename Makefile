@@ -100,6 +100,7 @@ help:
 
 # Everything about tests, benches and lint is in its own folder's make file.
 include kernels/cuda/cuda.mk
+include kernels/cuda/cudnn/cudnn.mk
 include comm/net.mk
 include engine/monitor/http.mk
 include engine/profile/nvtx.mk
