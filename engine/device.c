@@ -73,7 +73,8 @@ static dsc_status find_device(const dsc_engine *engine, const dsc_device_ops **o
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     const dsc_device_ops *ops = NULL;
-    dsc_device_options device = { .alloc = engine->alloc };
+    dsc_device_options device = { .alloc = engine->alloc, .attention = engine->config.own.attention,
+                                  .plans = engine->config.own.gemm_plans };
     if (engine->plan_only && options->plan_gpu_bytes > 0) {
         ops = &dsc_device_planned;
         device.planned_bytes = options->plan_gpu_bytes;

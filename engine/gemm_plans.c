@@ -55,15 +55,40 @@ static void tell_attention(const dsc_engine *engine, const dsc_attention_tried *
                    (int)found->tried, (int)found->shapes, (int)found->changed);
 }
 
+/* Only where cuDNN is wanted for a shape. */
+static void tell_cudnn(const dsc_engine *engine, const dsc_attention_tried *found)
+{
+    const bool is_named = engine->config.own.attention == DSC_ATTENTION_FROM_CUDNN;
+    const long long number = (long long)found->cudnn_number;
+    if (found->note[0] != 0)
+        dsc_log_printf(&engine->log, is_named ? DSC_LOG_WARNING : DSC_LOG_INFO,
+                       "cuDNN: %s has attention by dsc's own kernels: %.250s",
+                       found->cudnn_shapes > 0 ? "a shape" : "this run", found->note);
+    if (found->cudnn_wrong > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "cuDNN %lld.%lld.%lld gives wrong numbers or other bits each "
+                       "time on this GPU for %d of %d passes of attention, which take dsc's own kernels",
+                       number / 10000, number / 100 % 100, number % 100, (int)found->cudnn_wrong,
+                       (int)found->cudnn_shapes);
+    if (found->cudnn_shapes > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "cuDNN %lld.%lld.%lld: %d of %d passes of attention take it, %d are "
+                       "faster without, for %d there is no memory for a trial", number / 10000, number / 100 % 100,
+                       number % 100, (int)found->cudnn_taken, (int)found->cudnn_shapes, (int)found->cudnn_slower,
+                       (int)found->cudnn_untried);
+}
+
 static dsc_status measure(dsc_engine *engine, dsc_error *err)
 {
     dsc_gemm_measured found = { 0 };
+    const bool first = engine->config.own.gemm_plans == DSC_GEMM_FIRST;
     const char *from;
     const int64_t start_ns = dsc_clock_ns();
     DSC_TRY(take_from_checkpoint(engine, &from, err));
-    if (engine->config.own.gemm_plans == DSC_GEMM_FIRST)
+    if (first && engine->config.own.attention != DSC_ATTENTION_FROM_CUDNN)
         return DSC_OK;
     DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
+    tell_cudnn(engine, &found.attention);
+    if (first)
+        return DSC_OK;
     if (found.products == 0 && from != NULL)
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "matrix products: with the algorithms of %.200s, none measured",
                        from);

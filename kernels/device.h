@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 6u
+#define DSC_DEVICE_OPS_VERSION 7u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -41,12 +41,29 @@ typedef enum dsc_stream_kind {
 /* Runs on the stream in order; `args` points at a copy of the bytes given. A failure becomes the stream's. */
 typedef dsc_status (*dsc_host_fn)(void *args, dsc_error *err);
 
+/* Which algorithm a product takes, where a library has several, and which kernel an attention, where there are two. */
+typedef enum dsc_gemm_choice {
+    DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the first choice */
+    DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time it runs; of own attentions as SAME_BITS */
+    DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
+} dsc_gemm_choice;
+
+/* The kernels of a GPU's attention: dsc's own, or cuDNN's where cuDNN is installed, has the shape and gives no wrong
+ * number. */
+typedef enum dsc_attention_source {
+    DSC_ATTENTION_FROM_ANY, /* cuDNN's on sm_90 for heads of 64 and more; with DSC_GEMM_FASTEST where it is faster */
+    DSC_ATTENTION_FROM_OWN,
+    DSC_ATTENTION_FROM_CUDNN /* cuDNN's for every shape that it has, and without a trial with DSC_GEMM_FIRST */
+} dsc_attention_source;
+
 typedef struct dsc_device_options {
     dsc_alloc *alloc;  /* borrowed until close */
     int32_t threads;   /* compute threads of this rank, >= 1 */
     uint32_t caps;     /* dsc_cpu_caps() or fewer bits, to test variants */
     int32_t index;     /* which of the process's devices; cpu: not read */
     int64_t planned_bytes; /* planned: free memory of the GPU; others: not read */
+    dsc_attention_source attention; /* cuda */
+    dsc_gemm_choice plans;          /* cuda: what gemm_measure will be asked for */
 } dsc_device_options;
 
 typedef struct dsc_device_props {
@@ -61,20 +78,19 @@ typedef struct dsc_device_props {
     char versions[160];      /* versions that bits depend on, besides the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
 
-/* Which algorithm a product takes, where a library has several, and which kernel an attention, where there are two. */
-typedef enum dsc_gemm_choice {
-    DSC_GEMM_SAME_BITS, /* the fastest of those with the bits of the first choice */
-    DSC_GEMM_FASTEST,   /* the fastest that gives the same bits each time that it runs; of attentions as SAME_BITS */
-    DSC_GEMM_FIRST      /* the library's first choice, or the kernel that all GPUs have; nothing is measured */
-} dsc_gemm_choice;
-
 /* Numbers of passes of prepared attentions that have two kernels (a forward and its gradients are two passes; passes
  * with a choice from a text do not count). In order: all of them; those whose kernels were compared; of these, passes
  * that use the second kernel now, and passes that do not because it gave a wrong result. cannot_start: the second
- * kernels were compiled for fewer registers than they share out, and there is no choice. */
+ * kernels were compiled for fewer registers than they share out, and there is no choice.
+ *
+ * cudnn_shapes are the passes for which cuDNN has a plan. Some of them use it now (cudnn_taken). In others it gave a
+ * wrong result, or another result each time, or it was slower, or a trial had no memory. */
 typedef struct dsc_attention_tried {
     int32_t shapes, tried, changed, wrong;
     bool cannot_start;
+    int32_t cudnn_shapes, cudnn_taken, cudnn_wrong, cudnn_slower, cudnn_untried;
+    int64_t cudnn_number; /* 91900 for 9.19.0 */
+    char note[256];       /* why a shape for which cuDNN is wanted goes without it; "": no such shape */
 } dsc_attention_tried;
 
 typedef struct dsc_gemm_measured {

@@ -299,6 +299,7 @@ typedef struct dsc_ext_config {
     double gradients_in_memory;       /* share of the gradients of states in files that stays in memory */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
+    dsc_attention_source attention;   /* FROM_ANY */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
     bool nccl_register;               /* register the parameters' memory with NCCL */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */

@@ -11,6 +11,7 @@
  *
  *     CUSIM_SEED (1), CUSIM_POLICY (random, oldest, newest, comm, compute), CUSIM_DEVICES (8)
  *     CUSIM_MEM (bytes of a device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (its CUDA version, 13000)
+ *     CUSIM_CUDNN (0; a cusim_cudnn)
  *     CUSIM_FAIL_KERNEL (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1)
  *     CUSIM_ENDLESS_KERNEL (part of a name: such kernels never end), CUSIM_REGISTERS (of a thread at its start, 168)
  * SPDX-License-Identifier: Apache-2.0 */
@@ -59,13 +60,26 @@ typedef enum cusim_quirk {
     CUSIM_OTHER_ORDER      /* products of warpgroups add up from the last term on */
 } cusim_quirk;
 void cusim_set_quirk(cusim_quirk quirk);
+/* The machine's cuDNN, as far as attention goes. */
+typedef enum cusim_cudnn {
+    CUSIM_CUDNN_NONE,    /* not installed, as at first */
+    CUSIM_CUDNN_WORKS,   /* 9.19.0 */
+    CUSIM_CUDNN_LATER,   /* 9.25.0 */
+    CUSIM_CUDNN_OLD,     /* too old */
+    CUSIM_CUDNN_REFUSES, /* it has no gradients */
+    CUSIM_CUDNN_LARGE,   /* its work space is larger than the card's memory */
+    CUSIM_CUDNN_WRONG,   /* one number of each result is wrong */
+    CUSIM_CUDNN_UNSTEADY /* a bit of each result is another each time */
+} cusim_cudnn;
+void cusim_set_cudnn(cusim_cudnn is);
+int64_t cusim_cudnn_calls(void); /* since the last call */
 /* On all devices since the last call of each: times that cudaEventElapsedTime was asked for, graphs launched, products
  * that cublasLtMatmul took. */
 int64_t cusim_times_taken(void);
 int64_t cusim_graphs_launched(void);
 int64_t cusim_products_taken(void);
 /* Number of objects that the program has made and not released: allocations, streams, events, graphs, communicators
- * and cuBLASLt's objects. */
+ * and cuBLASLt's and cuDNN's objects. */
 int64_t cusim_left(void);
 /* Buffers that were registered with NCCL's communicators so far. */
 uint64_t cusim_nccl_registrations(void);

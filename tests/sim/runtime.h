@@ -120,7 +120,8 @@ struct simulator {
     uint64_t product_ticks[4] = { 0, 0, 0, 0 };
     std::string slow_kernel; /* part of its name; empty: none */
     uint64_t slow_ticks = 0;
-    std::atomic<int> quirk{ 0 };
+    std::atomic<int> quirk { 0 }, cudnn { CUSIM_CUDNN_NONE };
+    int64_t cudnn_calls = 0;
     int64_t times_taken = 0, graphs_launched = 0, products_taken = 0;
     bool check_races = true;
     std::map<char *, size_t> pinned;

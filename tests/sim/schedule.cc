@@ -63,6 +63,8 @@ simulator *open_simulator()
     if (const char *text = getenv("CUSIM_ARCH"))
         for (device_state &d : s->devices)
             d.arch = atoi(text);
+    if (const char *text = getenv("CUSIM_CUDNN"))
+        s->cudnn = atoi(text);
     if (const char *text = getenv("CUSIM_DRIVER"))
         s->driver = atoi(text);
     if (const char *text = getenv("CUSIM_FAIL_MALLOC"))

@@ -127,11 +127,15 @@ dsc_status dsc_cuda_attention_fwd_warps(const dsc_cuda_launch *at, const dsc_att
 dsc_status dsc_cuda_run_ATTENTION_FWD(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
     const dsc_attention_fwd_args *a = static_cast<const dsc_attention_fwd_args *>(args);
+    bool done = false;
     DSC_TRY(dtype_check("ATTENTION_FWD", a->dtype, err));
     DSC_ASSERT(a->kv_heads >= 1 && a->heads % a->kv_heads == 0);
     DSC_ASSERT(a->batch >= 1 && a->tokens >= 1 && a->heads >= 1 && a->head_size >= 1);
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->keys.past == 0 || (a->batch == 1 && !a->keys.all));
+    DSC_TRY(dsc_cuda_attention_fwd_library(at, a, &done, err));
+    if (done)
+        return DSC_OK;
     if (a->dtype != DSC_BF16 || a->head_size > DSC_CUDA_ATTENTION_TENSOR_HEAD_MAX)
         return dsc_cuda_attention_fwd_plain(at, a, err);
     const dsc_attention_kind kind = dsc_cuda_attention_fwd_chosen(at->attention, a);

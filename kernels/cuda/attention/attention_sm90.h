@@ -18,6 +18,7 @@ typedef enum dsc_attention_kind {
     DSC_ATTENTION_WARPGROUPS_IN_TURN,
     DSC_ATTENTION_WARPGROUPS_AHEAD,
     DSC_ATTENTION_WARPGROUPS_STAYING,
+    DSC_ATTENTION_CUDNN, /* attention_cudnn.h */
     DSC_ATTENTION_KINDS
 } dsc_attention_kind;
 

@@ -1,14 +1,21 @@
-/* attention_trial.h - both kernels of an attention, or of its gradients, on the same random input: whether they agree.
- * SPDX-License-Identifier: Apache-2.0 */
+/* attention_trial.h - two kernels of an attention, or of its gradients, on the same random input: whether they agree,
+ * and how long they take. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TRIAL_H
 #define DSC_KERNELS_CUDA_ATTENTION_ATTENTION_TRIAL_H
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention/attention_cudnn.h"
+#include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/kernels.h"
 
 typedef struct attention_trial {
     const dsc_cuda_launch *at;
+    dsc_attention_kind candidate; /* compared with the kernel of warps, or the plain one of wide heads */
+    dsc_attention_kind own;       /* timed beside it */
+    bool timed;
     void *encode; /* of dsc_cuda_attention_sm90_find */
+    const attention_cudnn *cudnn;
+    void *cudnn_plan; /* for this shape and pass */
     char *memory; /* overwritten; 256-byte aligned */
     int64_t memory_bytes;
     dsc_attention_fwd_args shape; /* pointers are ignored */
@@ -17,8 +24,10 @@ typedef struct attention_trial {
 } attention_trial;
 
 typedef struct attention_found {
-    bool fits;    /* in the memory; else nothing of this is known */
-    unsigned far; /* numbers of the two kernels that differ by more than rounding explains */
+    bool fits;       /* in the memory; else nothing of this is known */
+    unsigned far;    /* numbers of the two kernels that differ by more than rounding explains */
+    unsigned unlike; /* numbers of two runs of cuDNN that differ in a bit */
+    float ms[2];     /* timed and neither far nor unlike: the best of some rounds of `own` and of the candidate */
 } attention_found;
 
 dsc_status dsc_cuda_attention_try(const attention_trial *t, attention_found *out, dsc_error *err);

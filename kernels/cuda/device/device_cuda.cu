@@ -173,7 +173,7 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status begin(cuda_device *d, dsc_error *err)
+static dsc_status begin(cuda_device *d, const dsc_device_options *options, dsc_error *err)
 {
     DSC_TRY(dsc_cuda_enter(d, err));
     DSC_TRY(describe(d, err));
@@ -181,7 +181,7 @@ static dsc_status begin(cuda_device *d, dsc_error *err)
     char card[160];
     snprintf(card, sizeof card, "%s, sm_%d, %d multiprocessors", d->name, d->arch, d->multiprocessors);
     DSC_TRY(dsc_cuda_gemm_open(d->alloc, card, &d->gemm, err));
-    return dsc_cuda_attention_open(d->alloc, d->arch, &d->attention, err);
+    return dsc_cuda_attention_open(options, d->arch, &d->attention, err);
 }
 
 static void cuda_close(dsc_device *device)
@@ -189,6 +189,7 @@ static void cuda_close(dsc_device *device)
     cuda_device *d = (cuda_device *)device;
     DSC_ASSERT(d->stream_count == 0);
     DSC_ASSERT(d->event_count == 0);
+    dsc_cuda_mem_close(&d->base, &d->attention_workspace);
     DSC_ASSERT(d->buffer_count == 0);
     (void)cudaSetDevice(d->index);
     dsc_cuda_attention_close(&d->attention);
@@ -215,7 +216,7 @@ static dsc_status cuda_open(dsc_device **out, const dsc_device_options *options,
     d->index = options->index;
     snprintf(d->name, sizeof d->name, "GPU");
     pthread_mutex_init(&d->lock, NULL); /* cannot fail with default attributes on Linux */
-    const dsc_status status = begin(d, err);
+    const dsc_status status = begin(d, options, err);
     if (status != DSC_OK) {
         cuda_close(&d->base);
         return status;
@@ -274,10 +275,20 @@ static dsc_status cuda_gemm_prepare(dsc_device *device, const dsc_gemm_args *sha
     return dsc_cuda_gemm_prepare(d->gemm, shape, err);
 }
 
-static dsc_status cuda_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *)
+/* Before `reserve`, so the buffer is an allocation of its own, which the plan finds among the libraries'. */
+static dsc_status cuda_attention_prepare(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err)
 {
-    dsc_cuda_attention_prepare(((cuda_device *)device)->attention, shape);
-    return DSC_OK;
+    cuda_device *d = (cuda_device *)device;
+    DSC_TRY(dsc_cuda_enter(d, err));
+    dsc_cuda_attention_prepare(d->attention, shape);
+    const int64_t bytes = dsc_cuda_attention_workspace_bytes(d->attention);
+    if (bytes <= d->attention_workspace.bytes)
+        return DSC_OK;
+    dsc_cuda_mem_close(device, &d->attention_workspace);
+    const dsc_status status =
+        dsc_cuda_mem_open(device, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, &d->attention_workspace, err);
+    dsc_cuda_attention_set_workspace(d->attention, d->attention_workspace.ptr, d->attention_workspace.bytes);
+    return status == DSC_ERR_NOMEM ? DSC_OK : status;
 }
 
 static dsc_status cuda_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err)

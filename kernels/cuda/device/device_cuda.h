@@ -52,6 +52,7 @@ typedef struct cuda_device {
     double peak_bytes;
     dsc_cuda_gemm *gemm;
     dsc_cuda_attention *attention;
+    dsc_buf attention_workspace; /* for cuDNN's plans, of the compute stream */
     cudaStream_t setup; /* zeroes new memory */
     uint64_t plans_chosen; /* how often: what was recorded before has other algorithms */
     struct { dsc_watch_fn fn; void *user; } watch[DSC_CUDA_WATCHES];

@@ -327,9 +327,11 @@ dsc_status dsc_cuda_measure(dsc_stream *stream, dsc_gemm_choice choice, dsc_gemm
     const dsc_cuda_launch at = place_of(s);
     if (d->arena.base != NULL)
         DSC_CUDA_ALLOW(d->arena.base, d->arena.bytes);
-    dsc_status status = dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
+    dsc_status status = choice == DSC_GEMM_FIRST
+                            ? DSC_OK
+                            : dsc_cuda_gemm_measure(&at, d->arena.base, d->arena.bytes, choice, out, &why);
     if (status == DSC_OK)
-        status = dsc_cuda_attention_choose(&at, d->arena.base, d->arena.bytes, &out->attention, &why);
+        status = dsc_cuda_attention_choose(&at, d->arena.base, d->arena.bytes, choice, &out->attention, &why);
     if (status != DSC_OK) {
         d->hangs = cudaStreamQuery(s->handle) == cudaErrorNotReady;
         (void)cudaGetLastError();
