@@ -101,8 +101,10 @@ static void fill(const view *x)
     for (int64_t r = 0; r < x->rows; r++)
         for (int64_t c = 0; c < x->cols; c++) {
             double sum = -6;
-            for (int i = 0; i < 12; i++)
+            for (int i = 0; i < 12 && !bench_only; i++)
                 sum += ck_random() / 4294967296.0; /* near normal */
+            if (bench_only)
+                sum = 3 * (ck_random() / 2147483648.0 - 1);
             ck_set(x->buf, place(x, r, c), sum);
         }
 }
@@ -309,6 +311,46 @@ static void check_warpgroups(const shape *s)
     }
 }
 
+/* Attention by cuDNN, where it is installed and has the shape. It is held to the bounds of the other kernels. */
+static bool cudnn_case(const shape *s, const char *name)
+{
+    char layout[LAYOUT_BYTES];
+    describe(s, true, layout);
+    return ck_set_up.gpu && ck_wants_cudnn() && ck_case("%s cudnn bf16 B=%d T=%d H=%d/%d D=%d %s", name, s->batch,
+                                                        s->tokens, s->heads, s->kv_heads, s->size, layout) &&
+           align_case(true);
+}
+
+static void run_cudnn(dsc_kernel kernel, const void *args, int64_t args_bytes, ck_verify_fn verify,
+                      const dsc_attention_fwd_args *shape_args)
+{
+    if (ck_device_choose_attention(shape_args, "cudnn"))
+        ck_kernel(kernel, args, args_bytes, verify);
+    else
+        fprintf(stderr, "checkkern: cuDNN has no plan for B=%d T=%d H=%d/%d D=%d\n", now.s.batch, now.s.tokens,
+                now.s.heads, now.s.kv_heads, now.s.size);
+    (void)ck_device_choose_attention(shape_args, "warps");
+}
+
+static void check_cudnn(const shape *s)
+{
+    if (s->size % 8 != 0 || s->hide || s->documents > 0 || s->past > 0 || s->tokens < 2)
+        return;
+    if (cudnn_case(s, "attention_fwd")) {
+        ck_attention_open(&now, s, DSC_BF16);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, s->tokens % 2 == 0);
+        run_cudnn(DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, verify_forward, &args);
+        ck_attention_close(&now);
+    }
+    if (cudnn_case(s, "attention_bwd")) {
+        ck_attention_open(&now, s, DSC_BF16);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        run_cudnn(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward, &shape_args);
+        ck_attention_close(&now);
+    }
+}
+
 static void check_shape(const shape *s, dsc_dtype dtype, bool align)
 {
     const char *type = ck_dtype_text(dtype);
@@ -458,6 +500,23 @@ static void bench_warpgroups(const char *kind, const shape *s, int64_t product)
     }
 }
 
+static void bench_cudnn(const shape *s, int64_t product)
+{
+    if (cudnn_case(s, "bench attention_fwd")) {
+        ck_attention_open(&now, s, DSC_BF16);
+        const dsc_attention_fwd_args args = forward_open(&now, &current, true);
+        bench_kind("cudnn", DSC_KERNEL_ATTENTION_FWD, &args, sizeof args, &args, 2 * product);
+        ck_attention_close(&now);
+    }
+    if (cudnn_case(s, "bench attention_bwd")) {
+        ck_attention_open(&now, s, DSC_BF16);
+        const dsc_attention_bwd_args args = backward_open(&now, &current);
+        const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
+        bench_kind("cudnn", DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, &shape_args, 5 * product);
+        ck_attention_close(&now);
+    }
+}
+
 static void bench(const shape *s, dsc_dtype dtype)
 {
     bench_only = ck_set_up.gpu;
@@ -482,6 +541,7 @@ static void bench(const shape *s, dsc_dtype dtype)
     }
     for (size_t k = 0; k < DSC_COUNT(warpgroups_kinds); k++)
         bench_warpgroups(warpgroups_kinds[k], s, product);
+    bench_cudnn(s, product);
 }
 
 /* Long ones take a simulated GPU, or a build for ThreadSanitizer, a second or more. There fp32 and fp16, which are
@@ -563,6 +623,7 @@ void ck_attention(void)
             check_shape(&shapes[i], DSC_BF16, true);
         if (shapes[i].size % 8 == 0 && shapes[i].size >= 64 && shapes[i].size <= 128 && shapes[i].past == 0)
             check_warpgroups(&shapes[i]);
+        check_cudnn(&shapes[i]);
     }
     for (int32_t v = 0; v < CK_VARIANTS; v++) {
         const uint32_t caps = ck_set_up.gpu ? CK_GPU : ck_variants[v].caps;

@@ -36,6 +36,8 @@ static schedule_fn find_schedule(void)
     return fn;
 }
 
+bool ck_wants_cudnn(void) { return getenv("CK_CUDNN") != NULL; }
+
 bool ck_device_is_simulated(void) { return find_schedule() != NULL; }
 
 bool ck_device_open(dsc_error *err)
@@ -45,7 +47,8 @@ bool ck_device_open(dsc_error *err)
     gpu.schedule = find_schedule();
     if (dsc_alloc_open(&gpu.alloc, err) != DSC_OK || dsc_device_find("cuda", &ops, &count, err) != DSC_OK)
         return false;
-    const dsc_device_options options = { .alloc = gpu.alloc, .threads = 1 };
+    const dsc_device_options options = { .alloc = gpu.alloc, .threads = 1, .attention = ck_wants_cudnn()
+                                         ? DSC_ATTENTION_FROM_CUDNN : DSC_ATTENTION_FROM_OWN };
     if (dsc_device_open(ops, &gpu.device, &options, err) != DSC_OK ||
         dsc_stream_open(gpu.device, DSC_STREAM_COMPUTE, "compute", &gpu.stream, err) != DSC_OK)
         return false;
@@ -187,9 +190,12 @@ bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *
     if (strstr(text, shape) == NULL)
         ck_fail("this device has no choice of kernels for the shape");
     choose_in_text(text, sizeof text, kind);
-    if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK)
+    if (dsc_gemm_plans_set(gpu.device, text, &others, &err) != DSC_OK ||
+        dsc_gemm_plans_get(gpu.device, text, sizeof text, &bytes, &err) != DSC_OK)
         ck_fail("choosing a kernel: %s", err.message);
-    return true;
+    const char *const line = strstr(text, shape), *const end = line != NULL ? strchr(line, '\n') : NULL;
+    const char *const by = line != NULL ? strstr(line, " by ") : NULL;
+    return by != NULL && by < end && strncmp(by + 4, kind, strlen(kind)) == 0;
 }
 
 /* ---- times ---- */

@@ -46,6 +46,7 @@ void ck_run(dsc_kernel kernel, uint32_t caps, const void *args, int64_t args_byt
 
 /* ck_device.c. A failure is the case's. `number`: of the run, each with another schedule in the simulator. */
 bool ck_device_is_simulated(void); /* the program has simulated GPUs in it */
+bool ck_wants_cudnn(void); /* CK_CUDNN is set in the environment: attention by cuDNN is checked too */
 bool ck_device_open(dsc_error *err);
 void ck_device_close(void);
 void ck_device_describe(char *text, size_t text_bytes);
