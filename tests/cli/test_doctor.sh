@@ -71,12 +71,12 @@ cudnn() { # C_TEXT, LINE: what doctor says beside a libcudnn.so.9 of that text
     mkdir -p lib
     rm -f lib/libcudnn.so.9
     [ -z "$1" ] || { echo "$1" >cudnn.c && ${CC:-cc} -shared -fPIC -o lib/libcudnn.so.9 cudnn.c; } || return 1
-    LD_LIBRARY_PATH=$tmp/lib "$dsc" doctor --sysfs "$tmp/none" >out 2>&1 && grep -q "^  cuDNN  *$2   attention is dsc's own\$" out
+    LD_LIBRARY_PATH=$tmp/lib "$dsc" doctor --sysfs "$tmp/none" >out 2>&1 && grep -q "^  cuDNN  *$2   attention is dsc's own without it (dsc.attention)\$" out
 }
-report "a cuDNN and its version" cudnn 'unsigned long cudnnGetVersion(void) { return 91002; }' '9.10.2 found, not needed'
+report "a cuDNN and its version" cudnn 'unsigned long cudnnGetVersion(void) { return 91002; }' '9.10.2 found, optional'
 report "a cuDNN that ends the process" cudnn '#include <stdlib.h>
-unsigned long cudnnGetVersion(void) { abort(); }' 'found, not needed'
-report "a cuDNN without the call" cudnn 'int nothing;' 'found, not needed'
+unsigned long cudnnGetVersion(void) { abort(); }' 'found, optional'
+report "a cuDNN without the call" cudnn 'int nothing;' 'found, optional'
 if ldconfig -p 2>/dev/null | grep -q 'libcudnn\.so\.9'; then skip "no cuDNN" "this machine has one"
 else report "no cuDNN" cudnn '' 'not installed, not needed'; fi
 end_of_tests

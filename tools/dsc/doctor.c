@@ -201,7 +201,7 @@ static size_t ask_version(size_t (*version_get)(void))
     return version;
 }
 
-/* No code opens it. Its version is printed for users who look for it here because other programs need it. */
+/* Only libdsc_cudnn.so opens it. */
 static void cudnn(void)
 {
     void *library = dlopen("libcudnn.so.9", RTLD_LAZY | RTLD_LOCAL); /* stays loaded, as above */
@@ -210,12 +210,12 @@ static void cudnn(void)
     if (library != NULL) {
         void *const call = dlsym(library, "cudnnGetVersion");
         memcpy(&version_get, &call, sizeof version_get);
-        snprintf(text, sizeof text, "found, not needed");
+        snprintf(text, sizeof text, "found, optional");
     }
     const size_t v = version_get != NULL ? ask_version(version_get) : 0; /* 90300 is 9.3.0 */
     if (v > 0)
-        snprintf(text, sizeof text, "%zu.%zu.%zu found, not needed", v / 10000, v / 100 % 100, v % 100);
-    line("cuDNN", text, "attention is dsc's own");
+        snprintf(text, sizeof text, "%zu.%zu.%zu found, optional", v / 10000, v / 100 % 100, v % 100);
+    line("cuDNN", text, "attention is dsc's own without it (dsc.attention)");
 }
 
 static void libraries(void)
