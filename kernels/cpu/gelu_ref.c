@@ -42,6 +42,8 @@ static double slope_of(dsc_activation kind, double x)
     return s == 0 || far == 0 ? s : s + x * s * far * inner;
 }
 
+float dsc_gelu_ref(float x) { return (float)value_of(DSC_GELU_TANH, (double)x); }
+
 void dsc_gelu_fwd_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_gelu_fwd_args *a = args;

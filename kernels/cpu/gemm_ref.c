@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "kernels/cpu/gemm_internal.h"
+#include "kernels/cpu/range.h"
 #include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
@@ -31,7 +32,7 @@ void dsc_epilogue_ref(const dsc_epilogue_tile *t)
                 x = dsc_rounded(x, t->c_dtype);
                 if (t->aux != NULL)
                     dsc_put(t->aux, at, t->c_dtype, x);
-                x *= gelu_gate(x);
+                x = dsc_gelu_ref(x); /* rounded once, so that it has the bits of GELU_FWD */
             } else if (dsc_epilogue_adds(t->kind)) {
                 x += dsc_get(t->aux, at, t->c_dtype);
             } else if (t->kind == DSC_EPILOGUE_DGELU) {

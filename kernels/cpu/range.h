@@ -37,6 +37,8 @@ DSC_RANGE_DECL(avx2)
 DSC_RANGE_DECL(avx512)
 #undef DSC_RANGE_DECL
 
+float dsc_gelu_ref(float x); /* DSC_GELU_TANH of the reference, also for gemm_ref.c */
+
 /* SwiGLU's block: a piece of a row, where it starts in gate and up, and in out. */
 typedef struct dsc_swiglu_piece { int64_t at, dense, count; } dsc_swiglu_piece;
 
