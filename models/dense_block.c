@@ -4,8 +4,8 @@
  * Saved for backward, besides the block's input, are 5C + I numbers a row. They are q, k, v as the attention reads
  * them, the attention's output and its log-sum-exp, the residual stream in the middle and the MLP before its
  * activation. Rotary positions rotate q and k in place, and rotating back needs only the tables. Both norms' outputs
- * and the activation's would be another 2C + I; backward computes them again for about 1 % of the block's time. The MLP
- * before its activation, the widest saved tensor, is one product from the middle: rebuild makes it again.
+ * and the activation's are another 2C + I, in ctx->repeated: without it backward computes them again. The MLP before
+ * its activation, the widest saved tensor, is one product from the middle: rebuild makes it again.
  * In the sequential form, the residual stream's gradient stays in d_in once the MLP has read d_out. With both branches
  * of the same x, the projection's backward runs before d_in is written, which may be d_out's memory.
  * Norms of the sums need both sums: another C numbers a row are saved. The residual stream's gradient is then made
@@ -72,12 +72,25 @@ typedef struct block_layout {
     int64_t qkv, attention, lse, middle, saved_bytes; /* [R,3C] [R,C] [B,H,T] [R,C]; parallel: middle is forward's
                                                        * alone, in the scratch */
     int64_t last; /* [R,C] of post_norm, what norm2 norms */
+    /* In ctx->repeated: outputs of the norms and the activation, and statistics; norm2's output of post_norm is out. */
+    int64_t kept1, kept_stats1, kept2, kept_stats2, kept_act, repeated_bytes; /* [R,C] - [R,C] - [R,I] */
     int64_t lora; /* [R,r], in the scratch of either pass */
     int64_t act, stats, cos, sin, forward_bytes; /* [R,I], before it the attention's work space; [T,pairs] */
     int64_t wide, narrow, side, back_stats, work, back_cos, back_sin, backward_bytes; /* [R,max(I,3C)] [R,C] [R,C] */
     int64_t cache_v, cache_bytes; /* in ctx->cache: keys and values apart, [cache,C] each; else rows of [cache,3C] as
                                    * the product gives them, queries too: half as much again, and nothing is copied */
 } block_layout;
+
+static void lay_repeated(const dsc_dense_config *config, int64_t row_bytes, block_layout *out)
+{
+    const int64_t channels = config->lm.channels, stats = dsc_norm_stats_bytes(DSC_NORM_LAYER, out->rows);
+    out->kept1 = dsc_lm_piece(&out->repeated_bytes, row_bytes * channels);
+    out->kept_stats1 = dsc_lm_piece(&out->repeated_bytes, stats);
+    if (!config->post_norm)
+        out->kept2 = dsc_lm_piece(&out->repeated_bytes, row_bytes * channels);
+    out->kept_stats2 = dsc_lm_piece(&out->repeated_bytes, stats);
+    out->kept_act = dsc_lm_piece(&out->repeated_bytes, row_bytes * config->inner);
+}
 
 static void lay_forward(const dsc_dense_config *config, int64_t batch, int64_t row_bytes, block_layout *out)
 {
@@ -129,6 +142,7 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     if (config->post_norm)
         out->last = dsc_lm_piece(&out->saved_bytes, row_bytes * channels);
     out->rebuilt_bytes = dsc_align_up(row_bytes * config->inner, 256);
+    lay_repeated(config, row_bytes, out);
     lay_forward(config, batch, row_bytes, out);
     lay_backward(config, batch, row_bytes, out);
     const int64_t cache = config->lm.cache * channels * (int64_t)dsc_dtype_bytes(dtype);
@@ -194,11 +208,16 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     /* q k^T and p v over [T,T], or the causal half of it. */
     const double tokens = (double)config->lm.sequence, keys = config->lm.masked ? tokens : (tokens + 1) / 2;
     const double attention = 2 * 2.0 * (double)at.rows * keys * (double)config->lm.channels;
-    *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
-                              .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = gemms.forward_flops + attention,
-                              .backward_flops = gemms.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
-                              .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[FC + 1] - flops[FC] };
+    *out = (dsc_module_plan) { .out_elements = at.rows * config->lm.channels,
+                               .saved_bytes = at.saved_bytes,
+                               .forward_scratch_bytes = at.forward_bytes,
+                               .backward_scratch_bytes = at.backward_bytes,
+                               .forward_flops = gemms.forward_flops + attention,
+                               .backward_flops = gemms.backward_flops + 2 * attention,
+                               .cache_bytes = at.cache_bytes,
+                               .rebuilt_bytes = at.rebuilt_bytes,
+                               .rebuild_flops = flops[FC + 1] - flops[FC],
+                               .repeated_bytes = at.repeated_bytes };
     return DSC_OK;
 }
 
@@ -212,6 +231,7 @@ typedef struct block_call {
     dsc_call launch;
     block_layout at;
     char *saved, *scratch;
+    char *kept; /* ctx->repeated; NULL: backward computes these values again */
     dsc_error *err;
 } block_call;
 
@@ -219,20 +239,42 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
 {
     DSC_ASSERT(ctx->saved != NULL);
     DSC_ASSERT(ctx->scratch != NULL);
-    *call = (block_call){ .self = module->self, .config = config_of(module->self), .ctx = ctx, .saved = ctx->saved,
-                          .scratch = ctx->scratch, .err = err };
+    *call = (block_call) { .self = module->self,
+                           .config = config_of(module->self),
+                           .ctx = ctx,
+                           .saved = ctx->saved,
+                           .scratch = ctx->scratch,
+                           .kept = ctx->repeated,
+                           .err = err };
     DSC_TRY(layout(call->self, ctx->batch, ctx->dtype, &call->at, err));
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &call->self->lora,
                                .lora_work = call->scratch + call->at.lora };
     return DSC_OK;
 }
 
-/* The norm whose weight is parameter `kind`, with its statistics at `stats` of the scratch. */
+/* The norm whose weight is parameter `kind`, with its statistics at `stats` of the scratch or kept. */
 static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
 {
-    return (dsc_norm){ .kind = DSC_NORM_LAYER, .rows = call->at.rows, .channels = call->config->lm.channels,
-                       .eps = call->config->lm.norm_eps, .weight = dsc_dense_param(call->config, kind),
-                       .stats = call->scratch + stats };
+    const int64_t kept = kind == DSC_DENSE_NORM1 ? call->at.kept_stats1 : call->at.kept_stats2;
+    return (dsc_norm) { .kind = DSC_NORM_LAYER,
+                        .rows = call->at.rows,
+                        .channels = call->config->lm.channels,
+                        .eps = call->config->lm.norm_eps,
+                        .weight = dsc_dense_param(call->config, kind),
+                        .stats = call->kept != NULL ? call->kept + kept : call->scratch + stats };
+}
+
+/* Address of the norm's output: kept, or `otherwise`. */
+static char *normed_at(const block_call *call, int32_t kind, void *otherwise)
+{
+    const int64_t kept = kind == DSC_DENSE_NORM1 ? call->at.kept1 : call->at.kept2;
+    return call->kept != NULL ? call->kept + kept : otherwise;
+}
+
+/* Address of the activation's output: kept, or `otherwise`. */
+static char *act_at(const block_call *call, char *otherwise)
+{
+    return call->kept != NULL ? call->kept + call->at.kept_act : otherwise;
 }
 
 static dsc_status norm(const block_call *call, int32_t kind, int64_t stats, void *out, const void *in)
@@ -337,14 +379,14 @@ static dsc_status activate(const block_call *call, void *to)
 static dsc_status forward_fc(const block_call *call, const void *normed)
 {
     const bool fused = is_fused(call->self);
-    char *const act = call->scratch + call->at.act, *const fc = call->ctx->rebuilt;
+    char *const act = act_at(call, call->scratch + call->at.act), *const fc = call->ctx->rebuilt;
     return dsc_linear_run(&call->launch, linear_of(call->self, FC), fused ? act : fc, normed, fused ? fc : NULL);
 }
 
 /* to = residual + MLP of `normed`. */
 static dsc_status forward_mlp(const block_call *call, const void *normed, void *to, const void *residual)
 {
-    char *const act = call->scratch + call->at.act;
+    char *const act = act_at(call, call->scratch + call->at.act);
     DSC_TRY(forward_fc(call, normed));
     if (!is_fused(call->self))
         DSC_TRY(activate(call, act));
@@ -355,9 +397,10 @@ static dsc_status forward_post_norm(const block_call *call)
 {
     dsc_module_ctx *ctx = call->ctx;
     char *const middle = call->saved + call->at.middle, *const last = call->saved + call->at.last;
+    char *const normed = normed_at(call, DSC_DENSE_NORM1, ctx->out);
     DSC_TRY(forward_attention(call, ctx->in, middle));
-    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.stats, ctx->out, middle));
-    DSC_TRY(forward_mlp(call, ctx->out, last, ctx->out));
+    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.stats, normed, middle));
+    DSC_TRY(forward_mlp(call, normed, last, normed));
     return norm(call, DSC_DENSE_NORM2, call->at.stats, ctx->out, last);
 }
 
@@ -369,11 +412,13 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     char *const middle = (config->parallel ? call.scratch : call.saved) + call.at.middle;
     if (config->post_norm)
         return forward_post_norm(&call);
-    /* `out` holds the norms' outputs until its own value is ready. */
-    DSC_TRY(norm(&call, DSC_DENSE_NORM1, call.at.stats, ctx->out, ctx->in));
-    DSC_TRY(forward_attention(&call, ctx->out, middle));
-    DSC_TRY(norm(&call, DSC_DENSE_NORM2, call.at.stats, ctx->out, config->parallel ? ctx->in : middle));
-    return forward_mlp(&call, ctx->out, ctx->out, middle);
+    /* Where nothing is kept, `out` holds the norms' outputs until its own value is ready. */
+    char *const normed1 = normed_at(&call, DSC_DENSE_NORM1, ctx->out);
+    char *const normed2 = normed_at(&call, DSC_DENSE_NORM2, ctx->out);
+    DSC_TRY(norm(&call, DSC_DENSE_NORM1, call.at.stats, normed1, ctx->in));
+    DSC_TRY(forward_attention(&call, normed1, middle));
+    DSC_TRY(norm(&call, DSC_DENSE_NORM2, call.at.stats, normed2, config->parallel ? ctx->in : middle));
+    return forward_mlp(&call, normed2, ctx->out, middle);
 }
 
 /* With the product that forward had, epilogue and all, so that the bits are forward's. */
@@ -381,6 +426,7 @@ static dsc_status rebuild(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 {
     block_call call;
     DSC_TRY(begin(module, ctx, &call, err));
+    DSC_ASSERT(call.kept == NULL);
     const dsc_dense_config *config = call.config;
     const void *const in = config->parallel ? ctx->in : call.saved + call.at.middle;
     const int32_t kind = config->post_norm ? DSC_DENSE_NORM1 : DSC_DENSE_NORM2;
@@ -390,7 +436,15 @@ static dsc_status rebuild(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* to = residual + gradient through the norm whose statistics the scratch holds. */
+/* A norm's output for backward: kept, or computed again into `narrow`. Its statistics are there too then. */
+static dsc_status norm_again(const block_call *call, int32_t kind, const void *in, const void **normed)
+{
+    char *const narrow = call->scratch + call->at.narrow;
+    *normed = normed_at(call, kind, narrow);
+    return call->kept != NULL ? DSC_OK : norm(call, kind, call->at.back_stats, narrow, in);
+}
+
+/* to = residual + gradient through the norm whose statistics are in the scratch or kept. */
 static dsc_status norm_backward(const block_call *call, int32_t kind, dsc_norm_gradient buffers)
 {
     buffers.scratch = call->scratch + call->at.work;
@@ -401,8 +455,10 @@ static dsc_status norm_backward(const block_call *call, int32_t kind, dsc_norm_g
 static dsc_status backward_activation(const block_call *call, const void *d_out)
 {
     char *const wide = call->scratch + call->at.wide, *const fc = call->ctx->rebuilt;
-    DSC_TRY(activate(call, wide));
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), wide, d_out));
+    const char *const act = act_at(call, wide);
+    if (call->kept == NULL)
+        DSC_TRY(activate(call, wide));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, OUT), act, d_out));
     DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->self, OUT), wide, d_out,
                                 is_fused(call->self) ? fc : NULL));
     if (is_fused(call->self))
@@ -413,11 +469,11 @@ static dsc_status backward_activation(const block_call *call, const void *d_out)
     return DSC_RUN(call->ctx->stream, GELU_BWD, &args, call->err);
 }
 
-/* The gradients of the MLP's first product, whose input `narrow` holds; `to` = that of the input, or more of it. */
-static dsc_status backward_fc(const block_call *call, void *to)
+/* The gradients of the MLP's first product of `normed`; `to` = that of the input, or more of it. */
+static dsc_status backward_fc(const block_call *call, const void *normed, void *to)
 {
-    char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, FC), narrow, wide));
+    char *const wide = call->scratch + call->at.wide;
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self, FC), normed, wide));
     return dsc_linear_backward(&call->launch, linear_of(call->self, FC), to, wide, to);
 }
 
@@ -426,9 +482,10 @@ static dsc_status backward_mlp(const block_call *call, const void *in)
 {
     dsc_module_ctx *ctx = call->ctx;
     char *const narrow = call->scratch + call->at.narrow;
+    const void *normed;
     DSC_TRY(backward_activation(call, ctx->d_out));
-    DSC_TRY(norm(call, DSC_DENSE_NORM2, call->at.back_stats, narrow, in));
-    DSC_TRY(backward_fc(call, narrow));
+    DSC_TRY(norm_again(call, DSC_DENSE_NORM2, in, &normed));
+    DSC_TRY(backward_fc(call, normed, narrow));
     return norm_backward(call, DSC_DENSE_NORM2, (dsc_norm_gradient){ .d_in = ctx->d_in, .d_out = narrow,
                                                                      .d_residual = ctx->d_out, .in = in });
 }
@@ -481,10 +538,11 @@ static dsc_status backward_attention(const block_call *call, const void *d_out)
 {
     dsc_module_ctx *ctx = call->ctx;
     char *const narrow = call->scratch + call->at.narrow;
+    const void *normed;
     qkv_view d;
     DSC_TRY(backward_scores(call, d_out, &d));
-    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, ctx->in));
-    DSC_TRY(backward_qkv(call, &d, narrow, narrow));
+    DSC_TRY(norm_again(call, DSC_DENSE_NORM1, ctx->in, &normed));
+    DSC_TRY(backward_qkv(call, &d, normed, narrow));
     return norm_backward(call, DSC_DENSE_NORM1, (dsc_norm_gradient){ .d_in = ctx->d_in, .d_out = narrow,
                                                                      .d_residual = ctx->d_in, .in = ctx->in });
 }
@@ -492,14 +550,15 @@ static dsc_status backward_attention(const block_call *call, const void *d_out)
 static dsc_status backward_post_norm(const block_call *call)
 {
     dsc_module_ctx *ctx = call->ctx;
-    char *const narrow = call->scratch + call->at.narrow, *const side = call->scratch + call->at.side;
+    char *const side = call->scratch + call->at.side;
     const char *const middle = call->saved + call->at.middle, *const last = call->saved + call->at.last;
+    const void *normed;
     qkv_view d;
-    DSC_TRY(norm(call, DSC_DENSE_NORM2, call->at.back_stats, narrow, last));
+    DSC_TRY(norm_again(call, DSC_DENSE_NORM2, last, &normed)); /* for its statistics */
     DSC_TRY(norm_backward(call, DSC_DENSE_NORM2, (dsc_norm_gradient){ .d_in = side, .d_out = ctx->d_out, .in = last }));
     DSC_TRY(backward_activation(call, side));
-    DSC_TRY(norm(call, DSC_DENSE_NORM1, call->at.back_stats, narrow, middle));
-    DSC_TRY(backward_fc(call, side));
+    DSC_TRY(norm_again(call, DSC_DENSE_NORM1, middle, &normed));
+    DSC_TRY(backward_fc(call, normed, side));
     DSC_TRY(norm_backward(call, DSC_DENSE_NORM1,
                           (dsc_norm_gradient){ .d_in = ctx->d_in, .d_out = side, .in = middle }));
     DSC_TRY(backward_projection(call, ctx->d_in, side));

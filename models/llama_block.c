@@ -5,7 +5,8 @@
  * rotated in place, since rotating back needs only the tables. With them, q and k are saved as their products gave
  * them, which the norm's backward reads; they are normalised and rotated again. The tables of cosines are made by
  * each call: a module keeps nothing between calls. Gate and up, the widest, are two products from the middle:
- * rebuild makes them again. Their gradients replace them after the last read. SPDX-License-Identifier: Apache-2.0 */
+ * rebuild makes them again. Their gradients replace them after the last read. The outputs of all norms and of the
+ * activation are in ctx->repeated: without it backward computes them again. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/device.h"
@@ -48,11 +49,16 @@ static dsc_linear_layer linear_of(const dsc_llama_config *config, int which)
                                .backward = all[which].backward };
 }
 
-/* Inputs of the attention and their layout, in the scratch of a forward or a backward. */
+/* With norms of heads: q and k as the attention reads them, and the norms' statistics. */
+typedef struct normed_heads {
+    int64_t q, k; /* [R,HD] [R,KD] */
+    int64_t q_stats, k_stats;
+} normed_heads;
+
+/* Inputs of the attention, in the scratch of a forward or a backward. */
 typedef struct heads_layout {
-    int64_t cos, sin;         /* [T,D/2] */
-    int64_t q, k;             /* [R,HD] [R,KD], with norms of heads */
-    int64_t q_stats, k_stats; /* of those norms */
+    int64_t cos, sin; /* [T,D/2] */
+    normed_heads normed;
 } heads_layout;
 
 /* Byte offsets in ctx->saved and ctx->scratch. The attention's part of a scratch and the MLP's lie over each other. */
@@ -68,15 +74,15 @@ typedef struct block_layout {
     int64_t back_stats, narrow, work, backward_bytes; /* - [R,max(C,HD)] - */
     heads_layout back_heads;
     int64_t dq, dk, dv, wide; /* [R,HD] [R,KD] [R,KD] [R,I] */
+    /* In ctx->repeated: outputs of the norms and the activation, and statistics. */
+    int64_t kept1, kept_stats1, kept2, kept_stats2, kept_act, repeated_bytes; /* [R,C] - [R,C] - [R,I] */
+    normed_heads kept_heads;
     int64_t cache_k, cache_v, cache_bytes; /* [cache,KD] each, in ctx->cache */
 } block_layout;
 
-static heads_layout lay_heads(const dsc_llama_config *config, int64_t rows, int64_t element, int64_t *end)
+static normed_heads lay_normed_heads(const dsc_llama_config *config, int64_t rows, int64_t element, int64_t *end)
 {
-    heads_layout out = { 0 };
-    const int64_t table = dsc_rope_table_bytes(&config->rope, config->lm.sequence);
-    out.cos = dsc_lm_piece(end, table);
-    out.sin = dsc_lm_piece(end, table);
+    normed_heads out = { 0 };
     if (!config->traits->head_norm)
         return out;
     out.q = dsc_lm_piece(end, rows * q_size(config) * element);
@@ -84,6 +90,27 @@ static heads_layout lay_heads(const dsc_llama_config *config, int64_t rows, int6
     out.q_stats = dsc_lm_piece(end, dsc_norm_stats_bytes(DSC_NORM_RMS, rows * config->heads));
     out.k_stats = dsc_lm_piece(end, dsc_norm_stats_bytes(DSC_NORM_RMS, rows * config->kv_heads));
     return out;
+}
+
+static heads_layout lay_heads(const dsc_llama_config *config, int64_t rows, int64_t element, int64_t *end)
+{
+    heads_layout out = { 0 };
+    const int64_t table = dsc_rope_table_bytes(&config->rope, config->lm.sequence);
+    out.cos = dsc_lm_piece(end, table);
+    out.sin = dsc_lm_piece(end, table);
+    out.normed = lay_normed_heads(config, rows, element, end);
+    return out;
+}
+
+static void lay_repeated(const dsc_llama_config *config, int64_t element, block_layout *out)
+{
+    const int64_t rows = out->rows, row_bytes = rows * element, stats = dsc_norm_stats_bytes(DSC_NORM_RMS, rows);
+    out->kept1 = dsc_lm_piece(&out->repeated_bytes, row_bytes * config->lm.channels);
+    out->kept_stats1 = dsc_lm_piece(&out->repeated_bytes, stats);
+    out->kept2 = dsc_lm_piece(&out->repeated_bytes, row_bytes * config->lm.channels);
+    out->kept_stats2 = dsc_lm_piece(&out->repeated_bytes, stats);
+    out->kept_act = dsc_lm_piece(&out->repeated_bytes, row_bytes * config->inner);
+    out->kept_heads = lay_normed_heads(config, rows, element, &out->repeated_bytes);
 }
 
 static void lay_saved(const dsc_llama_config *config, int64_t element, block_layout *out)
@@ -141,6 +168,7 @@ static dsc_status layout(const dsc_module *module, int64_t batch, dsc_dtype dtyp
     out->lora = dsc_lm_piece(&out->forward_bytes, dsc_lora_work_bytes(lora_of(module), out->rows, dtype));
     out->backward_bytes = out->forward_bytes;
     lay_saved(config, element, out);
+    lay_repeated(config, element, out);
     lay_forward(config, batch, element, out);
     lay_backward(config, batch, element, out);
     out->cache_k = dsc_lm_piece(&out->cache_bytes, config->lm.cache * kv_size(config) * element);
@@ -181,11 +209,16 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
         DSC_TRY(sink->attention(sink->user, &shape, err));
     /* q k^T and p v over the causal half of [T,T]. */
     const double attention = 2 * 2.0 * (double)at.rows * (double)(config->lm.sequence + 1) / 2 * (double)q_size(config);
-    *out = (dsc_module_plan){ .out_elements = at.rows * config->lm.channels, .saved_bytes = at.saved_bytes,
-                              .forward_scratch_bytes = at.forward_bytes, .backward_scratch_bytes = at.backward_bytes,
-                              .forward_flops = gemms.forward_flops + attention,
-                              .backward_flops = gemms.backward_flops + 2 * attention, .cache_bytes = at.cache_bytes,
-                              .rebuilt_bytes = at.rebuilt_bytes, .rebuild_flops = flops[UP + 1] - flops[GATE] };
+    *out = (dsc_module_plan) { .out_elements = at.rows * config->lm.channels,
+                               .saved_bytes = at.saved_bytes,
+                               .forward_scratch_bytes = at.forward_bytes,
+                               .backward_scratch_bytes = at.backward_bytes,
+                               .forward_flops = gemms.forward_flops + attention,
+                               .backward_flops = gemms.backward_flops + 2 * attention,
+                               .cache_bytes = at.cache_bytes,
+                               .rebuilt_bytes = at.rebuilt_bytes,
+                               .rebuild_flops = flops[UP + 1] - flops[GATE],
+                               .repeated_bytes = at.repeated_bytes };
     return DSC_OK;
 }
 
@@ -198,6 +231,7 @@ typedef struct block_call {
     dsc_call launch;
     block_layout at;
     char *saved, *scratch, *gate, *up;
+    char *kept; /* ctx->repeated; NULL: backward computes these values again */
     dsc_error *err;
 } block_call;
 
@@ -206,9 +240,15 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     DSC_ASSERT(ctx->saved != NULL);
     DSC_ASSERT(ctx->scratch != NULL);
     DSC_ASSERT(ctx->rebuilt != NULL);
-    *call = (block_call){ .self = module->self, .config = config_of(module), .ctx = ctx, .saved = ctx->saved,
-                          .scratch = ctx->scratch,
-                          .gate = ctx->rebuilt, .err = err };
+    DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
+    *call = (block_call) { .self = module->self,
+                           .config = config_of(module),
+                           .ctx = ctx,
+                           .saved = ctx->saved,
+                           .scratch = ctx->scratch,
+                           .gate = ctx->rebuilt,
+                           .kept = ctx->repeated,
+                           .err = err };
     DSC_TRY(layout(module, ctx->batch, ctx->dtype, &call->at, err));
     call->up = call->gate + call->at.up;
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = lora_of(module),
@@ -216,12 +256,23 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, block_cal
     return DSC_OK;
 }
 
-/* One of the two norms of the stream, with its statistics at `stats` of the scratch. */
+/* One of the two norms of the stream, with its statistics at `stats` of the scratch or kept. */
 static dsc_norm norm_of(const block_call *call, int32_t kind, int64_t stats)
 {
-    return (dsc_norm){ .kind = DSC_NORM_RMS, .rows = call->at.rows, .channels = call->config->lm.channels,
-                       .eps = call->config->lm.norm_eps, .weight = dsc_llama_param(call->config, kind),
-                       .stats = call->scratch + stats };
+    const int64_t kept = kind == DSC_LLAMA_NORM1 ? call->at.kept_stats1 : call->at.kept_stats2;
+    return (dsc_norm) { .kind = DSC_NORM_RMS,
+                        .rows = call->at.rows,
+                        .channels = call->config->lm.channels,
+                        .eps = call->config->lm.norm_eps,
+                        .weight = dsc_llama_param(call->config, kind),
+                        .stats = call->kept != NULL ? call->kept + kept : call->scratch + stats };
+}
+
+/* Address of the norm's output: kept, or `otherwise`. */
+static char *normed_at(const block_call *call, int32_t kind, void *otherwise)
+{
+    const int64_t kept = kind == DSC_LLAMA_NORM1 ? call->at.kept1 : call->at.kept2;
+    return call->kept != NULL ? call->kept + kept : otherwise;
 }
 
 /* Keys and values as the attention reads them: in `saved`, or in the cache behind those of the tokens before. */
@@ -243,7 +294,7 @@ static kv_rows kv_rows_of(const block_call *call)
 /* One of q and k on their way to the attention. */
 typedef struct head_rows {
     int32_t heads, norm;  /* their number; DSC_LLAMA_Q_NORM or DSC_LLAMA_K_NORM */
-    char *kept, *ready;   /* as the product gave them, in saved; where the attention reads them */
+    char *raw, *ready;    /* as the product gave them, in saved; where the attention reads them */
     char *stats, *d;      /* the norm's statistics; backward: the gradient */
 } head_rows;
 
@@ -251,14 +302,21 @@ static void split_heads(const block_call *call, const heads_layout *at, head_row
 {
     const dsc_llama_config *config = call->config;
     const bool norm = config->traits->head_norm;
+    const normed_heads *in = call->kept != NULL ? &call->at.kept_heads : &at->normed;
     char *const saved = call->saved, *const scratch = call->scratch, *const k = kv_rows_of(call).k_new;
-    out[0] = (head_rows){ .heads = (int32_t)config->heads, .norm = DSC_LLAMA_Q_NORM, .kept = saved + call->at.q,
-                          .ready = norm ? scratch + at->q : saved + call->at.q, .stats = scratch + at->q_stats,
-                          .d = scratch + call->at.dq };
-    out[1] = (head_rows){ .heads = (int32_t)config->kv_heads, .norm = DSC_LLAMA_K_NORM,
-                          .kept = norm ? saved + call->at.k : k,
-                          .ready = norm && call->ctx->cache == NULL ? scratch + at->k : k,
-                          .stats = scratch + at->k_stats, .d = scratch + call->at.dk };
+    char *const normed = call->kept != NULL ? call->kept : scratch;
+    out[0] = (head_rows) { .heads = (int32_t)config->heads,
+                           .norm = DSC_LLAMA_Q_NORM,
+                           .raw = saved + call->at.q,
+                           .ready = norm ? normed + in->q : saved + call->at.q,
+                           .stats = normed + in->q_stats,
+                           .d = scratch + call->at.dq };
+    out[1] = (head_rows) { .heads = (int32_t)config->kv_heads,
+                           .norm = DSC_LLAMA_K_NORM,
+                           .raw = norm ? saved + call->at.k : k,
+                           .ready = norm && call->ctx->cache == NULL ? normed + in->k : k,
+                           .stats = normed + in->k_stats,
+                           .d = scratch + call->at.dk };
 }
 
 /* Every head of q or k is a row of its own. */
@@ -295,8 +353,8 @@ static dsc_status apply_rope(const block_call *call, const heads_layout *at, voi
 /* From what the products gave to what the attention reads. */
 static dsc_status make_ready(const block_call *call, const heads_layout *at, const head_rows *of)
 {
-    if (of->ready != of->kept)
-        DSC_TRY(dsc_norm_forward(&call->launch, head_norm_of(call, of), of->ready, of->kept));
+    if (of->ready != of->raw)
+        DSC_TRY(dsc_norm_forward(&call->launch, head_norm_of(call, of), of->ready, of->raw));
     return apply_rope(call, at, of->ready, of->heads, false);
 }
 
@@ -312,14 +370,31 @@ static dsc_status attend(const block_call *call, const head_rows qk[2])
     return DSC_RUN(call->ctx->stream, ATTENTION_FWD, &args, call->err);
 }
 
-/* Gate and up of the middle; `out` holds its norm. */
+/* Gate and up of the middle; its norm is kept, or in `out`. */
 static dsc_status forward_gate_up(const block_call *call)
 {
-    dsc_module_ctx *ctx = call->ctx;
-    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM2, call->at.stats), ctx->out,
+    char *const normed = normed_at(call, DSC_LLAMA_NORM2, call->ctx->out);
+    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM2, call->at.stats), normed,
                              call->saved + call->at.middle));
-    DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->config, GATE), call->gate, ctx->out, NULL));
-    return dsc_linear_run(&call->launch, linear_of(call->config, UP), call->up, ctx->out, NULL);
+    DSC_TRY(dsc_linear_run(&call->launch, linear_of(call->config, GATE), call->gate, normed, NULL));
+    return dsc_linear_run(&call->launch, linear_of(call->config, UP), call->up, normed, NULL);
+}
+
+/* out = middle + down of the activation of gate and up. */
+static dsc_status forward_down(const block_call *call)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const int64_t inner = call->config->inner;
+    char *const act = call->kept != NULL ? call->kept + call->at.kept_act : call->scratch + call->at.act;
+    const dsc_swiglu_fwd_args gated = { .out = act,
+                                        .gate = call->gate,
+                                        .up = call->up,
+                                        .rows = call->at.rows,
+                                        .cols = inner,
+                                        .in_stride = inner,
+                                        .dtype = ctx->dtype };
+    DSC_TRY(DSC_RUN(ctx->stream, SWIGLU_FWD, &gated, call->err));
+    return dsc_linear_run(&call->launch, linear_of(call->config, DOWN), ctx->out, act, call->saved + call->at.middle);
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -329,37 +404,45 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     DSC_TRY(begin(module, ctx, &call, err));
     const dsc_llama_config *config = call.config;
     const dsc_call *launch = &call.launch;
-    char *const saved = call.saved, *const middle = saved + call.at.middle, *const act = call.scratch + call.at.act;
+    char *const saved = call.saved, *const normed = normed_at(&call, DSC_LLAMA_NORM1, ctx->out);
     split_heads(&call, &call.at.heads, qk);
-    /* `out` holds the norms' outputs until its own value is ready. */
-    DSC_TRY(dsc_norm_forward(launch, norm_of(&call, DSC_LLAMA_NORM1, call.at.stats), ctx->out, ctx->in));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, Q), qk[0].kept, ctx->out, NULL));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, K), qk[1].kept, ctx->out, NULL));
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, V), kv_rows_of(&call).v_new, ctx->out, NULL));
+    /* Where nothing is kept, `out` holds the norms' outputs until its own value is ready. */
+    DSC_TRY(dsc_norm_forward(launch, norm_of(&call, DSC_LLAMA_NORM1, call.at.stats), normed, ctx->in));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, Q), qk[0].raw, normed, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, K), qk[1].raw, normed, NULL));
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, V), kv_rows_of(&call).v_new, normed, NULL));
     DSC_TRY(make_tables(&call, &call.at.heads));
     for (int i = 0; i < 2; i++)
         DSC_TRY(make_ready(&call, &call.at.heads, &qk[i]));
     DSC_TRY(attend(&call, qk));
     /* The residual is only read, as the epilogue says; the argument is not const because other epilogues write it. */
-    DSC_TRY(dsc_linear_run(launch, linear_of(config, O), middle, saved + call.at.attention,
+    DSC_TRY(dsc_linear_run(launch, linear_of(config, O), saved + call.at.middle, saved + call.at.attention,
                            (void *)(uintptr_t)ctx->in));
     DSC_TRY(forward_gate_up(&call));
-    const dsc_swiglu_fwd_args gated = { .out = act, .gate = call.gate, .up = call.up, .rows = call.at.rows,
-                                        .cols = config->inner, .in_stride = config->inner, .dtype = ctx->dtype };
-    DSC_TRY(DSC_RUN(ctx->stream, SWIGLU_FWD, &gated, err));
-    return dsc_linear_run(launch, linear_of(config, DOWN), ctx->out, act, middle);
+    return forward_down(&call);
 }
 
 static dsc_status rebuild(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     block_call call;
     DSC_TRY(begin(module, ctx, &call, err));
+    DSC_ASSERT(call.kept == NULL);
     return forward_gate_up(&call);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------------------------- */
 
-/* ctx->d_in = residual + gradient through one of the two norms, whose statistics the scratch holds. */
+/* A norm's output for backward: kept, or computed again into `narrow`. Its statistics are there too then. */
+static dsc_status norm_again(const block_call *call, int32_t kind, const void *in, const void **normed)
+{
+    char *const narrow = call->scratch + call->at.narrow;
+    *normed = normed_at(call, kind, narrow);
+    if (call->kept != NULL)
+        return DSC_OK;
+    return dsc_norm_forward(&call->launch, norm_of(call, kind, call->at.back_stats), narrow, in);
+}
+
+/* ctx->d_in = residual + gradient through one of the two norms, whose statistics are in the scratch or kept. */
 static dsc_status norm_backward(const block_call *call, int32_t kind, const void *residual, const void *in)
 {
     const dsc_norm_gradient buffers = { .d_in = call->ctx->d_in, .d_out = call->scratch + call->at.narrow,
@@ -367,13 +450,14 @@ static dsc_status norm_backward(const block_call *call, int32_t kind, const void
     return dsc_norm_backward(&call->launch, norm_of(call, kind, call->at.back_stats), &buffers);
 }
 
-/* The weights' gradients of products that read `in`, and then, in its place, the gradient of `in`. */
-static dsc_status products_backward(const block_call *call, int first, int count, void *in, char *const *d_out)
+/* The weights' gradients of products that read `in`, and then, in `narrow`, which may be `in`, the gradient of `in`. */
+static dsc_status products_backward(const block_call *call, int first, int count, const void *in, char *const *d_out)
 {
+    char *const narrow = call->scratch + call->at.narrow;
     for (int i = 0; i < count; i++)
         DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->config, first + i), in, d_out[i]));
     for (int i = 0; i < count; i++)
-        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->config, first + i), in, d_out[i], in));
+        DSC_TRY(dsc_linear_backward(&call->launch, linear_of(call->config, first + i), narrow, d_out[i], narrow));
     return DSC_OK;
 }
 
@@ -382,17 +466,26 @@ static dsc_status backward_mlp(const block_call *call)
 {
     dsc_module_ctx *ctx = call->ctx;
     const dsc_llama_config *config = call->config;
-    char *const wide = call->scratch + call->at.wide, *const narrow = call->scratch + call->at.narrow;
-    char *const middle = call->saved + call->at.middle;
+    char *const wide = call->scratch + call->at.wide, *const middle = call->saved + call->at.middle;
+    char *const again = call->kept == NULL ? wide : NULL; /* the activation's output, computed again */
     char *const gate_up[2] = { call->gate, call->up };
+    const void *normed;
     DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, DOWN), wide, ctx->d_out, NULL));
-    const dsc_swiglu_bwd_args gated = { .d_gate = gate_up[0], .d_up = gate_up[1], .out = wide, .d_out = wide,
-                                        .gate = gate_up[0], .up = gate_up[1], .rows = call->at.rows,
-                                        .cols = config->inner, .in_stride = config->inner, .dtype = ctx->dtype };
+    const dsc_swiglu_bwd_args gated = { .d_gate = gate_up[0],
+                                        .d_up = gate_up[1],
+                                        .out = again,
+                                        .d_out = wide,
+                                        .gate = gate_up[0],
+                                        .up = gate_up[1],
+                                        .rows = call->at.rows,
+                                        .cols = config->inner,
+                                        .in_stride = config->inner,
+                                        .dtype = ctx->dtype };
     DSC_TRY(DSC_RUN(ctx->stream, SWIGLU_BWD, &gated, call->err));
-    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, DOWN), wide, ctx->d_out));
-    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM2, call->at.back_stats), narrow, middle));
-    DSC_TRY(products_backward(call, GATE, 2, narrow, gate_up));
+    DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, DOWN),
+                                 again != NULL ? again : call->kept + call->at.kept_act, ctx->d_out));
+    DSC_TRY(norm_again(call, DSC_LLAMA_NORM2, middle, &normed));
+    DSC_TRY(products_backward(call, GATE, 2, normed, gate_up));
     return norm_backward(call, DSC_LLAMA_NORM2, ctx->d_out, middle);
 }
 
@@ -417,10 +510,11 @@ static dsc_status heads_backward(const block_call *call, const head_rows *of, ch
 {
     DSC_TRY(apply_rope(call, &call->at.back_heads, of->d, of->heads, true));
     *d = of->d;
-    if (of->ready == of->kept)
+    if (of->ready == of->raw)
         return DSC_OK;
-    const dsc_norm_gradient buffers = { .d_in = of->ready, .d_out = of->d, .in = of->kept,
-                                        .scratch = call->scratch + call->at.work };
+    const dsc_norm_gradient buffers = {
+        .d_in = of->ready, .d_out = of->d, .in = of->raw, .scratch = call->scratch + call->at.work
+    };
     *d = of->ready; /* the attention has read it */
     return dsc_norm_backward(&call->launch, head_norm_of(call, of), &buffers);
 }
@@ -431,18 +525,19 @@ static dsc_status backward_attention(const block_call *call)
     const dsc_llama_config *config = call->config;
     char *const narrow = call->scratch + call->at.narrow, *const out = call->saved + call->at.attention;
     char *d_out[3] = { NULL, NULL, call->scratch + call->at.dv };
+    const void *normed;
     head_rows qk[2];
     split_heads(call, &call->at.back_heads, qk);
     DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(config, O), out, ctx->d_in));
     DSC_TRY(dsc_linear_backward(&call->launch, linear_of(config, O), narrow, ctx->d_in, NULL));
     DSC_TRY(make_tables(call, &call->at.back_heads));
-    for (int i = 0; i < 2 && config->traits->head_norm; i++)
+    for (int i = 0; i < 2 && config->traits->head_norm && call->kept == NULL; i++)
         DSC_TRY(make_ready(call, &call->at.back_heads, &qk[i]));
     DSC_TRY(attend_backward(call, qk));
     for (int i = 0; i < 2; i++)
         DSC_TRY(heads_backward(call, &qk[i], &d_out[i]));
-    DSC_TRY(dsc_norm_forward(&call->launch, norm_of(call, DSC_LLAMA_NORM1, call->at.back_stats), narrow, ctx->in));
-    DSC_TRY(products_backward(call, Q, 3, narrow, d_out));
+    DSC_TRY(norm_again(call, DSC_LLAMA_NORM1, ctx->in, &normed));
+    DSC_TRY(products_backward(call, Q, 3, normed, d_out));
     return norm_backward(call, DSC_LLAMA_NORM1, ctx->d_in, ctx->in);
 }
 

@@ -67,6 +67,9 @@ typedef struct dsc_module_plan {
      * "selective" they are not kept. 0: none, and rebuild is NULL. */
     int64_t rebuilt_bytes;
     double rebuild_flops;
+    /* Further values that backward reads, but computes again itself if it is not given them: outputs of norms and
+     * activations. With "recompute": "kept" they are kept. 0: none. */
+    int64_t repeated_bytes;
 } dsc_module_plan;
 
 /* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step; and forward
@@ -124,6 +127,9 @@ typedef struct dsc_module_ctx {
     void *rebuilt; /* [rebuilt_bytes], like `saved`: written by forward, or instead by rebuild, which has the
                     * memory of a forward: in, saved and parameters unchanged since forward, out and scratch as work
                     * space */
+    /* [repeated_bytes], 256-byte aligned: forward writes it, backward reads it, and may then use it as work space. NULL
+     * in both, and without `save`: these values are not kept. Both ways give the same bits. */
+    void *repeated;
 } dsc_module_ctx;
 
 enum {

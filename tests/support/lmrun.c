@@ -273,10 +273,33 @@ void lmrun_against_golden(const char *name, const dsc_model *model, const modelr
 /* ---- Against itself ---------------------------------------------------------------------------------------------- */
 
 /* Runs that must have the same bits. */
-static const struct { int32_t threads; bool recompute, rebuild, in_place; } ways[] = {
-    { 1, false, false, true }, { 2, false, false, false }, { 3, false, false, true }, { 2, true, false, true },
-    { 3, true, false, false }, { 1, false, true, true },   { 2, false, true, false },
+static const struct {
+    int32_t threads;
+    bool recompute, rebuild, keep, in_place;
+} ways[] = {
+    { 1, false, false, false, true }, { 2, false, false, false, false }, { 3, false, false, false, true },
+    { 2, true, false, false, true },  { 3, true, false, false, false },  { 1, false, true, false, true },
+    { 2, false, true, false, false }, { 1, false, false, true, true },   { 2, false, false, true, false },
 };
+
+/* Kept values are those that backward would compute again, at every level of the instruction set. */
+static void expect_kept_bits(const dsc_model *model, dsc_dtype dtype, uint32_t caps)
+{
+    modelrun *runs[2];
+    for (size_t i = 0; i < DSC_COUNT(runs); i++) {
+        modelrun_options options = lmrun_plain;
+        options.dtype = dtype;
+        options.caps = caps;
+        options.keep = i == 1;
+        runs[i] = lmrun_open(model, &options);
+        modelrun_step(runs[i]);
+    }
+    if (!same_bits(runs[0], runs[1], model, lmrun_plain.batch * model->losses_per_sample))
+        fail_msg("kept values change the bits, caps %x", (unsigned)caps);
+    assert_true(modelrun_launched_flops(runs[0]) == modelrun_launched_flops(runs[1]));
+    for (size_t i = 0; i < DSC_COUNT(runs); i++)
+        modelrun_close(runs[i]);
+}
 
 void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
 {
@@ -288,6 +311,7 @@ void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
         options.threads = ways[i].threads;
         options.recompute = ways[i].recompute;
         options.rebuild = ways[i].rebuild;
+        options.keep = ways[i].keep;
         options.in_place = ways[i].in_place;
         runs[i] = lmrun_open(model, &options);
         const double loss = modelrun_step(runs[i]);
@@ -298,6 +322,8 @@ void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
     }
     for (size_t i = 0; i < DSC_COUNT(ways); i++)
         modelrun_close(runs[i]);
+    for (uint32_t caps = 0; caps < dsc_cpu_caps(); caps = 2 * caps + 1)
+        expect_kept_bits(model, dtype, caps);
 }
 
 static void expect_rebuild_flops(const dsc_model *model, double planned)

@@ -38,8 +38,8 @@ struct modelrun {
     dsc_device_ops watching_ops;
     dsc_module_plan plan[MODULES_MAX];
     guarded param[MODULES_MAX][PARAMS_MAX], grad[MODULES_MAX][PARAMS_MAX];
-    guarded out[MODULES_MAX], saved[MODULES_MAX], rebuilt[MODULES_MAX], forward_scratch[MODULES_MAX],
-        backward_scratch[MODULES_MAX];
+    guarded out[MODULES_MAX], saved[MODULES_MAX], rebuilt[MODULES_MAX], repeated[MODULES_MAX],
+        forward_scratch[MODULES_MAX], backward_scratch[MODULES_MAX];
     guarded d[2];
     guarded losses, batch[BATCH_MAX];
     modelrun_gemms planned, launched;
@@ -154,6 +154,7 @@ static void open_module(modelrun *run, int32_t m)
     run->out[m] = guard(plan->out_elements * element);
     run->saved[m] = guard(plan->saved_bytes);
     run->rebuilt[m] = guard(plan->rebuilt_bytes);
+    run->repeated[m] = guard(plan->repeated_bytes);
     run->forward_scratch[m] = guard(plan->forward_scratch_bytes);
     run->backward_scratch[m] = guard(plan->backward_scratch_bytes);
     for (int i = 0; i < 2; i++) {
@@ -202,6 +203,7 @@ void modelrun_close(modelrun *run)
         release(&run->out[m]);
         release(&run->saved[m]);
         release(&run->rebuilt[m]);
+        release(&run->repeated[m]);
         release(&run->forward_scratch[m]);
         release(&run->backward_scratch[m]);
         for (int32_t p = 0; p < run->model->modules[m].param_count; p++) {
@@ -299,6 +301,7 @@ static void check_module(const modelrun *run, int32_t m)
     check_zones(&run->out[m]);
     check_zones(&run->saved[m]);
     check_zones(&run->rebuilt[m]);
+    check_zones(&run->repeated[m]);
     check_zones(&run->forward_scratch[m]);
     check_zones(&run->backward_scratch[m]);
     check_zones(&run->d[0]);
@@ -316,6 +319,7 @@ static void forward(modelrun *run, int32_t m, bool save, void *d, float *logits,
     call c;
     fill_call(run, m, false, &c);
     c.ctx.save = save;
+    c.ctx.repeated = save && run->options.keep && run->plan[m].repeated_bytes > 0 ? run->repeated[m].ptr : NULL;
     c.ctx.scratch = run->forward_scratch[m].ptr;
     c.ctx.d_in = d;
     c.ctx.logits = logits;
@@ -327,6 +331,7 @@ static void forward(modelrun *run, int32_t m, bool save, void *d, float *logits,
     poison(&run->out[m]);
     poison(&run->saved[m]);
     poison(&run->rebuilt[m]);
+    poison(&run->repeated[m]);
     poison(&run->forward_scratch[m]);
     const uint64_t before = hash_inputs(run, m);
     must(module->forward(module, &c.ctx, &err), &err);
@@ -361,6 +366,7 @@ static void backward(modelrun *run, int32_t m, void *d_out, void *d_in)
     call c;
     fill_call(run, m, true, &c);
     c.ctx.scratch = run->backward_scratch[m].ptr;
+    c.ctx.repeated = run->options.keep && run->plan[m].repeated_bytes > 0 ? run->repeated[m].ptr : NULL;
     c.ctx.d_out = d_out;
     c.ctx.d_in = m > 0 ? d_in : NULL;
     poison_grads(run, m);

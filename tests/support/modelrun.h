@@ -17,6 +17,7 @@ typedef struct modelrun_options {
     uint32_t caps;
     bool recompute; /* forward without save, then again with save before each backward */
     bool rebuild;   /* rebuilt values are dropped between forward and backward, and rebuilt */
+    bool keep;      /* repeated values are kept */
     bool in_place;  /* d_in is the memory of d_out */
     float loss_scale;
 } modelrun_options;
