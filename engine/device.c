@@ -33,20 +33,21 @@ static int32_t choose_threads(const dsc_engine *engine)
 
 /* The GPU of a rank: index = local rank, or the only visible GPU. Ranks share a GPU only if the user configures NCCL
  * for a shared GPU. */
-static dsc_status choose_gpu(const dsc_engine *engine, int32_t count, int32_t *index, dsc_error *err)
+static dsc_status choose_gpu(dsc_engine *engine, int32_t count, int32_t *index, dsc_error *err)
 {
     const dsc_rank_info *place = &engine->place;
-    const char *share = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    const bool own_view = count == 1 && place->local_world == NULL;
+    const char *text = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    const bool own_view = count == 1 && place->local_world == NULL, share = text != NULL && strcmp(text, "1") == 0;
     *index = own_view ? 0 : place->local_rank % count;
-    if (own_view || count >= place->local_size || (share != NULL && strcmp(share, "1") == 0))
+    engine->ranks_of_gpu = share ? (int32_t)dsc_div_ceil(place->local_size, count) : 1;
+    if (own_view || count >= place->local_size || share)
         return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
                     "\"cuda\": %d ranks on this host and %d GPU%s; start one rank for each GPU",
                     (int)place->local_size, (int)count, count == 1 ? "" : "s");
 }
 
-static dsc_status find_device(const dsc_engine *engine, const dsc_device_ops **ops, int32_t *index, dsc_error *err)
+static dsc_status find_device(dsc_engine *engine, const dsc_device_ops **ops, int32_t *index, dsc_error *err)
 {
     const char *wanted = engine->config.own.device;
     int32_t count = 0;
@@ -75,6 +76,7 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
     const dsc_device_ops *ops = NULL;
     dsc_device_options device = { .alloc = engine->alloc, .attention = engine->config.own.attention,
                                   .plans = engine->config.own.gemm_plans };
+    engine->ranks_of_gpu = 1;
     if (engine->plan_only && options->plan_gpu_bytes > 0) {
         ops = &dsc_device_planned;
         device.planned_bytes = options->plan_gpu_bytes;

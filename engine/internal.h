@@ -56,6 +56,7 @@ struct dsc_engine {
     dsc_device *device;
     dsc_stream *compute;
     bool host_visible; /* the device's */
+    int32_t ranks_of_gpu; /* how many share this rank's */
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;

@@ -13,6 +13,7 @@
 
 #define MIB (1024.0 * 1024.0)
 #define GB 1e9
+#define SPARE_SHARE 16 /* a sixteenth of a GPU's free memory: 5 GB of 80; CUDA itself takes 0.7 GB on an H200 */
 
 /* The two largest tags of the tiers in `mask`, for the message. */
 static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], int64_t bytes[2])
@@ -194,11 +195,27 @@ dsc_status dsc_engine_agree_fit(const dsc_engine *engine, dsc_error *err)
     return dsc_ckpt_agree(&ctx, status, &mine, err);
 }
 
-/* The same everywhere: whether every rank has room for its plan. Nothing is started by a rank that only plans. */
-static dsc_status all_fit(const dsc_engine *engine, bool *fit, dsc_error *err)
+/* A level that the user did not ask for must not be what memory runs out of. So a part of the GPU stays free for what
+ * no plan has: the driver's memory for kernels and graphs, and programs beside this one. */
+static dsc_status check_spare(const dsc_engine *engine, dsc_error *err)
+{
+    dsc_device_props props;
+    DSC_ASSERT(!engine->host_visible);
+    dsc_device_props_get(engine->device, &props);
+    const int64_t own = props.free_bytes / engine->ranks_of_gpu;
+    if (engine->plan.tier_bytes[DSC_TIER_DEVICE] <= own - own / SPARE_SHARE)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_NOFIT, "memory", "too little is spare to keep more activations");
+}
+
+/* The same everywhere: whether every rank has room for its plan, with `spare` also for more. Nothing is started by a
+ * rank that only plans. */
+static dsc_status all_fit(const dsc_engine *engine, bool spare, bool *fit, dsc_error *err)
 {
     dsc_error refusal = DSC_ERROR_INIT, first = DSC_ERROR_INIT;
     dsc_status status = dsc_engine_check_fit(engine, &refusal);
+    if (status == DSC_OK && spare)
+        status = check_spare(engine, &refusal);
     const dsc_ckpt_ctx ctx = { .comm = engine->comms.all, .stream = engine->compute, .buffer = engine->io_buf };
     if (!engine->plan_only) {
         status = dsc_ckpt_agree(&ctx, status, &refusal, &first);
@@ -215,16 +232,21 @@ static dsc_status all_fit(const dsc_engine *engine, bool *fit, dsc_error *err)
 dsc_status dsc_engine_open_plan(dsc_engine *engine, const dsc_plan_options *options, dsc_error *err)
 {
     dsc_recompute *recompute = &engine->config.own.recompute;
+    const bool all = *recompute == DSC_RECOMPUTE_AUTO, on_gpu = !engine->host_visible;
+    const int first = on_gpu ? DSC_RECOMPUTE_KEPT : DSC_RECOMPUTE_NONE;
+    const int last = all ? DSC_RECOMPUTE_FULL : DSC_RECOMPUTE_NONE;
     bool fit = false;
-    if (*recompute != DSC_RECOMPUTE_AUTO)
+    if (!all && (engine->config.own.recompute_given || !on_gpu))
         return dsc_plan_open(options, &engine->plan, err);
-    for (int level = DSC_RECOMPUTE_NONE; level <= DSC_RECOMPUTE_FULL && !fit; level++) {
+    DSC_ASSERT(first < last);
+    for (int level = first; level <= last && !fit; level++) {
         *recompute = (dsc_recompute)level;
         dsc_plan_close(&engine->plan);
         DSC_TRY(dsc_plan_open(options, &engine->plan, err));
-        DSC_TRY(all_fit(engine, &fit, err));
+        DSC_TRY(all_fit(engine, level == DSC_RECOMPUTE_KEPT, &fit, err));
     }
-    dsc_engine_note(engine, "dsc.recompute \"auto\"", dsc_recompute_text(*recompute));
+    dsc_engine_note(engine, all ? "dsc.recompute \"auto\"" : "dsc.recompute is not given",
+                    dsc_recompute_text(*recompute));
     return DSC_OK;
 }
 
@@ -266,8 +288,13 @@ static void place_mirrors(dsc_engine *engine)
     engine->work.host_logits = (float *)((char *)engine->work.mirror_buf.ptr + plan->loss_slots * plan->losses_bytes);
 }
 
+/* Ends of the parts of the activations that are placed already. */
+typedef struct kept_ends {
+    char *saved, *rebuilt, *repeated;
+} kept_ends;
+
 /* Where what one micro-batch has of each module lies, from `out` on; those that share it have the same. */
-static char *place_module_buffers(dsc_engine *engine, int32_t mb, char *out, char **saved, char **rebuilt)
+static char *place_module_buffers(dsc_engine *engine, int32_t mb, char *out, kept_ends *end)
 {
     const dsc_plan *plan = &engine->plan;
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_engine_dtype(engine));
@@ -276,10 +303,13 @@ static char *place_module_buffers(dsc_engine *engine, int32_t mb, char *out, cha
         const int64_t slot = (int64_t)(m % DSC_OUT_SLOTS) * plan->micro_batch_group + mb;
         engine->work.out[at] = plan->out_away_count > 0 ? out + slot * plan->out_bytes_most : out;
         out += plan->out_away_count > 0 ? 0 : dsc_align_up(plan->module[m].out_elements * each, 256);
-        engine->work.saved[at] = *saved;
-        *saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
-        engine->work.rebuilt[at] = *rebuilt;
-        *rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
+        engine->work.saved[at] = end->saved;
+        end->saved += plan->saved_shared ? 0 : dsc_align_up(plan->module[m].saved_bytes, 256);
+        engine->work.rebuilt[at] = end->rebuilt;
+        end->rebuilt += plan->rebuilt_shared ? 0 : dsc_align_up(plan->module[m].rebuilt_bytes, 256);
+        const int64_t repeated = plan->repeated_bytes > 0 ? plan->module[m].repeated_bytes : 0;
+        engine->work.repeated[at] = repeated > 0 ? end->repeated : NULL;
+        end->repeated += dsc_align_up(repeated, 256);
     }
     return out;
 }
@@ -292,10 +322,13 @@ static void place_work_buffers(dsc_engine *engine)
         engine->work.d_buffer[i] = at;
     engine->work.losses = (float *)(void *)at;
     at += plan->losses_bytes;
-    char *saved = at, *rebuilt = saved + plan->saved_bytes;
-    at = rebuilt + plan->rebuilt_bytes;
+    kept_ends end = { .saved = at };
+    end.rebuilt = at += plan->saved_bytes;
+    end.repeated = at += plan->rebuilt_bytes;
+    const char *const outputs = at += plan->repeated_bytes;
     for (int32_t mb = 0; mb < plan->micro_batch_group; mb++)
-        at = place_module_buffers(engine, mb, at, &saved, &rebuilt);
+        at = place_module_buffers(engine, mb, at, &end);
+    DSC_ASSERT(end.repeated == outputs);
     at += plan->out_away_count > 0 ? plan->out_bytes_total : 0;
     DSC_ASSERT(at == (char *)engine->work.activation_buf.ptr + engine->work.activation_buf.bytes);
     engine->work.logits = (float *)(void *)((char *)engine->work.scratch_buf.ptr + plan->scratch_bytes);

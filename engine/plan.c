@@ -66,6 +66,7 @@ static dsc_status plan_cuts(const dsc_plan_options *o, dsc_plan *plan, const dsc
         most->out_elements = dsc_max_i64(most->out_elements, p->out_elements);
         most->saved_bytes = dsc_max_i64(most->saved_bytes, p->saved_bytes);
         most->rebuilt_bytes = dsc_max_i64(most->rebuilt_bytes, p->rebuilt_bytes);
+        most->repeated_bytes = dsc_max_i64(most->repeated_bytes, p->repeated_bytes);
         most->forward_scratch_bytes = dsc_max_i64(most->forward_scratch_bytes, p->forward_scratch_bytes);
         most->backward_scratch_bytes = dsc_max_i64(most->backward_scratch_bytes, p->backward_scratch_bytes);
     }
@@ -84,7 +85,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
     const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention };
     plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
-    plan->rebuilt_shared = o->config->own.recompute != DSC_RECOMPUTE_NONE;
+    plan->rebuilt_shared = o->config->own.recompute > DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < o->model->module_count; m++) {
         const dsc_module *module = &o->model->modules[m];
         dsc_module_plan *p = &plan->module[m];
@@ -98,6 +99,8 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         plan->d_bytes_most = dsc_max_i64(plan->d_bytes_most, out_bytes);
         add_kept(&plan->saved_bytes, plan->saved_shared, p->saved_bytes);
         add_kept(&plan->rebuilt_bytes, plan->rebuilt_shared, p->rebuilt_bytes);
+        if (o->config->own.recompute == DSC_RECOMPUTE_KEPT)
+            add_kept(&plan->repeated_bytes, false, p->repeated_bytes);
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->forward_scratch_bytes));
         plan->scratch_bytes = dsc_max_i64(plan->scratch_bytes, aligned(p->backward_scratch_bytes));
         plan->backward_reads_params[m] = dsc_plan_recompute(o->config, module, p) != DSC_RECOMPUTE_NOTHING ||
@@ -106,6 +109,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     plan->out_bytes_total *= plan->micro_batch_group;
     plan->saved_bytes *= plan->saved_shared ? 1 : plan->micro_batch_group;
     plan->rebuilt_bytes *= plan->rebuilt_shared ? 1 : plan->micro_batch_group;
+    plan->repeated_bytes *= plan->micro_batch_group;
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
     return DSC_OK;
 }
@@ -289,7 +293,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
     DSC_ASSERT(plan->out_away_count < o->model->module_count);
     *out = (work_sizes) {
         .activation = plan->out_bytes_total + (plan->micro_batch_group + 1) * plan->d_bytes_most + plan->losses_bytes +
-                      plan->saved_bytes + plan->rebuilt_bytes,
+                      plan->saved_bytes + plan->rebuilt_bytes + plan->repeated_bytes,
         .scratch = plan->scratch_bytes + plan->logits_bytes,
         .eval = plan->batch_bytes,
         .outputs = plan->out_away_bytes,
@@ -330,6 +334,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->out, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->saved, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->rebuilt, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
+        { &w->repeated, DSC_TAG_CONTROL, host, s.modules * word, DSC_NEED_SMALL },
         { &w->d_buffer, DSC_TAG_CONTROL, host, (s.micro_batch_group + 1) * word, DSC_NEED_SMALL },
         { &w->eval_data, DSC_TAG_CONTROL, host, s.tensors * word, DSC_NEED_SMALL },
         { &w->device_batch, DSC_TAG_CONTROL, host, s.micro_batch_group * s.tensors * word, DSC_NEED_SMALL },

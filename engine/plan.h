@@ -35,6 +35,7 @@ typedef struct dsc_plan {
     int64_t out_bytes_total, d_bytes_most, scratch_bytes, losses_bytes, logits_bytes;
     int64_t saved_bytes,
         rebuilt_bytes; /* sum over modules and micro-batches of a group; shared: of the largest module */
+    int64_t repeated_bytes; /* sum over modules and micro-batches; 0 unless these values are kept */
     bool saved_shared, rebuilt_shared;
     int32_t micro_batch_group; /* micro-batches that pass a module before the next one */
     int32_t loss_slots;  /* micro-steps whose losses the host may fetch before it looks at them */
@@ -75,6 +76,7 @@ typedef struct dsc_work {
     /* Outputs of modules, in order, for each micro-batch of a group. The successor's backward reads outputs; some share
      * slots. */
     char **out, **saved, **rebuilt;   /* [together][module_count] */
+    char **repeated;                  /* [together][module_count]; NULL entries: not kept */
     char **d_buffer;                  /* [together + 1] gradients of outputs, step.c says whose */
     float *losses, *logits;           /* on the device */
     float *host_losses, *host_logits; /* [loss_slots] of the plan, where the host reads them; may be the device's */

@@ -101,7 +101,7 @@ static dsc_status parse_text(dsc_config_parse_state *s, const char *text, int64_
 
 const char *dsc_recompute_text(dsc_recompute recompute)
 {
-    static const char *const texts[] = { "none", "selective", "full", "auto" };
+    static const char *const texts[] = { "kept", "none", "selective", "full", "auto" };
     return texts[recompute];
 }
 

@@ -152,7 +152,11 @@ typedef struct dsc_aio_config {
 
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
 typedef enum dsc_recompute { /* the less memory the later; AUTO until the engine has planned */
-    DSC_RECOMPUTE_NONE, DSC_RECOMPUTE_SELECTIVE, DSC_RECOMPUTE_FULL, DSC_RECOMPUTE_AUTO
+                             DSC_RECOMPUTE_KEPT,
+                             DSC_RECOMPUTE_NONE,
+                             DSC_RECOMPUTE_SELECTIVE,
+                             DSC_RECOMPUTE_FULL,
+                             DSC_RECOMPUTE_AUTO
 } dsc_recompute;
 const char *dsc_recompute_text(dsc_recompute recompute); /* as the config spells it */
 
@@ -284,6 +288,7 @@ typedef struct dsc_ext_config {
     int64_t trace_steps;            /* the last step in it; 0: all */
     dsc_reproducible reproducible;
     dsc_recompute recompute;
+    bool recompute_given;             /* else NONE becomes KEPT on GPUs with room for it */
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
     dsc_dtype moments, gradients;     /* F32 or BF16 */

@@ -359,6 +359,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(check_mics(s));
     own->comm_timeout_given = dsc_config_has(s, DSC_ID_COMM_TIMEOUT);
     own->recompute = (dsc_recompute)dsc_config_choice_or(s, DSC_ID_RECOMPUTE, DSC_RECOMPUTE_NONE);
+    own->recompute_given = dsc_config_has(s, DSC_ID_RECOMPUTE);
     own->dropout_model = dsc_config_choice_or(s, DSC_ID_DROPOUT, 0) == 1;
     own->accumulate_local = dsc_config_choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
     own->gemm_plans = (dsc_gemm_choice)dsc_config_choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);

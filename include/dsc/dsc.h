@@ -309,7 +309,7 @@ typedef struct dsc_run_info {
     int64_t steps_per_epoch, save_every, eval_every, eval_batches, steps_per_print, seed;
     const char *save_dir, *load_dir, *log_path, *log_text_path; /* "" when not given */
     bool has_data, has_eval_data, overlap_comm;
-    const char *recompute; /* "none", "selective" or "full" */
+    const char *recompute;   /* "kept", "none", "selective" or "full" */
     bool save_failure_stops; /* a failed save ends the run; else the caller warns and goes on */
     bool save_async;         /* "dsc".save_async: dsc_engine_save_start can be used */
     int64_t eval_patience;   /* evaluations in a row without a lower loss that end the run, 0: never */

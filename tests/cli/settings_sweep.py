@@ -130,7 +130,7 @@ def done(draw, config, ranks, folder, cuda):
         with_chance(draw, 0.4, zero, "stage3_max_reuse_distance", [0, 30000])
         if ranks in (2, 4):
             with_chance(draw, 0.2, zero, "zero_hpz_partition_size", [ranks])
-    with_chance(draw, 0.5, own, "recompute", ["none", "selective", "full"])
+    with_chance(draw, 0.5, own, "recompute", ["kept", "none", "selective", "full"])
     with_chance(draw, 0.5, own, "micro_batches_together", [2, 3, 4, 256])
     with_chance(draw, 0.5, own, "early_update", [True])
     with_chance(draw, 0.3, own, "gradients_in_memory", [0.1, 0.3, 0.6, 1])

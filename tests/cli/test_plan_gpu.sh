@@ -46,23 +46,36 @@ activations() { # RECOMPUTE: its bytes, into out
     "$dsc" plan --config "$tmp/$1.json" --model gpt2-xl --world-size 8 --gpu-memory 80GiB --json 2>/dev/null |
         sed -E 's/.*"tag":"activations","tier":"device","model_state":false,"bytes":([0-9]+).*"gpu_bytes":([0-9]+).*/\1 \2/'
 }
+read -r kept kept_gpu < <(activations kept)
 read -r none none_gpu < <(activations none)
 read -r selective selective_gpu < <(activations selective)
 read -r full full_gpu < <(activations full)
 block=$((8 * 1024 * 1600 * 2)) # C numbers of every token; gpt2-xl has 48 blocks
+report "kept keeps 2C + I and four numbers for norms more" [ $((kept - none)) -eq $((48 * (6 * block + 4 * 8 * 1024 * 4))) ]
 report "selective keeps one I of 48 less 47" [ $((none - selective)) -eq $((47 * 4 * block)) ]
 report "full keeps 5C and a log-sum-exp less 47 times more" [ $((selective - full)) -eq $((47 * (5 * block + 8 * 1024 * 25 * 4))) ]
-chosen() { # WORD BYTES: what "auto" takes on a GPU that leaves so much to a rank
-    "$dsc" plan --config "$tmp/auto.json" --model gpt2-xl --world-size 8 --gpu-memory "$((($2 + 1048575) / 1048576 + $3))MiB" >"$tmp/out" 2>/dev/null
+chosen() { # WORD BYTES RESERVED [CONFIG]: what "auto" takes on a GPU that leaves so much to a rank
+    "$dsc" plan --config "${4:-$tmp/auto.json}" --model gpt2-xl --world-size 8 --gpu-memory "$((($2 + 1048575) / 1048576 + $3))MiB" >"$tmp/out" 2>/dev/null
     grep -qE "^gpt2-xl: .*ZeRO stage 2$1\$" "$tmp/out"
 }
 activations auto >/dev/null
 reserved=$(($(sed -E 's/.*"gpu_free_bytes":([0-9]+).*/\1/' <("$dsc" plan --config "$tmp/none.json" --model gpt2-xl --world-size 8 --gpu-memory 80GiB --json 2>/dev/null)) / 1048576))
 reserved=$((81920 - reserved))
+spare=$((kept_gpu / 15 + 1048576)) # a sixteenth of what is free
+report "auto: kept where there is room to spare" chosen ", activations kept" "$((kept_gpu + spare))" "$reserved"
 report "auto: none where there is room" chosen "" "$none_gpu" "$reserved"
+report "auto: none where little is spare" chosen "" "$((kept_gpu + spare / 2))" "$reserved"
 report "auto: selective where it is needed" chosen ", recomputation selective" "$selective_gpu" "$reserved"
 report "and no less" chosen ", recomputation selective" "$((none_gpu - 1048576))" "$reserved"
 report "auto: full where that is" chosen ", recomputation full" "$full_gpu" "$reserved"
+
+report "no dsc.recompute: kept where there is room to spare" chosen ", activations kept" "$((kept_gpu + spare))" "$reserved" "$tmp/c.json"
+report "no dsc.recompute: none where little is spare" chosen "" "$((kept_gpu + spare / 2))" "$reserved" "$tmp/c.json"
+report "no dsc.recompute: nothing is computed again for memory" chosen "" "$full_gpu" "$reserved" "$tmp/c.json"
+report "kept that is asked for may fill the card" chosen ", activations kept" "$kept_gpu" "$reserved" "$tmp/kept.json"
+report "none that is asked for stays" chosen "" "$((kept_gpu + spare))" "$reserved" "$tmp/none.json"
+on_cpu() { "$dsc" plan --config "$tmp/c.json" --model gpt2-nano --device cpu >"$tmp/out" 2>"$tmp/err" && grep -qE '^gpt2-nano: .*ZeRO stage 2$' "$tmp/out"; }
+report "no dsc.recompute on CPUs: none" on_cpu
 
 # ---- what does not fit ----
 nofit() { [ $code -eq 3 ] && grep -q '^does not fit the GPU: ' "$tmp/out" && [ "$(wc -l <"$tmp/err")" -eq 1 ] &&

@@ -54,11 +54,11 @@ variants() {
     local stage overlap recompute threads
     for stage in 0 1 2 3; do
         if [ "$night" = 1 ]; then
-            for overlap in true false; do for recompute in none selective full; do for threads in 1 2 3; do
+            for overlap in true false; do for recompute in kept none selective full; do for threads in 1 2 3; do
                 echo "$stage $overlap $recompute $threads"
             done; done; done
         elif [ "$stage" != 0 ]; then
-            echo "$stage $(pick true false) $(pick none selective full) $(pick 1 2 3)"
+            echo "$stage $(pick true false) $(pick kept none selective full) $(pick 1 2 3)"
         fi
     done
 }
@@ -77,7 +77,7 @@ any_world() { # BF16
     config reference 1 "$1" 2 8 false none 2 world_size 3
     trains reference 1 3 || return 1
     for ranks in 2 4 8; do
-        config variant "$(pick 0 1 2 3)" "$1" 2 $((8 / ranks)) "$(pick true false)" "$(pick none selective full)" 1 world_size 3
+        config variant "$(pick 0 1 2 3)" "$1" 2 $((8 / ranks)) "$(pick true false)" "$(pick kept none selective full)" 1 world_size 3
         same variant $ranks 3 reference.result || return 1
     done
 }

@@ -243,7 +243,7 @@ static void compare_group(run_shape shape)
     const int32_t order = draw(4), turned = draw(2);
     shape.stage = draw(4);
     shape.overlap = draw(2) != 0;
-    shape.recompute = (dsc_recompute)draw(3);
+    shape.recompute = (dsc_recompute)draw(4);
     run_processes(&shape, &processes);
     /* Meaningful numbers: all losses differ. */
     assert_true(processes.loss[0] != processes.loss[1] && processes.loss[1] != processes.loss[2]);
@@ -251,7 +251,7 @@ static void compare_group(run_shape shape)
         const int32_t mix = (turned != 0 ? 4 - stage : stage) ^ order;
         shape.stage = stage;
         shape.overlap = mix % 2 != 0;
-        shape.recompute = (dsc_recompute)draw(3);
+        shape.recompute = (dsc_recompute)draw(4);
         run_threads(&shape, &threads);
         expect_same(&shape, &processes, &threads);
     }

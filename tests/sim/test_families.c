@@ -39,6 +39,10 @@ static void near_the_cpu_at_every_stage(void **state)
                          &(run_options){ .steps = steps }, &other);
                 run_expect_same(&gpu, &other);
             }
+            const int32_t stage = (int32_t)i % 4;
+            tiny_run(model, &(tiny_variant) { "cuda", world, stage, 2, bf16 != 0, true, DSC_RECOMPUTE_KEPT, NULL },
+                     &(run_options) { .steps = steps }, &other);
+            run_expect_same(&gpu, &other);
             tiny_free_states(&gpu);
         }
         dsc_model_close(&model);

@@ -76,7 +76,7 @@ static void eight_gpus_in_any_order(void **state)
             run_same(&(tiny_variant){ "cuda", 8, stage, 2, true, true, DSC_RECOMPUTE_NONE, NULL }, 1, extremes[i],
                      steps, &first);
     for (int seed = 1; seed <= 8; seed++)
-        run_same(&(tiny_variant){ "cuda", 8, seed % 4, 2, true, true, (dsc_recompute)(seed % 3), NULL },
+        run_same(&(tiny_variant) { "cuda", 8, seed % 4, 2, true, true, (dsc_recompute)(seed % 4), NULL },
                  (uint64_t)seed, CUSIM_RANDOM, steps, &first);
     tiny_free_states(&first);
 }

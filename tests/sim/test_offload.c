@@ -138,9 +138,12 @@ static void every_placement_of_states_gives_the_same_bits(void **state)
 static void overlap_on_and_off_give_the_same_bits(void **state)
 {
     run_result on_gpus, other;
-    variant v = { .world = 2, .stage = 3, .accumulation = 2, .bf16 = true, .zero = "" };
+    variant v = {
+        .world = 2, .stage = 3, .accumulation = 2, .bf16 = true, .zero = "", .own = ", \"recompute\": \"none\""
+    };
     run(&v, &on_gpus);
     v.zero = STATES_CPU PARAMS_NVME;
+    v.own = ", \"recompute\": \"kept\"";
     for (int in_turn = 0; in_turn < 2; in_turn++) {
         v.in_turn = in_turn != 0;
         expect_same_bits(&on_gpus, &v, &other);

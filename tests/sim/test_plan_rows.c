@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "kernels/device.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/tiny_gpt.h"
@@ -92,7 +93,7 @@ static void rows_are_a_runs(void **state)
         "\"bf16\": {\"enabled\": true}, \"gradient_clipping\": 1.0, \"gradient_accumulation_steps\": 2,",
     };
     static const char *const owns[] = { "", ", \"recompute\": \"full\"", ", \"reproducible\": \"world_size\"",
-                                        ", \"recompute\": \"selective\"", ", \"recompute\": \"selective\"" };
+                                        ", \"recompute\": \"selective\"", ", \"recompute\": \"none\"" };
     char config[512];
     const int32_t most = run_most_ranks(3);
     int number = 0;
@@ -129,12 +130,92 @@ static void rows_of_a_copy_of_the_states(void **state)
     expect_same(config, 4);
 }
 
+/* ---- kept activations ---- */
+
+static const char kept_config[] = "{\"train_micro_batch_size_per_gpu\": 64, \"optimizer\": {\"type\": \"AdamW\"},"
+                                  " \"zero_optimization\": {\"stage\": 1, \"reduce_bucket_size\": 20000},"
+                                  " \"dsc\": {\"device\": \"cuda\", \"threads\": 1, \"comm_timeout_s\": 60%s}}";
+
+/* Counts lines about the choice, and copies the last one. */
+typedef struct choice_lines {
+    int count;
+    char last[128];
+} choice_lines;
+
+static void look_for_choice(void *user, dsc_log_level level, const char *text)
+{
+    choice_lines *lines = user;
+    if (strstr(text, "dsc.recompute") == NULL)
+        return;
+    lines->count++;
+    snprintf(lines->last, sizeof lines->last, "%s", text);
+}
+
+static choice_lines said; /* by the last run */
+
+/* Runs on two GPUs with `own` in "dsc". Returns the first GPU's planned bytes; -1: the plan does not fit. */
+static int64_t planned_on_two(const char *own)
+{
+    char config[512];
+    run_result result;
+    said = (choice_lines) { 0 };
+    snprintf(config, sizeof config, kept_config, own);
+    run_world(&(run_options) { .world = 2,
+                               .steps = 1,
+                               .model = model,
+                               .config = config,
+                               .data = tiny_gpt_data(model, 1 << 20),
+                               .log = { look_for_choice, &said },
+                               .fault_rank = -1 },
+              &result);
+    assert_true(result.status == DSC_OK || result.status == DSC_ERR_NOFIT);
+    return result.status == DSC_OK ? result.device_planned : -1;
+}
+
+/* The second GPU has a little more free memory than a run at "none" needs: the first one has room for "kept", and both
+ * take "none". */
+static void ranks_take_the_same_level(void **state)
+{
+    const dsc_device_ops *ops = NULL;
+    dsc_alloc *alloc = NULL;
+    dsc_device *device = NULL;
+    dsc_device_props props;
+    dsc_buf beside = { 0 };
+    dsc_error err = DSC_ERROR_INIT;
+    int32_t count = 0;
+    assert_int_equal(dsc_device_find("cuda", &ops, &count, &err), DSC_OK);
+    if (run_most_ranks(2) < 2 || count < 2)
+        skip();
+    const int64_t none = planned_on_two(", \"recompute\": \"none\""), kept = planned_on_two("");
+    int64_t taken = -1;
+    assert_int_equal(kept, planned_on_two(", \"recompute\": \"kept\""));
+    assert_int_equal(said.count, 0); /* the user named it */
+    assert_true(kept > none);
+    assert_int_equal(dsc_alloc_open(&alloc, &err), DSC_OK);
+    const dsc_device_options options = { .alloc = alloc, .threads = 1, .index = 1 };
+    assert_int_equal(dsc_device_open(ops, &device, &options, &err), DSC_OK);
+    for (int64_t left = none; taken < 0 && left < 3 * none; left += none / 50) {
+        dsc_device_props_get(device, &props);
+        assert_true(props.free_bytes > left);
+        assert_int_equal(dsc_mem_open(device, DSC_TAG_SCRATCH, DSC_TIER_DEVICE, props.free_bytes - left, &beside, &err),
+                         DSC_OK);
+        taken = planned_on_two("");
+        dsc_mem_close(device, &beside);
+    }
+    assert_int_equal(taken, none);
+    assert_int_equal(said.count, 1);
+    assert_string_equal(said.last, "dsc.recompute is not given: taking none");
+    dsc_device_close(&device);
+    dsc_alloc_close(&alloc);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_a_runs),
         cmocka_unit_test(rows_of_what_is_in_host_memory_too),
         cmocka_unit_test(rows_of_a_copy_of_the_states),
+        cmocka_unit_test(ranks_take_the_same_level),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 2, .layers = 2 });
     const int failed = cmocka_run_group_tests_name("plans for GPUs that are not here", tests, NULL, NULL);

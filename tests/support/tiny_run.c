@@ -134,7 +134,9 @@ void tiny_stages_agree(const dsc_model *model, const char *device, int32_t world
     tiny_run(model, &(tiny_variant){ device, world, 0, 2, bf16, false, DSC_RECOMPUTE_NONE, NULL },
              &(run_options){ 0 }, &first);
     for (int32_t stage = 1; stage <= 3; stage++) {
-        const dsc_recompute recompute = stage == 2 ? DSC_RECOMPUTE_FULL : DSC_RECOMPUTE_SELECTIVE;
+        const dsc_recompute recompute = stage == 1   ? DSC_RECOMPUTE_KEPT
+                                        : stage == 2 ? DSC_RECOMPUTE_FULL
+                                                     : DSC_RECOMPUTE_SELECTIVE;
         tiny_run(model, &(tiny_variant){ device, world, stage, 2, bf16, stage != 2, recompute, NULL },
                  &(run_options){ 0 }, &other);
         run_expect_same(&first, &other);

@@ -520,6 +520,12 @@ static void offload_on_devices(void **state)
     assert_int_equal(config.warning_count, 0);
     parse_ok(around("\"dsc\":{\"recompute\":\"selective\"}"));
     assert_int_equal(config.own.recompute, DSC_RECOMPUTE_SELECTIVE);
+    assert_true(config.own.recompute_given);
+    parse_ok(around("\"dsc\":{\"recompute\":\"kept\"}"));
+    assert_int_equal(config.own.recompute, DSC_RECOMPUTE_KEPT);
+    parse_ok(around("\"dsc\":{\"seed\":1}"));
+    assert_int_equal(config.own.recompute, DSC_RECOMPUTE_NONE);
+    assert_false(config.own.recompute_given);
     parse_ok(around("\"activation_checkpointing\":{\"cpu_checkpointing\":true},\"dsc\":{\"recompute\":\"full\"}"));
     assert_int_equal(dsc_config_resolve(&config, &cuda, &err), DSC_OK);
     assert_int_equal(config.warning_count, 0);

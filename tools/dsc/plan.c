@@ -264,10 +264,13 @@ static void print_traffic(const plan_table *t)
 static void print_text(const plan_table *t)
 {
     const char *s = t->ranks == 1 ? "" : "s";
-    const bool again = strcmp(t->info.recompute, "none") != 0;
+    const bool kept = strcmp(t->info.recompute, "kept") == 0, again = !kept && strcmp(t->info.recompute, "none") != 0;
     printf("%s: %.2f M parameters, %lld rank%s, ZeRO stage %d%s%s\n", t->info.model_name,
            (double)t->parameter_count * 1e-6, (long long)t->ranks, s, (int)t->info.zero_stage,
-           again ? ", recomputation " : "", again ? t->info.recompute : "");
+           kept    ? ", activations kept"
+           : again ? ", recomputation "
+                   : "",
+           again ? t->info.recompute : "");
     printf("batch %lld = micro-batch %lld x accumulation %lld x %lld rank%s; %lld tokens a sample\n",
            (long long)t->info.train_batch_size, (long long)t->info.micro_batch_size,
            (long long)t->info.accumulation_steps, (long long)t->ranks, s, (long long)t->info.seq_length);

@@ -143,7 +143,8 @@ static dsc_status try_stages(tune *t, tune_tier tier, bool *any, dsc_error *err)
     const bool parameters_offloaded = tier == TUNE_ALL_ON_HOST || tier == TUNE_ALL_IN_FILES;
     for (int stage = parameters_offloaded ? 3 : tier > TUNE_DEVICE ? 1 : 0; stage <= 3; stage++) {
         int64_t without = 0;
-        for (int recompute = DSC_RECOMPUTE_NONE; recompute <= DSC_RECOMPUTE_FULL; recompute++) {
+        const int first = t->on_gpus ? DSC_RECOMPUTE_KEPT : DSC_RECOMPUTE_NONE;
+        for (int recompute = first; recompute <= DSC_RECOMPUTE_FULL; recompute++) {
             tune_choice choice = TUNE_CHOICE_INIT;
             int64_t bytes = 0;
             choice.stage = stage;

@@ -108,7 +108,7 @@ static dsc_status print_plan(train_run *run, dsc_error *err)
 static dsc_status print_start(train_run *run, dsc_error *err)
 {
     const dsc_run_info *info = &run->info;
-    const bool again = strcmp(info->recompute, "none") != 0;
+    const bool kept = strcmp(info->recompute, "kept") == 0, again = !kept && strcmp(info->recompute, "none") != 0;
     dsc_engine_stats stats = DSC_ENGINE_STATS_INIT;
     dsc_engine_stats_get(run->engine, &stats);
     train_progress_say(
@@ -116,7 +116,10 @@ static dsc_status print_start(train_run *run, dsc_error *err)
         dsc_version(), info->model_name, (double)stats.parameter_count * 1e-6, (int)dsc_engine_size(run->engine),
         dsc_engine_size(run->engine) == 1 ? "" : "s", info->transport, (long long)stats.threads,
         stats.threads == 1 ? "" : "s", (int)info->zero_stage, info->overlap_comm ? ", overlapped" : "",
-        again ? ", recomputation " : "", again ? info->recompute : "");
+        kept    ? ", activations kept"
+        : again ? ", recomputation "
+                : "",
+        again ? info->recompute : "");
     train_progress_say(
         &run->progress,
         "effective batch %lld = micro-batch %lld x accumulation %lld x %d rank%s; %lld tokens a sample; %lld steps",
