@@ -78,7 +78,7 @@ bench-watch: $(BENCH_BIN)/step_worker
 	$(Q)bench/bench_watch.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,3))
 
 .PHONY: bench-recompute
-## bench-recompute: what dsc.recompute none, selective and full take and save, in turns: [ROUNDS=9]
+## bench-recompute: what dsc.recompute kept, none, selective and full take and save, in turns: [ROUNDS=9]
 bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
 	$(Q)bench/bench_recompute.py $(BENCH_BIN) $(BIN)/dsc $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) \
 	    $(if $(SHORT),--model gpt2-nano --sequence 64)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """bench_recompute.py BENCH_FOLDER DSC [--rounds 9] [--model gpt2-124m] [--sequence 512] [--micro 2]
 
-Savings and cost of dsc.recompute: one rank each with "none", "selective" and "full", step by step in turns, in a new
-order each round. Memory is the planned size of activations and the process's peak. Time is that of a step; its ratio to
+Savings and cost of dsc.recompute: one rank each with "kept", "none", "selective" and "full", step by step in turns, in
+a new order each round. Memory is the planned size of activations and the process's peak. Time is that of a step; its ratio to
 "none" is paired round by round, with its middle half. The limit of "full" is one more forward pass: each matrix product
 runs four times instead of three, except those of the head, which is not recomputed. The losses must be equal.
 
@@ -18,7 +18,7 @@ import tempfile
 from bench_offload import Trainer, text
 
 VOCAB = {"gpt2-124m": 50257, "gpt2-nano": 256}
-CHOICES = ("none", "selective", "full")
+CHOICES = ("kept", "none", "selective", "full")
 
 
 def write_config(path, args, choice):
