@@ -33,7 +33,10 @@ $(BUILD)/nvcc-flags: FORCE
 $(BUILD)/%.cu.o: %.cu $(BUILD)/nvcc-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  NVCC  $<")
-	$(Q)$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) $(NVCC_PLAIN) $(or $(ARCH),$(CUDA_ARCH)) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+	$(Q)$(filter ccache,$(CC)) $(NVCC) $(CPPFLAGS) $(NVCC_PLAIN) $(or $(ARCH),$(CUDA_ARCH)) $(NUMBERS) -MMD -MP -MF $(@:.o=.d) -c $< -o $@ \
+	    2>$(@:.o=.words); rc=$$?; cat $(@:.o=.words) >&2; [ $$rc -eq 0 ] || exit $$rc
+	$(Q)if grep -q 'wgmma.* are serialized' $(@:.o=.words); then rm -f $@; \
+	    echo "$<: products of warpgroups run one by one: registers are used before their wait, or there are too few" >&2; exit 1; fi
 
 # PTX that tests/cli/test_cuda_code.sh reads.
 $(BUILD)/%.ptx: %.cu $(BUILD)/nvcc-flags

@@ -190,6 +190,31 @@ else
     skip "every CUDA source has code for sm_80 and sm_90, and PTX" "libdsc_cuda.so is not built here (no nvcc)"
 fi
 
+# ptxas only notes that it runs products of warpgroups one by one. A build with that note must fail.
+nvcc=$(command -v nvcc || ls /usr/local/cuda/bin/nvcc deps/cuda/nvidia/cu13/bin/nvcc 2>/dev/null | head -n 1)
+serial="a source whose products of warpgroups run one by one does not build"
+if [ -n "$nvcc" ]; then
+    cat >"$dir/serial.cu" <<'CU'
+__global__ void serial(float *out, unsigned long long a, unsigned long long b, int n)
+{
+    float d[4] = { 0, 0, 0, 0 };
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    for (int i = 0; i < n; i++) {
+        asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 0, 0;"
+                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "l"(a), "l"(b));
+        d[0] += 1.0f; /* before the wait */
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    for (int i = 0; i < 4; i++)
+        out[4 * threadIdx.x + i] = d[i];
+}
+CU
+    make -s BUILD="$dir/build" NVCC="$nvcc" ARCH="-gencode arch=compute_90a,code=sm_90a" "$dir/build/$dir/serial.cu.o" >"$dir/words" 2>&1
+    [ $? -ne 0 ] && grep -q 'products of warpgroups run one by one' "$dir/words" && ! [ -e "$dir/build/$dir/serial.cu.o" ]
+    result "$serial" $? "$dir/words"
+else skip "$serial" "no nvcc here"; fi
+
 # The machine code of attention_fwd_sm90.cu and attention_bwd_sm90.cu must have the instructions they exist for.
 dump=$(command -v cuobjdump || ls /usr/local/cuda/bin/cuobjdump deps/cuda/nvidia/cu13/bin/cuobjdump 2>/dev/null | head -n 1)
 if [ -e "$plugin" ] && [ -n "$dump" ]; then
