@@ -50,6 +50,11 @@ def verdict_of(day, rc, output):
     return f"FAILED (stopped, not whole){text}" if rc is None else f"FAILED (exit {rc}){text}"
 
 
+def joined(verdicts):
+    text = "; ".join(verdicts)
+    return f"FAILED: {text}" if "FAILED" in text else f"ok: {text}"
+
+
 def run_tests(day, deadline, programs, env):
     settings = dict({"DSC_TEST_TIMEOUT": "300", "CK_DEVICE": "cuda"}, **env)
     return verdict_of(day, *day.run([RUN, "gpu"] + programs, deadline - time.monotonic(), settings))
@@ -74,8 +79,7 @@ def two_ranks(day, deadline):
     for ranks in (2, 4):
         env = dict(nccl_env(day), DSC_TEST_RANKS_MAX=str(ranks), NCCL_MAX_CTAS=str(32 // ranks))
         verdicts.append((ranks, run_tests(day, deadline, day.tests, env)))
-    text = "; ".join(f"{ranks} ranks: {verdict}" for ranks, verdict in verdicts)
-    return f"FAILED: {text}" if any(verdict.startswith("FAILED") for _, verdict in verdicts) else text
+    return joined([f"{ranks} ranks: {verdict}" for ranks, verdict in verdicts])
 
 
 def nccl_env(day):
@@ -118,8 +122,7 @@ def sanitizers(day, deadline):
                 continue
             rc, output = day.run([program, "--target-processes", "all", "--tool", tool, "--error-exitcode", "9"] + command, min(left, 120))
             verdicts.append(f"{tool} {what}: {'not whole' if rc is None else verdict_of(day, rc, output)}")
-    text = "; ".join(verdicts)
-    return f"FAILED: {text}" if "FAILED" in text else text
+    return joined(verdicts)
 
 
 # ---- a killed rank ----
@@ -155,9 +158,11 @@ def kill_one(day, deadline, victim):
     ranks = start_ranks(day, logs)
     try:
         while not re.search(r"step ([3-9]|\d\d+)/", log_of(paths[0])):
-            if any(rank.poll() is not None for rank in ranks) or time.monotonic() > deadline - 10:
+            if time.monotonic() > deadline - 10:
+                return f"rank {victim}: the time was over before step 3"
+            if any(rank.poll() is not None for rank in ranks):
                 failures(day, log_of(paths[0]) + log_of(paths[1]), 20)
-                return f"FAILED: rank {victim}: no step 3 before the kill"
+                return f"FAILED: rank {victim}: a rank ended before step 3"
             time.sleep(0.05)
         ranks[victim].send_signal(signal.SIGKILL)
         begin = time.monotonic()
@@ -170,7 +175,7 @@ def kill_one(day, deadline, victim):
         took = time.monotonic() - begin
         words = log_of(paths[1 - victim]).strip().splitlines()
         text = f"rank {1 - victim} ended {took:.1f} s after rank {victim} was killed, exit {other.returncode}: {words[-1] if words else 'no word'}"
-        return text if took <= KILLED_LIMIT_S and other.returncode > 0 else f"FAILED: {text}"
+        return text if took <= KILLED_LIMIT_S and other.returncode > 0 else f"FAILED, at most {KILLED_LIMIT_S} s expected: {text}"
     finally:
         for rank in ranks:
             if rank.poll() is None:
@@ -183,9 +188,7 @@ def kill_one(day, deadline, victim):
 def killed_rank(day, deadline):
     if not day.options.nccl and not day.options.simulate:
         return "skipped: no --nccl DIR (NCCL 2.30 or newer)"
-    verdicts = [kill_one(day, deadline, victim) for victim in (1, 0)]
-    text = "; ".join(verdicts)
-    return f"FAILED: {text}" if "FAILED" in text else f"ok: {text}"
+    return joined([kill_one(day, deadline, victim) for victim in (1, 0)])
 
 
 # ---- measurements ----
