@@ -11,8 +11,24 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
+/* Every kernel that a launch names, in one list, so that a device can load all of them when it is opened. The list is
+ * made while the program or plugin is loaded, and only read after that. */
+struct dsc_cuda_listed {
+    const void *kernel;
+    const dsc_cuda_listed *next;
+    explicit dsc_cuda_listed(const void *which);
+};
+template <auto Kernel> struct dsc_cuda_lister {
+    static const dsc_cuda_listed entry;
+};
+template <auto Kernel>
+const dsc_cuda_listed dsc_cuda_lister<Kernel>::entry{ reinterpret_cast<const void *>(Kernel) };
+
+#define DSC_CUDA_LAUNCH(kernel, ...) \
+    (static_cast<void>(&dsc_cuda_lister<(kernel)>::entry), DSC_CUDA_START(kernel, __VA_ARGS__))
+
 #ifdef __CUDACC__
-#define DSC_CUDA_LAUNCH(kernel, grid, block, smem_bytes, stream, ...) \
+#define DSC_CUDA_START(kernel, grid, block, smem_bytes, stream, ...) \
     kernel<<<(grid), (block), (smem_bytes), (stream)>>>(__VA_ARGS__)
 #define DSC_CUDA_ALLOW(ptr, bytes) ((void)0)
 #define DSC_CUDA_FORBID(ptr, bytes) ((void)0)
@@ -22,7 +38,7 @@
 #else
 #define DSC_CUDA_ALLOW(ptr, bytes) cusim_allow((ptr), (size_t)(bytes))
 #define DSC_CUDA_FORBID(ptr, bytes) cusim_forbid((ptr), (size_t)(bytes))
-#define DSC_CUDA_LAUNCH(kernel, grid, block, smem_bytes, stream, ...) \
+#define DSC_CUDA_START(kernel, grid, block, smem_bytes, stream, ...) \
     CUSIM_LAUNCH(kernel, grid, block, smem_bytes, stream, __VA_ARGS__)
 #define DSC_CUDA_SHARED(type, name) CUSIM_SHARED(type, name)
 #endif

@@ -13,6 +13,9 @@ void cusim_set_kernel_ticks(const char *name, unsigned ticks) {}
 void cusim_set_quirk(cusim_quirk quirk) {}
 void cusim_set_cudnn(cusim_cudnn is) {}
 int64_t cusim_cudnn_calls(void) { return 0; }
+void cusim_set_name(const char *name) {}
+void cusim_set_endless(const char *name) {}
+int64_t cusim_kernels_loaded(void) { return 0; }
 void cusim_fail_kernel(int device, const char *name) {}
 void cusim_check_races(bool on) {}
 bool cusim_tracks_kernels(void) { return false; }

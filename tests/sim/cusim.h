@@ -13,6 +13,7 @@
  *     CUSIM_MEM (bytes of a device, suffix K M G; 1G), CUSIM_ARCH (90), CUSIM_DRIVER (its CUDA version, 13000)
  *     CUSIM_CUDNN (0; a cusim_cudnn)
  *     CUSIM_FAIL_KERNEL (as cusim_fail_kernel, of device 0), CUSIM_FAIL_MALLOC (n: as cusim_plant of number n - 1)
+ *     CUSIM_NAME (of the devices)
  *     CUSIM_ENDLESS_KERNEL (part of a name: such kernels never end), CUSIM_REGISTERS (of a thread at its start, 168)
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_SIM_CUSIM_H
@@ -87,6 +88,13 @@ uint64_t cusim_nccl_registrations(void);
  * allowed ones may. The caller must have waited for earlier uses of bytes that it forbids. */
 void cusim_forbid(const void *p, size_t bytes);
 void cusim_allow(const void *p, size_t bytes);
+/* As a slice of a card has them. */
+void cusim_set_name(const char *name);
+/* Kernels that the program has loaded so far by cudaFuncGetAttributes. Once there is one, the launch of another is a
+ * violation: CUDA would load it while others wait. */
+int64_t cusim_kernels_loaded(void);
+/* Kernels of this name never end from now on; NULL: all do. */
+void cusim_set_endless(const char *name);
 /* Whether accesses that nothing orders are errors, as they are before; false: only the schedule shows them. */
 void cusim_check_races(bool on);
 /* Whether each access of a kernel is looked at; false in builds with SAN=address, where only copies, collectives and

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -127,6 +128,9 @@ struct simulator {
     std::map<char *, size_t> pinned;
     std::map<const void *, int> kernel_shared; /* opted in above 48 KiB */
     std::string endless_kernel;                /* part of its name; empty: none */
+    std::set<const void *> loaded;             /* kernels that the program has asked for by cudaFuncGetAttributes */
+    std::string name = "simulated GPU";
+    int multiprocessors = 4;
     int registers = 168;                       /* that each thread of a kernel starts with */
     int known_threads = 0, blocked_threads = 0;
     uint64_t progress = 0;

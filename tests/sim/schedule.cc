@@ -73,6 +73,8 @@ simulator *open_simulator()
         s->devices[0].fail_name = text;
     if (const char *text = getenv("CUSIM_ENDLESS_KERNEL"))
         s->endless_kernel = text;
+    if (const char *text = getenv("CUSIM_NAME"))
+        s->name = text;
     if (const char *text = getenv("CUSIM_REGISTERS"))
         s->registers = atoi(text);
     if (const char *text = getenv("CUSIM_MEM"))
@@ -426,6 +428,24 @@ void cusim_set_kernel_ticks(const char *name, unsigned ticks)
 }
 
 void cusim_set_quirk(cusim_quirk quirk) { sim().quirk = quirk; }
+
+void cusim_set_name(const char *name)
+{
+    guard held(sim().lock);
+    sim().name = name;
+}
+
+void cusim_set_endless(const char *name)
+{
+    guard held(sim().lock);
+    sim().endless_kernel = name != nullptr ? name : "";
+}
+
+int64_t cusim_kernels_loaded(void)
+{
+    guard held(sim().lock);
+    return static_cast<int64_t>(sim().loaded.size());
+}
 
 int cusim::quirk_now() { return sim().quirk; }
 

@@ -133,7 +133,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     if (device < 0 || device >= sim().device_count)
         return say(cudaErrorInvalidDevice);
     memset(prop, 0, sizeof *prop);
-    snprintf(prop->name, sizeof prop->name, "simulated GPU");
+    snprintf(prop->name, sizeof prop->name, "%s", sim().name.c_str());
     prop->uuid.bytes[0] = static_cast<char>(device);
     prop->totalGlobalMem = sim().device_bytes;
     prop->sharedMemPerBlock = 48 << 10;
@@ -148,7 +148,7 @@ extern "C" cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device)
     prop->maxGridSize[1] = prop->maxGridSize[2] = 65535;
     prop->major = sim().devices[device].arch / 10;
     prop->minor = sim().devices[device].arch % 10;
-    prop->multiProcessorCount = 4;
+    prop->multiProcessorCount = sim().multiprocessors;
     prop->maxThreadsPerMultiProcessor = 2048;
     prop->l2CacheSize = 1 << 20;
     prop->pciBusID = device + 1;
@@ -559,8 +559,10 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribut
     return cudaSuccess;
 }
 
-extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *)
+extern "C" cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *attributes, const void *kernel)
 {
+    guard held(sim().lock);
+    sim().loaded.insert(kernel);
     *attributes = { sim().registers, THREADS_MAX };
     return cudaSuccess;
 }
@@ -593,6 +595,8 @@ void cusim::enqueue_launch(const launch_info &info, void *kept, void (*body)(voi
     guard held(sim().lock);
     check_stream(info.stream, info.name);
     device_state &d = *info.stream->device;
+    if (!sim().loaded.empty() && sim().loaded.count(info.kernel) == 0)
+        fail("%s is launched and was not loaded, as other kernels were", info.name);
     const dim size = info.size, grid = info.grid;
     const uint64_t threads = static_cast<uint64_t>(size.x) * size.y * size.z;
     auto opted = sim().kernel_shared.find(info.kernel);

@@ -6,13 +6,14 @@
 #include "kernels/cuda/device/device_cuda.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/attention/attention_plan.h"
 #include "kernels/cuda/gemm/gemm_cublaslt.h"
 #include "kernels/cuda_plugin.h"
 
-#define ARCH_LEAST 80 /* bf16 products and cp.async; machine code is built for 80 and 90, PTX for later ones */
+#define ARCH_LEAST 80 /* bf16 products and cp.async; cuda.mk says for which cards machine code is built */
 
 /* ---- failures ---- */
 
@@ -27,7 +28,7 @@ dsc_status dsc_cuda_refused(const cuda_device *device, cudaError_t error, const 
     if (error == cudaErrorMemoryAllocation)
         return DSC_FAIL(err, DSC_ERR_NOMEM, "memory", "GPU %d (%s) is out of memory: %s", device->index, device->name,
                         what);
-    if (error == cudaErrorNoKernelImageForDevice)
+    if (error == cudaErrorNoKernelImageForDevice || error == cudaErrorInvalidDeviceFunction)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.device",
                         "GPU %d (%s) is sm_%d and this build has no kernels that it can run (%s): %s", device->index,
                         device->name, device->arch, cudaGetErrorString(error), what);
@@ -173,10 +174,41 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     return DSC_OK;
 }
 
+/* Set when the plugin is loaded, since CUDA reads it at its first call. An engine has some ten streams; by default
+ * they share 8 hardware queues, and a queue runs its work in order. */
+__attribute__((constructor)) static void take_more_queues(void)
+{
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+}
+
+static const dsc_cuda_listed *kernels_first; /* filled while the plugin is loaded */
+
+dsc_cuda_listed::dsc_cuda_listed(const void *which) : kernel(which), next(kernels_first) { kernels_first = this; }
+
+/* By default CUDA loads a kernel at its first launch. That may wait for all work of the card, also for a collective
+ * whose other rank waits for this one, and takes memory that no plan knows. Sources for one architecture have no code
+ * for other cards, so only a card without any loaded kernel is an error. */
+static dsc_status load_kernels(const cuda_device *d, dsc_error *err)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t refused = cudaErrorNoKernelImageForDevice;
+    int64_t loaded = 0;
+    for (const dsc_cuda_listed *k = kernels_first; k != NULL; k = k->next) {
+        const cudaError_t error = cudaFuncGetAttributes(&attributes, k->kernel);
+        if (error == cudaErrorMemoryAllocation)
+            return dsc_cuda_refused(d, error, "loading its kernels", err);
+        loaded += error == cudaSuccess;
+        refused = error == cudaSuccess ? refused : error;
+        (void)cudaGetLastError();
+    }
+    return loaded > 0 ? DSC_OK : dsc_cuda_refused(d, refused, "loading its kernels", err);
+}
+
 static dsc_status begin(cuda_device *d, const dsc_device_options *options, dsc_error *err)
 {
     DSC_TRY(dsc_cuda_enter(d, err));
     DSC_TRY(describe(d, err));
+    DSC_TRY(load_kernels(d, err));
     DSC_TRY(dsc_cuda_check(d, cudaStreamCreateWithFlags(&d->setup, cudaStreamNonBlocking), "opening a stream", err));
     char card[160];
     snprintf(card, sizeof card, "%s, sm_%d, %d multiprocessors", d->name, d->arch, d->multiprocessors);
