@@ -56,6 +56,8 @@ def gpu(simulate, program="bench-gpu"):
     except (OSError, subprocess.SubprocessError, IndexError):
         print(f"{program}: skipped: no GPU (nvidia-smi says nothing)")
         sys.exit(77)
+    if subprocess.run(["nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"], capture_output=True, text=True).stdout.startswith("Enabled"):
+        return text, None  # what runs is a slice, and the peak is the whole card's
     names = [part for part in PEAKS if part in text]
     return text, PEAKS[max(names, key=len)] if names else None
 

@@ -68,7 +68,7 @@ typedef struct dsc_device_options {
 
 typedef struct dsc_device_props {
     char name[96];           /* "NVIDIA H200"; "cpu" */
-    char pci[16];            /* where it is, as "0000:1b:00.0"; "": the host itself */
+    char pci[16];            /* where it is, as "0000:1b:00.0"; "": the host itself, or a slice of a card */
     int32_t index;           /* as in the options; -1: the host itself */
     int32_t arch;            /* 90 for sm_90; 0: not a GPU */
     int32_t multiprocessors;

@@ -1,4 +1,4 @@
-/* test_device.c - what opening and closing a GPU does: kernels are loaded and queues asked for. SPDX-License-Identifier: Apache-2.0 */
+/* test_device.c - what opening and closing a GPU does: kernels are loaded, queues asked for, slices of cards described. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -62,11 +62,38 @@ static void streams_have_a_queue_each_unless_the_user_says_otherwise(void **stat
     assert_true(atoi(queues) > 0);
 }
 
+static void a_whole_card_has_the_peak_of_its_data_sheet(void **state)
+{
+    (void)state;
+    skip_real_ones();
+    gpu g;
+    cusim_set_name("NVIDIA H100 80GB HBM3");
+    open_gpu(&g);
+    assert_true(g.props.peak_flops == 989e12);
+    assert_string_equal(g.props.pci, "0000:01:00.0");
+    close_gpu(&g);
+}
+
+static void a_slice_has_the_share_of_its_multiprocessors_and_no_sensors(void **state)
+{
+    (void)state;
+    skip_real_ones();
+    gpu g;
+    cusim_set_name("NVIDIA H100 80GB HBM3 MIG 1g.10gb");
+    open_gpu(&g);
+    assert_true(g.props.peak_flops == 989e12 * ((double)g.props.multiprocessors / 132));
+    assert_true(g.props.peak_bytes == 0);
+    assert_string_equal(g.props.pci, "");
+    close_gpu(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(opening_loads_every_kernel),
         cmocka_unit_test(streams_have_a_queue_each_unless_the_user_says_otherwise),
+        cmocka_unit_test(a_whole_card_has_the_peak_of_its_data_sheet),
+        cmocka_unit_test(a_slice_has_the_share_of_its_multiprocessors_and_no_sensors),
     };
     return cmocka_run_group_tests_name("opening and closing a GPU", tests, NULL, NULL);
 }

@@ -117,14 +117,18 @@ static dsc_status cuda_count(int32_t *count, dsc_error *err)
     return dsc_cuda_gemm_library(NULL, 0, err);
 }
 
-/* Dense bf16 products a second of the data sheets, for MFU. The longest name that fits counts. */
-static double peak_of(const char *name, int arch)
+/* A slice of a card that MIG divides has the card's name and then its own: "NVIDIA H100 80GB HBM3 MIG 1g.10gb". */
+static bool is_slice(const char *name) { return strstr(name, " MIG ") != NULL; }
+
+/* Dense bf16 products a second of the data sheets, for MFU. The longest name that fits counts. A slice has the share of
+ * its multiprocessors; 0 for those whose whole card has an unknown number. */
+static double peak_of(const char *name, int multiprocessors)
 {
-    static const struct { const char *part; double flops; } cards[] = {
-        { "H100 PCIe", 756e12 }, { "H100 NVL", 835e12 }, { "H100", 989e12 },  { "H200", 989e12 },
-        { "GH200", 989e12 },     { "H800", 989e12 },     { "H20", 148e12 },   { "B200", 2250e12 },
-        { "A100", 312e12 },      { "A800", 312e12 },     { "A40", 150e12 },   { "A30", 165e12 },
-        { "L40S", 362e12 },      { "L4", 121e12 },       { "RTX 4090", 165e12 },
+    static const struct { const char *part; double flops; int multiprocessors; } cards[] = {
+        { "H100 PCIe", 756e12, 114 }, { "H100 NVL", 835e12, 132 }, { "H100", 989e12, 132 }, { "H200", 989e12, 132 },
+        { "GH200", 989e12, 132 },     { "H800", 989e12, 132 },     { "H20", 148e12, 78 },   { "B200", 2250e12, 148 },
+        { "A100", 312e12, 108 },      { "A800", 312e12, 108 },     { "A40", 150e12, 0 },    { "A30", 165e12, 56 },
+        { "L40S", 362e12, 0 },        { "L4", 121e12, 0 },         { "RTX 4090", 165e12, 0 },
     };
     double flops = 0;
     size_t longest = 0;
@@ -133,6 +137,8 @@ static double peak_of(const char *name, int arch)
             continue;
         longest = strlen(cards[i].part);
         flops = cards[i].flops;
+        if (is_slice(name))
+            flops *= cards[i].multiprocessors > 0 ? (double)multiprocessors / cards[i].multiprocessors : 0;
     }
     return flops;
 }
@@ -169,7 +175,11 @@ static dsc_status describe(cuda_device *d, dsc_error *err)
     DSC_TRY(attribute(d, cudaDevAttrMultiProcessorCount, &d->multiprocessors, err));
     DSC_TRY(attribute(d, cudaDevAttrMaxSharedMemoryPerBlockOptin, &d->shared_bytes, err));
     d->arch = major * 10 + minor;
-    d->peak_flops = peak_of(d->name, d->arch);
+    d->peak_flops = peak_of(d->name, d->multiprocessors);
+    if (is_slice(d->name)) {
+        d->pci[0] = 0; /* the card's sensors and bus width tell nothing of one slice */
+        return DSC_OK;
+    }
     d->peak_bytes = memory_peak_of(d->index);
     return DSC_OK;
 }
