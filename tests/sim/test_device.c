@@ -1,4 +1,5 @@
-/* test_device.c - what opening and closing a GPU does: kernels are loaded, queues asked for, slices of cards described. SPDX-License-Identifier: Apache-2.0 */
+/* test_device.c - what opening and closing a GPU does: kernels are loaded, queues asked for, slices of cards described,
+ * and a stream whose work never ends is given up. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,8 +11,12 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "kernels/device.h"
+#include "kernels/kernels.h"
 #include "tests/sim/cusim.h"
+
+#define ELEMENTS 64
 
 typedef struct gpu {
     dsc_alloc *alloc;
@@ -87,6 +92,33 @@ static void a_slice_has_the_share_of_its_multiprocessors_and_no_sensors(void **s
     close_gpu(&g);
 }
 
+/* Last, since its work stays. */
+static void a_stream_that_never_ends_is_given_up(void **state)
+{
+    (void)state;
+    skip_real_ones();
+    gpu g;
+    dsc_buf from = { 0 }, to = { 0 };
+    dsc_stream *stream = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    open_gpu(&g);
+    assert_int_equal(dsc_mem_open(g.device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, ELEMENTS * 4, &from, &err), DSC_OK);
+    assert_int_equal(dsc_mem_open(g.device, DSC_TAG_CONTROL, DSC_TIER_DEVICE, ELEMENTS * 4, &to, &err), DSC_OK);
+    assert_int_equal(dsc_stream_open(g.device, DSC_STREAM_COMPUTE, "compute", &stream, &err), DSC_OK);
+    cusim_set_endless("each_kernel");
+    const dsc_cast_args args = {
+        .to = to.ptr, .from = from.ptr, .to_dtype = DSC_BF16, .from_dtype = DSC_F32, .count = ELEMENTS
+    };
+    assert_int_equal(DSC_RUN(stream, CAST, &args, &err), DSC_OK);
+    const int64_t start_ns = dsc_clock_ns();
+    dsc_stream_close(&stream);
+    assert_true(dsc_clock_ns() - start_ns >= INT64_C(10000000000));
+    dsc_mem_close(g.device, &from);
+    dsc_mem_close(g.device, &to);
+    close_gpu(&g);
+    assert_true(cusim_left() > 0); /* the stream and its memory are the process's */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -94,6 +126,7 @@ int main(void)
         cmocka_unit_test(streams_have_a_queue_each_unless_the_user_says_otherwise),
         cmocka_unit_test(a_whole_card_has_the_peak_of_its_data_sheet),
         cmocka_unit_test(a_slice_has_the_share_of_its_multiprocessors_and_no_sensors),
+        cmocka_unit_test(a_stream_that_never_ends_is_given_up),
     };
     return cmocka_run_group_tests_name("opening and closing a GPU", tests, NULL, NULL);
 }

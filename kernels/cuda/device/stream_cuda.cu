@@ -16,6 +16,7 @@
 #define POLL_SPIN_NS INT64_C(100000) /* a step's last microseconds are not slept away */
 #define POLL_SLEEP_NS INT64_C(20000)
 #define POLL_WATCH_NS INT64_C(5000000)
+#define CLOSE_NS INT64_C(10000000000)
 
 static const char *kernel_text(dsc_kernel kernel)
 {
@@ -48,14 +49,33 @@ static dsc_status create(cuda_stream *s, dsc_stream_kind kind, dsc_error *err)
                              &s->workspace, err);
 }
 
+/* Queued work runs, and a broken context ends at once. Work that never ends (a collective whose peer is gone) is the
+ * device's hang: nothing waits for the device after that, and the end of the process returns its memory. */
+static void drain(cuda_stream *s)
+{
+    const int64_t start_ns = dsc_clock_ns();
+    while (cudaStreamQuery(s->handle) == cudaErrorNotReady) {
+        (void)cudaGetLastError();
+        const int64_t waited_ns = dsc_clock_ns() - start_ns;
+        if (waited_ns > CLOSE_NS) {
+            pthread_mutex_lock(&s->device->lock);
+            s->device->hangs = true;
+            pthread_mutex_unlock(&s->device->lock);
+            return;
+        }
+        if (waited_ns >= POLL_SPIN_NS)
+            dsc_clock_sleep_ns(POLL_SLEEP_NS);
+    }
+}
+
 static void destroy(cuda_stream *s)
 {
     cuda_device *d = s->device;
     (void)cudaSetDevice(d->index);
-    if (s->handle != NULL && !d->hangs) {
-        (void)cudaStreamSynchronize(s->handle); /* queued work runs; a broken context returns at once */
+    if (s->handle != NULL && !d->hangs)
+        drain(s);
+    if (s->handle != NULL && !d->hangs)
         (void)cudaStreamDestroy(s->handle);
-    }
     (void)cudaGetLastError();
     dsc_cuda_sections_close(s);
     dsc_cuda_mem_close(&d->base, &s->workspace);
