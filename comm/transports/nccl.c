@@ -17,6 +17,7 @@
 #include "comm/transports/nccl_api.h"
 
 #define POLL_NS INT64_C(50000)
+#define SPIN_NS INT64_C(200000) /* NCCL takes a call in 20 to 150 us, which no sleep may lengthen */
 #define CLOSE_WAIT_NS INT64_C(5000000000)
 #define BUFFERS_MAX 8    /* registered ones: the engine has two */
 #define BARRIER_BYTES 64 /* one cache line for each rank */
@@ -127,7 +128,8 @@ static dsc_status settle(nccl_transport *t, int32_t channel, dsc_nccl_result res
         if (waited_ns > timeout_ns)
             return DSC_FAIL(err, DSC_ERR_STUCK, "comm", "rank %d waited %.1f s in NCCL for %s", t->rank,
                             (double)waited_ns * 1e-9, what);
-        dsc_clock_sleep_ns(POLL_NS);
+        if (waited_ns >= SPIN_NS)
+            dsc_clock_sleep_ns(POLL_NS);
     }
     return DSC_OK;
 }
