@@ -9,7 +9,7 @@ RUN command -v make || { apt-get update && apt-get install -y --no-install-recom
 WORKDIR /src
 COPY . .
 RUN make deps deps-net deps-http
-RUN make -j"$(nproc)" all
+RUN make -j"$(nproc)" CUDA_CODE=all all
 RUN make install DESTDIR="$PWD/out"
 
 FROM ${RUN_IMAGE}

@@ -11,9 +11,13 @@ $(if $(filter 1,$(CUDA)),$(if $(NVCC),,$(error CUDA=1, but there is no nvcc: mak
 CUDA_SRC   := $(sort $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu))
 CUDA_OBJ   := $(CUDA_SRC:%.cu=$(BUILD)/%.cu.o)
 CUDA_SIM_OBJ := $(CUDA_SRC:%.cu=$(BUILD)/%.sim.o)
-# Machine code for A100 and H100; PTX, which the driver compiles for what comes later.
-CUDA_ARCH  ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90 \
-              -gencode arch=compute_90,code=compute_90
+# Machine code, and PTX that the driver compiles for other cards at their first start. short, the default, is for A100
+# and H100: code of sm_80 also runs on RTX 30 and 40. all, for releases, takes three times as long and adds RTX 30
+# (86), RTX 40 and L40S (89), B200 (100) and RTX 50 (120).
+CUDA_CODE  ?= short
+CUDA_SM    := $(or $(if $(filter short,$(CUDA_CODE)),80 90),$(if $(filter all,$(CUDA_CODE)),80 86 89 90 100 120),\
+              $(error CUDA_CODE is short or all, and not $(CUDA_CODE)))
+CUDA_ARCH  ?= $(foreach sm,$(CUDA_SM),-gencode arch=compute_$(sm),code=sm_$(sm)) -gencode arch=compute_90,code=compute_90
 # X_sm90.cu is instructions that only this architecture has, and nobody runs it elsewhere.
 CUDA_ARCH_SM90 := -gencode arch=compute_90a,code=sm_90a
 CUDA_WARN  := -Wall,-Wextra,-Wno-unused-parameter,-Wno-unused-function$(if $(filter 1,$(WERROR)),$(comma)-Werror)
@@ -51,7 +55,7 @@ $(BUILD)/%.sim.o: %.cu $(BUILD)/sim-flags
 	$(Q)$(SIM_CXX) -x c++ $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK) -MMD -MP -c $< -o $@
 
 .PHONY: cuda
-## cuda: compile every CUDA source for sm_80, sm_90 and PTX, without warnings
+## cuda: compile every CUDA source without warnings: [CUDA_CODE=short|all]
 cuda: $(if $(NVCC),$(CUDA_OBJ))
 	$(Q)$(if $(NVCC),echo "cuda: $(words $(CUDA_OBJ)) objects",echo "cuda: skipped: no nvcc here")
 
@@ -66,7 +70,7 @@ $(CUDA_PLUGIN): $(CUDA_OBJ) $(LIB)/libdsc.a
 	    $(CUDA_OBJ) $(LIB)/libdsc.a -lpthread -ldl -lm -o $@
 
 .PHONY: cuda-plugin
-## cuda-plugin: lib/dsc/libdsc_cuda.so, what ranks on GPUs load
+## cuda-plugin: lib/dsc/libdsc_cuda.so, what ranks on GPUs load: [CUDA_CODE=short|all], all for releases
 cuda-plugin: $(if $(BUILD_CUDA),$(CUDA_PLUGIN))
 	$(if $(BUILD_CUDA),,@echo "cuda-plugin: skipped: $(if $(SAN),sanitized builds have none,$(if $(filter 0,$(CUDA)),CUDA=0,$(if $(NVCC),only gcc's build has it,no nvcc here (make deps-cuda))))")
 
