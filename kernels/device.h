@@ -78,6 +78,19 @@ typedef struct dsc_device_props {
     char versions[160];      /* versions that bits depend on, besides the arch: "CUDA 13.0, cuBLASLt 13.1.0" */
 } dsc_device_props;
 
+/* Epilogues and sums of products that a GPU's library computes with the product, where it has them. The others run as
+ * kernels of their own, which may round otherwise. */
+typedef enum dsc_gemm_fused {
+    DSC_GEMM_FUSED_NONE = 0,
+    DSC_GEMM_FUSED_GELU = 1,  /* BIAS_GELU with `aux` */
+    DSC_GEMM_FUSED_DGELU = 2, /* DGELU */
+    DSC_GEMM_FUSED_SUMS = 4,  /* `sums_of`: the gradient of a bias */
+    DSC_GEMM_FUSED_ALL = 7,
+    /* Whatever gemm_measure with FASTEST finds faster of those beside this bit; without it the default. */
+    DSC_GEMM_FUSED_BY_TIME = 8,
+    DSC_GEMM_FUSED_DEFAULT = DSC_GEMM_FUSED_DGELU
+} dsc_gemm_fused;
+
 /* Numbers of passes of prepared attentions that have two kernels (a forward and its gradients are two passes; passes
  * with a choice from a text do not count). In order: all of them; those whose kernels were compared; of these, passes
  * that use the second kernel now, and passes that do not because it gave a wrong result. cannot_start: the second
@@ -94,8 +107,9 @@ typedef struct dsc_attention_tried {
 } dsc_attention_tried;
 
 typedef struct dsc_gemm_measured {
-    /* Prepared and not taken over from a text; of these timed; of these not the library's first choice now. */
-    int32_t products, measured, changed;
+    /* Prepared and not taken over from a text; of these timed; of these not the library's first choice now. Last: of
+     * the timed ones those whose sums differ between two runs, and are computed apart. */
+    int32_t products, measured, changed, unrepeatable;
     dsc_attention_tried attention;
 } dsc_gemm_measured;
 
@@ -159,6 +173,12 @@ typedef struct dsc_device_ops {
      * the library and a line agree; *others: prepared products that keep what they had. Any text is safe. */
     dsc_status (*gemm_plans_get)(dsc_device *device, char *text, int64_t capacity, int64_t *bytes, dsc_error *err);
     dsc_status (*gemm_plans_set)(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
+    /* Optional: which epilogues the library computes with products that are prepared from now on, of dsc_gemm_fused.
+     * NULL: there is no library that does. */
+    void (*gemm_fuse)(dsc_device *device, uint32_t fused);
+    /* Optional: names a large prepared product that no library computes, and why ("MxNxK ...: reason"), by its number
+     * from 0 on; false after the last. */
+    bool (*gemm_slow)(dsc_device *device, int64_t index, char *text, int64_t capacity);
     /* Optional: tells of an attention (pointers in it are ignored) for whose forward pass and gradients gemm_measure
      * may choose a kernel each. NULL: there is only one. */
     dsc_status (*attention_prepare)(dsc_device *device, const dsc_attention_fwd_args *shape, dsc_error *err);
@@ -229,6 +249,15 @@ DSC_MUST_USE dsc_status dsc_gemm_measure(dsc_stream *stream, dsc_gemm_choice cho
 DSC_MUST_USE dsc_status dsc_gemm_plans_get(dsc_device *device, char *text, int64_t capacity, int64_t *bytes,
                                            dsc_error *err);
 DSC_MUST_USE dsc_status dsc_gemm_plans_set(dsc_device *device, const char *text, int64_t *others, dsc_error *err);
+static inline void dsc_gemm_fuse(dsc_device *device, uint32_t fused)
+{
+    if (device->ops->gemm_fuse != NULL)
+        device->ops->gemm_fuse(device, fused);
+}
+static inline bool dsc_gemm_slow(dsc_device *device, int64_t index, char *text, int64_t capacity)
+{
+    return device->ops->gemm_slow != NULL && device->ops->gemm_slow(device, index, text, capacity);
+}
 void dsc_device_props_get(dsc_device *device, dsc_device_props *out);
 DSC_MUST_USE dsc_status dsc_device_reserve(dsc_device *device, int64_t bytes, dsc_error *err);
 void dsc_device_watch(dsc_device *device, dsc_watch_fn fn, void *user);

@@ -18,12 +18,13 @@ extern "C" {
 typedef enum dsc_epilogue {
     DSC_EPILOGUE_NONE,      /* c = x (or c + x with `accumulate`, fp32 C only) */
     DSC_EPILOGUE_BIAS,      /* c = x + bias[n] */
-    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = gelu_tanh(aux)
-                             */
+    DSC_EPILOGUE_BIAS_GELU, /* aux = x + bias[n] rounded to C's dtype (not stored when aux is NULL), c = gelu_tanh(aux);
+                             * a GPU's library may give c = gelu_tanh(x + bias[n]), rounded once */
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
     DSC_EPILOGUE_DGELU,     /* c = x * gelu_tanh'(aux) */
     DSC_EPILOGUE_ADD        /* c = x + aux[m,n] */
-} dsc_epilogue; /* x is fp32; a GPU's library may round it to C's dtype first, as some of cuBLASLt's algorithms do */
+} dsc_epilogue; /* x is fp32; a GPU's library may round it, and the residual's x + bias, to C's dtype first, as some of
+                 * cuBLASLt's algorithms do. Its tanh is the GPU's own, with a relative error of up to 2^-11 */
 
 /* Which epilogues read `bias` at all; only those. */
 static inline bool dsc_epilogue_has_bias(dsc_epilogue epilogue)
@@ -36,6 +37,13 @@ static inline bool dsc_epilogue_adds(dsc_epilogue epilogue)
 {
     return epilogue == DSC_EPILOGUE_BIAS_ADD || epilogue == DSC_EPILOGUE_ADD;
 }
+
+/* Which operand's sums over K the product gives too: the bias gradient beside the weight's. */
+typedef enum dsc_gemm_sums {
+    DSC_GEMM_NO_SUMS,
+    DSC_GEMM_SUMS_OF_A, /* sums[m] = sum over k of op(A)[m,k]; A is transposed: its rows are summed */
+    DSC_GEMM_SUMS_OF_B  /* sums[n] = sum over k of op(B)[k,n]; B is not transposed */
+} dsc_gemm_sums;
 
 typedef struct dsc_gemm_args {
     const void *a, *b;
@@ -50,6 +58,8 @@ typedef struct dsc_gemm_args {
     dsc_epilogue epilogue;
     dsc_dtype ab_dtype; /* F32, BF16 or F16 */
     dsc_dtype c_dtype;  /* F32, the same or, where A and B are F32, a 16-bit one */
+    dsc_gemm_sums sums_of; /* with epilogue NONE and F32 C, without `accumulate` */
+    float *sums;           /* written, never added to */
 } dsc_gemm_args;
 
 /* Prepared products of one device: library objects by tile shape, and the scratch of all threads, counted as LIBRARY. A
@@ -71,6 +81,21 @@ typedef struct dsc_colsum_args {
     dsc_dtype x_dtype;
     bool accumulate;
 } dsc_colsum_args;
+
+/* The column sums that give a product's `sums` where the product itself does not: the same on every CPU. */
+static inline dsc_colsum_args dsc_gemm_sums_args(const dsc_gemm_args *a)
+{
+    const bool of_a = a->sums_of == DSC_GEMM_SUMS_OF_A;
+    dsc_colsum_args sum;
+    sum.out = a->sums;
+    sum.x = of_a ? a->a : a->b;
+    sum.rows = a->k;
+    sum.cols = of_a ? a->m : a->n;
+    sum.ld = of_a ? a->lda : a->ldb;
+    sum.x_dtype = a->ab_dtype;
+    sum.accumulate = false;
+    return sum;
+}
 
 #ifdef __cplusplus
 }

@@ -87,7 +87,8 @@ DSC_MUST_USE dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_lay
 DSC_MUST_USE dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x,
                                              const void *dy);
 
-/* linear_plain.c: the same without the layer's adapter; the gradient is that of the weight alone. */
+/* linear_plain.c: the same without the layer's adapter; where the weight is frozen, there is no gradient of the bias.
+ */
 DSC_MUST_USE dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_linear_plain_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x,
                                              void *aux);

@@ -3,11 +3,21 @@
 
 #include "kernels/device.h"
 
+/* The product of both gradients: the sums of dy's rows are the bias's. */
+static dsc_gemm_args gradient_of(const dsc_linear_layer *layer, int64_t rows, dsc_dtype dtype, bool has_bias)
+{
+    dsc_gemm_args args = dsc_linear_backward_weight(layer->shape, rows, dtype);
+    if (has_bias)
+        args.sums_of = layer->shape.out_in ? DSC_GEMM_SUMS_OF_A : DSC_GEMM_SUMS_OF_B;
+    return args;
+}
+
 dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
+    const bool has_bias = layer.bias >= 0 && gemms->module->params[layer.bias].trainable;
     const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, gemms->rows, gemms->dtype, layer.forward),
                                       dsc_linear_backward_input(layer.shape, gemms->rows, gemms->dtype, layer.backward),
-                                      dsc_linear_backward_weight(layer.shape, gemms->rows, gemms->dtype) };
+                                      gradient_of(&layer, gemms->rows, gemms->dtype, has_bias) };
     const double flops = 2.0 * (double)gemms->rows * (double)layer.shape.in * (double)layer.shape.out;
     const size_t count = gemms->module->params[layer.weight].trainable ? 3 : 2;
     gemms->forward_flops += flops;
@@ -44,7 +54,9 @@ dsc_status dsc_linear_plain_backward(const dsc_call *call, dsc_linear_layer laye
 dsc_status dsc_linear_plain_gradient(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
 {
     const dsc_module_ctx *ctx = call->ctx;
-    dsc_gemm_args args = dsc_linear_backward_weight(layer.shape, call->rows, ctx->dtype);
+    const bool has_bias = layer.bias >= 0 && ctx->grad[layer.bias] != NULL;
+    dsc_gemm_args args = gradient_of(&layer, call->rows, ctx->dtype, has_bias);
+    args.sums = has_bias ? ctx->grad[layer.bias] : NULL;
     args.a = layer.shape.out_in ? dy : x;
     args.b = layer.shape.out_in ? x : dy;
     args.c = ctx->grad[layer.weight];

@@ -415,11 +415,9 @@ static void run_tiles(void *ctx, int64_t first, int64_t last)
     dsc_gemm_lib_leave(&saved);
 }
 
-static dsc_status gemm(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
+static dsc_status product(const dsc_gemm_args *a, const dsc_cpu_threads *pool, dsc_error *err)
 {
-    const dsc_gemm_args *a = args;
     dsc_gemm_store *s = pool->gemm;
-    dsc_gemm_check(a);
     if (a->m == 0 || a->n == 0)
         return DSC_OK;
     if (s == NULL)
@@ -467,6 +465,17 @@ static dsc_status colsum(const void *args, const dsc_cpu_threads *pool, dsc_cols
     colsum_job job = { a, fn };
     dsc_thread_pool_run(pool, dsc_div_ceil(a->cols, COLSUM_BLOCK), colsum_blocks, &job);
     return DSC_OK;
+}
+
+static dsc_status gemm(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
+{
+    const dsc_gemm_args *a = args;
+    dsc_gemm_check(a);
+    DSC_TRY(product(a, pool, err));
+    if (a->sums_of == DSC_GEMM_NO_SUMS)
+        return DSC_OK;
+    const dsc_colsum_args sums = dsc_gemm_sums_args(a);
+    return colsum(&sums, pool, (pool->caps & DSC_CPU_AVX512) != 0 ? dsc_colsum_avx512 : dsc_colsum_avx2);
 }
 
 static dsc_status colsum_plain(const void *args, const dsc_cpu_threads *pool, dsc_error *err)

@@ -52,6 +52,11 @@ void dsc_gemm_check(const dsc_gemm_args *a)
     DSC_ASSERT(dsc_dtype_computes(a->c_dtype));
     DSC_ASSERT(a->ab_dtype == DSC_F32 || a->c_dtype == DSC_F32 || a->c_dtype == a->ab_dtype);
     DSC_ASSERT(!a->accumulate || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
+    DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
+    DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || !a->accumulate);
+    DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->m > 0 && a->n > 0));
+    DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_A || a->a_transposed);
+    DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_B || !a->b_transposed);
 }
 
 static void ref_rows(void *ctx, int64_t first, int64_t last)
@@ -91,6 +96,10 @@ dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *pool, dsc_error
     dsc_gemm_args a = *(const dsc_gemm_args *)args;
     dsc_gemm_check(&a);
     dsc_thread_pool_run(pool, a.n > 0 ? a.m : 0, ref_rows, &a);
+    if (a.sums_of != DSC_GEMM_NO_SUMS) {
+        const dsc_colsum_args sums = dsc_gemm_sums_args(&a);
+        dsc_colsum_ref(&sums, 0, sums.cols);
+    }
     return DSC_OK;
 }
 

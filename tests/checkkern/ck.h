@@ -64,6 +64,8 @@ uint32_t ck_caps(void);                 /* caps of the variant under test */
  * have an order of their own there are held to their bounds alone. */
 enum { CK_GPU = 1 << 16 };
 bool ck_on_gpu(void);
+/* Sets which epilogues the GPU's library computes with a product (dsc_gemm_fused); false on a CPU. */
+bool ck_device_fuse(uint32_t fused);
 void ck_same_on_cpu(const void *buf);                                 /* ck_same, and nothing on a GPU */
 void ck_variant_set(uint32_t caps);     /* for cases without ck_kernel: what messages name */
 const char *ck_dtype_text(dsc_dtype dtype); /* "f32", "bf16" or "f16" */

@@ -198,6 +198,13 @@ bool ck_device_choose_attention(const dsc_attention_fwd_args *args, const char *
     return by != NULL && by < end && strncmp(by + 4, kind, strlen(kind)) == 0;
 }
 
+bool ck_device_fuse(uint32_t fused)
+{
+    if (gpu.device != NULL)
+        dsc_gemm_fuse(gpu.device, fused);
+    return gpu.device != NULL;
+}
+
 /* ---- times ---- */
 
 static int by_value(const void *a, const void *b)

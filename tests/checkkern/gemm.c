@@ -7,15 +7,28 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "kernels/device.h"
 #include "tests/checkkern/ck.h"
 
 static const char *const epilogue_text[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu", "add" };
+
+/* Error of the slope in a GPU's library. Its tanh t(u(x)) has a relative error of up to 2^-11 (PTX, tanh.approx). The
+ * slope is (1 + t + x (1 - t^2) u') / 2. */
+static double library_slope_error(double x)
+{
+    const double a = 0.7978845608028654, t = tanh(a * (x + 0.044715 * x * x * x));
+    return 0x1p-11 * fabs(t) * fabs(0.5 - x * t * a * (1 + 3 * 0.044715 * x * x));
+}
 
 static double gelu_slope(double x)
 {
     const double u2 = 1.5957691216057308 * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u2));
     return s + x * s * (1 / (1 + exp(u2))) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
 }
+
+/* Whether the GPU's library computes GELU with the product. It takes GELU of the sum before that is rounded, with the
+ * tanh of library_slope_error. */
+static bool gelu_is_fused;
 
 static double gelu(double x) { return x / (1 + exp(-1.5957691216057308 * (x + 0.044715 * x * x * x))); }
 
@@ -53,9 +66,15 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
     if (a->bias != NULL && dsc_epilogue_has_bias(a->epilogue)) {
         x += ck_get(a->bias, j);
         tol += 0x1p-24 * fabs(x);
+        if (ck_on_gpu() && halves && a->epilogue == DSC_EPILOGUE_BIAS_ADD)
+            tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol); /* that sum too */
     }
     if (a->epilogue == DSC_EPILOGUE_BIAS_GELU) {
-        if (a->aux != NULL) {
+        if (gelu_is_fused && a->aux != NULL) {
+            ck_near(a->aux, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
+            /* Products that the library has not, since their rows are odd, take GELU of the rounded sum. */
+            tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol) + 0x1p-11 * fabs(x);
+        } else if (a->aux != NULL) {
             ck_near(a->aux, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
             x = ck_get(a->aux, at); /* c comes from the rounded value */
             tol = 0;
@@ -70,6 +89,8 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
     } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
         const double slope = gelu_slope(aux_before(a, at));
         tol = tol * fabs(slope) + fabs(x) * 0x1p-18;
+        if (ck_on_gpu() && halves && a->aux != a->c)
+            tol += fabs(x) * library_slope_error(aux_before(a, at));
         x *= slope;
     }
     ck_near(a->c, at, x, tol + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
@@ -93,11 +114,12 @@ typedef struct shape { int64_t m, n, k; } shape;
 
 /* Epilogues that read `aux` find it in C where there is no padding, as sums of several products do. A bias is given
  * to all but NONE, also to those which must not read it. */
-static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
+static void one_way(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad,
+                    const char *way)
 {
-    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
+    if (!ck_case("gemm m=%lld n=%lld k=%lld %s%s %s->%s %s%s%s%s", (long long)s.m, (long long)s.n, (long long)s.k,
                  ta ? "T" : "N", tb ? "T" : "N", ck_dtype_text(ab), ck_dtype_text(c),
-                 epilogue_text[e], accumulate ? " accumulate" : "", pad > 0 ? " padded" : ""))
+                 epilogue_text[e], accumulate ? " accumulate" : "", pad > 0 ? " padded" : "", way))
         return;
     dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .a_transposed = ta, .b_transposed = tb, .accumulate = accumulate,
                         .epilogue = e, .ab_dtype = ab, .c_dtype = c };
@@ -107,7 +129,7 @@ static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilog
     a.ldc = s.n + 3 * pad;
     a.a = ck_buf(CK_IN, ab, (a_rows - 1) * a.lda + a_cols, "a");
     a.b = ck_buf(CK_IN, ab, (b_rows - 1) * a.ldb + b_cols, "b");
-    const bool in_place = (dsc_epilogue_adds(e) || e == DSC_EPILOGUE_DGELU) && pad == 0;
+    const bool in_place = (dsc_epilogue_adds(e) || e == DSC_EPILOGUE_DGELU) && pad == 0 && way[0] == 0;
     a.c = ck_buf(accumulate || in_place ? CK_INOUT : CK_OUT, c, (s.m - 1) * a.ldc + s.n, "c");
     ck_normal(a.a, 0, 1);
     ck_normal(a.b, 0, 1 / sqrt((double)s.k));
@@ -129,6 +151,11 @@ static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilog
         ck_gaps(a.aux, s.m, s.n, a.ldc);
     }
     ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify);
+}
+
+static void one(shape s, bool ta, bool tb, dsc_dtype ab, dsc_dtype c, dsc_epilogue e, bool accumulate, int64_t pad)
+{
+    one_way(s, ta, tb, ab, c, e, accumulate, pad, "");
 }
 
 static const shape small[] = { { 1, 1, 1 },     { 1, 311, 60 },  { 60, 1, 40 },
@@ -180,6 +207,75 @@ static void large(void)
     one((shape){ 70, 131, 2201 }, false, false, DSC_F16, DSC_F16, DSC_EPILOGUE_ADD, false, 0);
     one((shape){ 7, 16400, 33 }, false, true, DSC_BF16, DSC_F32, DSC_EPILOGUE_NONE, true, 0);
     one((shape){ 257, 385, 130 }, true, true, DSC_F32, DSC_F32, DSC_EPILOGUE_BIAS, false, 0);
+}
+
+/* A weight's gradient beside the bias's: rows of dy summed, where dy is B ([in,out] weights) or A. */
+static void verify_sums(const void *args)
+{
+    const dsc_gemm_args *a = args;
+    const bool of_a = a->sums_of == DSC_GEMM_SUMS_OF_A;
+    const void *const dy = of_a ? a->a : a->b;
+    const int64_t ld = of_a ? a->lda : a->ldb;
+    verify(args);
+    ck_same_on_cpu(a->sums);
+    for (int64_t c = 0; c < (of_a ? a->m : a->n); c++) {
+        double sum = 0, size = 0;
+        for (int64_t r = 0; r < a->k; r++) {
+            sum += ck_get(dy, r * ld + c);
+            size += fabs(ck_get(dy, r * ld + c));
+        }
+        /* A chain over all rows, the longest that an order of additions can have. */
+        ck_near(a->sums, c, sum, 0x1p-24 * (double)(a->k + 1) * size);
+    }
+}
+
+static void with_sums(shape s, bool of_a, dsc_dtype ab, int64_t pad, const char *way)
+{
+    if (!ck_case("gemm sums of %s m=%lld n=%lld k=%lld %s%s%s", of_a ? "a" : "b", (long long)s.m, (long long)s.n,
+                 (long long)s.k, ck_dtype_text(ab), pad > 0 ? " padded" : "", way))
+        return;
+    dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .lda = s.m + pad, .ldb = s.n + pad, .ldc = s.n + 3 * pad,
+                        .a_transposed = true, .epilogue = DSC_EPILOGUE_NONE, .ab_dtype = ab, .c_dtype = DSC_F32,
+                        .sums_of = of_a ? DSC_GEMM_SUMS_OF_A : DSC_GEMM_SUMS_OF_B };
+    a.a = ck_buf(CK_IN, ab, (s.k - 1) * a.lda + s.m, "a");
+    a.b = ck_buf(CK_IN, ab, (s.k - 1) * a.ldb + s.n, "b");
+    a.c = ck_buf(CK_OUT, DSC_F32, (s.m - 1) * a.ldc + s.n, "c");
+    a.sums = ck_buf(CK_OUT, DSC_F32, of_a ? s.m : s.n, "sums");
+    ck_normal(a.a, 0, 1);
+    ck_normal(a.b, 0, 1 / sqrt((double)s.k));
+    ck_gaps(a.a, s.k, s.m, a.lda);
+    ck_gaps(a.b, s.k, s.n, a.ldb);
+    ck_gaps(a.c, s.m, s.n, a.ldc);
+    ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify_sums);
+}
+
+static void sums(const char *way)
+{
+    static const shape shapes[] = { { 1, 1, 1 }, { 60, 311, 70 }, { 128, 320, 64 }, { 64, 96, 1030 } };
+    static const dsc_dtype dtypes[] = { DSC_F32, DSC_BF16, DSC_F16 };
+    for (size_t i = 0; i < DSC_COUNT(shapes); i++)
+        for (size_t d = 0; d < DSC_COUNT(dtypes); d++)
+            for (int of_a = 0; of_a < 2; of_a++)
+                with_sums(shapes[i], of_a, dtypes[d], i % 2 == 0 ? 8 : 0, way);
+}
+
+/* Epilogues with the product that are apart by default on a GPU, and the other way round. */
+static void other_ways(void)
+{
+    static const shape shapes[] = { { 60, 320, 64 }, { 128, 256, 520 }, { 60, 311, 60 } };
+    sums("");
+    if (!ck_device_fuse(DSC_GEMM_FUSED_GELU | DSC_GEMM_FUSED_SUMS))
+        return;
+    gelu_is_fused = true;
+    sums(" fused");
+    for (size_t i = 0; i < DSC_COUNT(shapes); i++)
+        for (int way = 0; way < 4; way++) {
+            const dsc_dtype dtype = way % 2 == 0 ? DSC_BF16 : DSC_F16;
+            one_way(shapes[i], false, false, dtype, dtype, DSC_EPILOGUE_BIAS_GELU, false, way < 2 ? 0 : 8, " fused");
+            one_way(shapes[i], false, true, dtype, dtype, DSC_EPILOGUE_DGELU, false, way < 2 ? 0 : 8, " apart");
+        }
+    gelu_is_fused = false;
+    (void)ck_device_fuse(DSC_GEMM_FUSED_DEFAULT);
 }
 
 static void no_aux(void)
@@ -316,10 +412,54 @@ static void bench(int64_t rows, int64_t channels, const char *batch, dsc_dtype a
         bench_one(batch, channels, shapes[i], ab);
 }
 
+/* Epilogues and sums with the product, and the same apart. */
+static void bench_way(int64_t rows, int64_t channels, bool fused, int which)
+{
+    static const char *const names[] = { "fc", "dx_fcproj", "dw_qkv sums", "dw_proj sums", "dw_fc sums",
+                                         "dw_fcproj sums" };
+    const shape shapes[] = { { rows, 4 * channels, channels },     { rows, 4 * channels, channels },
+                             { channels, 3 * channels, rows },     { channels, channels, rows },
+                             { channels, 4 * channels, rows },     { 4 * channels, channels, rows } };
+    const shape s = shapes[which];
+    const bool sums = which >= 2, slope = which == 1;
+    if (!ck_case("bench gemm bf16 %lld rows C=%lld %s %s", (long long)rows, (long long)channels, names[which],
+                 fused ? "fused" : "apart"))
+        return;
+    dsc_gemm_args a = { .m = s.m, .n = s.n, .k = s.k, .lda = sums ? s.m : s.k, .ldb = slope ? s.k : s.n, .ldc = s.n,
+                        .a_transposed = sums, .b_transposed = slope, .ab_dtype = DSC_BF16,
+                        .c_dtype = sums ? DSC_F32 : DSC_BF16,
+                        .epilogue = sums    ? DSC_EPILOGUE_NONE
+                                    : slope ? DSC_EPILOGUE_DGELU
+                                            : DSC_EPILOGUE_BIAS_GELU,
+                        .sums_of = sums ? DSC_GEMM_SUMS_OF_B : DSC_GEMM_NO_SUMS };
+    a.a = ck_buf(CK_IN, DSC_BF16, s.m * s.k, "a");
+    a.b = ck_buf(CK_IN, DSC_BF16, s.k * s.n, "b");
+    a.c = ck_buf(CK_OUT, a.c_dtype, s.m * s.n, "c");
+    ck_uniform(a.a, -1, 1);
+    ck_uniform(a.b, -0.1, 0.1);
+    if (sums)
+        a.sums = ck_buf(CK_OUT, DSC_F32, s.n, "sums");
+    if (!sums && !slope)
+        ck_uniform(a.bias = ck_buf(CK_IN, DSC_BF16, s.n, "bias"), -1, 1);
+    if (!sums)
+        ck_uniform(a.aux = ck_buf(CK_INOUT, DSC_BF16, s.m * s.n, "aux"), -1, 1);
+    (void)ck_device_fuse(fused ? DSC_GEMM_FUSED_ALL : DSC_GEMM_FUSED_NONE);
+    ck_bench(DSC_KERNEL_GEMM, &a, sizeof a, 0, 2 * s.m * s.n * s.k, CK_NO_REF);
+    (void)ck_device_fuse(DSC_GEMM_FUSED_DEFAULT);
+}
+
+static void bench_ways(int64_t rows, int64_t channels)
+{
+    for (int which = 0; which < 6; which++)
+        for (int fused = 0; fused < 2; fused++)
+            bench_way(rows, channels, fused != 0, which);
+}
+
 void ck_gemm(void)
 {
     combinations();
     large();
+    other_ways();
     no_aux();
     colsums();
     if (ck_benching())
@@ -327,6 +467,8 @@ void ck_gemm(void)
     if (ck_bench_size(0, ck_benching()) != 0) {
         bench(16384, 768, "16x1024", DSC_BF16);
         bench(8192, 1600, "8x1024", DSC_BF16);
+        bench_ways(16384, 768);
+        bench_ways(8192, 1600);
     } else if (ck_benching()) {
         bench(256, 768, "4x64", DSC_BF16);
         bench(1024, 768, "16x64", DSC_BF16);

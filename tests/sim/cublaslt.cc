@@ -99,6 +99,8 @@ struct matmul {
     void *at_d, *workspace;
     size_t workspace_bytes;
     uint64_t parts; /* parts of the sum over k, each added up by itself */
+    bool rounds_first; /* to D's type, before anything is added */
+    bool sums_are_off; /* by one rounding */
     void run() const;
     void touch_all() const;
 };
@@ -153,13 +155,12 @@ void matmul::run() const
     const uint32_t aux_type = p.aux_type < 0 ? d.type : static_cast<uint32_t>(p.aux_type);
     layout aux_layout = d;
     aux_layout.ld = p.aux_ld / 8 * 8; /* a value that the manual forbids reads other elements */
-    /* Some algorithms of the real one round a sum to D's type before they add and multiply, and have written it to D by
-     * then. */
-    const bool rounds_first = d.type != CUDA_R_32F && (m % 8 != 0 || d.ld % 8 != 0);
+    /* Some algorithms of the real one round a sum before they add and multiply, and have written it to D by then. */
+    const bool early = d.type != CUDA_R_32F && (rounds_first || m % 8 != 0 || d.ld % 8 != 0);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < n; j++) {
             float x = alpha * sum[i * n + j];
-            if (rounds_first || (has_slope && p.aux == at_d)) {
+            if (early || (has_slope && p.aux == at_d)) {
                 uint32_t word;
                 store(&word, d.type, 0, x);
                 x = load(&word, d.type, 0);
@@ -191,6 +192,7 @@ void matmul::run() const
             float s = 0;
             for (uint64_t q = 0; q < k; q++)
                 s += left[i * k + q];
+            s = sums_are_off ? std::nextafter(s, INFINITY) : s;
             store(p.bias, bias_type, i, s);
         }
     if ((p.epilogue & 512) != 0)
@@ -198,6 +200,7 @@ void matmul::run() const
             float s = 0;
             for (uint64_t q = 0; q < k; q++)
                 s += right[q * n + j];
+            s = sums_are_off ? std::nextafter(s, INFINITY) : s;
             store(p.bias, bias_type, j, s);
         }
     for (uint64_t i = 0; i < m; i++)
@@ -343,16 +346,35 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
+/* As the manual has it: sums need an operand that is read along its columns and D's type, GELU's input rows of a
+ * multiple of 8 numbers. */
+static bool has_product(const product &p, const layout &d)
+{
+    const bool sums_a = (p.epilogue & 256) != 0, sums_b = (p.epilogue & 512) != 0, gelu_aux = (p.epilogue & 128) != 0;
+    if (sim().quirk == CUSIM_FEW_EPILOGUES && (sums_a || sums_b || (gelu_aux && (p.epilogue & 32) != 0)))
+        return false;
+    if (sim().quirk == CUSIM_NO_WIDE_PRODUCTS && d.rows >= 4096)
+        return false;
+    if ((sums_a && p.transa != CUBLAS_OP_N) || (sums_b && p.transb == CUBLAS_OP_N))
+        return false;
+    if ((sums_a || sums_b) && static_cast<uint32_t>(p.bias_type) != d.type)
+        return false;
+    return !gelu_aux || p.aux_ld % 8 == 0;
+}
+
 /* 1 takes no workspace. 2 takes up to 64 KiB of it and has equal bits. 3 adds up halves of k in the workspace. 4 adds
  * them in the output, so it is listed only on request. cusim_set_product_ticks sets their speed. */
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t d_layout,
                                               cublasLtMatmulPreference_t preference, int wanted,
                                               cublasLtMatmulHeuristicResult_t results[], int *count)
 {
     REFUSE("cublasLtMatmulAlgoGetHeuristic");
     if (wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
+    if (!has_product(*view(desc), *view(d_layout)))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     const size_t most = preference->data[0] < 65536 ? preference->data[0] : 65536;
     const uint32_t scheme[] = { CUBLASLT_REDUCTION_SCHEME_NONE, CUBLASLT_REDUCTION_SCHEME_NONE,
                                 CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_INPLACE };
@@ -395,7 +417,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
 {
     REFUSE("cublasLtMatmul");
     matmul x = { *view(desc), *view(a_layout), *view(b_layout), *view(c_layout), *view(d_layout),
-                 *static_cast<const float *>(alpha), *static_cast<const float *>(beta), a, b, c, d, workspace, 0, 1 };
+                 *static_cast<const float *>(alpha), *static_cast<const float *>(beta), a, b, c, d, workspace, 0, 1,
+                 false, false };
     const uint64_t id = algo != nullptr ? algo->data[0] : 1;
     const bool ta = x.p.transa != CUBLAS_OP_N, tb = x.p.transb != CUBLAS_OP_N;
     const uint64_t ka = ta ? x.a.rows : x.a.cols, kb = tb ? x.b.cols : x.b.rows;
@@ -408,6 +431,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
         x.workspace_bytes = workspace_bytes < 65536 ? workspace_bytes : 65536;
     if (id >= 3)
         x.parts = 2;
+    x.rounds_first = id == 2 && sim().quirk == CUSIM_EARLY_ROUNDING;
+    static std::atomic<uint32_t> times{ 0 };
+    x.sums_are_off = sim().quirk == CUSIM_UNSTEADY_SUMS && times++ % 2 == 1;
     if (stream == nullptr)
         fail("cublasLtMatmul on the legacy default stream");
     guard held(sim().lock);

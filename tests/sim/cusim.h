@@ -58,7 +58,11 @@ void cusim_set_kernel_ticks(const char *name, unsigned ticks);
 typedef enum cusim_quirk {
     CUSIM_AS_DOCUMENTED,
     CUSIM_STRAIGHT_COPIES, /* copies of tiles do not swap the parts of rows */
-    CUSIM_OTHER_ORDER      /* products of warpgroups add up from the last term on */
+    CUSIM_OTHER_ORDER,     /* products of warpgroups add up from the last term on */
+    CUSIM_EARLY_ROUNDING,  /* cuBLASLt's algorithm 2 rounds a sum to the result's type before it adds to it */
+    CUSIM_UNSTEADY_SUMS,   /* its gradients of biases are off by one rounding every second time */
+    CUSIM_FEW_EPILOGUES,   /* it has neither gradients of biases nor a GELU that stores its input */
+    CUSIM_NO_WIDE_PRODUCTS /* it has no product of 4096 columns or more */
 } cusim_quirk;
 void cusim_set_quirk(cusim_quirk quirk);
 /* The machine's cuDNN, as far as attention goes. */

@@ -159,6 +159,171 @@ static void every_epilogue(void **state)
     bench_close(&t);
 }
 
+/* ---- epilogues and sums with the product, or apart ---- */
+
+/* Operations that a product takes on the device. */
+static int operations(bench *t, const dsc_gemm_args *args)
+{
+    assert_int_equal(dsc_stream_sync(t->stream, NULL), DSC_OK);
+    const uint64_t before = cusim_operations(0);
+    dsc_error err = DSC_ERROR_INIT;
+    if (DSC_RUN(t->stream, GEMM, args, &err) != DSC_OK)
+        print_error("%s\n", err.message);
+    assert_int_equal(dsc_stream_sync(t->stream, NULL), DSC_OK);
+    return (int)(cusim_operations(0) - before);
+}
+
+/* One operation with the product, two apart; either way the number that gemm.h says (check). */
+static void gelu_and_its_gradient_either_way(void **state)
+{
+    static const dsc_epilogue kinds[] = { DSC_EPILOGUE_BIAS_GELU, DSC_EPILOGUE_DGELU };
+    static const uint32_t bits[] = { DSC_GEMM_FUSED_GELU, DSC_GEMM_FUSED_DGELU };
+    for (int i = 0; i < 2; i++)
+        for (int fused = 0; fused < 2; fused++) {
+            bench t;
+            bench_open(&t, 4 * K * (M + N));
+            dsc_gemm_fuse(t.device, fused ? bits[i] : DSC_GEMM_FUSED_ALL & ~bits[i]);
+            check(&t, DSC_BF16, DSC_BF16, kinds[i], false);
+            check(&t, DSC_F32, DSC_F32, kinds[i], false);
+            const dsc_gemm_args args = product(&t, DSC_BF16, DSC_BF16, kinds[i], false);
+            if (cusim_present())
+                assert_int_equal(operations(&t, &args), fused ? 1 : 2);
+            bench_close(&t);
+        }
+}
+
+/* GELU's input is the rounded sum, whoever stores it. */
+static void gelu_stores_its_input(void **state)
+{
+    static float aux[2][M * N];
+    for (int fused = 0; fused < 2; fused++) {
+        bench t;
+        bench_open(&t, 4 * K * (M + N));
+        dsc_gemm_fuse(t.device, fused ? DSC_GEMM_FUSED_GELU : DSC_GEMM_FUSED_NONE);
+        check(&t, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false);
+        fetch(&t, &t.aux, DSC_BF16, aux[fused]);
+        bench_close(&t);
+    }
+    if (cusim_present())
+        assert_memory_equal(aux[0], aux[1], sizeof aux[0]);
+    for (int64_t i = 0; i < M * N; i++)
+        assert_true(fabs(aux[1][i] - expected(i / N, i % N, DSC_EPILOGUE_BIAS, false)) <
+                    0x1p-8 * (fabs(aux[1][i]) + 1));
+}
+
+/* The library's GELU has no form without stored input or bias, nor one for rows that its manual forbids. */
+static void gelu_that_the_library_has_not(void **state)
+{
+    bench t;
+    bench_open(&t, 4 * K * (M + N));
+    dsc_gemm_fuse(t.device, DSC_GEMM_FUSED_ALL);
+    dsc_gemm_args args = product(&t, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false);
+    args.aux = NULL;
+    if (!cusim_present())
+        skip();
+    assert_int_equal(operations(&t, &args), 2);
+    args.aux = t.aux.ptr;
+    args.bias = NULL;
+    assert_int_equal(operations(&t, &args), 2);
+    args.n = args.ldb = args.ldc = N - 4;
+    args.bias = t.bias.ptr;
+    assert_int_equal(operations(&t, &args), 2);
+    args = product(&t, DSC_BF16, DSC_BF16, DSC_EPILOGUE_DGELU, false);
+    args.n = args.ldb = args.ldc = N - 4;
+    cusim_products_taken();
+    assert_int_equal(operations(&t, &args), 2);
+    assert_int_equal(cusim_products_taken(), 1); /* not the plain kernel */
+    bench_close(&t);
+}
+
+/* A weight's gradient with the bias's beside it: x^T dy, K rows, the sums of dy's rows. dy is B, or A. */
+static void check_sums(bench *t, bool of_a, dsc_dtype dtype, int want_operations)
+{
+    static float sums[M * N];
+    dsc_gemm_args args = product(t, dtype, DSC_F32, DSC_EPILOGUE_NONE, false);
+    args.lda = M;
+    args.a_transposed = true;
+    args.sums_of = of_a ? DSC_GEMM_SUMS_OF_A : DSC_GEMM_SUMS_OF_B;
+    args.sums = t->aux.ptr;
+    give(t, &t->a, K * M, dtype, 1);
+    give(t, &t->b, K * N, dtype, 1);
+    give(t, &t->aux, M * N, DSC_F32, 1); /* what was there is overwritten */
+    const int took = operations(t, &args);
+    if (cusim_present())
+        assert_int_equal(took, want_operations);
+    fetch(t, &t->aux, DSC_F32, sums);
+    for (int64_t i = 0; i < (of_a ? M : N); i++) {
+        double want = 0;
+        for (int64_t k = 0; k < K; k++)
+            want += number(k * (of_a ? M : N) + i, 1);
+        assert_true(fabs(sums[i] - want) < 0x1p-20 * K);
+    }
+    for (int64_t i = of_a ? M : N; i < M * N; i++)
+        assert_true(sums[i] == number(i, 1));
+    fetch(t, &t->c, DSC_F32, sums);
+    for (int64_t i = 0; i < M * N; i++) {
+        double want = 0;
+        for (int64_t k = 0; k < K; k++)
+            want += (double)number(k * M + i / N, 1) * number(k * N + i % N, 1);
+        assert_true(fabs(sums[i] - want) < 0x1p-19 * K);
+    }
+}
+
+static void sums_beside_a_product(void **state)
+{
+    bench t;
+    bench_open(&t, 4 * K * (M + N));
+    for (int of_a = 0; of_a < 2; of_a++) {
+        dsc_gemm_fuse(t.device, DSC_GEMM_FUSED_NONE);
+        check_sums(&t, of_a, DSC_BF16, 3);
+        check_sums(&t, of_a, DSC_F32, 3);
+        dsc_gemm_fuse(t.device, DSC_GEMM_FUSED_SUMS);
+        check_sums(&t, of_a, DSC_BF16, 1);
+        check_sums(&t, of_a, DSC_F32, 1);
+    }
+    bench_close(&t);
+    cusim_set_quirk(CUSIM_FEW_EPILOGUES);
+    bench_open(&t, 4 * K * (M + N));
+    dsc_gemm_fuse(t.device, DSC_GEMM_FUSED_ALL);
+    check_sums(&t, false, DSC_BF16, 3);
+    check(&t, DSC_BF16, DSC_BF16, DSC_EPILOGUE_BIAS_GELU, false);
+    bench_close(&t);
+    cusim_set_quirk(CUSIM_AS_DOCUMENTED);
+}
+
+/* Large products that only the plain kernel computes are named once, with the reason. */
+static void names_products_that_are_slow(void **state)
+{
+    char text[512];
+    bench t;
+    bench_open(&t, 1024);
+    dsc_gemm_args args = { .m = 1024, .n = 1024, .k = 256, .lda = 256, .ldb = 1024, .ldc = 1024, .ab_dtype = DSC_F32,
+                           .c_dtype = DSC_BF16 };
+    assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+    assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+    args.k = args.lda = 255; /* small enough */
+    assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+    args.ab_dtype = DSC_BF16; /* the library's */
+    args.k = args.lda = 512;
+    assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+    args.epilogue = DSC_EPILOGUE_DGELU;
+    args.n = args.ldb = args.ldc = 1020;
+    assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+    assert_true(dsc_gemm_slow(t.device, 0, text, sizeof text));
+    assert_string_equal(text, "1024x1024x256 ld 256,1024,1024 NN fp32 to bf16 epilogue 0: cuBLASLt does not round a "
+                              "product of fp32 to 16 bits");
+    assert_false(dsc_gemm_slow(t.device, 1, text, sizeof text));
+    args = (dsc_gemm_args){ .n = 1024, .k = 1024, .lda = 1024, .ldb = 1024, .ldc = 1024, .ab_dtype = DSC_F32,
+                            .c_dtype = DSC_BF16 };
+    for (args.m = 1000; args.m < 1020; args.m++)
+        assert_int_equal(dsc_gemm_prepare(t.device, &args, NULL), DSC_OK);
+    assert_true(dsc_gemm_slow(t.device, 15, text, sizeof text));
+    assert_true(dsc_gemm_slow(t.device, 16, text, sizeof text));
+    assert_string_equal(text, "5 more shapes");
+    assert_false(dsc_gemm_slow(t.device, 17, text, sizeof text));
+    bench_close(&t);
+}
+
 /* ---- failures ---- */
 
 /* Each call of the library that can fail, when it is made for a product: the call, the product's shape, the status. */
@@ -236,6 +401,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_epilogue),
+        cmocka_unit_test(gelu_and_its_gradient_either_way),
+        cmocka_unit_test(gelu_stores_its_input),
+        cmocka_unit_test(gelu_that_the_library_has_not),
+        cmocka_unit_test(sums_beside_a_product),
+        cmocka_unit_test(names_products_that_are_slow),
         cmocka_unit_test(each_call_that_fails),
         cmocka_unit_test(a_handle_that_is_not_given),
         cmocka_unit_test(more_columns_than_a_grid_is_high),

@@ -351,6 +351,16 @@ static dsc_status cuda_gemm_plans_set(dsc_device *device, const char *text, int6
     return DSC_OK;
 }
 
+static void cuda_gemm_fuse(dsc_device *device, uint32_t fused)
+{
+    dsc_cuda_gemm_fuse(((cuda_device *)device)->gemm, fused);
+}
+
+static bool cuda_gemm_slow(dsc_device *device, int64_t index, char *text, int64_t capacity)
+{
+    return dsc_cuda_gemm_slow(((cuda_device *)device)->gemm, index, text, capacity);
+}
+
 const dsc_device_ops dsc_device_cuda = {
     "cuda",
     DSC_DEVICE_OPS_VERSION,
@@ -379,6 +389,8 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_measure,
     cuda_gemm_plans_get,
     cuda_gemm_plans_set,
+    cuda_gemm_fuse,
+    cuda_gemm_slow,
     cuda_attention_prepare,
     cuda_watch,
     cuda_native,

@@ -1,9 +1,11 @@
 /* gemm.cu - matrix products. cuBLASLt computes those that it supports correctly. Our own plain kernel computes the
  * others: odd alignments, fp32 rounded to 16 bits, and products that the library gets wrong (gemm_cublaslt.cu).
- * Epilogues that the library does not fuse are here too.
+ * Epilogues and sums that the library does not compute with the product are here too: those it does not have, and those
+ * that dsc_gemm_fuse or a trial leaves apart.
  *
- * BIAS_GELU is a product with bias, then GELU of the rounded result, with and without `aux`. So a forward that saves
- * the GELU's input and one that does not give the same bits.
+ * BIAS_GELU apart is a product with bias, then GELU of the rounded result, with and without `aux`. So a forward that
+ * saves the GELU's input and one that does not give the same bits. The library's own takes GELU of the sum before that
+ * is rounded, and always stores `aux`.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gelu.h"
@@ -120,49 +122,66 @@ void plain_gemm_any(const dsc_cuda_launch *at, const dsc_gemm_args *a)
         DSC_CUDA_FOR_DTYPE(a->c_dtype, T, plain_gemm_run<T, T>(at, a));
 }
 
-/* fp32 C: the product first, then what is added or multiplied to it. */
-template <class TB> void epilogue_after(const dsc_cuda_launch *at, const dsc_gemm_args *a)
+/* The product first, then what is added or multiplied to it. */
+template <class TC, class TB> void epilogue_after(const dsc_cuda_launch *at, const dsc_gemm_args *a)
 {
-    const epilogue_arrays<float, TB> e = { static_cast<float *>(a->c), static_cast<const TB *>(a->bias),
-                                           static_cast<const float *>(a->aux), a->ldc, a->epilogue };
-    DSC_CUDA_LAUNCH((epilogue_kernel<float, TB>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
+    const epilogue_arrays<TC, TB> e = { static_cast<TC *>(a->c), static_cast<const TB *>(a->bias),
+                                        static_cast<const TC *>(a->aux), a->ldc, a->epilogue };
+    DSC_CUDA_LAUNCH((epilogue_kernel<TC, TB>), rows_grid(a), ROW_THREADS, 0, at->stream, e, a->n);
 }
 
-/* Any product but BIAS_GELU. The same choice each time, since it follows from shape and alignment. */
-dsc_status run(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
+/* c *= the slope of GELU at aux, for 16-bit C. */
+dsc_status slope_rows(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
+{
+    const dsc_gelu_bwd_args flat = { a->c, a->c, a->aux, a->m * a->n, a->c_dtype, DSC_GELU_TANH };
+    if (a->ldc == a->n)
+        return dsc_cuda_run_GELU_BWD(at, &flat, err);
+    DSC_CUDA_FOR_DTYPE(a->c_dtype, T, epilogue_after<T, T>(at, a));
+    return DSC_OK;
+}
+
+/* Products that the library does not compute as a whole. */
+dsc_status run_others(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
 {
     bool done = false;
-    DSC_TRY(dsc_cuda_gemm_try(at, a, &done, err));
-    if (done)
-        return DSC_OK;
     if (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE && a->c != a->aux) {
         dsc_gemm_args bare = *a;
         bare.epilogue = DSC_EPILOGUE_NONE;
         DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
     }
     if (done)
-        DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, epilogue_after<T>(at, a));
+        DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, epilogue_after<float, T>(at, a));
     else
         plain_gemm_any(at, a);
     return DSC_OK;
 }
 
-} // namespace
-
-dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+/* A product without sums and GELU. The same choice each time, since it follows from shape and alignment. */
+dsc_status run(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
 {
-    dsc_gemm_args a = *static_cast<const dsc_gemm_args *>(args);
-    DSC_TRY(dtype_check("GEMM", a.ab_dtype, err));
-    DSC_TRY(dtype_check("GEMM", a.c_dtype, err));
-    DSC_ASSERT(a.m >= 0 && a.n >= 0 && a.k >= 1);
-    DSC_ASSERT(a.ab_dtype == DSC_F32 || a.c_dtype == DSC_F32 || a.c_dtype == a.ab_dtype);
-    DSC_ASSERT(!a.accumulate || (a.c_dtype == DSC_F32 && a.epilogue == DSC_EPILOGUE_NONE));
-    if (a.m == 0 || a.n == 0)
-        return DSC_OK;
-    if (!dsc_epilogue_has_bias(a.epilogue))
-        a.bias = NULL;
-    if (a.epilogue != DSC_EPILOGUE_BIAS_GELU)
-        return run(at, &a, err);
+    bool done = false;
+    DSC_TRY(dsc_cuda_gemm_try(at, a, &done, err));
+    return done ? DSC_OK : run_others(at, a, err);
+}
+
+/* Without the library's epilogue. The product rounds to 16 bits before the slope, as some of the library's do. */
+dsc_status run_slope(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
+{
+    bool done = false;
+    dsc_gemm_args bare = *a;
+    if (a->c_dtype == DSC_F32 || a->ab_dtype == DSC_F32 || a->c == a->aux)
+        return run_others(at, a, err);
+    bare.epilogue = DSC_EPILOGUE_NONE;
+    DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
+    if (done)
+        return slope_rows(at, a, err);
+    plain_gemm_any(at, a);
+    return DSC_OK;
+}
+
+dsc_status run_gelu(const dsc_cuda_launch *at, const dsc_gemm_args *args, dsc_error *err)
+{
+    dsc_gemm_args a = *args;
     void *const out = a.c;
     a.epilogue = DSC_EPILOGUE_BIAS;
     a.c = a.aux != NULL ? a.aux : out;
@@ -171,4 +190,49 @@ dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_er
     DSC_TRY(run(at, &a, err));
     a.c = out;
     return gelu_rows(at, &a, before, err);
+}
+
+dsc_status run_sums(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_error *err)
+{
+    dsc_gemm_args bare = *a;
+    const dsc_colsum_args sums = dsc_gemm_sums_args(a);
+    bare.sums_of = DSC_GEMM_NO_SUMS;
+    bare.sums = NULL;
+    DSC_TRY(run(at, &bare, err));
+    return dsc_cuda_run_COLSUM(at, &sums, err);
+}
+
+void check(const dsc_gemm_args *a)
+{
+    const bool sums = a->sums_of != DSC_GEMM_NO_SUMS;
+    DSC_ASSERT(a->m >= 0 && a->n >= 0 && a->k >= 1);
+    DSC_ASSERT(a->ab_dtype == DSC_F32 || a->c_dtype == DSC_F32 || a->c_dtype == a->ab_dtype);
+    DSC_ASSERT(!a->accumulate || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE));
+    DSC_ASSERT(!sums || (a->c_dtype == DSC_F32 && a->epilogue == DSC_EPILOGUE_NONE && !a->accumulate));
+    DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->m > 0 && a->n > 0));
+    DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_A || a->a_transposed);
+    DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_B || !a->b_transposed);
+}
+
+} // namespace
+
+dsc_status dsc_cuda_run_GEMM(const dsc_cuda_launch *at, const void *args, dsc_error *err)
+{
+    bool done = false;
+    dsc_gemm_args a = *static_cast<const dsc_gemm_args *>(args);
+    DSC_TRY(dtype_check("GEMM", a.ab_dtype, err));
+    DSC_TRY(dtype_check("GEMM", a.c_dtype, err));
+    check(&a);
+    if (a.m == 0 || a.n == 0)
+        return DSC_OK;
+    if (!dsc_epilogue_has_bias(a.epilogue))
+        a.bias = NULL;
+    DSC_TRY(dsc_cuda_gemm_try(at, &a, &done, err));
+    if (done)
+        return DSC_OK;
+    if (a.sums_of != DSC_GEMM_NO_SUMS)
+        return run_sums(at, &a, err);
+    if (a.epilogue == DSC_EPILOGUE_BIAS_GELU)
+        return run_gelu(at, &a, err);
+    return a.epilogue == DSC_EPILOGUE_DGELU ? run_slope(at, &a, err) : run_others(at, &a, err);
 }

@@ -76,19 +76,34 @@ plan_key key_of(const dsc_gemm_args *a)
     key.ab_dtype = static_cast<uint8_t>(a->ab_dtype), key.c_dtype = static_cast<uint8_t>(a->c_dtype);
     key.has_bias = a->bias != NULL;
     key.a_align = align_of(a->a), key.b_align = align_of(a->b), key.c_align = align_of(a->c);
-    key.aux_align = align_of(a->aux), key.bias_align = align_of(a->bias);
+    key.aux_align = align_of(a->aux);
+    key.bias_align = a->sums_of != DSC_GEMM_NO_SUMS ? align_of(a->sums) : align_of(a->bias);
+    key.sums_of = static_cast<uint8_t>(a->sums_of);
     return key;
 }
 
-/* Whether the library's result is that of gemm.h. Rounding fp32 to 16 bits is not supported. DGELU (13.1 on an H200)
- * has three faults: in place, some algorithms write C before they read it as aux. The manual requires rows of a
- * multiple of 8 numbers there. In fp32 the slope is off by more than fp32 explains. */
-bool keeps_word(const dsc_gemm_args *a)
+/* NULL if the library's result is that of gemm.h, else why not. DGELU (13.1 on an H200) has three faults: in place,
+ * some algorithms write C before they read it as aux. The manual requires rows of a multiple of 8 numbers there, as of
+ * GELU's. In fp32 the slope is off by more than fp32 explains, so fp32 GELU is ours too. */
+const char *fault_of(const dsc_gemm_args *a)
 {
     const bool halves = a->c_dtype != DSC_F32, in_place = a->c != NULL && a->c == a->aux;
-    if (a->epilogue == DSC_EPILOGUE_DGELU)
-        return halves && a->ab_dtype != DSC_F32 && !in_place && a->ldc % 8 == 0;
-    return a->ab_dtype != DSC_F32 || !halves;
+    const bool gelu = a->epilogue == DSC_EPILOGUE_BIAS_GELU, slope = a->epilogue == DSC_EPILOGUE_DGELU;
+    if (halves && a->ab_dtype == DSC_F32)
+        return "cuBLASLt does not round a product of fp32 to 16 bits";
+    if ((gelu || slope) && !halves)
+        return "cuBLASLt's GELU is not exact in fp32";
+    if ((gelu || slope) && in_place)
+        return "cuBLASLt's GELU does not work in place";
+    if ((gelu || slope) && a->ldc % 8 != 0)
+        return "cuBLASLt's GELU needs rows of a multiple of 8 numbers";
+    return gelu && a->bias == NULL ? "a GELU without a bias" : NULL;
+}
+
+/* Whether the call has what the plan of a prepared product takes for granted: GELU's input is stored, and aligned. */
+bool has_aux(const dsc_gemm_args *a)
+{
+    return a->epilogue != DSC_EPILOGUE_BIAS_GELU || (a->aux != NULL && align_of(a->aux) == ALIGN_MOST);
 }
 
 /* The library's own names came with version 11.4 of it; these are the statuses that a user may meet. */
@@ -133,21 +148,50 @@ cudaDataType type_of(uint8_t dtype)
 /* A made-up address of the plan's alignment, or the one of the call. */
 const void *like(uint8_t align) { return reinterpret_cast<const void *>(static_cast<uintptr_t>(0x1000) + align % 16); }
 
+/* Our a is the library's second operand. It sums a first operand that is as stored and a second one that is transposed,
+ * which are those of gemm.h. A column of sums has the type of the result, fp32. */
+cublasLtEpilogue_t epilogue_of(const plan_key *k)
+{
+    if (k->sums_of != DSC_GEMM_NO_SUMS)
+        return k->sums_of == DSC_GEMM_SUMS_OF_B ? CUBLASLT_EPILOGUE_BGRADA : CUBLASLT_EPILOGUE_BGRADB;
+    if (k->epilogue == DSC_EPILOGUE_BIAS_GELU)
+        return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    if (k->epilogue == DSC_EPILOGUE_DGELU)
+        return CUBLASLT_EPILOGUE_DGELU;
+    return k->has_bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+}
+
+bool reads_aux(const plan_key *k)
+{
+    return k->epilogue == DSC_EPILOGUE_BIAS_GELU || k->epilogue == DSC_EPILOGUE_DGELU;
+}
+
+dsc_status describe_epilogue(dsc_cuda_gemm *g, plan *p, dsc_error *err)
+{
+    const plan_key *k = &p->key;
+    const bool sums = k->sums_of != DSC_GEMM_NO_SUMS;
+    const cublasLtEpilogue_t epilogue = epilogue_of(k);
+    if (epilogue == CUBLASLT_EPILOGUE_DEFAULT)
+        return DSC_OK;
+    DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue, err));
+    if (k->has_bias || sums) {
+        const uint8_t dtype = sums ? k->c_dtype : k->ab_dtype;
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, like(k->bias_align), err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(dtype)), err));
+    }
+    if (!reads_aux(k))
+        return DSC_OK;
+    DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, like(k->aux_align), err));
+    return set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc, err);
+}
+
 dsc_status describe(dsc_cuda_gemm *g, plan *p, dsc_error *err)
 {
     const plan_key *k = &p->key;
     LT_TRY(g, k, MatmulDescCreate, (&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSA, k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSB, k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
-    if (k->has_bias) {
-        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS, err));
-        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, like(k->bias_align), err));
-        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<int32_t>(type_of(k->ab_dtype)), err));
-    } else if (k->epilogue == DSC_EPILOGUE_DGELU) {
-        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_DGELU, err));
-        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, like(k->aux_align), err));
-        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc, err));
-    }
+    DSC_TRY(describe_epilogue(g, p, err));
     LT_TRY(g, k, MatrixLayoutCreate,
            (&p->first, type_of(k->ab_dtype), static_cast<uint64_t>(k->b_transposed ? k->k : k->n),
             static_cast<uint64_t>(k->b_transposed ? k->n : k->k), k->ldb));
@@ -232,6 +276,9 @@ dsc_status choose(dsc_cuda_gemm *g, plan *p, dsc_error *err)
     plan_candidates candidates;
     DSC_TRY(dsc_cuda_plan_candidates(g, p, MEASURED_MAX, &candidates, err));
     p->usable = candidates.count > 0;
+    p->apart = (g->fused & DSC_GEMM_FUSED_BY_TIME) != 0 &&
+               (DSC_GEMM_FUSED_DEFAULT & fused_bit(p->key.epilogue, p->key.sums_of)) == 0 &&
+               fused_bit(p->key.epilogue, p->key.sums_of) != 0;
     if (p->usable)
         p->algo = candidates.algo[0];
     return DSC_OK;
@@ -305,7 +352,9 @@ dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtM
     const float one = 1.0f, beta = adds || a->accumulate ? 1.0f : 0.0f;
     if (p->key.has_bias)
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
-    if (a->epilogue == DSC_EPILOGUE_DGELU)
+    if (p->key.sums_of != DSC_GEMM_NO_SUMS)
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void *>(a->sums), err));
+    if (reads_aux(&p->key))
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void *>(a->aux), err));
     LT_TRY(g, &p->key, Matmul,
            (g->handle, p->desc, &one, a->b, p->first, a->a, p->second, &beta, adds ? a->aux : a->c, p->result, a->c,
@@ -328,6 +377,7 @@ dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, const char *card, dsc_cuda_gemm 
     dsc_cuda_gemm *g = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *g, &g, err));
     g->alloc = alloc;
+    g->fused = DSC_GEMM_FUSED_DEFAULT;
     snprintf(g->card, sizeof g->card, "%s", card);
     pthread_mutex_init(&g->lock, NULL); /* cannot fail with default attributes on Linux */
     dsc_status status = lt_find(&g->lt, err);
@@ -358,30 +408,108 @@ void dsc_cuda_gemm_close(dsc_cuda_gemm **gemm)
 
 int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *) { return WORKSPACE_BYTES; }
 
-/* BIAS_GELU runs as a product with bias (gemm.cu). */
+void dsc_cuda_gemm_fuse(dsc_cuda_gemm *gemm, uint32_t fused)
+{
+    pthread_mutex_lock(&gemm->lock);
+    gemm->fused = fused;
+    pthread_mutex_unlock(&gemm->lock);
+}
+
+bool dsc_cuda_gemm_slow(dsc_cuda_gemm *gemm, int64_t index, char *text, int64_t capacity)
+{
+    char product[DSC_PLAN_TEXT_BYTES];
+    const int64_t listed = dsc_min_i64(gemm->slow_count, SLOW_MAX);
+    if (index > listed || (index == listed && gemm->slow_count == listed))
+        return false;
+    if (index == listed) {
+        snprintf(text, static_cast<size_t>(capacity), "%lld more shapes", static_cast<long long>(
+                 gemm->slow_count - listed));
+        return true;
+    }
+    dsc_cuda_plan_text(&gemm->slow[index].key, product);
+    char *const strides = strstr(product, " align ");
+    if (strides != NULL)
+        *strides = 0;
+    snprintf(text, static_cast<size_t>(capacity), "%s: %s", product, gemm->slow[index].reason);
+    return true;
+}
+
+namespace {
+
+/* Multiply-adds from which the plain kernel takes longer than 0.05 ms at 5 to 10 TFLOP/s, ten times a launch. */
+constexpr double LARGE_PRODUCT = 1 << 28;
+
+void note_slow(dsc_cuda_gemm *g, const dsc_gemm_args *a, const char *reason)
+{
+    const plan_key key = key_of(a);
+    if (static_cast<double>(a->m) * static_cast<double>(a->n) * static_cast<double>(a->k) < LARGE_PRODUCT)
+        return;
+    for (int64_t i = 0; i < dsc_min_i64(g->slow_count, SLOW_MAX); i++)
+        if (memcmp(&g->slow[i].key, &key, sizeof key) == 0)
+            return;
+    if (g->slow_count < SLOW_MAX)
+        g->slow[g->slow_count] = { key, reason };
+    g->slow_count++;
+}
+
+/* *usable: the library computes exactly this. */
+dsc_status prepare_one(dsc_cuda_gemm *g, const dsc_gemm_args *a, bool *usable, dsc_error *err)
+{
+    plan *p = NULL;
+    *usable = false;
+    if (fault_of(a) != NULL)
+        return DSC_OK;
+    plan_key key = key_of(a);
+    key.bias_align = ALIGN_MOST;
+    DSC_TRY(reserve_plans(g, PLANS_SPARE, err));
+    DSC_TRY(plan_of(g, &key, &p, err));
+    p->prepared = true;
+    p->shape = *a;
+    *usable = p->usable;
+    return DSC_OK;
+}
+
+/* The rest of a product when its epilogue or its sums are a kernel's. */
+dsc_gemm_args bare(const dsc_gemm_args *a)
+{
+    dsc_gemm_args rest = *a;
+    rest.epilogue = a->epilogue == DSC_EPILOGUE_BIAS_GELU ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE;
+    rest.sums_of = DSC_GEMM_NO_SUMS;
+    if (!dsc_epilogue_has_bias(rest.epilogue))
+        rest.bias = NULL;
+    return rest;
+}
+
+/* The products that gemm.cu asks for, by the same rules. */
+dsc_status prepare_all(dsc_cuda_gemm *g, const dsc_gemm_args *a, dsc_error *err)
+{
+    bool usable = false;
+    const uint32_t bit = fused_bit(static_cast<uint8_t>(a->epilogue), static_cast<uint8_t>(a->sums_of));
+    if (bit == 0 || (g->fused & bit) != 0)
+        DSC_TRY(prepare_one(g, a, &usable, err));
+    const bool may_be_apart = bit == DSC_GEMM_FUSED_SUMS || (g->fused & DSC_GEMM_FUSED_BY_TIME) != 0;
+    if (usable && (bit == 0 || !may_be_apart))
+        return DSC_OK;
+    const bool fused = usable;
+    const dsc_gemm_args rest = bare(a);
+    if (bit != 0 || (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE))
+        DSC_TRY(prepare_one(g, &rest, &usable, err));
+    if (!usable && !fused)
+        note_slow(g, a, fault_of(&rest) != NULL ? fault_of(&rest) : "cuBLASLt has no algorithm for it");
+    return DSC_OK;
+}
+
+} // namespace
+
 dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err)
 {
     static const char some = 0;
     dsc_gemm_args a = *shape;
-    plan *p = NULL;
-    if (a.epilogue == DSC_EPILOGUE_BIAS_GELU)
-        a.epilogue = DSC_EPILOGUE_BIAS;
     a.a = a.b = a.c = a.aux = NULL;
+    a.sums = NULL;
     a.bias = dsc_epilogue_has_bias(a.epilogue) ? &some : NULL;
-    if (!keeps_word(&a)) {
-        if (a.c_dtype != DSC_F32)
-            return DSC_OK; /* our own product */
-        a.epilogue = DSC_EPILOGUE_NONE;
-        a.bias = NULL;
-    }
-    plan_key key = key_of(&a);
-    key.bias_align = ALIGN_MOST;
     pthread_mutex_lock(&gemm->lock);
-    dsc_status status = reserve_plans(gemm, PLANS_SPARE, err);
-    if (status == DSC_OK)
-        status = plan_of(gemm, &key, &p, err);
-    if (status == DSC_OK)
-        p->prepared = true, p->shape = a;
+    const dsc_status status = prepare_all(gemm, &a, err);
     pthread_mutex_unlock(&gemm->lock);
     return status;
 }
@@ -397,12 +525,13 @@ dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *arg
         a.bias = NULL;
     if (a.epilogue == DSC_EPILOGUE_NONE || a.epilogue == DSC_EPILOGUE_BIAS)
         a.aux = NULL;
-    if (!keeps_word(&a))
+    const uint32_t bit = fused_bit(static_cast<uint8_t>(a.epilogue), static_cast<uint8_t>(a.sums_of));
+    if ((bit != 0 && (g->fused & bit) == 0) || fault_of(&a) != NULL || !has_aux(&a))
         return DSC_OK;
     const plan_key key = key_of(&a);
     pthread_mutex_lock(&g->lock);
     dsc_status status = plan_of(g, &key, &p, err);
-    if (status == DSC_OK && p->usable) {
+    if (status == DSC_OK && p->usable && !p->apart) {
         status = dsc_cuda_plan_run(at, p, &p->algo, &a, err);
         *done = status == DSC_OK;
     }

@@ -19,9 +19,13 @@ dsc_status dsc_cuda_gemm_open(dsc_alloc *alloc, const char *card, dsc_cuda_gemm 
 void dsc_cuda_gemm_close(dsc_cuda_gemm **gemm);
 /* Device memory that a compute stream needs for the library's use, for any shape. */
 int64_t dsc_cuda_gemm_workspace_bytes(const dsc_cuda_gemm *gemm);
+/* As device.h says of gemm_fuse and gemm_slow. */
+void dsc_cuda_gemm_fuse(dsc_cuda_gemm *gemm, uint32_t fused);
+bool dsc_cuda_gemm_slow(dsc_cuda_gemm *gemm, int64_t index, char *text, int64_t capacity);
 /* Pointers in `shape` are ignored: aligned ones are assumed. */
 dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err);
-/* Enqueues the product with its epilogue (not BIAS_GELU). *done is false when the library does not have it. */
+/* Enqueues the product with its epilogue and sums. *done is false when the library does not have it, or when the
+ * epilogue or the sums are chosen to be kernels of their own. */
 dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *args, bool *done, dsc_error *err);
 
 /* gemm_measure.cu: times the algorithms of every prepared product on an idle stream, on operands in `memory`, which

@@ -6,9 +6,13 @@
  * algorithms whose whole result has the bits of the library's first choice. These algorithms add the K terms in the
  * same order: most tile shapes, but no other K split. A rounding to bf16 would hide nearly every other order, so
  * the operands are random but cancel. Each term of a sum comes a second time with the other sign, and the result
- * consists only of the rounding errors of that order.
+ * consists only of the rounding errors of that order. Beside such a sum an addend is large and hides it, so nothing is
+ * added. Such a sum has few digits, which a rounding to 16 bits keeps. So products with an epilogue or an addend have a
+ * second trial, with random operands and addends of like size. An algorithm that rounds the sum to 16 bits before it
+ * adds or multiplies has other bits there.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/gemm/gemm_plan.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/measure.h"
 
 #include "base/clock.h"
@@ -17,7 +21,7 @@ namespace {
 
 enum { SUM_BLOCKS = 64, SUM_THREADS = 256 };
 /* All products together; what has not been measured by then keeps the library's first choice. */
-constexpr int64_t BUDGET_NS = INT64_C(5000000000);
+constexpr int64_t BUDGET_NS = INT64_C(10000000000);
 /* One that takes longer than this against the best in the first round is not run again. */
 constexpr float HOPELESS = 1.5f;
 
@@ -81,7 +85,8 @@ typedef struct matrix {
 
 typedef struct operands {
     matrix a, b, c, bias, aux;
-    uint64_t *sums; /* [SUM_BLOCKS] */
+    matrix column;    /* the sums that the product gives beside C */
+    uint64_t *checks; /* [SUM_BLOCKS] */
 } operands;
 
 typedef struct bench {
@@ -111,7 +116,8 @@ bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
 {
     const plan_key *k = &p->key;
     const dsc_epilogue epilogue = static_cast<dsc_epilogue>(k->epilogue);
-    const bool has_aux = dsc_epilogue_adds(epilogue) || epilogue == DSC_EPILOGUE_DGELU;
+    const bool has_aux = epilogue > DSC_EPILOGUE_BIAS;
+    const int64_t sums = k->sums_of == DSC_GEMM_SUMS_OF_A ? k->m : k->n;
     char *at = memory;
     if (memory == NULL)
         return false;
@@ -120,8 +126,9 @@ bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
     o->c = cut(&at, k->m, k->n, k->ldc, k->c_dtype);
     o->bias = cut(&at, k->has_bias ? 1 : 0, k->n, k->n, k->ab_dtype);
     o->aux = cut(&at, has_aux ? k->m : 0, k->n, k->ldc, k->c_dtype);
-    o->sums = reinterpret_cast<uint64_t *>(at);
-    at += dsc_align_up(SUM_BLOCKS * static_cast<int64_t>(sizeof *o->sums), 256);
+    o->column = cut(&at, k->sums_of != DSC_GEMM_NO_SUMS ? 1 : 0, sums, sums, DSC_F32);
+    o->checks = reinterpret_cast<uint64_t *>(at);
+    at += dsc_align_up(SUM_BLOCKS * static_cast<int64_t>(sizeof *o->checks), 256);
     return at - memory <= memory_bytes;
 }
 
@@ -132,23 +139,42 @@ void fill(const bench *b, const matrix *m, const pattern &p)
                                             m->bytes / static_cast<int64_t>(sizeof(T)), true));
 }
 
-/* An addend would hide a sum that consists of rounding errors only. */
+/* Kinds of operands of a comparison; see the head of this file. */
+typedef enum trial { TRIAL_CANCELS, TRIAL_RANDOM, TRIALS } trial;
+
+bool has_second_trial(const plan_key *k) { return k->epilogue != DSC_EPILOGUE_NONE || k->accumulate; }
+
 dsc_status clear(const bench *b, const matrix *m, dsc_error *err)
 {
     return m->bytes == 0 ? DSC_OK : cuda_try(cudaMemsetAsync(m->ptr, 0, static_cast<size_t>(m->bytes), b->at->stream),
                                              "zeroing", err);
 }
 
-dsc_status fill_operands(const bench *b, const plan *p, const operands *o, dsc_error *err)
+/* Plain random numbers, each matrix others. */
+dsc_status fill_random(const bench *b, const matrix *m, uint64_t which, int64_t ld)
+{
+    if (m->bytes > 0)
+        fill(b, m, { which << 40, ld, 0, false, false });
+    return DSC_OK;
+}
+
+dsc_status fill_operands(const bench *b, const plan *p, const operands *o, trial t, dsc_error *err)
 {
     const plan_key *k = &p->key;
-    fill(b, &o->a, { UINT64_C(1) << 40, k->lda, k->k, k->a_transposed != 0, true });
-    fill(b, &o->b, { UINT64_C(2) << 40, k->ldb, k->k, k->b_transposed == 0, false });
-    DSC_TRY(clear(b, &o->bias, err));
-    if (k->epilogue != DSC_EPILOGUE_DGELU)
-        return clear(b, &o->aux, err);
-    fill(b, &o->aux, { UINT64_C(3) << 40, k->ldc, 0, false, false });
-    return DSC_OK;
+    const bool cancels = t == TRIAL_CANCELS;
+    fill(b, &o->a, { UINT64_C(1) << 40, k->lda, cancels ? k->k : 0, k->a_transposed != 0, true });
+    fill(b, &o->b, { UINT64_C(2) << 40, k->ldb, cancels ? k->k : 0, k->b_transposed == 0, false });
+    if (!cancels || k->epilogue == DSC_EPILOGUE_DGELU)
+        DSC_TRY(fill_random(b, &o->aux, 3, k->ldc));
+    else
+        DSC_TRY(clear(b, &o->aux, err));
+    return cancels ? clear(b, &o->bias, err) : fill_random(b, &o->bias, 4, k->n);
+}
+
+/* C before a run, what lies between its rows included. */
+dsc_status fill_result(const bench *b, const plan *p, const operands *o, trial t, dsc_error *err)
+{
+    return t == TRIAL_RANDOM && p->key.accumulate ? fill_random(b, &o->c, 5, p->key.ldc) : clear(b, &o->c, err);
 }
 
 dsc_gemm_args args_of(const plan *p, const operands *o)
@@ -159,35 +185,92 @@ dsc_gemm_args args_of(const plan *p, const operands *o)
     a.c = o->c.ptr;
     a.bias = o->bias.bytes > 0 ? o->bias.ptr : NULL;
     a.aux = o->aux.bytes > 0 ? o->aux.ptr : NULL;
+    a.sums = o->column.bytes > 0 ? static_cast<float *>(o->column.ptr) : NULL;
     return a;
 }
 
 /* ---- one algorithm ---- */
 
 typedef struct candidate {
-    bool in;       /* the race */
-    uint64_t bits; /* sum of its result */
-    float ms;      /* its best time */
+    bool in;               /* the race */
+    uint64_t bits[TRIALS]; /* sums of its results */
+    float ms;              /* its best time */
 } candidate;
 
-/* Result of the first run of an algorithm; none if the library does not run it after all. */
-dsc_status try_out(const bench *b, plan *p, const operands *o, const cublasLtMatmulAlgo_t *algo, candidate *out,
-                   dsc_error *err)
+/* A check sum of a matrix of results. */
+dsc_status check_sum(const bench *b, const operands *o, const matrix *m, uint64_t *out, dsc_error *err)
 {
     uint64_t sums[SUM_BLOCKS] = {};
-    const dsc_gemm_args a = args_of(p, o);
-    const int64_t words = o->c.bytes / 4, blocks = dsc_min_i64(SUM_BLOCKS, dsc_div_ceil(words, SUM_THREADS));
-    DSC_TRY(clear(b, &o->c, err)); /* also what lies between its rows */
-    out->in = dsc_cuda_plan_run(b->at, p, algo, &a, NULL) == DSC_OK;
+    const int64_t words = m->bytes / 4, blocks = dsc_min_i64(SUM_BLOCKS, dsc_div_ceil(words, SUM_THREADS));
+    *out = 0;
+    if (words == 0)
+        return DSC_OK;
     DSC_CUDA_LAUNCH(sum_kernel, grid_size(blocks), SUM_THREADS, 0, b->at->stream,
-                    static_cast<const uint32_t *>(o->c.ptr), words, o->sums);
+                    static_cast<const uint32_t *>(m->ptr), words, o->checks);
     DSC_TRY(cuda_try(cudaGetLastError(), "a launch", err));
-    DSC_TRY(cuda_try(cudaMemcpyAsync(sums, o->sums, static_cast<size_t>(blocks) * sizeof sums[0],
+    DSC_TRY(cuda_try(cudaMemcpyAsync(sums, o->checks, static_cast<size_t>(blocks) * sizeof sums[0],
                                      cudaMemcpyDeviceToHost, b->at->stream), "a copy", err));
     DSC_TRY(cuda_try(cudaStreamSynchronize(b->at->stream), "a product", err));
-    out->bits = 0;
     for (int i = 0; i < SUM_BLOCKS; i++)
-        out->bits += sums[i];
+        *out += sums[i];
+    return DSC_OK;
+}
+
+/* Results of an algorithm, all that it writes; false in *runs if the library does not run it after all. */
+dsc_status run_once(const bench *b, plan *p, const operands *o, trial t, const cublasLtMatmulAlgo_t *algo, bool *runs,
+                    uint64_t *bits, dsc_error *err)
+{
+    uint64_t of_c, of_aux = 0, of_column;
+    const dsc_gemm_args a = args_of(p, o);
+    const bool writes_aux = p->key.epilogue == DSC_EPILOGUE_BIAS_GELU;
+    DSC_TRY(fill_result(b, p, o, t, err));
+    if (writes_aux)
+        DSC_TRY(clear(b, &o->aux, err));
+    DSC_TRY(clear(b, &o->column, err));
+    *runs = dsc_cuda_plan_run(b->at, p, algo, &a, NULL) == DSC_OK;
+    DSC_TRY(check_sum(b, o, &o->c, &of_c, err));
+    if (writes_aux)
+        DSC_TRY(check_sum(b, o, &o->aux, &of_aux, err));
+    DSC_TRY(check_sum(b, o, &o->column, &of_column, err));
+    *bits = of_c + 3 * of_aux + 5 * of_column;
+    return DSC_OK;
+}
+
+/* Sums beside a product have an order of their own, of which the library says nothing: two runs have to agree. */
+dsc_status try_out(const bench *b, plan *p, const operands *o, trial t, const cublasLtMatmulAlgo_t *algo,
+                   candidate *out, dsc_error *err)
+{
+    uint64_t again = 0;
+    DSC_TRY(run_once(b, p, o, t, algo, &out->in, &out->bits[t], err));
+    if (!out->in || p->key.sums_of == DSC_GEMM_NO_SUMS)
+        return DSC_OK;
+    DSC_TRY(run_once(b, p, o, t, algo, &out->in, &again, err));
+    out->in = out->in && again == out->bits[t];
+    return DSC_OK;
+}
+
+/* The library's first choice; with sums, the first that is repeatable. -1: none. */
+int first_of(const plan *p, const plan_candidates *c, const candidate *runner)
+{
+    for (int i = 0; i < c->count; i++)
+        if (runner[i].in)
+            return i;
+        else if (p->key.sums_of == DSC_GEMM_NO_SUMS)
+            return -1;
+    return -1;
+}
+
+/* Leaves in the race who runs, and with SAME_BITS who gives what the first one gives. */
+dsc_status try_all(const bench *b, plan *p, const operands *o, trial t, const plan_candidates *c, candidate *runner,
+                   dsc_error *err)
+{
+    DSC_TRY(fill_operands(b, p, o, t, err));
+    for (int i = 0; i < c->count; i++)
+        if (t == TRIAL_CANCELS || runner[i].in)
+            DSC_TRY(try_out(b, p, o, t, &c->algo[i], &runner[i], err));
+    const int first = first_of(p, c, runner);
+    for (int i = 0; i < c->count && first >= 0 && b->choice == DSC_GEMM_SAME_BITS; i++)
+        runner[i].in = runner[i].in && runner[i].bits[t] == runner[first].bits[t];
     return DSC_OK;
 }
 
@@ -204,7 +287,8 @@ dsc_status time_one(const bench *b, plan *p, const operands *o, const cublasLtMa
 
 bool late(const bench *b) { return dsc_clock_ns() - b->start_ns > BUDGET_NS; }
 
-dsc_status race(const bench *b, plan *p, const operands *o, const plan_candidates *c, candidate *runner, dsc_error *err)
+dsc_status race(const bench *b, plan *p, const operands *o, const plan_candidates *c, int first,
+                candidate *runner, dsc_error *err)
 {
     for (int round = 0; round < MEASURE_ROUNDS && !(round > 0 && late(b)); round++) {
         float best = 0;
@@ -216,32 +300,34 @@ dsc_status race(const bench *b, plan *p, const operands *o, const plan_candidate
             runner[i].ms = round == 0 || ms < runner[i].ms ? ms : runner[i].ms;
             best = best == 0 || runner[i].ms < best ? runner[i].ms : best;
         }
-        for (int i = 1; i < c->count; i++)
-            runner[i].in = runner[i].in && runner[i].ms <= HOPELESS * best;
+        for (int i = 0; i < c->count; i++)
+            runner[i].in = runner[i].in && (i == first || runner[i].ms <= HOPELESS * best);
     }
     return DSC_OK;
 }
 
-/* The library's first choice is runner 0, and stays when nobody beats it clearly. */
+/* The first one stays when nobody beats it clearly. Sums that no algorithm gives twice alike are left to a kernel. */
 dsc_status choose(const bench *b, plan *p, const operands *o, bool *changed, dsc_error *err)
 {
     plan_candidates c;
     candidate runner[MEASURED_MAX] = {};
-    int best = 0;
+    const bool sums = p->key.sums_of != DSC_GEMM_NO_SUMS;
     DSC_TRY(dsc_cuda_plan_candidates(b->at->gemm, p, MEASURED_MAX, &c, err));
-    if (c.count < 2)
+    if (c.count < 2 && !sums)
         return DSC_OK;
-    DSC_TRY(fill_operands(b, p, o, err));
-    for (int i = 0; i < c.count; i++)
-        DSC_TRY(try_out(b, p, o, &c.algo[i], &runner[i], err));
-    if (!runner[0].in)
+    DSC_TRY(try_all(b, p, o, TRIAL_CANCELS, &c, runner, err));
+    if (has_second_trial(&p->key) && b->choice == DSC_GEMM_SAME_BITS)
+        DSC_TRY(try_all(b, p, o, TRIAL_RANDOM, &c, runner, err));
+    const int first = first_of(p, &c, runner);
+    p->unrepeatable = sums && first < 0;
+    p->apart = p->apart || p->unrepeatable;
+    if (first < 0)
         return DSC_OK;
-    for (int i = 1; i < c.count && b->choice == DSC_GEMM_SAME_BITS; i++)
-        runner[i].in = runner[i].in && runner[i].bits == runner[0].bits;
-    DSC_TRY(race(b, p, o, &c, runner, err));
-    for (int i = 1; i < c.count; i++)
-        if (runner[i].in && runner[i].ms < MEASURE_WORTH * runner[0].ms &&
-            (best == 0 || runner[i].ms < runner[best].ms))
+    DSC_TRY(race(b, p, o, &c, first, runner, err));
+    int best = first;
+    for (int i = first + 1; i < c.count; i++)
+        if (runner[i].in && runner[i].ms < MEASURE_WORTH * runner[first].ms &&
+            (best == first || runner[i].ms < runner[best].ms))
             best = i;
     p->algo = c.algo[best];
     *changed = best != 0;
@@ -263,6 +349,51 @@ dsc_status measure_all(const bench *b, char *memory, int64_t memory_bytes, dsc_g
         DSC_TRY(choose(b, p, &o, &changed, err));
         out->measured++;
         out->changed += changed;
+        out->unrepeatable += p->unrepeatable;
+    }
+    return DSC_OK;
+}
+
+/* ---- epilogues with the product or apart ---- */
+
+/* Not the lock: the product takes it. */
+dsc_status time_whole(const bench *b, const dsc_gemm_args *a, float *ms, dsc_error *err)
+{
+    DSC_TRY(cuda_try(watch_start(&b->watch, b->at->stream), "an event", err));
+    DSC_TRY(dsc_cuda_run_GEMM(b->at, a, err));
+    return cuda_try(watch_stop(&b->watch, b->at->stream, ms), "a product", err);
+}
+
+/* Plan number `index`; the other way has to be faster clearly. */
+dsc_status compare(const bench *b, int64_t index, const operands *o, dsc_error *err)
+{
+    dsc_cuda_gemm *g = b->at->gemm;
+    const dsc_gemm_args a = args_of(&g->plans[index], o);
+    const int before = g->plans[index].apart ? 1 : 0;
+    float best[2] = { 0, 0 };
+    DSC_TRY(fill_operands(b, &g->plans[index], o, TRIAL_RANDOM, err));
+    for (int round = 0; round < MEASURE_ROUNDS; round++)
+        for (int apart = 0; apart < 2; apart++) {
+            float ms = 0;
+            g->plans[index].apart = apart != 0;
+            DSC_TRY(time_whole(b, &a, &ms, err));
+            best[apart] = round == 0 || ms < best[apart] ? ms : best[apart];
+        }
+    g->plans[index].apart = (best[1 - before] < MEASURE_WORTH * best[before] ? 1 - before : before) != 0;
+    return DSC_OK;
+}
+
+dsc_status compare_all(const bench *b, char *memory, int64_t memory_bytes, dsc_error *err)
+{
+    dsc_cuda_gemm *g = b->at->gemm;
+    if (b->choice != DSC_GEMM_FASTEST || (g->fused & DSC_GEMM_FUSED_BY_TIME) == 0)
+        return DSC_OK;
+    for (int64_t i = 0; i < g->plan_count && !late(b); i++) {
+        const plan *p = &g->plans[i];
+        operands o;
+        const bool either = fused_bit(p->key.epilogue, p->key.sums_of) != 0 && !p->unrepeatable;
+        if (either && p->prepared && p->usable && !p->from_text && lay_out(p, memory, memory_bytes, &o))
+            DSC_TRY(compare(b, i, &o, err));
     }
     return DSC_OK;
 }
@@ -280,6 +411,8 @@ dsc_status dsc_cuda_gemm_measure(const dsc_cuda_launch *at, void *memory, int64_
         status = measure_all(&b, static_cast<char *>(memory), memory_bytes, out, err);
         pthread_mutex_unlock(&at->gemm->lock);
     }
+    if (status == DSC_OK)
+        status = compare_all(&b, static_cast<char *>(memory), memory_bytes, err);
     watch_close(&b.watch);
     return status;
 }

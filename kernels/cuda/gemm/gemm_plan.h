@@ -26,19 +26,26 @@ constexpr int64_t WORKSPACE_BYTES = DSC_GPU_GEMM_WORKSPACE_BYTES;
 /* Algorithms of one product that are measured, and that a text's algorithm is searched in. Among many that the
  * library rates as equally fast, it names others first the next time (13.1 does, for products of 61 rows on an
  * H200). */
-constexpr int MEASURED_MAX = 16, CANDIDATES_MAX = 128;
+constexpr int MEASURED_MAX = 64, CANDIDATES_MAX = 128;
 
 /* Key of a plan. Plain bytes, compared as such: no padding. */
 typedef struct plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, accumulate, epilogue, ab_dtype, c_dtype;
-    uint8_t has_bias, a_align, b_align, c_align, aux_align, bias_align;
-    uint32_t zero;
+    uint8_t has_bias, a_align, b_align, c_align, aux_align;
+    uint8_t bias_align; /* of the sums where there are any */
+    uint8_t sums_of, zero[3];
 } plan_key;
+
+/* Large products that the plain kernel computes, each once; `reason` is a constant. */
+constexpr int SLOW_MAX = 16;
+typedef struct slow_product { plan_key key; const char *reason; } slow_product;
 
 typedef struct plan {
     plan_key key;
     bool usable;         /* the library has this product */
+    bool apart;          /* it has, and its epilogue runs as a kernel of its own all the same */
+    bool unrepeatable;   /* its sums differed between two runs of each algorithm: it stays apart */
     bool prepared;       /* a training step will ask for it; `shape` is what was prepared, without pointers */
     bool from_text;          /* its algorithm is that of a text: not to be measured */
     dsc_gemm_args shape;
@@ -55,7 +62,19 @@ struct dsc_cuda_gemm {
     pthread_mutex_t lock; /* plans: streams of one device may run products at the same time */
     plan *plans;
     int64_t plan_count, plan_capacity;
+    uint32_t fused; /* of dsc_gemm_fused */
+    slow_product slow[SLOW_MAX];
+    int64_t slow_count; /* may be more than there is capacity for */
 };
+
+/* The bit of dsc_gemm_fused that a product's epilogue depends on; 0: none, it is the library's in any case. */
+static inline uint32_t fused_bit(uint8_t epilogue, uint8_t sums_of)
+{
+    return sums_of != DSC_GEMM_NO_SUMS            ? DSC_GEMM_FUSED_SUMS
+           : epilogue == DSC_EPILOGUE_BIAS_GELU ? DSC_GEMM_FUSED_GELU
+           : epilogue == DSC_EPILOGUE_DGELU     ? DSC_GEMM_FUSED_DGELU
+                                                : 0;
+}
 
 /* The product in words: "32x64x192 ld 192,64,64 NN bf16 to bf16 ...". No two keys have the same. */
 #define DSC_PLAN_TEXT_BYTES 512

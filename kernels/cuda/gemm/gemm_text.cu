@@ -1,8 +1,9 @@
 /* gemm_text.cu - the chosen plans as lines of text, for other ranks and for checkpoints.
  *
- * The first line is the card and the library; each other one a product and its algorithm, the library's own 64 bytes in
- * hex. A text may come from anybody: no byte of it reaches the library. It only chooses among the algorithms that
- * the library itself names for the product here. SPDX-License-Identifier: Apache-2.0 */
+ * The first line is the card and the library. Each other one is a product and its algorithm, the library's own 64 bytes
+ * in hex, or "apart" where the product's epilogue is a kernel of its own. A text may come from anybody: no byte of it
+ * reaches the library. It only chooses among the algorithms that the library itself names for the product here.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/gemm/gemm_plan.h"
 #include "kernels/cuda/plan_text.h"
 
@@ -15,16 +16,22 @@ static const char *text_of(uint8_t dtype)
     return dtype == DSC_BF16 ? "bf16" : dtype == DSC_F16 ? "fp16" : "fp32";
 }
 
+static const char *sums_text(uint8_t sums_of)
+{
+    return sums_of == DSC_GEMM_SUMS_OF_A ? " sums a" : sums_of == DSC_GEMM_SUMS_OF_B ? " sums b" : "";
+}
+
 /* Everything of the key: two plans of one text would be one plan. */
 void dsc_cuda_plan_text(const plan_key *k, char line[DSC_PLAN_TEXT_BYTES])
 {
     snprintf(line, DSC_PLAN_TEXT_BYTES,
-             "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d%s "
-             "align %d,%d,%d,%d,%d", k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N",
+             "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d"
+             "%s%s align %d,%d,%d,%d,%d", k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N",
              k->b_transposed ? "T" : "N", text_of(k->ab_dtype),
              text_of(k->c_dtype), k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
-             k->has_bias ? " bias" : "", static_cast<int>(k->a_align), static_cast<int>(k->b_align),
-             static_cast<int>(k->c_align), static_cast<int>(k->aux_align), static_cast<int>(k->bias_align));
+             k->has_bias ? " bias" : "", sums_text(k->sums_of), static_cast<int>(k->a_align),
+             static_cast<int>(k->b_align), static_cast<int>(k->c_align), static_cast<int>(k->aux_align),
+             static_cast<int>(k->bias_align));
 }
 
 namespace {
@@ -36,12 +43,14 @@ void head_of(const dsc_cuda_gemm *g, char line[LINE_BYTES])
     snprintf(line, LINE_BYTES, "%s, cuBLASLt %zu, workspace %" PRId64, g->card, g->lt.GetVersion(), WORKSPACE_BYTES);
 }
 
-/* name: hex of the algorithm. */
+/* algo: NULL for a product that is not used, since its epilogue is apart. */
 void line_of(const plan_key *k, const cublasLtMatmulAlgo_t *algo, char line[LINE_BYTES])
 {
     dsc_cuda_plan_text(k, line);
     size_t used = strlen(line);
-    used += static_cast<size_t>(snprintf(line + used, LINE_BYTES - used, ": "));
+    used += static_cast<size_t>(snprintf(line + used, LINE_BYTES - used, algo != NULL ? ": " : ": apart"));
+    if (algo == NULL)
+        return;
     for (uint64_t word : algo->data)
         used += static_cast<size_t>(snprintf(line + used, LINE_BYTES - used, "%016" PRIx64, word));
     DSC_ASSERT(used < LINE_BYTES - 1);
@@ -52,12 +61,19 @@ dsc_status take(dsc_cuda_gemm *g, plan *p, const char *text, bool *found, dsc_er
     plan_candidates c;
     char line[LINE_BYTES];
     *found = false;
+    if (fused_bit(p->key.epilogue, p->key.sums_of) != 0) {
+        line_of(&p->key, NULL, line);
+        *found = has_line(text, line);
+        p->apart = p->apart || *found;
+    }
     DSC_TRY(dsc_cuda_plan_candidates(g, p, CANDIDATES_MAX, &c, err));
     for (int i = 0; i < c.count && !*found; i++) {
         line_of(&p->key, &c.algo[i], line);
         *found = has_line(text, line);
-        if (*found)
-            p->algo = c.algo[i];
+        if (!*found)
+            continue;
+        p->algo = c.algo[i];
+        p->apart = false;
     }
     return DSC_OK;
 }
@@ -88,7 +104,7 @@ dsc_status dsc_cuda_gemm_plans_get(dsc_cuda_gemm *g, char *text, int64_t capacit
     put_line(line, text, capacity, bytes);
     for (int64_t i = 0; i < g->plan_count; i++)
         if (g->plans[i].prepared && g->plans[i].usable) {
-            line_of(&g->plans[i].key, &g->plans[i].algo, line);
+            line_of(&g->plans[i].key, g->plans[i].apart ? NULL : &g->plans[i].algo, line);
             put_line(line, text, capacity, bytes);
         }
     pthread_mutex_unlock(&g->lock);
