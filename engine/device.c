@@ -86,6 +86,7 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
     device.caps = engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
     device.threads = engine->threads = choose_threads(engine);
     DSC_TRY(dsc_device_open(ops, &engine->device, &device, err));
+    dsc_gemm_fuse(engine->device, engine->config.own.gemm_fused);
     engine->host_visible = dsc_device_host_visible(engine->device);
     return dsc_stream_open(engine->device, DSC_STREAM_COMPUTE, "compute", &engine->compute, err);
 }

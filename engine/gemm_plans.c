@@ -1,9 +1,9 @@
 /* gemm_plans.c - choice of an algorithm for each matrix product and of a kernel for each attention.
  *
  * Rank 0 measures once, all ranks use its choice, and a checkpoint stores the choice. The bits of a run therefore
- * depend neither on the rank nor on the time of the measurement. Choices in the checkpoint that the run loads are not
- * measured again for the same card and library. A rank whose card or library differs from rank 0's uses its library's
- * defaults. SPDX-License-Identifier: Apache-2.0 */
+ * depend neither on the rank nor on the time of the measurement. Choices in the checkpoint that the run loads, or in
+ * the user's file (plans_file.c), are not measured again for the same card and library. A rank whose card or library
+ * differs from rank 0's uses its library's defaults. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "base/clock.h"
@@ -80,9 +80,11 @@ static dsc_status measure(dsc_engine *engine, dsc_error *err)
 {
     dsc_gemm_measured found = { 0 };
     const bool first = engine->config.own.gemm_plans == DSC_GEMM_FIRST;
-    const char *from;
+    const char *from, *file;
     const int64_t start_ns = dsc_clock_ns();
-    DSC_TRY(take_from_checkpoint(engine, &from, err));
+    DSC_TRY(dsc_engine_take_plans_file(engine, &file, err));
+    DSC_TRY(take_from_checkpoint(engine, &from, err)); /* the later text counts */
+    from = from != NULL ? from : file;
     if (first && engine->config.own.attention != DSC_ATTENTION_FROM_CUDNN)
         return DSC_OK;
     DSC_TRY(dsc_gemm_measure(engine->compute, engine->config.own.gemm_plans, &found, err));
@@ -97,8 +99,20 @@ static dsc_status measure(dsc_engine *engine, dsc_error *err)
                        "algorithm than cuBLASLt's first choice%s%.200s", (int)found.measured, (int)found.products,
                        (double)(dsc_clock_ns() - start_ns) * 1e-9, (int)found.changed,
                        from == NULL ? "" : "; not for this GPU, cuBLASLt and shapes in ", from == NULL ? "" : from);
+    if (found.unrepeatable > 0)
+        dsc_log_printf(&engine->log, DSC_LOG_INFO, "matrix products: %d give other bias gradients each time that they "
+                       "run; a kernel of its own computes those", (int)found.unrepeatable);
     tell_attention(engine, &found.attention);
     return DSC_OK;
+}
+
+/* Products that run, and much slower than the user would expect. */
+static void tell_slow(const dsc_engine *engine)
+{
+    char text[512];
+    for (int64_t i = 0; dsc_gemm_slow(engine->device, i, text, sizeof text); i++)
+        dsc_log_printf(&engine->log, DSC_LOG_WARNING, "matrix products: a plain kernel, tens of times slower than "
+                       "cuBLASLt, computes %.300s", text);
 }
 
 /* This rank's plans as text, which becomes engine->gemm_plans. */
@@ -117,8 +131,12 @@ static dsc_status measure_and_read(dsc_engine *engine, dsc_error *err)
 {
     if (engine->place.rank != 0)
         return DSC_OK;
+    tell_slow(engine);
     DSC_TRY(measure(engine, err));
-    return read_plans(engine, err);
+    DSC_TRY(read_plans(engine, err));
+    if (engine->config.own.gemm_plans != DSC_GEMM_FIRST)
+        dsc_engine_write_plans_file(engine);
+    return DSC_OK;
 }
 
 /* Rank 0's text to everyone. */

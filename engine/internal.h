@@ -98,6 +98,10 @@ static inline dsc_dtype dsc_engine_dtype(const dsc_engine *engine)
 /* gemm_plans.c: matrix products use the algorithms that rank 0 measured, or those of a checkpoint. Collective. */
 dsc_status dsc_engine_choose_plans(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error *err); /* text may be NULL */
+/* plans_file.c, rank 0: takes over what dsc.gemm_plans_file has. *from: its path; NULL: there is no such file. */
+dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char **from, dsc_error *err);
+/* Adds engine->gemm_plans to the file, if it lacks any of their lines. A failure is a warning. */
+void dsc_engine_write_plans_file(const dsc_engine *engine);
 /* init_params.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* creates the first values unless present */

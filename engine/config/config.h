@@ -305,6 +305,8 @@ typedef struct dsc_ext_config {
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     dsc_attention_source attention;   /* FROM_ANY */
+    char gemm_plans_file[DSC_CONFIG_TEXT]; /* "": none */
+    uint32_t gemm_fused;              /* of dsc_gemm_fused */
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
     bool nccl_register;               /* register the parameters' memory with NCCL */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */

@@ -364,6 +364,10 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     own->accumulate_local = dsc_config_choice_or(s, DSC_ID_ACCUMULATE, 0) == 1;
     own->gemm_plans = (dsc_gemm_choice)dsc_config_choice_or(s, DSC_ID_GEMM_PLANS, DSC_GEMM_SAME_BITS);
     own->attention = (dsc_attention_source)dsc_config_choice_or(s, DSC_ID_ATTENTION, DSC_ATTENTION_FROM_ANY);
+    const int fused = dsc_config_choice_or(s, DSC_ID_GEMM_FUSED, 0); /* auto, measured, then bits */
+    own->gemm_fused = fused > 1                                            ? (uint32_t)(fused - 2)
+                      : fused == 1 && own->gemm_plans == DSC_GEMM_FASTEST ? DSC_GEMM_FUSED_ALL | DSC_GEMM_FUSED_BY_TIME
+                                                                           : DSC_GEMM_FUSED_DEFAULT;
     own->save_failure_stops = dsc_config_choice_or(s, DSC_ID_SAVE_FAILURE, 0) == 1;
     if (dsc_config_has(s, DSC_ID_WRITER_DECOUPLED) && !dsc_config_has(s, DSC_ID_SAVE_ASYNC))
         (void)dsc_value_bool(s->given[DSC_ID_WRITER_DECOUPLED], &own->save_async, &from_text);

@@ -24,4 +24,5 @@ int64_t cusim_times_taken(void) { return 0; }
 int64_t cusim_graphs_launched(void) { return 0; }
 int64_t cusim_products_taken(void) { return 0; }
 int64_t cusim_left(void) { return 0; }
+uint64_t cusim_operations(int device) { return 0; }
 uint64_t cusim_nccl_registrations(void) { return 0; }

@@ -77,15 +77,20 @@ static void run(const char *plans, int32_t world, int32_t stage, int64_t steps, 
         assert_string_equal(l->plans[0], l->plans[r]);
 }
 
+static int count_text(const char *text, const char *what)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, what)) != NULL; at++)
+        count++;
+    return count;
+}
+
 /* How many products take the simulator's algorithm `id`; all of them with 0. */
 static int count_plans(const char *text, int id)
 {
     char algorithm[32];
-    int count = 0;
     snprintf(algorithm, sizeof algorithm, ": %016d", id);
-    for (const char *at = text; (at = strstr(at, id == 0 ? ": " : algorithm)) != NULL; at++)
-        count++;
-    return count;
+    return id == 0 ? count_text(text, ": ") - count_text(text, ": apart") : count_text(text, algorithm);
 }
 
 static void all_take(const look *l, int id)
@@ -124,6 +129,46 @@ static void same_bits_whatever_is_fast(void **state)
     cusim_set_product_ticks(nearly_equal);
     run("fastest", 1, 0, 1, &three, &third);
     all_take(&three, 1); /* a difference that may be noise */
+}
+
+/* How many products with an epilogue or an addend take algorithm `id`; all such with 0. */
+static int count_ending(const char *text, int id)
+{
+    static const char *const ends[] = { " epilogue 1", " epilogue 3", " epilogue 4", " epilogue 5", " added " };
+    char line[512], algorithm[32];
+    int count = 0;
+    snprintf(algorithm, sizeof algorithm, ": %016d", id);
+    for (const char *at = text; *at != 0; at = strchr(at, '\n') + 1) {
+        bool has_end = false;
+        snprintf(line, sizeof line, "%.*s", (int)strcspn(at, "\n"), at);
+        for (size_t i = 0; i < DSC_COUNT(ends); i++)
+            has_end = has_end || strstr(line, ends[i]) != NULL;
+        count += has_end && (id == 0 || strstr(line, algorithm) != NULL);
+    }
+    return count;
+}
+
+/* The faster algorithm has the order of the first choice, but rounds sums to bf16 before it adds or multiplies. */
+static void same_bits_sees_a_sum_that_is_rounded_early(void **state)
+{
+    static look one, two, three;
+    run_result first, second, third;
+    if (!cusim_present())
+        skip();
+    cusim_set_product_ticks(first_is_fast);
+    run("same_bits", 1, 0, 2, &one, &first);
+    cusim_set_product_ticks(second_is_fast);
+    cusim_set_quirk(CUSIM_EARLY_ROUNDING);
+    run("same_bits", 1, 0, 2, &two, &second);
+    run("first", 1, 0, 2, &three, &third);
+    cusim_set_quirk(CUSIM_AS_DOCUMENTED);
+    /* Sums that end in fp32 have nothing to round. */
+    assert_int_equal(count_ending(two.plans[0], 1), 5);
+    assert_int_equal(count_ending(two.plans[0], 2), count_ending(two.plans[0], 0) - 5);
+    assert_true(count_plans(two.plans[0], 2) > 5); /* whatever has no epilogue */
+    assert_string_equal(first.hash, second.hash);
+    assert_string_equal(first.hash, third.hash);
+    assert_memory_equal(first.loss, second.loss, sizeof first.loss);
 }
 
 /* Measured again, the resumed run would take other algorithms: the checkpoint's count. */
@@ -281,6 +326,207 @@ static void attention_never_takes_a_wrong_kernel(void **state)
     assert_memory_equal(first.loss, second.loss, sizeof first.loss);
 }
 
+/* ---- epilogues with products, or apart ---- */
+
+/* The config's choice of epilogues holds for every world, stage and speed, and for a resumed run: equal bits. */
+static void a_fixed_choice_gives_fixed_bits(void **state)
+{
+    static look one, two, part, rest, other;
+    run_result first, second, begin, end, third;
+    char *dir = cw_tmp_open();
+    const int32_t world = run_most_ranks(2);
+    one.named = two.named = part.named = rest.named = ", \"gemm_fused\": \"all\"";
+    cusim_set_product_ticks(first_is_fast);
+    run("same_bits", world, 0, 4, &one, &first);
+    cusim_set_product_ticks(second_is_fast);
+    cusim_set_kernel_ticks("each_kernel<W", 100);
+    run("same_bits", world, world > 1 ? 3 : 0, 4, &two, &second);
+    assert_string_equal(first.hash, second.hash);
+    assert_memory_equal(first.loss, second.loss, sizeof first.loss);
+    part.save = dir;
+    run("same_bits", world, 1, 2, &part, &begin);
+    rest.load = dir;
+    run("same_bits", world, 2, 2, &rest, &end);
+    assert_string_equal(first.hash, end.hash);
+    cusim_set_kernel_ticks(NULL, 0);
+    if (cusim_present()) {
+        all_take(&one, 1);
+        all_take(&two, 2);
+        assert_int_equal(count_text(one.plans[0], " sums b "), 4);
+        assert_int_equal(count_text(one.plans[0], " epilogue 2 bias "), 1);
+        assert_int_equal(count_text(one.plans[0], ": apart"), 0);
+        other.named = ", \"gemm_fused\": \"dgelu+bias\"";
+        run("same_bits", world, 0, 4, &other, &third);
+        assert_int_equal(count_text(other.plans[0], " epilogue 2 bias "), 0);
+        assert_string_not_equal(first.hash, third.hash); /* GELU of the rounded sums */
+    }
+    cw_tmp_close(dir);
+}
+
+/* The library's sums differ from run to run, or it has none: kernels compute them, as they do by default. */
+static void sums_that_the_library_cannot_repeat_are_apart(void **state)
+{
+    static look plain, unsteady, none;
+    run_result first, second, third;
+    if (!cusim_present())
+        skip();
+    cusim_set_product_ticks(first_is_fast);
+    plain.named = ", \"gemm_fused\": \"measured\""; /* same_bits measures no such thing */
+    run("same_bits", 2, 1, 2, &plain, &first);
+    assert_int_equal(count_text(plain.plans[0], " sums "), 0);
+    unsteady.named = ", \"gemm_fused\": \"dgelu+bias\"";
+    cusim_set_quirk(CUSIM_UNSTEADY_SUMS);
+    run("same_bits", 2, 3, 2, &unsteady, &second);
+    assert_int_equal(count_text(unsteady.plans[0], ": apart"), 4);
+    assert_non_null(strstr(unsteady.log, "4 give other bias gradients each time"));
+    assert_string_equal(first.hash, second.hash);
+    cusim_set_quirk(CUSIM_FEW_EPILOGUES);
+    none.named = ", \"gemm_fused\": \"all\"";
+    run("same_bits", 2, 0, 2, &none, &third);
+    cusim_set_quirk(CUSIM_AS_DOCUMENTED);
+    assert_int_equal(count_text(none.plans[0], " sums "), 0);
+    assert_string_equal(first.hash, third.hash);
+}
+
+/* Each is measured both ways, and all ranks and a resumed run take the faster one. */
+static void the_faster_way_with_fastest(void **state)
+{
+    static look fused, apart, kept;
+    run_result first, second, third;
+    char *dir = cw_tmp_open();
+    if (!cusim_present())
+        skip();
+    fused.named = apart.named = kept.named = ", \"gemm_fused\": \"measured\"";
+    cusim_set_product_ticks(first_is_fast);
+    cusim_set_kernel_ticks("each_kernel<W", 100);
+    run("fastest", 2, 1, 2, &fused, &first);
+    assert_int_equal(count_text(fused.plans[0], ": apart"), 4); /* column sums take nothing here */
+    cusim_set_kernel_ticks("part", 100);
+    run("fastest", 1, 0, 1, &apart, &second);
+    assert_int_equal(count_text(apart.plans[0], ": apart"), 1); /* GELU is apart unless that is slower */
+    cusim_set_kernel_ticks("each_kernel<W", 100);
+    apart.save = dir;
+    run("fastest", 2, 1, 1, &apart, &second);
+    cusim_set_kernel_ticks("part", 100);
+    kept.load = dir;
+    run("fastest", 2, 2, 1, &kept, &third);
+    cusim_set_kernel_ticks(NULL, 0);
+    assert_string_equal(apart.plans[0], kept.plans[0]);
+    assert_string_equal(first.hash, third.hash);
+    cw_tmp_close(dir);
+}
+
+/* ---- a file of plans ---- */
+
+static void read_text(const char *path, char text[TEXT_BYTES])
+{
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    text[fread(text, 1, TEXT_BYTES - 1, file)] = 0;
+    fclose(file);
+}
+
+static void write_text(const char *path, const char *text, size_t bytes)
+{
+    FILE *file = fopen(path, "wb");
+    assert_non_null(file);
+    assert_int_equal(fwrite(text, 1, bytes, file), bytes);
+    fclose(file);
+}
+
+/* Measured once for the card: a fresh run of any world takes the file, also where it would choose otherwise now. */
+static void a_file_spares_fresh_runs_measuring(void **state)
+{
+    static look first, second, third, other_card;
+    static char text[TEXT_BYTES], again[TEXT_BYTES];
+    run_result one, two, three;
+    char *dir = cw_tmp_open(), path[300], named[400];
+    if (!cusim_present())
+        skip();
+    snprintf(path, sizeof path, "%s/H200.plans", dir);
+    snprintf(named, sizeof named, ", \"gemm_plans_file\": \"%s\"", path);
+    first.named = second.named = third.named = other_card.named = named;
+    cusim_set_product_ticks(third_is_fast);
+    run("fastest", 2, 1, 2, &first, &one);
+    read_text(path, text);
+    assert_string_equal(text, first.plans[0]);
+    cusim_set_product_ticks(first_is_fast);
+    cusim_times_taken();
+    run("same_bits", 1, 0, 2, &second, &two);
+    assert_int_equal(cusim_times_taken(), 0);
+    assert_non_null(strstr(second.log, "with the algorithms of "));
+    assert_int_equal(count_plans(second.plans[0], 3), count_plans(first.plans[0], 3));
+    run("first", 2, 3, 2, &third, &three);
+    assert_string_equal(one.hash, three.hash);
+    /* A line that is missing is measured and added, and lines of other products stay. */
+    char *const line = strchr(text, '\n') + 1, *const next = strchr(line, '\n') + 1;
+    const int bytes = snprintf(again, sizeof again, "%.*s7x7x7 of another model: 1234\n%s", (int)(line - text), text,
+                               next);
+    write_text(path, again, (size_t)bytes);
+    run("fastest", 2, 1, 1, &second, &two);
+    assert_true(cusim_times_taken() > 0);
+    read_text(path, again);
+    assert_int_equal(lines_of(again), lines_of(text) + 1);
+    assert_non_null(strstr(again, "\n7x7x7 of another model: 1234\n"));
+    /* Another card's file stays as it is. */
+    cusim_set_arch(0, 80);
+    run("fastest", 1, 0, 1, &other_card, &three);
+    cusim_set_arch(0, 90);
+    assert_non_null(strstr(other_card.log, "H200.plans is for \""));
+    read_text(path, text);
+    assert_string_equal(text, again);
+    cw_tmp_close(dir);
+}
+
+static void a_file_that_is_no_text_is_refused(void **state)
+{
+    run_result result;
+    char *dir = cw_tmp_open(), path[300], config[600];
+    if (!cusim_present())
+        skip();
+    snprintf(path, sizeof path, "%s/plans", dir);
+    snprintf(config, sizeof config,
+             "{\"train_micro_batch_size_per_gpu\": 2, \"dsc\": {\"device\": \"cuda\", \"threads\": 1,"
+             " \"gemm_plans_file\": \"%s\"}}", path);
+    const run_options options = { .world = 2, .steps = -1, .model = model, .config = config,
+                                  .data = tiny_gpt_data(model, 64), .fault_rank = -1 };
+    write_text(path, "a\0b", 3);
+    run_world(&options, &result);
+    assert_int_equal(result.status, DSC_ERR_INPUT);
+    assert_non_null(strstr(result.error.message, "/plans is no text of algorithms; name a file that a run wrote"));
+    snprintf(path, sizeof path, "%s", dir);
+    snprintf(config, sizeof config, "{\"train_micro_batch_size_per_gpu\": 2, \"dsc\": {\"device\": \"cuda\","
+             " \"threads\": 1, \"gemm_plans_file\": \"%s\"}}", dir);
+    run_world(&options, &result);
+    assert_int_not_equal(result.status, DSC_OK);
+    cw_tmp_close(dir);
+}
+
+/* The head's product is large and the library has none of its width: one line for each shape. */
+static void a_slow_product_is_told(void **state)
+{
+    static look l;
+    run_result result;
+    if (!cusim_present())
+        skip();
+    dsc_model *wide = tiny_gpt_open(&(tiny_gpt){ .vocab = 4096, .sequence = 512, .heads = 1, .layers = 1 });
+    const run_options options = {
+        .world = 2, .steps = -1, .model = wide, .data = tiny_gpt_data(wide, 64), .user = &l,
+        .config = "{\"train_micro_batch_size_per_gpu\": 2, \"bf16\": {\"enabled\": true},"
+                  " \"dsc\": {\"device\": \"cuda\", \"threads\": 1, \"gemm_plans\": \"first\"}}",
+        .log = { keep_line, &l }, .fault_rank = -1 };
+    l.log[0] = 0;
+    cusim_set_quirk(CUSIM_NO_WIDE_PRODUCTS);
+    run_world(&options, &result);
+    cusim_set_quirk(CUSIM_AS_DOCUMENTED);
+    dsc_model_close(&wide);
+    assert_int_equal(result.status, DSC_OK);
+    const char *at = strstr(l.log, "a plain kernel, tens of times slower than cuBLASLt, computes 1024x4096x64 ");
+    assert_non_null(at);
+    assert_non_null(strstr(at, "bf16 to bf16 epilogue 0: cuBLASLt has no algorithm for it"));
+    assert_int_equal(lines_of(l.log), 1);
+}
+
 /* ---- text that is not ours ---- */
 
 typedef struct forged {
@@ -343,11 +589,18 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_whatever_is_fast),
+        cmocka_unit_test(same_bits_sees_a_sum_that_is_rounded_early),
         cmocka_unit_test(a_resumed_run_keeps_its_algorithms),
         cmocka_unit_test(a_checkpoint_spares_measuring),
         cmocka_unit_test(attention_takes_warpgroups_whatever_is_fast),
         cmocka_unit_test(attention_keeps_the_recorded_kernels),
         cmocka_unit_test(attention_never_takes_a_wrong_kernel),
+        cmocka_unit_test(a_fixed_choice_gives_fixed_bits),
+        cmocka_unit_test(sums_that_the_library_cannot_repeat_are_apart),
+        cmocka_unit_test(the_faster_way_with_fastest),
+        cmocka_unit_test(a_file_spares_fresh_runs_measuring),
+        cmocka_unit_test(a_file_that_is_no_text_is_refused),
+        cmocka_unit_test(a_slow_product_is_told),
         cmocka_unit_test(forged_texts_choose_nothing),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 1, .layers = 1 });
