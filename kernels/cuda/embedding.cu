@@ -2,13 +2,16 @@
  *
  * The gradient sorts rows by token: integer counts, starts, rows put into their token's part in any order, and each
  * row's place in it found by counting smaller rows there. Then a block per token adds its rows in increasing order,
- * which are the CPU's bits. scratch: end [vocab], row [rows], unordered [rows]. SPDX-License-Identifier: Apache-2.0 */
+ * which are the CPU's bits. A frequent token has several blocks, each for some of its columns.
+ * scratch: end [vocab], row [rows], unordered [rows]. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {
 
 enum { THREADS = 256, STARTS_THREADS = 1024 };
+/* A token of at least FREQUENT rows: blocks of FREQUENT_COLUMNS columns, which read FREQUENT_TILE rows at a time. */
+enum { FREQUENT = 256, FREQUENT_COLUMNS = 32, FREQUENT_TILE = 256 };
 
 template <class T, int W>
 __global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const T *position, const int32_t *places,
@@ -130,8 +133,75 @@ __global__ void table_kernel(float *d_table, const T *d_out, const int32_t *end,
 {
     const int64_t v = blockIdx.x;
     const int32_t first = v == 0 ? 0 : end[v - 1];
+    if (v != padding && end[v] - first >= FREQUENT)
+        return; /* frequent_kernel's */
     sum_rows<T, W>(d_table + v * channels, d_out, channels, v == padding ? 0 : end[v] - first,
                    [=](int64_t k) { return static_cast<int64_t>(row[first + k]); });
+}
+
+/* A thread's part of a tile: W columns of every ROWS-th row. Elements are converted when they are written, so that no
+ * thread waits for its loads before. */
+template <class T, int W> struct tile_share {
+    enum { ACROSS = FREQUENT_COLUMNS / W, ROWS = THREADS / ACROSS, COUNT = FREQUENT_TILE / ROWS };
+    typedef typename word<W *static_cast<int>(sizeof(T))>::type words;
+    words raw[COUNT];
+
+    __device__ __forceinline__ void read(const T *d_out, const int32_t *row, int32_t count, int64_t column,
+                                         int64_t channels)
+    {
+        const int t = static_cast<int>(threadIdx.x);
+        const int64_t c = column + t % ACROSS * W;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            const int32_t k = i * ROWS + t / ACROSS;
+            if (k < count && c < channels)
+                raw[i] = *reinterpret_cast<const words *>(d_out + row[k] * channels + c);
+        }
+    }
+
+    __device__ __forceinline__ void write(float (*tile)[FREQUENT_COLUMNS]) const
+    {
+        const int t = static_cast<int>(threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            float x[W];
+            load<W>(x, reinterpret_cast<const T *>(&raw[i]));
+            store<W>(&tile[i * ROWS + t / ACROSS][t % ACROSS * W], x);
+        }
+    }
+};
+
+/* Block (i, j) sums columns from j * FREQUENT_COLUMNS on. Its token is the frequent one whose first multiple of
+ * FREQUENT among the ordered rows is i * FREQUENT; most i have none. One warp adds a tile's rows in order, a column a
+ * lane, while the loads of the next tile are under way. */
+template <class T, int W>
+__global__ void __launch_bounds__(THREADS)
+    frequent_kernel(float *d_table, const T *d_out, const int32_t *end, const int32_t *row, const int32_t *tokens,
+                    int64_t channels, int64_t padding)
+{
+    __align__(16) __shared__ float tile[FREQUENT_TILE][FREQUENT_COLUMNS];
+    const int32_t at = static_cast<int32_t>(blockIdx.x) * FREQUENT, v = tokens[row[at]];
+    const int32_t first = v == 0 ? 0 : end[v - 1], count = end[v] - first;
+    if (v == padding || count < FREQUENT || at - first >= FREQUENT)
+        return;
+    const int64_t column = static_cast<int64_t>(blockIdx.y) * FREQUENT_COLUMNS, c = column + threadIdx.x;
+    tile_share<T, W> share = {};
+    float sum = 0;
+    share.read(d_out, row + first, count, column, channels);
+    for (int32_t k = 0; k < count; k += FREQUENT_TILE) {
+        share.write(tile);
+        __syncthreads();
+        const int32_t next = k + FREQUENT_TILE, rows = min(count - k, static_cast<int32_t>(FREQUENT_TILE));
+        share.read(d_out, row + first + next, count - next, column, channels);
+        if (threadIdx.x < FREQUENT_COLUMNS) {
+#pragma unroll 16
+            for (int32_t r = 0; r < rows; r++)
+                sum = sum + tile[r][threadIdx.x];
+        }
+        __syncthreads();
+    }
+    if (threadIdx.x < FREQUENT_COLUMNS && c < channels)
+        d_table[v * channels + c] = sum;
 }
 
 template <class T, int W>
@@ -168,8 +238,15 @@ template <class T, int W> dsc_status bwd(const dsc_cuda_launch *at, const dsc_em
     const unsigned threads = threads_for(a->channels / W, THREADS);
     if (a->d_table != NULL) {
         DSC_TRY(sort_rows(at, a, s, err));
+        const int64_t padding = a->has_padding ? a->padding : -1;
         DSC_CUDA_LAUNCH((table_kernel<T, W>), grid_size(a->vocab), threads, 0, at->stream, a->d_table, d_out, s.end,
-                        s.row, a->channels, static_cast<int64_t>(a->has_padding ? a->padding : -1));
+                        s.row, a->channels, padding);
+        if (a->rows >= FREQUENT) {
+            const dim3 grid(grid_size(dsc_div_ceil(a->rows, FREQUENT)),
+                            grid_size(dsc_div_ceil(a->channels, FREQUENT_COLUMNS)));
+            DSC_CUDA_LAUNCH((frequent_kernel<T, W>), grid, THREADS, 0, at->stream, a->d_table, d_out, s.end, s.row,
+                            a->tokens, a->channels, padding);
+        }
     }
     if (a->d_position != NULL && a->positions > 0)
         DSC_CUDA_LAUNCH((position_kernel<T, W>), grid_size(a->positions), threads, 0, at->stream, a->d_position, d_out,

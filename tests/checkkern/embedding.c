@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/scalar.h"
 #include "tests/checkkern/ck.h"
+#include "tests/checkkern/ck_internal.h"
 
 #include <string.h>
 
@@ -133,14 +134,15 @@ static void bench_fwd(void)
     ck_bench(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, 2 * rows * channels * 2, 0, false);
 }
 
-static void bench_bwd(void)
+/* The longest sum of rows decides: with one token it has all of them. */
+static void bench_bwd(int32_t used)
 {
     const int64_t rows = ck_bench_size(1024, 32768), channels = 768, vocab = 50304;
-    if (!ck_case("bench embedding_bwd bf16 %lldx768 V=50304", (long long)rows))
+    if (!ck_case("bench embedding_bwd bf16 %lldx768 V=50304 used=%d", (long long)rows, (int)used))
         return;
     const int32_t *tokens = ck_buf(CK_IN, DSC_I32, rows, "tokens");
     void *d_out = ck_buf(CK_IN, DSC_BF16, rows * channels, "d_out");
-    ck_int(tokens, 0, (int32_t)vocab - 1);
+    ck_int(tokens, 0, used - 1);
     memset(d_out, 0, (size_t)(rows * channels * 2));
     const dsc_embedding_bwd_args args = {
         .d_table = ck_buf(CK_OUT, DSC_F32, vocab * channels, "d_table"),
@@ -150,6 +152,23 @@ static void bench_bwd(void)
     };
     const int64_t bytes = (vocab + 1024) * channels * 4 + 2 * rows * channels * 2;
     ck_bench(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, bytes, 0, false);
+}
+
+/* Tokens that take many rows. Simulated GPUs compare each row with all others of its token, which takes too long for
+ * the most rows. */
+static void check_frequent(void)
+{
+    const int64_t most = ck_device_is_simulated() ? 1100 : 32768;
+    const bwd_shape shape[] = {
+        { most, 16, 68, 3, 16, 1, true, false, 0, false }, /* one token has all of them */
+        { 256, 16, 33, 5, 16, 1, true, false, 0, false },  /* as few as a frequent token has */
+        { 255, 16, 32, 5, 16, 1, true, false, 0, false },
+        { 1030, 16, 100, 7, 16, 3, true, false, 0, true },  /* three tokens, one of them padding */
+        { 1500, 16, 31, 300, 16, 5, true, true, 0, false }, /* a short last tile, a short last column */
+    };
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++)
+        for (size_t s = 0; s < DSC_COUNT(shape); s++)
+            check_bwd(&shape[s], dtype);
 }
 
 void ck_embedding(void)
@@ -172,8 +191,11 @@ void ck_embedding(void)
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
             check_bwd(&shape[s], dtype);
     }
+    check_frequent();
     if (ck_benching()) {
         bench_fwd();
-        bench_bwd();
+        bench_bwd(50304);
+        bench_bwd(255); /* about 128 rows each, too few for blocks of columns */
+        bench_bwd(1);
     }
 }

@@ -16,6 +16,9 @@ check() { # check NAME PROGRAM WANTED_EXIT_IS_ZERO TEXT [CASES]
 check "column sums as they are" "$sim/checkkern" yes '^ok 1 - colsum '
 check "a missing barrier gives other numbers" "$sim/planted/colsum-barrier" no '^not ok [0-9]+ - colsum '
 check "a write behind the last column is found behind the output" "$sim/planted/colsum-bounds" no '^#  +cuda, .*: out: written [0-9]+ bytes after its end'
+frequent='embedding_bwd bf16 rows=1100*' # several tiles of rows of one token
+check "a frequent token as it is" "$sim/checkkern" yes '^ok 1 - embedding_bwd ' "$frequent"
+check "a tile that is overwritten too early is found" "$sim/planted/embedding-tile" no '^not ok 1 - embedding_bwd ' "$frequent"
 groups='attention* warpgroups*T=420*' # more tiles than stages
 check "attention by warpgroups as it is" "$sim/checkkern" yes '^ok 2 - attention_bwd warpgroups ' "$groups"
 # Without the wait a kernel reads keys too early and releases their buffer too early, which may also end the copies.
