@@ -21,6 +21,7 @@
 #include "kernels/signs.h"
 #include "kernels/swiglu.h"
 #include "kernels/update.h"
+#include "kernels/zero_ranges.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -67,6 +68,7 @@ typedef struct dsc_kernel_table { dsc_kernel_fn fn[DSC_KERNEL_COUNT]; } dsc_kern
 void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps);
 /* One per op file; called by dsc_kernel_table_init. */
 void dsc_exact_init(dsc_kernel_table *table, uint32_t caps);      /* CAST CAST_STOCHASTIC ORDERED_REDUCE ADD SUMSQ */
+void dsc_zero_ranges_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD MOMENTUM ... */
 void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */

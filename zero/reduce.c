@@ -30,6 +30,31 @@ void dsc_reduce_close(dsc_zero *zero)
     dsc_event_close(&zero->event.idle);
 }
 
+static dsc_status zero_gaps(dsc_zero *zero, dsc_zero_ranges_args *gaps, dsc_error *err)
+{
+    DSC_ASSERT(gaps->range_count >= 0);
+    if (gaps->range_count == 0)
+        return DSC_OK;
+    DSC_TRY(DSC_RUN(zero->o.compute, ZERO_RANGES, gaps, err));
+    gaps->range_count = 0;
+    return DSC_OK;
+}
+
+/* Elements [first, end) of the part have no gradient. Short gaps wait in `gaps` for a launch that they share. */
+static dsc_status add_gap(dsc_zero *zero, dsc_zero_ranges_args *gaps, int64_t first, int64_t end, dsc_error *err)
+{
+    DSC_ASSERT(first <= end);
+    if (first == end)
+        return DSC_OK;
+    if (end - first > DSC_ZERO_RANGES_ELEMENTS_MAX)
+        return dsc_fill_zero(zero->o.compute, gaps->x + first, (end - first) * 4, err);
+    if (gaps->range_count == DSC_ZERO_RANGES_MAX)
+        DSC_TRY(zero_gaps(zero, gaps, err));
+    gaps->first[gaps->range_count] = first;
+    gaps->count[gaps->range_count++] = (int32_t)(end - first);
+    return DSC_OK;
+}
+
 /* Points the module's gradients into one part and zeroes all elements without a gradient. These are padding, gaps, and
  * in a part of a shared group every tensor that this module does not use. */
 static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, float **grad, dsc_error *err)
@@ -38,6 +63,7 @@ static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, float **g
     const dsc_layout_group *group = &layout->group[part->group];
     const int32_t first_param = layout->module_first_param[part->module];
     float *base = dsc_grad_part_base(zero, part);
+    dsc_zero_ranges_args gaps = { .x = base };
     int64_t covered = 0;
     for (int32_t t = group->first_tensor; t < group->first_tensor + group->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
@@ -51,14 +77,12 @@ static dsc_status open_part(dsc_zero *zero, const dsc_grad_part *part, float **g
         if (!used)
             continue;
         DSC_ASSERT(tensor->offset >= covered);
-        if (tensor->offset > covered)
-            DSC_TRY(dsc_fill_zero(zero->o.compute, base + covered, (tensor->offset - covered) * 4, err));
+        DSC_TRY(add_gap(zero, &gaps, covered, tensor->offset, err));
         covered = tensor->offset + tensor->count;
     }
     DSC_ASSERT(covered <= group->padded);
-    if (group->padded > covered)
-        DSC_TRY(dsc_fill_zero(zero->o.compute, base + covered, (group->padded - covered) * 4, err));
-    return DSC_OK;
+    DSC_TRY(add_gap(zero, &gaps, covered, group->padded, err));
+    return zero_gaps(zero, &gaps, err);
 }
 
 dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step, float **grad, dsc_error *err)
