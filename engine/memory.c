@@ -14,6 +14,7 @@
 #define MIB (1024.0 * 1024.0)
 #define GB 1e9
 #define SPARE_SHARE 16 /* a sixteenth of a GPU's free memory: 5 GB of 80; CUDA itself takes 0.7 GB on an H200 */
+#define SMALL_CHUNK_BYTES (INT64_C(64) << 20)
 
 /* The two largest tags of the tiers in `mask`, for the message. */
 static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], int64_t bytes[2])
@@ -35,29 +36,59 @@ static void largest_tags(const dsc_plan *plan, uint32_t mask, int largest[2], in
     }
 }
 
-/* The plan of the same run with states elsewhere; false: it cannot be made. */
-static bool plan_elsewhere(const dsc_engine *engine, int stage, dsc_offload optimizer, dsc_offload param,
-                           int64_t tier_bytes[DSC_TIER_COUNT])
+/* The plan of the same run with another config; false: it cannot be made. */
+static bool plan_again(const dsc_engine *engine, const dsc_config *config, int64_t tier_bytes[DSC_TIER_COUNT])
 {
     dsc_plan_options options;
     dsc_plan plan = { 0 };
+    dsc_engine_plan_options(engine, &options);
+    options.config = config;
+    const bool made = dsc_plan_open(&options, &plan, NULL) == DSC_OK;
+    memcpy(tier_bytes, plan.tier_bytes, sizeof plan.tier_bytes);
+    dsc_plan_close(&plan);
+    return made;
+}
+
+/* The run's config, to be changed and freed; NULL: there is no memory for it. */
+static dsc_config *copy_config(const dsc_engine *engine)
+{
     dsc_config *config = NULL;
-    if (dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, NULL) != DSC_OK)
+    if (dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, NULL) == DSC_OK)
+        *config = engine->config;
+    return config;
+}
+
+/* The plan with states elsewhere; false: it cannot be made. */
+static bool plan_elsewhere(const dsc_engine *engine, int stage, dsc_offload optimizer, dsc_offload param,
+                           int64_t tier_bytes[DSC_TIER_COUNT])
+{
+    dsc_config *config = copy_config(engine);
+    if (config == NULL)
         return false;
-    *config = engine->config;
     dsc_zero_config *zero = &config->zero;
     zero->stage = stage;
     zero->offload_optimizer = optimizer;
     zero->offload_param = param;
     zero->nvme_optimizer.path_count += zero->nvme_optimizer.path_count == 0; /* planning opens none of them */
     zero->nvme_param.path_count += zero->nvme_param.path_count == 0;
-    dsc_engine_plan_options(engine, &options);
-    options.config = config;
-    const bool made = dsc_plan_open(&options, &plan, NULL) == DSC_OK;
-    memcpy(tier_bytes, plan.tier_bytes, sizeof plan.tier_bytes);
-    dsc_plan_close(&plan);
+    const bool made = plan_again(engine, config, tier_bytes);
     dsc_alloc_free(engine->alloc, config);
     return made;
+}
+
+/* Whether chunks of the head as small as a CPU's make the plan fit into `most` bytes of the GPU. */
+static bool smaller_chunks_fit(const dsc_engine *engine, uint32_t mask, int64_t most)
+{
+    int64_t bytes[DSC_TIER_COUNT];
+    if (mask != 1u << DSC_TIER_DEVICE || engine->plan.chunk_bytes <= SMALL_CHUNK_BYTES)
+        return false;
+    dsc_config *config = copy_config(engine);
+    if (config == NULL)
+        return false;
+    config->own.head_chunk_bytes = SMALL_CHUNK_BYTES;
+    const bool fits = plan_again(engine, config, bytes) && bytes[DSC_TIER_DEVICE] <= most;
+    dsc_alloc_free(engine->alloc, config);
+    return fits;
 }
 
 /* Bytes of a rank in the tiers of `mask`, without its states. */
@@ -119,7 +150,8 @@ static void way_out(const dsc_engine *engine, uint32_t mask, int64_t ranks, cons
     const dsc_zero_kept none = { 0 }, *kept = elsewhere[0] == 0 ? &engine->plan.kept : &none;
     const bool sums_stay = kept->sum_groups > 0 && (mask >> DSC_TIER_HOST & 1u) != 0;
     const bool states_stay = kept->state_groups > 0 && (mask >> DSC_TIER_DEVICE & 1u) != 0;
-    snprintf(out, out_bytes, "%s%s%s%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
+    snprintf(out, out_bytes, "%s%s%s%s%s%s%s%s%s%s%s", may_shard ? "zero_optimization.stage 3, " : "", elsewhere,
+             smaller_chunks_fit(engine, mask, available) ? "\"dsc\": {\"head_chunk_bytes\": 67108864}, " : "",
              plan_copies(&engine->plan, mask) ? "dsc.save_async false, " : "",
              engine->plan.micro_batch_group > 1 ? "fewer dsc.micro_batches_together, " : "",
              sums_stay ? "a smaller dsc.gradients_in_memory, " : "",

@@ -14,6 +14,8 @@
 #define TILE_ELEMENTS_PINNED (INT64_C(1) << 22) /* between a GPU and host memory: enough for many threads at a time */
 #define AIO_THREADS 8
 #define AIO_TIMEOUT_NS (INT64_C(60) * 1000000000)
+#define GPU_CHUNK_BYTES (INT64_C(512) << 20) /* 4096 rows of 50304 logits in bf16; fewer rows slow down the products   \
+                                              */
 #define LOSS_MIRROR_BYTES (INT64_C(1) << 20) /* host copies of losses of all micro-steps */
 
 static int64_t aligned(int64_t bytes) { return dsc_align_up(bytes, PLAN_ALIGN); }
@@ -83,7 +85,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
-    const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention };
+    const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention, plan->chunk_bytes };
     plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan->rebuilt_shared = o->config->own.recompute > DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < o->model->module_count; m++) {
@@ -112,6 +114,13 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
     plan->repeated_bytes *= plan->micro_batch_group;
     plan->flops_per_micro_batch = dsc_plan_flops(o->config, o->model, plan->module);
     return DSC_OK;
+}
+
+/* It follows from the config and the kind of the device alone, which ranks and a resumed run have in common. */
+static int64_t chunk_bytes(const dsc_plan_options *o)
+{
+    const int64_t given = o->config->own.head_chunk_bytes;
+    return given > 0 || dsc_device_host_visible(o->device) ? given : GPU_CHUNK_BYTES;
 }
 
 int64_t dsc_plan_tag_bytes(const dsc_plan *plan, dsc_tag tag)
@@ -395,7 +404,9 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
 
 dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *err)
 {
-    dsc_plan plan = { .alloc = o->alloc, .micro_batch_group = dsc_config_micro_batch_group(o->config) };
+    dsc_plan plan = { .alloc = o->alloc,
+                      .micro_batch_group = dsc_config_micro_batch_group(o->config),
+                      .chunk_bytes = chunk_bytes(o) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));

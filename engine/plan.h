@@ -42,6 +42,7 @@ typedef struct dsc_plan {
     int64_t batch_bytes; /* one micro-batch of the model's batch tensors, each 256-byte aligned */
     int64_t io_bytes;    /* staging buffers of saves and loads */
     int64_t snapshot_bytes; /* copy of an asynchronous save; 0: none */
+    int64_t chunk_bytes;    /* of dsc_module_ctx */
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* bytes of one optimizer step of this rank */
     dsc_zero_kept kept;

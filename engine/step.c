@@ -40,6 +40,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .loss_scale = (float)engine->progress.loss_scaler.scale,
         .rebuilt = engine->work.rebuilt[at],
         .repeated = save ? engine->work.repeated[at] : NULL,
+        .chunk_bytes = engine->plan.chunk_bytes,
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);

@@ -2,15 +2,14 @@
  *
  * The logits of a micro-batch are the largest tensor of a small model's training (R * P), so only one chunk of them is
  * alive. A chunk holds logits, then in place dlogits, then its two products are made, then the next chunk follows. The
- * chunk depends on the shape only. The norm's output of a chunk is replaced by its gradient once the chunk's part of
- * the table's gradient is done. A bare head, without a norm, reads its input and writes its gradient.
+ * chunk depends on the shape and on chunk_bytes only. The norm's output of a chunk is replaced by its gradient once the
+ * chunk's part of the table's gradient is done. A bare head, without a norm, reads its input and writes its gradient.
  * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
 
-/* One chunk's logits: small beside a model that needs chunks, large enough for full-speed products. */
+/* One chunk's logits: small beside a model that needs chunks, large enough for full-speed products of a CPU. */
 #define CHUNK_BYTES_MAX (INT64_C(64) << 20)
-#define CHUNK_BYTES_GOOD (INT64_C(52) << 20)
 #define CHUNK_ROWS_ALIGN 64
 #define LOGITS_ALIGN 64 /* elements: rows of logits start on cache lines also for V = 50257 */
 
@@ -44,13 +43,15 @@ static dsc_gemm_args product(const dsc_lm_module *self, int which, int64_t rows,
     }
 }
 
-/* Rows of a full chunk; the last one may be shorter. */
-static int64_t chunk_rows(const dsc_lm_config *config, int64_t rows, dsc_dtype dtype)
+/* Rows of a full chunk; the last one may be shorter. Several chunks have 13/16 of the limit at most before their rows
+ * are rounded up. */
+static int64_t chunk_rows(const dsc_lm_config *config, int64_t rows, dsc_dtype dtype, int64_t chunk_bytes)
 {
     const int64_t row_bytes = dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * (int64_t)dsc_dtype_bytes(dtype);
-    if (rows <= CHUNK_BYTES_MAX / row_bytes)
+    const int64_t most = chunk_bytes > 0 ? chunk_bytes : CHUNK_BYTES_MAX;
+    if (rows <= most / row_bytes)
         return rows;
-    const int64_t count = dsc_div_ceil(rows, dsc_max_i64(1, CHUNK_BYTES_GOOD / row_bytes));
+    const int64_t count = dsc_div_ceil(rows, dsc_max_i64(1, most / 16 * 13 / row_bytes));
     return dsc_min_i64(rows, dsc_align_up(dsc_div_ceil(rows, count), CHUNK_ROWS_ALIGN));
 }
 
@@ -60,14 +61,15 @@ typedef struct head_layout {
     int64_t norm, stats, work, logits, bytes; /* [R,E] - - [chunk,stride]; a bare head: the last one alone */
 } head_layout;
 
-static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, head_layout *out, dsc_error *err)
+static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, int64_t chunk_bytes,
+                         head_layout *out, dsc_error *err)
 {
     const dsc_lm_config *config = self->config;
     const dsc_norm_kind kind = self->family->norm;
     *out = (head_layout){ 0 };
     DSC_TRY(dsc_lm_head_rows(config, batch, &out->rows, err));
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
-    out->chunk = chunk_rows(config, out->rows, dtype);
+    out->chunk = chunk_rows(config, out->rows, dtype, chunk_bytes);
     const int64_t normed = config->bare_head ? 0 : out->rows;
     out->norm = dsc_lm_piece(&out->bytes, normed * config->embed_channels * element);
     out->stats = dsc_lm_piece(&out->bytes, dsc_norm_stats_bytes(kind, normed));
@@ -104,7 +106,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     const dsc_lm_module *self = module->self;
     const dsc_lm_config *config = self->config;
     head_layout at;
-    DSC_TRY(layout(self, batch, dtype, &at, err));
+    DSC_TRY(layout(self, batch, dtype, sink != NULL ? sink->chunk_bytes : 0, &at, err));
     const bool trains = module->params[dsc_lm_head_table(self->family, config)].trainable;
     for (int which = 0; which < GEMM_COUNT && sink != NULL && sink->gemm != NULL; which++)
         if (which != D_TABLE || trains)
@@ -231,7 +233,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 {
     const dsc_lm_module *self = module->self;
     head_call call = { .self = self, .config = self->config, .ctx = ctx, .scratch = ctx->scratch, .err = err };
-    DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call.at, err));
+    DSC_TRY(layout(self, ctx->batch, ctx->dtype, ctx->chunk_bytes, &call.at, err));
     if (ctx->logits != NULL)
         return last_logits(&call);
     call.normed = call.d_normed = call.scratch + call.at.norm;

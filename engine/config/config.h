@@ -303,6 +303,7 @@ typedef struct dsc_ext_config {
     bool early_update;                /* an update in files begins before its norm is known */
     double gradients_in_memory;       /* share of the gradients of states in files that stays in memory */
     bool aio_poll;                    /* io_uring: the kernel's own thread takes requests (SQPOLL) */
+    int64_t head_chunk_bytes;         /* logits that exist at once; 0: by the kind of the device */
     dsc_gemm_choice gemm_plans;       /* SAME_BITS */
     dsc_attention_source attention;   /* FROM_ANY */
     char gemm_plans_file[DSC_CONFIG_TEXT]; /* "": none */

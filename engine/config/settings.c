@@ -297,6 +297,8 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
 
 static void put_all(setting_lines *lines, const dsc_config *config)
 {
+    if (config->own.head_chunk_bytes > 0) /* else the device's own */
+        put_field(lines, config, DSC_ID_HEAD_CHUNK_BYTES);
     put_optimizer(lines, config);
     put_schedule(lines, config);
     put_gradients(lines, config);

@@ -34,6 +34,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
             .logits = m == last ? engine->work.logits : NULL,
             .logits_row = row,
             .rebuilt = engine->work.rebuilt[m],
+            .chunk_bytes = engine->plan.chunk_bytes,
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }

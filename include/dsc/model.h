@@ -80,6 +80,7 @@ typedef struct dsc_plan_sink {
     dsc_status (*gemm)(void *user, const struct dsc_gemm_args *shape, dsc_error *err); /* may be NULL */
     void *user;
     dsc_status (*attention)(void *user, const struct dsc_attention_fwd_args *shape, dsc_error *err); /* may be NULL */
+    int64_t chunk_bytes; /* as in the contexts of the calls */
 } dsc_plan_sink;
 
 typedef struct dsc_module_ctx {
@@ -130,6 +131,11 @@ typedef struct dsc_module_ctx {
     /* [repeated_bytes], 256-byte aligned: forward writes it, backward reads it, and may then use it as work space. NULL
      * in both, and without `save`: these values are not kept. Both ways give the same bits. */
     void *repeated;
+
+    /* Limit for a tensor that a module makes in chunks, as a head its logits: bytes of one chunk. It is the limit of
+     * the plan, and equal on all ranks, because the order of sums may depend on it. 0: the module's own limit, which
+     * suits a CPU. */
+    int64_t chunk_bytes;
 } dsc_module_ctx;
 
 enum {

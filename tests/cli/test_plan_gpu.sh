@@ -40,6 +40,17 @@ report "model states by ZeRO's formula" states
 overlap() { "$dsc" config explain "$tmp/c.json" >/dev/null && grep -q '"tag":"comm","tier":"device"' "$tmp/out"; }
 report "the plan includes communication buffers of GPUs" overlap
 
+# ---- the logits of the head, which the device limits ----
+scratch() { # BYTES: of the plan with that limit for logits
+    echo "{\"train_micro_batch_size_per_gpu\": 32, \"bf16\": {\"enabled\": true}, \"dsc\": {\"seq_length\": 1024, \"vocab_multiple\": 128, \"head_chunk_bytes\": $1}}" >"$tmp/head.json"
+    "$dsc" plan --config "$tmp/head.json" --model gpt2-124m --gpu H100 --json 2>/dev/null |
+        sed -E 's/.*"tag":"scratch","tier":"device","model_state":false,"bytes":([0-9]+).*/\1/'
+}
+row=$((50304 * 2)) gpu=$(scratch 0) cpu=$(scratch 67108864)
+norm=$((32768 * (768 * 2 + 8))) one=$(((50257 * 4 + 255) / 256 * 256)) # the norm's output and statistics; logits of one token
+report "a GPU takes 4096 rows of logits at once" [ "$gpu" -eq $((4096 * row + norm + one)) ]
+report "a limit that is given counts" [ "$gpu:$((cpu < gpu))" = "$(scratch 536870912):1" ]
+
 # ---- recomputation that follows from the memory there is ----
 activations() { # RECOMPUTE: its bytes, into out
     sed "s/\"stage\": 2}/&, \"dsc\": {\"recompute\": \"$1\"}/" "$tmp/c.json" >"$tmp/$1.json"
@@ -96,6 +107,17 @@ assert abs(float(host) - (plan["total_bytes"] - plan["gpu_bytes"]) / 1e9) <= 0.0
 }
 report "states in host memory are one, in numbers" on_host
 plan --gpu-memory 16GiB --json; report "fits is false" [ $code:"$(number fits)" = 3:false ]
+
+smaller_chunks() { # MIB: that a GPU lacks; the way out where smaller chunks of the head make up for it
+    "$dsc" plan --config "$tmp/head.json" --model gpt2-xl --gpu-memory 80GiB --json >"$tmp/out" 2>/dev/null
+    plan_head=("$dsc" plan --config "$tmp/head.json" --model gpt2-xl --gpu-memory "$(($(number gpu_bytes) / 1048576 + reserved - $1))MiB")
+    "${plan_head[@]}" 2>&1 >/dev/null | grep -qF '"dsc": {"head_chunk_bytes": 67108864}, '
+}
+sed 's/"stage": 2}/&, "dsc": {"recompute": "full"}/' "$tmp/c.json" >"$tmp/head.json"
+report "smaller chunks of the head are one" smaller_chunks 100
+report "where they suffice" eval '! smaller_chunks 4000'
+sed 's/"stage": 2}/&, "dsc": {"recompute": "full", "head_chunk_bytes": 67108864}/' "$tmp/c.json" >"$tmp/head.json"
+report "and are not there" eval '! smaller_chunks 100'
 
 # ---- wrong command lines ----
 plan --gpu H101

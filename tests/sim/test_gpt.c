@@ -205,6 +205,30 @@ static void memory_is_the_plans(void **state)
     }
 }
 
+/* Samples of 96 rows: a low limit makes the head's logits in chunks of 64 and 32 rows, in less memory. The first loss
+ * is that of one chunk; later ones differ by roundings of the table's gradient, on the CPU too. */
+static void chunks_of_the_head(void **state)
+{
+    dsc_model *long_model = tiny_gpt_open(&(tiny_gpt) { .vocab = VOCAB, .sequence = 48, .heads = 1, .layers = 2 });
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        run_result whole, parts, sharded;
+        tiny_variant v = { "cuda", run_most_ranks(2), 1, 2, bf16 != 0, false, DSC_RECOMPUTE_NONE, NULL };
+        tiny_run(long_model, &v, &(run_options) { .take_states = true }, &whole);
+        v.own = ", \"head_chunk_bytes\": 4096";
+        tiny_run_near_the_cpu(long_model, &v, TINY_STEPS, &parts);
+        assert_true(parts.loss[0] == whole.loss[0]);
+        tiny_expect_near(long_model, &v, &whole, &parts);
+        assert_true(parts.device_planned <= whole.device_planned);
+        assert_true(parts.device_peak <= parts.device_planned);
+        v.stage = 3;
+        tiny_run(long_model, &v, &(run_options) { 0 }, &sharded);
+        run_expect_same(&parts, &sharded);
+        tiny_free_states(&whole);
+        tiny_free_states(&parts);
+    }
+    dsc_model_close(&long_model);
+}
+
 /* NCCL's own sum: its order is its own, so only near. */
 static void native_sums_are_near(void **state)
 {
@@ -275,6 +299,7 @@ int main(void)
         cmocka_unit_test(checkpoints_evaluation_generation),
         cmocka_unit_test(a_save_beside_training),
         cmocka_unit_test(memory_is_the_plans),
+        cmocka_unit_test(chunks_of_the_head),
         cmocka_unit_test(native_sums_are_near),
         cmocka_unit_test(registered_memory_gives_the_same_bits),
         cmocka_unit_test(masked_targets_are_those_of_the_cpu),

@@ -148,7 +148,7 @@ static void open_module(modelrun *run, int32_t m)
 {
     const dsc_module *module = &run->model->modules[m];
     const int64_t element = (int64_t)dsc_dtype_bytes(run->options.dtype);
-    const dsc_plan_sink sink = { .gemm = take_shape, .user = run };
+    const dsc_plan_sink sink = { .gemm = take_shape, .user = run, .chunk_bytes = run->options.chunk_bytes };
     dsc_module_plan *plan = &run->plan[m];
     dsc_error err = DSC_ERROR_INIT;
     must(module->plan(module, run->options.batch, run->options.dtype, &sink, plan, &err), &err);
@@ -283,12 +283,20 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
     }
     for (int i = 0; i < BATCH_MAX; i++)
         c->batch[i] = run->batch[i].ptr;
-    c->ctx = (dsc_module_ctx){ .struct_bytes = sizeof c->ctx, .stream = &run->watcher.base, .dtype = run->options.dtype,
-                               .batch = run->options.batch, .param = c->param, .grad = c->grad, .batch_data = c->batch,
-                               .in = m > 0 ? run->out[m - 1].ptr : NULL, .out = loss ? NULL : run->out[m].ptr,
-                               .saved = run->saved[m].ptr, .rebuilt = run->rebuilt[m].ptr,
-                               .loss_scale = run->options.loss_scale,
-                               .losses = loss ? (float *)(void *)run->losses.ptr : NULL };
+    c->ctx = (dsc_module_ctx) { .struct_bytes = sizeof c->ctx,
+                                .stream = &run->watcher.base,
+                                .dtype = run->options.dtype,
+                                .batch = run->options.batch,
+                                .param = c->param,
+                                .grad = c->grad,
+                                .batch_data = c->batch,
+                                .in = m > 0 ? run->out[m - 1].ptr : NULL,
+                                .out = loss ? NULL : run->out[m].ptr,
+                                .saved = run->saved[m].ptr,
+                                .rebuilt = run->rebuilt[m].ptr,
+                                .loss_scale = run->options.loss_scale,
+                                .chunk_bytes = run->options.chunk_bytes,
+                                .losses = loss ? (float *)(void *)run->losses.ptr : NULL };
 }
 
 static void poison_grads(modelrun *run, int32_t m)

@@ -71,6 +71,8 @@ static void each_edit_is_named_with_both_values(void **state)
           "communication_data_type=fp32;" },
         { "\"fp16\":{\"enabled\":true}", "\"fp16\":{\"enabled\":true,\"loss_scale\":128}", "fp16.loss_scale=0;",
           "fp16.loss_scale=128;" },
+        { "\"dsc\":{\"head_chunk_bytes\":0}", "\"dsc\":{\"head_chunk_bytes\":67108864}", "",
+          "dsc.head_chunk_bytes=67108864;" },
         { "\"dsc\":{\"gradients\":\"fp32\"}", "\"dsc\":{\"gradients\":\"bf16\"}", "dsc.gradients=fp32;",
           "dsc.gradients=bf16;" },
         { "\"dsc\":{\"freeze\":\"a*\"}", "\"dsc\":{\"freeze\":[\"a*\",\"b\"]}", "dsc.freeze=a*;", "dsc.freeze=a*, b;" },

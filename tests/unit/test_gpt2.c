@@ -221,6 +221,41 @@ static void chunks_change_nothing(void **state)
     dsc_model_close(&model);
 }
 
+/* Chunks of 64 rows where the limit is lower than the micro-batch's logits. They take the planned memory, and differ
+ * from one chunk in the roundings of the table's gradient only. */
+static void a_given_limit_makes_chunks(void **state)
+{
+    static const int64_t limits[] = { 0, 90 * 320 * 4, 1 };
+    dsc_model *model = open_model(&untied);
+    modelrun_options options = lmrun_plain;
+    options.batch = 5; /* 165 rows: 64, 64 and 37 */
+    modelrun *runs[DSC_COUNT(limits)];
+    double loss[DSC_COUNT(limits)];
+    for (size_t i = 0; i < DSC_COUNT(limits); i++) {
+        options.chunk_bytes = limits[i];
+        runs[i] = lmrun_open(model, &options);
+        loss[i] = modelrun_step(runs[i]);
+        assert_true(loss[i] == loss[0]);
+        assert_true(modelrun_evaluate(runs[i]) == loss[0]);
+        assert_int_equal(modelrun_launched(runs[i])->count, modelrun_planned(runs[i])->count - 1); /* but one row's */
+    }
+    assert_int_equal(modelrun_planned(runs[1])->count, modelrun_planned(runs[0])->count + 4); /* shapes of the rest */
+    const int32_t last = model->module_count - 1, table = model->modules[last].param_count - 1;
+    const float *whole = modelrun_grad(runs[0], last, table), *parts = modelrun_grad(runs[1], last, table);
+    double error = 0, norm = 0;
+    for (int64_t i = 0; i < 311 * 60; i++) {
+        error += (double)(whole[i] - parts[i]) * (double)(whole[i] - parts[i]);
+        norm += (double)whole[i] * (double)whole[i];
+        assert_true(parts[i] == modelrun_grad(runs[2], last, table)[i]);
+    }
+    assert_true(norm > 0);
+    assert_true(sqrt(error / norm) < 1e-6);
+    assert_true(error > 0);
+    for (size_t i = 0; i < DSC_COUNT(limits); i++)
+        modelrun_close(runs[i]);
+    dsc_model_close(&model);
+}
+
 /* The logits for generation are those that the losses were made of. */
 static void logits_give_the_losses(void **state)
 {
@@ -264,10 +299,15 @@ static void loss_scale_scales_gradients(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_pytorch),     cmocka_unit_test(trains_a_folder),
-        cmocka_unit_test(keeps_its_bits),          cmocka_unit_test(runs_as_planned),
-        cmocka_unit_test(padding_changes_nothing), cmocka_unit_test(chunks_change_nothing),
-        cmocka_unit_test(gradient_is_the_slope),   cmocka_unit_test(logits_give_the_losses),
+        cmocka_unit_test(agrees_with_pytorch),
+        cmocka_unit_test(trains_a_folder),
+        cmocka_unit_test(keeps_its_bits),
+        cmocka_unit_test(runs_as_planned),
+        cmocka_unit_test(padding_changes_nothing),
+        cmocka_unit_test(chunks_change_nothing),
+        cmocka_unit_test(a_given_limit_makes_chunks),
+        cmocka_unit_test(gradient_is_the_slope),
+        cmocka_unit_test(logits_give_the_losses),
         cmocka_unit_test(loss_scale_scales_gradients),
     };
     return cmocka_run_group_tests_name("gpt2", tests, NULL, NULL);

@@ -152,6 +152,38 @@ static dsc_status count_gemm(void *user, const dsc_gemm_args *shape, dsc_error *
     return DSC_OK;
 }
 
+/* Bytes of logits in the head's plan, between the norm's output and up to 64 KiB of other things. */
+static void expect_chunk(const dsc_model *model, int64_t batch, dsc_dtype dtype, int64_t chunk_bytes, int64_t rows)
+{
+    const dsc_module *head = &model->modules[model->module_count - 1];
+    const int64_t element = (int64_t)dsc_dtype_bytes(dtype), logits = rows * 50304 * element;
+    const int64_t norm = batch * 256 * 384 * element, stats = batch * 256 * 8;
+    const dsc_plan_sink sink = { .chunk_bytes = chunk_bytes };
+    dsc_module_plan plan;
+    dsc_error err = DSC_ERROR_INIT;
+    assert_int_equal(head->plan(head, batch, dtype, &sink, &plan, &err), DSC_OK);
+    assert_in_range(plan.forward_scratch_bytes, logits + norm, logits + norm + stats + 65536);
+}
+
+/* 256 tokens in a sample. */
+static void chunks_of_a_head(void **state)
+{
+    const int64_t mib = 1 << 20;
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    options.vocab_multiple = 64;
+    dsc_model *model = mf_open("gpt2-small-384", &options);
+    expect_chunk(model, 2, DSC_BF16, 0, 512);        /* 51.5 MB: whole */
+    expect_chunk(model, 4, DSC_BF16, 64 * mib, 512); /* the limit of a CPU is the module's own */
+    expect_chunk(model, 128, DSC_BF16, 0, 576);
+    expect_chunk(model, 128, DSC_BF16, 64 * mib, 576);
+    expect_chunk(model, 20, DSC_BF16, 512 * mib, 5120);  /* that of a GPU: whole up to it */
+    expect_chunk(model, 21, DSC_BF16, 512 * mib, 2688);  /* then in halves */
+    expect_chunk(model, 128, DSC_BF16, 512 * mib, 4096); /* and in eighths */
+    expect_chunk(model, 128, DSC_F32, 512 * mib, 2048);
+    expect_chunk(model, 128, DSC_BF16, 1, 64); /* the least */
+    dsc_model_close(&model);
+}
+
 static void plans(void **state)
 {
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
@@ -160,7 +192,7 @@ static void plans(void **state)
     dsc_module_plan plan;
     dsc_error err = DSC_ERROR_INIT;
     int count = 0;
-    const dsc_plan_sink sink = { count_gemm, &count, check_attention };
+    const dsc_plan_sink sink = { count_gemm, &count, check_attention, 0 };
     const dsc_module *block = &model->modules[1];
     assert_int_equal(block->plan(block, 4, DSC_BF16, &sink, &plan, &err), DSC_OK);
     assert_int_equal(count, 112); /* one attention and twelve products */
@@ -201,6 +233,7 @@ int main(void)
         cmocka_unit_test(applies_options),
         cmocka_unit_test(survives_failing_allocations),
         cmocka_unit_test(plans),
+        cmocka_unit_test(chunks_of_a_head),
     };
     return cmocka_run_group_tests_name("model", tests, mf_setup, mf_teardown);
 }
