@@ -13,7 +13,9 @@
     " \"num_key_value_heads\": 2, \"intermediate_size\": 88, \"max_position_embeddings\": 16"
 
 static const char *const tiny_targets[] = { "all-linear" };
-static const dsc_lora_options tiny_lora = { sizeof tiny_lora, 3, 12, false, tiny_targets, 1, NULL };
+static const dsc_lora_options tiny_lora = {
+    .struct_bytes = sizeof tiny_lora, .rank = 3, .alpha = 12, .targets = tiny_targets, .target_count = 1
+};
 
 static const struct { const char *name, *config; const dsc_lora_options *lora; } tiny_models[] = {
     { "llama", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
