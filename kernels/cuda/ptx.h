@@ -304,8 +304,8 @@ __device__ __forceinline__ void wgmma_tiles(float (&d)[8][4], shared_matrix a, s
 
 #define DSC_PTX_NEW(x) "=f"((x)[0]), "=f"((x)[1]), "=f"((x)[2]), "=f"((x)[3])
 
-/* The first product of a sum: D = A B, with a new D. With an operand D that is read too the compiler would see its
- * former contents in the product, and would wait for all products before. */
+/* The first product of a sum, D = A B, where D is a new result. With a D that is read too, the compiler would wait for
+ * all products before. */
 __device__ __forceinline__ void wgmma_tiles_first(float (&d)[8][4], shared_matrix a, shared_matrix b)
 {
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, 0, 0;\n"
