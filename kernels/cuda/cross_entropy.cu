@@ -239,20 +239,20 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
 constexpr int64_t SUMS_BYTES = static_cast<int64_t>(sizeof(running)) * WARPS_MOST;
 
 /* Bytes of a row that a block can keep where `blocks` of them share a multiprocessor. */
-int64_t row_room(int64_t blocks)
+int64_t row_room(const dsc_cuda_launch *at, int64_t blocks)
 {
     const int64_t system = 1024;
-    return (shared_bytes_max() + system) / blocks - system - SUMS_BYTES;
+    return (at->shared_bytes + system) / blocks - system - SUMS_BYTES;
 }
 
 template <class T, int W>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, bool keep, dsc_error *err)
 {
     const int64_t count = a->vocab / W, each = static_cast<int64_t>(sizeof(vector<T, W>));
-    const unsigned threads = threads_for(a->stride / W, count * each <= row_room(2) ? THREADS_FEW : THREADS_MOST);
+    const unsigned threads = threads_for(a->stride / W, count * each <= row_room(at, 2) ? THREADS_FEW : THREADS_MOST);
     const int64_t round = static_cast<int64_t>(threads) * BATCH;
     /* Whole rounds where not all: the order of a row's sum does not depend on what is kept. */
-    const int64_t fits = count * each <= row_room(1) ? count : row_room(1) / each / round * round;
+    const int64_t fits = count * each <= row_room(at, 1) ? count : row_room(at, 1) / each / round * round;
     const int64_t kept = keep && a->write_gradient ? fits : 0, bytes = SUMS_BYTES + kept * each;
     const rows_of_logits rows = { a->losses, a->targets, a->vocab, a->stride, static_cast<int32_t>(kept), a->scale,
                                   a->write_gradient };

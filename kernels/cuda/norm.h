@@ -174,7 +174,7 @@ dsc_status fwd_launch_long(const dsc_cuda_launch *at, const char *of, const Norm
 {
     typedef typename Norm::element T;
     const int64_t bytes = FWD_ROWS * a.channels * static_cast<int64_t>(sizeof(T));
-    if (2 * bytes > shared_bytes_max()) { /* too few rows would be under way */
+    if (2 * bytes > at->shared_bytes) { /* too few rows would be under way */
         fwd_launch<W, reread_row<T, W>>(at, a, 0);
         return DSC_OK;
     }
@@ -414,7 +414,7 @@ bool ring_launch(const dsc_cuda_launch *at, const char *of, const Norm &a, unsig
     const int64_t threads = dsc_align_up(a.channels / W, 32);
     const int64_t bytes = static_cast<int64_t>(sizeof(ring_head<Norm, ROWS>)) +
                           threads * STAGES * ROWS * RING_ARRAYS * static_cast<int64_t>(sizeof(uint4));
-    if (a.channels / W < 32 || threads > THREADS || bytes > shared_bytes_max())
+    if (a.channels / W < 32 || threads > THREADS || bytes > at->shared_bytes)
         return false;
     *status = shared_allow(of, bwd_ring_kernel<Norm, W, ROWS, STAGES, THREADS>, bytes, err);
     if (*status == DSC_OK)

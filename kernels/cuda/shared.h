@@ -1,5 +1,6 @@
-/* shared.h - dynamic shared memory of kernels that take more than the 48 KiB that every block may have, as much as the
- * GPU has. SPDX-License-Identifier: Apache-2.0 */
+/* shared.h - dynamic shared memory of kernels that take more than the 48 KiB that every block may have. The most that a
+ * block may have is 99 KiB (sm_86, 89, 120), 163 KiB (sm_80) or 227 KiB: shared_bytes of a launch. A multiprocessor has
+ * 1 KiB more, and each of its blocks takes 1 KiB more than it asks for. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_SHARED_H
 #define DSC_KERNELS_CUDA_SHARED_H
 
@@ -9,18 +10,6 @@
 namespace {
 
 enum { SHARED_BYTES_ALWAYS = 48 << 10 };
-
-/* Shared memory that a block of the current device may have: 99 KiB (sm_86, 89, 120), 163 KiB (sm_80) or 227 KiB. A
- * multiprocessor has 1 KiB more, and each of its blocks takes 1 KiB more than it asks for. */
-inline int64_t shared_bytes_max()
-{
-    int device = 0, bytes = 0;
-    if (cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess)
-        return bytes;
-    (void)cudaGetLastError();
-    return SHARED_BYTES_ALWAYS;
-}
 
 /* The kernel may have `bytes` of dynamic shared memory, and multiprocessors give it as much as they have. `of`: what is
  * launched. */
