@@ -31,7 +31,7 @@ CUPTI       := $(if $(CUPTI),$(if $(shell grep -l CUpti_ActivityKernel10 $(CUPTI
 TRACE_SO    := $(if $(CUPTI),$(TEST_BIN)/gpu/kernel_trace.so)
 $(TEST_BIN)/gpu/kernel_trace.so: tests/gpu/kernel_trace.c
 	@mkdir -p $(@D)
-	$(Q)cp -L $(CUPTI)/lib*/libcupti.so.13 $(@D)
+	$(Q)cp -L $(firstword $(wildcard $(CUPTI)/lib*/libcupti.so.13)) $(@D)
 	$(Q)$(CC) -O2 -Wall -Wextra -std=c11 -fPIC -shared -fvisibility=hidden -isystem $(CUPTI)/include $< $(@D)/libcupti.so.13 \
 	    -Wl,-rpath,'$$ORIGIN' -o $@
 
