@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_block_limits.sh - kernels on GPUs whose blocks may have less shared memory than those of sm_90: attention with
+# test_block_limits.sh - kernels on GPUs whose blocks may have less shared memory than those of sm_90. Attention with
 # wide heads takes smaller tiles there, a row of logits is kept in part, and gradients of norms take fewer rows at a
 # time. SPDX-License-Identifier: Apache-2.0
 set -u
