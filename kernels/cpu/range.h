@@ -9,14 +9,16 @@
 
 /* Sizes of a block, fixed by the shape. */
 enum {
-    DSC_GELU_BLOCK = 4096,          /* elements: 16 to 32 KiB in and out, about 2 us */
-    DSC_LAYERNORM_BWD_ROWS = 64,    /* rows whose weight gradients add up in one scratch row (also rmsnorm.h) */
-    DSC_LAYERNORM_SUM_COLS = 64,    /* columns of the scratch rows */
-    DSC_SWIGLU_COLS = 4096,         /* columns of a row, as GELU's elements */
-    DSC_EMBEDDING_TABLE_ROWS = 64,  /* rows of the table */
+    DSC_DROPOUT_BLOCK = 4096,      /* elements */
+    DSC_GELU_BLOCK = 4096,         /* elements: 16 to 32 KiB in and out, about 2 us */
+    DSC_LAYERNORM_BWD_ROWS = 64,   /* rows whose weight gradients add up in one scratch row (also rmsnorm.h) */
+    DSC_LAYERNORM_SUM_COLS = 64,   /* columns of the scratch rows */
+    DSC_SWIGLU_COLS = 4096,        /* columns of a row, as GELU's elements */
+    DSC_EMBEDDING_TABLE_ROWS = 64, /* rows of the table */
 };
 
 #define DSC_RANGE_DECL(isa)                                                                                            \
+    void dsc_dropout_##isa(const void *args, int64_t first, int64_t last);                                             \
     void dsc_gelu_fwd_##isa(const void *args, int64_t first, int64_t last);                                            \
     void dsc_gelu_bwd_##isa(const void *args, int64_t first, int64_t last);                                            \
     void dsc_swiglu_fwd_##isa(const void *args, int64_t first, int64_t last); /* dsc_swiglu_piece */                   \
