@@ -76,6 +76,7 @@ static dsc_status module_forward(dsc_engine *engine, int32_t m, int32_t mb, dsc_
 {
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, save, &ctx);
+    ctx.training = kind != DSC_SPAN_EVALUATE;
     ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];
     const int64_t start = dsc_engine_span_start(engine, kind, m);
     DSC_TRY(run_module(engine, m, mb, pass, &ctx, err));
@@ -105,6 +106,7 @@ static dsc_status loss_forward(dsc_engine *engine, int32_t m, int32_t mb, bool s
     const int64_t micro_step = engine->progress.micro_step + mb;
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, save, &ctx);
+    ctx.training = save;
     ctx.losses = engine->work.losses;
     if (!save)
         return run_module(engine, m, mb, DSC_PASS_FORWARD, &ctx, err);
@@ -151,6 +153,7 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t mb
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, true, &ctx);
+    ctx.training = true;
     ctx.d_out = out_gradient(engine, m, mb);
     ctx.d_in = m > 0 ? out_gradient(engine, m - 1, mb) : NULL;
     ctx.out = engine->work.out[dsc_engine_at(engine, mb, m)];

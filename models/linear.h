@@ -57,7 +57,7 @@ typedef struct dsc_call {
     int64_t rows; /* R */
     dsc_error *err;
     const dsc_lora *lora; /* the module's adapters; NULL: none */
-    void *lora_work;      /* [R,r] */
+    void *lora_work;      /* [dsc_lora_work_bytes] */
 } dsc_call;
 
 /* One of a module's linear layers: where its parameters are among the module's, and what its products end with. */

@@ -14,7 +14,9 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
     *out = (dsc_lora) { .rank = lm->lora->rank,
                         .first = &lm->adapter_of[lm->first_param],
                         .ranks = &lm->adapter_rank[lm->first_param],
-                        .scales = &lm->adapter_scale[lm->first_param] };
+                        .scales = &lm->adapter_scale[lm->first_param],
+                        .dropout = lm->lora->dropout,
+                        .first_param = lm->first_param };
     for (int32_t i = 0; i < lm->layer_count; i++) {
         lm_layer *layer = &lm->layer[lm->layer_first + i];
         char name[2 * NAME_BYTES];
@@ -24,6 +26,7 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
         const int64_t rank = dsc_lora_rank(lm->lora, name);
         layer->adapted++;
         out->rank = dsc_max_i64(out->rank, rank);
+        out->widest = dsc_max_i64(out->widest, layer->shape.in);
         lm->adapter_rank[lm->first_param + layer->weight] = (int32_t)rank;
         lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, name);
         lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);

@@ -2,12 +2,15 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lora.h"
 
+#include "base/rng.h"
 #include "kernels/device.h"
 
 /* The adapter's two layers: x to [R,r], and from there to what the layer has written. */
 typedef struct lora_pair {
     dsc_linear_layer a, b;
     float scale;
+    uint32_t layer; /* the number of its weight among the model's parameters */
+    double dropout;
 } lora_pair;
 
 static lora_pair pair_of(const dsc_lora *lora, dsc_linear_layer layer)
@@ -19,13 +22,15 @@ static lora_pair pair_of(const dsc_lora *lora, dsc_linear_layer layer)
                .weight = first,
                .bias = -1,
                .forward = DSC_EPILOGUE_NONE,
-               .backward = DSC_EPILOGUE_ADD },
+               .backward = lora->dropout > 0 ? DSC_EPILOGUE_NONE : DSC_EPILOGUE_ADD },
         .b = { .shape = { rank, layer.shape.out, true },
                .weight = first + 1,
                .bias = -1,
                .forward = DSC_EPILOGUE_ADD,
                .backward = DSC_EPILOGUE_NONE },
         .scale = lora->scales[layer.weight],
+        .layer = (uint32_t)(lora->first_param + layer.weight),
+        .dropout = lora->dropout,
     };
 }
 
@@ -35,6 +40,44 @@ static dsc_status scale(const dsc_call *call, const lora_pair *pair)
         .x = call->lora_work, .count = call->rows * pair->a.shape.out, .factor = pair->scale, .dtype = call->ctx->dtype
     };
     return args.factor == 1 ? DSC_OK : DSC_RUN(call->ctx->stream, SCALE, &args, call->err);
+}
+
+/* Memory of the input with dropout, and of its gradient. */
+static void *wide_work(const dsc_call *call)
+{
+    DSC_ASSERT(call->lora->dropout > 0);
+    return (char *)call->lora_work + dsc_align_up(dsc_lora_narrow_bytes(call->lora, call->rows, call->ctx->dtype), 256);
+}
+
+/* out = dropped x, or with `add` out + dropped x; of elements of the adapter's input. */
+static dsc_status drop(const dsc_call *call, const lora_pair *pair, void *out, const void *x, bool add)
+{
+    const dsc_module_ctx *ctx = call->ctx;
+    const int64_t columns = pair->a.shape.in, sample_rows = call->rows / ctx->batch;
+    DSC_ASSERT(columns <= call->lora->widest);
+    const dsc_dropout_args args = {
+        .out = out,
+        .x = x,
+        .count = call->rows * columns,
+        .seed = ctx->rng_seed,
+        .stream = dsc_rng_stream(DSC_RNG_DROPOUT, pair->layer),
+        .first = ctx->rng_sample * (uint64_t)(sample_rows * columns),
+        .threshold = ctx->training ? (uint32_t)(pair->dropout * 0x1p32) : 0,
+        .factor = ctx->training ? (float)(1 / (1 - pair->dropout)) : 1,
+        .add = add,
+        .dtype = ctx->dtype,
+    };
+    return DSC_RUN(ctx->stream, DROPOUT, &args, call->err);
+}
+
+/* *out <- the input of the adapter: x, or in training its copy with dropout. */
+static dsc_status input_of(const dsc_call *call, const lora_pair *pair, const void *x, const void **out)
+{
+    *out = x;
+    if (!(pair->dropout > 0) || !call->ctx->training)
+        return DSC_OK;
+    *out = wide_work(call);
+    return drop(call, pair, wide_work(call), x, false);
 }
 
 /* lora_work = s x A^T */
@@ -68,7 +111,9 @@ dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_
 dsc_status dsc_lora_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x)
 {
     const lora_pair pair = pair_of(call->lora, layer);
-    DSC_TRY(down(call, &pair, x));
+    const void *input;
+    DSC_TRY(input_of(call, &pair, x, &input));
+    DSC_TRY(down(call, &pair, input));
     return dsc_linear_plain_run(call, pair.b, y, call->lora_work, y);
 }
 
@@ -76,18 +121,23 @@ dsc_status dsc_lora_backward(const dsc_call *call, dsc_linear_layer layer, void 
 {
     const lora_pair pair = pair_of(call->lora, layer);
     DSC_TRY(up_backward(call, &pair, dy));
-    return dsc_linear_plain_backward(call, pair.a, dx, call->lora_work, dx);
+    if (!(pair.dropout > 0))
+        return dsc_linear_plain_backward(call, pair.a, dx, call->lora_work, dx);
+    DSC_TRY(dsc_linear_plain_backward(call, pair.a, wide_work(call), call->lora_work, NULL));
+    return drop(call, &pair, dx, wide_work(call), true);
 }
 
 dsc_status dsc_lora_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
 {
     const lora_pair pair = pair_of(call->lora, layer);
+    const void *input;
+    DSC_TRY(input_of(call, &pair, x, &input));
     if (call->ctx->grad[pair.b.weight] != NULL) {
-        DSC_TRY(down(call, &pair, x));
+        DSC_TRY(down(call, &pair, input));
         DSC_TRY(dsc_linear_plain_gradient(call, pair.b, call->lora_work, dy));
     }
     if (call->ctx->grad[pair.a.weight] == NULL)
         return DSC_OK;
     DSC_TRY(up_backward(call, &pair, dy));
-    return dsc_linear_plain_gradient(call, pair.a, x, call->lora_work);
+    return dsc_linear_plain_gradient(call, pair.a, input, call->lora_work);
 }

@@ -14,6 +14,7 @@
 #define CONFIG_FILE "adapter_config.json"
 #define WEIGHTS_FILE "adapter_model.safetensors"
 #define ALPHA_MAX 1e9
+#define DROPOUT_MAX 0.99
 
 static dsc_status check_numbers(const dsc_lora_config *config, const char *where, dsc_error *err)
 {
@@ -23,6 +24,8 @@ static dsc_status check_numbers(const dsc_lora_config *config, const char *where
     if (!(config->alpha > 0 && config->alpha <= ALPHA_MAX))
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "an alpha of %g; expected more than 0 and at most %g", config->alpha,
                         ALPHA_MAX);
+    if (!(config->dropout >= 0 && config->dropout <= DROPOUT_MAX))
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "a dropout of %g; expected 0 to %g", config->dropout, DROPOUT_MAX);
     return DSC_OK;
 }
 
@@ -113,7 +116,6 @@ static dsc_status read_saved(dsc_hf_config *reader, dsc_lora_config *out)
 static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
 {
     static const char *const starts[] = { "gaussian", "eva", "orthogonal" }; /* those that leave the base as it is */
-    double dropout = 0;
     if (!cJSON_IsObject(reader->object))
         return DSC_FAIL(reader->err, DSC_ERR_INPUT, reader->where, "expected an object, as PEFT writes it");
     DSC_TRY(refuse_variants(reader));
@@ -124,10 +126,7 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     DSC_TRY(read_saved(reader, out));
     if (dsc_hf_field(reader, "use_rslora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
-    DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range){ 0, 1 }, 0, &dropout));
-    if (dropout > 0)
-        dsc_hf_warn(reader->warnings, reader->warnings_bytes, "the adapter's dropout is off (adapter_config.json: "
-                    "lora_dropout %g)", dropout);
+    DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range) { 0, DROPOUT_MAX }, 0, &out->dropout));
     const cJSON *start = dsc_hf_field(reader, "init_lora_weights");
     int32_t index = 0;
     return cJSON_IsString(start) ? dsc_hf_choice(reader, "init_lora_weights", starts, DSC_COUNT(starts), &index)
@@ -194,6 +193,7 @@ static dsc_status check_layers(const dsc_lora_config *config, dsc_error *err)
 /* The options of fresh adapters. */
 static dsc_status take_options(dsc_lora_config *out, const dsc_lora_options *options, dsc_error *err)
 {
+    out->dropout = options->dropout;
     out->target_regex = options->target_regex;
     out->exclude_regex = options->exclude_regex;
     out->exclude = options->exclude;
@@ -278,7 +278,7 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
                                  dsc_error *err)
 {
     int64_t capacity = 1024 + (text->base != NULL ? 6 * (int64_t)strlen(text->base) : 0), used;
-    char alpha[32];
+    char alpha[32], dropout[32];
     for (int64_t i = 0; i < text->count; i++)
         capacity += 6 * (int64_t)strlen(text->names[i]) + 8;
     capacity +=
@@ -290,9 +290,10 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     used += put_quoted(at + used, capacity - used, text->base);
     used += snprintf(at + used, (size_t)(capacity - used),
                      ",\n  \"bias\": \"none\",\n  \"fan_in_fan_out\": %s,\n  \"inference_mode\": true,\n"
-                     "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": 0.0,\n"
+                     "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": %s,\n"
                      "  \"modules_to_save\": ",
-                     text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha));
+                     text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha),
+                     config->dropout > 0 ? dsc_hf_number_text(config->dropout, dropout, sizeof dropout) : "0.0");
     used += put_saved(at + used, capacity - used, config);
     used += snprintf(at + used, (size_t)(capacity - used),
                      ",\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"target_modules\": [", (long long)config->rank);

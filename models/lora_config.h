@@ -33,6 +33,7 @@ typedef struct dsc_lora_config {
     dsc_lora_pattern rank_pattern[DSC_LORA_PATTERNS_MAX], alpha_pattern[DSC_LORA_PATTERNS_MAX];
     int32_t rank_pattern_count, alpha_pattern_count;
     bool rank_stabilized;
+    double dropout;             /* probability */
     const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
     int32_t target_count;
     bool used[DSC_LORA_TARGETS_MAX]; /* targets[i] was the name of a layer */

@@ -203,6 +203,7 @@ typedef struct dsc_lora_section {
     int64_t rank;
     double alpha;
     bool rank_stabilized;
+    double dropout;
     char targets[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int target_count;
     bool target_is_regex; /* targets[0] is a regular expression, not a name */

@@ -87,6 +87,7 @@ static const conflict conflicts[] = {
     { DSC_ID_LORA_LAYERS_PATTERN, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_RANKS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_ALPHAS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
+    { DSC_ID_LORA_DROPOUT, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_SAVE, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_STABILIZED, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_ZERO_STAGE, partitioned, true,

@@ -304,6 +304,8 @@ static void put_all(setting_lines *lines, const dsc_config *config)
     put_gradients(lines, config);
     put_texts(lines, DSC_ID_FREEZE, config->own.freeze, config->own.freeze_count);
     put_groups(lines, &config->own);
+    if (config->own.lora.dropout > 0)
+        put_field(lines, config, DSC_ID_LORA_DROPOUT);
     put_samples(lines, config);
 }
 

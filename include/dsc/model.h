@@ -136,6 +136,10 @@ typedef struct dsc_module_ctx {
      * the plan, and equal on all ranks, because the order of sums may depend on it. 0: the module's own limit, which
      * suits a CPU. */
     int64_t chunk_bytes;
+
+    /* A pass of training, also one that computes again: values are dropped at random by the rng above. Each pass over
+     * the same micro-batch drops the same ones. False in evaluation and generation. */
+    bool training;
 } dsc_module_ctx;
 
 enum {
@@ -226,11 +230,12 @@ typedef struct dsc_lora_options {
      * that fits counts. */
     const dsc_lora_value *rank_pattern, *alpha_pattern;
     int32_t rank_pattern_count, alpha_pattern_count;
+    double dropout; /* probability with which an element of an adapter's input is 0 in training; below 1 */
 } dsc_lora_options;
 #define DSC_LORA_OPTIONS_INIT                                                                                          \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, \
-            0, NULL, NULL, 0, 0                                                                                        \
+            0, NULL, NULL, 0, 0, 0                                                                                     \
     }
 
 typedef struct dsc_model_options {

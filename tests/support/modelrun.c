@@ -284,6 +284,7 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
     for (int i = 0; i < BATCH_MAX; i++)
         c->batch[i] = run->batch[i].ptr;
     c->ctx = (dsc_module_ctx) { .struct_bytes = sizeof c->ctx,
+                                .training = true,
                                 .stream = &run->watcher.base,
                                 .dtype = run->options.dtype,
                                 .batch = run->options.batch,

@@ -48,6 +48,33 @@ static void keeps_its_bits(void **state) { lmrun_cases_keep_their_bits(cases, 2)
 static void runs_as_planned(void **state) { lmrun_cases_run_as_planned(cases, DSC_COUNT(cases)); }
 static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases, DSC_COUNT(cases)); }
 
+/* ---- dropout ---- */
+
+static const dsc_lora_options dropping[] = {
+    { .struct_bytes = sizeof(dsc_lora_options),
+      .rank = 5,
+      .alpha = 12,
+      .targets = all,
+      .target_count = 1,
+      .dropout = 0.3 },
+    { .struct_bytes = sizeof(dsc_lora_options),
+      .rank = 3,
+      .alpha = 6,
+      .targets = gpt2,
+      .target_count = 2,
+      .dropout = 0.6 },
+};
+static const lmrun_case dropped[] = { { "lora_llama", 3, 7, 2, 24, false, 0, &dropping[0] },
+                                      { "lora_gpt2", 3, 7, 2, 16, false, 0, &dropping[1] } };
+
+/* All passes of a training step drop the same elements. */
+static void dropout_is_the_same_in_each_pass(void **state)
+{
+    lmrun_cases_keep_their_bits(dropped, DSC_COUNT(dropped));
+    lmrun_cases_run_as_planned(dropped, DSC_COUNT(dropped));
+    lmrun_cases_have_slopes(dropped, DSC_COUNT(dropped));
+}
+
 /* ---- what gets an adapter ---- */
 
 static dsc_status open_with(const char *path, const dsc_lora_options *lora, dsc_model **out, dsc_error *err)
@@ -324,6 +351,7 @@ static void refuses(void **state)
         { OPTIONS(8, 8, false, part), "\"_proj\" is the name of no layer" },
         { OPTIONS(0, 8, false, all), "a rank of 0" },
         { OPTIONS(8, 0, false, all), "an alpha of 0" },
+        { { .struct_bytes = sizeof(dsc_lora_options), .rank = 8, .alpha = 8, .dropout = 1 }, "a dropout of 1" },
         { { .struct_bytes = 8 }, "struct_bytes is 8" },
         { { .struct_bytes = sizeof(dsc_lora_options), .rank = 8, .alpha = 8, .target_count = 65 }, "65 names" },
     };
@@ -387,7 +415,7 @@ static void goes_on_from_a_folder(void **state)
     assert_true(found && values[0] == 48 && values[47] == 95);
     assert_int_equal(model->load_param(model, 2, 0, 0, 24, values, &found, &err), DSC_OK);
     assert_false(found); /* a config alone has no weights */
-    assert_non_null(strstr(model->warnings, "lora_dropout 0.1"));
+    assert_non_null(strstr(model->adapter_json, "\"lora_dropout\": 0.1,"));
     assert_non_null(strstr(model->adapter_json, "\"lora_alpha\": 3,"));
     dsc_model_close(&model);
 }
@@ -478,6 +506,7 @@ int main(void)
         cmocka_unit_test(keeps_its_bits),
         cmocka_unit_test(runs_as_planned),
         cmocka_unit_test(gradient_is_the_slope),
+        cmocka_unit_test(dropout_is_the_same_in_each_pass),
         cmocka_unit_test(only_adapters_are_trained),
         cmocka_unit_test(modules_to_save_are_trained),
         cmocka_unit_test(targets_without_any),
