@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from hf_runs import (SEQ, STEPS, VOCAB, compare, files_of, kind_of, make_folder, run_all, torch, train_ours, train_theirs, transformers,
+from hf_runs import (BIN, SEQ, STEPS, VOCAB, compare, files_of, kind_of, make_folder, run, run_all, torch, train_ours, train_theirs, transformers,
                      write_tokens)
 try:
     import peft
@@ -57,7 +57,42 @@ LORA_CASES = [
      dict(r=3, lora_alpha=9, target_modules=r".*\d\.output\.dense")),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False),
      torch.float32, dict(r=4, lora_alpha=6, target_modules="all-linear")),
+    # modules that are trained whole, also a table that head and embedding share; numbers of single layers
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.float32,
+     dict(r=5, lora_alpha=6, target_modules=["q_proj", "up_proj"], modules_to_save=["lm_head", "embed_tokens", "model.norm"])),
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32,
+     dict(r=6, lora_alpha=6, target_modules="all-linear", exclude_modules=r".*k_proj", modules_to_save=["lm_head"])),
+    (transformers.GPT2Config(**GPT2), torch.float32,
+     dict(r=7, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True, modules_to_save=["wte", "lm_head"])),
+    (transformers.Qwen3Config(**LLAMA, head_dim=16), torch.float32,
+     dict(r=8, lora_alpha=8, target_modules="all-linear", rank_pattern={"(q|v)_proj": 3, r"layers\.0\..*": 2},  # peft sorts them when it saves
+          alpha_pattern={"^model.*mlp.*": 12, r"self_attn\.[qk]_proj": 5})),
 ]
+# Arguments of peft's LoraConfig that choose layers, which dsc.lora has under the same names.
+TARGETS = [
+    dict(target_modules=r"model\.layers\.1\..*(q|v)_proj"), dict(target_modules="all-linear", exclude_modules=["mlp.up_proj", "k_proj"]),
+    dict(target_modules=["q_proj", "down_proj"], layers_to_transform=[1], layers_pattern="layers"),
+    dict(target_modules=r".*(?:self_attn|attn).*(?:q_proj|o_proj)", exclude_modules=r".*\.0\..*", rank_pattern={r"1\.self_attn\.o_proj": 2}),
+    dict(target_modules=["q_proj", "o_proj"], layers_to_transform=0, rank_pattern={"o_proj": 5, ".*_proj": 7}),
+    dict(target_modules="all-linear", modules_to_save=["layers.1.mlp", "lm_head"]), dict(target_modules=None),
+]
+
+
+def check_targets(folder):
+    """Tensors of fresh adapters, by name and shape, are those that peft makes of the same arguments."""
+    hf, data, save, out = (os.path.join(folder, n) for n in ("hf", "tokens.bin", "save", "out"))
+    config = transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False)
+    for i, target in enumerate(TARGETS):
+        model = make_folder(config, torch.float32, "1GB", hf + str(i))
+        peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", r=4, **target)).save_pretrained(out + str(i))
+        write_tokens(data)
+        json.dump({"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+                   "dsc": {"lora": dict({k: v for k, v in target.items() if v is not None}, r=4)}}, open(os.path.join(folder, "c.json"), "w"))
+        run(f"{BIN}/train", "--config", os.path.join(folder, "c.json"), "--model", hf + str(i), "--data", data, "--seq-len", str(SEQ), "--steps", "1",
+            "--save", save + str(i))
+        run(f"{BIN}/dsc", "ckpt", "export", f"{save}{i}/step-1", "--out", f"{save}{i}-out")
+        want, got = files_of(out + str(i)), files_of(f"{save}{i}-out")
+        assert {k: t.shape for k, t in got.items()} == {k: t.shape for k, t in want.items()}, (target, set(got) ^ set(want))
 
 
 def check_adapters(config, dtype, lora, folder):
@@ -104,4 +139,5 @@ tests = [(f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[
 for config, dtype, lora in LORA_CASES:
     name = f"{config.model_type} with adapters of rank {lora['r']}"
     tests.append((name, check_adapters, (config, dtype, lora)) if peft else (name, None, "peft is not installed"))
+tests.append(("layers with adapters are those of peft", check_targets if peft else None, () if peft else "peft is not installed"))
 sys.exit(run_all(tests))
