@@ -86,6 +86,11 @@ static void wrong_values(void **state)
         { "\"dsc\":{\"model\":\"\"}", DSC_ERR_CONFIG, "dsc.model: an empty name" },
         { "\"dsc\":{\"tokenizer\":\"\"}", DSC_ERR_CONFIG, "dsc.tokenizer: an empty name" },
         { "\"dsc\":{\"lora\":{\"r\":0}}", DSC_ERR_CONFIG, "dsc.lora.r: 0 is not an integer, 1..65536" },
+        { "\"dsc\":{\"lora\":{\"dropout\":1}}", DSC_ERR_CONFIG, "dsc.lora.dropout: 1 is not a number" },
+        { "\"dsc\":{\"lora\":{\"layers_to_transform\":[-1]}}", DSC_ERR_CONFIG, "the number of a block" },
+        { "\"dsc\":{\"lora\":{\"rank_pattern\":[]}}", DSC_ERR_CONFIG, "an object of at most 64" },
+        { "\"dsc\":{\"lora\":{\"adapter\":\"a\",\"modules_to_save\":\"lm_head\"}}", DSC_ERR_CONFIG,
+          "conflicts with dsc.lora.adapter" },
         { "\"dsc\":{\"lora\":{\"alpha\":0}}", DSC_ERR_CONFIG, "dsc.lora.alpha: 0 is not a number" },
         { "\"dsc\":{\"lora\":{\"rank\":4}}", DSC_ERR_CONFIG, "rank" },
         { "\"dsc\":{\"lora\":{\"adapter\":\"a\",\"r\":4}}", DSC_ERR_CONFIG,
@@ -330,6 +335,7 @@ static void not_built(void **state)
         { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
         { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
         { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
+        { "\"dsc\":{\"lora\":{\"use_dora\":true}}", DSC_ERR_UNSUPPORTED, "dsc.lora.use_dora" },
         { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_"
           "pruning\":"
           "{\"shared_parameters\":{\"enabled\":false}}}",
