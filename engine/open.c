@@ -429,12 +429,12 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_data_close(&engine->input.data);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
-    dsc_model_close(&engine->models.opened);
     if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)
         dsc_comm_close(&engine->comms.device);
     dsc_engine_close_sub_communicators(engine);
     dsc_comm_close(&engine->comms.all);
-    dsc_profile_close(&engine->output.profile);
+    dsc_profile_close(&engine->output.profile); /* writes the modules' names */
+    dsc_model_close(&engine->models.opened);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);
     dsc_alloc_free(alloc, engine->settings);
