@@ -6,15 +6,16 @@ from exits import *
 from stuck import *
 
 EXIT_3 = "exit 3"
-WAYS = (signal.SIGSTOP, signal.SIGKILL, signal.SIGSEGV, EXIT_3)
+CRASH = signal.SIGABRT if os.environ.get("DSC_SAN") else signal.SIGSEGV  # AddressSanitizer turns a SIGSEGV into an exit
+WAYS = (signal.SIGSTOP, signal.SIGKILL, CRASH, EXIT_3)
 
 
 def code_of(who, how):
     """The launcher's exit code; the code of the dead process, or of the parent, if the launcher itself dies."""
     if who == "rank":
-        return {signal.SIGKILL: 137, signal.SIGSEGV: 139, signal.SIGSTOP: 5, EXIT_3: 3}[how]
+        return {signal.SIGKILL: 137, CRASH: 128 + CRASH, signal.SIGSTOP: 5, EXIT_3: 3}[how]
     if who == "launcher":
-        return {signal.SIGKILL: -9, signal.SIGSEGV: -11, signal.SIGSTOP: 4, EXIT_3: 3}[how]
+        return {signal.SIGKILL: -9, CRASH: -CRASH, signal.SIGSTOP: 4, EXIT_3: 3}[how]
     return 4
 
 

@@ -5,7 +5,7 @@ from hosts_jobs import *
 
 @test
 def a_ranks_end_ends_all_and_is_named():
-    for host, how, code, said in ((1, signal.SIGKILL, 137, "SIGKILL"), (0, signal.SIGSEGV, 139, "SIGSEGV")):
+    for host, how, code, said in ((1, signal.SIGKILL, 137, "SIGKILL"), (0, CRASH, 128 + CRASH, CRASH.name)):
         p = running(ranks=2)
         os.kill(ranks(host)[0], how)
         r = ended(p, 5)
