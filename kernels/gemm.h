@@ -23,8 +23,9 @@ typedef enum dsc_epilogue {
     DSC_EPILOGUE_BIAS_ADD,  /* c = (x + bias[n]) + aux[m,n]: the residual */
     DSC_EPILOGUE_DGELU,     /* c = x * gelu_tanh'(aux) */
     DSC_EPILOGUE_ADD        /* c = x + aux[m,n] */
-} dsc_epilogue; /* x is fp32; a GPU's library may round it, and the residual's x + bias, to C's dtype first, as some of
-                 * cuBLASLt's algorithms do. Its tanh is the GPU's own, with a relative error of up to 2^-11 */
+} dsc_epilogue; /* x is fp32. A GPU's library may round it to C's dtype first, and also the residual's x + bias or x +
+                 * aux: some of cuBLASLt's algorithms do, in either order. Its tanh is the GPU's own, with a relative
+                 * error of up to 2^-11. */
 
 /* Which epilogues read `bias` at all; only those. */
 static inline bool dsc_epilogue_has_bias(dsc_epilogue epilogue)

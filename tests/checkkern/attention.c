@@ -219,7 +219,7 @@ static void verify_forward(const void *args)
         ck_near(current.lse, i, now.lse_want[i], now.lse_tol[i]);
 }
 
-static void verify_backward(const void *args)
+static void near_gradients(double factor)
 {
     now.bf16_products = rounds_products(&now);
     ck_attention_backward(&now);
@@ -229,9 +229,14 @@ static void verify_backward(const void *args)
     for (int i = 0; i < 3; i++) {
         for (int64_t j = 0; j < got[i]->rows * got[i]->cols; j++)
             tol[i][j] += 1.01 * ck_attention_rounded(&now, want[i][j]);
-        near_view(got[i], want[i], tol[i], 1);
+        near_view(got[i], want[i], tol[i], factor);
     }
 }
+
+static void verify_backward(const void *args) { near_gradients(1); }
+
+/* cuDNN stores the slopes of the probabilities in 16 bits before it subtracts from them, a rounding more than here. */
+static void verify_cudnn_backward(const void *args) { near_gradients(2); }
 
 static bool align_case(bool want)
 {
@@ -346,7 +351,7 @@ static void check_cudnn(const shape *s)
         ck_attention_open(&now, s, DSC_BF16);
         const dsc_attention_bwd_args args = backward_open(&now, &current);
         const dsc_attention_fwd_args shape_args = forward_args(&now, &current);
-        run_cudnn(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_backward, &shape_args);
+        run_cudnn(DSC_KERNEL_ATTENTION_BWD, &args, sizeof args, verify_cudnn_backward, &shape_args);
         ck_attention_close(&now);
     }
 }

@@ -66,8 +66,10 @@ static void check_element(const dsc_gemm_args *a, int64_t i, int64_t j)
     if (a->bias != NULL && dsc_epilogue_has_bias(a->epilogue)) {
         x += ck_get(a->bias, j);
         tol += 0x1p-24 * fabs(x);
-        if (ck_on_gpu() && halves && a->epilogue == DSC_EPILOGUE_BIAS_ADD)
-            tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol); /* that sum too */
+        if (ck_on_gpu() && halves && a->epilogue == DSC_EPILOGUE_BIAS_ADD) { /* the sum of the first two too */
+            const double other = fabs(x - ck_get(a->bias, j) + aux_before(a, at));
+            tol += 0.5 * ck_spacing(a->c_dtype, fmax(fabs(x), other) + tol);
+        }
     }
     if (a->epilogue == DSC_EPILOGUE_BIAS_GELU) {
         if (gelu_is_fused && a->aux != NULL) {
