@@ -35,7 +35,7 @@ class Side:
 
     def __init__(self, name, command, deadline, env=None):
         self.name, self.ms, self.rounds, self.device_bytes, self.deadline, self.rest = name, [], [], 0, deadline, b""
-        self.loss, self.passes, self.words = "-", [], tempfile.TemporaryFile()
+        self.loss, self.words = "-", tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.words, bufsize=0,
                                         env=dict(os.environ, **(env or {})))
         if self.line() != "ready":
@@ -73,7 +73,6 @@ class Side:
         if count:
             self.ms.append(float(answer[0]))
             self.rounds.append(number)
-            self.passes += [float(answer[4])] if len(answer) > 4 else []
 
     def close(self):
         """Kills what does not end: a hung GPU program keeps its memory."""

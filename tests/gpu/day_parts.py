@@ -266,10 +266,9 @@ def llama_side(day, name, command, model, deadline, env):
     ms, n, tokens = statistics.median(side.ms), model["parameters"], model["tokens"]
     attention = model["layers"] * model["width"] * tokens
     line = f"{side.name} {ms:9.2f} ms  min {min(side.ms):.2f} max {max(side.ms):.2f} of {len(side.ms)}  {tokens / ms * 1e3:8.0f} tokens/s"
-    for what, time_ms in (("step", ms), ("passes", statistics.median(side.passes) if side.passes else None)):
-        if day.peak and time_ms:
-            line += "  %s %.2f ms MFU %.1f %% (published %.1f %%)" % (what, time_ms, *(
-                100 * (6 * n + factor * attention) * tokens / (time_ms * 1e-3) / day.peak for factor in (6, 12)))
+    if day.peak:
+        line += "  MFU %.1f %% (published %.1f %%)" % tuple(
+            100 * (6 * n + factor * attention) * tokens / (ms * 1e-3) / day.peak for factor in (6, 12))
     bench_gpu.say(f"{line}  GPU memory {side.device_bytes / 2**20:.0f} MiB")
     return ms
 
