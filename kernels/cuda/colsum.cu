@@ -2,8 +2,8 @@
  *
  * Rows are cut into parts, at least 64 rows each and few enough that their sums fit a fixed part of the workspace.
  * Eight warps of a block share a part: warp w adds its rows w, w + 8, ...; warps are added in order. Parts are added by
- * 32 warps, so that all loads of up to 256 parts are under way at once: p, p + 32, ... side by side, then those 32 in
- * order.
+ * 32 warps, so that all loads of up to 256 parts are under way at once. Each adds p, p + 32, ...; these 32 sums are
+ * added in order.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
