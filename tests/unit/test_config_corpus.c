@@ -218,6 +218,7 @@ static const char *own_good_value(const char *path)
         { "scheduler.params", "{\"total_num_steps\":9}" },
         { "data_types.grad_accum_dtype", "\"fp32\"" },
         { "train_batch_size", "64" },
+        { "dsc.lora.layers_to_transform", "[0, 1]" },
         { "optimizer.params.nesterov", "false" }, /* true needs a momentum */
     };
     for (size_t i = 0; i < DSC_COUNT(own); i++)
