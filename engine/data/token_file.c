@@ -64,6 +64,10 @@ static dsc_status check_text_start(const dsc_io *io, const char *path, dsc_error
 {
     dsc_content content;
     DSC_TRY(dsc_content_detect(io, path, "text", &content, err));
+    if (content.packed)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "a compressed text has no tokens at fixed places; give the text "
+                        "itself (gunzip -k FILE, zstd -d FILE), or tokenize it: dsc data tokenize");
     return dsc_content_refuse(&content, path, err);
 }
 

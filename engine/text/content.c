@@ -166,6 +166,18 @@ static int64_t find_no_text(const probe *p)
     return -1;
 }
 
+/* x.jsonl.gz -> x.jsonl; cut where `out` ends, as no ending lies there. */
+static const char *name_unpacked(const char *path, bool packed, char *out, size_t out_bytes)
+{
+    static const char *const endings[] = { ".gz", ".gzip", ".zst", ".zstd" };
+    for (size_t i = 0; packed && i < DSC_COUNT(endings); i++)
+        if (ends_with(path, endings[i]) && strlen(path) < out_bytes) {
+            snprintf(out, out_bytes, "%.*s", (int)(strlen(path) - strlen(endings[i])), path);
+            return out;
+        }
+    return path;
+}
+
 static void detect(const char *path, const probe *p, const char *field, dsc_content *out)
 {
     const int64_t start = p->bytes >= 3 && memcmp(p->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -186,22 +198,23 @@ static void detect(const char *path, const probe *p, const char *field, dsc_cont
 
 dsc_status dsc_content_detect(const dsc_io *io, const char *path, const char *field, dsc_content *out, dsc_error *err)
 {
-    dsc_file file = DSC_FILE_INIT;
-    int64_t bytes = 0;
+    dsc_source source = DSC_SOURCE_INIT;
     probe p = { NULL, 0, true };
+    char name[1024];
     char *text = malloc(PROBE_BYTES);
     if (text == NULL)
         return DSC_FAIL(err, DSC_ERR_NOMEM, path, "no memory to read its first bytes");
-    dsc_status status = dsc_io_open(io, path, DSC_IO_READ_ONLY, &file, err);
+    p.text = text;
+    dsc_status status = dsc_source_open(io, path, &source, err);
     if (status == DSC_OK)
-        status = dsc_io_size(io, &file, &bytes, err);
+        status = dsc_source_read(&source, text, PROBE_BYTES, &p.bytes, err);
+    p.whole = source.ended;
+    const bool packed = source.unpacker != NULL;
+    (void)dsc_source_close(&source, NULL);
     if (status == DSC_OK) {
-        p = (probe){ text, dsc_min_i64(bytes, PROBE_BYTES), bytes <= PROBE_BYTES };
-        status = dsc_io_read(io, &file, text, p.bytes, 0, err);
+        detect(name_unpacked(path, packed, name, sizeof name), &p, field, out);
+        out->packed = packed;
     }
-    (void)dsc_io_close(io, &file, NULL);
-    if (status == DSC_OK)
-        detect(path, &p, field, out);
     free(text);
     return status;
 }
@@ -237,7 +250,8 @@ static void write_remedy(const char *remedy, const char *path, char *out, size_t
 dsc_status dsc_content_refuse_encoding(const char *path, int64_t byte, dsc_error *err)
 {
     char command[200];
-    write_remedy("iconv -f ISO-8859-1 -t UTF-8 '%1$s' > '%2$s.utf8'", path, command, sizeof command);
+    const bool packed = ends_with(path, ".gz") || ends_with(path, ".zst"); /* iconv reads neither */
+    write_remedy(packed ? NULL : "iconv -f ISO-8859-1 -t UTF-8 '%1$s' > '%2$s.utf8'", path, command, sizeof command);
     return DSC_FAIL(err, DSC_ERR_INPUT, path, "byte %lld is not UTF-8 text; Latin-1 is converted by %s, and "
                     "token files are named *.bin", (long long)byte,
                     command[0] != 0 ? command : "iconv -f ISO-8859-1 -t UTF-8");
@@ -250,7 +264,11 @@ dsc_status dsc_content_refuse(const dsc_content *content, const char *path, dsc_
         return DSC_OK;
     if (content->byte >= 0)
         return dsc_content_refuse_encoding(path, content->byte, err);
-    write_remedy(content->remedy, path, command, sizeof command);
-    return DSC_FAIL(err, DSC_ERR_INPUT, path, "the content is %s, and text, JSON, CSV or a token file is expected%s%s",
-                    content->format, command[0] != 0 ? "; convert it: " : "; convert it to one of them", command);
+    /* Of the commands, only tar's reads a compressed file. */
+    const bool usable = !content->packed || strcmp(content->format, "tar") == 0;
+    write_remedy(usable ? content->remedy : NULL, path, command, sizeof command);
+    return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                    "the content is %s%s, and text, JSON, CSV or a token file is expected%s%s",
+                    content->packed ? "a compressed file of " : "", content->format,
+                    command[0] != 0 ? "; convert it: " : "; convert it to one of them", command);
 }

@@ -1,12 +1,13 @@
 /* content.h - kind of a data file, by its first bytes: text, JSON, a table, or a format that is refused by name.
  *
  * The name decides only among forms of text: *.json, *.csv and their relatives are never plain text. Everything else
- * follows from the content, so that a renamed or unnamed file is read as what it is.
+ * follows from the content, so that a renamed or unnamed file is read as what it is. Of a gzip or zstd file, the text
+ * in it is meant, and its name without .gz or .zst.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_CONTENT_H
 #define DSC_ENGINE_TEXT_CONTENT_H
 
-#include "base/io.h"
+#include "engine/text/source.h"
 
 typedef enum dsc_content_kind {
     DSC_CONTENT_EMPTY,      /* no bytes, or only blanks */
@@ -23,6 +24,7 @@ typedef struct dsc_content {
     int64_t start;        /* bytes before the content: the mark that Windows writes; 0 for TEXT */
     const char *format;   /* OTHER: "Parquet" */
     const char *remedy;   /* OTHER: a command, in which %1$s is the file and %2$s its name without the last ending */
+    bool packed;          /* the content is that of a gzip or zstd stream */
     int64_t byte;         /* OTHER: position of the byte that is not text; -1: the format has a mark of its own */
 } dsc_content;
 

@@ -46,22 +46,18 @@ static dsc_status read_header(dsc_documents *d, dsc_text *text, const char *path
 
 static dsc_status open_table(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_documents *d, dsc_error *err)
 {
-    dsc_file file = DSC_FILE_INIT;
+    dsc_source source = DSC_SOURCE_INIT;
     dsc_text text = { .alloc = alloc };
-    int64_t bytes = 0;
-    dsc_status status = dsc_io_open(io, path, DSC_IO_READ_ONLY, &file, err);
+    dsc_status status = dsc_source_open(io, path, &source, err);
     if (status == DSC_OK)
-        status = dsc_io_size(io, &file, &bytes, err);
-    bytes = dsc_min_i64(bytes - d->start, HEADER_BYTES_MAX);
+        status = dsc_source_skip(&source, d->start, err);
     if (status == DSC_OK)
-        status = dsc_text_reserve(&text, bytes + 1, err);
+        status = dsc_text_reserve(&text, HEADER_BYTES_MAX + 1, err);
     if (status == DSC_OK)
-        status = dsc_io_read(io, &file, text.ptr, bytes, d->start, err);
-    if (status == DSC_OK) {
-        text.bytes = bytes;
+        status = dsc_source_read(&source, text.ptr, HEADER_BYTES_MAX, &text.bytes, err);
+    if (status == DSC_OK)
         status = read_header(d, &text, path, err);
-    }
-    (void)dsc_io_close(io, &file, NULL);
+    (void)dsc_source_close(&source, NULL);
     dsc_text_free(&text);
     return status;
 }

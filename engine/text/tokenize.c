@@ -42,8 +42,8 @@ typedef struct tokenizing {
     bool stop;
     /* The caller's: the file that is being read. */
     int32_t path_index;
-    dsc_file file;
-    int64_t file_bytes, at, line, bytes_read;
+    dsc_source source;
+    int64_t line, bytes_before; /* bytes of the files before this one */
     dsc_documents documents;
     dsc_document_cut cut;
     bool goes_on;
@@ -155,10 +155,8 @@ static dsc_status open_next(tokenizing *t, dsc_error *err)
 {
     const char *path = t->o->paths[t->path_index];
     DSC_TRY(dsc_documents_open(t->o->io, t->o->alloc, path, t->o->field, &t->documents, err));
-    DSC_TRY(dsc_io_open(t->o->io, path, DSC_IO_READ_ONLY, &t->file, err));
-    DSC_TRY(dsc_io_size(t->o->io, &t->file, &t->file_bytes, err));
-    t->at = dsc_min_i64(t->documents.start, t->file_bytes);
-    t->bytes_read += t->at;
+    DSC_TRY(dsc_source_open(t->o->io, path, &t->source, err));
+    DSC_TRY(dsc_source_skip(&t->source, t->documents.start, err));
     t->line = t->documents.first_line;
     t->cut = (dsc_document_cut) { 0 };
     t->goes_on = false;
@@ -169,7 +167,7 @@ static dsc_status open_next(tokenizing *t, dsc_error *err)
 /* Last valid cut of the bytes read; 0: more bytes are needed. */
 static int64_t find_end(tokenizing *t)
 {
-    if (t->at == t->file_bytes)
+    if (t->source.ended)
         return t->rest.bytes;
     if (is_text(t))
         return dsc_tokenizer_cut(t->o->tokenizer, t->rest.ptr, t->rest.bytes);
@@ -188,12 +186,18 @@ static int64_t count_lines(const dsc_text *text)
     return lines;
 }
 
-/* A file without a document. */
-static dsc_status skip_file(tokenizing *t, dsc_error *err)
+static dsc_status close_file(tokenizing *t, dsc_error *err)
 {
-    t->bytes_read += t->file_bytes;
+    t->bytes_before += t->source.file_bytes;
     t->path_index++;
-    return dsc_io_close(t->o->io, &t->file, err);
+    return dsc_source_close(&t->source, err);
+}
+
+/* Bytes of all files behind those of the ids. A compressed file may be read further than that. */
+static int64_t bytes_used(const tokenizing *t)
+{
+    const int64_t rest = t->source.unpacker == NULL ? t->rest.bytes : 0;
+    return t->bytes_before + dsc_source_position(&t->source) - rest;
 }
 
 /* The next part of the open file into the job; the file is closed behind its last one. */
@@ -202,40 +206,37 @@ static dsc_status fill_job(tokenizing *t, job *j, dsc_error *err)
     int64_t end = 0;
     do {
         /* Twice as much when a part has no end: a long document is not searched again and again. */
-        const int64_t more = dsc_min_i64(dsc_max_i64(PART_BYTES, t->rest.bytes), t->file_bytes - t->at);
+        int64_t more = dsc_max_i64(PART_BYTES, t->rest.bytes);
+        if (t->source.unpacker == NULL)
+            more = dsc_min_i64(more, t->source.file_bytes - t->source.at);
         if (t->rest.bytes + more > DSC_DOCUMENT_BYTES_MAX)
-            return DSC_FAIL(err, DSC_ERR_INPUT, t->file.path,
+            return DSC_FAIL(err, DSC_ERR_INPUT, t->source.file.path,
                             "a document of more than %lld bytes, which this tokenizer cannot cut: give smaller files",
                             (long long)DSC_DOCUMENT_BYTES_MAX);
         DSC_TRY(dsc_text_reserve(&t->rest, more + 1, err));
-        DSC_TRY(dsc_io_read(t->o->io, &t->file, t->rest.ptr + t->rest.bytes, more, t->at, err));
+        DSC_TRY(dsc_source_read(&t->source, t->rest.ptr + t->rest.bytes, more, &more, err));
         t->rest.bytes += more;
-        t->at += more;
         end = find_end(t);
-    } while (end == 0 && t->at < t->file_bytes);
+    } while (end == 0 && !t->source.ended);
     j->text.bytes = 0;
     DSC_TRY(dsc_text_reserve(&j->text, end + 1, err));
     DSC_TRY(dsc_text_add(&j->text, t->rest.ptr, end, err));
-    j->first_byte = t->at - t->rest.bytes;
+    j->first_byte = t->source.at - t->rest.bytes;
     memmove(t->rest.ptr, t->rest.ptr + end, (size_t)(t->rest.bytes - end));
     t->rest.bytes -= end;
-    t->bytes_read += end;
-    if (t->at < t->file_bytes && !is_text(t))
+    if (!t->source.ended && !is_text(t))
         dsc_documents_drop(&t->cut, end);
-    const bool last = t->at == t->file_bytes && t->rest.bytes == 0;
+    const bool last = t->source.ended && t->rest.bytes == 0;
     j->documents = t->documents;
     j->part = (dsc_document_part) {
         .path = t->o->paths[t->path_index], .first_line = t->line, .first = !t->goes_on, .last = last
     };
-    j->bytes_read = t->bytes_read;
+    j->bytes_read = bytes_used(t);
     j->starts = !is_text(t) || !t->goes_on;
     j->ends = !is_text(t) || last;
     t->line += is_text(t) ? 0 : count_lines(&j->text);
     t->goes_on = true;
-    if (t->at < t->file_bytes || t->rest.bytes > 0)
-        return DSC_OK;
-    t->path_index++;
-    return dsc_io_close(t->o->io, &t->file, err);
+    return last ? close_file(t, err) : DSC_OK;
 }
 
 /* ---- The ring ---- */
@@ -267,10 +268,10 @@ static dsc_status run(tokenizing *t, dsc_error *err)
         if (t->given - t->taken == t->job_count)
             DSC_TRY(take_job(t, err));
         job *j = &t->jobs[t->given % t->job_count];
-        if (t->file.fd < 0)
+        if (t->source.file.fd < 0)
             status = open_next(t, &reading);
         if (status == DSC_OK && t->documents.content.kind == DSC_CONTENT_EMPTY) {
-            status = skip_file(t, &reading);
+            status = close_file(t, &reading); /* a file without a document */
             continue;
         }
         if (status == DSC_OK)
@@ -310,7 +311,7 @@ static dsc_status run_threads(tokenizing *t, dsc_error *err)
 
 dsc_status dsc_tokenize(const dsc_tokenize_options *options, dsc_error *err)
 {
-    tokenizing t = { .o = options, .file = DSC_FILE_INIT, .rest = { .alloc = options->alloc } };
+    tokenizing t = { .o = options, .source = DSC_SOURCE_INIT, .rest = { .alloc = options->alloc } };
     t.job_count = JOBS_PER_THREAD * dsc_min_i64(dsc_max_i64(options->threads, 1), THREADS_MAX);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, t.job_count, sizeof *t.jobs, &t.jobs, err));
     for (int64_t i = 0; i < t.job_count; i++)
@@ -318,7 +319,7 @@ dsc_status dsc_tokenize(const dsc_tokenize_options *options, dsc_error *err)
     pthread_mutex_init(&t.mutex, NULL);
     pthread_cond_init(&t.changed, NULL);
     const dsc_status status = run_threads(&t, err);
-    (void)dsc_io_close(options->io, &t.file, NULL);
+    (void)dsc_source_close(&t.source, NULL);
     pthread_cond_destroy(&t.changed);
     pthread_mutex_destroy(&t.mutex);
     for (int64_t i = 0; i < t.job_count; i++) {

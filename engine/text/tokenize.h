@@ -17,7 +17,7 @@ typedef struct dsc_token_batch {
     int64_t count;
     const int32_t *ends;
     int64_t end_count;
-    int64_t bytes_read; /* bytes of all files so far */
+    int64_t bytes_read; /* bytes of all files so far, as they lie on the disk */
 } dsc_token_batch;
 
 #define DSC_BEGIN_TEMPLATE (-2) /* as `begin`: the post-processor's ids */

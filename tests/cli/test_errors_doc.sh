@@ -53,6 +53,16 @@ config both '{"model_type": "llama", "is_causal": false}'
 printf 'caf\351 au lait\n' >latin1.txt
 echo '{"text": "words"}' >data.jsonl
 report "data in a binary format" train "the content is Parquet" --data data.parquet
+python3 - <<'END'
+import gzip
+words = gzip.compress(b"one line after another\n" * 400)
+open("cut.gz", "wb").write(words[:-9])
+open("damaged.gz", "wb").write(words[:-8] + bytes(8))
+open("bomb.gz", "wb").write(gzip.compress(b"one line after another\n" * 2000000))
+END
+report "a compressed text that is cut off" train "stream is truncated" --data cut.gz
+report "a compressed text with other bytes" train "stream is damaged" --data damaged.gz
+report "a compressed text of one line over and over" train "at most 256 for each byte" --data bomb.gz
 report "text in another encoding" train "is not UTF-8 text" --data latin1.txt
 report "documents without a tokenizer" train "documents need a tokenizer" --data data.jsonl
 echo '{"question": "a", "answer": "b"}' >rows.jsonl

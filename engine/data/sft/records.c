@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/text/buffer.h"
+#include "engine/text/source.h"
 
 #define READ_BYTES (INT64_C(1) << 20)
 #define DEPTH_MAX 64
@@ -12,9 +13,7 @@
 
 struct dsc_records {
     dsc_alloc *alloc;
-    const dsc_io *io;
-    dsc_file file;
-    int64_t file_bytes, read_bytes; /* size of the file; bytes of it that are or were in the buffer */
+    dsc_source source;
     dsc_text buffer;
     int64_t at;        /* first byte of the buffer that no record has used */
     int64_t line;      /* number of the line at buffer[at], from 1 */
@@ -31,9 +30,9 @@ static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c ==
 /* More bytes behind those of the buffer; used ones leave it. *more = false: the file has ended. */
 static dsc_status read_more(dsc_records *r, bool *more, dsc_error *err)
 {
-    const int64_t bytes = dsc_min_i64(READ_BYTES, r->file_bytes - r->read_bytes);
-    *more = bytes > 0;
-    if (bytes <= 0)
+    int64_t got = 0;
+    *more = !r->source.ended;
+    if (r->source.ended)
         return DSC_OK;
     if (r->at > 0) {
         memmove(r->buffer.ptr, r->buffer.ptr + r->at, (size_t)(r->buffer.bytes - r->at));
@@ -43,17 +42,16 @@ static dsc_status read_more(dsc_records *r, bool *more, dsc_error *err)
     if (r->buffer.bytes > DSC_RECORD_BYTES_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "an object of more than %lld MiB; expected an example of a "
                         "conversation: split it, or remove it", (long long)(DSC_RECORD_BYTES_MAX >> 20));
-    DSC_TRY(dsc_text_reserve(&r->buffer, bytes + 1, err));
-    DSC_TRY(dsc_io_read(r->io, &r->file, r->buffer.ptr + r->buffer.bytes, bytes, r->read_bytes, err));
-    r->buffer.bytes += bytes;
-    r->read_bytes += bytes;
+    DSC_TRY(dsc_text_reserve(&r->buffer, READ_BYTES + 1, err));
+    DSC_TRY(dsc_source_read(&r->source, r->buffer.ptr + r->buffer.bytes, READ_BYTES, &got, err));
+    r->buffer.bytes += got;
     return DSC_OK;
 }
 
 static void set_where(dsc_records *r)
 {
     r->record_line = r->line;
-    snprintf(r->where, sizeof r->where, "%.300s, line %lld", r->file.path, (long long)r->line);
+    snprintf(r->where, sizeof r->where, "%.300s, line %lld", r->source.file.path, (long long)r->line);
 }
 
 /* Counts the lines of buffer[at, at + bytes) and moves behind it. */
@@ -204,9 +202,8 @@ static dsc_status next_element(dsc_records *r, bool *found, dsc_error *err)
 static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records *r, dsc_error *err)
 {
     bool more;
-    *r = (dsc_records){ .alloc = alloc, .io = io, .file = DSC_FILE_INIT, .buffer = { .alloc = alloc }, .line = 1 };
-    DSC_TRY(dsc_io_open(io, path, DSC_IO_READ_ONLY, &r->file, err));
-    DSC_TRY(dsc_io_size(io, &r->file, &r->file_bytes, err));
+    *r = (dsc_records) { .alloc = alloc, .source = DSC_SOURCE_INIT, .buffer = { .alloc = alloc }, .line = 1 };
+    DSC_TRY(dsc_source_open(io, path, &r->source, err));
     DSC_TRY(read_more(r, &more, err));
     if (r->buffer.bytes >= 3 && memcmp(r->buffer.ptr, "\xef\xbb\xbf", 3) == 0) /* Windows writes this mark */
         r->at = 3;
@@ -217,7 +214,7 @@ static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path
 static void close_file(dsc_records *r)
 {
     dsc_json_close(&r->json);
-    (void)dsc_io_close(r->io, &r->file, NULL);
+    (void)dsc_source_close(&r->source, NULL);
     dsc_text_free(&r->buffer);
 }
 
@@ -261,5 +258,10 @@ dsc_status dsc_records_next(dsc_records *r, const cJSON **row, dsc_error *err)
 
 const char *dsc_records_where(const dsc_records *r) { return r->where; }
 int64_t dsc_records_line(const dsc_records *r) { return r->record_line; }
-int64_t dsc_records_read_bytes(const dsc_records *r) { return r->read_bytes - (r->buffer.bytes - r->at); }
-int64_t dsc_records_file_bytes(const dsc_records *r) { return r->file_bytes; }
+int64_t dsc_records_read_bytes(const dsc_records *r)
+{
+    const int64_t rest = r->source.unpacker == NULL ? r->buffer.bytes - r->at : 0;
+    return dsc_source_position(&r->source) - rest;
+}
+
+int64_t dsc_records_file_bytes(const dsc_records *r) { return r->source.file_bytes; }

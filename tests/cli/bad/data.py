@@ -74,7 +74,8 @@ def data_of_another_kind(b):
             ("u.txt", "\ufefftext".encode("utf-16-le") * 99, "UTF-16"),
             ("d.jsonl", b'{"text": "x"}\n' * 99, "--tokenizer DIR"), ("d.idx", b"MMIDIDX\0\0" + bytes(99), "version 0"),
             ("d.npy", b"\x93NUMPY" + bytes(99), "NumPy"), ("d.parquet", b"PAR1" + bytes(99), "read_parquet"),
-            ("d.gz", b"\x1f\x8b\x08" + bytes(99), "gzip -dc"), ("parquet.bin", b"PAR1" + bytes(98), "Parquet")):
+            ("d.gz", b"\x1f\x8b\x08" + bytes(99), "the gzip stream is damaged"), ("parquet.bin", b"PAR1" + bytes(98), "Parquet"),
+            ("gzip.bin", b"\x1f\x8b\x08" + bytes(99), "gzip -dc")):
         refuse_data(b, [name, word], b.put(name, data))
 
 
