@@ -124,7 +124,7 @@ static dsc_status find_tokens(dsc_engine *engine, dsc_data_text_shared *shared, 
     const bool examples = rows_of(engine, path) == DSC_ROWS_EXAMPLES;
     if (examples)
         DSC_TRY(check_examples(engine, path, err));
-    if (!dsc_token_path_is_text(path) || dsc_sample_path(path) || engine->input.tokenizer[0] == 0) {
+    if (!dsc_token_path_is_text(path) || dsc_sample_path(path)) {
         snprintf(out, out_bytes, "%s", path);
         return DSC_OK;
     }
@@ -196,7 +196,7 @@ typedef struct data_list {
 static dsc_status compare_tokenizer(dsc_engine *engine, data_list *list, dsc_error *err)
 {
     bool texts = false;
-    if (engine->input.tokenizer_compared)
+    if (engine->input.tokenizer_compared || engine->input.tokenizer[0] == 0)
         return DSC_OK;
     for (int64_t i = 0; i < list->files.count && !texts; i++)
         texts = strcmp(list->path[i], list->files.path[i]) != 0;

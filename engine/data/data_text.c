@@ -17,6 +17,8 @@
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
 #define KEPT_SAMPLES "dsc samples 1" /* format of a cached file of samples, likewise */
+#define KEPT_BYTES "dsc bytes 1"     /* of what a compressed text contains, likewise */
+#define UNPACK_BYTES (1 << 20)
 #define NAME_BYTES 64 /* prefix from the text's name */
 
 /* ---- The kept file's name ---- */
@@ -127,10 +129,11 @@ static dsc_status name_kept(const dsc_data_text *text, dsc_alloc *alloc, const c
     const char *slash = strrchr(path, '/');
     DSC_TRY(find_folder(text, folder, sizeof folder, err));
     dsc_sha256_init(&sha);
-    add_text(&sha, KEPT_VERSION);
+    add_text(&sha, text->tokenizer[0] != 0 ? KEPT_VERSION : KEPT_BYTES);
     add_text(&sha, text->field);
     DSC_TRY(add_file(path, &sha, err));
-    DSC_TRY(add_tokenizer(text, alloc, &sha, err));
+    if (text->tokenizer[0] != 0)
+        DSC_TRY(add_tokenizer(text, alloc, &sha, err));
     if (text->examples != NULL)
         DSC_TRY(add_settings(text, &sha, err));
     dsc_sha256_final(&sha, digest);
@@ -140,6 +143,12 @@ static dsc_status name_kept(const dsc_data_text *text, dsc_alloc *alloc, const c
 }
 
 /* ---- Making it ---- */
+
+static void tell(const dsc_data_text *text, const char *path, const char *what, const char *more)
+{
+    if (text->log != NULL)
+        dsc_log_printf(text->log, DSC_LOG_INFO, "%s: %s%s", path, what, more);
+}
 
 static dsc_status take(void *user, const dsc_token_batch *batch, dsc_error *err)
 {
@@ -188,6 +197,43 @@ static dsc_status make_samples(const dsc_data_text *text, dsc_alloc *alloc, cons
     return dsc_sft_pack_write(&options, text->sequence, kept, err);
 }
 
+static dsc_status copy_all(dsc_source *from, dsc_file *to, char *block, dsc_error *err)
+{
+    int64_t got = 0;
+    for (int64_t at = 0; !from->ended; at += got) {
+        DSC_TRY(dsc_source_read(from, block, UNPACK_BYTES, &got, err));
+        DSC_TRY(dsc_io_write(from->io, to, block, got, at, err));
+    }
+    return dsc_io_fsync(from->io, to, err);
+}
+
+/* Writes the bytes in a compressed text to `kept`. A damaged text leaves no file. */
+static dsc_status unpack(const dsc_data_text *text, dsc_alloc *alloc, const char *path, const char *kept,
+                         dsc_error *err)
+{
+    dsc_source source = DSC_SOURCE_INIT;
+    dsc_file file = DSC_FILE_INIT;
+    char temporary[1024], *block = NULL;
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", kept) >= sizeof temporary)
+        return DSC_FAIL(err, DSC_ERR_INPUT, kept, "the path is too long");
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_DATA, UNPACK_BYTES, 1, &block, err));
+    dsc_status status = dsc_source_open(text->io, path, &source, err);
+    if (status == DSC_OK)
+        status = dsc_io_open(text->io, temporary, DSC_IO_CREATE, &file, err);
+    const bool made = status == DSC_OK;
+    if (made)
+        status = copy_all(&source, &file, block, err);
+    const dsc_status closed = dsc_io_close(text->io, &file, status == DSC_OK ? err : NULL);
+    status = status == DSC_OK ? closed : status;
+    if (status == DSC_OK)
+        status = dsc_io_rename(text->io, temporary, kept, err);
+    if (made && status != DSC_OK && dsc_io_unlink(text->io, temporary, NULL) != DSC_OK)
+        tell(text, temporary, "is not whole, and cannot be removed", "");
+    (void)dsc_source_close(&source, NULL);
+    dsc_alloc_free(alloc, block);
+    return status;
+}
+
 /* `kept` is made unless another has done so while this one waited. */
 static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *path, const char *kept, dsc_error *err)
 {
@@ -197,7 +243,9 @@ static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *
         return DSC_FAIL(err, DSC_ERR_INPUT, kept, "the path is too long");
     DSC_TRY(dsc_lock_file_take(lock_path, &lock, err));
     dsc_status status = DSC_OK;
-    if (dsc_io_kind(kept) != DSC_PATH_FILE) {
+    if (dsc_io_kind(kept) != DSC_PATH_FILE && text->tokenizer[0] == 0) {
+        status = unpack(text, alloc, path, kept, err);
+    } else if (dsc_io_kind(kept) != DSC_PATH_FILE) {
         status = dsc_data_text_tokenizer(text->shared, text->tokenizer, err);
         if (status == DSC_OK)
             status = text->examples != NULL ? make_samples(text, alloc, text->shared->tokenizer, path, kept, err)
@@ -207,18 +255,25 @@ static dsc_status make(const dsc_data_text *text, dsc_alloc *alloc, const char *
     return status;
 }
 
-static void tell(const dsc_data_text *text, const char *path, const char *what, const char *more)
+/* Other contents are refused by who opens the file. */
+static bool is_packed_text(const dsc_data_text *text, const char *path)
 {
-    if (text->log != NULL)
-        dsc_log_printf(text->log, DSC_LOG_INFO, "%s: %s%s", path, what, more);
+    dsc_content content;
+    return dsc_content_detect(text->io, path, "text", &content, NULL) == DSC_OK && content.packed &&
+           content.kind == DSC_CONTENT_TEXT;
 }
 
 static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, const char *path, char *out,
                                size_t out_bytes, dsc_error *err)
 {
     char prefix[1000], seconds[32];
+    const bool bytes = text->tokenizer[0] == 0;
+    if (bytes && !is_packed_text(text, path)) {
+        snprintf(out, out_bytes, "%s", path);
+        return DSC_OK;
+    }
     DSC_TRY(name_kept(text, alloc, path, prefix, sizeof prefix, err));
-    const char *ending = text->examples != NULL ? DSC_SAMPLE_ENDING : ".bin";
+    const char *ending = bytes ? ".txt" : text->examples != NULL ? DSC_SAMPLE_ENDING : ".bin";
     if ((size_t)snprintf(out, out_bytes, "%s%s", prefix, ending) >= out_bytes)
         return DSC_FAIL(err, DSC_ERR_INPUT, prefix, "the path is too long");
     if (dsc_io_kind(out) == DSC_PATH_FILE)
@@ -226,7 +281,7 @@ static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, cons
     dsc_documents documents; /* a format that cannot be read is refused before anything is written */
     DSC_TRY(dsc_documents_open(text->io, alloc, path, text->field, &documents, err));
     const int64_t start = dsc_clock_ns();
-    tell(text, path, "its tokens are made, once, as ", out);
+    tell(text, path, bytes ? "it is decompressed, once, as " : "its tokens are made, once, as ", out);
     DSC_TRY(make(text, alloc, path, out, err));
     snprintf(seconds, sizeof seconds, "%.1f s", (double)(dsc_clock_ns() - start) * 1e-9);
     tell(text, path, "that took ", seconds);

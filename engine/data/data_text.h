@@ -2,9 +2,9 @@
  *
  * A kept file lies in `folder` as NAME-HASH.bin with NAME-HASH.idx (Megatron's pair), or as NAME-HASH.samples for
  * instruction data. The hash covers all that determines the ids: the text's path, size and times of change, the
- * tokenizer.json's bytes and the field. For instruction data it also covers the files of templates and the settings.
- * One rank makes it, with all threads of its host's ranks; others that want it wait.
- * SPDX-License-Identifier: Apache-2.0 */
+ * tokenizer.json's bytes and the field. Without a tokenizer, the bytes of a compressed text are kept as NAME-HASH.txt.
+ * For instruction data it also covers the files of templates and the settings. One rank makes it, with all threads of
+ * its host's ranks; others that want it wait. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_DATA_TEXT_H
 #define DSC_ENGINE_DATA_DATA_TEXT_H
 
@@ -27,7 +27,7 @@ typedef struct dsc_data_text {
     dsc_data_text_shared *shared;
     const dsc_io *io;
     const dsc_log *log; /* gets a line for slow work; NULL: none */
-    const char *tokenizer; /* a tokenizer.json or its folder */
+    const char *tokenizer; /* a tokenizer.json or its folder; "": a byte is a token */
     const char *field;     /* member or column with the text of a document */
     const char *folder;    /* cache of token files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
     int32_t threads;
@@ -35,7 +35,8 @@ typedef struct dsc_data_text {
     int64_t sequence;                /* tokens of a sample of examples */
 } dsc_data_text;
 
-/* The token file of a text: a path that dsc_token_file_open takes. DSC_ERR_INPUT: a damaged text, a tokenizer that
+/* The token file of a text: a path that dsc_token_file_open takes. Without a tokenizer it is the text itself, or what a
+ * compressed one contains. DSC_ERR_INPUT: a damaged text, a tokenizer that
  * cannot be used, no folder to keep it in. */
 DSC_MUST_USE dsc_status dsc_data_text_tokens(const dsc_data_text *text, const char *path, char *out, size_t out_bytes,
                                              dsc_error *err);
