@@ -1,5 +1,5 @@
-/* jsonl_fuzz.c - any bytes as JSON, as a table or as text: no crash, the same ids from one thread and from two.
- * SPDX-License-Identifier: Apache-2.0 */
+/* jsonl_fuzz.c - any bytes as JSON, as a table or as text, also compressed: no crash, the same ids from one thread and
+ * from two. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/text/tokenize.h"
 #include "tests/fuzz/fuzz_folder.h"
 
@@ -31,7 +31,8 @@ static dsc_status run(dsc_alloc *alloc, int32_t threads, taken *out)
                                            .field = "text", .begin = -1, .separator = 9, .threads = threads,
                                            .take = take, .user = out };
     const dsc_status status = dsc_tokenize(&options, &err);
-    DSC_ASSERT(status == DSC_OK || (status == DSC_ERR_INPUT && err.message[0] != 0));
+    const bool refused = status == DSC_ERR_INPUT || status == DSC_ERR_UNSUPPORTED; /* of zstd where it is missing */
+    DSC_ASSERT(status == DSC_OK || (refused && err.message[0] != 0));
     return status;
 }
 
