@@ -3,28 +3,12 @@
 # also after a save, an export and a merge. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 PYTHONPATH="$root/tests/cli" PYTHONDONTWRITEBYTECODE=1
 command -v python3 >/dev/null || { skip "patterns of adapters" "no python3"; end_of_tests; }
 head -c 4000 "$root/README.md" >t.txt
 cat >make.py <<'END'
 import json, math, os, random, struct, sys
-def write(folder, file, config, tensors):
-    os.makedirs(folder, exist_ok=True)
-    head, at, data = {"__metadata__": {"format": "pt"}}, 0, b""
-    for name, (shape, values) in tensors.items():
-        b = struct.pack(f"<{len(values)}f", *values)
-        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(b)]}
-        at, data = at + len(b), data + b
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    open(f"{folder}/{file}", "wb").write(struct.pack("<Q", len(text)) + text + data)
-    json.dump(config, open(f"{folder}/" + ("adapter_config.json" if file.startswith("adapter") else "config.json"), "w"))
-def read(path):
-    data = open(path, "rb").read()
-    size = struct.unpack("<Q", data[:8])[0]
-    head = json.loads(data[8:8 + size])
-    head.pop("__metadata__")
-    return {k: (v["shape"], struct.unpack(f'<{(v["data_offsets"][1] - v["data_offsets"][0]) // 4}f', data[8 + size + v["data_offsets"][0]:8 + size + v["data_offsets"][1]])) for k, v in head.items()}
+from tensors import write, read_numbers as read
 C, F, V = 32, 64, 256
 out_of = {"q_proj": C, "v_proj": 16}
 # by layer and module, as PEFT finds them: the first key that is the name or its end

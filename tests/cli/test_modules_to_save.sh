@@ -4,30 +4,14 @@
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 PYTHONPATH="$root/tests/cli" PYTHONDONTWRITEBYTECODE=1
 command -v python3 >/dev/null || { skip "modules to save" "no python3"; end_of_tests; }
 head -c 4000 "$root/README.md" >t.txt
 cat >make.py <<'END'
 import json, math, os, random, struct, sys
 C, F, V = 32, 64, 256
 HEAD, TABLE, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
-def write(folder, file, config, tensors):
-    os.makedirs(folder, exist_ok=True)
-    head, at, data = {"__metadata__": {"format": "pt"}}, 0, b""
-    for name, (shape, values) in tensors.items():
-        b = struct.pack(f"<{len(values)}f", *values)
-        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(b)]}
-        at, data = at + len(b), data + b
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    open(f"{folder}/{file}", "wb").write(struct.pack("<Q", len(text)) + text + data)
-    json.dump(config, open(f"{folder}/" + ("adapter_config.json" if file.startswith("adapter") else "config.json"), "w"))
-def read(path):
-    data = open(path, "rb").read()
-    size = struct.unpack("<Q", data[:8])[0]
-    head = json.loads(data[8:8 + size])
-    head.pop("__metadata__")
-    return {k: (v["shape"], data[8 + size + v["data_offsets"][0]:8 + size + v["data_offsets"][1]]) for k, v in head.items()}
+from tensors import write, read
 def make():
     random.seed(3)
     def some(shape, mean=0.0):

@@ -3,25 +3,14 @@
 # and half an adapter. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 PYTHONPATH="$root/tests/cli" PYTHONDONTWRITEBYTECODE=1
 command -v python3 >/dev/null || { skip "names of weights" "no python3"; end_of_tests; }
 head -c 4000 "$root/README.md" >t.txt
 echo '{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, "dsc": {"data": "t.txt", "seq_length": 16, "steps": 1, "threads": 1, "tokenizer": "none"}}' >c.json
 cat >make.py <<'END'
-import json, os, random, struct
+import json, os, random
 random.seed(3)
-def write(folder, file, config, tensors):
-    os.makedirs(folder, exist_ok=True)
-    head, at, data = {"__metadata__": {"format": "pt"}}, 0, b""
-    for name, (shape, values) in tensors.items():
-        b = struct.pack(f"<{len(values)}f", *values)
-        head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + len(b)]}
-        at, data = at + len(b), data + b
-    text = json.dumps(head).encode()
-    text += b" " * (-len(text) % 8)
-    open(f"{folder}/{file}", "wb").write(struct.pack("<Q", len(text)) + text + data)
-    name = "adapter_config.json" if file.startswith("adapter") else "config.json"
-    json.dump(config, open(f"{folder}/{name}", "w"))
+from tensors import write
 def some(shape, mean=0.0):
     n = 1
     for s in shape: n *= s
