@@ -139,7 +139,7 @@ static dsc_status read_class(name_regex *r, char_class *c)
         r->at++;
         DSC_TRY(read_class_item(r, c, &to));
         if (from < 0 || to < from)
-            return refuse(r, DSC_ERR_INPUT, "a range of characters that is none");
+            return refuse(r, DSC_ERR_INPUT, "an invalid range of characters");
         add_range(c, from, to);
     }
     r->at++;

@@ -8,8 +8,8 @@ our kernels beside the card's peak. PART, by default in this order:
 Samples have 1024 tokens in bf16; nano is a trial. 124m, short and nano run with dsc.cuda_graphs too, as a side of its own.
 offload runs only when named: Llama 2 7B, 4 x 2048 tokens, optimizer on the host (105 GB). It runs beside DeepSpeed if
 PROGRAM has it (deepspeed_worker.py: eager, recomputation of every block on both sides), one after the other. PyTorch is
-PROGRAM (a python3 with torch; without it only ours runs) with torch.compile, bf16 autocast, fused AdamW and the attention that
-it chooses itself, cuDNN's on H100; torch-fa is the same with FlashAttention (torch_worker.py cuda). 124m also runs beside
+PROGRAM, a python3 with torch; without it only ours runs. It uses torch.compile, bf16 autocast and fused AdamW, with the attention
+of its own choice (cuDNN's on H100). torch-fa is the same with FlashAttention (torch_worker.py cuda). 124m also runs beside
 DeepSpeed if PROGRAM has it. ROUNDS (15) rounds follow 3 of warm-up. Parts that do not fit into N seconds (540) are named and
 not run. Per side: median, minimum and maximum milliseconds, tokens/s, MFU and GPU memory; then the paired ratio peer/ours. MFU
 counts causal attention once (6N + 6LCT operations a token); "published" is the usual 6N + 12LCT. All lines also go to
@@ -57,7 +57,7 @@ def gpu(simulate, program="bench-gpu"):
         print(f"{program}: skipped: no GPU (nvidia-smi says nothing)")
         sys.exit(77)
     if subprocess.run(["nvidia-smi", "--query-gpu=mig.mode.current", "--format=csv,noheader"], capture_output=True, text=True).stdout.startswith("Enabled"):
-        return text, None  # what runs is a slice, and the peak is the whole card's
+        return text, None  # a slice runs, and the peak is the whole card's
     names = [part for part in PEAKS if part in text]
     return text, PEAKS[max(names, key=len)] if names else None
 

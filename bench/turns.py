@@ -3,8 +3,8 @@
 """turns.py [--rounds N] [--warm-up N] [--seconds N] [--write FILE] NAME=COMMAND...
 
 Steps of several workers in turns: one step of each side a round, in alternating order, so that all sides see the same
-clocks. COMMAND is a worker (step_worker, torch_worker.py, deepspeed_worker.py): it prints "ready", then makes a step per
-line on stdin and prints milliseconds, loss, peak KiB of the process and peak bytes of the GPU. Words VAR=VALUE before the
+clocks. COMMAND is a worker (step_worker, torch_worker.py, deepspeed_worker.py). The worker prints "ready", then makes a
+step per line on stdin. It prints milliseconds, loss, peak KiB of the process and peak bytes of the GPU. Words VAR=VALUE before the
 program are its environment:
 
     turns.py a="./step_worker a.json 50257 1024" fa2="TORCH_CUDNN_SDPA_DEPRIORITIZED=1 python3 torch_worker.py 124m 32 1024 cuda"
@@ -139,7 +139,7 @@ def take_turns(sides, rounds, warm_up, deadline, least=5, after_round=lambda: No
 
 
 def environment_of(words):
-    """(environment, command) of the words of a command line."""
+    """(environment, command) of a split command line."""
     env = {}
     while words and re.match(r"[A-Za-z_][A-Za-z0-9_]*=", words[0]):
         name, value = words.pop(0).split("=", 1)

@@ -55,8 +55,10 @@ static dsc_status read_file(const dsc_engine *engine, char **text, dsc_error *er
         return DSC_OK;
     dsc_alloc_free(engine->alloc, *text);
     *text = NULL;
-    return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.gemm_plans_file", "%.200s is no text of algorithms; name a file that a "
-                    "run wrote, or one that does not exist yet", path);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.gemm_plans_file",
+                    "%.200s is not a file of algorithms; name one that a "
+                    "run wrote, or one that does not exist yet",
+                    path);
 }
 
 dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char **from, dsc_error *err)

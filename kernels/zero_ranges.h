@@ -10,7 +10,7 @@ extern "C" {
 #endif
 
 #define DSC_ZERO_RANGES_MAX 16
-#define DSC_ZERO_RANGES_ELEMENTS_MAX (1 << 14) /* of one range, which is one block's work on a GPU */
+#define DSC_ZERO_RANGES_ELEMENTS_MAX (1 << 14) /* longest range, which is one block's work on a GPU */
 
 /* x[i] = 0 for first[r] <= i < first[r] + count[r], r < range_count. Ranges do not overlap. */
 typedef struct dsc_zero_ranges_args {

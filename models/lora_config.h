@@ -18,7 +18,7 @@
 #define DSC_LORA_SAVED_MAX 64
 #define DSC_LORA_BLOCKS_MAX 1024
 #define DSC_LORA_REGEX_BYTES 512
-#define DSC_LORA_STEPS INT64_C(100000000) /* of all matches of one opening: seconds */
+#define DSC_LORA_STEPS INT64_C(100000000) /* work of all matches of one opening: seconds */
 /* One entry of PEFT's rank_pattern and alpha_pattern: layers that the regular expression fits, or of whose names what
  * follows a point, have another value. */
 typedef struct dsc_lora_pattern {

@@ -13,7 +13,7 @@
 #include "kernels/scalar.h"
 
 #define WEIGHT_END ".weight"
-#define STEPS_MAX 1000000 /* of the regular expressions for one layer: milliseconds */
+#define STEPS_MAX 1000000 /* work of the regular expressions for one layer: milliseconds */
 
 static bool get_number(const cJSON *root, const char *key, double most, double *out)
 {

@@ -264,7 +264,7 @@ dsc_status dsc_content_refuse(const dsc_content *content, const char *path, dsc_
         return DSC_OK;
     if (content->byte >= 0)
         return dsc_content_refuse_encoding(path, content->byte, err);
-    /* Of the commands, only tar's reads a compressed file. */
+    /* Only tar, of the proposed commands, reads a compressed file. */
     const bool usable = !content->packed || strcmp(content->format, "tar") == 0;
     write_remedy(usable ? content->remedy : NULL, path, command, sizeof command);
     return DSC_FAIL(err, DSC_ERR_INPUT, path,

@@ -1,8 +1,8 @@
 /* content.h - kind of a data file, by its first bytes: text, JSON, a table, or a format that is refused by name.
  *
  * The name decides only among forms of text: *.json, *.csv and their relatives are never plain text. Everything else
- * follows from the content, so that a renamed or unnamed file is read as what it is. Of a gzip or zstd file, the text
- * in it is meant, and its name without .gz or .zst.
+ * follows from the content, so that a renamed or unnamed file is read as what it is. A gzip or zstd file counts
+ * as the text in it, under its name without .gz or .zst.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_TEXT_CONTENT_H
 #define DSC_ENGINE_TEXT_CONTENT_H

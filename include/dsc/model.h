@@ -220,8 +220,8 @@ typedef struct dsc_lora_options {
     const char *target_regex, *exclude_regex;
     const char *const *exclude; /* [exclude_count] names of layers without adapters, or their ends */
     int32_t exclude_count;
-    /* [layer_count] numbers of the blocks whose targets have adapters; none: all. Of names with several numbers counts
-     * the first one behind a name that one of layers_pattern fits: "layers". */
+    /* [layer_count] numbers of the blocks whose targets have adapters; none: all. In a name with several numbers, the
+     * number of the block is the first one behind a part that layers_pattern has ("layers"). */
     const int64_t *layers;
     int32_t layer_count;
     const char *const *layers_pattern; /* [layers_pattern_count] */

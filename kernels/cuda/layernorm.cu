@@ -88,7 +88,7 @@ template <class T> struct bwd_arrays {
             x[j] = (x[j] - s.x) * s.y;
     }
 
-    /* Of d = d_out * weight, and of d * x_hat. */
+    /* Terms of the means of d = d_out * weight and of d * x_hat. */
     template <int W>
     __device__ __forceinline__ void add_terms(const float (&g)[W], const float (&x_hat)[W], const float (&w)[W],
                                               float *sum) const

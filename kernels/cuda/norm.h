@@ -77,7 +77,7 @@ template <class T, int W, int N> struct kept_row {
 
 /* As many channels as shared memory holds. A lane reads only what it has written or copied itself. */
 template <class T, int W> struct shared_row {
-    vector<T, W> *slots; /* of the lane, 32 apart */
+    vector<T, W> *slots; /* slots of the lane, 32 apart */
     __device__ __forceinline__ void place(char *rows, int64_t channels, int lane, int warp)
     {
         slots = reinterpret_cast<vector<T, W> *>(rows + warp * channels * static_cast<int64_t>(sizeof(T))) + lane;
@@ -191,7 +191,7 @@ dsc_status fwd_launch_long(const dsc_cuda_launch *at, const char *of, const Norm
  *   gradient(s, mean, g, x_hat, w, y, total)  adds the gradient to y, and its part of the columns to total[WEIGHTS]
  * ---- */
 
-/* Of a row's SUMS sums. */
+/* Means of a row's SUMS sums. */
 template <class Norm> struct row_means { float of[Norm::SUMS]; };
 
 /* All of a warp reads row r. */

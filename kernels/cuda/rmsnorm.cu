@@ -79,7 +79,7 @@ template <class T> struct bwd_arrays {
             x[j] *= rstd;
     }
 
-    /* Of d_out * weight * x_hat. */
+    /* Terms of the mean of d_out * weight * x_hat. */
     template <int W>
     __device__ __forceinline__ void add_terms(const float (&g)[W], const float (&x_hat)[W], const float (&w)[W],
                                               float *sum) const

@@ -115,7 +115,7 @@ smaller_chunks() { # MIB: that a GPU lacks; the way out where smaller chunks of 
 }
 sed 's/"stage": 2}/&, "dsc": {"recompute": "full"}/' "$tmp/c.json" >"$tmp/head.json"
 report "smaller chunks of the head are one" smaller_chunks 100
-report "where they suffice" eval '! smaller_chunks 4000'
+report "the message names smaller chunks only where they suffice" eval '! smaller_chunks 4000'
 sed 's/"stage": 2}/&, "dsc": {"recompute": "full", "head_chunk_bytes": 67108864}/' "$tmp/c.json" >"$tmp/head.json"
 report "and are not there" eval '! smaller_chunks 100'
 

@@ -31,7 +31,8 @@ static dsc_status run(dsc_alloc *alloc, int32_t threads, taken *out)
                                            .field = "text", .begin = -1, .separator = 9, .threads = threads,
                                            .take = take, .user = out };
     const dsc_status status = dsc_tokenize(&options, &err);
-    const bool refused = status == DSC_ERR_INPUT || status == DSC_ERR_UNSUPPORTED; /* of zstd where it is missing */
+    const bool refused =
+        status == DSC_ERR_INPUT || status == DSC_ERR_UNSUPPORTED; /* UNSUPPORTED: zstd is not installed */
     DSC_ASSERT(status == DSC_OK || (refused && err.message[0] != 0));
     return status;
 }

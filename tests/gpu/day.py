@@ -33,7 +33,7 @@ import day_parts  # noqa: E402
 
 
 class Day:
-    """What the parts share: options, time, results."""
+    """State that the parts share: options, time, results."""
 
     def __init__(self, options, tests, folder):
         self.options, self.tests, self.folder = options, tests, folder

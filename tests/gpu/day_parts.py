@@ -39,7 +39,7 @@ def failures(day, output, count=60):
 
 
 def verdict_of(day, rc, output):
-    """Of a program that prints TAP through tests/run, or of a sanitizer."""
+    """Verdict of a program that prints TAP through tests/run, or of a sanitizer."""
     counts = re.findall(r"\d+ passed, \d+ failed.*|ERROR SUMMARY.*|RACECHECK SUMMARY.*", output)
     text = f" ({counts[-1]})" if counts else ""
     if rc == 0:

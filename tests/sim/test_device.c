@@ -1,5 +1,5 @@
-/* test_device.c - what opening and closing a GPU does: kernels are loaded, queues asked for, slices of cards described,
- * and a stream whose work never ends is given up. SPDX-License-Identifier: Apache-2.0 */
+/* test_device.c - opening and closing of a GPU: kernels are loaded, queues requested, slices of cards described, and
+ * the wait for a stream whose work never ends is given up. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

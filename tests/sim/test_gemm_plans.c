@@ -493,7 +493,7 @@ static void a_file_that_is_no_text_is_refused(void **state)
     write_text(path, "a\0b", 3);
     run_world(&options, &result);
     assert_int_equal(result.status, DSC_ERR_INPUT);
-    assert_non_null(strstr(result.error.message, "/plans is no text of algorithms; name a file that a run wrote"));
+    assert_non_null(strstr(result.error.message, "/plans is not a file of algorithms; name one that a run wrote"));
     snprintf(path, sizeof path, "%s", dir);
     snprintf(config, sizeof config, "{\"train_micro_batch_size_per_gpu\": 2, \"dsc\": {\"device\": \"cuda\","
              " \"threads\": 1, \"gemm_plans_file\": \"%s\"}}", dir);

@@ -20,7 +20,7 @@ typedef struct modelrun_options {
     bool keep;      /* repeated values are kept */
     bool in_place;  /* d_in is the memory of d_out */
     float loss_scale;
-    int64_t chunk_bytes; /* of the contexts and of the plan's sink */
+    int64_t chunk_bytes; /* limit in the contexts and in the plan's sink */
 } modelrun_options;
 
 #define MODELRUN_GEMMS_MAX 64

@@ -204,7 +204,7 @@ static void check_layers(const dsc_lora_options *lora, const char *wanted)
         const char *start = end;
         while (start > names && start[-1] != ' ')
             start--;
-        start += strlen("model.layers."); /* of all of them */
+        start += strlen("model.layers."); /* a prefix of all names */
         used += (size_t)snprintf(layers + used, sizeof layers - used, "%.*s ", (int)(end - start), start);
     }
     layers[used] = 0;

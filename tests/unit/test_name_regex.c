@@ -97,7 +97,7 @@ static void refuses(void **state)
         { "(", "a group without its ) at its character 2" },
         { "a)", "a ) without its ( at its character 2" },
         { "[a", "a class without its ]" },
-        { "[z-a]", "a range of characters that is none" },
+        { "[z-a]", "an invalid range of characters" },
         { "*a", "a quantifier behind nothing" },
         { "a**", "two quantifiers" },
         { "a{2}{3}", "two quantifiers" },

@@ -85,7 +85,7 @@ struct walk {
     int32_t steps, row, end, head, head_end, batch;
 };
 
-/* Where a walk is: rows and rings' turn. */
+/* Position in the loop over tiles: row and the turn of the rings. */
 template <int STAGES> struct place {
     ring_turn<STAGES> turn;
     int32_t row;

@@ -57,7 +57,8 @@ __device__ __forceinline__ int32_t computing_warp()
 /* Pieces of 128 rows: all tiles of all pairs of a sample and a head. Tile 0 of a pair is its longest. */
 struct work_list {
     uint32_t pieces, tiles, pairs;
-    uint32_t group; /* pairs whose pieces come together; 0: a block has the piece of its number and no other */
+    uint32_t
+        group; /* pairs whose pieces are adjacent in the list; 0: a block has the piece of its number and no other */
 };
 struct work_piece {
     uint32_t pair, tile;

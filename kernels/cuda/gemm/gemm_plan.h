@@ -33,7 +33,7 @@ typedef struct plan_key {
     int64_t m, n, k, lda, ldb, ldc;
     uint8_t a_transposed, b_transposed, accumulate, epilogue, ab_dtype, c_dtype;
     uint8_t has_bias, a_align, b_align, c_align, aux_align;
-    uint8_t bias_align; /* of the sums where there are any */
+    uint8_t bias_align; /* alignment of the sums where there are any */
     uint8_t sums_of, zero[3];
 } plan_key;
 
