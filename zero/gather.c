@@ -14,6 +14,7 @@
 #include "zero/core/internal.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
+#include "zero/offload/host_update.h"
 #include "zero/offload/param_fetch.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/placement.h"
@@ -376,7 +377,7 @@ dsc_status dsc_gather_open(dsc_zero *zero, dsc_error *err)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.uploaded, err));
         DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.gathered, err));
-        DSC_TRY(dsc_event_open(zero->o.device, &zero->group[g].gather.updated, err));
+        DSC_TRY(dsc_event_open(dsc_host_update_stream_device(zero), &zero->group[g].gather.updated, err));
     }
     return DSC_OK;
 }
@@ -467,7 +468,7 @@ static bool is_issued_at(const dsc_zero *zero, const dsc_gather *gather, int32_t
  * an opening window's memory have passed. The fetch stream itself may be one group of the update late. */
 static bool request_update(dsc_zero *zero, const dsc_gather *gather)
 {
-    return zero->stream.update != NULL && dsc_zero_param_is_away(zero, gather->group) &&
+    return dsc_state_store_updates_behind(zero) && dsc_zero_param_is_away(zero, gather->group) &&
            !zero->group[gather->group].hpz.is_current &&
            dsc_param_fetch_request(zero, gather->group, own_part(zero, gather));
 }
@@ -516,10 +517,12 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gathers.gather[i].done, err));
         *base = window_of(zero, &zero->gathers.gather[i]);
     } else if (state->param_whole) {
+        DSC_TRY(dsc_zero_after_update(zero, layout->use_group[use], zero->o.compute, err));
+        if (state->gather.unshared)
+            DSC_TRY(dsc_gather_params(zero, layout->use_group[use], err));
         if (state->gather.pending)
             DSC_TRY(dsc_stream_wait(zero->o.compute, state->gather.gathered, err));
         state->gather.pending = false;
-        DSC_TRY(dsc_zero_after_update(zero, layout->use_group[use], zero->o.compute, err));
         *base = state->param;
     }
     return DSC_OK;
@@ -551,6 +554,7 @@ dsc_status dsc_gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
     const int64_t slice = zero->o.layout->group[g].slice;
     DSC_ASSERT(state->param_whole);
     DSC_ASSERT(zero->world_size > 1);
+    state->gather.unshared = false;
     DSC_TRY(dsc_zero_after_compute(zero, zero->stream.gather, err));
     DSC_TRY(dsc_zero_after_update(zero, g, zero->stream.gather, err));
     dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_GATHER, zero->o.layout->group[g].module);

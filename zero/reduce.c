@@ -11,6 +11,7 @@
 #include "zero/core/tile.h"
 #include "zero/grad_parts.h"
 #include "zero/offload/grad_tiles.h"
+#include "zero/offload/host_update.h"
 #include "zero/offload/placement.h"
 #include "zero/offload/state_store.h"
 #include "zero/reduce.h"
@@ -19,7 +20,7 @@
 dsc_status dsc_reduce_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_grad_parts_open(zero, err));
-    DSC_TRY(dsc_event_open(zero->o.device, &zero->event.updated, err));
+    DSC_TRY(dsc_event_open(dsc_host_update_stream_device(zero), &zero->event.updated, err));
     return dsc_event_open(zero->o.device, &zero->event.idle, err);
 }
 

@@ -8,6 +8,8 @@
 #include "zero/core/tile_update.h"
 #include "zero/gather.h"
 #include "zero/hpz.h"
+#include "zero/offload/host_update.h"
+#include "zero/offload/placement.h"
 #include "zero/offload/speculative_update.h"
 #include "zero/offload/state_store.h"
 #include "zero/offload/update_tiles.h"
@@ -82,8 +84,11 @@ static dsc_status start_update(dsc_zero *zero, const dsc_update_terms *terms, in
     DSC_ASSERT(!is_updated || zero->stream.update != NULL); /* a speculative update runs on that stream */
     DSC_ASSERT(g < zero->o.layout->group_count);
     group_call call = { zero, terms, g, is_updated };
-    if (zero->stream.update == NULL)
-        return update_group(&call, err);
+    zero->group[g].gather.uploading = dsc_host_update_updates(zero, g);
+    if (zero->stream.update == NULL) {
+        DSC_TRY(update_group(&call, err));
+        return dsc_host_update_publish(zero, g, err);
+    }
     DSC_TRY(dsc_host_call(zero->stream.update, update_group, &call, (int64_t)sizeof call, err));
     return dsc_event_record(zero->group[g].gather.updated, zero->stream.update, err);
 }
@@ -94,12 +99,14 @@ static bool has_update(const dsc_zero *zero, int32_t g)
     return zero->o.layout->group[g].trainable && zero->group[g].local_count > 0;
 }
 
-/* Whole parameters, where all ranks keep them. */
+/* Whole parameters, where all ranks keep them. A gather waits for its update on this thread if the host is still at
+ * work, so that such a gather is left to the next use. */
 static dsc_status share_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     const bool shared = zero->o.stage > 0 && zero->group[g].param_whole && zero->world_size > 1;
     DSC_ASSERT(!shared || zero->o.layout->group[g].trainable);
-    return shared ? dsc_gather_params(zero, g, err) : DSC_OK;
+    zero->group[g].gather.unshared = shared && zero->store->host.runs_behind && dsc_host_update_updates(zero, g);
+    return shared && !zero->group[g].gather.unshared ? dsc_gather_params(zero, g, err) : DSC_OK;
 }
 
 static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
@@ -131,7 +138,8 @@ static dsc_status update_for_compute(dsc_zero *zero, const dsc_update_terms *ter
         DSC_ASSERT(tile.group == g);
         DSC_ASSERT(tile.count == zero->group[g].local_count);
         DSC_TRY(dsc_update_tile(zero, terms, &tile, err));
-        DSC_TRY(dsc_event_record(zero->group[g].gather.updated, zero->o.compute, err));
+        if (!zero->store->host.runs_behind)
+            DSC_TRY(dsc_event_record(zero->group[g].gather.updated, zero->o.compute, err));
         DSC_TRY(share_params(zero, g, err));
     }
     return DSC_OK;

@@ -5,6 +5,7 @@
 #include "zero/grad_parts.h"
 #include "zero/hpz.h"
 #include "zero/offload/borrowed_memory.h"
+#include "zero/offload/host_update.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/placement.h"
 #include "zero/offload/speculative_update.h"
@@ -366,6 +367,9 @@ static dsc_status open_streams(dsc_zero *zero, dsc_error *err)
     DSC_TRY(open_stream(zero, fetches, "fetch", zero->stream.gather, &zero->stream.fetch, err));
     DSC_TRY(open_stream(zero, updates, "in", zero->stream.reduce, &zero->stream.in, err));
     DSC_TRY(open_stream(zero, dsc_state_store_updates_behind(zero), "update", NULL, &zero->stream.update, err));
+    if (zero->store->host.runs_behind)
+        DSC_TRY(dsc_stream_open(dsc_host_update_stream_device(zero), DSC_STREAM_ASYNC, "update", &zero->stream.update,
+                                err));
     return open_stream(zero, updates, "out", zero->stream.reduce, &zero->stream.out, err);
 }
 
@@ -387,6 +391,7 @@ static void close_streams(dsc_zero *zero)
 static dsc_status open_all(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(open_buffers(zero, err));
+    DSC_TRY(dsc_host_update_open_device(zero, err));
     DSC_TRY(open_streams(zero, err));
     DSC_TRY(dsc_gather_open(zero, err));
     DSC_TRY(dsc_reduce_open(zero, err));
@@ -417,6 +422,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_state_store_close(zero);
     dsc_reduce_close(zero);
     dsc_gather_close(zero);
+    dsc_host_update_close_device(zero);
     dsc_event_close(&zero->event.pass_mark);
     dsc_event_close(&zero->event.compute_mark);
     if (zero->o.device != NULL) {

@@ -33,6 +33,8 @@ typedef struct dsc_gathers {
 typedef struct dsc_group_gather {
     bool resident;      /* stage 3: whole all the time, because a window for it would take more */
     bool pending;       /* an asynchronous gather of updated parameters is under way */
+    bool unshared;      /* whole parameters that the host still updates are gathered before their next use */
+    bool uploading;     /* the host updates it, and no stream has waited for `uploaded` yet */
     dsc_event *updated; /* on the update stream */
     /* An update copies updated parameters to the first window that requests them, and writes them to a file as well. */
     _Atomic(char *) window_slice; /* address of this rank's slice in that window; NULL: no window has requested it */

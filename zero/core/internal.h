@@ -49,7 +49,7 @@ typedef struct dsc_zero_events {
     dsc_event *compute_mark; /* position of the compute stream when another stream had to wait for it */
     dsc_event *pass_mark;    /* position of the gather stream when a pass began */
     dsc_event *idle;         /* position of the gather or the reduce stream that the compute stream waits for */
-    dsc_event *updated;      /* the update of all groups has ended */
+    dsc_event *updated;      /* on the update stream: the update of all groups has ended */
 } dsc_zero_events;
 
 /* Device memory, except `sums`. */
@@ -185,14 +185,6 @@ static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from);
 
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);
-/* `stream` goes on only after the last update of the group's parameters, or of all groups (-1). */
-static inline dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t group, dsc_stream *stream, dsc_error *err)
-{
-    DSC_ASSERT(group < zero->o.layout->group_count);
-    if (zero->stream.update == NULL)
-        return DSC_OK;
-    return dsc_stream_wait(stream, group < 0 ? zero->event.updated : zero->group[group].gather.updated, err);
-}
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {
     DSC_ASSERT(module >= 0);

@@ -79,15 +79,32 @@ static dsc_status wait_uploaded(void *user, int32_t slot, dsc_stream *by, dsc_er
     return dsc_event_sync(host->slot[slot].uploaded, err);
 }
 
-dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
+dsc_status dsc_host_update_open_device(dsc_zero *zero, dsc_error *err)
 {
     dsc_host_update *host = &zero->store->host;
-    dsc_device *device = zero->o.device;
+    DSC_ASSERT(host->device == NULL); /* opened once */
+    host->runs_behind = dsc_host_update_runs_behind(zero);
     if (!dsc_host_update_is_used(zero))
         return DSC_OK;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = zero->o.swap.host_threads,
                                          .caps = zero->o.swap.host_caps };
-    DSC_TRY(dsc_device_open(&dsc_device_cpu, &host->device, &options, err));
+    return dsc_device_open(&dsc_device_cpu, &host->device, &options, err);
+}
+
+void dsc_host_update_close_device(dsc_zero *zero) { dsc_device_close(&zero->store->host.device); }
+
+dsc_device *dsc_host_update_stream_device(const dsc_zero *zero)
+{
+    DSC_ASSERT(!zero->store->host.runs_behind || zero->store->host.device != NULL);
+    return zero->store->host.runs_behind ? zero->store->host.device : zero->o.device;
+}
+
+dsc_status dsc_host_update_open(dsc_zero *zero, dsc_error *err)
+{
+    dsc_host_update *host = &zero->store->host;
+    dsc_device *device = zero->o.device;
+    if (host->device == NULL)
+        return DSC_OK;
     DSC_TRY(dsc_stream_open(host->device, DSC_STREAM_COMPUTE, "host update", &host->compute, err));
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
@@ -118,7 +135,6 @@ void dsc_host_update_close(dsc_zero *zero)
     list_needs(zero, needs);
     dsc_needs_close(&zero->needs, needs, NEEDS);
     dsc_stream_close(&host->compute);
-    dsc_device_close(&host->device);
 }
 
 /* ---- tiles ---- */
@@ -196,13 +212,37 @@ dsc_status dsc_host_update_release(dsc_zero *zero, const dsc_tile *tile, dsc_err
         return DSC_OK;
     DSC_TRY(dsc_copy(zero->stream.in, param_of(zero, tile), slot->param, tile->count * zero->param_bytes_each, err));
     DSC_TRY(dsc_event_record(slot->uploaded, zero->stream.in, err));
-    if (!tile->last_of_group)
+    return tile->last_of_group ? dsc_event_record(state->gather.uploaded, zero->stream.in, err) : DSC_OK;
+}
+
+/* The update's thread only records the event: the gather stream and `pending` belong to the thread of the passes. */
+dsc_status dsc_host_update_publish(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    dsc_group_state *state = &zero->group[g];
+    DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
+    if (!state->gather.uploading)
         return DSC_OK;
-    /* Windows are filled behind it. */
-    DSC_TRY(dsc_stream_order(state->gather.uploaded, zero->stream.in, zero->stream.gather, err));
+    state->gather.uploading = false;
+    if (!dsc_host_update_brings(zero, g, DSC_PLANE_PARAM))
+        return DSC_OK;
+    DSC_TRY(dsc_stream_wait(zero->stream.gather, state->gather.uploaded, err)); /* windows are filled behind it */
     if (!state->param_whole)
         return DSC_OK;
     DSC_TRY(dsc_event_record(state->gather.gathered, zero->stream.gather, err));
     state->gather.pending = true;
     return DSC_OK;
+}
+
+dsc_status dsc_zero_after_update(dsc_zero *zero, int32_t g, dsc_stream *stream, dsc_error *err)
+{
+    DSC_ASSERT(g < zero->o.layout->group_count);
+    if (zero->stream.update == NULL)
+        return DSC_OK;
+    dsc_event *updated = g < 0 ? zero->event.updated : zero->group[g].gather.updated;
+    if (!zero->store->host.runs_behind)
+        return dsc_stream_wait(stream, updated, err);
+    if (g >= 0 && !dsc_host_update_updates(zero, g))
+        return DSC_OK; /* its update is on the compute stream, before every use */
+    DSC_TRY(dsc_event_sync(updated, err));
+    return g < 0 ? DSC_OK : dsc_host_update_publish(zero, g, err);
 }

@@ -112,6 +112,15 @@ bool dsc_host_update_is_used(const dsc_zero *zero)
     return false;
 }
 
+/* Files have buffers of their own between host and device, and other recipes read all tiles before the first update. */
+bool dsc_host_update_runs_behind(const dsc_zero *zero)
+{
+    const dsc_zero_options *o = &zero->o;
+    DSC_ASSERT(o->layout != NULL);
+    return o->overlap && dsc_host_update_is_used(zero) && !dsc_state_store_is_used(zero) &&
+           zero->optimizer_count == 0 && dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
+}
+
 /* The binary counter of sums that do not depend on W needs all of its levels at hand, so these stay. */
 static bool leaves_device(const dsc_zero *zero, int32_t g)
 {

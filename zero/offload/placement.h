@@ -37,6 +37,8 @@ dsc_tile_buffers *dsc_state_store_tile_buffers(dsc_zero *zero, dsc_plane plane);
 /* The host updates the group, because its states are offloaded from a device whose memory the host cannot reach. */
 bool dsc_host_update_updates(const dsc_zero *zero, int32_t group);
 bool dsc_host_update_is_used(const dsc_zero *zero);
+/* The host may still update after dsc_zero_update has returned, while the device is in the next forward pass. */
+bool dsc_host_update_runs_behind(const dsc_zero *zero);
 /* And sums or parameters of the group (`plane`) pass through the slots of host_update.h. */
 bool dsc_host_update_brings(const dsc_zero *zero, int32_t group, int plane);
 

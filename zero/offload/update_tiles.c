@@ -30,6 +30,8 @@ static bool passes_in_tiles(const dsc_zero *zero, int32_t g)
 bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t g)
 {
     DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
+    if (zero->store->host.runs_behind)
+        return !dsc_host_update_updates(zero, g);
     return dsc_state_store_updates_behind(zero) && !dsc_any_in_swap(zero, g) &&
            dsc_recipes[zero->o.recipe].needs == DSC_NEEDS_NOTHING;
 }
@@ -38,7 +40,7 @@ bool dsc_update_tiles_yields_to_compute(const dsc_zero *zero, int32_t g)
  * whose sum is not published, and does not continue after it. */
 static bool is_passed_over(const dsc_zero *zero, int32_t g)
 {
-    return zero->store->exchanged && dsc_update_tiles_yields_to_compute(zero, g);
+    return (zero->store->exchanged || zero->store->host.runs_behind) && dsc_update_tiles_yields_to_compute(zero, g);
 }
 
 /* The tile at the cursor, which moves to the next tile; false: there is none. */
@@ -319,10 +321,10 @@ bool dsc_update_tiles_is_updated(const dsc_zero *zero, int32_t g, int64_t first)
 
 dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
 {
-    DSC_TRY(dsc_host_update_begin(zero, err));
     dsc_io_scheduler_demand(&zero->store->io, DSC_IO_STATE);
     if (zero->stream.update != NULL)
         DSC_TRY(dsc_stream_sync(zero->stream.update, err));
+    DSC_TRY(dsc_host_update_begin(zero, err));
     if (zero->speculative->kept)
         zero->store->updated_count = dsc_update_tiles_updated_groups(zero);
     else
