@@ -12,7 +12,7 @@
 #include "offload/staging.h"
 #include "zero/core/options.h"
 
-#define DSC_HOST_SLOTS 2
+#define DSC_HOST_SLOTS 3
 
 typedef struct dsc_host_slot {
     void *grad, *param;           /* pinned; a tile each, where they are on the device */
