@@ -95,6 +95,7 @@ typedef struct dsc_comm_options {
     /* All calls of this communicator come from the thread that opens it, but for abort and health. A transport whose
      * library is to be called by one thread then needs none of its own (mpi). */
     bool one_thread;
+    bool only_this_rank; /* the others are imagined: `device`, if any, is a virtual GPU (kernels/virtual) */
     bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
 } dsc_comm_options;
 
@@ -166,7 +167,7 @@ typedef struct dsc_comm_ops {
 } dsc_comm_ops;
 
 extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_hier, dsc_comm_gloo,
-    dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton;
+    dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton, dsc_comm_virtual;
 
 /* The table that options->transport names. "auto" is self for one rank, nccl over the memory of a device that is not
  * host_visible, local in a local_world, and shm when all ranks are on this host. Between hosts "auto" is tcp, or

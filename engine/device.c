@@ -10,6 +10,7 @@
 #include "engine/device.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
+#include "kernels/virtual/virtual.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
 /* Buffer of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
@@ -77,7 +78,10 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
     dsc_device_options device = { .alloc = engine->alloc, .attention = engine->config.own.attention,
                                   .plans = engine->config.own.gemm_plans };
     engine->ranks_of_gpu = 1;
-    if (engine->plan_only && options->plan_gpu_bytes > 0) {
+    if (engine->clock != NULL) {
+        ops = &dsc_device_virtual;
+        device.clock = engine->clock;
+    } else if (engine->plan_only && options->plan_gpu_bytes > 0) {
         ops = &dsc_device_planned;
         device.planned_bytes = options->plan_gpu_bytes;
     } else {
@@ -109,6 +113,7 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
         .open_timeout_ns = config->own.comm_timeout_given ? timeout_ns : 0,
         .fault_at = fault_at,
         .log = &engine->log,
+        .only_this_rank = engine->clock != NULL,
         .trace = { engine->output.profile != NULL ? dsc_profile_comm : NULL, engine->output.profile },
     };
 }

@@ -60,6 +60,7 @@ struct dsc_engine {
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;
+    struct dsc_virtual_clock *clock; /* the ranks are virtual GPUs (planned.h), with plan_only; else NULL */
     bool values_due; /* parameters have no values yet, on all ranks alike */
     int64_t host_free_bytes; /* for plans, before any rank of the host has taken memory; INT64_MAX: unknown */
 

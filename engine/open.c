@@ -11,6 +11,7 @@
 #include "base/formats/yaml.h"
 #include "engine/device.h"
 #include "engine/internal.h"
+#include "engine/planned.h"
 #include "engine/machine.h"
 #include "engine/memory.h"
 #include "engine/model.h"
@@ -247,11 +248,13 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_engine_open_plan(engine, &plan, err));
     dsc_loss_scaler_start(&engine->config, &engine->progress.loss_scaler);
     dsc_engine_describe_numerics(engine);
-    if (engine->plan_only)
+    if (engine->plan_only && engine->clock == NULL)
         return DSC_OK;
     DSC_TRY(dsc_engine_agree_fit(engine, err));
-    DSC_TRY(dsc_engine_open_monitors(engine, err));
-    DSC_TRY(dsc_engine_scan_data(engine, err));
+    if (!engine->plan_only) {
+        DSC_TRY(dsc_engine_open_monitors(engine, err));
+        DSC_TRY(dsc_engine_scan_data(engine, err));
+    }
     /* Libraries allocate their buffers themselves. */
     DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
                                                    engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
@@ -281,6 +284,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     /* Taking memory waits for a whole GPU, which another rank's first collective may keep busy until all have come. */
     if (!engine->host_visible)
         DSC_TRY(dsc_comm_barrier(engine->comms.all, DSC_CHANNEL_CONTROL, NULL, err));
+    if (engine->plan_only) /* virtual GPUs have no values */
+        return DSC_OK;
     engine->values_due = true;
     if ((options->flags & DSC_ENGINE_LATE_VALUES) == 0)
         DSC_TRY(dsc_engine_need_values(engine, err));
@@ -294,11 +299,11 @@ static dsc_status open_all(dsc_engine *engine, const dsc_engine_options *options
     DSC_TRY(find_place(engine, options, err));
     DSC_TRY(dsc_engine_open_device(engine, options, err));
     /* Read here because opening the communicator waits for all to come. Planned GPUs are another machine's. */
-    const bool elsewhere = engine->plan_only && options->plan_gpu_bytes > 0;
+    const bool elsewhere = engine->plan_only && (options->plan_gpu_bytes > 0 || engine->clock != NULL);
     engine->host_free_bytes = elsewhere ? INT64_MAX : dsc_machine_available_bytes(engine->place.local_size);
     if (!engine->plan_only)
         DSC_TRY(dsc_engine_open_profile(engine, err));
-    if (!engine->plan_only)
+    if (!engine->plan_only || engine->clock != NULL)
         DSC_TRY(dsc_engine_open_comm(engine, options, err));
     DSC_TRY(dsc_mem_open(engine->device, DSC_TAG_IO, DSC_TIER_PINNED, DSC_CKPT_BUFFER_BYTES, &engine->io_buf, err));
     if ((options->flags & DSC_ENGINE_NO_MODEL) == 0)
@@ -373,7 +378,8 @@ static void complete_plan(dsc_engine *engine)
     }
 }
 
-dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err)
+static dsc_status open_engine(dsc_engine **out, const dsc_engine_options *options, struct dsc_virtual_clock *clock,
+                              dsc_error *err)
 {
     *out = NULL;
     if (options == NULL || options->struct_bytes != sizeof *options)
@@ -382,8 +388,10 @@ dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, 
     dsc_engine *engine = NULL;
     dsc_error failure = DSC_ERROR_INIT;
     dsc_status status = create(options, &engine, &failure);
-    if (status == DSC_OK)
+    if (status == DSC_OK) {
+        engine->clock = clock;
         status = open_all(engine, options, &failure);
+    }
     if (status != DSC_OK) {
         if (failure.rank < 0 && engine != NULL)
             failure.rank = engine->place.rank;
@@ -396,6 +404,19 @@ dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, 
     complete_plan(engine);
     *out = engine;
     return DSC_OK;
+}
+
+dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err)
+{
+    return open_engine(out, options, NULL, err);
+}
+
+dsc_status dsc_engine_open_virtual(dsc_engine **out, const dsc_engine_options *options, struct dsc_virtual_clock *clock,
+                                   dsc_error *err)
+{
+    DSC_ASSERT((options->flags & DSC_ENGINE_PLAN_ONLY) != 0);
+    DSC_ASSERT(options->plan_world_size > 0);
+    return open_engine(out, options, clock, err);
 }
 
 void dsc_engine_close(dsc_engine **engine_ptr)

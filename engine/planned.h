@@ -8,8 +8,10 @@
 #include "engine/config/config.h"
 #include "zero/zero.h"
 
+struct dsc_virtual_clock;
 typedef struct dsc_engine_planned {
-    const dsc_config *config; /* resolved; borrowed until the engine closes, as alloc and compute are */
+    const dsc_config *config; /* resolved; borrowed until the engine closes, as model, alloc and compute are */
+    const dsc_model *model;
     dsc_alloc *alloc;
     dsc_stream *compute;
     bool host_visible;         /* the host reaches the device's memory */
@@ -22,6 +24,11 @@ typedef struct dsc_engine_planned {
     dsc_zero_kept kept;
 } dsc_engine_planned;
 
+/* Rank 0 of options->plan_world_size virtual GPUs (kernels/virtual), with DSC_ENGINE_PLAN_ONLY: no file is read beside
+ * the config and the model's, and no value is computed. Its passes and steps move `clock`, which is borrowed until the
+ * engine closes. Batches are the caller's, with valid tokens. */
+DSC_MUST_USE dsc_status dsc_engine_open_virtual(dsc_engine **out, const dsc_engine_options *options,
+                                                struct dsc_virtual_clock *clock, dsc_error *err);
 void dsc_engine_planned_get(const dsc_engine *engine, dsc_engine_planned *out);
 /* DSC_ERR_NOFIT with the largest tags and a way out when the ranks of this host do not fit it together (memory.c). */
 DSC_MUST_USE dsc_status dsc_engine_check_fit(const dsc_engine *engine, dsc_error *err);

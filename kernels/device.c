@@ -50,6 +50,14 @@ dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const ds
     return DSC_OK;
 }
 
+dsc_status dsc_device_open_host(dsc_device *device, const dsc_device_options *options, dsc_device **out, dsc_error *err)
+{
+    DSC_ASSERT(device != NULL && out != NULL);
+    *out = NULL;
+    return device->ops->open_host != NULL ? device->ops->open_host(device, options, out, err)
+                                          : dsc_device_open(&dsc_device_cpu, out, options, err);
+}
+
 void dsc_device_close(dsc_device **device)
 {
     if (device == NULL || *device == NULL)

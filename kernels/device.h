@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-#define DSC_DEVICE_OPS_VERSION 7u
+#define DSC_DEVICE_OPS_VERSION 8u
 #define DSC_LAUNCH_ARGS_MAX 256 /* bytes of a kernel's or host call's argument struct */
 /* Scratch for products that a GPU's compute stream has: what cuBLASLt itself takes by default on sm_90. */
 #define DSC_GPU_GEMM_WORKSPACE_BYTES (INT64_C(32) << 20)
@@ -56,6 +56,7 @@ typedef enum dsc_attention_source {
     DSC_ATTENTION_FROM_CUDNN /* cuDNN's for every shape that it has, and without a trial with DSC_GEMM_FIRST */
 } dsc_attention_source;
 
+struct dsc_virtual_clock;
 typedef struct dsc_device_options {
     dsc_alloc *alloc;  /* borrowed until close */
     int32_t threads;   /* compute threads of this rank, >= 1 */
@@ -64,6 +65,7 @@ typedef struct dsc_device_options {
     int64_t planned_bytes; /* planned: free memory of the GPU; others: not read */
     dsc_attention_source attention; /* cuda */
     dsc_gemm_choice plans;          /* cuda: what gemm_measure will be asked for */
+    struct dsc_virtual_clock *clock; /* virtual: borrowed until close; others: not read */
 } dsc_device_options;
 
 typedef struct dsc_device_props {
@@ -197,6 +199,8 @@ typedef struct dsc_device_ops {
     dsc_status (*sections_open)(dsc_stream *stream, int32_t count, dsc_error *err);
     dsc_status (*section_begin)(dsc_stream *stream, int32_t section, dsc_error *err);
     dsc_status (*section_end)(dsc_stream *stream, bool run, dsc_error *err);
+    /* Optional: opens the device that computes in this one's pinned memory. NULL: it is the cpu device. */
+    dsc_status (*open_host)(dsc_device *device, const dsc_device_options *options, dsc_device **out, dsc_error *err);
 } dsc_device_ops;
 
 /* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
@@ -217,6 +221,9 @@ DSC_MUST_USE dsc_status dsc_device_find(const char *name, const dsc_device_ops *
 /* Callers use these, never the table. */
 DSC_MUST_USE dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,
                                         dsc_error *err);
+/* The device that computes in the pinned memory of `device`. It is closed before `device`. */
+DSC_MUST_USE dsc_status dsc_device_open_host(dsc_device *device, const dsc_device_options *options, dsc_device **out,
+                                             dsc_error *err);
 void dsc_device_close(dsc_device **device);
 DSC_MUST_USE dsc_status dsc_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
                                         dsc_error *err);

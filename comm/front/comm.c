@@ -55,6 +55,10 @@ static const char *choose_auto(const dsc_comm_options *options, const char **why
 dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops **out, dsc_error *err)
 {
     const char *name = options->transport != NULL ? options->transport : "auto", *why = NULL;
+    if (options->only_this_rank && options->rank_info.size > 1) {
+        *out = &dsc_comm_virtual;
+        return DSC_OK;
+    }
     if (strcmp(name, "auto") == 0)
         name = choose_auto(options, &why);
     for (size_t i = 0; i < DSC_COUNT(registry); i++) {

@@ -88,7 +88,7 @@ dsc_status dsc_host_update_open_device(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     const dsc_device_options options = { .alloc = zero->o.alloc, .threads = zero->o.swap.host_threads,
                                          .caps = zero->o.swap.host_caps };
-    return dsc_device_open(&dsc_device_cpu, &host->device, &options, err);
+    return dsc_device_open_host(zero->o.device, &options, &host->device, err);
 }
 
 void dsc_host_update_close_device(dsc_zero *zero) { dsc_device_close(&zero->store->host.device); }

@@ -1,0 +1,125 @@
+/* virtual.c - exchanges between virtual GPUs (kernels/virtual): only this rank is there, and its clock moves.
+ *
+ * All ranks do the same, so that this rank's data stands for what the others would send. An exchange over device memory
+ * takes the longer of two times: that of the bytes from the cards of its host, and that of the bytes from other hosts
+ * over its share of the network. Host memory is exchanged at once. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "comm/comm_internal.h"
+#include "kernels/virtual/virtual.h"
+
+typedef struct virtual_transport {
+    dsc_transport base;
+    dsc_alloc *alloc;
+    int32_t rank, size;
+    const dsc_card_rates *rates; /* NULL: over host memory alone */
+} virtual_transport;
+
+static dsc_status virtual_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
+{
+    virtual_transport *t = NULL;
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *t, &t, err));
+    t->base.ops = &dsc_comm_virtual;
+    t->alloc = options->alloc;
+    t->rank = options->rank_info.rank;
+    t->size = options->rank_info.size;
+    t->rates = options->device != NULL ? dsc_virtual_clock_of(options->device)->rates : NULL;
+    *out = &t->base;
+    return DSC_OK;
+}
+
+static void virtual_close(dsc_transport *transport)
+{
+    dsc_alloc_free(((virtual_transport *)transport)->alloc, transport);
+}
+
+/* This rank receives `bytes` from each of the others. */
+static dsc_status exchange(const virtual_transport *t, double bytes, dsc_stream *stream)
+{
+    const dsc_card_rates *r = t->rates;
+    const double near = fmin(t->size, r->cards_of_host), hosts = ceil(t->size / r->cards_of_host);
+    const double start = hosts > 1 ? r->network_s * log2(hosts) + r->peer_s : r->peer_s;
+    const double inside = (hosts > 1 ? t->size - 1 : near - 1) * bytes / r->peer_bytes;
+    const double outside = (t->size - near) * bytes / r->network_bytes;
+    dsc_virtual_occupy(stream, DSC_VIRTUAL_EXCHANGE, start + fmax(inside, outside));
+    return DSC_OK;
+}
+
+/* A gathered slice enters a host once, through all of its cards. */
+static dsc_status gather_time(const virtual_transport *t, double bytes, dsc_stream *stream)
+{
+    const dsc_card_rates *r = t->rates;
+    const double near = fmin(t->size, r->cards_of_host), hosts = ceil(t->size / r->cards_of_host);
+    const double start = hosts > 1 ? r->network_s * log2(hosts) + r->peer_s : r->peer_s;
+    const double inside = (t->size - 1) * bytes / r->peer_bytes;
+    const double outside = (t->size - near) * bytes / (near * r->network_bytes);
+    dsc_virtual_occupy(stream, DSC_VIRTUAL_EXCHANGE, start + fmax(inside, outside));
+    return DSC_OK;
+}
+
+static dsc_status virtual_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                     int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    if (stream != NULL)
+        return gather_time(t, (double)bytes, stream);
+    for (int32_t r = 0; r < t->size; r++)
+        memmove((char *)recv + r * bytes, send, (size_t)bytes);
+    return DSC_OK;
+}
+
+static dsc_status virtual_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
+                                     int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    if (stream != NULL)
+        return exchange(t, (double)bytes, stream);
+    for (int32_t r = 0; r < t->size; r++)
+        memcpy((char *)recv + r * bytes, (const char *)send + t->rank * bytes, (size_t)bytes);
+    return DSC_OK;
+}
+
+static dsc_status virtual_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                    dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    return stream != NULL ? gather_time(t, (double)bytes / t->size, stream) : DSC_OK;
+}
+
+static dsc_status virtual_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
+{
+    return DSC_OK;
+}
+
+static dsc_status virtual_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                               dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    if (stream != NULL)
+        dsc_virtual_occupy(stream, DSC_VIRTUAL_EXCHANGE, t->rates->peer_s + (double)bytes / t->rates->peer_bytes);
+    return DSC_OK;
+}
+
+static dsc_status virtual_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                               dsc_stream *stream, dsc_error *err)
+{
+    if (stream == NULL)
+        memset(buf, 0, (size_t)bytes);
+    return virtual_send(transport, channel, buf, bytes, from, stream, err);
+}
+
+static void virtual_abort(dsc_transport *transport, const char *reason) {}
+
+const dsc_comm_ops dsc_comm_virtual = { .name = "virtual",
+                                        .version = DSC_COMM_OPS_VERSION,
+                                        .enqueues = true,
+                                        .open = virtual_open,
+                                        .close = virtual_close,
+                                        .all_gather = virtual_all_gather,
+                                        .all_to_all = virtual_all_to_all,
+                                        .broadcast = virtual_broadcast,
+                                        .barrier = virtual_barrier,
+                                        .send = virtual_send,
+                                        .recv = virtual_recv,
+                                        .abort = virtual_abort };

@@ -1,0 +1,252 @@
+/* costs.c - the time of a kernel from its arguments and the card's rates. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
+#include "kernels/virtual/virtual.h"
+
+/* Output tiles of cuBLASLt's kernels for large products on sm_90. */
+#define TILE_ROWS 128
+#define TILE_COLS 256
+/* Products with few tiles are cut along K too, in parts of this many elements at least. */
+#define SPLIT_K 1024
+
+static double each(dsc_dtype dtype) { return (double)dsc_dtype_bytes(dtype); }
+
+/* The part of the multiprocessors that have work, over all rounds of tiles, with the best cut along K. */
+static double fill_of(const dsc_card_rates *rates, int64_t m, int64_t n, int64_t k)
+{
+    const double tiles = (double)(dsc_div_ceil(m, TILE_ROWS) * dsc_div_ceil(n, TILE_COLS));
+    double best = 0;
+    for (int64_t cuts = 1; cuts == 1 || (cuts <= 16 && k / cuts >= SPLIT_K); cuts++) {
+        const double work = tiles * (double)cuts, rounds = ceil(work / rates->multiprocessors);
+        best = fmax(best, work / (rounds * rates->multiprocessors));
+    }
+    return best;
+}
+
+/* Passes over C beside the product's own write: kernels of their own where the library has no such epilogue. */
+static double epilogue_passes(const dsc_gemm_args *a)
+{
+    switch (a->epilogue) {
+    case DSC_EPILOGUE_NONE:
+        return a->accumulate ? 1 : 0;
+    case DSC_EPILOGUE_BIAS:
+        return 0;
+    case DSC_EPILOGUE_BIAS_GELU:
+        return 2; /* the activation reads the product and writes */
+    case DSC_EPILOGUE_DGELU:
+        return 2; /* reads `aux`, and the fused kernel is slower */
+    case DSC_EPILOGUE_BIAS_ADD:
+    case DSC_EPILOGUE_ADD:
+        return 1;
+    }
+    return 0;
+}
+
+static double gemm_s(const dsc_card_rates *rates, const dsc_gemm_args *a)
+{
+    const double m = (double)a->m, n = (double)a->n, k = (double)a->k;
+    const double flops = a->ab_dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops;
+    const double product = 2 * m * n * k / (flops * fill_of(rates, a->m, a->n, a->k));
+    const double moved = ((m * k + k * n) * each(a->ab_dtype) + m * n * each(a->c_dtype)) / rates->kernel_bytes;
+    double more = epilogue_passes(a) * m * n * each(a->c_dtype);
+    if (a->sums_of != DSC_GEMM_NO_SUMS)
+        more += k * (a->sums_of == DSC_GEMM_SUMS_OF_A ? m : n) * each(a->ab_dtype);
+    return fmax(product, moved) + more / rates->kernel_bytes;
+}
+
+/* Pairs of a query and a key that it sees, of one head of one sample. */
+static double pairs_seen(int32_t tokens, const dsc_attention_keys *keys)
+{
+    const double t = tokens, w = keys->window;
+    if (keys->all)
+        return t * t;
+    if (w > 0 && w < t)
+        return w * (w + 1) / 2 + (t - w) * w;
+    return t * (t + 1) / 2 + t * keys->past;
+}
+
+static double attention_s(int32_t batch, int32_t tokens, int32_t heads, int32_t size, const dsc_attention_keys *keys,
+                          const double rate[2], double products)
+{
+    const double flops = products * 2 * batch * (double)heads * size * pairs_seen(tokens, keys);
+    return flops / rate[size > 64];
+}
+
+static double update_bytes(dsc_kernel kernel, const dsc_update_args *a)
+{
+    const int32_t states = dsc_recipes[kernel - DSC_KERNEL_ADAMW].state_count;
+    const double param = a->param_half != NULL ? 2 : 0;
+    return (double)a->count * (4 + 8 + param + 2 * states * each(a->state_dtype));
+}
+
+static double reduce_bytes(const dsc_ordered_reduce_args *a)
+{
+    const double parts = (double)a->grad_part_count * each(a->leaf_dtype);
+    return (double)a->count * (parts + (a->overwrite ? 4 : 8));
+}
+
+static double rows_bytes(int64_t rows, int64_t cols, dsc_dtype dtype, int passes)
+{
+    return (double)rows * (double)cols * each(dtype) * passes;
+}
+
+static double norm_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_LAYERNORM_FWD: {
+        const dsc_layernorm_fwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, a->add != NULL ? 4 : 2);
+    }
+    case DSC_KERNEL_LAYERNORM_BWD: {
+        const dsc_layernorm_bwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, a->d_residual != NULL ? 4 : 3);
+    }
+    case DSC_KERNEL_RMSNORM_FWD: {
+        const dsc_rmsnorm_fwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, a->add != NULL ? 4 : 2);
+    }
+    default: {
+        const dsc_rmsnorm_bwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, a->d_residual != NULL ? 4 : 3);
+    }
+    }
+}
+
+static double activation_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_GELU_FWD: {
+        const dsc_gelu_fwd_args *a = args;
+        return rows_bytes(1, a->count, a->dtype, 2);
+    }
+    case DSC_KERNEL_GELU_BWD: {
+        const dsc_gelu_bwd_args *a = args;
+        return rows_bytes(1, a->count, a->dtype, 3);
+    }
+    case DSC_KERNEL_SWIGLU_FWD: {
+        const dsc_swiglu_fwd_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 3);
+    }
+    case DSC_KERNEL_SWIGLU_BWD: {
+        const dsc_swiglu_bwd_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, a->out != NULL ? 6 : 5);
+    }
+    case DSC_KERNEL_ROPE: {
+        const dsc_rope_args *a = args;
+        return rows_bytes(a->rows, (int64_t)a->heads * a->head_size, a->dtype, 2);
+    }
+    default: {
+        const dsc_dropout_args *a = args;
+        return rows_bytes(1, a->count, a->dtype, a->add ? 3 : 2);
+    }
+    }
+}
+
+static double table_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_EMBEDDING_FWD: {
+        const dsc_embedding_fwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, 2);
+    }
+    case DSC_KERNEL_EMBEDDING_BWD: {
+        const dsc_embedding_bwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, 1) + 4 * (double)(a->vocab * a->channels);
+    }
+    case DSC_KERNEL_CROSS_ENTROPY: {
+        const dsc_cross_entropy_args *a = args;
+        return rows_bytes(a->rows, a->vocab, a->dtype, a->write_gradient ? 2 : 1);
+    }
+    case DSC_KERNEL_COLSUM: {
+        const dsc_colsum_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->x_dtype, 1);
+    }
+    default: {
+        const dsc_gather_rows_args *a = args;
+        return rows_bytes(a->batch * a->tokens, a->channels, a->dtype, 1);
+    }
+    }
+}
+
+static double flat_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_CAST: {
+        const dsc_cast_args *a = args;
+        return (double)a->count * (each(a->to_dtype) + each(a->from_dtype));
+    }
+    case DSC_KERNEL_CAST_STOCHASTIC:
+        return (double)((const dsc_cast_stochastic_args *)args)->count * 6;
+    case DSC_KERNEL_ORDERED_REDUCE:
+        return reduce_bytes(args);
+    case DSC_KERNEL_ADD:
+        return (double)((const dsc_add_args *)args)->count * 12;
+    case DSC_KERNEL_SUMSQ:
+        return (double)((const dsc_sumsq_args *)args)->count * 4;
+    case DSC_KERNEL_SCALE: {
+        const dsc_scale_args *a = args;
+        return (double)a->count * 2 * each(a->dtype);
+    }
+    default:
+        return 0; /* short ones: their start is what they take */
+    }
+}
+
+/* Bytes that a kernel other than products and attention moves. */
+static double bytes_of(dsc_kernel kernel, const void *args)
+{
+    if (kernel >= DSC_KERNEL_ADAMW && kernel <= DSC_KERNEL_ADAFACTOR_FLAT_M)
+        return update_bytes(kernel, args);
+    switch (kernel) {
+    case DSC_KERNEL_LAYERNORM_FWD:
+    case DSC_KERNEL_LAYERNORM_BWD:
+    case DSC_KERNEL_RMSNORM_FWD:
+    case DSC_KERNEL_RMSNORM_BWD:
+        return norm_bytes(kernel, args);
+    case DSC_KERNEL_GELU_FWD:
+    case DSC_KERNEL_GELU_BWD:
+    case DSC_KERNEL_SWIGLU_FWD:
+    case DSC_KERNEL_SWIGLU_BWD:
+    case DSC_KERNEL_ROPE:
+    case DSC_KERNEL_DROPOUT:
+        return activation_bytes(kernel, args);
+    case DSC_KERNEL_EMBEDDING_FWD:
+    case DSC_KERNEL_EMBEDDING_BWD:
+    case DSC_KERNEL_CROSS_ENTROPY:
+    case DSC_KERNEL_COLSUM:
+    case DSC_KERNEL_GATHER_ROWS_FWD:
+    case DSC_KERNEL_GATHER_ROWS_BWD:
+        return table_bytes(kernel, args);
+    default:
+        return flat_bytes(kernel, args);
+    }
+}
+
+double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args, dsc_virtual_part *part)
+{
+    *part = DSC_VIRTUAL_MEMORY_KERNELS;
+    if (kernel == DSC_KERNEL_GEMM) {
+        *part = DSC_VIRTUAL_PRODUCTS;
+        return rates->kernel_s + gemm_s(rates, args);
+    }
+    if (kernel == DSC_KERNEL_ATTENTION_FWD) {
+        const dsc_attention_fwd_args *a = args;
+        *part = DSC_VIRTUAL_ATTENTION;
+        return rates->kernel_s +
+               attention_s(a->batch, a->tokens, a->heads, a->head_size, &a->keys, rates->attention_forward_flops, 2);
+    }
+    if (kernel == DSC_KERNEL_ATTENTION_BWD) {
+        const dsc_attention_bwd_args *a = args;
+        *part = DSC_VIRTUAL_ATTENTION;
+        return rates->kernel_s +
+               attention_s(a->batch, a->tokens, a->heads, a->head_size, &a->keys, rates->attention_backward_flops, 5);
+    }
+    if (kernel >= DSC_KERNEL_ADAMW && kernel <= DSC_KERNEL_ADAFACTOR_FLAT_M)
+        *part = DSC_VIRTUAL_UPDATE;
+    return rates->kernel_s + bytes_of(kernel, args) / rates->kernel_bytes;
+}
+
+double dsc_virtual_host_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args)
+{
+    return bytes_of(kernel, args) / rates->host_update_bytes;
+}

@@ -1,0 +1,400 @@
+/* device_virtual.c - see virtual.h. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/virtual/virtual.h"
+
+/* Addresses of device memory. They have no pages: nobody but streams may touch them, and streams touch nothing. */
+#define ARENA_BYTES (INT64_C(1) << 40)
+#define ALIGNMENT 256
+
+typedef struct virtual_device {
+    dsc_device base;
+    dsc_alloc *alloc;
+    dsc_virtual_clock *clock;
+    char *arena; /* NULL: this is the host beside the card */
+    int64_t used_bytes;
+} virtual_device;
+
+typedef struct virtual_stream {
+    dsc_stream base;
+    virtual_device *device;
+    double at_s; /* all that it was given is done */
+    int64_t workspace_bytes;
+} virtual_stream;
+
+typedef struct virtual_event {
+    dsc_event base;
+    virtual_device *device;
+    double at_s;
+} virtual_event;
+
+const char *dsc_virtual_part_text(dsc_virtual_part part)
+{
+    static const char *const texts[] = {
+        "products",           "attention", "other kernels",      "update",
+        "update by the host", "exchange",  "copies to the host", "copies from the host"
+    };
+    DSC_ASSERT(part >= 0 && part < DSC_VIRTUAL_PART_COUNT);
+    return texts[part];
+}
+
+bool dsc_virtual_is(const dsc_device *device) { return device->ops == &dsc_device_virtual; }
+
+dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device)
+{
+    DSC_ASSERT(dsc_virtual_is(device));
+    return ((virtual_device *)device)->clock;
+}
+
+/* ---- devices ---- */
+
+static dsc_status open_one(const dsc_device_options *options, bool card, dsc_device **out, dsc_error *err)
+{
+    virtual_device *d = NULL;
+    DSC_ASSERT(options->clock != NULL && options->clock->rates != NULL);
+    DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *d, &d, err));
+    *d = (virtual_device) { { &dsc_device_virtual }, options->alloc, options->clock, NULL, 0 };
+    *out = &d->base;
+    if (!card)
+        return DSC_OK;
+    void *arena = mmap(NULL, ARENA_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (arena != MAP_FAILED) {
+        d->arena = arena;
+        return DSC_OK;
+    }
+    dsc_alloc_free(options->alloc, d);
+    *out = NULL;
+    return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no addresses for the memory of a virtual GPU; raise ulimit -v");
+}
+
+static dsc_status virtual_open(dsc_device **out, const dsc_device_options *options, dsc_error *err)
+{
+    return open_one(options, true, out, err);
+}
+
+static dsc_status virtual_open_host(dsc_device *device, const dsc_device_options *options, dsc_device **out,
+                                    dsc_error *err)
+{
+    dsc_device_options host = *options;
+    host.clock = ((virtual_device *)device)->clock;
+    return open_one(&host, false, out, err);
+}
+
+static void virtual_close(dsc_device *device)
+{
+    virtual_device *d = (virtual_device *)device;
+    if (d->arena != NULL)
+        munmap(d->arena, ARENA_BYTES);
+    dsc_alloc_free(d->alloc, d);
+}
+
+static void virtual_props(dsc_device *device, dsc_device_props *out)
+{
+    const virtual_device *d = (const virtual_device *)device;
+    const int64_t bytes = (int64_t)d->clock->rates->memory_bytes;
+    *out = (dsc_device_props) { .index = 0, .arch = 90, .total_bytes = bytes, .free_bytes = bytes };
+    snprintf(out->name, sizeof out->name, "a virtual %s", d->clock->rates->name);
+}
+
+/* ---- memory ---- */
+
+static dsc_status device_memory(virtual_device *d, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    const int64_t counted = dsc_buf_counted(bytes), at = dsc_align_up(d->used_bytes, ALIGNMENT);
+    if (counted > ARENA_BYTES - at)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "a virtual GPU has no addresses left");
+    DSC_TRY(dsc_alloc_note(d->alloc, tag, DSC_TIER_DEVICE, counted, err));
+    *out = (dsc_buf) { .ptr = d->arena + at, .bytes = bytes, .tag = tag, .tier = DSC_TIER_DEVICE, .alloc = d->alloc };
+    d->used_bytes = at + counted;
+    return DSC_OK;
+}
+
+/* Zeros that take a page when they are read. */
+static dsc_status pinned_memory(virtual_device *d, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                                dsc_error *err)
+{
+    const int64_t counted = dsc_buf_counted(bytes);
+    DSC_TRY(dsc_alloc_note(d->alloc, tag, tier, counted, err));
+    void *at = mmap(NULL, (size_t)dsc_max_i64(1, counted), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) {
+        dsc_alloc_unnote(d->alloc, tag, tier, counted);
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "", "no addresses for the pinned memory of a virtual GPU");
+    }
+    *out = (dsc_buf) { .ptr = at, .bytes = bytes, .tag = tag, .tier = tier, .alloc = d->alloc };
+    return DSC_OK;
+}
+
+static dsc_status virtual_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
+                                   dsc_error *err)
+{
+    virtual_device *d = (virtual_device *)device;
+    DSC_ASSERT(tier == DSC_TIER_DEVICE || tier == DSC_TIER_PINNED);
+    return tier == DSC_TIER_DEVICE && d->arena != NULL ? device_memory(d, tag, bytes, out, err)
+                                                       : pinned_memory(d, tag, tier, bytes, out, err);
+}
+
+static bool on_card(const virtual_device *d, const void *p)
+{
+    const char *at = p;
+    return d->arena != NULL && at >= d->arena && at < d->arena + ARENA_BYTES;
+}
+
+static void virtual_mem_close(dsc_device *device, dsc_buf *buf)
+{
+    virtual_device *d = (virtual_device *)device;
+    if (buf->ptr == NULL)
+        return;
+    const int64_t counted = dsc_buf_counted(buf->bytes);
+    dsc_alloc_unnote(d->alloc, buf->tag, buf->tier, counted);
+    if (!on_card(d, buf->ptr))
+        munmap(buf->ptr, (size_t)dsc_max_i64(1, counted));
+    *buf = (dsc_buf) { 0 };
+}
+
+/* ---- streams and events ---- */
+
+static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
+                                      dsc_error *err)
+{
+    virtual_device *d = (virtual_device *)device;
+    virtual_stream *s = NULL;
+    DSC_TRY(dsc_alloc_zeroed(d->alloc, DSC_TAG_CONTROL, 1, sizeof *s, &s, err));
+    const int64_t bytes = kind == DSC_STREAM_COMPUTE && d->arena != NULL ? DSC_GPU_GEMM_WORKSPACE_BYTES : 0;
+    const dsc_status status = dsc_alloc_note(d->alloc, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, err);
+    if (status != DSC_OK) {
+        dsc_alloc_free(d->alloc, s);
+        return status;
+    }
+    *s = (virtual_stream) { { &dsc_device_virtual }, d, 0, bytes };
+    *out = &s->base;
+    return DSC_OK;
+}
+
+static void virtual_stream_close(dsc_stream *stream)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    dsc_alloc_unnote(s->device->alloc, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, s->workspace_bytes);
+    dsc_alloc_free(s->device->alloc, s);
+}
+
+static dsc_status virtual_stream_sync(dsc_stream *stream, dsc_error *err)
+{
+    const virtual_stream *s = (const virtual_stream *)stream;
+    dsc_virtual_clock *clock = s->device->clock;
+    clock->host_s = fmax(clock->host_s, s->at_s);
+    return DSC_OK;
+}
+
+static dsc_status virtual_event_open(dsc_device *device, dsc_event **out, dsc_error *err)
+{
+    virtual_device *d = (virtual_device *)device;
+    virtual_event *e = NULL;
+    DSC_TRY(dsc_alloc_zeroed(d->alloc, DSC_TAG_CONTROL, 1, sizeof *e, &e, err));
+    *e = (virtual_event) { { &dsc_device_virtual }, d, 0 };
+    *out = &e->base;
+    return DSC_OK;
+}
+
+static void virtual_event_close(dsc_event *event)
+{
+    virtual_event *e = (virtual_event *)event;
+    dsc_alloc_free(e->device->alloc, e);
+}
+
+static dsc_status virtual_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    ((virtual_event *)event)->at_s = fmax(s->at_s, s->device->clock->host_s);
+    return DSC_OK;
+}
+
+static dsc_status virtual_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    s->at_s = fmax(s->at_s, ((const virtual_event *)event)->at_s);
+    return DSC_OK;
+}
+
+static dsc_status virtual_event_sync(dsc_event *event, dsc_error *err)
+{
+    const virtual_event *e = (const virtual_event *)event;
+    e->device->clock->host_s = fmax(e->device->clock->host_s, e->at_s);
+    return DSC_OK;
+}
+
+/* A caller that polls would poll for ever, because only waits move the clock. */
+static bool virtual_event_passed(dsc_event *event) { return virtual_event_sync(event, NULL) == DSC_OK; }
+
+/* ---- work ---- */
+
+static bool is_kernel(dsc_virtual_part part)
+{
+    return part == DSC_VIRTUAL_PRODUCTS || part == DSC_VIRTUAL_ATTENTION || part == DSC_VIRTUAL_MEMORY_KERNELS ||
+           part == DSC_VIRTUAL_UPDATE;
+}
+
+static void drop_gap(dsc_virtual_clock *clock, int32_t i)
+{
+    DSC_ASSERT(i < clock->gap_count);
+    clock->gap_count--;
+    memmove(&clock->gap[i], &clock->gap[i + 1], (size_t)(clock->gap_count - i) * sizeof clock->gap[0]);
+}
+
+/* The oldest gap goes first if there is no room: a stream is seldom so late. */
+static void leave_gap(dsc_virtual_clock *clock, double from_s, double to_s)
+{
+    if (clock->gap_count == DSC_VIRTUAL_GAPS)
+        drop_gap(clock, 0);
+    clock->gap[clock->gap_count].from_s = from_s;
+    clock->gap[clock->gap_count++].to_s = to_s;
+}
+
+#define LEAST_S 1e-12 /* less than that of a kernel is left over by rounding */
+
+/* Uses the card for `seconds` from `start_s` on; the time at which it is done. */
+static double use_card(dsc_virtual_clock *clock, double start_s, double seconds)
+{
+    double left = seconds;
+    for (int32_t i = 0; i < clock->gap_count && left > LEAST_S;) {
+        const double from = fmax(start_s, clock->gap[i].from_s), to = fmin(clock->gap[i].to_s, from + left);
+        if (from >= clock->gap[i].to_s) {
+            i++;
+            continue;
+        }
+        left -= to - from;
+        if (left <= LEAST_S && from == clock->gap[i].from_s) {
+            clock->gap[i].from_s = to;
+            return to;
+        }
+        clock->gap[i].to_s = from; /* the rest behind a last piece is short: it is given up */
+        if (clock->gap[i].to_s > clock->gap[i].from_s)
+            i++;
+        else
+            drop_gap(clock, i);
+        if (left <= LEAST_S)
+            return to;
+    }
+    if (left <= LEAST_S)
+        return start_s;
+    const double from = fmax(start_s, clock->card_s);
+    if (from > clock->card_s)
+        leave_gap(clock, clock->card_s, from);
+    clock->card_s = from + left;
+    return clock->card_s;
+}
+
+void dsc_virtual_occupy(dsc_stream *stream, dsc_virtual_part part, double seconds)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    dsc_virtual_clock *clock = s->device->clock;
+    DSC_ASSERT(seconds >= 0);
+    const double start = fmax(s->at_s, clock->host_s);
+    s->at_s = is_kernel(part) ? use_card(clock, start, seconds) : start + seconds;
+    clock->kernels += is_kernel(part);
+    clock->busy_s[part] += seconds;
+    clock->host_s += clock->rates->launch_s;
+}
+
+/* The host's own work: the thread that calls does it. */
+static void work_on_host(virtual_stream *s, double seconds)
+{
+    dsc_virtual_clock *clock = s->device->clock;
+    clock->host_s = fmax(clock->host_s, s->at_s) + seconds;
+    clock->busy_s[DSC_VIRTUAL_HOST_UPDATE] += seconds;
+    s->at_s = clock->host_s;
+}
+
+static dsc_status virtual_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    const dsc_card_rates *rates = s->device->clock->rates;
+    const double count = (double)bytes;
+    if (s->device->arena == NULL)
+        work_on_host(s, 2 * count / rates->host_update_bytes);
+    else if (on_card(s->device, to) && on_card(s->device, from))
+        dsc_virtual_occupy(stream, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + 2 * count / rates->kernel_bytes);
+    else
+        dsc_virtual_occupy(stream, on_card(s->device, to) ? DSC_VIRTUAL_FROM_HOST : DSC_VIRTUAL_TO_HOST,
+                           rates->kernel_s + count / rates->host_link_bytes);
+    return DSC_OK;
+}
+
+static dsc_status virtual_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error *err)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    const dsc_card_rates *rates = s->device->clock->rates;
+    if (s->device->arena == NULL)
+        work_on_host(s, (double)bytes / rates->host_update_bytes);
+    else
+        dsc_virtual_occupy(stream, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + (double)bytes / rates->kernel_bytes);
+    return DSC_OK;
+}
+
+static dsc_status virtual_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, int64_t args_bytes,
+                                 dsc_error *err)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    const dsc_card_rates *rates = s->device->clock->rates;
+    dsc_virtual_part part;
+    DSC_ASSERT(args_bytes <= DSC_LAUNCH_ARGS_MAX);
+    if (s->device->arena == NULL) {
+        work_on_host(s, dsc_virtual_host_kernel_s(rates, kernel, args));
+        return DSC_OK;
+    }
+    const double seconds = dsc_virtual_kernel_s(rates, kernel, args, &part);
+    dsc_virtual_occupy(stream, part, seconds);
+    return DSC_OK;
+}
+
+/* At once, by a thread whose clock is the stream's. */
+static dsc_status virtual_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, int64_t args_bytes,
+                                    dsc_error *err)
+{
+    virtual_stream *s = (virtual_stream *)stream;
+    dsc_virtual_clock *clock = s->device->clock;
+    _Alignas(16) char copy[DSC_LAUNCH_ARGS_MAX];
+    DSC_ASSERT(args_bytes >= 0 && args_bytes <= DSC_LAUNCH_ARGS_MAX);
+    if (args_bytes > 0)
+        memcpy(copy, args, (size_t)args_bytes);
+    const double caller_s = clock->host_s;
+    clock->host_s = fmax(s->at_s, caller_s);
+    const dsc_status status = fn(copy, err);
+    s->at_s = clock->host_s;
+    clock->host_s = caller_s + clock->rates->launch_s;
+    return status;
+}
+
+static dsc_status virtual_gemm_prepare(dsc_device *device, const dsc_gemm_args *shape, dsc_error *err)
+{
+    return DSC_OK;
+}
+
+const dsc_device_ops dsc_device_virtual = {
+    .name = "cuda",
+    .version = DSC_DEVICE_OPS_VERSION,
+    .host_visible = false,
+    .open = virtual_open,
+    .open_host = virtual_open_host,
+    .close = virtual_close,
+    .stream_open = virtual_stream_open,
+    .stream_close = virtual_stream_close,
+    .stream_sync = virtual_stream_sync,
+    .event_open = virtual_event_open,
+    .event_close = virtual_event_close,
+    .event_record = virtual_event_record,
+    .stream_wait = virtual_stream_wait,
+    .event_sync = virtual_event_sync,
+    .event_passed = virtual_event_passed,
+    .copy = virtual_copy,
+    .zero = virtual_zero,
+    .launch = virtual_launch,
+    .host_call = virtual_host_call,
+    .mem_open = virtual_mem_open,
+    .mem_close = virtual_mem_close,
+    .gemm_prepare = virtual_gemm_prepare,
+    .props = virtual_props,
+};

@@ -1,0 +1,85 @@
+/* virtual.h - a GPU on virtual clocks: it runs nothing, and says how long a step would take.
+ *
+ * The engine, zero and the transports give it the same work as a real GPU, in the same order. A launch moves its
+ * stream's clock by the kernel's time, which follows from its arguments and the card's measured rates. Waits and events
+ * move clocks as they do on a card, and the thread that calls has a clock too. Kernels of all streams share the card:
+ * one runs at a time, and those of other streams fill the times in which one waits. Copies and exchanges run beside
+ * them. Device memory has addresses and no pages; pinned memory reads as zeros. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_VIRTUAL_VIRTUAL_H
+#define DSC_KERNELS_VIRTUAL_VIRTUAL_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rates of a card and of its links, as measured on a warm card under its power limit. Bytes count reads and writes.
+ * Field names are those of bench/cards/NAME.json. */
+typedef struct dsc_card_rates {
+    char name[32];
+    double memory_bytes; /* of the card */
+    double multiprocessors;
+    double product_flops; /* matrix products of 16-bit operands, large ones, a second */
+    double product_flops_f32;
+    double attention_forward_flops[2]; /* causal halves counted; heads of up to 64, and larger ones */
+    double attention_backward_flops[2];
+    double kernel_bytes;      /* device memory traffic of kernels that do little else, a second */
+    double kernel_s;          /* start and end of a kernel */
+    double launch_s;          /* the host's part of a launch */
+    double host_link_bytes;   /* to host memory and back, each way, a second */
+    double host_update_bytes; /* traffic of the host's optimizer kernels, a second */
+    double peer_bytes;        /* into one card from the others of its host, a second */
+    double peer_s;            /* start of an exchange within a host */
+    double cards_of_host;
+    double network_bytes; /* into one card's share of its host's network, a second */
+    double network_s;     /* start of an exchange between hosts */
+} dsc_card_rates;
+
+/* Parts of a step's time. */
+typedef enum dsc_virtual_part {
+    DSC_VIRTUAL_PRODUCTS,
+    DSC_VIRTUAL_ATTENTION,
+    DSC_VIRTUAL_MEMORY_KERNELS, /* norms, activations, sums, casts: bound by device memory */
+    DSC_VIRTUAL_UPDATE,         /* the optimizer on the card */
+    DSC_VIRTUAL_HOST_UPDATE,
+    DSC_VIRTUAL_EXCHANGE, /* between ranks */
+    DSC_VIRTUAL_TO_HOST,
+    DSC_VIRTUAL_FROM_HOST,
+    DSC_VIRTUAL_PART_COUNT
+} dsc_virtual_part;
+const char *dsc_virtual_part_text(dsc_virtual_part part); /* "products" */
+
+#define DSC_VIRTUAL_GAPS 512
+
+/* The clocks of one rank. Zeroed by the caller, with `rates` set; shared by the rank's devices. One thread uses it. */
+typedef struct dsc_virtual_clock {
+    const dsc_card_rates *rates;
+    double host_s; /* of the thread that calls */
+    double card_s; /* the card is free from then on */
+    /* Times before, in order, in which the card is free: a kernel that waited for a copy left them. Later launches of
+     * other streams fill them, in pieces. */
+    struct {
+        double from_s, to_s;
+    } gap[DSC_VIRTUAL_GAPS];
+    int32_t gap_count;
+    double busy_s[DSC_VIRTUAL_PART_COUNT];
+    int64_t kernels;
+} dsc_virtual_clock;
+
+extern const dsc_device_ops dsc_device_virtual; /* options.clock is set */
+
+/* The stream is busy with `part` for that time, from its clock on. Kernels also wait for the card. */
+void dsc_virtual_occupy(dsc_stream *stream, dsc_virtual_part part, double seconds);
+bool dsc_virtual_is(const dsc_device *device);
+dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device);
+
+/* costs.c: seconds of one launch on the card, and the part that it belongs to. */
+double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args, dsc_virtual_part *part);
+/* Seconds of the host's kernel over the same arguments. */
+double dsc_virtual_host_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,191 @@
+/* test_virtual.c - the clocks of a virtual GPU: what shares the card, what runs beside it, and who waits for whom.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "kernels/virtual/virtual.h"
+
+/* Rates with which times are whole numbers. */
+static const dsc_card_rates rates = { .name = "test",
+                                      .memory_bytes = 1e12,
+                                      .multiprocessors = 1,
+                                      .product_flops = 1e9,
+                                      .product_flops_f32 = 1e9,
+                                      .attention_forward_flops = { 1e9, 1e9 },
+                                      .attention_backward_flops = { 1e9, 1e9 },
+                                      .kernel_bytes = 1e9,
+                                      .host_link_bytes = 1e9,
+                                      .host_update_bytes = 1e9,
+                                      .peer_bytes = 1e9,
+                                      .cards_of_host = 8,
+                                      .network_bytes = 1e9 };
+
+typedef struct machine {
+    dsc_virtual_clock clock;
+    dsc_alloc *alloc;
+    dsc_device *device;
+    dsc_stream *compute, *other;
+    dsc_event *event;
+    dsc_buf on_card, pinned;
+} machine;
+
+static int set_up(void **state)
+{
+    static machine m;
+    m = (machine) { .clock = { .rates = &rates } };
+    assert_int_equal(dsc_alloc_open(&m.alloc, NULL), DSC_OK);
+    const dsc_device_options options = { .alloc = m.alloc, .threads = 1, .clock = &m.clock };
+    assert_int_equal(dsc_device_open(&dsc_device_virtual, &m.device, &options, NULL), DSC_OK);
+    assert_int_equal(dsc_stream_open(m.device, DSC_STREAM_COMPUTE, "compute", &m.compute, NULL), DSC_OK);
+    assert_int_equal(dsc_stream_open(m.device, DSC_STREAM_ASYNC, "other", &m.other, NULL), DSC_OK);
+    assert_int_equal(dsc_event_open(m.device, &m.event, NULL), DSC_OK);
+    assert_int_equal(dsc_mem_open(m.device, DSC_TAG_IO, DSC_TIER_DEVICE, INT64_C(1) << 36, &m.on_card, NULL), DSC_OK);
+    assert_int_equal(dsc_mem_open(m.device, DSC_TAG_IO, DSC_TIER_PINNED, INT64_C(1) << 30, &m.pinned, NULL), DSC_OK);
+    *state = &m;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    machine *m = *state;
+    dsc_mem_close(m->device, &m->pinned);
+    dsc_mem_close(m->device, &m->on_card);
+    dsc_event_close(&m->event);
+    dsc_stream_close(&m->other);
+    dsc_stream_close(&m->compute);
+    dsc_device_close(&m->device);
+    dsc_alloc_close(&m->alloc);
+    return 0;
+}
+
+static void near(double seconds, double expected) { assert_true(fabs(seconds - expected) < 1e-9); }
+
+/* A kernel of so many seconds. */
+static void run_kernel(machine *m, dsc_stream *stream, int64_t seconds)
+{
+    const dsc_add_args add = {
+        .to = m->on_card.ptr, .a = m->on_card.ptr, .b = m->on_card.ptr, .count = seconds * 1000000000 / 12
+    };
+    assert_int_equal(DSC_RUN(stream, ADD, &add, NULL), DSC_OK);
+}
+
+static void copy_out(machine *m, dsc_stream *stream, int64_t seconds)
+{
+    assert_int_equal(dsc_copy(stream, m->pinned.ptr, m->on_card.ptr, seconds * 1000000000, NULL), DSC_OK);
+}
+
+static double time_of(machine *m, dsc_stream *stream)
+{
+    assert_int_equal(dsc_stream_sync(stream, NULL), DSC_OK);
+    return m->clock.host_s;
+}
+
+static void kernels_of_two_streams_share_the_card(void **state)
+{
+    machine *m = *state;
+    run_kernel(m, m->compute, 3);
+    run_kernel(m, m->other, 2);
+    assert_true(fabs(time_of(m, m->other) - 5) < 1e-6);
+    assert_true(fabs(m->clock.busy_s[DSC_VIRTUAL_MEMORY_KERNELS] - 5) < 1e-6);
+    assert_int_equal(m->clock.kernels, 2);
+}
+
+static void a_copy_runs_beside_a_kernel(void **state)
+{
+    machine *m = *state;
+    run_kernel(m, m->compute, 3);
+    copy_out(m, m->other, 1);
+    near(time_of(m, m->other), 1);
+    assert_true(fabs(time_of(m, m->compute) - 3) < 1e-6);
+}
+
+static void kernels_fill_the_time_in_which_another_stream_waits(void **state)
+{
+    machine *m = *state;
+    copy_out(m, m->other, 1);
+    run_kernel(m, m->other, 1);   /* from 1 to 2 */
+    run_kernel(m, m->compute, 2); /* from 0 to 1, then from 2 to 3 */
+    assert_true(fabs(time_of(m, m->other) - 2) < 1e-6);
+    assert_true(fabs(time_of(m, m->compute) - 3) < 1e-6);
+}
+
+static void a_stream_waits_for_an_event(void **state)
+{
+    machine *m = *state;
+    copy_out(m, m->other, 1);
+    assert_int_equal(dsc_event_record(m->event, m->other, NULL), DSC_OK);
+    assert_int_equal(dsc_stream_wait(m->compute, m->event, NULL), DSC_OK);
+    run_kernel(m, m->compute, 1);
+    assert_true(fabs(time_of(m, m->compute) - 2) < 1e-6);
+}
+
+static dsc_status copy_in_a_call(void *args, dsc_error *err)
+{
+    machine *const *m = args;
+    copy_out(*m, (*m)->compute, 1);
+    return dsc_stream_sync((*m)->compute, err);
+}
+
+static void a_host_call_has_a_clock_of_its_own(void **state)
+{
+    machine *m = *state;
+    assert_int_equal(dsc_host_call(m->other, copy_in_a_call, &m, (int64_t)sizeof m, NULL), DSC_OK);
+    near(m->clock.host_s, 0); /* the caller goes on at once */
+    assert_int_equal(dsc_event_record(m->event, m->other, NULL), DSC_OK);
+    assert_int_equal(dsc_event_sync(m->event, NULL), DSC_OK);
+    near(m->clock.host_s, 1);
+}
+
+static void the_host_beside_the_card_works_on_the_callers_clock(void **state)
+{
+    machine *m = *state;
+    dsc_device *host = NULL;
+    dsc_stream *stream = NULL;
+    const dsc_device_options options = { .alloc = m->alloc, .threads = 1 };
+    assert_int_equal(dsc_device_open_host(m->device, &options, &host, NULL), DSC_OK);
+    assert_int_equal(dsc_stream_open(host, DSC_STREAM_COMPUTE, "host", &stream, NULL), DSC_OK);
+    run_kernel(m, stream, 2);
+    assert_true(fabs(m->clock.host_s - 2) < 1e-6);
+    near(m->clock.card_s, 0);
+    dsc_stream_close(&stream);
+    dsc_device_close(&host);
+}
+
+static void times_follow_from_the_arguments(void **state)
+{
+    dsc_virtual_part part;
+    const dsc_gemm_args gemm = { .m = 128, .n = 256, .k = 512, .ab_dtype = DSC_BF16, .c_dtype = DSC_BF16 };
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_GEMM, &gemm, &part), 2.0 * 128 * 256 * 512 / 1e9);
+    assert_int_equal(part, DSC_VIRTUAL_PRODUCTS);
+    const dsc_attention_fwd_args attention = {
+        .batch = 2, .tokens = 10, .heads = 3, .kv_heads = 3, .head_size = 64, .dtype = DSC_BF16
+    };
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_ATTENTION_FWD, &attention, &part), 2.0 * 2 * 2 * 3 * 64 * 55 / 1e9);
+    assert_int_equal(part, DSC_VIRTUAL_ATTENTION);
+    float p = 0;
+    uint16_t half = 0;
+    const dsc_update_args update = {
+        .master = &p, .grad = &p, .state = { &p, &p }, .param_half = &half, .count = 1000, .state_dtype = DSC_F32
+    };
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_ADAMW, &update, &part), 1000.0 * 30 / 1e9);
+    assert_int_equal(part, DSC_VIRTUAL_UPDATE);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(kernels_of_two_streams_share_the_card, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_copy_runs_beside_a_kernel, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(kernels_fill_the_time_in_which_another_stream_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_stream_waits_for_an_event, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_host_call_has_a_clock_of_its_own, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(the_host_beside_the_card_works_on_the_callers_clock, set_up, tear_down),
+        cmocka_unit_test(times_follow_from_the_arguments),
+    };
+    return cmocka_run_group_tests_name("virtual GPUs", tests, NULL, NULL);
+}
