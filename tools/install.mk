@@ -65,7 +65,7 @@ headers:
 .PHONY: install
 ## install: programs, library, headers, presets and a pkg-config file below PREFIX (/usr/local)
 install: all
-	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/dsc $(DESTDIR)$(PREFIX)/share/dsc/configs
+	$(Q)install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/dsc $(DESTDIR)$(PREFIX)/share/dsc/configs $(DESTDIR)$(PREFIX)/share/dsc/cards
 	$(Q)install $(PROGRAMS) $(DESTDIR)$(PREFIX)/bin
 	$(Q)install -m 644 $(LIB)/libdsc.a $(DESTDIR)$(PREFIX)/lib
 	$(Q)install $(LIB)/libdsc.so $(DESTDIR)$(PREFIX)/lib/libdsc.so.0
@@ -73,6 +73,7 @@ install: all
 	$(Q)for p in $(wildcard $(LIB)/dsc/libdsc_*.so); do install -D $$p $(DESTDIR)$(PREFIX)/lib/dsc/$$(basename $$p); done
 	$(Q)install -m 644 $(PUBLIC_HEADERS) $(DESTDIR)$(PREFIX)/include/dsc
 	$(Q)install -m 644 configs/*.json $(DESTDIR)$(PREFIX)/share/dsc/configs
+	$(Q)install -m 644 bench/cards/*.json $(DESTDIR)$(PREFIX)/share/dsc/cards
 	$(Q)printf 'prefix=%s\nName: dsc\nDescription: ZeRO-sharded training engine\nVersion: %s\nLibs: -L$${prefix}/lib -ldsc\nLibs.private: %s -fopenmp\nCflags: -I$${prefix}/include\n' \
 	    '$(PREFIX)' '$(VERSION)' '$(LDLIBS)' > $(DESTDIR)$(PREFIX)/lib/pkgconfig/dsc.pc
 

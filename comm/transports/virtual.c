@@ -1,8 +1,8 @@
 /* virtual.c - exchanges between virtual GPUs (kernels/virtual): only this rank is there, and its clock moves.
  *
  * All ranks do the same, so that this rank's data stands for what the others would send. An exchange over device memory
- * takes the longer of two times: that of the bytes from the cards of its host, and that of the bytes from other hosts
- * over its share of the network. Host memory is exchanged at once. SPDX-License-Identifier: Apache-2.0 */
+ * has two times, for the bytes from cards of its host and for those from other hosts. The longer one counts. Host memory
+ * is exchanged at once. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 

@@ -47,6 +47,18 @@ static void plain_name(const char *name, char *out, size_t out_bytes)
     out[used] = 0;
 }
 
+bool dsc_gpu_card_is(const char *name, const char *card)
+{
+    char wanted[64], known[64];
+    plain_name(name, wanted, sizeof wanted);
+    plain_name(card, known, sizeof known);
+    const size_t length = strlen(known);
+    if (strncmp(wanted, known, length) != 0)
+        return false;
+    const size_t digits = strspn(wanted + length, "0123456789");
+    return wanted[length] == 0 || (digits > 0 && strcmp(wanted + length + digits, "gb") == 0);
+}
+
 bool dsc_gpu_card_bytes(const char *name, int64_t *bytes)
 {
     char wanted[64], known[64];

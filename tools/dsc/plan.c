@@ -10,6 +10,7 @@
 #include "base/formats/json.h"
 #include "engine/planned.h"
 #include "tools/dsc/gpu_cards.h"
+#include "tools/dsc/plan_card.h"
 #include "tools/dsc/plan_speed.h"
 #include "tools/dsc/tool.h"
 #include "tools/strategies.h"
@@ -21,6 +22,7 @@ typedef struct plan_args {
     const char *config, *model, *device; /* NULL: the config's */
     int64_t world_size; /* 0: the environment's, else 1 */
     int64_t gpu_bytes;  /* memory of a GPU that may be absent; 0: this machine's */
+    const char *card;   /* its name; NULL: not given */
     bool json, strict, time, compare;
 } plan_args;
 
@@ -38,11 +40,15 @@ typedef struct plan_table {
     bool timed;
     plan_speed speed;
     plan_time time;
+    bool card_timed;
+    plan_card card;
+    plan_card_time card_time;
 } plan_table;
 
 static dsc_status set_card(void *out, const dsc_flag *flag, const char *name, dsc_error *err)
 {
     char names[512];
+    ((plan_args *)out)->card = name;
     if (dsc_gpu_card_bytes(name, &((plan_args *)out)->gpu_bytes))
         return DSC_OK;
     dsc_gpu_card_names(names, sizeof names);
@@ -73,7 +79,7 @@ static const dsc_flag rows[] = {
     { "--gpu-memory", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_gpu_memory,
       .help = "plan for a card with this memory, such as 80GiB; GB is 10^9 bytes, GiB 2^30" },
     { "--time", NULL, NULL, DSC_FLAG_BOOL, AT(time),
-      .help = "measure this machine for a moment and estimate the time of a step" },
+      .help = "estimate the time of a step: measures this machine for a moment, or with --gpu takes the card's rates" },
     { "--compare", NULL, NULL, DSC_FLAG_BOOL, AT(compare), .help = "plan the other strategies too, one line each" },
     { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print one JSON object" },
     { "--strict", NULL, NULL, DSC_FLAG_BOOL, AT(strict), .help = "warnings of the config are errors" },
@@ -93,8 +99,9 @@ static int parse_args(int argc, char **argv, plan_args *args)
         return code;
     if (args->gpu_bytes > 0 && args->device != NULL && strcmp(args->device, "cpu") == 0)
         return dsc_tool_usage("--device", "\"cpu\", but a GPU is described; leave one of them out");
-    if (args->gpu_bytes > 0 && args->time)
-        return dsc_tool_usage("--time", "it measures this machine, and the plan is for another's GPUs; leave it out");
+    if (args->gpu_bytes > 0 && args->time && args->card == NULL)
+        return dsc_tool_usage("--time", "it needs the rates of a card, and only --gpu-memory is given; name the card "
+                                        "with --gpu");
     return -1;
 }
 
@@ -105,32 +112,45 @@ static void log_line(void *user, dsc_log_level level, const char *text)
         fprintf(stderr, "dsc: warning: %s\n", text);
 }
 
-/* stage NULL: the config's. */
-static dsc_status open_planner(const plan_args *args, const char *stage, dsc_engine **out, dsc_error *err)
-{
-    dsc_engine_options options = DSC_ENGINE_OPTIONS_INIT;
-    char quoted[8192];
-    char device[16];
+/* Options of a plan, and the texts that they point to. */
+typedef struct planner {
+    dsc_engine_options options;
+    char model[8192], device[16];
     dsc_override overrides[3];
+} planner;
+
+/* stage NULL: the config's. */
+static dsc_status fill_planner(const plan_args *args, const char *stage, planner *p, dsc_error *err)
+{
+    p->options = (dsc_engine_options)DSC_ENGINE_OPTIONS_INIT;
+    int32_t count = 0;
     if (args->model != NULL) {
-        if (dsc_json_quote(quoted, sizeof quoted, args->model) >= sizeof quoted)
+        if (dsc_json_quote(p->model, sizeof p->model, args->model) >= sizeof p->model)
             return DSC_FAIL(err, DSC_ERR_INPUT, "--model", "the name is too long");
-        overrides[options.override_count++] = (dsc_override){ "dsc.model", quoted, "--model" };
+        p->overrides[count++] = (dsc_override) { "dsc.model", p->model, "--model" };
     }
     if (stage != NULL)
-        overrides[options.override_count++] = (dsc_override){ "zero_optimization.stage", stage, "--compare" };
+        p->overrides[count++] = (dsc_override) { "zero_optimization.stage", stage, "--compare" };
     if (args->device != NULL) {
-        snprintf(device, sizeof device, "\"%s\"", args->device);
-        overrides[options.override_count++] = (dsc_override){ "dsc.device", device, "--device" };
+        snprintf(p->device, sizeof p->device, "\"%s\"", args->device);
+        p->overrides[count++] = (dsc_override) { "dsc.device", p->device, "--device" };
     }
-    options.overrides = overrides;
-    options.plan_gpu_bytes = args->gpu_bytes;
-    options.config_path = args->config;
-    options.flags = DSC_ENGINE_PLAN_ONLY | (args->strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
-    options.plan_world_size = (int32_t)args->world_size;
+    p->options.overrides = p->overrides;
+    p->options.override_count = count;
+    p->options.plan_gpu_bytes = args->gpu_bytes;
+    p->options.config_path = args->config;
+    p->options.flags = DSC_ENGINE_PLAN_ONLY | (args->strict ? (uint32_t)DSC_ENGINE_STRICT : 0);
+    p->options.plan_world_size = (int32_t)args->world_size;
+    return DSC_OK;
+}
+
+static dsc_status open_planner(const plan_args *args, const char *stage, dsc_engine **out, dsc_error *err)
+{
+    planner p;
+    DSC_TRY(fill_planner(args, stage, &p, err));
     if (stage == NULL) /* once is enough */
-        options.log = (dsc_log){ log_line, NULL };
-    return dsc_engine_open(out, &options, err);
+        p.options.log = (dsc_log) { log_line, NULL };
+    return dsc_engine_open(out, &p.options, err);
 }
 
 /* Model states of ZeRO's formulas; other bytes depend on the batch and the machine. */
@@ -286,6 +306,8 @@ static void print_text(const plan_table *t)
         print_line("files", "", t->nvme_bytes);
     print_kept(t);
     print_traffic(t);
+    if (t->card_timed)
+        plan_card_print(&t->card, &t->card_time, t->ranks);
 }
 
 static void print_count(const char *name, int64_t value) { printf(",\"%s\":%lld", name, (long long)value); }
@@ -304,6 +326,8 @@ static void print_json_traffic(const plan_table *t)
     if (t->timed)
         printf(",\"predicted_s\":%.6g", t->time.step_s);
     printf("}");
+    if (t->card_timed)
+        plan_card_print_json(&t->card, &t->card_time);
 }
 
 static void print_json(const plan_table *t)
@@ -406,7 +430,14 @@ static dsc_status print_plan(const plan_args *args, dsc_engine *engine, dsc_erro
     dsc_engine_planned planned;
     dsc_engine_planned_get(engine, &planned);
     DSC_TRY(read_table(engine, &planned, &table, err));
-    table.timed = args->time || (args->compare && planned.host_visible);
+    if (args->time && args->card != NULL) {
+        planner p;
+        DSC_TRY(plan_card_read(args->card, &table.card, err));
+        DSC_TRY(fill_planner(args, NULL, &p, err));
+        DSC_TRY(plan_card_predict(&table.card, &p.options, &table.card_time, err));
+        table.card_timed = true;
+    }
+    table.timed = !table.card_timed && (args->time || (args->compare && planned.host_visible));
     if (table.timed) {
         DSC_TRY(plan_speed_measure(&planned, &table.speed, err));
         plan_speed_predict(&planned, &table.speed, &table.time);
