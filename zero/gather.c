@@ -10,6 +10,7 @@
  *
  * One group may dwarf the others (the embedding of a small model): its window alone can take more than keeping it
  * whole. Then it is resident: gathered once after each update, as at stage 2. SPDX-License-Identifier: Apache-2.0 */
+#include "base/window.h"
 #include "zero/compress.h"
 #include "zero/core/internal.h"
 #include "zero/gather.h"
@@ -18,7 +19,6 @@
 #include "zero/offload/param_fetch.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/placement.h"
-#include "zero/window.h"
 #include "zero/zero.h"
 
 #include <string.h>

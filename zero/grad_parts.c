@@ -12,11 +12,11 @@
  * micro-batch, until the last user has made its part. With speculative updates, parts of sums in files wait too. One
  * user's sum would otherwise go to its file and come back for the next user's part, when the update needs it.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "base/window.h"
 #include "zero/core/internal.h"
 #include "zero/grad_parts.h"
 #include "zero/offload/placement.h"
 #include "zero/offload/state_store.h"
-#include "zero/window.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
-#include "zero/window.h"
+#include "base/window.h"
 
 #define COUNT 12
 #define STEPS 20

@@ -18,7 +18,7 @@ typedef struct dsc_gather {
 /* The gathers of a pass in the order of their issue (zero/gather.c). */
 typedef struct dsc_gathers {
     dsc_gather *gather;        /* [count] */
-    struct dsc_window *window; /* [count] zero/window.h */
+    struct dsc_window *window; /* [count] base/window.h */
     int32_t count;
     int32_t *of_use;        /* [2 * use_count]: forward uses, then backward uses -> gather index, -1: none needed */
     int64_t *step_elements; /* [step_count] that a step reads from windows */

@@ -2,8 +2,8 @@
  *
  * The engine knows the order of a micro-step exactly, so gathered parameters and gradient parts get fixed offsets. A
  * step neither searches nor allocates, and the peak is part of the plan. SPDX-License-Identifier: Apache-2.0 */
-#ifndef DSC_ZERO_WINDOW_H
-#define DSC_ZERO_WINDOW_H
+#ifndef DSC_BASE_WINDOW_H
+#define DSC_BASE_WINDOW_H
 
 #include "base/base.h"
 

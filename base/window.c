@@ -1,6 +1,6 @@
 /* window.c - first-fit placement of lifetimes. Larger windows are placed first: the big ones (an embedding's gradient)
  * would otherwise be lifted above small ones that happen to start earlier. SPDX-License-Identifier: Apache-2.0 */
-#include "zero/window.h"
+#include "base/window.h"
 
 #include <stdlib.h>
 
