@@ -1,0 +1,205 @@
+/* program.h - a module as a straight-line list of ops over values, and its compiler.
+ *
+ * A family describes forward with the builder. dsc_program_compile fuses ops, generates the backward list, decides
+ * which values are saved, rebuilt or made again, and which share memory. One executor launches kernels for forward,
+ * rebuild and backward, and one function gives the exact plan. A value is a matrix: a number of rows of each sample,
+ * in row-major order. models/program/README.md says how the parts fit together. Inside models/ only.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_PROGRAM_H
+#define DSC_MODELS_PROGRAM_H
+
+#include "models/linear.h"
+#include "models/norm.h"
+#include "models/rope.h"
+
+#define DSC_PROGRAM_FORWARD_OPS 64
+#define DSC_PROGRAM_OPS 400 /* of all lists */
+#define DSC_PROGRAM_VALUES 512
+#define DSC_PROGRAM_NONE (-1)
+enum { DSC_OP_INPUTS = 6, DSC_OP_OUTPUTS = 3 };
+
+/* Kinds, with their operands `in` and `out` in order. */
+typedef enum dsc_op_kind {
+    DSC_OP_LINEAR,     /* x, residual -> y, before the activation */
+    DSC_OP_NORM,       /* x -> y, statistics */
+    DSC_OP_ROPE_TABLE, /* -> cosines, sines */
+    DSC_OP_ROPE,       /* x, cosines, sines -> y */
+    DSC_OP_ATTENTION,  /* q, k, v -> y, log-sum-exp */
+    DSC_OP_ACTIVATION, /* x -> y */
+    DSC_OP_GATED,      /* gate, up -> y */
+    DSC_OP_ADD,        /* a, b -> y */
+    DSC_OP_SCALE,      /* x -> y */
+    DSC_OP_DROPOUT,    /* x -> y */
+    DSC_OP_SLICE,      /* x -> y, some of its columns in place */
+    DSC_OP_COPY,       /* x -> y */
+    /* Made by the compiler; dy is the gradient of y. */
+    DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
+    DSC_OP_LINEAR_DW,      /* x, dy -> */
+    DSC_OP_NORM_BWD,       /* dy, sum so far, x, statistics -> dx */
+    DSC_OP_ATTENTION_BWD,  /* dy, y, log-sum-exp, q, k, v -> dq, dk, dv */
+    DSC_OP_ACTIVATION_BWD, /* dy, x -> dx */
+    DSC_OP_GATED_BWD,      /* dy, gate, up -> d_gate, d_up, y again */
+    DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
+    DSC_OP_KINDS
+} dsc_op_kind;
+
+/* The place of a value between forward and backward. */
+typedef enum dsc_store {
+    DSC_STORE_SCRATCH,  /* nowhere */
+    DSC_STORE_INPUT,    /* the module's input, which the engine keeps */
+    DSC_STORE_SAVED,    /* ctx->saved */
+    DSC_STORE_REBUILT,  /* ctx->rebuilt: the products before an activation */
+    DSC_STORE_REPEATED, /* ctx->repeated, or backward makes it again by a cheap op */
+    DSC_STORE_AGAIN     /* backward always makes it again */
+} dsc_store;
+
+typedef struct dsc_value {
+    const char *name;
+    int64_t rows, columns;
+    bool per_sample; /* `rows` of each sample, else in all */
+    bool f32;        /* else in the compute dtype */
+    dsc_store store;
+    int16_t maker, maker_out; /* the op that writes it in forward or backward, NONE: the module's input or d_out */
+} dsc_value;
+
+typedef struct dsc_op_norm {
+    dsc_norm_kind kind;
+    int64_t groups;
+    double eps;
+    int32_t weight;
+} dsc_op_norm;
+typedef struct dsc_op_rope {
+    const dsc_rope *rope;
+    int64_t heads, head_size;
+    bool inverse;
+} dsc_op_rope;
+typedef struct dsc_op_attention {
+    int64_t heads, kv_heads, head_size;
+    double scale;
+    int64_t window; /* keys that a query sees at most; 0: all before it */
+    bool all;       /* and those after it */
+} dsc_op_attention;
+
+typedef struct dsc_op {
+    dsc_op_kind kind;
+    const char *name;
+    int16_t in[DSC_OP_INPUTS], out[DSC_OP_OUTPUTS];
+    bool unless_kept; /* backward: runs only where ctx->repeated is NULL */
+    union {
+        dsc_linear_layer linear;
+        dsc_op_norm norm;
+        dsc_op_rope rope;
+        dsc_op_attention attention;
+        dsc_activation activation;
+        double factor; /* SCALE */
+        struct {
+            double probability;
+            uint32_t stream;
+        } dropout;
+        struct {
+            int64_t column, width, apart;
+        } slice;
+    };
+} dsc_op;
+
+/* A run of ops of one pass: numbers of ops in order. */
+typedef enum dsc_pass { DSC_PASS_FORWARD, DSC_PASS_REBUILD, DSC_PASS_BACKWARD, DSC_PASSES } dsc_pass;
+typedef struct dsc_op_list {
+    int16_t count, op[DSC_PROGRAM_OPS];
+} dsc_op_list;
+
+/* Memory that several values share one after another, or of which slices are columns. Between passes it is where its
+ * values are stored. */
+typedef enum dsc_region {
+    DSC_REGION_SCRATCH,
+    DSC_REGION_IN,
+    DSC_REGION_OUT,
+    DSC_REGION_D_OUT,
+    DSC_REGION_D_IN,
+    DSC_REGION_SAVED,
+    DSC_REGION_REBUILT,
+    DSC_REGION_REPEATED
+} dsc_region;
+typedef struct dsc_buffer {
+    dsc_region region;
+    int16_t value;  /* the one that spans it */
+    int16_t anchor; /* backward: the forward buffer that it is, NONE: its own */
+    int16_t cache;  /* forward: number of a part of the cache that replaces it where there is one, NONE */
+} dsc_buffer;
+/* A value's columns in a buffer: `width` of them from `column` on, in rows of `stride`. With `apart` above 0, so many
+ * columns after each first one follow further ones. */
+typedef struct dsc_place {
+    int16_t buffer;
+    int64_t column, width, stride, apart;
+} dsc_place;
+
+typedef struct dsc_program {
+    int64_t tokens;    /* T, rows of a sample in the module's input */
+    int32_t positions; /* the batch tensor of tokens' places in their documents; NONE: a sample is one document */
+    int16_t input, output, d_output, d_input; /* d_input: the gradient that leaves, or NONE */
+    int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
+    int64_t cache_tokens;
+    dsc_op op[DSC_PROGRAM_OPS];
+    dsc_value value[DSC_PROGRAM_VALUES];
+    dsc_op_list list[DSC_PASSES];
+    dsc_place place[2][DSC_PROGRAM_VALUES]; /* forward's and rebuild's; backward's */
+    dsc_buffer buffer[2][DSC_PROGRAM_VALUES];
+    bool buffer_used[DSC_PROGRAM_VALUES]; /* forward's; the others were taken up by another one */
+    int16_t cache_value[2 * DSC_PROGRAM_FORWARD_OPS];
+    /* The first failure of the builder; dsc_program_compile returns it. */
+    dsc_status status;
+    dsc_error err;
+} dsc_program;
+
+/* ---- Builder: values by number. After a failure each function gives NONE, and dsc_program_compile the message. -----
+ */
+
+void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions);
+/* y = x w + b. `bias` is NONE without one. */
+typedef struct dsc_program_linear_args {
+    const char *name;
+    dsc_linear shape;
+    int32_t weight, bias;
+} dsc_program_linear_args;
+int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args);
+/* `groups` norms side by side in a row, with one weight. */
+int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args);
+typedef struct dsc_program_tables {
+    int16_t cos, sin;
+} dsc_program_tables;
+dsc_program_tables dsc_program_rope_tables(dsc_program *program, const dsc_rope *rope);
+int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tables, const dsc_op_rope *args);
+int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_t v, const dsc_op_attention *args);
+int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation kind);
+int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up); /* silu(gate) * up */
+int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
+int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
+/* In training, elements are 0 with this probability; `stream` keeps the dropouts of a model apart. */
+int16_t dsc_program_dropout(dsc_program *program, int16_t x, double probability, uint32_t stream);
+/* Columns [first, first + count) of x. Slices that are used cover x exactly. */
+int16_t dsc_program_slice(dsc_program *program, int16_t x, int64_t first, int64_t count);
+/* `heads` times `width` columns, the first ones from `first` on, the others each `apart` columns further. */
+int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, int64_t heads, int64_t width,
+                                int64_t apart);
+void dsc_program_end(dsc_program *program, int16_t output);
+
+/* ---- Compiler ---- */
+
+typedef struct dsc_program_options {
+    const dsc_lora *lora; /* the module's adapters, or NULL */
+    int64_t cache_tokens; /* tokens of a text whose keys and values are kept; 0: none */
+    bool no_fusion;       /* tests: every op by itself */
+} dsc_program_options;
+DSC_MUST_USE dsc_status dsc_program_compile(dsc_program *program, const dsc_program_options *options, dsc_error *err);
+
+/* ---- A module ---- */
+
+DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module, const dsc_lora *lora,
+                                         int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                                         dsc_module_plan *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora,
+                                        dsc_module_ctx *ctx, dsc_error *err);
+/* Lines of text for people: ops, shapes, bytes and FLOPs of a micro-batch, and where values are kept. As snprintf. */
+int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
+
+#endif

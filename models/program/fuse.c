@@ -1,0 +1,87 @@
+/* fuse.c - ops that become epilogues of a product. SPDX-License-Identifier: Apache-2.0
+ *
+ * A rule looks at an op and the ops around it, and changes the program where it fits. The ops that are fused away
+ * leave forward's list; they stay in the array, where backward may take them to make a value again. */
+#include "models/lora.h"
+#include "models/program/internal.h"
+
+static bool has_adapter(const dsc_lora *lora, const dsc_op *op)
+{
+    return lora != NULL && dsc_lora_has(lora, op->linear.weight);
+}
+
+static void remove_op(dsc_op_list *list, int16_t op)
+{
+    int16_t count = 0;
+    for (int16_t i = 0; i < list->count; i++)
+        if (list->op[i] != op)
+            list->op[count++] = list->op[i];
+    list->count = count;
+}
+
+/* Position of an op in forward, NONE: none, as the input's maker. */
+static int16_t position_of(const dsc_op_list *list, int16_t op)
+{
+    for (int16_t i = 0; i < list->count; i++)
+        if (list->op[i] == op)
+            return i;
+    return DSC_PROGRAM_NONE;
+}
+
+/* product + other, where only the sum reads the product and `other` is there before it. */
+static bool fuse_residual(dsc_program *program, int16_t at, int side)
+{
+    dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    dsc_op *add = &program->op[list->op[at]];
+    int16_t reader;
+    if (add->kind != DSC_OP_ADD || add->in[0] == add->in[1])
+        return false;
+    const int16_t y = add->in[side], other = add->in[1 - side], maker = program->value[y].maker;
+    if (maker == DSC_PROGRAM_NONE || program->op[maker].kind != DSC_OP_LINEAR)
+        return false;
+    dsc_op *product = &program->op[maker];
+    if (product->in[1] != DSC_PROGRAM_NONE || product->out[0] != y || dsc_program_readers(program, y, &reader) != 1 ||
+        position_of(list, program->value[other].maker) > position_of(list, maker))
+        return false;
+    product->in[1] = other;
+    product->linear.forward = product->linear.bias >= 0 ? DSC_EPILOGUE_BIAS_ADD : DSC_EPILOGUE_ADD;
+    dsc_program_set_out(program, product, 0, add->out[0]);
+    remove_op(list, list->op[at]);
+    return true;
+}
+
+/* gelu(x w + b) into the product that makes it, and its slope into the backward of the product that reads it. An
+ * adapter adds to a product after its epilogue, so that neither may have one. */
+static bool fuse_gelu(dsc_program *program, const dsc_lora *lora, int16_t at)
+{
+    dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    dsc_op *act = &program->op[list->op[at]];
+    int16_t first, second;
+    if (act->kind != DSC_OP_ACTIVATION || act->activation != DSC_GELU_TANH)
+        return false;
+    const int16_t maker = program->value[act->in[0]].maker;
+    if (maker == DSC_PROGRAM_NONE || program->op[maker].kind != DSC_OP_LINEAR ||
+        program->op[maker].linear.forward != DSC_EPILOGUE_BIAS ||
+        dsc_program_readers(program, act->in[0], &first) != 1 ||
+        dsc_program_readers(program, act->out[0], &second) != 1 || program->op[second].kind != DSC_OP_LINEAR ||
+        program->op[second].in[0] != act->out[0] || program->op[second].in[1] == act->out[0])
+        return false;
+    dsc_op *product = &program->op[maker];
+    if (has_adapter(lora, product) || has_adapter(lora, &program->op[second]))
+        return false;
+    const int16_t before = act->in[0];
+    product->linear.forward = DSC_EPILOGUE_BIAS_GELU;
+    dsc_program_set_out(program, product, 0, act->out[0]);
+    dsc_program_set_out(program, product, 1, before);
+    program->op[second].linear.backward = DSC_EPILOGUE_DGELU;
+    remove_op(list, list->op[at]);
+    return true;
+}
+
+void dsc_program_fuse(dsc_program *program, const dsc_lora *lora)
+{
+    const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    for (int16_t at = 0; at < list->count;)
+        if (!fuse_residual(program, at, 0) && !fuse_residual(program, at, 1) && !fuse_gelu(program, lora, at))
+            at++;
+}

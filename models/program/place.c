@@ -1,0 +1,142 @@
+/* place.c - bytes and offsets of a pass for one micro-batch. SPDX-License-Identifier: Apache-2.0 */
+#include "base/window.h"
+#include "models/lora.h"
+#include "models/program/internal.h"
+
+typedef struct span {
+    int16_t first, last;
+    bool here;
+} span;
+
+static void see(span *spans, const dsc_place *places, int16_t value, int16_t step)
+{
+    if (value == DSC_PROGRAM_NONE)
+        return;
+    span *of = &spans[places[value].buffer];
+    if (!of->here)
+        *of = (span) { step, step, true };
+    of->last = step;
+}
+
+/* Steps of a pass between which each buffer is in use. */
+static void find_spans(const dsc_program *program, dsc_pass pass, span *spans)
+{
+    const dsc_op_list *list = &program->list[pass];
+    const dsc_place *places = program->place[pass == DSC_PASS_BACKWARD];
+    for (int16_t i = 0; i < list->count; i++) {
+        const dsc_op *op = &program->op[list->op[i]];
+        for (int j = 0; j < DSC_OP_INPUTS; j++)
+            see(spans, places, op->in[j], i);
+        for (int j = 0; j < DSC_OP_OUTPUTS; j++)
+            see(spans, places, op->out[j], i);
+    }
+}
+
+static int64_t work_bytes(const dsc_program *program, const dsc_op *op, const dsc_lora *lora, int64_t batch,
+                          dsc_dtype dtype)
+{
+    const bool product = op->kind == DSC_OP_LINEAR || op->kind == DSC_OP_LINEAR_DX || op->kind == DSC_OP_LINEAR_DW;
+    if (product && lora != NULL && dsc_lora_has(lora, op->linear.weight))
+        return dsc_lora_work_bytes(lora, dsc_value_rows(&program->value[op->in[0]], batch), dtype);
+    return dsc_op_infos[op->kind].scratch != NULL ? dsc_op_infos[op->kind].scratch(program, op, batch, dtype) : 0;
+}
+
+static int64_t piece(int64_t *end, int64_t bytes)
+{
+    const int64_t at = *end;
+    *end += dsc_align_up(bytes, 256);
+    return at;
+}
+
+static void lay_stored(const dsc_program *program, int64_t batch, dsc_dtype dtype, dsc_layout *out)
+{
+    for (int16_t i = 0; i < program->buffer_count[0]; i++) {
+        const dsc_buffer *buffer = &program->buffer[0][i];
+        const int64_t bytes = dsc_value_bytes(&program->value[buffer->value], batch, dtype);
+        if (!program->buffer_used[i])
+            continue;
+        if (buffer->region == DSC_REGION_SAVED)
+            out->stored[i] = piece(&out->saved_bytes, bytes);
+        if (buffer->region == DSC_REGION_REBUILT)
+            out->stored[i] = piece(&out->rebuilt_bytes, bytes);
+        if (buffer->region == DSC_REGION_REPEATED)
+            out->stored[i] = piece(&out->repeated_bytes, bytes);
+    }
+    for (int16_t i = 0; i < program->cache_count; i++) {
+        const int64_t row = program->value[program->cache_value[i]].columns * (int64_t)dsc_dtype_bytes(dtype);
+        out->cache[i] = piece(&out->cache_bytes, program->cache_tokens * row);
+    }
+}
+
+/* Forward and rebuild may use ctx->out until its own value comes: it takes the largest buffers that fit. */
+static bool fits_out(const dsc_program *program, const span *spans, const dsc_layout *at, int16_t candidate)
+{
+    const span *wanted = &spans[candidate];
+    bool fits = true;
+    for (int16_t i = 0; i < program->buffer_count[0]; i++) {
+        const bool there = program->buffer[0][i].region == DSC_REGION_OUT || at->scratch[i] == DSC_LAYOUT_OUT;
+        if (i != candidate && spans[i].here && there)
+            fits &= spans[i].last < wanted->first || wanted->last < spans[i].first;
+    }
+    return fits;
+}
+
+static bool is_scratch(dsc_region region) { return region == DSC_REGION_SCRATCH || region == DSC_REGION_REPEATED; }
+
+static void use_out(const dsc_program *program, const span *spans, int64_t batch, dsc_dtype dtype, dsc_layout *out)
+{
+    const int64_t room = dsc_value_bytes(&program->value[program->output], batch, dtype);
+    for (;;) {
+        int16_t best = DSC_PROGRAM_NONE;
+        int64_t best_bytes = 0;
+        for (int16_t i = 0; i < program->buffer_count[0]; i++) {
+            const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[0][i].value], batch, dtype);
+            if (spans[i].here && is_scratch(program->buffer[0][i].region) && out->scratch[i] != DSC_LAYOUT_OUT &&
+                bytes > best_bytes && bytes <= room && fits_out(program, spans, out, i))
+                best = i, best_bytes = bytes;
+        }
+        if (best == DSC_PROGRAM_NONE)
+            return;
+        out->scratch[best] = DSC_LAYOUT_OUT;
+    }
+}
+
+/* Everything in the scratch, by the lifetimes in the pass. */
+static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *spans, const dsc_lora *lora,
+                        int64_t batch, dsc_dtype dtype, dsc_layout *out)
+{
+    const int set = pass == DSC_PASS_BACKWARD;
+    const dsc_op_list *list = &program->list[pass];
+    dsc_window windows[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
+    int64_t *offsets[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
+    int32_t count = 0;
+    for (int16_t i = 0; i < program->buffer_count[set]; i++) {
+        if (!spans[i].here || !is_scratch(program->buffer[set][i].region) || out->scratch[i] == DSC_LAYOUT_OUT)
+            continue;
+        const int64_t bytes = dsc_value_bytes(&program->value[program->buffer[set][i].value], batch, dtype);
+        windows[count] = (dsc_window) { .first = spans[i].first, .last = spans[i].last, .bytes = bytes };
+        offsets[count++] = &out->scratch[i];
+    }
+    for (int16_t i = 0; i < list->count; i++) {
+        const int64_t bytes = work_bytes(program, &program->op[list->op[i]], lora, batch, dtype);
+        if (bytes == 0)
+            continue;
+        windows[count] = (dsc_window) { .first = i, .last = i, .bytes = bytes };
+        offsets[count++] = &out->work[list->op[i]];
+    }
+    out->scratch_bytes = dsc_window_assign(windows, count, list->count + 1);
+    for (int32_t i = 0; i < count; i++)
+        *offsets[i] = windows[i].offset;
+}
+
+void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
+                     dsc_layout *out)
+{
+    span spans[DSC_PROGRAM_VALUES] = { { 0 } };
+    *out = (dsc_layout) { 0 };
+    lay_stored(program, batch, dtype, out);
+    find_spans(program, pass, spans);
+    if (pass != DSC_PASS_BACKWARD)
+        use_out(program, spans, batch, dtype, out);
+    lay_scratch(program, pass, spans, lora, batch, dtype, out);
+}

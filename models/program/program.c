@@ -1,0 +1,330 @@
+/* program.c - the builder: ops in order, with the shapes of their outputs and errors that name op and shapes.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/program/internal.h"
+
+#include <stdio.h>
+
+/* ---- parts of a program ------------------------------------------------------------------------------------------ */
+
+int64_t dsc_value_rows(const dsc_value *value, int64_t batch) { return value->rows * (value->per_sample ? batch : 1); }
+
+int64_t dsc_value_bytes(const dsc_value *value, int64_t batch, dsc_dtype dtype)
+{
+    return dsc_value_rows(value, batch) * value->columns * (int64_t)dsc_dtype_bytes(value->f32 ? DSC_F32 : dtype);
+}
+
+int16_t dsc_op_number(const dsc_program *program, const dsc_op *op)
+{
+    DSC_ASSERT(op >= program->op);
+    DSC_ASSERT(op < program->op + program->op_count);
+    return (int16_t)(op - program->op);
+}
+
+dsc_op *dsc_program_add_op(dsc_program *program, dsc_op_kind kind, const char *name)
+{
+    if (program->op_count >= DSC_PROGRAM_OPS)
+        return NULL;
+    dsc_op *op = &program->op[program->op_count++];
+    *op = (dsc_op) { .kind = kind, .name = name };
+    for (int i = 0; i < DSC_OP_INPUTS; i++)
+        op->in[i] = DSC_PROGRAM_NONE;
+    for (int i = 0; i < DSC_OP_OUTPUTS; i++)
+        op->out[i] = DSC_PROGRAM_NONE;
+    return op;
+}
+
+int16_t dsc_program_add_value(dsc_program *program, const char *name, const dsc_value *like)
+{
+    if (program->value_count >= DSC_PROGRAM_VALUES)
+        return DSC_PROGRAM_NONE;
+    dsc_value *value = &program->value[program->value_count];
+    *value = (dsc_value) { .name = name,
+                           .rows = like->rows,
+                           .columns = like->columns,
+                           .per_sample = like->per_sample,
+                           .f32 = like->f32,
+                           .maker = DSC_PROGRAM_NONE };
+    return program->value_count++;
+}
+
+void dsc_program_set_out(dsc_program *program, dsc_op *op, int output, int16_t value)
+{
+    op->out[output] = value;
+    if (value == DSC_PROGRAM_NONE)
+        return;
+    program->value[value].maker = dsc_op_number(program, op);
+    program->value[value].maker_out = (int16_t)output;
+}
+
+void dsc_list_add(dsc_op_list *list, int16_t op)
+{
+    DSC_ASSERT(list->count < DSC_PROGRAM_OPS);
+    list->op[list->count++] = op;
+}
+
+bool dsc_op_reads(const dsc_op *op, int16_t value)
+{
+    bool reads = false;
+    for (int i = 0; i < DSC_OP_INPUTS; i++)
+        reads |= op->in[i] == value;
+    return reads && value != DSC_PROGRAM_NONE;
+}
+
+int32_t dsc_program_readers(const dsc_program *program, int16_t value, int16_t *first)
+{
+    int32_t count = 0;
+    *first = DSC_PROGRAM_NONE;
+    for (int16_t i = 0; i < program->list[DSC_PASS_FORWARD].count; i++) {
+        const int16_t op = program->list[DSC_PASS_FORWARD].op[i];
+        if (dsc_op_reads(&program->op[op], value) && count++ == 0)
+            *first = op;
+    }
+    return count;
+}
+
+/* ---- the builder ------------------------------------------------------------------------------------------------- */
+
+/* Keeps the first failure. The formatted text is a message's. */
+#define REFUSE(program, ...)                                                                                           \
+    do {                                                                                                               \
+        if ((program)->status == DSC_OK)                                                                               \
+            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
+    } while (0)
+
+/* Whether a value is one of the program's; after a failure none is. */
+static bool is_value(dsc_program *program, dsc_op_kind kind, const char *name, int16_t value)
+{
+    if (program->status == DSC_OK && (value < 0 || value >= program->value_count))
+        REFUSE(program, "op \"%.60s\" (%s): value %d is not one of the program's %d", name, dsc_op_infos[kind].name,
+               (int)value, (int)program->value_count);
+    return program->status == DSC_OK;
+}
+
+static dsc_op *add_forward(dsc_program *program, dsc_op_kind kind, const char *name)
+{
+    dsc_op *op = NULL;
+    if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
+        op = dsc_program_add_op(program, kind, name);
+    if (op == NULL)
+        REFUSE(program, "op \"%.60s\" (%s): a program has at most %d ops; split the module", name,
+               dsc_op_infos[kind].name, DSC_PROGRAM_FORWARD_OPS);
+    return op;
+}
+
+static int16_t add_output(dsc_program *program, dsc_op *op, int output, dsc_value shape)
+{
+    const int16_t value = dsc_program_add_value(program, op->name, &shape);
+    DSC_ASSERT(value != DSC_PROGRAM_NONE); /* there is room for every forward op's */
+    dsc_program_set_out(program, op, output, value);
+    return value;
+}
+
+void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions)
+{
+    DSC_ASSERT(tokens > 0);
+    DSC_ASSERT(columns > 0);
+    *program = (dsc_program) {
+        .tokens = tokens, .positions = positions, .output = DSC_PROGRAM_NONE, .d_input = DSC_PROGRAM_NONE
+    };
+    const dsc_value shape = { .rows = tokens, .columns = columns, .per_sample = true };
+    program->input = dsc_program_add_value(program, "in", &shape);
+    program->value[program->input].store = DSC_STORE_INPUT;
+}
+
+/* Input, output and name of an op with one of each. */
+static int16_t add_unary(dsc_program *program, dsc_op_kind kind, const char *name, int16_t x, dsc_op **out)
+{
+    *out = is_value(program, kind, name, x) ? add_forward(program, kind, name) : NULL;
+    if (*out == NULL)
+        return DSC_PROGRAM_NONE;
+    (*out)->in[0] = x;
+    return add_output(program, *out, 0, program->value[x]);
+}
+
+int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_LINEAR, args->name, x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *in = &program->value[x];
+    if (in->columns != args->shape.in)
+        REFUSE(program, "op \"%.60s\" (linear): its input \"%.60s\" is [%lld,%lld], and its weight takes %lld columns",
+               args->name, in->name, (long long)in->rows, (long long)in->columns, (long long)args->shape.in);
+    const bool bias = args->bias != DSC_PROGRAM_NONE;
+    op->linear = (dsc_linear_layer) { .shape = args->shape,
+                                      .weight = args->weight,
+                                      .bias = bias ? args->bias : -1,
+                                      .forward = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
+                                      .backward = DSC_EPILOGUE_NONE };
+    program->value[y].columns = args->shape.out;
+    return y;
+}
+
+int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_NORM, name, x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value in = program->value[x];
+    if (args->groups < 1 || in.columns % args->groups != 0)
+        REFUSE(program, "op \"%.60s\" (norm): its input \"%.60s\" is [%lld,%lld], which %lld groups do not divide",
+               name, in.name, (long long)in.rows, (long long)in.columns, (long long)args->groups);
+    op->norm = *args;
+    dsc_value stats = { .rows = in.rows * args->groups,
+                        .columns = args->kind == DSC_NORM_LAYER ? 2 : 1,
+                        .per_sample = in.per_sample,
+                        .f32 = true };
+    (void)add_output(program, op, 1, stats);
+    return y;
+}
+
+dsc_program_tables dsc_program_rope_tables(dsc_program *program, const dsc_rope *rope)
+{
+    dsc_op *op = add_forward(program, DSC_OP_ROPE_TABLE, "positions");
+    if (op == NULL)
+        return (dsc_program_tables) { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
+    const dsc_value table = { .rows = program->tokens, .columns = rope->pairs, .f32 = true };
+    op->rope.rope = rope;
+    const int16_t cos = add_output(program, op, 0, table);
+    return (dsc_program_tables) { cos, add_output(program, op, 1, table) };
+}
+
+int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tables, const dsc_op_rope *args)
+{
+    dsc_op *op;
+    if (!is_value(program, DSC_OP_ROPE, "rope", tables.cos) || !is_value(program, DSC_OP_ROPE, "rope", tables.sin))
+        return DSC_PROGRAM_NONE;
+    const int16_t y = add_unary(program, DSC_OP_ROPE, "rope", x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *in = &program->value[x];
+    if (in->columns != args->heads * args->head_size || args->head_size < 2 * args->rope->pairs)
+        REFUSE(program, "op \"rope\": its input \"%.60s\" is [%lld,%lld], expected %lld heads of %lld elements",
+               in->name, (long long)in->rows, (long long)in->columns, (long long)args->heads,
+               (long long)args->head_size);
+    op->rope = *args;
+    op->in[1] = tables.cos, op->in[2] = tables.sin;
+    return y;
+}
+
+int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_t v, const dsc_op_attention *args)
+{
+    dsc_op *op;
+    if (!is_value(program, DSC_OP_ATTENTION, "attention", k) || !is_value(program, DSC_OP_ATTENTION, "attention", v))
+        return DSC_PROGRAM_NONE;
+    const int16_t y = add_unary(program, DSC_OP_ATTENTION, "attention", q, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *of[3] = { &program->value[q], &program->value[k], &program->value[v] };
+    for (int i = 0; i < 3; i++) {
+        const int64_t heads = i == 0 ? args->heads : args->kv_heads;
+        if (heads < 1 || of[i]->columns != heads * args->head_size || of[i]->rows != program->tokens)
+            REFUSE(program,
+                   "op \"attention\": its input \"%.60s\" is [%lld,%lld]; expected %lld rows of %lld heads of "
+                   "%lld elements",
+                   of[i]->name, (long long)of[i]->rows, (long long)of[i]->columns, (long long)program->tokens,
+                   (long long)heads, (long long)args->head_size);
+    }
+    if (args->kv_heads < 1 || args->heads % args->kv_heads != 0)
+        REFUSE(program, "op \"attention\": %lld heads of queries are no multiple of %lld heads of keys",
+               (long long)args->heads, (long long)args->kv_heads);
+    if (args->all && (args->window > 0 || program->positions >= 0))
+        REFUSE(program, "op \"attention\": queries that see both sides with a window or in documents are not built; "
+                        "what exists: all keys of a sample");
+    op->attention = *args;
+    op->in[1] = k, op->in[2] = v;
+    program->value[y].columns = args->heads * args->head_size;
+    const dsc_value lse = { .rows = args->heads * program->tokens, .columns = 1, .per_sample = true, .f32 = true };
+    (void)add_output(program, op, 1, lse);
+    return y;
+}
+
+int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation kind)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_ACTIVATION, "activation", x, &op);
+    if (y != DSC_PROGRAM_NONE)
+        op->activation = kind;
+    return y;
+}
+
+/* Two inputs of one shape. */
+static int16_t add_binary(dsc_program *program, dsc_op_kind kind, int16_t a, int16_t b)
+{
+    dsc_op *op;
+    const char *name = dsc_op_infos[kind].name;
+    if (!is_value(program, kind, name, b))
+        return DSC_PROGRAM_NONE;
+    const int16_t y = add_unary(program, kind, name, a, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *x = &program->value[a], *z = &program->value[b];
+    if (x->rows != z->rows || x->columns != z->columns)
+        REFUSE(program, "op \"%s\": its inputs \"%.60s\" [%lld,%lld] and \"%.60s\" [%lld,%lld] differ in shape", name,
+               x->name, (long long)x->rows, (long long)x->columns, z->name, (long long)z->rows, (long long)z->columns);
+    op->in[1] = b;
+    return y;
+}
+
+int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up)
+{
+    return add_binary(program, DSC_OP_GATED, gate, up);
+}
+
+int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b) { return add_binary(program, DSC_OP_ADD, a, b); }
+
+int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_SCALE, "scale", x, &op);
+    if (y != DSC_PROGRAM_NONE)
+        op->factor = factor;
+    return y;
+}
+
+int16_t dsc_program_dropout(dsc_program *program, int16_t x, double probability, uint32_t stream)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_DROPOUT, "dropout", x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    if (!(probability >= 0 && probability < 1))
+        REFUSE(program, "op \"dropout\": the probability %g is not in [0, 1)", probability);
+    op->dropout.probability = probability;
+    op->dropout.stream = stream;
+    return y;
+}
+
+int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, int64_t heads, int64_t width,
+                                int64_t apart)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_SLICE, "slice", x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *in = &program->value[x];
+    const int64_t columns = heads > 1 ? apart * heads : first + width;
+    if (first < 0 || width < 1 || heads < 1 || (heads > 1 && first > apart - width) || columns > in->columns ||
+        (heads > 1 && columns != in->columns))
+        REFUSE(program,
+               "op \"slice\": %lld times %lld columns from %lld on, %lld apart, are not all in its input "
+               "\"%.60s\" [%lld,%lld]",
+               (long long)heads, (long long)width, (long long)first, (long long)apart, in->name, (long long)in->rows,
+               (long long)in->columns);
+    op->slice.column = first, op->slice.width = width, op->slice.apart = heads > 1 ? apart : 0;
+    program->value[y].columns = heads * width;
+    return y;
+}
+
+int16_t dsc_program_slice(dsc_program *program, int16_t x, int64_t first, int64_t count)
+{
+    return dsc_program_slice_heads(program, x, first, 1, count, 0);
+}
+
+void dsc_program_end(dsc_program *program, int16_t output)
+{
+    if (is_value(program, DSC_OP_COPY, "end", output))
+        program->output = output;
+}

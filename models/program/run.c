@@ -1,0 +1,142 @@
+/* run.c - the executor, and the exact plan of what it does. SPDX-License-Identifier: Apache-2.0 */
+#include "models/lora.h"
+#include "models/program/internal.h"
+
+static char *stored_at(const dsc_exec *exec, dsc_region region, int16_t forward_buffer)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    char *const base = region == DSC_REGION_SAVED     ? ctx->saved
+                       : region == DSC_REGION_REBUILT ? ctx->rebuilt
+                                                      : ctx->repeated;
+    DSC_ASSERT(base != NULL);
+    return base + exec->layout.stored[forward_buffer];
+}
+
+static char *scratch_at(const dsc_exec *exec, int16_t buffer)
+{
+    const int64_t offset = exec->layout.scratch[buffer];
+    return offset == DSC_LAYOUT_OUT ? exec->ctx->out : (char *)exec->ctx->scratch + offset;
+}
+
+/* Addresses of buffers; the input is only read, as ops do with inputs that are not ours. */
+static char *buffer_at(const dsc_exec *exec, const dsc_place *place)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const bool backward = exec->pass == DSC_PASS_BACKWARD;
+    const dsc_buffer *buffer = &exec->program->buffer[backward][place->buffer];
+    const int64_t row = place->stride * (int64_t)dsc_dtype_bytes(ctx->dtype);
+    if (!backward && ctx->cache != NULL && buffer->cache != DSC_PROGRAM_NONE)
+        return (char *)ctx->cache + exec->layout.cache[buffer->cache] + ctx->past * row;
+    switch (buffer->region) {
+    case DSC_REGION_IN:
+        return (char *)(uintptr_t)ctx->in;
+    case DSC_REGION_OUT:
+        return ctx->out;
+    case DSC_REGION_D_OUT:
+        return (char *)(uintptr_t)ctx->d_out;
+    case DSC_REGION_D_IN:
+        return ctx->d_in;
+    case DSC_REGION_SAVED:
+    case DSC_REGION_REBUILT:
+        return stored_at(exec, buffer->region, backward ? buffer->anchor : place->buffer);
+    case DSC_REGION_REPEATED:
+        return ctx->repeated != NULL ? stored_at(exec, buffer->region, place->buffer) : scratch_at(exec, place->buffer);
+    default:
+        return scratch_at(exec, place->buffer);
+    }
+}
+
+static bool is_kept(const dsc_exec *exec, int16_t value)
+{
+    return exec->pass == DSC_PASS_BACKWARD && exec->ctx->repeated != NULL &&
+           exec->program->value[value].store == DSC_STORE_REPEATED;
+}
+
+const dsc_place *dsc_exec_place(const dsc_exec *exec, int16_t value)
+{
+    return &exec->program->place[exec->pass == DSC_PASS_BACKWARD && !is_kept(exec, value)][value];
+}
+
+char *dsc_exec_at(const dsc_exec *exec, int16_t value)
+{
+    if (value == DSC_PROGRAM_NONE)
+        return NULL;
+    const dsc_place *place = dsc_exec_place(exec, value);
+    const dsc_dtype dtype = exec->program->value[value].f32 ? DSC_F32 : exec->ctx->dtype;
+    char *const base =
+        is_kept(exec, value) ? stored_at(exec, DSC_REGION_REPEATED, place->buffer) : buffer_at(exec, place);
+    return base + place->column * (int64_t)dsc_dtype_bytes(dtype);
+}
+
+char *dsc_exec_work(const dsc_exec *exec, const dsc_op *op)
+{
+    return (char *)exec->ctx->scratch + exec->layout.work[dsc_op_number(exec->program, op)];
+}
+
+dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, dsc_module_ctx *ctx,
+                           dsc_error *err)
+{
+    const dsc_op_list *list = &program->list[pass];
+    dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err };
+    DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
+    DSC_ASSERT(ctx->cache == NULL || (ctx->batch == 1 && ctx->past + program->tokens <= program->cache_tokens));
+    dsc_program_lay(program, pass, lora, ctx->batch, ctx->dtype, &exec.layout);
+    for (int16_t i = 0; i < list->count; i++) {
+        const dsc_op *op = &program->op[list->op[i]];
+        const dsc_op_info *info = &dsc_op_infos[op->kind];
+        if (info->launch != NULL && !(op->unless_kept && ctx->repeated != NULL))
+            DSC_TRY(info->launch(&exec, op));
+    }
+    return DSC_OK;
+}
+
+/* ---- the plan ---------------------------------------------------------------------------------------------------- */
+
+/* Work of a list, and its products for the sink. */
+static dsc_status plan_list(const dsc_program *program, dsc_pass pass, dsc_linear_planned *gemms, double *other,
+                            int64_t batch, dsc_error *err)
+{
+    const dsc_op_list *list = &program->list[pass];
+    for (int16_t i = 0; i < list->count; i++) {
+        const dsc_op *op = &program->op[list->op[i]];
+        if (op->kind == DSC_OP_LINEAR) {
+            gemms->rows = dsc_value_rows(&program->value[op->in[0]], batch);
+            DSC_TRY(dsc_linear_plan(gemms, op->linear, err));
+        }
+        if (dsc_op_infos[op->kind].flops != NULL)
+            *other += dsc_op_infos[op->kind].flops(program, op, batch);
+        if (op->kind != DSC_OP_ATTENTION || gemms->sink == NULL || gemms->sink->attention == NULL)
+            continue;
+        const dsc_attention_fwd_args shape =
+            dsc_op_attention_shape(program, op, program->place[0], batch, gemms->dtype);
+        DSC_TRY(gemms->sink->attention(gemms->sink->user, &shape, err));
+    }
+    return DSC_OK;
+}
+
+dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module, const dsc_lora *lora, int64_t batch,
+                            dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err)
+{
+    dsc_linear_planned gemms = { .module = module, .lora = lora, .dtype = dtype, .sink = sink }, again = gemms;
+    double other = 0, unused = 0;
+    dsc_layout at;
+    again.sink = NULL;
+    DSC_TRY(plan_list(program, DSC_PASS_FORWARD, &gemms, &other, batch, err));
+    DSC_TRY(plan_list(program, DSC_PASS_REBUILD, &again, &unused, batch, err));
+    dsc_program_lay(program, DSC_PASS_REBUILD, lora, batch, dtype, &at);
+    const int64_t rebuild_bytes = at.scratch_bytes;
+    dsc_program_lay(program, DSC_PASS_FORWARD, lora, batch, dtype, &at);
+    const dsc_value *y = &program->value[program->output];
+    *out = (dsc_module_plan) { .out_elements = dsc_value_rows(y, batch) * y->columns,
+                               .saved_bytes = at.saved_bytes,
+                               .forward_scratch_bytes = dsc_max_i64(at.scratch_bytes, rebuild_bytes),
+                               .forward_flops = gemms.forward_flops + other,
+                               .backward_flops = gemms.backward_flops + 2 * other,
+                               .cache_bytes = at.cache_bytes,
+                               .rebuilt_bytes = at.rebuilt_bytes,
+                               .rebuild_flops = again.forward_flops,
+                               .repeated_bytes = at.repeated_bytes };
+    dsc_program_lay(program, DSC_PASS_BACKWARD, lora, batch, dtype, &at);
+    out->backward_scratch_bytes = at.scratch_bytes;
+    return DSC_OK;
+}

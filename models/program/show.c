@@ -1,0 +1,84 @@
+/* show.c - a compiled program as text for people. SPDX-License-Identifier: Apache-2.0 */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "models/program/internal.h"
+
+typedef struct text {
+    char *out;
+    size_t bytes, used; /* `used` counts on where the room ends, as snprintf does */
+} text;
+
+__attribute__((format(printf, 2, 3))) static void add(text *t, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    const bool room = t->used < t->bytes;
+    const int count = vsnprintf(room ? t->out + t->used : NULL, room ? t->bytes - t->used : 0, format, args);
+    va_end(args);
+    DSC_ASSERT(count >= 0);
+    t->used += (size_t)count;
+}
+
+static const char *store_text(const dsc_program *program, int16_t value)
+{
+    static const char *const texts[] = { "scratch", "input", "saved", "rebuilt", "repeated", "again" };
+    return value == program->output ? "out" : texts[program->value[value].store];
+}
+
+static const char *epilogue_text(dsc_epilogue epilogue)
+{
+    static const char *const texts[] = { "", " + bias", " + bias, gelu", " + bias + residual", " * gelu'", " + sum" };
+    return texts[epilogue];
+}
+
+static double flops_of(const dsc_program *program, const dsc_op *op, int64_t batch)
+{
+    if (op->kind == DSC_OP_LINEAR || op->kind == DSC_OP_LINEAR_DX || op->kind == DSC_OP_LINEAR_DW)
+        return 2.0 * (double)dsc_value_rows(&program->value[op->in[0]], batch) * (double)op->linear.shape.in *
+               (double)op->linear.shape.out;
+    return dsc_op_infos[op->kind].flops != NULL ? dsc_op_infos[op->kind].flops(program, op, batch) : 0;
+}
+
+static void add_operand(text *t, const dsc_program *program, int16_t value, const char *before)
+{
+    if (value != DSC_PROGRAM_NONE)
+        add(t, "%s%s.%d", before, program->value[value].name, (int)value);
+}
+
+static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_t batch)
+{
+    const bool product = op->kind == DSC_OP_LINEAR, back = op->kind == DSC_OP_LINEAR_DX;
+    add(t, "  %-14s", dsc_op_infos[op->kind].name);
+    for (int i = 0; i < DSC_OP_INPUTS; i++)
+        add_operand(t, program, op->in[i], i == 0 ? " " : ", ");
+    for (int i = 0; i < DSC_OP_OUTPUTS; i++)
+        add_operand(t, program, op->out[i], i == 0 ? " -> " : ", ");
+    add(t, "%s", epilogue_text(product ? op->linear.forward : back ? op->linear.backward : DSC_EPILOGUE_NONE));
+    if (flops_of(program, op, batch) > 0)
+        add(t, "  %.4g MFLOP", flops_of(program, op, batch) * 1e-6);
+    add(t, "%s\n", op->unless_kept ? "  (unless kept)" : "");
+}
+
+int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype, char *out, size_t bytes)
+{
+    static const char *const names[] = { "forward", "rebuild", "backward" };
+    text t = { out, bytes, 0 };
+    dsc_layout at;
+    for (int pass = 0; pass < DSC_PASSES; pass++) {
+        dsc_program_lay(program, (dsc_pass)pass, NULL, batch, dtype, &at);
+        add(&t, "%s: %d ops, %lld bytes of scratch\n", names[pass], (int)program->list[pass].count,
+            (long long)at.scratch_bytes);
+        for (int16_t i = 0; i < program->list[pass].count; i++)
+            add_op(&t, program, &program->op[program->list[pass].op[i]], batch);
+    }
+    add(&t, "values: %lld bytes saved, %lld rebuilt, %lld repeated\n", (long long)at.saved_bytes,
+        (long long)at.rebuilt_bytes, (long long)at.repeated_bytes);
+    for (int16_t i = 0; i < program->d_output; i++) {
+        const dsc_value *value = &program->value[i];
+        add(&t, "  %-20s [%lld,%lld] %s, %lld bytes, %s\n", value->name, (long long)dsc_value_rows(value, batch),
+            (long long)value->columns, value->f32 ? "f32" : "compute", (long long)dsc_value_bytes(value, batch, dtype),
+            store_text(program, i));
+    }
+    return (int)t.used;
+}

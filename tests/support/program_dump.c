@@ -1,0 +1,90 @@
+/* program_dump.c - a random program with its values as JSON, for tests/support/program_torch.py.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/program_dump.h"
+
+#include "base/rng.h"
+
+static void put_doubles(FILE *file, const char *name, const double *x, int64_t count)
+{
+    fprintf(file, "\"%s\": [", name);
+    for (int64_t i = 0; i < count; i++)
+        fprintf(file, "%s%.17g", i > 0 ? "," : "", x[i]);
+    fprintf(file, "], ");
+}
+
+static void put_floats(FILE *file, const char *name, const float *x, int64_t count)
+{
+    fprintf(file, "\"%s\": [", name);
+    for (int64_t i = 0; i < count; i++)
+        fprintf(file, "%s%.9g", i > 0 ? "," : "", (double)x[i]);
+    fprintf(file, "], ");
+}
+
+/* Whether each element of a dropout is kept, as 1 or 0. */
+static void put_kept(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
+{
+    const uint64_t stream = dsc_rng_stream(DSC_RNG_DROPOUT, op->dropout.stream);
+    fprintf(file, "\"probability\": %.17g, \"kept\": [", op->dropout.probability);
+    for (int64_t i = 0; i < program_reference_elements(reference, op->in[0]); i++)
+        fprintf(file, "%s%d", i > 0 ? "," : "",
+                dsc_rng_u32(r->seed, stream, (uint64_t)i) >= (uint32_t)(op->dropout.probability * 0x1p32));
+    fprintf(file, "], ");
+}
+
+static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
+{
+    static const char *const kinds[] = { "linear", "norm", "rope_table", "rope",    "attention", "activation",
+                                         "gated",  "add",  "scale",      "dropout", "slice" };
+    DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
+    fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
+    if (op->kind == DSC_OP_LINEAR)
+        fprintf(file, "\"n_in\": %d, \"n_out\": %d, \"out_in\": %d, \"weight\": %d, \"bias\": %d, ",
+                (int)op->linear.shape.in, (int)op->linear.shape.out, op->linear.shape.out_in, op->linear.weight,
+                op->linear.bias);
+    if (op->kind == DSC_OP_NORM)
+        fprintf(file, "\"layer\": %d, \"groups\": %d, \"eps\": %.17g, \"weight\": %d, ",
+                op->norm.kind == DSC_NORM_LAYER, (int)op->norm.groups, op->norm.eps, op->norm.weight);
+    if (op->kind == DSC_OP_ROPE)
+        fprintf(file, "\"heads\": %d, ", (int)op->rope.heads);
+    if (op->kind == DSC_OP_ATTENTION)
+        fprintf(file, "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, ",
+                (int)op->attention.heads, (int)op->attention.kv_heads, op->attention.scale, (int)op->attention.window,
+                op->attention.all);
+    if (op->kind == DSC_OP_ACTIVATION)
+        fprintf(file, "\"activation\": %d, ", (int)op->activation);
+    if (op->kind == DSC_OP_SCALE)
+        fprintf(file, "\"factor\": %.17g, ", op->factor);
+    if (op->kind == DSC_OP_DROPOUT)
+        put_kept(file, r, reference, op);
+    if (op->kind == DSC_OP_SLICE)
+        fprintf(file, "\"column\": %d, \"width\": %d, \"apart\": %d, \"columns\": %d, ", (int)op->slice.column,
+                (int)op->slice.width, (int)op->slice.apart, (int)r->source.value[op->out[0]].columns);
+    fprintf(file, "\"in\": [%d, %d, %d], \"out\": %d}", op->in[0], op->in[1], op->in[2], op->out[0]);
+}
+
+void program_dump(FILE *file, const program_random *r, const program_reference *reference, const program_result *result)
+{
+    const dsc_program *program = &r->source;
+    const int64_t in = program_reference_elements(reference, program->input);
+    fprintf(file, "{\"seed\": %d, \"batch\": %d, \"tokens\": %d, \"input\": %d, \"output\": %d, \"pairs\": %d, ",
+            (int)r->seed, (int)r->batch, (int)program->tokens, program->input, program->output, r->rope.pairs);
+    put_floats(file, "frequency", r->rope.frequency, r->rope.pairs);
+    put_doubles(file, "in", reference->value[program->input], in);
+    put_doubles(file, "d_out", reference->d_value[program->output], result->out_elements);
+    put_floats(file, "got_out", result->out, result->out_elements);
+    put_floats(file, "got_d_in", result->d_in, in);
+    fprintf(file, "\"params\": [");
+    for (int i = 0; i < r->param_count; i++) {
+        fprintf(file, "%s{", i > 0 ? ", " : "");
+        put_doubles(file, "value", reference->param[i], r->param_elements[i]);
+        if (r->spec[i].trainable)
+            put_floats(file, "got", result->d_param[i], r->param_elements[i]);
+        fprintf(file, "\"number\": %d}", i);
+    }
+    fprintf(file, "], \"ops\": [");
+    for (int16_t i = 0; i < program->op_count; i++) {
+        fprintf(file, i > 0 ? ",\n" : "\n");
+        put_op(file, r, reference, &program->op[i]);
+    }
+    fprintf(file, "]}\n");
+}

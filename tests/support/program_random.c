@@ -1,0 +1,455 @@
+/* program_random.c - see program_random.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/program_random.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bf16.h"
+#include "base/rng.h"
+#include "kernels/device.h"
+
+/* ---- random programs --------------------------------------------------------------------------------------------- */
+
+enum { HEAD = 4, ROOM = 8 };
+
+int64_t program_random_draw(program_random *r, int64_t below)
+{
+    return (int64_t)(dsc_rng_u32(r->seed, dsc_rng_stream(DSC_RNG_TEST, 40), r->drawn++) % (uint64_t)below);
+}
+
+int32_t program_random_param(program_random *r, int64_t elements)
+{
+    DSC_ASSERT(r->param_count < PROGRAM_PARAMS_MAX);
+    r->param_elements[r->param_count] = elements;
+    r->spec[r->param_count] = (dsc_param_spec) { .name = "p",
+                                                 .dim_count = 1,
+                                                 .dim = { elements },
+                                                 .trainable = program_random_draw(r, 8) > 0,
+                                                 .shared_module = -1,
+                                                 .shared_param = -1 };
+    return r->param_count++;
+}
+
+static int16_t linear(program_random *r, int16_t x, int64_t out)
+{
+    const int64_t in = r->source.value[x].columns;
+    const int32_t weight = program_random_param(r, in * out);
+    const bool bias = program_random_draw(r, 3) > 0;
+    const dsc_program_linear_args args = { "linear",
+                                           { in, out, program_random_draw(r, 2) == 0 },
+                                           weight,
+                                           bias ? program_random_param(r, out) : DSC_PROGRAM_NONE };
+    return dsc_program_linear(&r->source, x, &args);
+}
+
+static int16_t norm(program_random *r, int16_t x)
+{
+    const int64_t columns = r->source.value[x].columns, groups = program_random_draw(r, 3) == 0 ? columns / HEAD : 1;
+    const dsc_op_norm args = { .kind = program_random_draw(r, 2) == 0 ? DSC_NORM_LAYER : DSC_NORM_RMS,
+                               .groups = groups,
+                               .eps = 1e-2,
+                               .weight = program_random_param(r, columns / groups) };
+    if (args.kind == DSC_NORM_LAYER)
+        (void)program_random_param(r, columns / groups);
+    return dsc_program_norm(&r->source, x, "norm", &args);
+}
+
+/* q, k and v: three products, or slices of one in either order of its columns. */
+static void make_qkv(program_random *r, int16_t x, int64_t heads, int64_t kv_heads, int16_t *qkv)
+{
+    const int64_t width[3] = { heads * HEAD, kv_heads * HEAD, kv_heads * HEAD };
+    const int64_t kind = program_random_draw(r, heads == kv_heads ? 3 : 2);
+    if (kind == 0) {
+        for (int i = 0; i < 3; i++)
+            qkv[i] = linear(r, x, width[i]);
+        return;
+    }
+    const int16_t all = linear(r, x, width[0] + width[1] + width[2]);
+    for (int64_t i = 0, at = 0; i < 3; at += width[i++])
+        qkv[i] = kind == 1 ? dsc_program_slice(&r->source, all, at, width[i])
+                           : dsc_program_slice_heads(&r->source, all, i * HEAD, heads, HEAD, 3 * HEAD);
+}
+
+static int16_t attention(program_random *r, int16_t x)
+{
+    const int64_t kv_heads = 1 + program_random_draw(r, 2), heads = kv_heads * (1 + program_random_draw(r, 2));
+    const bool all = program_random_draw(r, 4) == 0;
+    const dsc_op_attention args = { .heads = heads,
+                                    .kv_heads = kv_heads,
+                                    .head_size = HEAD,
+                                    .scale = 0.5,
+                                    .all = all,
+                                    .window = !all && program_random_draw(r, 3) == 0 ? 3 : 0 };
+    int16_t qkv[3];
+    make_qkv(r, x, heads, kv_heads, qkv);
+    const bool apart = r->source.op[r->source.op_count - 1].kind == DSC_OP_LINEAR;
+    if (apart && program_random_draw(r, 2) == 0)
+        for (int i = 0; i < 2; i++)
+            qkv[i] = norm(r, qkv[i]);
+    if (program_random_draw(r, 2) == 0) {
+        const dsc_program_tables tables = dsc_program_rope_tables(&r->source, &r->rope);
+        for (int i = 0; i < 2; i++)
+            qkv[i] = dsc_program_rope(&r->source, qkv[i], tables,
+                                      &(dsc_op_rope) { &r->rope, i == 0 ? heads : kv_heads, HEAD, false });
+    }
+    return dsc_program_attention(&r->source, qkv[0], qkv[1], qkv[2], &args);
+}
+
+/* Two products, or slices of one; or a value and itself. */
+static int16_t gated(program_random *r, int16_t x)
+{
+    const int64_t width = 4 * (1 + program_random_draw(r, 4)), kind = program_random_draw(r, 4);
+    if (kind == 0)
+        return dsc_program_gated(&r->source, x, x);
+    if (kind == 1) {
+        const int16_t both = linear(r, x, 2 * width);
+        const int16_t gate = dsc_program_slice(&r->source, both, 0, width);
+        return dsc_program_gated(&r->source, gate, dsc_program_slice(&r->source, both, width, width));
+    }
+    const int16_t gate = linear(r, x, width);
+    return dsc_program_gated(&r->source, gate, linear(r, x, width));
+}
+
+static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
+{
+    for (int tries = 0; tries < 4; tries++) {
+        const int16_t y = values[program_random_draw(r, count)];
+        if (r->source.value[y].columns == r->source.value[x].columns)
+            return y;
+    }
+    return linear(r, x, r->source.value[x].columns);
+}
+
+static int16_t random_op(program_random *r, const int16_t *values, int count)
+{
+    const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
+    switch (program_random_draw(r, 10)) {
+    case 0:
+    case 1:
+        return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
+    case 2:
+        return norm(r, x);
+    case 3:
+        return attention(r, x);
+    case 4:
+        return gated(r, x);
+    case 5:
+        return dsc_program_activation(&r->source, x, (dsc_activation)program_random_draw(r, 3));
+    case 6: {
+        const int16_t fc = linear(r, x, 8); /* the ops that are fused most */
+        return linear(r, dsc_program_activation(&r->source, fc, DSC_GELU_TANH), 8);
+    }
+    case 7:
+        return dsc_program_scale(&r->source, x, 0.25 * (double)(1 + program_random_draw(r, 8)));
+    case 8:
+        return dsc_program_dropout(&r->source, x, 0.25, (uint32_t)r->drawn);
+    default:
+        return dsc_program_add(&r->source, x, same_shape(r, values, count, x));
+    }
+}
+
+static bool is_read(const dsc_program *program, int16_t value)
+{
+    bool read = false;
+    for (int16_t i = 0; i < program->op_count; i++)
+        for (int j = 0; j < DSC_OP_INPUTS; j++)
+            read |= program->op[i].in[j] == value;
+    return read;
+}
+
+/* The output is a sum over all values that nothing reads. */
+static void end(program_random *r, const int16_t *values, int count, int64_t columns)
+{
+    int16_t sum = DSC_PROGRAM_NONE;
+    for (int i = 0; i < count; i++) {
+        if (is_read(&r->source, values[i]))
+            continue;
+        const int16_t y = r->source.value[values[i]].columns == columns ? values[i] : linear(r, values[i], columns);
+        sum = sum == DSC_PROGRAM_NONE ? y : dsc_program_add(&r->source, sum, y);
+    }
+    dsc_program_end(&r->source, sum);
+}
+
+void program_random_make(program_random *r, uint64_t seed)
+{
+    *r = (program_random) { .seed = seed };
+    const int64_t tokens = 1 + program_random_draw(r, 7), columns = 4 * (1 + program_random_draw(r, 3));
+    const int64_t most = 3 + program_random_draw(r, 20);
+    int16_t values[64];
+    int count = 0;
+    r->batch = 1 + program_random_draw(r, 3);
+    r->rope = (dsc_rope) { .theta = 100 };
+    dsc_rope_set(&r->rope, program_random_draw(r, 2) == 0 ? HEAD : HEAD - 2);
+    dsc_program_begin(&r->source, tokens, columns, DSC_PROGRAM_NONE);
+    values[count++] = r->source.input;
+    while (r->source.op_count < most) {
+        const int16_t value = random_op(r, values, count);
+        DSC_ASSERT(value >= 0);
+        memmove(values + 1, values, (size_t)count++ * sizeof *values); /* the newest first */
+        values[0] = value;
+    }
+    end(r, values, count, columns);
+    DSC_ASSERT(r->source.status == DSC_OK);
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static double real(program_random *r) { return (double)(program_random_draw(r, 2001) - 1000) / 1024; }
+
+static bool is_norm_weight(const dsc_program *program, int param)
+{
+    bool is = false;
+    for (int16_t i = 0; i < program->op_count; i++)
+        is |= program->op[i].kind == DSC_OP_NORM && program->op[i].norm.weight == param;
+    return is;
+}
+
+void program_random_fill(program_random *r, program_reference *reference)
+{
+    for (int i = 0; i < r->param_count; i++)
+        for (int64_t j = 0; j < r->param_elements[i]; j++)
+            reference->param[i][j] = 0.5 * real(r) + (is_norm_weight(&r->source, i) ? 1 : 0);
+    for (int64_t i = 0; i < program_reference_elements(reference, r->source.input); i++)
+        reference->value[r->source.input][i] = real(r);
+    for (int64_t i = 0; i < program_reference_elements(reference, r->source.output); i++)
+        reference->d_value[r->source.output][i] = real(r);
+    reference->seed = r->seed;
+    reference->training = true;
+}
+
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
+
+enum { ZONE = 256 };
+typedef struct memory {
+    char *at;
+    int64_t bytes;
+} memory;
+
+static memory take(int64_t bytes)
+{
+    memory m = { aligned_alloc(256, (size_t)dsc_align_up(bytes + 2 * ZONE, 256)), bytes };
+    DSC_ASSERT(m.at != NULL);
+    memset(m.at, 0xA5, (size_t)dsc_align_up(bytes + 2 * ZONE, 256));
+    m.at += ZONE;
+    memset(m.at, 0xff, (size_t)bytes); /* NaN */
+    return m;
+}
+
+static void release(memory *m)
+{
+    for (int i = 0; i < ZONE; i++) {
+        DSC_ASSERT((unsigned char)m->at[-1 - i] == 0xA5);
+        DSC_ASSERT((unsigned char)m->at[m->bytes + i] == 0xA5);
+    }
+    free(m->at - ZONE);
+}
+
+static void store(memory *m, const double *from, int64_t count, dsc_dtype dtype)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t half = dsc_bf16_from_f32((float)from[i]);
+        const float single = (float)from[i];
+        if (dtype == DSC_F32)
+            memcpy(m->at + 4 * i, &single, 4);
+        else
+            memcpy(m->at + 2 * i, &half, 2);
+    }
+}
+
+static float *load(const memory *m, int64_t count, dsc_dtype dtype)
+{
+    float *out = malloc((size_t)count * sizeof *out);
+    DSC_ASSERT(out != NULL);
+    for (int64_t i = 0; i < count; i++) {
+        uint16_t half;
+        if (dtype == DSC_F32)
+            memcpy(&out[i], m->at + 4 * i, 4);
+        else {
+            memcpy(&half, m->at + 2 * i, 2);
+            out[i] = dsc_f32_from_bf16(half);
+        }
+    }
+    return out;
+}
+
+typedef struct session {
+    dsc_alloc *alloc;
+    dsc_device *device;
+    dsc_stream *stream;
+} session;
+
+static void must(dsc_status status, const dsc_error *err)
+{
+    if (status != DSC_OK)
+        fprintf(stderr, "program_random: %s\n", err->message);
+    DSC_ASSERT(status == DSC_OK);
+}
+
+static session begin_session(void)
+{
+    session s = { 0 };
+    dsc_error err = DSC_ERROR_INIT;
+    must(dsc_alloc_open(&s.alloc, &err), &err);
+    const dsc_device_options options = { .alloc = s.alloc, .threads = 1, .caps = 0xffffffffu };
+    must(dsc_device_open(&dsc_device_cpu, &s.device, &options, &err), &err);
+    must(dsc_stream_open(s.device, DSC_STREAM_COMPUTE, "compute", &s.stream, &err), &err);
+    return s;
+}
+
+typedef struct buffers {
+    memory param[PROGRAM_PARAMS_MAX], grad[PROGRAM_PARAMS_MAX];
+    const void *params[PROGRAM_PARAMS_MAX];
+    float *grads[PROGRAM_PARAMS_MAX];
+    memory in, out, d_out, d_in, saved, rebuilt, repeated, forward_scratch, backward_scratch;
+} buffers;
+
+static void call(const program_random *r, const dsc_program *program, dsc_pass pass, buffers *b, program_mode mode,
+                 const session *s, bool save)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    const bool backward = pass == DSC_PASS_BACKWARD;
+    memory *scratch = backward ? &b->backward_scratch : &b->forward_scratch;
+    dsc_module_ctx ctx = { .struct_bytes = sizeof ctx,
+                           .stream = s->stream,
+                           .dtype = mode.dtype,
+                           .batch = r->batch,
+                           .save = save,
+                           .rng_seed = r->seed,
+                           .param = b->params,
+                           .grad = b->grads,
+                           .in = b->in.at,
+                           .out = backward ? NULL : b->out.at,
+                           .d_out = backward ? b->d_out.at : NULL,
+                           .d_in = !backward       ? NULL
+                                   : mode.in_place ? b->d_out.at
+                                                   : b->d_in.at,
+                           .saved = b->saved.at,
+                           .scratch = scratch->at,
+                           .rebuilt = b->rebuilt.at,
+                           .repeated = mode.keep && save ? b->repeated.at : NULL,
+                           .training = true };
+    memset(scratch->at, 0xff, (size_t)scratch->bytes);
+    must(dsc_program_run(program, pass, NULL, &ctx, &err), &err);
+}
+
+static program_result *results(const program_random *r, const buffers *b, program_mode mode, int64_t elements,
+                               int64_t in_elements)
+{
+    program_result *result = calloc(1, sizeof *result);
+    DSC_ASSERT(result != NULL);
+    result->out_elements = elements;
+    result->out = load(&b->out, elements, mode.dtype);
+    result->d_in = load(mode.in_place ? &b->d_out : &b->d_in, in_elements, mode.dtype);
+    for (int i = 0; i < r->param_count; i++)
+        result->d_param[i] = load(&b->grad[i], r->param_elements[i], DSC_F32);
+    return result;
+}
+
+static void run_passes(const program_random *r, const dsc_program *compiled, buffers *b, program_mode mode,
+                       const session *s)
+{
+    call(r, compiled, DSC_PASS_FORWARD, b, mode, s, !mode.recompute);
+    if (mode.recompute)
+        call(r, compiled, DSC_PASS_FORWARD, b, mode, s, true);
+    memory kept_out = take(b->out.bytes);
+    memcpy(kept_out.at, b->out.at, (size_t)b->out.bytes);
+    if (mode.rebuild) {
+        memset(b->rebuilt.at, 0xff, (size_t)b->rebuilt.bytes);
+        call(r, compiled, DSC_PASS_REBUILD, b, mode, s, true);
+    }
+    memset(b->out.at, 0xff, (size_t)b->out.bytes);
+    call(r, compiled, DSC_PASS_BACKWARD, b, mode, s, true);
+    memcpy(b->out.at, kept_out.at, (size_t)b->out.bytes);
+    release(&kept_out);
+}
+
+program_result *program_random_run(const program_random *r, const dsc_program *compiled,
+                                   const program_reference *reference, program_mode mode)
+{
+    const int64_t element = (int64_t)dsc_dtype_bytes(mode.dtype);
+    const int64_t in = program_reference_elements(reference, r->source.input);
+    const dsc_module module = { .struct_bytes = sizeof module, .params = r->spec, .param_count = r->param_count };
+    session s = begin_session();
+    static buffers b;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_module_plan plan;
+    must(dsc_program_plan(compiled, &module, NULL, r->batch, mode.dtype, NULL, &plan, &err), &err);
+    b.in = take(in * element), b.out = take(plan.out_elements * element);
+    b.d_out = take(dsc_max_i64(in, plan.out_elements) * element), b.d_in = take(in * element);
+    b.saved = take(plan.saved_bytes), b.rebuilt = take(plan.rebuilt_bytes), b.repeated = take(plan.repeated_bytes);
+    b.forward_scratch = take(plan.forward_scratch_bytes), b.backward_scratch = take(plan.backward_scratch_bytes);
+    for (int i = 0; i < r->param_count; i++) {
+        b.param[i] = take(r->param_elements[i] * element), b.grad[i] = take(r->param_elements[i] * 4);
+        store(&b.param[i], reference->param[i], r->param_elements[i], mode.dtype);
+        b.params[i] = b.param[i].at;
+        b.grads[i] = r->spec[i].trainable ? (float *)(void *)b.grad[i].at : NULL;
+    }
+    store(&b.in, reference->value[r->source.input], in, mode.dtype);
+    store(&b.d_out, reference->d_value[r->source.output], plan.out_elements, mode.dtype);
+    run_passes(r, compiled, &b, mode, &s);
+    program_result *result = results(r, &b, mode, plan.out_elements, in);
+    memory *all[] = {
+        &b.in, &b.out, &b.d_out, &b.d_in, &b.saved, &b.rebuilt, &b.repeated, &b.forward_scratch, &b.backward_scratch
+    };
+    for (size_t i = 0; i < DSC_COUNT(all); i++)
+        release(all[i]);
+    for (int i = 0; i < r->param_count; i++) {
+        release(&b.param[i]);
+        release(&b.grad[i]);
+    }
+    dsc_stream_close(&s.stream);
+    dsc_device_close(&s.device);
+    dsc_alloc_close(&s.alloc);
+    return result;
+}
+
+void program_result_free(program_result *result)
+{
+    free(result->out);
+    free(result->d_in);
+    for (int i = 0; i < PROGRAM_PARAMS_MAX; i++)
+        free(result->d_param[i]);
+    free(result);
+}
+
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
+
+static bool equal(const float *a, const float *b, int64_t count)
+{
+    return memcmp(a, b, (size_t)count * sizeof *a) == 0;
+}
+
+bool program_result_equals(const program_random *r, const program_result *a, const program_result *b)
+{
+    bool same = a->out_elements == b->out_elements && equal(a->out, b->out, a->out_elements) &&
+                equal(a->d_in, b->d_in, a->out_elements);
+    for (int i = 0; i < r->param_count; i++)
+        same &= equal(a->d_param[i], b->d_param[i], r->param_elements[i]);
+    return same;
+}
+
+static double error_of(const float *got, const double *expected, int64_t count)
+{
+    double squares = 0, most = 0;
+    for (int64_t i = 0; i < count; i++)
+        squares += expected[i] * expected[i];
+    for (int64_t i = 0; i < count; i++) {
+        const double error = fabs((double)got[i] - expected[i]);
+        most = error <= most ? most : error; /* NaN too */
+    }
+    const double unit = sqrt(squares / (double)count) + 1e-3;
+    return isnan(most) ? INFINITY : most / unit;
+}
+
+double program_result_error(const program_random *r, const program_result *result, const program_reference *reference)
+{
+    double most = error_of(result->out, reference->value[r->source.output], result->out_elements);
+    most = fmax(most, error_of(result->d_in, reference->d_value[r->source.input],
+                               program_reference_elements(reference, r->source.input)));
+    for (int i = 0; i < r->param_count; i++)
+        if (r->spec[i].trainable)
+            most = fmax(most, error_of(result->d_param[i], reference->d_param[i], r->param_elements[i]));
+    return most;
+}

@@ -1,0 +1,356 @@
+/* program_reference.c - see program_reference.h. SPDX-License-Identifier: Apache-2.0 */
+#include "tests/support/program_reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+
+static int64_t rows_of(const program_reference *r, int16_t v)
+{
+    return r->program->value[v].rows * (r->program->value[v].per_sample ? r->batch : 1);
+}
+
+int64_t program_reference_elements(const program_reference *r, int16_t v)
+{
+    return rows_of(r, v) * r->program->value[v].columns;
+}
+
+static double *zeros(int64_t count)
+{
+    double *x = calloc((size_t)count + 1, sizeof *x);
+    DSC_ASSERT(x != NULL);
+    return x;
+}
+
+program_reference *program_reference_open(const dsc_program *program, int64_t batch, const int64_t *param_elements,
+                                          int param_count)
+{
+    program_reference *r = calloc(1, sizeof *r);
+    DSC_ASSERT(r != NULL);
+    DSC_ASSERT(param_count <= PROGRAM_PARAMS_MAX);
+    r->program = program;
+    r->batch = batch;
+    r->param_count = param_count;
+    for (int i = 0; i < param_count; i++) {
+        r->param_elements[i] = param_elements[i];
+        r->param[i] = zeros(param_elements[i]);
+        r->d_param[i] = zeros(param_elements[i]);
+    }
+    for (int16_t v = 0; v < program->value_count; v++) {
+        r->value[v] = zeros(program_reference_elements(r, v));
+        r->d_value[v] = zeros(program_reference_elements(r, v));
+    }
+    return r;
+}
+
+void program_reference_close(program_reference *r)
+{
+    for (int i = 0; i < r->param_count; i++) {
+        free(r->param[i]);
+        free(r->d_param[i]);
+    }
+    for (int16_t v = 0; v < r->program->value_count; v++) {
+        free(r->value[v]);
+        free(r->d_value[v]);
+    }
+    free(r);
+}
+
+/* ---- products ---- */
+
+/* The weight's element of input i and output o. */
+static int64_t weight_at(const dsc_linear *shape, int64_t i, int64_t o)
+{
+    return shape->out_in ? o * shape->in + i : i * shape->out + o;
+}
+
+static void linear_forward(program_reference *r, const dsc_op *op)
+{
+    const dsc_linear *shape = &op->linear.shape;
+    const double *x = r->value[op->in[0]], *w = r->param[op->linear.weight];
+    double *y = r->value[op->out[0]];
+    for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
+        for (int64_t o = 0; o < shape->out; o++) {
+            double sum = op->linear.bias >= 0 ? r->param[op->linear.bias][o] : 0;
+            for (int64_t i = 0; i < shape->in; i++)
+                sum += x[row * shape->in + i] * w[weight_at(shape, i, o)];
+            y[row * shape->out + o] = sum;
+        }
+}
+
+static void linear_backward(program_reference *r, const dsc_op *op)
+{
+    const dsc_linear *shape = &op->linear.shape;
+    const double *x = r->value[op->in[0]], *w = r->param[op->linear.weight], *dy = r->d_value[op->out[0]];
+    double *dx = r->d_value[op->in[0]], *dw = r->d_param[op->linear.weight];
+    for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
+        for (int64_t o = 0; o < shape->out; o++) {
+            const double d = dy[row * shape->out + o];
+            if (op->linear.bias >= 0)
+                r->d_param[op->linear.bias][o] += d;
+            for (int64_t i = 0; i < shape->in; i++) {
+                dx[row * shape->in + i] += d * w[weight_at(shape, i, o)];
+                dw[weight_at(shape, i, o)] += d * x[row * shape->in + i];
+            }
+        }
+}
+
+/* ---- norms ---- */
+
+static void norm_statistics(const dsc_op *op, const double *x, int64_t n, double *mean, double *rstd)
+{
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    *mean = op->norm.kind == DSC_NORM_LAYER ? sum / (double)n : 0;
+    for (int64_t i = 0; i < n; i++)
+        squares += (x[i] - *mean) * (x[i] - *mean);
+    *rstd = 1 / sqrt(squares / (double)n + op->norm.eps);
+}
+
+static void norm_forward(program_reference *r, const dsc_op *op)
+{
+    const int64_t n = r->program->value[op->in[0]].columns / op->norm.groups;
+    const double *w = r->param[op->norm.weight];
+    for (int64_t row = 0; row < rows_of(r, op->in[0]) * op->norm.groups; row++) {
+        const double *x = r->value[op->in[0]] + row * n;
+        double mean, rstd, *y = r->value[op->out[0]] + row * n;
+        norm_statistics(op, x, n, &mean, &rstd);
+        for (int64_t i = 0; i < n; i++)
+            y[i] =
+                (x[i] - mean) * rstd * w[i] + (op->norm.kind == DSC_NORM_LAYER ? r->param[op->norm.weight + 1][i] : 0);
+    }
+}
+
+static void norm_backward(program_reference *r, const dsc_op *op)
+{
+    const int64_t n = r->program->value[op->in[0]].columns / op->norm.groups;
+    const bool layer = op->norm.kind == DSC_NORM_LAYER;
+    const double *w = r->param[op->norm.weight];
+    for (int64_t row = 0; row < rows_of(r, op->in[0]) * op->norm.groups; row++) {
+        const double *x = r->value[op->in[0]] + row * n, *dy = r->d_value[op->out[0]] + row * n;
+        double mean, rstd, sum = 0, along = 0, *dx = r->d_value[op->in[0]] + row * n;
+        norm_statistics(op, x, n, &mean, &rstd);
+        for (int64_t i = 0; i < n; i++) {
+            const double x_hat = (x[i] - mean) * rstd;
+            r->d_param[op->norm.weight][i] += dy[i] * x_hat;
+            if (layer)
+                r->d_param[op->norm.weight + 1][i] += dy[i];
+            sum += dy[i] * w[i];
+            along += dy[i] * w[i] * x_hat;
+        }
+        for (int64_t i = 0; i < n; i++)
+            dx[i] += rstd * (dy[i] * w[i] - (layer ? sum / (double)n : 0) - (x[i] - mean) * rstd * along / (double)n);
+    }
+}
+
+/* ---- rotary positions and attention ---- */
+
+/* to += from turned by its position, back for a gradient. */
+static void rope(const program_reference *r, const dsc_op *op, const double *from, double *to, bool back)
+{
+    const dsc_op_rope *of = &op->rope;
+    const int64_t columns = of->heads * of->head_size, pairs = of->rope->pairs;
+    for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
+        for (int64_t h = 0; h < of->heads; h++) {
+            const double *x = from + row * columns + h * of->head_size;
+            double *y = to + row * columns + h * of->head_size;
+            for (int64_t i = 2 * pairs; i < of->head_size; i++)
+                y[i] += x[i];
+            for (int64_t i = 0; i < pairs; i++) {
+                const float angle = (float)(row % r->program->tokens) * of->rope->frequency[i];
+                const double c = cos((double)angle) * (double)of->rope->scale;
+                const double s = sin((double)angle) * (double)of->rope->scale * (back ? -1 : 1);
+                y[i] += x[i] * c - x[i + pairs] * s;
+                y[i + pairs] += x[i + pairs] * c + x[i] * s;
+            }
+        }
+}
+
+/* One query: probabilities of the keys that it sees. */
+static void probabilities(const program_reference *r, const dsc_op *op, int64_t row, int64_t h, double *p)
+{
+    const dsc_op_attention *of = &op->attention;
+    const int64_t tokens = r->program->tokens, t = row % tokens, first = row - t, d = of->head_size;
+    const double *q = r->value[op->in[0]] + (row * of->heads + h) * d;
+    double most = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < tokens; j++) {
+        const double *k = r->value[op->in[1]] + ((first + j) * of->kv_heads + h / (of->heads / of->kv_heads)) * d;
+        const bool sees = of->all || (j <= t && (of->window == 0 || j > t - of->window));
+        p[j] = 0;
+        for (int64_t i = 0; i < d; i++)
+            p[j] += q[i] * k[i] * of->scale;
+        p[j] = sees ? p[j] : -INFINITY;
+        most = fmax(most, p[j]);
+    }
+    for (int64_t j = 0; j < tokens; j++)
+        sum += p[j] = exp(p[j] - most);
+    for (int64_t j = 0; j < tokens; j++)
+        p[j] /= sum;
+}
+
+static void attention(program_reference *r, const dsc_op *op, bool backward)
+{
+    const dsc_op_attention *of = &op->attention;
+    const int64_t tokens = r->program->tokens, d = of->head_size;
+    double *p = zeros(tokens), *dp = zeros(tokens);
+    for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
+        for (int64_t h = 0; h < of->heads; h++) {
+            const int64_t at = (row * of->heads + h) * d;
+            const double *dy = r->d_value[op->out[0]] + at;
+            double along = 0;
+            probabilities(r, op, row, h, p);
+            for (int64_t j = 0; j < tokens; j++) {
+                const int64_t key = ((row - row % tokens + j) * of->kv_heads + h / (of->heads / of->kv_heads)) * d;
+                dp[j] = 0;
+                for (int64_t i = 0; i < d && !backward; i++)
+                    r->value[op->out[0]][at + i] += p[j] * r->value[op->in[2]][key + i];
+                for (int64_t i = 0; i < d && backward; i++) {
+                    dp[j] += dy[i] * r->value[op->in[2]][key + i];
+                    r->d_value[op->in[2]][key + i] += p[j] * dy[i];
+                }
+                along += p[j] * dp[j];
+            }
+            for (int64_t j = 0; j < tokens && backward; j++) {
+                const int64_t key = ((row - row % tokens + j) * of->kv_heads + h / (of->heads / of->kv_heads)) * d;
+                for (int64_t i = 0; i < d; i++) {
+                    const double ds = p[j] * (dp[j] - along) * of->scale;
+                    r->d_value[op->in[0]][at + i] += ds * r->value[op->in[1]][key + i];
+                    r->d_value[op->in[1]][key + i] += ds * r->value[op->in[0]][at + i];
+                }
+            }
+        }
+    free(p);
+    free(dp);
+}
+
+/* ---- element by element ---- */
+
+static double activate(dsc_activation kind, double x, double *slope)
+{
+    const double pi = 3.14159265358979323846;
+    if (kind == DSC_RELU) {
+        *slope = x > 0;
+        return x > 0 ? x : 0;
+    }
+    if (kind == DSC_GELU_ERF) {
+        const double half = 0.5 * (1 + erf(x / sqrt(2)));
+        *slope = half + x * exp(-x * x / 2) / sqrt(2 * pi);
+        return x * half;
+    }
+    const double c = sqrt(2 / pi), t = tanh(c * (x + 0.044715 * x * x * x));
+    *slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+    return 0.5 * x * (1 + t);
+}
+
+/* The factor of element i of a dropout. */
+static double dropout_factor(const program_reference *r, const dsc_op *op, int64_t i)
+{
+    const double p = op->dropout.probability;
+    if (!r->training)
+        return 1;
+    const uint32_t word = dsc_rng_u32(r->seed, dsc_rng_stream(DSC_RNG_DROPOUT, op->dropout.stream), (uint64_t)i);
+    return word >= (uint32_t)(p * 0x1p32) ? 1 / (1 - p) : 0;
+}
+
+static void element(program_reference *r, const dsc_op *op, int64_t i, bool backward)
+{
+    double *const x = &r->value[op->in[0]][i], *const y = &r->value[op->out[0]][i];
+    double *const dx = &r->d_value[op->in[0]][i];
+    double factor = 1, slope;
+    if (op->kind == DSC_OP_SCALE)
+        factor = op->factor;
+    if (op->kind == DSC_OP_DROPOUT)
+        factor = dropout_factor(r, op, i);
+    if (op->kind == DSC_OP_GATED || op->kind == DSC_OP_ADD) {
+        const double z = r->value[op->in[1]][i], s = 1 / (1 + exp(-*x)), d = r->d_value[op->out[0]][i];
+        const bool gated = op->kind == DSC_OP_GATED;
+        if (!backward) {
+            *y = gated ? *x * s * z : *x + z;
+            return;
+        }
+        const double slope_z = gated ? *x * s : 1;
+        *dx += d * (gated ? z * (s + *x * s * (1 - s)) : 1);
+        r->d_value[op->in[1]][i] += d * slope_z;
+        return;
+    }
+    if (op->kind == DSC_OP_ACTIVATION) {
+        const double value = activate(op->activation, *x, &slope);
+        if (backward)
+            *dx += r->d_value[op->out[0]][i] * slope;
+        else
+            *y = value;
+        return;
+    }
+    if (backward)
+        *dx += factor * r->d_value[op->out[0]][i];
+    else
+        *y = factor * *x;
+}
+
+static void slice(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t in = r->program->value[op->in[0]].columns, out = r->program->value[op->out[0]].columns;
+    for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
+        for (int64_t i = 0; i < out; i++) {
+            const int64_t head = i / op->slice.width;
+            const int64_t from = row * in + op->slice.column + head * op->slice.apart + i % op->slice.width;
+            if (backward)
+                r->d_value[op->in[0]][from] += r->d_value[op->out[0]][row * out + i];
+            else
+                r->value[op->out[0]][row * out + i] = r->value[op->in[0]][from];
+        }
+}
+
+/* ---- all ---- */
+
+static void run(program_reference *r, const dsc_op *op, bool backward)
+{
+    switch (op->kind) {
+    case DSC_OP_LINEAR:
+        backward ? linear_backward(r, op) : linear_forward(r, op);
+        break;
+    case DSC_OP_NORM:
+        backward ? norm_backward(r, op) : norm_forward(r, op);
+        break;
+    case DSC_OP_ROPE_TABLE:
+        break;
+    case DSC_OP_ROPE:
+        if (backward)
+            rope(r, op, r->d_value[op->out[0]], r->d_value[op->in[0]], true);
+        else
+            rope(r, op, r->value[op->in[0]], r->value[op->out[0]], false);
+        break;
+    case DSC_OP_ATTENTION:
+        attention(r, op, backward);
+        break;
+    case DSC_OP_SLICE:
+        slice(r, op, backward);
+        break;
+    default:
+        for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++)
+            element(r, op, i, backward);
+    }
+}
+
+void program_reference_forward(program_reference *r)
+{
+    for (int16_t i = 0; i < r->program->op_count; i++) {
+        const int16_t out = r->program->op[i].out[0];
+        memset(r->value[out], 0, (size_t)program_reference_elements(r, out) * sizeof(double));
+        run(r, &r->program->op[i], false);
+    }
+}
+
+void program_reference_backward(program_reference *r)
+{
+    for (int i = 0; i < r->param_count; i++)
+        memset(r->d_param[i], 0, (size_t)r->param_elements[i] * sizeof(double));
+    for (int16_t v = 0; v < r->program->value_count; v++)
+        if (v != r->program->output)
+            memset(r->d_value[v], 0, (size_t)program_reference_elements(r, v) * sizeof(double));
+    for (int16_t i = (int16_t)(r->program->op_count - 1); i >= 0; i--)
+        run(r, &r->program->op[i], true);
+}

@@ -1,0 +1,31 @@
+/* program_reference.h - a program's ops one by one in double, forward and backward: what compiled programs must give.
+ * It shares no code with the compiler; its backward is checked by finite differences.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_TESTS_PROGRAM_REFERENCE_H
+#define DSC_TESTS_PROGRAM_REFERENCE_H
+
+#include "models/program.h"
+
+#define PROGRAM_PARAMS_MAX 160
+
+typedef struct program_reference {
+    const dsc_program *program; /* as the builder left it, before it is compiled */
+    int64_t batch;
+    uint64_t seed; /* of dropout */
+    bool training;
+    int param_count;
+    int64_t param_elements[PROGRAM_PARAMS_MAX];
+    double *param[PROGRAM_PARAMS_MAX], *d_param[PROGRAM_PARAMS_MAX];
+    double *value[DSC_PROGRAM_VALUES], *d_value[DSC_PROGRAM_VALUES];
+} program_reference;
+
+/* Parameters and the module's input are zero. */
+program_reference *program_reference_open(const dsc_program *program, int64_t batch, const int64_t *param_elements,
+                                          int param_count);
+void program_reference_close(program_reference *reference);
+int64_t program_reference_elements(const program_reference *reference, int16_t value);
+void program_reference_forward(program_reference *reference);
+/* From d_value of the output; sets d_value of the input and d_param. */
+void program_reference_backward(program_reference *reference);
+
+#endif

@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""program_torch.py FOLDER BOUND - the programs that program_dump.c wrote, with PyTorch's autograd in double.
+
+Each FOLDER/*.json has the results of a compiled program. Exits with 1 if one is further off than BOUND, in units of
+the tensor's root mean square. SPDX-License-Identifier: Apache-2.0
+"""
+import glob
+import json
+import math
+import sys
+
+import torch
+import torch.nn.functional as F
+
+torch.set_default_dtype(torch.float64)
+
+
+def rope(program, op, x):
+    rows, columns = x.shape
+    heads, pairs = op["heads"], program["pairs"]
+    place = (torch.arange(rows) % program["tokens"]).to(torch.float32)
+    angle = (place[:, None] * torch.tensor(program["frequency"], dtype=torch.float32)).to(torch.float64)
+    cos, sin = angle.cos()[:, None, :], angle.sin()[:, None, :]
+    x = x.reshape(rows, heads, columns // heads)
+    a, b, rest = x[..., :pairs], x[..., pairs:2 * pairs], x[..., 2 * pairs:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(rows, columns)
+
+
+def attention(program, op, q, k, v):
+    batch, tokens, heads, kv = program["batch"], program["tokens"], op["heads"], op["kv_heads"]
+    q = q.reshape(batch, tokens, heads, -1).transpose(1, 2)
+    k = k.reshape(batch, tokens, kv, -1).transpose(1, 2).repeat_interleave(heads // kv, 1)
+    v = v.reshape(batch, tokens, kv, -1).transpose(1, 2).repeat_interleave(heads // kv, 1)
+    scores = q @ k.transpose(2, 3) * op["scale"]
+    i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None, :]
+    seen = torch.ones(tokens, tokens, dtype=torch.bool) if op["all"] else j <= i
+    if op["window"]:
+        seen = seen & (j > i - op["window"])
+    p = scores.masked_fill(~seen, -math.inf).softmax(-1)
+    return (p @ v).transpose(1, 2).reshape(batch * tokens, -1)
+
+
+def norm(op, x, params):
+    weight = params[op["weight"]]
+    rows, columns = x.shape
+    x = x.reshape(rows, op["groups"], columns // op["groups"])
+    if op["layer"]:
+        y = F.layer_norm(x, x.shape[-1:], weight, params[op["weight"] + 1], op["eps"])
+    else:
+        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + op["eps"]) * weight
+    return y.reshape(rows, columns)
+
+
+def run_op(program, op, x, y, z, params):
+    kind = op["kind"]
+    if kind == "linear":
+        weight = params[op["weight"]]
+        weight = weight.reshape(op["n_out"], op["n_in"]) if op["out_in"] else weight.reshape(op["n_in"], op["n_out"]).T
+        return F.linear(x, weight, params[op["bias"]] if op["bias"] >= 0 else None)
+    if kind == "norm":
+        return norm(op, x, params)
+    if kind == "rope":
+        return rope(program, op, x)
+    if kind == "attention":
+        return attention(program, op, x, y, z)
+    if kind == "activation":
+        return (lambda v: F.gelu(v, approximate="tanh"), F.gelu, F.relu)[op["activation"]](x)
+    if kind == "gated":
+        return F.silu(x) * y
+    if kind == "add":
+        return x + y
+    if kind == "scale":
+        return x * op["factor"]
+    if kind == "dropout":
+        return x * torch.tensor(op["kept"]).reshape(x.shape) / (1 - op["probability"])
+    assert kind == "slice", kind
+    columns = torch.arange(op["columns"])
+    return x[:, op["column"] + columns // op["width"] * op["apart"] + columns % op["width"]]
+
+
+def error(got, expected):
+    got = torch.tensor(got).reshape(expected.shape)
+    unit = expected.square().mean().sqrt() + 1e-3
+    return float(((got - expected).abs().max() / unit).nan_to_num(math.inf))
+
+
+def check(path):
+    with open(path, encoding="utf-8") as file:
+        program = json.load(file)
+    rows = program["batch"] * program["tokens"]
+    params = [torch.tensor(p["value"], requires_grad=True) for p in program["params"]]
+    values = {program["input"]: torch.tensor(program["in"]).reshape(rows, -1).requires_grad_()}
+    for op in program["ops"]:
+        if op["kind"] != "rope_table":
+            values[op["out"]] = run_op(program, op, *(values.get(i) for i in op["in"]), params)
+    out = values[program["output"]]
+    out.backward(torch.tensor(program["d_out"]).reshape(out.shape))
+    errors = [error(program["got_out"], out.detach()), error(program["got_d_in"], values[program["input"]].grad)]
+    errors += [error(p["got"], v.grad) for p, v in zip(program["params"], params) if "got" in p]
+    return max(errors)
+
+
+def main():
+    paths = sorted(glob.glob(sys.argv[1] + "/*.json"))
+    worst = {path: check(path) for path in paths}
+    bad = {path: error for path, error in worst.items() if not error < float(sys.argv[2])}
+    print(f"# {len(paths)} programs, the largest difference {max(worst.values()):.2g}")
+    for path, error in bad.items():
+        print(f"# {path}: off by {error:.3g}")
+    return 1 if bad or not paths else 0
+
+
+sys.exit(main())

@@ -1,0 +1,334 @@
+/* test_program.c - programs of models: what the compiler makes of them, against the same ops one by one in double.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdio.h>
+
+#include "base/base.h"
+#include "tests/support/program_dump.h"
+#include "tests/support/program_random.h"
+
+#define SEEDS 50
+#define BOUND 3e-3 /* fp32 through up to 40 ops, of which norms of nearly equal values magnify roundings */
+
+static program_random random_program;
+static dsc_program compiled;
+
+static void compile(const program_random *r, bool no_fusion)
+{
+    const dsc_program_options options = { .no_fusion = no_fusion };
+    dsc_error err = DSC_ERROR_INIT;
+    compiled = r->source;
+    if (dsc_program_compile(&compiled, &options, &err) != DSC_OK)
+        fail_msg("seed %d: %s", (int)r->seed, err.message);
+}
+
+static program_reference *reference_of(program_random *r)
+{
+    program_reference *reference = program_reference_open(&r->source, r->batch, r->param_elements, r->param_count);
+    program_random_fill(r, reference);
+    program_reference_forward(reference);
+    program_reference_backward(reference);
+    return reference;
+}
+
+static int seeds(void) { return getenv("DSC_TEST_NIGHT") != NULL ? 1000 : SEEDS; }
+
+/* ---- the reference ---- */
+
+static double output_along(program_reference *reference)
+{
+    const int16_t out = reference->program->output;
+    double sum = 0;
+    program_reference_forward(reference);
+    for (int64_t i = 0; i < program_reference_elements(reference, out); i++)
+        sum += reference->value[out][i] * reference->d_value[out][i];
+    return sum;
+}
+
+/* Changes *x a little both ways. */
+static void expect_slope(program_reference *reference, double *x, double expected, const char *what, int seed)
+{
+    const double at = *x, step = 1e-5;
+    *x = at + step;
+    const double above = output_along(reference);
+    *x = at - step;
+    const double below = output_along(reference);
+    *x = at;
+    const double slope = (above - below) / (2 * step);
+    if (!(fabs(slope - expected) <= 1e-5 * (1 + fabs(expected))))
+        fail_msg("seed %d: the slope of %s is %.9g, its gradient %.9g", seed, what, slope, expected);
+}
+
+/* ReLU has none at 0, which random values do not meet. */
+static void reference_has_slopes(void **state)
+{
+    (void)state;
+    program_random *r = &random_program;
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        program_random_make(r, (uint64_t)seed);
+        program_reference *reference = reference_of(r);
+        double *in = reference->value[r->source.input], *d_in = reference->d_value[r->source.input];
+        for (int i = 0; i < 3; i++) {
+            const int64_t at = program_random_draw(r, program_reference_elements(reference, r->source.input));
+            expect_slope(reference, &in[at], d_in[at], "an input", seed);
+        }
+        for (int i = 0; i < r->param_count; i++) {
+            const int64_t at = program_random_draw(r, r->param_elements[i]);
+            expect_slope(reference, &reference->param[i][at], reference->d_param[i][at], "a parameter", seed);
+        }
+        program_reference_close(reference);
+    }
+}
+
+/* ---- compiled programs ---- */
+
+static double error_of(const program_random *r, const program_reference *reference, program_mode mode)
+{
+    program_result *result = program_random_run(r, &compiled, reference, mode);
+    const double error = program_result_error(r, result, reference);
+    program_result_free(result);
+    return error;
+}
+
+static void random_programs_agree(void **state)
+{
+    (void)state;
+    program_random *r = &random_program;
+    for (int seed = 1; seed <= seeds(); seed++) {
+        program_random_make(r, (uint64_t)seed);
+        program_reference *reference = reference_of(r);
+        for (int no_fusion = 0; no_fusion < 2; no_fusion++) {
+            compile(r, no_fusion == 1);
+            const double error = error_of(r, reference, (program_mode) { .dtype = DSC_F32 });
+            if (!(error < BOUND))
+                fail_msg("seed %d, %d ops%s: off by %.3g", seed, (int)r->source.op_count,
+                         no_fusion == 1 ? ", not fused" : "", error);
+        }
+        program_reference_close(reference);
+    }
+}
+
+static void levels_have_the_same_bits(void **state)
+{
+    (void)state;
+    static const program_mode modes[] = { { .recompute = true },
+                                          { .rebuild = true },
+                                          { .keep = true },
+                                          { .in_place = true },
+                                          { .in_place = true, .keep = true, .recompute = true },
+                                          { .in_place = true, .rebuild = true } };
+    program_random *r = &random_program;
+    for (int seed = 1; seed <= seeds(); seed++) {
+        program_random_make(r, (uint64_t)seed);
+        program_reference *reference = reference_of(r);
+        compile(r, false);
+        for (int half = 0; half < 2; half++) {
+            const dsc_dtype dtype = half == 1 ? DSC_BF16 : DSC_F32;
+            program_result *plain = program_random_run(r, &compiled, reference, (program_mode) { .dtype = dtype });
+            for (size_t i = 0; i < DSC_COUNT(modes); i++) {
+                program_mode mode = modes[i];
+                mode.dtype = dtype;
+                program_result *other = program_random_run(r, &compiled, reference, mode);
+                if (!program_result_equals(r, plain, other))
+                    fail_msg("seed %d, way %d, %s: other bits", seed, (int)i, half == 1 ? "bf16" : "fp32");
+                program_result_free(other);
+            }
+            program_result_free(plain);
+        }
+        program_reference_close(reference);
+    }
+}
+
+/* ---- PyTorch ---- */
+
+static void write_program(program_random *r, int seed, const char *folder)
+{
+    char path[256];
+    program_random_make(r, (uint64_t)seed);
+    program_reference *reference = reference_of(r);
+    compile(r, false);
+    program_result *result = program_random_run(r, &compiled, reference, (program_mode) { .dtype = DSC_F32 });
+    snprintf(path, sizeof path, "%s/%d.json", folder, seed);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    program_dump(file, r, reference, result);
+    assert_int_equal(fclose(file), 0);
+    program_result_free(result);
+    program_reference_close(reference);
+}
+
+static void autograd_agrees(void **state)
+{
+    (void)state;
+    const char *python = getenv("DSC_TEST_PYTHON");
+    char folder[] = "/tmp/dsc_program_XXXXXX", command[512];
+    if (python == NULL) {
+        print_message("DSC_TEST_PYTHON, a Python with torch, is not set\n");
+        skip();
+    }
+    assert_non_null(mkdtemp(folder));
+    for (int seed = 1; seed <= seeds(); seed++)
+        write_program(&random_program, seed, folder);
+    snprintf(command, sizeof command, "%s tests/support/program_torch.py %s %g; r=$?; rm -r %s; exit $r", python,
+             folder, BOUND, folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* ---- planted faults ---- */
+
+static int16_t *backward_list(int16_t *count)
+{
+    *count = compiled.list[DSC_PASS_BACKWARD].count;
+    return compiled.list[DSC_PASS_BACKWARD].op;
+}
+
+/* A gradient that is made of two is made of the last one alone. */
+static bool forget_a_sum(void)
+{
+    int16_t count, *list = backward_list(&count);
+    for (int16_t i = 0; i < count; i++) {
+        dsc_op *op = &compiled.op[list[i]];
+        if (op->kind == DSC_OP_LINEAR_DX && op->linear.backward == DSC_EPILOGUE_ADD) {
+            op->linear.backward = DSC_EPILOGUE_NONE;
+            return true;
+        }
+        if (op->kind == DSC_OP_NORM_BWD && op->in[1] != DSC_PROGRAM_NONE) {
+            op->in[1] = DSC_PROGRAM_NONE;
+            return true;
+        }
+        if (op->kind == DSC_OP_ADD && op->in[0] != op->in[1] && !op->unless_kept) {
+            op->kind = DSC_OP_COPY;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A weight's gradient is made with another value of the same shape than its product read. */
+static bool read_a_wrong_value(void)
+{
+    int16_t count, *list = backward_list(&count);
+    for (int16_t i = 0; i < count; i++) {
+        dsc_op *op = &compiled.op[list[i]];
+        if (op->kind != DSC_OP_LINEAR_DW || !random_program.spec[op->linear.weight].trainable)
+            continue;
+        for (int16_t v = 0; v < compiled.value_count; v++) {
+            const dsc_value *value = &compiled.value[v], *right = &compiled.value[op->in[0]];
+            if (v == op->in[0] || (value->store != DSC_STORE_SAVED && value->store != DSC_STORE_INPUT) ||
+                value->columns != right->columns || value->f32 ||
+                compiled.place[1][v].width != compiled.place[1][v].stride || compiled.place[1][v].stride == 0)
+                continue;
+            op->in[0] = v;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A gradient that a later op reads is overwritten: what is made just before that op goes to the same memory. */
+static bool cut_a_lifetime_short(void)
+{
+    int16_t count, *list = backward_list(&count);
+    for (int16_t i = 2; i < count; i++) {
+        const dsc_op *reader = &compiled.op[list[i]];
+        const int16_t victim = reader->in[0];
+        if (reader->kind != DSC_OP_LINEAR_DX ||
+            compiled.buffer[1][compiled.place[1][victim].buffer].region != DSC_REGION_SCRATCH)
+            continue;
+        const dsc_op *between = &compiled.op[list[i - 1]];
+        const int16_t made = between->out[0];
+        if (made == DSC_PROGRAM_NONE || made == victim || between->unless_kept ||
+            compiled.value[made].columns != compiled.value[victim].columns ||
+            compiled.place[1][made].width != compiled.place[1][victim].stride)
+            continue;
+        compiled.place[1][made] = compiled.place[1][victim];
+        return true;
+    }
+    return false;
+}
+
+static void planted_faults_are_caught(void **state)
+{
+    (void)state;
+    static bool (*const plant[])(void) = { forget_a_sum, read_a_wrong_value, cut_a_lifetime_short };
+    int planted[DSC_COUNT(plant)] = { 0 }, caught[DSC_COUNT(plant)] = { 0 };
+    program_random *r = &random_program;
+    for (int seed = 1; seed <= seeds(); seed++) {
+        program_random_make(r, (uint64_t)seed);
+        program_reference *reference = reference_of(r);
+        for (size_t i = 0; i < DSC_COUNT(plant); i++) {
+            compile(r, false);
+            if (!plant[i]())
+                continue;
+            planted[i]++;
+            caught[i] += !(error_of(r, reference, (program_mode) { .dtype = DSC_F32 }) < BOUND);
+        }
+        program_reference_close(reference);
+    }
+    for (size_t i = 0; i < DSC_COUNT(plant); i++)
+        printf("# fault %d: %d planted, %d caught\n", (int)i, planted[i], caught[i]);
+    for (size_t i = 0; i < DSC_COUNT(plant); i++) {
+        /* Some change nothing: behind a ReLU of negative values, or in scores of a single token. */
+        assert_true(planted[i] >= 3);
+        assert_true(caught[i] * 10 >= planted[i] * 8);
+    }
+}
+
+/* ---- what the builder refuses ---- */
+
+static void expect_refusal(dsc_program *program, const char *text)
+{
+    const dsc_program_options options = { 0 };
+    dsc_error err = DSC_ERROR_INIT;
+    assert_int_not_equal(dsc_program_compile(program, &options, &err), DSC_OK);
+    if (strstr(err.message, text) == NULL)
+        fail_msg("\"%s\" is not in: %s", text, err.message);
+}
+
+static void refusals_name_op_and_shapes(void **state)
+{
+    (void)state;
+    dsc_program *p = &compiled;
+    const dsc_program_linear_args linear = { "q_proj", { 8, 8, true }, 0, DSC_PROGRAM_NONE };
+    dsc_program_begin(p, 4, 12, DSC_PROGRAM_NONE);
+    dsc_program_end(p, dsc_program_linear(p, p->input, &linear));
+    expect_refusal(p, "op \"q_proj\" (linear): its input \"in\" is [4,12], and its weight takes 8 columns");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    expect_refusal(p, "without an output");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    const int16_t wide = dsc_program_linear(p, p->input, &(dsc_program_linear_args) { "wide", { 8, 16, true }, 0, -1 });
+    dsc_program_end(p, dsc_program_add(p, wide, p->input));
+    expect_refusal(p, "\"wide\" [4,16] and \"in\" [4,8] differ in shape");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    (void)dsc_program_activation(p, p->input, DSC_RELU);
+    dsc_program_end(p, dsc_program_scale(p, p->input, 2));
+    expect_refusal(p, "op \"activation\" (activation): nothing reads its output");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    dsc_program_end(p,
+                    dsc_program_gated(p, dsc_program_slice(p, p->input, 0, 4), dsc_program_slice(p, p->input, 3, 4)));
+    expect_refusal(p, "the slices of \"in\" cover 4 of 8 columns");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    int16_t x = p->input;
+    for (int i = 0; i < 100; i++)
+        x = dsc_program_scale(p, x, 2);
+    dsc_program_end(p, x);
+    expect_refusal(p, "at most 64 ops");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reference_has_slopes),      cmocka_unit_test(random_programs_agree),
+        cmocka_unit_test(levels_have_the_same_bits), cmocka_unit_test(autograd_agrees),
+        cmocka_unit_test(planted_faults_are_caught), cmocka_unit_test(refusals_name_op_and_shapes),
+    };
+    return cmocka_run_group_tests_name("program", tests, NULL, NULL);
+}
