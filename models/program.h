@@ -146,6 +146,7 @@ typedef struct dsc_program {
     dsc_buffer buffer[2][DSC_PROGRAM_VALUES];
     bool buffer_used[DSC_PROGRAM_VALUES]; /* forward's; the others were taken up by another one */
     int16_t cache_value[2 * DSC_PROGRAM_FORWARD_OPS];
+    struct dsc_layouts *layouts; /* [dsc_program_layouts_bytes], zero at first: offsets of passes that ran; or NULL */
     /* The first failure of the builder; dsc_program_compile returns it. */
     dsc_status status;
     dsc_error err;
@@ -193,6 +194,10 @@ typedef struct dsc_program_options {
 DSC_MUST_USE dsc_status dsc_program_compile(dsc_program *program, const dsc_program_options *options, dsc_error *err);
 
 /* ---- A module ---- */
+
+/* Memory that the owner may give a compiled program, in program->layouts, so that offsets are not placed in each call.
+ * Several threads may share it. */
+size_t dsc_program_layouts_bytes(void);
 
 DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module, const dsc_lora *lora,
                                          int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,

@@ -61,6 +61,9 @@ typedef struct dsc_layout {
 #define DSC_LAYOUT_OUT (-1)
 void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
                      dsc_layout *out);
+/* The same, from program->layouts where it is there; else in *own. */
+const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch,
+                                     dsc_dtype dtype, dsc_layout *own);
 
 /* ---- One call, run.c ---- */
 typedef struct dsc_exec {
@@ -68,7 +71,7 @@ typedef struct dsc_exec {
     dsc_pass pass;
     const dsc_lora *lora;
     dsc_module_ctx *ctx;
-    dsc_layout layout;
+    const dsc_layout *layout;
     dsc_error *err;
 } dsc_exec;
 char *dsc_exec_at(const dsc_exec *exec, int16_t value); /* NULL: no value, or one that is not written here */

@@ -1,4 +1,6 @@
 /* place.c - bytes and offsets of a pass for one micro-batch. SPDX-License-Identifier: Apache-2.0 */
+#include <stdatomic.h>
+
 #include "base/window.h"
 #include "models/lora.h"
 #include "models/program/internal.h"
@@ -36,7 +38,7 @@ static int64_t work_bytes(const dsc_program *program, const dsc_op *op, const ds
                           dsc_dtype dtype)
 {
     const bool product = op->kind == DSC_OP_LINEAR || op->kind == DSC_OP_LINEAR_DX || op->kind == DSC_OP_LINEAR_DW;
-    if (product && lora != NULL && dsc_lora_has(lora, op->linear.weight))
+    if (product && lora != NULL && lora->rank > 0) /* also without an adapter, so that blocks have equal plans */
         return dsc_lora_work_bytes(lora, dsc_value_rows(&program->value[op->in[0]], batch), dtype);
     return dsc_op_infos[op->kind].scratch != NULL ? dsc_op_infos[op->kind].scratch(program, op, batch, dtype) : 0;
 }
@@ -139,4 +141,50 @@ void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *
     if (pass != DSC_PASS_BACKWARD)
         use_out(program, spans, batch, dtype, out);
     lay_scratch(program, pass, spans, lora, batch, dtype, out);
+}
+
+/* ---- layouts of passes that ran ---------------------------------------------------------------------------------- */
+
+enum { LAYOUTS = 8 }; /* forward, rebuild and backward of two sizes of a micro-batch, and forward of two more */
+
+typedef struct layout_key {
+    int64_t batch, rank, widest;
+    dsc_dtype dtype;
+    dsc_pass pass;
+    bool dropout;
+} layout_key;
+
+struct dsc_layouts {
+    _Atomic int32_t state[LAYOUTS]; /* 0: free, 1: being written, 2: there */
+    layout_key key[LAYOUTS];
+    dsc_layout layout[LAYOUTS];
+};
+
+size_t dsc_program_layouts_bytes(void) { return sizeof(struct dsc_layouts); }
+
+static bool is_key(const layout_key *a, const layout_key *b)
+{
+    return a->batch == b->batch && a->rank == b->rank && a->widest == b->widest && a->dtype == b->dtype &&
+           a->pass == b->pass && a->dropout == b->dropout;
+}
+
+const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch,
+                                     dsc_dtype dtype, dsc_layout *own)
+{
+    struct dsc_layouts *all = program->layouts;
+    const layout_key key = { batch, lora != NULL ? lora->rank : 0,    lora != NULL ? lora->widest : 0, dtype,
+                             pass,  lora != NULL && lora->dropout > 0 };
+    for (int i = 0; i < LAYOUTS && all != NULL; i++) {
+        int32_t state = atomic_load_explicit(&all->state[i], memory_order_acquire);
+        if (state == 2 && is_key(&all->key[i], &key))
+            return &all->layout[i];
+        if (state != 0 || !atomic_compare_exchange_strong(&all->state[i], &state, 1))
+            continue;
+        all->key[i] = key;
+        dsc_program_lay(program, pass, lora, batch, dtype, &all->layout[i]);
+        atomic_store_explicit(&all->state[i], 2, memory_order_release);
+        return &all->layout[i];
+    }
+    dsc_program_lay(program, pass, lora, batch, dtype, own);
+    return own;
 }

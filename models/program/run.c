@@ -9,12 +9,12 @@ static char *stored_at(const dsc_exec *exec, dsc_region region, int16_t forward_
                        : region == DSC_REGION_REBUILT ? ctx->rebuilt
                                                       : ctx->repeated;
     DSC_ASSERT(base != NULL);
-    return base + exec->layout.stored[forward_buffer];
+    return base + exec->layout->stored[forward_buffer];
 }
 
 static char *scratch_at(const dsc_exec *exec, int16_t buffer)
 {
-    const int64_t offset = exec->layout.scratch[buffer];
+    const int64_t offset = exec->layout->scratch[buffer];
     return offset == DSC_LAYOUT_OUT ? exec->ctx->out : (char *)exec->ctx->scratch + offset;
 }
 
@@ -26,7 +26,7 @@ static char *buffer_at(const dsc_exec *exec, const dsc_place *place)
     const dsc_buffer *buffer = &exec->program->buffer[backward][place->buffer];
     const int64_t row = place->stride * (int64_t)dsc_dtype_bytes(ctx->dtype);
     if (!backward && ctx->cache != NULL && buffer->cache != DSC_PROGRAM_NONE)
-        return (char *)ctx->cache + exec->layout.cache[buffer->cache] + ctx->past * row;
+        return (char *)ctx->cache + exec->layout->cache[buffer->cache] + ctx->past * row;
     switch (buffer->region) {
     case DSC_REGION_IN:
         return (char *)(uintptr_t)ctx->in;
@@ -70,17 +70,18 @@ char *dsc_exec_at(const dsc_exec *exec, int16_t value)
 
 char *dsc_exec_work(const dsc_exec *exec, const dsc_op *op)
 {
-    return (char *)exec->ctx->scratch + exec->layout.work[dsc_op_number(exec->program, op)];
+    return (char *)exec->ctx->scratch + exec->layout->work[dsc_op_number(exec->program, op)];
 }
 
 dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, dsc_module_ctx *ctx,
                            dsc_error *err)
 {
     const dsc_op_list *list = &program->list[pass];
+    dsc_layout own;
     dsc_exec exec = { .program = program, .pass = pass, .lora = lora, .ctx = ctx, .err = err };
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
     DSC_ASSERT(ctx->cache == NULL || (ctx->batch == 1 && ctx->past + program->tokens <= program->cache_tokens));
-    dsc_program_lay(program, pass, lora, ctx->batch, ctx->dtype, &exec.layout);
+    exec.layout = dsc_program_layout(program, pass, lora, ctx->batch, ctx->dtype, &own);
     for (int16_t i = 0; i < list->count; i++) {
         const dsc_op *op = &program->op[list->op[i]];
         const dsc_op_info *info = &dsc_op_infos[op->kind];
