@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/llama.h"
 
+#include <math.h>
 #include <string.h>
 
 static const dsc_llama_config *config_of(const dsc_lm_config *base)
@@ -67,6 +68,64 @@ static void add_block(dsc_lm *lm, const dsc_lm_config *base)
         dsc_lm_add_linear(lm, &mlp[i]);
 }
 
+static int16_t emit_norm(dsc_program *program, const dsc_llama_config *config, int16_t x, const char *name,
+                         int32_t kind, int64_t groups)
+{
+    const dsc_op_norm norm = {
+        .kind = DSC_NORM_RMS, .groups = groups, .eps = config->lm.norm_eps, .weight = dsc_llama_param(config, kind)
+    };
+    return dsc_program_norm(program, x, name, &norm);
+}
+
+static int16_t emit_linear(dsc_program *program, const dsc_llama_config *config, int16_t x, const char *name,
+                           int32_t kind, int64_t out)
+{
+    const int64_t in = program->status == DSC_OK ? program->value[x].columns : 0;
+    const dsc_program_linear_args linear = { .name = name,
+                                             .shape = { in, out, true },
+                                             .weight = dsc_llama_param(config, kind),
+                                             .bias = dsc_llama_param(config, kind + 1) };
+    return dsc_program_linear(program, x, &linear);
+}
+
+/* From what a product gave to what the attention reads. */
+static int16_t emit_heads(dsc_program *program, const dsc_llama_config *config, int16_t x, int32_t norm, int64_t heads,
+                          dsc_program_tables tables)
+{
+    const dsc_op_rope rope = { .rope = &config->rope, .heads = heads, .head_size = config->head_size };
+    if (config->traits->head_norm)
+        x = emit_norm(program, config, x, norm == DSC_LLAMA_Q_NORM ? "q_norm" : "k_norm", norm, heads);
+    return dsc_program_rope(program, x, tables, &rope);
+}
+
+/* x + attention(norm(x)), then x + down(silu(gate(norm(x))) * up(norm(x))). */
+static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    const dsc_llama_config *config = config_of(base);
+    const int64_t q_size = config->heads * config->head_size, kv_size = config->kv_heads * config->head_size;
+    const dsc_op_attention attention = { .heads = config->heads,
+                                         .kv_heads = config->kv_heads,
+                                         .head_size = config->head_size,
+                                         .scale = 1 / sqrt((double)config->head_size),
+                                         .window = base->full[layer] ? 0 : base->window };
+    const int16_t x = program->input, normed = emit_norm(program, config, x, "norm1", DSC_LLAMA_NORM1, 1);
+    int16_t q = emit_linear(program, config, normed, "q_proj", DSC_LLAMA_Q_W, q_size);
+    int16_t k = emit_linear(program, config, normed, "k_proj", DSC_LLAMA_K_W, kv_size);
+    const int16_t v = emit_linear(program, config, normed, "v_proj", DSC_LLAMA_V_W, kv_size);
+    const dsc_program_tables tables = dsc_program_rope_tables(program, &config->rope);
+    q = emit_heads(program, config, q, DSC_LLAMA_Q_NORM, config->heads, tables);
+    k = emit_heads(program, config, k, DSC_LLAMA_K_NORM, config->kv_heads, tables);
+    const int16_t heads = dsc_program_attention(program, q, k, v, &attention);
+    const int16_t middle =
+        dsc_program_add(program, emit_linear(program, config, heads, "o_proj", DSC_LLAMA_O_W, base->channels), x);
+    const int16_t normed2 = emit_norm(program, config, middle, "norm2", DSC_LLAMA_NORM2, 1);
+    const int16_t gate = emit_linear(program, config, normed2, "gate_proj", DSC_LLAMA_GATE_W, config->inner);
+    const int16_t up = emit_linear(program, config, normed2, "up_proj", DSC_LLAMA_UP_W, config->inner);
+    const int16_t act = dsc_program_gated(program, gate, up);
+    const int16_t down = emit_linear(program, config, act, "down_proj", DSC_LLAMA_DOWN_W, base->channels);
+    dsc_program_end(program, dsc_program_add(program, down, middle));
+}
+
 static const char *const lora_layers[] = { "q_proj", "v_proj", NULL };
 
 /* Frequencies, which older versions saved. */
@@ -109,7 +168,7 @@ const dsc_llama_traits dsc_llama_traits_of_qwen3 = {
         .norm = DSC_NORM_RMS,                                                                                         \
         .config_bytes = sizeof(dsc_llama_config), .read_config = read_##name,                                         \
         .write_config = dsc_llama_write_config, .builtin = builtin_##name, .block_params = block_params,              \
-        .add_block = add_block, .block = &dsc_llama_block, .lora_layers = lora_layers, .may_ignore = may_ignore       \
+        .add_block = add_block, .emit_block = emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore        \
     };
 FAMILY(llama)
 FAMILY(mistral)

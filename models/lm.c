@@ -249,10 +249,11 @@ static void describe_modules(dsc_lm *lm)
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
             lm->family->add_block(lm, lm->config);
-            module->plan = lm->family->block->plan;
-            module->forward = lm->family->block->forward;
-            module->rebuild = lm->family->block->rebuild;
-            module->backward = lm->family->block->backward;
+            const dsc_lm_block *block = lm->family->emit_block != NULL ? &dsc_lm_program_block : lm->family->block;
+            module->plan = block->plan;
+            module->forward = block->forward;
+            module->rebuild = block->rebuild;
+            module->backward = block->backward;
         }
         if (lm->lora != NULL)
             dsc_lm_add_adapters(lm, &lm->selves[i].lora);
@@ -281,6 +282,11 @@ static void free_all(dsc_lm *lm)
                           lm->adapter_json,    lm->warnings,      lm->config_json,
                           lm->config,          lm->name,          lm->all_warnings,
                           lm->adapter_rank,    lm->adapter_scale, lm };
+    for (int64_t i = 0; lm->programs != NULL && lm->programs[i] != NULL; i++) {
+        dsc_alloc_free(alloc, lm->programs[i]->layouts);
+        dsc_alloc_free(alloc, lm->programs[i]);
+    }
+    dsc_alloc_free(alloc, (void *)lm->programs);
     for (size_t i = 0; i < DSC_COUNT(all); i++)
         dsc_alloc_free(alloc, all[i]);
 }
@@ -401,6 +407,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         DSC_TRY(dsc_lm_check_adapters(lm, args->name, err));
         DSC_TRY(dsc_lm_write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));
     }
+    DSC_TRY(dsc_lm_compile(lm, err));
     DSC_TRY(find_sources(lm, args, err));
     return args->config_json == NULL && lm->family->write_config != NULL ? write_config_json(lm, err) : DSC_OK;
 }

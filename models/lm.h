@@ -13,6 +13,7 @@
 #include "models/lora.h"
 #include "models/lora_config.h"
 #include "models/norm.h"
+#include "models/program.h"
 #include "models/weights.h"
 
 /* Bounds that keep every size of a micro-batch of up to 2^31 rows within int64. */
@@ -66,6 +67,9 @@ typedef struct dsc_lm_block {
     dsc_status (*rebuild)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
 } dsc_lm_block;
 
+/* Those of blocks that are programs: lm_program.c */
+extern const dsc_lm_block dsc_lm_program_block;
+
 typedef struct dsc_lm_family {
     const char *model_type;     /* of config.json: "gpt2" */
     const char *layers_key;     /* the key of the number of layers, for messages */
@@ -94,6 +98,8 @@ typedef struct dsc_lm_family {
 
     int32_t (*block_params)(const dsc_lm_config *config);
     void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
+    /* The ops of one block, after dsc_program_begin; NULL: `block` has its operations by hand. */
+    void (*emit_block)(dsc_program *program, const dsc_lm_config *config, int64_t layer);
     const dsc_lm_block *block;
     const char *const *lora_layers; /* layers that PEFT adapts by default, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
@@ -110,6 +116,7 @@ typedef struct dsc_lm_module {
     const dsc_lm_config *config; /* the beginning of the family's own */
     int64_t layer;               /* of a block */
     dsc_lora lora;
+    const dsc_program *program; /* of a block with emit_block */
 } dsc_lm_module;
 
 /* Options of an opening. `config` is copied. */

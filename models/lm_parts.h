@@ -36,6 +36,7 @@ struct dsc_lm {
     lm_layer layer[LINEARS_MAX];      /* a block's are the same in all */
     int32_t layer_first, layer_count; /* those of the module that is being described */
     int32_t block_layer, all_layers;  /* the blocks' first one; of all modules */
+    dsc_program **programs;           /* of blocks that differ, up to a NULL */
     dsc_lora_config *lora;            /* while it is built; NULL: no adapters */
     int32_t *adapter_of;              /* [param_count] see dsc_lora; NULL: no adapters */
     int32_t *adapter_rank;            /* likewise */
@@ -49,6 +50,9 @@ struct dsc_lm {
 /* lm.c: appends "<prefix><name>.<part>"; no part: "<prefix><name>". A vector when rows is 0. */
 dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols,
                                  double std);
+
+/* lm_program.c: the programs of blocks whose family emits them, once all parameters and adapters are known. */
+DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 
 /* lm_adapters.c: the adapters of the module that is being described; and of the whole model: which parameters are
  * trained, whether what was asked for exists, adapter_config.json. */

@@ -1,0 +1,74 @@
+/* lm_program.c - blocks that are programs: compiled once, and shared by the blocks that do not differ.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/lm_parts.h"
+
+#include <string.h>
+
+static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
+{
+    const dsc_lm_config *config = lm->config;
+    const dsc_program_options options = { .lora = &self->lora, .cache_tokens = config->cache };
+    dsc_program_begin(out, config->sequence, config->channels,
+                      config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
+    lm->family->emit_block(out, config, self->layer);
+    return dsc_program_compile(out, &options, err);
+}
+
+dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
+{
+    const int64_t layers = lm->family->emit_block != NULL ? lm->config->layers : 0;
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, layers + 1, sizeof *lm->programs, &lm->programs, err));
+    for (int64_t i = 0, count = 0; i < layers; i++) {
+        dsc_lm_module *self = &lm->selves[1 + i];
+        dsc_program *program = NULL;
+        DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, 1, sizeof *program, &program, err));
+        lm->programs[count] = program;
+        DSC_TRY(compile(lm, self, program, err));
+        int64_t same = 0;
+        while (memcmp(lm->programs[same], program, sizeof *program) != 0)
+            same++;
+        self->program = lm->programs[same];
+        if (same == count++)
+            continue;
+        dsc_alloc_free(lm->alloc, program);
+        lm->programs[--count] = NULL;
+    }
+    for (int64_t i = 0; lm->programs[i] != NULL; i++)
+        DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, (int64_t)dsc_program_layouts_bytes(), 1,
+                                 &lm->programs[i]->layouts, err));
+    return DSC_OK;
+}
+
+/* ---- a module's operations --------------------------------------------------------------------------------------- */
+
+static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                       dsc_module_plan *out, dsc_error *err)
+{
+    const dsc_lm_module *self = module->self;
+    int64_t rows;
+    DSC_TRY(dsc_lm_rows(self->config, batch, &rows, err));
+    return dsc_program_plan(self->program, module, &self->lora, batch, dtype, sink, out, err);
+}
+
+static dsc_status run(const dsc_module *module, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
+{
+    const dsc_lm_module *self = module->self;
+    return dsc_program_run(self->program, pass, &self->lora, ctx, err);
+}
+
+static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    return run(module, DSC_PASS_FORWARD, ctx, err);
+}
+
+static dsc_status rebuild(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    return run(module, DSC_PASS_REBUILD, ctx, err);
+}
+
+static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    return run(module, DSC_PASS_BACKWARD, ctx, err);
+}
+
+const dsc_lm_block dsc_lm_program_block = { plan, forward, backward, rebuild };
