@@ -41,11 +41,10 @@ extern const dsc_lm_family dsc_llama_family, dsc_mistral_family, dsc_qwen2_famil
 extern const dsc_llama_traits dsc_llama_traits_of_llama, dsc_llama_traits_of_mistral, dsc_llama_traits_of_qwen2,
     dsc_llama_traits_of_qwen3;
 
-/* The parts of the families' tables. llama_config.c, llama_sizes.c, llama_block.c */
+/* The parts of the families' tables. llama_config.c, llama_sizes.c */
 dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_llama_traits *traits);
 int dsc_llama_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_llama_traits *traits);
-extern const dsc_lm_block dsc_llama_block;
 
 /* Parameters of a block, in order; some families lack some. */
 enum {
