@@ -21,5 +21,6 @@ const dsc_lm_family dsc_gpt2_family = {
     .position_table = "wpe.weight", .head_table = "lm_head.weight", .final_norm = "ln_f", .norm = DSC_NORM_LAYER,
     .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_gpt2_read_config,
     .write_config = dsc_gpt2_write_config, .builtin = dsc_gpt2_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .block = &dsc_dense_block, .lora_layers = lora_layers, .may_ignore = may_ignore
+    .add_block = dsc_dense_add_block, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
+    .may_ignore = may_ignore
 };
