@@ -36,11 +36,10 @@ typedef struct dsc_dense_config {
 extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family, dsc_bert_family;
 extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, dsc_bert_traits;
 
-/* The parts of the families' tables. dense.c, dense_block.c, and a _config.c and _sizes.c for a family */
+/* The parts of the families' tables. dense.c, and a _config.c and _sizes.c for a family */
 int32_t dsc_dense_block_params(const dsc_lm_config *config);
 void dsc_dense_add_block(dsc_lm *lm, const dsc_lm_config *config);
 void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
-extern const dsc_lm_block dsc_dense_block;
 dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out);

@@ -11,25 +11,6 @@
 
 #define CONFIG_JSON_BYTES 4096
 
-dsc_attention_keys dsc_lm_keys_after(const dsc_lm_module *self, int64_t past)
-{
-    const dsc_lm_config *config = self->config;
-    const bool has_one = config->window > 0 && !config->full[self->layer];
-    const bool reaches_end = has_one && past + config->sequence > config->window;
-    return (dsc_attention_keys){ .all = config->masked, .window = reaches_end ? (int32_t)config->window : 0,
-                                 .past = (int32_t)past };
-}
-
-dsc_attention_keys dsc_lm_keys(const dsc_lm_module *self, const dsc_module_ctx *ctx)
-{
-    const dsc_lm_config *config = self->config;
-    DSC_ASSERT((ctx->cache != NULL) == (config->cache > 0));
-    DSC_ASSERT(ctx->past == 0 || (ctx->batch == 1 && ctx->past + config->sequence <= config->cache));
-    dsc_attention_keys keys = dsc_lm_keys_after(self, ctx->past);
-    keys.positions = dsc_lm_positions(config, ctx);
-    return keys;
-}
-
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
 {
     const bool null = cJSON_IsNull(cJSON_GetObjectItemCaseSensitive(reader->object, "pad_token_id"));
@@ -249,11 +230,7 @@ static void describe_modules(dsc_lm *lm)
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
             lm->family->add_block(lm, lm->config);
-            const dsc_lm_block *block = lm->family->emit_block != NULL ? &dsc_lm_program_block : lm->family->block;
-            module->plan = block->plan;
-            module->forward = block->forward;
-            module->rebuild = block->rebuild;
-            module->backward = block->backward;
+            dsc_lm_block_init(module);
         }
         if (lm->lora != NULL)
             dsc_lm_add_adapters(lm, &lm->selves[i].lora);

@@ -58,18 +58,6 @@ enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_POSITIONS, DSC_LM_BATCH_MAX, DSC_LM
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;
 
-/* Operations of a module of a family's block; see dsc_module. */
-typedef struct dsc_lm_block {
-    dsc_status (*plan)(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
-                       dsc_module_plan *out, dsc_error *err);
-    dsc_status (*forward)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
-    dsc_status (*backward)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
-    dsc_status (*rebuild)(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
-} dsc_lm_block;
-
-/* Those of blocks that are programs: lm_program.c */
-extern const dsc_lm_block dsc_lm_program_block;
-
 typedef struct dsc_lm_family {
     const char *model_type;     /* of config.json: "gpt2" */
     const char *layers_key;     /* the key of the number of layers, for messages */
@@ -98,9 +86,7 @@ typedef struct dsc_lm_family {
 
     int32_t (*block_params)(const dsc_lm_config *config);
     void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
-    /* The ops of one block, after dsc_program_begin; NULL: `block` has its operations by hand. */
-    void (*emit_block)(dsc_program *program, const dsc_lm_config *config, int64_t layer);
-    const dsc_lm_block *block;
+    void (*emit_block)(dsc_program *program, const dsc_lm_config *config, int64_t layer); /* its ops */
     const char *const *lora_layers; /* layers that PEFT adapts by default, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
@@ -116,7 +102,7 @@ typedef struct dsc_lm_module {
     const dsc_lm_config *config; /* the beginning of the family's own */
     int64_t layer;               /* of a block */
     dsc_lora lora;
-    const dsc_program *program; /* of a block with emit_block */
+    const dsc_program *program;  /* of a block */
 } dsc_lm_module;
 
 /* Options of an opening. `config` is copied. */
@@ -172,10 +158,6 @@ static inline const int32_t *dsc_lm_positions(const dsc_lm_config *config, const
 /* R of the head: those that are predicted. */
 DSC_MUST_USE dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
 
-/* Which keys the attention of this call sees; and of one before which `past` tokens came. */
-dsc_attention_keys dsc_lm_keys(const dsc_lm_module *self, const dsc_module_ctx *ctx);
-dsc_attention_keys dsc_lm_keys_after(const dsc_lm_module *self, int64_t past);
-
 /* Consecutive pieces of one buffer, each 256-byte aligned. */
 static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
 {
@@ -184,8 +166,10 @@ static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
     return at;
 }
 
-/* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_transform.c, lm_head.c */
+/* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_program.c, lm_transform.c,
+ * lm_head.c */
 void dsc_lm_embed_init(dsc_module *module);
+void dsc_lm_block_init(dsc_module *module);
 void dsc_lm_transform_init(dsc_module *module);
 void dsc_lm_head_init(dsc_module *module);
 

@@ -51,7 +51,7 @@ struct dsc_lm {
 dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols,
                                  double std);
 
-/* lm_program.c: the programs of blocks whose family emits them, once all parameters and adapters are known. */
+/* lm_program.c: the programs of all blocks, once all parameters and adapters are known. */
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 
 /* lm_adapters.c: the adapters of the module that is being described; and of the whole model: which parameters are

@@ -1,4 +1,4 @@
-/* lm_program.c - blocks that are programs: compiled once, and shared by the blocks that do not differ.
+/* lm_program.c - the programs of blocks: compiled once, and shared by the blocks that do not differ.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
 
@@ -16,7 +16,7 @@ static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_progr
 
 dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
 {
-    const int64_t layers = lm->family->emit_block != NULL ? lm->config->layers : 0;
+    const int64_t layers = lm->config->layers;
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, layers + 1, sizeof *lm->programs, &lm->programs, err));
     for (int64_t i = 0, count = 0; i < layers; i++) {
         dsc_lm_module *self = &lm->selves[1 + i];
@@ -71,4 +71,10 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return run(module, DSC_PASS_BACKWARD, ctx, err);
 }
 
-const dsc_lm_block dsc_lm_program_block = { plan, forward, backward, rebuild };
+void dsc_lm_block_init(dsc_module *module)
+{
+    module->plan = plan;
+    module->forward = forward;
+    module->backward = backward;
+    module->rebuild = rebuild;
+}

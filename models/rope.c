@@ -1,4 +1,4 @@
-/* rope.c - the frequencies of rotary positions, with the scalings for long contexts, and heads turned by them.
+/* rope.c - the frequencies of rotary positions, with the scalings for long contexts.
  *
  * Steps are rounded to fp32 where the code that the models were trained with rounds.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -108,15 +108,4 @@ dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_
                                        .first = call->ctx->past, .positions = tokens, .pairs = rope->pairs,
                                        .factor = rope->scale };
     return DSC_RUN(call->ctx->stream, ROPE_TABLE, &args, call->err);
-}
-
-dsc_status dsc_rope_apply(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
-                          const dsc_rope_heads *heads)
-{
-    const dsc_rope_args args = { .out = heads->rows, .in = heads->rows, .cos = tables.cos, .sin = tables.sin,
-                                 .places = heads->places, .rows = call->rows, .tokens = heads->tokens,
-                                 .stride = heads->stride,
-                                 .heads = heads->count, .head_size = heads->apart, .pairs = rope->pairs,
-                                 .inverse = heads->inverse, .dtype = call->ctx->dtype };
-    return DSC_RUN(call->ctx->stream, ROPE, &args, call->err);
 }

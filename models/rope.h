@@ -1,4 +1,4 @@
-/* rope.h - rotary positions of a model: how config.json gives them, their frequencies, and the rotation of heads.
+/* rope.h - rotary positions of a model: how config.json gives them, and their frequencies.
  *
  * The reader accepts the keys of older versions of Hugging Face's code (at the root, beside "rope_scaling") and of
  * newer ones ("rope_parameters"). The built-in sizes are written in the older form, which both read. Inside models/
@@ -58,20 +58,7 @@ void dsc_rope_set(dsc_rope *rope, int64_t size);
 
 /* Cosines and sines of `tokens` positions from the call's first token's on, in fp32. */
 typedef struct dsc_rope_tables { float *cos, *sin; } dsc_rope_tables; /* [tokens,pairs] */
-static inline int64_t dsc_rope_table_bytes(const dsc_rope *rope, int64_t tokens) { return tokens * rope->pairs * 4; }
 DSC_MUST_USE dsc_status dsc_rope_make_tables(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
                                              int64_t tokens);
-
-/* Heads of R rows, in place. */
-typedef struct dsc_rope_heads {
-    void *rows;
-    int64_t stride;          /* elements between rows */
-    int32_t count, apart;    /* heads; elements between them */
-    int64_t tokens;          /* of a sample */
-    const int32_t *places;   /* positions of rows in their documents; NULL: in their samples */
-    bool inverse;            /* a gradient's way back */
-} dsc_rope_heads;
-DSC_MUST_USE dsc_status dsc_rope_apply(const dsc_call *call, const dsc_rope *rope, dsc_rope_tables tables,
-                                       const dsc_rope_heads *heads);
 
 #endif
