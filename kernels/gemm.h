@@ -11,6 +11,8 @@
 #include <dsc/error.h>
 #include <dsc/types.h>
 
+#include "kernels/fp8.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -61,6 +63,12 @@ typedef struct dsc_gemm_args {
     dsc_dtype c_dtype;  /* F32, the same or, where A and B are F32, a 16-bit one */
     dsc_gemm_sums sums_of; /* with epilogue NONE and F32 C, without `accumulate` */
     float *sums;           /* written, never added to */
+    /* Both or none: A and B are matrices of fp8 (fp8.h), and x is the sum of products of their values. A is stored
+     * [M,K], B [N,K], and every size and stride is a multiple of DSC_FP8_UNIT. ab_dtype is BF16, the bias's. There are
+     * no sums beside such a product. They are not both E5M2. A CPU multiplies the values in bf16, which holds them. */
+    dsc_fp8 a_fp8, b_fp8;
+    const dsc_fp8_scale *a_scale, *b_scale;
+    bool fast_sums; /* with fp8: a GPU may keep sums with fewer bits, on sm_90 14 of the fraction for 128 products */
 } dsc_gemm_args;
 
 /* Prepared products of one device: library objects by tile shape, and the scratch of all threads, counted as LIBRARY. A

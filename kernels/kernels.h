@@ -10,6 +10,7 @@
 #include "kernels/embedding.h"
 #include "kernels/exact.h"
 #include "kernels/binned_sum.h"
+#include "kernels/fp8.h"
 #include "kernels/gelu.h"
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
@@ -74,6 +75,7 @@ void dsc_update_init(dsc_kernel_table *table, uint32_t caps);     /* ADAMW SGD M
 void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE ORDERED_REDUCE_QUANTIZED */
+void dsc_fp8_init(dsc_kernel_table *table, uint32_t caps);        /* CAST_FP8 */
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_* */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);

@@ -13,6 +13,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
+#include "kernels/cpu/fp8_internal.h"
 #include "kernels/cpu/gemm_internal.h"
 #include "kernels/scalar.h"
 #include "kernels/cpu_threads.h"
@@ -41,6 +42,8 @@ struct dsc_gemm_store {
     void **memory; /* [PRIMS][threads][4] */
     int64_t scratch_each;
     dsc_buf scratch; /* threads * scratch_each */
+    pthread_mutex_t fp8_lock; /* of values, taken before `lock` */
+    dsc_buf values;           /* of the operands of a product in fp8, in bf16 */
     dsc_gemm_prim prim[PRIMS];
 };
 
@@ -142,7 +145,7 @@ dsc_status dsc_gemm_store_open(dsc_alloc *alloc, int32_t threads, uint32_t caps,
     s->caps = caps;
     dsc_status status =
         dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, (int64_t)PRIMS * threads * 4, sizeof *s->memory, &s->memory, err);
-    if (status == DSC_OK && pthread_mutex_init(&s->lock, NULL) != 0)
+    if (status == DSC_OK && (pthread_mutex_init(&s->lock, NULL) != 0 || pthread_mutex_init(&s->fp8_lock, NULL) != 0))
         status = DSC_FAIL(err, DSC_ERR_NOMEM, "", "the system has no memory for a lock");
     if (status != DSC_OK) {
         dsc_alloc_free(alloc, s->memory);
@@ -165,7 +168,9 @@ void dsc_gemm_store_close(dsc_gemm_store **store)
             dsc_gemm_lib_drop(s->lib, &s->prim[i]);
     dsc_gemm_lib_close(&s->lib);
     dsc_buf_close(&s->scratch);
+    dsc_buf_close(&s->values);
     pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->fp8_lock);
     dsc_alloc_free(s->alloc, s->memory);
     dsc_alloc_free(s->alloc, s);
     *store = NULL;
@@ -247,17 +252,52 @@ static dsc_status make_ready(dsc_gemm_store *s, const dsc_gemm_args *a, const ge
     return DSC_OK;
 }
 
-dsc_status dsc_gemm_store_prepare(dsc_gemm_store *s, const dsc_gemm_args *shape, dsc_error *err)
+/* ---- products in fp8: of their values in bf16 ---- */
+
+/* The same product in bf16; `values` holds A's, then B's. */
+static dsc_gemm_args in_bf16(const dsc_gemm_args *a, uint16_t *values)
 {
-    dsc_gemm_check(shape);
-    if ((s->caps & DSC_CPU_AVX2) == 0 || shape->m == 0 || shape->n == 0)
-        return DSC_OK; /* the reference needs nothing */
+    dsc_gemm_args out = *a;
+    out.a_fp8 = out.b_fp8 = DSC_FP8_NONE;
+    out.a_scale = out.b_scale = NULL;
+    out.lda = out.ldb = a->k;
+    out.a = values;
+    out.b = values != NULL ? values + a->m * a->k : NULL;
+    return out;
+}
+
+/* The caller has fp8_lock. */
+static dsc_status values_room(dsc_gemm_store *s, const dsc_gemm_args *a, dsc_error *err)
+{
+    const int64_t bytes = (a->m + a->n) * a->k * 2;
+    if (bytes <= s->values.bytes)
+        return DSC_OK;
+    dsc_buf_close(&s->values);
+    return dsc_buf_open(s->alloc, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, bytes, &s->values, err);
+}
+
+static dsc_status prepare(dsc_gemm_store *s, const dsc_gemm_args *shape, dsc_error *err)
+{
     const gemm_plan plan = plan_make(shape, s->caps);
     gemm_kinds kinds;
     pthread_mutex_lock(&s->lock);
     const dsc_status status = make_ready(s, shape, &plan, &kinds, err);
     pthread_mutex_unlock(&s->lock);
     return status;
+}
+
+dsc_status dsc_gemm_store_prepare(dsc_gemm_store *s, const dsc_gemm_args *shape, dsc_error *err)
+{
+    dsc_gemm_check(shape);
+    if ((s->caps & DSC_CPU_AVX2) == 0 || shape->m == 0 || shape->n == 0)
+        return DSC_OK; /* the reference needs nothing */
+    if (shape->a_fp8 == DSC_FP8_NONE)
+        return prepare(s, shape, err);
+    pthread_mutex_lock(&s->fp8_lock);
+    const dsc_status status = values_room(s, shape, err);
+    pthread_mutex_unlock(&s->fp8_lock);
+    const dsc_gemm_args bf16 = in_bf16(shape, NULL);
+    return status == DSC_OK ? prepare(s, &bf16, err) : status;
 }
 
 /* ---- running ---- */
@@ -443,6 +483,29 @@ static dsc_status product(const dsc_gemm_args *a, const dsc_cpu_threads *pool, d
     return status;
 }
 
+static dsc_status product_fp8(const dsc_gemm_args *a, const dsc_cpu_threads *pool, dsc_error *err)
+{
+    dsc_gemm_store *s = pool->gemm;
+    if (a->m == 0 || a->n == 0)
+        return DSC_OK;
+    if (s == NULL)
+        return DSC_FAIL(err, DSC_ERR_INTERNAL, "GEMM", "this pool has no store of prepared products");
+    pthread_mutex_lock(&s->fp8_lock);
+    dsc_status status = values_room(s, a, err);
+    if (status == DSC_OK) {
+        const dsc_gemm_args bf16 = in_bf16(a, s->values.ptr);
+        const dsc_fp8_unpack of_a = { s->values.ptr, a->a, a->m, a->k, a->lda, a->a_fp8, a->a_scale->step };
+        const dsc_fp8_unpack of_b = {
+            (uint16_t *)s->values.ptr + a->m * a->k, a->b, a->n, a->k, a->ldb, a->b_fp8, a->b_scale->step
+        };
+        dsc_fp8_unpack_run(&of_a, pool);
+        dsc_fp8_unpack_run(&of_b, pool);
+        status = product(&bf16, pool, err);
+    }
+    pthread_mutex_unlock(&s->fp8_lock);
+    return status;
+}
+
 /* ---- column sums ---- */
 
 typedef struct colsum_job {
@@ -471,6 +534,8 @@ static dsc_status gemm(const void *args, const dsc_cpu_threads *pool, dsc_error 
 {
     const dsc_gemm_args *a = args;
     dsc_gemm_check(a);
+    if (a->a_fp8 != DSC_FP8_NONE)
+        return product_fp8(a, pool, err);
     DSC_TRY(product(a, pool, err));
     if (a->sums_of == DSC_GEMM_NO_SUMS)
         return DSC_OK;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
+#include "kernels/cpu/fp8_internal.h"
 #include "kernels/cpu/gemm_internal.h"
 #include "kernels/cpu/range.h"
 #include "kernels/scalar.h"
@@ -57,18 +58,44 @@ void dsc_gemm_check(const dsc_gemm_args *a)
     DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->m > 0 && a->n > 0));
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_A || a->a_transposed);
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_B || !a->b_transposed);
+    DSC_ASSERT((a->a_fp8 == DSC_FP8_NONE) == (a->b_fp8 == DSC_FP8_NONE));
+    if (a->a_fp8 == DSC_FP8_NONE)
+        return;
+    DSC_ASSERT(!a->a_transposed && a->b_transposed && a->sums_of == DSC_GEMM_NO_SUMS);
+    DSC_ASSERT(a->ab_dtype == DSC_BF16 && (a->a_fp8 == DSC_FP8_E4M3 || a->b_fp8 == DSC_FP8_E4M3));
+    DSC_ASSERT((a->m | a->n | a->k | a->lda | a->ldb | a->ldc) % DSC_FP8_UNIT == 0);
+}
+
+/* The product, and in fp8 the value of each number of A and B. */
+typedef struct ref_job {
+    const dsc_gemm_args *args;
+    uint16_t a_values[256], b_values[256];
+} ref_job;
+
+static double element(const void *x, int64_t at, const dsc_gemm_args *a, dsc_fp8 format, const uint16_t *values)
+{
+    if (format == DSC_FP8_NONE)
+        return (double)dsc_get(x, at, a->ab_dtype);
+    return (double)dsc_f32_from_bf16(values[((const uint8_t *)x)[at]]);
+}
+
+static double sum_of(const ref_job *job, int64_t i, int64_t j)
+{
+    const dsc_gemm_args *a = job->args;
+    double sum = 0;
+    for (int64_t k = 0; k < a->k; k++)
+        sum += element(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k, a, a->a_fp8, job->a_values) *
+               element(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j, a, a->b_fp8, job->b_values);
+    return sum;
 }
 
 static void ref_rows(void *ctx, int64_t first, int64_t last)
 {
-    const dsc_gemm_args *a = ctx;
+    const dsc_gemm_args *a = ((const ref_job *)ctx)->args;
     const size_t c_bytes = dsc_dtype_bytes(a->c_dtype), bias_bytes = dsc_dtype_bytes(a->ab_dtype);
     for (int64_t i = first; i < last; i++)
         for (int64_t j = 0; j < a->n; j++) {
-            double sum = 0;
-            for (int64_t k = 0; k < a->k; k++)
-                sum += (double)dsc_get(a->a, a->a_transposed ? k * a->lda + i : i * a->lda + k, a->ab_dtype) *
-                       (double)dsc_get(a->b, a->b_transposed ? j * a->ldb + k : k * a->ldb + j, a->ab_dtype);
+            double sum = sum_of(ctx, i, j);
             const int64_t at = i * a->ldc + j;
             if (a->accumulate)
                 sum += (double)((float *)a->c)[at];
@@ -95,7 +122,12 @@ dsc_status dsc_gemm_ref(const void *args, const dsc_cpu_threads *pool, dsc_error
 {
     dsc_gemm_args a = *(const dsc_gemm_args *)args;
     dsc_gemm_check(&a);
-    dsc_thread_pool_run(pool, a.n > 0 ? a.m : 0, ref_rows, &a);
+    ref_job job = { .args = &a };
+    if (a.a_fp8 != DSC_FP8_NONE && a.n > 0 && a.m > 0) {
+        dsc_fp8_values(a.a_fp8, a.a_scale->step, job.a_values);
+        dsc_fp8_values(a.b_fp8, a.b_scale->step, job.b_values);
+    }
+    dsc_thread_pool_run(pool, a.n > 0 ? a.m : 0, ref_rows, &job);
     if (a.sums_of != DSC_GEMM_NO_SUMS) {
         const dsc_colsum_args sums = dsc_gemm_sums_args(&a);
         dsc_colsum_ref(&sums, 0, sums.cols);

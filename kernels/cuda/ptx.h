@@ -46,6 +46,21 @@ __device__ __forceinline__ shared_matrix make_matrix(unsigned at, int leading, i
              static_cast<uint64_t>(stride >> 4) << 32 | UINT64_C(1) << 62 };
 }
 
+/* x as a number of fp8, for cards without the instruction: as kernels/cpu/fp8_range.h rounds. */
+template <bool E4M3> __device__ __forceinline__ unsigned fp8_by_integers(float x)
+{
+    const int mantissa = E4M3 ? 3 : 2, low = E4M3 ? -6 : -14, cut = 23 - mantissa;
+    const unsigned largest = E4M3 ? 0x43e00000u : 0x47600000u, most = E4M3 ? 0x7eu : 0x7bu;
+    const unsigned bits = __float_as_uint(x), size = bits & 0x7fffffffu, sign = bits >> 24 & 0x80u;
+    const unsigned anchor = static_cast<unsigned>(127 + 23 - mantissa + low) << 23;
+    const unsigned small = __float_as_uint(__uint_as_float(size) + __uint_as_float(anchor)) - anchor;
+    const unsigned normal =
+        ((size + (1u << (cut - 1)) - 1 + (size >> cut & 1u)) >> cut) - (static_cast<unsigned>(126 + low) << mantissa);
+    unsigned q = size < static_cast<unsigned>(127 + low) << 23 ? small : normal;
+    q = size >= largest ? most : q;
+    return size > 0x7f800000u ? 0x7fu : q | sign;
+}
+
 #ifdef __CUDACC__
 
 __device__ __forceinline__ unsigned shared_address(const void *p)
@@ -105,6 +120,27 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high)
     unsigned r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
     return r;
+}
+
+/* Two numbers as fp8, nearest even, at most the largest; NaN is 0x7f. `low` in the lower byte. */
+template <bool E4M3> __device__ __forceinline__ unsigned pack_fp8(float low, float high)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+    unsigned short r;
+    if (E4M3)
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;\n" : "=h"(r) : "f"(high), "f"(low));
+    else
+        asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;\n" : "=h"(r) : "f"(high), "f"(low));
+    return r;
+#else
+    return fp8_by_integers<E4M3>(low) | fp8_by_integers<E4M3>(high) << 8;
+#endif
+}
+
+/* Byte i is the one of `low` (0 to 3) or `high` (4 to 7) that hexadecimal digit i of `which` names. */
+__device__ __forceinline__ unsigned pick_bytes(unsigned low, unsigned high, unsigned which)
+{
+    return __byte_perm(low, high, which);
 }
 
 /* The larger one of two pairs of bf16, each half alone; of a number and NaN the number. */

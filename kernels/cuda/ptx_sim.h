@@ -105,6 +105,20 @@ inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigne
     });
 }
 
+template <bool E4M3> inline unsigned pack_fp8(float low, float high)
+{
+    return fp8_by_integers<E4M3>(low) | fp8_by_integers<E4M3>(high) << 8;
+}
+
+inline unsigned pick_bytes(unsigned low, unsigned high, unsigned which)
+{
+    const uint64_t bytes = static_cast<uint64_t>(high) << 32 | low;
+    unsigned r = 0;
+    for (int i = 0; i < 4; i++)
+        r |= static_cast<unsigned>(bytes >> 8 * (which >> 4 * i & 7) & 0xff) << 8 * i;
+    return r;
+}
+
 inline unsigned pack_bf16(float low, float high)
 {
     return __bfloat16_as_ushort(__float2bfloat16_rn(low)) |

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - nvcc's output. The exact kernels (exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and
-# binned_sum.cu of kernels/cuda/) have no operation that a compiler may fuse or shorten. The plugin has machine code for
+# test_cuda_code.sh - nvcc's output. The exact kernels (exact.cu, update.cu, quant.cu, fp8.cu, signs.cu, exact_gemm.cu
+# and binned_sum.cu of kernels/cuda/) have no operation that a compiler may fuse or shorten. The plugin has machine code for
 # sm_80 and sm_90 and PTX for later GPUs of every source. Sources named *_sm90 have machine code for sm_90a only, with
 # warpgroups' products and tile copies in it. The plugin's build has warnings as errors. Skipped without nvcc; the
 # checker itself is tested everywhere.
@@ -162,8 +162,8 @@ canary "a multiply-add of a way too many" synchronize_signs_op 'fma.rn.f32 %f1, 
 canary "a product of a regained gradient too many" regain_signs 'mul.rn.f32 %f1, %f2, %f3;'
 canary "a fused double" sumsq 'fma.rn.f64 %fd1, %fd2, %fd3, %fd4;'
 
-if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and binned_sum.cu: every operation rounds once, as written" $? "$dir/words"
-else skip "exact.cu, update.cu, quant.cu, signs.cu, exact_gemm.cu and binned_sum.cu: every operation rounds once, as written" "no nvcc here"; fi
+if [ -n "$ptx" ]; then check_exact $ptx; result "exact.cu, update.cu, quant.cu, fp8.cu, signs.cu, exact_gemm.cu and binned_sum.cu: every operation rounds once, as written" $? "$dir/words"
+else skip "exact.cu, update.cu, quant.cu, fp8.cu, signs.cu, exact_gemm.cu and binned_sum.cu: every operation rounds once, as written" "no nvcc here"; fi
 
 # A source's code is a fat binary in the plugin: entries of kind 1 (PTX) and 2 (machine code), each with its
 # architecture.

@@ -25,15 +25,32 @@ using namespace cusim;
 /* Views of the opaque structs. */
 struct layout { uint32_t type, order; uint64_t rows, cols; int64_t ld; };
 struct product {
-    int32_t compute, scale, transa, transb, epilogue, bias_type, aux_type, unused;
+    int32_t compute, scale, transa, transb, epilogue, bias_type, aux_type;
+    int8_t fast, unused[3];
     void *bias, *aux;
     int64_t aux_ld;
+    const float *a_scale, *b_scale; /* of fp8 */
 };
 
 layout *view(cublasLtMatrixLayout_t l) { return reinterpret_cast<layout *>(l->data); }
 product *view(cublasLtMatmulDesc_t d) { return reinterpret_cast<product *>(d->data); }
 
-size_t bytes_of_type(uint32_t type) { return type == CUDA_R_32F ? 4 : 2; }
+bool is_fp8(uint32_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+size_t bytes_of_type(uint32_t type) { return type == CUDA_R_32F ? 4 : is_fp8(type) ? 1 : 2; }
+
+/* The value of a number of fp8, by its fields. */
+float fp8_value(uint8_t q, bool e4m3)
+{
+    const int mantissa = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, part = q & ((1 << mantissa) - 1);
+    const int exponent = (q & 0x7f) >> mantissa;
+    if (e4m3 ? (q & 0x7f) == 0x7f : exponent == 31 && part != 0)
+        return NAN;
+    const float one = std::ldexp(1.0f, mantissa), sign = (q & 0x80) != 0 ? -1.0f : 1.0f;
+    if (!e4m3 && exponent == 31)
+        return sign * INFINITY;
+    return exponent == 0 ? sign * std::ldexp(static_cast<float>(part), 1 - bias - mantissa)
+                         : sign * std::ldexp(one + static_cast<float>(part), exponent - bias - mantissa);
+}
 
 size_t index_of(const layout &l, uint64_t row, uint64_t col)
 {
@@ -47,6 +64,8 @@ float load(const void *p, uint32_t type, size_t i)
         return static_cast<const float *>(p)[i];
     if (type == CUDA_R_16F)
         return dsc_f32_from_f16(static_cast<const uint16_t *>(p)[i]);
+    if (is_fp8(type))
+        return fp8_value(static_cast<const uint8_t *>(p)[i], type == CUDA_R_8F_E4M3);
     return __bfloat162float(static_cast<const __nv_bfloat16 *>(p)[i]);
 }
 
@@ -113,6 +132,10 @@ void matmul::touch_all() const
     aux_layout.ld = p.aux_ld;
     touch(a, at_a, a.type, false);
     touch(b, at_b, b.type, false);
+    if (is_fp8(a.type)) {
+        track_range(running_now, p.a_scale, sizeof(float), false);
+        track_range(running_now, p.b_scale, sizeof(float), false);
+    }
     if (beta != 0.0f)
         touch(c, at_c, c.type, false);
     if ((p.epilogue & 4) != 0)
@@ -136,6 +159,7 @@ void matmul::run() const
     for (uint64_t i = 0; i < k; i++)
         for (uint64_t j = 0; j < n; j++)
             right[i * n + j] = load(at_b, b.type, p.transb == CUBLAS_OP_N ? index_of(b, i, j) : index_of(b, j, i));
+    const float factor = is_fp8(a.type) ? alpha * *p.a_scale * *p.b_scale : alpha;
     std::vector<float> part(n);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t s = 0; s < parts; s++) {
@@ -159,7 +183,7 @@ void matmul::run() const
     const bool early = d.type != CUDA_R_32F && (rounds_first || m % 8 != 0 || d.ld % 8 != 0);
     for (uint64_t i = 0; i < m; i++)
         for (uint64_t j = 0; j < n; j++) {
-            float x = alpha * sum[i * n + j];
+            float x = factor * sum[i * n + j];
             if (early || (has_slope && p.aux == at_d)) {
                 uint32_t word;
                 store(&word, d.type, 0, x);
@@ -271,6 +295,15 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE: to = &p->aux_type; break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: to = &p->bias, size = 8; break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: to = &p->aux, size = 8; break;
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER:
+        to = &p->a_scale, size = 8;
+        break;
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER:
+        to = &p->b_scale, size = 8;
+        break;
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM:
+        to = &p->fast, size = 1;
+        break;
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: to = &p->aux_ld, size = 8; break;
     case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: return CUBLAS_STATUS_SUCCESS;
     default: return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -285,7 +318,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataT
                                           int64_t ld)
 {
     REFUSE("cublasLtMatrixLayoutCreate");
-    if (type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_16F)
+    if (type != CUDA_R_32F && type != CUDA_R_16BF && type != CUDA_R_16F && !is_fp8(type))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     *out = new cublasLtMatrixLayoutOpaque_t();
     things++;
@@ -346,10 +379,24 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return CUBLAS_STATUS_SUCCESS;
 }
 
-/* As the manual has it: sums need an operand that is read along its columns and D's type, GELU's input rows of a
- * multiple of 8 numbers. */
-static bool has_product(const product &p, const layout &d)
+/* As the manual has it: fp8 needs both operands along k, sizes of a multiple of 16, scales and not two E5M2; here it
+ * has neither GELU. Sums need an operand that is read along its columns and D's type, GELU's input rows of a multiple
+ * of 8 numbers. */
+static bool has_fp8_product(const product &p, const layout &a, const layout &b, const layout &d)
 {
+    if (p.transa == CUBLAS_OP_N || p.transb != CUBLAS_OP_N || p.a_scale == nullptr || p.b_scale == nullptr)
+        return false;
+    if (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2)
+        return false;
+    if ((a.rows | a.cols | b.cols | static_cast<uint64_t>(a.ld) | static_cast<uint64_t>(b.ld)) % 16 != 0)
+        return false;
+    return is_fp8(b.type) && (d.type == CUDA_R_16BF || d.type == CUDA_R_32F) && (p.epilogue & ~(4 | 1)) == 0;
+}
+
+static bool has_product(const product &p, const layout &a, const layout &b, const layout &d)
+{
+    if (is_fp8(a.type) || is_fp8(b.type))
+        return has_fp8_product(p, a, b, d);
     const bool sums_a = (p.epilogue & 256) != 0, sums_b = (p.epilogue & 512) != 0, gelu_aux = (p.epilogue & 128) != 0;
     if (sim().quirk == CUSIM_FEW_EPILOGUES && (sums_a || sums_b || (gelu_aux && (p.epilogue & 32) != 0)))
         return false;
@@ -364,16 +411,15 @@ static bool has_product(const product &p, const layout &d)
 
 /* 1 takes no workspace. 2 takes up to 64 KiB of it and has equal bits. 3 adds up halves of k in the workspace. 4 adds
  * them in the output, so it is listed only on request. cusim_set_product_ticks sets their speed. */
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t, cublasLtMatrixLayout_t,
-                                              cublasLtMatrixLayout_t d_layout,
-                                              cublasLtMatmulPreference_t preference, int wanted,
-                                              cublasLtMatmulHeuristicResult_t results[], int *count)
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t,
+                                              cublasLtMatrixLayout_t d_layout, cublasLtMatmulPreference_t preference,
+                                              int wanted, cublasLtMatmulHeuristicResult_t results[], int *count)
 {
     REFUSE("cublasLtMatmulAlgoGetHeuristic");
     if (wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!has_product(*view(desc), *view(d_layout)))
+    if (!has_product(*view(desc), *view(a), *view(b), *view(d_layout)))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     const size_t most = preference->data[0] < 65536 ? preference->data[0] : 65536;
     const uint32_t scheme[] = { CUBLASLT_REDUCTION_SCHEME_NONE, CUBLASLT_REDUCTION_SCHEME_NONE,
@@ -423,7 +469,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     const bool ta = x.p.transa != CUBLAS_OP_N, tb = x.p.transb != CUBLAS_OP_N;
     const uint64_t ka = ta ? x.a.rows : x.a.cols, kb = tb ? x.b.cols : x.b.rows;
     if ((ta ? x.a.cols : x.a.rows) != x.d.rows || (tb ? x.b.rows : x.b.cols) != x.d.cols || ka != kb ||
-        x.c.rows != x.d.rows || x.c.cols != x.d.cols || x.a.type != x.b.type)
+        x.c.rows != x.d.rows || x.c.cols != x.d.cols || (x.a.type != x.b.type && !is_fp8(x.a.type)))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (id < 1 || id > 4 || (algo != nullptr && algo->data[2] != 0))
         fail("cublasLtMatmul with an algorithm that this library did not make");
@@ -441,6 +487,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     check(device, "A", a, extent(x.a));
     check(device, "B", b, extent(x.b));
     check(device, "D", d, extent(x.d));
+    if (is_fp8(x.a.type)) {
+        check(device, "A's scale", x.p.a_scale, sizeof(float));
+        check(device, "B's scale", x.p.b_scale, sizeof(float));
+    }
     if (x.beta != 0.0f)
         check(device, "C", c, extent(x.c));
     if (x.workspace_bytes > 0)

@@ -149,6 +149,8 @@ dsc_status run_others(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_err
         bare.epilogue = DSC_EPILOGUE_NONE;
         DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
     }
+    if (!done && a->a_fp8 != DSC_FP8_NONE)
+        return dsc_cuda_gemm_no_fp8(a, err);
     if (done)
         DSC_CUDA_FOR_DTYPE(a->ab_dtype, T, epilogue_after<float, T>(at, a));
     else
@@ -175,6 +177,8 @@ dsc_status run_slope(const dsc_cuda_launch *at, const dsc_gemm_args *a, dsc_erro
     DSC_TRY(dsc_cuda_gemm_try(at, &bare, &done, err));
     if (done)
         return slope_rows(at, a, err);
+    if (a->a_fp8 != DSC_FP8_NONE)
+        return dsc_cuda_gemm_no_fp8(a, err);
     plain_gemm_any(at, a);
     return DSC_OK;
 }
@@ -212,6 +216,12 @@ void check(const dsc_gemm_args *a)
     DSC_ASSERT(a->sums_of == DSC_GEMM_NO_SUMS || (a->m > 0 && a->n > 0));
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_A || a->a_transposed);
     DSC_ASSERT(a->sums_of != DSC_GEMM_SUMS_OF_B || !a->b_transposed);
+    DSC_ASSERT((a->a_fp8 == DSC_FP8_NONE) == (a->b_fp8 == DSC_FP8_NONE));
+    if (a->a_fp8 == DSC_FP8_NONE)
+        return;
+    DSC_ASSERT(!a->a_transposed && a->b_transposed && !sums && a->ab_dtype == DSC_BF16);
+    DSC_ASSERT(a->a_fp8 == DSC_FP8_E4M3 || a->b_fp8 == DSC_FP8_E4M3);
+    DSC_ASSERT((a->m | a->n | a->k | a->lda | a->ldb | a->ldc) % DSC_FP8_UNIT == 0);
 }
 
 } // namespace

@@ -79,6 +79,8 @@ plan_key key_of(const dsc_gemm_args *a)
     key.aux_align = align_of(a->aux);
     key.bias_align = a->sums_of != DSC_GEMM_NO_SUMS ? align_of(a->sums) : align_of(a->bias);
     key.sums_of = static_cast<uint8_t>(a->sums_of);
+    key.a_fp8 = static_cast<uint8_t>(a->a_fp8), key.b_fp8 = static_cast<uint8_t>(a->b_fp8);
+    key.fast_sums = a->fast_sums;
     return key;
 }
 
@@ -145,6 +147,12 @@ cudaDataType type_of(uint8_t dtype)
     return dtype == DSC_BF16 ? CUDA_R_16BF : dtype == DSC_F16 ? CUDA_R_16F : CUDA_R_32F;
 }
 
+/* Of an operand. */
+cudaDataType type_of(uint8_t dtype, uint8_t fp8)
+{
+    return fp8 == DSC_FP8_E4M3 ? CUDA_R_8F_E4M3 : fp8 == DSC_FP8_E5M2 ? CUDA_R_8F_E5M2 : type_of(dtype);
+}
+
 /* A made-up address of the plan's alignment, or the one of the call. */
 const void *like(uint8_t align) { return reinterpret_cast<const void *>(static_cast<uintptr_t>(0x1000) + align % 16); }
 
@@ -185,18 +193,31 @@ dsc_status describe_epilogue(dsc_cuda_gemm *g, plan *p, dsc_error *err)
     return set(g, p, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, k->ldc, err);
 }
 
+/* Scales that the library multiplies the sum with. Without fast sums it adds to an fp32 sum every 128 products. */
+dsc_status describe_fp8(dsc_cuda_gemm *g, plan *p, const dsc_fp8_scale *a, const dsc_fp8_scale *b, dsc_error *err)
+{
+    const float *of_first = &b->step, *of_second = &a->step;
+    DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, static_cast<const void *>(of_first), err));
+    return set(g, p, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, static_cast<const void *>(of_second), err);
+}
+
 dsc_status describe(dsc_cuda_gemm *g, plan *p, dsc_error *err)
 {
     const plan_key *k = &p->key;
+    const dsc_fp8_scale *some = static_cast<const dsc_fp8_scale *>(like(0));
     LT_TRY(g, k, MatmulDescCreate, (&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSA, k->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
     DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_TRANSB, k->a_transposed ? CUBLAS_OP_T : CUBLAS_OP_N, err));
     DSC_TRY(describe_epilogue(g, p, err));
+    if (k->a_fp8 != DSC_FP8_NONE) {
+        DSC_TRY(describe_fp8(g, p, some, some, err));
+        DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<int8_t>(k->fast_sums), err));
+    }
     LT_TRY(g, k, MatrixLayoutCreate,
-           (&p->first, type_of(k->ab_dtype), static_cast<uint64_t>(k->b_transposed ? k->k : k->n),
+           (&p->first, type_of(k->ab_dtype, k->b_fp8), static_cast<uint64_t>(k->b_transposed ? k->k : k->n),
             static_cast<uint64_t>(k->b_transposed ? k->n : k->k), k->ldb));
     LT_TRY(g, k, MatrixLayoutCreate,
-           (&p->second, type_of(k->ab_dtype), static_cast<uint64_t>(k->a_transposed ? k->m : k->k),
+           (&p->second, type_of(k->ab_dtype, k->a_fp8), static_cast<uint64_t>(k->a_transposed ? k->m : k->k),
             static_cast<uint64_t>(k->a_transposed ? k->k : k->m), k->lda));
     LT_TRY(g, k, MatrixLayoutCreate,
            (&p->result, type_of(k->c_dtype), static_cast<uint64_t>(k->n), static_cast<uint64_t>(k->m), k->ldc));
@@ -352,6 +373,8 @@ dsc_status dsc_cuda_plan_run(const dsc_cuda_launch *at, plan *p, const cublasLtM
     const float one = 1.0f, beta = adds || a->accumulate ? 1.0f : 0.0f;
     if (p->key.has_bias)
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, a->bias, err));
+    if (p->key.a_fp8 != DSC_FP8_NONE)
+        DSC_TRY(describe_fp8(g, p, a->a_scale, a->b_scale, err));
     if (p->key.sums_of != DSC_GEMM_NO_SUMS)
         DSC_TRY(set(g, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void *>(a->sums), err));
     if (reads_aux(&p->key))
@@ -480,7 +503,7 @@ dsc_gemm_args bare(const dsc_gemm_args *a)
     return rest;
 }
 
-/* The products that gemm.cu asks for, by the same rules. */
+/* The products that gemm.cu asks for, by the same rules. No kernel of ours multiplies fp8. */
 dsc_status prepare_all(dsc_cuda_gemm *g, const dsc_gemm_args *a, dsc_error *err)
 {
     bool usable = false;
@@ -490,16 +513,29 @@ dsc_status prepare_all(dsc_cuda_gemm *g, const dsc_gemm_args *a, dsc_error *err)
     const bool may_be_apart = bit == DSC_GEMM_FUSED_SUMS || (g->fused & DSC_GEMM_FUSED_BY_TIME) != 0;
     if (usable && (bit == 0 || !may_be_apart))
         return DSC_OK;
-    const bool fused = usable;
+    const bool fused = usable, fp8 = a->a_fp8 != DSC_FP8_NONE;
     const dsc_gemm_args rest = bare(a);
     if (bit != 0 || (a->c_dtype == DSC_F32 && a->epilogue != DSC_EPILOGUE_NONE))
         DSC_TRY(prepare_one(g, &rest, &usable, err));
+    if (fp8 && !usable && !fused)
+        return dsc_cuda_gemm_no_fp8(a, err);
     if (!usable && !fused)
         note_slow(g, a, fault_of(&rest) != NULL ? fault_of(&rest) : "cuBLASLt has no algorithm for it");
     return DSC_OK;
 }
 
 } // namespace
+
+dsc_status dsc_cuda_gemm_no_fp8(const dsc_gemm_args *a, dsc_error *err)
+{
+    char product[DSC_PLAN_TEXT_BYTES];
+    const plan_key key = key_of(a);
+    dsc_cuda_plan_text(&key, product);
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "GEMM",
+                    "cuBLASLt has no algorithm for a product in fp8, %.200s; a newer cuBLAS may have one, and without "
+                    "dsc.fp8 products are bf16",
+                    product);
+}
 
 dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape, dsc_error *err)
 {

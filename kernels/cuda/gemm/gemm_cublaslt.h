@@ -28,6 +28,9 @@ dsc_status dsc_cuda_gemm_prepare(dsc_cuda_gemm *gemm, const dsc_gemm_args *shape
  * epilogue or the sums are chosen to be kernels of their own. */
 dsc_status dsc_cuda_gemm_try(const dsc_cuda_launch *at, const dsc_gemm_args *args, bool *done, dsc_error *err);
 
+/* The error of a product in fp8 that the library has not. */
+dsc_status dsc_cuda_gemm_no_fp8(const dsc_gemm_args *a, dsc_error *err);
+
 /* gemm_measure.cu: times the algorithms of every prepared product on an idle stream, on operands in `memory`, which
  * it overwrites. If the operands of a product do not fit there, it keeps the library's first choice. */
 dsc_status dsc_cuda_gemm_measure(const dsc_cuda_launch *at, void *memory, int64_t memory_bytes, dsc_gemm_choice choice,

@@ -77,16 +77,37 @@ __global__ void sum_kernel(const uint32_t *words, int64_t count, uint64_t *sums)
     sums[blockIdx.x] = sum;
 }
 
+/* Numbers of fp8. */
+struct e4m3_bits {
+    uint8_t bits;
+};
+struct e5m2_bits {
+    uint8_t bits;
+};
+template <> struct element<e4m3_bits> {
+    static __device__ __forceinline__ e4m3_bits from(float x)
+    {
+        return { static_cast<uint8_t>(pack_fp8<true>(x, 0.0f)) };
+    }
+};
+template <> struct element<e5m2_bits> {
+    static __device__ __forceinline__ e5m2_bits from(float x)
+    {
+        return { static_cast<uint8_t>(pack_fp8<false>(x, 0.0f)) };
+    }
+};
+
 typedef struct matrix {
     void *ptr;
     int64_t bytes; /* a multiple of 256: what lies behind the elements is filled and summed with them */
-    uint8_t dtype;
+    uint8_t dtype, fp8;
 } matrix;
 
 typedef struct operands {
     matrix a, b, c, bias, aux;
     matrix column;    /* the sums that the product gives beside C */
     uint64_t *checks; /* [SUM_BLOCKS] */
+    dsc_fp8_scale *scale; /* 1, of both operands in fp8 */
 } operands;
 
 typedef struct bench {
@@ -102,11 +123,11 @@ dsc_status cuda_try(cudaError_t error, const char *what, dsc_error *err)
 }
 
 /* The next matrix of `memory`; one of no rows takes nothing. */
-matrix cut(char **at, int64_t rows, int64_t cols, int64_t ld, uint8_t dtype)
+matrix cut(char **at, int64_t rows, int64_t cols, int64_t ld, uint8_t dtype, uint8_t fp8 = DSC_FP8_NONE)
 {
-    const int64_t bytes = rows == 0 ? 0 : ((rows - 1) * ld + cols) *
-                                           static_cast<int64_t>(dsc_dtype_bytes(static_cast<dsc_dtype>(dtype)));
-    const matrix m = { *at, dsc_align_up(bytes, 256), dtype };
+    const size_t each = fp8 != DSC_FP8_NONE ? 1 : dsc_dtype_bytes(static_cast<dsc_dtype>(dtype));
+    const int64_t bytes = rows == 0 ? 0 : ((rows - 1) * ld + cols) * static_cast<int64_t>(each);
+    const matrix m = { *at, dsc_align_up(bytes, 256), dtype, fp8 };
     *at += m.bytes;
     return m;
 }
@@ -121,22 +142,33 @@ bool lay_out(const plan *p, char *memory, int64_t memory_bytes, operands *o)
     char *at = memory;
     if (memory == NULL)
         return false;
-    o->a = cut(&at, k->a_transposed ? k->k : k->m, k->a_transposed ? k->m : k->k, k->lda, k->ab_dtype);
-    o->b = cut(&at, k->b_transposed ? k->n : k->k, k->b_transposed ? k->k : k->n, k->ldb, k->ab_dtype);
+    o->a = cut(&at, k->a_transposed ? k->k : k->m, k->a_transposed ? k->m : k->k, k->lda, k->ab_dtype, k->a_fp8);
+    o->b = cut(&at, k->b_transposed ? k->n : k->k, k->b_transposed ? k->k : k->n, k->ldb, k->ab_dtype, k->b_fp8);
     o->c = cut(&at, k->m, k->n, k->ldc, k->c_dtype);
     o->bias = cut(&at, k->has_bias ? 1 : 0, k->n, k->n, k->ab_dtype);
     o->aux = cut(&at, has_aux ? k->m : 0, k->n, k->ldc, k->c_dtype);
     o->column = cut(&at, k->sums_of != DSC_GEMM_NO_SUMS ? 1 : 0, sums, sums, DSC_F32);
     o->checks = reinterpret_cast<uint64_t *>(at);
     at += dsc_align_up(SUM_BLOCKS * static_cast<int64_t>(sizeof *o->checks), 256);
+    o->scale = reinterpret_cast<dsc_fp8_scale *>(at);
+    at += k->a_fp8 != DSC_FP8_NONE ? dsc_align_up(static_cast<int64_t>(sizeof *o->scale), 256) : 0;
     return at - memory <= memory_bytes;
+}
+
+template <class T> void fill_as(const bench *b, const matrix *m, const pattern &p)
+{
+    each<16 / sizeof(T)>(b->at, fill_op<T> { static_cast<T *>(m->ptr), p }, m->bytes / static_cast<int64_t>(sizeof(T)),
+                         true);
 }
 
 void fill(const bench *b, const matrix *m, const pattern &p)
 {
-    DSC_CUDA_FOR_DTYPE(m->dtype, T,
-                       each<16 / sizeof(T)>(b->at, fill_op<T>{ static_cast<T *>(m->ptr), p },
-                                            m->bytes / static_cast<int64_t>(sizeof(T)), true));
+    if (m->fp8 == DSC_FP8_E4M3)
+        fill_as<e4m3_bits>(b, m, p);
+    else if (m->fp8 == DSC_FP8_E5M2)
+        fill_as<e5m2_bits>(b, m, p);
+    else
+        DSC_CUDA_FOR_DTYPE(m->dtype, T, fill_as<T>(b, m, p));
 }
 
 /* Kinds of operands of a comparison; see the head of this file. */
@@ -160,8 +192,12 @@ dsc_status fill_random(const bench *b, const matrix *m, uint64_t which, int64_t 
 
 dsc_status fill_operands(const bench *b, const plan *p, const operands *o, trial t, dsc_error *err)
 {
+    static const float one = 1.0f;
     const plan_key *k = &p->key;
     const bool cancels = t == TRIAL_CANCELS;
+    if (k->a_fp8 != DSC_FP8_NONE)
+        DSC_TRY(cuda_try(cudaMemcpyAsync(&o->scale->step, &one, sizeof one, cudaMemcpyHostToDevice, b->at->stream),
+                         "a copy", err));
     fill(b, &o->a, { UINT64_C(1) << 40, k->lda, cancels ? k->k : 0, k->a_transposed != 0, true });
     fill(b, &o->b, { UINT64_C(2) << 40, k->ldb, cancels ? k->k : 0, k->b_transposed == 0, false });
     if (!cancels || k->epilogue == DSC_EPILOGUE_DGELU)
@@ -183,6 +219,7 @@ dsc_gemm_args args_of(const plan *p, const operands *o)
     a.a = o->a.ptr;
     a.b = o->b.ptr;
     a.c = o->c.ptr;
+    a.a_scale = a.b_scale = o->scale;
     a.bias = o->bias.bytes > 0 ? o->bias.ptr : NULL;
     a.aux = o->aux.bytes > 0 ? o->aux.ptr : NULL;
     a.sums = o->column.bytes > 0 ? static_cast<float *>(o->column.ptr) : NULL;

@@ -16,6 +16,15 @@ static const char *text_of(uint8_t dtype)
     return dtype == DSC_BF16 ? "bf16" : dtype == DSC_F16 ? "fp16" : "fp32";
 }
 
+/* Both operands' formats, since a shape may have two orders of them. */
+static const char *operands_text(const plan_key *k)
+{
+    static const char *const both[3][3] = { { "", "", "" },
+                                            { "", "e4m3*e4m3", "e4m3*e5m2" },
+                                            { "", "e5m2*e4m3", "e5m2*e5m2" } };
+    return k->a_fp8 == DSC_FP8_NONE ? text_of(k->ab_dtype) : both[k->a_fp8][k->b_fp8];
+}
+
 static const char *sums_text(uint8_t sums_of)
 {
     return sums_of == DSC_GEMM_SUMS_OF_A ? " sums a" : sums_of == DSC_GEMM_SUMS_OF_B ? " sums b" : "";
@@ -26,12 +35,12 @@ void dsc_cuda_plan_text(const plan_key *k, char line[DSC_PLAN_TEXT_BYTES])
 {
     snprintf(line, DSC_PLAN_TEXT_BYTES,
              "%" PRId64 "x%" PRId64 "x%" PRId64 " ld %" PRId64 ",%" PRId64 ",%" PRId64 " %s%s %s to %s%s epilogue %d"
-             "%s%s align %d,%d,%d,%d,%d", k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N",
-             k->b_transposed ? "T" : "N", text_of(k->ab_dtype),
-             text_of(k->c_dtype), k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
-             k->has_bias ? " bias" : "", sums_text(k->sums_of), static_cast<int>(k->a_align),
-             static_cast<int>(k->b_align), static_cast<int>(k->c_align), static_cast<int>(k->aux_align),
-             static_cast<int>(k->bias_align));
+             "%s%s%s align %d,%d,%d,%d,%d",
+             k->m, k->n, k->k, k->lda, k->ldb, k->ldc, k->a_transposed ? "T" : "N", k->b_transposed ? "T" : "N",
+             operands_text(k), text_of(k->c_dtype), k->accumulate ? " added" : "", static_cast<int>(k->epilogue),
+             k->has_bias ? " bias" : "", sums_text(k->sums_of), k->fast_sums ? " fast" : "",
+             static_cast<int>(k->a_align), static_cast<int>(k->b_align), static_cast<int>(k->c_align),
+             static_cast<int>(k->aux_align), static_cast<int>(k->bias_align));
 }
 
 namespace {

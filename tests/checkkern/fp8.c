@@ -1,0 +1,367 @@
+/* fp8.c - the cast to fp8 and products of it. The cast must equal the reference in every bit, and the reference must be
+ * the nearest of a table of all 256 numbers. A product is held to the double sum of the values. On a CPU the tolerance
+ * is gemm.c's. On a GPU it is 2^-11 sum|a b|: tensor cores of sm_90 cut each addend to about 14 bits of the largest.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/fp8.h"
+#include "tests/checkkern/ck_internal.h"
+
+static const dsc_fp8 formats[] = { DSC_FP8_E4M3, DSC_FP8_E5M2 };
+static const char *text_of(dsc_fp8 format) { return format == DSC_FP8_E4M3 ? "e4m3" : "e5m2"; }
+
+/* By the definition of the formats. */
+static double value_of(uint8_t q, dsc_fp8 format)
+{
+    const int mantissa = format == DSC_FP8_E4M3 ? 3 : 2, bias = format == DSC_FP8_E4M3 ? 7 : 15;
+    const int exponent = (q & 127) >> mantissa, part = q & ((1 << mantissa) - 1);
+    const double sign = q < 128 ? 1 : -1;
+    if (format == DSC_FP8_E4M3 ? (q & 127) == 127 : exponent == 31 && part > 0)
+        return (double)NAN;
+    if (format == DSC_FP8_E5M2 && exponent == 31)
+        return sign * (double)INFINITY;
+    return sign * (exponent == 0 ? ldexp(part, 1 - bias - mantissa)
+                                 : ldexp((1 << mantissa) + part, exponent - bias - mantissa));
+}
+
+/* The nearest number of the table; of two the one whose last bit is 0. */
+static uint8_t nearest(double x, dsc_fp8 format)
+{
+    uint8_t best = 0;
+    double least = (double)INFINITY;
+    if (!isfinite(x))
+        return 0x7f;
+    for (int q = 0; q < 128; q++) {
+        const double off = fabs(fabs(x) - value_of((uint8_t)q, format));
+        if (isfinite(off) && (off < least || (off <= least && q % 2 == 0))) {
+            best = (uint8_t)q;
+            least = off;
+        }
+    }
+    return (uint8_t)(best | (signbit(x) ? 0x80 : 0));
+}
+
+static double largest_of(const dsc_cast_fp8_args *a)
+{
+    double top = 0;
+    for (int64_t i = 0; i < a->row_count * a->col_count; i++) {
+        const double x = fabs(ck_get(a->from, i));
+        if (!isfinite(x))
+            return (double)INFINITY;
+        top = fmax(top, x);
+    }
+    return top;
+}
+
+static void verify_step(const dsc_cast_fp8_args *a, double step)
+{
+    const double top = largest_of(a), most = a->format == DSC_FP8_E4M3 ? 448 : 57344;
+    const bool is_limit = step <= 0x1p-60 || step >= 0x1p60;
+    if (top <= 0 || isinf(top) ? step < 1 || step > 1 : !is_limit && (top / step > most || 2 * top / step <= most))
+        ck_fail("a step of %a where the largest is %a", step, top);
+}
+
+static void verify_cast(const void *args)
+{
+    const dsc_cast_fp8_args *a = args;
+    float step;
+    memcpy(&step, a->scale, sizeof step);
+    verify_step(a, (double)step);
+    for (int64_t r = 0; r < a->row_count; r++)
+        for (int64_t c = 0; c < a->col_count; c++) {
+            const int64_t at = r * a->col_count + c, turned = c * a->row_count + r;
+            const double x = ck_get(a->from, at) / (double)step;
+            const uint8_t q = nearest(x, a->format);
+            if (a->rows != NULL && (uint8_t)ck_get(a->rows, at) != q)
+                ck_fail("rows[%lld][%lld]: %a is 0x%02x, expected 0x%02x", (long long)r, (long long)c, x,
+                        (unsigned)ck_get(a->rows, at), q);
+            if (a->columns != NULL && (uint8_t)ck_get(a->columns, turned) != q)
+                ck_fail("columns[%lld][%lld]: %a is 0x%02x, expected 0x%02x", (long long)c, (long long)r, x,
+                        (unsigned)ck_get(a->columns, turned), q);
+        }
+}
+
+typedef enum contents { NORMAL, WIDE, ZEROS, TINY, NOT_FINITE, TIES, CONTENTS } contents;
+static const char *const contents_text[] = { "normal", "wide", "zeros", "tiny", "not finite", "ties" };
+
+static void fill(const void *x, int64_t count, contents what)
+{
+    for (int64_t i = 0; i < count; i++) {
+        const double u = (double)(int32_t)ck_random() * 0x1p-31;
+        ck_set(x, i,
+               what == ZEROS  ? (i % 2 != 0 ? -0.0 : 0)
+               : what == TINY ? ldexp(u, -120)
+               : what == WIDE ? ldexp(u, (int)(ck_random() % 40) - 30)
+               : what == TIES ? ldexp((int)(ck_random() % 65) - 32, (int)(ck_random() % 24) - 20)
+                              : 3 * u);
+    }
+    if (what == NOT_FINITE) {
+        ck_set(x, ck_random() % count, -(double)INFINITY);
+        ck_set(x, ck_random() % count, (double)NAN);
+    }
+}
+
+static void one_cast(int64_t rows, int64_t cols, dsc_fp8 format, contents what, bool plain, bool turned)
+{
+    if (!ck_case("cast_fp8 %s %lldx%lld %s%s%s", text_of(format), (long long)rows, (long long)cols, contents_text[what],
+                 plain ? " rows" : "", turned ? " columns" : ""))
+        return;
+    ck_align();
+    dsc_cast_fp8_args a = { .row_count = rows, .col_count = cols, .format = format };
+    a.scale = ck_buf(CK_OUT, DSC_U8, sizeof *a.scale, "scale");
+    a.from = ck_buf(CK_IN, DSC_BF16, rows * cols, "from");
+    a.rows = plain ? ck_buf(CK_OUT, DSC_U8, rows * cols, "rows") : NULL;
+    a.columns = turned ? ck_buf(CK_OUT, DSC_U8, rows * cols, "columns") : NULL;
+    fill(a.from, rows * cols, what);
+    ck_kernel(DSC_KERNEL_CAST_FP8, &a, sizeof a, verify_cast);
+}
+
+static void casts(void)
+{
+    static const int64_t shapes[][2] = { { 16, 16 }, { 48, 160 }, { 144, 272 }, { 272, 16 }, { 16, 528 } };
+    for (size_t f = 0; f < DSC_COUNT(formats); f++)
+        for (size_t s = 0; s < DSC_COUNT(shapes); s++) {
+            for (int what = 0; what < CONTENTS; what++)
+                one_cast(shapes[s][0], shapes[s][1], formats[f], (contents)what, true, true);
+            one_cast(shapes[s][0], shapes[s][1], formats[f], NORMAL, true, false);
+            one_cast(shapes[s][0], shapes[s][1], formats[f], NORMAL, false, true);
+        }
+}
+
+/* ---- products ---- */
+
+static double operand(const void *x, int64_t at, dsc_fp8 format, const dsc_fp8_scale *scale)
+{
+    float step;
+    memcpy(&step, scale, sizeof step);
+    return value_of((uint8_t)ck_get(x, at), format) * (double)step;
+}
+
+static double slope_of(double x)
+{
+    const double u2 = 1.5957691216057308 * (x + 0.044715 * x * x * x), s = 1 / (1 + exp(-u2));
+    return s + x * s * (1 / (1 + exp(u2))) * 1.5957691216057308 * (1 + 3 * 0.044715 * x * x);
+}
+
+static void verify_element(const dsc_gemm_args *a, int64_t i, int64_t j)
+{
+    const int64_t at = i * a->ldc + j;
+    double x = 0, size = 0;
+    for (int64_t k = 0; k < a->k; k++) {
+        const double term =
+            operand(a->a, i * a->lda + k, a->a_fp8, a->a_scale) * operand(a->b, j * a->ldb + k, a->b_fp8, a->b_scale);
+        x += term;
+        size += fabs(term);
+    }
+    double tol = (ck_on_gpu() ? 0x1p-11 : 0x1p-21) * size;
+    if (a->accumulate)
+        x += ck_start(a->c, at);
+    if (ck_on_gpu() && a->c_dtype != DSC_F32)
+        tol += 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol); /* gemm.h lets a library round before its epilogue */
+    if (a->bias != NULL && dsc_epilogue_has_bias(a->epilogue))
+        x += ck_get(a->bias, j);
+    if (dsc_epilogue_adds(a->epilogue)) {
+        tol += ck_on_gpu() ? 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol) : 0;
+        x += ck_get(a->aux, at);
+    } else if (a->epilogue == DSC_EPILOGUE_DGELU) {
+        tol = tol * fabs(slope_of(ck_get(a->aux, at))) + (ck_on_gpu() ? 0x1p-10 : 0x1p-18) * fabs(x);
+        x *= slope_of(ck_get(a->aux, at));
+    }
+    ck_near(a->c, at, x, tol + 0x1p-22 * fabs(x) + 0.5 * ck_spacing(a->c_dtype, fabs(x) + tol));
+}
+
+static void verify_product(const void *args)
+{
+    const dsc_gemm_args *a = args;
+    for (int64_t i = 0; i<a->m; i += a->m> 64 ? 5 : 1)
+        for (int64_t j = 0; j<a->n; j += a->n> 64 ? 3 : 1)
+            verify_element(a, i, j);
+}
+
+/* Numbers of like sizes, of either sign. */
+static const uint8_t *random_numbers(int64_t count, dsc_fp8 format, const char *name)
+{
+    uint8_t *q = ck_buf(CK_IN, DSC_U8, count, name);
+    const uint32_t first = format == DSC_FP8_E4M3 ? 3u << 3 : 11u << 2, range = format == DSC_FP8_E4M3 ? 5 * 8 : 5 * 4;
+    for (int64_t i = 0; i < count; i++)
+        q[i] = (uint8_t)(ck_random() % 20 == 0 ? 0 : first + ck_random() % range + (ck_random() % 2 != 0 ? 128 : 0));
+    return q;
+}
+
+static const dsc_fp8_scale *scale_of(float step, const char *name)
+{
+    uint8_t *scale = ck_buf(CK_IN, DSC_U8, sizeof(dsc_fp8_scale), name);
+    memset(scale, 0, sizeof(dsc_fp8_scale));
+    memcpy(scale, &step, sizeof step);
+    return (const dsc_fp8_scale *)(const void *)scale;
+}
+
+typedef struct product_case {
+    int64_t m, n, k;
+    dsc_fp8 a, b;
+    dsc_dtype c;
+    dsc_epilogue epilogue;
+    bool accumulate, fast;
+} product_case;
+
+static void one_product(product_case p)
+{
+    static const char *const names[] = { "none", "bias", "bias_gelu", "bias_add", "dgelu", "add" };
+    if (!ck_case("gemm fp8 m=%lld n=%lld k=%lld %s*%s->%s %s%s%s", (long long)p.m, (long long)p.n, (long long)p.k,
+                 text_of(p.a), text_of(p.b), ck_dtype_text(p.c), names[p.epilogue], p.accumulate ? " accumulate" : "",
+                 p.fast ? " fast" : ""))
+        return;
+    ck_align();
+    dsc_gemm_args a = { .m = p.m,
+                        .n = p.n,
+                        .k = p.k,
+                        .lda = p.k,
+                        .ldb = p.k,
+                        .ldc = p.n,
+                        .b_transposed = true,
+                        .accumulate = p.accumulate,
+                        .epilogue = p.epilogue,
+                        .ab_dtype = DSC_BF16,
+                        .c_dtype = p.c,
+                        .a_fp8 = p.a,
+                        .b_fp8 = p.b,
+                        .fast_sums = p.fast };
+    a.a = random_numbers(p.m * p.k, p.a, "a");
+    a.b = random_numbers(p.n * p.k, p.b, "b");
+    a.a_scale = scale_of(0x1p-2f, "a's scale");
+    a.b_scale = scale_of(0x1p3f, "b's scale");
+    a.c = ck_buf(p.accumulate ? CK_INOUT : CK_OUT, p.c, p.m * p.n, "c");
+    if (p.accumulate)
+        ck_normal(a.c, 0, 100);
+    if (dsc_epilogue_has_bias(p.epilogue))
+        ck_normal(a.bias = ck_buf(CK_IN, DSC_BF16, p.n, "bias"), 0, 10);
+    if (p.epilogue > DSC_EPILOGUE_BIAS)
+        ck_normal(a.aux = ck_buf(CK_IN, p.c, p.m * p.n, "aux"), 0, 2);
+    ck_kernel(DSC_KERNEL_GEMM, &a, sizeof a, verify_product);
+}
+
+static void products(void)
+{
+    static const dsc_fp8 pairs[][2] = { { DSC_FP8_E4M3, DSC_FP8_E4M3 },
+                                        { DSC_FP8_E5M2, DSC_FP8_E4M3 },
+                                        { DSC_FP8_E4M3, DSC_FP8_E5M2 } };
+    static const int64_t shapes[][3] = { { 16, 16, 16 }, { 48, 160, 64 }, { 128, 272, 528 } };
+    for (size_t s = 0; s < DSC_COUNT(shapes); s++)
+        for (size_t f = 0; f < DSC_COUNT(pairs); f++)
+            for (int kind = 0; kind < 8; kind++) {
+                static const dsc_epilogue epilogues[] = { DSC_EPILOGUE_NONE,  DSC_EPILOGUE_NONE,     DSC_EPILOGUE_NONE,
+                                                          DSC_EPILOGUE_BIAS,  DSC_EPILOGUE_BIAS_ADD, DSC_EPILOGUE_ADD,
+                                                          DSC_EPILOGUE_DGELU, DSC_EPILOGUE_NONE };
+                one_product((product_case) { shapes[s][0], shapes[s][1], shapes[s][2], pairs[f][0], pairs[f][1],
+                                             kind == 1 || kind == 2 ? DSC_F32 : DSC_BF16, epilogues[kind], kind == 2,
+                                             kind == 7 });
+            }
+}
+
+/* ---- benches: Llama 2 7B, one sample of 4096 tokens ---- */
+
+static void bench_cast(int64_t rows, int64_t cols, dsc_fp8 format, bool plain, bool turned)
+{
+    const int64_t count = rows * cols;
+    if (!ck_case("bench cast_fp8 %s %lldx%lld%s%s", text_of(format), (long long)rows, (long long)cols,
+                 plain ? " rows" : "", turned ? " columns" : ""))
+        return;
+    dsc_cast_fp8_args a = { .row_count = rows, .col_count = cols, .format = format };
+    a.scale = ck_buf(CK_OUT, DSC_U8, sizeof *a.scale, "scale");
+    a.from = ck_buf(CK_IN, DSC_BF16, count, "from");
+    a.rows = plain ? ck_buf(CK_OUT, DSC_U8, count, "rows") : NULL;
+    a.columns = turned ? ck_buf(CK_OUT, DSC_U8, count, "columns") : NULL;
+    ck_uniform(a.from, -1, 1);
+    ck_bench(DSC_KERNEL_CAST_FP8, &a, sizeof a, count * (4 + plain + turned), 0, 0);
+}
+
+typedef struct bench_shape {
+    const char *name;
+    int64_t m, n, k;
+    dsc_fp8 a, b;
+    dsc_dtype c;
+} bench_shape;
+
+static void bench_product(const bench_shape *s, bool fast)
+{
+    if (!ck_case("bench gemm fp8 llama %s%s", s->name, fast ? " fast" : ""))
+        return;
+    dsc_gemm_args a = { .m = s->m,
+                        .n = s->n,
+                        .k = s->k,
+                        .lda = s->k,
+                        .ldb = s->k,
+                        .ldc = s->n,
+                        .b_transposed = true,
+                        .ab_dtype = DSC_BF16,
+                        .c_dtype = s->c,
+                        .a_fp8 = s->a,
+                        .b_fp8 = s->b,
+                        .fast_sums = fast };
+    a.a = random_numbers(s->m * s->k, s->a, "a");
+    a.b = random_numbers(s->n * s->k, s->b, "b");
+    a.a_scale = scale_of(1, "a's scale");
+    a.b_scale = scale_of(1, "b's scale");
+    a.c = ck_buf(CK_OUT, s->c, s->m * s->n, "c");
+    ck_bench(DSC_KERNEL_GEMM, &a, sizeof a, 0, 2 * s->m * s->n * s->k, CK_NO_REF);
+}
+
+static void bench_bf16(const bench_shape *s)
+{
+    const bool gradient = s->c == DSC_F32;
+    if (!ck_case("bench gemm bf16 llama %s", s->name))
+        return;
+    dsc_gemm_args a = { .m = s->m,
+                        .n = s->n,
+                        .k = s->k,
+                        .lda = gradient ? s->m : s->k,
+                        .ldc = s->n,
+                        .ldb = gradient || s->name[1] == 'x' ? s->n : s->k,
+                        .a_transposed = gradient,
+                        .b_transposed = !gradient && s->name[1] != 'x',
+                        .ab_dtype = DSC_BF16,
+                        .c_dtype = s->c };
+    a.a = ck_buf(CK_IN, DSC_BF16, s->m * s->k, "a");
+    a.b = ck_buf(CK_IN, DSC_BF16, s->n * s->k, "b");
+    a.c = ck_buf(CK_OUT, s->c, s->m * s->n, "c");
+    ck_uniform(a.a, -1, 1);
+    ck_uniform(a.b, -0.1, 0.1);
+    ck_bench(DSC_KERNEL_GEMM, &a, sizeof a, 0, 2 * s->m * s->n * s->k, CK_NO_REF);
+}
+
+static void benches(void)
+{
+    const int64_t rows = ck_bench_size(64, 4096), narrow = ck_bench_size(256, 4096), wide = ck_bench_size(688, 11008);
+    const dsc_fp8 e4m3 = DSC_FP8_E4M3, e5m2 = DSC_FP8_E5M2;
+    const bench_shape shapes[] = {
+        { "q", rows, narrow, narrow, e4m3, e4m3, DSC_BF16 },
+        { "gate", rows, wide, narrow, e4m3, e4m3, DSC_BF16 },
+        { "down", rows, narrow, wide, e4m3, e4m3, DSC_BF16 },
+        { "dx_q", rows, narrow, narrow, e5m2, e4m3, DSC_BF16 },
+        { "dx_gate", rows, narrow, wide, e5m2, e4m3, DSC_BF16 },
+        { "dx_down", rows, wide, narrow, e5m2, e4m3, DSC_BF16 },
+        { "dw_q", narrow, narrow, rows, e5m2, e4m3, DSC_F32 },
+        { "dw_gate", wide, narrow, rows, e5m2, e4m3, DSC_F32 },
+        { "dw_down", narrow, wide, rows, e5m2, e4m3, DSC_F32 },
+    };
+    bench_cast(rows, narrow, e4m3, true, false);
+    bench_cast(rows, narrow, e4m3, false, true);
+    bench_cast(rows, narrow, e5m2, true, true);
+    bench_cast(rows, wide, e4m3, true, false);
+    bench_cast(rows, wide, e5m2, true, true);
+    bench_cast(wide, narrow, e4m3, true, true);
+    for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
+        bench_bf16(&shapes[i]);
+        bench_product(&shapes[i], false);
+        bench_product(&shapes[i], true);
+    }
+}
+
+void ck_fp8(void)
+{
+    casts();
+    products();
+    if (ck_benching())
+        benches();
+}
