@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/device.h"
+#include "engine/fp8.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
 #include "kernels/virtual/virtual.h"
@@ -92,6 +93,7 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
     DSC_TRY(dsc_device_open(ops, &engine->device, &device, err));
     dsc_gemm_fuse(engine->device, engine->config.own.gemm_fused);
     engine->host_visible = dsc_device_host_visible(engine->device);
+    DSC_TRY(dsc_engine_check_fp8(engine, err));
     return dsc_stream_open(engine->device, DSC_STREAM_COMPUTE, "compute", &engine->compute, err);
 }
 

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/fp8.h"
 #include "engine/activation_offload.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
@@ -404,6 +405,7 @@ dsc_status dsc_engine_open_memory(dsc_engine *engine, dsc_error *err)
     place_work_buffers(engine);
     place_eval_batch(engine);
     place_mirrors(engine);
+    dsc_engine_open_fp8(engine);
     DSC_TRY(dsc_event_open(engine->device, &engine->batch_given, err));
     return dsc_outputs_open(engine, err);
 }

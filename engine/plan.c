@@ -6,6 +6,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/data/data.h"
+#include "engine/fp8.h"
 #include "offload/tile_buffers.h"
 
 #define PLAN_ALIGN 256
@@ -85,12 +86,13 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
-    const dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention, plan->chunk_bytes };
+    dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention, plan->chunk_bytes, NULL };
     plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan->rebuilt_shared = o->config->own.recompute > DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < o->model->module_count; m++) {
         const dsc_module *module = &o->model->modules[m];
         dsc_module_plan *p = &plan->module[m];
+        sink.fp8 = dsc_plan_fp8_of(o, plan, m);
         DSC_TRY(module->plan(module, batch, o->compute_dtype, &sink, p, err));
         DSC_TRY(plan_cuts(o, plan, &sink, m, err));
         if (p->rebuilt_bytes > 0 && module->rebuild == NULL)
@@ -290,8 +292,8 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 }
 
 typedef struct work_sizes {
-    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot; /* bytes */
-    int64_t modules, micro_batch_group, tensors, params;                 /* lengths of arrays */
+    int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8; /* bytes */
+    int64_t modules, micro_batch_group, tensors, params, all_params;          /* lengths of arrays */
     int64_t stats, ranks, samples;
 } work_sizes;
 
@@ -309,6 +311,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .batch = apart ? plan->micro_batch_group * plan->batch_bytes : 0,
         .mirror = apart ? plan->loss_slots * plan->losses_bytes + plan->logits_bytes : 0,
         .snapshot = plan->snapshot_bytes,
+        .fp8 = dsc_fp8_plan_bytes(&plan->fp8),
         .modules = (int64_t)o->model->module_count * plan->micro_batch_group,
         .micro_batch_group = plan->micro_batch_group,
         .tensors = o->model->batch_count,
@@ -317,8 +320,10 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .ranks = o->world_size,
         .samples = o->config->train_micro_batch_size_per_gpu,
     };
-    for (int32_t m = 0; m < o->model->module_count; m++)
+    for (int32_t m = 0; m < o->model->module_count; m++) {
         out->params = dsc_max_i64(out->params, o->model->modules[m].param_count);
+        out->all_params += o->config->own.fp8.enabled ? o->model->modules[m].param_count : 0;
+    }
 }
 
 int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_work *w, dsc_need list[DSC_WORK_NEEDS_MAX])
@@ -337,6 +342,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->batch_buf, DSC_TAG_DATA, device, s.batch, DSC_NEED_DEVICE },
         { &w->mirror_buf, DSC_TAG_DATA, pinned, s.mirror, DSC_NEED_DEVICE },
         { &w->snapshot_buf, DSC_TAG_IO, pinned, s.snapshot, DSC_NEED_DEVICE },
+        { &w->fp8_buf, DSC_TAG_SCRATCH, device, s.fp8, DSC_NEED_DEVICE },
     };
     /* Table of step facts that ranks exchange; a config can make it large at any number of modules. */
     const dsc_need arrays[] = {
@@ -350,6 +356,7 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->batch, DSC_TAG_CONTROL, host, s.micro_batch_group * word, DSC_NEED_SMALL },
         { &w->param, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
+        { &w->fp8_is_cast, DSC_TAG_CONTROL, host, s.all_params * (int64_t)sizeof(bool), DSC_NEED_SMALL },
         { &w->step_stats, DSC_TAG_CONTROL, host, s.stats * number, DSC_NEED_ARRAY },
         { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },
         { &w->eval_losses, DSC_TAG_CONTROL, host, s.samples * s.ranks * number, DSC_NEED_ARRAY },
@@ -413,6 +420,7 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof(bool), &plan.backward_reads_params, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->cut_count * modules, sizeof *plan.shorter, &plan.shorter,
                                  err));
+    DSC_TRY_OUT(dsc_plan_fp8_open(o, &plan, err));
     DSC_TRY_OUT(plan_modules(o, &plan, err));
     plan_batch(o, &plan);
     DSC_TRY_OUT(plan_states(o, &plan, err));
@@ -428,6 +436,7 @@ void dsc_plan_close(dsc_plan *plan)
 {
     if (plan->alloc == NULL)
         return;
+    dsc_alloc_free(plan->alloc, plan->fp8.weight_at);
     dsc_alloc_free(plan->alloc, plan->shorter);
     dsc_alloc_free(plan->alloc, plan->module);
     dsc_alloc_free(plan->alloc, plan->backward_reads_params);

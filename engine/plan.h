@@ -4,6 +4,7 @@
 #define DSC_ENGINE_PLAN_H
 
 #include "engine/config/config.h"
+#include "kernels/fp8_cache.h"
 #include "kernels/needs.h"
 #include "zero/zero.h"
 
@@ -43,6 +44,7 @@ typedef struct dsc_plan {
     int64_t io_bytes;    /* staging buffers of saves and loads */
     int64_t snapshot_bytes; /* copy of an asynchronous save; 0: none */
     int64_t chunk_bytes;    /* of dsc_module_ctx */
+    dsc_fp8_plan fp8;       /* zeroed without dsc.fp8 */
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* bytes of one optimizer step of this rank */
     dsc_zero_kept kept;
@@ -89,6 +91,9 @@ typedef struct dsc_work {
     double *step_stats;               /* [dsc_step_stat_count] numbers of this rank's step for the other ranks */
     double *step_stat_count;          /* [W * dsc_step_stat_count] */
     double *eval_losses;              /* [W * micro-batch] of an evaluation's samples */
+    dsc_buf fp8_buf;                  /* not open without dsc.fp8 */
+    bool *fp8_is_cast;                /* [parameters of all modules] */
+    dsc_fp8_cache fp8;
 } dsc_work;
 
 #define DSC_WORK_NEEDS_MAX 24

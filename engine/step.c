@@ -9,6 +9,7 @@
 #include "engine/activation_offload.h"
 #include "engine/batch_transfer.h"
 #include "engine/device.h"
+#include "engine/fp8.h"
 #include "engine/internal.h"
 #include "engine/model.h"
 #include "engine/report.h"
@@ -41,6 +42,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .rebuilt = engine->work.rebuilt[at],
         .repeated = save ? engine->work.repeated[at] : NULL,
         .chunk_bytes = engine->plan.chunk_bytes,
+        .fp8 = dsc_engine_fp8(engine, module),
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
@@ -230,6 +232,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         dsc_engine_label_step(engine, engine->progress.step + 1);
         dsc_engine_counts_begin(engine);
         dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
+        dsc_engine_fp8_changed(engine);
         dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
     }
     engine->progress.batch_from_reader = batch == NULL;
@@ -479,4 +482,8 @@ dsc_status dsc_engine_check_idle(const dsc_engine *engine, const char *what, dsc
     return DSC_OK;
 }
 
-dsc_status dsc_engine_forward_only(dsc_engine *engine, dsc_error *err) { return run_forward(engine, false, err); }
+dsc_status dsc_engine_forward_only(dsc_engine *engine, dsc_error *err)
+{
+    dsc_engine_fp8_changed(engine);
+    return run_forward(engine, false, err);
+}

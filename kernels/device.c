@@ -111,6 +111,7 @@ dsc_status dsc_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err
 dsc_status dsc_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
 {
     DSC_ASSERT(event->ops == stream->ops);
+    stream->calls++;
     return stream->ops->stream_wait(stream, event, err);
 }
 
@@ -130,6 +131,7 @@ dsc_status dsc_copy(dsc_stream *stream, void *to, const void *from, int64_t byte
 {
     DSC_ASSERT(bytes >= 0);
     DSC_ASSERT(bytes == 0 || (to != NULL && from != NULL));
+    stream->calls++;
     return stream->ops->copy(stream, to, from, bytes, err);
 }
 
@@ -137,6 +139,7 @@ dsc_status dsc_fill_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_error 
 {
     DSC_ASSERT(bytes >= 0);
     DSC_ASSERT(bytes == 0 || to != NULL);
+    stream->calls++;
     return stream->ops->zero(stream, to, bytes, err);
 }
 
@@ -145,6 +148,7 @@ dsc_status dsc_launch(dsc_stream *stream, dsc_kernel kernel, const void *args, i
     DSC_ASSERT((unsigned)kernel < DSC_KERNEL_COUNT);
     DSC_ASSERT(args != NULL);
     DSC_ASSERT(args_bytes == args_bytes_of(kernel));
+    stream->calls++;
     return stream->ops->launch(stream, kernel, args, args_bytes, err);
 }
 
@@ -153,6 +157,7 @@ dsc_status dsc_host_call(dsc_stream *stream, dsc_host_fn fn, const void *args, i
     DSC_ASSERT(fn != NULL);
     DSC_ASSERT(args_bytes >= 0 && args_bytes <= DSC_LAUNCH_ARGS_MAX);
     DSC_ASSERT(args_bytes == 0 || args != NULL);
+    stream->calls++;
     return stream->ops->host_call(stream, fn, args, args_bytes, err);
 }
 

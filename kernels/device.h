@@ -205,7 +205,10 @@ typedef struct dsc_device_ops {
 
 /* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
 struct dsc_device { const dsc_device_ops *ops; };
-struct dsc_stream { const dsc_device_ops *ops; };
+struct dsc_stream {
+    const dsc_device_ops *ops;
+    uint64_t calls; /* launches, copies, zeroing, host calls and waits so far: whether anything else ran meanwhile */
+};
 struct dsc_event { const dsc_device_ops *ops; };
 
 extern const dsc_device_ops dsc_device_cpu;

@@ -42,7 +42,7 @@ static dsc_status planned_stream_open(dsc_device *device, dsc_stream_kind kind, 
         dsc_alloc_free(alloc, s);
         return status;
     }
-    *s = (planned_stream){ { &dsc_device_planned }, alloc, bytes };
+    *s = (planned_stream) { { &dsc_device_planned, 0 }, alloc, bytes };
     *out = &s->base;
     return DSC_OK;
 }

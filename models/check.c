@@ -90,8 +90,8 @@ static dsc_status check_module(const dsc_model *model, int32_t index, int64_t *t
                       sizeof *module);
     if (!good_name(module->name))
         return REFUSE(err, "", "module %d: a name of 1 to %d plain characters is needed", index, NAME_BYTES_MAX);
-    if ((module->flags &
-         ~(uint32_t)(DSC_MODULE_LOSS | DSC_MODULE_BACKWARD_WITHOUT_PARAMS | DSC_MODULE_MASKS_TARGETS)) != 0)
+    if ((module->flags & ~(uint32_t)(DSC_MODULE_LOSS | DSC_MODULE_BACKWARD_WITHOUT_PARAMS | DSC_MODULE_MASKS_TARGETS |
+                                     DSC_MODULE_FP8)) != 0)
         return REFUSE(err, module->name, "unknown flags 0x%x", module->flags);
     if (((module->flags & DSC_MODULE_LOSS) != 0) != last)
         return REFUSE(err, module->name, last ? "the last module must have DSC_MODULE_LOSS"

@@ -9,15 +9,22 @@ static bool has_adapter(const dsc_lora *lora, dsc_linear_layer layer)
     return lora != NULL && dsc_lora_has(lora, layer.weight);
 }
 
+/* The layer's own weight alone: adapters stay in the compute dtype. */
+static bool is_fp8(const dsc_call *call, dsc_linear_layer layer)
+{
+    return call->ctx->fp8 != NULL && dsc_linear_fits_fp8(layer, call->rows);
+}
+
 dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
-    DSC_TRY(dsc_linear_plain_plan(gemms, layer, err));
+    const bool fp8 = gemms->sink != NULL && gemms->sink->fp8 != NULL && dsc_linear_fits_fp8(layer, gemms->rows);
+    DSC_TRY((fp8 ? dsc_linear_fp8_plan : dsc_linear_plain_plan)(gemms, layer, err));
     return has_adapter(gemms->lora, layer) ? dsc_lora_plan(gemms, layer, err) : DSC_OK;
 }
 
 dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
 {
-    DSC_TRY(dsc_linear_plain_run(call, layer, y, x, aux));
+    DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_run : dsc_linear_plain_run)(call, layer, y, x, aux));
     if (!has_adapter(call->lora, layer))
         return DSC_OK;
     DSC_ASSERT(layer.forward != DSC_EPILOGUE_BIAS_GELU);
@@ -26,7 +33,7 @@ dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y,
 
 dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy, void *aux)
 {
-    DSC_TRY(dsc_linear_plain_backward(call, layer, dx, dy, aux));
+    DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_backward : dsc_linear_plain_backward)(call, layer, dx, dy, aux));
     if (!has_adapter(call->lora, layer))
         return DSC_OK;
     DSC_ASSERT(layer.backward != DSC_EPILOGUE_DGELU);
@@ -37,7 +44,7 @@ dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, co
 {
     const dsc_module_ctx *ctx = call->ctx;
     const bool has_bias = layer.bias >= 0 && ctx->grad[layer.bias] != NULL;
-    DSC_TRY(dsc_linear_plain_gradient(call, layer, x, dy));
+    DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_gradient : dsc_linear_plain_gradient)(call, layer, x, dy));
     if (has_adapter(call->lora, layer))
         DSC_TRY(dsc_lora_gradients(call, layer, x, dy));
     if (!has_bias || ctx->grad[layer.weight] != NULL)

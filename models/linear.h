@@ -87,6 +87,19 @@ DSC_MUST_USE dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_lay
 DSC_MUST_USE dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x,
                                              const void *dy);
 
+/* linear_fp8.c: the same of a layer's own weight, with operands in fp8; ctx->fp8 is given. */
+bool dsc_linear_fits_fp8(dsc_linear_layer layer, int64_t rows);
+DSC_MUST_USE dsc_status dsc_linear_fp8_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_fp8_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x,
+                                           void *aux);
+DSC_MUST_USE dsc_status dsc_linear_fp8_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy,
+                                                void *aux);
+DSC_MUST_USE dsc_status dsc_linear_fp8_gradient(const dsc_call *call, dsc_linear_layer layer, const void *x,
+                                                const void *dy);
+
+/* Tells the sink the products of a layer: forward, dx and, where the weight is trained, its gradient. */
+DSC_MUST_USE dsc_status dsc_linear_report(dsc_linear_planned *gemms, dsc_linear_layer layer,
+                                          const dsc_gemm_args passes[3], dsc_error *err);
 /* linear_plain.c: the same without the layer's adapter; where the weight is frozen, there is no gradient of the bias.
  */
 DSC_MUST_USE dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);

@@ -12,12 +12,9 @@ static dsc_gemm_args gradient_of(const dsc_linear_layer *layer, int64_t rows, ds
     return args;
 }
 
-dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
+dsc_status dsc_linear_report(dsc_linear_planned *gemms, dsc_linear_layer layer, const dsc_gemm_args passes[3],
+                             dsc_error *err)
 {
-    const bool has_bias = layer.bias >= 0 && gemms->module->params[layer.bias].trainable;
-    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, gemms->rows, gemms->dtype, layer.forward),
-                                      dsc_linear_backward_input(layer.shape, gemms->rows, gemms->dtype, layer.backward),
-                                      gradient_of(&layer, gemms->rows, gemms->dtype, has_bias) };
     const double flops = 2.0 * (double)gemms->rows * (double)layer.shape.in * (double)layer.shape.out;
     const size_t count = gemms->module->params[layer.weight].trainable ? 3 : 2;
     gemms->forward_flops += flops;
@@ -25,6 +22,15 @@ dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer lay
     for (size_t i = 0; i < count && gemms->sink != NULL && gemms->sink->gemm != NULL; i++)
         DSC_TRY(gemms->sink->gemm(gemms->sink->user, &passes[i], err));
     return DSC_OK;
+}
+
+dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
+{
+    const bool has_bias = layer.bias >= 0 && gemms->module->params[layer.bias].trainable;
+    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, gemms->rows, gemms->dtype, layer.forward),
+                                      dsc_linear_backward_input(layer.shape, gemms->rows, gemms->dtype, layer.backward),
+                                      gradient_of(&layer, gemms->rows, gemms->dtype, has_bias) };
+    return dsc_linear_report(gemms, layer, passes, err);
 }
 
 dsc_status dsc_linear_plain_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)

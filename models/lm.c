@@ -230,6 +230,7 @@ static void describe_modules(dsc_lm *lm)
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
             lm->family->add_block(lm, lm->config);
+            module->flags |= DSC_MODULE_FP8;
             dsc_lm_block_init(module);
         }
         if (lm->lora != NULL)

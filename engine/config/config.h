@@ -12,7 +12,7 @@
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
 #include "engine/data/sft/sft.h"
-#include "kernels/device.h"
+#include "kernels/fp8_cache.h"
 #include "zero/core/onebit_policy.h"
 
 #ifdef __cplusplus
@@ -151,6 +151,14 @@ typedef struct dsc_aio_config {
 } dsc_aio_config;
 
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
+/* dsc.fp8. weights: kept in fp8 from one update to the next, or cast at each use. */
+typedef enum dsc_fp8_weights { DSC_FP8_WEIGHTS_AUTO, DSC_FP8_WEIGHTS_KEPT, DSC_FP8_WEIGHTS_EACH_USE } dsc_fp8_weights;
+typedef struct dsc_fp8_section {
+    bool enabled, hybrid; /* hybrid: gradients of activations are E5M2, else E4M3 */
+    dsc_fp8_fast fast;
+    dsc_fp8_weights weights;
+} dsc_fp8_section;
+
 typedef enum dsc_recompute { /* the less memory the later; AUTO until the engine has planned */
                              DSC_RECOMPUTE_KEPT,
                              DSC_RECOMPUTE_NONE,
@@ -309,6 +317,7 @@ typedef struct dsc_ext_config {
     dsc_attention_source attention;   /* FROM_ANY */
     char gemm_plans_file[DSC_CONFIG_TEXT]; /* "": none */
     uint32_t gemm_fused;              /* of dsc_gemm_fused */
+    dsc_fp8_section fp8;
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
     bool nccl_register;               /* register the parameters' memory with NCCL */
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */

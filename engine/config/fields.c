@@ -337,6 +337,19 @@ static dsc_status check_saves(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static dsc_status fill_fp8(dsc_config_parse_state *s)
+{
+    dsc_fp8_section *fp8 = &s->config->own.fp8;
+    fp8->hybrid = dsc_config_choice_or(s, DSC_ID_FP8_FORMAT, 0) == 0;
+    fp8->fast = (dsc_fp8_fast)dsc_config_choice_or(s, DSC_ID_FP8_FAST, DSC_FP8_FAST_FORWARD);
+    fp8->weights = (dsc_fp8_weights)dsc_config_choice_or(s, DSC_ID_FP8_WEIGHTS, DSC_FP8_WEIGHTS_AUTO);
+    if (!fp8->enabled || s->config->precision == DSC_PRECISION_BF16)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_FP8, DSC_ERR_CONFIG,
+                           "products in fp8 need bf16 for the rest, and this run computes in %s; set bf16.enabled true",
+                           dsc_dtype_text(dsc_config_compute_dtype(s->config)));
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
@@ -348,6 +361,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_data_weights(s));
     DSC_TRY(dsc_config_fill_lora(s));
     DSC_TRY(fill_mlm(s));
+    DSC_TRY(fill_fp8(s));
     DSC_TRY(fill_sft(s));
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     own->moments = dsc_config_choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;

@@ -205,6 +205,11 @@ static void put_gradients(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, fields[i]);
     for (size_t i = 0; i < DSC_COUNT(scaler) && config->precision == DSC_PRECISION_FP16; i++)
         put_field(lines, config, scaler[i]);
+    if (own->fp8.enabled) {
+        put_field(lines, config, DSC_ID_FP8);
+        put_choice(lines, DSC_ID_FP8_FORMAT, own->fp8.hybrid ? 0 : 1);
+        put_choice(lines, DSC_ID_FP8_FAST, (int)own->fp8.fast);
+    }
     put_choice(lines, DSC_ID_ALLREDUCE_OP, config->gradient_sum ? 1 : 0);
     if (config->communication_dtype != dsc_config_compute_dtype(config)) /* else the precision's own */
         put_text(lines, DSC_ID_COMM_DTYPE, dsc_dtype_text(config->communication_dtype));

@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "engine/batch_transfer.h"
 #include "engine/device.h"
+#include "engine/fp8.h"
 #include "engine/generate/sample.h"
 #include "engine/internal.h"
 
@@ -15,6 +16,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
 {
     const int32_t last = engine->model->module_count - 1;
     DSC_TRY(dsc_engine_give_batch(engine, 0, (const void *const *)engine->work.eval_data, err));
+    dsc_engine_fp8_changed(engine);
     for (int32_t m = 0; m <= last; m++) {
         DSC_TRY(dsc_zero_acquire(engine->zero, m, m, engine->work.param, err));
         dsc_module_ctx ctx = {
@@ -35,6 +37,7 @@ static dsc_status next_logits(dsc_engine *engine, int64_t row, dsc_error *err)
             .logits_row = row,
             .rebuilt = engine->work.rebuilt[m],
             .chunk_bytes = engine->plan.chunk_bytes,
+            .fp8 = dsc_engine_fp8(engine, m),
         };
         DSC_TRY(engine->model->modules[m].forward(&engine->model->modules[m], &ctx, err));
     }

@@ -76,11 +76,14 @@ typedef struct dsc_module_plan {
  * attentions, for devices that choose among kernels. Pointers in a shape are not looked at. */
 struct dsc_gemm_args;
 struct dsc_attention_fwd_args;
+struct dsc_fp8_plan;
+struct dsc_fp8_cache;
 typedef struct dsc_plan_sink {
     dsc_status (*gemm)(void *user, const struct dsc_gemm_args *shape, dsc_error *err); /* may be NULL */
     void *user;
     dsc_status (*attention)(void *user, const struct dsc_attention_fwd_args *shape, dsc_error *err); /* may be NULL */
     int64_t chunk_bytes; /* as in the contexts of the calls */
+    struct dsc_fp8_plan *fp8; /* NULL: no product is in fp8; else of a module with DSC_MODULE_FP8 */
 } dsc_plan_sink;
 
 typedef struct dsc_module_ctx {
@@ -140,6 +143,8 @@ typedef struct dsc_module_ctx {
     /* A pass of training, also one that computes again: values are dropped at random by the rng above. Each pass over
      * the same micro-batch drops the same ones. False in evaluation and generation. */
     bool training;
+
+    struct dsc_fp8_cache *fp8; /* products of linear layers are in fp8, as planned; NULL: in the compute dtype */
 } dsc_module_ctx;
 
 enum {
@@ -151,7 +156,9 @@ enum {
     DSC_MODULE_BACKWARD_WITHOUT_PARAMS = 2u,
     /* A loss module that accepts masked targets. The model has int32 targets, DSC_BATCH_TARGETS, one for each loss
      * item, and a vocabulary. Without this flag a negative target is refused. */
-    DSC_MODULE_MASKS_TARGETS = 4u
+    DSC_MODULE_MASKS_TARGETS = 4u,
+    /* The products of its linear layers may be in fp8 (a transformer block). */
+    DSC_MODULE_FP8 = 8u
 };
 
 typedef struct dsc_module {

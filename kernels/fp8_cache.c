@@ -1,0 +1,155 @@
+/* fp8_cache.c - see fp8_cache.h. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/fp8_cache.h"
+
+#include <assert.h>
+#include <string.h>
+
+#define ALIGN 256
+
+/* A matrix in both ways behind its scale. */
+static int64_t matrix_bytes(int64_t elements)
+{
+    static_assert(sizeof(dsc_fp8_scale) % ALIGN == 0, "the numbers behind a scale are aligned");
+    return elements == 0 ? 0 : (int64_t)sizeof(dsc_fp8_scale) + 2 * dsc_align_up(elements, ALIGN);
+}
+
+static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
+{
+    const uintptr_t at = (uintptr_t)a, other = (uintptr_t)b;
+    return at < other + (uintptr_t)b_bytes && other < at + (uintptr_t)a_bytes;
+}
+
+void dsc_fp8_plan_layer(dsc_fp8_plan *plan, int32_t weight, int64_t rows, int64_t in, int64_t out)
+{
+    DSC_ASSERT(weight >= 0 && weight < plan->count);
+    DSC_ASSERT((rows | in | out) % DSC_FP8_UNIT == 0);
+    int64_t *const at = &plan->weight_at[plan->first + weight];
+    plan->operand_elements = dsc_max_i64(plan->operand_elements, rows * dsc_max_i64(in, out));
+    if (!plan->options.keeps_weights) {
+        plan->weight_elements = dsc_max_i64(plan->weight_elements, in * out);
+    } else if (*at < 0) {
+        *at = plan->weight_bytes;
+        plan->weight_bytes += matrix_bytes(in * out);
+    }
+}
+
+int64_t dsc_fp8_plan_bytes(const dsc_fp8_plan *plan)
+{
+    return DSC_FP8_SLOTS * matrix_bytes(plan->operand_elements) + matrix_bytes(plan->weight_elements) +
+           plan->weight_bytes;
+}
+
+void dsc_fp8_cache_open(dsc_fp8_cache *cache, const dsc_fp8_plan *plan, void *memory, bool *is_cast)
+{
+    DSC_ASSERT((uintptr_t)memory % ALIGN == 0);
+    *cache = (dsc_fp8_cache) { .options = plan->options,
+                               .weight_at = plan->weight_at,
+                               .is_cast = is_cast,
+                               .operands = memory,
+                               .operand_elements = plan->operand_elements,
+                               .weight_elements = plan->weight_elements };
+    cache->weight_work = cache->operands + DSC_FP8_SLOTS * matrix_bytes(plan->operand_elements);
+    cache->weights = cache->weight_work + matrix_bytes(plan->weight_elements);
+}
+
+void dsc_fp8_new_weights(dsc_fp8_cache *cache, int32_t count) { memset(cache->is_cast, 0, (size_t)count); }
+
+static void forget(dsc_fp8_cache *cache)
+{
+    for (int i = 0; i < DSC_FP8_SLOTS; i++)
+        cache->slot[i].from = NULL;
+}
+
+void dsc_fp8_begin(dsc_fp8_cache *cache, int32_t first)
+{
+    DSC_ASSERT(first >= 0);
+    cache->first = first;
+    forget(cache);
+}
+
+/* Casts to the memory of a matrix of at most `elements`. */
+static dsc_status cast_to(char *memory, int64_t elements, dsc_stream *stream, const dsc_cast_fp8_args *what,
+                          dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err)
+{
+    dsc_cast_fp8_args args = *what;
+    DSC_ASSERT(what->row_count * what->col_count <= elements);
+    uint8_t *const numbers = (uint8_t *)memory + sizeof(dsc_fp8_scale);
+    args.scale = (dsc_fp8_scale *)(void *)memory;
+    args.rows = (side & DSC_FP8_ROWS) != 0 ? numbers : NULL;
+    args.columns = (side & DSC_FP8_COLUMNS) != 0 ? numbers + dsc_align_up(elements, ALIGN) : NULL;
+    *out = (dsc_fp8_matrix) { args.rows, args.columns, args.scale, what->format };
+    return DSC_RUN(stream, CAST_FP8, &args, err);
+}
+
+static bool has(const dsc_fp8_matrix *matrix, dsc_fp8_side side)
+{
+    return ((side & DSC_FP8_ROWS) == 0 || matrix->rows != NULL) &&
+           ((side & DSC_FP8_COLUMNS) == 0 || matrix->columns != NULL);
+}
+
+static bool is_of(const dsc_fp8_slot *slot, const dsc_cast_fp8_args *what)
+{
+    return slot->from == what->from && slot->row_count == what->row_count && slot->col_count == what->col_count &&
+           slot->matrix.format == what->format;
+}
+
+dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_cast_fp8_args *what, dsc_fp8_side side,
+                           dsc_fp8_matrix *out, dsc_error *err)
+{
+    dsc_fp8_slot *slot = &cache->slot[0];
+    DSC_ASSERT(what->from != NULL);
+    if (stream->calls != cache->seen)
+        forget(cache);
+    for (int i = 0; i < DSC_FP8_SLOTS; i++) {
+        if (is_of(&cache->slot[i], what)) {
+            slot = &cache->slot[i];
+            break;
+        }
+        if (cache->slot[i].used < slot->used)
+            slot = &cache->slot[i];
+    }
+    if (!is_of(slot, what) || !has(&slot->matrix, side)) {
+        char *const memory = cache->operands + (slot - cache->slot) * matrix_bytes(cache->operand_elements);
+        slot->from = NULL; /* also after a failure */
+        DSC_TRY(cast_to(memory, cache->operand_elements, stream, what, side, &slot->matrix, err));
+        slot->from = what->from;
+        slot->row_count = what->row_count, slot->col_count = what->col_count;
+    }
+    slot->used = ++cache->clock;
+    cache->seen = stream->calls;
+    *out = slot->matrix;
+    return DSC_OK;
+}
+
+dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight, const dsc_cast_fp8_args *what,
+                          dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err)
+{
+    const int32_t number = cache->first + weight;
+    const int64_t elements = what->row_count * what->col_count, at = cache->weight_at[number];
+    DSC_ASSERT(weight >= 0);
+    /* The cast of a weight writes to the cache's own memory alone. */
+    const bool nothing_else = stream->calls == cache->seen;
+    if (at < 0) {
+        DSC_TRY(cast_to(cache->weight_work, cache->weight_elements, stream, what, side, out, err));
+    } else if (!cache->is_cast[number]) {
+        DSC_TRY(cast_to(cache->weights + at, elements, stream, what, DSC_FP8_BOTH, out, err));
+        cache->is_cast[number] = true;
+    } else {
+        const uint8_t *const numbers = (const uint8_t *)cache->weights + at + sizeof(dsc_fp8_scale);
+        *out = (dsc_fp8_matrix) { numbers, numbers + dsc_align_up(elements, ALIGN),
+                                  (const dsc_fp8_scale *)(const void *)(cache->weights + at), what->format };
+    }
+    if (nothing_else)
+        cache->seen = stream->calls;
+    return DSC_OK;
+}
+
+void dsc_fp8_wrote(dsc_fp8_cache *cache, const dsc_stream *stream, const void *to, int64_t bytes)
+{
+    for (int i = 0; i < DSC_FP8_SLOTS; i++) {
+        dsc_fp8_slot *slot = &cache->slot[i];
+        if (slot->from != NULL && overlap(slot->from, 2 * slot->row_count * slot->col_count, to, bytes))
+            slot->from = NULL;
+    }
+    cache->seen = stream->calls;
+}

@@ -1,0 +1,89 @@
+/* fp8_cache.h - matrices of a run in fp8: which of them are cast already, and where.
+ *
+ * A product of two activations or gradients and one of weights read matrices that were cast before. Products that
+ * follow each other often share one: three read one input, and a gradient is read by two. So the last few casts are
+ * kept while nothing but such products runs on the stream. Weights are cast once for each update of the parameters, or
+ * at each use. The cache belongs to one compute stream. It launches casts and never allocates.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_FP8_CACHE_H
+#define DSC_KERNELS_FP8_CACHE_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Which products may keep sums with fewer bits (dsc_gemm_args.fast_sums). */
+typedef enum dsc_fp8_fast { DSC_FP8_FAST_FORWARD, DSC_FP8_FAST_ALWAYS, DSC_FP8_FAST_NEVER } dsc_fp8_fast;
+
+typedef struct dsc_fp8_options {
+    dsc_fp8 gradients; /* format of gradients of activations; weights and activations are E4M3 */
+    dsc_fp8_fast fast;
+    bool keeps_weights; /* from one update to the next; else each use casts them */
+} dsc_fp8_options;
+
+/* Memory of a run's matrices. Parameters are numbered over all modules. */
+typedef struct dsc_fp8_plan {
+    dsc_fp8_options options;
+    int64_t *weight_at;                        /* [parameters of all modules] offset of a kept weight; -1: none */
+    int32_t first, count;                      /* parameters of the module that is planned */
+    int64_t operand_elements, weight_elements; /* the largest */
+    int64_t weight_bytes;                      /* all kept weights */
+} dsc_fp8_plan;
+
+/* A layer of the module: products of [rows, in] and [rows, out] with a weight. The layer may be added again for other
+ * rows. */
+void dsc_fp8_plan_layer(dsc_fp8_plan *plan, int32_t weight, int64_t rows, int64_t in, int64_t out);
+int64_t dsc_fp8_plan_bytes(const dsc_fp8_plan *plan); /* device memory; 0 without a layer */
+
+/* A matrix [m, n] in fp8 as it is and transposed, each where it was asked for. */
+typedef struct dsc_fp8_matrix {
+    const uint8_t *rows, *columns;
+    const dsc_fp8_scale *scale;
+    dsc_fp8 format;
+} dsc_fp8_matrix;
+
+#define DSC_FP8_SLOTS 4 /* the input and three gradients of layers that share it */
+
+typedef struct dsc_fp8_slot {
+    const void *from; /* NULL: free */
+    int64_t row_count, col_count;
+    dsc_fp8_matrix matrix;
+    uint64_t used;
+} dsc_fp8_slot;
+
+typedef struct dsc_fp8_cache {
+    dsc_fp8_options options;
+    const int64_t *weight_at; /* borrowed */
+    bool *is_cast;            /* [parameters of all modules] borrowed; whether a kept weight is up to date */
+    char *operands, *weight_work, *weights;
+    int64_t operand_elements, weight_elements;
+    int32_t first; /* the module's first parameter */
+    dsc_fp8_slot slot[DSC_FP8_SLOTS];
+    uint64_t clock, seen; /* `seen`: calls of the stream after the last product */
+} dsc_fp8_cache;
+
+/* `memory`: dsc_fp8_plan_bytes, 256-byte aligned. */
+void dsc_fp8_cache_open(dsc_fp8_cache *cache, const dsc_fp8_plan *plan, void *memory, bool *is_cast);
+/* The parameters have new values. count: of all modules. */
+void dsc_fp8_new_weights(dsc_fp8_cache *cache, int32_t count);
+/* A module's call begins: memory that was cast before may have other contents. first: its first parameter. */
+void dsc_fp8_begin(dsc_fp8_cache *cache, int32_t first);
+
+typedef enum dsc_fp8_side { DSC_FP8_ROWS = 1, DSC_FP8_COLUMNS = 2, DSC_FP8_BOTH = 3 } dsc_fp8_side;
+
+/* An activation or a gradient, bf16. The result is valid until the cache's next call but one. */
+DSC_MUST_USE dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_cast_fp8_args *what,
+                                        dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err);
+/* Parameter `weight` of the module, whose value is what->from. */
+DSC_MUST_USE dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight,
+                                       const dsc_cast_fp8_args *what, dsc_fp8_side side, dsc_fp8_matrix *out,
+                                       dsc_error *err);
+/* After a launch of a layer's own: it wrote [to, to + bytes) and nothing else. */
+void dsc_fp8_wrote(dsc_fp8_cache *cache, const dsc_stream *stream, const void *to, int64_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
