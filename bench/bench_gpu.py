@@ -175,11 +175,11 @@ def offload_side(name, command, deadline, env=None):
     return ms
 
 
-def llama_config(folder, model, batch, tokens, zero, **settings):
+def llama_config(folder, model, batch, tokens, zero, accumulation=1, **settings):
     path = os.path.join(folder, "llama.json")
     with open(path, "w") as out:
-        json.dump({"train_micro_batch_size_per_gpu": batch, "bf16": {"enabled": True}, "zero_optimization": zero,
-                   "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+        json.dump({"train_micro_batch_size_per_gpu": batch, "gradient_accumulation_steps": accumulation, "bf16": {"enabled": True},
+                   "zero_optimization": zero, "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
                    "dsc": dict({"model": model, "seq_length": tokens, "device": "cuda"}, **settings)}, out)
     return path
 

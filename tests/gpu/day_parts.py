@@ -19,7 +19,7 @@ import turns
 RUN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "run")
 BENCH = os.path.dirname(os.path.abspath(bench_gpu.__file__))
 KILLED_LIMIT_S = 5
-BENCHED = ("attention", "cross_entropy", "layernorm", "rmsnorm", "colsum", "gemm", "gelu", "swiglu")
+BENCHED = ("attention", "cross_entropy", "layernorm", "rmsnorm", "colsum", "gemm", "cast_fp8", "gelu", "swiglu")
 SHARED_CARD = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "32", "CUDA_MODULE_LOADING": "EAGER"}
 # Llama 2 7B; the layers' settings are tried in this order until one fits the card and the host.
 LLAMA = {"model": "llama-2-7b", "vocab": 32000, "tokens": 4096, "layers": 32, "width": 4096, "parameters": 6738415616}
@@ -263,13 +263,13 @@ def llama_side(day, name, command, model, deadline, env):
         bench_gpu.say(problem)
     if not side.ms:
         return None
-    ms, n, tokens = statistics.median(side.ms), model["parameters"], model["tokens"]
-    attention = model["layers"] * model["width"] * tokens
+    ms, n, tokens = statistics.median(side.ms), model["parameters"], model["tokens"] * model.get("samples", 1)
+    attention = model["layers"] * model["width"] * model["tokens"]
     line = f"{side.name} {ms:9.2f} ms  min {min(side.ms):.2f} max {max(side.ms):.2f} of {len(side.ms)}  {tokens / ms * 1e3:8.0f} tokens/s"
     if day.peak:
         line += "  MFU %.1f %% (published %.1f %%)" % tuple(
             100 * (6 * n + factor * attention) * tokens / (ms * 1e-3) / day.peak for factor in (6, 12))
-    bench_gpu.say(f"{line}  GPU memory {side.device_bytes / 2**20:.0f} MiB")
+    bench_gpu.say(f"{line}  loss {side.loss}  GPU memory {side.device_bytes / 2**20:.0f} MiB")
     return ms
 
 
@@ -288,6 +288,26 @@ def llama(day, deadline):
         if theirs:
             bench_gpu.say(f"llama-7b torch/dsc {theirs / ours:.3f}, of the medians")
     return verdict(ours is not None)
+
+
+FP8_SIDES = (("bf16", {}), ("fp8", {"fp8": {"enabled": True}}), ("fp8, all sums fast", {"fp8": {"enabled": True, "fast_sums": "always"}}))
+
+
+def llama_fp8(day, deadline):
+    """Eight samples a step, one after the other, so that the update counts as in training. No card has both at a time."""
+    model = dict(LLAMA_SIMULATED if day.options.simulate else LLAMA, samples=8)
+    base = None
+    for name, settings in FP8_SIDES:
+        path = bench_gpu.llama_config(day.folder, model["model"], 1, model["tokens"], {"stage": 1}, accumulation=8, moments="bf16", **settings)
+        command = [day.options.worker, path, str(model["vocab"]), str(model["tokens"])]
+        ms = llama_side(day, f"8 samples, {name}:", command, model, deadline, day.options.env)
+        if base is None:
+            base = ms
+        if base is None:
+            break
+        if ms and ms != base:
+            bench_gpu.say(f"llama-7b bf16/{name} {base / ms:.3f}, of the medians")
+    return verdict(base is not None)
 
 
 def llmc(day, deadline):
@@ -322,6 +342,7 @@ PARTS = (
     Part("profile", False, 30, 150, profile),
     Part("1558m", False, 60, 240, steps_of("1558m")),
     Part("llama-7b", False, 60, 300, llama),
+    Part("llama-7b-fp8", False, 90, 240, llama_fp8),
     Part("two-ranks", True, 40, 300, two_ranks),
     Part("killed-rank", True, 60, 120, killed_rank),
     Part("sanitizers", True, 40, 300, sanitizers),

@@ -186,7 +186,7 @@ modelrun *modelrun_open(const dsc_model *model, const modelrun_options *options)
     must(dsc_stream_open(run->device, DSC_STREAM_COMPUTE, "compute", &run->stream, &err), &err);
     run->watching_ops = dsc_device_cpu;
     run->watching_ops.launch = watch_launch;
-    run->watcher = (watching_stream){ { &run->watching_ops }, run->stream, &run->launched, &run->flops };
+    run->watcher = (watching_stream) { { &run->watching_ops, 0 }, run->stream, &run->launched, &run->flops };
     DSC_ASSERT(model->module_count <= MODULES_MAX);
     for (int32_t m = 0; m < model->module_count; m++)
         open_module(run, m);

@@ -75,6 +75,8 @@ static void each_edit_is_named_with_both_values(void **state)
           "dsc.head_chunk_bytes=67108864;" },
         { "\"dsc\":{\"gradients\":\"fp32\"}", "\"dsc\":{\"gradients\":\"bf16\"}", "dsc.gradients=fp32;",
           "dsc.gradients=bf16;" },
+        { "\"bf16\":{\"enabled\":true}", "\"bf16\":{\"enabled\":true},\"dsc\":{\"fp8\":{\"enabled\":true}}", "",
+          "dsc.fp8.enabled=true;dsc.fp8.format=hybrid;dsc.fp8.fast_sums=forward;" },
         { "\"dsc\":{\"freeze\":\"a*\"}", "\"dsc\":{\"freeze\":[\"a*\",\"b\"]}", "dsc.freeze=a*;", "dsc.freeze=a*, b;" },
         { "\"dsc\":{\"data\":\"a.txt\"}", "\"dsc\":{\"data\":[\"a.txt\",\"b.txt\"],\"data_weights\":[1,2]}",
           "dsc.data=a.txt;dsc.data_weights=;", "dsc.data=a.txt, b.txt;dsc.data_weights=1, 2;" },
