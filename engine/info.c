@@ -272,6 +272,9 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
     const dsc_quant leaves = dsc_config_grad_part_quant(config);
     const bool packs = leaves != DSC_QUANT_NONE;
     const float factor = dsc_config_grad_part_factor(config, engine->place.size);
+    const char *fp8 = !config->own.fp8.enabled ? ""
+                      : config->own.fp8.hybrid ? " (blocks: fp8 e4m3 and e5m2)"
+                                               : " (blocks: fp8 e4m3)";
     char scale[48] = "", before[48] = "";
     if (factor != 1)
         snprintf(before, sizeof before, " of leaves times %.9g", (double)factor);
@@ -279,9 +282,10 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
         snprintf(scale, sizeof scale, ", loss scale %s %.9g",
                  config->fp16.loss_scale == 0 ? "dynamic from" : "fixed at", engine->progress.loss_scaler.scale);
     snprintf(engine->output.numerics, sizeof engine->output.numerics,
-             "params %s%s, matrix products %s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
+             "params %s%s, matrix products %s%s%s with fp32 sums, leaf grads fp32, wire %s%s%s, accumulation %s, "
              "master fp32, moments %s%s%s",
-             low, packed ? " (int8 on the wire)" : "", low, by_panels ? " by fp32 panels" : "",
+             low, packed ? " (int8 on the wire)" : "", low, fp8,
+             by_panels ? " by fp32 panels" : "",
              packs ? dsc_quant_text(leaves) : dsc_dtype_text(config->communication_dtype),
              config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "", before,
              config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",

@@ -206,7 +206,7 @@ dsc_status dsc_cuda_run_CAST_FP8(const dsc_cuda_launch *at, const void *args, ds
     const int64_t squares = dsc_div_ceil(a->row_count, SQUARE) * dsc_div_ceil(a->col_count, SQUARE);
     DSC_CUDA_LAUNCH(fp8_top_kernel, grid_size(parts), FP8_THREADS, 0, at->stream, a->scale->part,
                     static_cast<const uint4 *>(a->from), vectors);
-    const unsigned grid = grid_size(dsc_min_i64(squares, most));
+    const unsigned grid = grid_size(dsc_min_i64(squares, 2 * most)); /* as many wait as run: the last ones share out */
     if (a->format == DSC_FP8_E4M3)
         DSC_CUDA_LAUNCH(fp8_cast_kernel<true>, grid, FP8_THREADS, 0, at->stream, *a, static_cast<int>(parts), squares);
     else
