@@ -16,6 +16,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/gather_rows.h"
 #include "kernels/exact_gemm.h"
+#include "kernels/preference.h"
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -87,6 +88,7 @@ void dsc_scale_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_dropout_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_cross_entropy_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_preference_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
 

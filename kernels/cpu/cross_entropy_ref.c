@@ -28,12 +28,13 @@ void dsc_cross_entropy_ref(const void *args, int64_t first, int64_t last)
             max = fmax(max, (double)dsc_get(a->logits, at + v, a->dtype));
         for (int64_t v = 0; v < a->vocab; v++)
             sum += exp((double)dsc_get(a->logits, at + v, a->dtype) - max);
+        const float scale = a->weights != NULL && a->write_gradient ? a->scale * a->weights[r] : a->scale;
         a->losses[r] = (float)(log(sum) - ((double)dsc_get(a->logits, at + target, a->dtype) - max));
         for (int64_t v = 0; a->write_gradient && v < a->stride; v++) {
             double d = 0;
             if (v < a->vocab)
                 d = exp((double)dsc_get(a->logits, at + v, a->dtype) - max) / sum - (v == target ? 1 : 0);
-            dsc_put(a->logits, at + v, a->dtype, (float)(d * (double)a->scale));
+            dsc_put(a->logits, at + v, a->dtype, (float)(d * (double)scale));
         }
     }
 }

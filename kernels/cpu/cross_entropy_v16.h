@@ -77,8 +77,9 @@ V16_INLINE void cross_entropy_row(const dsc_cross_entropy_args *a, int64_t r, ds
     if (!a->write_gradient)
         return;
     const float p = v16_lane0(v16_exp(v16_set(below_max))) / sum;
-    write_gradient(row, vocab, dtype, v16_set(max), v16_set(a->scale / sum));
-    v16_store(row, target, 1, dtype, v16_set((p - 1.0f) * a->scale));
+    const float scale = a->weights != NULL ? a->scale * a->weights[r] : a->scale;
+    write_gradient(row, vocab, dtype, v16_set(max), v16_set(scale / sum));
+    v16_store(row, target, 1, dtype, v16_set((p - 1.0f) * scale));
     memset(row + vocab * bytes, 0, (size_t)((a->stride - vocab) * bytes));
 }
 

@@ -197,6 +197,7 @@ template <class T, int W> __device__ __forceinline__ void skip_row(T *row, float
 struct rows_of_logits {
     float *losses;
     const int32_t *targets;
+    const float *weights; /* NULL: all 1 */
     int64_t vocab, stride;
     int32_t kept; /* vectors that shared memory holds */
     float scale;
@@ -223,7 +224,8 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
     if (whole + threadIdx.x < a.vocab) /* fewer than W columns are left */
         r = take_batch<T, 1, 1>(r, reinterpret_cast<const vector<T, 1> *>(row + whole), static_cast<int>(threadIdx.x));
     r = block_running(r, warps);
-    const float shift = shift_of(r.top), factor = a.scale / r.sum;
+    const float scale = a.weights != nullptr ? a.scale * a.weights[blockIdx.x] : a.scale;
+    const float shift = shift_of(r.top), factor = scale / r.sum;
     if (threadIdx.x == 0)
         a.losses[blockIdx.x] = logf(r.sum) - LN_2 * fmaf(at_target, LOG2_E, -shift);
     if (!a.write_gradient)
@@ -233,7 +235,7 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
     last_gradients<T, W>(row, whole, a.vocab, a.stride, shift, factor);
     __syncthreads(); /* the target's column is written once more */
     if (threadIdx.x == 0)
-        row[target] = element<T>::from((power_of(at_target, shift) / r.sum - 1.0f) * a.scale);
+        row[target] = element<T>::from((power_of(at_target, shift) / r.sum - 1.0f) * scale);
 }
 
 constexpr int64_t SUMS_BYTES = static_cast<int64_t>(sizeof(running)) * WARPS_MOST;
@@ -254,8 +256,10 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, bo
     /* Whole rounds where not all: the order of a row's sum does not depend on what is kept. */
     const int64_t fits = count * each <= row_room(at, 1) ? count : row_room(at, 1) / each / round * round;
     const int64_t kept = keep && a->write_gradient ? fits : 0, bytes = SUMS_BYTES + kept * each;
-    const rows_of_logits rows = { a->losses, a->targets, a->vocab, a->stride, static_cast<int32_t>(kept), a->scale,
-                                  a->write_gradient };
+    const float *const weights = a->write_gradient ? a->weights : nullptr;
+    const int32_t kept_vectors = static_cast<int32_t>(kept);
+    const rows_of_logits rows = { a->losses, a->targets,   weights,  a->vocab,
+                                  a->stride, kept_vectors, a->scale, a->write_gradient };
     DSC_TRY((shared_allow("CROSS_ENTROPY", cross_entropy_kernel<T, W>, bytes, err)));
     DSC_CUDA_LAUNCH((cross_entropy_kernel<T, W>), grid_size(a->rows), threads, static_cast<size_t>(bytes), at->stream,
                     static_cast<T *>(a->logits), rows);

@@ -63,7 +63,8 @@ static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
     ck_near(a->losses, r, t.loss, t.sum_off + 2 * u * (fabs(log(t.sum)) + fabs(below) + fabs(t.loss)));
     for (int64_t v = 0; v < a->stride; v++) {
         const int64_t i = r * a->stride + v;
-        const double start = ck_start(a->logits, i), scale = (double)a->scale;
+        const double start = ck_start(a->logits, i);
+        const double scale = (double)(a->weights != NULL ? a->scale * a->weights[r] : a->scale);
         if (!a->write_gradient || v >= a->vocab) {
             ck_near(a->logits, i, a->write_gradient ? 0 : start, 0);
             continue;
@@ -72,7 +73,7 @@ static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
         const double expected = (p - is_target) * scale;
         /* three more roundings: scale / sum, the product, or p / sum, p - 1, times scale */
         const double off = p * (t.sum_off + u * 7 + argument_off(t.max - start)) + power_least() + is_target * 2 * u;
-        ck_near(a->logits, i, expected, scale * off + 0x1p-148 + ck_rounding(a->dtype, expected));
+        ck_near(a->logits, i, expected, fabs(scale) * off + 0x1p-148 + ck_rounding(a->dtype, expected));
     }
 }
 
@@ -84,13 +85,17 @@ static void verify(const void *args)
 }
 
 /* The case that has begun. */
-static void run(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
+static void run_weighted(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread,
+                         bool weighted)
 {
     void *logits = ck_buf(CK_INOUT, dtype, rows * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, rows, "losses");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");
     ck_normal(logits, 0, spread);
     ck_int(targets, 0, (int32_t)vocab - 1);
+    float *const weights = weighted ? ck_buf(CK_IN, DSC_F32, rows, "weights") : NULL;
+    for (int64_t r = 0; r < rows && weighted; r++) /* of either sign, and 0 */
+        weights[r] = 0.37f * (float)(r % 5 - 2);
     for (int64_t r = 0; r < rows; r++) { /* the maximum early, late, in the target; beyond the vocabulary: no logits */
         const int64_t at = r % 4 == 0 ? 0 : r % 4 == 1 ? vocab - 1 : r % 4 == 2 ? (int64_t)targets[r] : vocab / 2;
         ck_set(logits, r * stride + at, 5 * spread);
@@ -105,8 +110,24 @@ static void run(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bo
                                           .stride = stride,
                                           .scale = 0.0078125f * 1.5f,
                                           .write_gradient = gradient,
-                                          .dtype = dtype };
+                                          .dtype = dtype,
+                                          .weights = weights };
     ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify);
+}
+
+static void run(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
+{
+    run_weighted(rows, vocab, stride, dtype, gradient, spread, false);
+}
+
+static void check_weights(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, bool aligned)
+{
+    if (!ck_case("cross_entropy weights %s rows=%lld V=%lld stride=%lld%s%s", ck_dtype_text(dtype), (long long)rows,
+                 (long long)vocab, (long long)stride, aligned ? " kept" : "", gradient ? "" : " loss only"))
+        return;
+    if (aligned)
+        ck_align();
+    run_weighted(rows, vocab, stride, dtype, gradient, 3, true);
 }
 
 static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
@@ -303,6 +324,11 @@ void ck_cross_entropy(void)
     check(5, 311, 311, DSC_F32, true, 60); /* most probabilities underflow */
     check(20, 2048, 2048, DSC_F32, true, 20); /* some are denormal */
     check(0, 311, 320, DSC_BF16, true, 1);
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
+        check_weights(7, 311, 312, dtype, true, false);
+        check_weights(6, 4100, 4160, dtype, true, true);
+        check_weights(5, 65, 66, dtype, false, false);
+    }
     check_masks();
     check_all_kept();
     check_special(DSC_F32, 5003, false);
