@@ -156,6 +156,27 @@ static dsc_status check_targets(const dsc_model *model, dsc_error *err)
                   DSC_BATCH_TARGETS);
 }
 
+/* The reference of a preference: one double for each sample, behind all other tensors. */
+static dsc_status check_preference(const dsc_model *model, dsc_error *err)
+{
+    const dsc_preference *p = &model->preference;
+    const dsc_batch_spec *last = &model->batch[model->batch_count - 1];
+    const bool has = strcmp(last->name, DSC_BATCH_REFERENCE) == 0;
+    if (p->beta == 0 && !has)
+        return DSC_OK;
+    if (!(p->beta > 0 && p->beta <= 1e9) || !(p->smoothing >= 0 && p->smoothing < 0.5))
+        return REFUSE(err, model->name,
+                      "preference: beta %g and smoothing %g; expected a beta above 0 and a smoothing from 0 to less "
+                      "than 0.5",
+                      p->beta, p->smoothing);
+    if (!has || last->dtype != DSC_F64 || last->dim_count != 1 || last->dim[0] != 1 ||
+        (model->modules[model->module_count - 1].flags & DSC_MODULE_MASKS_TARGETS) == 0)
+        return REFUSE(err, model->name,
+                      "a preference needs DSC_MODULE_MASKS_TARGETS and a last batch tensor \"%s\" of one F64",
+                      DSC_BATCH_REFERENCE);
+    return DSC_OK;
+}
+
 static dsc_status check_batch(const dsc_model *model, dsc_error *err)
 {
     int64_t elements = 0;
@@ -172,6 +193,7 @@ static dsc_status check_batch(const dsc_model *model, dsc_error *err)
                       (long long)model->losses_per_sample);
     if (model->hidden_size < 0 || model->vocab_size < 0 || model->seq_length < 0)
         return REFUSE(err, model->name, "hidden_size, vocab_size and seq_length must be at least 0");
+    DSC_TRY(check_preference(model, err));
     return check_targets(model, err);
 }
 

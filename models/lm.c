@@ -57,6 +57,27 @@ static dsc_status check_long_text(const dsc_lm_config *config, const dsc_model_o
                     (long long)longest, (long long)config->short_positions);
 }
 
+static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_options *options, const char *where,
+                                   dsc_error *err)
+{
+    const dsc_preference *wanted = &options->preference;
+    if (wanted->beta == 0)
+        return DSC_OK;
+    if (!(wanted->beta > 0 && wanted->beta <= 1e9) || !(wanted->smoothing >= 0 && wanted->smoothing < 0.5))
+        return DSC_FAIL(err, DSC_ERR_STATE, where,
+                        "dsc_model_options.preference is beta %g, smoothing %g; expected a beta above 0 and a "
+                        "smoothing from 0 to less than 0.5",
+                        wanted->beta, wanted->smoothing);
+    if (config->masked)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "preferences are for models that predict the next token, and this one is a masked language "
+                        "model; leave out dsc.dpo");
+    if (options->documents)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "a sample of a preference is one text, not several documents; leave out dsc.document_end");
+    return DSC_OK;
+}
+
 dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
                                 dsc_error *err)
 {
@@ -76,6 +97,8 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     if (config->masked)
         config->predictions = predictions_of(config->sequence, options->mask_share);
     config->cache = options->cache_tokens;
+    DSC_TRY(check_preference(config, options, where, err));
+    config->preference = options->preference;
     config->documents = options->documents;
     config->vocab_rows = dsc_align_up(config->vocab, dsc_max_i64(1, options->vocab_multiple));
     return DSC_OK;
@@ -310,7 +333,8 @@ static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     static const char *const names[DSC_LM_BATCH_MAX] = { "tokens", DSC_BATCH_TARGETS, DSC_BATCH_POSITIONS };
-    const int count = config->documents || config->masked ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
+    const bool three = config->documents || config->masked || config->preference.beta > 0;
+    const int count = three ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
     const int64_t losses = config->masked ? config->predictions : config->sequence;
     for (int i = 0; i < count; i++)
         lm->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1,
@@ -318,6 +342,9 @@ static void fill_model(dsc_lm *lm)
     if (config->masked)
         lm->batch[DSC_LM_PREDICTED] = (dsc_batch_spec){ .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1,
                                                         .dim = { losses } };
+    if (config->preference.beta > 0)
+        lm->batch[DSC_LM_REFERENCE] =
+            (dsc_batch_spec) { .name = DSC_BATCH_REFERENCE, .dtype = DSC_F64, .dim_count = 1, .dim = { 1 } };
     lm->model = (dsc_model) { .struct_bytes = sizeof lm->model,
                               .name = lm->name,
                               .module_count = (int32_t)lm->module_count,
@@ -334,7 +361,8 @@ static void fill_model(dsc_lm *lm)
                               .config_json = lm->config_json,
                               .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
                               .text_positions = config->masked ? 0 : config->positions,
-                              .adapter_json = lm->adapter_json };
+                              .adapter_json = lm->adapter_json,
+                              .preference = config->preference };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)

@@ -37,6 +37,7 @@ typedef struct dsc_lm_config {
     int64_t vocab;      /* V: real tokens, the softmax's width */
     int64_t vocab_rows; /* P >= V */
     double norm_eps, init_std;
+    dsc_preference preference; /* with a beta the third batch tensor is the reference */
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
     bool bare_head; /* without a norm before it */
@@ -52,8 +53,15 @@ typedef struct dsc_lm_config {
     int32_t padding;
 } dsc_lm_config;
 
-/* Batch tensors of a micro-batch; the last one with documents, or of a masked model. */
-enum { DSC_LM_TOKENS, DSC_LM_TARGETS, DSC_LM_POSITIONS, DSC_LM_BATCH_MAX, DSC_LM_PREDICTED = DSC_LM_POSITIONS };
+/* Batch tensors of a micro-batch; the last one with documents, with a preference, or of a masked model. */
+enum {
+    DSC_LM_TOKENS,
+    DSC_LM_TARGETS,
+    DSC_LM_POSITIONS,
+    DSC_LM_BATCH_MAX,
+    DSC_LM_PREDICTED = DSC_LM_POSITIONS,
+    DSC_LM_REFERENCE = DSC_LM_POSITIONS
+};
 
 /* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
 typedef struct dsc_lm dsc_lm;

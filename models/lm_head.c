@@ -4,6 +4,8 @@
  * alive. A chunk holds logits, then in place dlogits, then its two products are made, then the next chunk follows. The
  * chunk depends on the shape and on chunk_bytes only. The norm's output of a chunk is replaced by its gradient once the
  * chunk's part of the table's gradient is done. A bare head, without a norm, reads its input and writes its gradient.
+ * With a preference the weight of a row's gradient is known when all rows have their losses. So the chunks come twice:
+ * for the losses, and for the gradients; a single chunk keeps its logits in between.
  * Columns of padding (V <= v < P) never enter the softmax and get gradient 0. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
@@ -59,6 +61,7 @@ static int64_t chunk_rows(const dsc_lm_config *config, int64_t rows, dsc_dtype d
 typedef struct head_layout {
     int64_t rows, chunk;
     int64_t norm, stats, work, logits, bytes; /* [R,E] - - [chunk,stride]; a bare head: the last one alone */
+    int64_t weights;                          /* [R] fp32 of a preference */
 } head_layout;
 
 static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, int64_t chunk_bytes,
@@ -70,7 +73,11 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     DSC_TRY(dsc_lm_head_rows(config, batch, &out->rows, err));
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype);
     out->chunk = chunk_rows(config, out->rows, dtype, chunk_bytes);
-    const int64_t normed = config->bare_head ? 0 : out->rows;
+    const int64_t normed = config->bare_head ? 0 : out->rows, weighted = config->preference.beta > 0 ? out->rows : 0;
+    if (weighted > 0 && batch % 2 != 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "train_micro_batch_size_per_gpu",
+                        "%lld is odd; with dsc.dpo it counts sequences, and a pair is two of them: give an even number",
+                        (long long)batch);
     out->norm = dsc_lm_piece(&out->bytes, normed * config->embed_channels * element);
     out->stats = dsc_lm_piece(&out->bytes, dsc_norm_stats_bytes(kind, normed));
     /* The norm's backward runs when the last chunk is done: they share memory. */
@@ -78,6 +85,7 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     const int64_t logits = out->chunk * dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * element;
     out->logits = dsc_lm_piece(&out->bytes, dsc_max_i64(norm_work, logits));
     out->work = out->logits;
+    out->weights = dsc_lm_piece(&out->bytes, weighted * (int64_t)sizeof(float));
     return DSC_OK;
 }
 
@@ -190,43 +198,95 @@ static dsc_status bias_gradient(const head_call *call, const void *d_logits, int
     return DSC_RUN(call->ctx->stream, COLSUM, &args, call->err);
 }
 
-/* Losses of rows [first, first + rows); with save also their part of the table's gradient, and the norm's gradient. */
-static dsc_status chunk(const head_call *call, int64_t first, int64_t rows)
+static dsc_status logits_of(const head_call *call, int64_t first, int64_t rows)
+{
+    dsc_gemm_args args = product(call->self, LOGITS, rows, call->ctx->dtype);
+    args.a = element_at(call, call->normed, first * call->config->embed_channels);
+    args.b = table_of(call);
+    args.bias = bias_of(call);
+    args.c = call->scratch + call->at.logits;
+    return DSC_RUN(call->ctx->stream, GEMM, &args, call->err);
+}
+
+/* Losses of the rows whose logits are there; with `gradient` these become their gradients. */
+static dsc_status classify(const head_call *call, int64_t first, int64_t rows, bool gradient)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const bool pairs = call->config->preference.beta > 0;
+    const double items = (double)(pairs ? ctx->batch / 2 : call->at.rows); /* that the loss is the mean of */
+    const float *const weights = (const float *)(const void *)(call->scratch + call->at.weights);
+    const dsc_cross_entropy_args args = { .logits = call->scratch + call->at.logits,
+                                          .losses = ctx->losses + first,
+                                          .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
+                                          .rows = rows,
+                                          .vocab = call->config->vocab,
+                                          .stride = dsc_align_up(call->config->vocab_rows, LOGITS_ALIGN),
+                                          .scale = (float)((double)ctx->loss_scale / items),
+                                          .write_gradient = gradient,
+                                          .dtype = ctx->dtype,
+                                          .weights = pairs && gradient ? weights + first : NULL };
+    return DSC_RUN(ctx->stream, CROSS_ENTROPY, &args, call->err);
+}
+
+/* The rows' part of the table's gradient, and the norm's gradient, from the logits' gradients. */
+static dsc_status gradients(const head_call *call, int64_t first, int64_t rows)
 {
     dsc_module_ctx *ctx = call->ctx;
     const int64_t row = first * call->config->embed_channels;
-    char *const logits = call->scratch + call->at.logits;
-    dsc_gemm_args args = product(call->self, LOGITS, rows, ctx->dtype);
-    args.a = element_at(call, call->normed, row);
-    args.b = table_of(call);
-    args.bias = bias_of(call);
-    args.c = logits;
-    DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
-    const dsc_cross_entropy_args cross_entropy = { .logits = logits,
-                                                   .losses = ctx->losses + first,
-                                                   .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
-                                                   .rows = rows,
-                                                   .vocab = call->config->vocab,
-                                                   .stride = args.ldc,
-                                                   .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
-                                                   .write_gradient = ctx->save,
-                                                   .dtype = ctx->dtype };
-    DSC_TRY(DSC_RUN(ctx->stream, CROSS_ENTROPY, &cross_entropy, call->err));
-    if (!ctx->save)
-        return DSC_OK;
-    args = product(call->self, D_TABLE, rows, ctx->dtype);
-    args.a = logits;
+    char *const d_logits = call->scratch + call->at.logits;
+    dsc_gemm_args args = product(call->self, D_TABLE, rows, ctx->dtype);
+    args.a = d_logits;
     args.b = element_at(call, call->normed, row);
     args.c = ctx->grad[dsc_lm_head_table(call->self->family, call->config)];
     args.accumulate = first > 0;
     if (args.c != NULL)
         DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
-    DSC_TRY(bias_gradient(call, logits, first, rows));
+    DSC_TRY(bias_gradient(call, d_logits, first, rows));
     args = product(call->self, D_NORM, rows, ctx->dtype);
-    args.a = logits;
+    args.a = d_logits;
     args.b = table_of(call);
     args.c = element_at(call, call->d_normed, row);
     return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+}
+
+/* Losses, and with save the gradients at once. */
+static dsc_status run_chunks(const head_call *call)
+{
+    for (int64_t first = 0; first < call->at.rows; first += call->at.chunk) {
+        const int64_t rows = dsc_min_i64(call->at.chunk, call->at.rows - first);
+        DSC_TRY(logits_of(call, first, rows));
+        DSC_TRY(classify(call, first, rows, call->ctx->save));
+        if (call->ctx->save)
+            DSC_TRY(gradients(call, first, rows));
+    }
+    return DSC_OK;
+}
+
+/* All losses, then the weights of the pairs, then the gradients. */
+static dsc_status run_pairs(const head_call *call)
+{
+    const dsc_module_ctx *ctx = call->ctx;
+    const dsc_preference *wanted = &call->config->preference;
+    const int64_t rows = call->at.rows, chunk = call->at.chunk;
+    for (int64_t first = 0; first < rows; first += chunk) {
+        DSC_TRY(logits_of(call, first, dsc_min_i64(chunk, rows - first)));
+        DSC_TRY(classify(call, first, dsc_min_i64(chunk, rows - first), false));
+    }
+    const dsc_preference_args args = { .weights = (float *)(void *)(call->scratch + call->at.weights),
+                                       .losses = ctx->losses,
+                                       .reference = ctx->batch_data[DSC_LM_REFERENCE],
+                                       .pairs = ctx->batch / 2,
+                                       .items = rows / ctx->batch,
+                                       .beta = wanted->beta,
+                                       .smoothing = wanted->smoothing };
+    DSC_TRY(DSC_RUN(ctx->stream, PREFERENCE, &args, call->err));
+    for (int64_t first = 0; first < rows; first += chunk) {
+        if (chunk < rows)
+            DSC_TRY(logits_of(call, first, dsc_min_i64(chunk, rows - first)));
+        DSC_TRY(classify(call, first, dsc_min_i64(chunk, rows - first), true));
+        DSC_TRY(gradients(call, first, dsc_min_i64(chunk, rows - first)));
+    }
+    return DSC_OK;
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -243,8 +303,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
     } else {
         DSC_TRY(norm(&call, 0, call.at.rows));
     }
-    for (int64_t first = 0; first < call.at.rows; first += call.at.chunk)
-        DSC_TRY(chunk(&call, first, dsc_min_i64(call.at.chunk, call.at.rows - first)));
+    DSC_TRY(ctx->save && self->config->preference.beta > 0 ? run_pairs(&call) : run_chunks(&call));
     if (!ctx->save || self->config->bare_head)
         return DSC_OK;
     const dsc_call launch = { .ctx = ctx, .rows = call.at.rows, .err = err };

@@ -47,6 +47,20 @@ typedef struct dsc_param_spec {
 #define DSC_BATCH_PREDICTED "predicted"
 #define DSC_MASK_SHARE 0.15 /* default share of a sample's tokens that such a model predicts */
 
+/* Direct preference optimization (Rafailov et al. 2023). Samples 2 i and 2 i + 1 of a micro-batch are a pair, the
+ * chosen one first. l is the log-probability of a sample's counted targets, and ref that of a frozen reference. The
+ * last batch tensor has ref: one double for each sample, under this name.
+ *
+ *     margin = (l - ref of the chosen one) - (l - ref of the rejected one)
+ *     loss   = -(1 - s) log sigmoid(beta margin) - s log sigmoid(-beta margin)
+ *
+ * The loss of a micro-batch is the mean over its pairs, so it has an even number of samples. */
+#define DSC_BATCH_REFERENCE "reference"
+typedef struct dsc_preference {
+    double beta;      /* 0: none, the loss is that of the targets */
+    double smoothing; /* s, the share of pairs that are labelled the wrong way round; below 0.5 */
+} dsc_preference;
+
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
     const char *name; /* "tokens", "targets" */
@@ -112,7 +126,8 @@ typedef struct dsc_module_ctx {
     /* Loss module only: one fp32 loss per item (a token, an image), [loss_count]; the micro-batch loss is their mean,
      * summed in double in order. Gradients are those of the mean times loss_scale. With DSC_MODULE_MASKS_TARGETS an
      * item with a masked target has loss 0 and no gradient. The mean is still over all items: the engine divides the
-     * sums of a step by the share of its targets that are counted. */
+     * sums of a step by the share of its targets that are counted. Of a model with a preference these are the items'
+     * own losses all the same, and the gradients those of the pairs' mean loss. */
     float *losses;
     float loss_scale;
 
@@ -199,6 +214,7 @@ typedef struct dsc_model {
     int64_t text_positions;
     /* Model with adapters: adapter_config.json in PEFT's form, for saving; NULL: none. */
     const char *adapter_json;
+    dsc_preference preference;
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */
@@ -258,10 +274,11 @@ typedef struct dsc_model_options {
     /* Folder: weights without the model's head (a base model's) are refused. Otherwise the head has its initial values,
      * and a warning names its parameters. */
     bool complete_weights;
+    dsc_preference preference; /* beta > 0: a language model that is trained on pairs, without documents */
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false                                      \
+        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }                            \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

@@ -194,7 +194,8 @@ modelrun *modelrun_open(const dsc_model *model, const modelrun_options *options)
     run->losses = guard(items * 4);
     DSC_ASSERT(model->batch_count <= BATCH_MAX);
     for (int32_t i = 0; i < model->batch_count; i++)
-        run->batch[i] = guard(options->batch * model->batch[i].dim[0] * 4);
+        run->batch[i] =
+            guard(options->batch * model->batch[i].dim[0] * (int64_t)dsc_dtype_bytes(model->batch[i].dtype));
     return run;
 }
 
@@ -246,6 +247,11 @@ void modelrun_set_tokens(modelrun *run, const int32_t *tokens, const int32_t *ta
 void modelrun_set_predicted(modelrun *run, const int32_t *places)
 {
     memcpy(run->batch[2].ptr, places, (size_t)run->batch[2].bytes);
+}
+
+void modelrun_set_reference(modelrun *run, const double *reference)
+{
+    memcpy(run->batch[2].ptr, reference, (size_t)run->batch[2].bytes);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */

@@ -42,6 +42,8 @@ void modelrun_set_param(modelrun *run, int32_t module, int32_t param, const floa
 void modelrun_set_tokens(modelrun *run, const int32_t *tokens, const int32_t *targets);
 void modelrun_set_predicted(modelrun *run, const int32_t *places); /* predicted positions of a masked model */
 
+void modelrun_set_reference(modelrun *run, const double *reference); /* of a preference, [batch] */
+
 /* Forward with save and backward. Returns the mean loss. */
 double modelrun_step(modelrun *run);
 /* Forward without save. Returns the mean loss. */
