@@ -248,6 +248,12 @@ typedef struct dsc_mlm_section {
     int special_count; /* 0: the tokenizer's */
 } dsc_mlm_section;
 
+/* "dsc.dpo". */
+typedef struct dsc_dpo_section {
+    bool enabled; /* the section is there */
+    double beta, smoothing;
+} dsc_dpo_section;
+
 /* A list of names: name i is text + at[i]. */
 typedef struct dsc_config_paths {
     int count, bytes;
@@ -269,6 +275,7 @@ typedef struct dsc_ext_config {
     dsc_lora_section lora;
     dsc_mlm_section mlm;
     dsc_sft_section sft;
+    dsc_dpo_section dpo;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
     bool nvtx;

@@ -20,6 +20,7 @@ static bool set(const dsc_config_parse_state *s, int id) { return dsc_config_has
 static bool present(const dsc_config_parse_state *s, int id) { return s->given[id] != NULL; }
 static bool on(const dsc_config_parse_state *s, int id) { return dsc_config_bool_or(s, id, false); }
 static bool positive(const dsc_config_parse_state *s, int id) { return dsc_config_int_or(s, id, 0) > 0; }
+static bool not_negative(const dsc_config_parse_state *s, int id) { return dsc_config_int_or(s, id, -1) >= 0; }
 static bool above_one(const dsc_config_parse_state *s, int id) { return dsc_config_int_or(s, id, 0) > 1; }
 
 static bool named(const dsc_config_parse_state *s, int id)
@@ -90,6 +91,11 @@ static const conflict conflicts[] = {
     { DSC_ID_LORA_DROPOUT, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_SAVE, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_STABILIZED, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
+    { DSC_ID_DPO, present, DSC_ID_MLM, present, false, "a masked language model has no answers to compare" },
+    { DSC_ID_DPO, present, DSC_ID_CURRICULUM_ENABLED, on, true, "samples of a curriculum are cut" },
+    { DSC_ID_DPO, present, DSC_ID_DATA_EFFICIENCY, on, true, "samples of a curriculum are cut" },
+    { DSC_ID_DPO, present, DSC_ID_DOCUMENT_END, not_negative, false, "a sample of a pair is one text" },
+    { DSC_ID_SFT_PACKING, on, DSC_ID_DPO, present, true, "pairs are not packed: each sequence is a sample" },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_ZERO_STAGE, partitioned, true,
       "as in DeepSpeed, every rank needs the whole momentum: stage 0 works" },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_REPRODUCIBLE, world_size, false,

@@ -245,6 +245,15 @@ static dsc_status fill_sft(dsc_config_parse_state *s)
     sft->enabled = s->given[DSC_ID_SFT] != NULL;
     sft->format = (dsc_sft_format)dsc_config_choice_or(s, DSC_ID_SFT_FORMAT, DSC_SFT_AUTO);
     sft->drop_long = dsc_config_choice_or(s, DSC_ID_SFT_LONG, 0) == 1;
+    s->config->own.dpo.enabled = sft->pairs = s->given[DSC_ID_DPO] != NULL;
+    sft->packing = sft->packing && !sft->pairs;
+    if (sft->pairs && sft->format != DSC_SFT_AUTO && sft->format != DSC_SFT_PREFERENCE)
+        return dsc_config_fail(s, DSC_ID_SFT_FORMAT, DSC_ERR_CONFIG,
+                               "\"%s\" has no pairs; with dsc.dpo expected \"auto\" or \"preference\"",
+                               dsc_sft_format_text(sft->format));
+    if (!sft->pairs && sft->format == DSC_SFT_PREFERENCE)
+        return dsc_config_fail(s, DSC_ID_SFT_FORMAT, DSC_ERR_CONFIG,
+                               "\"preference\" is for training on pairs; add the section dsc.dpo");
     bool fits = count <= DSC_SFT_ROLES_MAX;
     for (int i = 0; i < count && fits; i++) {
         const size_t bytes = strlen(roles[i]);

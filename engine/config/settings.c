@@ -290,6 +290,10 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
         put_curriculum(lines, &config->curriculum);
     if (own->sft.enabled)
         put_examples(lines, config);
+    if (own->dpo.enabled) {
+        put_field(lines, config, DSC_ID_DPO_BETA);
+        put_field(lines, config, DSC_ID_DPO_SMOOTHING);
+    }
     if (!own->mlm.enabled)
         return;
     put_field(lines, config, DSC_ID_MLM_PROBABILITY);

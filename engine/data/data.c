@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/rng.h"
 #include "engine/data/token_streams.h"
 
@@ -12,6 +13,7 @@
 typedef struct data_stream {
     int64_t local_count;                /* samples that it holds */
     int64_t sample_count, first_sample; /* samples per epoch, by the weight */
+    int64_t first_stored;               /* its first one among those of all streams, each once */
 } data_stream;
 
 struct dsc_data {
@@ -21,6 +23,8 @@ struct dsc_data {
     int64_t sample_count, token_count;
     int32_t *window; /* [sequence + 1] */
     int32_t *order;  /* [sequence], of masking */
+    int64_t stored_count;
+    const dsc_data_reference *references; /* [stored_count] of pairs; NULL: not known yet */
 };
 
 static dsc_status count_samples(dsc_data *data, int32_t i, dsc_error *err)
@@ -36,6 +40,10 @@ static dsc_status count_samples(dsc_data *data, int32_t i, dsc_error *err)
                         "weight %g of %lld samples gives an invalid number of samples", stream->weight,
                         (long long)samples->local_count);
     samples->sample_count = stream->weight == 1 ? samples->local_count : (int64_t)share;
+    if (data->options.pairs) /* whole ones */
+        samples->sample_count = dsc_max_i64(2, samples->sample_count / 2 * 2);
+    samples->first_stored = data->stored_count;
+    data->stored_count += samples->local_count;
     data->sample_count += samples->sample_count;
     data->token_count += stream->token_count;
     return DSC_OK;
@@ -166,6 +174,17 @@ static dsc_status read_window(dsc_data *data, const dsc_token_stream *stream, in
     return DSC_OK;
 }
 
+/* Samples that stay together. */
+static int64_t unit_of(const dsc_data *data) { return data->options.pairs ? 2 : 1; }
+
+/* Place of sample `at` of `count` in a permutation of the units. */
+static int64_t permuted(const dsc_data *data, uint64_t stream, int64_t count, int64_t at)
+{
+    const int64_t unit = unit_of(data);
+    const uint64_t units = (uint64_t)(count / unit), which = (uint64_t)(at / unit);
+    return (int64_t)dsc_rng_permute(data->options.seed, stream, units, which) * unit + at % unit;
+}
+
 /* Which of its own samples a stream's `at`-th of an epoch is. */
 static int64_t own_sample(const dsc_data *data, int32_t i, uint32_t epoch, int64_t at)
 {
@@ -175,7 +194,7 @@ static int64_t own_sample(const dsc_data *data, int32_t i, uint32_t epoch, int64
     if (!part || !data->options.shuffle)
         return inside;
     const uint64_t stream = dsc_rng_stream(DSC_RNG_PART + (uint32_t)data->streams.stream[i].number, epoch);
-    return (int64_t)dsc_rng_permute(data->options.seed, stream, (uint64_t)samples->local_count, (uint64_t)inside);
+    return permuted(data, stream, samples->local_count, inside);
 }
 
 /* Copies the window to sample k of a batch. */
@@ -208,6 +227,61 @@ static dsc_status fill_packed(dsc_data *data, const dsc_token_stream *stream, in
     return DSC_OK;
 }
 
+uint64_t dsc_data_hash(const dsc_data *data, const int32_t *tokens, const int32_t *targets)
+{
+    const size_t bytes = (size_t)data->options.sequence * sizeof(int32_t);
+    return dsc_xxh3_128(targets, bytes, dsc_xxh3_128(tokens, bytes, 0).low).low;
+}
+
+/* The reference of sample k of a batch, which is sample `own` of stream i. */
+static dsc_status refer(const dsc_data *data, int32_t i, int64_t own, int64_t k, void *const *batch_data,
+                        dsc_error *err)
+{
+    const int64_t at = k * data->options.sequence;
+    const dsc_token_part *part = &data->streams.part[data->streams.stream[i].first];
+    const char *const name = part->name != NULL ? part->name : part->samples.file.path;
+    if (data->references == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, name, "the reference's log-probabilities are not known yet");
+    const dsc_data_reference *reference = &data->references[data->samples[i].first_stored + own];
+    if (reference->hash != dsc_data_hash(data, (int32_t *)batch_data[0] + at, (int32_t *)batch_data[1] + at))
+        return DSC_FAIL(err, DSC_ERR_INPUT, name,
+                        "pair %lld is not the one that the run's reference has seen; data must stay as it was when "
+                        "the run began: give that data, or begin a new run",
+                        (long long)(own / 2));
+    ((double *)batch_data[2])[k] = reference->log_probability;
+    return DSC_OK;
+}
+
+static dsc_status fill_stored(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
+{
+    dsc_data *data = user;
+    int32_t i = 0;
+    for (int64_t k = 0; k < count; k++) {
+        const int64_t sample = (first_sample + k) % data->stored_count;
+        while (sample < data->samples[i].first_stored ||
+               sample >= data->samples[i].first_stored + data->samples[i].local_count)
+            i = (i + 1) % data->streams.stream_count;
+        DSC_TRY(
+            fill_packed(data, &data->streams.stream[i], sample - data->samples[i].first_stored, k, batch_data, err));
+        ((double *)batch_data[2])[k] = 0;
+    }
+    return DSC_OK;
+}
+
+int64_t dsc_data_stored_count(const dsc_data *data) { return data->stored_count; }
+
+dsc_data_source dsc_data_stored_source(dsc_data *data)
+{
+    DSC_ASSERT(data->options.pairs);
+    return (dsc_data_source) { .fill = fill_stored, .user = data, .sample_count = data->stored_count };
+}
+
+void dsc_data_set_references(dsc_data *data, const dsc_data_reference *references)
+{
+    DSC_ASSERT(data->options.pairs);
+    data->references = references;
+}
+
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
 {
     dsc_data *data = user;
@@ -217,13 +291,14 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
         const uint32_t epoch = (uint32_t)(g / n);
         int64_t sample = g % n;
         if (data->options.shuffle)
-            sample = (int64_t)dsc_rng_permute(data->options.seed, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), (uint64_t)n,
-                                              (uint64_t)sample);
+            sample = permuted(data, dsc_rng_stream(DSC_RNG_SHUFFLE, epoch), n, sample);
         const int32_t i = stream_of_sample(data, sample);
         const dsc_token_stream *stream = &data->streams.stream[i];
         const int64_t own = own_sample(data, i, epoch, sample - data->samples[i].first_sample);
         if (stream->packed) {
             DSC_TRY(fill_packed(data, stream, own, k, batch_data, err));
+            if (data->options.pairs)
+                DSC_TRY(refer(data, i, own, k, batch_data, err));
             continue;
         }
         int32_t *const places = data->options.documents && data->options.masking.predictions == 0

@@ -17,7 +17,12 @@
  * 0.
  *
  * Samples: a *.samples file (sft/sample_file.h) holds whole samples of T tokens. Their targets are -1 where a token
- * does not count, and their positions are those in the examples of a sample. SPDX-License-Identifier: Apache-2.0 */
+ * does not count, and their positions are those in the examples of a sample.
+ *
+ * Pairs: the files' samples 2 i and 2 i + 1 are the chosen and the rejected one of a preference. Order, weights and
+ * epochs are those of pairs, of which each is two samples of the run, so that a micro-batch of an even size has whole
+ * pairs. The third batch tensor is the reference's log-probability of each sample. SPDX-License-Identifier: Apache-2.0
+ */
 #ifndef DSC_ENGINE_DATA_DATA_H
 #define DSC_ENGINE_DATA_DATA_H
 
@@ -47,6 +52,7 @@ typedef struct dsc_data_options {
     int32_t document_end; /* the token that ends one */
     bool shuffle;
     uint64_t seed;
+    bool pairs; /* every file has pairs of preferences; false: none has */
 } dsc_data_options;
 
 /* Missing, truncated or not regular files, and too few tokens for a sample in all: DSC_ERR_INPUT. Nothing is read
@@ -64,6 +70,19 @@ DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, in
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
 bool dsc_data_masks_targets(const dsc_data *data); /* a target may be -1; those of a token file are tokens */
+/* Pairs alone. The reference of a sample: its log-probability, and a hash of the sample that was seen. */
+typedef struct dsc_data_reference {
+    double log_probability;
+    uint64_t hash;
+} dsc_data_reference;
+int64_t dsc_data_stored_count(const dsc_data *data); /* samples in all files, each once */
+/* Source of stored samples in the order of the files, with references of 0; borrowed from `data`. */
+dsc_data_source dsc_data_stored_source(dsc_data *data);
+/* The hash of a sample that the source above has filled. */
+uint64_t dsc_data_hash(const dsc_data *data, const int32_t *tokens, const int32_t *targets);
+/* References of all stored samples, borrowed until close. Before this call dsc_data_as_source fails; later a sample
+ * with another hash is DSC_ERR_INPUT. Not while a reader reads. */
+void dsc_data_set_references(dsc_data *data, const dsc_data_reference *references);
 /* Files that were shorter than a sample, and what became of them. */
 typedef struct dsc_data_short {
     int64_t joined, left_out, empty;                         /* numbers of files */
@@ -103,6 +122,7 @@ typedef struct dsc_reader_options {
     int32_t rank, world_size;
     int32_t depth;              /* buffers, >= 2 */
     const dsc_curriculum *curriculum; /* borrowed until close; samples come cut to a step's length. NULL: whole */
+    bool waits;                       /* reads nothing before the first seek */
 } dsc_reader_options;
 
 /* Bytes of its buffers (tag DATA), for the plan. */

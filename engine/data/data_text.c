@@ -111,11 +111,15 @@ static dsc_status add_settings(const dsc_data_text *text, dsc_sha256 *sha, dsc_e
     const int64_t numbers[] = { s->format, s->end_token, s->packing, s->drop_long, s->train_on_count, text->sequence };
     add_text(sha, KEPT_SAMPLES);
     dsc_sha256_update(sha, numbers, sizeof numbers);
-    for (int i = 0; i < DSC_SFT_COLUMN_COUNT; i++)
+    const int columns =
+        s->pairs ? DSC_SFT_COLUMN_COUNT : DSC_SFT_COLUMN_CHOSEN; /* other data has no use for the last */
+    for (int i = 0; i < columns; i++)
         add_text(sha, dsc_sft_column_name(s, (dsc_sft_column)i));
     for (int i = 0; i < s->train_on_count; i++)
         add_text(sha, s->train_on[i]);
     add_text(sha, s->system);
+    if (s->pairs)
+        add_text(sha, "pairs");
     return add_templates(text, sha, err);
 }
 

@@ -32,7 +32,7 @@ struct dsc_reader {
     int64_t produced, taken; /* taken: given back by the caller */
     int64_t held;            /* slots from `taken` on that are in the caller's hands */
     uint64_t generation;     /* grows with every seek; a fill of an older one is thrown away */
-    bool stop;
+    bool stop, waits;
 };
 
 static int64_t tensor_bytes(const dsc_reader_options *o, int32_t tensor)
@@ -92,7 +92,7 @@ static void *run(void *argument)
         const bool full = reader->produced - reader->taken >= reader->o.depth;
         const bool failed = reader->produced > reader->taken &&
                             reader->slot[(reader->produced - 1) % reader->o.depth].status != DSC_OK;
-        if (full || failed) {
+        if (full || failed || reader->waits) {
             pthread_cond_wait(&reader->changed, &reader->mutex);
             continue;
         }
@@ -135,6 +135,7 @@ dsc_status dsc_reader_open(const dsc_reader_options *options, int64_t first_step
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *reader, &reader, err));
     reader->o = *options;
+    reader->waits = options->waits;
     reader->first_micro = first_step * options->accumulation_steps;
     pthread_mutex_init(&reader->mutex, NULL);
     pthread_cond_init(&reader->changed, NULL);
@@ -184,6 +185,7 @@ dsc_status dsc_reader_next(dsc_reader *reader, const void *const **batch_data, i
     const int64_t start = dsc_clock_ns();
     pthread_mutex_lock(&reader->mutex);
     DSC_ASSERT(reader->held < reader->o.depth);
+    DSC_ASSERT(!reader->waits);
     while (reader->produced == reader->taken + reader->held)
         pthread_cond_wait(&reader->changed, &reader->mutex);
     dsc_reader_slot *slot = &reader->slot[(reader->taken + reader->held) % reader->o.depth];
@@ -206,6 +208,7 @@ dsc_status dsc_reader_seek(dsc_reader *reader, int64_t step, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_STATE, "data", "seek to step %lld", (long long)step);
     pthread_mutex_lock(&reader->mutex);
     reader->generation++;
+    reader->waits = false;
     reader->first_micro = step * reader->o.accumulation_steps;
     reader->produced = reader->taken = 0;
     reader->held = 0;

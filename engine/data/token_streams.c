@@ -65,6 +65,13 @@ static dsc_status check_samples(const dsc_data_options *o, const dsc_sample_summ
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "instruction data for a masked language model; give text, or a model "
                         "that predicts the next token");
+    if (o->pairs && summary->pairs == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, name,
+                        "has no preference pairs; with dsc.dpo expected rows with chosen and rejected: give such data, "
+                        "or remove dsc.dpo");
+    if (!o->pairs && summary->pairs > 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, name,
+                        "has preference pairs (chosen and rejected); add the section dsc.dpo, which trains on them");
     if (summary->sequence != o->sequence)
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "has samples of %lld tokens, and the run has %lld; set dsc.seq_length, "
@@ -80,6 +87,10 @@ static dsc_status check_samples(const dsc_data_options *o, const dsc_sample_summ
 
 static dsc_status open_file(const dsc_data_options *o, int32_t i, dsc_token_part *part, dsc_error *err)
 {
+    if (!part->packed && o->pairs)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(o, i),
+                        "has no preference pairs; with dsc.dpo expected JSON objects with chosen and rejected: give "
+                        "such data, or remove dsc.dpo");
     if (!part->packed)
         return dsc_token_file_open(o->io, o->paths[i], &part->file, err);
     DSC_TRY(dsc_sample_file_open(o->io, o->paths[i], &part->samples, err));

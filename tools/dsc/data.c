@@ -61,7 +61,9 @@ static const dsc_flag show_rows[] = {
     { "--count", NULL, "N", DSC_FLAG_INTEGER, AT(count), .min = 1, .max = 1 << 20,
       .help = "number of tokens; default 256" },
     { "--sample", NULL, "N", DSC_FLAG_INTEGER, AT(examples.sample), .min = 0, .max = INT64_MAX / 8,
-      .help = "sample of instruction data to show, from 0 on: each token and whether it counts in the loss" },
+      .help =
+          "sample of instruction data to show, from 0 on: each token and whether it counts in the loss; of preferences "
+          "the pair of that number" },
     { "--config", NULL, "FILE", DSC_FLAG_TEXT, AT(examples.config),
       .help = "with --sample: ds_config.json with dsc.sft and dsc.seq_length" },
     { "--seq-len", NULL, "T", DSC_FLAG_INTEGER, AT(examples.sequence), .min = 1, .max = 1 << 24,

@@ -88,8 +88,11 @@ static dsc_status print_example(const dsc_sft_example *example, dsc_encoder *enc
     out->bytes = 0;
     if (text == NULL)
         DSC_TRY(dsc_decode(encoder, example->ids, example->count, false, &text, &bytes, err));
-    snprintf(line, sizeof line, "{\"line\":%lld,\"text\":", (long long)example->line);
+    snprintf(line, sizeof line, "{\"line\":%lld,", (long long)example->line);
     DSC_TRY(dsc_json_out_raw(out, line, err));
+    snprintf(line, sizeof line, "\"side\":\"%s\",", dsc_sft_side_text(example->side));
+    DSC_TRY(dsc_json_out_raw(out, example->side != DSC_SFT_ONLY ? line : "", err));
+    DSC_TRY(dsc_json_out_raw(out, "\"text\":", err));
     DSC_TRY(dsc_json_out_text(out, text, bytes, err));
     DSC_TRY(add_numbers(out, ",\"tokens\":[", example->ids, example->count, err));
     DSC_TRY(add_numbers(out, "],\"mask\":[", example->counted, example->count, err));
@@ -118,12 +121,12 @@ static dsc_status print_examples(dsc_alloc *alloc, const dsc_sft_options *option
     dsc_sft_reader *reader = NULL;
     dsc_encoder *encoder = NULL;
     dsc_text out = { .alloc = alloc };
-    dsc_sft_example example;
+    dsc_sft_example example = { .side = DSC_SFT_ONLY };
     bool found = true;
     dsc_status status = dsc_sft_reader_open(options, &reader, err);
     if (status == DSC_OK)
         status = dsc_encoder_open(&encoder, options->tokenizer, err);
-    for (int64_t i = 0; status == DSC_OK && found && (most == 0 || i < most); i++) {
+    for (int64_t i = 0; status == DSC_OK && found && (most == 0 || i < most); i += example.side != DSC_SFT_CHOSEN) {
         status = dsc_sft_reader_next(reader, &found, &example, err);
         if (status == DSC_OK && found)
             status = print_example(&example, encoder, &out, err);

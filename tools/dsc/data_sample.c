@@ -1,5 +1,5 @@
-/* data_sample.c - `dsc data show --sample N FILE`: a sample of instruction data, token by token.
- * SPDX-License-Identifier: Apache-2.0 */
+/* data_sample.c - `dsc data show --sample N FILE`: a sample of instruction data, token by token; of preferences, a
+ * pair. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -16,23 +16,31 @@
 /* The sample that is looked for. */
 typedef struct search {
     int64_t wanted, seen, sequence;
-    uint32_t *words; /* [sequence] */
+    bool pairs;      /* wanted is the number of a pair */
+    uint32_t *words; /* [sequence]; of a pair both samples */
 } search;
 
-/* Stops the packing at the wanted sample. */
+/* Samples that one number shows. */
+static int64_t each_of(const search *s) { return s->pairs ? 2 : 1; }
+
+/* Stops the packing behind the wanted samples. */
 static dsc_status take(void *user, const uint32_t *words, dsc_error *err)
 {
     search *s = user;
-    if (s->seen++ < s->wanted)
+    const int64_t at = s->seen++ - s->wanted * each_of(s);
+    if (at < 0)
         return DSC_OK;
-    memcpy(s->words, words, (size_t)s->sequence * sizeof *words);
+    memcpy(s->words + at * s->sequence, words, (size_t)s->sequence * sizeof *words);
+    if (at + 1 < each_of(s))
+        return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_CANCELLED, "", "the sample is found");
 }
 
 static dsc_status refuse_number(const search *s, const char *path, int64_t samples, dsc_error *err)
 {
-    return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "%lld; %s has %lld samples of %lld tokens, from 0 on",
-                    (long long)s->wanted, path, (long long)samples, (long long)s->sequence);
+    return DSC_FAIL(err, DSC_ERR_INPUT, "--sample", "%lld; %s has %lld %s of %lld tokens, from 0 on",
+                    (long long)s->wanted, path, (long long)(samples / each_of(s)),
+                    s->pairs ? "pairs of samples" : "samples", (long long)s->sequence);
 }
 
 static dsc_status find_in_samples(dsc_alloc *alloc, const char *path, search *s, dsc_error *err)
@@ -41,12 +49,27 @@ static dsc_status find_in_samples(dsc_alloc *alloc, const char *path, search *s,
     dsc_status status = dsc_sample_file_open(NULL, path, &file, err);
     if (status == DSC_OK) {
         s->sequence = file.summary.sequence;
-        status = dsc_alloc_zeroed(alloc, DSC_TAG_DATA, s->sequence, sizeof *s->words, &s->words, err);
+        s->pairs = file.summary.pairs > 0;
+        status = dsc_alloc_zeroed(alloc, DSC_TAG_DATA, 2 * s->sequence, sizeof *s->words, &s->words, err);
     }
-    if (status == DSC_OK)
-        status = s->wanted < file.summary.samples ? dsc_sample_file_read(NULL, &file, s->wanted, s->words, err)
-                                                  : refuse_number(s, path, file.summary.samples, err);
+    if (status == DSC_OK && s->wanted >= file.summary.samples / each_of(s))
+        status = refuse_number(s, path, file.summary.samples, err);
+    for (int64_t i = 0; status == DSC_OK && i < each_of(s); i++)
+        status = dsc_sample_file_read(NULL, &file, s->wanted * each_of(s) + i, s->words + i * s->sequence, err);
     dsc_sample_file_close(NULL, &file);
+    return status;
+}
+
+/* By the first row. */
+static dsc_status find_pairs(const dsc_sft_options *data, bool *out, dsc_error *err)
+{
+    dsc_sft_reader *reader = NULL;
+    dsc_sft_example example = { .side = DSC_SFT_ONLY };
+    bool found = false;
+    DSC_TRY(dsc_sft_reader_open(data, &reader, err));
+    const dsc_status status = dsc_sft_reader_next(reader, &found, &example, err);
+    *out = found && example.side != DSC_SFT_ONLY;
+    dsc_sft_reader_close(&reader);
     return status;
 }
 
@@ -55,7 +78,8 @@ static dsc_status find_in_examples(const dsc_sft_options *data, search *s, dsc_e
     const dsc_sft_pack_options options = { .alloc = data->alloc, .sequence = s->sequence,
                                            .packing = data->section->packing, .drop_long = data->section->drop_long,
                                            .take = take, .user = s };
-    DSC_TRY(dsc_alloc_zeroed(data->alloc, DSC_TAG_DATA, s->sequence, sizeof *s->words, &s->words, err));
+    DSC_TRY(dsc_alloc_zeroed(data->alloc, DSC_TAG_DATA, 2 * s->sequence, sizeof *s->words, &s->words, err));
+    DSC_TRY(find_pairs(data, &s->pairs, err));
     const dsc_status status = dsc_sft_pack_file(data, &options, NULL, err);
     if (status == DSC_ERR_CANCELLED)
         return DSC_OK;
@@ -79,32 +103,42 @@ static dsc_status print_token(dsc_encoder *encoder, uint32_t word, bool counts, 
 }
 
 /* Words at the end that no example fills: the last one that begins like an example is id 0 and alone. */
-static int64_t filled_words(const search *s)
+static int64_t filled_words(const search *s, const uint32_t *words)
 {
     int64_t end = s->sequence;
-    while (end > 0 && s->words[end - 1] == 0)
+    while (end > 0 && words[end - 1] == 0)
         end--;
-    return end > 0 && s->words[end - 1] == DSC_SAMPLE_BEGINS ? end - 1 : s->sequence;
+    return end > 0 && words[end - 1] == DSC_SAMPLE_BEGINS ? end - 1 : s->sequence;
+}
+
+static dsc_status print_words(const search *s, const uint32_t *words, dsc_encoder *encoder, dsc_error *err)
+{
+    const bool colours = isatty(STDOUT_FILENO);
+    const int64_t filled = filled_words(s, words);
+    dsc_status status = DSC_OK;
+    int64_t place = 0;
+    printf(" place    token counts  text\n");
+    for (int64_t i = 0; i < filled && status == DSC_OK; i++, place++) {
+        const bool begins = (words[i] & DSC_SAMPLE_BEGINS) != 0;
+        if (begins && i > 0)
+            printf("\n");
+        place = begins ? 0 : place;
+        status = print_token(encoder, words[i], !begins && (words[i] & DSC_SAMPLE_COUNTED) != 0, colours, place, err);
+    }
+    if (status == DSC_OK && filled < s->sequence)
+        printf("\n%lld tokens that do not count fill the sample\n", (long long)(s->sequence - filled));
+    return status;
 }
 
 static dsc_status print_sample(const search *s, const dsc_tokenizer *tokenizer, dsc_error *err)
 {
-    const bool colours = isatty(STDOUT_FILENO);
-    const int64_t filled = filled_words(s);
     dsc_encoder *encoder = NULL;
-    int64_t place = 0;
     dsc_status status = dsc_encoder_open(&encoder, tokenizer, err);
-    printf(" place    token counts  text\n");
-    for (int64_t i = 0; i < filled && status == DSC_OK; i++, place++) {
-        const bool begins = (s->words[i] & DSC_SAMPLE_BEGINS) != 0;
-        if (begins && i > 0)
-            printf("\n");
-        place = begins ? 0 : place;
-        status = print_token(encoder, s->words[i], !begins && (s->words[i] & DSC_SAMPLE_COUNTED) != 0, colours, place,
-                             err);
+    for (int64_t i = 0; status == DSC_OK && i < each_of(s); i++) {
+        if (s->pairs)
+            printf("%s%s\n", i > 0 ? "\n" : "", dsc_sft_side_text(i == 0 ? DSC_SFT_CHOSEN : DSC_SFT_REJECTED));
+        status = print_words(s, s->words + i * s->sequence, encoder, err);
     }
-    if (status == DSC_OK && filled < s->sequence)
-        printf("\n%lld tokens that do not count fill the sample\n", (long long)(s->sequence - filled));
     dsc_encoder_close(&encoder);
     return status;
 }

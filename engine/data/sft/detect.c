@@ -11,7 +11,7 @@ static dsc_rows rows_of(const cJSON *row, const dsc_sft_section *section, const 
 {
     dsc_sft_format format = DSC_SFT_AUTO;
     const bool documents = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(row, field));
-    if (section->enabled)
+    if (section->enabled || section->pairs)
         return DSC_ROWS_EXAMPLES;
     if (documents && strcmp(field, "text") != 0) /* the config names it */
         return DSC_ROWS_DOCUMENTS;

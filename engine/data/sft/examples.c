@@ -11,6 +11,8 @@ struct dsc_sft_reader {
     dsc_sft_options o;
     dsc_records *records;
     dsc_sft_format format; /* format of the first row */
+    const cJSON *object;   /* the row */
+    dsc_sft_side side;     /* of it that was read last */
     dsc_chat_folder folder;
     dsc_sft_render render;
     dsc_sft_row row;
@@ -237,27 +239,42 @@ static dsc_status encode_row(dsc_sft_reader *r, dsc_error *err)
 
 /* ---- Interface ---- */
 
-dsc_status dsc_sft_reader_next(dsc_sft_reader *r, bool *found, dsc_sft_example *out, dsc_error *err)
+/* Reads the next row, or the other side of this one. Behind the last row r->object is NULL. */
+static dsc_status read_row(dsc_sft_reader *r, dsc_error *err)
 {
-    const cJSON *object;
     const char *where = dsc_records_where(r->records);
-    *found = false;
-    DSC_TRY(dsc_records_next(r->records, &object, err));
-    if (object == NULL)
+    const bool again = r->side == DSC_SFT_CHOSEN;
+    if (!again)
+        DSC_TRY(dsc_records_next(r->records, &r->object, err));
+    if (r->object == NULL)
         return DSC_OK;
     if (r->format == DSC_SFT_AUTO)
-        DSC_TRY(dsc_sft_find_format(r->o.section, where, object, &r->format, err));
-    DSC_TRY(dsc_sft_row_read(r->o.section, r->format, !r->folder.built_in, where, object, &r->row, err));
+        DSC_TRY(dsc_sft_find_format(r->o.section, where, r->object, &r->format, err));
+    if (r->format != DSC_SFT_PREFERENCE)
+        return dsc_sft_row_read(r->o.section, r->format, !r->folder.built_in, where, r->object, &r->row, err);
+    r->side = again ? DSC_SFT_REJECTED : DSC_SFT_CHOSEN;
+    return dsc_sft_row_read_side(r->o.section, r->side, where, r->object, &r->row, err);
+}
+
+dsc_status dsc_sft_reader_next(dsc_sft_reader *r, bool *found, dsc_sft_example *out, dsc_error *err)
+{
+    *found = false;
+    DSC_TRY(read_row(r, err));
+    if (r->object == NULL)
+        return DSC_OK;
     DSC_TRY(encode_row(r, err));
     DSC_ASSERT(r->ids.count == r->counted.count);
-    *out = (dsc_sft_example){ .ids = r->ids.ptr, .counted = r->counted.ptr, .count = r->ids.count,
-                              .line = dsc_records_line(r->records) };
+    *out = (dsc_sft_example) { .ids = r->ids.ptr,
+                               .counted = r->counted.ptr,
+                               .count = r->ids.count,
+                               .line = dsc_records_line(r->records),
+                               .side = r->side };
     const dsc_text *text = r->row.conversation ? &r->render.whole.text : &r->text;
     out->text = r->row.format == DSC_SFT_TOKENS ? NULL : text->ptr != NULL ? text->ptr : "";
     out->text_bytes = text->bytes;
     for (int64_t i = 0; i < r->counted.count; i++)
         out->counted_count += r->counted.ptr[i];
-    r->counts.examples++;
+    r->counts.examples += r->side != DSC_SFT_REJECTED;
     r->counts.tokens += out->count;
     r->counts.counted_tokens += out->counted_count;
     *found = true;

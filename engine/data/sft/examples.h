@@ -28,10 +28,11 @@ typedef struct dsc_sft_example {
     const int32_t *counted; /* [count] 1: the token counts */
     int64_t count, counted_count;
     int64_t line;           /* line number in the file, from 1 */
+    dsc_sft_side side;      /* a rejected one follows its chosen one at once */
 } dsc_sft_example;
 
 typedef struct dsc_sft_counts {
-    int64_t examples, tokens, counted_tokens;
+    int64_t examples, tokens, counted_tokens; /* both examples of a pair */
     int64_t replaced; /* answers that were found by a replacement (render.h) */
     int64_t in_parts; /* examples that were encoded in parts (token_ends.h) */
 } dsc_sft_counts;

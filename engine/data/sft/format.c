@@ -6,19 +6,26 @@
 
 const char *dsc_sft_format_text(dsc_sft_format format)
 {
-    static const char *const names[DSC_SFT_FORMAT_COUNT] = { "auto", "messages", "conversations", "tokens",
-                                                             "prompt_completion", "alpaca", "text" };
+    static const char *const names[DSC_SFT_FORMAT_COUNT] = { "auto",   "messages",          "conversations",
+                                                             "tokens", "prompt_completion", "alpaca",
+                                                             "text",   "preference" };
     DSC_ASSERT(format < DSC_SFT_FORMAT_COUNT);
     return names[format];
 }
 
 const char *dsc_sft_column_name(const dsc_sft_section *section, dsc_sft_column column)
 {
-    static const char *const names[DSC_SFT_COLUMN_COUNT] = {
-        "messages", "conversations", "input_ids", "labels", "prompt", "completion",
-        "instruction", "input", "output", "text", "system", "tools" };
+    static const char *const names[DSC_SFT_COLUMN_COUNT] = { "messages", "conversations", "input_ids",   "labels",
+                                                             "prompt",   "completion",    "instruction", "input",
+                                                             "output",   "text",          "system",      "tools",
+                                                             "chosen",   "rejected" };
     DSC_ASSERT(column < DSC_SFT_COLUMN_COUNT);
     return section->column[column][0] != 0 ? section->column[column] : names[column];
+}
+
+const char *dsc_sft_side_text(dsc_sft_side side)
+{
+    return side == DSC_SFT_CHOSEN ? "chosen" : side == DSC_SFT_REJECTED ? "rejected" : "";
 }
 
 bool dsc_sft_role_counts(const dsc_sft_section *section, const char *role)
@@ -49,11 +56,14 @@ static void list_columns(const cJSON *row, char *out, size_t out_bytes)
 dsc_status dsc_sft_find_format(const dsc_sft_section *section, const char *where, const cJSON *row,
                                dsc_sft_format *out, dsc_error *err)
 {
+    const bool pairs = has(section, row, DSC_SFT_COLUMN_CHOSEN) && has(section, row, DSC_SFT_COLUMN_REJECTED);
     char columns[200];
     *out = section->format;
     if (section->format != DSC_SFT_AUTO)
         return DSC_OK;
-    if (has(section, row, DSC_SFT_COLUMN_MESSAGES))
+    if (section->pairs)
+        *out = pairs ? DSC_SFT_PREFERENCE : DSC_SFT_AUTO;
+    else if (has(section, row, DSC_SFT_COLUMN_MESSAGES))
         *out = DSC_SFT_MESSAGES;
     else if (has(section, row, DSC_SFT_COLUMN_CONVERSATIONS))
         *out = DSC_SFT_CONVERSATIONS;
@@ -65,10 +75,20 @@ dsc_status dsc_sft_find_format(const dsc_sft_section *section, const char *where
         *out = DSC_SFT_ALPACA;
     else if (has(section, row, DSC_SFT_COLUMN_TEXT))
         *out = DSC_SFT_TEXT;
+    else if (pairs)
+        *out = DSC_SFT_PREFERENCE;
     if (*out != DSC_SFT_AUTO)
         return DSC_OK;
     list_columns(row, columns, sizeof columns);
-    return DSC_FAIL(err, DSC_ERR_INPUT, where, "columns without a known format: %s; expected messages, conversations, "
-                    "prompt and completion, instruction and output, input_ids, or text: name yours in dsc.sft.columns",
-                    columns[0] != 0 ? columns : "none");
+    if (section->pairs)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                        "the row has the columns %s; with dsc.dpo expected chosen and rejected: name yours in "
+                        "dsc.sft.columns, or remove dsc.dpo",
+                        columns[0] != 0 ? columns : "none");
+    return DSC_FAIL(
+        err, DSC_ERR_INPUT, where,
+        "columns without a known format: %s; expected messages, conversations, "
+        "prompt and completion, instruction and output, input_ids, text, or chosen and rejected: name yours in "
+        "dsc.sft.columns",
+        columns[0] != 0 ? columns : "none");
 }

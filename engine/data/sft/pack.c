@@ -24,7 +24,8 @@ struct dsc_sft_pack {
     packed_example *example; /* [DSC_PACK_WINDOW_EXAMPLES] */
     bin *bin;                /* as many */
     int64_t example_count;
-    uint32_t *words; /* [T] */
+    int64_t pair_tokens, pair_counted; /* of the chosen example that waits for its rejected one */
+    uint32_t *words;                   /* [T] */
     dsc_sample_summary summary;
 };
 
@@ -36,7 +37,7 @@ dsc_status dsc_sft_pack_open(const dsc_sft_pack_options *options, dsc_sft_pack *
     DSC_ASSERT(options->sequence >= 1);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, 1, sizeof *p, &p, err));
     p->o = *options;
-    p->window_room = dsc_max_i64(DSC_PACK_WINDOW_TOKENS, options->sequence);
+    p->window_room = dsc_max_i64(DSC_PACK_WINDOW_TOKENS, 2 * options->sequence);
     const int64_t examples = DSC_PACK_WINDOW_EXAMPLES;
     DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, p->window_room, sizeof *p->window, &p->window, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, examples, sizeof *p->example, &p->example, err));
@@ -128,10 +129,72 @@ static int64_t counted_targets(const dsc_sft_example *example, int64_t count)
     return counted;
 }
 
+/* The first `count` tokens of an example, into the window. */
+static void keep(dsc_sft_pack *p, const dsc_sft_example *example, int64_t count)
+{
+    p->example[p->example_count] = (packed_example) { .first = p->used, .count = count, .index = p->example_count };
+    for (int64_t i = 0; i < count; i++) {
+        const int32_t id = example->ids[i];
+        DSC_ASSERT(id >= 0 && (uint32_t)id < DSC_SAMPLE_ID);
+        p->window[p->used++] =
+            (uint32_t)id | (example->counted[i] != 0 ? DSC_SAMPLE_COUNTED : 0) | (i == 0 ? DSC_SAMPLE_BEGINS : 0);
+        p->summary.largest_id = dsc_max_i64(p->summary.largest_id, id);
+    }
+    p->example_count++;
+}
+
+static void count_kept(dsc_sft_pack *p, int64_t tokens, int64_t counted, bool truncated)
+{
+    p->summary.examples++;
+    p->summary.tokens += tokens;
+    p->summary.counted += counted;
+    p->summary.truncated += truncated;
+}
+
+/* The two kept examples as a sample each, in their order. */
+static dsc_status give_pair(dsc_sft_pack *p, dsc_error *err)
+{
+    DSC_ASSERT(p->example_count == 2);
+    for (int64_t i = 0; i < 2; i++) {
+        const bin alone = { .space = p->o.sequence - p->example[i].count, .first = i, .last = i };
+        p->example[i].next = -1;
+        DSC_TRY(give(p, &alone, err));
+    }
+    p->summary.pairs++;
+    p->example_count = p->used = 0;
+    return DSC_OK;
+}
+
+/* The chosen example waits in the window for the rejected one. A pair needs counted tokens on both sides. */
+static dsc_status add_side(dsc_sft_pack *p, const dsc_sft_example *example, dsc_error *err)
+{
+    const int64_t sequence = p->o.sequence, count = dsc_min_i64(example->count, sequence);
+    const int64_t counted = counted_targets(example, count);
+    if (example->side == DSC_SFT_CHOSEN) {
+        p->example_count = p->used = 0;
+        p->pair_tokens = example->count;
+        p->pair_counted = counted;
+        keep(p, example, count);
+        return DSC_OK;
+    }
+    DSC_ASSERT(p->example_count == 1);
+    const bool is_long = p->pair_tokens > sequence || example->count > sequence;
+    if ((is_long && p->o.drop_long) || counted == 0 || p->pair_counted == 0) {
+        *(is_long && p->o.drop_long ? &p->summary.dropped : &p->summary.uncounted) += 1;
+        p->example_count = p->used = 0;
+        return DSC_OK;
+    }
+    count_kept(p, dsc_min_i64(p->pair_tokens, sequence) + count, p->pair_counted + counted, is_long);
+    keep(p, example, count);
+    return give_pair(p, err);
+}
+
 dsc_status dsc_sft_pack_add(dsc_sft_pack *p, const dsc_sft_example *example, dsc_error *err)
 {
     const int64_t sequence = p->o.sequence, count = dsc_min_i64(example->count, sequence);
     const int64_t counted = counted_targets(example, count);
+    if (example->side != DSC_SFT_ONLY)
+        return add_side(p, example, err);
     if (example->count > sequence && p->o.drop_long) {
         p->summary.dropped++;
         return DSC_OK;
@@ -142,19 +205,8 @@ dsc_status dsc_sft_pack_add(dsc_sft_pack *p, const dsc_sft_example *example, dsc
     }
     if (p->example_count == DSC_PACK_WINDOW_EXAMPLES || p->used + count > p->window_room)
         DSC_TRY(dsc_sft_pack_end(p, err));
-    p->example[p->example_count] = (packed_example) { .first = p->used, .count = count, .index = p->example_count };
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t id = example->ids[i];
-        DSC_ASSERT(id >= 0 && (uint32_t)id < DSC_SAMPLE_ID);
-        p->window[p->used++] =
-            (uint32_t)id | (example->counted[i] != 0 ? DSC_SAMPLE_COUNTED : 0) | (i == 0 ? DSC_SAMPLE_BEGINS : 0);
-        p->summary.largest_id = dsc_max_i64(p->summary.largest_id, id);
-    }
-    p->example_count++;
-    p->summary.examples++;
-    p->summary.tokens += count;
-    p->summary.counted += counted;
-    p->summary.truncated += example->count > sequence;
+    count_kept(p, count, counted, example->count > sequence);
+    keep(p, example, count);
     return p->o.packing ? DSC_OK : dsc_sft_pack_end(p, err);
 }
 
@@ -243,10 +295,10 @@ static size_t add_count(char *out, size_t out_bytes, size_t used, int64_t count,
 const char *dsc_sample_summary_text(const dsc_sample_summary *s, char *out, size_t out_bytes)
 {
     size_t used = (size_t)snprintf(out, out_bytes,
-                                   "%lld examples in %lld samples of %lld tokens, %lld tokens, %lld "
+                                   "%lld %s in %lld samples of %lld tokens, %lld tokens, %lld "
                                    "counted",
-                                   (long long)s->examples, (long long)s->samples, (long long)s->sequence,
-                                   (long long)s->tokens, (long long)s->counted);
+                                   (long long)s->examples, s->pairs > 0 ? "pairs" : "examples", (long long)s->samples,
+                                   (long long)s->sequence, (long long)s->tokens, (long long)s->counted);
     used = add_count(out, out_bytes, used, s->truncated, "examples truncated");
     used = add_count(out, out_bytes, used, s->dropped, "over-long examples dropped");
     used = add_count(out, out_bytes, used, s->uncounted, "examples without a counted token left out");

@@ -2,7 +2,8 @@
  *
  * Packed: whole examples share a sample, by first fit decreasing in a window of examples. The longest example of
  * the window comes first, into the first sample that has space for it. The window bounds the memory, and its samples
- * are closed at its end. So the samples depend on the examples alone. Not packed: an example is a sample.
+ * are closed at its end. So the samples depend on the examples alone. Not packed: an example is a sample. Pairs of
+ * preferences are never packed, and their two samples follow each other; a pair is left out whole.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_SFT_PACK_H
 #define DSC_ENGINE_DATA_SFT_PACK_H

@@ -285,23 +285,114 @@ static dsc_status add_text(const row_reader *r, dsc_text *out, const char *text)
     return dsc_text_add(out, text, (int64_t)strlen(text), r->err);
 }
 
-static dsc_status read_prompt_completion(const row_reader *r)
+/* A prompt, and its completion in the column `which`. */
+static dsc_status read_completion(const row_reader *r, dsc_sft_column which)
 {
-    const cJSON *prompt = column(r, DSC_SFT_COLUMN_PROMPT), *completion = column(r, DSC_SFT_COLUMN_COMPLETION);
+    const cJSON *prompt = column(r, DSC_SFT_COLUMN_PROMPT), *completion = column(r, which);
     if (cJSON_IsArray(prompt)) {
         DSC_TRY(begin_conversation(r, prompt));
         DSC_TRY(add_messages(r, prompt, false));
         if (cJSON_IsString(completion))
             return add_turn(r, "assistant", completion->valuestring, true);
         return cJSON_IsArray(completion) ? add_messages(r, completion, true)
-                                         : refuse_column(r, DSC_SFT_COLUMN_COMPLETION, "messages or a text");
+                                         : refuse_column(r, which, "messages or a text");
     }
     if (!cJSON_IsString(prompt))
         return refuse_column(r, DSC_SFT_COLUMN_PROMPT, "a text or a list of messages");
     if (!cJSON_IsString(completion))
-        return refuse_column(r, DSC_SFT_COLUMN_COMPLETION, "a text, as the prompt is one");
+        return refuse_column(r, which, "a text, as the prompt is one");
     DSC_TRY(add_text(r, &r->row->prompt, prompt->valuestring));
     return add_text(r, &r->row->completion, completion->valuestring);
+}
+
+/* ---- Preferences ---- */
+
+static const char *role_of(const row_reader *r, const cJSON *message)
+{
+    const cJSON *role = cJSON_GetObjectItemCaseSensitive(message, "role");
+    role = role != NULL ? role : cJSON_GetObjectItemCaseSensitive(message, "from");
+    const char *known = cJSON_IsString(role) ? known_role(r->section, role->valuestring) : NULL;
+    return known != NULL ? known : "";
+}
+
+/* Whether one of the messages before `end` is this question. */
+static bool has_question(const row_reader *r, const cJSON *list, const cJSON *end, const char *question)
+{
+    for (const cJSON *each = list->child; each != NULL && each != end; each = each->next) {
+        const cJSON *content = cJSON_GetObjectItemCaseSensitive(each, "content");
+        content = content != NULL ? content : cJSON_GetObjectItemCaseSensitive(each, "value");
+        if (strcmp(role_of(r, each), "user") == 0 && cJSON_IsString(content) &&
+            strcmp(content->valuestring, question) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whole conversations. The messages that both begin with are the prompt; the last one of a side never is. */
+static dsc_status read_shared_messages(const row_reader *r, const cJSON *own, const cJSON *other, const char *question)
+{
+    const cJSON *answer = own->child, *beside = other->child;
+    while (answer->next != NULL && beside->next != NULL && cJSON_Compare(answer, beside, true)) {
+        answer = answer->next;
+        beside = beside->next;
+    }
+    if (question != NULL && !has_question(r, own, answer, question))
+        return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
+                        "\"%.60s\" is a text that is no user message of both conversations; expected that message, a "
+                        "list of messages, or no prompt (format preference)",
+                        dsc_sft_column_name(r->section, DSC_SFT_COLUMN_PROMPT));
+    bool counts = false;
+    DSC_TRY(begin_conversation(r, own));
+    for (const cJSON *each = own->child; each != NULL; each = each->next) {
+        counts = counts || each == answer;
+        DSC_TRY(add_message(r, each, counts));
+    }
+    return DSC_OK;
+}
+
+/* Lists of messages, beside a prompt that is a text or missing. */
+static dsc_status read_message_side(const row_reader *r, const cJSON *own, const cJSON *other)
+{
+    const cJSON *prompt = column(r, DSC_SFT_COLUMN_PROMPT);
+    if (prompt != NULL && !cJSON_IsString(prompt))
+        return refuse_column(r, DSC_SFT_COLUMN_PROMPT, "a text or a list of messages");
+    if (prompt == NULL || strcmp(role_of(r, own->child), "assistant") != 0)
+        return read_shared_messages(r, own, other, prompt != NULL ? prompt->valuestring : NULL);
+    DSC_TRY(begin_conversation(r, NULL));
+    DSC_TRY(add_turn(r, "user", prompt->valuestring, false));
+    return add_messages(r, own, true);
+}
+
+/* Bytes that both texts begin with: whole characters, never the last one of a text, and no blank before the rest. */
+static int64_t shared_bytes(const char *own, const char *other)
+{
+    int64_t at = 0;
+    while (own[at] != 0 && own[at] == other[at])
+        at++;
+    if (at > 0 && (own[at] == 0 || other[at] == 0))
+        at--;
+    while (at > 0 && ((unsigned char)own[at] & 0xC0) == 0x80)
+        at--;
+    return at > 0 && own[at - 1] == ' ' ? at - 1 : at;
+}
+
+static dsc_status read_side(const row_reader *r, dsc_sft_column which, dsc_sft_column beside)
+{
+    static const char expected[] = "a text or a list of messages, as the other one is";
+    const cJSON *own = column(r, which), *other = column(r, beside), *prompt = column(r, DSC_SFT_COLUMN_PROMPT);
+    if (cJSON_IsArray(prompt))
+        return read_completion(r, which);
+    if (!cJSON_IsString(own) && (!cJSON_IsArray(own) || own->child == NULL))
+        return refuse_column(r, which, expected);
+    if (cJSON_IsString(own) != cJSON_IsString(other) || (cJSON_IsArray(own) && other->child == NULL))
+        return refuse_column(r, beside, expected);
+    if (cJSON_IsArray(own))
+        return read_message_side(r, own, other);
+    if (prompt != NULL)
+        return read_completion(r, which);
+    const int64_t shared = shared_bytes(own->valuestring, other->valuestring);
+    DSC_TRY(dsc_text_add(&r->row->prompt, own->valuestring, shared, r->err));
+    return add_text(r, &r->row->completion, own->valuestring + shared);
 }
 
 /* ---- Alpaca ---- */
@@ -398,17 +489,29 @@ dsc_status dsc_sft_row_read(const dsc_sft_section *section, dsc_sft_format forma
 {
     const row_reader r = { section, where, object, row, err };
     const char *text = "";
+    DSC_ASSERT(format != DSC_SFT_PREFERENCE);
     clear_row(row, format, false);
     switch (format) {
     case DSC_SFT_MESSAGES: return read_messages(&r, DSC_SFT_COLUMN_MESSAGES);
     case DSC_SFT_CONVERSATIONS: return read_messages(&r, DSC_SFT_COLUMN_CONVERSATIONS);
-    case DSC_SFT_PROMPT_COMPLETION: return read_prompt_completion(&r);
+    case DSC_SFT_PROMPT_COMPLETION:
+        return read_completion(&r, DSC_SFT_COLUMN_COMPLETION);
     case DSC_SFT_ALPACA: return read_alpaca(&r, templated);
     case DSC_SFT_TOKENS: return read_tokens(&r);
     default:
         DSC_TRY(text_column(&r, DSC_SFT_COLUMN_TEXT, &text));
         return add_text(&r, &row->completion, text);
     }
+}
+
+dsc_status dsc_sft_row_read_side(const dsc_sft_section *section, dsc_sft_side side, const char *where,
+                                 const cJSON *object, dsc_sft_row *row, dsc_error *err)
+{
+    const row_reader r = { section, where, object, row, err };
+    DSC_ASSERT(side != DSC_SFT_ONLY);
+    clear_row(row, DSC_SFT_PREFERENCE, false);
+    return side == DSC_SFT_CHOSEN ? read_side(&r, DSC_SFT_COLUMN_CHOSEN, DSC_SFT_COLUMN_REJECTED)
+                                  : read_side(&r, DSC_SFT_COLUMN_REJECTED, DSC_SFT_COLUMN_CHOSEN);
 }
 
 void dsc_sft_row_begin(dsc_sft_row *row) { clear_row(row, DSC_SFT_MESSAGES, true); }

@@ -34,6 +34,10 @@ DSC_MUST_USE dsc_status dsc_sft_find_format(const dsc_sft_section *section, cons
  * a column is missing or has another type; an unknown role; content that is not text. */
 DSC_MUST_USE dsc_status dsc_sft_row_read(const dsc_sft_section *section, dsc_sft_format format, bool templated,
                                          const char *where, const cJSON *row, dsc_sft_row *out, dsc_error *err);
+/* One side of a row of preferences. Without a prompt it is what both sides begin with: whole messages, or characters of
+ * texts less a blank at their end. Errors as above. */
+DSC_MUST_USE dsc_status dsc_sft_row_read_side(const dsc_sft_section *section, dsc_sft_side side, const char *where,
+                                              const cJSON *row, dsc_sft_row *out, dsc_error *err);
 /* A conversation made in memory: first without messages, then one more for each call. Answers count. `role` is system,
  * user or assistant; the text is `bytes` of valid UTF-8. */
 void dsc_sft_row_begin(dsc_sft_row *row);

@@ -28,8 +28,8 @@ static bool is_sound(const header *h, int64_t bytes)
     const int64_t body = bytes - DSC_SAMPLE_HEADER_BYTES;
     return memcmp(h->magic, MAGIC, sizeof h->magic) == 0 && s->sequence >= 1 && s->sequence <= SEQUENCE_MAX &&
            s->samples >= 1 && body % (4 * s->sequence) == 0 && body / (4 * s->sequence) == s->samples &&
-           s->largest_id >= 0 && s->largest_id < DSC_SAMPLE_ID &&
-           memchr(s->description, 0, sizeof s->description) != NULL;
+           (s->pairs == 0 || (s->samples % 2 == 0 && s->pairs == s->samples / 2)) && s->largest_id >= 0 &&
+           s->largest_id < DSC_SAMPLE_ID && memchr(s->description, 0, sizeof s->description) != NULL;
 }
 
 dsc_status dsc_sample_file_open(const dsc_io *io, const char *path, dsc_sample_file *out, dsc_error *err)

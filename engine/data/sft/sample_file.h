@@ -2,7 +2,8 @@
  *
  * A header of 4096 bytes, then samples of T words of 32 bits, little-endian. A word is a token id, with one bit for a
  * token that counts and one for the first token of an example. The rest of a sample that examples do not fill begins
- * like an example and does not count. So a sample is one read, whatever the examples in it.
+ * like an example and does not count. So a sample is one read, whatever the examples in it. Preferences are two
+ * samples of one example each.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_SFT_SAMPLE_FILE_H
 #define DSC_ENGINE_DATA_SFT_SAMPLE_FILE_H
@@ -25,6 +26,7 @@ typedef struct dsc_sample_summary {
     int64_t replaced, in_parts; /* examples.h */
     int64_t largest_id;
     char description[DSC_SAMPLE_DESCRIPTION_BYTES]; /* format and template */
+    int64_t pairs; /* samples 2 i and 2 i + 1 are the chosen and the rejected one of a pair; 0: they are not pairs */
 } dsc_sample_summary;
 
 typedef struct dsc_sample_file {

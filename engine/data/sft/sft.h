@@ -1,7 +1,8 @@
 /* sft.h - instruction data: formats, settings and one example of it.
  *
  * A row of a file becomes a conversation, a prompt with its completion, a text, or tokens with labels. The tokens of
- * the answers count in the loss; the others are context. SPDX-License-Identifier: Apache-2.0 */
+ * the answers count in the loss; the others are context. A row of preferences has two examples with the same prompt.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_SFT_SFT_H
 #define DSC_ENGINE_DATA_SFT_SFT_H
 
@@ -9,7 +10,7 @@
 
 #include "engine/text/buffer.h"
 
-/* In the order of precedence: the first format whose columns a row has. */
+/* In the order of precedence: the first format whose columns a row has. With dsc.dpo there is only the last one. */
 typedef enum dsc_sft_format {
     DSC_SFT_AUTO,
     DSC_SFT_MESSAGES,          /* messages: list of {role, content} */
@@ -18,15 +19,32 @@ typedef enum dsc_sft_format {
     DSC_SFT_PROMPT_COMPLETION, /* prompt, completion: texts or lists of messages */
     DSC_SFT_ALPACA,            /* instruction, input, output */
     DSC_SFT_TEXT,              /* text: all of it counts */
+    DSC_SFT_PREFERENCE,        /* chosen, rejected: texts or lists of messages; prompt: may be missing */
     DSC_SFT_FORMAT_COUNT
 } dsc_sft_format;
 const char *dsc_sft_format_text(dsc_sft_format format); /* "messages", as the config spells it */
 
 typedef enum dsc_sft_column {
-    DSC_SFT_COLUMN_MESSAGES, DSC_SFT_COLUMN_CONVERSATIONS, DSC_SFT_COLUMN_INPUT_IDS, DSC_SFT_COLUMN_LABELS,
-    DSC_SFT_COLUMN_PROMPT, DSC_SFT_COLUMN_COMPLETION, DSC_SFT_COLUMN_INSTRUCTION, DSC_SFT_COLUMN_INPUT,
-    DSC_SFT_COLUMN_OUTPUT, DSC_SFT_COLUMN_TEXT, DSC_SFT_COLUMN_SYSTEM, DSC_SFT_COLUMN_TOOLS, DSC_SFT_COLUMN_COUNT
+    DSC_SFT_COLUMN_MESSAGES,
+    DSC_SFT_COLUMN_CONVERSATIONS,
+    DSC_SFT_COLUMN_INPUT_IDS,
+    DSC_SFT_COLUMN_LABELS,
+    DSC_SFT_COLUMN_PROMPT,
+    DSC_SFT_COLUMN_COMPLETION,
+    DSC_SFT_COLUMN_INSTRUCTION,
+    DSC_SFT_COLUMN_INPUT,
+    DSC_SFT_COLUMN_OUTPUT,
+    DSC_SFT_COLUMN_TEXT,
+    DSC_SFT_COLUMN_SYSTEM,
+    DSC_SFT_COLUMN_TOOLS,
+    DSC_SFT_COLUMN_CHOSEN,
+    DSC_SFT_COLUMN_REJECTED,
+    DSC_SFT_COLUMN_COUNT
 } dsc_sft_column;
+
+/* Which example of a row. Only rows of preferences have two. */
+typedef enum dsc_sft_side { DSC_SFT_ONLY, DSC_SFT_CHOSEN, DSC_SFT_REJECTED } dsc_sft_side;
+const char *dsc_sft_side_text(dsc_sft_side side); /* "chosen" */
 
 #define DSC_SFT_ROLES_MAX 8
 #define DSC_SFT_ROLE_BYTES 64   /* size of a role's name with its NUL */
@@ -42,6 +60,7 @@ typedef struct dsc_sft_section {
     char system[DSC_SFT_TEXT_BYTES];        /* for conversations without a system message */
     char template_file[DSC_SFT_TEXT_BYTES]; /* "": the model folder's template */
     bool end_token, packing, drop_long;
+    bool pairs; /* the config has dsc.dpo: rows are preferences, and are not packed */
 } dsc_sft_section;
 #define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }
 
