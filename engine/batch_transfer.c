@@ -9,6 +9,7 @@
 dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t mb, const void *const *host, dsc_error *err)
 {
     engine->work.batch[mb] = host;
+    dsc_engine_keep_references(engine, engine->progress.micro_step + mb, host);
     if (engine->host_visible)
         return DSC_OK;
     void **device = engine->work.device_batch + mb * engine->model->batch_count;
@@ -50,6 +51,8 @@ double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
     const float *losses = slot_of(engine, micro_step);
     const int64_t count = loss_count(engine);
     double sum = 0;
+    if (dsc_model_prefers(engine->model))
+        return dsc_engine_pair_loss(engine, micro_step, losses);
     for (int64_t i = 0; i < count; i++)
         sum += (double)losses[i];
     return sum / (double)count;

@@ -10,7 +10,8 @@ dsc_status dsc_engine_give_batch(dsc_engine *engine, int32_t mb, const void *con
 /* Waits until the host may overwrite the last micro-batch. */
 dsc_status dsc_engine_batch_passed(dsc_engine *engine, dsc_error *err);
 dsc_status dsc_engine_fetch_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err);
-double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step); /* needs the fetched losses */
+/* Needs the fetched losses. On pairs it also writes their facts of the step. */
+double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step);
 void dsc_engine_sample_losses(const dsc_engine *engine, double *out);      /* [M], likewise, of micro-step 0 */
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err);
 

@@ -68,6 +68,8 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     options.complete_weights = engine->config.unresolved.strict;
     options.documents = own->document_end >= 0 || dsc_engine_packs_examples(engine);
     options.mask_share = own->mlm.probability;
+    if (own->dpo.enabled)
+        options.preference = (dsc_preference) { own->dpo.beta, own->dpo.smoothing };
     list_lora(&own->lora, &lora);
     options.lora = own->lora.enabled ? &lora.options : NULL;
     return dsc_model_open(out, own->model, &options, err);

@@ -54,7 +54,12 @@ dsc_status dsc_engine_counts_exchange(dsc_engine *engine, dsc_error *err)
 double dsc_engine_sum_divisor(const dsc_engine *engine)
 {
     const double scale = engine->progress.loss_scaler.scale;
-    if (engine->counts.all == 0) /* the step is skipped */
+    if (engine->counts.all == 0 || dsc_model_prefers(engine->model)) /* the step is skipped; pairs count alike */
         return scale;
     return scale * ((double)engine->counts.all / (double)step_targets(engine));
+}
+
+double dsc_engine_counted_mean(const dsc_engine *engine, double mean, int64_t counted, int64_t targets)
+{
+    return dsc_model_prefers(engine->model) ? mean : dsc_counted_mean(mean, counted, targets);
 }

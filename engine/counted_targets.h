@@ -11,7 +11,8 @@
  *
  * Ranks exchange their counts (8 bytes) before the passes of a step's last micro-step, because a speculative update
  * begins in these passes with the scalars of the update. Token files have no masked targets, and train_batch with them
- * exchanges nothing. SPDX-License-Identifier: Apache-2.0 */
+ * exchanges nothing. A model for pairs divides by its pairs, which all count: its share is 1.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_COUNTED_TARGETS_H
 #define DSC_ENGINE_COUNTED_TARGETS_H
 
@@ -45,5 +46,7 @@ int64_t dsc_engine_pass_targets(const dsc_engine *engine); /* R times the micro-
 /* The update divides the gradients' sums by this number and by K: loss scale times the share, or 1 if no target is
  * counted. */
 double dsc_engine_sum_divisor(const dsc_engine *engine);
+/* Of losses of tokens; the mean of pairs' losses stays. */
+double dsc_engine_counted_mean(const dsc_engine *engine, double mean, int64_t counted, int64_t targets);
 
 #endif

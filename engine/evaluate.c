@@ -24,6 +24,8 @@ static dsc_status count_samples(const dsc_engine *engine, const dsc_data_source 
         limit = INT64_MAX / 2;
     if (max_batches > 0)
         *count = endless ? limit : dsc_min_i64(limit, source->sample_count);
+    if (dsc_model_prefers(engine->model)) /* whole pairs */
+        *count -= *count % 2;
     return DSC_OK;
 }
 
@@ -43,6 +45,7 @@ static void repeat_first_sample(const dsc_engine *engine, int64_t count)
 typedef struct evaluated {
     double sum;
     int64_t counted;
+    dsc_pair_sums pairs;
 } evaluated;
 
 /* One micro-batch of each rank from sample `first` on, of which `left` remain. */
@@ -63,10 +66,16 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     DSC_TRY(dsc_engine_fetch_losses(engine, 0, err));
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     double *const losses = engine->work.eval_losses;
-    dsc_engine_sample_losses(engine, losses + rank * batch);
+    if (dsc_model_prefers(engine->model))
+        dsc_engine_sample_rewards(engine, 0, engine->work.host_losses, losses + rank * batch);
+    else
+        dsc_engine_sample_losses(engine, losses + rank * batch);
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
                                 NULL, err));
-    for (int64_t i = 0; i < dsc_min_i64(left, batch * engine->place.size); i++)
+    const int64_t found = dsc_min_i64(left, batch * engine->place.size);
+    for (int64_t i = 0; dsc_model_prefers(engine->model) && i < found; i += 2)
+        dsc_pair_add(&engine->model->preference, losses + i, &out->pairs);
+    for (int64_t i = 0; i < found; i++)
         out->sum += losses[i];
     return DSC_OK;
 }
@@ -84,7 +93,7 @@ static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error
 }
 
 static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss,
-                           dsc_error *err)
+                           dsc_pair_sums *pairs, dsc_error *err)
 {
     const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
     int64_t count = 0;
@@ -97,7 +106,11 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
         return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
                         "none of %lld targets is counted, all are -1 or -100; give data with targets",
                         (long long)(count * engine->model->losses_per_sample));
-    *loss = dsc_counted_mean(all.sum / (double)count, all.counted, count * engine->model->losses_per_sample);
+    *pairs = dsc_pair_means(all.pairs, count / 2);
+    if (dsc_model_prefers(engine->model))
+        *loss = pairs->loss;
+    else
+        *loss = dsc_counted_mean(all.sum / (double)count, all.counted, count * engine->model->losses_per_sample);
     return DSC_OK;
 }
 
@@ -114,9 +127,10 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
     }
     DSC_TRY(dsc_engine_need_values(engine, err));
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
-    const dsc_status status = evaluate(engine, source, max_batches, loss, err);
+    dsc_pair_sums pairs = { 0 };
+    const dsc_status status = evaluate(engine, source, max_batches, loss, &pairs, err);
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
     if (status == DSC_OK)
-        dsc_engine_report_evaluation(engine, *loss);
+        dsc_engine_report_evaluation(engine, *loss, &pairs);
     return dsc_engine_fail(engine, status, err);
 }

@@ -179,7 +179,7 @@ void dsc_engine_stats_get(dsc_engine *engine, dsc_engine_stats *out)
 void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
 {
     const dsc_config *config = &engine->config;
-    *info = (dsc_run_info){
+    *info = (dsc_run_info) {
         .struct_bytes = (uint32_t)sizeof *info,
         .model_name = engine->model != NULL ? engine->model->name : "",
         .transport = engine->comms.device != NULL ? dsc_comm_name(engine->comms.device) : "none",
@@ -211,6 +211,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .eval_patience = config->own.eval_patience,
         .tokenizer = engine->input.tokenizer,
         .curriculum = config->curriculum.enabled,
+        .pairs = engine->model != NULL && dsc_model_prefers(engine->model),
         .node_local = config->own.node_local,
     };
 }

@@ -200,5 +200,5 @@ dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err)
         return DSC_OK;
     DSC_TRY(dsc_engine_fail(engine, dsc_engine_init_params(engine, err), err));
     engine->values_due = false;
-    return DSC_OK;
+    return dsc_engine_fail(engine, dsc_engine_need_references(engine, err), err);
 }

@@ -281,7 +281,8 @@ static dsc_status open_found(dsc_engine *engine, const data_list *list, bool tra
                                        .document_end = (int32_t)own->document_end,
                                        .weights = list->weight,
                                        .shuffle = train && own->shuffle,
-                                       .seed = (uint64_t)engine->config.seed };
+                                       .seed = (uint64_t)engine->config.seed,
+                                       .pairs = dsc_model_prefers(engine->model) };
     DSC_TRY(dsc_data_open(&options, out, err));
     report_short(engine, *out);
     return DSC_OK;

@@ -19,6 +19,7 @@
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
 #include "engine/plan.h"
+#include "engine/preference.h"
 #include "engine/profile/profile.h"
 #include "engine/progress.h"
 #include "engine/report.h"
@@ -74,6 +75,7 @@ struct dsc_engine {
     dsc_event *batch_given; /* the last micro-batch is on the device */
 
     dsc_engine_input input;
+    dsc_engine_preference preference;
     dsc_engine_saves saves;
 
     dsc_engine_progress progress;

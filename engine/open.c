@@ -182,6 +182,9 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
         DSC_TRY(dsc_engine_open_config_model(engine, engine->config.own.seq_length, !engine->plan_only,
                                              &engine->models.opened, err));
         engine->model = engine->models.opened;
+    } else if (engine->config.own.dpo.enabled) {
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.dpo",
+                        "the model is the host program's own: it opens one for pairs by dsc_model_options.preference");
     } else if (engine->config.own.lora.enabled) {
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.lora", "the model is the host program's own: it opens one with "
                         "adapters by dsc_model_options.lora");
@@ -189,6 +192,9 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     DSC_TRY(dsc_model_check(engine->model, err));
     DSC_TRY(check_documents(engine, err));
     DSC_TRY(check_masking(engine, err));
+    if (engine->model->preference.beta > 0) /* a host program's has no section */
+        engine->config.own.dpo =
+            (dsc_dpo_section) { true, engine->model->preference.beta, engine->model->preference.smoothing };
     DSC_TRY(dsc_engine_freeze(engine, err));
     engine->models.now = engine->model;
     return dsc_engine_open_cuts(engine, err);
@@ -243,6 +249,7 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe,
                             dsc_plan_shards(&engine->config, engine->place.size), &engine->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
+    DSC_TRY(dsc_engine_open_preference(engine, err));
     dsc_plan_options plan;
     dsc_engine_plan_options(engine, &plan);
     DSC_TRY(dsc_engine_open_plan(engine, &plan, err));
@@ -448,6 +455,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_layout_close(&engine->layout);
     dsc_data_close(&engine->input.eval);
     dsc_data_close(&engine->input.data);
+    dsc_engine_close_preference(engine);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);
     if (engine->comms.device != engine->comms.all && engine->comms.device != engine->comms.side[DSC_SUB_SHARDS].device)

@@ -294,7 +294,7 @@ static void plan_outputs(const dsc_plan_options *o, dsc_plan *plan)
 typedef struct work_sizes {
     int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8; /* bytes */
     int64_t modules, micro_batch_group, tensors, params, all_params;          /* lengths of arrays */
-    int64_t stats, ranks, samples;
+    int64_t stats, ranks, samples, step_samples;
 } work_sizes;
 
 static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
@@ -319,6 +319,7 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .stats = dsc_step_stat_count(o->config),
         .ranks = o->world_size,
         .samples = o->config->train_micro_batch_size_per_gpu,
+        .step_samples = o->config->gradient_accumulation_steps * o->config->train_micro_batch_size_per_gpu,
     };
     for (int32_t m = 0; m < o->model->module_count; m++) {
         out->params = dsc_max_i64(out->params, o->model->modules[m].param_count);
@@ -361,11 +362,17 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },
         { &w->eval_losses, DSC_TAG_CONTROL, host, s.samples * s.ranks * number, DSC_NEED_ARRAY },
     };
+    const dsc_need of_pairs[] = {
+        { &w->references, DSC_TAG_CONTROL, host, s.step_samples * number, DSC_NEED_ARRAY },
+        { &w->above_reference, DSC_TAG_CONTROL, host, s.samples * number, DSC_NEED_ARRAY },
+    };
     for (size_t i = 0; i < DSC_COUNT(buffers); i++)
         if (o == NULL || buffers[i].bytes > 0)
             list[count++] = buffers[i];
     for (size_t i = 0; i < DSC_COUNT(arrays); i++)
         list[count++] = arrays[i];
+    for (size_t i = 0; i < DSC_COUNT(of_pairs) && (o == NULL || o->config->own.dpo.enabled); i++)
+        list[count++] = of_pairs[i];
     if (o != NULL) {
         list[count++] = (dsc_need) { NULL, DSC_TAG_COMM, host, o->comm_bytes, DSC_NEED_INSIDE };
         list[count++] = (dsc_need) { NULL, DSC_TAG_COMM, device, o->device_comm_bytes, DSC_NEED_INSIDE };

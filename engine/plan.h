@@ -94,9 +94,11 @@ typedef struct dsc_work {
     dsc_buf fp8_buf;                  /* not open without dsc.fp8 */
     bool *fp8_is_cast;                /* [parameters of all modules] */
     dsc_fp8_cache fp8;
+    double *references;               /* [micro-steps * micro-batch] of a step on pairs; NULL without pairs */
+    double *above_reference;          /* [micro-batch] likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 24
+#define DSC_WORK_NEEDS_MAX 28
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */
@@ -109,7 +111,8 @@ int32_t dsc_plan_neighbours(const dsc_config *config, int32_t world_size);
 /* The ranks whose slices are one copy of the states: MiCS's groups, or all; it divides the world size. */
 int32_t dsc_plan_shards(const dsc_config *config, int32_t world_size);
 void dsc_plan_zero_options(const dsc_plan_options *options, const dsc_plan *plan, dsc_zero_options *out);
-/* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. */
+/* Doubles that each rank tells the others at the end of a step: a loss per micro-step, then these. On pairs there are
+ * three more for each micro-step (preference.h). */
 enum {
     DSC_STAT_REQUESTS,
     DSC_STAT_WORK_NS,
@@ -124,7 +127,8 @@ enum {
 };
 static inline int64_t dsc_step_stat_count(const dsc_config *config)
 {
-    return config->gradient_accumulation_steps + DSC_STAT_COUNT;
+    const int64_t each = config->own.dpo.enabled ? 1 + 3 : 1;
+    return each * config->gradient_accumulation_steps + DSC_STAT_COUNT;
 }
 /* Settings of files from a config, into a zeroed struct; texts are borrowed from the config. */
 void dsc_plan_swap(const dsc_config *config, dsc_zero_swap *out);

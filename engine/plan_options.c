@@ -16,7 +16,8 @@ void dsc_engine_reader_options(const dsc_engine *engine, dsc_reader_options *out
                                   .rank = engine->place.rank,
                                   .world_size = engine->place.size,
                                   .depth = group_size + (int32_t)dsc_max_i64(DSC_READER_AHEAD, group_size),
-                                  .curriculum = &engine->config.curriculum };
+                                  .curriculum = &engine->config.curriculum,
+                                  .waits = dsc_model_prefers(engine->model) && engine->input.data != NULL };
 }
 
 void dsc_engine_plan_options(const dsc_engine *engine, dsc_plan_options *out)

@@ -203,8 +203,8 @@ static void tell_ranks(const dsc_engine *engine)
             loss += word[m];
         const dsc_gpu_reading gpu = { own[DSC_STAT_GPU_WATTS], own[DSC_STAT_GPU_BUSY], own[DSC_STAT_GPU_USED_MB],
                                       own[DSC_STAT_GPU_CELSIUS] };
-        loss = dsc_counted_mean(loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
-                                dsc_engine_step_targets(engine, engine->progress.step) / engine->place.size);
+        loss = dsc_engine_counted_mean(engine, loss / (double)micro_steps, (int64_t)own[DSC_STAT_COUNTED],
+                                       dsc_engine_step_targets(engine, engine->progress.step) / engine->place.size);
         rank[r] = (dsc_monitor_rank) { loss, own[DSC_STAT_WORK_NS] * 1e-6, own[DSC_STAT_DATA_NS] * 1e-6,
                                        own[DSC_STAT_MEMORY_BYTES] / 1e6, gpu };
     }
@@ -268,6 +268,10 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
                                    { "Train/Samples/grad_norm", result->grad_norm },
                                    { "Train/Samples/tokens_per_second",
                                      (double)result->tokens / ((double)result->step_ns * 1e-9) } };
+    const dsc_scalar pairs[] = { { "Train/Samples/reward_chosen", result->reward_chosen },
+                                 { "Train/Samples/reward_rejected", result->reward_rejected },
+                                 { "Train/Samples/reward_margin", result->reward_margin },
+                                 { "Train/Samples/reward_accuracy", result->reward_accuracy } };
     const dsc_scalar counted = { "Train/Samples/counted_tokens", (double)result->counted_tokens };
     dsc_profile_step(engine->output.profile, engine->progress.step);
     if (engine->place.rank != 0)
@@ -275,6 +279,8 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), scalars, DSC_COUNT(scalars));
     if (engine->counts.masked)
         dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &counted, 1);
+    if (dsc_model_prefers(engine->model))
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), pairs, DSC_COUNT(pairs));
     if (engine->output.monitors != NULL) {
         tell_ranks(engine);
         tell_gpus(engine);
@@ -287,9 +293,19 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), times, DSC_COUNT(times));
 }
 
-void dsc_engine_report_evaluation(const dsc_engine *engine, double loss)
+void dsc_engine_report_evaluation(const dsc_engine *engine, double loss, const dsc_pair_sums *pairs)
 {
     const dsc_scalar scalar = { "Validation/Samples/loss", loss };
-    if (engine->place.rank == 0)
-        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
+    if (engine->place.rank != 0)
+        return;
+    dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
+    if (!dsc_model_prefers(engine->model))
+        return;
+    const dsc_scalar rewards[] = { { "Validation/Samples/reward_chosen", pairs->chosen },
+                                   { "Validation/Samples/reward_rejected", pairs->rejected },
+                                   { "Validation/Samples/reward_margin", pairs->chosen - pairs->rejected },
+                                   { "Validation/Samples/reward_accuracy", pairs->accuracy } };
+    dsc_monitors_write(engine->output.monitors, samples_so_far(engine), rewards, DSC_COUNT(rewards));
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: accuracy %.3f, margin %.4f, rewards %.4f and %.4f",
+                   pairs->accuracy, pairs->chosen - pairs->rejected, pairs->chosen, pairs->rejected);
 }

@@ -7,6 +7,7 @@
 
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
+#include "engine/preference.h"
 #include "engine/profile/profile.h"
 
 /* Parts of struct dsc_engine: times of this step so far, and of the last step. */
@@ -36,7 +37,8 @@ void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t m
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err); /* collective */
 void dsc_engine_describe(const dsc_engine *engine);                      /* to the monitors, when all is open */
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
-void dsc_engine_report_evaluation(const dsc_engine *engine, double loss);
+/* `pairs` has values where the model is trained on pairs. */
+void dsc_engine_report_evaluation(const dsc_engine *engine, double loss, const dsc_pair_sums *pairs);
 
 /* info.c: writes output.numerics. */
 void dsc_engine_describe_numerics(dsc_engine *engine);

@@ -13,6 +13,18 @@ static bool writes(const dsc_engine *engine) { return engine->place.rank < engin
 
 static bool has_copies(const dsc_engine *engine) { return engine->layout.world_size < engine->place.size; }
 
+/* References of the files that the config names. */
+static dsc_ckpt_reference reference_of(const dsc_engine *engine)
+{
+    const dsc_data *train = engine->input.data, *eval = engine->input.eval;
+    if (!engine->preference.known)
+        return (dsc_ckpt_reference) { 0 };
+    return (dsc_ckpt_reference) { .train = engine->preference.train,
+                                  .eval = engine->preference.eval,
+                                  .train_count = train != NULL ? dsc_data_stored_count(train) : 0,
+                                  .eval_count = eval != NULL ? dsc_data_stored_count(eval) : 0 };
+}
+
 static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
 {
     *ctx = (dsc_ckpt_ctx) { .alloc = engine->alloc,
@@ -28,6 +40,7 @@ static void checkpoint_ctx(dsc_engine *engine, dsc_ckpt_ctx *ctx)
                             .config_bytes = engine->config_bytes,
                             .companions = { .model = engine->input.model_folder,
                                             .tokenizer = engine->config.own.tokenizer },
+                            .reference = reference_of(engine),
                             .keep = { .last = engine->config.own.keep_last, .every = engine->config.own.keep_every },
                             .node_local = engine->config.own.node_local,
                             .threads = engine->threads,
@@ -271,6 +284,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     bool changed = false;
     dsc_engine_run_state(engine, &now);
     DSC_TRY(dsc_engine_settle(engine, err));
+    DSC_TRY(dsc_engine_load_references(engine, dir, err));
     /* Before the first step and load the states are those that opening made, and can make again: one pass is enough. */
     const bool fresh =
         engine->progress.step == 0 && engine->progress.update_count == 0 && engine->saves.resumed_dir[0] == 0;

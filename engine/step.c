@@ -245,8 +245,8 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     DSC_TRY(run_forward(engine, true, err));
     if (loss != NULL) {
         DSC_TRY(settle_losses(engine, engine->progress.micro_step, err));
-        *loss = dsc_counted_mean(engine->work.step_stats[engine->progress.micro_step], engine->counts.of_pass,
-                                 dsc_engine_pass_targets(engine));
+        *loss = dsc_engine_counted_mean(engine, engine->work.step_stats[engine->progress.micro_step],
+                                        engine->counts.of_pass, dsc_engine_pass_targets(engine));
     }
     engine->progress.phase = DSC_PHASE_FORWARD_DONE;
     engine->times.forward_ns += dsc_clock_ns() - start;
@@ -335,8 +335,8 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
     for (int64_t m = 0; m < micro_steps; m++)
         for (int64_t r = 0; r < size; r++)
             sum += engine->work.step_stat_count[r * words + m];
-    *loss = dsc_counted_mean(sum / (double)(micro_steps * size), engine->counts.all,
-                             dsc_engine_step_targets(engine, engine->progress.step + 1));
+    *loss = dsc_engine_counted_mean(engine, sum / (double)(micro_steps * size), engine->counts.all,
+                                    dsc_engine_step_targets(engine, engine->progress.step + 1));
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
         *requests |= (uint64_t)engine->work.step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
@@ -348,6 +348,17 @@ void dsc_step_result_give(const dsc_step_result *full, dsc_step_result *out)
     const uint32_t bytes = out->struct_bytes;
     memcpy(out, full, bytes < sizeof *full ? bytes : sizeof *full);
     out->struct_bytes = bytes;
+}
+
+static void tell_pairs(const dsc_engine *engine, dsc_step_result *out)
+{
+    if (!dsc_model_prefers(engine->model))
+        return;
+    const dsc_pair_sums means = dsc_engine_step_pairs(engine);
+    out->reward_chosen = means.chosen;
+    out->reward_rejected = means.rejected;
+    out->reward_margin = means.chosen - means.rejected;
+    out->reward_accuracy = means.accuracy;
 }
 
 /* `result` may be NULL. */
@@ -371,6 +382,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
                      : 0;
     full.requests = requests;
     full.save_ended = engine->saves.ended;
+    tell_pairs(engine, &full);
     dsc_engine_report_step(engine, &full);
     if (result != NULL)
         dsc_step_result_give(&full, result);

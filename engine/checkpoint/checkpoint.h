@@ -7,6 +7,7 @@
  *   config.json            if the model has one
  *   ds_config.json         the text of the config, unchanged
  *   tokenizer.json, ...    the other files of the model's folder (companions.h)
+ *   dpo_reference.bin      of a run on preference pairs (reference.h)
  *   manifest.json          strict JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks; SHA-256 last
  * A block is at most 1 MiB of a tensor; its hash covers name, position and step. Owners write the byte ranges of their
  * slices. docs/checkpoint.md has the format, the order of a commit and the reasons.
@@ -15,6 +16,7 @@
 #define DSC_ENGINE_CHECKPOINT_CHECKPOINT_H
 
 #include "engine/checkpoint/companions.h"
+#include "engine/checkpoint/reference.h"
 #include "base/io.h"
 #include "engine/schedule/loss_scale.h"
 #include "zero/zero.h"
@@ -71,6 +73,7 @@ typedef struct dsc_ckpt_ctx {
     const char *config_text; /* NULL: none */
     int64_t config_bytes;
     dsc_ckpt_companions companions; /* copied into each checkpoint */
+    dsc_ckpt_reference reference;   /* of a run on pairs, written into each checkpoint; borrowed until a save ends */
     dsc_ckpt_keep keep;       /* rule for removal after each save */
     bool node_local;          /* ranks may see other folders under the same name */
     dsc_aio_options aio;      /* alloc and hook are not read */

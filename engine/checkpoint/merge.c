@@ -149,6 +149,21 @@ static dsc_status write_manifest(merge_job *j, dsc_error *err)
     return status;
 }
 
+/* Of a run on preference pairs; each part has the same. */
+static dsc_status copy_reference(merge_job *j, dsc_error *err)
+{
+    char path[DSC_CKPT_PATH_BYTES];
+    dsc_ckpt_reference reference;
+    DSC_ASSERT(j->count >= 1);
+    DSC_TRY(dsc_path_join(path, sizeof path, j->step_dir[0], DSC_CKPT_REFERENCE_FILE, err));
+    if (dsc_io_kind(path) == DSC_PATH_MISSING)
+        return DSC_OK;
+    DSC_TRY(dsc_ckpt_read_reference(j->io, j->alloc, j->step_dir[0], &reference, err));
+    const dsc_status status = dsc_ckpt_write_reference(j->io, &reference, j->tmp_dir, err);
+    dsc_alloc_free(j->alloc, reference.memory);
+    return status;
+}
+
 static dsc_status write_all(merge_job *j, dsc_error *err)
 {
     dsc_ckpt_texts texts;
@@ -163,6 +178,7 @@ static dsc_status write_all(merge_job *j, dsc_error *err)
     DSC_TRY(status);
     const dsc_ckpt_companions companions = { .model = j->step_dir[0] };
     DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, err));
+    DSC_TRY(copy_reference(j, err));
     DSC_TRY(write_manifest(j, err));
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }

@@ -131,6 +131,7 @@ static dsc_status prepare(dsc_ckpt_save_state *s, dsc_error *err)
             DSC_TRY(dsc_ckpt_commit_file(&s->commit, dsc_ckpt_file_name[f], small, bytes, err));
     }
     DSC_TRY(dsc_ckpt_copy_companions(c->io, &c->companions, s->commit.tmp_dir, err));
+    DSC_TRY(dsc_ckpt_write_reference(c->io, &c->reference, s->commit.tmp_dir, err));
     dsc_ckpt_save_sort(s);
     DSC_TRY(dsc_ckpt_manifest_write(c->alloc, s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,
                                     s->first_block[dsc_comm_size(c->comm)], &text, &bytes, err));

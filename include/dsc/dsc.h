@@ -135,8 +135,14 @@ typedef struct dsc_step_result {
     int64_t seq_length; /* tokens of the step's samples: fewer than the model's while a curriculum lasts; 0: none */
     double flops;       /* FLOPs of the step, over all ranks, forward and backward */
     int64_t counted_tokens; /* counted targets of this step over all ranks */
+    /* Model with a preference; 0 without one. Means over the step's pairs: beta times the log-probability above the
+     * reference's, their difference, and the share of pairs in which it is above 0. The loss is the pairs' mean too. */
+    double reward_chosen, reward_rejected, reward_margin, reward_accuracy;
 } dsc_step_result;
-#define DSC_STEP_RESULT_INIT { (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0 }
+#define DSC_STEP_RESULT_INIT                                                                                           \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0                \
+    }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
  * update. DSC_ERR_INPUT at the end of a data source that ends. */
@@ -316,6 +322,7 @@ typedef struct dsc_run_info {
     const char *tokenizer;   /* a tokenizer.json or its folder, which texts are read by; "": a byte is a token */
     bool curriculum;         /* samples of the first steps are shorter */
     bool node_local; /* checkpoint.use_node_local_storage: hosts may have checkpoint folders of their own */
+    bool pairs;      /* the model is trained on preference pairs, and steps have rewards */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

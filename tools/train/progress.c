@@ -86,10 +86,14 @@ static void find_terminal(train_progress *p)
 dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, const dsc_engine_stats *stats,
                                int64_t first_step, dsc_error *err)
 {
-    *p = (train_progress){ .first_step = first_step, .last_step = info->steps, .steps_per_epoch = info->steps_per_epoch,
-                           .every = info->steps_per_print, .start_ns = train_now_ns(),
-                           .flops_per_step = stats->flops_per_step,
-                           .seq_length = info->curriculum ? info->seq_length : 0 };
+    *p = (train_progress) { .first_step = first_step,
+                            .last_step = info->steps,
+                            .steps_per_epoch = info->steps_per_epoch,
+                            .every = info->steps_per_print,
+                            .start_ns = train_now_ns(),
+                            .flops_per_step = stats->flops_per_step,
+                            .seq_length = info->curriculum ? info->seq_length : 0,
+                            .pairs = info->pairs };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
     find_terminal(p);
@@ -154,6 +158,12 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
     json_number(p->jsonl, "lr", r->lr);
     json_number(p->jsonl, "grad_norm", r->grad_norm);
     fprintf(p->jsonl, "\"tokens\":%lld,\"counted_tokens\":%lld,", (long long)r->tokens, (long long)r->counted_tokens);
+    if (p->pairs) {
+        json_number(p->jsonl, "reward_chosen", r->reward_chosen);
+        json_number(p->jsonl, "reward_rejected", r->reward_rejected);
+        json_number(p->jsonl, "reward_margin", r->reward_margin);
+        json_number(p->jsonl, "reward_accuracy", r->reward_accuracy);
+    }
     if (p->seq_length > 0)
         fprintf(p->jsonl, "\"seq_length\":%lld,", (long long)r->seq_length);
     json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
@@ -204,7 +214,7 @@ static const char *describe_skip(const dsc_step_result *r)
 
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_error *err)
 {
-    char eta[32] = "?", epoch[48] = "", length[48] = "";
+    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "";
     const double seconds = (double)r->step_ns * 1e-9;
     p->tokens += r->tokens;
     p->step_ns_smooth =
@@ -217,15 +227,18 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
         snprintf(epoch, sizeof epoch, "  epoch %.2f", (double)r->step / (double)p->steps_per_epoch);
     if (p->seq_length > 0)
         snprintf(length, sizeof length, "  seqlen %lld", (long long)r->seq_length);
+    if (p->pairs)
+        snprintf(pairs, sizeof pairs, "  accuracy %.3f  margin %.4f  rewards %.4f %.4f", r->reward_accuracy,
+                 r->reward_margin, r->reward_chosen, r->reward_rejected);
     p->flops_per_step = r->flops;
     DSC_TRY(write_json(p, r, err));
     if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step ||
         r->skipped)
         train_progress_say(
             p,
-            "step %lld/%lld  loss %.6f  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MiB%s  ETA "
+            "step %lld/%lld  loss %.6f%s  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MiB%s  ETA "
             "%s%s",
-            (long long)r->step, (long long)p->last_step, r->loss, r->lr, r->grad_norm, length, seconds * 1e3,
+            (long long)r->step, (long long)p->last_step, r->loss, pairs, r->lr, r->grad_norm, length, seconds * 1e3,
             (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0, epoch,
             eta, describe_skip(r));
     draw_bar(p, r, eta);

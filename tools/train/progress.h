@@ -15,6 +15,7 @@ typedef struct train_progress {
     int64_t start_ns, epoch_start_ns, epoch, tokens;
     double flops_per_step; /* values of the last step */
     int64_t seq_length;    /* length of whole samples, if steps have their own lengths; else 0 */
+    bool pairs;            /* steps have rewards */
     int64_t memory_bytes;
     double step_ns_smooth; /* exponential mean, for the ETA */
     double *loss; /* loss of every step, for the curve; NULL without memory */
