@@ -25,9 +25,9 @@ static dsc_status take(void *user, const uint32_t *words, dsc_error *err)
     return DSC_OK;
 }
 
-static void run(dsc_alloc *alloc, bool packing)
+static void run(dsc_alloc *alloc, bool packing, bool pairs)
 {
-    const dsc_sft_section section = { .end_token = packing, .packing = packing, .drop_long = !packing };
+    const dsc_sft_section section = { .end_token = packing, .packing = packing, .drop_long = !packing, .pairs = pairs };
     const dsc_sft_options options = { .alloc = alloc, .path = folder.input, .tokenizer = tokenizer,
                                       .tokenizer_path = "tests/fuzz/corpus/tokenizer/byte_level.json",
                                       .section = &section };
@@ -38,6 +38,7 @@ static void run(dsc_alloc *alloc, bool packing)
     const dsc_status status = dsc_sft_pack_file(&options, &pack, &summary, &err);
     DSC_ASSERT(status == DSC_OK || status == DSC_ERR_UNSUPPORTED || (status == DSC_ERR_INPUT && err.message[0] != 0));
     DSC_ASSERT(status != DSC_OK || summary.counted > 0);
+    DSC_ASSERT(status != DSC_OK || !pairs || summary.samples == 2 * summary.pairs);
 }
 
 static void tidy_up(void)
@@ -61,8 +62,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     open_common();
     fuzz_folder_set(&folder, data, bytes);
     DSC_ASSERT(dsc_alloc_open(&alloc, NULL) == DSC_OK);
-    run(alloc, true);
-    run(alloc, false);
+    run(alloc, true, false);
+    run(alloc, false, false);
+    run(alloc, false, true);
     dsc_alloc_close(&alloc);
     return 0;
 }

@@ -173,31 +173,47 @@ static void test_records_beyond_a_buffer(void **state)
 
 /* ---- Examples ---- */
 
-/* The first example, its uncounted tokens and its counted ones as text with [ and ] around these. */
+/* An example, its uncounted tokens and its counted ones as text with [ and ] around these. Returns the text's end. */
+static char *write_example(const dsc_sft_example *example, char *out)
+{
+    bool inside = false;
+    for (int64_t i = 0; i < example->count; i++) {
+        const int32_t id = example->ids[i];
+        if ((example->counted[i] != 0) != inside)
+            *out++ = inside ? ']' : '[';
+        inside = example->counted[i] != 0;
+        out += id < 256 ? sprintf(out, "%c", id == '\n' ? '/' : (char)id)
+                        : sprintf(out, "%s",
+                                  id == 256   ? "<S>"
+                                  : id == 257 ? "<E>"
+                                              : "<eos>");
+    }
+    if (inside)
+        *out++ = ']';
+    *out = 0;
+    return out;
+}
+
+/* The first example; of a row of preferences both, with | between them. */
 static dsc_status read_example(const dsc_sft_section *section, const char *text, char *out)
 {
     const dsc_sft_options options = { .alloc = alloc, .path = FILE_PATH, .tokenizer_path = folder,
                                       .tokenizer = tokenizer, .section = section };
     dsc_sft_reader *reader = NULL;
-    dsc_sft_example example;
-    bool found = false;
+    dsc_sft_example example = { .side = DSC_SFT_CHOSEN };
+    bool found = true;
     write_file(FILE_PATH, text, strlen(text));
     error = (dsc_error)DSC_ERROR_INIT;
-    dsc_status status = dsc_sft_reader_open(&options, &reader, &error);
-    if (status == DSC_OK)
-        status = dsc_sft_reader_next(reader, &found, &example, &error);
-    bool inside = false;
-    for (int64_t i = 0; status == DSC_OK && i < example.count; i++) {
-        const int32_t id = example.ids[i];
-        if ((example.counted[i] != 0) != inside)
-            *out++ = inside ? ']' : '[';
-        inside = example.counted[i] != 0;
-        out += id < 256 ? sprintf(out, "%c", id == '\n' ? '/' : (char)id)
-                        : sprintf(out, "%s", id == 256 ? "<S>" : id == 257 ? "<E>" : "<eos>");
-    }
-    if (inside)
-        *out++ = ']';
     *out = 0;
+    dsc_status status = dsc_sft_reader_open(&options, &reader, &error);
+    for (int i = 0; status == DSC_OK && found && example.side == DSC_SFT_CHOSEN; i++) {
+        status = dsc_sft_reader_next(reader, &found, &example, &error);
+        if (status != DSC_OK || !found)
+            continue;
+        if (i > 0)
+            *out++ = '|';
+        out = write_example(&example, out);
+    }
     dsc_sft_reader_close(&reader);
     return status;
 }
@@ -234,6 +250,54 @@ static void test_formats(void **state)
     expect(&section, "{\"instruction\":\"do\",\"input\":null,\"output\":\"done\"}",
            "Below is an instruction that describes a task. Write a response that appropriately completes the request."
            "//### Instruction:/do//### Response:[done<eos>]");
+}
+
+#define USER(text) "{\"role\":\"user\",\"content\":\"" text "\"}"
+#define ANSWER(text) "{\"role\":\"assistant\",\"content\":\"" text "\"}"
+
+static void test_preferences(void **state)
+{
+    static const char pair[] = "<S>user/hi<E>/<S>assistant/[yes<E>]/|<S>user/hi<E>/<S>assistant/[no<E>]/";
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    for (int i = 0; i < 2; i++) { /* found by its columns, and asked for */
+        section.pairs = i == 1;
+        expect(&section, "{\"prompt\":[" USER("hi") "],\"chosen\":[" ANSWER("yes") "],\"rejected\":[" ANSWER("no") "]}",
+               pair);
+        expect(&section, "{\"prompt\":[" USER("hi") "],\"chosen\":\"yes\",\"rejected\":\"no\"}", pair);
+        expect(&section,
+               "{\"chosen\":[" USER("hi") "," ANSWER("yes") "],\"rejected\":[" USER("hi") "," ANSWER("no") "]}", pair);
+        expect(&section,
+               "{\"prompt\":\"hi\",\"chosen\":[" USER("hi") "," ANSWER("yes") "],\"rejected\":[" USER("hi") "," ANSWER(
+                   "no") "]}",
+               pair);
+        expect(&section, "{\"prompt\":\"hi\",\"chosen\":[" ANSWER("yes") "],\"rejected\":[" ANSWER("no") "]}", pair);
+        expect(&section, "{\"prompt\":\"1+1=\",\"chosen\":\"2\",\"rejected\":\"3\"}", "1+1=[2<eos>]|1+1=[3<eos>]");
+    }
+    /* earlier answers that both have are the prompt; answers that differ count from the first one on */
+    expect(&section,
+           "{\"chosen\":[" TURNS "," USER("a") "," ANSWER("b") "],\"rejected\":[" TURNS
+                                                               "," USER("a") "," ANSWER("c") "]}",
+           "<S>user/hi<E>/<S>assistant/yes<E>/<S>user/a<E>/<S>assistant/[b<E>]/|"
+           "<S>user/hi<E>/<S>assistant/yes<E>/<S>user/a<E>/<S>assistant/[c<E>]/");
+    expect(&section,
+           "{\"chosen\":[" USER("a") "," ANSWER("b") "," USER("c") "," ANSWER("d") "],\"rejected\":[" USER(
+               "a") "," ANSWER("e") "]}",
+           "<S>user/a<E>/<S>assistant/[b<E>]/<S>user/c<E>/<S>assistant/[d<E>]/|<S>user/a<E>/<S>assistant/[e<E>]/");
+    /* the same on both sides: the last message is no prompt */
+    expect(&section, "{\"chosen\":[" TURNS "],\"rejected\":[" TURNS "]}",
+           "<S>user/hi<E>/<S>assistant/[yes<E>]/|<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    /* columns of other formats do not matter with dsc.dpo */
+    expect(&section, "{\"messages\":[" TURNS "],\"chosen\":\"ab\",\"rejected\":\"ac\"}", "a[b<eos>]|a[c<eos>]");
+    section.pairs = false;
+    expect(&section, "{\"messages\":[" TURNS "],\"chosen\":\"ab\",\"rejected\":\"ac\"}",
+           "<S>user/hi<E>/<S>assistant/[yes<E>]/");
+    expect(&section, "{\"chosen\":\"who? me\",\"rejected\":\"who? you\"}", "who?[ me<eos>]|who?[ you<eos>]");
+    expect(&section, "{\"chosen\":\"ab\",\"rejected\":\"abc\"}", "a[b<eos>]|a[bc<eos>]");
+    expect(&section, "{\"chosen\":\"\u00e9\",\"rejected\":\"\u00e8\"}", "[\xc3\xa9<eos>]|[\xc3\xa8<eos>]");
+    expect(&section, "{\"chosen\":\"\",\"rejected\":\"b\"}", "[<eos>]|[b<eos>]");
+    section.end_token = false;
+    expect(&section, "{\"chosen\":\"xa\",\"rejected\":\"xb\"}", "x[a]<eos>|x[b]<eos>");
 }
 
 static void test_settings(void **state)
@@ -311,7 +375,8 @@ static void test_encoded_in_parts(void **state)
 
 static void test_hostile_rows(void **state)
 {
-    static const struct { const char *text, *want; } cases[] = {
+    static const struct { const char *text, *want;
+    } cases[] = {
         { "{}", "columns without a known format: none" },
         { "{\"question\":\"a\",\"answer\":\"b\"}", "question, answer" },
         { "{\"messages\":[]}", "a list of messages" },
@@ -333,6 +398,15 @@ static void test_hostile_rows(void **state)
         { "{\"input_ids\":[259]}", "the tokenizer has 259 tokens" },
         { "{\"instruction\":\"a\",\"input\":5,\"output\":\"b\"}", "\"input\" is of another type" },
         { "{\"text\":5}", "\"text\" is of another type" },
+        { "{\"chosen\":\"a\"}", "columns without a known format: chosen" },
+        { "{\"chosen\":5,\"rejected\":\"b\"}", "\"chosen\" is of another type" },
+        { "{\"chosen\":\"a\",\"rejected\":[" USER("x") "]}", "\"rejected\" is of another type" },
+        { "{\"chosen\":[" USER("x") "],\"rejected\":[]}", "\"rejected\" is of another type" },
+        { "{\"chosen\":[],\"rejected\":[]}", "\"chosen\" is of another type" },
+        { "{\"prompt\":5,\"chosen\":\"a\",\"rejected\":\"b\"}", "\"prompt\" is of another type" },
+        { "{\"prompt\":5,\"chosen\":[" USER("x") "],\"rejected\":[" USER("x") "]}", "\"prompt\" is of another type" },
+        { "{\"prompt\":\"who\",\"chosen\":[" TURNS "],\"rejected\":[" TURNS "]}", "no user message of both" },
+        { "{\"chosen\":[5,6],\"rejected\":[5,7]}", "message 1 has no role" },
     };
     const dsc_sft_section section = DSC_SFT_SECTION_INIT;
     char got[4000], whole[800];
@@ -460,6 +534,67 @@ static void test_packing_settings(void **state)
     assert_string_equal(sample_text(t.words[1]), "|33333333");
     assert_int_equal(dsc_sft_pack_summary(pack)->dropped, 1);
     dsc_sft_pack_close(&pack);
+}
+
+/* An example of a pair. */
+static void add_side(dsc_sft_pack *pack, dsc_sft_side side, int32_t id, int64_t count, int64_t counted)
+{
+    int32_t ids[64], mask[64];
+    for (int64_t i = 0; i < count; i++) {
+        ids[i] = id;
+        mask[i] = i >= count - counted;
+    }
+    const dsc_sft_example example = {
+        .ids = ids, .counted = mask, .count = count, .counted_count = counted, .side = side
+    };
+    assert_int_equal(dsc_sft_pack_add(pack, &example, &error), DSC_OK);
+}
+
+static void add_pair(dsc_sft_pack *pack, int32_t id, int64_t chosen, int64_t rejected)
+{
+    add_side(pack, DSC_SFT_CHOSEN, id, chosen, 2);
+    add_side(pack, DSC_SFT_REJECTED, id + 1, rejected, 2);
+}
+
+/* The first token of each sample. */
+static dsc_status take_first(void *user, const uint32_t *words, dsc_error *err)
+{
+    char *out = user;
+    (void)err;
+    assert_true((words[0] & DSC_SAMPLE_BEGINS) != 0);
+    sprintf(out + strlen(out), "%c", (char)(words[0] & DSC_SAMPLE_ID));
+    return DSC_OK;
+}
+
+/* A pair's samples follow each other, the chosen one first, whatever their lengths; a pair is left out whole. */
+static void test_pairs(void **state)
+{
+    (void)state;
+    for (int drop = 0; drop < 2; drop++) {
+        char order[64] = "";
+        dsc_sft_pack *pack = NULL;
+        const dsc_sft_pack_options options = {
+            .alloc = alloc, .sequence = 8, .packing = true, .drop_long = drop == 1, .take = take_first, .user = order
+        };
+        assert_int_equal(dsc_sft_pack_open(&options, &pack, &error), DSC_OK);
+        add_pair(pack, 'a', 3, 5);
+        add_pair(pack, 'c', 5, 3);
+        add_pair(pack, 'e', 3, 9);  /* cut at 8, one counted token is left */
+        add_pair(pack, 'g', 12, 3); /* no counted token is left on one side */
+        add_side(pack, DSC_SFT_CHOSEN, 'i', 3, 0);
+        add_side(pack, DSC_SFT_REJECTED, 'j', 3, 2);
+        add_pair(pack, 'k', 8, 8);
+        assert_int_equal(dsc_sft_pack_end(pack, &error), DSC_OK);
+        const dsc_sample_summary *s = dsc_sft_pack_summary(pack);
+        assert_string_equal(order, drop == 1 ? "abcdkl" : "abcdefkl");
+        assert_int_equal(s->pairs, drop == 1 ? 3 : 4);
+        assert_int_equal(s->samples, 2 * s->pairs);
+        assert_int_equal(s->examples, s->pairs);
+        assert_int_equal(s->truncated, drop == 1 ? 0 : 1);
+        assert_int_equal(s->dropped, drop == 1 ? 2 : 0);
+        assert_int_equal(s->uncounted, drop == 1 ? 1 : 2);
+        dsc_sft_pack_close(&pack);
+    }
 }
 
 static void test_targets(void **state)
@@ -598,6 +733,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_hostile_files, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_records_beyond_a_buffer, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_preferences, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_encoded_in_parts, open_all, close_all),
@@ -605,6 +741,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_hostile_templates, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_packing, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_packing_settings, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_pairs, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_targets, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_many_examples, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_sample_files, open_all, close_all),
