@@ -69,6 +69,10 @@ END
 report "the line of a step has accuracy, margin and rewards" grep -qE '^step 12/12  loss 0\.[0-9]+  accuracy 1\.000  margin [0-9.]+  rewards [-0-9.]+ [-0-9.]+  lr' out
 report "the data's pairs are counted" grep -q 'messages.jsonl: format preference.*24 pairs in 48 samples of 80 tokens' out
 
+code=0
+OMP_NUM_THREADS=1 timeout 100 "$bin/train" --config "$root/configs/ds_config_dpo.json" --model model --data messages.jsonl --seq-len 80 --steps 2 >out 2>err </dev/null || code=$?
+report "configs/ds_config_dpo.json trains" eval '[ $code -eq 0 ] && grep -q "^step 1/2  loss 0.693" out'
+
 # ---- forms of rows ----
 for name in whole question answers list.json packed.jsonl.gz; do
     file=$name

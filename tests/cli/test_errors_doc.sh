@@ -69,6 +69,15 @@ echo '{"question": "a", "answer": "b"}' >rows.jsonl
 echo '{"prompt": "a", "completion": "b"}' >examples.jsonl
 report "instruction data without a tokenizer" train "instruction data needs a tokenizer" --data examples.jsonl
 report "rows of no known format" train "columns without a known format" --data rows.jsonl --tokenizer "$root/tests/golden/tokenizer_gpt2.json"
+mkdir tiny
+cp "$root/tests/golden/tokenizer_gpt2.json" tiny/tokenizer.json
+echo '{"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 700, "n_positions": 32}' >tiny/config.json
+echo '{"prompt": "a", "chosen": " b", "rejected": " c"}' >pairs.jsonl
+report "pairs without their section" train "add the section dsc.dpo" --data pairs.jsonl --model tiny
+config dpo '{"train_batch_size": 2, "dsc": {"model": "tiny", "data": "pairs.jsonl", "steps": 1, "threads": 1, "dpo": {}}}'
+report "half a pair" says "a pair is two of them" "$bin/train" --config dpo.json --batch-size 3
+"$bin/train" --config run.json --data examples.jsonl --model tiny --save answers >out 2>err </dev/null
+report "a checkpoint of another kind of run" says "is no checkpoint of a run with dsc.dpo" "$bin/train" --config dpo.json --load answers
 report "a log over the data" train "the output is the input" --log text.txt
 report "attention in both directions" train 'is_causal" must be true' --model both.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
