@@ -6,6 +6,7 @@
 #include "base/base.h"
 #include "kernels/attention.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/dora.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
 #include "kernels/exact.h"
@@ -86,6 +87,7 @@ void dsc_swiglu_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rope_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_scale_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_dropout_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_dora_init(dsc_kernel_table *table, uint32_t caps); /* DORA_* */
 void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_cross_entropy_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_preference_init(dsc_kernel_table *table, uint32_t caps);

@@ -4,11 +4,15 @@
 #ifndef DSC_KERNELS_CPU_RANGE_H
 #define DSC_KERNELS_CPU_RANGE_H
 
+#include <math.h>
+
 #include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
 
 /* Sizes of a block, fixed by the shape. */
 enum {
+    DSC_DORA_OUTPUTS = 8,          /* outputs, which share A's elements */
+    DSC_DORA_COLS = 64,            /* columns of a sum over rows */
     DSC_DROPOUT_BLOCK = 4096,      /* elements */
     DSC_GELU_BLOCK = 4096,         /* elements: 16 to 32 KiB in and out, about 2 us */
     DSC_LAYERNORM_BWD_ROWS = 64,   /* rows whose weight gradients add up in one scratch row (also rmsnorm.h) */
@@ -18,6 +22,9 @@ enum {
 };
 
 #define DSC_RANGE_DECL(isa)                                                                                            \
+    void dsc_dora_factors_##isa(const void *args, int64_t first, int64_t last);                                        \
+    void dsc_dora_scale_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                       \
+    void dsc_dora_gradient_##isa(const void *args, int64_t first, int64_t last);                                       \
     void dsc_dropout_##isa(const void *args, int64_t first, int64_t last);                                             \
     void dsc_gelu_fwd_##isa(const void *args, int64_t first, int64_t last);                                            \
     void dsc_gelu_bwd_##isa(const void *args, int64_t first, int64_t last);                                            \
@@ -38,6 +45,17 @@ DSC_RANGE_DECL(ref)
 DSC_RANGE_DECL(avx2)
 DSC_RANGE_DECL(avx512)
 #undef DSC_RANGE_DECL
+
+/* The sum of the lanes, which are changed, as a norm (dora.h). */
+static inline float dsc_dora_norm(double lane[DSC_DORA_LANES], dsc_dtype dtype)
+{
+    for (int n = DSC_DORA_LANES / 2; n >= 1; n /= 2)
+        for (int l = 0; l < n; l++)
+            lane[l] += lane[l + n];
+    return dsc_rounded((float)sqrt(lane[0]), dtype);
+}
+
+static inline float dsc_dora_factor(float x, float norm) { return norm == 0 ? 0 : x / norm; }
 
 float dsc_gelu_ref(float x); /* DSC_GELU_TANH of the reference, also for gemm_ref.c */
 

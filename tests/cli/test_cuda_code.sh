@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# test_cuda_code.sh - nvcc's output. The exact kernels (exact.cu, update.cu, quant.cu, fp8.cu, signs.cu, exact_gemm.cu
-# and binned_sum.cu of kernels/cuda/) have no operation that a compiler may fuse or shorten. The plugin has machine code for
-# sm_80 and sm_90 and PTX for later GPUs of every source. Sources named *_sm90 have machine code for sm_90a only, with
-# warpgroups' products and tile copies in it. The plugin's build has warnings as errors. Skipped without nvcc; the
+# test_cuda_code.sh - nvcc's output. The exact kernels (exact.cu, update.cu, dora.cu, quant.cu, fp8.cu, signs.cu, exact_gemm.cu
+# and binned_sum.cu of kernels/cuda/) have no operation that a compiler may fuse or shorten. The plugin has machine code
+# for sm_80 and sm_90 and PTX for later GPUs of every source. Sources named *_sm90 have machine code for sm_90a only,
+# with warpgroups' products and tile copies in it. The plugin's build has warnings as errors. Skipped without nvcc; the
 # checker itself is tested everywhere.
 # SPDX-License-Identifier: Apache-2.0
 set -u
@@ -80,6 +80,8 @@ check_exact() { # FILES
             } else if (name ~ /add_signs_op/) {
                 if (count["fma32"] == 0 || count["fma32"] != count["sub"] || count["fma32"] != count["mul"] || count["fma32"] != count["add"])
                     bad(count["fma32"] + 0 " multiply-adds, " count["mul"] + 0 " products, " count["sub"] + 0 " subtractions, " count["add"] + 0 " sums: all once an element")
+            } else if (name ~ /dora_factors/) {
+                if (count["sqrt"] == 0 || count["sub"] > 0 || count["fma32"] == 0 || count["mul"] == 0) bad("no square root, multiply-adds or squares, or a difference")
             } else if (count["fma32"] > 0) bad("a multiply-add in fp32")
             if (name ~ /sumsq/ ? count["fma64"] != count["widened"] || count["widened"] == 0 : count["fma64"] > 0)
                 bad(count["fma64"] + 0 " multiply-adds in fp64 for " count["widened"] + 0 " elements")
