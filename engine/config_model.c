@@ -33,6 +33,7 @@ static void list_lora(const dsc_lora_section *lora, lora_lists *out)
     to->alpha = lora->alpha;
     to->rank_stabilized = lora->rank_stabilized;
     to->dropout = lora->dropout;
+    to->use_dora = lora->use_dora;
     to->adapter = lora->adapter[0] != 0 ? lora->adapter : NULL;
     to->targets = out->targets;
     if (lora->target_is_regex)

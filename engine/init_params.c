@@ -53,7 +53,7 @@ static dsc_status put(dsc_engine *engine, const target *to, int64_t first, int64
     return DSC_OK;
 }
 
-static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
+void dsc_engine_init_values(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
 {
     const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
     switch (tensor->spec->init) {
@@ -72,6 +72,9 @@ static void make_chunk(const dsc_engine *engine, int32_t t, int64_t tensor_first
     case DSC_INIT_ZEROS:
         memset(values, 0, (size_t)count * 4);
         break;
+    case DSC_INIT_ROW_NORMS:
+    case DSC_INIT_COLUMN_NORMS:
+        DSC_ASSERT(false); /* dsc_engine_init_norms */
     }
 }
 
@@ -86,8 +89,8 @@ static void make_chunks(void *ctx, int64_t first_chunk, int64_t last_chunk)
 {
     const make_job *job = ctx;
     for (int64_t c = first_chunk; c < last_chunk; c++)
-        make_chunk(job->engine, job->tensor, job->first + c * INIT_CHUNK,
-                   dsc_min_i64(INIT_CHUNK, job->count - c * INIT_CHUNK), job->values + c * INIT_CHUNK);
+        dsc_engine_init_values(job->engine, job->tensor, job->first + c * INIT_CHUNK,
+                               dsc_min_i64(INIT_CHUNK, job->count - c * INIT_CHUNK), job->values + c * INIT_CHUNK);
 }
 
 static void make_by_all(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values)
@@ -141,6 +144,26 @@ static dsc_status check_range(const dsc_engine *engine, int32_t t, int64_t first
                     dtype == DSC_F16 ? "bf16 (bf16.enabled) or fp32" : "fp32");
 }
 
+static bool is_norms(const dsc_layout_tensor *tensor)
+{
+    return tensor->spec->init == DSC_INIT_ROW_NORMS || tensor->spec->init == DSC_INIT_COLUMN_NORMS;
+}
+
+/* Those of a file or, if there are none, norms. */
+static dsc_status load_values(const dsc_engine *engine, int32_t t, int64_t first, int64_t count, float *values,
+                              bool *found, dsc_error *err)
+{
+    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    const dsc_model *model = engine->model;
+    *found = false;
+    if (model->load_param != NULL)
+        DSC_TRY(model->load_param(model, tensor->module, tensor->param, first, count, values, found, err));
+    if (*found || !is_norms(tensor))
+        return DSC_OK;
+    *found = true;
+    return dsc_engine_init_norms(engine, t, first, count, values, err);
+}
+
 /* Rank 0's values in pieces. *found is false, on all ranks alike, when the model has none for this tensor. */
 static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_error *err)
 {
@@ -156,8 +179,7 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
         memset(&verdict, 0, sizeof verdict);
         if (engine->place.rank == 0) {
             bool here = false;
-            const dsc_status status = engine->model->load_param(engine->model, tensor->module, tensor->param, first,
-                                                                count, values, &here, &verdict.error);
+            const dsc_status status = load_values(engine, t, first, count, values, &here, &verdict.error);
             if (status == DSC_OK && here)
                 (void)!check_range(engine, t, first, count, values, &verdict.error);
             verdict.found = here;
@@ -186,7 +208,7 @@ dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
         bool found = false;
-        if (engine->model->load_param != NULL)
+        if (engine->model->load_param != NULL || is_norms(&engine->layout.tensor[t]))
             DSC_TRY(init_loaded(engine, t, &found, err));
         if (!found)
             DSC_TRY(init_random(engine, t, err));

@@ -107,6 +107,11 @@ dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char **from, dsc
 void dsc_engine_write_plans_file(const dsc_engine *engine);
 /* init_params.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
+/* Elements of a tensor from its initialisation, which is not norms. */
+void dsc_engine_init_values(const dsc_engine *engine, int32_t t, int64_t tensor_first, int64_t count, float *values);
+/* init_norms.c: elements of a tensor whose initialisation is norms. */
+dsc_status dsc_engine_init_norms(const dsc_engine *engine, int32_t t, int64_t first, int64_t count, float *values,
+                                 dsc_error *err);
 dsc_status dsc_engine_need_values(dsc_engine *engine, dsc_error *err); /* creates the first values unless present */
 /* run_folder.c: "save": "auto" becomes a new folder with one name on all ranks. Collective. */
 dsc_status dsc_engine_run_folder(dsc_engine *engine, dsc_error *err);

@@ -62,6 +62,27 @@ static dsc_status check_shared(const dsc_model *model, int32_t index, const dsc_
     return DSC_OK;
 }
 
+static bool is_norms(const dsc_param_spec *spec)
+{
+    return spec->init == DSC_INIT_ROW_NORMS || spec->init == DSC_INIT_COLUMN_NORMS;
+}
+
+/* A vector of norms has one for each row, or column, of a matrix of its module. */
+static dsc_status check_norms(const dsc_module *module, const dsc_param_spec *spec, dsc_error *err)
+{
+    if (spec->shared_module >= 0 || spec->shared_param < 0 || spec->shared_param >= module->param_count)
+        return REFUSE(err, spec->name, "its first values are norms of parameter %d of module \"%s\", which has %d",
+                      spec->shared_param, module->name, module->param_count);
+    const dsc_param_spec *of = &module->params[spec->shared_param];
+    if (spec->dim_count != 1 || of->dim_count != 2 || is_norms(of) || of->shared_module >= 0 ||
+        of->dim[spec->init == DSC_INIT_ROW_NORMS ? 0 : 1] != spec->dim[0])
+        return REFUSE(err, spec->name,
+                      "its first values cannot be norms of \"%.200s\": that needs a matrix of the "
+                      "module's own and a vector with an element for each of its rows or columns",
+                      of->name);
+    return DSC_OK;
+}
+
 static dsc_status check_param(const dsc_model *model, int32_t index, int32_t param, int64_t *total, dsc_error *err)
 {
     const dsc_module *module = &model->modules[index];
@@ -74,6 +95,8 @@ static dsc_status check_param(const dsc_model *model, int32_t index, int32_t par
         !dsc_add_i64(*total, elements, total))
         return REFUSE(err, spec->name, "its shape is not a possible size");
     const bool random = spec->init == DSC_INIT_NORMAL || spec->init == DSC_INIT_UNIFORM;
+    if (is_norms(spec))
+        return check_norms(module, spec, err);
     if (spec->init != DSC_INIT_ZEROS && spec->init != DSC_INIT_ONES && !random)
         return REFUSE(err, spec->name, "no such initialisation: %d", (int)spec->init);
     if (random && !(isfinite(spec->init_std) && spec->init_std >= 0))

@@ -15,8 +15,15 @@ static bool is_fp8(const dsc_call *call, dsc_linear_layer layer)
     return call->ctx->fp8 != NULL && dsc_linear_fits_fp8(layer, call->rows);
 }
 
+static bool has_magnitudes(const dsc_lora *lora, dsc_linear_layer layer)
+{
+    return has_adapter(lora, layer) && lora->magnitudes;
+}
+
 dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
+    if (has_magnitudes(gemms->lora, layer))
+        return dsc_dora_plan(gemms, layer, err);
     const bool fp8 = gemms->sink != NULL && gemms->sink->fp8 != NULL && dsc_linear_fits_fp8(layer, gemms->rows);
     DSC_TRY((fp8 ? dsc_linear_fp8_plan : dsc_linear_plain_plan)(gemms, layer, err));
     return has_adapter(gemms->lora, layer) ? dsc_lora_plan(gemms, layer, err) : DSC_OK;
@@ -24,6 +31,8 @@ dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, ds
 
 dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
 {
+    if (has_magnitudes(call->lora, layer))
+        return dsc_dora_run(call, layer, y, x, aux);
     DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_run : dsc_linear_plain_run)(call, layer, y, x, aux));
     if (!has_adapter(call->lora, layer))
         return DSC_OK;
@@ -33,6 +42,8 @@ dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y,
 
 dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy, void *aux)
 {
+    if (has_magnitudes(call->lora, layer))
+        return dsc_dora_backward(call, layer, dx, dy, aux);
     DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_backward : dsc_linear_plain_backward)(call, layer, dx, dy, aux));
     if (!has_adapter(call->lora, layer))
         return DSC_OK;
@@ -44,8 +55,11 @@ dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, co
 {
     const dsc_module_ctx *ctx = call->ctx;
     const bool has_bias = layer.bias >= 0 && ctx->grad[layer.bias] != NULL;
-    DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_gradient : dsc_linear_plain_gradient)(call, layer, x, dy));
-    if (has_adapter(call->lora, layer))
+    const bool has_own = has_magnitudes(call->lora, layer);
+    DSC_TRY((has_own                 ? dsc_dora_gradients
+             : is_fp8(call, layer) ? dsc_linear_fp8_gradient
+                                   : dsc_linear_plain_gradient)(call, layer, x, dy));
+    if (has_adapter(call->lora, layer) && !has_own)
         DSC_TRY(dsc_lora_gradients(call, layer, x, dy));
     if (!has_bias || ctx->grad[layer.weight] != NULL)
         return DSC_OK; /* the bias's gradient came with the weight's */

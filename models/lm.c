@@ -394,7 +394,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         lm->config->embed_channels = lm->config->channels;
     const int64_t own = count_params(args->family, lm->config);
     const int64_t modules = lm->config->layers + 2 + dsc_lm_transforms(lm->config);
-    const int64_t most = own + (args->lora != NULL ? 2 * LINEARS_MAX * modules : 0);
+    const int64_t most = own + (args->lora != NULL ? 3 * LINEARS_MAX * modules : 0);
     lm->module_count = modules;
     lm->lora = args->lora;
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, args->name, &lm->name, err));

@@ -7,6 +7,15 @@
 #include "base/module_names.h"
 #include "models/lm_parts.h"
 
+/* It begins as the norms of the layer's weight: B is 0. */
+static void add_magnitude(dsc_lm *lm, const lm_layer *layer)
+{
+    dsc_param_spec *magnitude = dsc_lm_add_param(lm, layer->name, DSC_LORA_MAGNITUDE, 0, layer->shape.out, 0);
+    magnitude->init = layer->shape.out_in ? DSC_INIT_ROW_NORMS : DSC_INIT_COLUMN_NORMS;
+    magnitude->shared_param = layer->weight;
+    magnitude->split = layer->b_split == DSC_SPLIT_NONE ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
+}
+
 /* Behind the module's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
  * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
 void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
@@ -16,6 +25,7 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
                         .ranks = &lm->adapter_rank[lm->first_param],
                         .scales = &lm->adapter_scale[lm->first_param],
                         .dropout = lm->lora->dropout,
+                        .magnitudes = lm->lora->use_dora,
                         .first_param = lm->first_param };
     for (int32_t i = 0; i < lm->layer_count; i++) {
         lm_layer *layer = &lm->layer[lm->layer_first + i];
@@ -27,6 +37,7 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
         layer->adapted++;
         out->rank = dsc_max_i64(out->rank, rank);
         out->widest = dsc_max_i64(out->widest, layer->shape.in);
+        out->widest_out = dsc_max_i64(out->widest_out, layer->shape.out);
         lm->adapter_rank[lm->first_param + layer->weight] = (int32_t)rank;
         lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, name);
         lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);
@@ -36,6 +47,8 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
         a->split = layer->a_split;
         dsc_param_spec *b = dsc_lm_add_param(lm, layer->name, "lora_B.weight", layer->shape.out, rank, 0);
         b->split = layer->b_split;
+        if (lm->lora->use_dora)
+            add_magnitude(lm, layer);
     }
 }
 
@@ -51,6 +64,8 @@ void dsc_lm_freeze(dsc_lm *lm)
             const int32_t a = lm->selves[m].lora.first[i];
             if (a > 0)
                 params[a].trainable = params[a + 1].trainable = true;
+            if (a > 0 && lm->lora->use_dora)
+                params[a + 2].trainable = true;
         }
     }
 }

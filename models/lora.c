@@ -1,28 +1,21 @@
 /* lora.c - see lora.h. The scale is applied between the two products, where there is least to multiply.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "models/lora.h"
+#include "models/lora_pair.h"
 
 #include "base/rng.h"
 #include "kernels/device.h"
 
-/* The adapter's two layers: x to [R,r], and from there to what the layer has written. */
-typedef struct lora_pair {
-    dsc_linear_layer a, b;
-    float scale;
-    uint32_t layer; /* the number of its weight among the model's parameters */
-    double dropout;
-} lora_pair;
-
-static lora_pair pair_of(const dsc_lora *lora, dsc_linear_layer layer)
+dsc_lora_pair dsc_lora_pair_of(const dsc_lora *lora, dsc_linear_layer layer)
 {
     const int32_t first = lora->first[layer.weight];
     const int64_t rank = lora->ranks[layer.weight];
-    return (lora_pair) {
+    const bool apart = lora->dropout > 0 && !lora->magnitudes;
+    return (dsc_lora_pair) {
         .a = { .shape = { layer.shape.in, rank, true },
                .weight = first,
                .bias = -1,
                .forward = DSC_EPILOGUE_NONE,
-               .backward = lora->dropout > 0 ? DSC_EPILOGUE_NONE : DSC_EPILOGUE_ADD },
+               .backward = apart ? DSC_EPILOGUE_NONE : DSC_EPILOGUE_ADD },
         .b = { .shape = { rank, layer.shape.out, true },
                .weight = first + 1,
                .bias = -1,
@@ -34,7 +27,7 @@ static lora_pair pair_of(const dsc_lora *lora, dsc_linear_layer layer)
     };
 }
 
-static dsc_status scale(const dsc_call *call, const lora_pair *pair)
+static dsc_status scale(const dsc_call *call, const dsc_lora_pair *pair)
 {
     const dsc_scale_args args = {
         .x = call->lora_work, .count = call->rows * pair->a.shape.out, .factor = pair->scale, .dtype = call->ctx->dtype
@@ -42,15 +35,13 @@ static dsc_status scale(const dsc_call *call, const lora_pair *pair)
     return args.factor == 1 ? DSC_OK : DSC_RUN(call->ctx->stream, SCALE, &args, call->err);
 }
 
-/* Memory of the input with dropout, and of its gradient. */
 static void *wide_work(const dsc_call *call)
 {
     DSC_ASSERT(call->lora->dropout > 0);
-    return (char *)call->lora_work + dsc_align_up(dsc_lora_narrow_bytes(call->lora, call->rows, call->ctx->dtype), 256);
+    return (char *)call->lora_work + dsc_lora_layout_of(call->lora, call->rows, call->ctx->dtype).wide;
 }
 
-/* out = dropped x, or with `add` out + dropped x; of elements of the adapter's input. */
-static dsc_status drop(const dsc_call *call, const lora_pair *pair, void *out, const void *x, bool add)
+dsc_status dsc_lora_drop(const dsc_call *call, const dsc_lora_pair *pair, void *out, const void *x, bool add)
 {
     const dsc_module_ctx *ctx = call->ctx;
     const int64_t columns = pair->a.shape.in, sample_rows = call->rows / ctx->batch;
@@ -70,25 +61,22 @@ static dsc_status drop(const dsc_call *call, const lora_pair *pair, void *out, c
     return DSC_RUN(ctx->stream, DROPOUT, &args, call->err);
 }
 
-/* *out <- the input of the adapter: x, or in training its copy with dropout. */
-static dsc_status input_of(const dsc_call *call, const lora_pair *pair, const void *x, const void **out)
+dsc_status dsc_lora_input(const dsc_call *call, const dsc_lora_pair *pair, const void *x, const void **out)
 {
     *out = x;
     if (!(pair->dropout > 0) || !call->ctx->training)
         return DSC_OK;
     *out = wide_work(call);
-    return drop(call, pair, wide_work(call), x, false);
+    return dsc_lora_drop(call, pair, wide_work(call), x, false);
 }
 
-/* lora_work = s x A^T */
-static dsc_status down(const dsc_call *call, const lora_pair *pair, const void *x)
+dsc_status dsc_lora_down(const dsc_call *call, const dsc_lora_pair *pair, const void *x)
 {
     DSC_TRY(dsc_linear_plain_run(call, pair->a, call->lora_work, x, NULL));
     return scale(call, pair);
 }
 
-/* lora_work = s dy B */
-static dsc_status up_backward(const dsc_call *call, const lora_pair *pair, const void *dy)
+dsc_status dsc_lora_up_backward(const dsc_call *call, const dsc_lora_pair *pair, const void *dy)
 {
     DSC_TRY(dsc_linear_plain_backward(call, pair->b, call->lora_work, dy, NULL));
     return scale(call, pair);
@@ -96,7 +84,7 @@ static dsc_status up_backward(const dsc_call *call, const lora_pair *pair, const
 
 dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
-    const lora_pair pair = pair_of(gemms->lora, layer);
+    const dsc_lora_pair pair = dsc_lora_pair_of(gemms->lora, layer);
     DSC_TRY(dsc_linear_plain_plan(gemms, pair.a, err));
     DSC_TRY(dsc_linear_plain_plan(gemms, pair.b, err));
     /* the gradients' own way down, and back up */
@@ -110,34 +98,34 @@ dsc_status dsc_lora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_
 
 dsc_status dsc_lora_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x)
 {
-    const lora_pair pair = pair_of(call->lora, layer);
+    const dsc_lora_pair pair = dsc_lora_pair_of(call->lora, layer);
     const void *input;
-    DSC_TRY(input_of(call, &pair, x, &input));
-    DSC_TRY(down(call, &pair, input));
+    DSC_TRY(dsc_lora_input(call, &pair, x, &input));
+    DSC_TRY(dsc_lora_down(call, &pair, input));
     return dsc_linear_plain_run(call, pair.b, y, call->lora_work, y);
 }
 
 dsc_status dsc_lora_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy)
 {
-    const lora_pair pair = pair_of(call->lora, layer);
-    DSC_TRY(up_backward(call, &pair, dy));
+    const dsc_lora_pair pair = dsc_lora_pair_of(call->lora, layer);
+    DSC_TRY(dsc_lora_up_backward(call, &pair, dy));
     if (!(pair.dropout > 0))
         return dsc_linear_plain_backward(call, pair.a, dx, call->lora_work, dx);
     DSC_TRY(dsc_linear_plain_backward(call, pair.a, wide_work(call), call->lora_work, NULL));
-    return drop(call, &pair, dx, wide_work(call), true);
+    return dsc_lora_drop(call, &pair, dx, wide_work(call), true);
 }
 
 dsc_status dsc_lora_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
 {
-    const lora_pair pair = pair_of(call->lora, layer);
+    const dsc_lora_pair pair = dsc_lora_pair_of(call->lora, layer);
     const void *input;
-    DSC_TRY(input_of(call, &pair, x, &input));
+    DSC_TRY(dsc_lora_input(call, &pair, x, &input));
     if (call->ctx->grad[pair.b.weight] != NULL) {
-        DSC_TRY(down(call, &pair, input));
+        DSC_TRY(dsc_lora_down(call, &pair, input));
         DSC_TRY(dsc_linear_plain_gradient(call, pair.b, call->lora_work, dy));
     }
     if (call->ctx->grad[pair.a.weight] == NULL)
         return DSC_OK;
-    DSC_TRY(up_backward(call, &pair, dy));
+    DSC_TRY(dsc_lora_up_backward(call, &pair, dy));
     return dsc_linear_plain_gradient(call, pair.a, input, call->lora_work);
 }

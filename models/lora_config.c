@@ -47,7 +47,6 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
     static const struct {
         const char *key, *text;
     } plain[] = {
-        { "use_dora", NULL },
         { "lora_bias", NULL },
         { "layer_replication", NULL },
         { "target_parameters", NULL },
@@ -126,6 +125,8 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     DSC_TRY(read_saved(reader, out));
     if (dsc_hf_field(reader, "use_rslora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_rslora", false, &out->rank_stabilized));
+    if (dsc_hf_field(reader, "use_dora") != NULL)
+        DSC_TRY(dsc_hf_bool(reader, "use_dora", false, &out->use_dora));
     DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range) { 0, DROPOUT_MAX }, 0, &out->dropout));
     const cJSON *start = dsc_hf_field(reader, "init_lora_weights");
     int32_t index = 0;
@@ -222,9 +223,12 @@ dsc_status dsc_lora_config_open(dsc_lora_config *out, dsc_alloc *alloc, const ds
     if (options->struct_bytes < sizeof *options)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_lora_options.struct_bytes is %u; use DSC_LORA_OPTIONS_INIT",
                         options->struct_bytes);
-    *out = (dsc_lora_config){ .rank = options->rank, .alpha = options->alpha,
-                              .rank_stabilized = options->rank_stabilized, .targets = options->targets,
-                              .target_count = options->target_count };
+    *out = (dsc_lora_config) { .rank = options->rank,
+                               .alpha = options->alpha,
+                               .rank_stabilized = options->rank_stabilized,
+                               .use_dora = options->use_dora,
+                               .targets = options->targets,
+                               .target_count = options->target_count };
     if (options->target_count < 0 || options->target_count > DSC_LORA_TARGETS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_modules", "%d names; expected at most %d",
                         options->target_count, DSC_LORA_TARGETS_MAX);
@@ -303,8 +307,9 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     }
     used += snprintf(at + used, (size_t)(capacity - used),
                      "\n  ],\n  \"task_type\": %s,\n"
-                     "  \"use_rslora\": %s",
-                     text->masked ? "null" : "\"CAUSAL_LM\"", config->rank_stabilized ? "true" : "false");
+                     "  \"use_dora\": %s,\n  \"use_rslora\": %s",
+                     text->masked ? "null" : "\"CAUSAL_LM\"", config->use_dora ? "true" : "false",
+                     config->rank_stabilized ? "true" : "false");
     used += put_patterns(at + used, capacity - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
     used +=
         put_patterns(at + used, capacity - used, "alpha_pattern", config->alpha_pattern, config->alpha_pattern_count);

@@ -11,6 +11,7 @@
 #define DSC_LORA_TARGETS_MAX 64
 /* In front of a parameter's name in PEFT's files: the wrapper's, then the model's attribute in it. */
 #define DSC_LORA_PREFIX "base_model.model."
+#define DSC_LORA_MAGNITUDE "lora_magnitude_vector" /* behind a layer's name */
 
 #define DSC_LORA_NAME_BYTES 128
 #define DSC_LORA_PATTERN_BYTES 256
@@ -33,6 +34,7 @@ typedef struct dsc_lora_config {
     dsc_lora_pattern rank_pattern[DSC_LORA_PATTERNS_MAX], alpha_pattern[DSC_LORA_PATTERNS_MAX];
     int32_t rank_pattern_count, alpha_pattern_count;
     bool rank_stabilized;
+    bool use_dora;              /* each output of a layer has a magnitude */
     double dropout;             /* probability */
     const char *const *targets; /* [target_count] as the options'; 0: `usual` decides */
     int32_t target_count;
@@ -77,7 +79,7 @@ DSC_MUST_USE dsc_status dsc_lora_check_used(const dsc_lora_config *config, const
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
 /* Whether a parameter, not an adapter's, is trained whole: it is of one of PEFT's modules_to_save. */
 bool dsc_lora_saves(dsc_lora_config *config, const char *param);
-/* Whether a parameter's name is that of an adapter's A or B. */
+/* Whether a parameter's name is that of an adapter's A, B or magnitudes. */
 bool dsc_lora_is_adapter(const char *param);
 /* r and s of a layer: those of the first pattern that names it, else the config's. */
 int64_t dsc_lora_rank(dsc_lora_config *config, const char *layer);

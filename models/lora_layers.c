@@ -22,7 +22,8 @@ bool dsc_lora_is_named(const char *layer, const char *target)
 
 bool dsc_lora_is_adapter(const char *param)
 {
-    return strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL;
+    return strstr(param, ".lora_A.") != NULL || strstr(param, ".lora_B.") != NULL ||
+           strstr(param, "." DSC_LORA_MAGNITUDE) != NULL;
 }
 
 /* ---- regular expressions ---- */

@@ -13,6 +13,7 @@
 #include "kernels/scalar.h"
 
 #define WEIGHT_END ".weight"
+#define MAGNITUDE_END ".lora_magnitude_vector" /* as in models/lora_config.h */
 #define STEPS_MAX 1000000 /* work of the regular expressions for one layer: milliseconds */
 
 static bool get_number(const cJSON *root, const char *key, double most, double *out)
@@ -108,7 +109,8 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
                                     .scale = (float)(alpha / (get_bool(root, "use_rslora") ? sqrt((double)rank)
                                                                                            : (double)rank)),
                                     .alpha = alpha,
-                                    .rank_stabilized = get_bool(root, "use_rslora") };
+                                    .rank_stabilized = get_bool(root, "use_rslora"),
+                                    .use_dora = get_bool(root, "use_dora") };
     good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1) &&
            read_saved(root, out);
     dsc_json_close(&json);
@@ -155,7 +157,7 @@ dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char
 
 bool dsc_ckpt_adapter_is(const char *name)
 {
-    return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL;
+    return strstr(name, ".lora_A.") != NULL || strstr(name, ".lora_B.") != NULL || strstr(name, MAGNITUDE_END) != NULL;
 }
 
 bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name)
@@ -169,13 +171,13 @@ bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name)
 
 /* ---- merging ---- */
 
-/* The master weights, or the weights where these are fp32, of "<layer>.lora_A.weight". */
-static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, const char *layer, char part,
+/* The master weights, or the weights where these are fp32, of "<layer><end>". */
+static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, const char *layer, const char *end,
                                          const dsc_ckpt_manifest_tensor **tensor)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 32];
-    DSC_ASSERT(part == 'A' || part == 'B');
-    snprintf(name, sizeof name, "%s.lora_%c" WEIGHT_END, layer, part);
+    DSC_ASSERT(end[0] == '.');
+    snprintf(name, sizeof name, "%s%s", layer, end);
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, DSC_CKPT_MASTER, name, tensor);
     return entry != NULL ? entry : dsc_ckpt_reader_find(reader, DSC_CKPT_WEIGHTS, name, tensor);
 }
@@ -204,6 +206,62 @@ static bool shapes_fit(const dsc_ckpt_adapter *adapter, const dsc_tensor_desc *w
     return a->dim[0] == adapter->rank && a->dim[1] == in && b->dim[0] == out && b->dim[1] == adapter->rank;
 }
 
+static int64_t output_of(const dsc_ckpt_merge_state *merge, int64_t element)
+{
+    return merge->adapter.in_out ? element % merge->out : element / merge->in;
+}
+
+/* An element of the weight, which is x, with s B A added. */
+static double merged(const dsc_ckpt_merge_state *merge, int64_t element, double x)
+{
+    const int64_t rank = merge->adapter.rank, out = output_of(merge, element);
+    const int64_t in = merge->adapter.in_out ? element / merge->out : element % merge->in;
+    double sum = 0;
+    DSC_ASSERT(in < merge->in);
+    for (int64_t r = 0; r < rank; r++)
+        sum += (double)merge->b[out * rank + r] * (double)merge->a[r * merge->in + in];
+    return x + (double)merge->adapter.scale * sum;
+}
+
+/* factors <- the sums of squares of each output's weights with the adapter's. */
+static dsc_status add_squares(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
+                              const dsc_ckpt_manifest_tensor *weight, void *buffer, dsc_error *err)
+{
+    const dsc_ckpt_block *block = reader->manifest.block + weight->first_block;
+    DSC_ASSERT(weight->elements == merge->in * merge->out);
+    for (int64_t b = 0; b < weight->block_count; b++, block++) {
+        DSC_TRY(dsc_ckpt_reader_block(reader, block, buffer, err));
+        for (int64_t i = 0; i < block->count; i++) {
+            const double x = merged(merge, block->first + i, (double)dsc_get(buffer, i, weight->dtype));
+            merge->factors[output_of(merge, block->first + i)] += x * x;
+        }
+    }
+    return DSC_OK;
+}
+
+/* DoRA: magnitude / norm of each output; 0 where the norm is 0, as in training. */
+static dsc_status find_factors(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader, const char *layer,
+                               void *buffer, dsc_error *err)
+{
+    const dsc_ckpt_manifest_tensor *of_weight = NULL, *of_magnitude = NULL;
+    const dsc_safetensors_entry *magnitude = find(reader, layer, MAGNITUDE_END, &of_magnitude);
+    DSC_ASSERT(merge->factors == NULL);
+    if (find(reader, layer, WEIGHT_END, &of_weight) == NULL || magnitude == NULL || magnitude->count != merge->out)
+        return DSC_FAIL(err, DSC_ERR_INPUT, layer,
+                        "its adapter has no magnitude for each of the %lld outputs, which "
+                        "\"use_dora\" of adapter.json needs",
+                        (long long)merge->out);
+    float *m = NULL;
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, merge->out, sizeof *merge->factors, &merge->factors, err));
+    DSC_TRY(add_squares(merge, reader, of_weight, buffer, err));
+    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, merge->out, sizeof *m, &m, err));
+    const dsc_status status = read_values(reader, of_magnitude, buffer, m, err);
+    for (int64_t o = 0; o < merge->out && status == DSC_OK; o++)
+        merge->factors[o] = merge->factors[o] == 0 ? 0 : (double)m[o] / sqrt(merge->factors[o]);
+    dsc_alloc_free(reader->alloc, m);
+    return status;
+}
+
 dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
                                const dsc_ckpt_adapter *adapter, const dsc_safetensors_entry *weight, void *buffer,
                                dsc_error *err)
@@ -216,7 +274,8 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
         return DSC_OK;
     snprintf(layer, sizeof layer, "%.*s", (int)(bytes - end), weight->name);
     adapter = &merge->adapter;
-    const dsc_safetensors_entry *a = find(reader, layer, 'A', &of_a), *b = find(reader, layer, 'B', &of_b);
+    const dsc_safetensors_entry *a = find(reader, layer, ".lora_A" WEIGHT_END, &of_a);
+    const dsc_safetensors_entry *b = find(reader, layer, ".lora_B" WEIGHT_END, &of_b);
     if (a == NULL && b == NULL)
         return DSC_OK;
     DSC_TRY(take_layer(&merge->adapter, layer, err));
@@ -229,25 +288,22 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
     DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, a->count + b->count, sizeof *merge->a, &merge->a, err));
     merge->b = merge->a + a->count;
     DSC_TRY(read_values(reader, of_a, buffer, merge->a, err));
-    return read_values(reader, of_b, buffer, merge->b, err);
+    DSC_TRY(read_values(reader, of_b, buffer, merge->b, err));
+    return adapter->use_dora ? find_factors(merge, reader, layer, buffer, err) : DSC_OK;
 }
 
 void dsc_ckpt_merge_close(dsc_ckpt_merge_state *merge, dsc_alloc *alloc)
 {
+    dsc_alloc_free(alloc, merge->factors);
     dsc_alloc_free(alloc, merge->a);
     *merge = (dsc_ckpt_merge_state) { 0 };
 }
 
 void dsc_ckpt_merge_add(const dsc_ckpt_merge_state *merge, int64_t first, int64_t count, float *x)
 {
-    const int64_t rank = merge->adapter.rank, row = merge->adapter.in_out ? merge->out : merge->in;
     DSC_ASSERT(first >= 0);
     for (int64_t i = 0; i < count && merge->a != NULL; i++) {
-        const int64_t at = (first + i) / row, col = (first + i) % row;
-        const int64_t in = merge->adapter.in_out ? at : col, out = merge->adapter.in_out ? col : at;
-        double sum = 0;
-        for (int64_t r = 0; r < rank; r++)
-            sum += (double)merge->b[out * rank + r] * (double)merge->a[r * merge->in + in];
-        x[i] = (float)((double)x[i] + (double)merge->adapter.scale * sum);
+        const double factor = merge->factors != NULL ? merge->factors[output_of(merge, first + i)] : 1;
+        x[i] = (float)(factor * merged(merge, first + i, (double)x[i]));
     }
 }

@@ -13,6 +13,7 @@ typedef struct dsc_ckpt_adapter {
     float scale;
     bool in_out; /* the layers' weights are stored [in,out] */
     bool rank_stabilized;
+    bool use_dora; /* each output has a magnitude */
     double alpha;
     struct dsc_ckpt_pattern {
         char name[256];
@@ -40,7 +41,8 @@ bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name);
 typedef struct dsc_ckpt_merge_state {
     dsc_ckpt_adapter adapter;
     int64_t in, out;
-    float *a, *b; /* NULL: the weight has none */
+    float *a, *b;    /* NULL: the weight has none */
+    double *factors; /* [out] of outputs with magnitudes; NULL: 1 */
 } dsc_ckpt_merge_state;
 /* buffer: DSC_CKPT_BLOCK_BYTES. To be closed also after a failure. */
 DSC_MUST_USE dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,

@@ -211,6 +211,7 @@ typedef struct dsc_lora_section {
     int64_t rank;
     double alpha;
     bool rank_stabilized;
+    bool use_dora;
     double dropout;
     char targets[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int target_count;

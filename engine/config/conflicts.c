@@ -90,6 +90,7 @@ static const conflict conflicts[] = {
     { DSC_ID_LORA_ALPHAS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_DROPOUT, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_SAVE, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
+    { DSC_ID_LORA_DORA, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_STABILIZED, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_DPO, present, DSC_ID_MLM, present, false, "a masked language model has no answers to compare" },
     { DSC_ID_DPO, present, DSC_ID_CURRICULUM_ENABLED, on, true, "samples of a curriculum are cut" },

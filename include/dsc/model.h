@@ -17,7 +17,16 @@ extern "C" {
 
 struct dsc_stream; /* opaque: where a module launches its work */
 
-typedef enum dsc_init_kind { DSC_INIT_ZEROS, DSC_INIT_ONES, DSC_INIT_NORMAL, DSC_INIT_UNIFORM } dsc_init_kind;
+typedef enum dsc_init_kind {
+    DSC_INIT_ZEROS,
+    DSC_INIT_ONES,
+    DSC_INIT_NORMAL,
+    DSC_INIT_UNIFORM,
+    /* A vector: the norms of the rows, or columns, of a matrix's first values as the compute dtype keeps them. The
+     * matrix is parameter shared_param of the same module; shared_module is -1. */
+    DSC_INIT_ROW_NORMS,
+    DSC_INIT_COLUMN_NORMS
+} dsc_init_kind;
 typedef enum dsc_split_axis { DSC_SPLIT_NONE, DSC_SPLIT_ROW, DSC_SPLIT_COLUMN } dsc_split_axis;
 
 typedef struct dsc_param_spec {
@@ -254,11 +263,14 @@ typedef struct dsc_lora_options {
     const dsc_lora_value *rank_pattern, *alpha_pattern;
     int32_t rank_pattern_count, alpha_pattern_count;
     double dropout; /* probability with which an element of an adapter's input is 0 in training; below 1 */
+    /* DoRA: y = m (W x + s B (A x)) / |W + s B A| + b, with a trained magnitude m and a norm for each output. It begins
+     * as the norm and is named "<layer>.lora_magnitude_vector". */
+    bool use_dora;
 } dsc_lora_options;
 #define DSC_LORA_OPTIONS_INIT                                                                                          \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, \
-            0, NULL, NULL, 0, 0, 0                                                                                     \
+            0, NULL, NULL, 0, 0, 0, false                                                                              \
     }
 
 typedef struct dsc_model_options {

@@ -68,6 +68,22 @@ LORA_CASES = [
      dict(r=8, lora_alpha=8, target_modules="all-linear", rank_pattern={"(q|v)_proj": 3, r"layers\.0\..*": 2},  # peft sorts them when it saves
           alpha_pattern={"^model.*mlp.*": 12, r"self_attn\.[qk]_proj": 5})),
 ]
+# magnitudes of outputs: each layout of weights, layers with biases and without, and what a layer adds to
+LORA_CASES += [
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True, attention_bias=True), torch.float32,
+     dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True)),
+    (transformers.GPT2Config(**GPT2), torch.float32,
+     dict(r=3, lora_alpha=8, use_rslora=True, target_modules=["c_attn", "mlp.c_proj"], fan_in_fan_out=True, use_dora=True)),
+    (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32,
+     dict(r=5, lora_alpha=16, target_modules=r".*\.1\..*(query_key_value|dense_4h_to_h)", use_dora=True)),
+    (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0), torch.float32,
+     dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True)),
+    (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False),
+     torch.float16, dict(r=4, lora_alpha=6, target_modules="all-linear", use_dora=True)),
+    (transformers.Qwen3Config(**LLAMA, head_dim=16), torch.float32,
+     dict(r=8, lora_alpha=8, target_modules="all-linear", rank_pattern={"(q|v)_proj": 3, r"layers\.0\..*": 2}, alpha_pattern={"^model.*mlp.*": 12},
+          use_dora=True, modules_to_save=["lm_head"])),
+]
 # Arguments of peft's LoraConfig that choose layers, which dsc.lora has under the same names.
 TARGETS = [
     dict(target_modules=r"model\.layers\.1\..*(q|v)_proj"), dict(target_modules="all-linear", exclude_modules=["mlp.up_proj", "k_proj"]),
@@ -75,6 +91,7 @@ TARGETS = [
     dict(target_modules=r".*(?:self_attn|attn).*(?:q_proj|o_proj)", exclude_modules=r".*\.0\..*", rank_pattern={r"1\.self_attn\.o_proj": 2}),
     dict(target_modules=["q_proj", "o_proj"], layers_to_transform=0, rank_pattern={"o_proj": 5, ".*_proj": 7}),
     dict(target_modules="all-linear", modules_to_save=["layers.1.mlp", "lm_head"]), dict(target_modules=None),
+    dict(target_modules=["q_proj", "mlp.up_proj"], use_dora=True),
 ]
 
 
@@ -93,6 +110,9 @@ def check_targets(folder):
         run(f"{BIN}/dsc", "ckpt", "export", f"{save}{i}/step-1", "--out", f"{save}{i}-out")
         want, got = files_of(out + str(i)), files_of(f"{save}{i}-out")
         assert {k: t.shape for k, t in got.items()} == {k: t.shape for k, t in want.items()}, (target, set(got) ^ set(want))
+        # magnitudes begin as peft's, and move at most by the rate in one step
+        off = max([(t - want[k]).abs().max().item() for k, t in got.items() if "magnitude" in k], default=0.0)
+        assert off < 1.01e-3, f"magnitudes are {off} from peft's first ones"
 
 
 def check_adapters(config, dtype, lora, folder):
@@ -137,7 +157,7 @@ def check(config, dtype, shard, folder):
 tests = [(f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[6:]} in shards of {shard}", check, (config, dtype, shard))
          for config, dtype, shard in CASES]
 for config, dtype, lora in LORA_CASES:
-    name = f"{config.model_type} with adapters of rank {lora['r']}"
+    name = f"{config.model_type} with adapters of rank {lora['r']}" + (" and magnitudes" if "use_dora" in lora else "")
     tests.append((name, check_adapters, (config, dtype, lora)) if peft else (name, None, "peft is not installed"))
 tests.append(("layers with adapters are those of peft", check_targets if peft else None, () if peft else "peft is not installed"))
 sys.exit(run_all(tests))

@@ -92,6 +92,15 @@ CASES = [
                           activation_function="gelu"), 3, 7, False,
      {"r": 3, "lora_alpha": 5, "target_modules": ["project_in", "project_out", "fc1"]}),
     ("lora_bert", bert(31, 24, 2, 2, 20, 16), 3, 9, False, {"r": 3, "lora_alpha": 7, "target_modules": "all-linear"}),
+    ("dora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
+     {"r": 5, "lora_alpha": 12, "target_modules": "all-linear", "use_dora": True}),
+    ("dora_gpt2", gpt2(23, 16, 2, 2, 16), 3, 7, False,
+     {"r": 3, "lora_alpha": 6, "use_rslora": True, "target_modules": ["c_attn", "mlp.c_proj"], "fan_in_fan_out": True, "use_dora": True}),
+    ("dora_opt_wide", opt(23, 24, 2, 2, 20, 9, word_embed_proj_dim=16, do_layer_norm_before=False,
+                          activation_function="gelu"), 3, 7, False,
+     {"r": 3, "lora_alpha": 5, "target_modules": ["project_in", "project_out", "fc1"], "use_dora": True}),
+    ("dora_bert", bert(31, 24, 2, 2, 20, 16), 3, 9, False,
+     {"r": 3, "lora_alpha": 7, "target_modules": "all-linear", "use_dora": True}),
 ]
 
 FILE_NAMES = {("gpt_neox", "lm_head.weight"): "embed_out.weight"}
@@ -101,6 +110,7 @@ def file_name(c, name):
     """The name in a file of the parameter that the model, or peft around it, has under this one."""
     for part in ("base_model.model.", ".base_layer", ".default"):
         name = name.replace(part, "")
+    name = name.replace("lora_magnitude_vector.weight", "lora_magnitude_vector")  # as peft saves it
     return FILE_NAMES.get((c["model_type"], name), name)
 
 

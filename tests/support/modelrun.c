@@ -11,7 +11,7 @@
 #define ZONE_BYTES 512
 #define ZONE_BYTE 0xA5
 #define MODULES_MAX 64
-#define PARAMS_MAX 32
+#define PARAMS_MAX 48 /* of one module, with adapters */
 #define BATCH_MAX 3
 
 /* Exactly `bytes` usable ones, 256-byte aligned, between two zones. */

@@ -343,7 +343,7 @@ static void not_built(void **state)
         { "\"scheduler\":{\"type\":\"CosineAnnealingLR\"}", DSC_ERR_UNSUPPORTED, "WarmupCosineLR" },
         { "\"dsc\":{\"accumulate\":\"local\"}", DSC_ERR_UNSUPPORTED, "dsc.accumulate" },
         { "\"dsc\":{\"dropout\":\"model\"}", DSC_ERR_UNSUPPORTED, "dsc.dropout" },
-        { "\"dsc\":{\"lora\":{\"use_dora\":true}}", DSC_ERR_UNSUPPORTED, "dsc.lora.use_dora" },
+        { "\"dsc\":{\"lora\":{\"use_dora\":true,\"adapter\":\"a\"}}", DSC_ERR_CONFIG, "dsc.lora.use_dora" },
         { "\"compression_training\":{\"weight_quantization\":{\"shared_parameters\":{\"enabled\":true}},\"row_"
           "pruning\":"
           "{\"shared_parameters\":{\"enabled\":false}}}",

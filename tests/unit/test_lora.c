@@ -42,6 +42,25 @@ static const lmrun_case cases[] = {
     { "lora_bert", 3, 9, 2, 24, false, 0.2, &options[5] },   /* and of the transform, norms of the sums */
 };
 
+/* With magnitudes. Their norms are constants in backward, so that the gradient is not the slope. */
+#define DORA(rank_, alpha_, stabilized, names)                                                                         \
+    {                                                                                                                  \
+        .struct_bytes = sizeof(dsc_lora_options), .rank = (rank_), .alpha = (alpha_), .rank_stabilized = (stabilized), \
+        .targets = (names), .target_count = DSC_COUNT(names), .use_dora = true                                         \
+    }
+static const dsc_lora_options dora[] = { DORA(5, 12, false, all), DORA(3, 6, true, gpt2), DORA(3, 5, false, wide),
+                                         DORA(3, 7, false, all) };
+static const lmrun_case dora_cases[] = {
+    { "dora_llama", 3, 7, 2, 24, false, 0, &dora[0] },
+    { "dora_gpt2", 3, 7, 2, 16, false, 0, &dora[1] },
+    { "dora_opt_wide", 3, 7, 2, 24, false, 0, &dora[2] },
+    { "dora_bert", 3, 9, 2, 24, false, 0.2, &dora[3] },
+};
+
+static void magnitudes_agree_with_peft(void **state) { lmrun_cases_agree(dora_cases, DSC_COUNT(dora_cases)); }
+static void magnitudes_keep_their_bits(void **state) { lmrun_cases_keep_their_bits(dora_cases, 2); }
+static void magnitudes_run_as_planned(void **state) { lmrun_cases_run_as_planned(dora_cases, DSC_COUNT(dora_cases)); }
+
 static void agrees_with_peft(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
 /* Layers of either block. */
 static void keeps_its_bits(void **state) { lmrun_cases_keep_their_bits(cases, 2); }
@@ -64,6 +83,24 @@ static const dsc_lora_options dropping[] = {
       .target_count = 2,
       .dropout = 0.6 },
 };
+static const dsc_lora_options dora_dropping[] = {
+    { .struct_bytes = sizeof(dsc_lora_options),
+      .rank = 5,
+      .alpha = 12,
+      .targets = all,
+      .target_count = 1,
+      .dropout = 0.3,
+      .use_dora = true },
+    { .struct_bytes = sizeof(dsc_lora_options),
+      .rank = 3,
+      .alpha = 6,
+      .targets = gpt2,
+      .target_count = 2,
+      .dropout = 0.6,
+      .use_dora = true },
+};
+static const lmrun_case dora_dropped[] = { { "lora_llama", 3, 7, 2, 24, false, 0, &dora_dropping[0] },
+                                           { "lora_gpt2", 3, 7, 2, 16, false, 0, &dora_dropping[1] } };
 static const lmrun_case dropped[] = { { "lora_llama", 3, 7, 2, 24, false, 0, &dropping[0] },
                                       { "lora_gpt2", 3, 7, 2, 16, false, 0, &dropping[1] } };
 
@@ -73,6 +110,12 @@ static void dropout_is_the_same_in_each_pass(void **state)
     lmrun_cases_keep_their_bits(dropped, DSC_COUNT(dropped));
     lmrun_cases_run_as_planned(dropped, DSC_COUNT(dropped));
     lmrun_cases_have_slopes(dropped, DSC_COUNT(dropped));
+}
+
+static void dropout_beside_magnitudes(void **state)
+{
+    lmrun_cases_keep_their_bits(dora_dropped, DSC_COUNT(dora_dropped));
+    lmrun_cases_run_as_planned(dora_dropped, DSC_COUNT(dora_dropped));
 }
 
 /* ---- what gets an adapter ---- */
@@ -427,7 +470,8 @@ static void refuses_folders(void **state)
     } wrong[] = {
         { "{\"peft_type\": \"LORA\", \"r\": 3}", "{" A_AND_B "}", "is [2,24], config.json needs [3,24]" },
         { "{\"peft_type\": \"IA3\"}", "{" A_AND_B "}", "\"peft_type\" of this kind is not built" },
-        { "{\"r\": 2, \"use_dora\": true}", "{" A_AND_B "}", "\"use_dora\"" },
+        { "{\"r\": 2, \"use_dora\": 3}", "{" A_AND_B "}", "\"use_dora\"" },
+        { "{\"r\": 2, \"use_dora\": true}", "{" A_AND_B "}", "q_proj.lora_magnitude_vector\" is missing" },
         { "{\"r\": 2, \"bias\": \"all\"}", "{" A_AND_B "}", "\"bias\"" },
         { "{\"r\": 2, \"alpha_pattern\": {\"q_proj\": -9}}", "{" A_AND_B "}", "\"alpha_pattern\"" },
         { "{\"r\": 2, \"modules_to_save\": [\"lm_head\"]}", "{" A_AND_B "}",
@@ -446,7 +490,7 @@ static void refuses_folders(void **state)
     for (size_t i = 0; i < DSC_COUNT(wrong); i++) {
         dsc_model *model = NULL;
         dsc_error err = DSC_ERROR_INIT;
-        put_weights(wrong[i].header, i == 10 ? 144 : i == 9 || i == 11 ? 48 : 96);
+        put_weights(wrong[i].header, i == 11 ? 144 : i == 10 || i == 12 ? 48 : 96);
         assert_int_not_equal(open_adapter(wrong[i].config, &model, &err), DSC_OK);
         assert_null(model);
         if (strstr(err.message, wrong[i].what) == NULL)
@@ -507,6 +551,10 @@ int main(void)
         cmocka_unit_test(runs_as_planned),
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(dropout_is_the_same_in_each_pass),
+        cmocka_unit_test(magnitudes_agree_with_peft),
+        cmocka_unit_test(magnitudes_keep_their_bits),
+        cmocka_unit_test(magnitudes_run_as_planned),
+        cmocka_unit_test(dropout_beside_magnitudes),
         cmocka_unit_test(only_adapters_are_trained),
         cmocka_unit_test(modules_to_save_are_trained),
         cmocka_unit_test(targets_without_any),

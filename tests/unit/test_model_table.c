@@ -117,6 +117,13 @@ static void checks_tables(void **state)
     EXPECT_CHECK(t.params[0].dim[1] = INT64_MAX / 4, "possible size");
     EXPECT_CHECK(t.params[0].init = (dsc_init_kind)9, "initialisation");
     EXPECT_CHECK(t.params[0].init_std = NAN, "init_std");
+    EXPECT_CHECK(t.params[1].init = DSC_INIT_ROW_NORMS, "norms of parameter -1 of module \"one\", which has 2");
+    EXPECT_CHECK((t.params[1].init = DSC_INIT_ROW_NORMS, t.params[1].shared_param = 2), "norms of parameter 2");
+    EXPECT_CHECK((t.params[1].init = DSC_INIT_ROW_NORMS, t.params[1].shared_param = 0), "cannot be norms of \"a\"");
+    EXPECT_CHECK((t.params[1].init = DSC_INIT_COLUMN_NORMS, t.params[1].shared_param = 1), "cannot be norms of \"b\"");
+    EXPECT_CHECK((t.params[1].init = DSC_INIT_COLUMN_NORMS, t.params[1].shared_param = 0, t.params[0].dim[1] = 5,
+                  t.params[2].dim[1] = 5),
+                 "cannot be norms of \"a\"");
     EXPECT_CHECK(t.params[2].shared_module = 1, "before");
     EXPECT_CHECK(t.params[2].shared_param = 2, "which has 2");
     EXPECT_CHECK(t.params[2].shared_param = -1, "which has 2");
