@@ -18,6 +18,7 @@
 #include "kernels/gather_rows.h"
 #include "kernels/exact_gemm.h"
 #include "kernels/preference.h"
+#include "kernels/nf4.h"
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
@@ -78,6 +79,7 @@ void dsc_exact_gemm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_binned_sum_init(dsc_kernel_table *table, uint32_t caps); /* MATRIX_SQUARES */
 void dsc_quant_init(dsc_kernel_table *table, uint32_t caps);      /* QUANTIZE DEQUANTIZE ORDERED_REDUCE_QUANTIZED */
 void dsc_fp8_init(dsc_kernel_table *table, uint32_t caps);        /* CAST_FP8 */
+void dsc_nf4_init(dsc_kernel_table *table, uint32_t caps);        /* NF4_UNPACK */
 void dsc_signs_init(dsc_kernel_table *table, uint32_t caps);      /* SIGNS_* */
 void dsc_gemm_init(dsc_kernel_table *table, uint32_t caps);       /* GEMM COLSUM */
 void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);

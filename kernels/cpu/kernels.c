@@ -13,6 +13,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_binned_sum_init(table, caps);
     dsc_quant_init(table, caps);
     dsc_fp8_init(table, caps);
+    dsc_nf4_init(table, caps);
     dsc_signs_init(table, caps);
     dsc_gemm_init(table, caps);
     dsc_layernorm_init(table, caps);

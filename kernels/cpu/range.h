@@ -14,6 +14,7 @@ enum {
     DSC_DORA_OUTPUTS = 8,          /* outputs, which share A's elements */
     DSC_DORA_COLS = 64,            /* columns of a sum over rows */
     DSC_DROPOUT_BLOCK = 4096,      /* elements */
+    DSC_NF4_PART = 4096,           /* elements */
     DSC_GELU_BLOCK = 4096,         /* elements: 16 to 32 KiB in and out, about 2 us */
     DSC_LAYERNORM_BWD_ROWS = 64,   /* rows whose weight gradients add up in one scratch row (also rmsnorm.h) */
     DSC_LAYERNORM_SUM_COLS = 64,   /* columns of the scratch rows */
@@ -26,6 +27,7 @@ enum {
     void dsc_dora_scale_##isa(const void *args, int64_t first, int64_t last); /* block: a row */                       \
     void dsc_dora_gradient_##isa(const void *args, int64_t first, int64_t last);                                       \
     void dsc_dropout_##isa(const void *args, int64_t first, int64_t last);                                             \
+    void dsc_nf4_unpack_##isa(const void *args, int64_t first, int64_t last);                                          \
     void dsc_gelu_fwd_##isa(const void *args, int64_t first, int64_t last);                                            \
     void dsc_gelu_bwd_##isa(const void *args, int64_t first, int64_t last);                                            \
     void dsc_swiglu_fwd_##isa(const void *args, int64_t first, int64_t last); /* dsc_swiglu_piece */                   \
