@@ -8,6 +8,7 @@
 
 #include "base/rng.h"
 #include "engine/device.h"
+#include "engine/init_values.h"
 #include "engine/internal.h"
 #include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
@@ -204,15 +205,32 @@ static dsc_status init_loaded(dsc_engine *engine, int32_t t, bool *found, dsc_er
     return DSC_OK;
 }
 
+dsc_status dsc_engine_make_values(const dsc_engine *engine, int32_t t, int64_t first, int64_t count, float *values,
+                                  dsc_error *err)
+{
+    const dsc_layout_tensor *tensor = &engine->layout.tensor[t];
+    bool found = false;
+    DSC_ASSERT(engine->place.rank == 0);
+    if (engine->model->load_param != NULL)
+        DSC_TRY(
+            engine->model->load_param(engine->model, tensor->module, tensor->param, first, count, values, &found, err));
+    if (!found)
+        make_by_all(engine, t, first, count, values);
+    return found ? check_range(engine, t, first, count, values, err) : DSC_OK;
+}
+
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err)
 {
     for (int32_t t = 0; t < engine->layout.tensor_count; t++) {
         bool found = false;
+        if (engine->layout.group[engine->layout.tensor[t].group].packed != DSC_NF4_NONE)
+            continue;
         if (engine->model->load_param != NULL || is_norms(&engine->layout.tensor[t]))
             DSC_TRY(init_loaded(engine, t, &found, err));
         if (!found)
             DSC_TRY(init_random(engine, t, err));
     }
+    DSC_TRY(dsc_engine_init_packed(engine, err));
     return dsc_zero_publish(engine->zero, err);
 }
 

@@ -10,6 +10,7 @@
 #include "base/formats/json.h"
 #include "base/formats/yaml.h"
 #include "engine/device.h"
+#include "engine/init_values.h"
 #include "engine/internal.h"
 #include "engine/planned.h"
 #include "engine/machine.h"
@@ -195,6 +196,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
     if (engine->model->preference.beta > 0) /* a host program's has no section */
         engine->config.own.dpo =
             (dsc_dpo_section) { true, engine->model->preference.beta, engine->model->preference.smoothing };
+    DSC_TRY(dsc_engine_check_packed(engine, err));
     DSC_TRY(dsc_engine_freeze(engine, err));
     engine->models.now = engine->model;
     return dsc_engine_open_cuts(engine, err);
@@ -247,7 +249,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe,
-                            dsc_plan_shards(&engine->config, engine->place.size), &engine->layout, err));
+                            dsc_engine_packed_kind(engine), dsc_plan_shards(&engine->config, engine->place.size),
+                            &engine->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     DSC_TRY(dsc_engine_open_preference(engine, err));
     dsc_plan_options plan;

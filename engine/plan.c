@@ -1,5 +1,6 @@
 /* plan.c - sums what the model, the stage, the transport and the reader will take. SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/init_values.h"
 #include "engine/plan.h"
 
 #include <assert.h>
@@ -402,7 +403,9 @@ static void plan_rows(const dsc_plan_options *o, dsc_plan *plan)
     if (o->config->own.save_async)
         plan->snapshot_bytes = dsc_ckpt_snapshot_bytes(o->layout, o->compute_dtype, o->config->own.moments,
                                                        o->config->optimizer.recipe, o->rank);
-    plan->io_bytes = dsc_ckpt_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME);
+    plan->io_bytes =
+        dsc_max_i64(dsc_ckpt_buffer_bytes(o->layout, o->config->zero.offload_optimizer == DSC_OFFLOAD_NVME),
+                    dsc_align_up(dsc_engine_packed_io_bytes(o->layout), 4096));
     plan_work(o, plan);
     dsc_alloc_stats stats; /* libraries have taken what they need for prepared products */
     dsc_alloc_stats_get(o->alloc, &stats);

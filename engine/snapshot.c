@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/device.h"
+#include "engine/init_values.h"
 #include "engine/internal.h"
 #include "engine/report.h"
 #include "engine/save.h"
@@ -297,8 +298,10 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     status = dsc_engine_set_plans(engine, state.gemm_plans, err);
     dsc_alloc_free(engine->alloc, state.gemm_plans);
     DSC_TRY(status);
+    if (engine->values_due) /* a checkpoint has no packed weights: they are the model's, and never change */
+        DSC_TRY(dsc_engine_init_packed(engine, err));
     DSC_TRY(dsc_zero_publish(engine->zero, err));
-    engine->values_due = false; /* the load has asked for every tensor of the model */
+    engine->values_due = false; /* the load has asked for every other tensor of the model */
     snprintf(engine->saves.resumed_dir, sizeof engine->saves.resumed_dir, "%s", dir);
     engine->saves.resumed_step = state.step;
     engine->progress.step = state.step;

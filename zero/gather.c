@@ -4,7 +4,8 @@
  * places in one arena. A gather is issued some steps before its use (prefetch) on the gather stream. It may overwrite
  * memory of lifetimes that ended before its issue step, so the gather stream first waits for the compute stream. Groups
  * of a pass's first steps are gathered in the last steps of the pass before, unless an update comes between.
- * With W = 1, and below stage 3, parameters are whole and nothing is gathered. One rank also fetches offloaded
+ * With W = 1, and below stage 3, parameters are whole and nothing is gathered, but for frozen groups that are stored
+ * packed: those are unpacked into windows at every stage (packed.c). One rank also fetches offloaded
  * parameters, and packs and unpacks those that are exchanged packed (compress.c). The fetch stream copies a rank's
  * slice of offloaded parameters to its slot in the window, while the gather before it is under way.
  *
@@ -19,6 +20,7 @@
 #include "zero/offload/param_fetch.h"
 #include "zero/offload/param_prefetch.h"
 #include "zero/offload/placement.h"
+#include "zero/packed.h"
 #include "zero/zero.h"
 
 #include <string.h>
@@ -48,7 +50,8 @@ static int64_t elsewhere(const dsc_zero *zero, int32_t group)
     const dsc_layout_group *layout = &zero->o.layout->group[group];
     DSC_ASSERT(dsc_gather_is_windowed(zero, group));
     DSC_ASSERT(layout->slice * zero->world_size == layout->padded);
-    return zero->group[group].tiers.swap_param ? layout->padded : layout->padded - layout->slice;
+    const bool all = zero->group[group].tiers.swap_param || dsc_is_packed(zero, group);
+    return all ? layout->padded : layout->padded - layout->slice;
 }
 
 /* The modules whose backward reads no parameters have no backward uses. */
@@ -224,7 +227,7 @@ static int64_t choose_resident(dsc_zero *zero, int64_t window_bytes)
     int32_t largest = -1;
     for (int32_t g = 0; g < layout->group_count; g++)
         if (dsc_gather_is_windowed(zero, g) && dsc_pack_of_params(zero, g) == DSC_QUANT_NONE &&
-            (largest < 0 || layout->group[g].padded > layout->group[largest].padded))
+            !dsc_is_packed(zero, g) && (largest < 0 || layout->group[g].padded > layout->group[largest].padded))
             largest = g;
     if (largest < 0)
         return window_bytes;
@@ -411,6 +414,8 @@ static char *window_of(const dsc_zero *zero, const dsc_gather *gather)
 static char *own_part(const dsc_zero *zero, const dsc_gather *gather)
 {
     DSC_ASSERT(dsc_zero_param_is_away(zero, gather->group)); /* otherwise the slice is in buf.param */
+    if (dsc_is_packed(zero, gather->group))
+        return window_of(zero, gather) + dsc_state_store_packed_start(zero, gather->group);
     return window_of(zero, gather) +
            zero->o.layout->group[gather->group].slice * zero->o.rank * zero->param_bytes_each;
 }
@@ -428,6 +433,8 @@ static dsc_status fill_window(dsc_zero *zero, const dsc_gather *gather, dsc_erro
         DSC_TRY(dsc_param_fetch(zero, gather->group, mine, gather->requested, err));
         DSC_TRY(dsc_stream_order(gather->fetched, zero->stream.fetch, zero->stream.gather, err));
     }
+    if (dsc_is_packed(zero, gather->group))
+        return dsc_packed_unpack(zero, gather->group, window, mine, err);
     const bool packed = dsc_pack_of_params(zero, gather->group) != DSC_QUANT_NONE;
     if (zero->world_size == 1 && !packed)
         return DSC_OK;
@@ -516,7 +523,7 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
         DSC_ASSERT(zero->gathers.gather[i].group == layout->use_group[use]);
         DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gathers.gather[i].done, err));
         *base = window_of(zero, &zero->gathers.gather[i]);
-    } else if (state->param_whole) {
+    } else if (state->param_whole && !dsc_is_packed(zero, layout->use_group[use])) {
         DSC_TRY(dsc_zero_after_update(zero, layout->use_group[use], zero->o.compute, err));
         if (state->gather.unshared)
             DSC_TRY(dsc_gather_params(zero, layout->use_group[use], err));
@@ -551,7 +558,7 @@ dsc_status dsc_zero_acquire(dsc_zero *zero, int32_t step, int32_t module, const 
 dsc_status dsc_gather_params(dsc_zero *zero, int32_t g, dsc_error *err)
 {
     dsc_group_state *state = &zero->group[g];
-    const int64_t slice = zero->o.layout->group[g].slice;
+    const int64_t slice = dsc_stored_slice(zero, g, DSC_PLANE_PARAM);
     DSC_ASSERT(state->param_whole);
     DSC_ASSERT(zero->world_size > 1);
     state->gather.unshared = false;

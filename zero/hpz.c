@@ -24,7 +24,7 @@ static dsc_need place_parts(dsc_zero *zero)
     int64_t bytes = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count && zero->o.neighbour_count > 1; g++) {
         zero->group[g].hpz.at = bytes;
-        if (dsc_gather_is_windowed(zero, g))
+        if (dsc_gather_is_windowed(zero, g) && !dsc_is_packed(zero, g)) /* packed ones would be kept unpacked */
             bytes += dsc_align_up(kept_elements(zero, g) * zero->param_bytes_each, KEPT_ALIGN);
         DSC_ASSERT(zero->group[g].hpz.at % KEPT_ALIGN == 0);
     }

@@ -30,7 +30,7 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     const dsc_group_state *state = &zero->group[g];
     const int64_t slice_first = zero->o.layout->group[g].slice * zero->o.rank;
     const int64_t at = slice_first - state->local_first + first;
-    DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(first >= 0 && *count > 0 && first + *count <= dsc_stored_slice(zero, g, plane));
     DSC_ASSERT(plane == DSC_PLANE_PARAM || zero->o.layout->group[g].trainable);
     if (plane == DSC_PLANE_MASTER && zero->o.compute_dtype == DSC_F32)
         plane = DSC_PLANE_PARAM;
@@ -38,7 +38,9 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
         return dsc_state_store_view(zero, g, plane, first, count, write, ptr, err);
     switch (plane) {
     case DSC_PLANE_PARAM:
-        *ptr = state->param + ((state->param_whole ? slice_first : 0) + first) * zero->param_bytes_each;
+        if (state->param_whole)
+            first += dsc_stored_slice(zero, g, plane) * zero->o.rank;
+        *ptr = state->param + first * zero->param_bytes_each;
         break;
     case DSC_PLANE_MASTER:
         DSC_ASSERT(state->master != NULL);

@@ -56,11 +56,13 @@ static void add_windows(const dsc_zero *zero, int32_t g, int64_t windows, dsc_ze
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
     const int64_t neighbours = zero->o.neighbour_count, first = group->trainable ? 1 : 0;
-    const int64_t from_all = neighbours > 1 ? dsc_min_i64(first, windows) : windows;
+    const bool packed = dsc_is_packed(zero, g);
+    const int64_t from_all = neighbours > 1 && !packed ? dsc_min_i64(first, windows) : windows;
     DSC_ASSERT(from_all <= windows);
     DSC_ASSERT(neighbours <= 1 || group->padded % neighbours == 0);
     out->wire_bytes += from_all * (zero->world_size - 1) *
-                       wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype);
+                       (packed ? dsc_nf4_bytes(group->packed, group->slice)
+                               : wire_bytes(dsc_pack_of_params(zero, g), group->slice, zero->o.compute_dtype));
     if (neighbours <= 1)
         return;
     const int64_t bytes = (windows - from_all) * (group->padded - group->padded / neighbours) * zero->param_bytes_each;
@@ -104,7 +106,8 @@ static void add_files(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_
     const int64_t slice = zero->o.layout->group[g].slice, sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     const int64_t rounds = update_passes(zero, g);
     if (dsc_in_swap(zero, g, DSC_PLANE_PARAM)) {
-        const int64_t bytes = slice * zero->param_bytes_each, windows = windows_of(zero, g);
+        const int64_t stored = dsc_stored_slice(zero, g, DSC_PLANE_PARAM);
+        const int64_t bytes = stored * zero->param_bytes_each, windows = windows_of(zero, g);
         const bool handed = trainable && windows > 0 &&
                             dsc_state_store_updates_behind(zero) &&   /* to the step's first one, */
                             !dsc_speculative_update_targets(zero, g); /* unless it is updated before a request */
@@ -135,7 +138,8 @@ static void add_link(const dsc_zero *zero, int32_t g, int64_t passes, dsc_zero_t
 {
     const bool trainable = zero->o.layout->group[g].trainable, fp32 = zero->o.compute_dtype == DSC_F32;
     const bool by_host = dsc_host_update_updates(zero, g), away = dsc_zero_param_is_away(zero, g);
-    const int64_t slice = zero->o.layout->group[g].slice, param_bytes = slice * zero->param_bytes_each;
+    const int64_t slice = zero->o.layout->group[g].slice,
+                  param_bytes = dsc_stored_slice(zero, g, DSC_PLANE_PARAM) * zero->param_bytes_each;
     const int64_t sum_bytes = dsc_plane_bytes_each(zero, DSC_PLANE_GRAD);
     if (dsc_device_host_visible(zero->o.device))
         return;

@@ -16,6 +16,7 @@
 #include "zero/optimizer/onebit_lamb.h"
 #include "zero/optimizer/sign_compress.h"
 #include "zero/optimizer/trust_ratio.h"
+#include "zero/packed.h"
 #include "zero/reduce.h"
 #include "zero/traffic.h"
 #include "zero/zero.h"
@@ -29,18 +30,18 @@
 static void size_group(const dsc_zero *zero, int32_t g, dsc_group_state *state)
 {
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    state->param_whole = !dsc_gather_is_windowed(zero, g);
+    state->param_whole = dsc_is_packed(zero, g) ? zero->o.stage < 3 : !dsc_gather_is_windowed(zero, g);
     state->local_first = zero->o.stage == 0 ? 0 : group->slice * zero->o.rank;
     state->local_count = zero->o.stage == 0 ? group->padded : group->slice;
     DSC_ASSERT(state->local_first + state->local_count <= group->padded);
 }
 
-/* Elements of the parameters that stay on the device. */
+/* Elements of the parameters that stay on the device, as they are stored. */
 static int64_t param_elements(const dsc_zero *zero, int32_t g)
 {
     if (dsc_zero_param_is_away(zero, g))
         return 0;
-    return zero->group[g].param_whole ? zero->o.layout->group[g].padded : zero->o.layout->group[g].slice;
+    return dsc_stored_slice(zero, g, DSC_PLANE_PARAM) * (zero->group[g].param_whole ? zero->world_size : 1);
 }
 
 static void plan_states(dsc_zero *zero)
@@ -48,7 +49,7 @@ static void plan_states(dsc_zero *zero)
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const dsc_group_state *state = &zero->group[g];
         size_group(zero, g, &zero->group[g]);
-        const int64_t slice_bytes = zero->o.layout->group[g].slice * zero->param_bytes_each;
+        const int64_t slice_bytes = dsc_stored_slice(zero, g, DSC_PLANE_PARAM) * zero->param_bytes_each;
         const int64_t kept_bytes = param_elements(zero, g) * zero->param_bytes_each;
         if (state->gather.resident) {
             zero->resident_bytes += kept_bytes;
@@ -224,6 +225,7 @@ static dsc_status plan_all(dsc_zero *zero, dsc_error *err)
     plan_buffers(zero);
     dsc_pack_plan(zero);
     dsc_hpz_plan(zero);
+    DSC_TRY(dsc_packed_plan(zero, err));
     DSC_TRY(plan_passes(zero, err));
     sum_plan(zero);
     dsc_traffic_plan(zero, &zero->plan.traffic);
@@ -329,6 +331,7 @@ static dsc_status open_buffers(dsc_zero *zero, dsc_error *err)
                         zero->resident_slice_bytes);
     DSC_TRY(dsc_pack_open(zero, err));
     DSC_TRY(dsc_hpz_open(zero, err));
+    DSC_TRY(dsc_packed_open(zero, err));
     place_states(zero);
     for (int32_t i = 0; i < zero->optimizer_count; i++)
         DSC_TRY(zero->optimizer[i]->open(zero, err));
@@ -426,6 +429,7 @@ void dsc_zero_close(dsc_zero **zero_ptr)
     dsc_event_close(&zero->event.pass_mark);
     dsc_event_close(&zero->event.compute_mark);
     if (zero->o.device != NULL) {
+        dsc_packed_close(zero);
         dsc_hpz_close(zero);
         dsc_pack_close(zero);
         for (int32_t i = zero->optimizer_count; i-- > 0;)

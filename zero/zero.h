@@ -119,9 +119,15 @@ void dsc_zero_speculative_stats_get(const dsc_zero *zero, dsc_zero_speculative_s
 
 /* Elements [first, first + *count) of this rank's slice of one plane, counted from the slice's start. *count <- number
  * of contiguous elements at *ptr, at least 1. *ptr is device memory; use copies if the device is not host_visible. It
- * is valid until the next view of that plane, of any group. dsc_zero_publish stores a view with `write`. */
+ * is valid until the next view of that plane, of any group. dsc_zero_publish stores a view with `write`. Of a packed
+ * group's parameters `first` and `count` are bytes of its packed slice divided by the bytes of an element of the plane.
+ */
 DSC_MUST_USE dsc_status dsc_zero_view(dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t *count,
                                       bool write, void **ptr, dsc_error *err);
+/* Scales of the scales of a packed tensor, which every rank has for the whole tensor: tops[count] in host memory,
+ * borrowed until the compute stream passes. Only of groups that are packed DSC_NF4_NESTED. */
+DSC_MUST_USE dsc_status dsc_zero_set_packed_tops(dsc_zero *zero, int32_t tensor, const float *tops, int64_t count,
+                                                 float offset, dsc_error *err);
 /* Whether this plane of this rank's slice is contiguous and readable by the host until the next update or write.
  * Another thread may then take a view and read it. */
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);

@@ -42,12 +42,13 @@ static dsc_status add_all(dsc_ckpt_entries *entries, const dsc_layout *layout, c
                           dsc_error *err)
 {
     for (int32_t t = 0; t < layout->tensor_count; t++)
-        DSC_TRY(add(entries, DSC_CKPT_MODEL, DSC_CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
+        if (dsc_ckpt_saved_planes(state, DSC_CKPT_WEIGHTS, layout, &layout->tensor[t]))
+            DSC_TRY(add(entries, DSC_CKPT_MODEL, DSC_CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
     for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
             if (dsc_ckpt_saved_planes(state, (dsc_ckpt_plane)plane, layout, &layout->tensor[t]))
                 DSC_TRY(add(entries, DSC_CKPT_OPTIMIZER, (dsc_ckpt_plane)plane, t, &layout->tensor[t], state, err));
-    DSC_ASSERT(entries->file_entries[DSC_CKPT_MODEL] == layout->tensor_count);
+    DSC_ASSERT(entries->file_entries[DSC_CKPT_MODEL] <= layout->tensor_count);
     return DSC_OK;
 }
 

@@ -77,20 +77,22 @@ static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error
     const dsc_layout *layout = j->c->layout;
     const dsc_ckpt_reader *reader = &j->reader;
     DSC_ASSERT(j->recipe < DSC_RECIPE_COUNT);
+    int64_t wanted = 0;
     DSC_TRY(check_optimizer(j, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
-        DSC_TRY(check_tensor(reader, tensor, DSC_CKPT_WEIGHTS, err));
-        for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++)
+        wanted += dsc_ckpt_saved_planes(&reader->manifest.state, DSC_CKPT_WEIGHTS, layout, tensor);
+        for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)
             if (dsc_ckpt_saved_planes(&reader->manifest.state, (dsc_ckpt_plane)plane, layout, tensor))
                 DSC_TRY(check_tensor(reader, tensor, (dsc_ckpt_plane)plane, err));
     }
     const int64_t count = dsc_safetensors_count(reader->file[DSC_CKPT_MODEL]);
-    if (count != layout->tensor_count)
+    if (count != wanted)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[DSC_CKPT_MODEL]),
                         "%lld tensors; the "
-                        "model has %d",
-                        (long long)count, (int)layout->tensor_count);
+                        "model has %lld%s",
+                        (long long)count, (long long)wanted,
+                        wanted < layout->tensor_count ? " beside weights in 4 bits, which no checkpoint has" : "");
     const char *adapter = j->c->model->adapter_json;
     if (adapter == NULL || reader->manifest.file[DSC_CKPT_ADAPTER].bytes < 0 || reader->far)
         return DSC_OK;

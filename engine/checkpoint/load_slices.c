@@ -41,6 +41,8 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
                         dsc_ckpt_plane plane, span *s)
 {
     DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
+    if (t->c->layout->group[tensor->group].packed != DSC_NF4_NONE)
+        return false;
     s->to = (target){ .group = tensor->group, .plane = DSC_PLANE_MASTER, .dtype = DSC_F32 };
     if (plane == DSC_CKPT_WEIGHTS && !trainable) {
         s->to.plane = DSC_PLANE_PARAM;

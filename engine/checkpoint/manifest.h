@@ -86,6 +86,8 @@ static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, dsc_ckpt_pl
                                          const dsc_layout_tensor *tensor)
 {
     const dsc_recipe recipe = dsc_layout_recipe(layout, tensor->group, state->recipe);
+    if (layout->group[tensor->group].packed != DSC_NF4_NONE) /* they never change: a load takes the model's */
+        return false;
     if (plane == DSC_CKPT_ROWS || plane == DSC_CKPT_COLS)
         return dsc_ckpt_is_saved(state, plane, layout->group[tensor->group].matrices);
     if (plane == DSC_CKPT_TENSOR)

@@ -240,6 +240,13 @@ typedef struct dsc_param_group {
     double weight_decay;
 } dsc_param_group;
 
+/* "dsc.quantize_base": frozen weights of linear layers in NF4 (kernels/nf4.h). */
+typedef struct dsc_quantize_section {
+    bool enabled; /* the section is there */
+    bool double_quant;
+    int64_t block;
+} dsc_quantize_section;
+
 /* "dsc.mlm". */
 typedef struct dsc_mlm_section {
     bool enabled; /* the section is there */
@@ -274,6 +281,7 @@ typedef struct dsc_ext_config {
     char freeze[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* patterns of names */
     int freeze_count;
     dsc_lora_section lora;
+    dsc_quantize_section quantize;
     dsc_mlm_section mlm;
     dsc_sft_section sft;
     dsc_dpo_section dpo;

@@ -1,4 +1,4 @@
-/* lora.c - the section "dsc.lora". SPDX-License-Identifier: Apache-2.0 */
+/* lora.c - the sections "dsc.lora" and "dsc.quantize_base". SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -61,5 +61,7 @@ dsc_status dsc_config_fill_lora(dsc_config_parse_state *s)
     lora->save_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_SAVE], lora->save, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_lora_layers(s, lora));
     DSC_TRY(fill_lora_pattern(s, DSC_ID_LORA_RANKS, &lora->rank_pattern));
-    return fill_lora_pattern(s, DSC_ID_LORA_ALPHAS, &lora->alpha_pattern);
+    DSC_TRY(fill_lora_pattern(s, DSC_ID_LORA_ALPHAS, &lora->alpha_pattern));
+    s->config->own.quantize.enabled = s->given[DSC_ID_QUANTIZE_BASE] != NULL;
+    return DSC_OK;
 }

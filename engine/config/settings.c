@@ -315,6 +315,8 @@ static void put_all(setting_lines *lines, const dsc_config *config)
     put_groups(lines, &config->own);
     if (config->own.lora.dropout > 0)
         put_field(lines, config, DSC_ID_LORA_DROPOUT);
+    if (config->own.quantize.enabled)
+        put_field(lines, config, DSC_ID_QUANTIZE_DOUBLE);
     put_samples(lines, config);
 }
 

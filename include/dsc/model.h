@@ -200,6 +200,19 @@ typedef struct dsc_module {
     dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
 } dsc_module;
 
+/* Parts of a weight that a folder has in NF4 with bitsandbytes' block size of 64 (kernels/nf4.h). CODES: two elements in
+ * a byte. SCALES: one byte each with double quantization, else fp32. TOPS and OFFSET, in fp32, exist with double
+ * quantization alone: scales of scales, and what is added to all scales. */
+typedef enum dsc_packed_part {
+    DSC_PACKED_CODES,
+    DSC_PACKED_SCALES,
+    DSC_PACKED_TOPS,
+    DSC_PACKED_OFFSET
+} dsc_packed_part;
+
+/* Whether files have weights so: not at all, with fp32 scales, or with double quantization. */
+typedef enum dsc_packed_files { DSC_PACKED_NOT, DSC_PACKED_SINGLE, DSC_PACKED_DOUBLE } dsc_packed_files;
+
 typedef struct dsc_model {
     uint32_t struct_bytes;
     const char *name;      /* "gpt2-124m" */
@@ -224,6 +237,11 @@ typedef struct dsc_model {
     /* Model with adapters: adapter_config.json in PEFT's form, for saving; NULL: none. */
     const char *adapter_json;
     dsc_preference preference;
+    /* Optional: out <- bytes [first, first + bytes) of a part of a weight that is stored in 4 bits; *found = false: it
+     * is not. load_param reads such a weight too, unpacked. */
+    dsc_packed_files packed_files;
+    dsc_status (*load_packed)(const struct dsc_model *model, int32_t module, int32_t param, dsc_packed_part part,
+                              int64_t first, int64_t bytes, void *out, bool *found, dsc_error *err);
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */

@@ -17,6 +17,7 @@
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
 #include "tests/support/tiny_gpt.h"
+#include "tests/support/tiny_models.h"
 
 #define ROWS_MAX 64
 
@@ -119,6 +120,29 @@ static void rows_of_what_is_in_host_memory_too(void **state)
     expect_same(config, run_most_ranks(2));
 }
 
+/* Frozen weights in 4 bits, which windows have at every stage. */
+static void rows_of_packed_weights(void **state)
+{
+    static const char *const zeros[] = { "\"stage\": 0", "\"stage\": 2", "\"stage\": 3",
+                                         "\"stage\": 3, \"stage3_param_persistence_threshold\": 0,"
+                                         " \"offload_param\": {\"device\": \"cpu\"}" };
+    dsc_model *const whole = model;
+    char config[512];
+    model = tiny_model_open(tiny_models[0].config, &tiny_lora);
+    for (int32_t world = 1; world <= run_most_ranks(3); world++)
+        for (size_t i = 0; i < DSC_COUNT(zeros); i++) {
+            snprintf(config, sizeof config,
+                     "{\"train_micro_batch_size_per_gpu\": 64, \"zero_optimization\": {%s,"
+                     " \"reduce_bucket_size\": 20000}, \"optimizer\": {\"type\": \"AdamW\"},"
+                     " \"bf16\": {\"enabled\": true}, \"dsc\": {\"device\": \"cuda\", \"threads\": 1,"
+                     " \"comm_timeout_s\": 60, \"quantize_base\": {\"double_quant\": %s}}}",
+                     zeros[i], i % 2 == 0 ? "true" : "false");
+            expect_same(config, world);
+        }
+    dsc_model_close(&model);
+    model = whole;
+}
+
 static void rows_of_a_copy_of_the_states(void **state)
 {
     static const char config[] =
@@ -212,9 +236,8 @@ static void ranks_take_the_same_level(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_are_a_runs),
-        cmocka_unit_test(rows_of_what_is_in_host_memory_too),
-        cmocka_unit_test(rows_of_a_copy_of_the_states),
+        cmocka_unit_test(rows_are_a_runs),           cmocka_unit_test(rows_of_what_is_in_host_memory_too),
+        cmocka_unit_test(rows_of_packed_weights),    cmocka_unit_test(rows_of_a_copy_of_the_states),
         cmocka_unit_test(ranks_take_the_same_level),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = 61, .sequence = 16, .heads = 2, .layers = 2 });

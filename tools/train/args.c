@@ -200,6 +200,8 @@ static const dsc_flag flags[] = {
     WHOLE("--seed", "S", "seed", "seed of the first values, of the order of samples and of dropout"),
     { "--no-shuffle", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_false, .key = "dsc.shuffle",
       .help = "take the samples in the order of the files" },
+    { "--load-in-4bit", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_true, .key = "dsc.quantize_base.double_quant",
+      .help = "beside dsc.lora: keep the frozen weights of linear layers in 4 bits (QLoRA)" },
     TEXT("--log", "FILE.jsonl", "dsc.log", "write one JSON object per step"),
     TEXT("--device", "NAME", "dsc.device", "auto, cpu or cuda"),
     TEXT("--comm", "NAME", "dsc.comm",

@@ -5,7 +5,7 @@
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group)
 {
     DSC_ASSERT(group >= 0 && group < zero->o.layout->group_count);
-    if (zero->o.stage != 3)
+    if (zero->o.stage != 3 || dsc_is_packed(zero, group))
         return DSC_QUANT_NONE;
     return zero->o.layout->group[group].trainable ? zero->o.quant_params : zero->o.quant_frozen;
 }
@@ -37,8 +37,10 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
 {
     DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
     const dsc_layout_group *group = &zero->o.layout->group[g];
-    *out =
-        (dsc_zero_slice) { .first = group->slice * zero->o.rank, .count = group->slice, .trainable = group->trainable };
+    *out = (dsc_zero_slice) { .first = group->slice * zero->o.rank,
+                              .count = group->slice,
+                              .trainable = group->trainable,
+                              .packed = group->packed };
 }
 
 int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group)
@@ -101,6 +103,8 @@ const dsc_need_kind dsc_zero_need_neighbours = { dsc_buf_counted, neighbours_ope
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
 {
     DSC_ASSERT(zero->group != NULL && group >= 0 && group < zero->o.layout->group_count);
+    if (dsc_is_packed(zero, group))
+        return true;
     return zero->o.stage == 3 && !zero->group[group].gather.resident &&
            (zero->world_size > 1 || zero->group[group].tiers.swap_param ||
             dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);

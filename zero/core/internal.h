@@ -61,6 +61,8 @@ typedef struct dsc_zero_buffers {
     dsc_buf sum, sums; /* this rank's sum of squares where the kernel adds to it; those of all ranks for the host */
     dsc_buf pack, pack_part; /* for the gather stream; for the reduce stream */
     dsc_buf error;           /* rounding errors of packed parts, one buffer for each use */
+    dsc_buf packed_chunk;    /* packed parameters of all ranks, a part of each slice at a time */
+    dsc_buf packed_tops;     /* scales of scales of all packed tensors, on every rank */
     dsc_buf hpz;             /* the hpZ parts, which the neighbours gather from this rank */
 } dsc_zero_buffers;
 
@@ -104,6 +106,8 @@ struct dsc_zero {
      * dsc_zero_update writes them; all others are given a pointer. */
     dsc_update_terms update_terms;
     int64_t pack_chunk, pack_part_chunk; /* elements of a rank that pass packed at a time */
+    int64_t packed_chunk;                /* elements of a rank's slice of a packed group that are gathered at a time */
+    struct dsc_packed_tensor *packed;    /* [tensor_count] zero/packed.h; NULL: no group is packed */
 };
 
 /* This rank's slice of a group's sums; of groups whose sums are on the device. */
@@ -170,9 +174,27 @@ extern const dsc_need_kind dsc_zero_need_comm, dsc_zero_need_neighbours;
 #define DSC_NEED_COMM (&dsc_zero_need_comm)
 #define DSC_NEED_NEIGHBOURS (&dsc_zero_need_neighbours)
 
+/* A frozen group whose parameters are stored in 4 bits, and unpacked into windows at every stage (packed.h). */
+static inline bool dsc_is_packed(const dsc_zero *zero, int32_t group)
+{
+    DSC_ASSERT(group >= 0 && group < zero->o.layout->group_count);
+    return zero->o.layout->group[group].packed != DSC_NF4_NONE;
+}
+/* Length of a rank's slice in a plane as it is stored, in elements of the plane's dtype. Parameters that are packed
+ * take fewer of them than the slice has. Transfers and views count in these elements. */
+static inline int64_t dsc_stored_slice(const dsc_zero *zero, int32_t group, dsc_plane plane)
+{
+    const dsc_layout_group *layout = &zero->o.layout->group[group];
+    if (!dsc_is_packed(zero, group))
+        return layout->slice;
+    DSC_ASSERT(plane == DSC_PLANE_PARAM);
+    DSC_ASSERT(dsc_layout_packed_bytes(layout) % zero->param_bytes_each == 0);
+    return dsc_layout_packed_bytes(layout) / zero->param_bytes_each;
+}
+
 /* The quantization of a group's parameters on the way to its windows. */
 dsc_quant dsc_pack_of_params(const dsc_zero *zero, int32_t group);
-/* A group that stage 3 brings to a window for each use. */
+/* A group that is brought to a window for each use: by stage 3, or because it is packed. */
 bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group);
 /* Its parameters are not on the device but in windows. */
 static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)

@@ -4,6 +4,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define GROUPS_MOST 4 /* of a module, one of each kind */
+
 static int64_t element_count(const dsc_param_spec *spec)
 {
     int64_t count = 1;
@@ -14,7 +16,15 @@ static int64_t element_count(const dsc_param_spec *spec)
 }
 
 /* Tensors of one group: trainable or frozen, and matrices apart from the others or not. */
-typedef struct group_kind { bool trainable, matrices; } group_kind;
+typedef struct group_kind {
+    bool trainable, matrices, packed;
+} group_kind;
+
+/* Rules of the run for all groups. */
+typedef struct layout_rules {
+    dsc_recipe recipe;
+    dsc_nf4 packed;
+} layout_rules;
 
 /* A hidden matrix in DeepSpeed's sense. In a model with several modules it belongs neither to the first nor to the last
  * one, and its name is not that of an embedding or of logits. */
@@ -22,7 +32,7 @@ static bool is_hidden_matrix(const dsc_model *model, int32_t module_index, const
 {
     static const char *const outer[] = { "embed", "lm_head" };
     DSC_ASSERT(module_index < model->module_count);
-    if (spec->dim_count < 2 || !spec->trainable)
+    if (spec->dim_count < 2)
         return false;
     if (model->module_count > 1 && (module_index == 0 || module_index == model->module_count - 1))
         return false;
@@ -39,21 +49,37 @@ static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_pa
     const uint32_t needs = dsc_recipes[recipe].needs;
     if ((needs & DSC_NEEDS_ROW_COL_STATS) != 0)
         return spec->trainable && spec->dim_count >= 2;
-    return (needs & DSC_NEEDS_WHOLE_MATRIX) != 0 && is_hidden_matrix(model, module_index, spec);
+    return (needs & DSC_NEEDS_WHOLE_MATRIX) != 0 && spec->trainable && is_hidden_matrix(model, module_index, spec);
+}
+
+static group_kind kind_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, layout_rules rules)
+{
+    DSC_ASSERT(spec->shared_module < 0);
+    return (group_kind) { .trainable = spec->trainable,
+                          .matrices = is_matrix(model, module_index, spec, rules.recipe),
+                          .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && spec->dim_count == 2 &&
+                                    is_hidden_matrix(model, module_index, spec) };
+}
+
+static bool same_kind(group_kind a, group_kind b)
+{
+    return a.trainable == b.trainable && a.matrices == b.matrices && a.packed == b.packed;
 }
 
 /* Appends the group of a module's own tensors of a kind; nothing when there are none. */
 static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module_index, group_kind kind,
-                      dsc_recipe recipe)
+                      layout_rules rules)
 {
     const dsc_module *module = &model->modules[module_index];
-    dsc_layout_group group = { .module = module_index, .trainable = kind.trainable, .matrices = kind.matrices,
+    dsc_layout_group group = { .module = module_index,
+                               .trainable = kind.trainable,
+                               .matrices = kind.matrices,
+                               .packed = kind.packed ? rules.packed : DSC_NF4_NONE,
                                .first_tensor = layout->tensor_count };
     int64_t end = 0;
     for (int32_t p = 0; p < module->param_count; p++) {
         const dsc_param_spec *spec = &module->params[p];
-        if (spec->shared_module >= 0 || spec->trainable != kind.trainable ||
-            is_matrix(model, module_index, spec, recipe) != kind.matrices)
+        if (spec->shared_module >= 0 || !same_kind(kind_of(model, module_index, spec, rules), kind))
             continue;
         DSC_ASSERT(layout->tensor_count < layout->param_count);
         const int64_t count = element_count(spec);
@@ -85,7 +111,7 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
         group.position = before->position + dsc_align_up(before->elements, DSC_LAYOUT_TENSOR_ALIGN);
     }
     DSC_ASSERT(group.position % DSC_LAYOUT_TENSOR_ALIGN == 0);
-    DSC_ASSERT(layout->group_count < 3 * layout->module_count); /* one of each kind at most */
+    DSC_ASSERT(layout->group_count < GROUPS_MOST * layout->module_count); /* one of each kind at most */
     layout->group[layout->group_count++] = group;
 }
 
@@ -95,7 +121,7 @@ static void add_use(dsc_layout *layout, int32_t module, int32_t *use_count, int3
     for (int32_t u = layout->module_first_use[module]; u < *use_count; u++)
         if (layout->use_group[u] == group)
             return;
-    DSC_ASSERT(*use_count < 3 * layout->module_count + layout->param_count);
+    DSC_ASSERT(*use_count < GROUPS_MOST * layout->module_count + layout->param_count);
     layout->use_group[(*use_count)++] = group;
 }
 
@@ -122,10 +148,13 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
     layout->module_first_use[model->module_count] = use_count;
 }
 
-dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, int32_t world_size,
-                           dsc_layout *out, dsc_error *err)
+dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
+                           int32_t world_size, dsc_layout *out, dsc_error *err)
 {
-    static const group_kind kinds[] = { { true, true }, { true, false }, { false, false } };
+    static const group_kind kinds[GROUPS_MOST] = {
+        { .trainable = true, .matrices = true }, { .trainable = true }, { .trainable = false }, { .packed = true }
+    };
+    const layout_rules rules = { recipe, packed };
     DSC_ASSERT(world_size >= 1);
     dsc_layout layout = { .alloc = alloc, .world_size = world_size, .module_count = model->module_count };
     dsc_status status = DSC_OK;
@@ -134,19 +163,20 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
         params += model->modules[m].param_count;
     layout.param_count = (int32_t)params;
     const int64_t modules = model->module_count;
-    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 3, sizeof *layout.group, &layout.group, err));
+    DSC_TRY_OUT(
+        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * GROUPS_MOST, sizeof *layout.group, &layout.group, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.tensor, &layout.tensor, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, params, sizeof *layout.param, &layout.param, err));
     DSC_TRY_OUT(
         dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_param, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules + 1, sizeof(int32_t), &layout.module_first_use, err));
-    DSC_TRY_OUT(
-        dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * 3 + params, sizeof(int32_t), &layout.use_group, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules * GROUPS_MOST + params, sizeof(int32_t),
+                                 &layout.use_group, err));
     for (int32_t m = 0; m < model->module_count; m++)
         layout.module_first_param[m + 1] = layout.module_first_param[m] + model->modules[m].param_count;
     for (int32_t m = 0; m < model->module_count; m++) {
         for (size_t k = 0; k < DSC_COUNT(kinds); k++)
-            add_group(&layout, model, m, kinds[k], recipe);
+            add_group(&layout, model, m, kinds[k], rules);
     }
     add_uses(&layout, model);
     DSC_ASSERT(layout.module_first_param[model->module_count] == layout.param_count);

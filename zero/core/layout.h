@@ -1,16 +1,18 @@
 /* layout.h - positions of tensors' elements: flat groups, slices, spans. Pure arithmetic, no memory moves.
  *
  * Each module has up to two flat groups, trainable and frozen. Matrices, or those of hidden layers, with their own
- * recipe form a third. Tensors follow each other in declaration order, each starting at a multiple of 128 elements
- * (256 bytes in bf16, 512 in fp32). The group is padded so that every rank's slice is a multiple of 1024 elements.
- * Rank r owns elements [r * slice, (r + 1) * slice) at every stage. Offsets of tensors do not depend on the world
- * size; only the padding at the end does. SPDX-License-Identifier: Apache-2.0 */
+ * recipe form a third, and frozen weights that a run keeps packed (kernels/nf4.h) a fourth. Tensors follow each other
+ * in declaration order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32). The group is
+ * padded so that every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice)
+ * at every stage. Offsets of tensors do not depend on the world size; only the padding at the end does.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_CORE_LAYOUT_H
 #define DSC_ZERO_CORE_LAYOUT_H
 
 #include <dsc/model.h>
 
 #include "base/alloc.h"
+#include "kernels/nf4.h"
 #include "kernels/update.h"
 
 #ifdef __cplusplus
@@ -34,6 +36,7 @@ typedef struct dsc_layout_group {
     int32_t module;
     bool trainable;
     bool matrices; /* which a recipe for them updates */
+    dsc_nf4 packed; /* how its parameters are stored, frozen ones alone; windows have them unpacked */
     int32_t first_tensor, tensor_count; /* in layout.tensor */
     int64_t elements;                   /* end of the last tensor */
     int64_t padded;                     /* world_size * slice */
@@ -60,8 +63,9 @@ typedef struct dsc_layout {
     int64_t parameter_count, trainable_count; /* elements of tensors, shared ones once */
 } dsc_layout;
 
-/* For an update by `recipe`. The model has passed dsc_model_check. Owned; close frees what it points to. */
-DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe,
+/* For an update by `recipe`. `packed`: the storage of frozen matrices of hidden layers, which linear layers have. The
+ * model has passed dsc_model_check. Owned; close frees what it points to. */
+DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
                                         int32_t world_size, dsc_layout *out, dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
 /* The recipe that updates a trainable group in a run of `recipe`. */
@@ -81,6 +85,14 @@ static inline int64_t dsc_layout_cols(const dsc_layout_tensor *tensor)
 {
     DSC_ASSERT(tensor->count >= tensor->spec->dim[0]);
     return tensor->count / tensor->spec->dim[0];
+}
+
+/* Bytes of a slice of a packed group: whole units, and then up to the alignment of what follows. */
+#define DSC_LAYOUT_PACKED_ALIGN 256
+static inline int64_t dsc_layout_packed_bytes(const dsc_layout_group *group)
+{
+    DSC_ASSERT(group->packed != DSC_NF4_NONE && !group->trainable);
+    return dsc_align_up(dsc_nf4_bytes(group->packed, group->slice), DSC_LAYOUT_PACKED_ALIGN);
 }
 
 /* The part of a tensor inside elements [first, first + count) of its group: *tensor_first is the offset inside the

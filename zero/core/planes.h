@@ -14,6 +14,7 @@ extern "C" {
 typedef struct dsc_zero_slice {
     int64_t first, count; /* elements of the group */
     bool trainable;       /* frozen groups have only parameters */
+    dsc_nf4 packed;       /* how they are stored; views of a packed slice are of its packed bytes (dsc_zero_view) */
 } dsc_zero_slice;
 void dsc_zero_slice_get(const dsc_zero *zero, int32_t group, dsc_zero_slice *out);
 

@@ -26,9 +26,10 @@ static dsc_status fetch_now(void *args, dsc_error *err)
     const fetch_call *call = args;
     dsc_zero *zero = call->zero;
     const dsc_group_state *state = &zero->group[call->group];
-    const int64_t elements = call->requested ? state->gather.copied_from : zero->o.layout->group[call->group].slice;
+    const int64_t slice = dsc_stored_slice(zero, call->group, DSC_PLANE_PARAM);
+    const int64_t elements = call->requested ? state->gather.copied_from : slice;
     int64_t taken;
-    DSC_ASSERT(elements <= zero->o.layout->group[call->group].slice);
+    DSC_ASSERT(elements <= slice);
     /* All of it went to another window. The rest is in its file as soon as the group is updated. */
     if (!call->requested && state->gather.copied_from == 0 && zero->store->written != NULL)
         DSC_TRY(dsc_event_sync(zero->store->written, err));
@@ -64,7 +65,7 @@ static dsc_status fetch_tile_now(void *args, dsc_error *err)
 dsc_status dsc_param_fetch(dsc_zero *zero, int32_t g, char *to, bool requested, dsc_error *err)
 {
     const int64_t tile = zero->store->tile_elements, each = zero->param_bytes_each;
-    const int64_t slice = zero->o.layout->group[g].slice;
+    const int64_t slice = dsc_stored_slice(zero, g, DSC_PLANE_PARAM);
     dsc_tile_buffers *buffers = &zero->store->buffers[DSC_PLANE_PARAM];
     DSC_ASSERT(dsc_zero_param_is_away(zero, g));
     if (!dsc_in_swap(zero, g, DSC_PLANE_PARAM))

@@ -234,7 +234,7 @@ void dsc_param_prefetch_request(dsc_zero *zero) { dsc_io_scheduler_demand(&zero-
 /* A piece that is requested and was not prefetched is not needed again. */
 static void pass_over(dsc_zero *zero, int32_t g, int64_t first, int64_t elements)
 {
-    DSC_ASSERT(first >= 0 && elements <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(first >= 0 && elements <= dsc_stored_slice(zero, g, DSC_PLANE_PARAM));
     DSC_ASSERT(zero->store->prefetched.ahead == 0); /* otherwise the cursor is behind the prefetched pieces */
     for (; first < elements; first += zero->store->tile_elements) {
         const dsc_piece asked = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, first);
@@ -259,7 +259,7 @@ dsc_status dsc_param_prefetch_consume(dsc_zero *zero, int32_t g, int64_t element
     dsc_tile_buffers *buffers = &zero->store->prefetched;
     *taken = 0;
     DSC_ASSERT(g >= 0 && g < zero->o.layout->group_count);
-    DSC_ASSERT(elements >= 0 && elements <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(elements >= 0 && elements <= dsc_stored_slice(zero, g, DSC_PLANE_PARAM));
     while (*taken < elements && buffers->ahead > 0) {
         const dsc_piece piece = dsc_state_store_tile_piece(zero, g, DSC_PLANE_PARAM, *taken);
         if (!dsc_tile_buffers_is_next(buffers, piece))

@@ -25,6 +25,17 @@ bool dsc_state_store_reads_to_windows(const dsc_zero *zero)
     return zero->o.swap.param_folder_count > 0 && dsc_device_host_visible(zero->o.device);
 }
 
+static int64_t packed_align(const dsc_zero *zero, int64_t bytes)
+{
+    return dsc_align_up(bytes, dsc_state_store_reads_to_windows(zero) ? DSC_AIO_ALIGN : DSC_LAYOUT_PACKED_ALIGN);
+}
+
+int64_t dsc_state_store_packed_start(const dsc_zero *zero, int32_t g)
+{
+    DSC_ASSERT(dsc_is_packed(zero, g));
+    return packed_align(zero, zero->o.layout->group[g].padded * zero->param_bytes_each);
+}
+
 /* A rank's slice starts on a block; the same bytes on every rank, since they decide how gathers are planned. */
 int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
 {
@@ -32,6 +43,9 @@ int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t g)
     const int64_t each = zero->param_bytes_each;
     const bool halves = zero->world_size > 1 && group->slice * each % DSC_AIO_ALIGN != 0;
     DSC_ASSERT(group->padded == group->slice * zero->world_size);
+    if (dsc_is_packed(zero, g))
+        return dsc_state_store_packed_start(zero, g) +
+               (dsc_zero_param_is_away(zero, g) ? packed_align(zero, dsc_layout_packed_bytes(group)) : 0);
     if (!dsc_state_store_reads_to_windows(zero))
         return group->padded * each;
     return dsc_align_up(group->padded * each + (halves ? DSC_AIO_ALIGN / 2 : 0), DSC_AIO_ALIGN);
@@ -41,6 +55,8 @@ int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t g)
 {
     const int64_t before = zero->o.layout->group[g].slice * zero->o.rank * zero->param_bytes_each;
     DSC_ASSERT(g < zero->o.layout->group_count);
+    if (dsc_is_packed(zero, g)) /* its file is read behind the window */
+        return 0;
     return dsc_state_store_reads_to_windows(zero) ? dsc_align_up(before, DSC_AIO_ALIGN) - before : 0;
 }
 
@@ -49,7 +65,7 @@ dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t g, dsc_plane plane
     const int64_t each = dsc_plane_bytes_each(zero, plane);
     DSC_ASSERT(dsc_in_swap(zero, g, plane));
     DSC_ASSERT(first >= 0);
-    DSC_ASSERT(first + count <= zero->o.layout->group[g].slice);
+    DSC_ASSERT(first + count <= dsc_stored_slice(zero, g, plane));
     return (dsc_piece) { zero->group[g].tiers.at[plane] + first * each, count * each };
 }
 
@@ -57,7 +73,7 @@ dsc_piece dsc_state_store_tile_piece(const dsc_zero *zero, int32_t g, dsc_plane 
 {
     DSC_ASSERT(zero->store->tile_elements > 0);
     DSC_ASSERT(first % zero->store->tile_elements == 0);
-    const int64_t count = dsc_min_i64(zero->store->tile_elements, zero->o.layout->group[g].slice - first);
+    const int64_t count = dsc_min_i64(zero->store->tile_elements, dsc_stored_slice(zero, g, plane) - first);
     return count > 0 ? dsc_state_store_piece(zero, g, plane, first, count) : (dsc_piece) { 0, 0 };
 }
 

@@ -19,6 +19,8 @@ bool dsc_state_store_reads_to_windows(const dsc_zero *zero);
  * at which the group begins. */
 int64_t dsc_state_store_window_bytes(const dsc_zero *zero, int32_t group);
 int64_t dsc_state_store_window_start(const dsc_zero *zero, int32_t group);
+/* The offset in the window of a packed group at which its packed slice is brought, if it is away from the device. */
+int64_t dsc_state_store_packed_start(const dsc_zero *zero, int32_t group);
 /* The bytes in a swap file of elements of a group's plane; `first` counts from the start of this rank's slice. */
 dsc_piece dsc_state_store_piece(const dsc_zero *zero, int32_t group, dsc_plane plane, int64_t first, int64_t count);
 /* The tile of this rank's slice that starts at `first`; 0 bytes after the end of the slice. */

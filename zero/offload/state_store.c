@@ -101,7 +101,7 @@ void dsc_state_store_choose(dsc_zero *zero)
     if (zero->o.swap.param_folder_count > 0 || zero->o.swap.params_on_host)
         choose_params(zero);
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
-        zero->group[g].gather.copied_from = zero->o.layout->group[g].slice;
+        zero->group[g].gather.copied_from = dsc_stored_slice(zero, g, DSC_PLANE_PARAM);
         for (int p = 0; p < DSC_PLANE_COUNT; p++)
             zero->group[g].tiers.at[p] = zero->group[g].tiers.next_at[p] = -1;
     }
@@ -164,7 +164,7 @@ static int64_t host_param_bytes(const dsc_zero *zero)
 {
     int64_t elements = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
-        elements += param_in_host_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
+        elements += param_in_host_memory(zero, g) ? dsc_stored_slice(zero, g, DSC_PLANE_PARAM) : 0;
     DSC_ASSERT(elements == 0 || !dsc_device_host_visible(zero->o.device));
     return elements * zero->param_bytes_each;
 }
@@ -184,7 +184,7 @@ static int64_t place_plane(dsc_zero *zero, int32_t g, dsc_plane plane)
     const int64_t at = *bytes;
     DSC_ASSERT(at % DSC_AIO_ALIGN == 0);
     DSC_ASSERT(folders_of(zero, plane_table[plane].space) > 0);
-    *bytes += dsc_align_up(zero->o.layout->group[g].slice * dsc_plane_bytes_each(zero, plane), DSC_AIO_ALIGN);
+    *bytes += dsc_align_up(dsc_stored_slice(zero, g, plane) * dsc_plane_bytes_each(zero, plane), DSC_AIO_ALIGN);
     return at;
 }
 
@@ -319,7 +319,7 @@ void dsc_state_store_plan(dsc_zero *zero)
     for (int32_t g = 0; g < layout->group_count; g++) {
         place_group(zero, g);
         if (zero->group[g].tiers.swap_states || dsc_any_in_swap(zero, g))
-            longest = dsc_max_i64(longest, layout->group[g].slice);
+            longest = dsc_max_i64(longest, dsc_stored_slice(zero, g, DSC_PLANE_PARAM));
     }
     choose_tiles(zero, dsc_align_up(longest, TILE_ALIGN));
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
@@ -367,7 +367,7 @@ static dsc_status open_fetch(dsc_zero *zero, dsc_error *err)
     int64_t longest = 0;
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
         if (dsc_in_swap(zero, g, DSC_PLANE_PARAM))
-            longest = dsc_max_i64(longest, zero->o.layout->group[g].slice * zero->param_bytes_each);
+            longest = dsc_max_i64(longest, dsc_stored_slice(zero, g, DSC_PLANE_PARAM) * zero->param_bytes_each);
     if (longest == 0 || !dsc_state_store_reads_to_windows(zero))
         return DSC_OK;
     DSC_TRY(dsc_event_open(zero->o.device, &store->io.arrival[DSC_IO_PARAM], err));
@@ -450,7 +450,7 @@ static void place_host_params(dsc_zero *zero)
         if (!param_in_host_memory(zero, g))
             continue;
         state->param = param;
-        param += zero->o.layout->group[g].slice * zero->param_bytes_each;
+        param += dsc_stored_slice(zero, g, DSC_PLANE_PARAM) * zero->param_bytes_each;
         if (zero->o.layout->group[g].trainable && zero->o.compute_dtype == DSC_F32)
             state->master = (float *)(void *)state->param;
     }
@@ -513,11 +513,11 @@ dsc_status dsc_state_store_view(dsc_zero *zero, int32_t g, dsc_plane plane, int6
 {
     const int64_t each = dsc_plane_bytes_each(zero, plane), tile = zero->store->tile_elements;
     const int64_t tile_first = first / tile * tile;
-    const int64_t tile_count = dsc_min_i64(tile, zero->o.layout->group[g].slice - tile_first);
+    const int64_t tile_count = dsc_min_i64(tile, dsc_stored_slice(zero, g, plane) - tile_first);
     const dsc_piece piece = { zero->group[g].tiers.at[plane] + tile_first * each, tile_count * each };
     void *buf;
     DSC_ASSERT(zero->store->buffers[plane].swap != NULL);
-    DSC_ASSERT(first < zero->o.layout->group[g].slice);
+    DSC_ASSERT(first < dsc_stored_slice(zero, g, plane));
     if (!dsc_device_host_visible(zero->o.device))
         DSC_TRY(dsc_stream_sync(zero->o.compute, err)); /* copies from and to the last view */
     if (plane == DSC_PLANE_PARAM)                       /* which an fp32 update reads by tile buffers of its own */

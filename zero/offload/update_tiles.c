@@ -334,7 +334,7 @@ dsc_status dsc_update_tiles_begin(dsc_zero *zero, dsc_error *err)
     DSC_TRY(dsc_stream_sync(zero->stream.fetch, err));
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         atomic_store(&zero->group[g].gather.window_slice, NULL);
-        zero->group[g].gather.copied_from = zero->o.layout->group[g].slice;
+        zero->group[g].gather.copied_from = dsc_stored_slice(zero, g, DSC_PLANE_PARAM);
     }
     DSC_TRY(dsc_stream_sync(zero->stream.out, err));
     exchange_places(zero);
