@@ -18,6 +18,7 @@ typedef struct hf_folder {
     const dsc_lm_family *family;
     dsc_lm_config *config; /* the family's own, [config_bytes] */
     dsc_weights *weights;
+    dsc_packed_files packed; /* the weights are in 4 bits */
     bool untied; /* config.json says that the head is the table of tokens, which the run makes two of */
     char *warnings;
     char warning_lines[1024];
@@ -93,13 +94,45 @@ static dsc_status check_causal(dsc_hf_config *reader, const char *model_type, bo
 /* Keys whose other values are another model, whatever the family. */
 static dsc_status refuse_other_models(dsc_hf_config *reader, const char *model_type, bool masked)
 {
-    static const char *const quantized[] = { "quantization_config", "compression_config" };
     DSC_TRY(check_causal(reader, model_type, masked));
     DSC_TRY(refuse_other_mathematics(reader, model_type));
-    for (size_t i = 0; i < DSC_COUNT(quantized); i++)
-        if (dsc_hf_field(reader, quantized[i]) != NULL)
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
-                                 "\"%s\": quantized weights are not read; expected F32, BF16 or F16", quantized[i]);
+    if (dsc_hf_field(reader, "compression_config") != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"compression_config\": such weights are not read; expected "
+                             "F32, BF16, F16, or NF4 of bitsandbytes");
+    return DSC_OK;
+}
+
+/* The text of a key in "quantization_config"; the class of transformers has `fallback`. */
+static dsc_status check_quantization(dsc_hf_config *reader, const cJSON *section, const char *key, const char *fallback,
+                                     const char *expected)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(section, key);
+    const char *text = cJSON_IsString(item) ? item->valuestring : fallback;
+    if ((item == NULL || cJSON_IsString(item)) && strcmp(text, expected) == 0)
+        return DSC_OK;
+    return DSC_HF_REFUSE(
+        reader, DSC_ERR_UNSUPPORTED,
+        "\"quantization_config\": quantized weights with \"%s\": \"%.40s\" are not read; expected \"%s\", "
+        "or weights in F32, BF16 or F16",
+        key, text, expected);
+}
+
+/* The weights are in 4 bits: bitsandbytes' NF4 alone. */
+static dsc_status read_quantization(dsc_hf_config *reader, dsc_packed_files *out)
+{
+    const cJSON *section = dsc_hf_field(reader, "quantization_config");
+    *out = DSC_PACKED_NOT;
+    if (section == NULL)
+        return DSC_OK;
+    DSC_TRY(check_quantization(reader, section, "quant_method", "none", "bitsandbytes"));
+    if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(section, "load_in_4bit")))
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"quantization_config\": quantized weights without "
+                             "\"load_in_4bit\": true are not read; expected nf4, F32, BF16 or F16");
+    DSC_TRY(check_quantization(reader, section, "bnb_4bit_quant_type", "fp4", "nf4"));
+    const cJSON *nested = cJSON_GetObjectItemCaseSensitive(section, "bnb_4bit_use_double_quant");
+    *out = cJSON_IsTrue(nested) ? DSC_PACKED_DOUBLE : DSC_PACKED_SINGLE;
     return DSC_OK;
 }
 
@@ -113,6 +146,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     folder->config = config;
     DSC_TRY(folder->family->read_config(&reader, config));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
+    DSC_TRY(read_quantization(&reader, &folder->packed));
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
     return dsc_lm_apply_options(config, folder->options, folder->config_path, err);
 }
@@ -141,6 +175,8 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
         cJSON_DeleteItemFromObjectCaseSensitive(root, "vocab_size");
         good = cJSON_AddNumberToObject(root, "vocab_size", (double)folder->config->vocab_rows) != NULL;
     }
+    if (good && folder->packed != DSC_PACKED_NOT) /* what is saved is not */
+        cJSON_DeleteItemFromObjectCaseSensitive(root, "quantization_config");
     if (good && folder->untied) {
         cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
         good = cJSON_AddFalseToObject(root, "tie_word_embeddings") != NULL;
@@ -175,7 +211,7 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
     untie(folder);
-    if (folder->config->vocab_rows != folder->config->vocab || folder->untied)
+    if (folder->config->vocab_rows != folder->config->vocab || folder->untied || folder->packed != DSC_PACKED_NOT)
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     if (folder->lora != NULL && folder->lora->warnings[0] != 0)
@@ -190,7 +226,8 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
                                     .config_json = folder->text,
                                     .warnings = folder->warnings,
                                     .complete = folder->options->complete_weights,
-                                    .untied = folder->untied };
+                                    .untied = folder->untied,
+                                    .packed = folder->packed };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
     folder->text = NULL;
     folder->weights = NULL;

@@ -278,11 +278,10 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = { (void *)lm->sources, lm->names,         lm->params,
-                          lm->modules,         lm->selves,        lm->adapter_of,
-                          lm->adapter_json,    lm->warnings,      lm->config_json,
-                          lm->config,          lm->name,          lm->all_warnings,
-                          lm->adapter_rank,    lm->adapter_scale, lm };
+    void *const all[] = { (void *)lm->sources, lm->names,         lm->params,       lm->modules,
+                          lm->selves,          lm->adapter_of,    lm->adapter_json, lm->warnings,
+                          lm->config_json,     lm->config,        lm->name,         lm->all_warnings,
+                          lm->adapter_rank,    lm->adapter_scale, lm->packed,       lm };
     for (int64_t i = 0; lm->programs != NULL && lm->programs[i] != NULL; i++) {
         dsc_alloc_free(alloc, lm->programs[i]->layouts);
         dsc_alloc_free(alloc, lm->programs[i]);
@@ -312,11 +311,44 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
     *found = source != NULL;
     if (!*found)
         return DSC_OK;
-    const int64_t in_file = dsc_max_i64(0, dsc_min_i64(count, source->entry->count - first));
-    if (in_file > 0)
+    const dsc_packed_weight *packed = &lm->packed[spec - lm->params];
+    const bool is_packed = source == packed->codes;
+    const int64_t elements = is_packed ? packed->count : source->entry->count;
+    const int64_t in_file = dsc_max_i64(0, dsc_min_i64(count, elements - first));
+    if (in_file > 0 && is_packed)
+        DSC_TRY(dsc_packed_weight_read_f32(packed, first, in_file, out, err));
+    else if (in_file > 0)
         DSC_TRY(dsc_weight_read_f32(source, first, in_file, out, err));
     for (int64_t i = in_file; i < count; i++)
         out[i] = 0;
+    return DSC_OK;
+}
+
+static dsc_status load_packed(const dsc_model *model, int32_t module, int32_t param, dsc_packed_part part,
+                              int64_t first, int64_t bytes, void *out, bool *found, dsc_error *err)
+{
+    const dsc_lm *lm = model->self;
+    const dsc_param_spec *spec = &lm->modules[module].params[param];
+    const dsc_packed_weight *packed = lm->packed != NULL ? &lm->packed[spec - lm->params] : NULL;
+    *found = packed != NULL && packed->codes != NULL;
+    return *found ? dsc_packed_weight_read(packed, part, first, bytes, out, err) : DSC_OK;
+}
+
+/* All matrices in 4 bits have scales of one kind, and the others stay as they are in the files. */
+static dsc_status check_packed(dsc_lm *lm, const dsc_weights *weights, dsc_error *err)
+{
+    for (int64_t i = 0; i < lm->param_count; i++) {
+        const dsc_packed_weight *packed = &lm->packed[i];
+        const dsc_packed_files kind = packed->codes == NULL  ? DSC_PACKED_NOT
+                                      : packed->tops == NULL ? DSC_PACKED_SINGLE
+                                                             : DSC_PACKED_DOUBLE;
+        lm->params[i].as_stored = lm->packed_files != DSC_PACKED_NOT && kind == DSC_PACKED_NOT;
+        if (kind != DSC_PACKED_NOT && kind != lm->packed_files)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
+                            "weight \"%.150s\" is in 4 bits %s double quantization, and \"quantization_config\" of "
+                            "config.json says otherwise (load_in_4bit, bnb_4bit_use_double_quant)",
+                            packed->codes->name, kind == DSC_PACKED_DOUBLE ? "with" : "without");
+    }
     return DSC_OK;
 }
 
@@ -357,6 +389,8 @@ static void fill_model(dsc_lm *lm)
                               .seq_length = config->sequence,
                               .self = lm,
                               .load_param = load_param,
+                              .packed_files = lm->packed_files,
+                              .load_packed = load_packed,
                               .close = close_model,
                               .config_json = lm->config_json,
                               .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
@@ -368,16 +402,19 @@ static void fill_model(dsc_lm *lm)
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
 {
     const dsc_weights *adapter = args->lora != NULL ? args->lora->weights : NULL;
-    const dsc_lm_params params = { lm->family,         lm->config,     lm->params,  lm->param_count,
-                                   args->lora != NULL, args->complete, args->untied };
     char warnings[4096];
     snprintf(warnings, sizeof warnings, "%s", args->warnings != NULL ? args->warnings : "");
     const size_t before = strlen(warnings);
     if (args->weights == NULL && adapter == NULL)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->sources, &lm->sources, err));
-    if (args->weights != NULL)
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->packed, &lm->packed, err));
+    const dsc_lm_params params = { lm->family,         lm->config,     lm->params,   lm->param_count,
+                                   args->lora != NULL, args->complete, args->untied, lm->packed };
+    if (args->weights != NULL) {
         DSC_TRY(dsc_lm_match_weights(args->weights, lm->alloc, &params, lm->sources, err));
+        DSC_TRY(check_packed(lm, args->weights, err));
+    }
     if (args->weights != NULL)
         dsc_lm_warn_fresh(&params, lm->sources, warnings, sizeof warnings);
     if (strlen(warnings) > before)
@@ -397,6 +434,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
     const int64_t most = own + (args->lora != NULL ? 3 * LINEARS_MAX * modules : 0);
     lm->module_count = modules;
     lm->lora = args->lora;
+    lm->packed_files = args->packed;
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, args->name, &lm->name, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->selves, &lm->selves, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->modules, &lm->modules, err));

@@ -12,6 +12,7 @@
 #include "models/linear.h"
 #include "models/lora.h"
 #include "models/lora_config.h"
+#include "models/packed_weights.h"
 #include "models/norm.h"
 #include "models/program.h"
 #include "models/weights.h"
@@ -124,6 +125,7 @@ typedef struct dsc_lm_open_args {
     char *warnings;              /* NULL: none */
     bool complete;               /* weights without the model's head are refused */
     bool untied;                 /* the head begins as a copy of the table of tokens */
+    dsc_packed_files packed;     /* of weights, by config.json */
 } dsc_lm_open_args;
 
 /* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
@@ -218,9 +220,9 @@ static inline int32_t dsc_lm_head_table(const dsc_lm_family *family, const dsc_l
     return (config->bare_head ? 0 : dsc_norm_params(family->norm)) + (family->head_bias != NULL);
 }
 
-/* sources[i] <- the tensor of params[i]. Names with and without the family's base; shapes must be those of the
- * parameters (V rows for tables); a missing or an unknown tensor is refused by name. A model without adapters may lack
- * the parameters of its head, as a folder of the base model does. lm_weights.c */
+/* sources[i] <- the tensor of params[i], and packed[i], if that is in 4 bits. Names with and without the family's base;
+ * shapes must be those of the parameters (V rows for tables); a missing or an unknown tensor is refused by name. A
+ * model without adapters may lack the parameters of its head, as a folder of the base model does. lm_weights.c */
 typedef struct dsc_lm_params {
     const dsc_lm_family *family;
     const dsc_lm_config *config;
@@ -229,6 +231,7 @@ typedef struct dsc_lm_params {
     bool adapted;  /* those of adapters are among them, which are trainable as are those of modules to save */
     bool complete; /* a missing head is refused, else sources of its parameters stay NULL */
     bool untied;   /* the head's tensor is that of the table of tokens */
+    dsc_packed_weight *packed; /* [count] */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

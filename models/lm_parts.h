@@ -43,6 +43,8 @@ struct dsc_lm {
     float *adapter_scale;
     char *adapter_json;
     dsc_weights *weights, *adapter; /* NULL: fresh */
+    dsc_packed_weight *packed;      /* [param_count] what is in 4 bits; NULL array without weights */
+    dsc_packed_files packed_files;
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
     dsc_batch_spec batch[DSC_LM_BATCH_MAX];
 };

@@ -304,17 +304,33 @@ static bool is_table(const dsc_lm_params *params, int64_t i)
     return i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
 }
 
-/* The tensor has the shape of parameter i; files have the V rows of tokens. */
-static dsc_status check_param(const dsc_lm_params *params, int64_t i, const dsc_weight *weight, dsc_error *err)
+/* Shape of parameter i in a file; files have the V rows of tokens. A vector has 0 rows. */
+static void shape_in_file(const dsc_lm_params *params, int64_t i, int64_t *rows, int64_t *cols)
 {
     const dsc_param_spec *spec = &params->spec[i];
     const bool bias = params->family->head_bias != NULL && i == params->count - 2;
     const int64_t vocab = params->config->vocab;
-    return check_tensor(weight,
-                        is_table(params, i)    ? vocab
-                        : spec->dim_count == 1 ? 0
-                                               : spec->dim[0],
-                        bias ? vocab : spec->dim[spec->dim_count - 1], err);
+    *rows = is_table(params, i) ? vocab : spec->dim_count == 1 ? 0 : spec->dim[0];
+    *cols = bias ? vocab : spec->dim[spec->dim_count - 1];
+}
+
+static dsc_status check_param(const dsc_lm_params *params, int64_t i, const dsc_weight *weight, dsc_error *err)
+{
+    int64_t rows, cols;
+    shape_in_file(params, i, &rows, &cols);
+    return check_tensor(weight, rows, cols, err);
+}
+
+/* A tensor of the folder that is parameter i: its shape, or all tensors of a matrix in 4 bits. */
+static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params, int64_t i,
+                               const dsc_weight *weight, bool *used, dsc_error *err)
+{
+    int64_t rows, cols;
+    shape_in_file(params, i, &rows, &cols);
+    used[weight - dsc_weights_at(weights, 0)] = true;
+    if (rows == 0 || !dsc_packed_weight_is(weights, weight))
+        return check_tensor(weight, rows, cols, err);
+    return dsc_packed_weight_open(weights, alloc, weight, rows, cols, &params->packed[i], used, err);
 }
 
 static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
@@ -342,8 +358,7 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
             continue;
         if (sources[i] == NULL)
             return refuse_missing(weights, params, spec->name, err);
-        DSC_TRY(check_param(params, i, sources[i], err));
-        used[sources[i] - dsc_weights_at(weights, 0)] = true;
+        DSC_TRY(check_source(weights, alloc, params, i, sources[i], used, err));
     }
     if (tied_head != NULL && sources[DSC_LM_TOKEN_TABLE] != tied_head)
         DSC_TRY(check_same(alloc, sources[DSC_LM_TOKEN_TABLE], tied_head, err));

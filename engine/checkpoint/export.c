@@ -285,13 +285,35 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
 
 /* ---- the whole ---- */
 
+/* A run that kept its base in 4 bits has saved the adapters without the weights that they belong to. */
+static dsc_status check_bases(const export_job *j, dsc_error *err)
+{
+    const dsc_safetensors *model = j->reader.file[DSC_CKPT_MODEL];
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 16];
+    DSC_ASSERT(j->adapted);
+    for (int64_t i = 0; i < dsc_safetensors_count(model) && j->options->merge; i++) {
+        const char *adapter = dsc_safetensors_at(model, i)->name, *end = strstr(adapter, ".lora_A.weight");
+        if (end == NULL)
+            continue;
+        snprintf(name, sizeof name, "%.*s.weight", (int)(end - adapter), adapter);
+        if (dsc_safetensors_find(model, name) == NULL)
+            return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                            "has adapters without \"%.200s\": the run kept its base in 4 bits (dsc.quantize_base); "
+                            "export without --merge, and merge with peft's merge_and_unload",
+                            name);
+    }
+    return DSC_OK;
+}
+
 static dsc_status read_adapter(export_job *j, dsc_error *err)
 {
     DSC_ASSERT(j->adapter_text == NULL);
     j->adapted = j->reader.manifest.file[DSC_CKPT_ADAPTER].bytes >= 0;
-    if (j->adapted)
+    if (j->adapted) {
+        DSC_TRY(check_bases(j, err));
         return dsc_ckpt_adapter_read(j->io, j->alloc, j->step_dir, &j->adapter_text, &j->adapter_bytes, &j->adapter,
                                      err);
+    }
     return !j->options->merge ? DSC_OK
                               : DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "has no adapters that could be merged");
 }

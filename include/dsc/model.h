@@ -41,6 +41,8 @@ typedef struct dsc_param_spec {
     /* A tied parameter: owned by parameter shared_param of module shared_module (earlier in the list); -1: own.
      * Its gradient is this use's alone; the engine adds the uses in backward order. */
     int32_t shared_module, shared_param;
+    /* A frozen weight that dsc.quantize_base leaves as it is: its files have others in 4 bits, and not this one. */
+    bool as_stored;
 } dsc_param_spec;
 
 /* The name of a language model's tensor of targets, which hold one token or class for each loss item. A negative target

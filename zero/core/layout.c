@@ -57,8 +57,8 @@ static group_kind kind_of(const dsc_model *model, int32_t module_index, const ds
     DSC_ASSERT(spec->shared_module < 0);
     return (group_kind) { .trainable = spec->trainable,
                           .matrices = is_matrix(model, module_index, spec, rules.recipe),
-                          .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && spec->dim_count == 2 &&
-                                    is_hidden_matrix(model, module_index, spec) };
+                          .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && !spec->as_stored &&
+                                    spec->dim_count == 2 && is_hidden_matrix(model, module_index, spec) };
 }
 
 static bool same_kind(group_kind a, group_kind b)
