@@ -84,8 +84,8 @@ static size_t path_bytes(const char *path)
     return bytes;
 }
 
-/* Whether this run was loaded from `dir`, by its `latest` or as dir/step-N. Compared as text: a second name of a folder
- * only means that an existing step-N is refused. */
+/* True if this run was loaded from `dir`: by its `latest`, by its `best`, or as dir/step-N. Paths are compared as text.
+ * So a second name of a folder only means that an existing step-N is refused. */
 static bool resumed_from(const dsc_engine *engine, const char *dir)
 {
     char name[64];
@@ -94,7 +94,7 @@ static bool resumed_from(const dsc_engine *engine, const char *dir)
     if (engine->saves.resumed_step < 0 || resumed_bytes < bytes || strncmp(resumed, dir, bytes) != 0)
         return false;
     const int length = snprintf(name, sizeof name, "/step-%lld", (long long)engine->saves.resumed_step);
-    return resumed_bytes == bytes ||
+    return resumed_bytes == bytes || strcmp(resumed + bytes, "/best") == 0 ||
            (resumed_bytes == bytes + (size_t)length && strncmp(resumed + bytes, name, (size_t)length) == 0);
 }
 
@@ -124,6 +124,30 @@ dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err)
     status = agree(engine, status, &mine, err);
     dsc_engine_span_end(engine, DSC_SPAN_SAVE, -1, start);
     dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
+    return status;
+}
+
+dsc_status dsc_engine_save_best(dsc_engine *engine, const char *dir, int64_t step, double loss, bool *named,
+                                dsc_error *err)
+{
+    bool best = false;
+    DSC_TRY(between_steps(engine, "save_best", err));
+    if (step < 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "save_best", "step %lld is no saved step", (long long)step);
+    dsc_ckpt_ctx ctx;
+    checkpoint_ctx(engine, &ctx);
+    const bool anew = !resumed_from(engine, dir) && strcmp(engine->saves.best_dir, dir) != 0;
+    dsc_alloc_freeze(engine->alloc, false);
+    dsc_error mine = DSC_ERROR_INIT;
+    dsc_status status = writes(engine) ? dsc_ckpt_note_best(&ctx, dir, step, loss, anew, &best, &mine) : DSC_OK;
+    status = agree(engine, status, &mine, err);
+    dsc_alloc_freeze(engine->alloc, engine->progress.step > 0);
+    if (status == DSC_OK && has_copies(engine))
+        status = dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &best, (int64_t)sizeof best, 0, NULL, err);
+    if (status == DSC_OK && best)
+        snprintf(engine->saves.best_dir, sizeof engine->saves.best_dir, "%s", dir);
+    if (named != NULL)
+        *named = best;
     return status;
 }
 

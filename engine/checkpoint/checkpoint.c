@@ -100,6 +100,34 @@ static dsc_status refuse_other(const dsc_io *io, dsc_alloc *alloc, const char *d
                     "\"latest\"%s", dsc_io_kind(path) == DSC_PATH_FILE ? "; a model folder is named with --model" : "");
 }
 
+/* The checkpoint that DIR/best names. */
+static dsc_status find_best(const dsc_io *io, dsc_alloc *alloc, const char *path, char *out, size_t out_bytes,
+                            dsc_error *err)
+{
+    char dir[DSC_CKPT_PATH_BYTES], found[DSC_CKPT_PATH_BYTES];
+    dsc_ckpt_best best;
+    const size_t bytes = strlen(path);
+    DSC_ASSERT(bytes >= strlen("best"));
+    const int length = snprintf(dir, sizeof dir, "%.*s", (int)(bytes - strlen("best")), path);
+    if (length < 0 || (size_t)length >= sizeof dir)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "the path is too long");
+    DSC_TRY(dsc_ckpt_read_best(io, alloc, dir[0] != 0 ? dir : ".", &best, err));
+    DSC_ASSERT(best.step >= 0); /* the file was there */
+    DSC_TRY(dsc_ckpt_file_path(found, dir[0] != 0 ? dir : ".", best.name, err));
+    if (dsc_io_kind(found) != DSC_PATH_DIR)
+        return DSC_FAIL(err, DSC_ERR_INPUT, found, "named by \"best\" but not there");
+    if ((size_t)snprintf(out, out_bytes, "%s", found) >= out_bytes)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path, "the path is too long");
+    return DSC_OK;
+}
+
+static bool is_best_file(const char *path)
+{
+    const size_t bytes = strlen(path);
+    return bytes >= 4 && strcmp(path + bytes - 4, "best") == 0 && (bytes == 4 || path[bytes - 5] == '/') &&
+           dsc_io_kind(path) == DSC_PATH_FILE;
+}
+
 dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
                          dsc_error *err)
 {
@@ -107,6 +135,8 @@ dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, ch
     char name[64], path[DSC_CKPT_PATH_BYTES];
     if (dsc_io_kind(dir) == DSC_PATH_MISSING)
         return DSC_FAIL(err, DSC_ERR_INPUT, dir, "no such checkpoint folder");
+    if (is_best_file(dir))
+        return find_best(io, alloc, dir, out, out_bytes, err);
     if (dsc_io_kind(dir) == DSC_PATH_FILE)
         DSC_TRY(dsc_foreign_refuse_file(dir, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, DSC_CKPT_MANIFEST_FILE, err));

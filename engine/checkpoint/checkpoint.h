@@ -147,12 +147,13 @@ DSC_MUST_USE dsc_status dsc_ckpt_check(const dsc_ckpt_ctx *ctx, const char *dir,
  * cannot be loaded. */
 DSC_MUST_USE dsc_status dsc_ckpt_load(const dsc_ckpt_ctx *ctx, const char *dir, bool once, const dsc_run_state *now,
                                       dsc_run_state *out, bool *changed, dsc_error *err);
-/* The folder that --load DIR means: DIR/step-N itself, or DIR plus its `latest`. DSC_ERR_INPUT when there is none. */
+/* The folder that --load DIR means: DIR/step-N itself, DIR plus its `latest`, or for DIR/best the one that it names.
+ * DSC_ERR_INPUT when there is none. */
 DSC_MUST_USE dsc_status dsc_ckpt_find(const dsc_io *io, dsc_alloc *alloc, const char *dir, char *out, size_t out_bytes,
                                       dsc_error *err);
 
-/* Removes the checkpoints of a folder that `keep` does not keep. DSC_ERR_INPUT, and nothing is removed, when `latest`
- * names none. */
+/* Removes the checkpoints of a folder that `keep` does not keep, but never the one that `best` names. DSC_ERR_INPUT,
+ * and nothing is removed, when `latest` names none or `best` cannot be read. */
 DSC_MUST_USE dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, const dsc_ckpt_keep *keep,
                                        dsc_error *err);
 
@@ -160,6 +161,22 @@ DSC_MUST_USE dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const
  * (dsc_alloc_free). *out = NULL: nothing. Nothing else of the checkpoint is read. */
 DSC_MUST_USE dsc_status dsc_ckpt_gemm_plans(const dsc_io *io, dsc_alloc *alloc, const char *dir, char **out,
                                             dsc_error *err);
+
+/* The checkpoint with the lowest validation loss of a folder, by the file DIR/best: "step-N LOSS". */
+typedef struct dsc_ckpt_best {
+    int64_t step; /* -1: none is named */
+    double loss;  /* finite */
+    char name[64];
+} dsc_ckpt_best;
+/* DSC_ERR_INPUT: the file is something else. Whether the checkpoint is there is not looked at. */
+DSC_MUST_USE dsc_status dsc_ckpt_read_best(const dsc_io *io, dsc_alloc *alloc, const char *dir, dsc_ckpt_best *out,
+                                           dsc_error *err);
+/* Collective; every rank returns the same verdict. Names dir/step-<step>, which was saved, if its loss is finite and
+ * lower than that of the named one, or if none is named. So of equal losses the earlier one stays. A named checkpoint
+ * that is not there does not count; with `anew` no earlier one does. Checkpoints that ctx->keep does not keep any more
+ * are removed. */
+DSC_MUST_USE dsc_status dsc_ckpt_note_best(const dsc_ckpt_ctx *ctx, const char *dir, int64_t step, double loss,
+                                           bool anew, bool *named, dsc_error *err);
 
 /* The name that a `latest` file holds: one line "step-N", nothing else. */
 DSC_MUST_USE dsc_status dsc_ckpt_read_latest(const dsc_io *io, dsc_alloc *alloc, const char *path, char name[64],

@@ -14,7 +14,7 @@
 
 /* ---- small files ---- */
 
-static dsc_status write_new(const dsc_io *io, const char *path, const char *text, int64_t bytes, dsc_error *err)
+dsc_status dsc_ckpt_write_new(const dsc_io *io, const char *path, const char *text, int64_t bytes, dsc_error *err)
 {
     dsc_file file = DSC_FILE_INIT;
     DSC_ASSERT(bytes >= 0);
@@ -32,7 +32,7 @@ dsc_status dsc_ckpt_commit_file(const dsc_ckpt_commit *k, const char *name, cons
     char path[DSC_CKPT_PATH_BYTES];
     DSC_ASSERT(k->made_tmp);
     DSC_TRY(dsc_path_join(path, sizeof path, k->tmp_dir, name, err));
-    return write_new(k->c->io, path, text, bytes, err);
+    return dsc_ckpt_write_new(k->c->io, path, text, bytes, err);
 }
 
 /* A rest of another life is removed, never written through: it could be a link to somewhere else. */
@@ -43,7 +43,7 @@ static dsc_status write_name(const dsc_ckpt_commit *k, const char *path, const c
     DSC_ASSERT(length < (int)sizeof line);
     if (dsc_io_kind(path) != DSC_PATH_MISSING)
         DSC_TRY(dsc_io_unlink(k->c->io, path, err));
-    return write_new(k->c->io, path, line, length, err);
+    return dsc_ckpt_write_new(k->c->io, path, line, length, err);
 }
 
 /* Name in a file like `latest`; "" when there is none, or it holds something else. */

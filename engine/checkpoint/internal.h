@@ -9,6 +9,11 @@
 
 dsc_status dsc_ckpt_refuse_existing(const char *step_dir, dsc_error *err);
 
+/* dir/name is a folder step-N, not by a link, with a manifest. */
+bool dsc_ckpt_is_checkpoint(const char *dir, const char *name);
+/* A small file that must not exist, durable. */
+dsc_status dsc_ckpt_write_new(const dsc_io *io, const char *path, const char *text, int64_t bytes, dsc_error *err);
+
 /* ---- an open checkpoint ---- */
 
 typedef struct dsc_ckpt_reader {

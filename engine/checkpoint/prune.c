@@ -1,8 +1,8 @@
 /* prune.c - which checkpoints of a folder stay, and how the others go.
  *
  * Only steps up to the one that `latest` names are looked at, newest first. A later step belongs to a run that
- * was left, and is nobody's to remove here. A checkpoint loses its name, durably, before its files go, so a kill in
- * between leaves no step-N in part. SPDX-License-Identifier: Apache-2.0 */
+ * was left, and is nobody's to remove here. The one that `best` names stays too. A checkpoint loses its name, durably,
+ * before its files go, so a kill in between leaves no step-N in part. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +43,9 @@ static int by_step(const void *a, const void *b)
     return (p < q) - (p > q);
 }
 
-static bool is_checkpoint(const char *dir, const char *name)
+bool dsc_ckpt_is_checkpoint(const char *dir, const char *name)
 {
+    DSC_ASSERT(name != NULL);
     char path[DSC_CKPT_PATH_BYTES], manifest[DSC_CKPT_PATH_BYTES];
     return dsc_ckpt_is_step_name(name) && dsc_path_join(path, sizeof path, dir, name, NULL) == DSC_OK &&
            !dsc_io_is_link(path) &&
@@ -67,25 +68,30 @@ static dsc_status remove_one(const dsc_io *io, const char *dir, const char *name
     return dsc_io_remove_dir(io, path, err);
 }
 
+typedef struct named_steps {
+    int64_t latest, best; /* best -1: none */
+} named_steps;
+
 /* names are sorted, newest first; oldest go first, so that whatever is interrupted leaves the newest. */
-static dsc_status remove_all(const dsc_io *io, const char *dir, char **names, int64_t count, int64_t latest,
+static dsc_status remove_all(const dsc_io *io, const char *dir, char **names, int64_t count, const named_steps *named,
                              const dsc_ckpt_keep *keep, dsc_error *err)
 {
     int64_t older = 0;
-    DSC_ASSERT(latest >= 0);
+    DSC_ASSERT(named->latest >= 0);
+    const int64_t latest = named->latest;
     for (int64_t i = 0; i < count; i++)
-        older += is_checkpoint(dir, names[i]) && strtoll(names[i] + 5, NULL, 10) < latest;
+        older += dsc_ckpt_is_checkpoint(dir, names[i]) && strtoll(names[i] + 5, NULL, 10) < latest;
     for (int64_t i = count; i-- > 0;) {
         if (keep->unfinished && dsc_ckpt_is_unfinished_name(names[i]))
             DSC_TRY(remove_one(io, dir, names[i], keep, err));
-        if (!is_checkpoint(dir, names[i]))
+        if (!dsc_ckpt_is_checkpoint(dir, names[i]))
             continue;
         const int64_t step = strtoll(names[i] + 5, NULL, 10);
         if (step >= latest)
             continue;
         const bool among_last = older <= keep->last - 1; /* `latest` is one of them */
         older--;
-        if (keep->last > 0 && !among_last && (keep->every == 0 || step % keep->every != 0))
+        if (keep->last > 0 && !among_last && step != named->best && (keep->every == 0 || step % keep->every != 0))
             DSC_TRY(remove_one(io, dir, names[i], keep, err));
     }
     return DSC_OK;
@@ -101,12 +107,15 @@ dsc_status dsc_ckpt_prune(const dsc_io *io, dsc_alloc *alloc, const char *dir, c
     DSC_TRY(dsc_ckpt_file_path(path, dir, "latest", err));
     DSC_TRY(dsc_ckpt_read_latest(io, alloc, path, latest, err));
     DSC_TRY(dsc_path_join(path, sizeof path, dir, latest, err));
-    if (!is_checkpoint(dir, latest))
+    if (!dsc_ckpt_is_checkpoint(dir, latest))
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "named by \"latest\" but no checkpoint; nothing is removed");
+    dsc_ckpt_best best;
+    DSC_TRY(dsc_ckpt_read_best(io, alloc, dir, &best, err));
+    const named_steps named = { .latest = strtoll(latest + 5, NULL, 10), .best = best.step };
     DSC_TRY(dsc_io_list(io, alloc, dir, &names, &count, err));
     if (count > 1)
         qsort(names, (size_t)count, sizeof *names, by_step);
-    const dsc_status status = remove_all(io, dir, names, count, strtoll(latest + 5, NULL, 10), keep, err);
+    const dsc_status status = remove_all(io, dir, names, count, &named, keep, err);
     dsc_io_list_free(alloc, names, count);
     return status;
 }

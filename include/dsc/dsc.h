@@ -187,6 +187,12 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_generate(dsc_engine *engine, const in
 /* Collective. Writes DIR/step-N whole or not at all, then DIR/latest. An existing step-N that this run did not resume
  * from is refused. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save(dsc_engine *engine, const char *dir, dsc_error *err);
+/* Collective. Names DIR/step-<step>, which this run has saved, as the best checkpoint if `loss` is lower than the loss
+ * of the one that DIR/best names. Of equal losses the earlier one stays; a loss that is not finite is never the best.
+ * The first one of a run that was not loaded from DIR is the best. The best checkpoint is not removed by
+ * "dsc".keep_last. *named (may be NULL): it is the best one now. */
+DSC_API DSC_MUST_USE dsc_status dsc_engine_save_best(dsc_engine *engine, const char *dir, int64_t step, double loss,
+                                                     bool *named, dsc_error *err);
 /* Collective. Begins a save and returns before the states are copied. The next step's update waits for the copy, and
  * the files are written while training goes on. Needs "dsc".save_async, which plans memory for the copy. One save at a
  * time: call dsc_engine_save_wait before the next save and before a load. A run that is closed earlier abandons the
@@ -201,8 +207,8 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_save_wait(dsc_engine *engine, int64_t
  * files. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_save_check(dsc_engine *engine, const char *dir, int64_t every, int64_t last,
                                                       dsc_error *err);
-/* Collective. DIR (its `latest`) or DIR/step-N; verified before anything of the engine changes. An engine whose config
- * named it ("dsc".load) has taken its algorithms of matrix products at open instead of measuring them. */
+/* Collective. DIR (its `latest`), DIR/best or DIR/step-N; verified before anything of the engine changes. An engine
+ * whose config named it ("dsc".load) has taken its algorithms of matrix products at open instead of measuring them. */
 DSC_API DSC_MUST_USE dsc_status dsc_engine_load(dsc_engine *engine, const char *dir, dsc_error *err);
 
 /* ---- Ranks and collectives for the host program -------------------------------------------------------------------

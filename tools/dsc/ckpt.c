@@ -41,12 +41,11 @@ static void keep_steps(char **names, int64_t count, step_list *out)
         qsort(names, (size_t)out->count, sizeof *names, by_step);
 }
 
-static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, bool latest)
+static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, const char *mark)
 {
     dsc_run_state state;
     dsc_error err = DSC_ERROR_INIT;
     int64_t bytes;
-    const char *mark = latest ? "  (latest)" : "";
     char text[sizeof err.where + sizeof err.message + 4], part[PART_TEXT];
     if (dsc_ckpt_summary(NULL, alloc, step_dir, &state, &bytes, &err) == DSC_OK &&
         dsc_ckpt_part(NULL, alloc, step_dir, part, sizeof part, &err) == DSC_OK)
@@ -58,32 +57,65 @@ static void print_row(dsc_alloc *alloc, const char *step_dir, const char *name, 
         printf("%-16s does not load: %s%s\n", name, dsc_error_format(&err, text, sizeof text), mark);
 }
 
+/* The checkpoints that `latest` and `best` of a folder name. */
+typedef struct named {
+    char latest[64]; /* "": none */
+    dsc_ckpt_best best;
+    bool found_latest, found_best;
+    char wrong[2][600]; /* why `latest` and `best` cannot be read; "": they can */
+} named;
+
+static dsc_status read_names(dsc_alloc *alloc, const char *dir, named *out, dsc_error *err)
+{
+    char path[PATH_BYTES];
+    dsc_error wrong = DSC_ERROR_INIT;
+    DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
+    if (dsc_io_kind(path) != DSC_PATH_MISSING &&
+        dsc_ckpt_read_latest(NULL, alloc, path, out->latest, &wrong) != DSC_OK) {
+        out->latest[0] = 0;
+        snprintf(out->wrong[0], sizeof out->wrong[0], "%s", wrong.message);
+    }
+    if (dsc_ckpt_read_best(NULL, alloc, dir, &out->best, &wrong) != DSC_OK)
+        snprintf(out->wrong[1], sizeof out->wrong[1], "%s", wrong.message);
+    return DSC_OK;
+}
+
+static void list_row(dsc_alloc *alloc, const char *step_dir, const char *name, named *n)
+{
+    const bool latest = strcmp(name, n->latest) == 0, best = n->best.step >= 0 && strcmp(name, n->best.name) == 0;
+    char mark[120] = "";
+    n->found_latest |= latest;
+    n->found_best |= best;
+    if (best)
+        snprintf(mark, sizeof mark, "  (%sbest, validation loss %.6g)", latest ? "latest, " : "", n->best.loss);
+    else if (latest)
+        snprintf(mark, sizeof mark, "  (latest)");
+    print_row(alloc, step_dir, name, mark);
+}
+
 static dsc_status list_steps(dsc_alloc *alloc, const char *dir, char **names, int64_t count, dsc_error *err)
 {
-    char path[PATH_BYTES], latest[64] = "";
+    char path[PATH_BYTES];
     step_list steps;
+    named n = { .best = { .step = -1 } };
     keep_steps(names, count, &steps);
-    DSC_TRY(dsc_path_join(path, sizeof path, dir, "latest", err));
-    const bool has_latest = dsc_io_kind(path) != DSC_PATH_MISSING;
-    dsc_error latest_err = DSC_ERROR_INIT;
-    dsc_status latest_status = DSC_OK;
-    if (has_latest)
-        latest_status = dsc_ckpt_read_latest(NULL, alloc, path, latest, &latest_err);
-    bool found = false;
+    DSC_TRY(read_names(alloc, dir, &n, err));
     for (int64_t i = 0; i < steps.count && !ferror(stdout); i++) {
-        const bool is_latest = latest_status == DSC_OK && strcmp(steps.name[i], latest) == 0;
-        found = found || is_latest;
         DSC_TRY(dsc_path_join(path, sizeof path, dir, steps.name[i], err));
-        print_row(alloc, path, steps.name[i], is_latest);
+        list_row(alloc, path, steps.name[i], &n);
     }
     if (steps.count == 0)
         printf("no checkpoints\n");
     if (steps.unfinished > 0)
         printf("%lld unfinished: a save that is running, or was cut short\n", (long long)steps.unfinished);
-    if (latest_status != DSC_OK)
-        printf("latest: %s\n", latest_err.message);
-    else if (has_latest && !found)
-        printf("latest: names %s, which is not there\n", latest);
+    if (n.wrong[0][0] != 0)
+        printf("latest: %s\n", n.wrong[0]);
+    else if (n.latest[0] != 0 && !n.found_latest)
+        printf("latest: names %s, which is not there\n", n.latest);
+    if (n.wrong[1][0] != 0)
+        printf("best: %s\n", n.wrong[1]);
+    else if (n.best.step >= 0 && !n.found_best)
+        printf("best: names %s, which is not there\n", n.best.name);
     return DSC_OK;
 }
 
@@ -94,7 +126,7 @@ static dsc_status ckpt_ls(dsc_alloc *alloc, const char *dir, dsc_error *err)
     int64_t count = 0;
     DSC_TRY(dsc_path_join(path, sizeof path, dir, "manifest.json", err));
     if (dsc_io_kind(path) == DSC_PATH_FILE) {
-        print_row(alloc, dir, dir, false);
+        print_row(alloc, dir, dir, "");
         return DSC_OK;
     }
     if (dsc_io_kind(dir) != DSC_PATH_DIR)
@@ -136,7 +168,7 @@ static dsc_status ckpt_hash(dsc_alloc *alloc, const char *dir, dsc_error *err)
 typedef struct dir_args { const char *dir; } dir_args;
 
 static const dsc_positional dirs[] = {
-    { "DIR", "folder with checkpoints, or DIR/step-N", "folder", offsetof(dir_args, dir), 1, 1 },
+    { "DIR", "folder with checkpoints, DIR/step-N or DIR/best", "folder", offsetof(dir_args, dir), 1, 1 },
 };
 #define EXIT_CODES "0 done; 1 failed; 2 wrong command line, or no whole checkpoint"
 static const dsc_flag_command ls_page = {

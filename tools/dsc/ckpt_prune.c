@@ -1,5 +1,5 @@
-/* ckpt_prune.c - `dsc ckpt prune DIR --keep-last N`: removes older checkpoints, never the one that `latest` names.
- * SPDX-License-Identifier: Apache-2.0 */
+/* ckpt_prune.c - `dsc ckpt prune DIR --keep-last N`: removes older checkpoints, never those that `latest` and `best`
+ * name. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +35,8 @@ static const dsc_flag rows[] = {
 static const dsc_positional dirs[] = { { "DIR", "folder with checkpoints", "folder", AT(dir), 1, 1 } };
 const dsc_flag_command dsc_tool_ckpt_prune_page = {
     .name = "dsc ckpt prune",
-    .description = "Removes older checkpoints, never the one that latest names. Give --keep-last or --unfinished.",
+    .description =
+        "Removes older checkpoints, never those that latest and best name. Give --keep-last or --unfinished.",
     .flags = rows, .flag_count = DSC_COUNT(rows), .positionals = dirs, .positional_count = 1,
 };
 

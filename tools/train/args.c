@@ -151,6 +151,13 @@ static dsc_status name_ours(void *out, const dsc_flag *flag, const char *value, 
 #define STRATEGY_NAME(name, preset, stage) name,
 static const char *const strategy_names[] = { DSC_STRATEGY_MAP(STRATEGY_NAME) NULL };
 
+static dsc_status name_best(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    (void)out, (void)value;
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "unknown flag; dsc.eval_every in the config, beside --save DIR, "
+                    "names the checkpoint of the lowest validation loss in DIR/best, and --load DIR/best loads it");
+}
+
 #define AT(field) offsetof(train_args, field)
 #define OTHERS(name, ours) { name, NULL, "VALUE", DSC_FLAG_CALL, 0, .set = name_ours, .key = ours }
 #define KEYS(name, keys)                                                                                               \
@@ -190,13 +197,14 @@ static const dsc_flag flags[] = {
       .help = "the optimizer's rate" },
     TEXT("--save", "DIR", "dsc.save", "save checkpoints below this folder, at least one at the end"),
     WHOLE("--save-every", "N", "dsc.save_every", "save after every N steps too"),
-    WHOLE("--keep-last", "N", "dsc.keep_last", "after a save, remove all checkpoints but the newest N"),
+    WHOLE("--keep-last", "N", "dsc.keep_last",
+          "after a save, remove all checkpoints but the newest N and the best one"),
     WHOLE("--keep-every", "M", "dsc.keep_every", "with --keep-last: keep each step that is a multiple of M too"),
     TEXT("--save-failure", "go_on|stop", "dsc.save_failure", "effect of a failed save on the run"),
     { "--save-async", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_true, .key = "dsc.save_async",
       .help = "write checkpoints while training goes on" },
     TEXT("--load", "DIR|auto", "dsc.load",
-         "start from the latest checkpoint of DIR, or from DIR/step-N; auto: the latest of --save, if there is one"),
+         "start from the latest checkpoint of DIR, or DIR/best, or DIR/step-N; auto: the latest of --save, if any"),
     WHOLE("--seed", "S", "seed", "seed of the first values, of the order of samples and of dropout"),
     { "--no-shuffle", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_false, .key = "dsc.shuffle",
       .help = "take the samples in the order of the files" },
@@ -221,6 +229,8 @@ static const dsc_flag flags[] = {
     OTHERS("--output_dir", "--save"),
     OTHERS("--save_steps", "--save-every"),
     OTHERS("--save_total_limit", "--keep-last"),
+    { "--load_best_model_at_end", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = name_best },
+    { "--metric_for_best_model", NULL, "VALUE", DSC_FLAG_CALL, 0, .set = name_best },
     OTHERS("--resume_from_checkpoint", "--load"),
     OTHERS("--model_name_or_path", "--model"),
     OTHERS("--tokenizer_name", "--tokenizer"),

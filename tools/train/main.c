@@ -174,7 +174,7 @@ static dsc_status evaluate(train_run *run, int64_t step, dsc_error *err)
     run->eval_worse_count = better ? 0 : run->eval_worse_count + 1;
     if (better)
         run->eval_best = loss;
-    return DSC_OK;
+    return train_saves_evaluated(&run->saves, step, loss, err);
 }
 
 /* The loss is the same on every rank, so all of them stop. */
@@ -400,7 +400,8 @@ static dsc_status run_all(train_run *run, dsc_error *err)
     DSC_TRY(dsc_engine_open(&run->engine, &options, err));
     run->info.struct_bytes = (uint32_t)sizeof run->info;
     dsc_engine_run_info(run->engine, &run->info);
-    run->saves = (train_saves){ .engine = run->engine, .info = &run->info, .saved_step = -1, .started_step = -1 };
+    run->saves = (train_saves){ .engine = run->engine, .info = &run->info, .saved_step = -1, .started_step = -1,
+                                .evaluated_step = -1 };
     DSC_TRY(train_saves_load(&run->saves, err));
     /* Without a load, first values are made here, so that errors of a model's files come before the run. */
     DSC_TRY(dsc_engine_barrier(run->engine, err));

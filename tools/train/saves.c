@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -123,6 +124,40 @@ static void tell_saved(train_saves *s, int64_t step, int64_t since_ns, const cha
                            s->info->save_dir, (long long)step, (double)(train_now_ns() - since_ns) * 1e-9, more);
 }
 
+/* A saved step with a validation loss. A failure to name it leaves the earlier best one, and is a warning as that of a
+ * save. */
+static dsc_status note_best(train_saves *s, int64_t step, double loss, dsc_error *err)
+{
+    char text[1024];
+    bool named = false;
+    dsc_error failure = DSC_ERROR_INIT;
+    const dsc_status status = dsc_engine_save_best(s->engine, s->info->save_dir, step, loss, &named, &failure);
+    if (status != DSC_OK && !outlives(s, status)) {
+        *err = failure;
+        return status;
+    }
+    if (status != DSC_OK && s->progress != NULL)
+        fprintf(stderr, "dsc: warning: step %lld is not named as the best checkpoint: %s; training goes on "
+                "(dsc.save_failure)\n", (long long)step, dsc_error_format(&failure, text, sizeof text));
+    if (named && s->progress != NULL)
+        train_progress_say(s->progress, "best checkpoint: step-%lld, validation loss %.6f", (long long)step, loss);
+    return DSC_OK;
+}
+
+dsc_status train_saves_evaluated(train_saves *s, int64_t step, double loss, dsc_error *err)
+{
+    s->evaluated_step = step;
+    s->evaluated_loss = loss;
+    if (s->started_step == step)
+        s->started_loss = loss;
+    return s->saved_step == step ? note_best(s, step, loss, err) : DSC_OK;
+}
+
+static double loss_of(const train_saves *s, int64_t step)
+{
+    return s->evaluated_step == step ? s->evaluated_loss : NAN;
+}
+
 dsc_status train_saves_settle(train_saves *s, dsc_error *err)
 {
     dsc_error failure = DSC_ERROR_INIT;
@@ -133,6 +168,8 @@ dsc_status train_saves_settle(train_saves *s, dsc_error *err)
     const dsc_status status = dsc_engine_save_wait(s->engine, NULL, &failure);
     if (status == DSC_OK)
         tell_saved(s, step, s->started_ns, ", while training went on");
+    if (status == DSC_OK && !isnan(s->started_loss))
+        DSC_TRY(note_best(s, step, s->started_loss, err));
     /* A later save may still succeed, also a last one of the same step. */
     return meet(s, step, false, status, &failure, err);
 }
@@ -150,10 +187,13 @@ dsc_status train_saves_save(train_saves *s, int64_t step, bool final, dsc_error 
         status = dsc_engine_save_start(s->engine, s->info->save_dir, &failure);
         s->started_step = status == DSC_OK ? step : -1;
         s->started_ns = start;
+        s->started_loss = loss_of(s, step);
     } else {
         status = dsc_engine_save(s->engine, s->info->save_dir, &failure);
         if (status == DSC_OK)
             tell_saved(s, step, start, "");
+        if (status == DSC_OK && !isnan(loss_of(s, step)))
+            DSC_TRY(note_best(s, step, loss_of(s, step), err));
     }
     return meet(s, step, final, status, &failure, err);
 }

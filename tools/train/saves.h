@@ -12,6 +12,8 @@ typedef struct train_saves {
     int64_t saved_step;       /* the last that was announced by this run; -1 */
     int64_t started_step;     /* one that is written while training goes on; -1 */
     int64_t started_ns;
+    int64_t evaluated_step; /* the last with a validation loss; -1 */
+    double evaluated_loss, started_loss; /* NaN: the started one has none */
 } train_saves;
 
 /* The value of --load. */
@@ -19,6 +21,8 @@ dsc_status train_saves_load(train_saves *s, dsc_error *err);
 /* Saves a step, or starts to ("dsc".save_async). A failure that the run outlives is a warning. `final`: nothing comes
  * after it that could save this step; it is waited for, and must succeed. */
 dsc_status train_saves_save(train_saves *s, int64_t step, bool final, dsc_error *err);
+/* The validation loss of the step that was just made: its checkpoint, saved before or later, may be the best one. */
+dsc_status train_saves_evaluated(train_saves *s, int64_t step, double loss, dsc_error *err);
 /* Waits for one that was started, and tells. */
 dsc_status train_saves_settle(train_saves *s, dsc_error *err);
 
