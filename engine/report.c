@@ -30,10 +30,17 @@ void dsc_engine_note(const dsc_engine *engine, const char *what, const char *tak
         dsc_log_printf(&engine->log, DSC_LOG_INFO, "%s: taking %s", what, taken);
 }
 
+/* A changed default is a warning of the run, not of a plan. */
+static dsc_log_level note_level(const dsc_engine *engine, int i)
+{
+    const bool warns = (engine->config.note_warns >> i & 1) != 0;
+    return warns && !engine->plan_only ? DSC_LOG_WARNING : DSC_LOG_INFO;
+}
+
 static void tell_config(const dsc_engine *engine, const dsc_log *log)
 {
     for (int i = 0; i < engine->config.note_count; i++)
-        dsc_log_printf(log, DSC_LOG_INFO, "%s", engine->config.notes[i]);
+        dsc_log_printf(log, note_level(engine, i), "%s", engine->config.notes[i]);
     for (int i = 0; i < engine->config.warning_count; i++)
         dsc_log_printf(log, DSC_LOG_WARNING, "%s", engine->config.warnings[i]);
     if (engine->model != NULL && engine->models.opened != NULL && engine->model->warnings != NULL)

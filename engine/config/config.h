@@ -28,7 +28,7 @@ extern "C" {
 #define DSC_NVME_PATHS_MAX 8
 #define DSC_ELASTIC_MICRO_MAX 32
 #define DSC_WARNINGS_MAX 64
-#define DSC_NOTES_MAX 64
+#define DSC_NOTES_MAX 64 /* bits of note_warns */
 #define DSC_CONFIG_LINE 256    /* bytes of one warning or note, with its NUL */
 #define DSC_SETTING_BYTES 320  /* bytes of a value of dsc_config_settings, with its NUL */
 #define DSC_SETTING_LINE_BYTES 512 /* bytes of one line of it, with its NUL */
@@ -409,6 +409,7 @@ typedef struct dsc_config {
     int warning_count;
     char notes[DSC_NOTES_MAX][DSC_CONFIG_LINE]; /* to print at start: overrides, what "auto" became, defaults */
     int note_count;
+    uint64_t note_warns; /* bit i: notes[i] is printed as a warning; --strict accepts it */
     uint32_t auto_mask; /* DSC_CONFIG_AUTO_* */
     dsc_error unbuilt;  /* the first thing asked for that this version cannot run; status DSC_OK: there is none */
     dsc_config_unresolved unresolved;

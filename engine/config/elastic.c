@@ -1,8 +1,9 @@
 /* elastic.c - the "elasticity" section: one batch size that many world sizes divide, and the triad of this world size.
  *
- * The rule is that of DeepSpeed up to 0.16 (versions 0.1 and 0.2 of the section). A candidate is a micro-batch, or the
- * least common multiple of all, times the largest highly composite number within the limit. The candidate that most
- * world sizes divide is chosen. Version 0.2 counts nodes instead of ranks.
+ * The rule is that of DeepSpeed's last releases with this section (its versions 0.1 and 0.2). A candidate is a
+ * micro-batch, or the least common multiple of all, times the largest highly composite number within the limit. The
+ * candidate that most world sizes divide is chosen. Version 0.2 counts nodes instead of ranks. Releases before August
+ * 2026 also took a multiple above the limit; a warning says where the batch differs for that.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/config/internal.h"
 
@@ -64,32 +65,58 @@ static void count_valid(const dsc_elastic_config *e, elastic_choice *choice, int
 
 static int64_t gcd(int64_t a, int64_t b) { return b == 0 ? a : gcd(b, a % b); }
 
-/* Version 0.1. `most_batch` etc. are the section's, or its parts per node. False: the multiple is out of range. */
-static bool choose(const dsc_elastic_config *e, int64_t most_batch, int64_t least_gpus, int64_t most_gpus,
-                   elastic_choice *best)
+/* The least common multiple of the micro-batches; 0: it is above 2147483647. */
+static int64_t multiple_of(const dsc_elastic_config *e)
 {
-    int64_t multiple = 1, smallest = e->micro[0];
-    elastic_choice each;
+    int64_t multiple = 1;
     for (int i = 0; i < e->micro_count; i++) {
-        smallest = dsc_min_i64(smallest, e->micro[i]);
         multiple = multiple / gcd(multiple, e->micro[i]) * e->micro[i];
         if (multiple > INT32_MAX)
-            return false;
+            return 0;
     }
+    return multiple;
+}
+
+/* Version 0.1. `most_batch` etc. are the section's, or its parts per node. `multiple`: a further candidate; 0: none. */
+static void choose(const dsc_elastic_config *e, int64_t most_batch, int64_t least_gpus, int64_t most_gpus,
+                   int64_t multiple, elastic_choice *best)
+{
+    int64_t smallest = e->micro[0];
+    elastic_choice each;
+    for (int i = 0; i < e->micro_count; i++)
+        smallest = dsc_min_i64(smallest, e->micro[i]);
     if (least_gpus == 0)
         least_gpus = 1;
     if (most_gpus == 0)
         most_gpus = most_batch / smallest;
     best->batch = smallest;
     best->valid_count = 0;
-    for (int i = 0; i <= e->micro_count; i++) {
+    for (int i = 0; i < e->micro_count + (multiple > 0); i++) {
         each.batch = candidate_of(i < e->micro_count ? e->micro[i] : multiple, most_batch);
         count_valid(e, &each, least_gpus, most_gpus);
         const bool preferred = e->prefer_larger ? each.batch > best->batch : each.batch < best->batch;
         if (each.valid_count > best->valid_count || (each.valid_count == best->valid_count && preferred))
             *best = each;
     }
-    return true;
+}
+
+/* The choice; where older releases of DeepSpeed choose a batch above the limit, a line says so. */
+static void choose_batch(dsc_config *config, int64_t most, int64_t ranks_per_node, elastic_choice *out)
+{
+    const dsc_elastic_config *e = &config->unresolved.elastic;
+    const int64_t per_node = e->version_2 ? e->gpus_per_node : 1, multiple = multiple_of(e);
+    elastic_choice older;
+    choose(e, most, e->min_gpus / per_node, e->max_gpus / per_node, multiple <= most ? multiple : 0, out);
+    if (multiple <= most)
+        return;
+    choose(e, most, e->min_gpus / per_node, e->max_gpus / per_node, multiple, &older);
+    if (older.batch != out->batch)
+        dsc_config_note_default(config,
+                                "elasticity: train_batch_size %lld; DeepSpeed before August 2026 takes %lld, the "
+                                "multiple of micro_batch_sizes above max_train_batch_size. Set max_train_batch_size to "
+                                "%lld for that",
+                                (long long)(out->batch * ranks_per_node), (long long)(older.batch * ranks_per_node),
+                                (long long)(older.batch * ranks_per_node));
 }
 
 /* Version 0.2 where this number of ranks is none of those: the batch fits the ranks instead. In doubles, as DeepSpeed
@@ -154,7 +181,6 @@ static int64_t micro_of(const dsc_elastic_config *e, int64_t share)
 dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, dsc_error *err)
 {
     const dsc_elastic_config *e = &config->unresolved.elastic;
-    const int64_t per_node = e->version_2 ? e->gpus_per_node : 1;
     const int64_t ranks_per_node = e->version_2 ? e->gpus_per_node / e->model_parallel : 1;
     elastic_choice choice;
     char valid[160];
@@ -168,8 +194,7 @@ dsc_status dsc_config_resolve_elastic(dsc_config *config, int64_t world_size, ds
         if (e->micro[i] > most)
             return fail(config, err, "micro_batch_sizes: %lld is above max_train_batch_size %lld%s",
                         (long long)e->micro[i], (long long)most, ranks_per_node > 1 ? " per node's rank" : "");
-    if (!choose(e, most, e->min_gpus / per_node, e->max_gpus / per_node, &choice))
-        return fail(config, err, "micro_batch_sizes: their least common multiple is above 2147483647");
+    choose_batch(config, most, ranks_per_node, &choice);
     int64_t batch = choice.batch * ranks_per_node;
     list_valid(&choice, ranks_per_node, valid, sizeof valid);
     if (world_size == 0) {

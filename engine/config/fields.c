@@ -425,7 +425,8 @@ static dsc_status fill_clipping(dsc_config_parse_state *s)
         return dsc_config_warn(s, DSC_ID_MAX_GRAD_NORM, "an old form, taken as gradient_clipping %.15g", old);
     }
     if (s->given[DSC_ID_CLIPPING] == NULL)
-        dsc_config_note(config, "gradient_clipping is not given: 0, no clipping (DeepSpeed 0.19 clips at 1.0)");
+        dsc_config_note_default(config, "gradient_clipping is not given: 0, no clipping, as DeepSpeed before June "
+                                "2026; later releases clip at 1.0. Set gradient_clipping to 0 or 1.0");
     return DSC_OK;
 }
 

@@ -83,6 +83,9 @@ dsc_status dsc_config_not_built(dsc_config_parse_state *s, int id, const char *f
 dsc_status dsc_config_not_built_at(dsc_config_parse_state *s, const char *where, const char *path, const char *fmt, ...)
     DSC_PRINTF(4, 5);
 void dsc_config_note(dsc_config *config, const char *fmt, ...) DSC_PRINTF(2, 3);
+/* A note that is printed as a warning: a key is absent, and generations of DeepSpeed have other values for it. The
+ * config is right, so --strict accepts it. */
+void dsc_config_note_default(dsc_config *config, const char *fmt, ...) DSC_PRINTF(2, 3);
 
 /* ---- steps of a parse, in this order ---- */
 dsc_status dsc_config_walk(dsc_config_parse_state *s);

@@ -151,14 +151,30 @@ dsc_status dsc_config_built(const dsc_config *config, dsc_error *err)
     return config->unbuilt.status;
 }
 
+static void add_note(dsc_config *config, bool warns, const char *fmt, va_list args)
+{
+    if (config->note_count == DSC_NOTES_MAX)
+        return;
+    _Static_assert(DSC_NOTES_MAX <= 64, "a bit for each note");
+    const uint64_t bit = (uint64_t)1 << config->note_count;
+    char *to = config->notes[config->note_count++];
+    config->note_warns = warns ? config->note_warns | bit : config->note_warns & ~bit;
+    vsnprintf(to, DSC_CONFIG_LINE, fmt, args);
+    dsc_text_printable(to);
+}
+
 void dsc_config_note(dsc_config *config, const char *fmt, ...)
 {
     va_list args;
-    if (config->note_count == DSC_NOTES_MAX)
-        return;
-    char *to = config->notes[config->note_count++];
     va_start(args, fmt);
-    vsnprintf(to, DSC_CONFIG_LINE, fmt, args);
+    add_note(config, false, fmt, args);
     va_end(args);
-    dsc_text_printable(to);
+}
+
+void dsc_config_note_default(dsc_config *config, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    add_note(config, true, fmt, args);
+    va_end(args);
 }

@@ -108,8 +108,8 @@ static dsc_status check_params(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
-/* DeepSpeed once took 0.001 when warmup_max_lr was absent, and today takes the optimizer's lr. We keep the older value
- * (most public configs were written for it) and say what it replaces. */
+/* DeepSpeed once took 0.001 when WarmupLR's warmup_max_lr was absent, and today takes the optimizer's lr; WarmupDecayLR
+ * takes 0.001 in both. We keep the older value (most public configs were written for it) and say what it replaces. */
 static dsc_status fill_warmup_max_lr(dsc_config_parse_state *s)
 {
     dsc_config *config = s->config;
@@ -127,7 +127,15 @@ static dsc_status fill_warmup_max_lr(dsc_config_parse_state *s)
         dsc_config_note(config, "scheduler.params.warmup_max_lr follows %s: %g", s->flag[DSC_ID_LR], lr);
         return DSC_OK;
     }
-    if (schedule->warmup_max_lr == lr || s->given[DSC_ID_LR] == NULL)
+    if (schedule->warmup_max_lr == lr)
+        return DSC_OK;
+    if (!dsc_config_has(s, id) && schedule->kind == DSC_SCHEDULE_WARMUP)
+        return dsc_config_warn(s, DSC_ID_SCHEDULER,
+                               "its warmup_max_lr %g, the default as in DeepSpeed 0.16, replaces the optimizer's lr %g "
+                               "after the warm-up; DeepSpeed 0.19 takes lr. Set scheduler.params.warmup_max_lr to one "
+                               "of them",
+                               schedule->warmup_max_lr, lr);
+    if (s->given[DSC_ID_LR] == NULL)
         return DSC_OK;
     return dsc_config_warn(s, dsc_config_has(s, id) ? id : DSC_ID_SCHEDULER,
                            "%swarmup_max_lr %g%s replaces the optimizer's lr %g after the warm-up",

@@ -84,4 +84,13 @@ static inline bool noted(const char *part)
     return false;
 }
 
+/* A note that is printed as a warning. */
+static inline bool noted_as_warning(const char *part)
+{
+    for (int i = 0; i < config.note_count; i++)
+        if (strstr(config.notes[i], part) != NULL)
+            return (config.note_warns >> i & 1) != 0;
+    return false;
+}
+
 #endif

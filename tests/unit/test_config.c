@@ -143,6 +143,10 @@ static void warnings(void **state)
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"max_grad_norm\":1}}", "taken as gradient_clipping 1" },
         { "\"optimizer\":{\"type\":\"AdamW\",\"params\":{\"adam_w_mode\":false}}", "no effect with type AdamW" },
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\"}",
+          "0.001, the default as in DeepSpeed 0.16, replaces the optimizer's lr 0.1 after the warm-up; DeepSpeed 0.19 "
+          "takes lr. Set scheduler.params.warmup_max_lr" },
+        { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},"
+          "\"scheduler\":{\"type\":\"WarmupDecayLR\",\"params\":{\"total_num_steps\":5000}}",
           "0.001, the default, replaces the optimizer's lr 0.1" },
         { "\"optimizer\":{\"type\":\"Adam\",\"params\":{\"lr\":0.1}},\"scheduler\":{\"type\":\"WarmupLR\",\"params\":"
           "{\"warmup_max_lr\":0.2}}",
@@ -318,7 +322,7 @@ static void defaults(void **state)
     assert_true(config.optimizer.eps == 1e-8 && config.optimizer.weight_decay == 0 && config.optimizer.bias_correction);
     assert_int_equal(config.schedule.kind, DSC_SCHEDULE_NONE);
     assert_true(config.gradient_clipping == 0);
-    assert_true(noted("gradient_clipping is not given"));
+    assert_true(noted_as_warning("gradient_clipping is not given: 0, no clipping, as DeepSpeed before June 2026"));
     assert_true(noted("no optimizer is given: AdamW, lr 0.001"));
     assert_int_equal(config.precision, DSC_PRECISION_FP32);
     assert_int_equal(config.zero.stage, 0);

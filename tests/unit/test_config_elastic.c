@@ -1,5 +1,6 @@
 /* test_config_elastic.c - batch sizes that follow from the world size, against what DeepSpeed 0.16.5 computes
- * (deepspeed.elasticity.compute_elastic_config), and rates that do. SPDX-License-Identifier: Apache-2.0 */
+ * (deepspeed.elasticity.compute_elastic_config) within the limit, and rates that do.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/schedule/schedule.h"
 #include "tests/unit/config_case.h"
 
@@ -81,14 +82,32 @@ static void refused_as_deepspeed(void **state)
         { 8, "\"max_train_batch_size\":60,\"micro_batch_sizes\":[16]", "does not split" },
         { 3, "\"max_train_batch_size\":10000,\"micro_batch_sizes\":[12,16,4,17],\"version\":0.1,\"min_gpus\":4",
           "world size 3 does not work" },
-        { 1, "\"max_train_batch_size\":2147483647,\"micro_batch_sizes\":[2147483647,2147483629],\"version\":0.1",
-          "least common multiple" },
     };
     for (size_t i = 0; i < DSC_COUNT(rows); i++) {
         assert_int_equal(parse_with(elastic(rows[i].members), NULL, 0, false, rows[i].w), DSC_ERR_CONFIG);
         if (strstr(err.message, rows[i].message) == NULL || strncmp(err.where, "t.json:1:", 9) != 0)
             fail_msg("%s\n  said %s: %s", rows[i].members, err.where, err.message);
     }
+}
+
+/* max_train_batch_size 100 with micro-batches 8, 10 and 12: their multiple 120 is above it. */
+static void no_batch_is_above_the_limit(void **state)
+{
+    (void)state;
+    const char *text = elastic("\"max_train_batch_size\":100,\"micro_batch_sizes\":[8,10,12],\"version\":0.1,"
+                               "\"max_gpus\":1500");
+    assert_int_equal(parse_with(text, NULL, 0, true, 4), DSC_OK);
+    assert_int_equal(config.train_batch_size, 96);
+    assert_true(noted_as_warning("elasticity: train_batch_size 96; DeepSpeed before August 2026 takes 120"));
+    text = elastic("\"max_train_batch_size\":120,\"micro_batch_sizes\":[8,10,12],\"version\":0.1,"
+                   "\"max_gpus\":1500");
+    assert_int_equal(parse_with(text, NULL, 0, true, 4), DSC_OK);
+    assert_int_equal(config.train_batch_size, 120);
+    assert_false(noted_as_warning("elasticity"));
+    text = elastic("\"max_train_batch_size\":50,\"micro_batch_sizes\":[8,10,12],\"num_gpus_per_node\":2,"
+                   "\"version\":0.2");
+    assert_int_equal(parse_with(text, NULL, 0, true, 2), DSC_OK);
+    assert_true(config.train_batch_size <= 50);
 }
 
 #define TWO "\"elasticity\":{\"enabled\":true,\"max_train_batch_size\":480,\"micro_batch_sizes\":[2],\"version\":0.1"
@@ -152,6 +171,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_as_deepspeed),
         cmocka_unit_test(refused_as_deepspeed),
+        cmocka_unit_test(no_batch_is_above_the_limit),
         cmocka_unit_test(batch_keys_beside_it),
         cmocka_unit_test(rates_follow_the_world_size),
     };
