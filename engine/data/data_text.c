@@ -16,7 +16,7 @@
 
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
-#define KEPT_SAMPLES "dsc samples 1" /* format of a cached file of samples, likewise */
+#define KEPT_SAMPLES "dsc samples 2" /* format of a cached file of samples, likewise */
 #define KEPT_BYTES "dsc bytes 1"     /* format of a decompressed text file, likewise */
 #define UNPACK_BYTES (1 << 20)
 #define NAME_BYTES 64 /* prefix from the text's name */

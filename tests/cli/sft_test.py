@@ -16,7 +16,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 GOLDEN = os.path.join(HERE, "..", "golden")
 sys.path.insert(0, GOLDEN)
 import chat_reference  # noqa: E402
-from chat_reference import Theirs, tool, words  # noqa: E402
+from chat_conversations import tool, words  # noqa: E402
+from chat_reference import Theirs  # noqa: E402
 
 chat_reference.NOW = int(time.time())  # dsc prints the day of the run
 

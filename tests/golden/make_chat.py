@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""make_chat.py - renders the templates of chat/ by jinja2 (3.1.6 here, Python 3.11) to chat/expected.txt.
+"""make_chat.py - renders the templates of chat/ by jinja2 (3.1.6 here, Python 3.11) to chat/expected.txt, and these and
+the *.jinja of all folders in the arguments to chat/hashes.txt (chat_hashes.py).
 
 The templates were written for this test, in the style of common model families. A case is a line "TEMPLATE STATUS
 CONTEXT_BYTES OUTPUT_BYTES BEGIN END ..." with the byte ranges of generation blocks, then the context and the output,
@@ -9,8 +10,11 @@ import glob
 import json
 import os
 import random
+import sys
 
-from chat_reference import Theirs, conversation
+from chat_conversations import conversation
+from chat_hashes import HASHES, hash_template, write_hashes
+from chat_reference import Theirs
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COUNT = 6
@@ -31,3 +35,6 @@ with open(f"{HERE}/chat/expected.txt", "wb") as out:
             numbers = [x for span in spans for x in span] if text is not None else []
             head = [os.path.basename(path), 2 if text is None else 0, len(context), len(text or b""), *numbers]
             out.write(" ".join(map(str, head)).encode() + b"\n" + context + b"\n" + (text or b"") + b"\n")
+
+paths = [path for folder in [f"{HERE}/chat", *sys.argv[1:]] for path in sorted(glob.glob(f"{folder}/*.jinja"))]
+write_hashes(HASHES, [hash_template(path, lambda text: Theirs(text).render) for path in paths])

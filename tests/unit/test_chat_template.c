@@ -323,7 +323,8 @@ static void generation_blocks_have_spans(void **state)
 
 static void refusals_have_names_and_places(void **state)
 {
-    static const struct { const char *text; dsc_status status; const char *where, *message; } rows[] = {
+    static const struct { const char *text; dsc_status status; const char *where, *message;
+    } rows[] = {
         { "a\n{{ x | xmlattr }}", DSC_ERR_UNSUPPORTED, "chat template:2:8",
           "filter 'xmlattr' is not supported; supported filters are trim," },
         { "{{ x is lower }}", DSC_ERR_UNSUPPORTED, "chat template:1:9",
@@ -354,6 +355,8 @@ static void refusals_have_names_and_places(void **state)
         { "{{ 1 / 0 }}", DSC_ERR_INPUT, "chat template:1:6", "division by zero" },
         { "{{ none | tojson(1, 2, 3, 4, 5) }}", DSC_ERR_INPUT, "chat template:1:11", "at most 4" },
         { "{% set x.y = 1 %}", DSC_ERR_INPUT, "chat template:1:8", "not a namespace" },
+        { "{{ namespace(_x=1) }}", DSC_ERR_INPUT, "chat template:1:13", "a namespace cannot store '_x'" },
+        { "{% set ns = namespace() %}{% set ns._x = 1 %}", DSC_ERR_INPUT, "chat template:1:34", "cannot store '_x'" },
         { "{% for a, b in [1] %}{% endfor %}", DSC_ERR_INPUT, "chat template:1:4", "no items" },
         { "{{ range(100001) }}", DSC_ERR_INPUT, "chat template:1:9", "range" },
     };

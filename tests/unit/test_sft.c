@@ -351,6 +351,39 @@ static void test_templates(void **state)
     expect(&section, "{\"messages\":[" TURNS "]}", "user:hi<E>assistant:[yes<E>]");
 }
 
+static void test_members_as_in_transformers(void **state)
+{
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    write_template(&section,
+                   "{% for m in messages %}{{ m.role }}({{ m.keys() | join(',') }}){{ m.content }}{{ m.thinking }}"
+                   "{{ m.reasoning_content }}<|im_end|>{% endfor %}");
+    expect(&section, "{\"messages\":[{\"role\":\"ipython\",\"content\":\"r\",\"name\":null}]}",
+           "ipython(role,content)r<E>");
+    expect(&section,
+           "{\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[1],\"reasoning\":\"w\","
+           "\"train\":false},{\"role\":\"user\",\"content\":\"a\"}]}",
+           "assistant(role,tool_calls,reasoning,reasoning_content,thinking)ww<E>user(role,content)a<E>");
+    assert_int_equal(
+        read_example(&section, "{\"messages\":[{\"role\":\"user\",\"tool_calls\":null}]}", (char[400]) { 0 }),
+        DSC_ERR_INPUT);
+}
+
+static void test_parts_of_contents(void **state)
+{
+    static const char *const row =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\" a \"},"
+        "{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"assistant\",\"content\":\"c\"}]}";
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    (void)state;
+    write_template(&section,
+                   "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content "
+                   "%}<{{ p.text | trim }}>{% endfor %}{% endif %}<|im_end|>{% endfor %}");
+    expect(&section, row, "<a><b><E>[c<E>]");
+    write_template(&section, "{% for m in messages %}{{ m.content }}<|im_end|>{% endfor %}"); /* would print the list */
+    expect(&section, row, " a b<E>[c<E>]");
+}
+
 /* A decomposed accent becomes another character, so the tokens do not spell the text. */
 static void test_encoded_in_parts(void **state)
 {
@@ -736,6 +769,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_preferences, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_members_as_in_transformers, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_parts_of_contents, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_encoded_in_parts, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_rows, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_hostile_templates, open_all, close_all),

@@ -34,6 +34,7 @@ static dsc_status open_parts(dsc_sft_reader *r, dsc_error *err)
     DSC_TRY(dsc_chat_folder_of(o->tokenizer_path, folder, sizeof folder, err));
     DSC_TRY(dsc_chat_folder_open(o->io, o->alloc, folder, o->section->template_file, o->tokenizer, &r->folder, err));
     dsc_sft_render_open(o->alloc, &r->folder, o->now_s, &r->render);
+    r->row.keeps_parts = dsc_sft_render_reads_parts(&r->render);
     r->end_id = dsc_tokenizer_find(o->tokenizer, r->folder.end_token);
     if (r->end_id < 0)
         r->end_id = dsc_tokenizer_text_end(o->tokenizer);

@@ -90,6 +90,22 @@ static dsc_status render_request(dsc_sft_render *render, const dsc_sft_row *row,
     return dsc_chat_template_render(chat, context, 2, &options, out, err);
 }
 
+bool dsc_sft_render_reads_parts(dsc_sft_render *render)
+{
+    static const char messages[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"A question?\"}]}]}";
+    static const char part[] = "A question?";
+    const dsc_text *out = &render->part.text;
+    dsc_chat_options options = DSC_CHAT_OPTIONS_DEFAULT;
+    options.now_s = render->now_s;
+    const dsc_chat_text context[] = { { render->folder->special.ptr, render->folder->special.bytes },
+                                      { messages, sizeof messages - 1 } };
+    if (dsc_chat_template_render(render->folder->chat, context, 2, &options, &render->part, NULL) != DSC_OK)
+        return false;
+    const char *const at = out->bytes > 0 ? memmem(out->ptr, (size_t)out->bytes, part, sizeof part - 1) : NULL;
+    return at != NULL && (at == out->ptr || (at[-1] != '"' && at[-1] != '\''));
+}
+
 /* Bytes of the part, if the whole begins with it; -1: another text, or the template refuses the part. */
 static int64_t shared_bytes(dsc_sft_render *render, const dsc_sft_row *row, request what)
 {

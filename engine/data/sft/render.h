@@ -40,6 +40,8 @@ DSC_MUST_USE dsc_status dsc_sft_render_row(dsc_sft_render *render, const dsc_sft
 /* render->whole.text is the row's conversation with the beginning of an answer, without spans. Errors as above. */
 DSC_MUST_USE dsc_status dsc_sft_render_question(dsc_sft_render *render, const dsc_sft_row *row, const char *where,
                                                 dsc_error *err);
+/* Whether the template reads contents that are lists of text parts. Others refuse a list, or print it as JSON. */
+bool dsc_sft_render_reads_parts(dsc_sft_render *render);
 DSC_MUST_USE dsc_status dsc_sft_add_span(dsc_sft_render *render, dsc_sft_span span, dsc_error *err);
 
 #endif

@@ -114,7 +114,7 @@ static dsc_status add_content(const row_reader *r, dsc_sft_message *message, con
     return DSC_OK;
 }
 
-/* Parts of a content, joined. */
+/* Parts of a content: joined, or as they are for a template that reads parts. */
 static dsc_status add_parts(const row_reader *r, dsc_sft_message *message, const cJSON *parts)
 {
     dsc_text *const joined = &r->row->prompt; /* conversations have no other use for it */
@@ -128,7 +128,14 @@ static dsc_status add_parts(const row_reader *r, dsc_sft_message *message, const
                             cJSON_IsString(type) ? type->valuestring : "?");
         DSC_TRY(dsc_text_add(joined, text->valuestring, (int64_t)strlen(text->valuestring), r->err));
     }
-    return add_content(r, message, joined->ptr != NULL ? joined->ptr : "", joined->bytes);
+    if (!r->row->keeps_parts)
+        return add_content(r, message, joined->ptr != NULL ? joined->ptr : "", joined->bytes);
+    DSC_TRY(dsc_json_out_raw(&r->row->json, ",\"content\":", r->err));
+    message->content_begin = r->row->json.bytes;
+    message->other = other_character(joined->ptr != NULL ? joined->ptr : "", joined->bytes);
+    DSC_TRY(dsc_json_out_value(&r->row->json, parts, r->err));
+    message->content_end = r->row->json.bytes;
+    return DSC_OK;
 }
 
 static dsc_status add_any_content(const row_reader *r, dsc_sft_message *message, const cJSON *content)
@@ -137,8 +144,6 @@ static dsc_status add_any_content(const row_reader *r, dsc_sft_message *message,
         return add_content(r, message, content->valuestring, (int64_t)strlen(content->valuestring));
     if (cJSON_IsArray(content))
         return add_parts(r, message, content);
-    if (cJSON_IsNull(content)) /* a message that has calls of tools alone */
-        return dsc_json_out_raw(&r->row->json, ",\"content\":null", r->err);
     return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "the content of message %lld is of another type; expected a text "
                     "or a list of text parts", (long long)r->row->message_count);
 }
@@ -150,7 +155,7 @@ static const char *known_role(const dsc_sft_section *section, const char *role)
         { "system", "system" }, { "user", "user" }, { "assistant", "assistant" }, { "tool", "tool" },
         { "developer", "developer" }, { "human", "user" }, { "gpt", "assistant" }, { "chatgpt", "assistant" },
         { "bing", "assistant" }, { "bard", "assistant" }, { "model", "assistant" }, { "observation", "tool" },
-        { "function_response", "tool" } };
+        { "function_response", "tool" }, { "ipython", "ipython" }, { "function", "function" } };
     for (size_t i = 0; i < DSC_COUNT(names); i++)
         if (strcmp(names[i].name, role) == 0)
             return names[i].role;
@@ -201,15 +206,51 @@ static bool is_one_of(const char *name, const char *const *names)
     return false;
 }
 
-/* Other members, such as tool_calls, are the template's. */
+static const cJSON *member(const cJSON *object, const char *name)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(object, name);
+    return cJSON_IsNull(value) ? NULL : value;
+}
+
+static dsc_status add_member(const row_reader *r, const char *name, const cJSON *value)
+{
+    DSC_TRY(dsc_json_out_raw(&r->row->json, ",", r->err));
+    DSC_TRY(dsc_json_out_text(&r->row->json, name, (int64_t)strlen(name), r->err));
+    DSC_TRY(dsc_json_out_raw(&r->row->json, ":", r->err));
+    return dsc_json_out_value(&r->row->json, value, r->err);
+}
+
+/* A reasoning has three names. Templates read reasoning_content or thinking, and get both, as in transformers. */
+static dsc_status add_reasoning(const row_reader *r, const cJSON *from)
+{
+    static const char *const names[] = { "reasoning_content", "thinking", "reasoning" };
+    const cJSON *reasoning = NULL, *thinking = member(from, "thinking");
+    for (size_t i = 0; i < DSC_COUNT(names) && reasoning == NULL; i++)
+        reasoning = member(from, names[i]);
+    if (reasoning == NULL)
+        return DSC_OK;
+    DSC_TRY(add_member(r, "reasoning_content", reasoning));
+    return add_member(r, "thinking", thinking != NULL ? thinking : reasoning);
+}
+
+/* Other members, such as tool_calls, are the template's. A null is no member, as in transformers: tables write one
+ * where a message has no value. */
+static dsc_status add_members(const row_reader *r, const cJSON *from)
+{
+    static const char *const own[] = { "role", "from", "content", "value", "weight", "train", "reasoning_content",
+                                       "thinking", NULL };
+    for (const cJSON *each = from->child; each != NULL; each = each->next)
+        if (!cJSON_IsNull(each) && !is_one_of(each->string, own))
+            DSC_TRY(add_member(r, each->string, each));
+    return add_reasoning(r, from);
+}
+
 static dsc_status add_message(const row_reader *r, const cJSON *from, bool counts)
 {
-    static const char *const own[] = { "role", "from", "content", "value", "weight", "train", NULL };
-    const cJSON *role = cJSON_GetObjectItemCaseSensitive(from, "role");
-    const cJSON *content = cJSON_GetObjectItemCaseSensitive(from, "content");
+    const cJSON *role = member(from, "role"), *content = cJSON_GetObjectItemCaseSensitive(from, "content");
     const long long number = (long long)r->row->message_count + 1;
     dsc_sft_message *message = NULL;
-    role = role != NULL ? role : cJSON_GetObjectItemCaseSensitive(from, "from");
+    role = role != NULL ? role : member(from, "from");
     content = content != NULL ? content : cJSON_GetObjectItemCaseSensitive(from, "value");
     if (!cJSON_IsObject(from) || !cJSON_IsString(role))
         return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "message %lld has no role; expected {\"role\": ..., "
@@ -218,19 +259,12 @@ static dsc_status add_message(const row_reader *r, const cJSON *from, bool count
     if (name == NULL)
         return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "message %lld has the role \"%.40s\"; expected system, user, "
                         "assistant or tool", number, role->valuestring);
-    if (content == NULL && cJSON_GetObjectItemCaseSensitive(from, "tool_calls") == NULL)
+    if (content == NULL && member(from, "tool_calls") == NULL)
         return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "message %lld has no content; expected a text", number);
     DSC_TRY(begin_message(r, name, &message));
-    if (content != NULL)
+    if (content != NULL && !cJSON_IsNull(content))
         DSC_TRY(add_any_content(r, message, content));
-    for (const cJSON *each = from->child; each != NULL; each = each->next) {
-        if (is_one_of(each->string, own))
-            continue;
-        DSC_TRY(dsc_json_out_raw(&r->row->json, ",", r->err));
-        DSC_TRY(dsc_json_out_text(&r->row->json, each->string, (int64_t)strlen(each->string), r->err));
-        DSC_TRY(dsc_json_out_raw(&r->row->json, ":", r->err));
-        DSC_TRY(dsc_json_out_value(&r->row->json, each, r->err));
-    }
+    DSC_TRY(add_members(r, from));
     message->counts = counts && dsc_sft_role_counts(r->section, name);
     message->counts = says_counts(from, "train", says_counts(from, "weight", message->counts));
     return end_message(r, message);

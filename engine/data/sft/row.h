@@ -6,7 +6,7 @@
 
 #include "engine/data/sft/sft.h"
 
-/* A message as JSON, in dsc_sft_row.json. The content is a JSON string inside of it; begin = end: there is none. */
+/* A message as JSON, in dsc_sft_row.json. The content is a JSON string or list inside of it; begin = end: none. */
 typedef struct dsc_sft_message {
     int64_t begin, end, content_begin, content_end;
     bool counts;
@@ -17,6 +17,7 @@ typedef struct dsc_sft_message {
 typedef struct dsc_sft_row {
     dsc_sft_format format;
     bool conversation;          /* else texts, or tokens */
+    bool keeps_parts;           /* set by the caller: contents in parts stay lists, for a template that reads them */
     dsc_text json;              /* all messages, one after the other */
     dsc_sft_message *message;   /* [message_count] */
     int64_t message_count, message_room;

@@ -3,7 +3,7 @@
  * The language is the subset of Jinja that README.md lists; everything else is refused by name, line and column. The
  * semantics are jinja2 3.1's ImmutableSandboxedEnvironment with trim_blocks and lstrip_blocks, the extension
  * loopcontrols, and the tag `generation`, filter `tojson` and functions `raise_exception` and `strftime_now` of
- * transformers 4.5x (utils/chat_template_utils.py). An accepted template gives the bytes of apply_chat_template.
+ * transformers 5.24 (utils/chat_template_utils.py). An accepted template gives the bytes of apply_chat_template.
  *
  * Templates and contexts are hostile input. Bytes, tokens, nesting, steps, output and memory have limits, and a render
  * that reaches one ends with an error. Functions are thread-safe for different outputs: a template is read only after

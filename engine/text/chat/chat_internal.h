@@ -424,6 +424,8 @@ dsc_status chat_run_for(chat_run *r, const chat_node *node, chat_scope *scope, i
 /* scope.c */
 dsc_status chat_scope_set(chat_run *r, chat_scope *scope, const chat_name *name, chat_value value);
 chat_value chat_scope_get(chat_run *r, const chat_scope *scope, const chat_name *name);
+/* Refuses a member of a namespace whose name begins with an underscore, as transformers does. */
+dsc_status chat_check_stored(chat_run *r, const chat_value *name);
 /* A name, a tuple of targets or a member of a namespace; names go to `scope`. */
 dsc_status chat_assign(chat_run *r, chat_scope *scope, const chat_node *target, const chat_value *value);
 

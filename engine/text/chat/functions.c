@@ -68,6 +68,8 @@ static dsc_status call_namespace(chat_run *r, const chat_args *args, chat_value 
 {
     DSC_TRY(call_dict(r, args, out));
     DSC_ASSERT(out->kind == CHAT_DICT);
+    for (int64_t i = 0; i < out->dict->count; i++)
+        DSC_TRY(chat_check_stored(r, &out->dict->entry[i].key));
     out->kind = CHAT_NAMESPACE;
     return DSC_OK;
 }

@@ -73,6 +73,14 @@ static dsc_status assign_tuple(chat_run *r, chat_scope *scope, const chat_node *
     return DSC_OK;
 }
 
+dsc_status chat_check_stored(chat_run *r, const chat_value *name)
+{
+    if (name->kind != CHAT_STRING || name->bytes == 0 || name->text[0] != '_')
+        return DSC_OK;
+    return chat_fail(r, DSC_ERR_INPUT, "a namespace cannot store '%.*s'; expected a name without a leading underscore",
+                     (int)dsc_min_i64(name->bytes, 60), name->text);
+}
+
 dsc_status chat_assign(chat_run *r, chat_scope *scope, const chat_node *target, const chat_value *value)
 {
     if (target->kind == CHAT_N_NAME)
@@ -89,5 +97,7 @@ dsc_status chat_assign(chat_run *r, chat_scope *scope, const chat_node *target, 
     if (space.kind != CHAT_NAMESPACE)
         return chat_fail(r, DSC_ERR_INPUT, "'%.60s' is not a namespace; only members of namespace() can be assigned",
                          target->name->text);
-    return chat_dict_set(r, space.dict, chat_string(target->name2->text, target->name2->bytes), *value);
+    const chat_value name = chat_string(target->name2->text, target->name2->bytes);
+    DSC_TRY(chat_check_stored(r, &name));
+    return chat_dict_set(r, space.dict, name, *value);
 }
