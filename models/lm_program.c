@@ -71,10 +71,16 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return run(module, DSC_PASS_BACKWARD, ctx, err);
 }
 
+static int show(const dsc_module *module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes)
+{
+    return dsc_program_show(((const dsc_lm_module *)module->self)->program, batch, dtype, out, bytes);
+}
+
 void dsc_lm_block_init(dsc_module *module)
 {
     module->plan = plan;
     module->forward = forward;
     module->backward = backward;
     module->rebuild = rebuild;
+    module->show = show;
 }

@@ -200,6 +200,8 @@ typedef struct dsc_module {
     dsc_status (*backward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
     /* Optional: ctx->rebuilt again, the same bits that forward wrote there. */
     dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
+    /* Optional: text for people about the module's ops, bytes and FLOPs for a micro-batch, as snprintf. */
+    int (*show)(const struct dsc_module *module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 } dsc_module;
 
 /* Parts of a weight that a folder has in NF4 with bitsandbytes' block size of 64 (kernels/nf4.h). CODES: two elements in

@@ -12,6 +12,8 @@ static const dsc_command commands[] = {
       dsc_cmd_config },
     { "check", "check --kind KIND FILE", "validate one input file", dsc_cmd_check },
     { "doctor", "doctor [--hostfile FILE]", "devices and libraries of this machine or of all hosts", dsc_cmd_doctor },
+    { "model", "model show MODEL", "modules and ops of a model: shapes, bytes, FLOPs, fused and kept values",
+      dsc_cmd_model },
     { "plan", "plan --config FILE --model NAME", "bytes per tag, tier and rank; --time, --compare", dsc_cmd_plan },
     { "plot", "plot RUN.jsonl...", "curves of train's logs as a picture", dsc_cmd_plot },
     { "ckpt", "ckpt ls|verify|hash|diff|prune|export|merge DIR", "list, check, compare, thin out, export checkpoints",

@@ -25,6 +25,7 @@ int dsc_cmd_data(int argc, char **argv);
 int dsc_cmd_doctor(int argc, char **argv);
 int dsc_cmd_generate(int argc, char **argv);
 int dsc_cmd_io(int argc, char **argv);
+int dsc_cmd_model(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);
 int dsc_cmd_plot(int argc, char **argv);
 int dsc_cmd_scale(int argc, char **argv);

@@ -1,0 +1,36 @@
+#!/usr/bin/env bash
+# test_model_show.sh - `dsc model show`: modules, and the ops of each family's block. SPDX-License-Identifier: Apache-2.0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+run() { code=0; timeout 60 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
+refused() { [ $code -eq 2 ] && [ ! -s "$tmp/out" ] && grep '^dsc: error: ' "$tmp/err" | grep -qF -- "$1"; }
+has() { # LINE...: whole lines, blanks squeezed
+    local line
+    for line; do
+        tr -s ' ' <"$tmp/out" | grep -qxF -- "$line" || fail "no line: $line" || return 1
+    done
+}
+
+run "$dsc" model show gpt2-nano --batch 2 --seq 64
+report "gpt2-nano is shown" [ $code -eq 0 ]
+report "equal blocks are shown once" has "h.0 to h.3"
+report "bytes of a block" has "h.0 198272 165888 131072 198656 399360 1052672 0.052 0.105"
+report "what is fused" has " linear ln_2.11 -> activation.14, mlp.c_fc.13 + bias, gelu 16.78 MFLOP" \
+    " linear attention.7, in.0 -> add.10 + bias + residual 4.194 MFLOP"
+report "what backward makes again" has " norm add.10 -> ln_2.11, ln_2.12 (unless kept)"
+report "where values are kept" has " mlp.c_fc [128,512] compute, 131072 bytes, rebuilt" \
+    " add [128,128] compute, 32768 bytes, saved" " activation [128,512] compute, 131072 bytes, repeated"
+for name in hf_neox hf_opt hf_opt_post hf_bert llama_qwen3 hf_windows; do
+    run "$dsc" model show "$root/tests/golden/$name.json" --dtype fp32
+    report "$name is shown" grep -q '^backward: [0-9]* ops' "$tmp/out"
+done
+began=$(date +%s%N)
+run "$dsc" model show llama-3.1-8b --batch 1 --seq 8192
+took=$((($(date +%s%N) - began) / 1000000))
+report "a model of 8 billion parameters is opened and planned in a second" [ $code -eq 0 -a $took -lt 1000 ]
+run "$dsc" model show no-such-model
+report "an unknown model" refused '"no-such-model" is not a built-in model'
+run "$dsc" model show gpt2-nano --seq 100000
+report "too many tokens" refused "positions: give at most that many"
+run "$dsc" model show gpt2-nano --dtype fp8
+report "an unknown dtype" refused "--dtype"
+end_of_tests
