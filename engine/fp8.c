@@ -31,7 +31,8 @@ dsc_status dsc_plan_fp8_open(const dsc_plan_options *o, dsc_plan *plan, dsc_erro
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, count, sizeof *plan->fp8.weight_at, &plan->fp8.weight_at, err));
     for (int64_t i = 0; i < count; i++)
         plan->fp8.weight_at[i] = -1;
-    return DSC_OK;
+    return dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->model->module_count, sizeof *plan->fp8_inputs,
+                            &plan->fp8_inputs, err);
 }
 
 static bool has_products(bool enabled, const dsc_model *model, int32_t module)
@@ -43,9 +44,18 @@ dsc_fp8_plan *dsc_plan_fp8_of(const dsc_plan_options *o, dsc_plan *plan, int32_t
 {
     if (!has_products(o->config->own.fp8.enabled, o->model, module))
         return NULL;
-    plan->fp8.first = params_before(o->model, module);
-    plan->fp8.count = o->model->modules[module].param_count;
+    dsc_fp8_plan_module(&plan->fp8, params_before(o->model, module), o->model->modules[module].param_count);
     return &plan->fp8;
+}
+
+void dsc_plan_fp8_inputs(const dsc_plan_options *o, dsc_plan *plan, int32_t module)
+{
+    int64_t *const bytes = &plan->module[module].repeated_bytes;
+    if (!has_products(o->config->own.fp8.enabled, o->model, module) || *bytes == 0 ||
+        o->config->own.recompute != DSC_RECOMPUTE_KEPT)
+        return;
+    plan->fp8_inputs[module] = plan->fp8.input_bytes;
+    *bytes = dsc_align_up(*bytes, 256) + plan->fp8.input_bytes;
 }
 
 dsc_status dsc_engine_check_fp8(const dsc_engine *engine, dsc_error *err)
@@ -68,11 +78,22 @@ void dsc_engine_open_fp8(dsc_engine *engine)
     dsc_engine_fp8_changed(engine);
 }
 
-dsc_fp8_cache *dsc_engine_fp8(dsc_engine *engine, int32_t module)
+dsc_fp8_cache *dsc_engine_fp8(dsc_engine *engine, int32_t module, int32_t mb, dsc_fp8_pass pass)
 {
     if (!has_products(engine->config.own.fp8.enabled, engine->model, module))
         return NULL;
-    dsc_fp8_begin(&engine->work.fp8, params_before(engine->model, module));
+    const int64_t bytes = pass != DSC_FP8_ALONE ? engine->plan.fp8_inputs[module] : 0;
+    const int64_t all_params = params_before(engine->model, engine->model->module_count);
+    char *const repeated = engine->work.repeated[dsc_engine_at(engine, mb, module)];
+    const dsc_fp8_call call = {
+        .first = params_before(engine->model, module),
+        .count = engine->model->modules[module].param_count,
+        .saves = pass == DSC_FP8_SAVES,
+        .inputs = bytes > 0 ? engine->work.fp8_kept + mb * all_params : NULL,
+        .room = bytes > 0 ? repeated + engine->plan.module[module].repeated_bytes - bytes : NULL,
+        .room_bytes = bytes,
+    };
+    dsc_fp8_begin(&engine->work.fp8, &call);
     return &engine->work.fp8;
 }
 

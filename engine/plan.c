@@ -96,6 +96,7 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
         sink.fp8 = dsc_plan_fp8_of(o, plan, m);
         DSC_TRY(module->plan(module, batch, o->compute_dtype, &sink, p, err));
         DSC_TRY(plan_cuts(o, plan, &sink, m, err));
+        dsc_plan_fp8_inputs(o, plan, m);
         if (p->rebuilt_bytes > 0 && module->rebuild == NULL)
             return DSC_FAIL(err, DSC_ERR_STATE, module->name, "plans bytes to rebuild and has no rebuild");
         const int64_t out_bytes = aligned(p->out_elements * each);
@@ -359,6 +360,8 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->param, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->grad, DSC_TAG_CONTROL, host, s.params * word, DSC_NEED_SMALL },
         { &w->fp8_is_cast, DSC_TAG_CONTROL, host, s.all_params * (int64_t)sizeof(bool), DSC_NEED_SMALL },
+        { &w->fp8_kept, DSC_TAG_CONTROL, host, s.micro_batch_group * s.all_params * (int64_t)sizeof(dsc_fp8_matrix),
+          DSC_NEED_SMALL },
         { &w->step_stats, DSC_TAG_CONTROL, host, s.stats * number, DSC_NEED_ARRAY },
         { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },
         { &w->eval_losses, DSC_TAG_CONTROL, host, s.samples * s.ranks * number, DSC_NEED_ARRAY },
@@ -447,6 +450,7 @@ void dsc_plan_close(dsc_plan *plan)
     if (plan->alloc == NULL)
         return;
     dsc_alloc_free(plan->alloc, plan->fp8.weight_at);
+    dsc_alloc_free(plan->alloc, plan->fp8_inputs);
     dsc_alloc_free(plan->alloc, plan->shorter);
     dsc_alloc_free(plan->alloc, plan->module);
     dsc_alloc_free(plan->alloc, plan->backward_reads_params);

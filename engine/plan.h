@@ -45,6 +45,7 @@ typedef struct dsc_plan {
     int64_t snapshot_bytes; /* copy of an asynchronous save; 0: none */
     int64_t chunk_bytes;    /* of dsc_module_ctx */
     dsc_fp8_plan fp8;       /* zeroed without dsc.fp8 */
+    int64_t *fp8_inputs;    /* [module_count] bytes at the end of repeated_bytes: kept inputs of layers in fp8 */
     double flops_per_micro_batch;
     dsc_zero_traffic traffic; /* bytes of one optimizer step of this rank */
     dsc_zero_kept kept;
@@ -93,12 +94,13 @@ typedef struct dsc_work {
     double *eval_losses;              /* [W * micro-batch] of an evaluation's samples */
     dsc_buf fp8_buf;                  /* not open without dsc.fp8 */
     bool *fp8_is_cast;                /* [parameters of all modules] */
+    dsc_fp8_matrix *fp8_kept;         /* [together][parameters of all modules] */
     dsc_fp8_cache fp8;
     double *references;               /* [micro-steps * micro-batch] of a step on pairs; NULL without pairs */
     double *above_reference;          /* [micro-batch] likewise */
 } dsc_work;
 
-#define DSC_WORK_NEEDS_MAX 28
+#define DSC_WORK_NEEDS_MAX 36
 /* All memory of the engine itself. Entries of the kind INSIDE stand for memory of communicators and of the reader,
  * which their open functions take. Returns the length of the list. `o` and `plan` are NULL for close: then each entry
  * is listed, without bytes. */

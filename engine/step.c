@@ -42,7 +42,6 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .rebuilt = engine->work.rebuilt[at],
         .repeated = save ? engine->work.repeated[at] : NULL,
         .chunk_bytes = engine->plan.chunk_bytes,
-        .fp8 = dsc_engine_fp8(engine, module),
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
@@ -64,6 +63,8 @@ static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass
 {
     const dsc_module *module = &engine->models.now->modules[m];
     const int32_t section = (int32_t)pass * engine->plan.micro_batch_group + mb;
+    const dsc_fp8_pass in_fp8 = !ctx->save ? DSC_FP8_ALONE : pass == DSC_PASS_BACKWARD ? DSC_FP8_SAVED : DSC_FP8_SAVES;
+    ctx->fp8 = dsc_engine_fp8(engine, m, mb, in_fp8);
     DSC_TRY(dsc_section_begin(engine->compute, section * engine->model->module_count + m, err));
     const dsc_status status = (pass == DSC_PASS_FORWARD    ? module->forward
                                : pass == DSC_PASS_BACKWARD ? module->backward

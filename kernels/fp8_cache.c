@@ -13,24 +13,42 @@ static int64_t matrix_bytes(int64_t elements)
     return elements == 0 ? 0 : (int64_t)sizeof(dsc_fp8_scale) + 2 * dsc_align_up(elements, ALIGN);
 }
 
+/* A kept input: transposed only. */
+static int64_t kept_bytes(int64_t elements) { return (int64_t)sizeof(dsc_fp8_scale) + dsc_align_up(elements, ALIGN); }
+
 static bool overlap(const void *a, int64_t a_bytes, const void *b, int64_t b_bytes)
 {
     const uintptr_t at = (uintptr_t)a, other = (uintptr_t)b;
     return at < other + (uintptr_t)b_bytes && other < at + (uintptr_t)a_bytes;
 }
 
-void dsc_fp8_plan_layer(dsc_fp8_plan *plan, int32_t weight, int64_t rows, int64_t in, int64_t out)
+void dsc_fp8_plan_module(dsc_fp8_plan *plan, int32_t first, int32_t count)
 {
-    DSC_ASSERT(weight >= 0 && weight < plan->count);
-    DSC_ASSERT((rows | in | out) % DSC_FP8_UNIT == 0);
-    int64_t *const at = &plan->weight_at[plan->first + weight];
-    plan->operand_elements = dsc_max_i64(plan->operand_elements, rows * dsc_max_i64(in, out));
+    DSC_ASSERT(first >= 0 && count >= 0);
+    plan->first = first;
+    plan->count = count;
+    plan->input_bytes = plan->input_sum = 0;
+    plan->last_weight = -1;
+}
+
+void dsc_fp8_plan_layer(dsc_fp8_plan *plan, const dsc_fp8_layer *layer)
+{
+    const int64_t numbers = layer->in * layer->out, most = layer->rows * dsc_max_i64(layer->in, layer->out);
+    DSC_ASSERT(layer->weight >= 0 && layer->weight < plan->count);
+    DSC_ASSERT((layer->rows | layer->in | layer->out) % DSC_FP8_UNIT == 0);
+    int64_t *const at = &plan->weight_at[plan->first + layer->weight];
+    plan->operand_elements = dsc_max_i64(plan->operand_elements, most);
     if (!plan->options.keeps_weights) {
-        plan->weight_elements = dsc_max_i64(plan->weight_elements, in * out);
+        plan->weight_elements = dsc_max_i64(plan->weight_elements, numbers);
     } else if (*at < 0) {
         *at = plan->weight_bytes;
-        plan->weight_bytes += matrix_bytes(in * out);
+        plan->weight_bytes += matrix_bytes(numbers);
     }
+    if (layer->weight <= plan->last_weight) /* the module again, for other rows */
+        plan->input_sum = 0;
+    plan->last_weight = layer->weight;
+    plan->input_sum += layer->keeps_input ? kept_bytes(layer->rows * layer->in) : 0;
+    plan->input_bytes = dsc_max_i64(plan->input_bytes, plan->input_sum);
 }
 
 int64_t dsc_fp8_plan_bytes(const dsc_fp8_plan *plan)
@@ -60,23 +78,29 @@ static void forget(dsc_fp8_cache *cache)
         cache->slot[i].from = NULL;
 }
 
-void dsc_fp8_begin(dsc_fp8_cache *cache, int32_t first)
+void dsc_fp8_begin(dsc_fp8_cache *cache, const dsc_fp8_call *call)
 {
-    DSC_ASSERT(first >= 0);
-    cache->first = first;
+    DSC_ASSERT(call->first >= 0);
+    DSC_ASSERT((uintptr_t)call->room % ALIGN == 0);
+    cache->call = *call;
+    cache->room_used = 0;
     forget(cache);
+    for (int32_t i = 0; i < call->count && call->saves && call->inputs != NULL; i++)
+        call->inputs[call->first + i] = (dsc_fp8_matrix) { 0 };
 }
 
-/* Casts to the memory of a matrix of at most `elements`. */
-static dsc_status cast_to(char *memory, int64_t elements, dsc_stream *stream, const dsc_cast_fp8_args *what,
+/* Casts to the memory of a matrix of at most `elements`. kept: where the scale and the columns go instead, or NULL. */
+static dsc_status cast_to(char *memory, int64_t elements, char *kept, dsc_stream *stream, const dsc_cast_fp8_args *what,
                           dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err)
 {
     dsc_cast_fp8_args args = *what;
     DSC_ASSERT(what->row_count * what->col_count <= elements);
     uint8_t *const numbers = (uint8_t *)memory + sizeof(dsc_fp8_scale);
-    args.scale = (dsc_fp8_scale *)(void *)memory;
+    args.scale = (dsc_fp8_scale *)(void *)(kept != NULL ? kept : memory);
     args.rows = (side & DSC_FP8_ROWS) != 0 ? numbers : NULL;
     args.columns = (side & DSC_FP8_COLUMNS) != 0 ? numbers + dsc_align_up(elements, ALIGN) : NULL;
+    if (kept != NULL)
+        args.columns = (uint8_t *)kept + sizeof(dsc_fp8_scale);
     *out = (dsc_fp8_matrix) { args.rows, args.columns, args.scale, what->format };
     return DSC_RUN(stream, CAST_FP8, &args, err);
 }
@@ -93,8 +117,9 @@ static bool is_of(const dsc_fp8_slot *slot, const dsc_cast_fp8_args *what)
            slot->matrix.format == what->format;
 }
 
-dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_cast_fp8_args *what, dsc_fp8_side side,
-                           dsc_fp8_matrix *out, dsc_error *err)
+/* A matrix of the slots, cast unless it is there. kept: as of cast_to. */
+static dsc_status find(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_cast_fp8_args *what, dsc_fp8_side side,
+                       char *kept, dsc_fp8_matrix *out, dsc_error *err)
 {
     dsc_fp8_slot *slot = &cache->slot[0];
     DSC_ASSERT(what->from != NULL);
@@ -111,7 +136,7 @@ dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_c
     if (!is_of(slot, what) || !has(&slot->matrix, side)) {
         char *const memory = cache->operands + (slot - cache->slot) * matrix_bytes(cache->operand_elements);
         slot->from = NULL; /* also after a failure */
-        DSC_TRY(cast_to(memory, cache->operand_elements, stream, what, side, &slot->matrix, err));
+        DSC_TRY(cast_to(memory, cache->operand_elements, kept, stream, what, side, &slot->matrix, err));
         slot->from = what->from;
         slot->row_count = what->row_count, slot->col_count = what->col_count;
     }
@@ -121,18 +146,49 @@ dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_c
     return DSC_OK;
 }
 
+dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_cast_fp8_args *what, dsc_fp8_side side,
+                           dsc_fp8_matrix *out, dsc_error *err)
+{
+    return find(cache, stream, what, side, NULL, out, err);
+}
+
+dsc_status dsc_fp8_input(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight, const dsc_cast_fp8_args *what,
+                         dsc_fp8_matrix *out, dsc_error *err)
+{
+    const dsc_fp8_call *call = &cache->call;
+    const int64_t bytes = kept_bytes(what->row_count * what->col_count);
+    DSC_ASSERT(weight >= 0);
+    if (!call->saves || call->inputs == NULL)
+        return find(cache, stream, what, DSC_FP8_ROWS, NULL, out, err);
+    char *const kept = call->room_bytes - cache->room_used >= bytes ? call->room + cache->room_used : NULL;
+    DSC_TRY(find(cache, stream, what, kept != NULL ? DSC_FP8_BOTH : DSC_FP8_ROWS, kept, out, err));
+    /* Also what an earlier layer of the same input has kept. */
+    if (out->columns != NULL && overlap(out->columns, 1, call->room, call->room_bytes))
+        call->inputs[call->first + weight] = *out;
+    if (kept != NULL && out->columns == (const uint8_t *)kept + sizeof(dsc_fp8_scale))
+        cache->room_used += bytes;
+    return DSC_OK;
+}
+
+bool dsc_fp8_kept_input(const dsc_fp8_cache *cache, int32_t weight, dsc_fp8_matrix *out)
+{
+    const dsc_fp8_call *call = &cache->call;
+    *out = call->inputs != NULL ? call->inputs[call->first + weight] : (dsc_fp8_matrix) { 0 };
+    return out->columns != NULL;
+}
+
 dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight, const dsc_cast_fp8_args *what,
                           dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err)
 {
-    const int32_t number = cache->first + weight;
+    const int32_t number = cache->call.first + weight;
     const int64_t elements = what->row_count * what->col_count, at = cache->weight_at[number];
     DSC_ASSERT(weight >= 0);
     /* The cast of a weight writes to the cache's own memory alone. */
     const bool nothing_else = stream->calls == cache->seen;
     if (at < 0) {
-        DSC_TRY(cast_to(cache->weight_work, cache->weight_elements, stream, what, side, out, err));
+        DSC_TRY(cast_to(cache->weight_work, cache->weight_elements, NULL, stream, what, side, out, err));
     } else if (!cache->is_cast[number]) {
-        DSC_TRY(cast_to(cache->weights + at, elements, stream, what, DSC_FP8_BOTH, out, err));
+        DSC_TRY(cast_to(cache->weights + at, elements, NULL, stream, what, DSC_FP8_BOTH, out, err));
         cache->is_cast[number] = true;
     } else {
         const uint8_t *const numbers = (const uint8_t *)cache->weights + at + sizeof(dsc_fp8_scale);

@@ -3,7 +3,8 @@
  * A product of two activations or gradients and one of weights read matrices that were cast before. Products that
  * follow each other often share one: three read one input, and a gradient is read by two. So the last few casts are
  * kept while nothing but such products runs on the stream. Weights are cast once for each update of the parameters, or
- * at each use. The cache belongs to one compute stream. It launches casts and never allocates.
+ * at each use. Where a call has room for it, inputs of layers are kept from forward to backward, transposed, as the
+ * weights' gradients read them. The cache belongs to one compute stream. It launches casts and never allocates.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_FP8_CACHE_H
 #define DSC_KERNELS_FP8_CACHE_H
@@ -30,11 +31,23 @@ typedef struct dsc_fp8_plan {
     int32_t first, count;                      /* parameters of the module that is planned */
     int64_t operand_elements, weight_elements; /* the largest */
     int64_t weight_bytes;                      /* all kept weights */
+    int64_t input_bytes;                       /* room for the inputs of the module's layers in one call */
+    int64_t input_sum;                         /* of the layers so far */
+    int32_t last_weight;
 } dsc_fp8_plan;
+
+/* The layers that follow are of the module with these parameters. */
+void dsc_fp8_plan_module(dsc_fp8_plan *plan, int32_t first, int32_t count);
+
+typedef struct dsc_fp8_layer {
+    int32_t weight; /* its parameter in the module; layers come in this order */
+    int64_t rows, in, out;
+    bool keeps_input; /* backward reads the input, and no layer before has the same one */
+} dsc_fp8_layer;
 
 /* A layer of the module: products of [rows, in] and [rows, out] with a weight. The layer may be added again for other
  * rows. */
-void dsc_fp8_plan_layer(dsc_fp8_plan *plan, int32_t weight, int64_t rows, int64_t in, int64_t out);
+void dsc_fp8_plan_layer(dsc_fp8_plan *plan, const dsc_fp8_layer *layer);
 int64_t dsc_fp8_plan_bytes(const dsc_fp8_plan *plan); /* device memory; 0 without a layer */
 
 /* A matrix [m, n] in fp8 as it is and transposed, each where it was asked for. */
@@ -53,13 +66,23 @@ typedef struct dsc_fp8_slot {
     uint64_t used;
 } dsc_fp8_slot;
 
+/* A module's call: a pass over one micro-batch. */
+typedef struct dsc_fp8_call {
+    int32_t first, count;   /* the module's parameters among all */
+    bool saves;             /* forward, and a backward follows */
+    dsc_fp8_matrix *inputs; /* [parameters of all modules] of this micro-batch: what is kept; NULL: nothing is */
+    char *room;             /* 256-byte aligned, for kept inputs */
+    int64_t room_bytes;
+} dsc_fp8_call;
+
 typedef struct dsc_fp8_cache {
     dsc_fp8_options options;
     const int64_t *weight_at; /* borrowed */
     bool *is_cast;            /* [parameters of all modules] borrowed; whether a kept weight is up to date */
     char *operands, *weight_work, *weights;
     int64_t operand_elements, weight_elements;
-    int32_t first; /* the module's first parameter */
+    dsc_fp8_call call;
+    int64_t room_used;
     dsc_fp8_slot slot[DSC_FP8_SLOTS];
     uint64_t clock, seen; /* `seen`: calls of the stream after the last product */
 } dsc_fp8_cache;
@@ -68,14 +91,19 @@ typedef struct dsc_fp8_cache {
 void dsc_fp8_cache_open(dsc_fp8_cache *cache, const dsc_fp8_plan *plan, void *memory, bool *is_cast);
 /* The parameters have new values. count: of all modules. */
 void dsc_fp8_new_weights(dsc_fp8_cache *cache, int32_t count);
-/* A module's call begins: memory that was cast before may have other contents. first: its first parameter. */
-void dsc_fp8_begin(dsc_fp8_cache *cache, int32_t first);
+/* A module's call begins: memory that was cast before may have other contents. */
+void dsc_fp8_begin(dsc_fp8_cache *cache, const dsc_fp8_call *call);
 
 typedef enum dsc_fp8_side { DSC_FP8_ROWS = 1, DSC_FP8_COLUMNS = 2, DSC_FP8_BOTH = 3 } dsc_fp8_side;
 
 /* An activation or a gradient, bf16. The result is valid until the cache's next call but one. */
 DSC_MUST_USE dsc_status dsc_fp8_operand(dsc_fp8_cache *cache, dsc_stream *stream, const dsc_cast_fp8_args *what,
                                         dsc_fp8_side side, dsc_fp8_matrix *out, dsc_error *err);
+/* The input of a layer in forward, as it is; it is kept where there is room. */
+DSC_MUST_USE dsc_status dsc_fp8_input(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight,
+                                      const dsc_cast_fp8_args *what, dsc_fp8_matrix *out, dsc_error *err);
+/* The same input in backward, transposed; false: it was not kept. */
+bool dsc_fp8_kept_input(const dsc_fp8_cache *cache, int32_t weight, dsc_fp8_matrix *out);
 /* Parameter `weight` of the module, whose value is what->from. */
 DSC_MUST_USE dsc_status dsc_fp8_weight(dsc_fp8_cache *cache, dsc_stream *stream, int32_t weight,
                                        const dsc_cast_fp8_args *what, dsc_fp8_side side, dsc_fp8_matrix *out,

@@ -48,7 +48,13 @@ dsc_status dsc_linear_fp8_plan(dsc_linear_planned *gemms, dsc_linear_layer layer
                                       backward_of(o, layer, gemms->rows, gemms->dtype),
                                       gradient_of(o, layer, gemms->rows, gemms->dtype) };
     DSC_ASSERT(gemms->dtype == DSC_BF16);
-    dsc_fp8_plan_layer(plan, layer.weight, gemms->rows, layer.shape.in, layer.shape.out);
+    /* Layers that share an input add their gradients of it, all but the first. */
+    const bool shares = dsc_epilogue_adds(layer.backward), trained = gemms->module->params[layer.weight].trainable;
+    dsc_fp8_plan_layer(plan, &(dsc_fp8_layer) { .weight = layer.weight,
+                                                .rows = gemms->rows,
+                                                .in = layer.shape.in,
+                                                .out = layer.shape.out,
+                                                .keeps_input = trained && !shares });
     return dsc_linear_report(gemms, layer, passes, err);
 }
 
@@ -95,10 +101,13 @@ static dsc_status run(const dsc_call *call, const dsc_gemm_args *args)
 dsc_status dsc_linear_fp8_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
 {
     const dsc_module_ctx *ctx = call->ctx;
+    const dsc_cast_fp8_args what = {
+        .from = x, .row_count = call->rows, .col_count = layer.shape.in, .format = DSC_FP8_E4M3
+    };
     dsc_gemm_args args = forward_of(&ctx->fp8->options, layer, call->rows, ctx->dtype);
     dsc_fp8_matrix a, b;
     DSC_ASSERT(dsc_epilogue_has_bias(layer.forward) == (layer.bias >= 0));
-    DSC_TRY(operand_of(call, x, layer.shape.in, DSC_FP8_E4M3, DSC_FP8_ROWS, &a));
+    DSC_TRY(dsc_fp8_input(ctx->fp8, ctx->stream, layer.weight, &what, &a, call->err));
     DSC_TRY(weight_of(call, layer, true, &b));
     args.a = a.rows, args.a_scale = a.scale;
     args.b = layer.shape.out_in ? b.rows : b.columns, args.b_scale = b.scale;
@@ -146,7 +155,8 @@ dsc_status dsc_linear_fp8_gradient(const dsc_call *call, dsc_linear_layer layer,
     dsc_fp8_matrix of_x, of_dy;
     if (ctx->grad[layer.weight] == NULL)
         return DSC_OK;
-    DSC_TRY(operand_of(call, x, layer.shape.in, DSC_FP8_E4M3, DSC_FP8_COLUMNS, &of_x));
+    if (!dsc_fp8_kept_input(ctx->fp8, layer.weight, &of_x))
+        DSC_TRY(operand_of(call, x, layer.shape.in, DSC_FP8_E4M3, DSC_FP8_COLUMNS, &of_x));
     DSC_TRY(gradient_operand(call, layer, dy, DSC_FP8_COLUMNS, &of_dy));
     const dsc_fp8_matrix *a = layer.shape.out_in ? &of_dy : &of_x, *b = layer.shape.out_in ? &of_x : &of_dy;
     args.a = a->columns, args.a_scale = a->scale;

@@ -34,7 +34,22 @@ static void *memory;
 static uint16_t x[ROWS * IN], dy[4][ROWS * OUT], weight[IN * OUT];
 static dsc_error err;
 
-/* A run with one layer, whose weight is parameter FIRST + WEIGHT. */
+static dsc_fp8_matrix kept[PARAMS];
+static _Alignas(256) char room[sizeof(dsc_fp8_scale) + 2 * ROWS * IN];
+
+/* A call of the module; with room for its inputs, a forward that saves or the backward of one. */
+static void begin(bool has_room, bool saves)
+{
+    const dsc_fp8_call call = { FIRST,
+                                PARAMS - FIRST,
+                                saves,
+                                has_room ? kept : NULL,
+                                has_room ? room : NULL,
+                                has_room ? (int64_t)sizeof room : 0 };
+    dsc_fp8_begin(&cache, &call);
+}
+
+/* A run with two layers of one input; the first one's weight is parameter FIRST + WEIGHT. */
 static void open_cache(bool keeps_weights)
 {
     dsc_fp8_plan plan = { .options = { .gradients = DSC_FP8_E5M2, .keeps_weights = keeps_weights },
@@ -45,15 +60,19 @@ static void open_cache(bool keeps_weights)
     stream = (dsc_stream) { &ops, 0 };
     for (int i = 0; i < PARAMS; i++)
         weight_at[i] = -1;
-    dsc_fp8_plan_layer(&plan, WEIGHT, ROWS, IN, OUT);
-    dsc_fp8_plan_layer(&plan, WEIGHT, 2 * ROWS, IN, OUT); /* again, with longer samples */
+    dsc_fp8_plan_module(&plan, FIRST, PARAMS - FIRST);
+    for (int i = 1; i <= 2; i++) { /* again, with longer samples */
+        dsc_fp8_plan_layer(&plan, &(dsc_fp8_layer) { WEIGHT, i * ROWS, IN, OUT, true });
+        dsc_fp8_plan_layer(&plan, &(dsc_fp8_layer) { WEIGHT + 1, i * ROWS, IN, OUT, false }); /* the same input */
+    }
+    assert_int_equal(plan.input_bytes, sizeof(dsc_fp8_scale) + 2 * ROWS * IN);
     assert_int_equal(plan.operand_elements, 2 * ROWS * IN);
     assert_int_equal(weight_at[FIRST + WEIGHT], keeps_weights ? 0 : -1);
     free(memory);
     memory = aligned_alloc(256, (size_t)dsc_fp8_plan_bytes(&plan));
     dsc_fp8_cache_open(&cache, &plan, memory, is_cast);
     dsc_fp8_new_weights(&cache, PARAMS);
-    dsc_fp8_begin(&cache, FIRST);
+    begin(false, false);
     casts = others = 0;
 }
 
@@ -111,7 +130,7 @@ static void other_work_on_the_stream_ends_the_sharing(void **state)
     (void)weights(DSC_FP8_ROWS);
     (void)operand(x, IN, DSC_FP8_E4M3, DSC_FP8_ROWS);
     assert_int_equal(casts, 4);
-    dsc_fp8_begin(&cache, FIRST); /* another module's call */
+    begin(false, false); /* another module's call */
     (void)operand(x, IN, DSC_FP8_E4M3, DSC_FP8_ROWS);
     assert_int_equal(casts, 5);
 }
@@ -168,7 +187,7 @@ static void a_kept_weight_is_cast_once_for_an_update(void **state)
         assert_ptr_equal(first.rows, again.rows);
         assert_ptr_equal(last.columns, again.columns);
         assert_int_equal(casts, i + 1);
-        dsc_fp8_begin(&cache, FIRST);
+        begin(false, false);
         (void)weights(DSC_FP8_ROWS);
         assert_int_equal(casts, i + 1);
         dsc_fp8_new_weights(&cache, PARAMS);
@@ -181,6 +200,42 @@ static void a_kept_weight_is_cast_once_for_an_update(void **state)
     memory = NULL;
 }
 
+static dsc_fp8_matrix input(int32_t weight_number, const void *from)
+{
+    dsc_fp8_matrix out;
+    const dsc_cast_fp8_args what = { .from = from, .row_count = 2 * ROWS, .col_count = IN, .format = DSC_FP8_E4M3 };
+    assert_int_equal(dsc_fp8_input(&cache, &stream, weight_number, &what, &out, &err), DSC_OK);
+    return out;
+}
+
+static void inputs_are_kept_for_backward_where_there_is_room(void **state)
+{
+    static uint16_t first[2 * ROWS * IN], second[2 * ROWS * IN];
+    uint16_t y[ROWS * OUT];
+    dsc_fp8_matrix one, two;
+    open_cache(true);
+    begin(true, true);
+    one = input(WEIGHT, first);
+    product(y, sizeof y);
+    (void)input(WEIGHT + 1, first);
+    assert_int_equal(casts, 1);
+    other_kernel();
+    assert_null(input(0, second).columns); /* there is no room for another one */
+    assert_int_equal(casts, 2);
+    begin(true, false);
+    assert_false(dsc_fp8_kept_input(&cache, 0, &two));
+    assert_true(dsc_fp8_kept_input(&cache, WEIGHT + 1, &two));
+    assert_true(dsc_fp8_kept_input(&cache, WEIGHT, &two));
+    assert_ptr_equal(two.columns, one.columns);
+    assert_ptr_equal(two.columns, room + sizeof(dsc_fp8_scale));
+    assert_ptr_equal(two.scale, room);
+    begin(false, false); /* an evaluation */
+    assert_null(input(WEIGHT, first).columns);
+    assert_false(dsc_fp8_kept_input(&cache, WEIGHT, &two));
+    begin(true, true); /* the next forward forgets */
+    assert_false(dsc_fp8_kept_input(&cache, WEIGHT, &two));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -189,6 +244,7 @@ int main(void)
         cmocka_unit_test(a_matrix_that_was_written_is_cast_again),
         cmocka_unit_test(gradients_are_cast_once_for_both_products),
         cmocka_unit_test(a_side_or_format_that_is_missing_is_cast),
+        cmocka_unit_test(inputs_are_kept_for_backward_where_there_is_room),
         cmocka_unit_test(a_kept_weight_is_cast_once_for_an_update),
     };
     return cmocka_run_group_tests_name("fp8 cache", tests, NULL, NULL);
