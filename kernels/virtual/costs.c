@@ -9,6 +9,11 @@
 /* Products with few tiles are cut along K too, in parts of this many elements at least. */
 #define SPLIT_K 1024
 
+/* Products in fp8, in rates of bf16; the tensor cores' own factor is 2. These are published rates of cuBLASLt on H100,
+ * and not measured with ours. */
+#define FP8_RATE 1.5
+#define FP8_RATE_FAST_SUMS 1.75
+
 static double each(dsc_dtype dtype) { return (double)dsc_dtype_bytes(dtype); }
 
 /* The part of the multiprocessors that have work, over all rounds of tiles, with the best cut along K. */
@@ -45,9 +50,12 @@ static double epilogue_passes(const dsc_gemm_args *a)
 static double gemm_s(const dsc_card_rates *rates, const dsc_gemm_args *a)
 {
     const double m = (double)a->m, n = (double)a->n, k = (double)a->k;
-    const double flops = a->ab_dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops;
+    const bool fp8 = a->a_fp8 != DSC_FP8_NONE;
+    const double factor = !fp8 ? 1 : a->fast_sums ? FP8_RATE_FAST_SUMS : FP8_RATE;
+    const double operand = fp8 ? 1 : each(a->ab_dtype);
+    const double flops = a->ab_dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops * factor;
     const double product = 2 * m * n * k / (flops * fill_of(rates, a->m, a->n, a->k));
-    const double moved = ((m * k + k * n) * each(a->ab_dtype) + m * n * each(a->c_dtype)) / rates->kernel_bytes;
+    const double moved = ((m * k + k * n) * operand + m * n * each(a->c_dtype)) / rates->kernel_bytes;
     double more = epilogue_passes(a) * m * n * each(a->c_dtype);
     if (a->sums_of != DSC_GEMM_NO_SUMS)
         more += k * (a->sums_of == DSC_GEMM_SUMS_OF_A ? m : n) * each(a->ab_dtype);
@@ -174,6 +182,10 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_CAST: {
         const dsc_cast_args *a = args;
         return (double)a->count * (each(a->to_dtype) + each(a->from_dtype));
+    }
+    case DSC_KERNEL_CAST_FP8: {
+        const dsc_cast_fp8_args *a = args; /* read twice */
+        return (double)(a->row_count * a->col_count) * (4 + (a->rows != NULL) + (a->columns != NULL));
     }
     case DSC_KERNEL_CAST_STOCHASTIC:
         return (double)((const dsc_cast_stochastic_args *)args)->count * 6;

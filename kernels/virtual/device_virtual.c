@@ -169,7 +169,7 @@ static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, 
         dsc_alloc_free(d->alloc, s);
         return status;
     }
-    *s = (virtual_stream) { { &dsc_device_virtual }, d, 0, bytes };
+    *s = (virtual_stream) { { &dsc_device_virtual, 0 }, d, 0, bytes };
     *out = &s->base;
     return DSC_OK;
 }
