@@ -398,6 +398,7 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_sections_open,
     dsc_cuda_section_begin,
     dsc_cuda_section_end,
+    NULL, /* open_host: the host is the cpu device */
 };
 
 /* ---- as a plugin ---- */
