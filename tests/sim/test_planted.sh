@@ -19,6 +19,9 @@ check "a write behind the last column is found behind the output" "$sim/planted/
 frequent='embedding_bwd bf16 rows=1100*' # several tiles of rows of one token
 check "a frequent token as it is" "$sim/checkkern" yes '^ok 1 - embedding_bwd ' "$frequent"
 check "a tile that is overwritten too early is found" "$sim/planted/embedding-tile" no '^not ok 1 - embedding_bwd ' "$frequent"
+turned='cast_fp8 e4m3 144x272 normal rows columns'
+check "a cast to fp8 as it is" "$sim/checkkern" yes '^ok 1 - cast_fp8 ' "$turned"
+check "a square that is read before it is written is found" "$sim/planted/fp8-barrier" no '^not ok 1 - cast_fp8 ' "$turned"
 groups='attention* warpgroups*T=420*' # more tiles than stages
 check "attention by warpgroups as it is" "$sim/checkkern" yes '^ok 2 - attention_bwd warpgroups ' "$groups"
 # Without the wait a kernel reads keys too early and releases their buffer too early, which may also end the copies.
