@@ -65,6 +65,7 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     options.seq_length = seq_length;
     options.vocab_multiple = own->vocab_multiple;
+    options.vocab_tokens = engine->input.grown_tokens;
     options.want_weights = want_weights;
     options.complete_weights = engine->config.unresolved.strict;
     options.documents = own->document_end >= 0 || dsc_engine_packs_examples(engine);

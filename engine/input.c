@@ -13,7 +13,7 @@
 #define TEXT_THREADS_MAX 64
 
 /* Tokenizer of texts: that of the config, or that of the model's folder; "": a byte is a token. */
-static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
+dsc_status dsc_engine_find_tokenizer(dsc_engine *engine, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
     char *const out = engine->input.tokenizer;
@@ -25,6 +25,22 @@ static dsc_status find_tokenizer(dsc_engine *engine, dsc_error *err)
     DSC_TRY(dsc_path_join(out, out_bytes, own->model, "tokenizer.json", err));
     if (dsc_io_kind(out) != DSC_PATH_FILE)
         out[0] = 0;
+    return DSC_OK;
+}
+
+dsc_status dsc_engine_count_tokens(dsc_engine *engine, dsc_error *err)
+{
+    dsc_tokenizer *tokenizer = NULL;
+    if (!engine->config.own.grow_vocab)
+        return DSC_OK;
+    DSC_TRY(dsc_engine_find_tokenizer(engine, err));
+    if (engine->input.tokenizer[0] == 0)
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.grow_vocab",
+                        "there is no tokenizer whose tokens could be counted; name "
+                        "one with dsc.tokenizer, or put tokenizer.json into the model's folder");
+    DSC_TRY(dsc_tokenizer_open(&tokenizer, engine->input.tokenizer, err));
+    engine->input.grown_tokens = dsc_tokenizer_vocab_size(tokenizer);
+    dsc_tokenizer_close(&tokenizer);
     return DSC_OK;
 }
 
@@ -214,7 +230,7 @@ static dsc_status compare_tokenizer(dsc_engine *engine, data_list *list, dsc_err
     const char *const last = dsc_tokenizer_token(tokenizer, (int32_t)tokens - 1);
     dsc_log_printf(&engine->log, DSC_LOG_WARNING,
                    "%s: the tokenizer has %lld tokens and the model %lld rows; a text "
-                   "with one of the tokens from %d \"%.60s\" to %lld \"%.60s\" ends the run",
+                   "with one of the tokens from %d \"%.60s\" to %lld \"%.60s\" ends the run; dsc.grow_vocab adds rows",
                    engine->input.tokenizer, (long long)tokens, (long long)rows, (int)first,
                    dsc_tokenizer_token(tokenizer, first), (long long)tokens - 1, last != NULL ? last : "");
     return DSC_OK;
@@ -343,7 +359,7 @@ dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *op
 {
     dsc_ext_config *own = &engine->config.own;
     engine->input.source = options->data;
-    DSC_TRY(find_tokenizer(engine, err));
+    DSC_TRY(dsc_engine_find_tokenizer(engine, err));
     DSC_TRY(check_outputs(engine, engine->input.tokenizer, err));
     DSC_TRY(check_section(engine, err));
     if (engine->input.source.fill == NULL && own->data.count == 0 && options->default_data_count > 0)

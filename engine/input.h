@@ -18,6 +18,7 @@ typedef struct dsc_engine_input {
     char tokenizer[DSC_CONFIG_TEXT]; /* "": bytes are tokens */
     const char *model_folder;        /* NULL: the model has no folder */
     bool tokenizer_compared;         /* with the model's vocabulary */
+    int64_t grown_tokens;            /* rows that dsc.grow_vocab asks for; 0: as many as the model has */
 } dsc_engine_input;
 
 /* The data has examples that share samples: the model has to keep them apart. Reads the beginning of each file. */

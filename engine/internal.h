@@ -105,6 +105,9 @@ dsc_status dsc_engine_set_plans(dsc_engine *engine, const char *text, dsc_error 
 dsc_status dsc_engine_take_plans_file(dsc_engine *engine, const char **from, dsc_error *err);
 /* Adds engine->gemm_plans to the file, if it lacks any of their lines. A failure is a warning. */
 void dsc_engine_write_plans_file(const dsc_engine *engine);
+/* input.c: the tokenizer of texts; then, for dsc.grow_vocab, its number of tokens, before the model is opened. */
+dsc_status dsc_engine_find_tokenizer(dsc_engine *engine, dsc_error *err);
+dsc_status dsc_engine_count_tokens(dsc_engine *engine, dsc_error *err);
 /* init_params.c: fills every slice from the model's files or its initialisation, then publishes. Collective. */
 dsc_status dsc_engine_init_params(dsc_engine *engine, dsc_error *err);
 /* Elements of a tensor from its initialisation, which is not norms. */

@@ -180,12 +180,17 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
         if (engine->config.own.model[0] == 0)
             return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.model",
                             "no model is given; set it in the config or with --model");
+        DSC_TRY(dsc_engine_count_tokens(engine, err));
         DSC_TRY(dsc_engine_open_config_model(engine, engine->config.own.seq_length, !engine->plan_only,
                                              &engine->models.opened, err));
         engine->model = engine->models.opened;
     } else if (engine->config.own.dpo.enabled) {
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.dpo",
                         "the model is the host program's own: it opens one for pairs by dsc_model_options.preference");
+    } else if (engine->config.own.grow_vocab) {
+        return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.grow_vocab",
+                        "the model is the host program's own: it opens one with "
+                        "more rows by dsc_model_options.vocab_tokens");
     } else if (engine->config.own.lora.enabled) {
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.lora", "the model is the host program's own: it opens one with "
                         "adapters by dsc_model_options.lora");

@@ -148,7 +148,8 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
     DSC_TRY(read_quantization(&reader, &folder->packed));
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
-    return dsc_lm_apply_options(config, folder->options, folder->config_path, err);
+    return dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
+                                folder->config_path, err);
 }
 
 static dsc_status open_weights(hf_folder *folder, dsc_error *err)
@@ -164,14 +165,15 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     return DSC_OK;
 }
 
-/* The file's own text says what a model is, with the rows of a padded table, and without a tie that was undone. */
+/* The file's own text says what a model is, with the rows of a padded or grown table, and without a tie that was
+ * undone. */
 static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
 {
     char *text = NULL;
     cJSON *root = cJSON_Duplicate(dsc_json_root(folder->json), true);
     dsc_status status = DSC_OK;
     bool good = root != NULL;
-    if (good && folder->config->vocab_rows != folder->config->vocab) {
+    if (good && folder->config->vocab_rows != folder->config->file_vocab) {
         cJSON_DeleteItemFromObjectCaseSensitive(root, "vocab_size");
         good = cJSON_AddNumberToObject(root, "vocab_size", (double)folder->config->vocab_rows) != NULL;
     }
@@ -211,9 +213,10 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
     untie(folder);
-    if (folder->config->vocab_rows != folder->config->vocab || folder->untied || folder->packed != DSC_PACKED_NOT)
+    if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied || folder->packed != DSC_PACKED_NOT)
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
+    dsc_lm_warn_grown(folder->config, folder->weights == NULL, folder->warning_lines, sizeof folder->warning_lines);
     if (folder->lora != NULL && folder->lora->warnings[0] != 0)
         dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines, "%s", folder->lora->warnings);
     if (folder->warning_lines[0] != 0)

@@ -6,6 +6,7 @@
 #include "models/lm_parts.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -78,8 +79,8 @@ static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_
     return DSC_OK;
 }
 
-dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
-                                dsc_error *err)
+dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, int64_t adapter_rows,
+                                const char *where, dsc_error *err)
 {
     const int64_t sequence = options->seq_length;
     if (sequence > config->positions)
@@ -100,6 +101,12 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     DSC_TRY(check_preference(config, options, where, err));
     config->preference = options->preference;
     config->documents = options->documents;
+    if (adapter_rows > DSC_VOCAB_TOKENS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, where, "the adapter has %lld rows of tokens; at most %d are read",
+                        (long long)adapter_rows, DSC_VOCAB_TOKENS_MAX);
+    config->file_vocab = config->vocab;
+    config->adapter_vocab = adapter_rows > 0 ? dsc_max_i64(adapter_rows, config->vocab) : 0; /* fewer are refused */
+    config->vocab = dsc_max_i64(config->vocab, dsc_max_i64(options->vocab_tokens, adapter_rows));
     config->vocab_rows = dsc_align_up(config->vocab, dsc_max_i64(1, options->vocab_multiple));
     return DSC_OK;
 }
@@ -278,10 +285,12 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = { (void *)lm->sources, lm->names,         lm->params,       lm->modules,
-                          lm->selves,          lm->adapter_of,    lm->adapter_json, lm->warnings,
-                          lm->config_json,     lm->config,        lm->name,         lm->all_warnings,
-                          lm->adapter_rank,    lm->adapter_scale, lm->packed,       lm };
+    void *const all[] = {
+        (void *)lm->sources, lm->names,         lm->params,       lm->modules,      lm->selves,       lm->adapter_of,
+        lm->adapter_json,    lm->warnings,      lm->config_json,  lm->config,       lm->name,         lm->all_warnings,
+        lm->adapter_rank,    lm->adapter_scale, lm->means[0].sum, lm->means[1].sum, lm->means[2].sum, lm->packed,
+        lm
+    };
     for (int64_t i = 0; lm->programs != NULL && lm->programs[i] != NULL; i++) {
         dsc_alloc_free(alloc, lm->programs[i]->layouts);
         dsc_alloc_free(alloc, lm->programs[i]);
@@ -297,15 +306,16 @@ static void close_model(dsc_model *model)
     dsc_alloc *alloc = lm->alloc;
     dsc_weights_close(&lm->weights);
     dsc_weights_close(&lm->adapter);
+    pthread_mutex_destroy(&lm->means_lock);
     free_all(lm);
     dsc_alloc_close(&alloc);
 }
 
-/* The file holds V rows of a table; rows of padding, which no token reaches, are 0. */
+/* The file holds V rows of a table, or fewer of one that grows; rows of padding, which no token reaches, are 0. */
 static dsc_status load_param(const dsc_model *model, int32_t module, int32_t param, int64_t first, int64_t count,
                              float *out, bool *found, dsc_error *err)
 {
-    const dsc_lm *lm = model->self;
+    dsc_lm *lm = model->self;
     const dsc_param_spec *spec = &lm->modules[module].params[param];
     const dsc_weight *source = lm->sources != NULL ? lm->sources[spec - lm->params] : NULL;
     *found = source != NULL;
@@ -321,7 +331,8 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
         DSC_TRY(dsc_weight_read_f32(source, first, in_file, out, err));
     for (int64_t i = in_file; i < count; i++)
         out[i] = 0;
-    return DSC_OK;
+    return in_file < count ? dsc_lm_fill_grown(lm, spec, source, (lm_span) { first, in_file, count }, out, err)
+                           : DSC_OK;
 }
 
 static dsc_status load_packed(const dsc_model *model, int32_t module, int32_t param, dsc_packed_part part,
@@ -429,6 +440,8 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
     memcpy(lm->config, args->config, (size_t)args->family->config_bytes);
     if (lm->config->embed_channels == 0)
         lm->config->embed_channels = lm->config->channels;
+    if (lm->config->file_vocab == 0)
+        lm->config->file_vocab = lm->config->vocab;
     const int64_t own = count_params(args->family, lm->config);
     const int64_t modules = lm->config->layers + 2 + dsc_lm_transforms(lm->config);
     const int64_t most = own + (args->lora != NULL ? 3 * LINEARS_MAX * modules : 0);
@@ -453,6 +466,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
     }
     DSC_TRY(dsc_lm_compile(lm, err));
     DSC_TRY(find_sources(lm, args, err));
+    DSC_TRY(dsc_lm_open_means(lm, err));
     return args->config_json == NULL && lm->family->write_config != NULL ? write_config_json(lm, err) : DSC_OK;
 }
 
@@ -481,6 +495,7 @@ dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args
         args->lora->weights = NULL;
     }
     lm->warnings = args->warnings;
+    pthread_mutex_init(&lm->means_lock, NULL);
     fill_model(lm);
     *out = &lm->model;
     return DSC_OK;

@@ -37,6 +37,8 @@ typedef struct dsc_lm_config {
     int64_t cache;      /* tokens of a text whose keys and values modules keep between calls; 0: none are kept */
     int64_t vocab;      /* V: real tokens, the softmax's width */
     int64_t vocab_rows; /* P >= V */
+    int64_t file_vocab; /* rows that the folder's files have; V above this: the others begin as their mean */
+    int64_t adapter_vocab; /* rows of the tables in an adapter's file; 0: it has none */
     double norm_eps, init_std;
     dsc_preference preference; /* with a beta the third batch tensor is the reference */
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
@@ -53,6 +55,8 @@ typedef struct dsc_lm_config {
     bool has_padding;
     int32_t padding;
 } dsc_lm_config;
+
+#define DSC_VOCAB_TOKENS_MAX (1 << 24) /* as a tokenizer has at most */
 
 /* Batch tensors of a micro-batch; the last one with documents, with a preference, or of a masked model. */
 enum {
@@ -137,9 +141,13 @@ DSC_MUST_USE dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallb
 const char *dsc_lm_padding_text(const dsc_lm_config *config, char *out, size_t bytes);
 /* Whether modules_to_save has the head or the table of tokens. */
 bool dsc_lm_trains_table(const dsc_lm_family *family, const dsc_lora_config *lora);
-/* Sets sequence and vocab_rows as the options ask; `where` is what errors name. */
+/* lm_grow.c: the most rows that a table of tokens or a head has in the adapter's file; 0: it has neither. */
+int64_t dsc_lm_adapter_rows(const dsc_lm_family *family, const dsc_lora_config *lora);
+/* Says how many rows a table gets that are in no file; `fresh`: no row is. */
+void dsc_lm_warn_grown(const dsc_lm_config *config, bool fresh, char *warnings, size_t bytes);
+/* Sets sequence and the numbers of rows as the options and the adapter ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
-                                             const char *where, dsc_error *err);
+                                             int64_t adapter_rows, const char *where, dsc_error *err);
 
 /* ---- For families' add_block: names follow the layer's own, as "attn.c_attn" in "transformer.h.3." ---- */
 

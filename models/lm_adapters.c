@@ -180,7 +180,11 @@ dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
         list[count] = whole[count];
         count++;
     }
+    const char *tables[LM_TABLES_MAX];
+    const int32_t table_count = dsc_lm_saved_tables(lm, tables);
     const dsc_lora_text text = { .base = base,
+                                 .tables = tables,
+                                 .table_count = table_count,
                                  .names = list,
                                  .count = count,
                                  .masked = lm->config->masked,

@@ -1,12 +1,16 @@
-/* lm_parts.h - the model that lm.c describes and lm_adapters.c adds adapters to. Between these two alone.
+/* lm_parts.h - the model that lm.c describes, lm_adapters.c adds adapters to and lm_grow.c rows. Between these alone.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_LM_PARTS_H
 #define DSC_MODELS_LM_PARTS_H
+
+#include <pthread.h>
 
 #include "models/lm.h"
 
 #define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
 #define LINEARS_MAX 9 /* layers of a block, the embedding and the transform before the head */
+
+#define LM_MEANS_MAX 3 /* the table of tokens, the head, its bias */
 
 typedef char lm_name[NAME_BYTES];
 
@@ -19,6 +23,14 @@ typedef struct lm_layer {
     int32_t weight;                  /* among the module's parameters */
     int64_t count, adapted;          /* modules that have it; of those, with an adapter */
 } lm_layer;
+
+/* The mean row of a table's rows in its file, which the rows that the file lacks begin as. */
+typedef struct lm_mean {
+    const dsc_weight *of;
+    int64_t columns;
+    double *sum; /* [columns]; the mean when it is known */
+    bool known;
+} lm_mean;
 
 struct dsc_lm {
     dsc_model model;
@@ -47,6 +59,8 @@ struct dsc_lm {
     dsc_packed_files packed_files;
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
     dsc_batch_spec batch[DSC_LM_BATCH_MAX];
+    lm_mean means[LM_MEANS_MAX]; /* of grown tables: of: NULL: none */
+    pthread_mutex_t means_lock;  /* values are loaded from several threads */
 };
 
 /* lm.c: appends "<prefix><name>.<part>"; no part: "<prefix><name>". A vector when rows is 0. */
@@ -55,6 +69,19 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
 
 /* lm_program.c: the programs of all blocks, once all parameters and adapters are known. */
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
+
+/* lm_grow.c: what the rows that no file has begin as. The lock is the caller's to open. */
+DSC_MUST_USE dsc_status dsc_lm_open_means(dsc_lm *lm, dsc_error *err);
+/* Elements [first + begin, first + end) of a parameter are behind those of its file; out is that of `first`. */
+typedef struct lm_span {
+    int64_t first, begin, end;
+} lm_span;
+DSC_MUST_USE dsc_status dsc_lm_fill_grown(dsc_lm *lm, const dsc_param_spec *spec, const dsc_weight *source,
+                                          lm_span span, float *out, dsc_error *err);
+/* Tables that an adapter's folder has although they are not trained, as PEFT's save_embedding_layers: those that grew,
+ * or came with an adapter. names[LM_TABLES_MAX]; the count. */
+enum { LM_TABLES_MAX = 2 };
+int32_t dsc_lm_saved_tables(const dsc_lm *lm, const char *names[LM_TABLES_MAX]);
 
 /* lm_adapters.c: the adapters of the module that is being described; and of the whole model: which parameters are
  * trained, whether what was asked for exists, adapter_config.json. */

@@ -274,9 +274,9 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
     return DSC_OK;
 }
 
-/* A file of a tied model may hold the head in addition to the table. A head that differs means that the model is not
- * tied. */
-static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const dsc_weight *head, dsc_error *err)
+/* Tensors of one shape. */
+static dsc_status compare_values(dsc_alloc *alloc, const dsc_weight *table, const dsc_weight *head, bool *out,
+                                 dsc_error *err)
 {
     const int64_t count = table->entry->count, most = dsc_min_i64(count, 1 << 16);
     float *x = NULL;
@@ -292,8 +292,18 @@ static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const ds
             same = x[i] == x[most + i];
     }
     dsc_alloc_free(alloc, x);
-    if (status != DSC_OK || same)
-        return status;
+    *out = same;
+    return status;
+}
+
+/* A file of a tied model may hold the head in addition to the table. A head that differs means that the model is not
+ * tied. */
+static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const dsc_weight *head, dsc_error *err)
+{
+    bool same = false;
+    DSC_TRY(compare_values(alloc, table, head, &same, err));
+    if (same)
+        return DSC_OK;
     return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(head->file),
                     "tensor \"%.100s\" is not \"%.100s\", but config.json's \"tie_word_embeddings\", which is true, "
                     "says that they are one; false makes a head of its own of it", head->name, table->name);
@@ -304,20 +314,20 @@ static bool is_table(const dsc_lm_params *params, int64_t i)
     return i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
 }
 
-/* Shape of parameter i in a file; files have the V rows of tokens. A vector has 0 rows. */
-static void shape_in_file(const dsc_lm_params *params, int64_t i, int64_t *rows, int64_t *cols)
+/* Shape of parameter i in a file that has `vocab` rows of tokens. A vector has 0 rows. */
+static void shape_in_file(const dsc_lm_params *params, int64_t i, int64_t vocab, int64_t *rows, int64_t *cols)
 {
     const dsc_param_spec *spec = &params->spec[i];
     const bool bias = params->family->head_bias != NULL && i == params->count - 2;
-    const int64_t vocab = params->config->vocab;
     *rows = is_table(params, i) ? vocab : spec->dim_count == 1 ? 0 : spec->dim[0];
     *cols = bias ? vocab : spec->dim[spec->dim_count - 1];
 }
 
-static dsc_status check_param(const dsc_lm_params *params, int64_t i, const dsc_weight *weight, dsc_error *err)
+static dsc_status check_param(const dsc_lm_params *params, int64_t i, int64_t vocab, const dsc_weight *weight,
+                              dsc_error *err)
 {
     int64_t rows, cols;
-    shape_in_file(params, i, &rows, &cols);
+    shape_in_file(params, i, vocab, &rows, &cols);
     return check_tensor(weight, rows, cols, err);
 }
 
@@ -326,7 +336,7 @@ static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, con
                                const dsc_weight *weight, bool *used, dsc_error *err)
 {
     int64_t rows, cols;
-    shape_in_file(params, i, &rows, &cols);
+    shape_in_file(params, i, params->config->file_vocab, &rows, &cols);
     used[weight - dsc_weights_at(weights, 0)] = true;
     if (rows == 0 || !dsc_packed_weight_is(weights, weight))
         return check_tensor(weight, rows, cols, err);
@@ -341,7 +351,7 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
     if (config->tied || params->untied) {
         tied_head = dsc_weights_find(weights, params->family->head_table);
         if (tied_head != NULL)
-            DSC_TRY(check_tensor(tied_head, config->vocab, config->embed_channels, err));
+            DSC_TRY(check_tensor(tied_head, config->file_vocab, config->embed_channels, err));
     }
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
@@ -407,22 +417,70 @@ static dsc_status refuse_adapter_tensor(const dsc_weights *weights, const dsc_lm
                     (long long)params->config->layers);
 }
 
-static dsc_status match_adapter(const dsc_weights *weights, const dsc_lm_params *params, const dsc_weight **sources,
-                                bool *used, dsc_error *err)
+/* PEFT's save_embedding_layers gives both names of a table that head and embedding have in common. */
+static dsc_status match_tied_head(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                  const dsc_weight *table, bool *used, dsc_error *err)
 {
+    char name[512];
+    snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", params->family->head_table);
+    const dsc_weight *head = params->config->tied && table != NULL ? dsc_weights_find(weights, name) : NULL;
+    if (head == NULL)
+        return DSC_OK;
+    DSC_TRY(check_tensor(head, params->config->adapter_vocab, params->config->embed_channels, err));
+    used[head - dsc_weights_at(weights, 0)] = true;
+    return check_same(alloc, table, head, err);
+}
+
+/* Beside a table of modules_to_save PEFT's save_embedding_layers gives it again under its wrapper's name, and the
+ * base's values, which the table replaces. */
+static dsc_status match_wrapped(const dsc_weights *weights, dsc_alloc *alloc, const dsc_weight *table, bool *used,
+                                dsc_error *err)
+{
+    static const char *const parts[] = { ".original_module.weight", ".modules_to_save.weight" };
+    const int bytes = (int)(strlen(table->name) - strlen(".weight"));
+    char name[512];
+    for (size_t i = 0; i < DSC_COUNT(parts); i++) {
+        snprintf(name, sizeof name, "%.*s%s", bytes, table->name, parts[i]);
+        const dsc_weight *copy = dsc_weights_find(weights, name);
+        bool same = true;
+        if (copy == NULL)
+            continue;
+        if (i == 1 && copy->entry->count == table->entry->count)
+            DSC_TRY(compare_values(alloc, table, copy, &same, err));
+        if (!same || copy->entry->count != table->entry->count)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(copy->file),
+                            "tensor \"%.150s\" is not \"%.150s\", of which it is a copy; save the adapter again", name,
+                            table->name);
+        used[copy - dsc_weights_at(weights, 0)] = true;
+    }
+    return DSC_OK;
+}
+
+static dsc_status match_adapter(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                const dsc_weight **sources, bool *used, dsc_error *err)
+{
+    const dsc_weight *table = NULL;
     char name[512];
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
-        if (!spec->trainable)
+        if (!spec->trainable && !is_table(params, i))
             continue;
         snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", spec->name);
-        sources[i] = dsc_weights_find(weights, name);
-        if (sources[i] == NULL)
+        const dsc_weight *found = dsc_weights_find(weights, name);
+        if (found == NULL && !spec->trainable)
+            continue; /* a table that the adapter does not bring */
+        if (found == NULL)
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from the adapter%s",
                             name, is_adapter(params, i) ? "" : ", whose modules_to_save has its module");
-        DSC_TRY(check_param(params, i, sources[i], err));
-        used[sources[i] - dsc_weights_at(weights, 0)] = true;
+        DSC_TRY(check_param(params, i, is_table(params, i) ? params->config->adapter_vocab : params->config->vocab,
+                            found, err));
+        used[found - dsc_weights_at(weights, 0)] = true;
+        sources[i] = found;
+        if (is_table(params, i))
+            DSC_TRY(match_wrapped(weights, alloc, found, used, err));
+        table = i == DSC_LM_TOKEN_TABLE ? found : table;
     }
+    DSC_TRY(match_tied_head(weights, alloc, params, table, used, err));
     for (int64_t i = 0; i < dsc_weights_count(weights); i++)
         if (!used[i])
             return refuse_adapter_tensor(weights, params, dsc_weights_at(weights, i), err);
@@ -434,7 +492,7 @@ dsc_status dsc_lm_match_adapter(const dsc_weights *weights, dsc_alloc *alloc, co
 {
     bool *used = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, dsc_weights_count(weights), sizeof *used, &used, err));
-    const dsc_status status = match_adapter(weights, params, sources, used, err);
+    const dsc_status status = match_adapter(weights, alloc, params, sources, used, err);
     dsc_alloc_free(alloc, used);
     return status;
 }

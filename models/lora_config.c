@@ -288,6 +288,8 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     capacity +=
         (config->rank_pattern_count + config->alpha_pattern_count) * (int64_t)(6 * sizeof config->rank_pattern->name);
     capacity += config->saved_count * (int64_t)(6 * DSC_LORA_NAME_BYTES);
+    for (int32_t i = 0; i < text->table_count; i++)
+        capacity += 6 * (int64_t)strlen(text->tables[i]) + 64;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, capacity, 1, out, err));
     char *const at = *out;
     used = snprintf(at, (size_t)capacity, "{\n  \"base_model_name_or_path\": ");
@@ -313,7 +315,11 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
     used += put_patterns(at + used, capacity - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
     used +=
         put_patterns(at + used, capacity - used, "alpha_pattern", config->alpha_pattern, config->alpha_pattern_count);
-    used += snprintf(at + used, (size_t)(capacity - used), "\n}\n");
+    for (int32_t i = 0; i < text->table_count; i++) {
+        used += snprintf(at + used, (size_t)(capacity - used), "%s", i == 0 ? ",\n  \"" DSC_LORA_TABLES "\": [" : ", ");
+        used += put_quoted(at + used, capacity - used, text->tables[i]);
+    }
+    used += snprintf(at + used, (size_t)(capacity - used), "%s\n}\n", text->table_count > 0 ? "]" : "");
     DSC_ASSERT(used < capacity);
     return DSC_OK;
 }

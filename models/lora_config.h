@@ -13,6 +13,9 @@
 #define DSC_LORA_PREFIX "base_model.model."
 #define DSC_LORA_MAGNITUDE "lora_magnitude_vector" /* behind a layer's name */
 
+/* A key of checkpoints' adapter.json alone: tables that PEFT's save_embedding_layers would save. */
+#define DSC_LORA_TABLES "save_embedding_layers"
+
 #define DSC_LORA_NAME_BYTES 128
 #define DSC_LORA_PATTERN_BYTES 256
 #define DSC_LORA_PATTERNS_MAX 64
@@ -92,6 +95,8 @@ typedef struct dsc_lora_text {
     int64_t count;
     bool in_out;              /* weights are stored [in,out] */
     bool masked;              /* PEFT has no name for the task of a masked language model */
+    const char *const *tables; /* [table_count] that an export has beside what is trained */
+    int32_t table_count;
 } dsc_lora_text;
 DSC_MUST_USE dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc,
                                               const dsc_lora_text *text, char **out, dsc_error *err);

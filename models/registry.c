@@ -46,7 +46,7 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
     const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config,
                                     .lora = lora };
-    dsc_status status = dsc_lm_apply_options(config, options, args.name, err);
+    dsc_status status = dsc_lm_apply_options(config, options, dsc_lm_adapter_rows(family, lora), args.name, err);
     if (status == DSC_OK)
         status = dsc_lm_open(out, alloc, &args, err);
     dsc_alloc_free(alloc, config);
@@ -104,6 +104,9 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
     if (options->vocab_multiple < 0 || options->vocab_multiple > VOCAB_MULTIPLE_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "vocab_multiple", "%lld; expected 1 to %d",
                         (long long)options->vocab_multiple, VOCAB_MULTIPLE_MAX);
+    if (options->vocab_tokens < 0 || options->vocab_tokens > DSC_VOCAB_TOKENS_MAX)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.vocab_tokens is %lld; expected 0 to %d",
+                        (long long)options->vocab_tokens, DSC_VOCAB_TOKENS_MAX);
     if (!(options->mask_share >= 0 && options->mask_share <= 1))
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.mask_share is %g; expected 0 to 1",
                         options->mask_share);

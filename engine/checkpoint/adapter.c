@@ -13,6 +13,7 @@
 #include "kernels/scalar.h"
 
 #define WEIGHT_END ".weight"
+#define TABLES_KEY "save_embedding_layers"     /* as in models/lora_config.h; no key of PEFT's config */
 #define MAGNITUDE_END ".lora_magnitude_vector" /* as in models/lora_config.h */
 #define STEPS_MAX 1000000 /* work of the regular expressions for one layer: milliseconds */
 
@@ -41,6 +42,20 @@ static bool read_patterns(const cJSON *root, const char *key, dsc_ckpt_adapter *
         snprintf(to->name, sizeof to->name, "%s", each->string);
         to->value = each->valuedouble;
         out->pattern_count[kind]++;
+    }
+    return true;
+}
+
+/* Tables that are saved although they are not trained. */
+static bool read_tables(const cJSON *root, dsc_ckpt_adapter *out)
+{
+    const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, TABLES_KEY);
+    DSC_ASSERT(out->table_count == 0);
+    for (const cJSON *each = list != NULL ? list->child : NULL; each != NULL; each = each->next) {
+        if (out->table_count == (int32_t)DSC_COUNT(out->table) || !cJSON_IsString(each) ||
+            strlen(each->valuestring) >= sizeof out->table[0])
+            return false;
+        snprintf(out->table[out->table_count++], sizeof out->table[0], "%s", each->valuestring);
     }
     return true;
 }
@@ -112,7 +127,7 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
                                     .rank_stabilized = get_bool(root, "use_rslora"),
                                     .use_dora = get_bool(root, "use_dora") };
     good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1) &&
-           read_saved(root, out);
+           read_saved(root, out) && read_tables(root, out);
     dsc_json_close(&json);
     DSC_ASSERT(!good || out->rank >= 1);
     return good
@@ -166,7 +181,24 @@ bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name)
     DSC_ASSERT(adapter->saved_count <= DSC_CKPT_PATTERNS_MAX);
     for (int32_t i = 0; i < adapter->saved_count && !dsc_ckpt_adapter_is(name); i++)
         saves |= dsc_module_around(name, adapter->saved[i]) != DSC_MODULE_OTHER;
+    for (int32_t i = 0; i < adapter->table_count; i++)
+        saves |= strcmp(name, adapter->table[i]) == 0;
     return saves;
+}
+
+dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, char **out,
+                                     dsc_error *err)
+{
+    DSC_ASSERT(*out == NULL);
+    cJSON *root = cJSON_ParseWithLength(text, (size_t)bytes);
+    cJSON_DeleteItemFromObjectCaseSensitive(root, TABLES_KEY);
+    char *printed = root != NULL ? cJSON_Print(root) : NULL;
+    const dsc_status status = printed != NULL
+                                  ? dsc_alloc_strdup(alloc, DSC_TAG_IO, printed, out, err)
+                                  : DSC_FAIL(err, DSC_ERR_NOMEM, path, "out of host memory: no adapter_config.json");
+    cJSON_free(printed);
+    cJSON_Delete(root);
+    return status;
 }
 
 /* ---- merging ---- */

@@ -22,6 +22,8 @@ typedef struct dsc_ckpt_adapter {
     int32_t pattern_count[2];
     char saved[DSC_CKPT_PATTERNS_MAX][128]; /* modules that are trained whole: the ends of their names */
     int32_t saved_count;
+    char table[2][128]; /* tables of tokens that are saved with the adapters and not trained: whole names */
+    int32_t table_count;
 } dsc_ckpt_adapter;
 
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
@@ -34,8 +36,11 @@ DSC_MUST_USE dsc_status dsc_ckpt_adapter_read(const dsc_io *io, dsc_alloc *alloc
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                                const char *of_model, dsc_error *err);
 bool dsc_ckpt_adapter_is(const char *name); /* the name of an adapter's tensor */
-/* Whether a tensor, not an adapter's, is of a module that is trained whole. */
+/* Whether a tensor, not an adapter's, is of a module that is trained whole, or a table that is saved all the same. */
 bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name);
+/* *out <- the text of a valid adapter.json without the key that is not PEFT's. Owned by the caller. */
+DSC_MUST_USE dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
+                                                  char **out, dsc_error *err);
 
 /* A weight and the adapter beside it. */
 typedef struct dsc_ckpt_merge_state {

@@ -263,13 +263,26 @@ static const char *dtype_name(dsc_dtype dtype)
     return dtype == DSC_F32 ? "float32" : dtype == DSC_BF16 ? "bfloat16" : "float16";
 }
 
+static dsc_status write_adapter_config(const export_job *j, dsc_error *err)
+{
+    char *text = NULL;
+    DSC_ASSERT(j->adapter_text != NULL);
+    if (j->adapter.table_count == 0)
+        return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
+    dsc_status status = dsc_ckpt_adapter_for_peft(j->alloc, j->step_dir, j->adapter_text, j->adapter_bytes, &text, err);
+    if (status == DSC_OK)
+        status = write_small(j, "adapter_config.json", text, (int64_t)strlen(text), err);
+    dsc_alloc_free(j->alloc, text);
+    return status;
+}
+
 static dsc_status write_config(const export_job *j, dsc_error *err)
 {
     char path[DSC_CKPT_PATH_BYTES], *text = NULL;
     int64_t bytes;
     DSC_ASSERT(!takes_adapters(j) || j->adapter_text != NULL);
     if (takes_adapters(j))
-        return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
+        return write_adapter_config(j, err);
     if (j->reader.manifest.file[DSC_CKPT_CONFIG].bytes < 0)
         return DSC_OK;
     DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], err));

@@ -322,6 +322,7 @@ typedef struct dsc_ext_config {
     int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */
     bool lr_linear;                   /* "lr_scaling": "linear": every rate times the world size */
     int64_t vocab_multiple;           /* pad a model's vocabulary up to this multiple; 1 */
+    bool grow_vocab;                  /* rows for all tokens of the tokenizer */
     int64_t threads;                  /* compute threads of a rank; 0: the machine's cores over the local ranks */
     char comm[32];                    /* "auto" | "self" | "local" | "shm" | "nccl" */
     char aio[16];                     /* "auto" | "io_uring" | "libaio" | "threads" */

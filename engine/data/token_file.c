@@ -268,7 +268,7 @@ dsc_status dsc_token_file_refuse(const dsc_token_file *file, int64_t vocab_size,
         return DSC_FAIL(err, DSC_ERR_INPUT, file->name,
                         "token %d, number %lld of this text, is outside the model's "
                         "vocabulary of %lld: the tokenizer has more tokens than the model; give the model's own "
-                        "tokenizer, or a model with more rows",
+                        "tokenizer, or add rows with dsc.grow_vocab",
                         (int)token, (long long)position + 1, (long long)vocab_size);
     return DSC_FAIL(err, DSC_ERR_INPUT, file->file.path,
                     "token %d at position %lld is outside the model's vocabulary of %lld; the file was made for "

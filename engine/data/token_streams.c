@@ -80,7 +80,7 @@ static dsc_status check_samples(const dsc_data_options *o, const dsc_sample_summ
     if (summary->largest_id >= o->vocab_size)
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "token %lld of the tokenizer is outside the model's vocabulary of %lld; "
-                        "the tokenizer is that of another model",
+                        "the tokenizer is that of another model, or has added tokens: dsc.grow_vocab adds rows",
                         (long long)summary->largest_id, (long long)o->vocab_size);
     return DSC_OK;
 }

@@ -309,10 +309,13 @@ typedef struct dsc_model_options {
      * and a warning names its parameters. */
     bool complete_weights;
     dsc_preference preference; /* beta > 0: a language model that is trained on pairs, without documents */
+    /* Tokens that the table of tokens and the head have rows for at least; 0: as many as the model says. Rows that are
+     * in no file begin as the mean of those that are. The model's config_json says how many there are. */
+    int64_t vocab_tokens;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }                            \
+        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0                         \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

@@ -59,7 +59,7 @@ def samples_of(config, data, at, epochs):
         return x, torch.stack([data[i + 1:i + SEQ + 1] for i in at])
     y = torch.full_like(x, -100)
     for k, tokens in enumerate(x.tolist()):
-        seen, targets = masked(SEED, epochs[k], at[k] // SEQ, tokens, VOCAB, MASK, SPECIAL)
+        seen, targets = masked(SEED, epochs[k], at[k] // SEQ, tokens, config.vocab_size, MASK, SPECIAL)
         x[k] = torch.tensor(seen)
         for place, token in targets.items():
             y[k, place] = token
@@ -76,7 +76,7 @@ def train_theirs(model, tokens):
         x, y = samples_of(model.config, data, [n % count * SEQ for n in numbers], [n // count for n in numbers])
         g += BATCH
         opt.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(input_ids=x).logits.view(-1, VOCAB), y.view(-1))
+        loss = torch.nn.functional.cross_entropy(model(input_ids=x).logits.flatten(0, 1), y.view(-1))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()
@@ -91,10 +91,10 @@ def run(*command):
     return done.stdout
 
 
-def train_ours(hf, data, folder, adapter=None):
-    """Losses, the export, and of a run with adapters the merged one."""
+def train_ours(hf, data, folder, adapter=None, **own):
+    """Losses, the export, and of a run with adapters the merged one. `own`: further keys of "dsc"."""
     config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
-    own = {"lora": {"adapter": adapter}} if adapter else {}
+    own.update({"lora": {"adapter": adapter}} if adapter else {})
     if json.load(open(os.path.join(hf, "config.json")))["model_type"] == "bert":
         own.update({"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}, "seed": SEED})
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
@@ -104,7 +104,7 @@ def train_ours(hf, data, folder, adapter=None):
         "--no-shuffle", "--steps", str(STEPS), "--log", log, "--save", save)
     out, merged = os.path.join(folder, "export"), os.path.join(folder, "merged")
     run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", out)
-    if adapter:
+    if "lora" in own:
         run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", merged, "--merge")
     return [json.loads(line)["loss"] for line in open(log)], out, merged
 
@@ -130,8 +130,8 @@ def check_generate(model, folder):
         assert [int(i) for i in got.split()] == want, f"from {prompt} tokens generate says {got.strip()}, transformers {want}"
 
 
-def write_tokens(data):
-    tokens = [random.Random(i // 5).randrange(VOCAB) for i in range(SEQ * 14 + 5)]
+def write_tokens(data, vocab=VOCAB):
+    tokens = [random.Random(i // 5).randrange(vocab) for i in range(SEQ * 14 + 5)]
     array.array("H", tokens).tofile(open(data, "wb"))
     return tokens
 

@@ -39,8 +39,9 @@ def make():
     write("head", "adapter_model.safetensors", one, with_head)
     write("both", "adapter_model.safetensors", both, with_both)
     write("lost", "adapter_model.safetensors", both, with_head)
-    write("beside", "adapter_model.safetensors", config, with_head)
-    write("shape", "adapter_model.safetensors", one, dict(adapter, **{"base_model.model." + HEAD: some((V + 1, C))}))
+    write("beside", "adapter_model.safetensors", config, dict(adapter, **{"base_model.model." + NORM: some((C,))}))
+    write("frozen", "adapter_model.safetensors", config, with_head)
+    write("shape", "adapter_model.safetensors", one, dict(adapter, **{"base_model.model." + HEAD: some((V - 1, C))}))
     write("tying", "adapter_model.safetensors", dict(one, ensure_weight_tying=True), with_head)
     for name, base in (("base", t), ("tied", tied)):
         write(f"{name}-head", "model.safetensors", llama, dict(base, **{HEAD: head}))
@@ -90,6 +91,11 @@ for base in base tied; do
         report "$base, $what: the exported adapter and the merged model have one loss" near again whole
     done
 done
+train plain 0 "" --model base-head
+train with 0.01 ', "lora": {"adapter": "frozen"}' --model base --save run-frozen
+report "a head without modules_to_save, as save_embedding_layers gives it: the loss of the model with it" same_loss plain with
+"$dsc" ckpt export run-frozen/step-1 --out peft-frozen >out 2>err
+report "it is exported again, as it was" python3 -c 'from tensors import read; k = "base_model.model.lm_head.weight"; assert read("peft-frozen/adapter_model.safetensors")[k] == read("frozen/adapter_model.safetensors")[k]'
 report "a tied table that becomes two is told" grep -q 'head and embedding are one table in config.json' <(train x 0 ', "lora": {"adapter": "head"}' --model tied; cat out err)
 
 # ---- from the config ----
@@ -115,8 +121,8 @@ report "a part of a linear layer's name" try '{"modules_to_save": ["proj"]}' bas
 report "a common table without a folder of weights" try '{"modules_to_save": ["lm_head"]}' gpt2-nano 'that needs a folder with weights'
 report "names beside an adapter, which has them" try '{"adapter": "head", "modules_to_save": ["lm_head"]}' base dsc.lora.modules_to_save
 report "a tensor that is missing" try '{"adapter": "lost"}' base '"base_model.model.model.embed_tokens.weight" is missing from the adapter, whose modules_to_save has its module'
-report "a tensor of no module to save" try '{"adapter": "beside"}' base '"base_model.model.lm_head.weight" is not an adapter of a linear layer, or of modules_to_save'
-report "a tensor of another shape" try '{"adapter": "shape"}' base 'is [257,32], config.json needs [256,32]'
+report "a tensor of no module to save" try '{"adapter": "beside"}' base '"base_model.model.model.norm.weight" is not an adapter of a linear layer, or of modules_to_save'
+report "a tensor of another shape" try '{"adapter": "shape"}' base 'is [255,32], config.json needs [256,32]'
 report "tied copies" try '{"adapter": "tying"}' tied '"ensure_weight_tying" of this kind is not built'
 for value in '"lm_head"' '[3]' '{}' '[""]'; do
     rm -rf odd; cp -r head odd; sed -i "s/\[\"lm_head\"\]/$value/" odd/adapter_config.json

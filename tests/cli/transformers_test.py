@@ -149,6 +149,89 @@ def check_adapters(config, dtype, lora, folder):
     assert apart < 2 * STEPS * 1e-3, f"adapters are {apart} apart"
 
 
+ADDED = 3  # tokens that a tokenizer has and the model's tables lack
+GROWN_CASES = [
+    (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=True), torch.float32), (transformers.LlamaConfig(**LLAMA, tie_word_embeddings=False), torch.bfloat16),
+    (transformers.GPT2Config(**GPT2), torch.float32), (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32),
+    (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False), torch.float32),
+    (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0), torch.float32),
+]
+
+
+def write_tokenizer(folder):
+    """One with VOCAB tokens and ADDED ones."""
+    added = [{"id": VOCAB + i, "content": f"<|{i}|>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for i in range(ADDED)]
+    json.dump({"version": "1.0", "added_tokens": added, "normalizer": None, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
+               "model": {"type": "WordPiece", "unk_token": "0", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                         "vocab": {str(i): i for i in range(VOCAB)}}}, open(os.path.join(folder, "tokenizer.json"), "w"))
+
+
+def grow(model):
+    """As dsc.grow_vocab: transformers' rows, which are within a small part of the mean, without their noise."""
+    old = {id(t): t.weight.detach().clone() for t in (model.get_input_embeddings(), model.get_output_embeddings())}
+    model.resize_token_embeddings(VOCAB + ADDED)
+    for table, was in zip((model.get_input_embeddings(), model.get_output_embeddings()), old.values()):
+        off = (table.weight[VOCAB:] - was.mean(0)).abs().max().item()
+        assert off < 1e-3 * was.std().item(), f"transformers begins {off} from the mean"
+        with torch.no_grad():
+            table.weight[VOCAB:] = was.mean(0)
+            if getattr(table, "bias", None) is not None:
+                table.bias[VOCAB:] = table.bias[:VOCAB].mean()
+    return model
+
+
+def check_grown(config, dtype, folder):
+    hf, data = (os.path.join(folder, n) for n in ("hf", "tokens.bin"))
+    theirs = grow(make_folder(config, dtype, "1GB", hf))
+    write_tokenizer(hf)
+    tokens = write_tokens(data, VOCAB if config.model_type == "bert" else VOCAB + ADDED)  # hf_runs.py masks with the old ones
+    want = train_theirs(theirs, tokens)
+    got, exported, _ = train_ours(hf, data, folder, grow_vocab=True)
+    loss_off = max(abs(a - b) for a, b in zip(got, want))
+    back, info = kind_of(config).from_pretrained(exported, dtype=torch.float32, output_loading_info=True)
+    mine, other = dict(back.named_parameters()), dict(theirs.named_parameters())
+    apart = max((mine[k] - other[k]).abs().max().item() for k in mine)
+    print(f"# losses within {loss_off:.2g}, weights within {apart:.2g}, {back.config.vocab_size} rows", flush=True)
+    assert back.config.vocab_size == VOCAB + ADDED and not info["missing_keys"] and not info["mismatched_keys"], info
+    assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
+    assert apart < 2 * STEPS * 1e-3, f"weights are {apart} apart"
+
+
+def check_grown_adapters(tied, save, folder):
+    """From an adapter that peft saved of a grown model, on the base as it was; and fresh ones, which peft loads."""
+    hf, data, adapter = (os.path.join(folder, n) for n in ("hf", "tokens.bin", "adapter"))
+    config = transformers.LlamaConfig(**LLAMA, tie_word_embeddings=tied)
+    lora = dict(task_type="CAUSAL_LM", r=4, lora_alpha=6, target_modules="all-linear", modules_to_save=save)
+    theirs = peft.get_peft_model(grow(make_folder(config, torch.float32, "1GB", hf)), peft.LoraConfig(**lora))
+    write_tokenizer(hf)
+    theirs.save_pretrained(adapter)
+    tokens = write_tokens(data, VOCAB + ADDED)
+    fresh = os.path.join(folder, "fresh")
+    os.mkdir(fresh)
+    _, exported, _ = train_ours(hf, data, fresh, grow_vocab=True, lora={k: v for k, v in lora.items() if k in ("r", "target_modules") or k == "modules_to_save" and v})
+    want = train_theirs(theirs, tokens)
+    got, again, merged = train_ours(hf, data, folder, adapter)
+    loss_off = max(abs(a - b) for a, b in zip(got, want))
+    x, logits = torch.tensor(tokens[:SEQ]).view(1, -1), []
+    for out in (again, exported):
+        base = kind_of(config).from_pretrained(hf, dtype=torch.float32)
+        base.resize_token_embeddings(VOCAB + ADDED)
+        back = peft.PeftModel.from_pretrained(base, out).eval()
+        saved = files_of(out)
+        tables = {k for k in saved if k.endswith(("embed_tokens.weight", "lm_head.weight"))}
+        assert all(saved[k].shape[0] == VOCAB + ADDED for k in tables) and len(tables) == (1 if tied and not save else 2), tables
+        with torch.no_grad():
+            logits.append(back(input_ids=x).logits)
+    whole = kind_of(config).from_pretrained(merged, dtype=torch.float32).eval()
+    with torch.no_grad():
+        off = (logits[0] - whole(input_ids=x).logits).abs().max().item()
+        theirs_off = (logits[0] - theirs.eval()(input_ids=x).logits).abs().max().item()
+    print(f"# losses within {loss_off:.2g}, merged logits within {off:.2g}, peft's own within {theirs_off:.2g}", flush=True)
+    assert len(got) == STEPS and loss_off < 2e-4, f"losses are {loss_off} apart"
+    assert off < 1e-4, f"merged, the logits are {off} off"
+    assert theirs_off < 1e-2, f"the logits of peft's own run are {theirs_off} off"
+
+
 def check(config, dtype, shard, folder):
     hf = os.path.join(folder, "hf")
     compare(make_folder(config, dtype, shard, hf), hf, folder)
@@ -159,5 +242,9 @@ tests = [(f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[
 for config, dtype, lora in LORA_CASES:
     name = f"{config.model_type} with adapters of rank {lora['r']}" + (" and magnitudes" if "use_dora" in lora else "")
     tests.append((name, check_adapters, (config, dtype, lora)) if peft else (name, None, "peft is not installed"))
+tests += [(f"{config.model_type} with {ADDED} added tokens, tied {config.tie_word_embeddings}", check_grown, (config, dtype)) for config, dtype in GROWN_CASES]
+for tied, save in ((False, None), (True, None), (False, ["embed_tokens", "lm_head"])):
+    name = f"adapters with {ADDED} added tokens, tied {tied}, modules to save: {save}"
+    tests.append((name, check_grown_adapters, (tied, save)) if peft else (name, None, "peft is not installed"))
 tests.append(("layers with adapters are those of peft", check_targets if peft else None, () if peft else "peft is not installed"))
 sys.exit(run_all(tests))
