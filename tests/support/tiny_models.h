@@ -1,7 +1,7 @@
 /* tiny_models.h - config.json texts of models small enough for simulated GPUs, one for each difference of families.
  * Differences: grouped heads, a tied head, biases, norms of heads, a scaling; a parallel residual and positions of a
  * part of a head. Others: learned positions that start at 2, ReLU, norms of sums, a token table of another width,
- * masked tokens, adapters.
+ * masked tokens, adapters, with magnitudes and without.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TINY_MODELS_H
 #define DSC_TESTS_TINY_MODELS_H
@@ -17,29 +17,51 @@ static const dsc_lora_options tiny_lora = {
     .struct_bytes = sizeof tiny_lora, .rank = 3, .alpha = 12, .targets = tiny_targets, .target_count = 1
 };
 
-static const struct { const char *name, *config; const dsc_lora_options *lora; } tiny_models[] = {
+static const dsc_lora_options tiny_dora = { .struct_bytes = sizeof tiny_dora,
+                                            .rank = 3,
+                                            .alpha = 12,
+                                            .targets = tiny_targets,
+                                            .target_count = 1,
+                                            .use_dora = true };
+static const dsc_lora_options tiny_dora_dropping = { .struct_bytes = sizeof tiny_dora_dropping,
+                                                     .rank = 3,
+                                                     .alpha = 12,
+                                                     .targets = tiny_targets,
+                                                     .target_count = 1,
+                                                     .dropout = 0.2,
+                                                     .use_dora = true };
+
+static const struct { const char *name, *config; const dsc_lora_options *lora;
+} tiny_models[] = {
     { "llama", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
     { "llama 3, untied",
       "{\"model_type\": \"llama\", " TINY_SIZES ", \"attention_bias\": true, \"mlp_bias\": true,"
       " \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 1, \"high_freq_factor\": 4,"
-      " \"original_max_position_embeddings\": 8}}", NULL },
+      " \"original_max_position_embeddings\": 8}}",
+      NULL },
     { "qwen2", "{\"model_type\": \"qwen2\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
     { "qwen3", "{\"model_type\": \"qwen3\", " TINY_SIZES ", \"head_dim\": 24}", NULL },
     { "neox", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_dropout\": 0, \"attention_dropout\": 0}", NULL },
     { "neox, serial",
       "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"use_parallel_residual\": false, \"rotary_pct\": 1,"
-      " \"attention_bias\": false, \"hidden_act\": \"gelu_new\", \"tie_word_embeddings\": true}", NULL },
+      " \"attention_bias\": false, \"hidden_act\": \"gelu_new\", \"tie_word_embeddings\": true}",
+      NULL },
     { "opt",
       "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0, \"activation_function\": \"relu\"}",
       NULL },
     { "opt, norms of the sums",
       "{\"model_type\": \"opt\", " TINY_SIZES ", \"ffn_dim\": 88, \"dropout\": 0, \"activation_function\": \"relu\","
-      " \"do_layer_norm_before\": false, \"word_embed_proj_dim\": 40, \"init_std\": 0.1}", NULL },
-    { "bert",
-      "{\"model_type\": \"bert\", " TINY_SIZES ", \"hidden_dropout_prob\": 0, \"initializer_range\": 0.1}", NULL },
+      " \"do_layer_norm_before\": false, \"word_embed_proj_dim\": 40, \"init_std\": 0.1}",
+      NULL },
+    { "bert", "{\"model_type\": \"bert\", " TINY_SIZES ", \"hidden_dropout_prob\": 0, \"initializer_range\": 0.1}",
+      NULL },
     { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
-    { "neox with adapters",
-      "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_lora },
+    { "neox with adapters", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}",
+      &tiny_lora },
+    { "llama with magnitudes", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}",
+      &tiny_dora },
+    { "neox with magnitudes and dropout",
+      "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_dora_dropping },
 };
 
 #endif
