@@ -1,55 +1,82 @@
 /* dora_v16.h - DoRA's kernels on 16 lanes; compiled by dora_avx2.c and dora_avx512.c after their v16 words and
  * add_squares, which adds the squares of 16 lanes to as many sums. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
 #include "kernels/cpu/range.h"
 
 #define PIECE 64 /* inputs whose elements are in registers together */
+#define RANKS 32 /* rows of A that are copied together: side by side they stay in the nearest cache */
 
-/* Elements i.. of `count` of the output o, or `tile`, with the adapter's added; their squares into `lane`. */
-V16_INLINE void square_piece(const dsc_dora_factors_args *a, const float *tile, int64_t o, int64_t i, int64_t count,
-                             double *lane, dsc_dtype dtype)
+/* Of a block of outputs: the sums of squares, the adapter's elements, those of a weight [in,out], a part of A. */
+typedef struct dora_work {
+    double lane[DSC_DORA_OUTPUTS][DSC_DORA_LANES];
+    float d[DSC_DORA_OUTPUTS][PIECE], w[DSC_DORA_OUTPUTS][PIECE], a[RANKS][PIECE];
+} dora_work;
+
+/* 0 where there are no more elements. */
+V16_INLINE v16 load_left(const void *x, int64_t i, int64_t left, dsc_dtype dtype)
 {
-    const int vectors = (int)dsc_div_ceil(count, 16);
+    return left > 0 ? v16_load(x, i, left, dtype) : v16_set(0);
+}
+
+/* The terms of `ranks` of A's rows, from `first` on. */
+V16_INLINE void add_terms(const dsc_dora_factors_args *a, dora_work *work, int64_t row, int64_t o, int64_t first,
+                          int64_t ranks, dsc_dtype dtype)
+{
     v16 d[PIECE / 16];
-    for (int n = 0; n < vectors; n++)
-        d[n] = v16_set(0);
-    for (int64_t k = 0; k < a->rank; k++) {
-        const v16 b = v16_set(dsc_get(a->b, o * a->rank + k, dtype));
-        for (int n = 0; n < vectors; n++)
-            d[n] = v16_fma(b, v16_load(a->a, k * a->in + i + 16 * n, count - 16 * n, dtype), d[n]);
+    for (int n = 0; n < PIECE / 16; n++)
+        d[n] = first == 0 ? v16_set(0) : v16_load(work->d[row], 16 * n, 16, DSC_F32);
+    for (int64_t k = 0; k < ranks; k++) {
+        const v16 b = v16_set(dsc_get(a->b, o * a->rank + first + k, dtype));
+        for (int n = 0; n < PIECE / 16; n++)
+            d[n] = v16_fma(b, v16_load(work->a[k], 16 * n, 16, DSC_F32), d[n]);
     }
-    for (int n = 0; n < vectors; n++) {
-        const v16 w = a->in_out ? v16_load(tile, 16 * n, 16, DSC_F32)
-                                : v16_load(a->weight, o * a->in + i + 16 * n, count - 16 * n, dtype);
-        add_squares(lane + i % DSC_DORA_LANES + 16 * n, v16_fma(v16_set(a->scale), d[n], w));
+    for (int n = 0; n < PIECE / 16; n++)
+        v16_store(work->d[row], 16 * n, 16, DSC_F32, d[n]);
+}
+
+/* The squares of elements i.. of an output. */
+V16_INLINE void square_piece(const dsc_dora_factors_args *a, dora_work *work, int64_t row, int64_t o, int64_t i,
+                             dsc_dtype dtype)
+{
+    for (int n = 0; n < PIECE / 16; n++) {
+        const v16 w = a->in_out ? v16_load(work->w[row], 16 * n, 16, DSC_F32)
+                                : load_left(a->weight, o * a->in + i + 16 * n, a->in - i - 16 * n, dtype);
+        const v16 d = v16_load(work->d[row], 16 * n, 16, DSC_F32);
+        add_squares(work->lane[row] + i % DSC_DORA_LANES + 16 * n, v16_fma(v16_set(a->scale), d, w));
     }
 }
 
-/* tile[output][input] of a weight [in,out]; 0 behind the last input. */
-V16_INLINE void read_tile(const dsc_dora_factors_args *a, int64_t o, int64_t outputs, int64_t i, int64_t count,
-                          float tile[DSC_DORA_OUTPUTS][PIECE], dsc_dtype dtype)
+V16_INLINE void read_weight(const dsc_dora_factors_args *a, dora_work *work, int64_t o, int64_t outputs, int64_t i,
+                            dsc_dtype dtype)
 {
     for (int64_t j = 0; j < PIECE; j++)
         for (int64_t row = 0; row < outputs; row++)
-            tile[row][j] = j < count ? dsc_get(a->weight, (i + j) * a->out + o + row, dtype) : 0;
+            work->w[row][j] = i + j < a->in ? dsc_get(a->weight, (i + j) * a->out + o + row, dtype) : 0;
 }
 
 V16_INLINE void factors_block(const dsc_dora_factors_args *a, int64_t o, dsc_dtype dtype)
 {
     const int64_t outputs = dsc_min_i64(DSC_DORA_OUTPUTS, a->out - o);
-    double lane[DSC_DORA_OUTPUTS][DSC_DORA_LANES] = { { 0 } };
-    float tile[DSC_DORA_OUTPUTS][PIECE];
+    dora_work work;
+    memset(work.lane, 0, sizeof work.lane);
     for (int64_t i = 0; i < a->in; i += PIECE) {
-        const int64_t count = dsc_min_i64(PIECE, a->in - i);
+        for (int64_t first = 0; first < a->rank; first += RANKS) {
+            const int64_t ranks = dsc_min_i64(RANKS, a->rank - first);
+            for (int64_t k = 0; k < ranks; k++)
+                for (int n = 0; n < PIECE / 16; n++)
+                    v16_store(work.a[k], 16 * n, 16, DSC_F32,
+                              load_left(a->a, (first + k) * a->in + i + 16 * n, a->in - i - 16 * n, dtype));
+            for (int64_t row = 0; row < outputs; row++)
+                add_terms(a, &work, row, o + row, first, ranks, dtype);
+        }
         if (a->in_out)
-            read_tile(a, o, outputs, i, count, tile, dtype);
+            read_weight(a, &work, o, outputs, i, dtype);
         for (int64_t row = 0; row < outputs; row++)
-            if (count == PIECE)
-                square_piece(a, tile[row], o + row, i, PIECE, lane[row], dtype);
-            else
-                square_piece(a, tile[row], o + row, i, count, lane[row], dtype);
+            square_piece(a, &work, row, o + row, i, dtype);
     }
     for (int64_t row = 0; row < outputs; row++) {
-        a->norms[o + row] = dsc_dora_norm(lane[row], dtype);
+        a->norms[o + row] = dsc_dora_norm(work.lane[row], dtype);
         a->factors[o + row] = dsc_dora_factor(dsc_get(a->magnitude, o + row, dtype), a->norms[o + row]);
     }
 }
