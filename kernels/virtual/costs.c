@@ -204,6 +204,25 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
     }
 }
 
+/* The factors read the weight once; A and B stay in the cache. */
+static double dora_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_DORA_FACTORS: {
+        const dsc_dora_factors_args *a = args;
+        return rows_bytes(a->out, a->in, a->dtype, 1);
+    }
+    case DSC_KERNEL_DORA_SCALE: {
+        const dsc_dora_scale_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, a->add != NULL ? 3 : 2);
+    }
+    default: {
+        const dsc_dora_gradient_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 2);
+    }
+    }
+}
+
 /* Bytes that a kernel other than products and attention moves. */
 static double bytes_of(dsc_kernel kernel, const void *args)
 {
@@ -229,6 +248,10 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_GATHER_ROWS_FWD:
     case DSC_KERNEL_GATHER_ROWS_BWD:
         return table_bytes(kernel, args);
+    case DSC_KERNEL_DORA_FACTORS:
+    case DSC_KERNEL_DORA_SCALE:
+    case DSC_KERNEL_DORA_GRADIENT:
+        return dora_bytes(kernel, args);
     default:
         return flat_bytes(kernel, args);
     }
