@@ -7,7 +7,8 @@
  *   unpacked: code[q] * scale in fp32, rounded once to the dtype
  * Of two elements in a byte the even one is in the upper half. In a short block x is divided by max(scale, 1e-38),
  * which is then its scale. NESTED scales ("double quantization") are 8-bit codes:
- *   offset = the mean of the tensor's scales, summed in double, in order, and rounded once
+ *   offset = the mean of the tensor's scales, in the order of torch's sum on one thread. Several threads of torch add
+ *     more than 32768 scales in another order, and their mean may differ in its last bit
  *   top = the largest |scale - offset| of 256 blocks;  c = the code nearest to (scale - offset) / top (nf4.c)
  *   scale, unpacked: scale_code[c] * top + offset, rounded after each operation
  *

@@ -31,7 +31,7 @@ bool dsc_packed_weight_is(const dsc_weights *weights, const dsc_weight *weight)
 
 /* ---- checks ---- */
 
-/* What is being opened. */
+/* A weight whose tensors are being checked. */
 typedef struct opening {
     const dsc_weights *weights;
     dsc_alloc *alloc;

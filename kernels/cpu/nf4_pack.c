@@ -3,6 +3,7 @@
 #include "kernels/nf4.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/base.h"
 #include "kernels/nf4_codes.h"
@@ -85,6 +86,66 @@ static uint8_t scale_code_of(float scaled)
     return (uint8_t)low;
 }
 
+/* ---- the sum of all scales, in the order of torch's sum on one thread (SumKernel.cpp) ---- */
+
+enum { LANES = 8, COLUMNS = 4, LEVELS = 4, ROW = LANES * COLUMNS };
+
+static int ceil_log2(int64_t n)
+{
+    int power = 0;
+    while (INT64_C(1) << power < n)
+        power++;
+    return power;
+}
+
+static void add_row(float *restrict to, const float *restrict from)
+{
+    for (int k = 0; k < ROW; k++)
+        to[k] += from[k];
+}
+
+/* sum[ROW] <- the columns of rows of ROW numbers. Partial sums of 2^power rows are added to the next level. */
+static void sum_rows(const float *x, int64_t rows, float *sum)
+{
+    const int power = ceil_log2(rows) / LEVELS > 4 ? ceil_log2(rows) / LEVELS : 4;
+    const int64_t step = INT64_C(1) << power;
+    float level[LEVELS][ROW] = { { 0 } };
+    int64_t i = 0;
+    while (i + step <= rows) {
+        for (int64_t end = i + step; i < end; i++)
+            add_row(level[0], x + i * ROW);
+        for (int j = 1; j < LEVELS; j++) {
+            add_row(level[j], level[j - 1]);
+            memset(level[j - 1], 0, sizeof level[j - 1]);
+            if ((i & (step - 1) << (j * power)) != 0)
+                break;
+        }
+    }
+    for (; i < rows; i++)
+        add_row(level[0], x + i * ROW);
+    for (int j = 1; j < LEVELS; j++)
+        add_row(level[0], level[j]);
+    memcpy(sum, level[0], sizeof level[0]);
+}
+
+static float sum_of(const float *x, int64_t count)
+{
+    const int64_t rows = count / ROW, vectors = count / LANES;
+    float sum[ROW], total = 0;
+    sum_rows(x, rows, sum);
+    for (int64_t v = rows * COLUMNS; v < vectors; v++)
+        for (int k = 0; k < LANES; k++)
+            sum[k] += x[v * LANES + k];
+    for (int c = 1; c < COLUMNS; c++)
+        for (int k = 0; k < LANES; k++)
+            sum[k] += sum[c * LANES + k];
+    for (int64_t i = vectors * LANES; i < count; i++)
+        total += x[i];
+    for (int k = 0; k < LANES; k++)
+        total += sum[k];
+    return total;
+}
+
 float dsc_nf4_scale(uint8_t code, float top, float offset)
 {
     const float product = dsc_nf4_scale_values[code] * top;
@@ -93,11 +154,8 @@ float dsc_nf4_scale(uint8_t code, float top, float offset)
 
 void dsc_nf4_pack_scales(const float *scales, int64_t count, uint8_t *codes, float *tops, float *offset)
 {
-    double sum = 0;
     DSC_ASSERT(count >= 1);
-    for (int64_t i = 0; i < count; i++)
-        sum += (double)scales[i];
-    *offset = (float)(sum / (double)count);
+    *offset = sum_of(scales, count) / (float)count;
     for (int64_t first = 0; first < count; first += DSC_NF4_NESTED_BLOCK) {
         const int64_t end = dsc_min_i64(first + DSC_NF4_NESTED_BLOCK, count);
         float top = 0;

@@ -141,6 +141,24 @@ static void unpacks_as_bitsandbytes(void **state)
     free(p);
 }
 
+/* The mean of scales has torch's order of additions, whatever their number. */
+static void means_are_torchs(void **state)
+{
+    static const int64_t counts[] = { 1, 7, 8, 33, 64, 150, 511, 512, 704, 1000, 5000, 16383, 17000 };
+    float *x = malloc(COUNT * sizeof *x), means[DSC_COUNT(counts)], tops[COUNT / DSC_NF4_NESTED_BLOCK + 1];
+    uint8_t *codes = malloc(COUNT);
+    assert_non_null(x);
+    assert_non_null(codes);
+    fill(x, false);
+    for (int64_t i = 0; i < COUNT; i++)
+        x[i] = (x[i] < 0 ? -x[i] : x[i]) + 0.03125f;
+    for (size_t i = 0; i < DSC_COUNT(counts); i++)
+        dsc_nf4_pack_scales(x, counts[i], codes, tops, &means[i]);
+    expect_tensor("means", means, sizeof means);
+    free(codes);
+    free(x);
+}
+
 /* A block of zeros has the scale 0; the short block at the end the least one that can be divided by. */
 static void zeros_stay_zeros(void **state)
 {
@@ -175,9 +193,8 @@ static int close_golden(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_are_bitsandbytes),
-        cmocka_unit_test(packs_as_bitsandbytes),
-        cmocka_unit_test(unpacks_as_bitsandbytes),
+        cmocka_unit_test(tables_are_bitsandbytes), cmocka_unit_test(packs_as_bitsandbytes),
+        cmocka_unit_test(unpacks_as_bitsandbytes), cmocka_unit_test(means_are_torchs),
         cmocka_unit_test(zeros_stay_zeros),
     };
     return cmocka_run_group_tests(tests, open_golden, close_golden);

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""qlora_test.py BIN: frozen weights in 4 bits beside bitsandbytes, transformers and peft.
+
+Folders that transformers saves in NF4 are read with their bits: unpacked weights are those of dequantize_4bit, and a
+run that packs the plain folder itself has the same losses. 20 steps of a run with adapters are peft's on the
+unpacked model, and peft loads the adapters that come of it. 50 steps in 4 bits are near those on the plain weights.
+SPDX-License-Identifier: Apache-2.0"""
+import json
+import os
+import subprocess
+import sys
+
+import bitsandbytes as bnb
+import peft
+from hf_runs import BIN, SEQ, STEPS, VOCAB, files_of, run, run_all, torch, train_theirs, transformers, write_tokens
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+SHAPE = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
+             intermediate_size=192, max_position_embeddings=64)
+CONFIGS = {"llama": transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
+           "qwen2": transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False)}
+
+
+def quantization(double):
+    return transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=double,
+                                           bnb_4bit_compute_dtype=torch.float32)
+
+
+def make_folders(config, double, folder, dtype=torch.bfloat16):
+    """The plain folder, and the one in 4 bits that transformers makes of it."""
+    plain, packed = os.path.join(folder, "plain"), os.path.join(folder, "packed")
+    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    model.save_pretrained(plain)
+    load_packed(plain, double, dtype).save_pretrained(packed)
+    return plain, packed
+
+
+def load_packed(folder, double=None, dtype=torch.bfloat16):
+    more = {} if double is None else {"quantization_config": quantization(double)}
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map="cpu",
+                                                             attn_implementation="eager", **more)
+
+
+def train_ours(model, data, folder, name, own, steps=STEPS, stage=2, ranks=2, bf16=False, rate=1e-3):
+    config, log, save = (os.path.join(folder, f"{name}.{n}") for n in ("json", "jsonl", "save"))
+    json.dump({"train_batch_size": 4, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "bf16": {"enabled": bf16},
+               "optimizer": {"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
+               "zero_optimization": {"stage": stage}, "dsc": own}, open(config, "w"))
+    run(f"{BIN}/dsc-launch", f"--num_gpus={ranks}", "train", "--config", config, "--model", model, "--data", data, "--seq-len",
+        str(SEQ), "--no-shuffle", "--steps", str(steps), "--log", log, "--save", save)
+    return [json.loads(line)["loss"] for line in open(log)], f"{save}/step-{steps}"
+
+
+def check_golden(folder):
+    done = subprocess.run([sys.executable, os.path.join(HERE, "..", "golden", "make_nf4.py"), "--check"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True)
+    assert done.returncode == 0, f"tests/golden/nf4.safetensors and bitsandbytes {bnb.__version__}: {done.stdout.strip()}"
+
+
+def check_unpacked(config, double, folder):
+    """A run without adapters unpacks the folder; its first weights, at a rate of 0, are bitsandbytes'."""
+    plain, packed = make_folders(CONFIGS[config], double, folder)
+    data = os.path.join(folder, "tokens.bin")
+    write_tokens(data)
+    _, step = train_ours(packed, data, folder, "zero", {}, steps=1, bf16=True, rate=0)
+    ours, theirs = files_of(step), load_packed(packed)
+    checked = 0
+    for name, module in theirs.named_modules():
+        if isinstance(module, bnb.nn.Linear4bit):
+            weight = module.weight
+            want = bnb.functional.dequantize_4bit(weight.data, weight.quant_state)
+            assert torch.equal(ours[f"{name}.weight"], want), f"{name} differs"
+            checked += 1
+    assert checked == 7 * SHAPE["num_hidden_layers"], f"{checked} layers are in 4 bits"
+
+
+def check_adapters(config, double, folder):
+    plain, packed = make_folders(CONFIGS[config], double, folder, torch.float32)
+    data, adapter = os.path.join(folder, "tokens.bin"), os.path.join(folder, "adapter")
+    tokens = write_tokens(data)
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=8, target_modules="all-linear")
+    # transformers computes in bf16 beside weights in 4 bits, so its fp32 numbers are those of the unpacked model
+    theirs = peft.get_peft_model(load_packed(packed, dtype=torch.float32).dequantize().to(torch.float32), lora)
+    with torch.no_grad():
+        for p in theirs.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.05)
+    theirs.save_pretrained(adapter)
+    own = {"lora": {"adapter": adapter}}
+    got, step = train_ours(packed, data, folder, "packed", own)
+    again, _ = train_ours(plain, data, folder, "plain", dict(own, quantize_base={"double_quant": double}), stage=3)
+    assert got == again, "the folder in 4 bits and the plain one, packed while loading, differ"
+    want = train_theirs(theirs, tokens)
+    off = max(abs(a - b) for a, b in zip(got, want))
+    out = os.path.join(folder, "export")
+    run(f"{BIN}/dsc", "ckpt", "export", step, "--out", out)
+    back = peft.PeftModel.from_pretrained(load_packed(packed, dtype=torch.float32), out).eval()
+    x = torch.tensor(tokens[:SEQ]).view(1, -1)
+    with torch.no_grad():
+        logits = (back(input_ids=x).logits - theirs.eval()(input_ids=x).logits).abs().max().item()
+    print(f"# losses within {off:.2g} of peft's, logits of the adapters within {logits:.2g}", flush=True)
+    assert off < 2e-4, f"losses are {off} apart"
+    assert logits < 0.2, f"logits are {logits} apart"
+    merged = subprocess.run([f"{BIN}/dsc", "ckpt", "export", step, "--out", f"{out}-merged", "--merge"], stderr=subprocess.PIPE, text=True)
+    assert merged.returncode == 2 and "kept its base in 4 bits" in merged.stderr, merged.stderr
+
+
+def check_fifty_steps(folder):
+    """Beside a run whose base is the same weights in bf16, unpacked."""
+    plain, packed = make_folders(CONFIGS["llama"], True, folder)
+    data, unpacked = os.path.join(folder, "tokens.bin"), os.path.join(folder, "unpacked")
+    write_tokens(data)
+    load_packed(packed).dequantize().to(torch.bfloat16).save_pretrained(unpacked)
+    own = {"lora": {"r": 8, "target_modules": "all-linear"}}
+    base, _ = train_ours(unpacked, data, folder, "base", own, steps=50, bf16=True)
+    ours, _ = train_ours(packed, data, folder, "ours", own, steps=50, bf16=True, stage=3)
+    sixteen, _ = train_ours(plain, data, folder, "sixteen", own, steps=50, bf16=True)
+    off, cost = (max(abs(a - b) for a, b in zip(ours, other)) for other in (base, sixteen))
+    print(f"# 50 steps: within {off:.2g} of the unpacked base, within {cost:.2g} of the base in bf16", flush=True)
+    assert ours == base, f"losses are {off} apart"
+
+
+tests = [("golden numbers are those of this bitsandbytes", check_golden, ())]
+for config in CONFIGS:
+    for double in (True, False):
+        how = "with" if double else "without"
+        tests.append((f"{config} {how} double quantization is unpacked to the same bits", check_unpacked, (config, double)))
+        tests.append((f"{config} {how} double quantization trains adapters as peft does", check_adapters, (config, double)))
+tests.append(("50 steps are those of a run whose base is the unpacked weights", check_fifty_steps, ()))
+sys.exit(run_all(tests))
