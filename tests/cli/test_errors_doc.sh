@@ -52,6 +52,7 @@ config both '{"model_type": "llama", "is_causal": false}'
 { printf 'PAR1'; head -c 99 /dev/zero; } >data.parquet
 printf 'caf\351 au lait\n' >latin1.txt
 echo '{"text": "words"}' >data.jsonl
+report "weights in 4 bits without adapters" train "the model has no adapters, and weights in 4 bits are not trained" --load_in_4bit
 report "data in a binary format" train "the content is Parquet" --data data.parquet
 python3 - <<'END'
 import gzip
