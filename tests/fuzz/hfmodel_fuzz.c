@@ -1,13 +1,17 @@
 /* hfmodel_fuzz.c - any bytes as a Hugging Face config.json, or as the index of a folder's shards.
  *
- * The first byte chooses: 'I' an index beside a good config and two shards, anything else a config. No crash, no leak
+ * The first byte chooses: 'I' an index beside a good config and two shards, 'Q' the text that says how a weight is
+ * quantized, anything else a config. No crash, no leak
  * (the model's own allocator asserts), and what opens is a sound table that plans. SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/formats/safetensors.h"
+#include "kernels/nf4.h"
 #include "models/families.h"
 #include "tests/fuzz/fuzz_folder.h"
 
@@ -131,8 +135,77 @@ static void as_index(const uint8_t *data, size_t bytes)
     open_and_use(config_path, folder.dir);
 }
 
+/* ---- a weight in 4 bits ---- */
+
+#define PACKED "h.0.attn.c_attn.weight"
+#define STATE_BYTES_MAX 4096
+
+static const char packed_config[] =
+    "{\"model_type\": \"gpt2\", \"vocab_size\": 3, \"n_positions\": 2, \"n_embd\": 2, \"n_layer\": 1, \"n_head\": 1,"
+    " \"quantization_config\": {\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true,"
+    " \"bnb_4bit_quant_type\": \"nf4\", \"bnb_4bit_use_double_quant\": true}}";
+
+static fuzz_folder packed; /* of a text */
+
+static void tidy_up_packed(void) { fuzz_folder_close(&packed); }
+
+static void open_packed_folder(void)
+{
+    if (packed.dir[0] != 0)
+        return;
+    fuzz_folder_open(&packed, "model.safetensors");
+    atexit(tidy_up_packed);
+    fuzz_folder_write(&packed, "config.json", packed_config, sizeof packed_config - 1);
+}
+
+static void put(char *to, const dsc_safetensors_plan *plan, size_t tensor, const void *from, size_t bytes)
+{
+    DSC_ASSERT(plan->offset[tensor] + (int64_t)bytes <= plan->file_bytes);
+    memcpy(to + plan->offset[tensor], from, bytes);
+}
+
+static void as_state(const uint8_t *data, size_t bytes)
+{
+    enum { PARTS = 5, ALL = DSC_COUNT(specs) + PARTS, WEIGHT = 4 };
+    char config_path[256];
+    dsc_alloc *alloc = NULL;
+    dsc_safetensors_plan plan = { 0 };
+    dsc_safetensors_spec all[ALL];
+    if (bytes == 0 || bytes > STATE_BYTES_MAX)
+        return;
+    open_packed_folder();
+    must(dsc_alloc_open(&alloc, NULL));
+    memcpy(all, specs, sizeof specs);
+    all[WEIGHT].desc = (dsc_tensor_desc) { DSC_U8, 2, { 6, 1 } };
+    const dsc_safetensors_spec parts[PARTS] = {
+        { PACKED ".quant_map", { DSC_F32, 1, { 16 } } },
+        { PACKED ".absmax", { DSC_U8, 1, { 1 } } },
+        { PACKED ".nested_absmax", { DSC_F32, 1, { 1 } } },
+        { PACKED ".nested_quant_map", { DSC_F32, 1, { 256 } } },
+        { PACKED ".quant_state.bitsandbytes__nf4", { DSC_U8, 1, { (int64_t)bytes } } },
+    };
+    memcpy(all + DSC_COUNT(specs), parts, sizeof parts);
+    must(dsc_safetensors_plan_open(&plan, alloc, all, ALL, NULL, 0, NULL));
+    char *file = calloc(1, (size_t)plan.file_bytes);
+    DSC_ASSERT(file != NULL);
+    memcpy(file, plan.header, (size_t)plan.header_bytes);
+    put(file, &plan, DSC_COUNT(specs), dsc_nf4_values, sizeof dsc_nf4_values);
+    put(file, &plan, DSC_COUNT(specs) + 3, dsc_nf4_scale_values, sizeof dsc_nf4_scale_values);
+    put(file, &plan, DSC_COUNT(specs) + 4, data, bytes);
+    fuzz_folder_set(&packed, (const uint8_t *)file, (size_t)plan.file_bytes);
+    free(file);
+    dsc_safetensors_plan_close(&plan);
+    dsc_alloc_close(&alloc);
+    must(dsc_path_join(config_path, sizeof config_path, packed.dir, "config.json", NULL));
+    open_and_use(config_path, packed.dir);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
+    if (bytes > 0 && data[0] == 'Q') {
+        as_state(data + 1, bytes - 1);
+        return 0;
+    }
     if (bytes > 0 && data[0] == 'I')
         as_index(data + 1, bytes - 1);
     else
