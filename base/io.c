@@ -64,6 +64,18 @@ static dsc_status check_opened(int fd, const char *path, dsc_error *err)
     return DSC_OK;
 }
 
+/* A relative path is one from the current folder, which users of a launcher or a batch system may not know. */
+static dsc_status fail_missing(const char *path, dsc_error *err)
+{
+    char folder[256], reason[128];
+    const dsc_status status = dsc_io_path_status(ENOENT);
+    const char *text = strerror_r(ENOENT, reason, sizeof reason);
+    if (path[0] != '/' && getcwd(folder, sizeof folder) != NULL)
+        return DSC_FAIL(err, status, path, "cannot open: %s; give a file that is there, by its path from %s or from /",
+                        text, folder);
+    return DSC_FAIL(err, status, path, "cannot open: %s; give a file that is there", text);
+}
+
 dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc_file *out, dsc_error *err)
 {
     out->fd = -1;
@@ -85,6 +97,8 @@ dsc_status dsc_io_open(const dsc_io *io, const char *path, dsc_io_mode mode, dsc
         const int reason = errno;
         if (reason == EISDIR)
             return DSC_FAIL(err, DSC_ERR_INPUT, path, "is a folder; expected a file");
+        if (reason == ENOENT && mode == DSC_IO_READ_ONLY)
+            return fail_missing(path, err);
         return dsc_io_fail(err, dsc_io_path_status(reason), reason, path, "cannot open");
     }
     const dsc_status status = check_opened(fd, path, err);
