@@ -4,10 +4,12 @@
  *   model.safetensors      HF names; master weights in fp32 runs, 16-bit weights in bf16 and fp16 runs
  *   optimizer.safetensors  "master.NAME" (fp32, in bf16 and fp16 runs), "exp_avg.NAME", "exp_avg_sq.NAME" or the
  *                          recipe's other moments, by dsc.moments
- *   config.json            if the model has one
+ *   config.json            if the model has one, with the dtype of model.safetensors
  *   ds_config.json         the text of the config, unchanged
  *   tokenizer.json, ...    the other files of the model's folder (companions.h)
  *   dpo_reference.bin      of a run on preference pairs (reference.h)
+ *   carried.tensors        tensors of the model's files that the run does not have (dsc_model_carried)
+ *   companions.sha256      hashes of these two
  *   manifest.json          strict JSON: version, state, sizes, header hashes of files, XXH3-128 of blocks; SHA-256 last
  * A block is at most 1 MiB of a tensor; its hash covers name, position and step. Owners write the byte ranges of their
  * slices. docs/checkpoint.md has the format, the order of a commit and the reasons.
@@ -187,8 +189,8 @@ bool dsc_ckpt_is_step_name(const char *name);
 bool dsc_ckpt_is_unfinished_name(const char *name);
 
 /* Without a model, for `dsc ckpt`. summary: the manifest and every file's size and header are right; the tensors' bytes
- * are not read; *bytes: of the safetensors files. verify: every file, every hash. hash: DESIGN section 7, 64 hex digits
- * + NUL. */
+ * are not read; *bytes: of the safetensors files. verify: every file, every hash, companions too. hash: DESIGN section
+ * 7, 64 hex digits + NUL. */
 DSC_MUST_USE dsc_status dsc_ckpt_summary(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_run_state *state,
                                          int64_t *bytes, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_dir, dsc_error *err);

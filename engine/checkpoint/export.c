@@ -19,7 +19,7 @@
 typedef struct export_tensor {
     const dsc_safetensors_entry *weights; /* name and shape */
     char *name;                           /* that it gets; owned */
-    const dsc_ckpt_manifest_tensor *from; /* source of the blocks: master weights for fp32, if any */
+    const dsc_ckpt_manifest_tensor *from; /* source of the blocks: master weights for fp32, if any; NULL: carried */
     int64_t bytes;
     int32_t shard;
 } export_tensor;
@@ -36,8 +36,10 @@ typedef struct export_job {
     dsc_ckpt_adapter adapter;
     char *adapter_text;
     int64_t adapter_bytes;
+    dsc_safetensors *carried; /* tensors that are written as they are; NULL: none */
     export_tensor *tensor;
     int64_t count;
+    int64_t in_shard; /* bytes of the shard that is planned */
     int32_t shard_count;
     char *buffer; /* a block as it was saved, and after it converted: twice as long at most */
 } export_job;
@@ -64,38 +66,76 @@ static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYT
         snprintf(out, FILE_NAME_BYTES, "model-%05d-of-%05d.safetensors", (int)shard + 1, (int)j->shard_count);
 }
 
-/* In order of names; a shard is full when the next tensor would make it too large. */
+static void place(export_job *j, export_tensor *t)
+{
+    const int64_t shard_bytes = takes_adapters(j) ? INT64_MAX : j->options->shard_bytes;
+    DSC_ASSERT(t->bytes >= 0);
+    if (j->in_shard > 0 && j->in_shard + t->bytes > shard_bytes) {
+        j->shard_count++;
+        j->in_shard = 0;
+    }
+    t->shard = j->shard_count;
+    j->in_shard += t->bytes;
+}
+
+static dsc_status plan_trained(export_job *j, const dsc_safetensors_entry *weights, dsc_error *err)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX];
+    export_tensor *t = &j->tensor[j->count++];
+    t->weights = weights;
+    snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", weights->name);
+    DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
+    if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, weights->name, &t->from) == NULL)
+        (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, weights->name, &t->from);
+    DSC_ASSERT(t->from != NULL); /* the reader has matched files and manifest */
+    t->bytes = weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
+    place(j, t);
+    return DSC_OK;
+}
+
+/* The carried tensors, whose hash is compared now: none of their bytes is changed. */
+static dsc_status open_carried(export_job *j, dsc_error *err)
+{
+    char path[DSC_CKPT_PATH_BYTES];
+    DSC_ASSERT(j->carried == NULL);
+    DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, DSC_MODEL_CARRIED_FILE, err));
+    if (takes_adapters(j) || dsc_io_kind(path) != DSC_PATH_FILE)
+        return DSC_OK;
+    DSC_TRY(dsc_ckpt_check_companions(j->io, j->alloc, j->step_dir, DSC_MODEL_CARRIED_FILE, err));
+    return dsc_safetensors_open(&j->carried, j->io, j->alloc, path, err);
+}
+
+static dsc_status plan_carried(export_job *j, const dsc_safetensors_entry *entry, dsc_error *err)
+{
+    export_tensor *t = &j->tensor[j->count++];
+    DSC_ASSERT(t->from == NULL);
+    if (dsc_safetensors_find(j->reader.file[DSC_CKPT_MODEL], entry->name) != NULL ||
+        entry->desc.dtype == DSC_DTYPE_COUNT)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->carried), "tensor \"%.200s\" is also a weight, or "
+                        "in a dtype that is not written; use another checkpoint", entry->name);
+    t->weights = entry;
+    t->bytes = entry->bytes;
+    place(j, t);
+    return dsc_alloc_strdup(j->alloc, DSC_TAG_IO, entry->name, &t->name, err);
+}
+
+/* In order of names, the carried ones last; a shard is full when the next tensor would make it too large. */
 static dsc_status plan(export_job *j, dsc_error *err)
 {
     const dsc_safetensors *model = j->reader.file[DSC_CKPT_MODEL];
-    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX];
-    int64_t in_shard = 0;
-    const int64_t shard_bytes = takes_adapters(j) ? INT64_MAX : j->options->shard_bytes;
     const dsc_dtype usual = takes_adapters(j) ? DSC_F32 : j->reader.manifest.state.compute_dtype;
+    DSC_TRY(open_carried(j, err));
+    const int64_t carried = j->carried != NULL ? dsc_safetensors_count(j->carried) : 0;
+    const int64_t most = dsc_safetensors_count(model) + carried;
     j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : usual;
-    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, dsc_safetensors_count(model), sizeof *j->tensor, &j->tensor, err));
-    for (int64_t i = 0; i < dsc_safetensors_count(model); i++) {
-        export_tensor *t = &j->tensor[j->count];
-        t->weights = dsc_safetensors_at(model, i);
-        if (!takes(j, t->weights->name))
-            continue;
-        j->count++;
-        snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", t->weights->name);
-        DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
-        if (j->dtype != DSC_F32 ||
-            dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, t->weights->name, &t->from) == NULL)
-            (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, t->weights->name, &t->from);
-        DSC_ASSERT(t->from != NULL); /* the reader has matched files and manifest */
-        t->bytes = t->weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
-        if (in_shard > 0 && in_shard + t->bytes > shard_bytes) {
-            j->shard_count++;
-            in_shard = 0;
-        }
-        t->shard = j->shard_count;
-        in_shard += t->bytes;
-    }
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, most, sizeof *j->tensor, &j->tensor, err));
+    for (int64_t i = 0; i < dsc_safetensors_count(model); i++)
+        if (takes(j, dsc_safetensors_at(model, i)->name))
+            DSC_TRY(plan_trained(j, dsc_safetensors_at(model, i), err));
+    for (int64_t i = 0; i < carried; i++)
+        DSC_TRY(plan_carried(j, dsc_safetensors_at(j->carried, i), err));
     j->shard_count++;
-    DSC_ASSERT(j->count <= dsc_safetensors_count(model));
+    DSC_ASSERT(j->count <= most);
     return DSC_OK;
 }
 
@@ -157,8 +197,21 @@ static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_
     return DSC_OK;
 }
 
+static dsc_status copy_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
+{
+    DSC_ASSERT(j->carried != NULL);
+    for (int64_t at = 0; at < t->bytes; at += DSC_CKPT_BLOCK_BYTES) {
+        const int64_t bytes = dsc_min_i64(DSC_CKPT_BLOCK_BYTES, t->bytes - at);
+        DSC_TRY(dsc_safetensors_read_bytes(j->carried, t->weights, at, bytes, j->buffer, err));
+        DSC_TRY(dsc_io_write(j->io, file, j->buffer, bytes, offset + at, err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
 {
+    if (t->from == NULL)
+        return copy_tensor(j, t, file, offset, err);
     dsc_ckpt_merge_state merge = { 0 };
     dsc_status status = DSC_OK;
     DSC_ASSERT(t->shard < j->shard_count);
@@ -195,7 +248,8 @@ static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_e
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs, &specs, err));
     for (int64_t i = 0; i < count; i++) {
         specs[i] = (dsc_safetensors_spec){ j->tensor[first + i].name, j->tensor[first + i].weights->desc };
-        specs[i].desc.dtype = j->dtype;
+        if (j->tensor[first + i].from != NULL)
+            specs[i].desc.dtype = j->dtype;
     }
     dsc_status status = dsc_safetensors_plan_open(&plan_of_file, j->alloc, specs, count, &metadata, 1, err);
     dsc_alloc_free(j->alloc, specs);
@@ -256,13 +310,6 @@ static dsc_status write_index(const export_job *j, dsc_error *err)
     return status;
 }
 
-/* PyTorch's name. */
-static const char *dtype_name(dsc_dtype dtype)
-{
-    DSC_ASSERT(dtype == DSC_F32 || dtype == DSC_BF16 || dtype == DSC_F16);
-    return dtype == DSC_F32 ? "float32" : dtype == DSC_BF16 ? "bfloat16" : "float16";
-}
-
 static dsc_status write_adapter_config(const export_job *j, dsc_error *err)
 {
     char *text = NULL;
@@ -288,7 +335,7 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
     DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], err));
     DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
     char *changed = NULL;
-    dsc_status status = dsc_ckpt_config_with_dtype(j->alloc, text, bytes, dtype_name(j->dtype), &changed, &bytes, err);
+    dsc_status status = dsc_ckpt_config_with_dtype(j->alloc, text, bytes, j->dtype, &changed, &bytes, err);
     if (status == DSC_OK)
         status = write_small(j, dsc_ckpt_file_name[DSC_CKPT_CONFIG], changed, bytes, err);
     dsc_alloc_free(j->alloc, changed);
@@ -340,7 +387,7 @@ static dsc_status export_all(export_job *j, dsc_error *err)
     DSC_TRY(write_index(j, err));
     DSC_TRY(write_config(j, err));
     const dsc_ckpt_companions companions = { .model = j->step_dir };
-    DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, err));
+    DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, NULL, err));
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);
 }
 
@@ -381,6 +428,7 @@ dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_
     dsc_alloc_free(alloc, j.adapter_text);
     dsc_alloc_free(alloc, j.buffer);
     dsc_alloc_free(alloc, j.tensor);
+    dsc_safetensors_close(&j.carried);
     dsc_ckpt_reader_close(&j.reader);
     return status;
 }

@@ -72,8 +72,10 @@ dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_
 {
     void *buffer = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, DSC_CKPT_BLOCK_BYTES, 1, &buffer, err));
-    const dsc_status status = dsc_ckpt_verify_with(io, alloc, step_dir, buffer, err);
+    dsc_status status = dsc_ckpt_verify_with(io, alloc, step_dir, buffer, err);
     dsc_alloc_free(alloc, buffer);
+    if (status == DSC_OK)
+        status = dsc_ckpt_check_companions(io, alloc, step_dir, NULL, err);
     return status;
 }
 

@@ -25,6 +25,7 @@ typedef enum dsc_ckpt_file {
     DSC_CKPT_CONFIG,    /* the model's, when it has one */
     DSC_CKPT_DS_CONFIG, /* the run's, when it was given */
     DSC_CKPT_ADAPTER,   /* PEFT's adapter_config.json, of a model with adapters */
+    DSC_CKPT_COMPANIONS, /* hashes of the companions (companions.h), when there are some */
     DSC_CKPT_FILE_COUNT
 } dsc_ckpt_file;
 #define DSC_CKPT_TENSOR_FILE_COUNT 2 /* the first ones */

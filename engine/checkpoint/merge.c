@@ -177,7 +177,8 @@ static dsc_status write_all(merge_job *j, dsc_error *err)
     dsc_ckpt_texts_close(&texts, j->alloc);
     DSC_TRY(status);
     const dsc_ckpt_companions companions = { .model = j->step_dir[0] };
-    DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, err));
+    DSC_TRY(dsc_ckpt_copy_companions(j->io, &companions, j->tmp_dir, NULL, err));
+    DSC_TRY(dsc_ckpt_copy_carried(j->io, j->step_dir[0], j->tmp_dir, err));
     DSC_TRY(copy_reference(j, err));
     DSC_TRY(write_manifest(j, err));
     return dsc_io_fsync_dir(j->io, j->tmp_dir, err);

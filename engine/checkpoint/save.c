@@ -117,6 +117,21 @@ static void remove_older(dsc_ckpt_save_state *s)
                        err.message);
 }
 
+static dsc_status copy_companions(dsc_ckpt_save_state *s, dsc_error *err)
+{
+    const dsc_ckpt_ctx *c = s->c;
+    dsc_ckpt_companion_list *list = &s->companions;
+    dsc_ckpt_file_info *info = &s->info[DSC_CKPT_COMPANIONS];
+    DSC_ASSERT(list->bytes == 0);
+    DSC_TRY(dsc_ckpt_copy_companions(c->io, &c->companions, s->commit.tmp_dir, list, err));
+    DSC_TRY(dsc_ckpt_write_carried(c->io, c->model->carried, s->commit.tmp_dir, list, err));
+    if (list->bytes == 0)
+        return DSC_OK;
+    *info = (dsc_ckpt_file_info){ .bytes = list->bytes, .head_bytes = list->bytes };
+    dsc_ckpt_sha256(list->text, list->bytes, info->sha256);
+    return dsc_ckpt_commit_file(&s->commit, dsc_ckpt_file_name[DSC_CKPT_COMPANIONS], list->text, list->bytes, err);
+}
+
 static dsc_status prepare(dsc_ckpt_save_state *s, dsc_error *err)
 {
     const dsc_ckpt_ctx *c = s->c;
@@ -130,7 +145,7 @@ static dsc_status prepare(dsc_ckpt_save_state *s, dsc_error *err)
         if (small != NULL)
             DSC_TRY(dsc_ckpt_commit_file(&s->commit, dsc_ckpt_file_name[f], small, bytes, err));
     }
-    DSC_TRY(dsc_ckpt_copy_companions(c->io, &c->companions, s->commit.tmp_dir, err));
+    DSC_TRY(copy_companions(s, err));
     DSC_TRY(dsc_ckpt_write_reference(c->io, &c->reference, s->commit.tmp_dir, err));
     dsc_ckpt_save_sort(s);
     DSC_TRY(dsc_ckpt_manifest_write(c->alloc, s->state, &s->entries, s->info, dsc_ckpt_save_parts(s, &parts), s->sorted,

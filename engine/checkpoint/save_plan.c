@@ -124,17 +124,29 @@ void dsc_ckpt_save_sort(dsc_ckpt_save_state *s)
 
 const char *dsc_ckpt_save_text(const dsc_ckpt_save_state *s, dsc_ckpt_file f, int64_t *bytes)
 {
-    const char *text = f == DSC_CKPT_CONFIG    ? s->c->model->config_json
-                       : f == DSC_CKPT_ADAPTER ? s->c->model->adapter_json
-                                               : s->c->config_text;
+    const char *text = f == DSC_CKPT_CONFIG      ? s->model_config
+                       : f == DSC_CKPT_ADAPTER   ? s->c->model->adapter_json
+                       : f == DSC_CKPT_DS_CONFIG ? s->c->config_text
+                                                 : NULL; /* the hashes of companions are known after their copies */
     DSC_ASSERT(f >= DSC_CKPT_TENSOR_FILE_COUNT);
     DSC_ASSERT(f < DSC_CKPT_FILE_COUNT);
     *bytes = text == NULL ? 0 : f == DSC_CKPT_DS_CONFIG ? s->c->config_bytes : (int64_t)strlen(text);
     return text;
 }
 
+static dsc_status plan_config(dsc_ckpt_save_state *s, dsc_error *err)
+{
+    const char *text = s->c->model->config_json;
+    int64_t bytes;
+    DSC_ASSERT(s->model_config == NULL);
+    return text == NULL ? DSC_OK
+                        : dsc_ckpt_config_with_dtype(s->c->alloc, text, (int64_t)strlen(text), s->state->compute_dtype,
+                                                     &s->model_config, &bytes, err);
+}
+
 static dsc_status plan_texts(dsc_ckpt_save_state *s, dsc_error *err)
 {
+    DSC_TRY(plan_config(s, err));
     for (int f = DSC_CKPT_TENSOR_FILE_COUNT; f < DSC_CKPT_FILE_COUNT; f++) {
         int64_t bytes;
         const char *text = dsc_ckpt_save_text(s, (dsc_ckpt_file)f, &bytes);
@@ -208,6 +220,7 @@ void dsc_ckpt_save_close(dsc_ckpt_save_state **save)
         dsc_safetensors_plan_close(&s->plan[f]);
     dsc_ckpt_entries_close(&s->entries);
     dsc_ckpt_hosts_close(&s->hosts);
+    dsc_alloc_free(alloc, s->model_config);
     dsc_alloc_free(alloc, s->part_of);
     dsc_alloc_free(alloc, s->first_of_entry);
     dsc_alloc_free(alloc, s->sorted);

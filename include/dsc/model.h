@@ -217,6 +217,22 @@ typedef enum dsc_packed_part {
 /* Whether files have weights so: not at all, with fp32 scales, or with double quantization. */
 typedef enum dsc_packed_files { DSC_PACKED_NOT, DSC_PACKED_SINGLE, DSC_PACKED_DOUBLE } dsc_packed_files;
 
+/* Bytes of a file that go to another one. */
+typedef struct dsc_model_piece {
+    const char *path;
+    int64_t from, to, bytes; /* offsets in the two files */
+} dsc_model_piece;
+
+/* Tensors of the model's files that no module has, such as the vision part of a multimodal model. Checkpoints keep them
+ * in a safetensors file of this name, and exports have them again, unchanged. */
+#define DSC_MODEL_CARRIED_FILE "carried.tensors"
+typedef struct dsc_model_carried {
+    const char *header; /* [header_bytes] the first bytes of that file */
+    int64_t header_bytes;
+    const dsc_model_piece *piece; /* [piece_count] the rest, in order, without a hole */
+    int64_t piece_count, file_bytes;
+} dsc_model_carried;
+
 typedef struct dsc_model {
     uint32_t struct_bytes;
     const char *name;      /* "gpt2-124m" */
@@ -246,6 +262,7 @@ typedef struct dsc_model {
     dsc_packed_files packed_files;
     dsc_status (*load_packed)(const struct dsc_model *model, int32_t module, int32_t param, dsc_packed_part part,
                               int64_t first, int64_t bytes, void *out, bool *found, dsc_error *err);
+    const dsc_model_carried *carried; /* NULL: none */
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */

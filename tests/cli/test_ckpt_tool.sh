@@ -130,7 +130,8 @@ exports() { # FILES STEP DTYPE master|weights ARGS...: the folder has the tensor
     shift 4
     rm -rf "$tmp/hf"
     run ckpt export "$step" --out "$tmp/hf" "$@"
-    [ $code -eq 0 ] && cmp -s <(sed -E 's/ *"torch_dtype": "[a-z0-9]*",?//; /^$/d' "$tmp/hf/config.json") "$step/config.json" &&
+    [ $code -eq 0 ] && cmp -s <(sed -E 's/"torch_dtype": "[a-z0-9]*"//' "$tmp/hf/config.json") \
+        <(sed -E 's/"torch_dtype": "[a-z0-9]*"//' "$step/config.json") &&
         grep -q "\"torch_dtype\": \"$([ "$dtype" = F32 ] && echo float32 || echo bfloat16)\"" "$tmp/hf/config.json" &&
         [ "$(python3 "$tmp/export.py" "$tmp/hf" "$step" "$dtype" "$master" 2>&1 | tee -a "$tmp/err")" = "$files" ]
 }

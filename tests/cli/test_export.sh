@@ -40,6 +40,23 @@ ranks=2 train run ""
 report "a checkpoint has the files of the model's folder" has_files run/step-2
 run ckpt verify run/step-2
 report "and is whole" [ $code -eq 0 ]
+report "its config.json names the dtype of its weights" dtype_is run/step-2 bfloat16
+report "sha256sum knows its hashes of them" eval '(cd run/step-2 && sha256sum --check --strict companions.sha256 >../../out 2>&1) && [ $(wc -l <out) -eq 6 ]'
+damaged() { # WORDS COMMAND...: dsc ckpt verify refuses a copy that the command changed
+    rm -rf hurt && mkdir hurt && cp -r run/step-2 hurt/step-2
+    (cd hurt/step-2 && eval "$2")
+    run ckpt verify hurt/step-2
+    [ $code -eq 2 ] && grep -qF "$1" err
+}
+report "verify: a companion that was edited" damaged 'tokenizer_config.json: is damaged or was edited: its SHA-256 differs from that in companions.sha256' \
+    'echo x >>tokenizer_config.json'
+report "verify: one that is missing" damaged 'tokenizer.json: is missing, and companions.sha256 lists it' 'rm tokenizer.json'
+report "verify: one that is a link" damaged 'tokenizer.json: is a symbolic link' "mv tokenizer.json x; ln -s x tokenizer.json"
+report "verify: their hashes were edited" damaged 'companions.sha256: is damaged or was edited' 'sed -i s/^./0/ companions.sha256'
+report "verify: their hashes are missing" damaged 'companions.sha256: cannot open' 'rm companions.sha256'
+rm -rf hurt && mkdir hurt && cp -r run/step-2 hurt/step-2 && rm hurt/step-2/tokenizer.json
+train resumed ', "load": "hurt/step-2"' --steps 3
+report "a run loads it all the same" [ $code -eq 0 ]
 run generate --model run/step-2 --prompt "some words" --max-new-tokens 3
 report "it continues a text as it is" [ $code -eq 0 ]
 for dtype in bf16:bfloat16 fp16:float16 fp32:float32; do
@@ -71,6 +88,7 @@ train bytes ', "tokenizer": "none"' --data t.txt
 report "bytes as tokens: no tokenizer" eval '[ -e bytes/step-2/generation_config.json ] && [ ! -e bytes/step-2/tokenizer.json ]'
 
 sed 's/"torch_dtype": "float32"/"dtype": "float32"/' base/config.json >c2.json && cp c2.json other/config.json
+sed 's/"dtype": "float32"/"dtype": "float32", "torch_dtype": "float16"/' c2.json >c3.json
 train newer "" --model other
 run ckpt export newer/step-2 --out exp-newer
 report "config.json with \"dtype\"" grep -q '"dtype": "bfloat16"' exp-newer/config.json
@@ -78,4 +96,10 @@ sed 's/, "torch_dtype": "float32"//' base/config.json >other/config.json
 train without "" --model other
 run ckpt export without/step-2 --out exp-without
 report "config.json without a dtype gets one" python3 -c 'import json; assert json.load(open("exp-without/config.json"))["torch_dtype"] == "bfloat16"'
+cp c3.json other/config.json
+train both "" --model other
+report "config.json with two dtypes has the right ones in the checkpoint" python3 -c 'import json; c = json.load(open("both/step-2/config.json")); assert c["torch_dtype"] == c["dtype"] == "bfloat16", c'
+code=0
+timeout 20 "$bin/train" --config none.json >out 2>err || code=$?
+report "a missing file: where it was looked for" eval '[ $code -eq 2 ] && grep -qF "none.json: cannot open: No such file or directory; give a file that is there, by its path from $tmp or from /" err'
 end_of_tests

@@ -58,7 +58,7 @@ static dsc_status check_manifest(int64_t bytes, dsc_error *err)
     const int32_t count = (int32_t)(bytes / (each + 100));
     const dsc_run_state run = { .step = 1 };
     dsc_ckpt_file_info files[DSC_CKPT_FILE_COUNT] = {
-        { .bytes = 1 }, { .bytes = 1 }, { .bytes = -1 }, { .bytes = -1 }, { .bytes = -1 }
+        { .bytes = 1 }, { .bytes = 1 }, { .bytes = -1 }, { .bytes = -1 }, { .bytes = -1 }, { .bytes = -1 }
     };
     dsc_ckpt_entries entries = { .count = count };
     dsc_ckpt_block *block;
