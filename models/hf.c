@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "models/families.h"
+#include "models/wrapper.h"
 
 static const dsc_json_limits config_limits = DSC_JSON_LIMITS_CONFIG;
 
@@ -16,6 +17,9 @@ typedef struct hf_folder {
     char *text; /* of config.json */
     dsc_json *json;
     const dsc_lm_family *family;
+    dsc_lm_family wrapped_family; /* target of `family` for the text part of another model */
+    dsc_wrapper wrapper;
+    dsc_wrapper_carried *carried;
     dsc_lm_config *config; /* the family's own, [config_bytes] */
     dsc_weights *weights;
     dsc_packed_files packed; /* the weights are in 4 bits */
@@ -24,24 +28,46 @@ typedef struct hf_folder {
     char warning_lines[1024];
 } hf_folder;
 
+/* *list <- the names of all. */
+static const dsc_lm_family *family_of(const char *model_type, char *list, size_t bytes)
+{
+    const dsc_lm_family *family;
+    list[0] = 0;
+    for (int32_t i = 0; (family = dsc_lm_family_at(i)) != NULL; i++) {
+        const size_t used = strlen(list);
+        if (strcmp(model_type, family->model_type) == 0)
+            return family;
+        snprintf(list + used, bytes - used, "%s%s", i > 0 ? ", " : "", family->model_type);
+    }
+    return NULL;
+}
+
+/* A family, or a model around one. */
 static dsc_status find_family(hf_folder *folder, dsc_error *err)
 {
-    char where[256], list[256] = "";
+    char list[256], wrappers[256];
     const cJSON *root = dsc_json_root(folder->json);
+    dsc_hf_config reader = { .json = folder->json, .object = root, .err = err };
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
-    dsc_json_where(folder->json, item != NULL ? item : root, where, sizeof where);
+    dsc_json_where(folder->json, item != NULL ? item : root, reader.where, sizeof reader.where);
     if (!cJSON_IsString(item))
-        return DSC_FAIL(err, DSC_ERR_INPUT, where,
-                        "\"model_type\" is missing; expected the config.json of a Hugging Face "
-                        "model, as \"model_type\": \"gpt2\"");
-    for (int32_t i = 0; (folder->family = dsc_lm_family_at(i)) != NULL; i++) {
-        const size_t used = strlen(list);
-        if (strcmp(item->valuestring, folder->family->model_type) == 0)
-            return DSC_OK;
-        snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", folder->family->model_type);
+        return DSC_HF_REFUSE(&reader, DSC_ERR_INPUT,
+                             "\"model_type\" is missing; expected the config.json of a Hugging Face "
+                             "model, as \"model_type\": \"gpt2\"");
+    folder->family = family_of(item->valuestring, list, sizeof list);
+    if (folder->family != NULL)
+        return DSC_OK;
+    DSC_TRY(dsc_wrapper_find(&reader, item->valuestring, &folder->wrapper));
+    if (folder->wrapper.object == NULL) {
+        dsc_wrapper_list(wrappers, sizeof wrappers);
+        dsc_json_where(folder->json, item, reader.where, sizeof reader.where);
+        return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED,
+                             "model_type \"%.60s\" is not built; what exists: %s; the text part of %s",
+                             item->valuestring, list, wrappers);
     }
-    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "model_type \"%.60s\" is not built; what exists: %s",
-                    item->valuestring, list);
+    folder->wrapped_family = *family_of(folder->wrapper.text_type, list, sizeof list);
+    folder->family = &folder->wrapped_family;
+    return DSC_OK;
 }
 
 /* Keys with which other families of transformers, or forks of the built ones, change what a block, a position or a loss
@@ -91,11 +117,8 @@ static dsc_status check_causal(dsc_hf_config *reader, const char *model_type, bo
                          masked ? "false" : "true", model_type, masked ? "in one direction" : "in both directions");
 }
 
-/* Keys whose other values are another model, whatever the family. */
-static dsc_status refuse_other_models(dsc_hf_config *reader, const char *model_type, bool masked)
+static dsc_status refuse_quantized(dsc_hf_config *reader)
 {
-    DSC_TRY(check_causal(reader, model_type, masked));
-    DSC_TRY(refuse_other_mathematics(reader, model_type));
     if (dsc_hf_field(reader, "compression_config") != NULL)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
                              "\"compression_config\": such weights are not read; expected "
@@ -136,17 +159,58 @@ static dsc_status read_quantization(dsc_hf_config *reader, dsc_packed_files *out
     return DSC_OK;
 }
 
+/* Keys whose other values are another model, whatever the family. */
+static dsc_status refuse_other_models(dsc_hf_config *reader, const char *model_type, bool masked)
+{
+    DSC_TRY(check_causal(reader, model_type, masked));
+    DSC_TRY(refuse_other_mathematics(reader, model_type));
+    return refuse_quantized(reader);
+}
+
+/* The text part of another model: names of its tensors, and tensors of the other parts. */
+static dsc_status read_wrapper(hf_folder *folder, dsc_hf_config *reader)
+{
+    const cJSON *const text = reader->object;
+    dsc_weights *weights = NULL;
+    dsc_lm_family *family = &folder->wrapped_family;
+    reader->object = dsc_json_root(folder->json);
+    dsc_status whole = refuse_quantized(reader);
+    if (whole == DSC_OK && dsc_hf_field(reader, "quantization_config") != NULL)
+        whole = DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                              "\"quantization_config\": quantized weights of a multimodal model are not read; "
+                              "expected F32, BF16 or F16");
+    reader->object = text;
+    DSC_TRY(whole);
+    if (folder->dir != NULL)
+        DSC_TRY(dsc_weights_open(&weights, folder->alloc, folder->dir, reader->err));
+    dsc_wrapper_set_names(family, weights);
+    dsc_status status = dsc_wrapper_read_tied(reader, family, weights, &folder->config->tied);
+    if (status == DSC_OK && weights != NULL)
+        status = dsc_wrapper_collect(&folder->carried, folder->alloc, family, weights, folder->dir, reader->err);
+    dsc_weights_close(&weights);
+    DSC_TRY(status);
+    if (folder->lora != NULL && !dsc_wrapper_names_are_peft(family))
+        return DSC_FAIL(reader->err, DSC_ERR_UNSUPPORTED, "dsc.lora", "adapters are not built for the text part of a "
+                        "model whose tensors begin with \"%s\"; what exists: \"model.language_model.\" and "
+                        "\"model.text_model.\"", family->base);
+    return DSC_OK;
+}
+
 /* The options' sequence length and padding, against what the model has. */
 static dsc_status read_config(hf_folder *folder, dsc_error *err)
 {
-    dsc_hf_config reader = { .json = folder->json, .object = dsc_json_root(folder->json), .err = err,
-                             .warnings = folder->warning_lines, .warnings_bytes = sizeof folder->warning_lines };
+    const cJSON *const root = dsc_json_root(folder->json), *const text = folder->wrapper.object;
+    dsc_hf_config reader = { .json = folder->json, .object = text != NULL ? text : root, .err = err,
+                             .warnings = folder->warning_lines, .warnings_bytes = sizeof folder->warning_lines,
+                             .text_part = text != NULL };
     dsc_lm_config *config = NULL;
     DSC_TRY(dsc_alloc_zeroed(folder->alloc, DSC_TAG_CONTROL, folder->family->config_bytes, 1, &config, err));
     folder->config = config;
     DSC_TRY(folder->family->read_config(&reader, config));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
     DSC_TRY(read_quantization(&reader, &folder->packed));
+    if (text != NULL)
+        DSC_TRY(read_wrapper(folder, &reader));
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
     return dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
                                 folder->config_path, err);
@@ -174,8 +238,10 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
     dsc_status status = DSC_OK;
     bool good = root != NULL;
     if (good && folder->config->vocab_rows != folder->config->file_vocab) {
-        cJSON_DeleteItemFromObjectCaseSensitive(root, "vocab_size");
-        good = cJSON_AddNumberToObject(root, "vocab_size", (double)folder->config->vocab_rows) != NULL;
+        const bool inside = folder->wrapper.object != NULL && folder->wrapper.object != dsc_json_root(folder->json);
+        cJSON *const object = inside ? cJSON_GetObjectItemCaseSensitive(root, "text_config") : root;
+        cJSON_DeleteItemFromObjectCaseSensitive(object, "vocab_size");
+        good = cJSON_AddNumberToObject(object, "vocab_size", (double)folder->config->vocab_rows) != NULL;
     }
     if (good && folder->packed != DSC_PACKED_NOT) /* what is saved is not */
         cJSON_DeleteItemFromObjectCaseSensitive(root, "quantization_config");
@@ -230,10 +296,13 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
                                     .warnings = folder->warnings,
                                     .complete = folder->options->complete_weights,
                                     .untied = folder->untied,
-                                    .packed = folder->packed };
+                                    .packed = folder->packed,
+
+                                    .carried = folder->carried };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
     folder->text = NULL;
     folder->weights = NULL;
+    folder->carried = NULL;
     folder->warnings = NULL;
     return DSC_OK;
 }
@@ -252,6 +321,7 @@ dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_pat
     DSC_TRY_OUT(open_model(&folder, out, err));
 out:
     dsc_weights_close(&folder.weights);
+    dsc_wrapper_carried_close(&folder.carried);
     dsc_alloc_free(alloc, folder.warnings);
     dsc_alloc_free(alloc, folder.config);
     dsc_json_close(&folder.json);

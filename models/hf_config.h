@@ -15,6 +15,7 @@ typedef struct dsc_hf_config {
     char where[256];     /* position of the last key that was read */
     char *warnings;      /* warnings for the user, separated by "; " */
     size_t warnings_bytes;
+    bool text_part; /* the text model of a multimodal one, whose positions may be called "mrope" */
 } dsc_hf_config;
 
 /* NULL for a key that is absent or null; `where` is the key's place, or the object's. */

@@ -4,6 +4,7 @@
  * parameter: DeepSpeed decays all that it is given, and dsc.param_groups takes parameters out.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
+#include "models/wrapper.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -307,6 +308,7 @@ static void close_model(dsc_model *model)
     dsc_weights_close(&lm->weights);
     dsc_weights_close(&lm->adapter);
     pthread_mutex_destroy(&lm->means_lock);
+    dsc_wrapper_carried_close(&lm->carried);
     free_all(lm);
     dsc_alloc_close(&alloc);
 }
@@ -407,7 +409,9 @@ static void fill_model(dsc_lm *lm)
                               .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
                               .text_positions = config->masked ? 0 : config->positions,
                               .adapter_json = lm->adapter_json,
-                              .preference = config->preference };
+                              .preference = config->preference,
+
+                              .carried = lm->carried != NULL ? &lm->carried->model : NULL };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
@@ -480,7 +484,8 @@ dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args
     DSC_ASSERT(config->vocab_rows >= config->vocab);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *lm, &lm, err));
     lm->alloc = alloc;
-    lm->family = args->family;
+    lm->own_family = *args->family;
+    lm->family = &lm->own_family;
     const dsc_status status = build(lm, args, err);
     if (status != DSC_OK) {
         free_all(lm);
@@ -489,6 +494,7 @@ dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args
     if (args->config_json != NULL)
         lm->config_json = args->config_json;
     lm->weights = args->weights;
+    lm->carried = args->carried;
     lm->lora = NULL;
     if (args->lora != NULL) {
         lm->adapter = args->lora->weights;

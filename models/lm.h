@@ -86,6 +86,7 @@ typedef struct dsc_lm_family {
     const char *transform, *head_bias;      /* masked models, whole names: "cls.predictions.transform.dense" */
     const char *head_table;     /* a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
+    bool wrapped; /* the text part of another model, whose other tensors are not the family's (wrapper.h) */
     dsc_norm_kind norm;
     int64_t config_bytes; /* size of the family's own config */
 
@@ -118,7 +119,7 @@ typedef struct dsc_lm_module {
     const dsc_program *program;  /* of a block */
 } dsc_lm_module;
 
-/* Options of an opening. `config` is copied. */
+/* Options of an opening. `config` and `family` are copied. */
 typedef struct dsc_lm_open_args {
     const dsc_lm_family *family;
     const char *name;
@@ -130,10 +131,11 @@ typedef struct dsc_lm_open_args {
     bool complete;               /* weights without the model's head are refused */
     bool untied;                 /* the head begins as a copy of the table of tokens */
     dsc_packed_files packed;     /* of weights, by config.json */
+    struct dsc_wrapper_carried *carried; /* tensors beside the text model, as owned as weights; NULL: none */
 } dsc_lm_open_args;
 
 /* Builds the model. Everything is allocated from `alloc`, which the model owns on success (and closes), as it owns
- * weights, config_json and warnings, all allocated from `alloc`. On failure they stay the caller's. */
+ * weights, carried, config_json and warnings, all allocated from `alloc`. On failure they stay the caller's. */
 DSC_MUST_USE dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args *args, dsc_error *err);
 /* config.json's pad_token_id, `fallback` without the key (-1: none); negative ones count from the vocabulary's end. */
 DSC_MUST_USE dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config);

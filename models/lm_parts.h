@@ -35,7 +35,9 @@ typedef struct lm_mean {
 struct dsc_lm {
     dsc_model model;
     dsc_alloc *alloc;
+    dsc_lm_family own_family; /* target of `family` */
     const dsc_lm_family *family;
+    struct dsc_wrapper_carried *carried; /* NULL: none */
     dsc_lm_config *config; /* [config_bytes] */
     char *name, *config_json, *warnings, *all_warnings;
     dsc_lm_module *selves;  /* [module_count] */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "models/lm.h"
+#include "models/wrapper.h"
 
 /* "[768,2304]" */
 static const char *shape_text(const int64_t *dim, int32_t dim_count, char *out, size_t bytes)
@@ -266,7 +266,7 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
         without_wrappers(weight->name, plain, sizeof plain, &wrapper);
         if (!used[i] && wrapper != NULL)
             return refuse_wrapped(weight, wrapper, err);
-        if (!used[i] && !may_ignore(params, weight->name))
+        if (!used[i] && !may_ignore(params, weight->name) && !dsc_wrapper_carries(params->family, weight->name))
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                             "tensor \"%.200s\" is not one of a %s with %s %lld", weight->name,
                             params->family->model_type, params->family->layers_key, (long long)params->config->layers);

@@ -1,5 +1,6 @@
 /* rope_config.c - rotary positions in config.json. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <string.h>
 
 #include "models/lm.h"
 #include "models/rope.h"
@@ -89,6 +90,13 @@ static dsc_status refuse_nested(dsc_hf_config *reader)
     return DSC_OK;
 }
 
+/* Positions in three directions, which are equal for text: plain ones (wrapper.c). */
+static bool is_plain_mrope(dsc_hf_config *reader, const char *key)
+{
+    const cJSON *item = dsc_hf_field(reader, key);
+    return reader->text_part && cJSON_IsString(item) && strcmp(item->valuestring, "mrope") == 0;
+}
+
 /* The reader stands on the object that names the type. */
 static dsc_status read_object(dsc_hf_config *reader, const cJSON *root, const dsc_rope_keys *keys, dsc_rope *out,
                               double *partial)
@@ -99,7 +107,8 @@ static dsc_status read_object(dsc_hf_config *reader, const cJSON *root, const ds
     const char *key = named ? "rope_type" : "type"; /* the older name */
     int32_t kind = 0;
     DSC_TRY(refuse_nested(reader));
-    DSC_TRY(dsc_hf_choice(reader, key, rope_names, DSC_COUNT(rope_names), &kind));
+    if (!is_plain_mrope(reader, key))
+        DSC_TRY(dsc_hf_choice(reader, key, rope_names, DSC_COUNT(rope_names), &kind));
     out->kind = (dsc_rope_kind)kind;
     DSC_TRY(dsc_hf_number(reader, "rope_theta", (dsc_hf_range){ 2, 1e30 }, out->theta, &out->theta));
     if (keys->partial == NULL && out->kind != DSC_ROPE_DEFAULT) { /* the root's, which plain positions do not ask for */

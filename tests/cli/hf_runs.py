@@ -28,6 +28,8 @@ MASK, SPECIAL, SEED = 90, [3, 5, 7], 1234
 
 
 def kind_of(config):
+    if hasattr(config, "vision_config"):
+        return transformers.AutoModelForImageTextToText
     return transformers.AutoModelForMaskedLM if config.model_type == "bert" else transformers.AutoModelForCausalLM
 
 

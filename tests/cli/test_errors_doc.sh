@@ -81,6 +81,20 @@ report "half a pair" says "a pair is two of them" "$bin/train" --config dpo.json
 report "a checkpoint of another kind of run" says "is no checkpoint of a run with dsc.dpo" "$bin/train" --config dpo.json --load answers
 report "a log over the data" train "the output is the input" --log text.txt
 report "attention in both directions" train 'is_causal" must be true' --model both.json
+config gemma '{"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}'
+report "a model of no known family" train "is not built; what exists" --model gemma.json
+sizes='"vocab_size": 256, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "max_position_embeddings": 256'
+config llava "{\"model_type\": \"llava\", \"text_config\": {\"model_type\": \"llama\", $sizes}}"
+config adapted '{"train_batch_size": 2, "dsc": {"model": "llava", "data": "text.txt", "steps": 1, "lora": {"r": 2}}}'
+mkdir llava && cp llava.json llava/config.json
+python3 - "$root/tests/cli" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import tensors, json
+tensors.write("llava", "model.safetensors", json.load(open("llava.json")), {"language_model.model.embed_tokens.weight": ([256, 64], [0.0] * 16384)})
+END
+report "adapters beside the text part of other names" says "adapters are not built for the text part" "$bin/train" --config adapted.json
+report "a path without a file" says "cannot open: No such file or directory" "$bin/train" --config nothing.json
 report "no such model" train "is not a built-in model, folder or file" --model gpt2-nanoo
 report "samples that are too long" train "the model has 256 positions" --seq-len 4096
 report "a pickle" train "only *.safetensors are read" --model pickle
