@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/base.h"
 #include "base/clock.h"
 #include "kernels/kernels.h"
 
@@ -18,6 +19,8 @@ enum { ROUNDS_MAX = 1000 };
 
 typedef struct arrays {
     float *master, *moment1, *moment2, *grad;
+    uint8_t *code1, *code2; /* of the moments in 8 bits */
+    float *absmax1, *absmax2;
     uint16_t *copy;
     int64_t count, threads;
     dsc_kernel_fn adamw;
@@ -52,12 +55,14 @@ static void stream_copy(const arrays *x)
     }
 }
 
-static void step(const arrays *x, uint16_t *copy)
+static void step(const arrays *x, uint16_t *copy, bool eight_bits)
 {
     const dsc_cpu_threads team = { .threads = (int32_t)x->threads, .caps = dsc_cpu_caps() };
     const dsc_update_args args = {
-        .master = x->master, .state = { x->moment1, x->moment2 }, .grad = x->grad, .param_half = copy,
-        .half_dtype = DSC_BF16, .count = x->count,
+        .master = x->master,
+        .state = { eight_bits ? (void *)x->code1 : x->moment1, eight_bits ? (void *)x->code2 : x->moment2 },
+        .absmax = { x->absmax1, x->absmax2 }, .grad = x->grad, .param_half = copy,
+        .half_dtype = DSC_BF16, .state_dtype = eight_bits ? DSC_U8 : DSC_F32, .count = x->count,
         .scalars = { .grad_scale = 1, .beta1 = 0.9f, .beta2 = 0.999f, .one_minus_beta1 = 0.1f,
                      .one_minus_beta2 = 0.001f, .decay = 0.999999f, .step_size = 1e-4f, .inv_sqrt_bias2 = 3.0f,
                      .eps = 1e-8f },
@@ -66,14 +71,16 @@ static void step(const arrays *x, uint16_t *copy)
         exit(1);
 }
 
-static void adamw(const arrays *x) { step(x, NULL); }
-static void adamw_copy(const arrays *x) { step(x, x->copy); }
+static void adamw(const arrays *x) { step(x, NULL, false); }
+static void adamw_copy(const arrays *x) { step(x, x->copy, false); }
+static void adamw8_copy(const arrays *x) { step(x, x->copy, true); }
 
 static const struct { const char *name; void (*run)(const arrays *x); double bytes; int against; } loops[] = {
     { "stream_28", stream, 28, -1 },
     { "adamw_f32", adamw, 28, 0 },
     { "stream_30", stream_copy, 30, -1 },
     { "adamw_f32_and_bf16", adamw_copy, 30, 2 },
+    { "adamw_8bit_and_bf16", adamw8_copy, 18 + 16.0 / DSC_Q8_BLOCK, -1 }, /* codes are read and written */
 };
 
 static int by_value(const void *a, const void *b)
@@ -110,8 +117,11 @@ static void bench(int64_t count, int64_t threads, int rounds)
     static double ns[DSC_COUNT(loops)][ROUNDS_MAX], gbs[ROUNDS_MAX], share[ROUNDS_MAX];
     dsc_kernel_table table;
     dsc_kernel_table_init(&table, dsc_cpu_caps());
+    const int64_t absmax_bytes = dsc_div_ceil(count, DSC_Q8_BLOCK) * 4;
     arrays x = { .master = pages(count * 4), .moment1 = pages(count * 4), .moment2 = pages(count * 4),
                  .grad = pages(count * 4), .copy = pages(count * 2), .count = count, .threads = threads,
+                 .code1 = pages(count), .code2 = pages(count), .absmax1 = pages(absmax_bytes),
+                 .absmax2 = pages(absmax_bytes),
                  .adamw = table.fn[DSC_KERNEL_ADAMW] };
     for (int64_t i = 0; i < count; i++)
         x.grad[i] = (float)(i % 2001 - 1000) * 1e-6f;
@@ -130,6 +140,10 @@ static void bench(int64_t count, int64_t threads, int rounds)
             gbs[round] = loops[k].bytes / ns[k][round];
         snprintf(name, sizeof name, "%s_bandwidth", loops[k].name);
         print_line(name, count, "GB/s", gbs, rounds);
+        for (int round = 0; round < rounds; round++)
+            gbs[round] = 1e3 / ns[k][round];
+        snprintf(name, sizeof name, "%s_rate", loops[k].name);
+        print_line(name, count, "M/s", gbs, rounds);
         if (loops[k].against < 0)
             continue;
         for (int round = 0; round < rounds; round++)
@@ -142,6 +156,10 @@ static void bench(int64_t count, int64_t threads, int rounds)
     munmap(x.moment2, (size_t)count * 4);
     munmap(x.grad, (size_t)count * 4);
     munmap(x.copy, (size_t)count * 2);
+    munmap(x.code1, (size_t)count);
+    munmap(x.code2, (size_t)count);
+    munmap(x.absmax1, (size_t)absmax_bytes);
+    munmap(x.absmax2, (size_t)absmax_bytes);
 }
 
 int main(int argc, char **argv)

@@ -17,6 +17,8 @@ extern "C" {
 
 #define DSC_UPDATE_STATES_MAX 3
 #define DSC_TENSOR_STATES 2
+#define DSC_UPDATE_STATES_U8 2 /* states that may be kept in U8 */
+#define DSC_Q8_BLOCK 256       /* elements of a block of U8 states */
 
 typedef enum dsc_recipe {
     DSC_RECIPE_ADAMW,            /* exp_avg, exp_avg_sq */
@@ -62,6 +64,10 @@ static inline int32_t dsc_recipe_states_most(dsc_recipe recipe)
 }
 /* The recipe of that name; DSC_RECIPE_COUNT: none. */
 dsc_recipe dsc_recipe_find(const char *name);
+
+/* Values of U8 states: MAP[code] * absmax. absmax has one number for each DSC_Q8_BLOCK codes; `out` may end where the
+ * codes end. */
+void dsc_q8_values(int32_t state, const uint8_t *code, const float *absmax, int64_t count, float *out);
 
 /* Scalars of one step: computed in double on rank 0, rounded once, broadcast. A recipe reads those that it names. */
 typedef struct dsc_update_scalars {
@@ -126,7 +132,14 @@ typedef struct dsc_update_scalars {
  * Then param_half[i] = round(p) to half_dtype when param_half is not NULL.
  * States kept in BF16: p takes the fp32 values above; the stored states are rounded stochastically, as CAST_STOCHASTIC
  * does it. The random bits are the lower (state 0) and upper (state 1) 16 bits of word n % 4 of block n / 4 of
- * (seed, stream), n = first + i. */
+ * (seed, stream), n = first + i.
+ * States kept in U8 (ADAMW; as bitsandbytes' AdamW8bit, Dettmers et al. 2022) are one code an element and one absmax a
+ * block. Blocks of DSC_Q8_BLOCK elements are counted from element 0; the last one may be short. MAP and MIDDLES are
+ * those of q8_tables.h, signed for state 0 and unsigned for state 1. A state x is MAP[code] * absmax before the recipe;
+ * p takes the fp32 values above. Then, of all x in a block,
+ *   absmax = max |x|, NaN if any x is infinite or NaN;  y = absmax is NaN ? 0 : x * (1 / max(absmax, 1e-38))
+ *   code = the number of MIDDLES[1..255] below y.
+ * So bytes of 0 are states of 0. */
 typedef struct dsc_update_args {
     float *master;                      /* [count] read and written */
     void *state[DSC_UPDATE_STATES_MAX]; /* [count] read and written, of state_dtype; those of the recipe */
@@ -138,7 +151,8 @@ typedef struct dsc_update_args {
     int64_t at, cols;                   /* ADAFACTOR and ADAFACTOR_M: element 0 is this one of it, row by row */
     dsc_dtype half_dtype;               /* BF16 or F16 */
     int64_t count;
-    dsc_dtype state_dtype;              /* F32 or BF16 */
+    dsc_dtype state_dtype;              /* F32, BF16, or of ADAMW U8 */
+    float *absmax[DSC_UPDATE_STATES_U8]; /* U8 states: [ceil(count / DSC_Q8_BLOCK)] read and written */
     uint64_t seed, stream;              /* BF16 states: counter-based random bits */
     int64_t first;                      /* >= 0: position of element 0 */
     dsc_update_scalars scalars;

@@ -51,9 +51,11 @@ static dsc_status run(const dsc_update_ops *ops, dsc_recipe recipe, const char *
 {
     const dsc_update_args *a = args;
     const step_of step = { ops, recipe };
-    if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16)
+    if (a->state_dtype != DSC_F32 && a->state_dtype != DSC_BF16 &&
+        (a->state_dtype != DSC_U8 || recipe != DSC_RECIPE_ADAMW))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, name, "no states of dtype %d", (int)a->state_dtype);
     DSC_ASSERT(a->first >= 0);
+    DSC_ASSERT(a->state_dtype != DSC_U8 || (a->absmax[0] != NULL && a->absmax[1] != NULL) || a->count == 0);
     DSC_ASSERT((dsc_recipes[recipe].needs & DSC_NEEDS_ROW_COL_STATS) == 0 || (a->cols >= 1 && a->at >= 0));
     DSC_ASSERT(a->direction == NULL || dsc_recipes[recipe].needs != DSC_NEEDS_NOTHING);
     DSC_ASSERT(a->param_half == NULL || dsc_dtype_is_half(a->half_dtype));

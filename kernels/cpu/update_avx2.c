@@ -46,4 +46,63 @@ V16_INLINE void v16_random_words(uint64_t seed, uint64_t stream, uint64_t counte
     words[1] = (v16_ints){ block[2], block[3] };
 }
 
+V16_INLINE v16 v16_abs(v16 x)
+{
+    const __m256 sign = _mm256_set1_ps(-0.0f);
+    return (v16) { _mm256_andnot_ps(sign, x.low), _mm256_andnot_ps(sign, x.high) };
+}
+
+V16_INLINE v16 v16_from(v16 x, float least, v16 a, v16 b)
+{
+    const __m256 bound = _mm256_set1_ps(least);
+    return (v16) { _mm256_blendv_ps(b.low, a.low, _mm256_cmp_ps(x.low, bound, _CMP_GE_OQ)),
+                   _mm256_blendv_ps(b.high, a.high, _mm256_cmp_ps(x.high, bound, _CMP_GE_OQ)) };
+}
+
+V16_INLINE v16_ints v16_ints_zero(void) { return (v16_ints) { _mm256_setzero_si256(), _mm256_setzero_si256() }; }
+V16_INLINE v16_ints v16_ints_largest(v16_ints a, v16 b)
+{
+    return (v16_ints) { _mm256_max_epu32(a.low, _mm256_castps_si256(b.low)),
+                        _mm256_max_epu32(a.high, _mm256_castps_si256(b.high)) };
+}
+V16_INLINE uint32_t v16_ints_top(v16_ints a)
+{
+    const __m256i l8 = _mm256_max_epu32(a.low, a.high);
+    const __m128i l4 = _mm_max_epu32(_mm256_castsi256_si128(l8), _mm256_extracti128_si256(l8, 1));
+    const __m128i l2 = _mm_max_epu32(l4, _mm_shuffle_epi32(l4, _MM_SHUFFLE(1, 0, 3, 2)));
+    return (uint32_t)_mm_cvtsi128_si32(_mm_max_epu32(l2, _mm_shuffle_epi32(l2, _MM_SHUFFLE(2, 3, 0, 1))));
+}
+
+/* Numbers of a table by single loads, as in update_avx512.c. */
+#define AT4(t, i, j) _mm_setr_ps((t)[(i)[j]], (t)[(i)[(j) + 1]], (t)[(i)[(j) + 2]], (t)[(i)[(j) + 3]])
+#define AT8(t, i, j) _mm256_set_m128(AT4(t, i, (j) + 4), AT4(t, i, j))
+
+V16_INLINE v16 v16_load_codes(const uint8_t *code, const float *map)
+{
+    return (v16) { AT8(map, code, 0), AT8(map, code, 8) };
+}
+
+V16_INLINE __m256i codes_8(__m256 y, __m256 place, const float *middles, bool two_signs)
+{
+    const __m256i one = _mm256_set1_epi32(1);
+    __m256i code = _mm256_cvttps_epi32(_mm256_floor_ps(place));
+    if (two_signs) {
+        const __m256 up = _mm256_castsi256_ps(_mm256_add_epi32(code, _mm256_set1_epi32(127)));
+        const __m256 down = _mm256_castsi256_ps(_mm256_sub_epi32(_mm256_set1_epi32(126), code));
+        code = _mm256_castps_si256(_mm256_blendv_ps(up, down, y));
+    }
+    int32_t next[8];
+    _mm256_storeu_si256((__m256i *)(void *)next, _mm256_add_epi32(code, one));
+    const __m256 middle = AT8(middles, next, 0);
+    return _mm256_sub_epi32(code, _mm256_castps_si256(_mm256_cmp_ps(middle, y, _CMP_LT_OQ)));
+}
+V16_INLINE void v16_store_codes(uint8_t *to, v16 y, v16 place, const float *middles, bool two_signs)
+{
+    const __m256i low = codes_8(y.low, place.low, middles, two_signs);
+    const __m256i high = codes_8(y.high, place.high, middles, two_signs);
+    const __m256i words = _mm256_permute4x64_epi64(_mm256_packus_epi32(low, high), _MM_SHUFFLE(3, 1, 2, 0));
+    const __m128i bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    _mm_storeu_si128((__m128i *)(void *)to, bytes);
+}
+
 #include "kernels/cpu/update_v16.h"

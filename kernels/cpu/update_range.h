@@ -3,7 +3,11 @@
 #ifndef DSC_KERNELS_CPU_UPDATE_RANGE_H
 #define DSC_KERNELS_CPU_UPDATE_RANGE_H
 
+#include <string.h>
+
 #include "base/base.h"
+#include "kernels/cpu/blocks.h"
+#include "kernels/scalar.h"
 #include "kernels/update.h"
 
 /* Elements first..last-1 of the arguments' arrays. Any length, any alignment of the element type. */
@@ -69,6 +73,24 @@ static inline dsc_copy_kind dsc_update_copy_kind(const dsc_update_args *a, int64
             loop;                                                                                 \
         }                                                                                         \
     } while (0)
+
+_Static_assert(DSC_BLOCK % DSC_Q8_BLOCK == 0, "threads share no block of U8 states");
+/* Numbers of a U8 state, from q8_tables.h. */
+typedef struct dsc_q8_table {
+    float map[256], middles[256]; /* middles[0]: minus infinity */
+} dsc_q8_table;
+extern const dsc_q8_table dsc_q8_tables[DSC_UPDATE_STATES_U8]; /* update_ref.c */
+#define DSC_Q8_ABSMAX_LEAST 1e-38f
+#define DSC_Q8_DECADES 6 /* from 1e-6 to 1 */
+
+/* From the largest bits of |x| in a block to its absmax. Returns what elements are multiplied with, 0 if absmax is NaN.
+ */
+static inline float dsc_q8_inverse(uint32_t top, float *absmax)
+{
+    const uint32_t quiet_nan = 0x7fc00000u, bits = top >= 0x7f800000u ? quiet_nan : top;
+    memcpy(absmax, &bits, sizeof bits);
+    return top >= 0x7f800000u ? 0.0f : 1.0f / (*absmax > DSC_Q8_ABSMAX_LEAST ? *absmax : DSC_Q8_ABSMAX_LEAST);
+}
 
 /* The first element of the range that begins a random block, or its end. */
 static inline int64_t dsc_update_block_start(const dsc_update_args *a, int64_t first, int64_t last)

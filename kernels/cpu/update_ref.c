@@ -5,6 +5,12 @@
 #include "base/rng.h"
 #include "kernels/scalar.h"
 #include "kernels/cpu/update_range.h"
+#include "kernels/q8_tables.h"
+
+const dsc_q8_table dsc_q8_tables[DSC_UPDATE_STATES_U8] = {
+    { DSC_Q8_SIGNED_MAP, DSC_Q8_SIGNED_MIDDLES },
+    { DSC_Q8_UNSIGNED_MAP, DSC_Q8_UNSIGNED_MIDDLES },
+};
 
 /* From the gradient's sum, weight and states of an element to the new ones; `along` is MUON's, or the product of its
  * row's and its column's factor. */
@@ -185,12 +191,76 @@ static inline void all(const dsc_update_args *a, int64_t first, int64_t last, re
     }
 }
 
+void dsc_q8_values(int32_t state, const uint8_t *code, const float *absmax, int64_t count, float *out)
+{
+    DSC_ASSERT(state >= 0 && state < DSC_UPDATE_STATES_U8);
+    for (int64_t i = 0; i < count; i++) {
+        const float value = dsc_q8_tables[state].map[code[i]] * absmax[i / DSC_Q8_BLOCK];
+        memcpy(&out[i], &value, sizeof value);
+    }
+}
+
+/* The number of middles below y, of 1..255: by halves. */
+static uint8_t code_of(const dsc_q8_table *table, float y)
+{
+    int code = 0;
+    for (int half = 128; half > 0; half /= 2)
+        if (table->middles[code + half] < y)
+            code += half;
+    return (uint8_t)code;
+}
+
+static void quantize_block(const dsc_q8_table *table, const float *x, int64_t count, uint8_t *code, float *absmax)
+{
+    uint32_t top = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7fffffffu;
+        top = bits > top ? bits : top;
+    }
+    const float inverse = dsc_q8_inverse(top, absmax);
+    for (int64_t i = 0; i < count; i++)
+        code[i] = code_of(table, inverse == 0.0f ? 0.0f : x[i] * inverse);
+}
+
+static void adamw_q8_block(const dsc_update_args *a, int64_t first, int64_t count)
+{
+    float x[DSC_UPDATE_STATES_U8][DSC_Q8_BLOCK];
+    const int64_t block = first / DSC_Q8_BLOCK;
+    for (int64_t j = 0; j < count; j++) {
+        const int64_t i = first + j;
+        element e = { .p = a->master[i] };
+        for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
+            e.state[k] = dsc_q8_tables[k].map[((const uint8_t *)a->state[k])[i]] * a->absmax[k][block];
+        adamw(&a->scalars, gradient(&a->scalars, a->grad[i], e.p), &e);
+        a->master[i] = e.p;
+        for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
+            x[k][j] = e.state[k];
+        if (a->param_half != NULL)
+            a->param_half[i] = dsc_half_from_f32(e.p, a->half_dtype);
+    }
+    for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
+        quantize_block(&dsc_q8_tables[k], x[k], count, (uint8_t *)a->state[k] + first, &a->absmax[k][block]);
+}
+
+/* Range of a thread: `first` begins a block. */
+static void all_adamw_q8(const dsc_update_args *a, int64_t first, int64_t last)
+{
+    DSC_ASSERT(first % DSC_Q8_BLOCK == 0);
+    for (int64_t i = first; i < last; i += DSC_Q8_BLOCK)
+        adamw_q8_block(a, i, dsc_min_i64(DSC_Q8_BLOCK, last - i));
+}
+
 #define STEP(name, recipe)                                                                  \
     static void all_##name(const dsc_update_args *a, int64_t first, int64_t last)           \
     {                                                                                       \
         all(a, first, last, name, DSC_UPDATE_STATES_OF(recipe));                            \
     }
-STEP(adamw, DSC_RECIPE_ADAMW)
+static void all_adamw_wide(const dsc_update_args *a, int64_t first, int64_t last)
+{
+    all(a, first, last, adamw, DSC_UPDATE_STATES_OF(DSC_RECIPE_ADAMW));
+}
 STEP(sgd, DSC_RECIPE_SGD)
 STEP(momentum, DSC_RECIPE_MOMENTUM)
 STEP(adagrad, DSC_RECIPE_ADAGRAD)
@@ -201,6 +271,14 @@ STEP(adafactor, DSC_RECIPE_ADAFACTOR)
 STEP(adafactor_flat, DSC_RECIPE_ADAFACTOR_FLAT)
 STEP(adafactor_m, DSC_RECIPE_ADAFACTOR_M)
 STEP(adafactor_flat_m, DSC_RECIPE_ADAFACTOR_FLAT_M)
+
+static void all_adamw(const dsc_update_args *a, int64_t first, int64_t last)
+{
+    if (a->state_dtype == DSC_U8)
+        all_adamw_q8(a, first, last);
+    else
+        all_adamw_wide(a, first, last);
+}
 
 typedef float (*direction_fn)(const dsc_update_scalars *s, float g, element *e);
 

@@ -269,11 +269,76 @@ V16_INLINE lanes lanes_of(const dsc_update_scalars *c)
     };
 }
 
+/* ---- U8 states ---- */
+
+/* Codes of 16 numbers in [-1, 1]. A decade's numbers are equally far apart, so a product gives the code or the one
+ * below it (measured: no wrong one among all floats), and one comparison decides. */
+V16_INLINE void codes_16(uint8_t *to, v16 y, int k)
+{
+    static const float decade[DSC_Q8_DECADES] = { 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f };
+    const v16 size = v16_abs(y);
+    const float parts = k == 0 ? 1.0f : 2.0f, below = k == 0 ? 0.0f : 1.0f; /* of the smallest decade */
+    v16 per_one = v16_set(parts * 1e6f / 0.9f), offset = v16_set(parts - below - parts / 9.0f - 0.25f);
+    float n = parts, scale = 1e6f;
+    for (int d = 0; d < DSC_Q8_DECADES; d++) {
+        n *= 2.0f;
+        scale *= 0.1f;
+        per_one = v16_from(size, decade[d], v16_set(n * scale / 0.9f), per_one);
+        offset = v16_from(size, decade[d], v16_set(n - below - n / 9.0f - 0.25f), offset);
+    }
+    v16_store_codes(to, y, v16_fma(size, per_one, offset), dsc_q8_tables[k].middles, k == 0);
+}
+
+V16_INLINE void quantize_256(const float *x, v16_ints top, uint8_t *code, float *absmax, int k)
+{
+    const float inverse = dsc_q8_inverse(v16_ints_top(top), absmax);
+    const v16 by = v16_set(inverse);
+    for (int64_t j = 0; j < DSC_Q8_BLOCK; j += 16)
+        codes_16(code + j, inverse == 0.0f ? v16_set(0) : v16_mul(v16_load(x, j, 16, DSC_F32), by), k);
+}
+
+V16_INLINE v16 step_q8(const dsc_update_args *a, const lanes *s, int64_t i, dsc_update_kind kind,
+                       const v16 absmax[DSC_UPDATE_STATES_U8], v16_ints top[DSC_UPDATE_STATES_U8],
+                       float x[DSC_UPDATE_STATES_U8][DSC_Q8_BLOCK])
+{
+    elements e = { .p = v16_load(a->master, i, 16, DSC_F32) };
+    for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
+        e.state[k] = v16_mul(v16_load_codes((const uint8_t *)a->state[k] + i, dsc_q8_tables[k].map), absmax[k]);
+    recipe_16(s, v16_load(a->grad, i, 16, DSC_F32), &e, kind);
+    v16_store(a->master, i, 16, DSC_F32, e.p);
+    for (int k = 0; k < DSC_UPDATE_STATES_U8; k++) {
+        v16_store(x[k], i % DSC_Q8_BLOCK, 16, DSC_F32, e.state[k]);
+        top[k] = v16_ints_largest(top[k], v16_abs(e.state[k]));
+    }
+    return e.p;
+}
+
+/* `first` begins a block; a short last one is the reference's. */
+V16_INLINE void all_q8(const dsc_update_args *a, const lanes *s, int64_t first, int64_t last, dsc_update_kind kind)
+{
+    float x[DSC_UPDATE_STATES_U8][DSC_Q8_BLOCK];
+    int64_t i = first;
+    for (; i + DSC_Q8_BLOCK <= last; i += DSC_Q8_BLOCK) {
+        const int64_t block = i / DSC_Q8_BLOCK;
+        const v16 absmax[] = { v16_set(a->absmax[0][block]), v16_set(a->absmax[1][block]) };
+        v16_ints top[] = { v16_ints_zero(), v16_ints_zero() };
+        for (int64_t j = i; j < i + DSC_Q8_BLOCK; j += 32) {
+            const v16 p0 = step_q8(a, s, j, kind, absmax, top, x), p1 = step_q8(a, s, j + 16, kind, absmax, top, x);
+            copy_32(a, j, p0, p1, kind.copy);
+        }
+        for (int k = 0; k < DSC_UPDATE_STATES_U8; k++)
+            quantize_256(x[k], top[k], (uint8_t *)a->state[k] + i, &a->absmax[k][block], k);
+    }
+    dsc_update_ref.step[kind.recipe](a, i, last);
+}
+
 V16_INLINE void all(const dsc_update_args *args, int64_t first, int64_t last, dsc_update_kind kind)
 {
     const dsc_update_args local = *args, *a = &local; /* in registers: no store below can change it */
     const lanes s = lanes_of(&a->scalars);
-    if (kind.state_count > 0 && a->state_dtype == DSC_BF16)
+    if (kind.recipe == DSC_RECIPE_ADAMW && a->state_dtype == DSC_U8)
+        all_q8(a, &s, first, last, kind);
+    else if (kind.state_count > 0 && a->state_dtype == DSC_BF16)
         all_bf16(a, &s, first, last, kind);
     else
         all_f32(a, &s, first, last, kind);

@@ -3,6 +3,7 @@
 #include "kernels/cuda/stochastic_round.h"
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/launchers.h"
+#include "kernels/q8_tables.h"
 
 namespace {
 
@@ -309,6 +310,188 @@ template <class Recipe, class State> void update_copy(const dsc_cuda_launch *at,
     DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, update<Recipe, T, State>(at, a));
 }
 
+/* ---- U8 states: a warp has a block of DSC_Q8_BLOCK elements ---- */
+
+enum { Q8_THREADS = 256, Q8_WARPS = Q8_THREADS / 32, Q8_EACH = DSC_Q8_BLOCK / 32, Q8_DECADES = 6 };
+/* Blocks of threads on a multiprocessor: the tables are loaded once by each. */
+enum { Q8_RESIDENT = 8 };
+
+__device__ const float q8_signed_map[256] = DSC_Q8_SIGNED_MAP, q8_signed_middles[256] = DSC_Q8_SIGNED_MIDDLES;
+__device__ const float q8_unsigned_map[256] = DSC_Q8_UNSIGNED_MAP, q8_unsigned_middles[256] = DSC_Q8_UNSIGNED_MIDDLES;
+
+struct q8_tables {
+    float map[2][256], middles[2][256];
+};
+
+/* As codes_16 of update_v16.h: the code or the one below it by a product, then one comparison. */
+template <int K> __device__ __forceinline__ uint32_t q8_code(float y, const float *middles)
+{
+    constexpr float decade[Q8_DECADES] = { 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f };
+    const float size = fabsf(y), below = K == 0 ? 0.0f : 1.0f;
+    float n = K == 0 ? 1.0f : 2.0f, scale = 1e6f;
+    float per_one = n * scale / 0.9f, offset = n - below - n / 9.0f - 0.25f;
+#pragma unroll
+    for (int d = 0; d < Q8_DECADES; d++) {
+        n *= 2.0f;
+        scale *= 0.1f;
+        per_one = size >= decade[d] ? n * scale / 0.9f : per_one;
+        offset = size >= decade[d] ? n - below - n / 9.0f - 0.25f : offset;
+    }
+    int code = static_cast<int>(floorf(fmaf(size, per_one, offset)));
+    if (K == 0)
+        code = (__float_as_uint(y) >> 31) != 0 ? 126 - code : 127 + code;
+    return static_cast<uint32_t>(code + (middles[code + 1] < y ? 1 : 0));
+}
+
+/* From the block's largest bits of |x| to its absmax, and what elements are multiplied with. */
+__device__ __forceinline__ float q8_inverse(uint32_t top, float &absmax)
+{
+    absmax = __uint_as_float(top >= 0x7f800000u ? 0x7fc00000u : top);
+    return top >= 0x7f800000u ? 0.0f : 1.0f / (absmax > 1e-38f ? absmax : 1e-38f);
+}
+
+__device__ __forceinline__ uint32_t warp_top(uint32_t top)
+{
+#pragma unroll
+    for (int width = 16; width >= 1; width /= 2) {
+        const uint32_t other = __shfl_xor_sync(0xffffffffu, top, width);
+        top = other > top ? other : top;
+    }
+    return top;
+}
+
+template <int W> struct codes;
+template <> struct codes<4> {
+    typedef uint32_t word;
+};
+template <> struct codes<1> {
+    typedef uint8_t word;
+};
+
+template <class Half> struct q8_step {
+    float *master;
+    uint8_t *state[2];
+    float *absmax[2];
+    const float *grad;
+    Half *param_half;
+    int64_t count;
+    dsc_update_scalars s;
+
+    /* Element j of a lane. With W = 1 a block may be short. */
+    template <int W> static __device__ __forceinline__ int64_t place(int64_t block, int lane, int j)
+    {
+        return block * DSC_Q8_BLOCK + j / W * 32 * W + lane * W + j % W;
+    }
+
+    template <int W, int K>
+    __device__ __forceinline__ void quantize(const float (&x)[Q8_EACH][2], int64_t block, int lane,
+                                             const q8_tables &t) const
+    {
+        uint32_t top = 0;
+#pragma unroll
+        for (int j = 0; j < Q8_EACH; j++) {
+            const uint32_t bits = __float_as_uint(x[j][K]) & 0x7fffffffu;
+            top = bits > top ? bits : top;
+        }
+        float largest;
+        const float inverse = q8_inverse(warp_top(top), largest);
+        if (lane == 0)
+            absmax[K][block] = largest;
+#pragma unroll
+        for (int j = 0; j < Q8_EACH; j += W) {
+            uint32_t word = 0;
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                word |= q8_code<K>(inverse == 0.0f ? 0.0f : x[j + i][K] * inverse, t.middles[K]) << (8 * i);
+            const int64_t at = place<W>(block, lane, j);
+            if (W == 4 || at < count)
+                *reinterpret_cast<typename codes<W>::word *>(state[K] + at) =
+                    static_cast<typename codes<W>::word>(word);
+        }
+    }
+
+    template <int W> __device__ __forceinline__ void run(int64_t block, int lane, const q8_tables &t) const
+    {
+        float p[Q8_EACH / W][W] = {}, g[Q8_EACH / W][W] = {}, x[Q8_EACH][2];
+        uint32_t word[2][Q8_EACH / W] = {};
+        const float scale[2] = { absmax[0][block], absmax[1][block] };
+#pragma unroll
+        for (int c = 0; c < Q8_EACH / W; c++) {
+            const int64_t at = place<W>(block, lane, c * W);
+            if (W == 1 && at >= count)
+                continue;
+            load<W>(p[c], master + at);
+            load<W>(g[c], grad + at);
+            word[0][c] = *reinterpret_cast<const typename codes<W>::word *>(state[0] + at);
+            word[1][c] = *reinterpret_cast<const typename codes<W>::word *>(state[1] + at);
+        }
+#pragma unroll
+        for (int c = 0; c < Q8_EACH / W; c++) {
+            const int64_t at = place<W>(block, lane, c * W);
+            const bool inside = W == 4 || at < count;
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                float(&own)[2] = x[c * W + i];
+                own[0] = inside ? t.map[0][word[0][c] >> (8 * i) & 0xffu] * scale[0] : 0.0f;
+                own[1] = inside ? t.map[1][word[1][c] >> (8 * i) & 0xffu] * scale[1] : 0.0f;
+                float scaled = g[c][i] * s.grad_scale;
+                if (s.l2 != 0.0f)
+                    scaled = fmaf(s.l2, p[c][i], scaled);
+                if (inside)
+                    adamw::one(s, scaled, 0, p[c][i], own);
+            }
+            if (!inside)
+                continue;
+            store<W>(master + at, p[c]);
+            if (sizeof(Half) == 2)
+                store<W>(param_half + at, p[c]);
+        }
+        __syncwarp(); /* every lane has read the scales that lane 0 replaces */
+        quantize<W, 0>(x, block, lane, t);
+        quantize<W, 1>(x, block, lane, t);
+    }
+};
+
+template <class Half, int W> __global__ void __launch_bounds__(Q8_THREADS) adamw_q8_kernel(const q8_step<Half> a)
+{
+    __shared__ q8_tables t;
+    const int lane = static_cast<int>(threadIdx.x % 32);
+    t.map[0][threadIdx.x] = q8_signed_map[threadIdx.x];
+    t.map[1][threadIdx.x] = q8_unsigned_map[threadIdx.x];
+    t.middles[0][threadIdx.x] = q8_signed_middles[threadIdx.x];
+    t.middles[1][threadIdx.x] = q8_unsigned_middles[threadIdx.x];
+    __syncthreads();
+    const int64_t blocks = (a.count + DSC_Q8_BLOCK - 1) / DSC_Q8_BLOCK;
+    for (int64_t b = static_cast<int64_t>(blockIdx.x) * Q8_WARPS + threadIdx.x / 32; b < blocks;
+         b += static_cast<int64_t>(gridDim.x) * Q8_WARPS)
+        a.template run<W>(b, lane, t);
+}
+
+template <class Half> void update_q8(const dsc_cuda_launch *at, const dsc_update_args *a)
+{
+    const q8_step<Half> op = { a->master,
+                               { static_cast<uint8_t *>(a->state[0]), static_cast<uint8_t *>(a->state[1]) },
+                               { a->absmax[0], a->absmax[1] },
+                               a->grad,
+                               reinterpret_cast<Half *>(a->param_half),
+                               a->count,
+                               a->scalars };
+    if (a->count == 0)
+        return;
+    const int64_t most = static_cast<int64_t>(at->multiprocessors) * Q8_RESIDENT;
+    const unsigned grid = grid_size(dsc_min_i64(dsc_div_ceil(a->count, DSC_Q8_BLOCK * Q8_WARPS), most));
+    if (a->count % DSC_Q8_BLOCK == 0 && is_aligned(a->master) && is_aligned(a->grad) && is_aligned(a->param_half) &&
+        is_aligned(a->state[0]) && is_aligned(a->state[1]))
+        DSC_CUDA_LAUNCH((adamw_q8_kernel<Half, 4>), grid, Q8_THREADS, 0, at->stream, op);
+    else
+        DSC_CUDA_LAUNCH((adamw_q8_kernel<Half, 1>), grid, Q8_THREADS, 0, at->stream, op);
+}
+
+void update_copy_q8(const dsc_cuda_launch *at, const dsc_update_args *a)
+{
+    DSC_CUDA_FOR_DTYPE(a->param_half != NULL ? a->half_dtype : DSC_F32, T, update_q8<T>(at, a));
+}
+
 dsc_status states_check(const dsc_update_args *a, const char *name, dsc_error *err)
 {
     DSC_ASSERT(a->first >= 0);
@@ -347,7 +530,11 @@ dsc_status step_or_direction(const dsc_cuda_launch *at, const void *args, const 
 
 dsc_status dsc_cuda_run_ADAMW(const dsc_cuda_launch *at, const void *args, dsc_error *err)
 {
-    return step<adamw>(at, args, "ADAMW", err);
+    const dsc_update_args *a = static_cast<const dsc_update_args *>(args);
+    if (a->state_dtype != DSC_U8)
+        return step<adamw>(at, args, "ADAMW", err);
+    update_copy_q8(at, a);
+    return DSC_OK;
 }
 
 dsc_status dsc_cuda_run_SGD(const dsc_cuda_launch *at, const void *args, dsc_error *err)

@@ -37,9 +37,12 @@ static dsc_status time_it(const work *w, dsc_status (*run)(const work *w, dsc_er
 static dsc_status run_update(const work *w, dsc_error *err)
 {
     float *at = (float *)(void *)w->memory;
-    const dsc_update_args args = { .master = at, .state = { at + UPDATE_ELEMENTS, at + 2 * UPDATE_ELEMENTS },
-                                   .grad = at + 3 * UPDATE_ELEMENTS, .count = UPDATE_ELEMENTS,
+    const dsc_update_args args = { .master = at,
+                                   .state = { at + UPDATE_ELEMENTS, at + 2 * UPDATE_ELEMENTS },
+                                   .grad = at + 3 * UPDATE_ELEMENTS,
+                                   .count = UPDATE_ELEMENTS,
                                    .state_dtype = w->moments,
+                                   .absmax = { at + 3 * UPDATE_ELEMENTS / 2, at + 5 * UPDATE_ELEMENTS / 2 },
                                    .scalars = { .decay = 1, .eps = 1e-8f, .step_size = 1e-3f, .inv_sqrt_bias2 = 1 } };
     DSC_TRY(dsc_launch(w->compute, dsc_recipe_kernel(w->recipe), &args, (int64_t)sizeof args, err));
     return dsc_stream_sync(w->compute, err);
