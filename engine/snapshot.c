@@ -275,6 +275,9 @@ static dsc_status begin_again(dsc_engine *engine, dsc_recipe recipe, dsc_error *
                                       now * (int64_t)dsc_dtype_bytes(dsc_zero_dtype(engine->zero, (dsc_plane)plane)),
                                       err));
             }
+        for (int32_t k = 0; k < info->state_count && slice.trainable && engine->config.own.moments == DSC_U8; k++)
+            DSC_TRY(dsc_fill_zero(engine->compute, dsc_zero_absmax(engine->zero, g, k, 0),
+                                  slice.count / DSC_Q8_BLOCK * (int64_t)sizeof(float), err));
     }
     dsc_zero_forget_shared(engine->zero);
     return engine->values_due ? DSC_OK : dsc_engine_init_params(engine, err);

@@ -59,6 +59,17 @@ dsc_status dsc_zero_view(dsc_zero *zero, int32_t g, dsc_plane plane, int64_t fir
     return DSC_OK;
 }
 
+float *dsc_zero_absmax(const dsc_zero *zero, int32_t g, int32_t moment, int64_t first)
+{
+    const dsc_group_state *state = &zero->group[g];
+    const int64_t at = zero->o.layout->group[g].slice * zero->o.rank - state->local_first + first;
+    DSC_ASSERT(zero->o.moment_dtype == DSC_U8);
+    DSC_ASSERT(moment >= 0 && moment < dsc_moment_count(zero, g));
+    DSC_ASSERT(first >= 0 && first < zero->o.layout->group[g].slice);
+    DSC_ASSERT(at % DSC_Q8_BLOCK == 0);
+    return state->absmax[moment] + at / DSC_Q8_BLOCK;
+}
+
 dsc_status dsc_zero_sync(dsc_zero *zero, dsc_error *err)
 {
     dsc_stream *const streams[] = { zero->stream.gather, zero->stream.reduce, zero->stream.fetch,
@@ -84,6 +95,10 @@ static dsc_status gather_states(dsc_zero *zero, int32_t g, dsc_error *err)
         DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, whole, mine, slice,
                                     dsc_zero_dtype(zero, (dsc_plane)plane), zero->o.compute, err));
     }
+    const int64_t blocks = slice / DSC_Q8_BLOCK;
+    for (int32_t k = 0; k < dsc_moment_count(zero, g) && zero->o.moment_dtype == DSC_U8; k++)
+        DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->absmax[k],
+                                    state->absmax[k] + blocks * zero->o.rank, blocks, DSC_F32, zero->o.compute, err));
     return DSC_OK;
 }
 

@@ -62,7 +62,7 @@ static void plan_states(dsc_zero *zero)
         zero->state_bytes[DSC_TAG_GRAD] += dsc_grad_staging_is_offloaded(zero, g) ? 0 : own_bytes;
         if (state->tiers.swap_states)
             continue;
-        zero->state_bytes[DSC_TAG_MOMENT] += state->local_count * dsc_moment_bytes_each(zero, g);
+        zero->state_bytes[DSC_TAG_MOMENT] += dsc_moments_bytes(zero, g, state->local_count);
         if (zero->o.compute_dtype != DSC_F32)
             zero->state_bytes[DSC_TAG_MASTER] += own_bytes;
     }
@@ -248,6 +248,8 @@ static dsc_status create(const dsc_zero_options *options, dsc_zero **out, dsc_er
     DSC_ASSERT(!signs || (options->stage == 0 && options->signs.freeze >= 1));
     DSC_ASSERT(!signs || options->recipe == DSC_RECIPE_ADAMW || options->recipe == DSC_RECIPE_ONEBIT_LAMB);
     DSC_ASSERT(options->signs.kind == DSC_ONEBIT_ADAM || dsc_recipes[options->recipe].tensor_state == NULL);
+    DSC_ASSERT(options->moment_dtype != DSC_U8 || options->recipe == DSC_RECIPE_ADAMW);
+    DSC_ASSERT(options->layout->tensor_align % (options->moment_dtype == DSC_U8 ? DSC_Q8_BLOCK : 1) == 0);
     DSC_ASSERT(!signs || (!options->world_size_reproducible && options->moment_dtype == DSC_F32));
     DSC_ASSERT(!signs || options->quant_grad_parts == DSC_QUANT_NONE);
     DSC_ASSERT(options->recipe >= 0 && options->recipe < DSC_RECIPE_COUNT);

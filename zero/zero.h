@@ -131,6 +131,9 @@ DSC_MUST_USE dsc_status dsc_zero_set_packed_tops(dsc_zero *zero, int32_t tensor,
 /* Whether this plane of this rank's slice is contiguous and readable by the host until the next update or write.
  * Another thread may then take a view and read it. */
 bool dsc_zero_stays(const dsc_zero *zero, int32_t group, dsc_plane plane);
+/* The absmax of moments in U8, from that of the block with element `first` of this rank's slice on; in memory, of the
+ * device or the host. */
+float *dsc_zero_absmax(const dsc_zero *zero, int32_t group, int32_t moment, int64_t first);
 /* Second moments of a matrix's rows or columns, in host memory, for recipes with factors (kernels/update.h). Every rank
  * has all of them, and a caller writes them on every rank. */
 float *dsc_zero_adafactor_factors(const dsc_zero *zero, int32_t tensor, bool cols);

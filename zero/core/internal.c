@@ -43,9 +43,30 @@ void dsc_zero_slice_get(const dsc_zero *zero, int32_t g, dsc_zero_slice *out)
                               .packed = group->packed };
 }
 
-int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group)
+int64_t dsc_absmax_bytes(const dsc_zero *zero, int32_t group, int64_t elements)
 {
-    return dsc_moment_count(zero, group) * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
+    if (zero->o.moment_dtype != DSC_U8)
+        return 0;
+    DSC_ASSERT(elements % DSC_Q8_BLOCK == 0);
+    DSC_ASSERT(dsc_moment_count(zero, group) <= DSC_UPDATE_STATES_U8);
+    return dsc_moment_count(zero, group) * (elements / DSC_Q8_BLOCK) * (int64_t)sizeof(float);
+}
+
+int64_t dsc_moments_bytes(const dsc_zero *zero, int32_t group, int64_t elements)
+{
+    DSC_ASSERT(elements >= 0);
+    return elements * dsc_moment_count(zero, group) * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1) +
+           dsc_absmax_bytes(zero, group, elements);
+}
+
+char *dsc_zero_place_absmax(const dsc_zero *zero, int32_t group, char *from)
+{
+    dsc_group_state *state = &zero->group[group];
+    const int64_t bytes = dsc_absmax_bytes(zero, group, state->local_count);
+    for (int32_t k = 0; k < dsc_moment_count(zero, group) && bytes > 0; k++)
+        state->absmax[k] = (float *)(void *)from + k * (state->local_count / DSC_Q8_BLOCK);
+    DSC_ASSERT(bytes == 0 || (intptr_t)from % (intptr_t)sizeof(float) == 0);
+    return from + bytes;
 }
 
 char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
@@ -56,7 +77,7 @@ char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from)
         state->moment[k] = from;
         from += state->local_count * dsc_plane_bytes_each(zero, DSC_PLANE_MOMENT1);
     }
-    return from;
+    return dsc_zero_place_absmax(zero, group, from);
 }
 
 static dsc_status comm_memory_open(dsc_comm *comm, const dsc_need *need, dsc_error *err)

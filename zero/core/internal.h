@@ -23,6 +23,7 @@ typedef struct dsc_group_state {
     bool param_whole;
     float *master;                       /* [local_count] from element local_first */
     char *moment[DSC_UPDATE_STATES_MAX]; /* [local_count] of moment_dtype; NULL: the recipe has fewer */
+    float *absmax[DSC_UPDATE_STATES_U8]; /* [local_count / DSC_Q8_BLOCK] moments in U8: always in memory */
     float *grad; /* [local_count]: the sum of parts; meaningful on the own slice before publish */
     int64_t local_first, local_count; /* elements that this rank updates: all at stage 0, else its slice */
     dsc_group_gather gather;
@@ -144,8 +145,12 @@ static inline int32_t dsc_moment_count(const dsc_zero *zero, int32_t group)
 {
     return dsc_recipes[dsc_group_recipe(zero, group)].state_count;
 }
-/* Bytes of all moments of an element. */
-int64_t dsc_moment_bytes_each(const dsc_zero *zero, int32_t group);
+/* Bytes of all moments of so many elements, with the absmax of their blocks. */
+int64_t dsc_moments_bytes(const dsc_zero *zero, int32_t group, int64_t elements);
+/* Bytes of the absmax alone: 0 unless moments are in U8. */
+int64_t dsc_absmax_bytes(const dsc_zero *zero, int32_t group, int64_t elements);
+/* Places the absmax of a group from `from` on. Returns the end. */
+char *dsc_zero_place_absmax(const dsc_zero *zero, int32_t group, char *from);
 static inline int64_t dsc_plane_bytes_each(const dsc_zero *zero, dsc_plane plane)
 {
     DSC_ASSERT(plane < DSC_PLANE_COUNT);

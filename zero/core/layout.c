@@ -83,7 +83,7 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
             continue;
         DSC_ASSERT(layout->tensor_count < layout->param_count);
         const int64_t count = element_count(spec);
-        const int64_t offset = dsc_align_up(end, DSC_LAYOUT_TENSOR_ALIGN);
+        const int64_t offset = dsc_align_up(end, layout->tensor_align);
         layout->tensor[layout->tensor_count] = (dsc_layout_tensor) { .spec = spec,
                                                                      .module = module_index,
                                                                      .param = p,
@@ -108,9 +108,9 @@ static void add_group(dsc_layout *layout, const dsc_model *model, int32_t module
     DSC_ASSERT(group.first_tensor + group.tensor_count == layout->tensor_count);
     if (layout->group_count > 0) {
         const dsc_layout_group *before = &layout->group[layout->group_count - 1];
-        group.position = before->position + dsc_align_up(before->elements, DSC_LAYOUT_TENSOR_ALIGN);
+        group.position = before->position + dsc_align_up(before->elements, layout->tensor_align);
     }
-    DSC_ASSERT(group.position % DSC_LAYOUT_TENSOR_ALIGN == 0);
+    DSC_ASSERT(group.position % layout->tensor_align == 0);
     DSC_ASSERT(layout->group_count < GROUPS_MOST * layout->module_count); /* one of each kind at most */
     layout->group[layout->group_count++] = group;
 }
@@ -149,14 +149,19 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
 }
 
 dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
-                           int32_t world_size, dsc_layout *out, dsc_error *err)
+                           dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out, dsc_error *err)
 {
+    _Static_assert(DSC_Q8_BLOCK % DSC_LAYOUT_TENSOR_ALIGN == 0 && DSC_LAYOUT_SLICE_ALIGN % DSC_Q8_BLOCK == 0,
+                   "tensors and slices begin with a block");
     static const group_kind kinds[GROUPS_MOST] = {
         { .trainable = true, .matrices = true }, { .trainable = true }, { .trainable = false }, { .packed = true }
     };
     const layout_rules rules = { recipe, packed };
     DSC_ASSERT(world_size >= 1);
-    dsc_layout layout = { .alloc = alloc, .world_size = world_size, .module_count = model->module_count };
+    dsc_layout layout = { .alloc = alloc,
+                          .world_size = world_size,
+                          .tensor_align = moment_dtype == DSC_U8 ? DSC_Q8_BLOCK : DSC_LAYOUT_TENSOR_ALIGN,
+                          .module_count = model->module_count };
     dsc_status status = DSC_OK;
     int64_t params = 0;
     for (int32_t m = 0; m < model->module_count; m++)

@@ -2,10 +2,11 @@
  *
  * Each module has up to two flat groups, trainable and frozen. Matrices, or those of hidden layers, with their own
  * recipe form a third, and frozen weights that a run keeps packed (kernels/nf4.h) a fourth. Tensors follow each other
- * in declaration order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32). The group is
- * padded so that every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice)
- * at every stage. Offsets of tensors do not depend on the world size; only the padding at the end does.
- * SPDX-License-Identifier: Apache-2.0 */
+ * in declaration order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32). With moments in
+ * U8 it is a multiple of 256, so that a block of moments is of one tensor and of one rank. The group is padded so that
+ * every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
+ * Offsets of tensors do not depend on the world size; only the padding at the end does. SPDX-License-Identifier:
+ * Apache-2.0 */
 #ifndef DSC_ZERO_CORE_LAYOUT_H
 #define DSC_ZERO_CORE_LAYOUT_H
 
@@ -19,7 +20,7 @@
 extern "C" {
 #endif
 
-#define DSC_LAYOUT_TENSOR_ALIGN 128 /* elements */
+#define DSC_LAYOUT_TENSOR_ALIGN 128 /* elements; tensor_align of a layout may be more */
 #define DSC_LAYOUT_SLICE_ALIGN 1024 /* elements */
 
 typedef struct dsc_layout_tensor {
@@ -53,6 +54,7 @@ typedef struct dsc_layout_param {
 typedef struct dsc_layout {
     dsc_alloc *alloc;
     int32_t world_size;
+    int64_t tensor_align; /* elements */
     int32_t group_count, tensor_count, module_count, param_count;
     dsc_layout_group *group;
     dsc_layout_tensor *tensor;
@@ -63,10 +65,10 @@ typedef struct dsc_layout {
     int64_t parameter_count, trainable_count; /* elements of tensors, shared ones once */
 } dsc_layout;
 
-/* For an update by `recipe`. `packed`: the storage of frozen matrices of hidden layers, which linear layers have. The
- * model has passed dsc_model_check. Owned; close frees what it points to. */
+/* For an update by `recipe` with moments in moment_dtype. `packed`: the storage of frozen matrices of hidden layers,
+ * which linear layers have. The model has passed dsc_model_check. Owned; close frees what it points to. */
 DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
-                                        int32_t world_size, dsc_layout *out, dsc_error *err);
+                                        dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out, dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
 /* The recipe that updates a trainable group in a run of `recipe`. */
 static inline dsc_recipe dsc_layout_recipe(const dsc_layout *layout, int32_t group, dsc_recipe recipe)

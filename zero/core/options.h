@@ -58,7 +58,8 @@ typedef struct dsc_zero_options {
     dsc_recipe recipe;                /* recipe of the update; it has 0 to 3 moments an element */
     int64_t round_elements;           /* most elements of this rank's matrices per round of Muon; one group may exceed
                                          the limit */
-    dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element */
+    dsc_dtype moment_dtype;           /* F32, or BF16: rounded by chance, keyed by seed, update and element; or U8 with
+                                         recipe ADAMW: codes and an absmax for each block (kernels/update.h) */
     dsc_dtype sum_dtype;              /* gradient sums; BF16: rounded to nearest after each gradient part. Sums outside
                                          the device have this type too */
     /* ZeRO++: packing of parameters, and of frozen ones, for gathers at stage 3 (NONE or INT8), and of gradient parts

@@ -40,6 +40,11 @@ void dsc_update_args_fill(const dsc_zero *zero, const dsc_update_terms *terms, c
                                .scalars = terms->scalars[zero->o.layout->tensor[t].update_class] };
     for (int32_t k = 0; k < dsc_moment_count(zero, tile->group); k++)
         out->state[k] = tile->moment[k] + moment_at;
+    const dsc_group_state *state = &zero->group[tile->group];
+    for (int32_t k = 0; k < DSC_UPDATE_STATES_U8 && zero->o.moment_dtype == DSC_U8; k++) {
+        DSC_ASSERT((first - state->local_first) % DSC_Q8_BLOCK == 0);
+        out->absmax[k] = state->absmax[k] + (first - state->local_first) / DSC_Q8_BLOCK;
+    }
     if (zero->o.compute_dtype != DSC_F32)
         out->param_half = (uint16_t *)tile->param + at;
     const uint32_t needs = dsc_recipes[dsc_group_recipe(zero, tile->group)].needs;

@@ -35,7 +35,7 @@ static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
     for (int32_t g = 0; g < zero->o.layout->group_count; g++) {
         const int64_t elements = in_pinned_memory(zero, g) ? zero->o.layout->group[g].slice : 0;
         DSC_ASSERT(elements >= 0);
-        moments += elements * dsc_moment_bytes_each(zero, g);
+        moments += dsc_moments_bytes(zero, g, elements);
         masters += zero->o.compute_dtype == DSC_F32 ? 0 : elements * 4;
     }
     const int64_t slots = DSC_HOST_SLOTS * slot_bytes(zero);

@@ -175,6 +175,7 @@ bool dsc_speculative_update_is_used(const dsc_zero *zero)
     const dsc_zero_options *o = &zero->o;
     return o->swap.early_update && dsc_device_host_visible(o->device) && o->overlap && !o->world_size_reproducible &&
            o->swap.state_folder_count > 0 && o->swap.param_folder_count > 0 &&
+           o->moment_dtype != DSC_U8 && /* an absmax has one place in memory, and is not undone */
            dsc_recipes[o->recipe].needs == DSC_NEEDS_NOTHING;
 }
 

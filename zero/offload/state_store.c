@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define STRIPE_BYTES (INT64_C(4) << 20)
-#define TILE_ALIGN 2048 /* elements: whole blocks also in bf16 */
+#define TILE_ALIGN 2048    /* elements: whole blocks also in bf16 */
+#define TILE_ALIGN_U8 4096 /* and in U8 */
 #define SUMS_IN_TILES 8 /* requests that a disk has under way at a time */
 /* States, sum and parameters of so many elements stay in a processor's caches while they are checked, updated and
  * checked again. */
@@ -169,6 +170,17 @@ static int64_t host_param_bytes(const dsc_zero *zero)
     return elements * zero->param_bytes_each;
 }
 
+/* The absmax of moments in files. They stay in memory, so that a tile of codes is whole blocks of a file. */
+static int64_t absmax_bytes(const dsc_zero *zero)
+{
+    int64_t bytes = 0;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_in_swap(zero, g, DSC_PLANE_MOMENT1))
+            bytes += dsc_absmax_bytes(zero, g, zero->o.layout->group[g].slice);
+    DSC_ASSERT(bytes == 0 || zero->o.moment_dtype == DSC_U8);
+    return bytes;
+}
+
 static int64_t sum_tile_bytes(const dsc_zero *zero)
 {
     for (int32_t g = 0; g < zero->o.layout->group_count; g++)
@@ -199,18 +211,18 @@ static void place_group(dsc_zero *zero, int32_t g)
             state->tiers.next_at[p] = place_plane(zero, g, (dsc_plane)p);
 }
 
-static void choose_tiles(dsc_zero *zero, int64_t longest)
+static void choose_tiles(dsc_zero *zero, int64_t longest_slice)
 {
     dsc_state_store *store = zero->store;
-    DSC_ASSERT(longest % TILE_ALIGN == 0);
-    const int64_t asked = dsc_max_i64(TILE_ALIGN, zero->o.swap.tile_elements / TILE_ALIGN * TILE_ALIGN);
-    store->tile_elements = dsc_min_i64(asked, longest);
+    const int64_t align = zero->o.moment_dtype == DSC_U8 ? TILE_ALIGN_U8 : TILE_ALIGN;
+    const int64_t asked = dsc_max_i64(align, zero->o.swap.tile_elements / align * align);
+    store->tile_elements = dsc_min_i64(asked, dsc_align_up(longest_slice, align));
     store->part_elements = dsc_min_i64(store->tile_elements, CACHED_ELEMENTS);
-    DSC_ASSERT(store->tile_elements % TILE_ALIGN == 0);
+    DSC_ASSERT(store->tile_elements % align == 0);
     store->slot_count = zero->o.swap.slot_count;
 }
 
-enum { NEEDS_MAX = DSC_PLANE_COUNT + 6, FILES = 2 * DSC_SPACE_COUNT };
+enum { NEEDS_MAX = DSC_PLANE_COUNT + 7, FILES = 2 * DSC_SPACE_COUNT };
 
 static void add_need(dsc_need *needs, int *count, dsc_tag tag, int64_t bytes, dsc_buf *buf)
 {
@@ -235,6 +247,7 @@ static int list_needs(dsc_zero *zero, dsc_need needs[NEEDS_MAX])
                  &store->update_sums_buf);
     add_need(needs, &count, DSC_TAG_PARAM, host_param_bytes(zero), &store->param_buf);
     add_need(needs, &count, DSC_TAG_IO, sum_tile_bytes(zero), &store->sum_buf);
+    add_need(needs, &count, DSC_TAG_MOMENT, absmax_bytes(zero), &store->absmax_buf);
     needs[count++] = (dsc_need) { &store->order, DSC_TAG_CONTROL, DSC_TIER_HOST,
                                   zero->o.layout->group_count * (int64_t)sizeof *store->order, DSC_NEED_SMALL };
     if (dsc_param_prefetch_is_used(zero)) /* slots in the tile buffers of masters and moments */
@@ -321,7 +334,7 @@ void dsc_state_store_plan(dsc_zero *zero)
         if (zero->group[g].tiers.swap_states || dsc_any_in_swap(zero, g))
             longest = dsc_max_i64(longest, dsc_stored_slice(zero, g, DSC_PLANE_PARAM));
     }
-    choose_tiles(zero, dsc_align_up(longest, TILE_ALIGN));
+    choose_tiles(zero, longest);
     for (int s = 0; s < DSC_SPACE_COUNT; s++)
         if (store->space_bytes[s] > 0)
             store->space_bytes[s] =
@@ -457,6 +470,15 @@ static void place_host_params(dsc_zero *zero)
     DSC_ASSERT(param == (char *)zero->store->param_buf.ptr + zero->store->param_buf.bytes);
 }
 
+static void place_absmax(dsc_zero *zero)
+{
+    char *absmax = zero->store->absmax_buf.ptr;
+    for (int32_t g = 0; g < zero->o.layout->group_count; g++)
+        if (dsc_in_swap(zero, g, DSC_PLANE_MOMENT1))
+            absmax = dsc_zero_place_absmax(zero, g, absmax);
+    DSC_ASSERT((intptr_t)absmax - (intptr_t)zero->store->absmax_buf.ptr == zero->store->absmax_buf.bytes);
+}
+
 dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
 {
     DSC_ASSERT(zero->store->order == NULL); /* opened once */
@@ -470,6 +492,7 @@ dsc_status dsc_state_store_open(dsc_zero *zero, dsc_error *err)
     if (zero->o.rank == 0)
         say_files(zero);
     place_host_params(zero);
+    place_absmax(zero);
     DSC_TRY(dsc_grad_staging_open(zero, err));
     return dsc_host_update_open(zero, err);
 }

@@ -99,6 +99,7 @@ typedef struct dsc_state_store {
     dsc_event *lent, *returned; /* no data of the update is in these buffers; no prefetched data is in them */
     dsc_event *written;         /* the parameters of the last update are in their files */
     dsc_buf param_buf; /* parameters in host memory */
+    dsc_buf absmax_buf; /* absmax of moments in U8 whose codes are in files */
     dsc_grad_staging staging;
     dsc_buf sum_buf; /* a tile of sums in fp32 for the update, where they lie in bf16 */
     dsc_host_update host;
