@@ -31,10 +31,10 @@ void dsc_text_printable(char *text);
 
 static inline int64_t dsc_div_ceil(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 static inline int64_t dsc_align_up(int64_t a, int64_t b) { return dsc_div_ceil(a, b) * b; }
-/* "fp32", "bf16" or "fp16". */
+/* "fp32", "bf16" or "fp16"; "8bit" of the moments that have codes. */
 static inline const char *dsc_dtype_text(dsc_dtype dtype)
 {
-    return dtype == DSC_BF16 ? "bf16" : dtype == DSC_F16 ? "fp16" : "fp32";
+    return dtype == DSC_BF16 ? "bf16" : dtype == DSC_F16 ? "fp16" : dtype == DSC_U8 ? "8bit" : "fp32";
 }
 
 static inline int64_t dsc_min_i64(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -367,7 +367,8 @@ static int64_t checkpoint_bytes(const dsc_engine *engine)
                                  .node_local = engine->config.own.node_local };
     if (engine->zero == NULL || (!uses.saves && !uses.loads))
         return 0;
-    return dsc_ckpt_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.optimizer.recipe, &uses);
+    return dsc_ckpt_plan_bytes(&engine->layout, dsc_engine_dtype(engine), engine->config.own.moments,
+                               engine->config.optimizer.recipe, &uses);
 }
 
 /* Small structures and library scratch are known exactly only now; both are in place before the first step. Where

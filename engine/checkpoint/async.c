@@ -54,7 +54,9 @@ int64_t dsc_ckpt_snapshot_bytes(const dsc_layout *layout, dsc_dtype compute_dtyp
         const int64_t span = dsc_layout_span(tensor, rank * slice, slice, &first);
         for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++) {
             const bool shared = dsc_ckpt_is_shared((dsc_ckpt_plane)plane);
-            const int64_t count = !shared ? span : rank == 0 ? dsc_ckpt_count((dsc_ckpt_plane)plane, tensor) : 0;
+            const int64_t each = dsc_ckpt_elements_each((dsc_ckpt_plane)plane);
+            const int64_t whole = rank == 0 ? dsc_ckpt_count((dsc_ckpt_plane)plane, tensor) : 0;
+            const int64_t count = shared ? whole : dsc_div_ceil(span, each);
             if (count > 0 && dsc_ckpt_saved_planes(&kept, (dsc_ckpt_plane)plane, layout, tensor))
                 /* At worst it lies apart from its neighbours. */
                 bytes +=

@@ -93,8 +93,8 @@ typedef struct dsc_ckpt_uses {
     bool saves, loads;
     bool node_local; /* as in the context */
 } dsc_ckpt_uses;
-int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
-                            const dsc_ckpt_uses *uses);
+int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
+                            dsc_recipe recipe, const dsc_ckpt_uses *uses);
 
 /* The first rank's failure becomes every rank's, so that nobody waits for one that gave up. Collective; needs comm,
  * stream and buffer of the context, and uses the buffer's upper half. */

@@ -17,14 +17,14 @@ typedef struct diff_job {
 
 /* Place of a tensor's state: its master weights are the weights themselves where there are no others. */
 static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *name,
-                                         const dsc_safetensors **file)
+                                         dsc_ckpt_plane *found)
 {
     DSC_ASSERT(plane != DSC_CKPT_WEIGHTS); /* compared as masters */
     const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, name, NULL);
-    *file = reader->file[DSC_CKPT_OPTIMIZER];
+    *found = plane;
     if (entry == NULL && plane == DSC_CKPT_MASTER) {
         entry = dsc_ckpt_reader_find(reader, DSC_CKPT_WEIGHTS, name, NULL);
-        *file = reader->file[DSC_CKPT_MODEL];
+        *found = DSC_CKPT_WEIGHTS;
     }
     return entry;
 }
@@ -49,12 +49,14 @@ static dsc_status compare_values(diff_job *j, const char *name, dsc_ckpt_plane p
 {
     const int64_t capacity = DSC_CKPT_BLOCK_BYTES / 4;
     DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
-    const dsc_safetensors *file[2];
+    dsc_ckpt_plane found[2];
     const dsc_safetensors_entry *entry[2];
     int64_t differing = 0;
     double largest = 0;
+    if (dsc_ckpt_is_absmax(plane))
+        return DSC_OK; /* the moments' values have it */
     for (int s = 0; s < 2; s++)
-        entry[s] = find(&j->side[s], plane, name, &file[s]);
+        entry[s] = find(&j->side[s], plane, name, &found[s]);
     if (entry[0] == NULL || entry[1] == NULL) {
         if (entry[0] != entry[1])
             tell(j, name, plane, entry[0] == NULL ? "only in the second" : "only in the first", 0, 0);
@@ -63,7 +65,7 @@ static dsc_status compare_values(diff_job *j, const char *name, dsc_ckpt_plane p
     for (int64_t first = 0; first < entry[0]->count; first += capacity) {
         const int64_t count = dsc_min_i64(capacity, entry[0]->count - first);
         for (int s = 0; s < 2; s++)
-            DSC_TRY(dsc_safetensors_read_f32(file[s], entry[s], first, count, j->buffer[s], err));
+            DSC_TRY(dsc_ckpt_reader_f32(&j->side[s], found[s], name, first, count, j->buffer[s], err));
         if (memcmp(j->buffer[0], j->buffer[1], (size_t)count * 4) == 0)
             continue;
         for (int64_t i = 0; i < count; i++) {

@@ -39,16 +39,22 @@ static dsc_status add(dsc_ckpt_entries *entries, dsc_ckpt_file file, dsc_ckpt_pl
     return DSC_OK;
 }
 
+/* Single bytes come last, so that all other numbers lie where their size divides the offset. */
+static const dsc_ckpt_plane stored[] = { DSC_CKPT_MASTER,  DSC_CKPT_ABSMAX1, DSC_CKPT_ABSMAX2,
+                                         DSC_CKPT_MOMENT1, DSC_CKPT_MOMENT2, DSC_CKPT_MOMENT3,
+                                         DSC_CKPT_ROWS,    DSC_CKPT_COLS,    DSC_CKPT_TENSOR };
+_Static_assert(DSC_COUNT(stored) == DSC_CKPT_PLANE_COUNT - 1, "all but the weights");
+
 static dsc_status add_all(dsc_ckpt_entries *entries, const dsc_layout *layout, const dsc_run_state *state,
                           dsc_error *err)
 {
     for (int32_t t = 0; t < layout->tensor_count; t++)
         if (dsc_ckpt_saved_planes(state, DSC_CKPT_WEIGHTS, layout, &layout->tensor[t]))
             DSC_TRY(add(entries, DSC_CKPT_MODEL, DSC_CKPT_WEIGHTS, t, &layout->tensor[t], state, err));
-    for (int plane = DSC_CKPT_MASTER; plane < DSC_CKPT_PLANE_COUNT; plane++)
+    for (size_t i = 0; i < DSC_COUNT(stored); i++)
         for (int32_t t = 0; t < layout->tensor_count; t++)
-            if (dsc_ckpt_saved_planes(state, (dsc_ckpt_plane)plane, layout, &layout->tensor[t]))
-                DSC_TRY(add(entries, DSC_CKPT_OPTIMIZER, (dsc_ckpt_plane)plane, t, &layout->tensor[t], state, err));
+            if (dsc_ckpt_saved_planes(state, stored[i], layout, &layout->tensor[t]))
+                DSC_TRY(add(entries, DSC_CKPT_OPTIMIZER, stored[i], t, &layout->tensor[t], state, err));
     DSC_ASSERT(entries->file_entries[DSC_CKPT_MODEL] <= layout->tensor_count);
     return DSC_OK;
 }
@@ -84,7 +90,11 @@ int64_t dsc_ckpt_span_of_rank(const dsc_layout *layout, const dsc_ckpt_entry *en
     *first = 0;
     if (dsc_ckpt_is_shared(entry->plane))
         return rank == 0 ? entry->count : 0;
-    return dsc_layout_span(tensor, rank * slice, slice, first);
+    const int64_t each = dsc_ckpt_elements_each(entry->plane);
+    const int64_t count = dsc_layout_span(tensor, rank * slice, slice, first);
+    DSC_ASSERT(count == 0 || *first % each == 0); /* slices and tensors begin with a block */
+    *first /= each;
+    return dsc_div_ceil(count, each);
 }
 
 int64_t dsc_ckpt_blocks_of_rank(const dsc_layout *layout, const dsc_ckpt_entries *entries, int32_t rank,
@@ -152,10 +162,10 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
 #define PLAN_PARTS_LOAD_BYTES_PER_ENTRY 480
 #define PLAN_PARTS_LOAD_BYTES_PER_BLOCK 120
 
-int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_recipe recipe,
-                            const dsc_ckpt_uses *uses)
+int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, dsc_dtype moment_dtype,
+                            dsc_recipe recipe, const dsc_ckpt_uses *uses)
 {
-    const dsc_run_state state = { .compute_dtype = compute_dtype, .recipe = recipe };
+    const dsc_run_state state = { .compute_dtype = compute_dtype, .moment_dtype = moment_dtype, .recipe = recipe };
     const int64_t block_elements = DSC_CKPT_BLOCK_BYTES / 4;
     int64_t planes = 0, prefix_bytes = 0;
     for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)

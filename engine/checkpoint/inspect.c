@@ -79,14 +79,15 @@ dsc_status dsc_ckpt_verify(const dsc_io *io, dsc_alloc *alloc, const char *step_
     return status;
 }
 
-static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_safetensors *file, const dsc_safetensors_entry *entry,
+static dsc_status hash_tensor(dsc_sha256 *sha, const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *name,
                               float *buffer, dsc_error *err)
 {
+    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, name, NULL);
     const int64_t capacity = DSC_CKPT_BLOCK_BYTES / 4;
     for (int64_t first = 0; first < entry->count; first += capacity) {
         const int64_t count = dsc_min_i64(capacity, entry->count - first);
         DSC_ASSERT(count > 0);
-        DSC_TRY(dsc_safetensors_read_f32(file, entry, first, count, buffer, err));
+        DSC_TRY(dsc_ckpt_reader_f32(reader, plane, name, first, count, buffer, err));
         dsc_sha256_update(sha, buffer, (size_t)count * 4);
     }
     return DSC_OK;
@@ -105,13 +106,13 @@ static dsc_status hash_state(dsc_sha256 *sha, const dsc_ckpt_reader *reader, con
         dsc_sha256_update(sha, &weights->desc.dim[d], 8);
     const dsc_safetensors_entry *master = dsc_ckpt_reader_find(reader, DSC_CKPT_MASTER, weights->name, NULL);
     if (master != NULL)
-        DSC_TRY(hash_tensor(sha, reader->file[DSC_CKPT_OPTIMIZER], master, buffer, err));
+        DSC_TRY(hash_tensor(sha, reader, DSC_CKPT_MASTER, weights->name, buffer, err));
     else
-        DSC_TRY(hash_tensor(sha, reader->file[DSC_CKPT_MODEL], weights, buffer, err));
+        DSC_TRY(hash_tensor(sha, reader, DSC_CKPT_WEIGHTS, weights->name, buffer, err));
     for (int plane = DSC_CKPT_MOMENT1; plane < DSC_CKPT_PLANE_COUNT; plane++) {
         const dsc_safetensors_entry *moment = dsc_ckpt_reader_find(reader, (dsc_ckpt_plane)plane, weights->name, NULL);
-        if (moment != NULL)
-            DSC_TRY(hash_tensor(sha, reader->file[DSC_CKPT_OPTIMIZER], moment, buffer, err));
+        if (moment != NULL && !dsc_ckpt_is_absmax((dsc_ckpt_plane)plane)) /* the moments' values have it */
+            DSC_TRY(hash_tensor(sha, reader, (dsc_ckpt_plane)plane, weights->name, buffer, err));
     }
     return DSC_OK;
 }

@@ -63,6 +63,10 @@ int64_t dsc_ckpt_reader_offset(const dsc_ckpt_reader *reader, const dsc_ckpt_blo
 /* NULL when the checkpoint has no such tensor; *tensor (may be NULL) is the manifest's. */
 const dsc_safetensors_entry *dsc_ckpt_reader_find(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane,
                                                   const char *hf_name, const dsc_ckpt_manifest_tensor **tensor);
+/* Elements of a tensor that is there, as fp32: also the values of moments in U8. `first` begins a block of those;
+ * count: at most DSC_CKPT_BLOCK_BYTES / 4. */
+dsc_status dsc_ckpt_reader_f32(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *hf_name, int64_t first,
+                               int64_t count, float *out, dsc_error *err);
 /* Reads a block into buffer (DSC_CKPT_BLOCK_BYTES), as it lies in the file, and compares its hash. */
 dsc_status dsc_ckpt_reader_block(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block, void *buffer,
                                  dsc_error *err);

@@ -44,7 +44,7 @@ static dsc_status check_tensor(const dsc_ckpt_reader *reader, const dsc_layout_t
                         prefix, point, spec->name);
     const int64_t count = dsc_ckpt_count(plane, tensor);
     DSC_ASSERT(count > 0);
-    const bool whole = !dsc_ckpt_is_shared(plane);
+    const bool whole = !dsc_ckpt_is_shared(plane) && !dsc_ckpt_is_absmax(plane);
     const int64_t *dim = whole ? spec->dim : &count;
     const int32_t dim_count = whole ? spec->dim_count : 1;
     bool same = entry->desc.dim_count == dim_count;
@@ -72,13 +72,27 @@ static dsc_status check_optimizer(const load_job *j, dsc_error *err)
                     dsc_recipes[saved].name, dsc_recipes[j->recipe].name);
 }
 
-static dsc_status check_model(const load_job *j, const char *step_dir, dsc_error *err)
+/* Codes and an absmax for each block are no numbers that a conversion element by element gives or takes. */
+static dsc_status check_moments(const load_job *j, const dsc_run_state *now, dsc_error *err)
+{
+    const dsc_dtype saved = j->reader.manifest.state.moment_dtype;
+    DSC_ASSERT(now->recipe == j->recipe);
+    if ((saved == DSC_U8) == (now->moment_dtype == DSC_U8) || dsc_recipe_states_most(j->recipe) == 0)
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->reader.file[DSC_CKPT_OPTIMIZER]),
+                    "moments were saved in %s, and this run keeps them in %s, which are not converted; resume with "
+                    "\"moments\": \"%s\" in \"dsc\", or begin from the weights: --model DIR/step-N",
+                    dsc_dtype_text(saved), dsc_dtype_text(now->moment_dtype), dsc_dtype_text(saved));
+}
+
+static dsc_status check_model(const load_job *j, const char *step_dir, const dsc_run_state *now, dsc_error *err)
 {
     const dsc_layout *layout = j->c->layout;
     const dsc_ckpt_reader *reader = &j->reader;
     DSC_ASSERT(j->recipe < DSC_RECIPE_COUNT);
     int64_t wanted = 0;
     DSC_TRY(check_optimizer(j, err));
+    DSC_TRY(check_moments(j, now, err));
     for (int32_t t = 0; t < layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &layout->tensor[t];
         wanted += dsc_ckpt_saved_planes(&reader->manifest.state, DSC_CKPT_WEIGHTS, layout, tensor);
@@ -171,7 +185,7 @@ static dsc_status load_from(load_job *j, const dsc_ckpt_slices_load *t, bool onc
     const dsc_ckpt_ctx *c = j->c;
     DSC_ASSERT(!*changed); /* every check comes before the first write */
     dsc_error mine = *why;
-    const dsc_status status = before == DSC_OK ? check_model(j, t->step_dir, &mine) : before;
+    const dsc_status status = before == DSC_OK ? check_model(j, t->step_dir, now, &mine) : before;
     if (once) { /* no rank writes before all have found the files, the manifest and the shapes good */
         DSC_TRY(dsc_ckpt_agree(c, status, &mine, err));
         *changed = true;

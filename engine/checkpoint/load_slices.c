@@ -24,6 +24,7 @@ typedef struct target {
     dsc_plane plane;
     dsc_dtype dtype;
     int64_t at;     /* element of the slice */
+    float *absmax;  /* instead of the plane: the absmax of a moment's blocks; NULL: it is another plane */
     float *shared;  /* instead of all that, where a block's elements go on every rank; NULL: nowhere */
 } target;
 
@@ -53,7 +54,7 @@ static bool find_target(const dsc_ckpt_slices_load *t, const dsc_layout_tensor *
         if (!dsc_ckpt_saved_planes(&(dsc_run_state) { .recipe = t->recipe }, plane, t->c->layout, tensor))
             return false;
         s->to.shared = dsc_ckpt_shared(t->c->zero, plane, (int32_t)(tensor - t->c->layout->tensor));
-    } else if (plane != DSC_CKPT_MASTER) {
+    } else if (plane != DSC_CKPT_MASTER && !dsc_ckpt_is_absmax(plane)) {
         s->to.plane = (dsc_plane)(DSC_PLANE_MOMENT1 + (plane - DSC_CKPT_MOMENT1));
         s->to.dtype = dsc_zero_dtype(t->c->zero, DSC_PLANE_MOMENT1);
         const dsc_recipe recipe = dsc_layout_recipe(t->c->layout, tensor->group, t->recipe);
@@ -76,10 +77,18 @@ static bool find_span(const dsc_ckpt_slices_load *t, int32_t index, dsc_ckpt_pla
         out->first = 0;
         out->count = dsc_ckpt_count(plane, tensor);
     }
+    if (dsc_ckpt_is_absmax(plane) && !dsc_ckpt_is_saved(&t->reader->manifest.state, plane, slice.trainable))
+        return false;
     if (out->count == 0 || !find_target(t, tensor, slice.trainable, plane, out))
         return false;
     out->to.at = tensor->offset + out->first - slice.first;
     DSC_ASSERT(dsc_ckpt_is_shared(plane) || out->to.at >= 0);
+    if (dsc_ckpt_is_absmax(plane)) {
+        DSC_ASSERT(out->first % DSC_Q8_BLOCK == 0);
+        out->to.absmax = dsc_zero_absmax(t->c->zero, tensor->group, plane - DSC_CKPT_ABSMAX1, out->to.at);
+        out->first /= DSC_Q8_BLOCK;
+        out->count = dsc_div_ceil(out->count, DSC_Q8_BLOCK);
+    }
     /* The load has asked for everything that must be there. */
     return dsc_ckpt_reader_find(t->reader, plane, tensor->spec->name, &out->tensor) != NULL;
 }
@@ -141,10 +150,16 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
     const int64_t from_each = (int64_t)dsc_dtype_bytes(from_dtype), to_each = (int64_t)dsc_dtype_bytes(to->dtype);
     char *staged = (char *)c->buffer.ptr + c->buffer.bytes - STAGED_BYTES;
     DSC_ASSERT(count * to_each <= STAGED_BYTES);
+    if (to->absmax != NULL && visible) {
+        memcpy(to->absmax + first, from, (size_t)(count * to_each));
+        return DSC_OK;
+    }
     if (!visible) {
         DSC_TRY(dsc_stream_sync(c->stream, err)); /* end of the copy before */
         convert(staged, to->dtype, from, from_dtype, count);
     }
+    if (to->absmax != NULL)
+        return dsc_copy(c->stream, to->absmax + first, staged, count * to_each, err);
     for (int64_t done = 0, now; done < count; done += now) {
         void *ptr;
         now = count - done;
@@ -163,6 +178,8 @@ static dsc_status put(const dsc_ckpt_slices_load *t, const target *to, int64_t f
 static dsc_status check_range(const dsc_ckpt_slices_load *t, const span *s, const dsc_ckpt_block *block,
                               const char *data, dsc_error *err)
 {
+    if (s->tensor->dtype == DSC_U8 || s->to.absmax != NULL)
+        return DSC_OK; /* codes; and an absmax is fp32 on either side */
     const dsc_dtype to = s->to.shared != NULL                ? DSC_F32
                          : s->to.plane == DSC_PLANE_MASTER ? t->dtype : s->to.dtype;
     const int64_t i = dsc_first_overflow(data, s->tensor->dtype, to, block->count);
@@ -356,6 +373,7 @@ static dsc_status pass_on_tensor(post *p, int32_t index, dsc_ckpt_plane plane, d
     const dsc_ckpt_slices_load *t = p->t;
     const dsc_layout_tensor *tensor = &t->c->layout->tensor[index];
     const int64_t slice = t->c->layout->group[tensor->group].slice;
+    const int64_t each = dsc_ckpt_elements_each(plane);
     const bool shared = dsc_ckpt_is_shared(plane);
     span own = { .tensor = NULL };
     if (!find_span(t, index, plane, &own)) { /* none of it is this rank's, or none of it is anybody's */
@@ -367,8 +385,8 @@ static dsc_status pass_on_tensor(post *p, int32_t index, dsc_ckpt_plane plane, d
         return DSC_OK; /* by who has it */
     const dsc_ckpt_block *block = t->reader->manifest.block + own.tensor->first_block;
     for (int64_t b = 0; b < own.tensor->block_count; b++, block++) {
-        const int64_t low = (tensor->offset + block->first) / slice;
-        const int64_t high = (tensor->offset + block->first + block->count - 1) / slice;
+        const int64_t low = (tensor->offset + block->first * each) / slice;
+        const int64_t high = (tensor->offset + (block->first + block->count) * each - 1) / slice;
         DSC_ASSERT(low <= high);
         DSC_ASSERT(high < t->c->layout->world_size);
         DSC_TRY(pass_on(p, &own, block, shared ? 0 : (int32_t)low,

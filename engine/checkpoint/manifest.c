@@ -15,7 +15,11 @@
 /* The dtype of that text; F32 also of any other. */
 static dsc_dtype dtype_of(const char *text, const char *(*text_of)(dsc_dtype dtype))
 {
-    return strcmp(text, text_of(DSC_BF16)) == 0 ? DSC_BF16 : strcmp(text, text_of(DSC_F16)) == 0 ? DSC_F16 : DSC_F32;
+    static const dsc_dtype others[] = { DSC_BF16, DSC_F16, DSC_U8 };
+    for (size_t i = 0; i < DSC_COUNT(others); i++)
+        if (strcmp(text, text_of(others[i])) == 0)
+            return others[i];
+    return DSC_F32;
 }
 
 typedef struct read_ctx {
@@ -202,6 +206,8 @@ static dsc_status read_state(const read_ctx *c, const cJSON *root, dsc_run_state
     DSC_TRY(get_bool(c, root, "shuffle", &s->shuffle));
     DSC_TRY(get_text(c, root, "cpu_level", s->cpu_level, sizeof s->cpu_level));
     DSC_TRY(get_text(c, root, "versions", s->versions, sizeof s->versions));
+    if (s->compute_dtype == DSC_U8 || (s->moment_dtype == DSC_U8 && s->recipe != DSC_RECIPE_ADAMW))
+        return bad(c, NULL, "a precision that its optimizer does not have");
     if (stage > 3 || s->update_count > s->step)
         return bad(c, NULL, "zero_stage or update_count");
     DSC_ASSERT(s->recipe < DSC_RECIPE_COUNT);

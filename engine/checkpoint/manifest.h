@@ -38,12 +38,24 @@ typedef enum dsc_ckpt_plane {
     DSC_CKPT_ROWS,
     DSC_CKPT_COLS,   /* matrix only: the factors of its second moment */
     DSC_CKPT_TENSOR, /* numbers of a whole tensor */
+    DSC_CKPT_ABSMAX1,
+    DSC_CKPT_ABSMAX2, /* of the blocks of moments in U8 (kernels/update.h), counted from the tensor's start */
     DSC_CKPT_PLANE_COUNT
 } dsc_ckpt_plane;
 /* Every rank has all of it, and rank 0 stores it. */
 static inline bool dsc_ckpt_is_shared(dsc_ckpt_plane plane)
 {
     return plane >= DSC_CKPT_ROWS && plane <= DSC_CKPT_TENSOR;
+}
+
+static inline bool dsc_ckpt_is_absmax(dsc_ckpt_plane plane)
+{
+    return plane == DSC_CKPT_ABSMAX1 || plane == DSC_CKPT_ABSMAX2;
+}
+/* Elements of the tensor for each number of the plane. */
+static inline int64_t dsc_ckpt_elements_each(dsc_ckpt_plane plane)
+{
+    return dsc_ckpt_is_absmax(plane) ? DSC_Q8_BLOCK : 1;
 }
 
 extern const char *const dsc_ckpt_file_name[DSC_CKPT_FILE_COUNT];
@@ -76,6 +88,8 @@ static inline bool dsc_ckpt_is_saved(const dsc_run_state *state, dsc_ckpt_plane 
         return true;
     if (plane == DSC_CKPT_TENSOR)
         return trainable && dsc_recipes[state->recipe].tensor_state != NULL;
+    if (dsc_ckpt_is_absmax(plane))
+        return trainable && state->moment_dtype == DSC_U8;
     if (dsc_ckpt_is_shared(plane))
         return trainable && (dsc_recipes[state->recipe].needs & DSC_NEEDS_ROW_COL_STATS) != 0;
     return trainable &&
@@ -91,7 +105,7 @@ static inline bool dsc_ckpt_saved_planes(const dsc_run_state *state, dsc_ckpt_pl
         return false;
     if (plane == DSC_CKPT_ROWS || plane == DSC_CKPT_COLS)
         return dsc_ckpt_is_saved(state, plane, layout->group[tensor->group].matrices);
-    if (plane == DSC_CKPT_TENSOR)
+    if (plane == DSC_CKPT_TENSOR || dsc_ckpt_is_absmax(plane))
         return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable);
     return dsc_ckpt_is_saved(state, plane, tensor->spec->trainable) &&
            (plane < DSC_CKPT_MOMENT1 || (int)plane - DSC_CKPT_MOMENT1 < dsc_recipes[recipe].state_count);
@@ -102,6 +116,8 @@ static inline const char *dsc_ckpt_plane_name(const dsc_run_state *state, dsc_ck
     DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     if (plane == DSC_CKPT_TENSOR)
         return dsc_recipes[state->recipe].tensor_state;
+    if (dsc_ckpt_is_absmax(plane))
+        return plane == DSC_CKPT_ABSMAX1 ? "exp_avg_absmax" : "exp_avg_sq_absmax";
     if (dsc_ckpt_is_shared(plane)) /* transformers' names */
         return plane == DSC_CKPT_ROWS ? "exp_avg_sq_row" : "exp_avg_sq_col";
     return plane == DSC_CKPT_WEIGHTS  ? ""
@@ -125,6 +141,8 @@ static inline dsc_dtype dsc_ckpt_dtype(const dsc_run_state *state, dsc_ckpt_plan
     case DSC_CKPT_ROWS:
     case DSC_CKPT_COLS:
     case DSC_CKPT_TENSOR:
+    case DSC_CKPT_ABSMAX1:
+    case DSC_CKPT_ABSMAX2:
     case DSC_CKPT_PLANE_COUNT:
         break;
     }
@@ -137,6 +155,8 @@ static inline int64_t dsc_ckpt_count(dsc_ckpt_plane plane, const dsc_layout_tens
     DSC_ASSERT(plane < DSC_CKPT_PLANE_COUNT);
     if (plane == DSC_CKPT_TENSOR)
         return DSC_TENSOR_STATES;
+    if (dsc_ckpt_is_absmax(plane))
+        return dsc_div_ceil(tensor->count, DSC_Q8_BLOCK);
     return plane == DSC_CKPT_ROWS   ? dsc_layout_rows(tensor)
            : plane == DSC_CKPT_COLS ? dsc_layout_cols(tensor)
                                     : tensor->count;
@@ -219,7 +239,7 @@ typedef struct dsc_ckpt_manifest {
 #define DSC_CKPT_PLAN_LINE_BYTES_MAX 512
 static inline const char *dsc_ckpt_dtype_text(dsc_dtype dtype)
 {
-    return dtype == DSC_BF16 ? "BF16" : dtype == DSC_F16 ? "F16" : "F32";
+    return dtype == DSC_BF16 ? "BF16" : dtype == DSC_F16 ? "F16" : dtype == DSC_U8 ? "U8" : "F32";
 }
 
 /* Whether a manifest of these blocks, whatever their hashes, is one that is read: to be asked before anything is

@@ -126,9 +126,9 @@ static dsc_status check_cover(const dsc_ckpt_reader *reader, int f, dsc_error *e
 }
 
 /* Names of second moments themselves go on with a point. */
-static bool names_shared(const dsc_run_state *state, const char *name)
+static bool names_planes(const dsc_run_state *state, const char *name, dsc_ckpt_plane first, dsc_ckpt_plane last)
 {
-    for (int plane = DSC_CKPT_ROWS; plane <= DSC_CKPT_TENSOR; plane++) {
+    for (int plane = (int)first; plane <= (int)last; plane++) {
         if (!dsc_ckpt_is_saved(state, (dsc_ckpt_plane)plane, true))
             continue;
         const char *prefix = dsc_ckpt_plane_name(state, (dsc_ckpt_plane)plane);
@@ -137,6 +137,16 @@ static bool names_shared(const dsc_run_state *state, const char *name)
             return true;
     }
     return false;
+}
+
+static bool names_shared(const dsc_run_state *state, const char *name)
+{
+    return names_planes(state, name, DSC_CKPT_ROWS, DSC_CKPT_TENSOR);
+}
+
+static bool names_absmax(const dsc_run_state *state, const char *name)
+{
+    return names_planes(state, name, DSC_CKPT_ABSMAX1, DSC_CKPT_ABSMAX2);
 }
 
 static bool same_shape(const dsc_tensor_desc *a, const dsc_tensor_desc *b)
@@ -148,6 +158,30 @@ static bool same_shape(const dsc_tensor_desc *a, const dsc_tensor_desc *b)
 }
 
 /* Masters and moments have the shapes of their weights: export and merge read one of them by the shape of another. */
+/* One for each block of its tensor. */
+static dsc_status check_absmax_shape(const dsc_ckpt_reader *reader, const dsc_safetensors_entry *absmax, dsc_error *err)
+{
+    const dsc_run_state *run = &reader->manifest.state;
+    DSC_ASSERT(reader->file[DSC_CKPT_MODEL] != NULL);
+    for (int plane = DSC_CKPT_ABSMAX1; plane <= DSC_CKPT_ABSMAX2; plane++) {
+        const char *prefix = dsc_ckpt_plane_name(run, (dsc_ckpt_plane)plane);
+        const size_t length = strlen(prefix);
+        if (!dsc_ckpt_is_saved(run, (dsc_ckpt_plane)plane, true) || strncmp(absmax->name, prefix, length) != 0 ||
+            absmax->name[length] != '.')
+            continue;
+        const dsc_safetensors_entry *weights =
+            dsc_safetensors_find(reader->file[DSC_CKPT_MODEL], absmax->name + length + 1);
+        if (weights != NULL && absmax->desc.dim_count == 1 &&
+            absmax->count == dsc_div_ceil(weights->count, DSC_Q8_BLOCK))
+            return DSC_OK;
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(reader->file[DSC_CKPT_OPTIMIZER]),
+                        "tensor \"%.200s\" %s; use another checkpoint", absmax->name,
+                        weights == NULL ? "belongs to no tensor of model.safetensors"
+                                        : "has not one number for each 256 elements of its tensor");
+    }
+    return DSC_OK;
+}
+
 static dsc_status check_state_shape(const dsc_ckpt_reader *reader, const dsc_safetensors_entry *state, dsc_error *err)
 {
     const dsc_run_state *run = &reader->manifest.state;
@@ -168,7 +202,7 @@ static dsc_status check_state_shape(const dsc_ckpt_reader *reader, const dsc_saf
                         weights == NULL ? "belongs to no tensor of model.safetensors"
                                         : "has not the shape of its tensor in model.safetensors");
     }
-    return DSC_OK;
+    return check_absmax_shape(reader, state, err);
 }
 
 static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *err)
@@ -182,6 +216,7 @@ static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *er
     const dsc_ckpt_plane plane = tensor->file == DSC_CKPT_MODEL                        ? DSC_CKPT_WEIGHTS
                                  : strncmp(tensor->name, master, strlen(master)) == 0  ? DSC_CKPT_MASTER
                                  : names_shared(&reader->manifest.state, tensor->name) ? DSC_CKPT_ROWS
+                                 : names_absmax(&reader->manifest.state, tensor->name) ? DSC_CKPT_ABSMAX1
                                                                                        : DSC_CKPT_MOMENT1;
     const dsc_dtype expected = dsc_ckpt_dtype(&reader->manifest.state, plane);
     if (entry == NULL || entry->count != tensor->elements || entry->desc.dtype != tensor->dtype ||
@@ -381,6 +416,35 @@ const dsc_safetensors_entry *dsc_ckpt_reader_find(const dsc_ckpt_reader *reader,
     if (tensor != NULL && entry != NULL)
         *tensor = &reader->manifest.tensor[reader->tensor_of[f][entry - dsc_safetensors_at(reader->file[f], 0)]];
     return entry;
+}
+
+dsc_status dsc_ckpt_reader_f32(const dsc_ckpt_reader *reader, dsc_ckpt_plane plane, const char *hf_name, int64_t first,
+                               int64_t count, float *out, dsc_error *err)
+{
+    enum { BLOCKS = DSC_CKPT_BLOCK_BYTES / 4 / DSC_Q8_BLOCK };
+    const dsc_safetensors *file = reader->file[plane == DSC_CKPT_WEIGHTS ? DSC_CKPT_MODEL : DSC_CKPT_OPTIMIZER];
+    const dsc_safetensors_entry *entry = dsc_ckpt_reader_find(reader, plane, hf_name, NULL);
+    float absmax[BLOCKS];
+    DSC_ASSERT(entry != NULL && first % DSC_Q8_BLOCK == 0);
+    DSC_ASSERT(count <= (int64_t)BLOCKS * DSC_Q8_BLOCK);
+    if (entry->desc.dtype != DSC_U8)
+        return dsc_safetensors_read_f32(file, entry, first, count, out, err);
+    const int32_t moment = (int32_t)(plane - DSC_CKPT_MOMENT1);
+    DSC_ASSERT(moment >= 0 && moment < DSC_UPDATE_STATES_U8); /* of AdamW, as the manifest was read */
+    const dsc_safetensors_entry *scales =
+        dsc_ckpt_reader_find(reader, (dsc_ckpt_plane)(DSC_CKPT_ABSMAX1 + moment), hf_name, NULL);
+    if (scales == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(file),
+                        "tensor \"%.200s\" has codes without an "
+                        "absmax; use another checkpoint",
+                        entry->name);
+    DSC_TRY(
+        dsc_safetensors_read_f32(file, scales, first / DSC_Q8_BLOCK, dsc_div_ceil(count, DSC_Q8_BLOCK), absmax, err));
+    /* Codes are read into the last quarter of `out`, and widened from its start. */
+    uint8_t *const code = (uint8_t *)out + count * 3;
+    DSC_TRY(dsc_safetensors_read_bytes(file, entry, first, count, code, err));
+    dsc_q8_values(moment, code, absmax, count, out);
+    return DSC_OK;
 }
 
 int64_t dsc_ckpt_reader_offset(const dsc_ckpt_reader *reader, const dsc_ckpt_block *block)

@@ -21,7 +21,7 @@ static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
         *spec = (dsc_safetensors_spec){ .name = entry->name,
                                         .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
         memcpy(spec->desc.dim, param->dim, sizeof param->dim);
-        if (dsc_ckpt_is_shared(entry->plane)) {
+        if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane)) {
             spec->desc.dim_count = 1;
             spec->desc.dim[0] = entry->count;
         }

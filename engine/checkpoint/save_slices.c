@@ -27,9 +27,12 @@ static dsc_plane plane_of(const dsc_ckpt_entry *entry, bool trainable)
     case DSC_CKPT_ROWS:
     case DSC_CKPT_COLS:
     case DSC_CKPT_TENSOR:
+    case DSC_CKPT_ABSMAX1:
+    case DSC_CKPT_ABSMAX2:
     case DSC_CKPT_PLANE_COUNT:
         break;
     }
+    DSC_ASSERT(!dsc_ckpt_is_absmax(entry->plane)); /* it has no view */
     return entry->dtype == DSC_F32 && trainable ? DSC_PLANE_MASTER : DSC_PLANE_PARAM;
 }
 
@@ -118,12 +121,20 @@ void dsc_ckpt_portion_plan(const dsc_ckpt_save_state *s, dsc_ckpt_portion *p)
 
 /* ---- memory to buffer ---- */
 
+static dsc_status copy_piece(const dsc_ckpt_save_state *s, char *to, const void *from, int64_t bytes, dsc_error *err)
+{
+    DSC_ASSERT(bytes > 0);
+    if (!dsc_device_host_visible(s->c->device))
+        return dsc_copy(s->c->stream, to, from, bytes, err);
+    memcpy(to, from, (size_t)bytes);
+    return DSC_OK;
+}
+
 static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block, char *to, dsc_error *err)
 {
     const dsc_ckpt_entry *entry = entry_of(s, block);
     const dsc_layout_tensor *tensor = &s->c->layout->tensor[entry->tensor];
     const int64_t each = (int64_t)dsc_dtype_bytes(entry->dtype);
-    const bool visible = dsc_device_host_visible(s->c->device);
     dsc_zero_slice slice;
     if (dsc_ckpt_is_shared(entry->plane)) {
         const float *shared = dsc_ckpt_shared(s->c->zero, entry->plane, entry->tensor);
@@ -131,8 +142,12 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
         return DSC_OK;
     }
     dsc_zero_slice_get(s->c->zero, tensor->group, &slice);
-    const int64_t at = tensor->offset + block->first - slice.first;
+    const int64_t at = tensor->offset + block->first * dsc_ckpt_elements_each(entry->plane) - slice.first;
     DSC_ASSERT(at >= 0);
+    if (dsc_ckpt_is_absmax(entry->plane)) {
+        const float *absmax = dsc_zero_absmax(s->c->zero, tensor->group, entry->plane - DSC_CKPT_ABSMAX1, at);
+        return copy_piece(s, to, absmax, block->count * each, err);
+    }
     for (int64_t done = 0, now; done < block->count; done += now) {
         void *from;
         now = block->count - done;
@@ -140,10 +155,7 @@ static dsc_status copy_block(dsc_ckpt_save_state *s, const dsc_ckpt_block *block
                               &from, err));
         DSC_ASSERT(now > 0);
         DSC_ASSERT(done + now <= block->count);
-        if (visible)
-            memcpy(to + done * each, from, (size_t)(now * each));
-        else
-            DSC_TRY(dsc_copy(s->c->stream, to + done * each, from, now * each, err));
+        DSC_TRY(copy_piece(s, to + done * each, from, now * each, err));
     }
     return DSC_OK;
 }
@@ -158,7 +170,7 @@ static bool block_stays(const dsc_ckpt_save_state *s, const dsc_ckpt_block *bloc
 {
     const dsc_ckpt_entry *entry = entry_of(s, block);
     DSC_ASSERT(tensor == &s->c->layout->tensor[entry->tensor]);
-    if (dsc_ckpt_is_shared(entry->plane))
+    if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane))
         return dsc_device_host_visible(s->c->device);
     return dsc_zero_stays(s->c->zero, tensor->group, plane_of(entry, tensor->spec->trainable));
 }

@@ -405,10 +405,10 @@ static void take_measure(cw_rank *rank, const dsc_alloc_stats *before, bool save
     const dsc_ckpt_uses uses = { .saves = saves, .loads = loads, .node_local = rank->options->node_local };
     if (rank->rank == 0)
         *(measure *)rank->user =
-            (measure){ dsc_ckpt_plan_bytes(dsc_probe_layout(rank->engine), dtype,
-                                                  dsc_probe_config(rank->engine)->optimizer.recipe,
-                                                 &uses),
-                       after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
+            (measure) { dsc_ckpt_plan_bytes(dsc_probe_layout(rank->engine), dtype,
+                                            dsc_probe_config(rank->engine)->own.moments,
+                                            dsc_probe_config(rank->engine)->optimizer.recipe, &uses),
+                        after.tier_peak_bytes[DSC_TIER_HOST] - before->tier_current_bytes[DSC_TIER_HOST] };
 }
 
 /* The folder of a host that has a disk of its own. */

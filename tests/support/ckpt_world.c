@@ -180,6 +180,12 @@ static void collect(cw_world *world, dsc_engine *engine)
                 must(dsc_zero_view(dsc_probe_zero(engine), tensor->group, plane,
                                    tensor->offset + first + done - slice.first, &now, false, &from, NULL) == DSC_OK,
                      "a view");
+                if (dsc_zero_dtype(dsc_probe_zero(engine), plane) == DSC_U8) {
+                    const int64_t at = tensor->offset + first + done - slice.first;
+                    const float *absmax = dsc_zero_absmax(dsc_probe_zero(engine), tensor->group, s - 1, at);
+                    dsc_q8_values(s - 1, from, absmax, now, *whole + first + done);
+                    continue;
+                }
                 for (int64_t i = 0; i < now; i++)
                     (*whole)[first + done + i] =
                         bf16 ? dsc_f32_from_bf16(((const uint16_t *)from)[i]) : ((const float *)from)[i];
