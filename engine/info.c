@@ -291,6 +291,7 @@ void dsc_engine_describe_numerics(dsc_engine *engine)
              config->own.compression != DSC_QUANT_NONE ? " with error feedback" : "", before,
              config->own.gradients == DSC_BF16 ? "fp32 rounded to bf16" : "fp32",
              dsc_recipe_states_most(config->optimizer.recipe) == 0 ? "none"
+             : config->own.moments == DSC_U8                        ? "8-bit codes in blocks of 256"
              : config->own.moments == DSC_BF16                      ? "bf16 rounded by chance"
                                                                     : "fp32",
              engine->config.own.reproducible == DSC_REPRODUCIBLE_WORLD_SIZE ? ", sums independent of the world size"

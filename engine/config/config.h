@@ -316,7 +316,7 @@ typedef struct dsc_ext_config {
     bool recompute_given;             /* else NONE becomes KEPT on GPUs with room for it */
     int64_t micro_batch_group;        /* pass a module before the next one; of an optimizer step's, at most */
     bool outputs_on_host;             /* activation_checkpointing.cpu_checkpointing */
-    dsc_dtype moments, gradients;     /* F32 or BF16 */
+    dsc_dtype moments, gradients;     /* F32 or BF16; of moments also U8: codes (kernels/update.h) */
     dsc_quant compression;            /* "gradient_compression": of leaves, with error feedback */
     int64_t eval_every, eval_batches; /* 0: at the end; 0: all */
     int64_t eval_patience;            /* stop after so many evaluations without a lower loss, 0: never */

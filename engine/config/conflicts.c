@@ -49,6 +49,20 @@ static bool compresses_signs(const dsc_config_parse_state *s, int id)
            dsc_optimizer_compresses_signs(dsc_config_optimizer_kind(s->given[id]->valuestring));
 }
 
+enum { MOMENTS_8BIT = 2 }; /* of the choices of dsc.moments */
+static bool eight_bits(const dsc_config_parse_state *s, int id)
+{
+    return dsc_config_choice_or(s, id, 0) == MOMENTS_8BIT;
+}
+static bool other_bits(const dsc_config_parse_state *s, int id) { return dsc_config_has(s, id) && !eight_bits(s, id); }
+
+static bool is_not_adam(const dsc_config_parse_state *s, int id)
+{
+    const dsc_optimizer_kind kind =
+        dsc_config_has(s, id) ? dsc_config_optimizer_kind(s->given[id]->valuestring) : DSC_OPTIMIZER_ADAMW;
+    return kind != DSC_OPTIMIZER_ADAM && kind != DSC_OPTIMIZER_ADAMW && !s->foreign_optimizer;
+}
+
 static bool differs_from_clipping(const dsc_config_parse_state *s, int id)
 {
     double norm = 0, clipping = 0;
@@ -97,6 +111,10 @@ static const conflict conflicts[] = {
     { DSC_ID_DPO, present, DSC_ID_DATA_EFFICIENCY, on, true, "samples of a curriculum are cut" },
     { DSC_ID_DPO, present, DSC_ID_DOCUMENT_END, not_negative, false, "a sample of a pair is one text" },
     { DSC_ID_SFT_PACKING, on, DSC_ID_DPO, present, true, "pairs are not packed: each sequence is a sample" },
+    { DSC_ID_MOMENTS, eight_bits, DSC_ID_OPTIMIZER_TYPE, is_not_adam, false,
+      "only Adam and AdamW have 8-bit moments: \"bf16\" and \"fp32\" work" },
+    { DSC_ID_OPTIMIZER_TYPE, dsc_config_names_8bit, DSC_ID_MOMENTS, other_bits, false,
+      "the name means AdamW with 8-bit moments" },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_ZERO_STAGE, partitioned, true,
       "as in DeepSpeed, every rank needs the whole momentum: stage 0 works" },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_REPRODUCIBLE, world_size, false,
@@ -104,7 +122,7 @@ static const conflict conflicts[] = {
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_COMPRESSION, chosen, false, momentum_packed },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_QUANTIZED_GRADIENTS, on, false, momentum_packed },
     { DSC_ID_OPTIMIZER_TYPE, compresses_signs, DSC_ID_MOMENTS, chosen, false,
-      "bf16 moments are coarser than the compression error: \"fp32\" works" },
+      "such moments are coarser than the compression error: \"fp32\" works" },
 };
 
 /* A section's value is too long for a line: its key is enough. */

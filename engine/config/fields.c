@@ -373,7 +373,9 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_fp8(s));
     DSC_TRY(fill_sft(s));
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
-    own->moments = dsc_config_choice_or(s, DSC_ID_MOMENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
+    static const dsc_dtype moments[] = { DSC_F32, DSC_BF16, DSC_U8 }; /* as the table names them */
+    const bool named = dsc_config_names_8bit(s, DSC_ID_OPTIMIZER_TYPE);
+    own->moments = named ? DSC_U8 : moments[dsc_config_choice_or(s, DSC_ID_MOMENTS, 0)];
     own->gradients = dsc_config_choice_or(s, DSC_ID_GRADIENTS, 0) == 1 ? DSC_BF16 : DSC_F32;
     own->compression =
         (dsc_quant)dsc_config_choice_or(s, DSC_ID_COMPRESSION, DSC_QUANT_NONE); /* as the table names them */

@@ -110,6 +110,8 @@ dsc_status dsc_config_check_optimizer(dsc_config_parse_state *s, const cJSON *ty
 dsc_status dsc_config_fill_optimizer(dsc_config_parse_state *s);
 /* DSC_OPTIMIZER_NONE: no such type. */
 dsc_optimizer_kind dsc_config_optimizer_kind(const char *type);
+/* The type is a name of AdamW with 8-bit moments. */
+bool dsc_config_names_8bit(const dsc_config_parse_state *s, int id);
 dsc_status dsc_config_check_types(dsc_config_parse_state *s); /* optimizer.type and scheduler.type are built */
 
 #ifdef __cplusplus

@@ -126,6 +126,9 @@ static dsc_status resolve_early_update(dsc_config *config, bool on_gpus, dsc_err
 {
     const dsc_zero_config *zero = &config->zero;
     const bool in_files = zero->offload_optimizer == DSC_OFFLOAD_NVME && zero->offload_param == DSC_OFFLOAD_NVME;
+    if (config->own.early_update && config->own.moments == DSC_U8)
+        return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",
+                              "moments in fp32 or bf16, and these are in 8 bits", err);
     if (!config->own.early_update || (in_files && !on_gpus))
         return DSC_OK;
     return warn_no_effect(config, config->unresolved.early_update, "dsc.early_update",

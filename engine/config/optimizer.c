@@ -67,8 +67,25 @@ static const char *const optimizers_known[] = {
     "ASGD",   "LBFGS",   "NAdam", "RAdam",     "Rprop",   "SparseAdam",
 };
 
+/* bitsandbytes' name, and those of Hugging Face's "optim". */
+static bool is_8bit(const char *type)
+{
+    static const char *const names[] = { "AdamW8bit", "adamw_8bit", "adamw_bnb_8bit" };
+    for (size_t i = 0; i < DSC_COUNT(names); i++)
+        if (strcasecmp(names[i], type) == 0)
+            return true;
+    return false;
+}
+
+bool dsc_config_names_8bit(const dsc_config_parse_state *s, int id)
+{
+    return dsc_config_has(s, id) && is_8bit(s->given[id]->valuestring);
+}
+
 dsc_optimizer_kind dsc_config_optimizer_kind(const char *type)
 {
+    if (is_8bit(type))
+        return DSC_OPTIMIZER_ADAMW;
     for (int k = DSC_OPTIMIZER_NONE + 1; k < DSC_OPTIMIZER_KIND_COUNT; k++)
         if (rows[k].of_deepspeed ? strcasecmp(rows[k].type, type) == 0 : strcmp(rows[k].type, type) == 0)
             return (dsc_optimizer_kind)k;

@@ -106,6 +106,10 @@ stray='{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt",
 config stray "$stray"
 report "one rank of several" says "or unset both to run alone" env RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 20000)) \
     "$bin/train" --config stray.json
+config lion8 '{"train_batch_size": 6, "optimizer": {"type": "Lion"}, "dsc": {"moments": "8bit"}}'
+report "an optimizer without 8-bit moments" check "only Adam and AdamW have 8-bit moments" lion8
+config run8 '{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 2, "seq_length": 16, "threads": 1, "moments": "8bit"}}'
+report "other moments than the saved ones" says "which are not converted" "$bin/train" --config run8.json --load run
 report "no such program" says "nor in PATH" "$bin/dsc-launch" --num_gpus=2 nosuch
 rows() { [ "$(grep -c '^| `' "$root/docs/errors.md")" = "$told" ] || fail "the page has other rows than these $told"; }
 report "every row was tried" rows

@@ -252,6 +252,39 @@ static dsc_status meet_refusal(cw_rank *rank, dsc_error *err)
     return cw_train(rank, 3, err);
 }
 
+/* Moments in 8 bits go on anywhere with the same bits, and are not converted into others or from them. */
+static void moments_in_8_bits(void **state)
+{
+    static const char own[] = ", \"moments\": \"8bit\"";
+    cw_trip whole = { .save = cw_path(dir, "low"), .save_step = 2, .end_step = 5 };
+    cw_trip wide = { .save = cw_path(dir, "wide"), .save_step = 2, .end_step = 2 };
+    char hex[65];
+    dsc_error err = DSC_ERROR_INIT;
+    run(&(cw_options) { .world = 2, .stage = 1, .bf16 = true, .own = own, .model = model }, cw_make_trip, &whole);
+    assert_int_equal(dsc_ckpt_hash(NULL, alloc, cw_path(whole.save, "step-2"), hex, &err), DSC_OK);
+    assert_string_equal(hex, whole.saved_hash);
+    for (int32_t world = 1; world <= 3; world++) {
+        cw_trip resumed = { .load = whole.save, .save_step = 2, .end_step = 5 };
+        run(&(cw_options) { .world = world, .stage = 3 - world % 3, .bf16 = true, .own = own, .model = model },
+            cw_make_trip, &resumed);
+        assert_string_equal(resumed.saved_hash, whole.saved_hash);
+        assert_string_equal(resumed.end_hash, whole.end_hash);
+    }
+    cw_trip in_files = { .load = whole.save, .save = cw_path(dir, "again"), .save_step = 5, .end_step = 5 };
+    run(&(cw_options) { .world = 2, .stage = 3, .bf16 = true, .own = own, .async = true, .model = model }, cw_make_trip,
+        &in_files);
+    assert_string_equal(in_files.saved_hash, whole.end_hash);
+    refusal to_wide = { .load = whole.save,
+                        .where = "optimizer.safetensors",
+                        .words = "moments were saved in 8bit, and this run keeps them in fp32" };
+    run(&(cw_options) { .world = 2, .stage = 1, .bf16 = true, .model = model }, meet_refusal, &to_wide);
+    run(&(cw_options) { .world = 2, .stage = 1, .bf16 = true, .model = model }, cw_make_trip, &wide);
+    refusal to_low = { .load = wide.save,
+                       .where = "optimizer.safetensors",
+                       .words = "moments were saved in fp32, and this run keeps them in 8bit" };
+    run(&(cw_options) { .world = 2, .stage = 3, .bf16 = true, .own = own, .model = model }, meet_refusal, &to_low);
+}
+
 static void an_existing_step_is_refused(void **state)
 {
     size_t before, after;
@@ -489,6 +522,7 @@ int main(void)
         TEST(differences_are_one_line_each),
         TEST(precisions_take_each_other),
         TEST(moments_in_bf16),
+        TEST(moments_in_8_bits),
         TEST(an_existing_step_is_refused),
         TEST(the_resumed_step_is_kept),
         TEST(other_models_are_refused),

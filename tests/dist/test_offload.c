@@ -57,6 +57,7 @@ static const placement placements[] = {
 };
 
 #define BF16_MOMENTS ", \"moments\": \"bf16\"" /* of "dsc" */
+#define U8_MOMENTS ", \"moments\": \"8bit\""
 #define BF16_SUMS ", \"gradients\": \"bf16\""
 
 typedef struct variant {
@@ -416,6 +417,30 @@ static void moments_in_bf16_give_the_same_bits(void **state)
     toy_model_close(model);
 }
 
+/* ---- moments in 8 bits ---- */
+
+/* A quarter of the bytes, and an absmax of 4 bytes for 256 elements; tensors begin at multiples of 256 elements. */
+static void moments_in_8_bits_give_the_same_bits(void **state)
+{
+    dsc_model *model = toy_model_open(5, 61, 3, true);
+    for (int32_t world = 1; world <= 3; world++) {
+        run_result full, first;
+        variant v = { world, 0, 1 + world % 2, world != 2, false, "", NULL, NULL, 0 };
+        run_variant(&v, model, &full);
+        v.own = U8_MOMENTS;
+        run_variant(&v, model, &first);
+        assert_int_equal(first.status, DSC_OK);
+        assert_string_not_equal(full.hash, first.hash);
+        assert_true(fabs(first.loss[STEPS - 1] - full.loss[STEPS - 1]) < 0.02 * fabs(full.loss[STEPS - 1]));
+        if (v.bf16)
+            assert_int_equal(first.state_bytes[3], 2 * (first.state_bytes[2] / 4 + first.state_bytes[2] / 256));
+        assert_true(first.state_bytes[3] < full.state_bytes[3] * 2 / 7);
+        run_expect_planned(&first);
+        expect_same_everywhere(&first, v, model);
+    }
+    toy_model_close(model);
+}
+
 /* ---- sums in bf16 ---- */
 
 static void sums_in_bf16_give_the_same_bits(void **state)
@@ -571,6 +596,7 @@ int main(void)
         cmocka_unit_test(threads_that_wait_for_files_have_short_turns),
         cmocka_unit_test(several_folders),
         cmocka_unit_test(moments_in_bf16_give_the_same_bits),
+        cmocka_unit_test(moments_in_8_bits_give_the_same_bits),
         cmocka_unit_test(moments_are_rounded_as_said),
         cmocka_unit_test(sums_in_bf16_give_the_same_bits),
         cmocka_unit_test(sums_are_rounded_as_said),

@@ -182,6 +182,21 @@ static void moments_and_sums_in_bf16(void **state)
     expect_same_bits(&on_gpus, &v, &away);
 }
 
+/* GPUs and the host choose the same codes and absmax. */
+static void moments_in_8_bits(void **state)
+{
+    run_result on_gpus, away;
+    variant v = {
+        .world = 2, .stage = 2, .accumulation = 1, .bf16 = true, .zero = "", .own = ", \"moments\": \"8bit\""
+    };
+    run(&v, &on_gpus);
+    for (size_t z = 0; z < 2; z++) {
+        v.stage = 2 + (int32_t)z;
+        v.zero = states_away[z].zero;
+        expect_same_bits(&on_gpus, &v, &away);
+    }
+}
+
 /* Norms of tensors, and directions of whole ones, are made by whoever updates, GPUs and the host, of states that pass
  * in tiles. */
 static void whole_tensors_from_everywhere(void **state)
@@ -319,6 +334,7 @@ int main(void)
         cmocka_unit_test(overlap_on_and_off_give_the_same_bits),
         cmocka_unit_test(outputs_of_modules),
         cmocka_unit_test(moments_and_sums_in_bf16),
+        cmocka_unit_test(moments_in_8_bits),
         cmocka_unit_test(whole_tensors_from_everywhere),
         cmocka_unit_test(every_placement_of_parameters_gives_the_same_bits),
         cmocka_unit_test(several_micro_batches_together),

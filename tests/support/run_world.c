@@ -24,7 +24,21 @@ typedef struct rank_job {
     int32_t rank;
 } rank_job;
 
-/* A bf16 state lies in the upper half of its buffer first. */
+/* Moments in U8: the values of the codes in the last quarter of `place`. */
+static void values_of_codes(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at, int64_t count, float *place)
+{
+    const int32_t moment = (int32_t)(plane - DSC_PLANE_MOMENT1);
+    const size_t bytes = (size_t)dsc_div_ceil(count, DSC_Q8_BLOCK) * sizeof(float);
+    const float *from = dsc_zero_absmax(dsc_probe_zero(engine), group, moment, at);
+    float *absmax = malloc(bytes);
+    if (absmax == NULL || dsc_copy(dsc_probe_compute_stream(engine), absmax, from, (int64_t)bytes, NULL) != DSC_OK ||
+        dsc_stream_sync(dsc_probe_compute_stream(engine), NULL) != DSC_OK)
+        abort();
+    dsc_q8_values(moment, (const uint8_t *)place + 3 * count, absmax, count, place);
+    free(absmax);
+}
+
+/* A state in fewer bytes lies in the last ones of its buffer first. */
 static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at, int64_t count, float *to)
 {
     const int64_t each = (int64_t)dsc_dtype_bytes(dsc_zero_dtype(dsc_probe_zero(engine), plane));
@@ -37,6 +51,8 @@ static void fetch(dsc_engine *engine, int32_t group, dsc_plane plane, int64_t at
         if (dsc_copy(dsc_probe_compute_stream(engine), place, from, now * each, NULL) != DSC_OK ||
             dsc_stream_sync(dsc_probe_compute_stream(engine), NULL) != DSC_OK)
             abort();
+        if (each == 1)
+            values_of_codes(engine, group, plane, at + done, now, to + done);
         for (int64_t i = 0; each == 2 && i < now; i++) {
             uint16_t half;
             memcpy(&half, place + 2 * i, 2);

@@ -584,6 +584,24 @@ static void how_many_run_together(void **state)
     }
 }
 
+/* bitsandbytes' name and those of transformers; dsc.moments says the same. */
+static void names_of_8_bit_moments(void **state)
+{
+    (void)state;
+    static const char *const texts[] = {
+        "{\"train_batch_size\":4,\"optimizer\":{\"type\":\"AdamW8bit\",\"params\":{\"lr\":0.01}}}",
+        "{\"train_batch_size\":4,\"optimizer\":{\"type\":\"adamw_8bit\"},\"dsc\":{\"moments\":\"8bit\"}}",
+        "{\"train_batch_size\":4,\"optimizer\":{\"type\":\"adamw_bnb_8bit\"}}",
+        "{\"train_batch_size\":4,\"optimizer\":{\"type\":\"AdamW\"},\"dsc\":{\"moments\":\"8bit\"}}",
+        "{\"train_batch_size\":4,\"dsc\":{\"moments\":\"8bit\"}}",
+    };
+    for (size_t i = 0; i < DSC_COUNT(texts); i++) {
+        assert_int_equal(parse_with(texts[i], NULL, 0, false, 4), DSC_OK);
+        assert_int_equal(config.own.moments, DSC_U8);
+        assert_int_equal(config.optimizer.recipe, DSC_RECIPE_ADAMW);
+    }
+}
+
 /* ---- flags ---- */
 
 static void overrides(void **state)
@@ -658,6 +676,7 @@ int main(void)
         cmocka_unit_test(offload_to_files),
         cmocka_unit_test(offload_on_devices),
         cmocka_unit_test(how_many_run_together),
+        cmocka_unit_test(names_of_8_bit_moments),
         cmocka_unit_test(overrides),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
