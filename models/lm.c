@@ -411,7 +411,8 @@ static void fill_model(dsc_lm *lm)
                               .adapter_json = lm->adapter_json,
                               .preference = config->preference,
 
-                              .carried = lm->carried != NULL ? &lm->carried->model : NULL };
+                              .carried = lm->carried != NULL ? &lm->carried->model : NULL,
+                              .show_module = dsc_lm_show_module };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)

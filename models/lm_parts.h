@@ -71,6 +71,7 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
 
 /* lm_program.c: the programs of all blocks, once all parameters and adapters are known. */
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
+int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 
 /* lm_grow.c: what the rows that no file has begin as. The lock is the caller's to open. */
 DSC_MUST_USE dsc_status dsc_lm_open_means(dsc_lm *lm, dsc_error *err);

@@ -71,9 +71,10 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     return run(module, DSC_PASS_BACKWARD, ctx, err);
 }
 
-static int show(const dsc_module *module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes)
+int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes)
 {
-    return dsc_program_show(((const dsc_lm_module *)module->self)->program, batch, dtype, out, bytes);
+    const dsc_lm_module *self = model->modules[module].self;
+    return self->program != NULL ? dsc_program_show(self->program, batch, dtype, out, bytes) : 0;
 }
 
 void dsc_lm_block_init(dsc_module *module)
@@ -82,5 +83,4 @@ void dsc_lm_block_init(dsc_module *module)
     module->forward = forward;
     module->backward = backward;
     module->rebuild = rebuild;
-    module->show = show;
 }

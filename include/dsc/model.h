@@ -200,8 +200,6 @@ typedef struct dsc_module {
     dsc_status (*backward)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
     /* Optional: ctx->rebuilt again, the same bits that forward wrote there. */
     dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
-    /* Optional: text for people about the module's ops, bytes and FLOPs for a micro-batch, as snprintf. */
-    int (*show)(const struct dsc_module *module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 } dsc_module;
 
 /* Parts of a weight that a folder has in NF4 with bitsandbytes' block size of 64 (kernels/nf4.h). CODES: two elements in
@@ -263,6 +261,9 @@ typedef struct dsc_model {
     dsc_status (*load_packed)(const struct dsc_model *model, int32_t module, int32_t param, dsc_packed_part part,
                               int64_t first, int64_t bytes, void *out, bool *found, dsc_error *err);
     const dsc_model_carried *carried; /* NULL: none */
+    /* Optional: text for people about a module's ops, with bytes and FLOPs of a micro-batch, as snprintf; 0: none. */
+    int (*show_module)(const struct dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out,
+                       size_t bytes);
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */

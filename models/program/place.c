@@ -148,10 +148,9 @@ void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *
 enum { LAYOUTS = 8 }; /* forward, rebuild and backward of two sizes of a micro-batch, and forward of two more */
 
 typedef struct layout_key {
-    int64_t batch, rank, widest;
+    int64_t batch, adapter_bytes;
     dsc_dtype dtype;
     dsc_pass pass;
-    bool dropout;
 } layout_key;
 
 struct dsc_layouts {
@@ -164,16 +163,16 @@ size_t dsc_program_layouts_bytes(void) { return sizeof(struct dsc_layouts); }
 
 static bool is_key(const layout_key *a, const layout_key *b)
 {
-    return a->batch == b->batch && a->rank == b->rank && a->widest == b->widest && a->dtype == b->dtype &&
-           a->pass == b->pass && a->dropout == b->dropout;
+    return a->batch == b->batch && a->adapter_bytes == b->adapter_bytes && a->dtype == b->dtype && a->pass == b->pass;
 }
 
 const dsc_layout *dsc_program_layout(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch,
                                      dsc_dtype dtype, dsc_layout *own)
 {
     struct dsc_layouts *all = program->layouts;
-    const layout_key key = { batch, lora != NULL ? lora->rank : 0,    lora != NULL ? lora->widest : 0, dtype,
-                             pass,  lora != NULL && lora->dropout > 0 };
+    const bool adapted = lora != NULL && lora->rank > 0;
+    const layout_key key = { batch, adapted ? dsc_lora_work_bytes(lora, batch * program->tokens, dtype) : 0, dtype,
+                             pass };
     for (int i = 0; i < LAYOUTS && all != NULL; i++) {
         int32_t state = atomic_load_explicit(&all->state[i], memory_order_acquire);
         if (state == 2 && is_key(&all->key[i], &key))

@@ -208,15 +208,23 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
     t->blocks = blocks;
     int32_t specs = 0;
     const uint32_t bytes = (uint32_t)sizeof(dsc_module);
-    t->modules[0] = (dsc_module){ bytes, DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "input", t, 1, &t->specs[0], input_plan,
-                                  input_forward, input_backward, NULL, NULL };
+    t->modules[0] = (dsc_module) { bytes,
+                                   DSC_MODULE_BACKWARD_WITHOUT_PARAMS,
+                                   "input",
+                                   t,
+                                   1,
+                                   &t->specs[0],
+                                   input_plan,
+                                   input_forward,
+                                   input_backward,
+                                   NULL };
     add_param(t, &specs, "input.weight", in, width, DSC_INIT_NORMAL);
     for (int32_t b = 0; b < blocks; b++) {
         char name[32];
         snprintf(t->module_names[b], sizeof t->module_names[0], "block.%d", (int)b);
         t->modules[1 + b] =
-            (dsc_module) { bytes,         0, t->module_names[b], t, 3, &t->specs[specs], block_plan, block_forward,
-                           block_backward, NULL, NULL };
+            (dsc_module) { bytes,          0,   t->module_names[b], t, 3, &t->specs[specs], block_plan, block_forward,
+                           block_backward, NULL };
         snprintf(name, sizeof name, "block.%d.weight", (int)b);
         add_param(t, &specs, name, width, width, DSC_INIT_NORMAL);
         snprintf(name, sizeof name, "block.%d.bias", (int)b);
@@ -225,8 +233,7 @@ dsc_model *toy_model_open(int64_t in, int64_t width, int32_t blocks, bool frozen
         add_param(t, &specs, name, 0, width, DSC_INIT_ONES)->trainable = !frozen_scale;
     }
     t->modules[1 + blocks] =
-        (dsc_module) { bytes, DSC_MODULE_LOSS, "loss", t, 2, &t->specs[specs], loss_plan, loss_forward, NULL,
-                       NULL, NULL };
+        (dsc_module) { bytes, DSC_MODULE_LOSS, "loss", t, 2, &t->specs[specs], loss_plan, loss_forward, NULL, NULL };
     add_param(t, &specs, "loss.bias", 0, in, DSC_INIT_ZEROS);
     dsc_param_spec *tied = add_param(t, &specs, "input.weight", in, width, DSC_INIT_NORMAL);
     tied->shared_module = 0;

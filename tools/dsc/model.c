@@ -57,15 +57,14 @@ static double params_of(const dsc_module *module)
     return sum;
 }
 
-/* The module's own text, to be freed; NULL: it has none. */
-static char *text_of(const dsc_module *module, const show_args *args)
+/* A module's text, to be freed; NULL: it has none. */
+static char *text_of(const dsc_model *model, int32_t module, const show_args *args)
 {
-    if (module->show == NULL)
-        return NULL;
-    const int bytes = module->show(module, args->batch, dtype_of(args), NULL, 0);
-    char *text = malloc((size_t)bytes + 1);
+    const dsc_dtype dtype = dtype_of(args);
+    const int bytes = model->show_module != NULL ? model->show_module(model, module, args->batch, dtype, NULL, 0) : 0;
+    char *text = bytes > 0 ? malloc((size_t)bytes + 1) : NULL;
     if (text != NULL)
-        (void)module->show(module, args->batch, dtype_of(args), text, (size_t)bytes + 1);
+        (void)model->show_module(model, module, args->batch, dtype, text, (size_t)bytes + 1);
     return text;
 }
 
@@ -84,9 +83,9 @@ static dsc_status show_module(const dsc_module *module, const show_args *args, d
 static void show_texts(const dsc_model *model, const show_args *args)
 {
     for (int32_t i = 0, last; i < model->module_count; i = last + 1) {
-        char *text = text_of(&model->modules[i], args), *next = NULL;
+        char *text = text_of(model, i, args), *next = NULL;
         for (last = i; text != NULL && last + 1 < model->module_count; last++) {
-            next = text_of(&model->modules[last + 1], args);
+            next = text_of(model, last + 1, args);
             const bool alike = next != NULL && strcmp(text, next) == 0;
             free(next);
             if (!alike)
