@@ -199,6 +199,11 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
         const dsc_scale_args *a = args;
         return (double)a->count * 2 * each(a->dtype);
     }
+    case DSC_KERNEL_NF4_UNPACK: {
+        const dsc_nf4_unpack_args *a = args;
+        const dsc_nf4 kind = a->tops != NULL ? DSC_NF4_NESTED : DSC_NF4_PLAIN;
+        return (double)a->count * (each(a->to_dtype) + (double)dsc_nf4_unit_bytes(kind) / DSC_NF4_UNIT);
+    }
     default:
         return 0; /* short ones: their start is what they take */
     }
