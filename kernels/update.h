@@ -19,6 +19,7 @@ extern "C" {
 #define DSC_TENSOR_STATES 2
 #define DSC_UPDATE_STATES_U8 2 /* states that may be kept in U8 */
 #define DSC_Q8_BLOCK 256       /* elements of a block of U8 states */
+#define DSC_Q8_ZERO(state) ((state) == 0 ? 127 : 0) /* the code of 0, whatever the absmax */
 
 typedef enum dsc_recipe {
     DSC_RECIPE_ADAMW,            /* exp_avg, exp_avg_sq */

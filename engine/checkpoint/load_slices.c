@@ -192,6 +192,17 @@ static dsc_status check_range(const dsc_ckpt_slices_load *t, const span *s, cons
                     dsc_dtype_largest(to), to == DSC_F16 ? "bf16 (bf16.enabled) or fp32" : "fp32");
 }
 
+/* The elements behind a tensor up to the end of its last block of codes are 0 with the absmax that is loaded too. */
+static dsc_status put_padding(const dsc_ckpt_slices_load *t, const span *s, int64_t end, dsc_error *err)
+{
+    char zeros[DSC_Q8_BLOCK];
+    const int64_t count = dsc_align_up(end, DSC_Q8_BLOCK) - end;
+    DSC_ASSERT(s->to.plane >= DSC_PLANE_MOMENT1 && s->to.dtype == DSC_U8);
+    DSC_ASSERT(count < DSC_Q8_BLOCK);
+    memset(zeros, DSC_Q8_ZERO(s->to.plane - DSC_PLANE_MOMENT1), sizeof zeros);
+    return count > 0 ? put(t, &s->to, end - s->first, zeros, DSC_U8, count, err) : DSC_OK;
+}
+
 static dsc_status put_block(const dsc_ckpt_slices_load *t, const span *s, const dsc_ckpt_block *block, const char *data,
                             dsc_error *err)
 {
@@ -202,8 +213,10 @@ static dsc_status put_block(const dsc_ckpt_slices_load *t, const span *s, const 
         memcpy(s->to.shared + low, data, (size_t)(high - low) * sizeof *s->to.shared);
         return DSC_OK;
     }
-    return put(t, &s->to, low - s->first, data + (low - block->first) * (int64_t)dsc_dtype_bytes(s->tensor->dtype),
-               s->tensor->dtype, high - low, err);
+    DSC_TRY(put(t, &s->to, low - s->first, data + (low - block->first) * (int64_t)dsc_dtype_bytes(s->tensor->dtype),
+                s->tensor->dtype, high - low, err));
+    const bool ends = s->tensor->dtype == DSC_U8 && high == s->tensor->elements;
+    return ends ? put_padding(t, s, high, err) : DSC_OK;
 }
 
 /* ---- lanes ---- */
