@@ -399,7 +399,6 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_section_begin,
     dsc_cuda_section_end,
     NULL, /* open_host: the host is the cpu device */
-    NULL, /* the host is a CPU device */
 };
 
 /* ---- as a plugin ---- */
