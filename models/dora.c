@@ -134,11 +134,11 @@ dsc_status dsc_dora_run(const dsc_call *call, dsc_linear_layer layer, void *y, c
     const bool adds = layer.forward == DSC_EPILOGUE_ADD || layer.forward == DSC_EPILOGUE_BIAS_ADD;
     const void *dropped;
     DSC_ASSERT(layer.forward != DSC_EPILOGUE_BIAS_GELU);
-    DSC_ASSERT(!adds || aux != y);
     DSC_TRY(find_factors(&pass));
     if (!pass.drops) {
-        DSC_TRY(make_sum(&pass, y, x));
-        return scale(&pass, y, y, 0, layer.bias >= 0 ? call->ctx->param[layer.bias] : NULL, adds ? aux : NULL);
+        void *const sum = adds && aux == y ? pass.outputs : y; /* what is added may lie where the outputs go */
+        DSC_TRY(make_sum(&pass, sum, x));
+        return scale(&pass, y, sum, 0, layer.bias >= 0 ? call->ctx->param[layer.bias] : NULL, adds ? aux : NULL);
     }
     DSC_TRY(dsc_linear_plain_run(call, layer, y, x, aux));
     DSC_TRY(dsc_lora_input(call, &pass.pair, x, &dropped));

@@ -29,7 +29,7 @@ static dsc_model *model_of(int which)
 static void run_on(const char *device, const dsc_model *model, int32_t stage, const char *own, run_result *out)
 {
     const dsc_recompute again = (dsc_recompute)stage;
-    tiny_run(model, &(tiny_variant) { device, 2, stage, 2, true, stage > 1, again, own }, &(run_options) { 0 }, out);
+    tiny_run(model, &(tiny_variant) { device, run_most_ranks(2), stage, 2, true, stage > 1, again, own }, &(run_options) { 0 }, out);
 }
 
 /* The bound of tests/dist/test_fp8.c: a rounding in bf16 may change one in fp8. */
@@ -39,7 +39,7 @@ static void near_the_cpu_and_the_same_at_every_stage(void **state)
                                        FP8 ", \"weights\": \"kept\"}" };
     for (int i = 0; i < 3; i++) {
         dsc_model *model = model_of(i);
-        const double tokens = 2.0 * 2 * TINY_MICRO_BATCH * (double)model->losses_per_sample;
+        const double tokens = 2.0 * run_most_ranks(2) * TINY_MICRO_BATCH * (double)model->losses_per_sample;
         run_result cpu, gpu, other;
         run_on("cpu", model, 0, own[0], &cpu);
         run_on("cuda", model, 0, own[0], &gpu);

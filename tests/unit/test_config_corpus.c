@@ -220,6 +220,7 @@ static const char *own_good_value(const char *path)
         { "train_batch_size", "64" },
         { "dsc.lora.layers_to_transform", "[0, 1]" },
         { "optimizer.params.nesterov", "false" }, /* true needs a momentum */
+        { "dsc.fp8.enabled", "false" },           /* true needs bf16 */
     };
     for (size_t i = 0; i < DSC_COUNT(own); i++)
         if (strcmp(own[i].path, path) == 0)
