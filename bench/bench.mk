@@ -105,6 +105,16 @@ bench-generate: $(BIN)/dsc
 	$(Q)$(or $(PYTHON),python3) bench/bench_generate.py $(BIN)/dsc $(or $(DIR),/tmp) $(if $(SHORT),--short) \
 	    $(if $(ROUNDS),--rounds $(ROUNDS)) $(CASES) $(OR_SKIPPED)
 
+$(BENCH_BIN)/sft_pack: $(BUILD)/bench/sft_pack.o $(LIB)/libdsc.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(LDFLAGS) $^ $(LDLIBS) -o $@
+
+.PHONY: bench-sft-data
+## bench-sft-data: rendering, encoding and packing instruction data beside TRL, with PYTHON=PROGRAM (which has it): [DIR=/tmp] [ROUNDS=15] [MIB=50]
+bench-sft-data: $(BENCH_BIN)/sft_pack
+	$(Q)$(or $(PYTHON),python3) bench/bench_sft_data.py $(BENCH_BIN)/sft_pack $(or $(DIR),/tmp) $(if $(SHORT),--short) \
+	    $(addprefix --rounds ,$(ROUNDS)) $(addprefix --mib ,$(MIB)) $(OR_SKIPPED)
+
 .PHONY: bench-startup
 ## bench-startup: dsc-launch to rank 0's first line, here and over two hosts, beside ssh, mpirun and, with PEERS=DIR, torchrun: [ROUNDS=15]
 bench-startup: $(BIN)/dsc-launch

@@ -55,7 +55,7 @@ test-programs: all examples $(UNIT_BIN) $(DIST_BIN) $(CHECK_BIN) $(FUZZ_BIN) $(S
 
 # Every object of test-programs that CC compiles, for `make lint`: a second compiler needs no programs.
 PROGRAM_SRC := $(UNIT_SRC) $(DIST_SRC) $(CHECK_SRC) $(FUZZ_SRC) tests/fuzz/replay.c tests/gpu/real.c $(wildcard examples/*.c) \
-    bench/step_worker.c bench/bench_adam.c bench/adam_export.c bench/bench_comm.c bench/bench_io.c \
+    bench/step_worker.c bench/bench_adam.c bench/adam_export.c bench/bench_comm.c bench/bench_io.c bench/sft_pack.c \
     $(if $(HTTP_PLUGIN),engine/monitor/http_plugin.c) $(if $(WEB_PLUGIN),engine/monitor/web_plugin.c) \
     $(if $(NVTX_PLUGIN),engine/profile/nvtx_plugin.c) comm/transports/mpi_thread_plugin.c
 SIM_TEST_OBJ := $(patsubst %.cc,$(BUILD)/%.o,$(SIM_TESTS)) $(patsubst %.c,$(BUILD)/%.o,$(sort $(wildcard tests/sim/test_*.c)))

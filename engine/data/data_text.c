@@ -197,7 +197,8 @@ static dsc_status make_samples(const dsc_data_text *text, dsc_alloc *alloc, cons
                                       .tokenizer_path = text->tokenizer,
                                       .tokenizer = tokenizer,
                                       .section = text->examples,
-                                      .now_s = (int64_t)time(NULL) };
+                                      .now_s = (int64_t)time(NULL),
+                                      .threads = text->threads };
     return dsc_sft_pack_write(&options, text->sequence, kept, err);
 }
 

@@ -714,6 +714,96 @@ static void test_sample_files(void **state)
     assert_int_not_equal(access("c.samples.tmp", F_OK), 0);
 }
 
+/* `rows` rows of different lengths; the one of number `bad` has an unknown role. */
+static void write_rows(int rows, int bad)
+{
+    char *text = malloc((size_t)rows * 160), *at = text;
+    for (int i = 0; i < rows; i++)
+        at += sprintf(
+            at, "{\"messages\":[{\"role\":\"%s\",\"content\":\"%.*s\"},{\"role\":\"assistant\",\"content\":\"%d\"}]}\n",
+            i == bad ? "nobody" : "user", i % 40, "a question of some characters, all of them", i);
+    write_file(FILE_PATH, text, (size_t)(at - text));
+    free(text);
+}
+
+/* The same for pairs; `side` of row `bad` has an unknown role. */
+static void write_pairs(int rows, int bad, dsc_sft_side side)
+{
+    char *text = malloc((size_t)rows * 240), *at = text;
+    for (int i = 0; i < rows; i++) {
+        at += sprintf(at, "{\"prompt\":[{\"role\":\"user\",\"content\":\"%.*s\"}]", i % 40,
+                      "a question of some characters, all of them");
+        for (dsc_sft_side s = DSC_SFT_CHOSEN; s <= DSC_SFT_REJECTED; s++)
+            at += sprintf(at, ",\"%s\":[{\"role\":\"%s\",\"content\":\"%d\"}]", dsc_sft_side_text(s),
+                          i == bad && s == side ? "nobody" : "assistant", 2 * i + (int)s);
+        at += sprintf(at, "}\n");
+    }
+    write_file(FILE_PATH, text, (size_t)(at - text));
+    free(text);
+}
+
+static void test_threads_keep_pairs(void **state)
+{
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    dsc_sft_options data = {
+        .alloc = alloc, .path = FILE_PATH, .tokenizer_path = folder, .tokenizer = tokenizer, .section = &section
+    };
+    char text[3][400];
+    (void)state;
+    section.pairs = true;
+    write_pairs(1601, -1, DSC_SFT_ONLY);
+    for (data.threads = 1; data.threads <= 8; data.threads += data.threads == 1 ? 1 : 6) {
+        dsc_sample_file file;
+        snprintf(text[0], sizeof text[0], "%d.samples", (int)data.threads);
+        assert_int_equal(dsc_sft_pack_write(&data, 128, text[0], &error), DSC_OK);
+        assert_int_equal(dsc_sample_file_open(NULL, text[0], &file, &error), DSC_OK);
+        assert_int_equal(file.summary.pairs, 1601);
+        assert_int_equal(file.summary.samples, 3202);
+        dsc_sample_file_close(NULL, &file);
+    }
+    assert_int_equal(system("cmp 1.samples 2.samples && cmp 1.samples 8.samples"), 0);
+    for (int bad = 0; bad < 1601; bad += 533) { /* either side; 32 rows are a job */
+        static const int32_t threads[3] = { 1, 2, 8 };
+        write_pairs(1601, bad, bad % 2 == 0 ? DSC_SFT_CHOSEN : DSC_SFT_REJECTED);
+        for (int i = 0; i < 3; i++) {
+            data.threads = threads[i];
+            assert_int_equal(dsc_sft_pack_write(&data, 128, "bad.samples", &error), DSC_ERR_INPUT);
+            dsc_error_format(&error, text[i], sizeof text[i]);
+            assert_string_equal(text[i], text[0]);
+        }
+        snprintf(text[1], sizeof text[1], "line %d:", bad + 1);
+        assert_non_null(strstr(text[0], text[1]));
+    }
+}
+
+static void test_threads_change_nothing(void **state)
+{
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    dsc_sft_options data = {
+        .alloc = alloc, .path = FILE_PATH, .tokenizer_path = folder, .tokenizer = tokenizer, .section = &section
+    };
+    char one[400], many[400];
+    (void)state;
+    write_rows(3000, -1);
+    for (data.threads = 1; data.threads <= 5; data.threads += 2) {
+        snprintf(one, sizeof one, "%d.samples", (int)data.threads);
+        assert_int_equal(dsc_sft_pack_write(&data, 256, one, &error), DSC_OK);
+    }
+    assert_int_equal(system("cmp 1.samples 3.samples && cmp 1.samples 5.samples"), 0);
+    for (int bad = 0; bad < 3000; bad += 997) { /* the first faulty row is the one that is reported */
+        write_rows(3000, bad);
+        data.threads = 1;
+        assert_int_equal(dsc_sft_pack_write(&data, 256, "bad.samples", &error), DSC_ERR_INPUT);
+        dsc_error_format(&error, one, sizeof one);
+        data.threads = 4;
+        assert_int_equal(dsc_sft_pack_write(&data, 256, "bad.samples", &error), DSC_ERR_INPUT);
+        dsc_error_format(&error, many, sizeof many);
+        assert_string_equal(one, many);
+    }
+    write_file(FILE_PATH, "{\"text\":\"a\"}\n{\"text\":", 23); /* a file that ends too early */
+    assert_int_equal(dsc_sft_pack_write(&data, 256, "bad.samples", &error), DSC_ERR_INPUT);
+}
+
 static void test_detection(void **state)
 {
     static const struct {
@@ -780,6 +870,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_targets, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_many_examples, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_sample_files, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_threads_change_nothing, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_threads_keep_pairs, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_detection, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_failing_memory, open_all, close_all),
     };

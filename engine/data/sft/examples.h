@@ -19,10 +19,12 @@ typedef struct dsc_sft_options {
     const dsc_tokenizer *tokenizer; /* opened from tokenizer_path; borrowed until close */
     const dsc_sft_section *section; /* borrowed until close */
     int64_t now_s;                  /* for templates that print the date */
+    int32_t threads;                /* that render and encode; the examples do not depend on them */
 } dsc_sft_options;
 
 typedef struct dsc_sft_example {
-    const char *text;       /* the text of the tokens, without those around it and the end token; NULL: tokens alone */
+    const char *text; /* text of the tokens, without those around it and the end token; NULL: tokens alone, or
+                       * several threads */
     int64_t text_bytes;
     const int32_t *ids;
     const int32_t *counted; /* [count] 1: the token counts */

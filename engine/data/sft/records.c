@@ -19,6 +19,8 @@ struct dsc_records {
     int64_t line;      /* number of the line at buffer[at], from 1 */
     int64_t record_line;
     bool is_list, began, ended;
+    const char *text; /* of the record, in the buffer */
+    int64_t bytes;
     dsc_json *json;    /* the record */
     char where[400];
 };
@@ -51,7 +53,7 @@ static dsc_status read_more(dsc_records *r, bool *more, dsc_error *err)
 static void set_where(dsc_records *r)
 {
     r->record_line = r->line;
-    snprintf(r->where, sizeof r->where, "%.300s, line %lld", r->source.file.path, (long long)r->line);
+    dsc_records_name(r->source.file.path, r->line, r->where, sizeof r->where);
 }
 
 /* Counts the lines of buffer[at, at + bytes) and moves behind it. */
@@ -76,17 +78,14 @@ static dsc_status skip_blanks(dsc_records *r, char *c, dsc_error *err)
     }
 }
 
-static dsc_status parse(dsc_records *r, int64_t bytes, dsc_error *err)
+/* The object at `at` is the record; the position moves behind it. */
+static dsc_status take(dsc_records *r, int64_t bytes, dsc_error *err)
 {
-    const dsc_json_limits limits = { DSC_RECORD_BYTES_MAX, DEPTH_MAX, MEMBERS_MAX };
-    dsc_json_close(&r->json);
     if (bytes > DSC_RECORD_BYTES_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "an object of more than %lld MiB; expected an example of a "
                         "conversation: split it, or remove it", (long long)(DSC_RECORD_BYTES_MAX >> 20));
-    DSC_TRY(dsc_json_open(r->alloc, r->where, r->buffer.ptr + r->at, bytes, DSC_JSON_DATA, &limits, &r->json, err));
-    if (!cJSON_IsObject(dsc_json_root(r->json)))
-        return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "expected an object such as {\"messages\": [...]}; write one "
-                        "for each example");
+    r->text = r->buffer.ptr + r->at;
+    r->bytes = bytes;
     move_on(r, bytes);
     return DSC_OK;
 }
@@ -118,7 +117,7 @@ static dsc_status next_line(dsc_records *r, bool *found, dsc_error *err)
         if (from == 1 && c == '{')
             return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "an object over several lines; expected one list of objects, "
                             "[{...}, {...}], or one object on each line");
-        return parse(r, from, err);
+        return take(r, from, err);
     }
 }
 
@@ -196,7 +195,7 @@ static dsc_status next_element(dsc_records *r, bool *found, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, r->where, "expected an object in the list; write {...} for each example");
     DSC_TRY(object_bytes(r, &bytes, err));
     *found = true;
-    return parse(r, bytes, err);
+    return take(r, bytes, err);
 }
 
 static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records *r, dsc_error *err)
@@ -246,13 +245,47 @@ void dsc_records_close(dsc_records **records)
     *records = NULL;
 }
 
-dsc_status dsc_records_next(dsc_records *r, const cJSON **row, dsc_error *err)
+dsc_status dsc_records_next_text(dsc_records *r, const char **text, int64_t *bytes, dsc_error *err)
 {
     bool found = false;
-    *row = NULL;
+    *text = NULL;
     DSC_TRY(r->is_list ? next_element(r, &found, err) : next_line(r, &found, err));
-    if (found)
-        *row = dsc_json_root(r->json);
+    if (found) {
+        *text = r->text;
+        *bytes = r->bytes;
+    }
+    return DSC_OK;
+}
+
+void dsc_records_name(const char *path, int64_t line, char *out, size_t out_bytes)
+{
+    snprintf(out, out_bytes, "%.300s, line %lld", path, (long long)line);
+}
+
+dsc_status dsc_records_parse(dsc_alloc *alloc, const char *where, const char *text, int64_t bytes, dsc_json **out,
+                             dsc_error *err)
+{
+    const dsc_json_limits limits = { DSC_RECORD_BYTES_MAX, DEPTH_MAX, MEMBERS_MAX };
+    DSC_TRY(dsc_json_open(alloc, where, text, bytes, DSC_JSON_DATA, &limits, out, err));
+    if (cJSON_IsObject(dsc_json_root(*out)))
+        return DSC_OK;
+    dsc_json_close(out);
+    return DSC_FAIL(err, DSC_ERR_INPUT, where,
+                    "expected an object such as {\"messages\": [...]}; write one for each "
+                    "example");
+}
+
+dsc_status dsc_records_next(dsc_records *r, const cJSON **row, dsc_error *err)
+{
+    const char *text = NULL;
+    int64_t bytes = 0;
+    *row = NULL;
+    dsc_json_close(&r->json);
+    DSC_TRY(dsc_records_next_text(r, &text, &bytes, err));
+    if (text == NULL)
+        return DSC_OK;
+    DSC_TRY(dsc_records_parse(r->alloc, r->where, text, bytes, &r->json, err));
+    *row = dsc_json_root(r->json);
     return DSC_OK;
 }
 
