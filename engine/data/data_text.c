@@ -268,6 +268,17 @@ static bool is_packed_text(const dsc_data_text *text, const char *path)
            content.kind == DSC_CONTENT_TEXT;
 }
 
+/* A format that cannot be read is refused before anything is written. */
+static dsc_status check_format(const dsc_data_text *text, dsc_alloc *alloc, const char *path, dsc_error *err)
+{
+    dsc_documents documents;
+    dsc_content content;
+    if (text->examples == NULL)
+        return dsc_documents_open(text->io, alloc, path, text->field, &documents, err);
+    DSC_TRY(dsc_content_detect(text->io, path, text->field, &content, err));
+    return dsc_content_refuse(&content, path, err);
+}
+
 static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, const char *path, char *out,
                                size_t out_bytes, dsc_error *err)
 {
@@ -283,8 +294,7 @@ static dsc_status find_or_make(const dsc_data_text *text, dsc_alloc *alloc, cons
         return DSC_FAIL(err, DSC_ERR_INPUT, prefix, "the path is too long");
     if (dsc_io_kind(out) == DSC_PATH_FILE)
         return DSC_OK;
-    dsc_documents documents; /* a format that cannot be read is refused before anything is written */
-    DSC_TRY(dsc_documents_open(text->io, alloc, path, text->field, &documents, err));
+    DSC_TRY(check_format(text, alloc, path, err));
     const int64_t start = dsc_clock_ns();
     tell(text, path, bytes ? "it is decompressed, once, as " : "its tokens are made, once, as ", out);
     DSC_TRY(make(text, alloc, path, out, err));

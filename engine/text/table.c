@@ -93,6 +93,31 @@ dsc_status dsc_table_cell(const char *text, int64_t bytes, char delimiter, int32
     return DSC_OK;
 }
 
+dsc_status dsc_table_cells(const char *text, int64_t bytes, char delimiter, dsc_text *cell,
+                           dsc_status (*take)(void *user, int32_t index, const char *text, int64_t bytes,
+                                              dsc_error *err),
+                           void *user, dsc_error *err)
+{
+    dsc_table_scan scan = { .delimiter = delimiter };
+    int32_t index = 0;
+    DSC_TRY(dsc_text_reserve(cell, bytes + 1, err));
+    cell->bytes = 0;
+    for (int64_t i = 0; i < bytes; i++) {
+        if (!scan.in_quotes && is_line_end(text, bytes, i))
+            continue;
+        const cell_event event = step(&scan, text[i]);
+        if (event == CELL_CHARACTER)
+            cell->ptr[cell->bytes++] = text[i];
+        if (event == ROW_END)
+            break;
+        if (event != CELL_END)
+            continue;
+        DSC_TRY(take(user, index++, cell->ptr, cell->bytes, err));
+        cell->bytes = 0;
+    }
+    return take(user, index, cell->ptr, cell->bytes, err);
+}
+
 int64_t dsc_table_scan_rows(dsc_table_scan *scan, const char *text, int64_t bytes)
 {
     int64_t end = -1;

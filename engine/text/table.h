@@ -23,6 +23,12 @@ void dsc_table_read(const char *text, int64_t bytes, char delimiter, const char 
 DSC_MUST_USE dsc_status dsc_table_cell(const char *text, int64_t bytes, char delimiter, int32_t column, dsc_text *out,
                                        bool *found, dsc_error *err);
 
+/* Calls `take` for each cell of the row at the text's beginning, with its quotes resolved; `cell` is scratch. */
+DSC_MUST_USE dsc_status dsc_table_cells(const char *text, int64_t bytes, char delimiter, dsc_text *cell,
+                                        dsc_status (*take)(void *user, int32_t index, const char *text, int64_t bytes,
+                                                           dsc_error *err),
+                                        void *user, dsc_error *err);
+
 /* Finds the ends of rows in a text that grows. Zeroed with the delimiter: at the beginning of a row. */
 typedef struct dsc_table_scan {
     char delimiter;

@@ -17,6 +17,8 @@ lines("sharegpt.jsonl", [{"conversations": [{"from": "human", "value": "say hell
 lines("prompt.jsonl", [{"prompt": "say hello: ", "completion": "hello there"}])
 json.dump([{"instruction": "say", "input": "hello", "output": "hello there"}], open("alpaca_data.json", "w"))
 lines("bad.jsonl", [{"messages": turn}, {"messages": [{"role": "nobody", "content": "x"}]}])
+open("alpaca.csv", "w").write('instruction,input,output\nsay,"hello",hello there\n')
+open("prompt.tsv", "w").write("prompt\tcompletion\nsay hello: \thello there\n")
 lines("columns.jsonl", [{"dialog": turn}])
 json.dump({"train_micro_batch_size_per_gpu": 1, "dsc": {"model": "model", "sft": {"columns": {"messages": "dialog"}, "system": "be kind"}}}, open("c.json", "w"))
 END
@@ -54,6 +56,11 @@ report "prompt and completion: no template" eval \
     '[ $code -eq 0 ] && [ "$(counted)" = "hello there<|endoftext|>" ] && grep -q "\"text\":\"say hello: hello there\"" out'
 render --model model alpaca_data.json
 report "alpaca columns" eval '[ $code -eq 0 ] && [ "$(counted)" = "hello there<|endoftext|>" ] && grep -q "### Input:" out'
+cp out want
+render --model model alpaca.csv
+report "alpaca columns of a CSV file" eval '[ $code -eq 0 ] && [ "$(sed "s/\"line\":[0-9]*//" out)" = "$(sed "s/\"line\":[0-9]*//" want)" ]'
+render --model model prompt.tsv
+report "prompt and completion of a TSV file" eval '[ $code -eq 0 ] && [ "$(counted)" = "hello there<|endoftext|>" ] && grep -q "prompt_completion" err'
 render --config c.json columns.jsonl
 report "settings of a config" eval '[ $code -eq 0 ] && grep -q "be kind" out'
 render --model model bad.jsonl

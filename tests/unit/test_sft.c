@@ -300,6 +300,67 @@ static void test_preferences(void **state)
     expect(&section, "{\"chosen\":\"xa\",\"rejected\":\"xb\"}", "x[a]<eos>|x[b]<eos>");
 }
 
+/* The example of a table in a file of that name, or the error. */
+static dsc_status read_table(const char *path, const char *text, char *out)
+{
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    const dsc_sft_options options = {
+        .alloc = alloc, .path = path, .tokenizer_path = folder, .tokenizer = tokenizer, .section = &section
+    };
+    dsc_sft_reader *reader = NULL;
+    dsc_sft_example example;
+    bool found = true;
+    write_file(path, text, strlen(text));
+    error = (dsc_error)DSC_ERROR_INIT;
+    *out = 0;
+    dsc_status status = dsc_sft_reader_open(&options, &reader, &error);
+    while (status == DSC_OK && (status = dsc_sft_reader_next(reader, &found, &example, &error)) == DSC_OK && found)
+        out += sprintf(out, "%d:%.*s|", (int)example.line, (int)example.text_bytes, example.text);
+    dsc_sft_reader_close(&reader);
+    return status;
+}
+
+static void test_tables(void **state)
+{
+    static const struct {
+        const char *path, *text, *want;
+    } cases[] = {
+        { "t.csv", "prompt,completion\na,b\n\"x,\"\"y\",\"line 1\nline 2\"\r\n\nc,d",
+          "2:ab|3:x,\"yline 1\nline 2|6:cd|" },
+        { "t.tsv", "completion\tid\tprompt\nb\t1\ta,\n", "2:a,b|" },
+        { "t.csv", "prompt;completion\na;b,\n", "2:ab,|" },
+        { "t.csv", "\xef\xbb\xbf,prompt,completion\n0,a,b\n", "2:ab|" }, /* the mark of Windows, the index of pandas */
+        { "t.csv", "text\n\"\"\"quoted\"\"\"\nplain\n", "2:\"quoted\"|3:plain|" },
+        { "t.csv", "instruction,input,output\ndo,,done\n",
+          "2:Below is an instruction that describes a task. Write a response "
+          "that appropriately completes the request.\n\n### Instruction:\ndo\n\n### Response:done|" },
+        { "t.csv", "prompt,chosen,rejected\n1+1=,2,3\na,b,c\n", "2:1+1=2|2:1+1=3|3:ab|3:ac|" },
+        { "t.csv", "prompt,completion\n", "" },
+    };
+    static const struct {
+        const char *text, *want;
+    } bad[] = {
+        { "prompt,completion\na,b\nc\n", "t.csv, line 3: a row of 1 cells; the header has 2" },
+        { "prompt,completion\na,\"b\n", "t.csv, line 2: a cell in quotes without its end" },
+        { "prompt,prompt\na,b\n", "t.csv, line 2" },
+        { "question,answer\na,b\n", "columns without a known format: question, answer" },
+        { "prompt,completion\na,\xff\n", "byte 20 is not UTF-8 text" },
+    };
+    char got[1000];
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        if (read_table(cases[i].path, cases[i].text, got) != DSC_OK)
+            fail_msg("case %zu: %s", i, error.message);
+        assert_string_equal(got, cases[i].want);
+    }
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        assert_int_equal(read_table("t.csv", bad[i].text, got), DSC_ERR_INPUT);
+        dsc_error_format(&error, got, sizeof got);
+        if (strstr(got, bad[i].want) == NULL)
+            fail_msg("case %zu: %s", i, got);
+    }
+}
+
 static void test_settings(void **state)
 {
     dsc_sft_section section = DSC_SFT_SECTION_INIT;
@@ -826,6 +887,13 @@ static void test_detection(void **state)
     assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_ROWS_DOCUMENTS);
     section.enabled = true;
     assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_ROWS_EXAMPLES);
+    section.enabled = false;
+    write_file("a.csv", "id,text\n1,a\n", 12);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, "text"), DSC_ROWS_DOCUMENTS);
+    write_file("a.csv", "prompt,completion\na,b\n", 22);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, "text"), DSC_ROWS_EXAMPLES);
+    write_file("a.csv", "question,answer\na,b\n", 20);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, "text"), DSC_ROWS_DOCUMENTS);
 }
 
 static void test_failing_memory(void **state)
@@ -857,6 +925,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_records_beyond_a_buffer, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_preferences, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_tables, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_members_as_in_transformers, open_all, close_all),

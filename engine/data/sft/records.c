@@ -4,12 +4,15 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/text/buffer.h"
+#include "engine/data/sft/table_rows.h"
+#include "engine/text/content.h"
 #include "engine/text/source.h"
 
 #define READ_BYTES (INT64_C(1) << 20)
 #define DEPTH_MAX 64
 #define MEMBERS_MAX 4000000
+
+typedef enum dsc_records_form { FORM_LINES, FORM_LIST, FORM_TABLE } dsc_records_form;
 
 struct dsc_records {
     dsc_alloc *alloc;
@@ -18,7 +21,9 @@ struct dsc_records {
     int64_t at;        /* first byte of the buffer that no record has used */
     int64_t line;      /* number of the line at buffer[at], from 1 */
     int64_t record_line;
-    bool is_list, began, ended;
+    dsc_records_form form;
+    bool began, ended;
+    dsc_table_rows table;
     const char *text; /* of the record, in the buffer */
     int64_t bytes;
     dsc_json *json;    /* the record */
@@ -198,6 +203,71 @@ static dsc_status next_element(dsc_records *r, bool *found, dsc_error *err)
     return take(r, bytes, err);
 }
 
+/* ---- A table ---- */
+
+/* The row at `at`, read to its end. False: there is none. */
+static dsc_status find_row(dsc_records *r, bool *found, dsc_table_row *row, dsc_error *err)
+{
+    bool more = true;
+    set_where(r);
+    for (;;) {
+        dsc_table_read(r->buffer.ptr + r->at, r->buffer.bytes - r->at, r->table.delimiter, NULL, row);
+        *found = row->bytes > 0;
+        if (row->whole || !more)
+            return DSC_OK;
+        /* Twice as much each time: a long row is not read again and again. */
+        for (const int64_t want = 2 * (r->buffer.bytes - r->at); more && r->buffer.bytes - r->at <= want;)
+            DSC_TRY(read_more(r, &more, err));
+    }
+}
+
+/* The delimiter that gives the header the most cells. */
+static void find_delimiter(dsc_records *r)
+{
+    static const char delimiters[] = { ',', '\t', ';' };
+    dsc_table_row row;
+    int32_t most = 1;
+    for (size_t i = 0; i < DSC_COUNT(delimiters); i++) {
+        dsc_table_read(r->buffer.ptr + r->at, r->buffer.bytes - r->at, delimiters[i], NULL, &row);
+        if (row.cells > most) {
+            r->table.delimiter = delimiters[i];
+            most = row.cells;
+        }
+    }
+}
+
+static bool is_empty_line(const char *text, const dsc_table_row *row)
+{
+    return text[0] == '\n' || (row->bytes == 2 && text[0] == '\r');
+}
+
+static dsc_status next_row(dsc_records *r, bool *found, dsc_error *err)
+{
+    dsc_table_row row;
+    if (!r->began) {
+        find_delimiter(r);
+        DSC_TRY(find_row(r, found, &row, err));
+        if (*found)
+            DSC_TRY(dsc_table_rows_header(&r->table, r->where, r->buffer.ptr + r->at, &row, err));
+        r->began = true;
+        move_on(r, row.bytes);
+    }
+    for (;;) {
+        DSC_TRY(find_row(r, found, &row, err));
+        const char *const text = r->buffer.ptr + r->at;
+        if (!*found)
+            return DSC_OK;
+        if (!is_empty_line(text, &row)) {
+            DSC_TRY(dsc_table_rows_read(&r->table, r->where, text, &row, err));
+            r->text = r->table.json.ptr;
+            r->bytes = r->table.json.bytes;
+            move_on(r, row.bytes);
+            return DSC_OK;
+        }
+        move_on(r, row.bytes);
+    }
+}
+
 static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records *r, dsc_error *err)
 {
     bool more;
@@ -213,22 +283,39 @@ static dsc_status open_file(const dsc_io *io, dsc_alloc *alloc, const char *path
 static void close_file(dsc_records *r)
 {
     dsc_json_close(&r->json);
+    dsc_table_rows_close(&r->table);
     (void)dsc_source_close(&r->source, NULL);
     dsc_text_free(&r->buffer);
 }
 
 /* ---- Interface ---- */
 
+/* A table is known by its name, lists and lines by their first byte. Binary formats are refused with a command. */
+static dsc_status open_form(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records *r, dsc_error *err)
+{
+    dsc_content content;
+    char c = 0;
+    DSC_TRY(open_file(io, alloc, path, r, err));
+    DSC_TRY(dsc_content_detect(io, path, "text", &content, err));
+    if (content.kind == DSC_CONTENT_OTHER && content.byte < 0)
+        return dsc_content_refuse(&content, path, err);
+    if (content.kind == DSC_CONTENT_TABLE) {
+        r->form = FORM_TABLE;
+        dsc_table_rows_open(alloc, content.delimiter, &r->table);
+        return DSC_OK;
+    }
+    DSC_TRY(skip_blanks(r, &c, err));
+    r->form = c == '[' ? FORM_LIST : FORM_LINES;
+    /* JSON that is not UTF-8 is refused with the line. */
+    return c == '[' || c == '{' ? DSC_OK : dsc_content_refuse(&content, path, err);
+}
+
 dsc_status dsc_records_open(const dsc_io *io, dsc_alloc *alloc, const char *path, dsc_records **out, dsc_error *err)
 {
     dsc_records *r = NULL;
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_DATA, 1, sizeof *r, &r, err));
-    char c = 0;
-    dsc_status status = open_file(io, alloc, path, r, err);
-    if (status == DSC_OK)
-        status = skip_blanks(r, &c, err);
-    r->is_list = c == '[';
+    const dsc_status status = open_form(io, alloc, path, r, err);
     if (status != DSC_OK)
         dsc_records_close(&r);
     *out = r;
@@ -249,7 +336,9 @@ dsc_status dsc_records_next_text(dsc_records *r, const char **text, int64_t *byt
 {
     bool found = false;
     *text = NULL;
-    DSC_TRY(r->is_list ? next_element(r, &found, err) : next_line(r, &found, err));
+    DSC_TRY(r->form == FORM_TABLE  ? next_row(r, &found, err)
+            : r->form == FORM_LIST ? next_element(r, &found, err)
+                                   : next_line(r, &found, err));
     if (found) {
         *text = r->text;
         *bytes = r->bytes;

@@ -1,7 +1,7 @@
-/* records.h - a file of JSON objects, one after the other: a list of objects, or an object on each line.
+/* records.h - a file of objects, one after the other: a list of JSON objects, one on each line, or the rows of a table.
  *
- * The content decides the form, not the file's name. Memory does not grow with the file: one object is read at a time,
- * and an object has a limit. SPDX-License-Identifier: Apache-2.0 */
+ * The content decides the form; only *.csv and *.tsv are tables by their names. Memory does not grow with the file: one
+ * object is read at a time, and an object has a limit. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_SFT_RECORDS_H
 #define DSC_ENGINE_DATA_SFT_RECORDS_H
 
