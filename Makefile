@@ -104,6 +104,7 @@ include kernels/cuda/cudnn/cudnn.mk
 include comm/net.mk
 include engine/monitor/http.mk
 include engine/profile/nvtx.mk
+include engine/text/parquet.mk
 -include tests/tests.mk
 -include bench/bench.mk
 -include tools/install.mk

@@ -196,7 +196,7 @@ static dsc_status close_file(tokenizing *t, dsc_error *err)
 /* Bytes of all files behind those of the ids. A compressed file may be read further than that. */
 static int64_t bytes_used(const tokenizing *t)
 {
-    const int64_t rest = t->source.unpacker == NULL ? t->rest.bytes : 0;
+    const int64_t rest = !dsc_source_is_packed(&t->source) ? t->rest.bytes : 0;
     return t->bytes_before + dsc_source_position(&t->source) - rest;
 }
 
@@ -207,7 +207,7 @@ static dsc_status fill_job(tokenizing *t, job *j, dsc_error *err)
     do {
         /* Twice as much when a part has no end: a long document is not searched again and again. */
         int64_t more = dsc_max_i64(PART_BYTES, t->rest.bytes);
-        if (t->source.unpacker == NULL)
+        if (!dsc_source_is_packed(&t->source))
             more = dsc_min_i64(more, t->source.file_bytes - t->source.at);
         if (t->rest.bytes + more > DSC_DOCUMENT_BYTES_MAX)
             return DSC_FAIL(err, DSC_ERR_INPUT, t->source.file.path,

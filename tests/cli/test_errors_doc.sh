@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
+export DSC_PLUGIN_DIR=$tmp/no_plugins # Parquet is refused without its plugin
 export OMP_WAIT_POLICY=passive
 told=0
 says() { # WORDS COMMAND...: the program fails with these words, which the page has

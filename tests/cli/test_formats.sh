@@ -3,6 +3,7 @@
 # no output replaces an input. This holds in `dsc data tokenize`, training and evaluation. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
+export DSC_PLUGIN_DIR=$tmp/no_plugins # Parquet is refused without its plugin
 export XDG_CACHE_HOME=$tmp/cache
 mkdir model
 cp "$root/tests/golden/tokenizer_gpt2.json" model/tokenizer.json

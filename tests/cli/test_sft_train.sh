@@ -99,4 +99,16 @@ report "a section without instruction data: exit 2" eval '[ $code -eq 2 ] && cat
 config bytes tiny_llama ', "tokenizer": "none"'
 run bytes
 report "no tokenizer: exit 2" eval '[ $code -eq 2 ] && cat out err | grep -q "instruction data needs a tokenizer"'
+python=${DSC_TEST_PYTHON:-python3}
+if [ -e "${DSC_LIB:?}/dsc/libdsc_parquet.so" ] && "$python" -c 'import pyarrow.parquet' 2>/dev/null; then
+    "$python" -c 'import json, pyarrow as pa, pyarrow.parquet as pq
+pq.write_table(pa.Table.from_pylist([json.loads(line) for line in open("chat.jsonl")]), "chat.parquet", row_group_size=9)'
+    config lines tiny_gpt2 ""
+    run lines
+    config parquet tiny_gpt2 ""
+    run parquet --data chat.parquet
+    report "a Parquet file trains as its JSON lines do" eval '[ $code -eq 0 ] && [ -s lines.losses ] && cmp lines.losses parquet.losses'
+else
+    skip "a Parquet file trains as its JSON lines do" "no libdsc_parquet.so, or pyarrow is not installed for $python"
+fi
 end_of_tests

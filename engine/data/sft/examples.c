@@ -16,7 +16,7 @@
 #define JOBS_PER_THREAD 3
 #define JOB_ROWS 64
 #define JOB_BYTES (INT64_C(128) << 10)    /* a job takes no more rows from here on */
-#define WAITING_BYTES (INT64_C(32) << 20) /* of rows in jobs; one row may be larger */
+#define WAITING_BYTES (INT64_C(32) << 20) /* rows in jobs; one row may be larger */
 
 /* A row, or a side of it, and its example in the job's ids. */
 typedef struct job_row {

@@ -24,7 +24,7 @@ struct dsc_records {
     dsc_records_form form;
     bool began, ended;
     dsc_table_rows table;
-    const char *text; /* of the record, in the buffer */
+    const char *text; /* the record, in the buffer */
     int64_t bytes;
     dsc_json *json;    /* the record */
     char where[400];
@@ -382,7 +382,7 @@ const char *dsc_records_where(const dsc_records *r) { return r->where; }
 int64_t dsc_records_line(const dsc_records *r) { return r->record_line; }
 int64_t dsc_records_read_bytes(const dsc_records *r)
 {
-    const int64_t rest = r->source.unpacker == NULL ? r->buffer.bytes - r->at : 0;
+    const int64_t rest = !dsc_source_is_packed(&r->source) ? r->buffer.bytes - r->at : 0;
     return dsc_source_position(&r->source) - rest;
 }
 
