@@ -143,5 +143,5 @@ bench: bench-kern bench-adam bench-comm bench-startup bench-io bench-offload ben
 
 # tests/cli/test_benches.sh finds the programs there. The plain build alone has benches to run.
 ifeq ($(SAN),)
-test-programs: $(addprefix $(BENCH_BIN)/,bench_adam libbenchadam.so bench_comm bench_io step_worker)
+test-programs: $(addprefix $(BENCH_BIN)/,bench_adam libbenchadam.so bench_comm bench_io sft_pack step_worker)
 endif
