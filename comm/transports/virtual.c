@@ -1,8 +1,8 @@
 /* virtual.c - exchanges between virtual GPUs (kernels/virtual): only this rank is there, and its clock moves.
  *
- * All ranks do the same, so that this rank's data stands for what the others would send. An exchange over device memory
- * has two times, for the bytes from cards of its host and for those from other hosts. The longer one counts. Host memory
- * is exchanged at once. SPDX-License-Identifier: Apache-2.0 */
+ * All ranks do the same, so that this rank's data stands for what the others would send. An exchange over device
+ * memory has two times, for the bytes from cards of its host and for those from other hosts. The longer one counts.
+ * Host memory is exchanged at once. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <string.h>
 

@@ -202,8 +202,8 @@ typedef struct dsc_module {
     dsc_status (*rebuild)(const struct dsc_module *module, dsc_module_ctx *ctx, dsc_error *err);
 } dsc_module;
 
-/* Parts of a weight that a folder has in NF4 with bitsandbytes' block size of 64 (kernels/nf4.h). CODES: two elements in
- * a byte. SCALES: one byte each with double quantization, else fp32. TOPS and OFFSET, in fp32, exist with double
+/* Parts of a weight that a folder has in NF4 with bitsandbytes' block size of 64 (kernels/nf4.h). CODES: two elements
+ * in a byte. SCALES: one byte each with double quantization, else fp32. TOPS and OFFSET, in fp32, exist with double
  * quantization alone: scales of scales, and what is added to all scales. */
 typedef enum dsc_packed_part {
     DSC_PACKED_CODES,

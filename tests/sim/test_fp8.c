@@ -29,7 +29,8 @@ static dsc_model *model_of(int which)
 static void run_on(const char *device, const dsc_model *model, int32_t stage, const char *own, run_result *out)
 {
     const dsc_recompute again = (dsc_recompute)stage;
-    tiny_run(model, &(tiny_variant) { device, run_most_ranks(2), stage, 2, true, stage > 1, again, own }, &(run_options) { 0 }, out);
+    tiny_run(model, &(tiny_variant) { device, run_most_ranks(2), stage, 2, true, stage > 1, again, own },
+             &(run_options) { 0 }, out);
 }
 
 /* The bound of tests/dist/test_fp8.c: a rounding in bf16 may change one in fp8. */

@@ -5,8 +5,8 @@
  * in declaration order, each starting at a multiple of 128 elements (256 bytes in bf16, 512 in fp32). With moments in
  * U8 it is a multiple of 256, so that a block of moments is of one tensor and of one rank. The group is padded so that
  * every rank's slice is a multiple of 1024 elements. Rank r owns elements [r * slice, (r + 1) * slice) at every stage.
- * Offsets of tensors do not depend on the world size; only the padding at the end does. SPDX-License-Identifier:
- * Apache-2.0 */
+ * Offsets of tensors do not depend on the world size; only the padding at the end does.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ZERO_CORE_LAYOUT_H
 #define DSC_ZERO_CORE_LAYOUT_H
 
