@@ -123,9 +123,10 @@ static void rows_of_what_is_in_host_memory_too(void **state)
 /* Frozen weights in 4 bits, which windows have at every stage. */
 static void rows_of_packed_weights(void **state)
 {
-    static const char *const zeros[] = { "\"stage\": 0", "\"stage\": 2", "\"stage\": 3",
-                                         "\"stage\": 3, \"stage3_param_persistence_threshold\": 0,"
-                                         " \"offload_param\": {\"device\": \"cpu\"}" };
+    static const char *const zeros[] = {
+        "\"stage\": 0", "\"stage\": 2", "\"stage\": 3",
+        "\"stage\": 3, \"stage3_param_persistence_threshold\": 0, \"offload_param\": {\"device\": \"cpu\"}"
+    };
     dsc_model *const whole = model;
     char config[512];
     model = tiny_model_open(tiny_models[0].config, &tiny_lora);
