@@ -148,9 +148,9 @@ int64_t dsc_ckpt_buffer_bytes(const dsc_layout *layout, bool states_in_files)
 }
 
 /* Largest number of bytes of a save or a load at one time, measured on manifests of this version. The terms are the
- * job with its files and engine, headers and JSON of a stored tensor, lists and text of a block, and one number per
- * cut. A tensor's name is stored several times. */
-#define PLAN_BYTES_FIXED 49152
+ * job with its files, companions and engine, headers and JSON of a stored tensor, lists and text of a block, and one
+ * number per cut. A tensor's name is stored several times. */
+#define PLAN_BYTES_FIXED 53248
 #define PLAN_BYTES_PER_NAME_BYTE 4
 #define PLAN_SAVE_BYTES_PER_ENTRY 490
 #define PLAN_SAVE_BYTES_PER_BLOCK 165
