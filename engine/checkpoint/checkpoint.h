@@ -21,6 +21,7 @@
 #include "engine/checkpoint/reference.h"
 #include "base/io.h"
 #include "engine/schedule/loss_scale.h"
+#include "kernels/nf4.h"
 #include "zero/zero.h"
 
 #ifdef __cplusplus
@@ -224,9 +225,11 @@ typedef struct dsc_ckpt_export_options {
     dsc_dtype dtype;     /* F32, BF16, F16; DSC_DTYPE_COUNT: the run's */
     int64_t shard_bytes; /* limit of a file, unless it has one tensor */
     bool merge;          /* adapters are added to the weights beside them */
+    dsc_nf4 nf4;         /* how linear weights of blocks are packed; NONE: not at all */
 } dsc_ckpt_export_options;
 /* Weights and config.json as a Hugging Face folder; fp32 are the master weights. Whole or not there. A checkpoint
- * with adapters gives, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. */
+ * with adapters gives, but for `merge`, these alone as PEFT's folder, in fp32 unless dtype says else. nf4: of Llama,
+ * Mistral, Qwen2 and Qwen3, values of the dtype packed as bitsandbytes does. */
 DSC_MUST_USE dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_dir,
                                         const dsc_ckpt_export_options *options, dsc_error *err);
 

@@ -1,14 +1,16 @@
 /* export.c - a checkpoint's weights as a Hugging Face folder, in fp32 or bf16, in one file or in shards; its
- * adapters as PEFT's folder, or added to the weights.
+ * adapters as PEFT's folder, or added to the weights. Weights of blocks may be written in 4 bits (export_nf4.h).
  *
  * Every block is verified as it is read. The folder is made under OUT.tmp and renamed when it is whole.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/formats/json.h"
 #include "engine/checkpoint/adapter.h"
+#include "engine/checkpoint/export_nf4.h"
 #include "kernels/scalar.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
@@ -17,11 +19,13 @@
 
 /* Data written for one tensor, and its place. */
 typedef struct export_tensor {
-    const dsc_safetensors_entry *weights; /* name and shape */
+    const dsc_safetensors_entry *weights; /* name and shape in the checkpoint */
+    dsc_tensor_desc desc;                 /* in the export */
     char *name;                           /* that it gets; owned */
     const dsc_ckpt_manifest_tensor *from; /* source of the blocks: master weights for fp32, if any; NULL: carried */
     int64_t bytes;
     int32_t shard;
+    int32_t parts; /* number of tensors that are written with it: itself and those that follow */
 } export_tensor;
 
 typedef struct export_job {
@@ -66,30 +70,69 @@ static void file_name(const export_job *j, int32_t shard, char out[FILE_NAME_BYT
         snprintf(out, FILE_NAME_BYTES, "model-%05d-of-%05d.safetensors", (int)shard + 1, (int)j->shard_count);
 }
 
-static void place(export_job *j, export_tensor *t)
+/* Tensors of `bytes` bytes lie in one shard. */
+static void place(export_job *j, export_tensor *t, int32_t parts, int64_t bytes)
 {
     const int64_t shard_bytes = takes_adapters(j) ? INT64_MAX : j->options->shard_bytes;
-    DSC_ASSERT(t->bytes >= 0);
-    if (j->in_shard > 0 && j->in_shard + t->bytes > shard_bytes) {
+    DSC_ASSERT(bytes >= 0);
+    if (j->in_shard > 0 && j->in_shard + bytes > shard_bytes) {
         j->shard_count++;
         j->in_shard = 0;
     }
-    t->shard = j->shard_count;
-    j->in_shard += t->bytes;
+    for (int32_t p = 0; p < parts; p++)
+        t[p].shard = j->shard_count;
+    t->parts = parts;
+    j->in_shard += bytes;
+}
+
+static void find_source(const export_job *j, export_tensor *t)
+{
+    const char *const name = t->weights->name;
+    if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, name, &t->from) == NULL)
+        (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, name, &t->from);
+    DSC_ASSERT(t->from != NULL); /* the reader has matched files and manifest */
+}
+
+static bool packs(const export_job *j, const dsc_safetensors_entry *weights)
+{
+    return j->options->nf4 != DSC_NF4_NONE && dsc_ckpt_nf4_is(weights);
+}
+
+static dsc_status plan_packed(export_job *j, const dsc_safetensors_entry *weights, dsc_error *err)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 64];
+    export_tensor *const first = &j->tensor[j->count];
+    dsc_ckpt_nf4_weight w;
+    int64_t bytes = 0;
+    dsc_ckpt_nf4_parts(j->options->nf4, weights, j->dtype, &w);
+    for (int32_t p = 0; p < w.part_count; p++) {
+        export_tensor *t = &j->tensor[j->count++];
+        t->weights = weights;
+        t->desc = w.part[p].desc;
+        t->bytes = w.part[p].bytes;
+        bytes += t->bytes;
+        snprintf(name, sizeof name, "%s%s", weights->name, w.part[p].suffix);
+        DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
+        find_source(j, t);
+    }
+    place(j, first, w.part_count, bytes);
+    return DSC_OK;
 }
 
 static dsc_status plan_trained(export_job *j, const dsc_safetensors_entry *weights, dsc_error *err)
 {
     char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX];
+    if (packs(j, weights))
+        return plan_packed(j, weights, err);
     export_tensor *t = &j->tensor[j->count++];
     t->weights = weights;
     snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", weights->name);
     DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
-    if (j->dtype != DSC_F32 || dsc_ckpt_reader_find(&j->reader, DSC_CKPT_MASTER, weights->name, &t->from) == NULL)
-        (void)dsc_ckpt_reader_find(&j->reader, DSC_CKPT_WEIGHTS, weights->name, &t->from);
-    DSC_ASSERT(t->from != NULL); /* the reader has matched files and manifest */
+    find_source(j, t);
+    t->desc = weights->desc;
+    t->desc.dtype = j->dtype;
     t->bytes = weights->count * (int64_t)dsc_dtype_bytes(j->dtype);
-    place(j, t);
+    place(j, t, 1, t->bytes);
     return DSC_OK;
 }
 
@@ -114,8 +157,9 @@ static dsc_status plan_carried(export_job *j, const dsc_safetensors_entry *entry
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(j->carried), "tensor \"%.200s\" is also a weight, or "
                         "in a dtype that is not written; use another checkpoint", entry->name);
     t->weights = entry;
+    t->desc = entry->desc;
     t->bytes = entry->bytes;
-    place(j, t);
+    place(j, t, 1, t->bytes);
     return dsc_alloc_strdup(j->alloc, DSC_TAG_IO, entry->name, &t->name, err);
 }
 
@@ -126,7 +170,8 @@ static dsc_status plan(export_job *j, dsc_error *err)
     const dsc_dtype usual = takes_adapters(j) ? DSC_F32 : j->reader.manifest.state.compute_dtype;
     DSC_TRY(open_carried(j, err));
     const int64_t carried = j->carried != NULL ? dsc_safetensors_count(j->carried) : 0;
-    const int64_t most = dsc_safetensors_count(model) + carried;
+    const int64_t parts = j->options->nf4 != DSC_NF4_NONE ? DSC_CKPT_NF4_PARTS_MAX : 1;
+    const int64_t most = dsc_safetensors_count(model) * parts + carried;
     j->dtype = j->options->dtype != DSC_DTYPE_COUNT ? j->options->dtype : usual;
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, most, sizeof *j->tensor, &j->tensor, err));
     for (int64_t i = 0; i < dsc_safetensors_count(model); i++)
@@ -197,6 +242,46 @@ static dsc_status write_blocks(export_job *j, const export_tensor *t, const dsc_
     return DSC_OK;
 }
 
+/* x <- all values, rounded to the dtype of the export. */
+static dsc_status read_values(export_job *j, const export_tensor *t, const dsc_ckpt_merge_state *merge, float *x,
+                              dsc_error *err)
+{
+    const dsc_ckpt_block *block = j->reader.manifest.block + t->from->first_block;
+    for (int64_t b = 0; b < t->from->block_count; b++, block++) {
+        DSC_ASSERT(block->first + block->count <= t->weights->count);
+        DSC_TRY(dsc_ckpt_reader_block(&j->reader, block, j->buffer, err));
+        const void *data = NULL;
+        DSC_TRY(convert(j, t, block, merge, &data, err));
+        for (int64_t i = 0; i < block->count; i++) {
+            x[block->first + i] = dsc_get(data, i, j->dtype);
+            if (!isfinite(x[block->first + i]))
+                return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                                "tensor \"%.200s\" has the value %g at element %lld, "
+                                "which 4 bits cannot hold; export without --nf4",
+                                t->weights->name, (double)x[block->first + i], (long long)(block->first + i));
+        }
+    }
+    return DSC_OK;
+}
+
+/* One weight at a time is in memory. */
+static dsc_status write_packed(export_job *j, const export_tensor *t, const dsc_ckpt_merge_state *merge, dsc_file *file,
+                               const int64_t *offset, dsc_error *err)
+{
+    dsc_ckpt_nf4_weight w;
+    dsc_ckpt_nf4_parts(j->options->nf4, t->weights, j->dtype, &w);
+    DSC_ASSERT(w.part_count == t->parts);
+    dsc_status status = dsc_ckpt_nf4_open(&w, j->alloc, err);
+    if (status == DSC_OK)
+        status = read_values(j, t, merge, w.x, err);
+    if (status == DSC_OK)
+        dsc_ckpt_nf4_pack(&w);
+    for (int32_t p = 0; p < w.part_count && status == DSC_OK; p++)
+        status = dsc_io_write(j->io, file, w.part[p].data, w.part[p].bytes, offset[p], err);
+    dsc_ckpt_nf4_close(&w, j->alloc);
+    return status;
+}
+
 static dsc_status copy_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
 {
     DSC_ASSERT(j->carried != NULL);
@@ -208,17 +293,20 @@ static dsc_status copy_tensor(export_job *j, const export_tensor *t, dsc_file *f
     return DSC_OK;
 }
 
-static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, int64_t offset, dsc_error *err)
+/* offset[t->parts] in the file. */
+static dsc_status write_tensor(export_job *j, const export_tensor *t, dsc_file *file, const int64_t *offset,
+                               dsc_error *err)
 {
     if (t->from == NULL)
-        return copy_tensor(j, t, file, offset, err);
+        return copy_tensor(j, t, file, *offset, err);
     dsc_ckpt_merge_state merge = { 0 };
     dsc_status status = DSC_OK;
     DSC_ASSERT(t->shard < j->shard_count);
     if (j->adapted && j->options->merge)
         status = dsc_ckpt_merge_open(&merge, &j->reader, &j->adapter, t->weights, j->buffer, err);
     if (status == DSC_OK)
-        status = write_blocks(j, t, &merge, file, offset, err);
+        status = packs(j, t->weights) ? write_packed(j, t, &merge, file, offset, err)
+                                      : write_blocks(j, t, &merge, file, *offset, err);
     dsc_ckpt_merge_close(&merge, j->alloc);
     return status;
 }
@@ -228,8 +316,8 @@ static dsc_status write_planned(export_job *j, const export_tensor *first, const
 {
     DSC_ASSERT(plan_of_file->count > 0);
     DSC_TRY(dsc_safetensors_write_header(plan_of_file, j->io, file, err));
-    for (int64_t i = 0; i < plan_of_file->count; i++)
-        DSC_TRY(write_tensor(j, &first[i], file, plan_of_file->offset[i], err));
+    for (int64_t i = 0; i < plan_of_file->count; i += first[i].parts)
+        DSC_TRY(write_tensor(j, &first[i], file, &plan_of_file->offset[i], err));
     return dsc_io_fsync(j->io, file, err);
 }
 
@@ -246,11 +334,8 @@ static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_e
     file_name(j, j->tensor[first].shard, name);
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs, &specs, err));
-    for (int64_t i = 0; i < count; i++) {
-        specs[i] = (dsc_safetensors_spec){ j->tensor[first + i].name, j->tensor[first + i].weights->desc };
-        if (j->tensor[first + i].from != NULL)
-            specs[i].desc.dtype = j->dtype;
-    }
+    for (int64_t i = 0; i < count; i++)
+        specs[i] = (dsc_safetensors_spec) { j->tensor[first + i].name, j->tensor[first + i].desc };
     dsc_status status = dsc_safetensors_plan_open(&plan_of_file, j->alloc, specs, count, &metadata, 1, err);
     dsc_alloc_free(j->alloc, specs);
     DSC_TRY(status);
@@ -336,6 +421,12 @@ static dsc_status write_config(const export_job *j, dsc_error *err)
     DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
     char *changed = NULL;
     dsc_status status = dsc_ckpt_config_with_dtype(j->alloc, text, bytes, j->dtype, &changed, &bytes, err);
+    if (status == DSC_OK && j->options->nf4 != DSC_NF4_NONE) {
+        dsc_alloc_free(j->alloc, text);
+        text = changed;
+        changed = NULL;
+        status = dsc_ckpt_nf4_config(j->alloc, text, bytes, j->options->nf4, j->dtype, &changed, &bytes, err);
+    }
     if (status == DSC_OK)
         status = write_small(j, dsc_ckpt_file_name[DSC_CKPT_CONFIG], changed, bytes, err);
     dsc_alloc_free(j->alloc, changed);
@@ -378,6 +469,28 @@ static dsc_status read_adapter(export_job *j, dsc_error *err)
                               : DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "has no adapters that could be merged");
 }
 
+static dsc_status check_nf4(const export_job *j, dsc_error *err)
+{
+    char path[DSC_CKPT_PATH_BYTES], *text = NULL;
+    int64_t bytes;
+    DSC_ASSERT(j->options != NULL);
+    if (j->options->nf4 == DSC_NF4_NONE)
+        return DSC_OK;
+    if (takes_adapters(j))
+        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                        "has adapters, which are not written in 4 bits; export with "
+                        "--merge, or without --nf4");
+    if (j->reader.manifest.file[DSC_CKPT_CONFIG].bytes < 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
+                        "has no config.json, which weights in 4 bits need; export "
+                        "without --nf4");
+    DSC_TRY(dsc_ckpt_file_path(path, j->step_dir, dsc_ckpt_file_name[DSC_CKPT_CONFIG], err));
+    DSC_TRY(dsc_io_read_all(j->io, j->alloc, path, DSC_CKPT_SMALL_BYTES_MAX, &text, &bytes, err));
+    const dsc_status status = dsc_ckpt_nf4_check_config(j->alloc, path, text, bytes, err);
+    dsc_alloc_free(j->alloc, text);
+    return status;
+}
+
 static dsc_status export_all(export_job *j, dsc_error *err)
 {
     DSC_TRY(plan(j, err));
@@ -414,6 +527,8 @@ dsc_status dsc_ckpt_export(const dsc_io *io, dsc_alloc *alloc, const char *step_
     dsc_status status = dsc_ckpt_refuse_part(&j.reader, step_dir, err);
     if (status == DSC_OK)
         status = read_adapter(&j, err);
+    if (status == DSC_OK)
+        status = check_nf4(&j, err);
     if (status == DSC_OK)
         status = dsc_ckpt_make_out(io, options->out_dir, j.tmp_dir, err);
     const bool folder_created = status == DSC_OK;

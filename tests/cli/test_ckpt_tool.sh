@@ -221,6 +221,8 @@ run ckpt export "$tmp/run" --out "$tmp/x" --dtype int8
 report "export: a dtype that is none" fails "\"int8\" is unknown; expected fp32, bf16 or fp16"
 run ckpt export "$tmp/run" --out "$tmp/x" --shard-size 5XB
 report "export: no size" fails "\"5XB\" is not a size; expected a number of bytes"
+run ckpt export "$tmp/run" --out "$tmp/x" --nf4 fp4
+report "export: scales that are none" fails "\"fp4\" is unknown; expected double or single"
 run ckpt diff "$tmp/same"; report "diff: one folder" fails "dsc ckpt diff: DIR/step-N is missing"
 run ckpt prune "$tmp/same"; report "prune: nothing said" fails "neither --keep-last N nor --unfinished is given"
 run ckpt prune "$tmp/same" --keep-last 0; report "prune: none" fails '"0" is too small; expected 1'

@@ -103,6 +103,7 @@ report "more than the machine has" train "are free; use" --model llama-3.1-8b --
 report "no such checkpoint" train "no such checkpoint folder" --load nowhere
 "$bin/train" --config run.json --save run >out 2>err </dev/null
 report "a save in the way" train "exists already and this run did not resume from it" --save run
+report "a family that is not written in 4 bits" says "weights in 4 bits are written for llama" "$dsc" ckpt export run --out packed --nf4 double
 stray='{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 1, "threads": 1, "comm_timeout_s": 1}}'
 config stray "$stray"
 report "one rank of several" says "or unset both to run alone" env RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 20000)) \

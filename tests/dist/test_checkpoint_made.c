@@ -24,10 +24,14 @@ typedef struct made_tensor {
 
 static dsc_alloc *alloc;
 static char *dir, *step_dir;
+static const char *config; /* config.json of the checkpoint; NULL: none */
+static uint8_t value_byte; /* each byte of the values; 255: they are NaN */
 
 static int setup(void **state)
 {
     dir = cw_memory_tmp_open();
+    config = NULL;
+    value_byte = 0;
     step_dir = strdup(cw_path(dir, "step-1"));
     return dsc_alloc_open(&alloc, NULL) == DSC_OK && mkdir(step_dir, 0700) == 0 ? 0 : -1;
 }
@@ -47,6 +51,7 @@ static void write_file(dsc_ckpt_file file, const dsc_safetensors_spec *specs, in
     assert_int_equal(dsc_safetensors_plan_open(&plan, alloc, specs, count, NULL, 0, &err), DSC_OK);
     char *bytes = calloc(1, (size_t)plan.file_bytes);
     assert_non_null(bytes);
+    memset(bytes, value_byte, (size_t)plan.file_bytes);
     memcpy(bytes, plan.header, (size_t)plan.header_bytes);
     cw_write(cw_path(step_dir, dsc_ckpt_file_name[file]), bytes, (size_t)plan.file_bytes);
     *info = (dsc_ckpt_file_info) { .bytes = plan.file_bytes, .head_bytes = plan.header_bytes };
@@ -55,10 +60,18 @@ static void write_file(dsc_ckpt_file file, const dsc_safetensors_spec *specs, in
     dsc_safetensors_plan_close(&plan);
 }
 
-/* All values are zero. Tensors of the model come first. */
+static void write_small(dsc_ckpt_file file, const char *text, dsc_ckpt_file_info *info)
+{
+    const int64_t length = (int64_t)strlen(text);
+    cw_write(cw_path(step_dir, dsc_ckpt_file_name[file]), text, strlen(text));
+    *info = (dsc_ckpt_file_info) { .bytes = length, .head_bytes = length };
+    dsc_ckpt_sha256(text, length, info->sha256);
+}
+
+/* Tensors of the model come first. */
 static void make(const dsc_run_state *run, const made_tensor *tensors, size_t count, const char *adapter)
 {
-    static const char zeros[4096];
+    char values[4096];
     dsc_ckpt_file_info files[DSC_CKPT_FILE_COUNT];
     dsc_safetensors_spec specs[TENSORS_MAX];
     dsc_ckpt_entry entry[TENSORS_MAX];
@@ -66,6 +79,7 @@ static void make(const dsc_run_state *run, const made_tensor *tensors, size_t co
     dsc_ckpt_entries entries = { .entry = entry };
     char *text = NULL;
     int64_t bytes = 0;
+    memset(values, value_byte, sizeof values);
     for (int f = 0; f < DSC_CKPT_FILE_COUNT; f++) {
         int64_t in_file = 0;
         files[f] = (dsc_ckpt_file_info) { .bytes = -1 };
@@ -81,18 +95,16 @@ static void make(const dsc_run_state *run, const made_tensor *tensors, size_t co
                                           .count = m->rows * m->cols };
             block[e] = (dsc_ckpt_block) { .entry = e, .count = entry[e].count };
             const int64_t data_bytes = entry[e].count * (int64_t)dsc_dtype_bytes(dtype);
-            assert_in_range(data_bytes, 1, sizeof zeros);
-            block[e].hash = dsc_ckpt_block_hash(m->name, &block[e], run->step, zeros, data_bytes);
+            assert_in_range(data_bytes, 1, sizeof values);
+            block[e].hash = dsc_ckpt_block_hash(m->name, &block[e], run->step, values, data_bytes);
         }
         if (f < DSC_CKPT_TENSOR_FILE_COUNT)
             write_file((dsc_ckpt_file)f, specs, in_file, &files[f]);
     }
-    if (adapter != NULL) {
-        const int64_t length = (int64_t)strlen(adapter);
-        cw_write(cw_path(step_dir, dsc_ckpt_file_name[DSC_CKPT_ADAPTER]), adapter, strlen(adapter));
-        files[DSC_CKPT_ADAPTER] = (dsc_ckpt_file_info) { .bytes = length, .head_bytes = length };
-        dsc_ckpt_sha256(adapter, length, files[DSC_CKPT_ADAPTER].sha256);
-    }
+    if (adapter != NULL)
+        write_small(DSC_CKPT_ADAPTER, adapter, &files[DSC_CKPT_ADAPTER]);
+    if (config != NULL)
+        write_small(DSC_CKPT_CONFIG, config, &files[DSC_CKPT_CONFIG]);
     assert_int_equal(dsc_ckpt_manifest_write(alloc, run, &entries, files, NULL, block, entries.count, &text, &bytes,
                                              NULL), DSC_OK);
     cw_write(cw_path(step_dir, DSC_CKPT_MANIFEST_FILE), text, (size_t)bytes);
@@ -177,6 +189,50 @@ static void fp16_without_a_loss_scaler_is_read_back(void **state)
     expect_all(DSC_OK, "");
 }
 
+static void expect_in_4_bits(dsc_status expected, const char *words)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_ckpt_export_options options = {
+        .out_dir = cw_path(dir, "out"), .dtype = DSC_BF16, .shard_bytes = 1 << 20, .nf4 = DSC_NF4_NESTED
+    };
+    const dsc_run_state run = run_of(DSC_BF16);
+    static const made_tensor tensors[] = {
+        { "layers.0.x.weight", DSC_CKPT_MODEL, 5, 13 },
+        { "head.weight", DSC_CKPT_MODEL, 4, 4 },
+    };
+    make(&run, tensors, DSC_COUNT(tensors), NULL);
+    assert_int_equal(dsc_ckpt_export(NULL, alloc, step_dir, &options, &err), expected);
+    assert_true(cw_exists(options.out_dir) == (expected == DSC_OK));
+    if (expected != DSC_OK && strstr(err.message, words) == NULL)
+        fail_msg("expected \"%s\": %s", words, err.message);
+    cw_remove(options.out_dir);
+}
+
+static void weights_that_4_bits_cannot_hold_are_refused(void **state)
+{
+    static const struct {
+        dsc_status status;
+        const char *config, *words;
+        uint8_t value_byte;
+    } bad[] = {
+        { DSC_ERR_INPUT, NULL, "has no config.json", 0 },
+        { DSC_ERR_UNSUPPORTED, "{}", "\"model_type\" is \"\"", 0 },
+        { DSC_ERR_UNSUPPORTED, "{\"model_type\": 1}", "\"model_type\" is \"\"", 0 },
+        { DSC_ERR_UNSUPPORTED, "{\"model_type\": \"bert\"}", "\"model_type\" is \"bert\"", 0 },
+        { DSC_ERR_UNSUPPORTED, "[\"llama\"]", "\"model_type\" is \"\"", 0 },
+        { DSC_ERR_INPUT, "{\"model_type\": \"llama\", \"quantization_config\": {}}", "is there already", 0 },
+        { DSC_ERR_INPUT, "{\"model_type\": \"llama\"}", "tensor \"layers.0.x.weight\" has the value", 255 },
+    };
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        config = bad[i].config;
+        value_byte = bad[i].value_byte;
+        expect_in_4_bits(bad[i].status, bad[i].words);
+    }
+    config = "{\"model_type\": \"llama\"}";
+    value_byte = 0;
+    expect_in_4_bits(DSC_OK, "");
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -184,6 +240,7 @@ int main(void)
         TEST(a_state_has_the_shape_of_its_weights),
         TEST(a_state_belongs_to_a_tensor_of_the_model),
         TEST(fp16_without_a_loss_scaler_is_read_back),
+        TEST(weights_that_4_bits_cannot_hold_are_refused),
     };
     return cmocka_run_group_tests_name("checkpoint_made", tests, NULL, NULL);
 }

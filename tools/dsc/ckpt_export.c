@@ -41,6 +41,15 @@ static dsc_status set_dtype(void *out, const dsc_flag *flag, const char *text, d
     return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected fp32, bf16 or fp16", text);
 }
 
+static dsc_status set_nf4(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
+{
+    const bool nested = strcmp(text, "double") == 0;
+    if (!nested && strcmp(text, "single") != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected double or single", text);
+    ((export_args *)out)->options.nf4 = nested ? DSC_NF4_NESTED : DSC_NF4_PLAIN;
+    return DSC_OK;
+}
+
 #define AT(field) offsetof(export_args, field)
 static const dsc_flag rows[] = {
     { "--out", NULL, "FOLDER", DSC_FLAG_TEXT, AT(options.out_dir), .required = true, .help = "folder to write" },
@@ -49,6 +58,8 @@ static const dsc_flag rows[] = {
     { "--shard-size", NULL, "SIZE", DSC_FLAG_CALL, 0, .set = set_shard_size,
       .help = "largest *.safetensors file, such as 800MB (10^6 bytes) or 800MiB (2^20); default 5GB" },
     { "--merge", NULL, NULL, DSC_FLAG_BOOL, AT(options.merge), .help = "add LoRA adapters to the weights" },
+    { "--nf4", NULL, "SCALES", DSC_FLAG_CALL, 0, .set = set_nf4,
+      .help = "weights of blocks in 4 bits, as bitsandbytes has them: scales in 8 bits (double) or 32 (single)" },
 };
 static const dsc_positional dirs[] = { { "DIR/step-N", "the checkpoint", "checkpoint", AT(dir), 1, 1 } };
 const dsc_flag_command dsc_tool_ckpt_export_page = {
