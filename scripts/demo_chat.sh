@@ -8,17 +8,17 @@ rm -rf "$folder"
 mkdir -p "$folder"
 python3 -B scripts/demo_chat_data.py "$folder"
 
-run() { # WORDS OF TRAIN...
+run() { # CONFIG WORDS OF TRAIN...
     echo
-    echo "bin/dsc-launch --num_gpus=$ranks train --config configs/ds_config_chat.json $*"
-    bin/dsc-launch --num_gpus="$ranks" train --config configs/ds_config_chat.json "$@" 2>"$folder/err" |
+    echo "bin/dsc-launch --num_gpus=$ranks train --config $*"
+    bin/dsc-launch --num_gpus="$ranks" train --config "$@" 2>"$folder/err" |
         grep -E '^step |^  *step |loss|format ' || { cat "$folder/err" >&2; exit 1; }
 }
-run --model "$folder/model" --data "$folder/facts.txt" --steps 200 --save "$folder/base"
+run "$folder/facts.json" --model "$folder/model" --data "$folder/facts.txt" --steps 200 --save "$folder/base"
 # The first conversation, its tokens, and the mask of those that count in the loss.
 echo
 bin/dsc data render --model "$folder/model" --count 1 "$folder/train.jsonl"
-run --model "$folder/base/step-200" --tokenizer "$folder/model" --data "$folder/train.jsonl" \
+run configs/ds_config_chat.json --model "$folder/base/step-200" --tokenizer "$folder/model" --data "$folder/train.jsonl" \
     --eval-data "$folder/held_out.jsonl" --save "$folder/tuned"
 
 echo

@@ -130,6 +130,15 @@ def write(folder, name, text):
         file.write(text)
 
 
+def plain_config():
+    """The demo's config for a text: without the section of instruction data, which a text has none of."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "configs", "ds_config_chat.json")
+    with open(path, encoding="utf-8") as file:
+        config = json.load(file)
+    del config["dsc"]["sft"]
+    return config
+
+
 def main(folder):
     rng = random.Random(1)
     train, held_out = split(rng)
@@ -146,6 +155,7 @@ def main(folder):
     write(model, "tokenizer_config.json", json.dumps({"bos_token": SPECIAL[0], "eos_token": SPECIAL[2]}, indent=2))
     write(model, "chat_template.jinja", TEMPLATE)
     write(folder, "facts.txt", "\n".join(plain) + "\n")
+    write(folder, "facts.json", json.dumps(plain_config(), indent=2))
     for name, rows in (("train.jsonl", train), ("held_out.jsonl", held_out)):
         write(folder, name, "".join(json.dumps(row) + "\n" for row in rows))
     print(f"{len(train)} conversations to train on, {len(held_out)} held out; {len(made['model']['vocab'])} tokens")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_demo_chat.sh - the data of `make demo-chat`: equal bytes at each run, held-out questions that are in no conversation of the
-# training data, and tokens that the model folder has. SPDX-License-Identifier: Apache-2.0
+# training data, and tokens that the model folder has. Both trainings take their configs. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1
 make_data() { python3 -B "$root/scripts/demo_chat_data.py" "$1" >out 2>err; } # DIR
@@ -31,4 +31,9 @@ for line in open(sys.argv[1], encoding="utf-8"):
 assert ends > 0
 END_OF_CHECK
 done
+train() { "$bin/train" --config "$1" --model one/model --data "$2" --steps 1 >out 2>err; } # CONFIG DATA
+train one/facts.json one/facts.txt || code=$?
+report "the demo's first training takes its config and its text" [ $code -eq 0 ]
+train "$root/configs/ds_config_chat.json" one/train.jsonl || code=$?
+report "its second training takes its config and its conversations" [ $code -eq 0 ]
 end_of_tests
