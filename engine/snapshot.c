@@ -133,7 +133,8 @@ dsc_status dsc_engine_save_best(dsc_engine *engine, const char *dir, int64_t ste
     bool best = false;
     DSC_TRY(between_steps(engine, "save_best", err));
     if (step < 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, "save_best", "step %lld is no saved step", (long long)step);
+        return DSC_FAIL(err, DSC_ERR_INPUT, "save_best", "step %lld was not saved; give the number of a step from 0 on",
+                        (long long)step);
     dsc_ckpt_ctx ctx;
     checkpoint_ctx(engine, &ctx);
     const bool anew = !resumed_from(engine, dir) && strcmp(engine->saves.best_dir, dir) != 0;

@@ -13,7 +13,7 @@ typedef struct dsc_wrapper {
     const char *text_type; /* the family's model_type; NULL: unknown here */
 } dsc_wrapper;
 
-/* The reader stands on the root, whose model_type is no family's. *out has object NULL for an unknown wrapper. */
+/* The reader is at the root, whose model_type does not name a family. out->object is NULL for an unknown wrapper. */
 DSC_MUST_USE dsc_status dsc_wrapper_find(dsc_hf_config *reader, const char *model_type, dsc_wrapper *out);
 /* "llava, mistral3, ..." */
 void dsc_wrapper_list(char *out, size_t bytes);

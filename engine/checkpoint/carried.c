@@ -132,7 +132,8 @@ static dsc_status check_line(const dsc_io *io, const char *step_dir, char *line,
     char path[DSC_CKPT_PATH_BYTES], hex[65];
     const char *name = name_of(line);
     if (name == NULL)
-        return DSC_FAIL(err, DSC_ERR_INPUT, step_dir, "%s has a line that is no hash and name of a file",
+        return DSC_FAIL(err, DSC_ERR_INPUT, step_dir,
+                        "%s has a line without a hash and the name of a file; take this checkpoint from a backup",
                         dsc_ckpt_file_name[DSC_CKPT_COMPANIONS]);
     DSC_ASSERT(name == line + 66);
     if (wanted != NULL && strcmp(name, wanted) != 0)

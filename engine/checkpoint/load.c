@@ -72,7 +72,7 @@ static dsc_status check_optimizer(const load_job *j, dsc_error *err)
                     dsc_recipes[saved].name, dsc_recipes[j->recipe].name);
 }
 
-/* Codes and an absmax for each block are no numbers that a conversion element by element gives or takes. */
+/* A conversion works element by element. It cannot make codes with an absmax for each block, nor read them. */
 static dsc_status check_moments(const load_job *j, const dsc_run_state *now, dsc_error *err)
 {
     const dsc_dtype saved = j->reader.manifest.state.moment_dtype;

@@ -228,7 +228,7 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
                    (long long)heads, (long long)args->head_size);
     }
     if (args->kv_heads < 1 || args->heads % args->kv_heads != 0)
-        REFUSE(program, "op \"attention\": %lld heads of queries are no multiple of %lld heads of keys",
+        REFUSE(program, "op \"attention\": %lld heads of queries cannot be shared out among %lld heads of keys",
                (long long)args->heads, (long long)args->kv_heads);
     if (args->all && (args->window > 0 || program->positions >= 0))
         REFUSE(program, "op \"attention\": queries that see both sides with a window or in documents are not built; "

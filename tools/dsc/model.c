@@ -128,5 +128,5 @@ static int show(int argc, char **argv)
 int dsc_cmd_model(int argc, char **argv)
 {
     static const dsc_tool_verb verbs[] = { { &page, show } };
-    return dsc_tool_run_verb("dsc model", "What a model is made of.", verbs, DSC_COUNT(verbs), argc, argv);
+    return dsc_tool_run_verb("dsc model", "Modules, ops and memory of a model.", verbs, DSC_COUNT(verbs), argc, argv);
 }
