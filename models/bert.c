@@ -36,9 +36,8 @@ const dsc_lm_family dsc_bert_family = {
     .transform = "cls.predictions.transform.dense", .final_norm = "cls.predictions.transform.LayerNorm",
     .head_table = "cls.predictions.decoder.weight", .head_bias = "cls.predictions.bias", .norm = DSC_NORM_LAYER,
     .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_bert_read_config,
-    .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
-    .may_ignore = may_ignore,
+    .builtin = dsc_dense_no_builtin,
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore,
     .aliases = aliases, .beside = beside
 };
 

@@ -5,11 +5,9 @@
 #ifndef DSC_MODELS_DENSE_H
 #define DSC_MODELS_DENSE_H
 
+#include "models/blocks.h"
 #include "models/lm.h"
 #include "models/rope.h"
-
-/* How q, k and v are made: one product whose outputs are [3,H,D]; one whose are [H,3,D]; three. */
-typedef enum dsc_qkv_kind { DSC_QKV_PARTS, DSC_QKV_HEADS, DSC_QKV_APART } dsc_qkv_kind;
 
 /* Differences between the families. Names are those of a block's layers, as "attn.c_attn" in "transformer.h.3.". */
 typedef struct dsc_dense_traits {
@@ -37,8 +35,6 @@ extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family, dsc
 extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, dsc_bert_traits;
 
 /* The parts of the families' tables. dense.c, and a _config.c and _sizes.c for a family */
-int32_t dsc_dense_block_params(const dsc_lm_config *config);
-void dsc_dense_add_block(dsc_lm *lm, const dsc_lm_config *config);
 void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
 dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
@@ -58,14 +54,5 @@ const char *dsc_dense_activation_name(dsc_activation activation);
 /* Shares of dropout that a config.json has, which are not done: said when one is above 0. keys[0 .. count - 1]. */
 DSC_MUST_USE dsc_status dsc_dense_read_dropout(dsc_hf_config *reader, const char *const *keys, int32_t count,
                                                double fallback);
-
-/* Parameters of a block, in order; some families lack some. A bias follows its weight. */
-enum {
-    DSC_DENSE_NORM1, DSC_DENSE_NORM1_B, DSC_DENSE_QKV_W, DSC_DENSE_QKV_B, DSC_DENSE_K_W, DSC_DENSE_K_B, DSC_DENSE_V_W,
-    DSC_DENSE_V_B, DSC_DENSE_PROJ_W, DSC_DENSE_PROJ_B, DSC_DENSE_NORM2, DSC_DENSE_NORM2_B, DSC_DENSE_FC_W,
-    DSC_DENSE_FC_B, DSC_DENSE_OUT_W, DSC_DENSE_OUT_B, DSC_DENSE_PARAM_KINDS
-};
-/* The number of a kind among the block's parameters; -1: this family has none. */
-int32_t dsc_dense_param(const dsc_dense_config *config, int32_t kind);
 
 #endif

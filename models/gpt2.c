@@ -20,7 +20,6 @@ const dsc_lm_family dsc_gpt2_family = {
     .model_type = "gpt2", .layers_key = "n_layer", .base = "transformer.", .layer = "h.", .token_table = "wte.weight",
     .position_table = "wpe.weight", .head_table = "lm_head.weight", .final_norm = "ln_f", .norm = DSC_NORM_LAYER,
     .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_gpt2_read_config,
-    .write_config = dsc_gpt2_write_config, .builtin = dsc_gpt2_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
-    .may_ignore = may_ignore
+    .write_config = dsc_gpt2_write_config, .builtin = dsc_gpt2_builtin,
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };

@@ -6,6 +6,7 @@
 #ifndef DSC_MODELS_LLAMA_H
 #define DSC_MODELS_LLAMA_H
 
+#include "models/blocks.h"
 #include "models/lm.h"
 #include "models/rope.h"
 
@@ -45,14 +46,5 @@ extern const dsc_llama_traits dsc_llama_traits_of_llama, dsc_llama_traits_of_mis
 dsc_status dsc_llama_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_llama_traits *traits);
 int dsc_llama_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_llama_traits *traits);
-
-/* Parameters of a block, in order; some families lack some. */
-enum {
-    DSC_LLAMA_NORM1, DSC_LLAMA_Q_W, DSC_LLAMA_Q_B, DSC_LLAMA_K_W, DSC_LLAMA_K_B, DSC_LLAMA_V_W, DSC_LLAMA_V_B,
-    DSC_LLAMA_O_W, DSC_LLAMA_O_B, DSC_LLAMA_Q_NORM, DSC_LLAMA_K_NORM, DSC_LLAMA_NORM2, DSC_LLAMA_GATE_W,
-    DSC_LLAMA_GATE_B, DSC_LLAMA_UP_W, DSC_LLAMA_UP_B, DSC_LLAMA_DOWN_W, DSC_LLAMA_DOWN_B, DSC_LLAMA_PARAM_KINDS
-};
-/* The number of a kind among the block's parameters; -1: this family has none. */
-int32_t dsc_llama_param(const dsc_llama_config *config, int32_t kind);
 
 #endif

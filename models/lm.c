@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define CONFIG_JSON_BYTES 4096
+#define BLOCK_LAYERS_MAX (LINEARS_MAX - 2) /* the embedding and the transform have one each */
 
 dsc_status dsc_lm_read_padding(dsc_hf_config *reader, int32_t fallback, dsc_lm_config *config)
 {
@@ -135,48 +136,57 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
     return spec;
 }
 
-void dsc_lm_add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t channels)
+static void add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t channels)
 {
     dsc_lm_add_param(lm, name, "weight", 0, channels, 0)->init = DSC_INIT_ONES;
     if (kind == DSC_NORM_LAYER)
         dsc_lm_add_param(lm, name, "bias", 0, channels, 0);
 }
 
-static void add_layer(dsc_lm *lm, const dsc_lm_linear *linear, int32_t weight)
+/* One of the blocks' layers under this name, else a new one; NULL: there is no more room. */
+static lm_layer *find_layer(dsc_lm *lm, const char *name, bool in_block)
 {
-    DSC_ASSERT(lm->layer_first + lm->layer_count < LINEARS_MAX);
-    lm_layer *layer = &lm->layer[lm->layer_first + lm->layer_count++];
-    layer->name = linear->name;
+    int32_t i = in_block ? lm->block_layer : lm->all_layers;
+    while (i < lm->all_layers && strcmp(lm->layer[i].name, name) != 0)
+        i++;
+    if (i >= LINEARS_MAX || lm->own_count >= LINEARS_MAX)
+        return NULL;
+    lm->all_layers = (int32_t)dsc_max_i64(lm->all_layers, i + 1);
+    lm->own[lm->own_count++] = i;
+    lm->layer[i].name = name;
+    return &lm->layer[i];
+}
+
+/* A linear layer of the module in hand. `out_split`: tensor parallelism cuts the output, else the input. */
+typedef struct lm_linear {
+    const char *name;
+    dsc_linear shape;
+    bool bias, out_split;
+    double std;
+} lm_linear;
+
+static lm_layer *add_layer(dsc_lm *lm, const lm_linear *linear, int32_t weight, bool in_block)
+{
+    lm_layer *layer = find_layer(lm, linear->name, in_block);
+    DSC_ASSERT(layer != NULL); /* count_blocks has checked the blocks' */
     memcpy(layer->prefix, lm->prefix, sizeof layer->prefix);
     layer->shape = linear->shape;
     layer->a_split = linear->out_split ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
     layer->b_split = linear->out_split ? DSC_SPLIT_ROW : DSC_SPLIT_NONE;
     layer->weight = weight;
     layer->count++;
-}
-
-void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear)
-{
-    const dsc_linear shape = linear->shape;
-    dsc_param_spec *weight = dsc_lm_add_param(lm, linear->name, "weight", shape.out_in ? shape.out : shape.in,
-                                              shape.out_in ? shape.in : shape.out, linear->std);
-    weight->split = linear->out_split == shape.out_in ? DSC_SPLIT_ROW : DSC_SPLIT_COLUMN;
-    add_layer(lm, linear, (int32_t)(weight - &lm->params[lm->first_param]));
-    /* A bias follows the outputs; beside split inputs it is whole on every rank. */
-    if (linear->bias)
-        dsc_lm_add_param(lm, linear->name, "bias", 0, shape.out, 0)->split =
-            linear->out_split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE;
+    return layer;
 }
 
 /* One that no tensor parallelism cuts. */
 static void add_whole_linear(dsc_lm *lm, const char *name, int64_t in, int64_t out, bool bias)
 {
-    const dsc_lm_linear linear = { name, { in, out, true }, .bias = bias, .std = lm->config->init_std };
-    const int64_t first = lm->param_count;
-    dsc_lm_add_linear(lm, &linear);
-    lm->params[first].split = DSC_SPLIT_NONE;
-    lm_layer *layer = &lm->layer[lm->layer_first + lm->layer_count - 1];
+    const lm_linear linear = { name, { in, out, true }, .bias = bias, .std = lm->config->init_std };
+    const dsc_param_spec *weight = dsc_lm_add_param(lm, name, "weight", out, in, linear.std);
+    lm_layer *layer = add_layer(lm, &linear, (int32_t)(weight - &lm->params[lm->first_param]), false);
     layer->a_split = layer->b_split = DSC_SPLIT_NONE;
+    if (bias)
+        dsc_lm_add_param(lm, name, "bias", 0, out, 0);
 }
 
 /* In the order of dsc_lm_embed_params. */
@@ -192,7 +202,7 @@ static void add_embedding(dsc_lm *lm)
     if (lm->family->segment_table != NULL)
         dsc_lm_add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
     if (lm->family->embed_norm != NULL)
-        dsc_lm_add_norm(lm, lm->family->embed_norm, lm->family->norm, config->channels);
+        add_norm(lm, lm->family->embed_norm, lm->family->norm, config->channels);
     if (dsc_lm_projects(config))
         add_whole_linear(lm, lm->family->project_in, config->embed_channels, config->channels, false);
 }
@@ -210,7 +220,7 @@ static void add_head(dsc_lm *lm)
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
     if (!config->bare_head)
-        dsc_lm_add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
+        add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
     if (lm->family->head_bias != NULL)
         dsc_lm_add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);
     snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");
@@ -223,14 +233,26 @@ static void add_head(dsc_lm *lm)
     }
 }
 
-/* The layers of the next module; all blocks share one list of layers. */
-static void begin_layers(dsc_lm *lm, int64_t module)
+/* The parameters and layers that a block's program has. */
+static void add_block(dsc_lm *lm, int64_t layer)
 {
-    const bool again = module > 1 && module <= lm->config->layers;
-    lm->layer_first = again ? lm->block_layer : lm->layer_first + lm->layer_count;
-    lm->layer_count = 0;
-    if (module == 1)
-        lm->block_layer = lm->layer_first;
+    dsc_program *program = lm->source;
+    dsc_lm_describe_block(lm, layer, program);
+    DSC_ASSERT(program->status == DSC_OK); /* as when it was counted */
+    for (int32_t i = 0; i < program->param_count; i++) {
+        const dsc_program_param *param = &program->param[i];
+        dsc_param_spec *spec = dsc_lm_add_param(lm, param->name, param->part, 0, param->dim[0], param->std);
+        spec->dim_count = param->dim_count;
+        memcpy(spec->dim, param->dim, sizeof spec->dim);
+        spec->init = param->init;
+        spec->split = param->split;
+    }
+    for (int32_t i = 0; i < program->layer_count; i++) {
+        const dsc_program_layer *of = &program->layer[i];
+        const lm_linear linear = { of->name, of->shape, .out_split = of->out_split };
+        if (!of->no_adapter)
+            (void)add_layer(lm, &linear, of->weight, true);
+    }
 }
 
 static void describe_modules(dsc_lm *lm)
@@ -244,7 +266,9 @@ static void describe_modules(dsc_lm *lm)
         lm->selves[i] = (dsc_lm_module){ .family = lm->family, .config = lm->config, .layer = i - 1 };
         *module = (dsc_module){ .struct_bytes = sizeof *module, .name = lm->names[i], .self = &lm->selves[i],
                                 .params = &lm->params[first] };
-        begin_layers(lm, i);
+        lm->own_count = 0;
+        if (i == 1)
+            lm->block_layer = lm->all_layers;
         if (i == 0) {
             snprintf(lm->names[i], NAME_BYTES, "embedding");
             add_embedding(lm);
@@ -260,7 +284,7 @@ static void describe_modules(dsc_lm *lm)
         } else {
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
-            lm->family->add_block(lm, lm->config);
+            add_block(lm, i - 1);
             module->flags |= DSC_MODULE_FP8;
             dsc_lm_block_init(module);
         }
@@ -268,17 +292,49 @@ static void describe_modules(dsc_lm *lm)
             dsc_lm_add_adapters(lm, &lm->selves[i].lora);
         module->param_count = (int32_t)(lm->param_count - first);
     }
-    lm->all_layers = lm->layer_first + lm->layer_count;
     if (lm->lora != NULL)
         dsc_lm_freeze(lm);
 }
 
-static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *config)
+/* How many parameters and linear layers all modules have, without adapters. */
+typedef struct lm_counts {
+    int64_t params, layers;
+} lm_counts;
+
+/* Describes each block, whose layers can differ, for the first failure of one and for the counts. */
+static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 {
-    const int64_t embedding = dsc_lm_embed_params(family, config).count;
+    for (int64_t i = 0; i < lm->config->layers; i++) {
+        const dsc_program *program = lm->source;
+        dsc_lm_describe_block(lm, i, lm->source);
+        if (program->status != DSC_OK) {
+            if (err != NULL)
+                *err = program->err;
+            return program->status;
+        }
+        counts->params += program->param_count;
+        counts->layers += program->layer_count;
+        lm->own_count = 0;
+        for (int32_t k = 0; k < program->layer_count; k++)
+            if (find_layer(lm, program->layer[k].name, true) == NULL || lm->all_layers > BLOCK_LAYERS_MAX)
+                return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, lm->name,
+                                "the blocks have linear layers of more than %d names; give equal layers equal names",
+                                BLOCK_LAYERS_MAX);
+    }
+    lm->all_layers = 0;
+    return DSC_OK;
+}
+
+static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
+{
+    const dsc_lm_config *config = lm->config;
     const int64_t transform = config->masked ? 2 : dsc_lm_transforms(config) ? 1 : 0;
-    return embedding + config->layers * family->block_params(config) + transform +
-           dsc_lm_head_table(family, config) + 1;
+    *counts = (lm_counts) { 0 };
+    DSC_TRY(count_blocks(lm, counts, err));
+    counts->params +=
+        dsc_lm_embed_params(lm->family, config).count + transform + dsc_lm_head_table(lm->family, config) + 1;
+    counts->layers += LINEARS_MAX - BLOCK_LAYERS_MAX;
+    return DSC_OK;
 }
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
@@ -286,12 +342,11 @@ static int64_t count_params(const dsc_lm_family *family, const dsc_lm_config *co
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = {
-        (void *)lm->sources, lm->names,         lm->params,       lm->modules,      lm->selves,       lm->adapter_of,
-        lm->adapter_json,    lm->warnings,      lm->config_json,  lm->config,       lm->name,         lm->all_warnings,
-        lm->adapter_rank,    lm->adapter_scale, lm->means[0].sum, lm->means[1].sum, lm->means[2].sum, lm->packed,
-        lm
-    };
+    void *const all[] = { (void *)lm->sources, lm->names,         lm->params,       lm->modules,
+                          lm->selves,          lm->adapter_of,    lm->adapter_json, lm->warnings,
+                          lm->config_json,     lm->config,        lm->name,         lm->all_warnings,
+                          lm->adapter_rank,    lm->adapter_scale, lm->means[0].sum, lm->means[1].sum,
+                          lm->means[2].sum,    lm->packed,        lm->source,       lm };
     for (int64_t i = 0; lm->programs != NULL && lm->programs[i] != NULL; i++) {
         dsc_alloc_free(alloc, lm->programs[i]->layouts);
         dsc_alloc_free(alloc, lm->programs[i]);
@@ -447,13 +502,15 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         lm->config->embed_channels = lm->config->channels;
     if (lm->config->file_vocab == 0)
         lm->config->file_vocab = lm->config->vocab;
-    const int64_t own = count_params(args->family, lm->config);
     const int64_t modules = lm->config->layers + 2 + dsc_lm_transforms(lm->config);
-    const int64_t most = own + (args->lora != NULL ? 3 * LINEARS_MAX * modules : 0);
     lm->module_count = modules;
     lm->lora = args->lora;
     lm->packed_files = args->packed;
     DSC_TRY(dsc_alloc_strdup(alloc, DSC_TAG_CONTROL, args->name, &lm->name, err));
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *lm->source, &lm->source, err));
+    lm_counts own;
+    DSC_TRY(count_params(lm, &own, err));
+    const int64_t most = own.params + (args->lora != NULL ? 3 * own.layers : 0);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->selves, &lm->selves, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, modules, sizeof *lm->modules, &lm->modules, err));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->params, &lm->params, err));
@@ -464,7 +521,9 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, most, sizeof *lm->adapter_scale, &lm->adapter_scale, err));
     }
     describe_modules(lm);
-    DSC_ASSERT(lm->lora != NULL ? lm->param_count <= most : lm->param_count == own);
+    dsc_alloc_free(alloc, lm->source);
+    lm->source = NULL;
+    DSC_ASSERT(lm->lora != NULL ? lm->param_count <= most : lm->param_count == own.params);
     if (lm->lora != NULL) {
         DSC_TRY(dsc_lm_check_adapters(lm, args->name, err));
         DSC_TRY(dsc_lm_write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));

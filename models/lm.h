@@ -68,7 +68,7 @@ enum {
     DSC_LM_REFERENCE = DSC_LM_POSITIONS
 };
 
-/* A model that is being described: dsc_lm_add_* append to the module in hand. Opaque but to lm.c. */
+/* A model that is being described; see lm_parts.h. */
 typedef struct dsc_lm dsc_lm;
 
 typedef struct dsc_lm_family {
@@ -98,9 +98,9 @@ typedef struct dsc_lm_family {
      * it has by default. */
     const char *(*builtin)(int32_t index, dsc_lm_config *out);
 
-    int32_t (*block_params)(const dsc_lm_config *config);
-    void (*add_block)(dsc_lm *lm, const dsc_lm_config *config); /* the parameters of one block */
-    void (*emit_block)(dsc_program *program, const dsc_lm_config *config, int64_t layer); /* its ops */
+    /* The block's ops and parameters: names follow the layer's own, as "attn.c_attn" in "transformer.h.3.". The same
+     * layer gives the same program each time, with texts that stay as long as the model. */
+    void (*emit_block)(dsc_program *program, const dsc_lm_config *config, int64_t layer);
     const char *const *lora_layers; /* layers that PEFT adapts by default, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
@@ -150,19 +150,6 @@ void dsc_lm_warn_grown(const dsc_lm_config *config, bool fresh, char *warnings, 
 /* Sets sequence and the numbers of rows as the options and the adapter ask; `where` is what errors name. */
 DSC_MUST_USE dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options,
                                              int64_t adapter_rows, const char *where, dsc_error *err);
-
-/* ---- For families' add_block: names follow the layer's own, as "attn.c_attn" in "transformer.h.3." ---- */
-
-/* "<name>.weight", and for a layer norm "<name>.bias". */
-void dsc_lm_add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t channels);
-/* "<name>.weight" and, with bias, "<name>.bias". `out_split`: tensor parallelism cuts the output, else the input. */
-typedef struct dsc_lm_linear {
-    const char *name;
-    dsc_linear shape;
-    bool bias, out_split;
-    double std;
-} dsc_lm_linear;
-void dsc_lm_add_linear(dsc_lm *lm, const dsc_lm_linear *linear);
 
 /* ---- For modules ---- */
 

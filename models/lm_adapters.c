@@ -27,8 +27,8 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
                         .dropout = lm->lora->dropout,
                         .magnitudes = lm->lora->use_dora,
                         .first_param = lm->first_param };
-    for (int32_t i = 0; i < lm->layer_count; i++) {
-        lm_layer *layer = &lm->layer[lm->layer_first + i];
+    for (int32_t i = 0; i < lm->own_count; i++) {
+        lm_layer *layer = &lm->layer[lm->own[i]];
         char name[2 * NAME_BYTES];
         snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
         if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))

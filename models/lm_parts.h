@@ -8,16 +8,17 @@
 #include "models/lm.h"
 
 #define NAME_BYTES 80 /* "gpt_neox.layers.4095.attention.query_key_value.lora_A.weight" is 60 */
-#define LINEARS_MAX 9 /* layers of a block, the embedding and the transform before the head */
+#define LINEARS_MAX 64 /* layers of all kinds of blocks, the embedding and the transform before the head */
 
 #define LM_MEANS_MAX 3 /* the table of tokens, the head, its bias */
 
 typedef char lm_name[NAME_BYTES];
 
-/* A linear layer that can have an adapter: of each block, or of a module that there is once. */
+/* A linear layer that can have an adapter: of blocks, which have it under one name, or of a module that there is once.
+ */
 typedef struct lm_layer {
     const char *name;
-    lm_name prefix; /* the last module's */
+    lm_name prefix; /* this and what follows: as in the last module that has it */
     dsc_linear shape;
     dsc_split_axis b_split, a_split; /* of its adapter */
     int32_t weight;                  /* among the module's parameters */
@@ -47,9 +48,10 @@ struct dsc_lm {
     int64_t module_count, param_count;
     lm_name prefix;                   /* prefix of the module that is being described */
     int64_t first_param;              /* its first one */
-    lm_layer layer[LINEARS_MAX];      /* a block's are the same in all */
-    int32_t layer_first, layer_count; /* those of the module that is being described */
+    lm_layer layer[LINEARS_MAX];      /* [all_layers] */
     int32_t block_layer, all_layers;  /* the blocks' first one; of all modules */
+    int32_t own[LINEARS_MAX], own_count; /* layers of the module that is being described */
+    dsc_program *source;                 /* the block in hand as its family describes it, while the model is built */
     dsc_program **programs;           /* of blocks that differ, up to a NULL */
     dsc_lora_config *lora;            /* while it is built; NULL: no adapters */
     int32_t *adapter_of;              /* [param_count] see dsc_lora; NULL: no adapters */
@@ -69,7 +71,9 @@ struct dsc_lm {
 dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part, int64_t rows, int64_t cols,
                                  double std);
 
-/* lm_program.c: the programs of all blocks, once all parameters and adapters are known. */
+/* lm_program.c: a block as its family describes it, which is not compiled; the first failure is in out->status. Then
+ * the compiled programs of all blocks, once all parameters and adapters are known. */
+void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out);
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 

@@ -4,13 +4,18 @@
 
 #include <string.h>
 
-static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
+void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out)
 {
     const dsc_lm_config *config = lm->config;
-    const dsc_program_options options = { .lora = &self->lora, .cache_tokens = config->cache };
     dsc_program_begin(out, config->sequence, config->channels,
                       config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
-    lm->family->emit_block(out, config, self->layer);
+    lm->family->emit_block(out, config, layer);
+}
+
+static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
+{
+    const dsc_program_options options = { .lora = &self->lora, .cache_tokens = lm->config->cache };
+    dsc_lm_describe_block(lm, self->layer, out);
     return dsc_program_compile(out, &options, err);
 }
 

@@ -23,9 +23,8 @@ const dsc_lm_family dsc_neox_family = {
     .model_type = "gpt_neox", .layers_key = "num_hidden_layers", .base = "gpt_neox.", .layer = "layers.",
     .token_table = "embed_in.weight", .head_table = "embed_out.weight", .final_norm = "final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_neox_read_config,
-    .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
-    .may_ignore = may_ignore
+    .builtin = dsc_dense_no_builtin,
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
 dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *lm)

@@ -22,9 +22,8 @@ const dsc_lm_family dsc_opt_family = {
     .position_first = 2, .project_in = "decoder.project_in", .project_out = "decoder.project_out",
     .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_opt_read_config,
-    .builtin = dsc_dense_no_builtin, .block_params = dsc_dense_block_params,
-    .add_block = dsc_dense_add_block, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
-    .may_ignore = may_ignore
+    .builtin = dsc_dense_no_builtin,
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 
 /* Where the norms are, and how wide the token table is: OPT-350m has norms of the sums and a narrower table. */

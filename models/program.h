@@ -15,6 +15,8 @@
 #define DSC_PROGRAM_FORWARD_OPS 64
 #define DSC_PROGRAM_OPS 400 /* of all lists */
 #define DSC_PROGRAM_VALUES 512
+#define DSC_PROGRAM_PARAMS 160
+#define DSC_PROGRAM_LAYERS 64 /* linear ones */
 #define DSC_PROGRAM_NONE (-1)
 enum { DSC_OP_INPUTS = 6, DSC_OP_OUTPUTS = 3 };
 
@@ -62,11 +64,30 @@ typedef struct dsc_value {
     int16_t maker, maker_out; /* the op that writes it in forward or backward, NONE: the module's input or d_out */
 } dsc_value;
 
+/* A parameter of the module. Its number is its place in the module's list. */
+typedef struct dsc_program_param {
+    const char *name; /* "self_attn.q_proj", which follows the module's own name */
+    const char *part; /* "weight", behind the name; "": nothing is behind it */
+    int32_t dim_count;
+    int64_t dim[DSC_DIMS_MAX];
+    dsc_init_kind init;
+    double std; /* init_std of dsc_param_spec */
+    dsc_split_axis split;
+} dsc_program_param;
+
+/* A linear layer of the module, with the numbers of its parameters. */
+typedef struct dsc_program_layer {
+    const char *name;
+    dsc_linear shape;
+    int32_t weight, bias; /* bias: NONE without one */
+    bool out_split, no_adapter;
+} dsc_program_layer;
+
 typedef struct dsc_op_norm {
     dsc_norm_kind kind;
     int64_t groups;
     double eps;
-    int32_t weight;
+    int32_t weight; /* number of the parameter; a layer norm's bias is the next one */
 } dsc_op_norm;
 typedef struct dsc_op_rope {
     const dsc_rope *rope;
@@ -138,7 +159,10 @@ typedef struct dsc_program {
     int32_t positions; /* the batch tensor of tokens' places in their documents; NONE: a sample is one document */
     int16_t input, output, d_output, d_input; /* d_input: the gradient that leaves, or NONE */
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
+    int32_t param_count, layer_count;
     int64_t cache_tokens;
+    dsc_program_param param[DSC_PROGRAM_PARAMS];
+    dsc_program_layer layer[DSC_PROGRAM_LAYERS];
     dsc_op op[DSC_PROGRAM_OPS];
     dsc_value value[DSC_PROGRAM_VALUES];
     dsc_op_list list[DSC_PASSES];
@@ -156,15 +180,28 @@ typedef struct dsc_program {
  */
 
 void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions);
-/* y = x w + b. `bias` is NONE without one. */
+
+/* An op of a layer or a norm adds the parameters behind those that are there. A declaration adds them ahead of the op,
+ * where their order is another one. Texts are the caller's and stay as long as the program. */
+int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param); /* the parameter's number */
+
+/* y = x w + b, with parameters "<name>.weight" and, with bias, "<name>.bias". */
 typedef struct dsc_program_linear_args {
     const char *name;
-    dsc_linear shape;
-    int32_t weight, bias;
+    dsc_linear shape; /* in 0: as many as x has columns */
+    bool bias;
+    bool out_split;  /* tensor parallelism cuts the output, else the input */
+    bool no_adapter; /* the layer cannot have a low-rank adapter */
+    double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_linear_args;
 int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args);
-/* `groups` norms side by side in a row, with one weight. */
+int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linear_args *args); /* for linear_of */
+int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t layer);
+/* `groups` norms side by side in a row, with one weight, "<name>.weight", and for a layer norm "<name>.bias". The
+ * parameters' numbers are set by the function; norm_of reads those that declare_norm gave from args->weight. */
 int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args);
+int32_t dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, const dsc_op_norm *args);
+int16_t dsc_program_norm_of(dsc_program *program, int16_t x, const dsc_op_norm *args);
 typedef struct dsc_program_tables {
     int16_t cos, sin;
 } dsc_program_tables;

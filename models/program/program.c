@@ -141,36 +141,137 @@ static int16_t add_unary(dsc_program *program, dsc_op_kind kind, const char *nam
     return add_output(program, *out, 0, program->value[x]);
 }
 
-int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args)
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
+
+int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param)
+{
+    if (program->status == DSC_OK && program->param_count >= DSC_PROGRAM_PARAMS)
+        REFUSE(program, "parameter \"%.60s\": a program has at most %d parameters; split the module", param->name,
+               DSC_PROGRAM_PARAMS);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    /* Field by field: equal programs are equal bytes. */
+    dsc_program_param *own = &program->param[program->param_count];
+    own->name = param->name, own->part = param->part;
+    own->dim_count = param->dim_count;
+    for (int32_t i = 0; i < param->dim_count; i++)
+        own->dim[i] = param->dim[i];
+    own->init = param->init, own->std = param->std, own->split = param->split;
+    return program->param_count++;
+}
+
+static int32_t declare_vector(dsc_program *program, const char *name, const char *part, int64_t elements,
+                              dsc_init_kind init, dsc_split_axis split)
+{
+    const dsc_program_param param = {
+        .name = name, .part = part, .dim_count = 1, .dim = { elements }, .init = init, .split = split
+    };
+    return dsc_program_declare(program, &param);
+}
+
+int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linear_args *args)
+{
+    const dsc_linear shape = args->shape;
+    if (program->status == DSC_OK && (shape.in < 1 || shape.out < 1))
+        REFUSE(program, "op \"%.60s\" (linear): a weight of %lld inputs and %lld outputs; expected 1 or more of each",
+               args->name, (long long)shape.in, (long long)shape.out);
+    if (program->status == DSC_OK && program->layer_count >= DSC_PROGRAM_LAYERS)
+        REFUSE(program, "op \"%.60s\" (linear): a program has at most %d linear layers; split the module", args->name,
+               DSC_PROGRAM_LAYERS);
+    const dsc_program_param weight = { .name = args->name,
+                                       .part = "weight",
+                                       .dim_count = 2,
+                                       .dim = { shape.out_in ? shape.out : shape.in,
+                                                shape.out_in ? shape.in : shape.out },
+                                       .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
+                                       .std = args->std,
+                                       .split = args->out_split == shape.out_in ? DSC_SPLIT_ROW : DSC_SPLIT_COLUMN };
+    const int32_t number = dsc_program_declare(program, &weight);
+    /* A bias follows the outputs; beside split inputs it is whole on every rank. */
+    const int32_t bias = args->bias ? declare_vector(program, args->name, "bias", shape.out, DSC_INIT_ZEROS,
+                                                     args->out_split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE)
+                                    : DSC_PROGRAM_NONE;
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    dsc_program_layer *layer = &program->layer[program->layer_count];
+    layer->name = args->name;
+    layer->shape.in = shape.in, layer->shape.out = shape.out, layer->shape.out_in = shape.out_in;
+    layer->weight = number, layer->bias = bias;
+    layer->out_split = args->out_split, layer->no_adapter = args->no_adapter;
+    return program->layer_count++;
+}
+
+int32_t dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, const dsc_op_norm *args)
+{
+    const int32_t weight = declare_vector(program, name, "weight", channels, DSC_INIT_ONES, DSC_SPLIT_NONE);
+    if (args->kind == DSC_NORM_LAYER)
+        (void)declare_vector(program, name, "bias", channels, DSC_INIT_ZEROS, DSC_SPLIT_NONE);
+    return program->status == DSC_OK ? weight : DSC_PROGRAM_NONE;
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
+
+int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t number)
 {
     dsc_op *op;
-    const int16_t y = add_unary(program, DSC_OP_LINEAR, args->name, x, &op);
+    if (program->status == DSC_OK && (number < 0 || number >= program->layer_count))
+        REFUSE(program, "op \"linear\": layer %d is not one of the program's %d", (int)number,
+               (int)program->layer_count);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const dsc_program_layer *layer = &program->layer[number];
+    const int16_t y = add_unary(program, DSC_OP_LINEAR, layer->name, x, &op);
     if (y == DSC_PROGRAM_NONE)
         return y;
     const dsc_value *in = &program->value[x];
-    if (in->columns != args->shape.in)
+    if (in->columns != layer->shape.in)
         REFUSE(program, "op \"%.60s\" (linear): its input \"%.60s\" is [%lld,%lld], and its weight takes %lld columns",
-               args->name, in->name, (long long)in->rows, (long long)in->columns, (long long)args->shape.in);
-    const bool bias = args->bias != DSC_PROGRAM_NONE;
-    op->linear = (dsc_linear_layer) { .shape = args->shape,
-                                      .weight = args->weight,
-                                      .bias = bias ? args->bias : -1,
+               layer->name, in->name, (long long)in->rows, (long long)in->columns, (long long)layer->shape.in);
+    const bool bias = layer->bias != DSC_PROGRAM_NONE;
+    op->linear = (dsc_linear_layer) { .shape = layer->shape,
+                                      .weight = layer->weight,
+                                      .bias = bias ? layer->bias : -1,
                                       .forward = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
                                       .backward = DSC_EPILOGUE_NONE };
-    program->value[y].columns = args->shape.out;
+    program->value[y].columns = layer->shape.out;
     return y;
 }
 
-int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args)
+int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args)
+{
+    dsc_program_linear_args own = *args;
+    if (!is_value(program, DSC_OP_LINEAR, args->name, x))
+        return DSC_PROGRAM_NONE;
+    if (own.shape.in == 0)
+        own.shape.in = program->value[x].columns;
+    return dsc_program_linear_of(program, x, dsc_program_declare_linear(program, &own));
+}
+
+int16_t dsc_program_norm_of(dsc_program *program, int16_t x, const dsc_op_norm *args)
 {
     dsc_op *op;
-    const int16_t y = add_unary(program, DSC_OP_NORM, name, x, &op);
+    const int32_t last = args->weight + (args->kind == DSC_NORM_LAYER ? 1 : 0);
+    if (program->status == DSC_OK && (args->weight < 0 || last >= program->param_count))
+        REFUSE(program, "op \"norm\": parameter %d is not one of the program's %d", (int)args->weight,
+               (int)program->param_count);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const dsc_program_param *weight = &program->param[args->weight];
+    const int16_t y = add_unary(program, DSC_OP_NORM, weight->name, x, &op);
     if (y == DSC_PROGRAM_NONE)
         return y;
     const dsc_value in = program->value[x];
     if (args->groups < 1 || in.columns % args->groups != 0)
         REFUSE(program, "op \"%.60s\" (norm): its input \"%.60s\" is [%lld,%lld], which %lld groups do not divide",
-               name, in.name, (long long)in.rows, (long long)in.columns, (long long)args->groups);
+               op->name, in.name, (long long)in.rows, (long long)in.columns, (long long)args->groups);
+    else if (weight->dim[0] != in.columns / args->groups)
+        REFUSE(
+            program,
+            "op \"%.60s\" (norm): its input \"%.60s\" is [%lld,%lld] in %lld groups, and its weight has %lld elements",
+            op->name, in.name, (long long)in.rows, (long long)in.columns, (long long)args->groups,
+            (long long)weight->dim[0]);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
     op->norm = *args;
     dsc_value stats = { .rows = in.rows * args->groups,
                         .columns = args->kind == DSC_NORM_LAYER ? 2 : 1,
@@ -179,6 +280,18 @@ int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, cons
     (void)add_output(program, op, 1, stats);
     return y;
 }
+
+int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args)
+{
+    dsc_op_norm own = *args;
+    if (!is_value(program, DSC_OP_NORM, name, x))
+        return DSC_PROGRAM_NONE;
+    own.weight =
+        dsc_program_declare_norm(program, name, program->value[x].columns / dsc_max_i64(1, args->groups), args);
+    return dsc_program_norm_of(program, x, &own);
+}
+
+/* ---- other ops --------------------------------------------------------------------------------------------------- */
 
 dsc_program_tables dsc_program_rope_tables(dsc_program *program, const dsc_rope *rope)
 {

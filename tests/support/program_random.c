@@ -19,29 +19,30 @@ int64_t program_random_draw(program_random *r, int64_t below)
     return (int64_t)(dsc_rng_u32(r->seed, dsc_rng_stream(DSC_RNG_TEST, 40), r->drawn++) % (uint64_t)below);
 }
 
-int32_t program_random_param(program_random *r, int64_t elements)
+void program_random_take_params(program_random *r)
 {
-    DSC_ASSERT(r->param_count < PROGRAM_PARAMS_MAX);
-    r->param_elements[r->param_count] = elements;
-    r->spec[r->param_count] = (dsc_param_spec) { .name = "p",
-                                                 .dim_count = 1,
-                                                 .dim = { elements },
-                                                 .trainable = program_random_draw(r, 8) > 0,
-                                                 .shared_module = -1,
-                                                 .shared_param = -1 };
-    return r->param_count++;
+    DSC_ASSERT(r->source.param_count <= PROGRAM_PARAMS_MAX);
+    for (; r->param_count < r->source.param_count; r->param_count++) {
+        const dsc_program_param *param = &r->source.param[r->param_count];
+        const int64_t elements = param->dim[0] * (param->dim_count == 2 ? param->dim[1] : 1);
+        r->param_elements[r->param_count] = elements;
+        r->spec[r->param_count] = (dsc_param_spec) { .name = "p",
+                                                     .dim_count = 1,
+                                                     .dim = { elements },
+                                                     .trainable = program_random_draw(r, 8) > 0,
+                                                     .shared_module = -1,
+                                                     .shared_param = -1 };
+    }
 }
 
 static int16_t linear(program_random *r, int16_t x, int64_t out)
 {
-    const int64_t in = r->source.value[x].columns;
-    const int32_t weight = program_random_param(r, in * out);
-    const bool bias = program_random_draw(r, 3) > 0;
-    const dsc_program_linear_args args = { "linear",
-                                           { in, out, program_random_draw(r, 2) == 0 },
-                                           weight,
-                                           bias ? program_random_param(r, out) : DSC_PROGRAM_NONE };
-    return dsc_program_linear(&r->source, x, &args);
+    const dsc_program_linear_args args = { .name = "linear",
+                                           .shape = { .out = out, .out_in = program_random_draw(r, 2) == 0 },
+                                           .bias = program_random_draw(r, 3) > 0 };
+    const int16_t y = dsc_program_linear(&r->source, x, &args);
+    program_random_take_params(r);
+    return y;
 }
 
 static int16_t norm(program_random *r, int16_t x)
@@ -49,11 +50,10 @@ static int16_t norm(program_random *r, int16_t x)
     const int64_t columns = r->source.value[x].columns, groups = program_random_draw(r, 3) == 0 ? columns / HEAD : 1;
     const dsc_op_norm args = { .kind = program_random_draw(r, 2) == 0 ? DSC_NORM_LAYER : DSC_NORM_RMS,
                                .groups = groups,
-                               .eps = 1e-2,
-                               .weight = program_random_param(r, columns / groups) };
-    if (args.kind == DSC_NORM_LAYER)
-        (void)program_random_param(r, columns / groups);
-    return dsc_program_norm(&r->source, x, "norm", &args);
+                               .eps = 1e-2 };
+    const int16_t y = dsc_program_norm(&r->source, x, "norm", &args);
+    program_random_take_params(r);
+    return y;
 }
 
 /* q, k and v: three products, or slices of one in either order of its columns. */

@@ -20,7 +20,7 @@ typedef struct program_random {
 /* 5 to about 30 ops. */
 void program_random_make(program_random *out, uint64_t seed);
 int64_t program_random_draw(program_random *random, int64_t below);
-int32_t program_random_param(program_random *random, int64_t elements); /* another one; its number */
+void program_random_take_params(program_random *random); /* those that the source has and `random` not yet */
 /* Small values, around 1 for the weights of norms. */
 void program_random_fill(program_random *random, program_reference *reference);
 

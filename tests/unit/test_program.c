@@ -297,14 +297,15 @@ static void refusals_name_op_and_shapes(void **state)
 {
     (void)state;
     dsc_program *p = &compiled;
-    const dsc_program_linear_args linear = { "q_proj", { 8, 8, true }, 0, DSC_PROGRAM_NONE };
+    const dsc_program_linear_args linear = { .name = "q_proj", .shape = { 8, 8, true } };
     dsc_program_begin(p, 4, 12, DSC_PROGRAM_NONE);
     dsc_program_end(p, dsc_program_linear(p, p->input, &linear));
     expect_refusal(p, "op \"q_proj\" (linear): its input \"in\" is [4,12], and its weight takes 8 columns");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     expect_refusal(p, "without an output");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
-    const int16_t wide = dsc_program_linear(p, p->input, &(dsc_program_linear_args) { "wide", { 8, 16, true }, 0, -1 });
+    const int16_t wide =
+        dsc_program_linear(p, p->input, &(dsc_program_linear_args) { .name = "wide", .shape = { 8, 16, true } });
     dsc_program_end(p, dsc_program_add(p, wide, p->input));
     expect_refusal(p, "\"wide\" [4,16] and \"in\" [4,8] differ in shape");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
