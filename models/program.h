@@ -12,9 +12,9 @@
 #include "models/norm.h"
 #include "models/rope.h"
 
-#define DSC_PROGRAM_FORWARD_OPS 64
-#define DSC_PROGRAM_OPS 400 /* of all lists */
-#define DSC_PROGRAM_VALUES 512
+#define DSC_PROGRAM_FORWARD_OPS 128
+#define DSC_PROGRAM_OPS 800 /* of all lists */
+#define DSC_PROGRAM_VALUES 1024
 #define DSC_PROGRAM_PARAMS 160
 #define DSC_PROGRAM_LAYERS 64 /* linear ones */
 #define DSC_PROGRAM_NONE (-1)

@@ -318,10 +318,10 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "the slices of \"in\" cover 4 of 8 columns");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     int16_t x = p->input;
-    for (int i = 0; i < 100; i++)
+    for (int i = 0; i < 200; i++)
         x = dsc_program_scale(p, x, 2);
     dsc_program_end(p, x);
-    expect_refusal(p, "at most 64 ops");
+    expect_refusal(p, "at most 128 ops");
 }
 
 int main(void)
