@@ -7,7 +7,7 @@ static dsc_status check_used(const dsc_program *program, dsc_error *err)
     for (int16_t i = 0; i < program->op_count; i++) {
         int16_t reader;
         const dsc_op *op = &program->op[i];
-        const bool table = op->kind == DSC_OP_ROPE_TABLE;
+        const bool table = dsc_op_infos[op->kind].is_table;
         if (table || op->out[0] == program->output || dsc_program_readers(program, op->out[0], &reader) > 0)
             continue;
         return DSC_FAIL(err, DSC_ERR_INPUT, "", "op \"%.60s\" (%s): nothing reads its output, op %d of %d", op->name,

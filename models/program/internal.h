@@ -7,21 +7,49 @@
 #define DSC_BIT(n) (1u << (n))
 
 struct dsc_exec;
+struct dsc_tape;
 
-/* One kind of op. Masks have a bit for each operand of dsc_op in order. */
+/* A micro-batch that a pass is planned for. */
+typedef struct dsc_op_batch {
+    const dsc_lora *lora; /* or NULL */
+    int64_t batch;
+    dsc_dtype dtype;
+} dsc_op_batch;
+
+/* All that is known of one kind of op. Masks have a bit for each operand of dsc_op in order. NULL: it has none. */
 typedef struct dsc_op_info {
     const char *name;
-    uint32_t required; /* inputs that are always there */
-    bool cheap;        /* backward may make its outputs again instead of reading kept ones */
+    bool cheap;      /* backward may make its outputs again instead of reading kept ones */
+    bool is_view;    /* outputs and inputs are the same memory: nothing is launched */
+    bool is_table;   /* of no input: nobody need read it, and backward always makes it again */
+    bool activates;  /* "selective" rebuilds a product that only such ops read */
+    bool is_product; /* the plan of its layer counts its FLOPs, with those of its adapter */
+
+    /* ---- Memory ---- */
     /* in_place[o]: inputs whose memory output o may take; each element is read before it is written. */
     uint32_t in_place[DSC_OP_OUTPUTS];
-    bool is_view;                     /* outputs and inputs are the same memory: nothing is launched */
     uint32_t strided_in, strided_out; /* operands that may be columns of a wider value */
-    dsc_status (*launch)(struct dsc_exec *exec, const dsc_op *op); /* NULL: nothing */
-    int64_t (*scratch)(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_dtype dtype); /* or NULL */
-    double (*flops)(const dsc_program *program, const dsc_op *op, int64_t batch); /* but for products; or NULL */
+    uint32_t cached;                  /* inputs that the cache keeps */
+    /* Whether the kernel can read and write operands at these places. */
+    bool (*can_lie)(const dsc_place *places, const dsc_op *op);
+    int64_t (*scratch)(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+
+    /* ---- Run and plan ---- */
+    dsc_status (*launch)(struct dsc_exec *exec, const dsc_op *op);
+    double (*flops)(const dsc_program *program, const dsc_op *op, int64_t batch);
+    dsc_status (*plan)(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
+                       dsc_error *err); /* the launches for a plan's sink */
+
+    /* ---- Backward ---- */
+    /* Emits the ops of the gradients. NULL: no gradient goes through. */
+    dsc_status (*rule)(struct dsc_tape *tape, dsc_op *op, dsc_error *err);
+    uint32_t gradients; /* inputs that have one */
+    /* For the rule dsc_rule_one_op: the kind that it emits, whose inputs are the gradient of output 0, and then these
+     * outputs and inputs of forward. */
+    dsc_op_kind gradient_kind;
+    uint32_t reads_out, reads_in;
 } dsc_op_info;
-extern const dsc_op_info dsc_op_infos[DSC_OP_KINDS];
+extern const dsc_op_info dsc_op_infos[DSC_OP_KINDS]; /* ops.c */
 
 /* ---- program.c ---- */
 DSC_MUST_USE dsc_op *dsc_program_add_op(dsc_program *program, dsc_op_kind kind, const char *name); /* NULL: full */
@@ -31,10 +59,6 @@ int16_t dsc_op_number(const dsc_program *program, const dsc_op *op);
 void dsc_list_add(dsc_op_list *list, int16_t op);
 bool dsc_op_reads(const dsc_op *op, int16_t value);
 int32_t dsc_program_readers(const dsc_program *program, int16_t value, int16_t *first); /* forward's */
-
-/* The attention's forward without its tensors, whose operands lie at these places. ops.c */
-dsc_attention_fwd_args dsc_op_attention_shape(const dsc_program *program, const dsc_op *op, const dsc_place *places,
-                                              int64_t batch, dsc_dtype dtype);
 
 /* ---- Sizes ---- */
 int64_t dsc_value_rows(const dsc_value *value, int64_t batch);
@@ -49,6 +73,23 @@ void dsc_program_list_rebuild(dsc_program *program);                            
 /* share.c: the memory of forward, and of backward, whose ops are known later. */
 DSC_MUST_USE dsc_status dsc_program_share_forward(dsc_program *program, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_program_share_backward(dsc_program *program, dsc_error *err);
+
+/* ---- Reverse mode: the tape, backward.c ---- */
+typedef struct dsc_tape {
+    dsc_program *program;
+    int16_t gradient[DSC_PROGRAM_VALUES]; /* the sum so far for a forward value, NONE: nothing */
+    bool done[DSC_PROGRAM_OPS];
+    int16_t weight_later[DSC_PROGRAM_OPS]; /* gated activation: the product whose weight's gradient reads what its
+                                            * backward makes again */
+    bool full;
+    dsc_op spare; /* written where the program is full */
+} dsc_tape;
+/* An op at the end of backward, with name and parameters of `of`. */
+dsc_op *dsc_tape_emit(dsc_tape *tape, dsc_op_kind kind, const dsc_op *of);
+/* Output `output` of the op becomes a new value, of the shape of forward's `of`. NONE: the program is full. */
+int16_t dsc_tape_emit_value(dsc_tape *tape, dsc_op *op, int output, int16_t of);
+/* Adds a gradient to that of a forward value, which an op named as `of` does. */
+void dsc_tape_add(dsc_tape *tape, const dsc_op *of, int16_t value, int16_t gradient);
 
 /* ---- Addresses, place.c ---- */
 typedef struct dsc_layout {

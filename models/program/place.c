@@ -34,13 +34,10 @@ static void find_spans(const dsc_program *program, dsc_pass pass, span *spans)
     }
 }
 
-static int64_t work_bytes(const dsc_program *program, const dsc_op *op, const dsc_lora *lora, int64_t batch,
-                          dsc_dtype dtype)
+static int64_t work_bytes(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
 {
-    const bool product = op->kind == DSC_OP_LINEAR || op->kind == DSC_OP_LINEAR_DX || op->kind == DSC_OP_LINEAR_DW;
-    if (product && lora != NULL && lora->rank > 0) /* also without an adapter, so that blocks have equal plans */
-        return dsc_lora_work_bytes(lora, dsc_value_rows(&program->value[op->in[0]], batch), dtype);
-    return dsc_op_infos[op->kind].scratch != NULL ? dsc_op_infos[op->kind].scratch(program, op, batch, dtype) : 0;
+    const dsc_op_info *info = &dsc_op_infos[op->kind];
+    return info->scratch != NULL ? info->scratch(program, op, of) : 0;
 }
 
 static int64_t piece(int64_t *end, int64_t bytes)
@@ -111,6 +108,7 @@ static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *s
     const dsc_op_list *list = &program->list[pass];
     dsc_window windows[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
     int64_t *offsets[DSC_PROGRAM_VALUES + DSC_PROGRAM_OPS];
+    const dsc_op_batch of = { lora, batch, dtype };
     int32_t count = 0;
     for (int16_t i = 0; i < program->buffer_count[set]; i++) {
         if (!spans[i].here || !is_scratch(program->buffer[set][i].region) || out->scratch[i] == DSC_LAYOUT_OUT)
@@ -120,7 +118,7 @@ static void lay_scratch(const dsc_program *program, dsc_pass pass, const span *s
         offsets[count++] = &out->scratch[i];
     }
     for (int16_t i = 0; i < list->count; i++) {
-        const int64_t bytes = work_bytes(program, &program->op[list->op[i]], lora, batch, dtype);
+        const int64_t bytes = work_bytes(program, &program->op[list->op[i]], &of);
         if (bytes == 0)
             continue;
         windows[count] = (dsc_window) { .first = i, .last = i, .bytes = bytes };

@@ -85,6 +85,7 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
     for (int16_t i = 0; i < list->count; i++) {
         const dsc_op *op = &program->op[list->op[i]];
         const dsc_op_info *info = &dsc_op_infos[op->kind];
+        DSC_ASSERT((info->launch != NULL) != info->is_view);
         if (info->launch != NULL && !(op->unless_kept && ctx->repeated != NULL))
             DSC_TRY(info->launch(&exec, op));
     }
@@ -100,17 +101,11 @@ static dsc_status plan_list(const dsc_program *program, dsc_pass pass, dsc_linea
     const dsc_op_list *list = &program->list[pass];
     for (int16_t i = 0; i < list->count; i++) {
         const dsc_op *op = &program->op[list->op[i]];
-        if (op->kind == DSC_OP_LINEAR) {
-            gemms->rows = dsc_value_rows(&program->value[op->in[0]], batch);
-            DSC_TRY(dsc_linear_plan(gemms, op->linear, err));
-        }
-        if (dsc_op_infos[op->kind].flops != NULL)
-            *other += dsc_op_infos[op->kind].flops(program, op, batch);
-        if (op->kind != DSC_OP_ATTENTION || gemms->sink == NULL || gemms->sink->attention == NULL)
-            continue;
-        const dsc_attention_fwd_args shape =
-            dsc_op_attention_shape(program, op, program->place[0], batch, gemms->dtype);
-        DSC_TRY(gemms->sink->attention(gemms->sink->user, &shape, err));
+        const dsc_op_info *info = &dsc_op_infos[op->kind];
+        if (info->flops != NULL && !info->is_product)
+            *other += info->flops(program, op, batch);
+        if (info->plan != NULL)
+            DSC_TRY(info->plan(program, op, batch, gemms, err));
     }
     return DSC_OK;
 }

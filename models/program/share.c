@@ -220,14 +220,6 @@ static void share_in_place(sharing *s)
 
 /* ---- what kernels can read --------------------------------------------------------------------------------------- */
 
-/* Whether operands that are there have rows, and heads in them, at equal distances. */
-static bool are_apart_alike(const sharing *s, const int16_t *a, const int16_t *b)
-{
-    if (*a == DSC_PROGRAM_NONE || *b == DSC_PROGRAM_NONE)
-        return true;
-    return place_of(s, *a)->stride == place_of(s, *b)->stride && place_of(s, *a)->apart == place_of(s, *b)->apart;
-}
-
 static bool op_can_run(const sharing *s, const dsc_op *op)
 {
     const dsc_op_info *info = &dsc_op_infos[op->kind];
@@ -237,22 +229,7 @@ static bool op_can_run(const sharing *s, const dsc_op *op)
         can &= in[i] == DSC_PROGRAM_NONE || (info->strided_in & DSC_BIT(i)) != 0 || is_whole(s, in[i]);
     for (int i = 0; i < DSC_OP_OUTPUTS; i++)
         can &= out[i] == DSC_PROGRAM_NONE || (info->strided_out & DSC_BIT(i)) != 0 || is_whole(s, out[i]);
-    switch (op->kind) {
-    case DSC_OP_ROPE:
-        return can && are_apart_alike(s, &in[0], &out[0]);
-    case DSC_OP_ATTENTION:
-        return can && are_apart_alike(s, &in[1], &in[2]) && place_of(s, in[0])->apart == place_of(s, in[1])->apart;
-    case DSC_OP_ATTENTION_BWD:
-        return can && are_apart_alike(s, &in[4], &in[5]) && are_apart_alike(s, &in[3], &out[0]) &&
-               are_apart_alike(s, &in[4], &out[1]) && are_apart_alike(s, &in[5], &out[2]);
-    case DSC_OP_GATED:
-        return can && are_apart_alike(s, &in[0], &in[1]) && place_of(s, in[0])->apart == 0;
-    case DSC_OP_GATED_BWD:
-        return can && are_apart_alike(s, &in[1], &in[2]) && are_apart_alike(s, &in[1], &out[0]) &&
-               are_apart_alike(s, &in[2], &out[1]) && place_of(s, in[1])->apart == 0;
-    default:
-        return can;
-    }
+    return can && (info->can_lie == NULL || info->can_lie(s->program->place[s->set], op));
 }
 
 static dsc_status check_ops(const sharing *s, dsc_error *err)
@@ -315,13 +292,15 @@ static dsc_status find_cache(sharing *s, dsc_error *err)
     dsc_program *program = s->program;
     for (int16_t i = 0; i < s->list->count && program->cache_tokens > 0; i++) {
         const dsc_op *op = &program->op[s->list->op[i]];
-        for (int j = 1; j <= 2 && op->kind == DSC_OP_ATTENTION; j++) {
+        for (int j = 0; j < DSC_OP_INPUTS; j++) {
+            if ((dsc_op_infos[op->kind].cached & DSC_BIT(j)) == 0)
+                continue;
             dsc_buffer *buffer = buffer_of(s, op->in[j]);
             if (buffer->region == DSC_REGION_IN || buffer->region == DSC_REGION_OUT)
                 return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "",
-                                "op \"attention\": its input \"%.60s\" is an input or "
+                                "op \"%.60s\": its input \"%.60s\" is an input or "
                                 "output of the module, which no cache can keep",
-                                program->value[op->in[j]].name);
+                                op->name, program->value[op->in[j]].name);
             if (buffer->cache != DSC_PROGRAM_NONE)
                 continue;
             program->cache_value[program->cache_count] = buffer->value;

@@ -34,9 +34,6 @@ static const char *epilogue_text(dsc_epilogue epilogue)
 
 static double flops_of(const dsc_program *program, const dsc_op *op, int64_t batch)
 {
-    if (op->kind == DSC_OP_LINEAR || op->kind == DSC_OP_LINEAR_DX || op->kind == DSC_OP_LINEAR_DW)
-        return 2.0 * (double)dsc_value_rows(&program->value[op->in[0]], batch) * (double)op->linear.shape.in *
-               (double)op->linear.shape.out;
     return dsc_op_infos[op->kind].flops != NULL ? dsc_op_infos[op->kind].flops(program, op, batch) : 0;
 }
 

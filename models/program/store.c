@@ -63,8 +63,8 @@ static bool is_for_activations(const dsc_program *program, int16_t value)
         if (!dsc_op_reads(op, value))
             continue;
         any = true;
-        only &= op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_GATED ||
-                (op->kind == DSC_OP_SLICE && is_for_activations(program, op->out[0]));
+        only &=
+            dsc_op_infos[op->kind].activates || (op->kind == DSC_OP_SLICE && is_for_activations(program, op->out[0]));
     }
     return any && only;
 }
@@ -72,7 +72,7 @@ static bool is_for_activations(const dsc_program *program, int16_t value)
 static dsc_store store_of(const dsc_program *program, int16_t value, const bool *there)
 {
     const dsc_op *maker = &program->op[program->value[value].maker];
-    if (maker->kind == DSC_OP_ROPE_TABLE)
+    if (dsc_op_infos[maker->kind].is_table)
         return DSC_STORE_AGAIN;
     if (is_cheap(program, value) && inputs_are_there(&program->op[again_op(program, value)], there))
         return DSC_STORE_REPEATED;

@@ -1,0 +1,155 @@
+/* ops_attention.c - launches and costs of rotary positions and attention. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/device.h"
+#include "models/program/ops.h"
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+dsc_status dsc_op_run_rope_table(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_call call = dsc_exec_call(exec, op, op->out[0]);
+    const dsc_rope_tables tables = { dsc_exec_floats(exec, op->out[0]), dsc_exec_floats(exec, op->out[1]) };
+    return dsc_rope_make_tables(&call, op->rope.rope, tables, exec->program->tokens);
+}
+
+dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op)
+{
+    const int64_t apart = dsc_exec_place(exec, op->in[0])->apart;
+    const dsc_rope_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                 .in = dsc_exec_at(exec, op->in[0]),
+                                 .cos = dsc_exec_floats(exec, op->in[1]),
+                                 .sin = dsc_exec_floats(exec, op->in[2]),
+                                 .places = dsc_exec_positions(exec),
+                                 .rows = dsc_exec_rows(exec, op->in[0]),
+                                 .tokens = exec->program->tokens,
+                                 .stride = dsc_exec_place(exec, op->in[0])->stride,
+                                 .heads = (int32_t)op->rope.heads,
+                                 .head_size = (int32_t)(apart > 0 ? apart : op->rope.head_size),
+                                 .pairs = op->rope.rope->pairs,
+                                 .inverse = op->rope.inverse,
+                                 .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, ROPE, &args, exec->err);
+}
+
+bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op)
+{
+    return dsc_op_lie_apart_alike(places, op->in[0], op->out[0]);
+}
+
+/* A window that reaches further than the text has no effect. */
+static int32_t window_of(const dsc_program *program, const dsc_op *op, int64_t past)
+{
+    return op->attention.window > 0 && past + program->tokens > op->attention.window ? (int32_t)op->attention.window
+                                                                                     : 0;
+}
+
+/* The forward without its tensors, whose operands lie at these places. */
+static dsc_attention_fwd_args attention_shape(const dsc_program *program, const dsc_op *op, const dsc_place *places,
+                                              int64_t batch, dsc_dtype dtype)
+{
+    const dsc_op_attention *of = &op->attention;
+    const int64_t apart = places[op->in[0]].apart;
+    return (dsc_attention_fwd_args) { .q_stride = places[op->in[0]].stride,
+                                      .kv_stride = places[op->in[1]].stride,
+                                      .out_stride = of->heads * of->head_size,
+                                      .head_stride = apart > 0 ? apart : of->head_size,
+                                      .batch = (int32_t)batch,
+                                      .tokens = (int32_t)program->tokens,
+                                      .heads = (int32_t)of->heads,
+                                      .kv_heads = (int32_t)of->kv_heads,
+                                      .head_size = (int32_t)of->head_size,
+                                      .scale = (float)of->scale,
+                                      .keys = { .all = of->all, .window = window_of(program, op, 0) },
+                                      .dtype = dtype };
+}
+
+dsc_status dsc_op_run_attention(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const dsc_program *program = exec->program;
+    dsc_attention_fwd_args args = attention_shape(program, op, program->place[0], ctx->batch, ctx->dtype);
+    const int64_t past = ctx->past * args.kv_stride * (int64_t)dsc_dtype_bytes(ctx->dtype);
+    args.keys = (dsc_attention_keys) { .all = op->attention.all,
+                                       .positions = dsc_exec_positions(exec),
+                                       .window = window_of(program, op, ctx->past),
+                                       .past = (int32_t)ctx->past };
+    args.out = dsc_exec_at(exec, op->out[0]);
+    args.lse = dsc_exec_floats(exec, op->out[1]);
+    args.q = dsc_exec_at(exec, op->in[0]);
+    args.k = dsc_exec_at(exec, op->in[1]) - past;
+    args.v = dsc_exec_at(exec, op->in[2]) - past;
+    args.scratch = dsc_exec_work(exec, op);
+    return DSC_RUN(ctx->stream, ATTENTION_FWD, &args, exec->err);
+}
+
+int64_t dsc_op_attention_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    return dsc_attention_fwd_scratch_bytes((int32_t)of->batch, (int32_t)program->tokens, (int32_t)op->attention.heads,
+                                           (int32_t)op->attention.head_size);
+}
+
+/* q k^T and p v over [T,T], or the causal half of it. */
+double dsc_op_attention_flops(const dsc_program *program, const dsc_op *op, int64_t batch)
+{
+    const double tokens = (double)program->tokens, keys = op->attention.all ? tokens : (tokens + 1) / 2;
+    return 2 * 2.0 * (double)(batch * program->tokens) * keys * (double)(op->attention.heads * op->attention.head_size);
+}
+
+/* The shape for who plans the launches. */
+dsc_status dsc_op_plan_attention(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
+                                 dsc_error *err)
+{
+    if (plan->sink == NULL || plan->sink->attention == NULL)
+        return DSC_OK;
+    const dsc_attention_fwd_args shape = attention_shape(program, op, program->place[0], batch, plan->dtype);
+    return plan->sink->attention(plan->sink->user, &shape, err);
+}
+
+bool dsc_op_attention_can_lie(const dsc_place *places, const dsc_op *op)
+{
+    return dsc_op_lie_apart_alike(places, op->in[1], op->in[2]) && places[op->in[0]].apart == places[op->in[1]].apart;
+}
+
+dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    const dsc_op_attention *of = &op->attention;
+    const dsc_attention_bwd_args args = { .dq = dsc_exec_at(exec, op->out[0]),
+                                          .dk = dsc_exec_at(exec, op->out[1]),
+                                          .dv = dsc_exec_at(exec, op->out[2]),
+                                          .d_out = dsc_exec_at(exec, op->in[0]),
+                                          .out = dsc_exec_at(exec, op->in[1]),
+                                          .lse = dsc_exec_floats(exec, op->in[2]),
+                                          .q = dsc_exec_at(exec, op->in[3]),
+                                          .k = dsc_exec_at(exec, op->in[4]),
+                                          .v = dsc_exec_at(exec, op->in[5]),
+                                          .scratch = dsc_exec_work(exec, op),
+                                          .q_stride = dsc_exec_place(exec, op->in[3])->stride,
+                                          .kv_stride = dsc_exec_place(exec, op->in[4])->stride,
+                                          .out_stride = of->heads * of->head_size,
+                                          .head_stride = dsc_exec_place(exec, op->in[3])->apart,
+                                          .batch = (int32_t)ctx->batch,
+                                          .tokens = (int32_t)exec->program->tokens,
+                                          .heads = (int32_t)of->heads,
+                                          .kv_heads = (int32_t)of->kv_heads,
+                                          .head_size = (int32_t)of->head_size,
+                                          .scale = (float)of->scale,
+                                          .keys = { .all = of->all,
+                                                    .positions = dsc_exec_positions(exec),
+                                                    .window = window_of(exec->program, op, ctx->past),
+                                                    .past = (int32_t)ctx->past },
+                                          .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, ATTENTION_BWD, &args, exec->err);
+}
+
+int64_t dsc_op_attention_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    return dsc_attention_bwd_scratch_bytes((int32_t)of->batch, (int32_t)program->tokens, (int32_t)op->attention.heads,
+                                           (int32_t)op->attention.head_size);
+}
+
+bool dsc_op_attention_bwd_can_lie(const dsc_place *places, const dsc_op *op)
+{
+    const int16_t *in = op->in, *out = op->out;
+    return dsc_op_lie_apart_alike(places, in[4], in[5]) && dsc_op_lie_apart_alike(places, in[3], out[0]) &&
+           dsc_op_lie_apart_alike(places, in[4], out[1]) && dsc_op_lie_apart_alike(places, in[5], out[2]);
+}
