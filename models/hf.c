@@ -70,42 +70,6 @@ static dsc_status find_family(hf_folder *folder, dsc_error *err)
     return DSC_OK;
 }
 
-/* Keys with which other families of transformers, or forks of the built ones, change what a block, a position or a loss
- * computes. Here each has one value: absent, null, false, empty, 0, or the neutral number. */
-static dsc_status refuse_other_mathematics(dsc_hf_config *reader, const char *model_type)
-{
-    static const struct { const char *key; double neutral; } keys[] = {
-        /* factors and limits of values */
-        { "attention_multiplier", 1 }, { "embedding_multiplier", 1 }, { "residual_multiplier", 1 },
-        { "logits_scaling", 1 }, { "logit_scale", 1 }, { "scale_emb", 1 }, { "scale_depth", 0 },
-        { "dim_model_base", 0 }, { "query_pre_attn_scalar", 0 }, { "attn_logit_softcapping", 0 },
-        { "final_logit_softcapping", 0 }, { "clip_qkv", 0 }, { "attn_temperature_tuning", 0 },
-        /* attention and positions */
-        { "use_alibi", 0 }, { "alibi", 0 }, { "use_mrope", 0 }, { "no_rope_layers", 0 },
-        { "no_rope_layer_interval", 0 }, { "attention_chunk_size", 0 }, { "use_qk_norm", 0 }, { "qk_layernorm", 0 },
-        { "attention_sinks", 0 },
-        { "use_bidirectional_attention", 0 }, { "multi_query", 0 }, { "kv_lora_rank", 0 }, { "q_lora_rank", 0 },
-        { "use_logn_attn", 0 }, { "cross_layer_kv_sharing", 0 }, { "num_kv_shared_layers", 0 },
-        /* experts and other blocks */
-        { "num_experts", 0 }, { "num_local_experts", 0 }, { "n_routed_experts", 0 }, { "moe_intermediate_size", 0 },
-        { "num_nextn_predict_layers", 0 }, { "pruned_heads", 0 }, { "add_cross_attention", 0 },
-        { "is_encoder_decoder", 0 }, { "tie_encoder_decoder", 0 },
-    };
-    for (size_t i = 0; i < DSC_COUNT(keys); i++) {
-        const cJSON *item = dsc_hf_field(reader, keys[i].key);
-        const bool none = item == NULL || cJSON_IsFalse(item) ||
-                          ((cJSON_IsArray(item) || cJSON_IsObject(item)) && item->child == NULL);
-        if (none || (cJSON_IsNumber(item) && (item->valuedouble == 0 || item->valuedouble == keys[i].neutral)))
-            continue;
-        if (cJSON_IsTrue(item))
-            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": true is not built for %s; what exists: false",
-                                 keys[i].key, model_type);
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\" of this value is not built for %s; what exists: %g, "
-                             "or no such key", keys[i].key, model_type, keys[i].neutral);
-    }
-    return DSC_OK;
-}
-
 /* transformers attends in both directions unless the key is true or absent; null is one of the other values. */
 static dsc_status check_causal(dsc_hf_config *reader, const char *model_type, bool masked)
 {
@@ -163,7 +127,7 @@ static dsc_status read_quantization(dsc_hf_config *reader, dsc_packed_files *out
 static dsc_status refuse_other_models(dsc_hf_config *reader, const char *model_type, bool masked)
 {
     DSC_TRY(check_causal(reader, model_type, masked));
-    DSC_TRY(refuse_other_mathematics(reader, model_type));
+    DSC_TRY(dsc_hf_refuse_other_mathematics(reader, model_type));
     return refuse_quantized(reader);
 }
 
@@ -209,6 +173,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     DSC_TRY(folder->family->read_config(&reader, config));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
     DSC_TRY(read_quantization(&reader, &folder->packed));
+    dsc_hf_warn_unread(&reader, folder->family->model_type);
     if (text != NULL)
         DSC_TRY(read_wrapper(folder, &reader));
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;

@@ -8,8 +8,18 @@
 const cJSON *dsc_hf_field(dsc_hf_config *reader, const char *key)
 {
     const cJSON *item = cJSON_GetObjectItemCaseSensitive(reader->object, key);
+    if (item != NULL && reader->asked_count < DSC_HF_ASKED_MAX)
+        reader->asked[reader->asked_count++] = key;
     dsc_json_where(reader->json, item != NULL ? item : reader->object, reader->where, sizeof reader->where);
     return item == NULL || cJSON_IsNull(item) ? NULL : item;
+}
+
+bool dsc_hf_was_asked(const dsc_hf_config *reader, const char *key)
+{
+    for (int32_t i = 0; i < reader->asked_count; i++)
+        if (strcmp(reader->asked[i], key) == 0)
+            return true;
+    return false;
 }
 
 /* As dsc_hf_field, but null is a value. */

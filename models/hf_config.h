@@ -8,6 +8,8 @@
 
 #include "base/formats/json.h"
 
+#define DSC_HF_ASKED_MAX 256
+
 typedef struct dsc_hf_config {
     const dsc_json *json;
     const cJSON *object; /* the object that is read: the root, or one inside it */
@@ -16,6 +18,8 @@ typedef struct dsc_hf_config {
     char *warnings;      /* warnings for the user, separated by "; " */
     size_t warnings_bytes;
     bool text_part; /* the text model of a multimodal one, whose positions may be called "mrope" */
+    const char *asked[DSC_HF_ASKED_MAX]; /* the keys that were read so far, with repetitions */
+    int32_t asked_count;
 } dsc_hf_config;
 
 /* NULL for a key that is absent or null; `where` is the key's place, or the object's. */
@@ -34,9 +38,16 @@ DSC_MUST_USE dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool
 /* One of names[count], *index its place; absent: 0. Another one is refused with the list. */
 DSC_MUST_USE dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,
                                       int32_t *index);
+/* Whether a key was read, at any depth. */
+bool dsc_hf_was_asked(const dsc_hf_config *reader, const char *key);
 void dsc_hf_warn(char *warnings, size_t bytes, const char *fmt, ...) DSC_PRINTF(3, 4);
 
 #define DSC_HF_REFUSE(reader, status, ...) DSC_FAIL((reader)->err, (status), (reader)->where, __VA_ARGS__)
+
+/* hf_keys.c: refuses keys that change the mathematics of other families, unless this family has read them. */
+DSC_MUST_USE dsc_status dsc_hf_refuse_other_mathematics(dsc_hf_config *reader, const char *model_type);
+/* Warns of keys of the object that nobody read, and that are not known to be without effect on training. */
+void dsc_hf_warn_unread(dsc_hf_config *reader, const char *model_type);
 
 /* A host program's locale may print a comma; JSON wants a point. */
 const char *dsc_hf_number_text(double value, char *out, size_t bytes);

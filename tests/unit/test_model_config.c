@@ -420,12 +420,39 @@ static void refuses_other_mathematics(void **state)
     mf_expect_refusal(mf_path("c.json"), NULL, DSC_ERR_UNSUPPORTED, "\"is_causal\" must be true");
 }
 
+static void names_keys_that_are_not_read(void **state)
+{
+    (void)state;
+    static const char usual[] = "\"architectures\": [\"LlamaForCausalLM\"], \"torch_dtype\": \"bfloat16\", "
+                                "\"transformers_version\": \"4.40.0\", \"use_cache\": true, \"pretraining_tp\": 1, "
+                                "\"_name_or_path\": \"x\", \"bos_token_id\": 1, \"eos_token_id\": [2, 3]";
+    char text[900];
+    mf_empty();
+    snprintf(text, sizeof text, "{" LLAMA ", %s}", usual);
+    mf_write("c.json", text);
+    dsc_model *model = mf_open(mf_path("c.json"), NULL);
+    assert_null(model->warnings);
+    dsc_model_close(&model);
+    snprintf(text, sizeof text,
+             "{" LLAMA ", %s, \"head_gate\": true, \"unused\": null, \"k1\": 1, \"k2\": 1, \"k3\": 1, \"k4\": {}, "
+             "\"k5\": \"\", \"k6\": 0}",
+             usual);
+    mf_write("c.json", text);
+    model = mf_open(mf_path("c.json"), NULL);
+    assert_non_null(model->warnings);
+    assert_non_null(strstr(model->warnings, "llama does not read, which have no effect: \"head_gate\", \"k1\", \"k2\", "
+                                            "\"k3\", \"k4\", \"k5\" and 1 more"));
+    assert_null(strstr(model->warnings, "unused"));
+    dsc_model_close(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_configs),
         cmocka_unit_test(refuses_configs),
         cmocka_unit_test(refuses_other_mathematics),
+        cmocka_unit_test(names_keys_that_are_not_read),
         cmocka_unit_test(opens_llamas),
         cmocka_unit_test(keeps_a_files_keys),
         cmocka_unit_test(refuses_longrope_over_its_border),
