@@ -45,7 +45,7 @@ static const dsc_lm_family *family_of(const char *model_type, char *list, size_t
 /* A family, or a model around one. */
 static dsc_status find_family(hf_folder *folder, dsc_error *err)
 {
-    char list[256], wrappers[256];
+    char list[500], wrappers[256];
     const cJSON *root = dsc_json_root(folder->json);
     dsc_hf_config reader = { .json = folder->json, .object = root, .err = err };
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;

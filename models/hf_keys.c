@@ -48,25 +48,26 @@ dsc_status dsc_hf_refuse_other_mathematics(dsc_hf_config *reader, const char *mo
 /* What transformers and programs around it write into any config.json: names, tokens, formats, generation, heads of
  * other tasks, and choices of kernels. */
 static const char *const harmless[] = {
-    "_attn_implementation", "_attn_implementation_autoset", "activation_dropout", "_commit_hash", "_name_or_path", "architectures",
-    "attn_implementation", "auto_map", "bos_token_id", "chunk_size_feed_forward", "cls_token_id", "decoder_start_token_id",
-    "dtype", "eos_token_id", "eot_token_id", "finetuning_task", "flash_attn", "forced_bos_token_id",
-    "forced_eos_token_id", "gradient_checkpointing", "id2label", "is_decoder", "label2id", "mask_token_id", "model_type",
-    "num_labels", "output_attentions", "output_hidden_states", "output_past", "pad_token_id", "prefix", "pretraining_tp",
-    "problem_type", "return_dict", "sep_token_id", "task_specific_params", "tf_legacy_loss", "tie_word_embeddings",
-    "tokenizer_class", "torch_dtype", "torchscript", "transformers.js_config", "transformers_version", "unk_token_id",
-    "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache", "use_return_dict",
+    "_attn_implementation", "_attn_implementation_autoset", "activation_dropout", "_commit_hash", "_name_or_path",
+    "architectures", "attn_implementation", "auto_map", "bos_token_id", "chunk_size_feed_forward", "cls_token_id",
+    "decoder_start_token_id", "dtype", "eos_token_id", "eot_token_id", "finetuning_task", "flash_attn",
+    "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "id2label", "is_decoder", "label2id",
+    "mask_token_id", "model_type", "num_labels", "output_attentions", "output_hidden_states", "output_past",
+    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "return_dict", "sep_token_id", "task_specific_params",
+    "tf_legacy_loss", "tie_word_embeddings", "tokenizer_class", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache", "use_return_dict",
     /* generation, which older versions kept here */
     "bad_words_ids", "begin_suppress_tokens", "diversity_penalty", "do_sample", "early_stopping",
-    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "length_penalty", "max_length", "max_new_tokens",
-    "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences", "output_scores",
-    "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens", "temperature", "top_k",
-    "top_p", "typical_p",
+    "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "length_penalty", "max_length",
+    "max_new_tokens", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
+    "temperature", "top_k", "top_p", "typical_p",
     /* sizes under a second name, heads of other tasks, and programs that trained the folder */
     "classifier_dropout", "n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
-    "summary_type", "summary_use_proj", "predict_special_tokens", "embedding_size", "directionality", "pooler_fc_size",
-    "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type", "layerdrop",
-    "rope_ratio", "use_flash_attention", "fused_bias_residual", "model_max_length", "vision_config",
+    "summary_type", "summary_use_proj", "predict_special_tokens", "embedding_size", "directionality",
+    "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
+    "layerdrop", "rope_ratio", "use_flash_attention", "fused_bias_residual", "model_max_length", "vision_config",
 };
 
 static bool is_harmless(const char *key)

@@ -37,6 +37,7 @@ typedef struct dsc_rope {
 /* Defaults and limits of a family's config.json. */
 typedef struct dsc_rope_keys {
     const char *theta, *partial;  /* the older keys; partial NULL: the whole head turns, and no key says else */
+    double theta_default;         /* 0: 10000 */
     double partial_default;
     int64_t positions, head_size; /* those of the model that is read */
 } dsc_rope_keys;

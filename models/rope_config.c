@@ -146,7 +146,8 @@ dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_r
     const cJSON *const root = reader->object, *object = NULL;
     double partial = keys->partial_default;
     *out = (dsc_rope){ .kind = DSC_ROPE_DEFAULT, .truncate = true };
-    DSC_TRY(dsc_hf_number(reader, keys->theta, (dsc_hf_range){ 2, 1e30 }, 10000, &out->theta));
+    DSC_TRY(dsc_hf_number(reader, keys->theta, (dsc_hf_range) { 2, 1e30 },
+                          keys->theta_default > 0 ? keys->theta_default : 10000, &out->theta));
     if (keys->partial != NULL)
         DSC_TRY(dsc_hf_number(reader, keys->partial, (dsc_hf_range){ 0, 1 }, partial, &partial));
     for (size_t i = 0; i < DSC_COUNT(objects) && object == NULL; i++) {

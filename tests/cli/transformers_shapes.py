@@ -68,6 +68,40 @@ def gpt2(**more):
             "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}}, "vocab_size": VOCAB, **more}
 
 
+def phi3(**more):
+    return {**without(llama(), "head_dim"), "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False,
+            "attention_dropout": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "original_max_position_embeddings": 64, "pad_token_id": 3,
+            "rope_scaling": None, "rope_theta": 10000.0, "sliding_window": 2047, "torch_dtype": "bfloat16", **more}
+
+
+def smollm3(**more):
+    return {**llama(), "architectures": ["SmolLM3ForCausalLM"], "model_type": "smollm3", "attention_bias": False, "attention_dropout": 0.0,
+            "layer_types": ["full_attention"] * 4, "max_window_layers": 28, "mlp_bias": False, "no_rope_layer_interval": 4,
+            "no_rope_layers": [1, 1, 1, 0], "num_hidden_layers": 4, "pad_token_id": 4, "pretraining_tp": 2, "rope_scaling": None,
+            "rope_theta": 5000000.0, "sliding_window": None, "tie_word_embeddings": True, "use_sliding_window": False, **more}
+
+
+def olmo2(**more):
+    return {**llama(), "architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": False, "attention_dropout": 0.0,
+            "num_key_value_heads": 4, "pad_token_id": 5, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 500000, **more}
+
+
+def stablelm(**more):
+    return {**without(llama(), "rms_norm_eps"), "architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "hidden_size": 64,
+            "attention_dropout": 0.0, "hidden_dropout": 0.0, "layer_norm_eps": 1e-05, "num_key_value_heads": 4,
+            "partial_rotary_factor": 0.25, "qk_layernorm": False, "rope_scaling": None, "rope_theta": 10000, "use_parallel_residual": False,
+            "use_qkv_bias": True, **more}
+
+
+def starcoder2(**more):
+    return {**without(llama(), "rms_norm_eps"), "activation_function": "gelu", "architectures": ["Starcoder2ForCausalLM"],
+            "attention_dropout": 0.1, "attention_softmax_in_fp32": True, "embedding_dropout": 0.1, "hidden_act": "gelu_pytorch_tanh",
+            "initializer_range": 0.018042, "layer_norm_epsilon": 1e-05, "mlp_type": "default", "model_type": "starcoder2",
+            "norm_epsilon": 1e-05, "norm_type": "layer_norm", "residual_dropout": 0.1, "rope_theta": 999999.4420358813,
+            "scale_attention_softmax_in_fp32": True, "scale_attn_weights": True, "sliding_window": 9, "use_bias": True,
+            "tie_word_embeddings": True, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -104,6 +138,23 @@ PUBLISHED = {
     "Qwen 3 0.6B": qwen3(),
     "Qwen 3 8B": qwen3(tie_word_embeddings=False, num_key_value_heads=1),
     "Qwen 3 with YaRN": qwen3(rope_scaling={**YARN, "type": "yarn", "rope_type": "yarn", "attention_factor": None}),
+    "Phi-3 mini 4K": phi3(num_key_value_heads=4, sliding_window=9),
+    "Phi-3 mini 128K": phi3(original_max_position_embeddings=32, num_key_value_heads=4, sliding_window=262144,
+                            rope_scaling={"type": "longrope", "short_factor": [1.05] * 6, "long_factor": [1.5] * 6}),
+    "Phi-4 mini": phi3(partial_rotary_factor=2 / 3, tie_word_embeddings=True, original_max_position_embeddings=32,
+                       rope_scaling={"type": "longrope", "short_factor": [1.0] * 4, "long_factor": [1.0, 1.2, 2.5, 8.0]}),
+    "Phi-4": phi3(sliding_window=None, original_max_position_embeddings=64, rope_theta=250000),
+    "SmolLM3": smollm3(),
+    "SmolLM3 with windows": smollm3(use_sliding_window=True, sliding_window=9, **{"layer_types": None, "no_rope_layers": None}),
+    "OLMo 2": olmo2(),
+    "OLMo 2 32B": olmo2(num_key_value_heads=2),
+    "StableLM 3B": stablelm(use_qkv_bias=False),
+    "StableLM 2 1.6B": stablelm(),
+    "StableLM alpha": stablelm(use_parallel_residual=True, num_key_value_heads=2, partial_rotary_factor=0.5),
+    "StarCoder2 3B": starcoder2(),
+    "StarCoder2 without biases": starcoder2(use_bias=False, sliding_window=None, num_key_value_heads=1),
+    "Ministral": mistral(architectures=["MinistralForCausalLM"], model_type="ministral", head_dim=12, sliding_window=9,
+                         layer_types=["full_attention", "sliding_attention"]),
     "Pythia": neox(),
     "GPT-NeoX 20B": neox(attention_probs_dropout_prob=0, hidden_dropout_prob=0, hidden_act="gelu_fast"),
     "RedPajama INCITE": neox(use_parallel_residual=False, rotary_pct=1.0),
@@ -225,9 +276,11 @@ def check(config, name, folder):
 
 seed = int(os.environ.get("DSC_TEST_SEED", time.time()))
 print(f"# seed {seed}; rerun: DSC_TEST_SEED={seed}", flush=True)
+wanted = os.environ.get("DSC_TEST_NAMES")  # separated by commas
 names = list(PUBLISHED) if NIGHT else random.Random(seed).sample(list(PUBLISHED), 5)
+names = wanted.split(",") if wanted else names
 tests = [(name, check, (PUBLISHED[name], name)) for name in names]
-for number in range(100 if NIGHT else 3):
+for number in range(0 if wanted else 100 if NIGHT else 3):
     config = random_config(seed + number)
     name = f"{config['model_type']} at random, {seed + number}"
     tests.append((name, check, (config, name)))

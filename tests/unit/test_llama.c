@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
-#include "models/llama.h"
+#include "models/decoder.h"
 #include "tests/support/lmrun.h"
 
 /* As make_llama.py; attention: H * D. */

@@ -1,0 +1,75 @@
+/* decoder.c - see decoder.h. SPDX-License-Identifier: Apache-2.0 */
+#include "models/decoder.h"
+
+#include <math.h>
+#include <string.h>
+
+const char *const dsc_decoder_lora_layers[] = { "q_proj", "v_proj", NULL };
+
+bool dsc_decoder_may_ignore(const char *part) { return strcmp(part, "self_attn.rotary_emb.inv_freq") == 0; }
+
+const char *dsc_decoder_no_builtin(int32_t index, dsc_lm_config *out)
+{
+    (void)index, (void)out;
+    return NULL;
+}
+
+const dsc_decoder_config *dsc_decoder_config_of(const dsc_lm_config *base)
+{
+    return (const dsc_decoder_config *)(const void *)base;
+}
+
+/* Every product starts with the same spread, as in Hugging Face's code. */
+dsc_block dsc_decoder_block(dsc_program *program, const dsc_decoder_config *config)
+{
+    return (dsc_block) { .program = program,
+                         .norm = { .kind = config->traits->family->norm, .eps = config->lm.norm_eps },
+                         .out_in = true,
+                         .std = config->lm.init_std };
+}
+
+dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer)
+{
+    const bool head_norm = config->traits->head_norm;
+    return (dsc_block_attention) { .qkv = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" },
+                                   .out = "self_attn.o_proj",
+                                   .qkv_bias = config->qkv_bias,
+                                   .out_bias = config->out_bias,
+                                   .q_norm = head_norm ? "self_attn.q_norm" : NULL,
+                                   .k_norm = head_norm ? "self_attn.k_norm" : NULL,
+                                   .rope = { .rope = config->unturned[layer] ? NULL : &config->rope },
+                                   .op = { .heads = config->heads,
+                                           .kv_heads = config->kv_heads,
+                                           .head_size = config->head_size,
+                                           .scale = 1 / sqrt((double)config->head_size),
+                                           .window = config->lm.full[layer] ? 0 : config->lm.window } };
+}
+
+dsc_block_mlp dsc_decoder_mlp(const dsc_decoder_config *config)
+{
+    return (dsc_block_mlp) { .gate = "mlp.gate_proj",
+                             .up = "mlp.up_proj",
+                             .down = "mlp.down_proj",
+                             .up_bias = config->mlp_bias,
+                             .down_bias = config->mlp_bias,
+                             .inner = config->inner,
+                             .activation = config->activation };
+}
+
+void dsc_decoder_emit(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp)
+{
+    dsc_program *program = block->program;
+    dsc_step step = dsc_block_begin(block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
+    const int16_t x = dsc_block_end(block, &step, dsc_block_attend(block, step.in, attention), step.x);
+    step = dsc_block_begin(block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
+    dsc_program_end(program, dsc_block_end(block, &step, dsc_block_feed(block, step.in, mlp), x));
+}
+
+void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    const dsc_decoder_config *config = dsc_decoder_config_of(base);
+    const dsc_block block = dsc_decoder_block(program, config);
+    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
+    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
+    dsc_decoder_emit(&block, &attention, &mlp);
+}

@@ -1,0 +1,100 @@
+/* decoder.h - decoders with rotary positions: Llama, Mistral, Qwen, Phi-3, OLMo and others.
+ *
+ * A family's file has its traits (names and defaults in config.json), what it reads beyond them, and its block as parts
+ * of blocks.h. config.json is read here for all of them. Inside models/ only.
+ * Letters, beside lm.h's: H query heads, K key and value heads (H a multiple of K), D size of a head, I inner width of
+ * the MLP. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_DECODER_H
+#define DSC_MODELS_DECODER_H
+
+#include "models/blocks.h"
+#include "models/lm.h"
+#include "models/rope.h"
+
+#define DSC_DECODER_HEAD_MAX (2 * DSC_ROPE_PAIRS_MAX)
+
+/* sliding_window: no key; a key for every layer; a key beside a switch. */
+#define DSC_WINDOW_OFF (-1)
+typedef enum dsc_window_key { DSC_WINDOW_NONE, DSC_WINDOW_ALL, DSC_WINDOW_IF_USED } dsc_window_key;
+
+typedef struct dsc_decoder_config dsc_decoder_config;
+
+/* Parts of a config.json that differ between families. Defaults are those of Hugging Face's classes. */
+typedef struct dsc_decoder_traits {
+    const char *architecture; /* "LlamaForCausalLM" */
+    const dsc_lm_family *family;
+    int64_t vocab, inner, positions;
+    int64_t layers, channels, heads; /* 0: 32, 4096, 32 */
+    int64_t kv_heads;                /* without num_key_value_heads; 0: as many as query heads */
+    int64_t head_size;               /* without head_dim; 0: C / H */
+    bool has_head_size;              /* head_dim is a key */
+    bool qkv_bias;                   /* always */
+    bool attention_bias;             /* a key: biases of q, k, v and o */
+    bool mlp_bias;                   /* a key */
+    bool head_norm;                  /* q and k are normalised head by head */
+    bool tied;                       /* without tie_word_embeddings */
+    const char *norm_key;            /* NULL: rms_norm_eps */
+    double norm_eps;                 /* 0: 1e-6 */
+    double init_std;                 /* 0: 0.02 */
+    double theta;                    /* 0: 10000 */
+    const char *partial;             /* the key of the share of a head that turns; NULL: all of it */
+    double partial_default;
+    dsc_window_key window;
+    int64_t window_default;  /* without sliding_window; 0: 4096, DSC_WINDOW_OFF: no window */
+    int64_t full_every;      /* without layer_types every so many layers have no window; 0: none */
+    const char *dropouts[3]; /* beside attention_dropout */
+    bool plain_mlp;          /* without a gate; read_more reads its activation */
+    /* Further keys, once the others are read; NULL: none. */
+    dsc_status (*read_more)(dsc_hf_config *reader, dsc_decoder_config *config);
+} dsc_decoder_traits;
+
+struct dsc_decoder_config {
+    dsc_lm_config lm;
+    const dsc_decoder_traits *traits;
+    int64_t heads, kv_heads, head_size, inner;
+    bool qkv_bias, out_bias, mlp_bias;
+    bool parallel; /* attention and MLP read the same norm */
+    dsc_activation activation;
+    dsc_rope rope;
+    bool unturned[DSC_LM_LAYERS_MAX]; /* layers without rotary positions */
+};
+
+/* Families: each in the file of its name, those of one block together. families.c lists them. */
+extern const dsc_lm_family dsc_llama_family, dsc_mistral_family, dsc_qwen2_family, dsc_qwen3_family;
+extern const dsc_lm_family dsc_phi3_family, dsc_smollm3_family, dsc_olmo2_family, dsc_stablelm_family,
+    dsc_starcoder2_family, dsc_ministral_family;
+extern const dsc_decoder_traits dsc_traits_of_llama, dsc_traits_of_mistral, dsc_traits_of_qwen2, dsc_traits_of_qwen3;
+
+/* decoder_config.c */
+DSC_MUST_USE dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *out,
+                                                const dsc_decoder_traits *traits);
+/* Which layers have a window, by layer_types: full_attention or sliding_attention for each layer. Without the key
+ * nothing changes, and *sliding is false. */
+DSC_MUST_USE dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, dsc_lm_config *lm, bool *sliding);
+int dsc_decoder_write_config(const dsc_lm_config *config, char *out, size_t bytes);
+const char *dsc_decoder_no_builtin(int32_t index, dsc_lm_config *out);
+/* llama_sizes.c */
+const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_decoder_traits *traits);
+
+/* ---- Blocks, decoder.c: the parts as most families have them, which a family's emit_block changes ---- */
+
+const dsc_decoder_config *dsc_decoder_config_of(const dsc_lm_config *base);
+dsc_block dsc_decoder_block(dsc_program *program, const dsc_decoder_config *config);
+/* self_attn.q_proj and so on, one product each. */
+dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer);
+dsc_block_mlp dsc_decoder_mlp(const dsc_decoder_config *config); /* mlp.gate_proj, mlp.up_proj, mlp.down_proj */
+/* x + attention(norm(x)), then x + mlp(norm(x)), with the names of norms in Llama. */
+void dsc_decoder_emit(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp);
+/* The whole block of Llama. */
+void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int64_t layer);
+
+extern const char *const dsc_decoder_lora_layers[]; /* q_proj, v_proj */
+bool dsc_decoder_may_ignore(const char *part);      /* frequencies, which older versions saved */
+
+/* What the tables of all these families have. */
+#define DSC_DECODER_FAMILY                                                                                             \
+    .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.", .token_table = "embed_tokens.weight",     \
+    .head_table = "lm_head.weight", .final_norm = "norm", .config_bytes = sizeof(dsc_decoder_config),                  \
+    .may_ignore = dsc_decoder_may_ignore
+
+#endif

@@ -1,0 +1,32 @@
+/* olmo2.c - OLMo 2 (OLMo team 2024): norms behind the parts of a block, and of whole queries and keys.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/decoder.h"
+
+static const dsc_decoder_traits traits = {
+    .architecture = "Olmo2ForCausalLM", .family = &dsc_olmo2_family, .vocab = 50304, .inner = 11008, .positions = 2048,
+    .has_head_size = true, .attention_bias = true, .head_norm = true, .norm_eps = 1e-5
+};
+
+/* x + norm(attention(x)), then x + norm(mlp(x)). */
+static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    const dsc_decoder_config *config = dsc_decoder_config_of(base);
+    const dsc_block block = dsc_decoder_block(program, config);
+    dsc_block_attention attention = dsc_decoder_attention(config, layer);
+    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
+    attention.norm_whole = true;
+    dsc_step step =
+        dsc_block_begin(&block, program->input, &(dsc_step_norms) { .behind = "post_attention_layernorm" });
+    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
+    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .behind = "post_feedforward_layernorm" });
+    dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
+}
+
+static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
+{
+    return dsc_decoder_read_config(reader, out, &traits);
+}
+
+const dsc_lm_family dsc_olmo2_family = { DSC_DECODER_FAMILY, .model_type = "olmo2", .norm = DSC_NORM_RMS,
+                                         .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+                                         .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };

@@ -1,0 +1,41 @@
+/* starcoder2.c - StarCoder2 (Lozhkov et al. 2024): layer norms, biases, and an MLP without a gate.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/decoder.h"
+#include "models/dense.h"
+
+static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
+{
+    bool bias = true;
+    DSC_TRY(dsc_hf_bool(reader, "use_bias", true, &bias));
+    config->qkv_bias = config->out_bias = config->mlp_bias = bias;
+    return dsc_dense_read_activation(reader, "hidden_act", DSC_GELU_TANH, &config->activation);
+}
+
+static const dsc_decoder_traits traits = {
+    .architecture = "Starcoder2ForCausalLM", .family = &dsc_starcoder2_family, .vocab = 49152, .layers = 30,
+    .channels = 3072, .heads = 24, .kv_heads = 2, .inner = 12288, .positions = 4096, .has_head_size = true,
+    .norm_key = "norm_epsilon", .norm_eps = 1e-5, .init_std = 0.018042, .tied = true, .window = DSC_WINDOW_ALL,
+    .window_default = DSC_WINDOW_OFF, .dropouts = { "residual_dropout", "embedding_dropout" }, .plain_mlp = true,
+    .read_more = read_more
+};
+
+static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    const dsc_decoder_config *config = dsc_decoder_config_of(base);
+    const dsc_block block = dsc_decoder_block(program, config);
+    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
+    dsc_block_mlp mlp = dsc_decoder_mlp(config);
+    mlp.gate = NULL;
+    mlp.up = "mlp.c_fc";
+    mlp.down = "mlp.c_proj";
+    dsc_decoder_emit(&block, &attention, &mlp);
+}
+
+static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
+{
+    return dsc_decoder_read_config(reader, out, &traits);
+}
+
+const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_FAMILY, .model_type = "starcoder2", .norm = DSC_NORM_LAYER,
+                                              .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+                                              .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
