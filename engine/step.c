@@ -362,6 +362,17 @@ static void tell_pairs(const dsc_engine *engine, dsc_step_result *out)
     out->reward_accuracy = means.accuracy;
 }
 
+/* Of the rank that waited longest; the others waited for that rank in their collectives. */
+static int64_t longest_data_wait(const dsc_engine *engine)
+{
+    const int64_t words = dsc_step_stat_count(&engine->config);
+    const double *own = engine->work.step_stat_count + engine->config.gradient_accumulation_steps;
+    double longest = 0;
+    for (int32_t r = 0; r < engine->place.size; r++)
+        longest = fmax(longest, own[r * words + DSC_STAT_DATA_NS]);
+    return (int64_t)longest;
+}
+
 /* `result` may be NULL. */
 static void tell_result(const dsc_engine *engine, const dsc_update *update, double loss, double loss_scale,
                         uint32_t requests, dsc_step_result *result)
@@ -376,6 +387,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.seq_length = dsc_engine_length(engine, engine->progress.step);
     full.flops = dsc_engine_step_flops(engine, engine->progress.step);
     full.step_ns = engine->times.last_step_ns;
+    full.data_wait_ns = longest_data_wait(engine);
     full.skipped = update->skip;
     full.loss_scale = loss_scale;
     full.epoch = engine->input.samples_per_epoch > 0

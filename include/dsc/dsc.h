@@ -138,10 +138,11 @@ typedef struct dsc_step_result {
     /* Model with a preference; 0 without one. Means over the step's pairs: beta times the log-probability above the
      * reference's, their difference, and the share of pairs in which it is above 0. The loss is the pairs' mean too. */
     double reward_chosen, reward_rejected, reward_margin, reward_accuracy;
+    int64_t data_wait_ns; /* time that the step waited for its batches: of the rank that waited longest */
 } dsc_step_result;
 #define DSC_STEP_RESULT_INIT                                                                                           \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0                \
+        (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0             \
     }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,

@@ -36,7 +36,9 @@ class Result(c.Structure):
     _fields_ = [("struct_bytes", c.c_uint32), ("step", c.c_int64), ("loss", c.c_double), ("lr", c.c_double),
                 ("grad_norm", c.c_double), ("tokens", c.c_int64), ("step_ns", c.c_int64), ("skipped", c.c_bool),
                 ("loss_scale", c.c_double), ("epoch", c.c_int64), ("requests", c.c_uint32), ("save_ended", c.c_bool),
-                ("seq_length", c.c_int64), ("flops", c.c_double), ("counted_tokens", c.c_int64)]
+                ("seq_length", c.c_int64), ("flops", c.c_double), ("counted_tokens", c.c_int64), ("reward_chosen", c.c_double),
+                ("reward_rejected", c.c_double), ("reward_margin", c.c_double), ("reward_accuracy", c.c_double),
+                ("data_wait_ns", c.c_int64)]
 
 
 class Tensor(c.Structure):

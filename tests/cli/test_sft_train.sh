@@ -45,11 +45,21 @@ END
 }
 kept() { grep -c 'its tokens are made' out; }
 
+# Each line of a log has the time that the step waited for data, which is part of the step's own.
+waits_known() { # LOG
+    python3 - "$1" <<'END'
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+sys.exit(not (rows and all(0 <= row["data_wait_ms"] <= row["step_ms"] for row in rows)))
+END
+}
+
 for family in tiny_gpt2 tiny_llama; do
     config messages $family ''
     run messages
     report "$family trains on messages; the format and counts are told" eval \
         '[ $code -eq 0 ] && [ $(wc -l <messages.losses) -eq 3 ] && grep -q "chat.jsonl: format messages.*40 examples in [0-9]* samples of 128 tokens" out'
+    report "$family: the log has the time that each step waited for data" waits_known messages.log
     "$dsc" data render --model $family chat.jsonl 2>/dev/null | python3 -c '
 import json, sys
 for line in sys.stdin:

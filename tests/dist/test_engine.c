@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -279,6 +280,62 @@ static void a_number_of_batches_means_the_same_samples_on_every_world(void **sta
     toy_model_close(model);
 }
 
+/* A source that takes SLOW_NS for a micro-batch of a step that takes much less. */
+#define SLOW_NS INT64_C(30000000)
+
+typedef struct slow_source {
+    dsc_data_source fast;
+    int64_t waited[2][STEPS], step[2][STEPS]; /* by rank */
+} slow_source;
+
+static dsc_status fill_slowly(void *user, int64_t first_sample, int64_t count, void *const *batch_data, dsc_error *err)
+{
+    const slow_source *slow = user;
+    nanosleep(&(struct timespec) { .tv_nsec = SLOW_NS }, NULL);
+    return slow->fast.fill(slow->fast.user, first_sample, count, batch_data, err);
+}
+
+static dsc_status train_slowly(dsc_engine *engine, int32_t rank, void *user, dsc_error *err)
+{
+    slow_source *slow = user;
+    for (int s = 0; s < STEPS; s++) {
+        dsc_step_result result = DSC_STEP_RESULT_INIT;
+        DSC_TRY(dsc_engine_train_batch(engine, &result, err));
+        slow->waited[rank][s] = result.data_wait_ns;
+        slow->step[rank][s] = result.step_ns;
+    }
+    return DSC_OK;
+}
+
+/* In `steps` steps a reader makes as many micro-batches less those that the reader holds, and each takes its time. */
+static void a_step_says_how_long_its_data_took(void **state)
+{
+    dsc_model *model = toy_model_open(5, 37, 3, true);
+    slow_source slow = { .fast = toy_data(model, 1 << 20) };
+    run_result r;
+    run_world(&(run_options) { .world = 2,
+                               .steps = 1,
+                               .model = model,
+                               .data = { .fill = fill_slowly, .user = &slow, .sample_count = 1 << 20 },
+                               .config =
+                                   "{\"train_micro_batch_size_per_gpu\": 2, \"optimizer\": {\"type\": \"AdamW\"}, "
+                                   "\"dsc\": {\"threads\": 1}}",
+                               .before = train_slowly,
+                               .user = &slow,
+                               .fault_rank = -1 },
+              &r);
+    expect_ok(&r);
+    int64_t waited = 0, all = 0;
+    for (int s = 0; s < STEPS; s++) {
+        assert_int_equal(slow.waited[0][s], slow.waited[1][s]); /* of the rank that waited longest */
+        waited += slow.waited[0][s];
+        all += slow.step[0][s] + slow.step[1][s];
+    }
+    assert_true(waited > SLOW_NS / 10);
+    assert_true(waited <= all);
+    toy_model_close(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -289,6 +346,7 @@ int main(void)
         cmocka_unit_test(an_evaluation_counts_every_sample_once),
         cmocka_unit_test(a_number_of_batches_means_the_same_samples_on_every_world),
         cmocka_unit_test(faults_end_in_errors),
+        cmocka_unit_test(a_step_says_how_long_its_data_took),
     };
     return cmocka_run_group_tests_name("engine", tests, NULL, NULL);
 }

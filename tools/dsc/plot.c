@@ -97,8 +97,10 @@ static dsc_status add_panel(void *out, const dsc_flag *flag, const char *key, ds
             s->panel[s->panel_count++] = i;
             return DSC_OK;
         }
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name, "\"%.40s\" is unknown; expected loss, lr, grad_norm, tokens_per_s, "
-                    "step_ms, loss_scale or tokens, at most %d of them", key, PLOT_PANELS_MAX);
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
+                    "\"%.40s\" is unknown; expected loss, lr, grad_norm, tokens_per_s, "
+                    "step_ms, data_wait_ms, loss_scale or tokens, at most %d of them",
+                    key, PLOT_PANELS_MAX);
 }
 
 static dsc_status set_smooth(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
@@ -116,7 +118,8 @@ static const char *const x_choices[] = { "step", "tokens", "time", NULL };
 static const dsc_flag rows[] = {
     { "-o", "--out", "FILE.svg", DSC_FLAG_TEXT, AT(out), .help = "picture to write, - for stdout; default plot.svg" },
     { "--y", NULL, "NAME", DSC_FLAG_CALL, 0, .set = add_panel,
-      .help = "value to draw, once for each panel: loss, lr, grad_norm, tokens_per_s, step_ms, loss_scale or tokens" },
+      .help = "value to draw, once for each panel: loss, lr, grad_norm, tokens_per_s, step_ms, data_wait_ms, "
+              "loss_scale or tokens" },
     { "--x", NULL, "NAME", DSC_FLAG_CHOICE, AT(x), .choices = x_choices,
       .help = "horizontal axis: step, the default, tokens or time" },
     { "--smooth", NULL, "W", DSC_FLAG_CALL, 0, .set = set_smooth,

@@ -14,6 +14,7 @@ const run_log_name run_log_series[RUN_LOG_SERIES] = {
     [RUN_LOG_GRAD_NORM] = { "grad_norm", "gradient norm" },
     [RUN_LOG_TOKENS_PER_S] = { "tokens_per_s", "tokens per second" },
     [RUN_LOG_STEP_MS] = { "step_ms", "ms per step" },
+    [RUN_LOG_DATA_WAIT_MS] = { "data_wait_ms", "ms of a step that wait for data" },
     [RUN_LOG_LOSS_SCALE] = { "loss_scale", "loss scale" },
     [RUN_LOG_TOKENS] = { "tokens", "tokens" },
     [RUN_LOG_EPOCH] = { "epoch", "epochs" },

@@ -6,8 +6,17 @@
 
 /* Values of a line; RUN_LOG_STEP counts from 1 and comes after the series that can be drawn. */
 enum {
-    RUN_LOG_LOSS, RUN_LOG_LR, RUN_LOG_GRAD_NORM, RUN_LOG_TOKENS_PER_S, RUN_LOG_STEP_MS, RUN_LOG_LOSS_SCALE,
-    RUN_LOG_TOKENS, RUN_LOG_EPOCH, RUN_LOG_SERIES, RUN_LOG_STEP = RUN_LOG_SERIES
+    RUN_LOG_LOSS,
+    RUN_LOG_LR,
+    RUN_LOG_GRAD_NORM,
+    RUN_LOG_TOKENS_PER_S,
+    RUN_LOG_STEP_MS,
+    RUN_LOG_DATA_WAIT_MS,
+    RUN_LOG_LOSS_SCALE,
+    RUN_LOG_TOKENS,
+    RUN_LOG_EPOCH,
+    RUN_LOG_SERIES,
+    RUN_LOG_STEP = RUN_LOG_SERIES
 };
 typedef struct run_log_name {
     const char *key, *title;

@@ -167,6 +167,7 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
     if (p->seq_length > 0)
         fprintf(p->jsonl, "\"seq_length\":%lld,", (long long)r->seq_length);
     json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
+    json_number(p->jsonl, "data_wait_ms", (double)r->data_wait_ns * 1e-6);
     json_number(p->jsonl, "tokens_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
     if (p->steps_per_epoch > 0)
         json_number(p->jsonl, "epoch", (double)r->step / (double)p->steps_per_epoch);
