@@ -250,6 +250,7 @@ void dsc_engine_run_state(const dsc_engine *engine, dsc_run_state *out)
         .gemm_plans = engine->gemm_plans,
         .settings = engine->settings,
     };
+    snprintf(out->packed_hash, sizeof out->packed_hash, "%s", engine->packed_hash);
     const dnnl_version_t *dnnl = dnnl_version();
     if (!engine->host_visible) {
         dsc_device_props props;

@@ -9,6 +9,7 @@
 #include "engine/device.h"
 #include "engine/init_values.h"
 #include "engine/internal.h"
+#include "engine/packed_hash.h"
 #include "kernels/thread_pool.h"
 
 #define PIECE_ELEMENTS_LEAST (INT64_C(1) << 18)
@@ -32,6 +33,7 @@ typedef struct packed_job {
     int32_t tensor; /* whose scales are in the parts; -1: none */
     bool stored;    /* it is packed in its file */
     float offset;
+    dsc_hash128 hash; /* of what rank 0 has packed so far */
 } packed_job;
 
 /* Outcome of rank 0, with the scale of scales of a tensor. */
@@ -200,6 +202,8 @@ static void fill_units(const packed_job *job, dsc_nf4 kind, int64_t first, int64
     }
 }
 
+static const char *tensor_name(const packed_job *job) { return job->engine->layout.tensor[job->tensor].spec->name; }
+
 static dsc_status pack_span(packed_job *job, dsc_nf4 kind, int64_t first, int64_t count, int64_t at, dsc_error *err)
 {
     bool found = true;
@@ -209,6 +213,10 @@ static dsc_status pack_span(packed_job *job, dsc_nf4 kind, int64_t first, int64_
         DSC_TRY(pack_numbers(job, first, count, job->parts.piece_scales, err));
     DSC_ASSERT(found);
     fill_units(job, kind, first, count, at);
+    const packed_parts *p = &job->parts;
+    const int64_t block = first / DSC_NF4_BLOCK;
+    dsc_packed_hash_blocks(&job->hash, kind, tensor_name(job), block, count, p->codes,
+                           kind == DSC_NF4_NESTED ? (const void *)&p->scale_codes[block] : &p->scales[block]);
     return DSC_OK;
 }
 
@@ -235,6 +243,9 @@ static dsc_status begin_tensor(packed_job *job, int32_t t, dsc_nf4 kind, dsc_err
         (void)!prepare_tensor(job, kind, &verdict.error);
     verdict.offset = job->offset;
     DSC_TRY(agree(engine, &verdict, err));
+    if (engine->place.rank == 0)
+        dsc_packed_hash_tensor(&job->hash, kind, tensor_name(job), engine->layout.tensor[t].count, job->parts.tops,
+                               job->offset);
     if (kind != DSC_NF4_NESTED)
         return DSC_OK;
     const int64_t tops = dsc_nf4_tops(engine->layout.tensor[t].count);
@@ -305,5 +316,8 @@ dsc_status dsc_engine_init_packed(dsc_engine *engine, dsc_error *err)
         for (int64_t first = 0; first < elements; first += job.parts.elements)
             DSC_TRY(init_piece(&job, g, first, dsc_min_i64(job.parts.elements, elements - first), err));
     }
+    DSC_TRY(
+        dsc_comm_broadcast(engine->comms.all, DSC_CHANNEL_CONTROL, &job.hash, (int64_t)sizeof job.hash, 0, NULL, err));
+    dsc_packed_hash_text(job.hash, engine->packed_hash);
     return DSC_OK;
 }

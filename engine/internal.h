@@ -18,6 +18,7 @@
 #include "engine/model.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
+#include "engine/packed_hash.h"
 #include "engine/plan.h"
 #include "engine/preference.h"
 #include "engine/profile/profile.h"
@@ -84,6 +85,7 @@ struct dsc_engine {
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
     char *settings;   /* dsc_config_settings, for checkpoints */
+    char packed_hash[DSC_PACKED_HASH_TEXT]; /* of frozen weights in 4 bits; "": there are none, or none yet */
 };
 
 /* Among the [together][module_count]. */

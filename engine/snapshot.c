@@ -307,6 +307,25 @@ static dsc_status load_copies(dsc_engine *engine, const char *dir, bool fresh, c
     return status;
 }
 
+/* Adapters are of the weights in 4 bits that they were trained beside. A checkpoint has only the hash of these. */
+static dsc_status check_packed_weights(const dsc_engine *engine, const char *dir, const dsc_run_state *saved,
+                                       dsc_error *err)
+{
+    const char *model = engine->config.own.model[0] != 0 ? engine->config.own.model : "the program";
+    DSC_ASSERT(dir[0] != 0);
+    if (saved->packed_hash[0] != 0 && strcmp(saved->packed_hash, engine->packed_hash) != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dir,
+                        "adapters were trained beside the weights %s, and the weights of %s in 4 bits are %s; resume "
+                        "with the model folder and the dsc.quantize_base of the saved run",
+                        saved->packed_hash, model, engine->packed_hash);
+    if (saved->packed_hash[0] == 0 && engine->packed_hash[0] != 0 && engine->place.rank == 0)
+        dsc_log_printf(
+            &engine->log, DSC_LOG_WARNING,
+            "resume: %s does not tell which weights in 4 bits its adapters are of; those of the model are %s", dir,
+            engine->packed_hash);
+    return DSC_OK;
+}
+
 static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
 {
     dsc_run_state now, state;
@@ -328,6 +347,7 @@ static dsc_status load(dsc_engine *engine, const char *dir, dsc_error *err)
     DSC_TRY(status);
     if (engine->values_due) /* a checkpoint has no packed weights: they are the model's, and never change */
         DSC_TRY(dsc_engine_init_packed(engine, err));
+    DSC_TRY(check_packed_weights(engine, dir, &state, err));
     DSC_TRY(dsc_zero_publish(engine->zero, err));
     engine->values_due = false; /* the load has asked for every other tensor of the model */
     snprintf(engine->saves.resumed_dir, sizeof engine->saves.resumed_dir, "%s", dir);

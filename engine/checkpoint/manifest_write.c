@@ -114,6 +114,8 @@ static void put_state(text_out *out, const dsc_run_state *s)
     put_bool(out, "shuffle", s->shuffle);
     put_text(out, "cpu_level", s->cpu_level);
     put_text(out, "versions", s->versions);
+    if (s->packed_hash[0] != 0)
+        put_text(out, "packed_weights", s->packed_hash);
     if (s->gemm_plans != NULL)
         put_plans(out, s->gemm_plans);
     if (s->settings != NULL)

@@ -29,7 +29,7 @@ typedef struct variant {
 #define PLAIN ", \"quantize_base\": {\"double_quant\": false}"
 
 /* The same first values for both, from a "file": one as they are, one packed and unpacked. */
-static dsc_model *opened, filed, unpacked_nested, unpacked_plain;
+static dsc_model *opened, filed, another, unpacked_nested, unpacked_plain;
 static char *dir;
 
 static void run(const dsc_model *model, const variant *v, const run_options *base, run_result *out)
@@ -73,6 +73,16 @@ static dsc_status load_values(const dsc_model *m, int32_t module, int32_t param,
     *found = is_linear(&m->modules[module].params[param]);
     for (int64_t i = 0; *found && i < count; i++)
         out[i] = value_at(first + i);
+    return DSC_OK;
+}
+
+/* One element of one block of another base. */
+static dsc_status load_other(const dsc_model *m, int32_t module, int32_t param, int64_t first, int64_t count,
+                             float *out, bool *found, dsc_error *err)
+{
+    DSC_TRY(load_values(m, module, param, first, count, out, found, err));
+    if (*found && first <= 77 && first + count > 77)
+        out[77 - first] = -out[77 - first];
     return DSC_OK;
 }
 
@@ -229,6 +239,38 @@ static void resumes(void **state)
     free(saved);
 }
 
+/* A hash of the weights in 4 bits stands for them in the checkpoint, whatever the layout of the ranks was. */
+static void resumes_beside_the_saved_base_alone(void **state)
+{
+    static const variant same[] = { { 1, 0, NULL, NESTED, "bf16" },
+                                    { 4, 3, NULL, NESTED, "bf16" },
+                                    { 1, 2, NULL, NESTED, "fp32" } };
+    char *const saved = strdup(cw_path(dir, "based"));
+    run_result r;
+    assert_non_null(saved);
+    const variant v = { 2, 3, NULL, NESTED, "bf16" };
+    const run_options resume = { .steps = 1, .before = run_load, .user = saved };
+    run(&filed, &v, &(run_options) { .steps = 1, .after = run_save, .user = saved }, &r);
+    assert_int_equal(r.status, DSC_OK);
+    for (size_t i = 0; i < DSC_COUNT(same); i++) {
+        run_options options = resume;
+        options.steps = 1;
+        run(&filed, &same[i], &options, &r);
+        assert_int_equal(r.status, DSC_OK);
+    }
+    run(&another, &v, &resume, &r);
+    assert_int_equal(r.status, DSC_ERR_INPUT);
+    const char *was = strstr(r.error.message, "beside the weights nf4-"),
+               *is = strstr(r.error.message, "in 4 bits are nf4-");
+    assert_non_null(was);
+    assert_non_null(is);
+    assert_int_not_equal(strncmp(was + 23, is + 18, 32), 0);
+    run(&filed, &(variant) { 2, 3, NULL, PLAIN, "bf16" }, &resume, &r);
+    assert_int_equal(r.status, DSC_ERR_INPUT);
+    assert_non_null(strstr(r.error.message, "beside the weights nf4-"));
+    free(saved);
+}
+
 static void checkpoint_has_no_packed_weights(void **state)
 {
     char path[600];
@@ -269,8 +311,9 @@ static int setup(void **state)
         "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true, \"attention_bias\": true}";
     dir = cw_tmp_open();
     opened = tiny_model_open(config, &tiny_lora);
-    filed = unpacked_nested = unpacked_plain = *opened;
+    filed = another = unpacked_nested = unpacked_plain = *opened;
     filed.load_param = load_values;
+    another.load_param = load_other;
     unpacked_nested.load_param = load_nested;
     unpacked_plain.load_param = load_plain;
     return 0;
@@ -290,6 +333,7 @@ int main(void)
         cmocka_unit_test(same_bits_wherever),
         cmocka_unit_test(weights_take_a_quarter),
         cmocka_unit_test(resumes),
+        cmocka_unit_test(resumes_beside_the_saved_base_alone),
         cmocka_unit_test(checkpoint_has_no_packed_weights),
         cmocka_unit_test(refuses_a_model_without_adapters),
     };
