@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_plan_card.sh - `dsc plan --time --gpu CARD`: predictions against the measured runs that each card's file lists,
-# what exchanges and copies add, and cards without rates. SPDX-License-Identifier: Apache-2.0
+# memory taken beside the plan's, what exchanges and copies add, and cards without rates. SPDX-License-Identifier: Apache-2.0
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 export CUDA_VISIBLE_DEVICES=-1
 cards=$(dirname "${BASH_SOURCE[0]}")/../../bench/cards
@@ -35,7 +35,30 @@ PY
     report "$card has rates" grep -qE "^predicted step on 8 x $card: +[0-9.]+ ms" "$tmp/out"
 done
 
+# ---- memory: what the engine takes of a virtual card in whole steps of a 7B, beside the plan ----
+bytes_of() { sed -nE "s/.*\"device_$1_bytes\":([0-9]+).*/\1/p" "$tmp/out"; }
+exact() { # not above the plan, and below it by no more than small tables, counted as they are opened
+    local planned taken
+    planned=$(bytes_of planned) taken=$(bytes_of peak)
+    [ $code -eq 0 ] && [ "${planned:-0}" -gt $((1 << 30)) ] && [ "$taken" -le "$planned" ] && [ $((planned - taken)) -le 4096 ]
+}
+mib() { echo "$(bytes_of "$1")" | awk '{printf "%.2f", $1 / 1048576}'; }
+lora='"lora": {"r": 16, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}'
+while read -r what ranks stage own; do
+    echo "{\"train_micro_batch_size_per_gpu\": 1, \"bf16\": {\"enabled\": true}, \"optimizer\": {\"type\": \"AdamW\"},
+        \"zero_optimization\": {\"stage\": $stage}, \"dsc\": {\"model\": \"llama-2-7b\", \"seq_length\": 1024$own}}" >"$tmp/c.json"
+    plan --gpu H100 --world-size "$ranks" --config "$tmp/c.json" --json
+    report "7B $what on $ranks: $(mib planned) MiB planned, $(mib peak) MiB taken" exact
+done <<END
+QLoRA 1 2 , $lora, "quantize_base": {}
+LoRA 1 2 , $lora
+QLoRA 4 3 , $lora, "quantize_base": {}
+LoRA 4 3 , $lora
+AdamW 8 3
+END
+
 # ---- ranks, links, hosts ----
+config '"stage": 3'
 plan --gpu H200 --world-size 8 --config "$tmp/c.json" --json; eight=$(ms)
 plan --gpu H200 --world-size 64 --config "$tmp/c.json" --json; many=$(ms)
 report "a network between hosts makes a step longer" awk "BEGIN { exit !($many > $eight) }"

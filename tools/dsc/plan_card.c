@@ -198,6 +198,21 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
     return DSC_OK;
 }
 
+/* The virtual card hands out addresses as a card does, so that the peak is that of a run. */
+static dsc_status read_memory(dsc_engine *engine, dsc_alloc *alloc, plan_card_time *out, dsc_error *err)
+{
+    dsc_alloc_stats stats;
+    dsc_alloc_stats_get(alloc, &stats);
+    out->device_peak_bytes = stats.tier_peak_bytes[DSC_TIER_DEVICE];
+    for (int32_t i = 0; i < dsc_engine_plan_row_count(engine); i++) {
+        dsc_plan_row row;
+        DSC_TRY(dsc_engine_plan_row(engine, i, &row, err));
+        if (strcmp(row.tier, dsc_tier_text(DSC_TIER_DEVICE)) == 0)
+            out->device_planned_bytes += row.planned_bytes;
+    }
+    return DSC_OK;
+}
+
 dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *options, plan_card_time *out,
                              dsc_error *err)
 {
@@ -219,6 +234,8 @@ dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *op
     }
     if (status == DSC_OK)
         status = run_steps(engine, &planned, (const void *const *)batch, &clock, out, err);
+    if (status == DSC_OK)
+        status = read_memory(engine, planned.alloc, out, err);
     dsc_engine_close(&engine);
     for (int i = 0; i < BATCH_TENSORS_MAX; i++)
         dsc_alloc_free(alloc, batch[i]);
@@ -258,6 +275,8 @@ void plan_card_print(const plan_card *card, const plan_card_time *time, int64_t 
         printf("  runs on this card were within %d %% of such predictions\n", PLAN_CARD_ERROR_PERCENT);
     else
         printf("  the rates come from data sheets: no run on this card has been measured\n");
+    printf("  memory of the card: %.2f MiB planned, %.2f MiB taken by these steps\n",
+           (double)time->device_planned_bytes / 1048576.0, (double)time->device_peak_bytes / 1048576.0);
     printf("  %lld kernels; exchanges and copies run beside kernels, so that the parts may add up to more\n",
            (long long)time->kernels);
 }
@@ -274,7 +293,9 @@ void plan_card_print_json(const plan_card *card, const plan_card_time *time)
         dsc_tool_json_text(dsc_virtual_part_text((dsc_virtual_part)p));
         printf(":%.6g", time->busy_s[p]);
     }
-    printf("},\"bound\":");
+    printf("},\"device_planned_bytes\":%lld,\"device_peak_bytes\":%lld", (long long)time->device_planned_bytes,
+           (long long)time->device_peak_bytes);
+    printf(",\"bound\":");
     dsc_tool_json_text(dsc_virtual_part_text(longest_part(time)));
     printf("}");
 }

@@ -16,6 +16,7 @@ typedef struct plan_card_time {
     double busy_s[DSC_VIRTUAL_PART_COUNT];
     int64_t kernels;
     double flops, tokens; /* of this rank's step */
+    int64_t device_planned_bytes, device_peak_bytes; /* by the plan; what the engine took of the card, at most */
 } plan_card_time;
 
 typedef struct plan_card {
