@@ -13,10 +13,16 @@ enum { CODES, SCALES, MAP, STATE, TOPS, SCALE_MAP };
 
 bool dsc_ckpt_nf4_is(const dsc_safetensors_entry *weight)
 {
+    /* Linear layers that transformers packs too, although they are in no block. */
+    static const char *const outside[] = { "model.decoder.project_in.weight", "model.decoder.project_out.weight",
+                                           "cls.predictions.transform.dense.weight" };
     static const char end[] = ".weight";
     const size_t bytes = strlen(weight->name), end_bytes = sizeof end - 1;
     bool in_block = false;
     DSC_ASSERT(weight->desc.dim_count <= DSC_DIMS_MAX);
+    for (size_t i = 0; i < DSC_COUNT(outside); i++)
+        if (strcmp(weight->name, outside[i]) == 0)
+            return weight->count > 0;
     if (weight->desc.dim_count != 2 || weight->count == 0 || bytes <= end_bytes ||
         strcmp(weight->name + bytes - end_bytes, end) != 0)
         return false;
@@ -135,8 +141,8 @@ void dsc_ckpt_nf4_close(dsc_ckpt_nf4_weight *w, dsc_alloc *alloc)
 
 static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err)
 {
-    /* All matrices of their blocks are linear layers, stored [out,in], and they have none elsewhere but the head. */
-    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3" };
+    /* All matrices of their blocks are linear layers, stored [out,in]; dsc_ckpt_nf4_is knows those elsewhere. */
+    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "opt", "bert" };
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "model_type");
     DSC_ASSERT(path != NULL);
     if (cJSON_GetObjectItemCaseSensitive(root, "quantization_config") != NULL)
@@ -144,10 +150,14 @@ static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err
     for (size_t i = 0; cJSON_IsString(type) && i < DSC_COUNT(families); i++)
         if (strcmp(type->valuestring, families[i]) == 0)
             return DSC_OK;
+    const char *name = cJSON_IsString(type) ? type->valuestring : "";
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                    "\"model_type\" is \"%.40s\"; weights in 4 bits are written for llama, mistral, qwen2 and qwen3; "
-                    "export without --nf4",
-                    cJSON_IsString(type) ? type->valuestring : "");
+                    "\"model_type\" is \"%.40s\"%s; weights in 4 bits are written for llama, mistral, qwen2, qwen3, "
+                    "gpt_neox, opt and bert; export without --nf4",
+                    name,
+                    strcmp(name, "gpt2") == 0 ? ", whose weights are stored [in,out] and packed transposed by "
+                                                "transformers alone"
+                                              : "");
 }
 
 dsc_status dsc_ckpt_nf4_check_config(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,

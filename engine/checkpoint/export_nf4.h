@@ -28,7 +28,7 @@ typedef struct dsc_ckpt_nf4_weight {
     float *scales, *tops;
 } dsc_ckpt_nf4_weight;
 
-/* Whether this is a linear layer's weight in a block: a matrix "*.NUMBER.*.weight". */
+/* Whether transformers packs it: a matrix of a block, "*.NUMBER.*.weight", or one of a few linear layers elsewhere. */
 bool dsc_ckpt_nf4_is(const dsc_safetensors_entry *weight);
 /* Names, shapes and bytes of the parts. */
 void dsc_ckpt_nf4_parts(dsc_nf4 kind, const dsc_safetensors_entry *weight, dsc_dtype dtype, dsc_ckpt_nf4_weight *out);

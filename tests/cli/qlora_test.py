@@ -13,7 +13,7 @@ import sys
 
 import bitsandbytes as bnb
 import peft
-from hf_runs import BIN, SEQ, STEPS, VOCAB, files_of, run, run_all, torch, train_theirs, transformers, write_tokens
+from hf_runs import BIN, MASK, SPECIAL, SEQ, STEPS, VOCAB, files_of, kind_of, run, run_all, torch, train_theirs, transformers, write_tokens
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
@@ -22,8 +22,19 @@ CONFIGS = {"llama": transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
            "qwen2": transformers.Qwen2Config(**SHAPE, tie_word_embeddings=False)}
 
 
-# Weights of several blocks of a checkpoint, and of elements that blocks of 64 do not divide.
+# Weights of several blocks of a checkpoint, other families, and elements that blocks of 64 do not divide.
+# Linear layers that are packed, of models that are not Llamas.
+PACKED = {"gpt_neox": 4 * 2, "opt": 6 * 2, "bert": 6 * 2 + 1}
 ODD = {"of a wide model": transformers.LlamaConfig(**dict(SHAPE, intermediate_size=16384)),
+       "of a GPT-NeoX": transformers.GPTNeoXConfig(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=128,
+                                                   max_position_embeddings=64, tie_word_embeddings=False),
+       "of an OPT": transformers.OPTConfig(vocab_size=VOCAB, hidden_size=64, word_embed_proj_dim=64, num_attention_heads=4, num_hidden_layers=2,
+                                           ffn_dim=128, max_position_embeddings=64, pad_token_id=1),
+       "of an OPT with projections": transformers.OPTConfig(vocab_size=VOCAB, hidden_size=128, word_embed_proj_dim=64, num_attention_heads=4,
+                                                            num_hidden_layers=2, ffn_dim=128, max_position_embeddings=64, pad_token_id=1,
+                                                            do_layer_norm_before=False),
+       "of a BERT": transformers.BertConfig(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=128,
+                                            max_position_embeddings=64),
        "of an odd width": transformers.Qwen3Config(**dict(SHAPE, hidden_size=24, head_dim=6, intermediate_size=25))}
 
 
@@ -35,7 +46,7 @@ def quantization(double, compute):
 def make_folders(config, double, folder, dtype=torch.bfloat16):
     """The plain folder, and the one in 4 bits that transformers makes of it."""
     plain, packed = os.path.join(folder, "plain"), os.path.join(folder, "packed")
-    model = transformers.AutoModelForCausalLM.from_config(config).to(dtype)
+    model = kind_of(config).from_config(config).to(dtype)
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
@@ -46,8 +57,8 @@ def make_folders(config, double, folder, dtype=torch.bfloat16):
 
 def load_packed(folder, double=None, dtype=torch.bfloat16, compute=torch.float32):
     more = {} if double is None else {"quantization_config": quantization(double, compute)}
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map="cpu",
-                                                             attn_implementation="eager", **more)
+    kind = kind_of(transformers.AutoConfig.from_pretrained(folder))
+    return kind.from_pretrained(folder, dtype=dtype, device_map="cpu", attn_implementation="eager", **more)
 
 
 def train_ours(model, data, folder, name, own, steps=STEPS, stage=2, ranks=2, bf16=False, rate=1e-3):
@@ -133,12 +144,12 @@ def state_of(tensors, name):
     return json.loads(bytes(tensors[f"{name}.quant_state.bitsandbytes__nf4"].tolist()))
 
 
-def check_same_folder(ours, theirs):
+def check_same_folder(ours, theirs, count):
     """Tensors and quantization_config. Numbers of the 8-bit code may differ in their last bit (models/packed_weights.c)."""
     a, b = files_of(ours), files_of(theirs)
     assert a.keys() == b.keys(), sorted(a.keys() ^ b.keys())
     packed = [name for name in a if f"{name}.quant_map" in a]
-    assert len(packed) == 7 * SHAPE["num_hidden_layers"], f"{len(packed)} weights are in 4 bits"
+    assert len(packed) == count, f"{len(packed)} weights are in 4 bits"
     for name in packed:
         assert state_of(a, name) == state_of(b, name), f"{name}: {state_of(a, name)}"
     for name, tensor in a.items():
@@ -158,21 +169,23 @@ def check_written(config, double, merge, folder):
     plain, _ = make_folders(config, double, folder)
     data = os.path.join(folder, "tokens.bin")
     tokens = write_tokens(data)
-    own = {"lora": {"r": 4, "target_modules": "all-linear"}} if merge else {}
-    _, step = train_ours(plain, data, folder, "run", own, steps=3, bf16=True)
+    own = {"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}} if config.model_type == "bert" else {}
+    lora = {"lora": {"r": 4, "target_modules": "all-linear"}} if merge else {}
+    _, step = train_ours(plain, data, folder, "run", dict(own, **lora), steps=3, bf16=True)
     full, ours, theirs = (os.path.join(folder, n) for n in ("full", "ours", "theirs"))
     export = [f"{BIN}/dsc", "ckpt", "export", step, "--dtype", "bf16" if double else "fp32"] + ["--merge"] * merge
     run(*export, "--out", full)
     run(*export, "--out", ours, "--nf4", "double" if double else "single", "--shard-size", "30KB")
     load_packed(full, double, dtype, dtype).save_pretrained(theirs)
     assert len([n for n in os.listdir(ours) if n.endswith(".safetensors")]) >= 2, os.listdir(ours)
-    check_same_folder(ours, theirs)
+    projected = getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size
+    check_same_folder(ours, theirs, PACKED.get(config.model_type, 7 * SHAPE["num_hidden_layers"]) + 2 * projected)
     if config.hidden_size % 64 == 0:  # bitsandbytes 0.50 fails on CPUs with AVX-512 else
         with torch.no_grad():
             x = torch.tensor(tokens[:SEQ]).view(1, -1)
             logits = [load_packed(f, dtype=dtype).eval()(input_ids=x).logits for f in (ours, theirs)]
         assert torch.equal(*logits), "logits of the two folders differ"
-    _, back = train_ours(ours, data, folder, "back", {}, steps=1, bf16=double, rate=0)
+    _, back = train_ours(ours, data, folder, "back", own, steps=1, bf16=double, rate=0)
     again, model = files_of(back), load_packed(ours, dtype=dtype)
     for name, module in model.named_modules():
         if isinstance(module, bnb.nn.Linear4bit):
@@ -187,7 +200,7 @@ def check_refused(folder):
     write_tokens(data)
     _, adapters = train_ours(plain, data, folder, "adapters", {"lora": {"r": 4}}, steps=1)
     _, gpt2 = train_ours("gpt2-nano", data, folder, "gpt2", {}, steps=1)
-    for step, kind, said in ((adapters, "double", "export with --merge"), (gpt2, "double", '"model_type" is "gpt2"'),
+    for step, kind, said in ((adapters, "double", "export with --merge"), (gpt2, "double", 'stored [in,out] and packed transposed by transformers alone'),
                              (gpt2, "fp4", '"fp4" is unknown; expected double or single')):
         done = subprocess.run([f"{BIN}/dsc", "ckpt", "export", step, "--out", out, "--nf4", kind], stderr=subprocess.PIPE, text=True)
         assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1, done.stderr
