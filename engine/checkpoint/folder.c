@@ -29,14 +29,14 @@ static size_t existing_bytes(char *path)
     }
 }
 
-/* Tensor bytes that the ranks of this rank's folder store: a checkpoint takes a little more. */
+/* Tensor bytes that the ranks of this rank's folder store, with carried ones: a checkpoint takes a little more. */
 static int64_t stored_bytes(const dsc_ckpt_ctx *c, const dsc_ckpt_saves *saves, const dsc_ckpt_hosts *hosts)
 {
     const dsc_run_state kept = { .compute_dtype = saves->compute_dtype, .moment_dtype = saves->moment_dtype,
                                  .recipe = saves->recipe };
     DSC_ASSERT(hosts->count >= 1);
     DSC_ASSERT(hosts->mine < hosts->count);
-    int64_t bytes = 0, first;
+    int64_t bytes = c->model->carried != NULL ? c->model->carried->file_bytes : 0, first;
     for (int32_t t = 0; t < c->layout->tensor_count; t++) {
         const dsc_layout_tensor *tensor = &c->layout->tensor[t];
         for (int plane = DSC_CKPT_WEIGHTS; plane < DSC_CKPT_PLANE_COUNT; plane++)

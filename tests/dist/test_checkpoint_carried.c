@@ -218,6 +218,25 @@ static void a_model_folder_that_is_gone_fails_the_save_and_the_earlier_one_stays
     assert_int_equal(dsc_ckpt_verify(NULL, alloc, cw_path(dir, "run/step-1"), &err), DSC_OK);
 }
 
+/* The disk's free space is compared with all that a folder will hold, before a run and before each save. */
+static dsc_status check_and_save(cw_rank *rank, dsc_error *error)
+{
+    const char *to = cw_path(dir, "run");
+    dsc_error why = DSC_ERROR_INIT;
+    CW_CHECK(dsc_engine_save_check(rank->engine, to, 0, 1, &why) == DSC_ERR_IO);
+    CW_CHECK(strstr(why.message, "a checkpoint needs 1073741824") != NULL);
+    CW_CHECK(dsc_engine_save(rank->engine, to, &why) == DSC_ERR_IO);
+    CW_CHECK(strstr(why.message, "nothing was written") != NULL);
+    return DSC_OK;
+}
+
+static void more_than_the_disk_has_is_refused_before_anything_is_written(void **state)
+{
+    carried.file_bytes = INT64_C(1) << 50; /* 1073741824 MiB */
+    cw_run_well(&(cw_options) { .world = 2, .model = &model }, check_and_save, NULL);
+    assert_int_equal(cw_latest(cw_path(dir, "run")), -1); /* there is none */
+}
+
 int main(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
@@ -226,6 +245,7 @@ int main(void)
         TEST(damage_is_found),
         TEST(a_failure_at_any_operation_leaves_a_whole_checkpoint_or_none),
         TEST(a_model_folder_that_is_gone_fails_the_save_and_the_earlier_one_stays),
+        TEST(more_than_the_disk_has_is_refused_before_anything_is_written),
     };
     return cmocka_run_group_tests_name("checkpoint_carried", tests, NULL, NULL);
 }
