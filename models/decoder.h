@@ -91,7 +91,7 @@ void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int
 extern const char *const dsc_decoder_lora_layers[]; /* q_proj, v_proj */
 bool dsc_decoder_may_ignore(const char *part);      /* frequencies, which older versions saved */
 
-/* What the tables of all these families have. */
+/* Members that the tables of all these families have in common. */
 #define DSC_DECODER_FAMILY                                                                                             \
     .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.", .token_table = "embed_tokens.weight",     \
     .head_table = "lm_head.weight", .final_norm = "norm", .config_bytes = sizeof(dsc_decoder_config),                  \

@@ -5,8 +5,9 @@
 
 #include "models/hf_config.h"
 
-/* Keys with which other families of transformers, or forks of the built ones, change what a block, a position or a loss
- * computes. Where a family reads no such key, it has one value: absent, null, false, empty, 0, or the neutral number. */
+/* Keys with which other families of transformers, or forks of the built ones, change what a block, a position or a
+ * loss computes. Where a family reads no such key, it has one value: absent, null, false, empty, 0, or the neutral
+ * number. */
 dsc_status dsc_hf_refuse_other_mathematics(dsc_hf_config *reader, const char *model_type)
 {
     static const struct { const char *key; double neutral; } keys[] = {
@@ -45,7 +46,7 @@ dsc_status dsc_hf_refuse_other_mathematics(dsc_hf_config *reader, const char *mo
 
 /* ---- keys without effect on training ----------------------------------------------------------------------------- */
 
-/* What transformers and programs around it write into any config.json: names, tokens, formats, generation, heads of
+/* Keys that transformers and programs around it write into any config.json: names, tokens, formats, generation, heads of
  * other tasks, and choices of kernels. */
 static const char *const harmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "activation_dropout", "_commit_hash", "_name_or_path",
