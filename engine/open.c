@@ -17,6 +17,7 @@
 #include "engine/memory.h"
 #include "engine/model.h"
 #include "engine/report.h"
+#include "engine/value_trace.h"
 
 #define OVERRIDES_MAX 64
 
@@ -288,6 +289,8 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_zero_open(&zero, &engine->zero, err));
     DSC_TRY(dsc_engine_open_memory(engine, err));
     DSC_TRY(dsc_engine_start_profile(engine, err));
+    if (!engine->plan_only)
+        DSC_TRY(dsc_value_trace_open(engine, err));
     if (engine->config.own.cuda_graphs)
         DSC_TRY(dsc_sections_open(engine->compute,
                                   DSC_PASS_COUNT * engine->plan.micro_batch_group * engine->model->module_count, err));
@@ -472,6 +475,7 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_engine_close_sub_communicators(engine);
     dsc_comm_close(&engine->comms.all);
     dsc_profile_close(&engine->output.profile); /* writes the modules' names */
+    dsc_value_trace_close(engine);
     dsc_model_close(&engine->models.opened);
     dsc_stream_close(&engine->compute);
     dsc_device_close(&engine->device);

@@ -24,6 +24,7 @@ typedef struct dsc_engine_output {
     dsc_gpu_sensor *sensor; /* this rank's GPU; NULL: not requested or not available */
     char *hosts;            /* [W][DSC_MONITOR_HOST_BYTES] on rank 0 where a page shows them */
     dsc_profile *profile;   /* NULL: nobody wants to know */
+    struct dsc_value_trace *values; /* value_trace.c; NULL: no module's values are reported */
 } dsc_engine_output;
 
 /* report.c */

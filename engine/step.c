@@ -15,6 +15,7 @@
 #include "engine/report.h"
 #include "engine/save.h"
 #include "engine/update.h"
+#include "engine/value_trace.h"
 
 static dsc_status wrong_phase(const char *what, const char *expected, dsc_error *err)
 {
@@ -57,7 +58,15 @@ static char *out_gradient(const dsc_engine *engine, int32_t module, int32_t mb)
     return engine->work.d_buffer[(mb + count - made_by % count) % count];
 }
 
-/* A module's work is a section of the compute stream (kernels/device.h): each pass over it has its own. */
+static dsc_status call_module(const dsc_module *module, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
+{
+    return (pass == DSC_PASS_FORWARD    ? module->forward
+            : pass == DSC_PASS_BACKWARD ? module->backward
+                                        : module->rebuild)(module, ctx, err);
+}
+
+/* A module's work is a section of the compute stream (kernels/device.h): each pass over it has its own. A trace of its
+ * values waits within the work, so such a module has none. */
 static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass pass, dsc_module_ctx *ctx,
                              dsc_error *err)
 {
@@ -65,10 +74,13 @@ static dsc_status run_module(dsc_engine *engine, int32_t m, int32_t mb, dsc_pass
     const int32_t section = (int32_t)pass * engine->plan.micro_batch_group + mb;
     const dsc_fp8_pass in_fp8 = !ctx->save ? DSC_FP8_ALONE : pass == DSC_PASS_BACKWARD ? DSC_FP8_SAVED : DSC_FP8_SAVES;
     ctx->fp8 = dsc_engine_fp8(engine, m, mb, in_fp8);
+    if (dsc_value_trace_wants(engine, m)) {
+        dsc_value_trace_begin(engine, m, mb, pass, ctx);
+        DSC_TRY(call_module(module, pass, ctx, err));
+        return dsc_value_trace_end(engine, m, pass, ctx, err);
+    }
     DSC_TRY(dsc_section_begin(engine->compute, section * engine->model->module_count + m, err));
-    const dsc_status status = (pass == DSC_PASS_FORWARD    ? module->forward
-                               : pass == DSC_PASS_BACKWARD ? module->backward
-                                                           : module->rebuild)(module, ctx, err);
+    const dsc_status status = call_module(module, pass, ctx, err);
     const dsc_status ended = dsc_section_end(engine->compute, status == DSC_OK, status == DSC_OK ? err : NULL);
     return status != DSC_OK ? status : ended;
 }

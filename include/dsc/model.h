@@ -111,6 +111,24 @@ typedef struct dsc_plan_sink {
     struct dsc_fp8_plan *fp8; /* NULL: no product is in fp8; else of a module with DSC_MODULE_FP8 */
 } dsc_plan_sink;
 
+/* A value that a module has computed. Its elements lie in rows, `stride` elements apart. With `apart` above 0 a row is
+ * heads of `width` elements each, and the first elements of heads are `apart` elements apart. */
+typedef struct dsc_traced_value {
+    const char *name;
+    int32_t number; /* in `dsc model show`, behind the name; below 0: none */
+    bool gradient;  /* it is the gradient of the value of that name */
+    const void *at; /* in the memory of the stream's device */
+    dsc_dtype dtype;
+    int64_t rows, columns, stride, width, apart;
+} dsc_traced_value;
+
+/* Receives values while a module runs: each one when the work that computes it has been launched, and before another
+ * value takes its memory. The receiver may copy it on the stream and wait. */
+typedef struct dsc_value_sink {
+    dsc_status (*value)(void *user, struct dsc_stream *stream, const dsc_traced_value *value, dsc_error *err);
+    void *user;
+} dsc_value_sink;
+
 typedef struct dsc_module_ctx {
     uint32_t struct_bytes;
     struct dsc_stream *stream; /* compute; all work goes here */
@@ -171,6 +189,9 @@ typedef struct dsc_module_ctx {
     bool training;
 
     struct dsc_fp8_cache *fp8; /* products of linear layers are in fp8, as planned; NULL: in the compute dtype */
+
+    /* Optional: a module that can name its values reports them here. NULL: nobody looks, and nothing waits. */
+    const dsc_value_sink *values;
 } dsc_module_ctx;
 
 enum {

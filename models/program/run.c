@@ -73,6 +73,49 @@ char *dsc_exec_work(const dsc_exec *exec, const dsc_op *op)
     return (char *)exec->ctx->scratch + exec->layout->work[dsc_op_number(exec->program, op)];
 }
 
+static dsc_status report_value(const dsc_exec *exec, int16_t number)
+{
+    const dsc_value *of = &exec->program->value[number];
+    const dsc_place *place = dsc_exec_place(exec, number);
+    const dsc_value_sink *sink = exec->ctx->values;
+    const dsc_traced_value value = { .name = of->name,
+                                     .number = number,
+                                     .gradient = number >= exec->program->d_output,
+                                     .at = dsc_exec_at(exec, number),
+                                     .dtype = of->f32 ? DSC_F32 : exec->ctx->dtype,
+                                     .rows = dsc_value_rows(of, exec->ctx->batch),
+                                     .columns = of->columns,
+                                     .stride = place->stride,
+                                     .width = place->width,
+                                     .apart = place->apart };
+    return value.at != NULL ? sink->value(sink->user, exec->ctx->stream, &value, exec->err) : DSC_OK;
+}
+
+/* The outputs of an op that was just launched, in the order of their numbers: a product before its activation. */
+static dsc_status report_outputs(const dsc_exec *exec, const dsc_op *op)
+{
+    for (int16_t last = DSC_PROGRAM_NONE;;) {
+        int16_t next = DSC_PROGRAM_NONE;
+        for (int o = 0; o < DSC_OP_OUTPUTS; o++)
+            if (op->out[o] > last && (next == DSC_PROGRAM_NONE || op->out[o] < next))
+                next = op->out[o];
+        if (next == DSC_PROGRAM_NONE)
+            return DSC_OK;
+        DSC_TRY(report_value(exec, next));
+        last = next;
+    }
+}
+
+static dsc_status run_op(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_op_info *info = &dsc_op_infos[op->kind];
+    DSC_ASSERT((info->launch != NULL) != info->is_view);
+    if (info->is_view || (op->unless_kept && exec->ctx->repeated != NULL))
+        return DSC_OK;
+    DSC_TRY(info->launch(exec, op));
+    return exec->ctx->values != NULL ? report_outputs(exec, op) : DSC_OK;
+}
+
 dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, dsc_module_ctx *ctx,
                            dsc_error *err)
 {
@@ -82,13 +125,8 @@ dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_
     DSC_ASSERT(ctx->repeated == NULL || ctx->cache == NULL);
     DSC_ASSERT(ctx->cache == NULL || (ctx->batch == 1 && ctx->past + program->tokens <= program->cache_tokens));
     exec.layout = dsc_program_layout(program, pass, lora, ctx->batch, ctx->dtype, &own);
-    for (int16_t i = 0; i < list->count; i++) {
-        const dsc_op *op = &program->op[list->op[i]];
-        const dsc_op_info *info = &dsc_op_infos[op->kind];
-        DSC_ASSERT((info->launch != NULL) != info->is_view);
-        if (info->launch != NULL && !(op->unless_kept && ctx->repeated != NULL))
-            DSC_TRY(info->launch(&exec, op));
-    }
+    for (int16_t i = 0; i < list->count; i++)
+        DSC_TRY(run_op(&exec, &program->op[list->op[i]]));
     return DSC_OK;
 }
 

@@ -329,7 +329,8 @@ static void call(const program_random *r, const dsc_program *program, dsc_pass p
                            .scratch = scratch->at,
                            .rebuilt = b->rebuilt.at,
                            .repeated = mode.keep && save ? b->repeated.at : NULL,
-                           .training = true };
+                           .training = true,
+                           .values = mode.values };
     memset(scratch->at, 0xff, (size_t)scratch->bytes);
     must(dsc_program_run(program, pass, NULL, &ctx, &err), &err);
 }

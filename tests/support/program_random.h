@@ -27,6 +27,7 @@ void program_random_fill(program_random *random, program_reference *reference);
 typedef struct program_mode {
     dsc_dtype dtype;
     bool recompute, rebuild, keep, in_place; /* as modelrun.h's */
+    const dsc_value_sink *values;            /* or NULL */
 } program_mode;
 
 typedef struct program_result {

@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "base/base.h"
+#include "kernels/device.h"
 #include "tests/support/program_dump.h"
 #include "tests/support/program_random.h"
 
@@ -182,6 +183,82 @@ static void autograd_agrees(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* ---- values by name ---- */
+
+typedef struct seen_values {
+    int count, bad; /* `bad`: values that are not finite in some element */
+    char first[64]; /* name of the first one */
+    int number;
+} seen_values;
+
+static float traced_element(const dsc_traced_value *value, int64_t row, int64_t column)
+{
+    const int64_t head = value->apart > 0 ? column / value->width : 0;
+    const float *at = value->at;
+    return at[row * value->stride + (head > 0 ? head * value->apart + column % value->width : column)];
+}
+
+static dsc_status look_at(void *user, dsc_stream *stream, const dsc_traced_value *value, dsc_error *err)
+{
+    seen_values *seen = user;
+    bool bad = false;
+    DSC_TRY(dsc_stream_sync(stream, err));
+    for (int64_t row = 0; row < value->rows; row++)
+        for (int64_t column = 0; column < value->columns; column++)
+            bad |= !isfinite(traced_element(value, row, column));
+    seen->count++;
+    if (bad && seen->bad++ == 0) {
+        snprintf(seen->first, sizeof seen->first, "%s", value->name);
+        seen->number = value->number;
+    }
+    return DSC_OK;
+}
+
+/* The first product of forward, and what it writes. */
+static const dsc_op *first_product(void)
+{
+    const dsc_op_list *list = &compiled.list[DSC_PASS_FORWARD];
+    for (int16_t i = 0; i < list->count; i++)
+        if (compiled.op[list->op[i]].kind == DSC_OP_LINEAR)
+            return &compiled.op[list->op[i]];
+    return NULL;
+}
+
+/* Memory is full of NaN before an op writes it, so a value that is reported too early or at a wrong place is not
+ * finite. A NaN in a weight then shows the product that reads it first. */
+static void the_first_value_that_is_not_finite_is_reported(void **state)
+{
+    (void)state;
+    program_random *r = &random_program;
+    for (int seed = 1; seed <= SEEDS; seed++) {
+        seen_values seen = { 0 };
+        const dsc_value_sink sink = { look_at, &seen };
+        const program_mode traced = { .dtype = DSC_F32, .values = &sink };
+        program_random_make(r, (uint64_t)seed);
+        program_reference *reference = reference_of(r);
+        compile(r, false);
+        program_result *plain = program_random_run(r, &compiled, reference, (program_mode) { .dtype = DSC_F32 });
+        program_result *result = program_random_run(r, &compiled, reference, traced);
+        if (!program_result_equals(r, plain, result))
+            fail_msg("seed %d: other bits with a trace", seed);
+        program_result_free(plain);
+        program_result_free(result);
+        if (seen.count < compiled.list[DSC_PASS_BACKWARD].count / 2 || seen.bad > 0)
+            fail_msg("seed %d: %d values, of which %d are not finite, first %s.%d", seed, seen.count, seen.bad,
+                     seen.first, seen.number);
+        const dsc_op *product = first_product();
+        if (product != NULL) {
+            reference->param[product->linear.weight][0] = (double)NAN;
+            seen = (seen_values) { 0 };
+            program_result_free(program_random_run(r, &compiled, reference, traced));
+            if (seen.number != product->out[0] && seen.number != product->out[1])
+                fail_msg("seed %d: the first is %s.%d, expected a value of the product %s", seed, seen.first,
+                         seen.number, product->name);
+        }
+        program_reference_close(reference);
+    }
+}
+
 /* ---- planted faults ---- */
 
 static int16_t *backward_list(int16_t *count)
@@ -330,6 +407,7 @@ int main(void)
         cmocka_unit_test(reference_has_slopes),      cmocka_unit_test(random_programs_agree),
         cmocka_unit_test(levels_have_the_same_bits), cmocka_unit_test(autograd_agrees),
         cmocka_unit_test(planted_faults_are_caught), cmocka_unit_test(refusals_name_op_and_shapes),
+        cmocka_unit_test(the_first_value_that_is_not_finite_is_reported),
     };
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);
 }
