@@ -1,5 +1,5 @@
-/* gelu_ref.c - GELU and ReLU in double, rounded once. 0.5 (1 + tanh(u)) is written as 1 / (1 + exp(-2 u)) and
- * 0.5 (1 + erf(z)) as 0.5 erfc(-z), which keep their digits far below zero. SPDX-License-Identifier: Apache-2.0 */
+/* gelu_ref.c - GELU and other activations in double, rounded once. 0.5 (1 + tanh(u)) is written as 1 / (1 + exp(-2 u))
+ * and 0.5 (1 + erf(z)) as 0.5 erfc(-z), which keep their digits far below zero. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/cpu/range.h"
@@ -20,26 +20,43 @@ static double gate_erf(double x)
     return 0.5 * erfc(-x * SQRT_HALF);
 }
 
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* Beyond 128 the sigmoid is 0 or 1 in fp32; the bound keeps it from Inf times 0. */
+static double bounded(double x) { return x < -128 ? -128 : x > 128 ? 128 : x; }
+
 static double value_of(dsc_activation kind, double x)
 {
     switch (kind) {
     case DSC_RELU: return x < 0 ? 0 : x;
     case DSC_GELU_ERF: return x * gate_erf(x);
-    case DSC_GELU_TANH: break;
+    case DSC_RELU_SQUARED: return x < 0 ? 0 : x * x;
+    case DSC_SIGMOID: return sigmoid(x);
+    case DSC_SILU: return (x < -128 ? -128 : x) * sigmoid(x);
+    case DSC_HALF_SQUARE: return 0.5 * x * x;
+    default: return x * gate(x);
     }
-    return x * gate(x);
 }
 
-static double slope_of(dsc_activation kind, double x)
+static double gelu_slope(double x)
 {
-    if (kind == DSC_RELU)
-        return x > 0 ? 1 : 0;
-    if (kind == DSC_GELU_ERF)
-        return gate_erf(x) + x * ONE_OVER_SQRT_2_PI * exp(-0.5 * x * x);
     const double s = gate(x), inner = 2 * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
     /* 1 - s as the gate of -x: without cancellation, and 0 where x^2 times it would be Inf times 0 */
     const double far = gate(-x);
     return s == 0 || far == 0 ? s : s + x * s * far * inner;
+}
+
+static double slope_of(dsc_activation kind, double x)
+{
+    switch (kind) {
+    case DSC_RELU: return x > 0 ? 1 : 0;
+    case DSC_GELU_ERF: return gate_erf(x) + x * ONE_OVER_SQRT_2_PI * exp(-0.5 * x * x);
+    case DSC_RELU_SQUARED: return x < 0 ? 0 : 2 * x;
+    case DSC_SIGMOID: return sigmoid(x) * sigmoid(-x);
+    case DSC_SILU: return sigmoid(x) + bounded(x) * sigmoid(x) * sigmoid(-x);
+    case DSC_HALF_SQUARE: return x;
+    default: return gelu_slope(x);
+    }
 }
 
 float dsc_gelu_ref(float x) { return (float)value_of(DSC_GELU_TANH, (double)x); }

@@ -1,5 +1,5 @@
-/* gelu.h - GELU of one number, and ReLU (kernels/gelu.h). The tanh form as x * sigmoid(2u): nothing cancels near 0.
- * SPDX-License-Identifier: Apache-2.0 */
+/* gelu.h - GELU and other activations of one number (kernels/gelu.h). The tanh form as x * sigmoid(2u): nothing cancels
+ * near 0. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_GELU_H
 #define DSC_KERNELS_CUDA_GELU_H
 
@@ -45,10 +45,21 @@ template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
 /* Phi(x) = 0.5 erfc(-x / sqrt(2)). */
 __device__ __forceinline__ float gelu_erf_gate(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
+/* 0 where the power is Inf. */
+template <bool FAST> __device__ __forceinline__ float sigmoid_of(float x)
+{
+    return FAST ? fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x)) : 1.0f / (1.0f + expf(-x));
+}
+
 template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activation_of(float x)
 {
-    if (KIND == DSC_RELU)
-        return x < 0.0f ? 0.0f : x;
+    const float positive = x < 0.0f ? 0.0f : x;
+    if (KIND == DSC_RELU || KIND == DSC_RELU_SQUARED)
+        return KIND == DSC_RELU ? positive : positive * positive;
+    if (KIND == DSC_SIGMOID || KIND == DSC_SILU)
+        return KIND == DSC_SIGMOID ? sigmoid_of<FAST>(x) : (x < -128.0f ? -128.0f : x) * sigmoid_of<FAST>(x);
+    if (KIND == DSC_HALF_SQUARE)
+        return 0.5f * x * x;
     return KIND == DSC_GELU_ERF ? gelu_not_below(x) * gelu_erf_gate(x) : gelu_of<FAST>(x);
 }
 
@@ -56,6 +67,12 @@ template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activ
 {
     if (KIND == DSC_RELU)
         return x > 0.0f ? 1.0f : 0.0f;
+    if (KIND == DSC_RELU_SQUARED || KIND == DSC_HALF_SQUARE)
+        return KIND == DSC_HALF_SQUARE ? x : x < 0.0f ? 0.0f : 2.0f * x;
+    if (KIND == DSC_SIGMOID || KIND == DSC_SILU) {
+        const float s = sigmoid_of<FAST>(x), bell = s * sigmoid_of<FAST>(-x);
+        return KIND == DSC_SIGMOID ? bell : fmaf(x < -128.0f ? -128.0f : x > 128.0f ? 128.0f : x, bell, s);
+    }
     if (KIND != DSC_GELU_ERF)
         return gelu_slope<FAST>(x);
     const float y = gelu_not_above(gelu_not_below(x)), e = FAST ? __expf(-0.5f * y * y) : expf(-0.5f * y * y);

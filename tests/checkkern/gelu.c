@@ -1,6 +1,6 @@
-/* gelu.c - GELU, in both forms, and ReLU forward and backward against double. The tanh form's bound counts the gate's
- * roundings as tests/checkkern/vmath.c does: those of its argument (u2) are multiplied by the argument. The erf form's
- * gate is good to 1e-7. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.c - GELU, in both forms, and other activations forward and backward against double. The tanh form's bound counts
+ * the gate's roundings as tests/checkkern/vmath.c does: those of its argument (u2) are multiplied by the argument. The
+ * erf form's gate is good to 1e-7. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
 #include <math.h>
@@ -11,9 +11,31 @@ static double argument(double x) { return 1.5957691216057308 * (x + 0.044715 * x
 static double gate(double x) { return 1 / (1 + exp(-argument(x))); }
 static double gate_erf(double x) { return 0.5 * erfc(-x * 0.70710678118654752440); }
 
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* Roundings of a sigmoid's argument are multiplied by it; one that would be denormal may be 0. */
+static const double denormal = 128 * 0x1p-126;
+static double sigmoid_tolerance(double x, double terms)
+{
+    return ck_spacing(DSC_F32, terms) * (8 + 3 * fmin(fabs(x), 104)) + denormal;
+}
+
+static bool is_exact(dsc_activation kind)
+{
+    return kind == DSC_RELU || kind == DSC_RELU_SQUARED || kind == DSC_HALF_SQUARE;
+}
+static bool has_sigmoid(dsc_activation kind) { return kind == DSC_SIGMOID || kind == DSC_SILU; }
+
 static double value(dsc_activation kind, double x)
 {
-    return kind == DSC_RELU ? fmax(x, 0) : x * (kind == DSC_GELU_ERF ? gate_erf(x) : gate(x));
+    switch (kind) {
+    case DSC_RELU: return fmax(x, 0);
+    case DSC_RELU_SQUARED: return fmax(x, 0) * fmax(x, 0);
+    case DSC_SIGMOID: return sigmoid(x);
+    case DSC_SILU: return fmax(x, -1000) * sigmoid(x);
+    case DSC_HALF_SQUARE: return 0.5 * x * x;
+    default: return x * (kind == DSC_GELU_ERF ? gate_erf(x) : gate(x));
+    }
 }
 
 static double slope(dsc_activation kind, double x, double *terms)
@@ -24,14 +46,22 @@ static double slope(dsc_activation kind, double x, double *terms)
         first = x > 0, second = 0;
     if (kind == DSC_GELU_ERF)
         first = gate_erf(x), second = fabs(x) > 100 ? 0 : 0.39894228040143267794 * x * exp(-0.5 * x * x);
+    if (kind == DSC_RELU_SQUARED || kind == DSC_HALF_SQUARE)
+        first = kind == DSC_HALF_SQUARE ? x : 2 * fmax(x, 0), second = 0;
+    if (kind == DSC_SIGMOID)
+        first = sigmoid(x) * sigmoid(-x), second = 0;
+    if (kind == DSC_SILU)
+        first = sigmoid(x), second = fmin(fmax(x, -1000), 1000) * sigmoid(x) * sigmoid(-x);
     *terms = first + fabs(second);
     return first + second;
 }
 
 static double value_tolerance(dsc_activation kind, double x, double expected)
 {
-    if (kind == DSC_RELU)
+    if (is_exact(kind))
         return 0;
+    if (has_sigmoid(kind))
+        return sigmoid_tolerance(x, expected);
     if (kind == DSC_GELU_ERF)
         return 1e-7 * fabs(expected) + fmin(1e-7 * fabs(x), 1e-6) + 4 * ck_spacing(DSC_F32, expected);
     return ck_spacing(DSC_F32, expected) * (4 + 3 * fmin(fabs(argument(x)), 104)) + 16 * 0x1p-126;
@@ -41,7 +71,8 @@ static void verify_fwd(const void *args)
 {
     const dsc_gelu_fwd_args *a = args;
     for (int64_t i = 0; i < a->count; i++) {
-        const double x = ck_get(a->in, i), expected = value(a->kind, x);
+        const double x = ck_get(a->in, i), exact = value(a->kind, x);
+        const double expected = is_exact(a->kind) ? (double)(float)exact : exact;
         ck_near(a->out, i, expected, value_tolerance(a->kind, x, expected) + ck_rounding(a->dtype, expected));
     }
 }
@@ -50,8 +81,12 @@ static double slope_tolerance(dsc_activation kind, double x)
 {
     double terms;
     (void)slope(kind, x, &terms);
-    if (kind != DSC_GELU_TANH)
-        return kind == DSC_RELU ? 0 : 1e-7 + 6 * ck_spacing(DSC_F32, terms);
+    if (is_exact(kind))
+        return 0;
+    if (has_sigmoid(kind))
+        return sigmoid_tolerance(x, terms);
+    if (kind == DSC_GELU_ERF)
+        return 1e-7 + 6 * ck_spacing(DSC_F32, terms);
     return ck_spacing(DSC_F32, terms) * (6 + 3 * fmin(fabs(argument(x)), 104)) + 2048 * 0x1p-126;
 }
 
@@ -79,7 +114,7 @@ static void verify_differences(const void *args)
     }
 }
 
-static const char *const kinds[] = { "tanh", "erf", "relu" };
+static const char *const kinds[] = { "tanh", "erf", "relu", "relu_squared", "sigmoid", "silu", "half_square" };
 
 static void check_fwd(int64_t n, dsc_dtype dtype, dsc_activation kind)
 {
@@ -136,7 +171,7 @@ static void check_differences(dsc_activation kind)
     const float *d_out = ck_buf(CK_IN, DSC_F32, 101, "d_out"), *in = ck_buf(CK_IN, DSC_F32, 101, "in");
     ck_normal(d_out, 0, 1);
     for (int64_t i = 0; i < 101; i++)
-        ck_set(in, i, 0.1 * (double)(i - 50) + (kind == DSC_RELU ? 0.03 : 0)); /* beside the corner */
+        ck_set(in, i, 0.1 * (double)(i - 50) + (is_exact(kind) ? 0.03 : 0)); /* beside the corner */
     const dsc_gelu_bwd_args args = { .d_in = d_in, .d_out = d_out, .in = in, .count = 101, .dtype = DSC_F32,
                                      .kind = kind };
     ck_kernel(DSC_KERNEL_GELU_BWD, &args, sizeof args, verify_differences);
@@ -144,7 +179,7 @@ static void check_differences(dsc_activation kind)
 
 void ck_gelu(void)
 {
-    for (dsc_activation kind = DSC_GELU_TANH; kind <= DSC_RELU; kind++) {
+    for (dsc_activation kind = DSC_GELU_TANH; kind < DSC_ACTIVATIONS; kind++) {
         for (size_t l = 0; l < DSC_COUNT(lengths); l++)
             for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
                 check_fwd(lengths[l], dtype, kind);
