@@ -30,6 +30,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ACTIVATION, /* x -> y */
     DSC_OP_GATED,      /* gate, up -> y */
     DSC_OP_ADD,        /* a, b -> y */
+    DSC_OP_MULTIPLY,   /* a, b -> y, element by element */
     DSC_OP_SCALE,      /* x -> y */
     DSC_OP_DROPOUT,    /* x -> y */
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
@@ -211,6 +212,7 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
 int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation kind);
 int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up); /* silu(gate) * up */
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
+int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* element by element */
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
 /* In training, elements are 0 with this probability; `stream` keeps the dropouts of a model apart. */
 int16_t dsc_program_dropout(dsc_program *program, int16_t x, double probability, uint32_t stream);

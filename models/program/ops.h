@@ -86,6 +86,7 @@ dsc_status dsc_op_run_copy(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_scale(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_dropout(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_add(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_multiply(dsc_exec *exec, const dsc_op *op);
 
 /* ---- Backward, rules.c ---- */
 /* One op of the kind's `gradient_kind`. */
@@ -96,6 +97,7 @@ dsc_status dsc_rule_linear(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_norm(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_rope(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_gated(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_multiply(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_slice(dsc_tape *tape, dsc_op *op, dsc_error *err);
 
 #endif

@@ -358,8 +358,11 @@ int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation k
 {
     dsc_op *op;
     const int16_t y = add_unary(program, DSC_OP_ACTIVATION, "activation", x, &op);
-    if (y != DSC_PROGRAM_NONE)
-        op->activation = kind;
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    if ((int)kind < 0 || kind >= DSC_ACTIVATIONS)
+        REFUSE(program, "op \"activation\": %d is not a kind of activation; there are %d", (int)kind, DSC_ACTIVATIONS);
+    op->activation = kind;
     return y;
 }
 
@@ -387,6 +390,11 @@ int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up)
 }
 
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b) { return add_binary(program, DSC_OP_ADD, a, b); }
+
+int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b)
+{
+    return add_binary(program, DSC_OP_MULTIPLY, a, b);
+}
 
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor)
 {

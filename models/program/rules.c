@@ -177,6 +177,19 @@ dsc_status dsc_rule_gated(dsc_tape *t, dsc_op *gated, dsc_error *err)
     return DSC_OK;
 }
 
+/* Two products with the gradient of the output: the other factor is each one's. */
+dsc_status dsc_rule_multiply(dsc_tape *t, dsc_op *product, dsc_error *err)
+{
+    int16_t made[DSC_OP_INPUTS];
+    for (int i = 0; i < 2; i++) {
+        dsc_op *op = dsc_tape_emit(t, DSC_OP_MULTIPLY, product);
+        op->in[0] = t->gradient[product->out[0]], op->in[1] = product->in[1 - i];
+        made[i] = dsc_tape_emit_value(t, op, 0, product->in[i]);
+    }
+    add_made(t, product, made);
+    return DSC_OK;
+}
+
 /* After the last slice of a value its gradient is whole: the slices lie in it. */
 dsc_status dsc_rule_slice(dsc_tape *t, dsc_op *slice, dsc_error *err)
 {

@@ -32,6 +32,13 @@ static const char *epilogue_text(dsc_epilogue epilogue)
     return texts[epilogue];
 }
 
+static const char *activation_text(dsc_activation kind)
+{
+    static const char *const texts[DSC_ACTIVATIONS] = { "gelu tanh", "gelu erf", "relu",       "relu squared",
+                                                        "sigmoid",   "silu",     "half square" };
+    return texts[kind];
+}
+
 static double flops_of(const dsc_program *program, const dsc_op *op, int64_t batch)
 {
     return dsc_op_infos[op->kind].flops != NULL ? dsc_op_infos[op->kind].flops(program, op, batch) : 0;
@@ -52,6 +59,8 @@ static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_
     for (int i = 0; i < DSC_OP_OUTPUTS; i++)
         add_operand(t, program, op->out[i], i == 0 ? " -> " : ", ");
     add(t, "%s", epilogue_text(product ? op->linear.forward : back ? op->linear.backward : DSC_EPILOGUE_NONE));
+    if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_ACTIVATION_BWD)
+        add(t, " (%s)", activation_text(op->activation));
     if (flops_of(program, op, batch) > 0)
         add(t, "  %.4g MFLOP", flops_of(program, op, batch) * 1e-6);
     add(t, "%s\n", op->unless_kept ? "  (unless kept)" : "");

@@ -125,7 +125,7 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
-    switch (program_random_draw(r, 10)) {
+    switch (program_random_draw(r, 11)) {
     case 0:
     case 1:
         return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
@@ -136,7 +136,7 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 4:
         return gated(r, x);
     case 5:
-        return dsc_program_activation(&r->source, x, (dsc_activation)program_random_draw(r, 3));
+        return dsc_program_activation(&r->source, x, (dsc_activation)program_random_draw(r, DSC_ACTIVATIONS));
     case 6: {
         const int16_t fc = linear(r, x, 8); /* the ops that are fused most */
         return linear(r, dsc_program_activation(&r->source, fc, DSC_GELU_TANH), 8);
@@ -145,6 +145,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return dsc_program_scale(&r->source, x, 0.25 * (double)(1 + program_random_draw(r, 8)));
     case 8:
         return dsc_program_dropout(&r->source, x, 0.25, (uint32_t)r->drawn);
+    case 9:
+        return dsc_program_multiply(&r->source, x, same_shape(r, values, count, x));
     default:
         return dsc_program_add(&r->source, x, same_shape(r, values, count, x));
     }

@@ -231,9 +231,25 @@ static void attention(program_reference *r, const dsc_op *op, bool backward)
 static double activate(dsc_activation kind, double x, double *slope)
 {
     const double pi = 3.14159265358979323846;
-    if (kind == DSC_RELU) {
+    const double s = 1 / (1 + exp(-x)), positive = x > 0 ? x : 0;
+    switch (kind) {
+    case DSC_RELU:
         *slope = x > 0;
-        return x > 0 ? x : 0;
+        return positive;
+    case DSC_RELU_SQUARED:
+        *slope = 2 * positive;
+        return positive * positive;
+    case DSC_SIGMOID:
+        *slope = s * (1 - s);
+        return s;
+    case DSC_SILU:
+        *slope = s + x * s * (1 - s);
+        return x * s;
+    case DSC_HALF_SQUARE:
+        *slope = x;
+        return x * x / 2;
+    default:
+        break;
     }
     if (kind == DSC_GELU_ERF) {
         const double half = 0.5 * (1 + erf(x / sqrt(2)));
@@ -264,6 +280,15 @@ static void element(program_reference *r, const dsc_op *op, int64_t i, bool back
         factor = op->factor;
     if (op->kind == DSC_OP_DROPOUT)
         factor = dropout_factor(r, op, i);
+    if (op->kind == DSC_OP_MULTIPLY) {
+        double *const z = &r->value[op->in[1]][i], *const dz = &r->d_value[op->in[1]][i];
+        const double d = r->d_value[op->out[0]][i], a = *x, b = *z;
+        if (!backward)
+            *y = a * b;
+        *dx += backward ? d * b : 0;
+        *dz += backward ? d * a : 0;
+        return;
+    }
     if (op->kind == DSC_OP_GATED || op->kind == DSC_OP_ADD) {
         const double z = r->value[op->in[1]][i], s = 1 / (1 + exp(-*x)), d = r->d_value[op->out[0]][i];
         const bool gated = op->kind == DSC_OP_GATED;

@@ -64,11 +64,14 @@ def run_op(program, op, x, y, z, params):
     if kind == "attention":
         return attention(program, op, x, y, z)
     if kind == "activation":
-        return (lambda v: F.gelu(v, approximate="tanh"), F.gelu, F.relu)[op["activation"]](x)
+        return (lambda v: F.gelu(v, approximate="tanh"), F.gelu, F.relu, lambda v: F.relu(v).square(), torch.sigmoid,
+                F.silu, lambda v: v.square() / 2)[op["activation"]](x)
     if kind == "gated":
         return F.silu(x) * y
     if kind == "add":
         return x + y
+    if kind == "multiply":
+        return x * y
     if kind == "scale":
         return x * op["factor"]
     if kind == "dropout":

@@ -332,10 +332,30 @@ static bool cut_a_lifetime_short(void)
     return false;
 }
 
+/* Backward of a product of elements multiplies by the same factor for both of them. */
+static bool multiply_by_the_wrong_factor(void)
+{
+    int16_t count, *list = backward_list(&count);
+    for (int16_t i = 1; i < count; i++) {
+        const dsc_op *op = &compiled.op[list[i]];
+        if (op->kind != DSC_OP_MULTIPLY || op->out[0] < compiled.d_output)
+            continue;
+        for (int16_t j = 0; j < i; j++) {
+            dsc_op *other = &compiled.op[list[j]];
+            if (other->kind != DSC_OP_MULTIPLY || other->in[0] != op->in[0] || other->in[1] == op->in[1])
+                continue;
+            other->in[1] = op->in[1];
+            return true;
+        }
+    }
+    return false;
+}
+
 static void planted_faults_are_caught(void **state)
 {
     (void)state;
-    static bool (*const plant[])(void) = { forget_a_sum, read_a_wrong_value, cut_a_lifetime_short };
+    static bool (*const plant[])(void) = { forget_a_sum, read_a_wrong_value, cut_a_lifetime_short,
+                                            multiply_by_the_wrong_factor };
     int planted[DSC_COUNT(plant)] = { 0 }, caught[DSC_COUNT(plant)] = { 0 };
     program_random *r = &random_program;
     for (int seed = 1; seed <= seeds(); seed++) {
@@ -380,6 +400,12 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "op \"q_proj\" (linear): its input \"in\" is [4,12], and its weight takes 8 columns");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     expect_refusal(p, "without an output");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    dsc_program_end(p, dsc_program_multiply(p, p->input, dsc_program_slice(p, p->input, 0, 4)));
+    expect_refusal(p, "op \"multiply\": its inputs \"in\" [4,8] and \"slice\" [4,4] differ in shape");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    dsc_program_end(p, dsc_program_activation(p, p->input, DSC_ACTIVATIONS));
+    expect_refusal(p, "op \"activation\": 7 is not a kind of activation");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     const int16_t wide =
         dsc_program_linear(p, p->input, &(dsc_program_linear_args) { .name = "wide", .shape = { 8, 16, true } });
