@@ -300,6 +300,29 @@ static void test_preferences(void **state)
     expect(&section, "{\"chosen\":\"xa\",\"rejected\":\"xb\"}", "x[a]<eos>|x[b]<eos>");
 }
 
+/* The config may say the format, so that no row shows it. */
+static void test_missing_sides(void **state)
+{
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        { "{\"chosen\":[" TURNS "]}", "\"rejected\" is missing" },
+        { "{\"chosen\":[" TURNS "],\"rejected\":null}", "\"rejected\" is missing" },
+        { "{\"chosen\":[" TURNS "],\"rejected\":5}", "\"rejected\" is of another type" },
+        { "{\"rejected\":[" TURNS "]}", "\"chosen\" is missing" },
+        { "{\"chosen\":\"a\"}", "\"rejected\" is missing" },
+    };
+    dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    char got[4000];
+    (void)state;
+    section.format = DSC_SFT_PREFERENCE;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        assert_int_equal(read_example(&section, cases[i].text, got), DSC_ERR_INPUT);
+        if (strstr(error.message, cases[i].want) == NULL)
+            fail_msg("case %zu: %s", i, error.message);
+    }
+}
+
 /* The example of a table in a file of that name, or the error. */
 static dsc_status read_table(const char *path, const char *text, char *out)
 {
@@ -925,6 +948,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_records_beyond_a_buffer, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_preferences, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_missing_sides, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_tables, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),

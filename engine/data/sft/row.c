@@ -418,7 +418,8 @@ static dsc_status read_side(const row_reader *r, dsc_sft_column which, dsc_sft_c
         return read_completion(r, which);
     if (!cJSON_IsString(own) && (!cJSON_IsArray(own) || own->child == NULL))
         return refuse_column(r, which, expected);
-    if (cJSON_IsString(own) != cJSON_IsString(other) || (cJSON_IsArray(own) && other->child == NULL))
+    if (cJSON_IsString(own) != cJSON_IsString(other) ||
+        (cJSON_IsArray(own) && (!cJSON_IsArray(other) || other->child == NULL)))
         return refuse_column(r, beside, expected);
     if (cJSON_IsArray(own))
         return read_message_side(r, own, other);
