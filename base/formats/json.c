@@ -113,6 +113,51 @@ bool dsc_json_integer(const cJSON *item, int64_t least, int64_t most, int64_t *o
     return true;
 }
 
+/* The member of this name, searched from `from` on and then from the beginning. */
+static const cJSON *find_member(const cJSON *object, const cJSON *from, const char *name, int64_t most)
+{
+    const cJSON *at = from;
+    for (int64_t i = 0; at != NULL && i < most; i++) {
+        if (strcmp(at->string, name) == 0)
+            return at;
+        at = at->next != NULL ? at->next : object->child;
+    }
+    return NULL;
+}
+
+static bool equal_objects(const cJSON *a, const cJSON *b)
+{
+    const int64_t count = cJSON_GetArraySize(a);
+    const cJSON *from = b->child;
+    if (cJSON_GetArraySize(b) != count)
+        return false;
+    for (const cJSON *each = a->child; each != NULL; each = each->next) {
+        const cJSON *other = find_member(b, from, each->string, count <= DSC_JSON_UNORDERED_MAX ? count : 1);
+        if (other == NULL || !dsc_json_equal(each, other))
+            return false;
+        from = other->next != NULL ? other->next : b->child;
+    }
+    return true;
+}
+
+/* Depth is bounded by the scan. */
+bool dsc_json_equal(const cJSON *a, const cJSON *b)
+{
+    if (a == NULL || b == NULL || (a->type & 0xff) != (b->type & 0xff))
+        return false;
+    if (cJSON_IsString(a))
+        return strcmp(a->valuestring, b->valuestring) == 0;
+    if (cJSON_IsNumber(a))
+        return a->valuedouble == b->valuedouble;
+    if (cJSON_IsObject(a))
+        return equal_objects(a, b);
+    const cJSON *x = a->child, *y = b->child;
+    for (; x != NULL && y != NULL; x = x->next, y = y->next)
+        if (!dsc_json_equal(x, y))
+            return false;
+    return x == NULL && y == NULL;
+}
+
 const cJSON *dsc_json_next_python(const dsc_json *json, int64_t *index)
 {
     while (*index < json->count) {

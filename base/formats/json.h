@@ -57,6 +57,10 @@ const cJSON *dsc_json_next_python(const dsc_json *json, int64_t *index);
  * Neither is -0 where least is not negative, since a reader of unsigned integers refuses it. Both bounds are within
  * 2^53. Values of a YAML text are none. */
 bool dsc_json_integer(const cJSON *item, int64_t least, int64_t most, int64_t *out);
+/* Whether two values are equal: members in any order, numbers by their value. A NULL equals nothing. Objects of more
+ * than DSC_JSON_UNORDERED_MAX members need the same order. Unlike cJSON_Compare it looks at each level once. */
+#define DSC_JSON_UNORDERED_MAX 1000
+bool dsc_json_equal(const cJSON *a, const cJSON *b);
 /* "name:line:col" of a value into out (just "name" when the item is not of this document). Returns out. */
 const char *dsc_json_where(const dsc_json *json, const cJSON *item, char *out, size_t out_bytes);
 

@@ -157,7 +157,7 @@ static void warn_members(const dsc_log *log, const cJSON *saved, const cJSON *no
     cJSON_ArrayForEach(item, of)
     {
         const cJSON *other = cJSON_GetObjectItemCaseSensitive(missing ? saved : now, item->string);
-        if (!is_of_the_model(item->string) || (missing ? other != NULL : cJSON_Compare(item, other, true)))
+        if (!is_of_the_model(item->string) || (missing ? other != NULL : dsc_json_equal(item, other)))
             continue;
         snprintf(what, sizeof what, "\"%.200s\" of the model's config.json", item->string);
         dsc_text_printable(what);

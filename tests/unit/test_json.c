@@ -255,6 +255,47 @@ static void knows_integers(void **state)
     dsc_json_close(&json);
 }
 
+/* `a` and `b` as members of one document. */
+static void expect_equal(const char *a, const char *b, bool equal)
+{
+    char text[400];
+    const int bytes = snprintf(text, sizeof text, "[%s,%s]", a, b);
+    dsc_json *json = open_bytes(text, bytes, DSC_JSON_STRICT);
+    assert_non_null(json);
+    const cJSON *first = dsc_json_root(json)->child;
+    if (dsc_json_equal(first, first->next) != equal || dsc_json_equal(first->next, first) != equal)
+        fail_msg("%s and %s", a, b);
+    dsc_json_close(&json);
+}
+
+static void values_are_equal_in_any_order_of_members(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        bool equal;
+    } cases[] = {
+        { "1", "1.0", true },
+        { "1", "true", false },
+        { "true", "true", true },
+        { "true", "false", false },
+        { "null", "null", true },
+        { "\"a\"", "\"a\"", true },
+        { "\"a\"", "\"A\"", false },
+        { "[]", "{}", false },
+        { "[1,2]", "[1,2]", true },
+        { "[1,2]", "[2,1]", false },
+        { "[1]", "[1,2]", false },
+        { "{\"a\":1,\"b\":[2],\"c\":{}}", "{\"c\":{},\"b\":[2],\"a\":1}", true },
+        { "{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":3}", false },
+        { "{\"a\":1}", "{\"a\":1,\"b\":2}", false },
+        { "{\"a\":1,\"b\":2}", "{\"a\":1,\"c\":2}", false },
+    };
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(cases); i++)
+        expect_equal(cases[i].a, cases[i].b, cases[i].equal);
+    assert_false(dsc_json_equal(NULL, NULL));
+}
+
 static void refuses_bad_strings(void **state)
 {
     (void)state;
@@ -581,6 +622,7 @@ int main(void)
         TEST(refuses_other_languages_words),
         TEST(refuses_bad_numbers),
         TEST(knows_integers),
+        TEST(values_are_equal_in_any_order_of_members),
         TEST(refuses_bad_strings),
         TEST(refuses_invalid_utf8),
         TEST(refuses_duplicates),

@@ -323,6 +323,31 @@ static void test_missing_sides(void **state)
     }
 }
 
+#define LEVELS 50
+
+/* An answer that both sides have is no answer of the pair. A comparison that looks at each level twice would take 2^50
+ * steps. */
+static void test_deep_messages_are_compared(void **state)
+{
+    static const char form[] =
+        "{\"chosen\":[{\"role\":\"assistant\",\"content\":\"a\",\"x\":%s}," ANSWER("yes") "],"
+        "\"rejected\":[{\"x\":%s,\"content\":\"a\",\"role\":\"assistant\"}," ANSWER("no") "]}";
+    const dsc_sft_section section = DSC_SFT_SECTION_INIT;
+    char deep[6 * LEVELS + 16] = "", other[sizeof deep], text[3 * sizeof deep];
+    (void)state;
+    for (int i = 0; i < LEVELS; i++)
+        strcat(deep, "{\"y\":");
+    strcat(deep, "1");
+    for (int i = 0; i < LEVELS; i++)
+        strcat(deep, "}");
+    snprintf(text, sizeof text, form, deep, deep);
+    expect(&section, text, "<S>assistant/a<E>/<S>assistant/[yes<E>]/|<S>assistant/a<E>/<S>assistant/[no<E>]/");
+    snprintf(other, sizeof other, "%s", deep);
+    *strchr(other, '1') = '2';
+    snprintf(text, sizeof text, form, deep, other);
+    expect(&section, text, "<S>assistant/[a<E>]/<S>assistant/[yes<E>]/|<S>assistant/[a<E>]/<S>assistant/[no<E>]/");
+}
+
 /* The example of a table in a file of that name, or the error. */
 static dsc_status read_table(const char *path, const char *text, char *out)
 {
@@ -949,6 +974,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_formats, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_preferences, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_missing_sides, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_deep_messages_are_compared, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_tables, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_settings, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_templates, open_all, close_all),

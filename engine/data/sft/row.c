@@ -366,7 +366,7 @@ static bool has_question(const row_reader *r, const cJSON *list, const cJSON *en
 static dsc_status read_shared_messages(const row_reader *r, const cJSON *own, const cJSON *other, const char *question)
 {
     const cJSON *answer = own->child, *beside = other->child;
-    while (answer->next != NULL && beside->next != NULL && cJSON_Compare(answer, beside, true)) {
+    while (answer->next != NULL && beside->next != NULL && dsc_json_equal(answer, beside)) {
         answer = answer->next;
         beside = beside->next;
     }
