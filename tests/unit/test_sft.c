@@ -909,7 +909,7 @@ static void test_threads_change_nothing(void **state)
         dsc_error_format(&error, many, sizeof many);
         assert_string_equal(one, many);
     }
-    write_file(FILE_PATH, "{\"text\":\"a\"}\n{\"text\":", 23); /* a file that ends too early */
+    write_file(FILE_PATH, "{\"text\":\"a\"}\n{\"text\":", 21); /* a file that ends too early */
     assert_int_equal(dsc_sft_pack_write(&data, 256, "bad.samples", &error), DSC_ERR_INPUT);
 }
 
