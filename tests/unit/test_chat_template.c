@@ -469,6 +469,18 @@ static void hostile_templates_end(void **state)
         expect_limit(rows[i].text, rows[i].message);
 }
 
+/* A lazy filter keeps its error for later, but not one that leaves a macro's output or a loop half done. */
+static void errors_inside_of_lazy_filters_end_the_render(void **state)
+{
+    static const char refusing[] = "{% macro f(x) %}{{ raise_exception('two') if x == 2 }}y{% endmacro %}"
+                                   "{% for i in [1, 2] if f(i) %}{% set z = [loop] | map('length') %}text{% endfor %}";
+    (void)state;
+    expect_limit(refusing, "the template refuses the conversation: two");
+    expect_limit("{% for i in [1, 'a'] if i + 1 %}{% set z = [loop] | map('length') %}text{% endfor %}",
+                 "+ does not combine");
+    expect_output("{% set z = [1] | map('items') %}text", "text");
+}
+
 static void deep_templates_are_refused(void **state)
 {
     static const struct { const char *start, *part, *end, *message; } rows[] = {
@@ -559,6 +571,7 @@ int main(void)
         TEST(contexts_are_checked),
         TEST(later_objects_replace_variables),
         TEST(hostile_templates_end),
+        TEST(errors_inside_of_lazy_filters_end_the_render),
         TEST(deep_templates_are_refused),
         TEST(limits_of_options_hold),
         TEST(every_allocation_may_fail),

@@ -192,6 +192,7 @@ struct chat_run {
     int64_t steps;          /* left */
     uint64_t seed;          /* of hashes */
     int64_t depth, depth_limit;
+    bool half_done; /* an error left a macro's output or a loop in the middle: it ends the render */
     /* parse */
     chat_name *bucket[CHAT_NAME_BUCKETS];
     int32_t name_count;

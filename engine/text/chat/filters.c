@@ -303,7 +303,7 @@ dsc_status chat_no_filter(chat_run *r, const char *name, int64_t bytes)
 static dsc_status defer(chat_run *r, dsc_status status, int64_t depth, const chat_value *out)
 {
     dsc_error *failure = NULL;
-    if (status != DSC_ERR_INPUT || out->kind != CHAT_ITERATOR)
+    if (status != DSC_ERR_INPUT || out->kind != CHAT_ITERATOR || r->half_done)
         return status;
     DSC_ASSERT(depth <= r->depth);
     DSC_TRY(chat_spend(r, 64 + r->at / 16)); /* the line and column of the error */

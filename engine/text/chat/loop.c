@@ -5,7 +5,7 @@
 #include "engine/text/chat/chat_internal.h"
 
 /* The next item that meets the loop's condition. */
-static dsc_status read_item(chat_run *r, chat_loop *loop, chat_value *out, bool *end)
+static dsc_status find_item(chat_run *r, chat_loop *loop, chat_value *out, bool *end)
 {
     chat_value met = chat_bool(true);
     *end = false;
@@ -24,6 +24,13 @@ static dsc_status read_item(chat_run *r, chat_loop *loop, chat_value *out, bool 
         DSC_TRY(chat_eval(r, loop->node->c, &loop->condition, &met));
     } while (!chat_truth(&met));
     return DSC_OK;
+}
+
+static dsc_status read_item(chat_run *r, chat_loop *loop, chat_value *out, bool *end)
+{
+    const dsc_status status = find_item(r, loop, out, end);
+    r->half_done |= status != DSC_OK; /* the loop has moved on */
+    return status;
 }
 
 static dsc_status peek(chat_run *r, chat_loop *loop, bool *end)

@@ -7,8 +7,10 @@ dsc_status chat_capture(chat_run *r, const chat_node *list, chat_scope *scope, c
     chat_bytes *outer = r->out;
     DSC_ASSERT(outer != NULL);
     r->out = &text;
-    DSC_TRY(chat_run_list(r, list, scope, jump)); /* an error ends the render: r->out is not used again */
+    const dsc_status status = chat_run_list(r, list, scope, jump);
     r->out = outer;
+    r->half_done |= status != DSC_OK;
+    DSC_TRY(status);
     *out = chat_bytes_value(&text);
     return DSC_OK;
 }
