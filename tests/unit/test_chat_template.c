@@ -213,6 +213,10 @@ static void expressions_follow_python(void **state)
         { "{{ range(3) | list }} {{ range(5, 0, -2) | list }} {{ dict(a=1, **{'b': 2}) }} {{ namespace(a=1) }}",
           "[0, 1, 2] [5, 3, 1] {'a': 1, 'b': 2} <Namespace {'a': 1}>" },
         { "{{ strftime_now('%d %b %Y %H:%M %A %-d %j') }}", "27 Nov 2025 00:00 Thursday 27 331" },
+        { "{{ range(0, 5, 2) }} {{ range(3) }} {{ range(3, 1) }}", "range(0, 5, 2) range(0, 3) range(3, 1)" },
+        { "{{ range(9223372036854775806, 9223372036854775807, 10) }}",
+          "range(9223372036854775806, 9223372036854775807, 10)" },
+        { "{{ [1, 2, 3][1::9223372036854775807] }}{{ 'abc'[2::9223372036854775807] }}", "[2]c" },
     };
     (void)state;
     check_rows(rows, 14);

@@ -49,6 +49,7 @@ enum { CHAT_KEYS, CHAT_VALUES, CHAT_ITEMS };
 
 typedef struct chat_range {
     int64_t start, step, count;
+    int64_t stop; /* as it was given; of a slice: 0 */
 } chat_range;
 
 typedef struct chat_iterator {

@@ -26,7 +26,7 @@ static dsc_status call_range(chat_run *r, const chat_args *args, chat_value *out
     count = (int64_t)wide;
     *out = (chat_value){ .kind = CHAT_RANGE };
     DSC_TRY(chat_new(r, 1, sizeof *out->range, &out->range));
-    *out->range = (chat_range){ start, step, count };
+    *out->range = (chat_range){ start, step, count, stop };
     return DSC_OK;
 }
 

@@ -158,7 +158,8 @@ static dsc_status slice_text(chat_run *r, const chat_value *s, const chat_range 
         if (((unsigned char)s->text[i] & 0xc0) != 0x80)
             offset[count++] = i;
     offset[count] = s->bytes;
-    for (int64_t i = 0, at = range->start; i < range->count; i++, at += range->step) {
+    for (int64_t i = 0; i < range->count; i++) {
+        const int64_t at = range->start + i * range->step;
         DSC_ASSERT(at >= 0 && at < count);
         DSC_TRY(chat_add(r, &b, s->text + offset[at], offset[at + 1] - offset[at]));
     }
@@ -187,7 +188,7 @@ dsc_status chat_get_slice(chat_run *r, const chat_value *object, const chat_valu
         return DSC_OK;
     }
     DSC_TRY(chat_new_list(r, (chat_kind)object->kind, range.count, out));
-    for (int64_t i = 0, at = range.start; i < range.count; i++, at += range.step)
-        DSC_TRY(chat_append(r, out->list, object->list->item[at]));
+    for (int64_t i = 0; i < range.count; i++)
+        DSC_TRY(chat_append(r, out->list, object->list->item[range.start + i * range.step]));
     return DSC_OK;
 }

@@ -171,13 +171,10 @@ static dsc_status add_view(chat_run *r, chat_bytes *b, const chat_value *v)
 
 static dsc_status add_range(chat_run *r, chat_bytes *b, const chat_range *range)
 {
-    int64_t stop = 0;
-    if (range->count == 0 || __builtin_mul_overflow(range->count, range->step, &stop))
-        return chat_fail(r, DSC_ERR_UNSUPPORTED, "the text of an empty range is not supported");
     DSC_TRY(chat_add_text(r, b, "range("));
     DSC_TRY(chat_add_integer(r, b, range->start));
     DSC_TRY(chat_add_text(r, b, ", "));
-    DSC_TRY(chat_add_integer(r, b, range->start + stop));
+    DSC_TRY(chat_add_integer(r, b, range->stop));
     if (range->step != 1) {
         DSC_TRY(chat_add_text(r, b, ", "));
         DSC_TRY(chat_add_integer(r, b, range->step));
