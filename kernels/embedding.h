@@ -7,8 +7,9 @@
 extern "C" {
 #endif
 
-/* out[r] = table[token[r]] + position[place]; the sum in fp32, rounded once. position may be NULL. place is places[r],
- * or without them r % T. Without tokens it is table[r] + position[place], and out may be table. */
+/* out[r] = factor * table[token[r]] + position[place] in fp32 as one multiply-add, rounded once. position may be NULL.
+ * place is places[r], or without them r % T. Without tokens it is factor * table[r] + position[place], and out may be
+ * table. */
 typedef struct dsc_embedding_fwd_args {
     void *out;             /* [rows, C] */
     const int32_t *tokens; /* [rows], 0 <= token < vocab, or NULL */
@@ -17,10 +18,11 @@ typedef struct dsc_embedding_fwd_args {
     const int32_t *places; /* [rows], 0 <= place < T, or NULL */
     int64_t rows, sequence, channels;
     dsc_dtype dtype;
+    float factor; /* 0: 1 */
 } dsc_embedding_fwd_args;
 
 /* d_table [vocab, C] and d_position [positions, C] are fp32 and wholly overwritten (rows nobody used become 0).
- * Row v of d_table is the sum over r with token[r] == v in increasing r; no atomics. Either may be NULL.
+ * Row v of d_table is factor times the sum over r with token[r] == v in increasing r; no atomics. Either may be NULL.
  * scratch: dsc_embedding_bwd_scratch_bytes(rows, vocab). */
 typedef struct dsc_embedding_bwd_args {
     float *d_table, *d_position;
@@ -32,7 +34,10 @@ typedef struct dsc_embedding_bwd_args {
     int32_t padding;
     int64_t position_first; /* the row of d_position that a sample's first token has */
     dsc_dtype dtype;
+    float factor; /* d_table's; 0: 1 */
 } dsc_embedding_bwd_args;
+
+static inline float dsc_embedding_factor(float factor) { return factor != 0 ? factor : 1; }
 
 /* The row of `table` that row r takes. */
 static inline int64_t dsc_embedding_row(const dsc_embedding_fwd_args *a, int64_t r)

@@ -1,5 +1,6 @@
 /* embedding_ref.c - token plus position, and the sums of their gradients. The variants give these bits.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "kernels/cpu/embedding_sort.h"
@@ -9,13 +10,15 @@
 void dsc_embedding_fwd_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_embedding_fwd_args *a = args;
+    const float factor = dsc_embedding_factor(a->factor);
     for (int64_t r = first; r < last; r++) {
         DSC_ASSERT(dsc_embedding_row(a, r) >= 0);
         for (int64_t c = 0; c < a->channels; c++) {
-            float x = dsc_get(a->table, dsc_embedding_row(a, r) * a->channels + c, a->dtype);
+            const float x = dsc_get(a->table, dsc_embedding_row(a, r) * a->channels + c, a->dtype);
+            float y = factor * x;
             if (a->position != NULL)
-                x = x + dsc_get(a->position, dsc_embedding_position(a, r) * a->channels + c, a->dtype);
-            dsc_put(a->out, r * a->channels + c, a->dtype, x);
+                y = fmaf(factor, x, dsc_get(a->position, dsc_embedding_position(a, r) * a->channels + c, a->dtype));
+            dsc_put(a->out, r * a->channels + c, a->dtype, y);
         }
     }
 }
@@ -31,12 +34,15 @@ void dsc_embedding_bwd_table_ref(const void *args, int64_t first, int64_t last)
     const dsc_embedding_bwd_args *a = args;
     const dsc_embedding_sort sort = dsc_embedding_sort_of(a);
     const int64_t end = dsc_min_i64(last * DSC_EMBEDDING_TABLE_ROWS, a->vocab);
+    const float factor = dsc_embedding_factor(a->factor);
     for (int64_t v = first * DSC_EMBEDDING_TABLE_ROWS; v < end; v++) {
         float *to = a->d_table + v * a->channels;
         memset(to, 0, (size_t)a->channels * sizeof *to);
         const bool padding = a->has_padding && v == a->padding;
         for (int32_t k = v == 0 ? 0 : sort.end[v - 1]; k < sort.end[v] && !padding; k++)
             add_row(a, to, sort.row[k]);
+        for (int64_t c = 0; c < a->channels; c++)
+            to[c] = to[c] * factor;
     }
 }
 

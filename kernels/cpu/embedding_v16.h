@@ -7,10 +7,12 @@
 
 V16_INLINE void fwd_part(const dsc_embedding_fwd_args *a, int64_t r, int64_t c, int64_t left, dsc_dtype dtype)
 {
-    v16 x = v16_load(a->table, dsc_embedding_row(a, r) * a->channels + c, left, dtype);
+    const v16 x = v16_load(a->table, dsc_embedding_row(a, r) * a->channels + c, left, dtype);
+    const v16 factor = v16_set(dsc_embedding_factor(a->factor));
+    v16 y = v16_mul(x, factor);
     if (a->position != NULL)
-        x = v16_add(x, v16_load(a->position, dsc_embedding_position(a, r) * a->channels + c, left, dtype));
-    v16_store(a->out, r * a->channels + c, left, dtype, x);
+        y = v16_fma(x, factor, v16_load(a->position, dsc_embedding_position(a, r) * a->channels + c, left, dtype));
+    v16_store(a->out, r * a->channels + c, left, dtype, y);
 }
 
 V16_INLINE void embedding_fwd(const dsc_embedding_fwd_args *args, int64_t first, int64_t last, dsc_dtype dtype)
@@ -36,6 +38,7 @@ void V16_NAME(embedding_fwd)(const void *args, int64_t first, int64_t last)
 typedef struct row_list {
     const int32_t *row;
     int64_t start, step, count;
+    float factor; /* of the sum */
 } row_list;
 
 V16_INLINE void sum_strip(const dsc_embedding_bwd_args *a, float *to, row_list list, int64_t c, int64_t left,
@@ -49,7 +52,7 @@ V16_INLINE void sum_strip(const dsc_embedding_bwd_args *a, float *to, row_list l
             sum[j] = v16_add(sum[j], v16_load(a->d_out, r * a->channels + c + 16 * j, left - 16 * j, dtype));
     }
     for (int j = 0; j < vectors; j++)
-        v16_store(to, c + 16 * j, left - 16 * j, DSC_F32, sum[j]);
+        v16_store(to, c + 16 * j, left - 16 * j, DSC_F32, v16_mul(sum[j], v16_set(list.factor)));
 }
 
 V16_INLINE void sum_rows(const dsc_embedding_bwd_args *a, float *to, row_list list, dsc_dtype dtype)
@@ -71,7 +74,9 @@ V16_INLINE void embedding_bwd_table(const dsc_embedding_bwd_args *a, int64_t fir
     int64_t unused = 0; /* rows before v that are still to be cleared */
     for (int64_t v = first; v < last; v++) {
         const bool padding = a->has_padding && v == a->padding;
-        const row_list list = { .row = sort.row + start, .count = padding ? 0 : sort.end[v] - start };
+        const row_list list = { .row = sort.row + start,
+                                .count = padding ? 0 : sort.end[v] - start,
+                                .factor = dsc_embedding_factor(a->factor) };
         start = sort.end[v];
         if (list.count == 0 && v + 1 < last) {
             unused++;
@@ -100,7 +105,7 @@ void V16_NAME(embedding_bwd_position)(const void *args, int64_t first, int64_t l
         const int64_t t = p - a->position_first;
         const bool used = t >= 0 && t < a->sequence && t < a->rows;
         const int64_t count = used ? dsc_div_ceil(a->rows - t, a->sequence) : 0;
-        const row_list list = { .start = t, .step = a->sequence, .count = count };
+        const row_list list = { .start = t, .step = a->sequence, .count = count, .factor = 1 };
         DSC_FOR_DTYPE(a->dtype, sum_rows(a, a->d_position + p * a->channels, list, dtype));
     }
 }

@@ -15,7 +15,7 @@ enum { FREQUENT = 256, FREQUENT_COLUMNS = 32, FREQUENT_TILE = 256 };
 
 template <class T, int W>
 __global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const T *position, const int32_t *places,
-                           int64_t sequence, int64_t channels)
+                           int64_t sequence, int64_t channels, float factor)
 {
     const int64_t r = blockIdx.x;
     const T *token_row = table + (tokens != NULL ? tokens[r] : r) * channels;
@@ -28,7 +28,11 @@ __global__ void fwd_kernel(T *out, const int32_t *tokens, const T *table, const 
             load<W>(p, position_row + c);
 #pragma unroll
             for (int j = 0; j < W; j++)
-                x[j] = x[j] + p[j];
+                x[j] = fmaf(factor, x[j], p[j]);
+        } else {
+#pragma unroll
+            for (int j = 0; j < W; j++)
+                x[j] *= factor;
         }
         store<W>(out + r * channels + c, x);
     }
@@ -41,12 +45,13 @@ template <class T> void fwd(const dsc_cuda_launch *at, const dsc_embedding_fwd_a
     T *out = static_cast<T *>(a->out);
     const T *table = static_cast<const T *>(a->table), *position = static_cast<const T *>(a->position);
     const unsigned rows = grid_size(a->rows);
+    const float factor = dsc_embedding_factor(a->factor);
     if (aligned)
         DSC_CUDA_LAUNCH((fwd_kernel<T, W>), rows, threads_for(a->channels / W, THREADS), 0, at->stream, out, a->tokens,
-                        table, position, a->places, a->sequence, a->channels);
+                        table, position, a->places, a->sequence, a->channels, factor);
     else
         DSC_CUDA_LAUNCH((fwd_kernel<T, 1>), rows, threads_for(a->channels, THREADS), 0, at->stream, out, a->tokens,
-                        table, position, a->places, a->sequence, a->channels);
+                        table, position, a->places, a->sequence, a->channels, factor);
 }
 
 /* ---- rows by token ---- */
@@ -110,9 +115,10 @@ __global__ void order_kernel(int32_t *row, const int32_t *end, const int32_t *un
 
 /* ---- sums ---- */
 
-/* Sum of d_out's rows that `row_at(k)` names, k < count, in order. */
+/* `factor` times the sum of d_out's rows that `row_at(k)` names, k < count, in order. */
 template <class T, int W, class F>
-__device__ __forceinline__ void sum_rows(float *to, const T *d_out, int64_t channels, int64_t count, F row_at)
+__device__ __forceinline__ void sum_rows(float *to, const T *d_out, int64_t channels, int64_t count, float factor,
+                                         F row_at)
 {
     for (int64_t c = static_cast<int64_t>(threadIdx.x) * W; c < channels; c += static_cast<int64_t>(blockDim.x) * W) {
         float sum[W] = {}, x[W];
@@ -123,19 +129,22 @@ __device__ __forceinline__ void sum_rows(float *to, const T *d_out, int64_t chan
             for (int j = 0; j < W; j++)
                 sum[j] = sum[j] + x[j];
         }
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            sum[j] *= factor;
         store<W>(to + c, sum);
     }
 }
 
 template <class T, int W>
 __global__ void table_kernel(float *d_table, const T *d_out, const int32_t *end, const int32_t *row, int64_t channels,
-                             int64_t padding)
+                             int64_t padding, float factor)
 {
     const int64_t v = blockIdx.x;
     const int32_t first = v == 0 ? 0 : end[v - 1];
     if (v != padding && end[v] - first >= FREQUENT)
         return; /* frequent_kernel's */
-    sum_rows<T, W>(d_table + v * channels, d_out, channels, v == padding ? 0 : end[v] - first,
+    sum_rows<T, W>(d_table + v * channels, d_out, channels, v == padding ? 0 : end[v] - first, factor,
                    [=](int64_t k) { return static_cast<int64_t>(row[first + k]); });
 }
 
@@ -177,7 +186,7 @@ template <class T, int W> struct tile_share {
 template <class T, int W>
 __global__ void __launch_bounds__(THREADS)
     frequent_kernel(float *d_table, const T *d_out, const int32_t *end, const int32_t *row, const int32_t *tokens,
-                    int64_t channels, int64_t padding)
+                    int64_t channels, int64_t padding, float factor)
 {
     __align__(16) __shared__ float tile[FREQUENT_TILE][FREQUENT_COLUMNS];
     const int32_t at = static_cast<int32_t>(blockIdx.x) * FREQUENT, v = tokens[row[at]];
@@ -201,7 +210,7 @@ __global__ void __launch_bounds__(THREADS)
         __syncthreads();
     }
     if (threadIdx.x < FREQUENT_COLUMNS && c < channels)
-        d_table[v * channels + c] = sum;
+        d_table[v * channels + c] = sum * factor;
 }
 
 template <class T, int W>
@@ -210,7 +219,7 @@ __global__ void position_kernel(float *d_position, const T *d_out, int64_t rows,
 {
     const int64_t t = static_cast<int64_t>(blockIdx.x) - first;
     const int64_t count = t >= 0 && t < sequence && t < rows ? (rows - t + sequence - 1) / sequence : 0;
-    sum_rows<T, W>(d_position + blockIdx.x * channels, d_out, channels, count,
+    sum_rows<T, W>(d_position + blockIdx.x * channels, d_out, channels, count, 1.0f,
                    [=](int64_t k) { return t + k * sequence; });
 }
 
@@ -239,13 +248,14 @@ template <class T, int W> dsc_status bwd(const dsc_cuda_launch *at, const dsc_em
     if (a->d_table != NULL) {
         DSC_TRY(sort_rows(at, a, s, err));
         const int64_t padding = a->has_padding ? a->padding : -1;
+        const float factor = dsc_embedding_factor(a->factor);
         DSC_CUDA_LAUNCH((table_kernel<T, W>), grid_size(a->vocab), threads, 0, at->stream, a->d_table, d_out, s.end,
-                        s.row, a->channels, padding);
+                        s.row, a->channels, padding, factor);
         if (a->rows >= FREQUENT) {
             const dim3 grid(grid_size(dsc_div_ceil(a->rows, FREQUENT)),
                             grid_size(dsc_div_ceil(a->channels, FREQUENT_COLUMNS)));
             DSC_CUDA_LAUNCH((frequent_kernel<T, W>), grid, THREADS, 0, at->stream, a->d_table, d_out, s.end, s.row,
-                            a->tokens, a->channels, padding);
+                            a->tokens, a->channels, padding, factor);
         }
     }
     if (a->d_position != NULL && a->positions > 0)

@@ -4,6 +4,7 @@
 #include "tests/checkkern/ck.h"
 #include "tests/checkkern/ck_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 static void verify_fwd(const void *args)
@@ -11,10 +12,13 @@ static void verify_fwd(const void *args)
     const dsc_embedding_fwd_args *a = args;
     for (int64_t r = 0; r < a->rows; r++)
         for (int64_t c = 0; c < a->channels; c++) {
-            double x = ck_get(a->table, dsc_embedding_row(a, r) * a->channels + c);
+            const float x = (float)ck_get(a->table, dsc_embedding_row(a, r) * a->channels + c);
+            const float factor = a->factor != 0 ? a->factor : 1;
+            float once = factor * x;
             if (a->position != NULL)
-                x += ck_get(a->position, (a->places != NULL ? a->places[r] : r % a->sequence) * a->channels + c);
-            const float once = (float)x;
+                once = fmaf(
+                    factor, x,
+                    (float)ck_get(a->position, (a->places != NULL ? a->places[r] : r % a->sequence) * a->channels + c));
             const float expected = dsc_rounded(once, a->dtype);
             ck_near(a->out, r * a->channels + c, (double)expected, 0);
         }
@@ -36,11 +40,12 @@ static void check_rows(int64_t rows, int64_t sequence, int64_t channels, dsc_dty
     ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
 }
 
-static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t vocab, dsc_dtype dtype, bool position)
+static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t vocab, dsc_dtype dtype, bool position,
+                      float factor)
 {
     const bool given = position && channels % 2 != 0;
-    if (!ck_case("embedding_fwd %s rows=%lld T=%lld C=%lld V=%d%s", ck_dtype_text(dtype), (long long)rows,
-                 (long long)sequence, (long long)channels, (int)vocab,
+    if (!ck_case("embedding_fwd %s rows=%lld T=%lld C=%lld V=%d factor=%g%s", ck_dtype_text(dtype), (long long)rows,
+                 (long long)sequence, (long long)channels, (int)vocab, (double)factor,
                  given ? " places" : position ? "" : " no position"))
         return;
     void *out = ck_buf(CK_OUT, dtype, rows * channels, "out");
@@ -55,9 +60,16 @@ static void check_fwd(int64_t rows, int64_t sequence, int64_t channels, int32_t 
     ck_edges(table);
     if (position)
         ck_normal(at, 0, 0.1);
-    const dsc_embedding_fwd_args args = { .out = out, .tokens = tokens, .table = table, .position = at,
-                                          .places = places, .rows = rows,
-                                          .sequence = position ? sequence : 0, .channels = channels, .dtype = dtype };
+    const dsc_embedding_fwd_args args = { .out = out,
+                                          .tokens = tokens,
+                                          .table = table,
+                                          .position = at,
+                                          .places = places,
+                                          .rows = rows,
+                                          .sequence = position ? sequence : 0,
+                                          .channels = channels,
+                                          .dtype = dtype,
+                                          .factor = factor };
     ck_kernel(DSC_KERNEL_EMBEDDING_FWD, &args, sizeof args, verify_fwd);
 }
 
@@ -68,7 +80,7 @@ static double sum_of(const dsc_embedding_bwd_args *a, int64_t v, int64_t t, int6
     for (int64_t r = 0; r < a->rows; r++)
         if (v >= 0 ? a->tokens[r] == v && !(a->has_padding && v == a->padding) : r % a->sequence == t)
             sum = sum + (float)ck_get(a->d_out, r * a->channels + c);
-    return (double)sum;
+    return (double)(v >= 0 && a->factor != 0 ? sum * a->factor : sum);
 }
 
 static void verify_bwd(const void *args)
@@ -92,14 +104,15 @@ typedef struct bwd_shape {
     bool table, position;
     int64_t first; /* the row of a sample's first token */
     bool padding;  /* token 1 */
+    float factor;
 } bwd_shape;
 
 static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
 {
-    if (!ck_case("embedding_bwd %s rows=%lld T=%lld C=%lld V=%lld P=%lld used=%d%s%s",
-                 ck_dtype_text(dtype), (long long)s->rows, (long long)s->sequence,
-                 (long long)s->channels, (long long)s->vocab, (long long)s->positions, (int)s->used,
-                 s->table ? " table" : "", s->position ? " position" : ""))
+    if (!ck_case("embedding_bwd %s rows=%lld T=%lld C=%lld V=%lld P=%lld used=%d factor=%g%s%s", ck_dtype_text(dtype),
+                 (long long)s->rows, (long long)s->sequence, (long long)s->channels, (long long)s->vocab,
+                 (long long)s->positions, (int)s->used, (double)s->factor, s->table ? " table" : "",
+                 s->position ? " position" : ""))
         return;
     float *d_table = s->table ? ck_buf(CK_OUT, DSC_F32, s->vocab * s->channels, "d_table") : NULL;
     float *d_position = s->position ? ck_buf(CK_OUT, DSC_F32, s->positions * s->channels, "d_position") : NULL;
@@ -108,11 +121,21 @@ static void check_bwd(const bwd_shape *s, dsc_dtype dtype)
     void *scratch = ck_buf(CK_SCRATCH, DSC_I32, dsc_embedding_bwd_scratch_bytes(s->rows, s->vocab) / 4, "scratch");
     ck_normal(d_out, 0, 1);
     ck_int(tokens, 0, s->used - 1);
-    const dsc_embedding_bwd_args args = { .d_table = d_table, .d_position = d_position, .d_out = d_out,
-                                          .tokens = tokens, .scratch = scratch, .rows = s->rows,
-                                          .sequence = s->sequence, .channels = s->channels, .vocab = s->vocab,
-                                          .positions = s->positions, .position_first = s->first,
-                                          .has_padding = s->padding, .padding = 1, .dtype = dtype };
+    const dsc_embedding_bwd_args args = { .d_table = d_table,
+                                          .d_position = d_position,
+                                          .d_out = d_out,
+                                          .tokens = tokens,
+                                          .scratch = scratch,
+                                          .rows = s->rows,
+                                          .sequence = s->sequence,
+                                          .channels = s->channels,
+                                          .vocab = s->vocab,
+                                          .positions = s->positions,
+                                          .position_first = s->first,
+                                          .has_padding = s->padding,
+                                          .padding = 1,
+                                          .dtype = dtype,
+                                          .factor = s->factor };
     ck_kernel(DSC_KERNEL_EMBEDDING_BWD, &args, sizeof args, verify_bwd);
 }
 
@@ -160,11 +183,11 @@ static void check_frequent(void)
 {
     const int64_t most = ck_device_is_simulated() ? 1100 : 32768;
     const bwd_shape shape[] = {
-        { most, 16, 68, 3, 16, 1, true, false, 0, false }, /* one token has all of them */
-        { 256, 16, 33, 5, 16, 1, true, false, 0, false },  /* as few as a frequent token has */
-        { 255, 16, 32, 5, 16, 1, true, false, 0, false },
-        { 1030, 16, 100, 7, 16, 3, true, false, 0, true },  /* three tokens, one of them padding */
-        { 1500, 16, 31, 300, 16, 5, true, true, 0, false }, /* a short last tile, a short last column */
+        { most, 16, 68, 3, 16, 1, true, false, 0, false, 0 }, /* one token has all of them */
+        { 256, 16, 33, 5, 16, 1, true, false, 0, false, 0 },  /* as few as a frequent token has */
+        { 255, 16, 32, 5, 16, 1, true, false, 0, false, 0 },
+        { 1030, 16, 100, 7, 16, 3, true, false, 0, true, 0 },     /* three tokens, one of them padding */
+        { 1500, 16, 31, 300, 16, 5, true, true, 0, false, 5.5f }, /* a short last tile, a short last column */
     };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++)
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
@@ -175,17 +198,21 @@ void ck_embedding(void)
 {
     static const int64_t channels[] = { 1, 7, 15, 16, 17, 31, 60, 63, 64, 65, 100, 768 };
     static const bwd_shape shape[] = {
-        { 40, 8, 33, 11, 8, 11, true, true, 0, false }, { 40, 8, 64, 311, 13, 311, true, true, 2, true },
-        { 37, 8, 17, 70, 8, 1, true, true, 0, false },  /* one token takes all; a short last sequence */
-        { 40, 40, 768, 65, 40, 65, true, false, 0, true }, { 40, 10, 130, 64, 12, 64, false, true, 2, false },
-        { 1, 1, 5, 1, 1, 1, true, true, 0, false }, { 0, 4, 16, 129, 6, 1, true, true, 1, true }, /* all zero */
-        { 3, 8, 20, 1000, 8, 2, true, true, 0, false }, /* fewer rows than positions, long stretches of unused rows */
-        { 300, 30, 48, 2500, 32, 2500, true, true, 2, true },
+        { 40, 8, 33, 11, 8, 11, true, true, 0, false, 0 },
+        { 40, 8, 64, 311, 13, 311, true, true, 2, true, 0 },
+        { 37, 8, 17, 70, 8, 1, true, true, 0, false, 0 }, /* one token takes all; a short last sequence */
+        { 40, 40, 768, 65, 40, 65, true, false, 0, true, 0 },
+        { 40, 10, 130, 64, 12, 64, false, true, 2, false, 0 },
+        { 1, 1, 5, 1, 1, 1, true, true, 0, false, 0 },
+        { 0, 4, 16, 129, 6, 1, true, true, 1, true, 0 }, /* all zero */
+        /* fewer rows than positions, long stretches of unused rows */
+        { 3, 8, 20, 1000, 8, 2, true, true, 0, false, 0 },
+        { 300, 30, 48, 2500, 32, 2500, true, true, 2, true, 45.25f },
     };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
         for (size_t c = 0; c < DSC_COUNT(channels); c++)
-            check_fwd(21, 6, channels[c], 37, dtype, c % 3 != 0);
-        check_fwd(0, 6, 16, 37, dtype, true);
+            check_fwd(21, 6, channels[c], 37, dtype, c % 3 != 0, c % 2 == 0 ? 0 : 27.6875f);
+        check_fwd(0, 6, 16, 37, dtype, true, 2);
         check_rows(21, 6, 33, dtype);
         check_rows(8, 1, 64, dtype);
         for (size_t s = 0; s < DSC_COUNT(shape); s++)
