@@ -7,8 +7,10 @@
 extern "C" {
 #endif
 
-/* losses[r] = log(sum_{v < vocab} exp(logits[r,v])) - logits[r, target[r]], computed in fp32.
- * With write_gradient: logits[r,v] = (softmax[v] - (v == target[r])) * scale, rounded once; 0 for vocab <= v < stride.
+/* losses[r] = log(sum_{v < vocab} exp(z[r,v])) - z[r, target[r]], computed in fp32. z is the logit or, with a
+ * logit_scale and a softcap, softcap * tanh(logit_scale * logit / softcap).
+ * With write_gradient: logits[r,v] = (softmax[v] - (v == target[r])) * scale * dz/dlogit, rounded once, and 0 for
+ * vocab <= v < stride.
  * With weights, row r's scale is scale * weights[r], rounded once.
  * A negative target is not counted: its loss and its whole row of gradients are 0, whatever logits and weight are.
  * One row is one thread's; its sums run in 16 interleaved lanes with a fixed tree. */
@@ -21,7 +23,27 @@ typedef struct dsc_cross_entropy_args {
     bool write_gradient;
     dsc_dtype dtype;
     const float *weights; /* [rows], read with write_gradient alone; NULL: all 1 */
+    float logit_scale;    /* > 0; 0: 1 */
+    float softcap;        /* > 0; 0: none */
 } dsc_cross_entropy_args;
+
+/* z = outer * tanh(inner * logit); inner * logit where outer is 0. */
+typedef struct dsc_logit_curve {
+    float inner, outer;
+} dsc_logit_curve;
+
+static inline dsc_logit_curve dsc_logit_curve_of(const dsc_cross_entropy_args *a)
+{
+    const float scale = a->logit_scale > 0 ? a->logit_scale : 1;
+    const dsc_logit_curve curve = { a->softcap > 0 ? scale / a->softcap : scale, a->softcap > 0 ? a->softcap : 0 };
+    return curve;
+}
+
+/* Whether z is other than the logit. */
+static inline bool dsc_logits_bend(const dsc_cross_entropy_args *a)
+{
+    return a->softcap > 0 || (a->logit_scale > 0 && a->logit_scale != 1);
+}
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,8 @@ static dsc_status run(const dsc_cross_entropy_args *a, const dsc_cpu_threads *po
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->vocab >= 1);
     DSC_ASSERT(a->stride >= a->vocab);
+    DSC_ASSERT(a->logit_scale >= 0);
+    DSC_ASSERT(a->softcap >= 0);
     DSC_TRY(dsc_range_dtype_check("CROSS_ENTROPY", a->dtype, err));
     dsc_range_run(pool, a->rows, fn, a);
     return DSC_OK;

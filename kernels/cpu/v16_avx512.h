@@ -25,6 +25,7 @@ V16_INLINE v16 v16_div(v16 a, v16 b) { return _mm512_div_ps(a, b); }
 V16_INLINE v16 v16_sqrt(v16 a) { return _mm512_sqrt_ps(a); }
 V16_INLINE v16 v16_max(v16 a, v16 b) { return _mm512_max_ps(a, b); }
 V16_INLINE v16 v16_exp(v16 x) { return dsc_exp_avx512(x); }
+V16_INLINE v16 v16_tanh(v16 x) { return dsc_tanh_avx512(x); }
 V16_INLINE v16 v16_sigmoid(v16 x) { return dsc_sigmoid_avx512(x); }
 V16_INLINE v16 v16_gelu(v16 x) { return dsc_gelu_avx512(x); }
 V16_INLINE v16 v16_gelu_slope(v16 x) { return dsc_gelu_slope_avx512(x); }

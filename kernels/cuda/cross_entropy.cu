@@ -28,6 +28,31 @@ __device__ __forceinline__ float shift_of(float top) { return top == -INFINITY ?
 
 __device__ __forceinline__ float power_of(float x, float shift) { return fast_exp2(fmaf(x, LOG2_E, -shift)); }
 
+/* The tanh of a curve. Its error matters in units of 1: exponents take differences of logits. */
+template <class T> __device__ __forceinline__ float curve_tanh(float x)
+{
+    if (sizeof(T) == sizeof(float))
+        return tanhf(x);
+    return fmaf(-2.0f, fast_reciprocal(1.0f + fast_exp2(2.0f * LOG2_E * x)), 1.0f);
+}
+
+/* z of a logit (cross_entropy.h). */
+template <class T, bool BENDS> __device__ __forceinline__ float bend(float x, const dsc_logit_curve &curve)
+{
+    if (!BENDS)
+        return x;
+    x *= curve.inner;
+    return curve.outer > 0.0f ? curve.outer * curve_tanh<T>(x) : x;
+}
+
+/* d times dz/dlogit, at z. */
+template <bool BENDS> __device__ __forceinline__ float sloped(float d, float z, const dsc_logit_curve &curve)
+{
+    if (!BENDS)
+        return d;
+    return d * curve.inner * (curve.outer > 0.0f ? fmaf(-z / curve.outer, z, curve.outer) : 1.0f);
+}
+
 /* The sum relative to `top`, which is not below the own one. 0 terms are 0, and NaN stays. */
 __device__ __forceinline__ float sum_below(running r, float top) { return r.sum * fast_exp2(r.top - shift_of(top)); }
 
@@ -74,8 +99,9 @@ template <> struct largest<uint16_t, 8> {
 };
 
 /* COUNT vectors: first, first + threads, ... of `from`. */
-template <class T, int W, int COUNT>
-__device__ __forceinline__ running take_batch(running r, const vector<T, W> *from, int first)
+template <class T, int W, int COUNT, bool BENDS>
+__device__ __forceinline__ running take_batch(running r, const vector<T, W> *from, int first,
+                                              const dsc_logit_curve &curve)
 {
     vector<T, W> x[COUNT];
     largest<T, W> most;
@@ -85,7 +111,7 @@ __device__ __forceinline__ running take_batch(running r, const vector<T, W> *fro
 #pragma unroll
     for (int k = 0; k < COUNT; k++)
         most.take(x[k]);
-    const float top = fmaxf(r.top, most.get() * LOG2_E), shift = shift_of(top);
+    const float top = fmaxf(r.top, bend<T, BENDS>(most.get(), curve) * LOG2_E), shift = shift_of(top);
     r = { top, sum_below(r, top) };
 #pragma unroll
     for (int k = 0; k < COUNT; k++) {
@@ -93,7 +119,7 @@ __device__ __forceinline__ running take_batch(running r, const vector<T, W> *fro
         unpack(e, x[k]);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            e[j] = power_of(e[j], shift);
+            e[j] = power_of(bend<T, BENDS>(e[j], curve), shift);
 #pragma unroll
         for (int width = W / 2; width >= 1; width /= 2)
             for (int j = 0; j < width; j++)
@@ -103,17 +129,18 @@ __device__ __forceinline__ running take_batch(running r, const vector<T, W> *fro
     return r;
 }
 
-template <class T, int W>
-__device__ __forceinline__ running take_range(running r, const vector<T, W> *from, int first, int end)
+template <class T, int W, bool BENDS>
+__device__ __forceinline__ running take_range(running r, const vector<T, W> *from, int first, int end,
+                                              const dsc_logit_curve &curve)
 {
     const int threads = static_cast<int>(blockDim.x);
     int v = first + static_cast<int>(threadIdx.x);
 #pragma unroll 1
     for (; v + (BATCH - 1) * threads < end; v += BATCH * threads)
-        r = take_batch<T, W, BATCH>(r, from, v);
+        r = take_batch<T, W, BATCH, BENDS>(r, from, v, curve);
 #pragma unroll 1
     for (; v < end; v += threads)
-        r = take_batch<T, W, 1>(r, from, v);
+        r = take_batch<T, W, 1, BENDS>(r, from, v, curve);
     return r;
 }
 
@@ -129,8 +156,9 @@ __device__ __forceinline__ void wait_for_part(int part)
 }
 
 /* All of the row's `count` vectors; the first `kept` ones are copied into shared memory and read there. */
-template <class T, int W>
-__device__ __forceinline__ running take_row(const vector<T, W> *row, vector<T, W> *shared, int count, int kept)
+template <class T, int W, bool BENDS>
+__device__ __forceinline__ running take_row(const vector<T, W> *row, vector<T, W> *shared, int count, int kept,
+                                            const dsc_logit_curve &curve)
 {
     const int threads = static_cast<int>(blockDim.x), round = threads * BATCH;
     const int part = (kept + PARTS * round - 1) / (PARTS * round) * round; /* whole rounds */
@@ -145,16 +173,16 @@ __device__ __forceinline__ running take_row(const vector<T, W> *row, vector<T, W
 #pragma unroll 1
         for (int p = 0; p < PARTS; p++) {
             wait_for_part(p);
-            r = take_range<T, W>(r, shared, p * part, min((p + 1) * part, kept));
+            r = take_range<T, W, BENDS>(r, shared, p * part, min((p + 1) * part, kept), curve);
         }
     }
-    return take_range<T, W>(r, row, kept, count);
+    return take_range<T, W, BENDS>(r, row, kept, count, curve);
 }
 
 /* The gradients of whole vectors [first, end), from the logits `from`, but for the target's -1. */
-template <class T, int W>
+template <class T, int W, bool BENDS>
 __device__ __forceinline__ void gradients(vector<T, W> *row, const vector<T, W> *from, int first, int end, float shift,
-                                          float factor)
+                                          float factor, const dsc_logit_curve &curve)
 {
     const int threads = static_cast<int>(blockDim.x);
 #pragma unroll 2
@@ -162,23 +190,27 @@ __device__ __forceinline__ void gradients(vector<T, W> *row, const vector<T, W> 
         float y[W];
         load<W>(y, from[v].elements);
 #pragma unroll
-        for (int j = 0; j < W; j++)
-            y[j] = power_of(y[j], shift) * factor;
+        for (int j = 0; j < W; j++) {
+            const float z = bend<T, BENDS>(y[j], curve);
+            y[j] = sloped<BENDS>(power_of(z, shift) * factor, z, curve);
+        }
         store_fast<W>(row[v].elements, y);
     }
 }
 
 /* Gradients from column `whole` on, in vectors of which at most one has logits; those of padding columns are 0. */
-template <class T, int W>
+template <class T, int W, bool BENDS>
 __device__ __forceinline__ void last_gradients(T *row, int64_t whole, int64_t vocab, int64_t stride, float shift,
-                                               float factor)
+                                               float factor, const dsc_logit_curve &curve)
 {
     for (int64_t c = whole + static_cast<int64_t>(threadIdx.x) * W; c < stride;
          c += static_cast<int64_t>(blockDim.x) * W) {
         float y[W];
 #pragma unroll
-        for (int j = 0; j < W; j++)
-            y[j] = c + j < vocab ? power_of(to_f32(row[c + j]), shift) * factor : 0.0f;
+        for (int j = 0; j < W; j++) {
+            const float z = c + j < vocab ? bend<T, BENDS>(to_f32(row[c + j]), curve) : 0.0f;
+            y[j] = c + j < vocab ? sloped<BENDS>(power_of(z, shift) * factor, z, curve) : 0.0f;
+        }
         store<W>(row + c, y);
     }
 }
@@ -202,9 +234,10 @@ struct rows_of_logits {
     int32_t kept; /* vectors that shared memory holds */
     float scale;
     bool write_gradient;
+    dsc_logit_curve curve;
 };
 
-template <class T, int W>
+template <class T, int W, bool BENDS>
 __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logits, const rows_of_logits a)
 {
     typedef vector<T, W> vectors;
@@ -216,13 +249,15 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
         skip_row<T, W>(row, a.losses + blockIdx.x, a.stride, a.write_gradient);
         return;
     }
-    const float at_target = to_f32(row[target]); /* read before block_running's barrier, overwritten after it */
+    /* Read before block_running's barrier, overwritten after it. */
+    const float at_target = bend<T, BENDS>(to_f32(row[target]), a.curve);
     vectors *const places = reinterpret_cast<vectors *>(row);
     const int count = static_cast<int>(a.vocab / W);
     const int64_t whole = static_cast<int64_t>(count) * W;
-    running r = take_row<T, W>(places, shared, count, a.kept);
+    running r = take_row<T, W, BENDS>(places, shared, count, a.kept, a.curve);
     if (whole + threadIdx.x < a.vocab) /* fewer than W columns are left */
-        r = take_batch<T, 1, 1>(r, reinterpret_cast<const vector<T, 1> *>(row + whole), static_cast<int>(threadIdx.x));
+        r = take_batch<T, 1, 1, BENDS>(r, reinterpret_cast<const vector<T, 1> *>(row + whole),
+                                       static_cast<int>(threadIdx.x), a.curve);
     r = block_running(r, warps);
     const float scale = a.weights != nullptr ? a.scale * a.weights[blockIdx.x] : a.scale;
     const float shift = shift_of(r.top), factor = scale / r.sum;
@@ -230,12 +265,13 @@ __global__ void __launch_bounds__(THREADS_MOST, 1) cross_entropy_kernel(T *logit
         a.losses[blockIdx.x] = logf(r.sum) - LN_2 * fmaf(at_target, LOG2_E, -shift);
     if (!a.write_gradient)
         return;
-    gradients<T, W>(places, shared, 0, a.kept, shift, factor);
-    gradients<T, W>(places, places, a.kept, count, shift, factor);
-    last_gradients<T, W>(row, whole, a.vocab, a.stride, shift, factor);
+    gradients<T, W, BENDS>(places, shared, 0, a.kept, shift, factor, a.curve);
+    gradients<T, W, BENDS>(places, places, a.kept, count, shift, factor, a.curve);
+    last_gradients<T, W, BENDS>(row, whole, a.vocab, a.stride, shift, factor, a.curve);
     __syncthreads(); /* the target's column is written once more */
     if (threadIdx.x == 0)
-        row[target] = element<T>::from((power_of(at_target, shift) / r.sum - 1.0f) * scale);
+        row[target] =
+            element<T>::from(sloped<BENDS>((power_of(at_target, shift) / r.sum - 1.0f) * scale, at_target, a.curve));
 }
 
 constexpr int64_t SUMS_BYTES = static_cast<int64_t>(sizeof(running)) * WARPS_MOST;
@@ -247,7 +283,7 @@ int64_t row_room(const dsc_cuda_launch *at, int64_t blocks)
     return (at->shared_bytes + system) / blocks - system - SUMS_BYTES;
 }
 
-template <class T, int W>
+template <class T, int W, bool BENDS>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, bool keep, dsc_error *err)
 {
     const int64_t count = a->vocab / W, each = static_cast<int64_t>(sizeof(vector<T, W>));
@@ -258,19 +294,21 @@ dsc_status launch(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, bo
     const int64_t kept = keep && a->write_gradient ? fits : 0, bytes = SUMS_BYTES + kept * each;
     const float *const weights = a->write_gradient ? a->weights : nullptr;
     const int32_t kept_vectors = static_cast<int32_t>(kept);
-    const rows_of_logits rows = { a->losses, a->targets,   weights,  a->vocab,
-                                  a->stride, kept_vectors, a->scale, a->write_gradient };
-    DSC_TRY((shared_allow("CROSS_ENTROPY", cross_entropy_kernel<T, W>, bytes, err)));
-    DSC_CUDA_LAUNCH((cross_entropy_kernel<T, W>), grid_size(a->rows), threads, static_cast<size_t>(bytes), at->stream,
-                    static_cast<T *>(a->logits), rows);
+    const rows_of_logits rows = { a->losses, a->targets,        weights,
+                                  a->vocab,  a->stride,         kept_vectors,
+                                  a->scale,  a->write_gradient, dsc_logit_curve_of(a) };
+    DSC_TRY((shared_allow("CROSS_ENTROPY", cross_entropy_kernel<T, W, BENDS>, bytes, err)));
+    DSC_CUDA_LAUNCH((cross_entropy_kernel<T, W, BENDS>), grid_size(a->rows), threads, static_cast<size_t>(bytes),
+                    at->stream, static_cast<T *>(a->logits), rows);
     return DSC_OK;
 }
 
-template <class T> dsc_status classify(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, dsc_error *err)
+template <class T, bool BENDS>
+dsc_status classify(const dsc_cuda_launch *at, const dsc_cross_entropy_args *a, dsc_error *err)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
     const bool aligned = is_aligned(a->logits) && a->stride % W == 0;
-    return aligned ? launch<T, W>(at, a, true, err) : launch<T, 1>(at, a, false, err);
+    return aligned ? launch<T, W, BENDS>(at, a, true, err) : launch<T, 1, BENDS>(at, a, false, err);
 }
 
 } // namespace
@@ -282,5 +320,8 @@ dsc_status dsc_cuda_run_CROSS_ENTROPY(const dsc_cuda_launch *at, const void *arg
     DSC_ASSERT(a->vocab >= 1 && a->vocab <= a->stride && a->stride <= INT32_MAX / 2);
     if (a->rows == 0)
         return DSC_OK;
-    DSC_CUDA_FOR_DTYPE(a->dtype, T, return classify<T>(at, a, err));
+    DSC_ASSERT(a->logit_scale >= 0 && a->softcap >= 0);
+    if (dsc_logits_bend(a))
+        DSC_CUDA_FOR_DTYPE(a->dtype, T, return (classify<T, true>(at, a, err)));
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, return (classify<T, false>(at, a, err)));
 }

@@ -2,7 +2,8 @@
  *
  * u = 2^-24. An exponential is off by 2 ulp (4 u) and by the rounding of its argument, u |x - max|. The sum of V
  * positive terms has chains of V / 16 additions whose roundings wander: 4 sqrt(V / 16 + 16) u. GPUs take powers of 2 of
- * x log2(e), whose constant is off by 0.23 u, and powers below 2^-126 are 0 there.
+ * x log2(e), whose constant is off by 0.23 u, and powers below 2^-126 are 0 there. A soft cap's tanh is off by 2 ulp of
+ * itself, on GPUs and in 16 bits by a few u of 1.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/ck.h"
 
@@ -21,22 +22,46 @@ static double power_least(void)
     return ck_on_gpu() ? 0x1p-126 : 0;
 }
 
+/* The logit that the softmax sees, its slope, and how far those of the kernel may be off. */
+typedef struct logit {
+    double z, slope, z_off, slope_off;
+} logit;
+
+static logit logit_at(const dsc_cross_entropy_args *a, int64_t i)
+{
+    const double x = ck_start(a->logits, i), scale = a->logit_scale > 0 ? (double)a->logit_scale : 1;
+    const double cap = (double)a->softcap, t = cap > 0 ? tanh(scale * x / cap) : 0;
+    if (!dsc_logits_bend(a))
+        return (logit) { .z = x, .slope = 1 };
+    if (cap == 0)
+        return (logit) { .z = scale * x, .slope = scale, .z_off = isfinite(x) ? u * fabs(scale * x) : 0 };
+    const double z_off = u * (6 * fabs(cap * t) + (ck_on_gpu() ? 16 : 3) * cap);
+    return (logit) {
+        .z = cap * t, .slope = scale * (1 - t * t), .z_off = z_off, .slope_off = scale * (2 * z_off / cap + 6 * u)
+    };
+}
+
 typedef struct row_truth {
     double max, sum, loss, sum_off; /* sum_off: relative */
+    double max_off, loss_off;
 } row_truth;
 
 static row_truth truth_of(const dsc_cross_entropy_args *a, int64_t r)
 {
     row_truth t = { .max = -(double)INFINITY };
-    for (int64_t v = 0; v < a->vocab; v++)
-        t.max = fmax(t.max, ck_start(a->logits, r * a->stride + v));
+    for (int64_t v = 0; v < a->vocab; v++) {
+        const logit at = logit_at(a, r * a->stride + v);
+        t.max = fmax(t.max, at.z);
+        t.max_off = fmax(t.max_off, at.z_off);
+    }
     double depth = 0;
     for (int64_t v = 0; v < a->vocab; v++) {
-        const double x = ck_start(a->logits, r * a->stride + v) - t.max;
+        const double x = logit_at(a, r * a->stride + v).z - t.max;
         t.sum += exp(x);
-        depth += exp(x) * argument_off(-x);
+        depth += exp(x) * (argument_off(-x) + 2 * t.max_off);
     }
-    t.loss = log(t.sum) - (ck_start(a->logits, r * a->stride + a->targets[r]) - t.max);
+    t.loss = log(t.sum) - (logit_at(a, r * a->stride + a->targets[r]).z - t.max);
+    t.loss_off = 2 * t.max_off;
     t.sum_off = u * (4 + 4 * sqrt((double)a->vocab / 16 + 16)) + depth / t.sum;
     return t;
 }
@@ -59,8 +84,8 @@ static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
         return;
     }
     const row_truth t = truth_of(a, r);
-    const double below = ck_start(a->logits, r * a->stride + a->targets[r]) - t.max;
-    ck_near(a->losses, r, t.loss, t.sum_off + 2 * u * (fabs(log(t.sum)) + fabs(below) + fabs(t.loss)));
+    const double below = logit_at(a, r * a->stride + a->targets[r]).z - t.max;
+    ck_near(a->losses, r, t.loss, t.sum_off + t.loss_off + 2 * u * (fabs(log(t.sum)) + fabs(below) + fabs(t.loss)));
     for (int64_t v = 0; v < a->stride; v++) {
         const int64_t i = r * a->stride + v;
         const double start = ck_start(a->logits, i);
@@ -69,11 +94,16 @@ static void verify_row(const dsc_cross_entropy_args *a, int64_t r)
             ck_near(a->logits, i, a->write_gradient ? 0 : start, 0);
             continue;
         }
-        const double p = exp(start - t.max) / t.sum, is_target = v == a->targets[r] ? 1 : 0;
-        const double expected = (p - is_target) * scale;
+        const logit at = logit_at(a, i);
+        const double p = exp(at.z - t.max) / t.sum, is_target = v == a->targets[r] ? 1 : 0;
+        const double expected = (p - is_target) * scale * at.slope;
         /* three more roundings: scale / sum, the product, or p / sum, p - 1, times scale */
-        const double off = p * (t.sum_off + u * 7 + argument_off(t.max - start)) + power_least() + is_target * 2 * u;
-        ck_near(a->logits, i, expected, fabs(scale) * off + 0x1p-148 + ck_rounding(a->dtype, expected));
+        const double off = p * (t.sum_off + u * 7 + argument_off(t.max - at.z) + at.z_off + t.max_off) + power_least() +
+                           is_target * 2 * u;
+        const double slopes =
+            at.slope * (off + 2 * u * fabs(p - is_target)) + at.slope_off * (fabs(p - is_target) + off);
+        ck_near(a->logits, i, expected,
+                fabs(scale) * (dsc_logits_bend(a) ? slopes : off) + 0x1p-148 + ck_rounding(a->dtype, expected));
     }
 }
 
@@ -84,9 +114,14 @@ static void verify(const void *args)
         verify_row(a, r);
 }
 
+/* Rows of logits between plain ones and the loss. */
+typedef struct bend {
+    float scale, cap;
+} bend;
+
 /* The case that has begun. */
-static void run_weighted(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread,
-                         bool weighted)
+static void run_bent(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread,
+                     bool weighted, bend by)
 {
     void *logits = ck_buf(CK_INOUT, dtype, rows * stride, "logits");
     float *losses = ck_buf(CK_OUT, DSC_F32, rows, "losses");
@@ -111,8 +146,16 @@ static void run_weighted(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype 
                                           .scale = 0.0078125f * 1.5f,
                                           .write_gradient = gradient,
                                           .dtype = dtype,
-                                          .weights = weights };
+                                          .weights = weights,
+                                          .logit_scale = by.scale,
+                                          .softcap = by.cap };
     ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify);
+}
+
+static void run_weighted(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread,
+                         bool weighted)
+{
+    run_bent(rows, vocab, stride, dtype, gradient, spread, weighted, (bend) { 0, 0 });
 }
 
 static void run(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, bool gradient, double spread)
@@ -135,6 +178,30 @@ static void check(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, 
     if (ck_case("cross_entropy %s rows=%lld V=%lld stride=%lld spread=%g%s", ck_dtype_text(dtype), (long long)rows,
                 (long long)vocab, (long long)stride, spread, gradient ? "" : " loss only"))
         run(rows, vocab, stride, dtype, gradient, spread);
+}
+
+static void check_bent(int64_t rows, int64_t vocab, int64_t stride, dsc_dtype dtype, double spread, bend by)
+{
+    for (int gradient = 0; gradient < 2; gradient++) {
+        if (!ck_case("cross_entropy bent %s rows=%lld V=%lld stride=%lld scale=%g cap=%g%s", ck_dtype_text(dtype),
+                     (long long)rows, (long long)vocab, (long long)stride, (double)by.scale, (double)by.cap,
+                     gradient ? "" : " loss only"))
+            continue;
+        if (stride % 8 == 0)
+            ck_align();
+        run_bent(rows, vocab, stride, dtype, gradient != 0, spread, stride % 16 == 0, by);
+    }
+}
+
+static void check_all_bent(void)
+{
+    for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
+        check_bent(5, 311, 312, dtype, 8, (bend) { 0, 30 });
+        check_bent(4, 4100, 4160, dtype, 3, (bend) { 0.0625f, 0 });
+        check_bent(4, 2049, 2051, dtype, 3, (bend) { 0.25f, 15 });
+        check_bent(3, 17, 20, dtype, 20, (bend) { 4, 2 }); /* most of them at the cap */
+    }
+    check_bent(2, 50257, 50304, DSC_BF16, 5, (bend) { 0, 30 });
 }
 
 /* Rows of whole 16-byte vectors. GPUs keep them in shared memory: two rows a multiprocessor,
@@ -221,12 +288,18 @@ static void check_masks(void)
                 check_masked(6, vocabs[v], vocabs[v] + (int64_t)(v % 3), dtype, (v + s) % 3 != 0, shares[s]);
 }
 
+static double bent(const dsc_cross_entropy_args *a, double x)
+{
+    const double cap = (double)a->softcap, scale = a->logit_scale > 0 ? (double)a->logit_scale : 1;
+    return cap > 0 ? cap * tanh(scale * x / cap) : scale * x;
+}
+
 static double loss_at(const dsc_cross_entropy_args *a, int64_t r, int64_t at, double by)
 {
     double sum = 0;
     for (int64_t v = 0; v < a->vocab; v++)
-        sum += exp(ck_start(a->logits, r * a->stride + v) + (v == at ? by : 0));
-    return log(sum) - (ck_start(a->logits, r * a->stride + a->targets[r]) + (a->targets[r] == at ? by : 0));
+        sum += exp(bent(a, ck_start(a->logits, r * a->stride + v) + (v == at ? by : 0)));
+    return log(sum) - bent(a, ck_start(a->logits, r * a->stride + a->targets[r]) + (a->targets[r] == at ? by : 0));
 }
 
 static void verify_differences(const void *args)
@@ -290,10 +363,13 @@ static void check_special(dsc_dtype dtype, int64_t stride, bool aligned)
     ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_special);
 }
 
-static void bench(dsc_dtype dtype, int64_t rows_on_gpu, int64_t vocab)
+static void bench(dsc_dtype dtype, int64_t rows_on_gpu, int64_t vocab, bend by)
 {
     const int64_t rows = ck_bench_size(256, rows_on_gpu), bytes = (int64_t)dsc_dtype_bytes(dtype);
-    if (!ck_case("bench cross_entropy %s %lldx%lld", ck_dtype_text(dtype), (long long)rows, (long long)vocab))
+    if (!ck_case("bench cross_entropy %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)vocab,
+                 by.cap > 0     ? " softcap"
+                 : by.scale > 0 ? " scaled"
+                                : ""))
         return;
     void *logits = ck_buf(CK_INOUT, dtype, rows * vocab, "logits");
     const int32_t *targets = ck_buf(CK_IN, DSC_I32, rows, "targets");
@@ -308,7 +384,9 @@ static void bench(dsc_dtype dtype, int64_t rows_on_gpu, int64_t vocab)
                                           .stride = vocab,
                                           .scale = 1.0f / 256,
                                           .write_gradient = true,
-                                          .dtype = dtype };
+                                          .dtype = dtype,
+                                          .logit_scale = by.scale,
+                                          .softcap = by.cap };
     ck_bench(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, 2 * rows * vocab * bytes, 0, false);
 }
 
@@ -330,12 +408,16 @@ void ck_cross_entropy(void)
         check_weights(5, 65, 66, dtype, false, false);
     }
     check_masks();
+    check_all_bent();
     check_all_kept();
     check_special(DSC_F32, 5003, false);
     check_special(DSC_BF16, 5008, true);
     check_special(DSC_F16, 5056, true);
     check_special(DSC_F32, 5056, true);
-    if (ck_case("cross_entropy against differences")) {
+    for (int i = 0; i < 3; i++) {
+        static const bend bends[] = { { 0, 0 }, { 0.75f, 0 }, { 1.5f, 2 } };
+        if (!ck_case("cross_entropy against differences scale=%g cap=%g", (double)bends[i].scale, (double)bends[i].cap))
+            continue;
         float *logits = ck_buf(CK_INOUT, DSC_F32, 3 * 9, "logits"), *losses = ck_buf(CK_OUT, DSC_F32, 3, "losses");
         const int32_t *targets = ck_buf(CK_IN, DSC_I32, 3, "targets");
         ck_normal(logits, 0, 1);
@@ -348,13 +430,17 @@ void ck_cross_entropy(void)
                                               .stride = 9,
                                               .scale = 0.5f,
                                               .write_gradient = true,
-                                              .dtype = DSC_F32 };
+                                              .dtype = DSC_F32,
+                                              .logit_scale = bends[i].scale,
+                                              .softcap = bends[i].cap };
         ck_kernel(DSC_KERNEL_CROSS_ENTROPY, &args, sizeof args, verify_differences);
     }
     if (ck_benching()) {
-        bench(DSC_F32, 4096, 50304);
-        bench(DSC_BF16, 4096, 50304);
-        bench(DSC_BF16, 576, 50304);
-        bench(DSC_BF16, 4096, 128256);
+        bench(DSC_F32, 4096, 50304, (bend) { 0, 0 });
+        bench(DSC_BF16, 4096, 50304, (bend) { 0, 0 });
+        bench(DSC_BF16, 576, 50304, (bend) { 0, 0 });
+        bench(DSC_BF16, 4096, 128256, (bend) { 0, 0 });
+        bench(DSC_BF16, 4096, 50304, (bend) { 0.0625f, 0 });
+        bench(DSC_BF16, 4096, 50304, (bend) { 0, 30 });
     }
 }
