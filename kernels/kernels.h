@@ -17,6 +17,7 @@
 #include "kernels/layernorm.h"
 #include "kernels/gather_rows.h"
 #include "kernels/exact_gemm.h"
+#include "kernels/places.h"
 #include "kernels/preference.h"
 #include "kernels/nf4.h"
 #include "kernels/quant.h"
@@ -94,6 +95,7 @@ void dsc_attention_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_cross_entropy_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_preference_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_places_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
 
 #ifdef __cplusplus
