@@ -197,8 +197,9 @@ static void add_embedding(dsc_lm *lm)
     dsc_lm_add_param(lm, lm->family->token_table, "", config->vocab_rows, config->embed_channels, config->init_std)
         ->split = DSC_SPLIT_ROW;
     if (lm->family->position_table != NULL)
-        dsc_lm_add_param(lm, lm->family->position_table, "", config->positions + lm->family->position_first,
-                         config->channels, config->init_std);
+        dsc_lm_add_param(lm, lm->family->position_table, "",
+                         config->positions + dsc_lm_position_first(lm->family, config), config->channels,
+                         config->init_std);
     if (lm->family->segment_table != NULL)
         dsc_lm_add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
     if (lm->family->embed_norm != NULL)
@@ -221,6 +222,7 @@ static void add_head(dsc_lm *lm)
     snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
     if (!config->bare_head)
         add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
+    lm->prefix[0] = 0;
     if (lm->family->head_bias != NULL)
         dsc_lm_add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);
     snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");

@@ -40,6 +40,12 @@ typedef struct dsc_lm_config {
     int64_t file_vocab; /* rows that the folder's files have; V above this: the others begin as their mean */
     int64_t adapter_vocab; /* rows of the tables in an adapter's file; 0: it has none */
     double norm_eps, init_std;
+    /* Factor of the rows of the token table; 0: 1. `embed_scale_rounded`: the factor has the compute dtype, as
+     * Gemma's in transformers. */
+    double embed_scale;
+    bool embed_scale_rounded;
+    double logit_scale;        /* factor of the logits before the loss, > 0; 0: 1 */
+    double logit_softcap;      /* then a logit is softcap * tanh(logit / softcap); 0: no cap */
     dsc_preference preference; /* with a beta the third batch tensor is the reference */
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
@@ -54,6 +60,11 @@ typedef struct dsc_lm_config {
      * pad_token_id in some families. */
     bool has_padding;
     int32_t padding;
+    /* Places in the table of positions begin at this row, in addition to the family's. With `places_skip_padding` only
+     * tokens other than padding are counted, and padding has the row `padding`, which is not trained, as in RoBERTa:
+     * position_first is padding + 1 there. */
+    int64_t position_first;
+    bool places_skip_padding;
 } dsc_lm_config;
 
 #define DSC_VOCAB_TOKENS_MAX (1 << 24) /* as a tokenizer has at most */
@@ -83,7 +94,8 @@ typedef struct dsc_lm_family {
      * "decoder.project_in". NULL: none. */
     const char *project_in, *project_out;
     const char *segment_table, *embed_norm; /* the embedding's, after base; NULL: none */
-    const char *transform, *head_bias;      /* masked models, whole names: "cls.predictions.transform.dense" */
+    const char *transform;                  /* a masked model's, a whole name: "cls.predictions.transform.dense" */
+    const char *head_bias;                  /* a whole name: "cls.predictions.bias", "lm_head.bias"; NULL: none */
     const char *head_table;     /* a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
     bool wrapped; /* the text part of another model, whose other tensors are not the family's (wrapper.h) */
@@ -186,6 +198,12 @@ static inline bool dsc_lm_projects(const dsc_lm_config *config) { return config-
 static inline bool dsc_lm_transforms(const dsc_lm_config *config)
 {
     return config->masked || dsc_lm_projects(config);
+}
+
+/* The row of a sample's first token in the table of positions. */
+static inline int64_t dsc_lm_position_first(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    return family->position_first + config->position_first;
 }
 
 /* An embedding's parameters, the token table first; -1: it has none. */

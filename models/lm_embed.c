@@ -4,6 +4,7 @@
  * Saved for backward: the tokens' rows that are projected, or the sums that are normed; otherwise nothing.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
+#include "kernels/scalar.h"
 #include "models/lm.h"
 
 /* Byte offsets in ctx->saved and, for backward, ctx->scratch. */
@@ -11,6 +12,7 @@ typedef struct embed_layout {
     int64_t rows;
     int64_t looked, saved_bytes;        /* [R,E] */
     int64_t lora;                       /* [R,r], in the scratch of either pass */
+    int64_t places;                     /* [R] of tokens other than padding, likewise */
     int64_t stats, forward_bytes;       /* of the norm */
     int64_t d_looked, back_stats, work, back_bytes; /* [R,E] - the norm's or the sort of the tokens */
 } embed_layout;
@@ -23,8 +25,9 @@ static bool goes_on(const dsc_lm_module *self) { return norms(self) || dsc_lm_pr
 static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, embed_layout *out, dsc_error *err)
 {
     const dsc_lm_config *config = self->config;
-    const int64_t sorted = dsc_max_i64(config->vocab_rows, dsc_max_i64(config->documents ? config->positions : 0,
-                                                                       config->segments));
+    const bool by_place = config->documents || config->places_skip_padding;
+    const int64_t places = by_place ? config->positions + dsc_lm_position_first(self->family, config) : 0;
+    const int64_t sorted = dsc_max_i64(config->vocab_rows, dsc_max_i64(places, config->segments));
     *out = (embed_layout){ 0 };
     DSC_TRY(dsc_lm_rows(config, batch, &out->rows, err));
     const int64_t looked = goes_on(self) ? out->rows * config->embed_channels : 0, normed = norms(self) ? out->rows : 0;
@@ -34,6 +37,7 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     out->looked = dsc_lm_piece(&out->saved_bytes, looked * (int64_t)dsc_dtype_bytes(dtype));
     out->lora = dsc_lm_piece(&out->forward_bytes,
                              dsc_lm_projects(config) ? dsc_lora_work_bytes(&self->lora, out->rows, dtype) : 0);
+    out->places = dsc_lm_piece(&out->forward_bytes, config->places_skip_padding ? out->rows * 4 : 0);
     out->back_bytes = out->forward_bytes;
     out->stats = dsc_lm_piece(&out->forward_bytes, stats);
     out->d_looked = dsc_lm_piece(&out->back_bytes, looked * (int64_t)dsc_dtype_bytes(dtype));
@@ -81,26 +85,56 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, embed_cal
     *call = (embed_call){ .self = self, .config = self->config, .ctx = ctx, .err = err,
                           .params = dsc_lm_embed_params(self->family, self->config) };
     DSC_ASSERT(!norms(self) || !dsc_lm_projects(self->config));
+    DSC_ASSERT(!self->config->places_skip_padding || self->config->has_padding);
+    DSC_ASSERT(!self->config->places_skip_padding || (!self->config->documents && ctx->past == 0));
     DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call->at, err));
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &self->lora,
                                .lora_work = (char *)ctx->scratch + call->at.lora };
     return DSC_OK;
 }
 
+/* Factor of the rows of the token table. */
+static float table_factor(const embed_call *call)
+{
+    const dsc_lm_config *config = call->config;
+    const float factor = config->embed_scale > 0 ? (float)config->embed_scale : 1;
+    return config->embed_scale_rounded ? dsc_rounded(factor, call->ctx->dtype) : factor;
+}
+
 /* The row that the first token has in the table of positions; NULL: the family has none. */
 static const void *first_position(const embed_call *call)
 {
     const dsc_module_ctx *ctx = call->ctx;
+    const int64_t first = dsc_lm_position_first(call->self->family, call->config) + ctx->past;
     if (call->params.position < 0)
         return NULL;
+    if (call->config->places_skip_padding)
+        return ctx->param[call->params.position]; /* the places are rows */
     return (const char *)ctx->param[call->params.position] +
-           (call->self->family->position_first + ctx->past) * call->config->channels *
-               (int64_t)dsc_dtype_bytes(ctx->dtype);
+           first * call->config->channels * (int64_t)dsc_dtype_bytes(ctx->dtype);
+}
+
+/* The places that look_up takes; NULL: those of samples. */
+static const int32_t *places_of(const embed_call *call)
+{
+    return call->config->places_skip_padding
+               ? (const int32_t *)(const void *)((const char *)call->ctx->scratch + call->at.places)
+               : dsc_lm_positions(call->config, call->ctx);
+}
+
+static dsc_status count_places(const embed_call *call)
+{
+    const dsc_lm_config *config = call->config;
+    const dsc_places_args args = { .places = (int32_t *)(uintptr_t)places_of(call),
+                                   .tokens = call->ctx->batch_data[DSC_LM_TOKENS],
+                                   .batch = call->ctx->batch,
+                                   .sequence = config->sequence,
+                                   .padding = config->padding };
+    return config->places_skip_padding ? DSC_RUN(call->ctx->stream, PLACES, &args, call->err) : DSC_OK;
 }
 
 static dsc_status look_up(const embed_call *call, dsc_embedding_fwd_args args)
 {
-    args.places = dsc_lm_positions(call->config, call->ctx);
     args.rows = call->at.rows;
     args.sequence = args.sequence > 0 ? args.sequence : call->config->sequence;
     args.dtype = call->ctx->dtype;
@@ -115,14 +149,18 @@ static dsc_norm norm_of(const embed_call *call, int64_t stats)
                        .stats = (char *)call->ctx->scratch + stats };
 }
 
-/* out = norm(looked + segment), whose first row all tokens have: that of a sequence of one. */
+/* out = norm(looked + segment), whose first row all tokens have: that of a sequence of one. Some families have no
+ * segments. */
 static dsc_status forward_norm(const embed_call *call, char *looked)
 {
-    const dsc_embedding_fwd_args segment = { .out = looked, .table = looked,
-                                             .position = call->ctx->param[call->params.segment], .sequence = 1,
+    const bool segments = call->params.segment >= 0;
+    const dsc_embedding_fwd_args segment = { .out = looked,
+                                             .table = looked,
+                                             .sequence = 1,
+                                             .position = segments ? call->ctx->param[call->params.segment] : NULL,
                                              .channels = call->config->channels };
-    DSC_ASSERT(call->params.segment >= 0);
-    DSC_TRY(look_up(call, segment));
+    if (segments)
+        DSC_TRY(look_up(call, segment));
     return dsc_norm_forward(&call->launch, norm_of(call, call->at.stats), call->ctx->out, looked);
 }
 
@@ -130,9 +168,14 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 {
     embed_call call;
     DSC_TRY(begin(module, ctx, &call, err));
-    dsc_embedding_fwd_args args = { .out = ctx->out, .tokens = ctx->batch_data[0],
-                                    .table = ctx->param[DSC_LM_TOKEN_TABLE], .position = first_position(&call),
-                                    .channels = call.config->channels };
+    DSC_TRY(count_places(&call));
+    dsc_embedding_fwd_args args = { .out = ctx->out,
+                                    .tokens = ctx->batch_data[0],
+                                    .table = ctx->param[DSC_LM_TOKEN_TABLE],
+                                    .position = first_position(&call),
+                                    .places = places_of(&call),
+                                    .channels = call.config->channels,
+                                    .factor = table_factor(&call) };
     if (!goes_on(call.self))
         return look_up(&call, args);
     char *const looked = (char *)ctx->saved + call.at.looked;
@@ -141,12 +184,16 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         DSC_TRY(look_up(&call, args));
         return forward_norm(&call, looked);
     }
-    const dsc_embedding_fwd_args tokens = { .out = looked, .tokens = args.tokens, .table = args.table,
-                                            .channels = call.config->embed_channels };
+    const dsc_embedding_fwd_args tokens = { .out = looked,
+                                            .tokens = args.tokens,
+                                            .table = args.table,
+                                            .channels = call.config->embed_channels,
+                                            .factor = args.factor };
     DSC_TRY(look_up(&call, tokens));
     DSC_TRY(dsc_linear_run(&call.launch, projection(call.self), ctx->out, looked, NULL));
     args.tokens = NULL;
     args.table = ctx->out;
+    args.factor = 1;
     return args.position != NULL ? look_up(&call, args) : DSC_OK;
 }
 
@@ -161,13 +208,18 @@ static dsc_embedding_bwd_args gradient_of(const embed_call *call, float *d_table
 /* The gradient of positions that tokens look up as they look up themselves. */
 static dsc_status backward_places(const embed_call *call, const void *d_out, float *d_position)
 {
-    const int64_t channels = call->config->channels, first = call->self->family->position_first;
-    dsc_embedding_bwd_args args = gradient_of(call, d_position + first * channels, d_out, channels);
-    args.tokens = dsc_lm_positions(call->config, call->ctx);
-    args.vocab = call->config->positions;
+    const dsc_lm_config *config = call->config;
+    const int64_t channels = config->channels, first = dsc_lm_position_first(call->self->family, config);
+    const int64_t skipped = config->places_skip_padding ? 0 : first;
+    dsc_embedding_bwd_args args = gradient_of(call, d_position + skipped * channels, d_out, channels);
+    DSC_TRY(count_places(call));
+    args.tokens = places_of(call);
+    args.vocab = config->positions + first - skipped;
+    args.has_padding = config->places_skip_padding;
+    args.padding = config->padding;
     DSC_TRY(DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err));
     args.d_table = d_position; /* the rows before the first place's: nobody looks them up */
-    args.vocab = first;
+    args.vocab = skipped;
     args.rows = 0;
     return args.vocab > 0 ? DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err) : DSC_OK;
 }
@@ -177,12 +229,12 @@ static dsc_status backward_positions(const embed_call *call, const void *d_out)
     float *const d_position = call->params.position >= 0 ? call->ctx->grad[call->params.position] : NULL;
     if (d_position == NULL)
         return DSC_OK;
-    if (call->config->documents)
+    if (call->config->documents || call->config->places_skip_padding)
         return backward_places(call, d_out, d_position);
     dsc_embedding_bwd_args args = gradient_of(call, NULL, d_out, call->config->channels);
     args.d_position = d_position;
-    args.positions = call->config->positions + call->self->family->position_first;
-    args.position_first = call->self->family->position_first;
+    args.position_first = dsc_lm_position_first(call->self->family, call->config);
+    args.positions = call->config->positions + args.position_first;
     return DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err);
 }
 
@@ -211,6 +263,7 @@ static dsc_status backward_tokens(const embed_call *call, const void *d_looked)
     args.vocab = config->vocab_rows;
     args.has_padding = config->has_padding;
     args.padding = config->padding;
+    args.factor = table_factor(call);
     return args.d_table != NULL ? DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err) : DSC_OK;
 }
 

@@ -182,7 +182,14 @@ static dsc_status last_logits(const head_call *call)
     args.b = table_of(call);
     args.bias = bias_of(call);
     args.c = ctx->logits;
-    return DSC_RUN(ctx->stream, GEMM, &args, call->err);
+    DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
+    const double scale = call->config->logit_scale, cap = call->config->logit_softcap;
+    const dsc_scale_args bend = { .x = ctx->logits,
+                                  .count = call->config->vocab,
+                                  .dtype = DSC_F32,
+                                  .factor = scale > 0 ? (float)scale : 1,
+                                  .cap = (float)cap };
+    return bend.factor != 1 || cap > 0 ? DSC_RUN(ctx->stream, SCALE, &bend, call->err) : DSC_OK;
 }
 
 /* The part of the rows from `first` on. */
@@ -224,7 +231,9 @@ static dsc_status classify(const head_call *call, int64_t first, int64_t rows, b
                                           .scale = (float)((double)ctx->loss_scale / items),
                                           .write_gradient = gradient,
                                           .dtype = ctx->dtype,
-                                          .weights = pairs && gradient ? weights + first : NULL };
+                                          .weights = pairs && gradient ? weights + first : NULL,
+                                          .logit_scale = (float)call->config->logit_scale,
+                                          .softcap = (float)call->config->logit_softcap };
     return DSC_RUN(ctx->stream, CROSS_ENTROPY, &args, call->err);
 }
 
