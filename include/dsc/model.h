@@ -4,7 +4,7 @@
  * buffers that it is given. It never allocates, never waits, never sees a rank or a shard, so that it can be
  * recomputed, captured or run elsewhere. The engine gathers a module's parameters before each call and releases them
  * after. A user's own table of modules gets ZeRO, recomputation and checkpoints like the built-in models
- * (examples/own_model.c). Shapes: B samples of a micro-batch, row-major. SPDX-License-Identifier: Apache-2.0 */
+ * (examples/own_kernel.c). Shapes: B samples of a micro-batch, row-major. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODEL_H
 #define DSC_MODEL_H
 

@@ -6,13 +6,13 @@ falls() { # first and last number after WORD in the output
 }
 for i in $(seq 200); do echo "the quick brown fox jumps over the lazy dog, line $i of a short text."; done > "$tmp/text.txt"
 
-"$bin/examples/own_model" > "$tmp/out" 2>&1; rc=$?
-report "own_model ends with 0" test $rc -eq 0
-report "own_model learns" falls error
+"$bin/examples/own_kernel" > "$tmp/out" 2>&1; rc=$?
+report "own_kernel ends with 0" test $rc -eq 0
+report "own_kernel learns" falls error
 cp "$tmp/out" "$tmp/alone"
-"$bin/dsc-launch" --num_gpus=2 "$bin/examples/own_model" 2>/dev/null > "$tmp/out"; rc=$?
-report "own_model runs on two ranks" test $rc -eq 0
-report "own_model on two ranks learns" falls error
+"$bin/dsc-launch" --num_gpus=2 "$bin/examples/own_kernel" 2>/dev/null > "$tmp/out"; rc=$?
+report "own_kernel runs on two ranks" test $rc -eq 0
+report "own_kernel on two ranks learns" falls error
 "$bin/examples/train_gpt" "$tmp/text.txt" 2 8 > "$tmp/out" 2>&1; rc=$?
 report "train_gpt ends with 0" test $rc -eq 0
 report "train_gpt learns" falls loss

@@ -1,8 +1,8 @@
-/* own_model.c - shards a hand-written model: two dense layers that learn sin(x), with ZeRO stage 3, in plain C.
+/* own_kernel.c - shards a hand-written model: two dense layers that learn sin(x), with ZeRO stage 3, in plain C.
  *
  * A model is a table of modules; each declares its parameters and writes its forward and backward in loops over the
  * buffers it is given. Sharding, accumulation, clipping, AdamW and checkpoints come from the engine. dsc-launch
- * --num_gpus=2 examples/own_model     or alone     SPDX-License-Identifier: Apache-2.0 */
+ * --num_gpus=2 examples/own_kernel     or alone     SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 #include <stdio.h>
 
@@ -140,7 +140,7 @@ int main(void)
     char text[1024];
     const dsc_status status = run(&engine, &err);
     if (status != DSC_OK)
-        fprintf(stderr, "own_model: %s\n", dsc_error_format(&err, text, sizeof text));
+        fprintf(stderr, "own_kernel: %s\n", dsc_error_format(&err, text, sizeof text));
     dsc_engine_close(&engine);
     return dsc_status_exit_code(status);
 }
