@@ -8,6 +8,8 @@
 #ifndef DSC_MODELS_PROGRAM_H
 #define DSC_MODELS_PROGRAM_H
 
+#include <dsc/program.h>
+
 #include "models/linear.h"
 #include "models/norm.h"
 #include "models/rope.h"
@@ -35,6 +37,7 @@ typedef enum dsc_op_kind {
     DSC_OP_DROPOUT,    /* x -> y */
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
     DSC_OP_COPY,       /* x -> y */
+    DSC_OP_CUSTOM,     /* inputs -> y */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
     DSC_OP_LINEAR_DW,      /* x, dy -> */
@@ -42,6 +45,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ATTENTION_BWD,  /* dy, y, log-sum-exp, q, k, v -> dq, dk, dv */
     DSC_OP_ACTIVATION_BWD, /* dy, x -> dx */
     DSC_OP_GATED_BWD,      /* dy, gate, up -> d_gate, d_up, y again */
+    DSC_OP_CUSTOM_BWD,     /* dy, y or none, inputs or none -> gradients of the inputs */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -121,6 +125,10 @@ typedef struct dsc_op {
         struct {
             int64_t column, width, apart;
         } slice;
+        struct {
+            const dsc_custom_op *op; /* out_columns above 0 */
+            int32_t param;           /* number of its first parameter; the others follow */
+        } custom;
     };
 } dsc_op;
 
@@ -192,6 +200,7 @@ typedef struct dsc_program_linear_args {
     dsc_linear shape; /* in 0: as many as x has columns */
     bool bias;
     bool out_split;  /* tensor parallelism cuts the output, else the input */
+    bool whole;      /* or neither */
     bool no_adapter; /* the layer cannot have a low-rank adapter */
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_linear_args;
@@ -221,6 +230,9 @@ int16_t dsc_program_slice(dsc_program *program, int16_t x, int64_t first, int64_
 /* `heads` times `width` columns, the first ones from `first` on, the others each `apart` columns further. */
 int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, int64_t heads, int64_t width,
                                 int64_t apart);
+/* An op of the caller's, which stays as long as the program; in[op->input_count]. out_columns is above 0, and the texts
+ * of its parameters are whole: { "scale.bias" } and no part. */
+int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *op);
 void dsc_program_end(dsc_program *program, int16_t output);
 
 /* ---- Compiler ---- */

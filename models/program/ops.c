@@ -101,6 +101,12 @@ const dsc_op_info dsc_op_infos[DSC_OP_KINDS] = {
                       .launch = dsc_op_run_copy,
                       .rule = dsc_rule_pass,
                       .gradients = B(0) },
+    [DSC_OP_CUSTOM] = { .name = "custom",
+                        .launch = dsc_op_run_custom,
+                        .scratch = dsc_op_custom_scratch,
+                        .flops = dsc_op_custom_flops,
+                        .rule = dsc_rule_custom,
+                        .gradients = B(0) | B(1) | B(2) },
 
     /* ---- made by the compiler: without a backward of their own ---- */
     [DSC_OP_LINEAR_DX] = { .name = "linear_dx",
@@ -131,5 +137,6 @@ const dsc_op_info dsc_op_infos[DSC_OP_KINDS] = {
                            .strided_out = B(0) | B(1),
                            .can_lie = dsc_op_gated_bwd_can_lie,
                            .launch = dsc_op_run_gated_bwd },
+    [DSC_OP_CUSTOM_BWD] = { .name = "custom_bwd", .launch = dsc_op_run_custom_bwd, .scratch = dsc_op_custom_scratch },
     [DSC_OP_JOIN] = { .name = "join", .is_view = true, .strided_in = ~0u, .strided_out = B(0) },
 };

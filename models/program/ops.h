@@ -88,6 +88,13 @@ dsc_status dsc_op_run_dropout(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_add(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_multiply(dsc_exec *exec, const dsc_op *op);
 
+/* ---- Callbacks, ops_custom.c ---- */
+dsc_status dsc_op_run_custom(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_custom_bwd(dsc_exec *exec, const dsc_op *op);
+int64_t dsc_op_custom_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+double dsc_op_custom_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
+dsc_status dsc_rule_custom(dsc_tape *tape, dsc_op *op, dsc_error *err);
+
 /* ---- Backward, rules.c ---- */
 /* One op of the kind's `gradient_kind`. */
 dsc_status dsc_rule_one_op(dsc_tape *tape, dsc_op *op, dsc_error *err);

@@ -185,12 +185,15 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
                                                 shape.out_in ? shape.in : shape.out },
                                        .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
                                        .std = args->std,
-                                       .split = args->out_split == shape.out_in ? DSC_SPLIT_ROW : DSC_SPLIT_COLUMN };
+                                       .split = args->whole                       ? DSC_SPLIT_NONE
+                                                : args->out_split == shape.out_in ? DSC_SPLIT_ROW
+                                                                                  : DSC_SPLIT_COLUMN };
     const int32_t number = dsc_program_declare(program, &weight);
     /* A bias follows the outputs; beside split inputs it is whole on every rank. */
-    const int32_t bias = args->bias ? declare_vector(program, args->name, "bias", shape.out, DSC_INIT_ZEROS,
-                                                     args->out_split ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE)
-                                    : DSC_PROGRAM_NONE;
+    const int32_t bias = args->bias
+                             ? declare_vector(program, args->name, "bias", shape.out, DSC_INIT_ZEROS,
+                                              args->out_split && !args->whole ? DSC_SPLIT_COLUMN : DSC_SPLIT_NONE)
+                             : DSC_PROGRAM_NONE;
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
     dsc_program_layer *layer = &program->layer[program->layer_count];
@@ -442,6 +445,46 @@ int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, 
 int16_t dsc_program_slice(dsc_program *program, int16_t x, int64_t first, int64_t count)
 {
     return dsc_program_slice_heads(program, x, first, 1, count, 0);
+}
+
+static void declare_custom(dsc_program *program, const dsc_custom_param *param)
+{
+    const bool vector = param->rows == 0;
+    const dsc_program_param own = { .name = param->name,
+                                    .part = "",
+                                    .dim_count = vector ? 1 : 2,
+                                    .dim = { vector ? param->columns : param->rows, vector ? 0 : param->columns },
+                                    .init = param->ones           ? DSC_INIT_ONES
+                                            : param->init_std > 0 ? DSC_INIT_NORMAL
+                                                                  : DSC_INIT_ZEROS,
+                                    .std = param->init_std };
+    (void)dsc_program_declare(program, &own);
+}
+
+int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *custom)
+{
+    dsc_op *op;
+    for (int32_t i = 1; i < custom->input_count; i++)
+        if (!is_value(program, DSC_OP_CUSTOM, custom->name, in[i]))
+            return DSC_PROGRAM_NONE;
+    const int16_t y = add_unary(program, DSC_OP_CUSTOM, custom->name, in[0], &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    op->custom.op = custom;
+    op->custom.param = program->param_count;
+    for (int32_t i = 0; i < custom->input_count; i++) {
+        const dsc_value *a = &program->value[in[0]], *b = &program->value[in[i]];
+        op->in[i] = in[i];
+        if (a->rows != b->rows)
+            REFUSE(program,
+                   "op \"%.60s\" (custom): its inputs \"%.60s\" [%lld,%lld] and \"%.60s\" [%lld,%lld] differ in rows",
+                   custom->name, a->name, (long long)a->rows, (long long)a->columns, b->name, (long long)b->rows,
+                   (long long)b->columns);
+    }
+    for (int32_t i = 0; i < custom->param_count; i++)
+        declare_custom(program, &custom->param[i]);
+    program->value[y].columns = custom->out_columns;
+    return program->status == DSC_OK ? y : DSC_PROGRAM_NONE;
 }
 
 void dsc_program_end(dsc_program *program, int16_t output)

@@ -1,0 +1,189 @@
+/* program.h - a language model described as lists of ops, without a backward: embedding, blocks, head.
+ *
+ * A block is a list of ops over values; its backward, memory and fusions are the library's. The model that comes out
+ * is a dsc_model like a built-in one: ZeRO 0 to 3, offload, recomputation, checkpoints. Batch tensors are "tokens" and
+ * "targets", int32 [T] each; the head's loss is the cross-entropy of the next tokens. docs/own_model.md leads through
+ * examples/own_model.c.
+ *
+ * Letters: B samples of a micro-batch, T tokens of a sample, C channels of the model, V tokens of the vocabulary.
+ * A value has [B*T, columns] elements in the compute dtype (float, bfloat16 or half), row by row.
+ *
+ * Errors: a wrong call returns DSC_NODE_NONE and the builder keeps the first failure, which dsc_build_finish returns.
+ * Its message names the block, the op and the shapes. Calls after a failure do nothing.
+ * A builder is used by one thread. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_PROGRAM_H
+#define DSC_PROGRAM_H
+
+#include <dsc/model.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct dsc_builder dsc_builder; /* a model that is being described; opaque */
+typedef int32_t dsc_node;               /* a value of the block in hand; other blocks refuse it */
+#define DSC_NODE_NONE (-1)
+
+/* ---- The model --------------------------------------------------------------------------------------------------- */
+
+/* Each parameter begins from a normal distribution with mean 0 and `init_std`, but norms' weights with 1 and biases
+ * with 0. All are trained. */
+typedef struct dsc_build_options {
+    uint32_t struct_bytes;
+    const char *name;   /* of the model, in messages and checkpoints; copied */
+    int64_t tokens;     /* T, 1 to 2^24 */
+    int64_t vocabulary; /* V, 1 to 2^24 */
+    int64_t channels;   /* C, 1 to 2^18 */
+    bool positions;     /* the embedding adds a learned vector for each position of a sample, 0 to T - 1 */
+    double init_std;    /* 0 to 1000 */
+} dsc_build_options;
+#define DSC_BUILD_OPTIONS_INIT                                                                                         \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_build_options), NULL, 0, 0, 0, false, 0.02                                                \
+    }
+
+/* Begins a model with its embedding: parameters "embedding.weight" [V,C] and, with positions, "positions.weight" [T,C].
+ * *out is owned by the caller until dsc_build_finish. Errors: DSC_ERR_STATE (an option out of range), DSC_ERR_NOMEM. */
+DSC_API DSC_MUST_USE dsc_status dsc_build_open(dsc_builder **out, const dsc_build_options *options, dsc_error *err);
+/* Gives up; safe on NULL. Models that were finished stay. */
+DSC_API void dsc_build_close(dsc_builder **builder);
+
+/* A block: a function of [B*T,C] to [B*T,C] that adds ops and returns the block's output. x is its input. Parameters of
+ * block i are named "blocks.<i>.<name>.weight" and so on. */
+typedef dsc_node (*dsc_build_block_fn)(dsc_builder *builder, dsc_node x, int64_t block, void *user);
+/* `count` more blocks; at most 4096 in all. `user` is only used during the call. */
+DSC_API void dsc_build_blocks(dsc_builder *builder, int64_t count, dsc_build_block_fn block, void *user);
+/* One block, op by op: its ops stand between the two calls. */
+DSC_API dsc_node dsc_build_begin(dsc_builder *builder); /* the block's input */
+DSC_API void dsc_build_end(dsc_builder *builder, dsc_node output);
+
+typedef enum dsc_build_norm_kind {
+    DSC_BUILD_LAYER_NORM, /* (x - mean) / sqrt(variance + eps) * weight + bias */
+    DSC_BUILD_RMS_NORM    /* x / sqrt(mean of squares + eps) * weight */
+} dsc_build_norm_kind;
+
+/* The head: a norm ("norm.weight", a layer norm's "norm.bias"), a product to V logits and the cross-entropy with the
+ * targets. */
+typedef struct dsc_build_head_options {
+    uint32_t struct_bytes;
+    bool tied; /* the logits' weight is "embedding.weight", else "head.weight" [V,C] */
+    dsc_build_norm_kind norm;
+    double eps; /* above 0 */
+} dsc_build_head_options;
+#define DSC_BUILD_HEAD_OPTIONS_INIT                                                                                    \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_build_head_options), true, DSC_BUILD_RMS_NORM, 1e-5                                       \
+    }
+
+/* Ends the model. *builder becomes NULL in any case. *out is owned by the caller: dsc_model_close, after the engine
+ * that trains it. Errors: the first failure of a call, no block (DSC_ERR_INPUT), DSC_ERR_NOMEM. */
+DSC_API DSC_MUST_USE dsc_status dsc_build_finish(dsc_builder **builder, const dsc_build_head_options *head,
+                                                 dsc_model **out, dsc_error *err);
+
+/* ---- Ops --------------------------------------------------------------------------------------------------------- */
+
+/* At most 128 ops, 64 linear layers and 160 parameters in a block. Names have 1 to 32 characters, letters, digits, '_'
+ * and '.', and differ in a block. Each value but the output is read by an op. */
+
+/* y = x w^T + b: "<name>.weight" [columns,columns of x] and, with bias, "<name>.bias" [columns]. */
+DSC_API dsc_node dsc_build_linear(dsc_builder *builder, dsc_node x, const char *name, int64_t columns, bool bias);
+/* Norms of the columns of each row, in `groups` equal parts with one weight for all parts: "<name>.weight"
+ * [columns/groups] and for a layer norm "<name>.bias". groups 1: of the whole row; of heads: as many as heads. */
+DSC_API dsc_node dsc_build_norm(dsc_builder *builder, dsc_node x, const char *name, dsc_build_norm_kind kind,
+                                int64_t groups, double eps);
+/* Rotary positions of `heads` equal parts of each row. `turned`, an even number of at most 512, counts a head's first
+ * elements that turn. Pairs are as in Llama: i and i + turned / 2 turn by position / theta^(2 i / turned). */
+DSC_API dsc_node dsc_build_rope(dsc_builder *builder, dsc_node x, int64_t heads, int64_t turned, double theta);
+
+typedef struct dsc_build_attention_options {
+    uint32_t struct_bytes;
+    int64_t heads;    /* of q */
+    int64_t kv_heads; /* of k and v, of which heads is a multiple; 0: heads */
+    double scale;     /* of q k^T; 0: 1 / sqrt(columns of a head) */
+    int64_t window;   /* a token sees no more than so many, itself among them; 0: all before it */
+} dsc_build_attention_options;
+#define DSC_BUILD_ATTENTION_OPTIONS_INIT                                                                               \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_build_attention_options), 1, 0, 0, 0                                                      \
+    }
+/* softmax(scale q k^T) v for each head, over a token and those before it in its sample. q has heads * D columns, k and
+ * v have kv_heads * D; the result is as wide as q. */
+DSC_API dsc_node dsc_build_attention(dsc_builder *builder, dsc_node q, dsc_node k, dsc_node v,
+                                     const dsc_build_attention_options *options);
+
+typedef enum dsc_build_activation_kind {
+    DSC_BUILD_GELU_TANH, /* the approximation by tanh, as in GPT-2 */
+    DSC_BUILD_GELU,      /* by the error function */
+    DSC_BUILD_RELU
+} dsc_build_activation_kind;
+DSC_API dsc_node dsc_build_activation(dsc_builder *builder, dsc_node x, dsc_build_activation_kind kind);
+DSC_API dsc_node dsc_build_gated(dsc_builder *builder, dsc_node gate, dsc_node up); /* silu(gate) * up */
+DSC_API dsc_node dsc_build_add(dsc_builder *builder, dsc_node a, dsc_node b);
+DSC_API dsc_node dsc_build_scale(dsc_builder *builder, dsc_node x, double factor); /* finite */
+/* In training each element is 0 with this probability, below 1, else divided by 1 - probability. */
+DSC_API dsc_node dsc_build_dropout(dsc_builder *builder, dsc_node x, double probability);
+/* Columns [first, first + columns) of x, without a copy. Slices of one value must cover it exactly. */
+DSC_API dsc_node dsc_build_slice(dsc_builder *builder, dsc_node x, int64_t first, int64_t columns);
+
+/* ---- Custom ops -------------------------------------------------------------------------------------------------- */
+
+#define DSC_CUSTOM_INPUTS_MAX 3
+#define DSC_CUSTOM_PARAMS_MAX 4
+
+/* One call of an op. Pointers are of the device's memory (host memory on a CPU). On a GPU launch on `native_stream`. On
+ * a CPU that is NULL, and the callback is done when it returns. Equal inputs must give equal bits in each call, as
+ * forward may run again in backward. */
+typedef struct dsc_custom_call {
+    uint32_t struct_bytes;
+    void *native_stream; /* a cudaStream_t, or NULL */
+    dsc_dtype dtype;     /* of in, out, d_in, d_out and param */
+    int64_t batch, rows; /* B; B * T */
+    bool training;
+    int64_t in_columns[DSC_CUSTOM_INPUTS_MAX], out_columns;
+    const void *in[DSC_CUSTOM_INPUTS_MAX]; /* [rows,in_columns[i]]; backward: NULL without backward_reads_in */
+    void *out;                                /* [rows,out_columns]: written by forward; NULL in backward */
+    const void *result;                       /* backward: what forward wrote; NULL without backward_reads_out */
+    const void *d_out;                        /* backward: gradient of out, [rows,out_columns] */
+    void *d_in[DSC_CUSTOM_INPUTS_MAX];        /* backward: written, the gradient of this use of in[i] */
+    const void *param[DSC_CUSTOM_PARAMS_MAX]; /* whole parameters */
+    float *grad[DSC_CUSTOM_PARAMS_MAX];       /* backward: fp32, overwritten; NULL: frozen */
+    void *scratch;                            /* of the bytes that the op asks for, 256-byte aligned */
+} dsc_custom_call;
+
+typedef struct dsc_custom_param {
+    const char *name;      /* "blocks.<i>.<op's name>.<name>" */
+    int64_t rows, columns; /* a matrix [rows,columns]; rows 0: a vector [columns] */
+    double init_std;       /* of a normal distribution with mean 0; 0: zeros */
+    bool ones;             /* begins with 1 in place of that */
+} dsc_custom_param;
+
+/* `forward` writes out from in and param; `backward` writes each d_in and grad. A status other than DSC_OK ends the
+ * step with that error. */
+typedef dsc_status (*dsc_custom_fn)(void *user, const dsc_custom_call *call, dsc_error *err);
+typedef struct dsc_custom_op {
+    uint32_t struct_bytes;
+    const char *name;
+    int32_t input_count; /* 1 to 3 */
+    int64_t out_columns; /* 0: as many as the first input has */
+    bool backward_reads_in, backward_reads_out;
+    int64_t scratch_bytes, scratch_row_bytes; /* scratch of a call: the first, and the second for each row */
+    double flops_per_row;                     /* of forward, for the MFU; backward counts twice as much */
+    int32_t param_count;                      /* 0 to 4 */
+    dsc_custom_param param[DSC_CUSTOM_PARAMS_MAX];
+    dsc_custom_fn forward, backward;
+    void *user; /* given to the callbacks, as long as the model lives; several threads may call */
+} dsc_custom_op;
+#define DSC_CUSTOM_OP_INIT                                                                                             \
+    {                                                                                                                  \
+        (uint32_t)sizeof(dsc_custom_op), NULL, 1, 0, true, false, 0, 0, 0, 0,                                          \
+            { { NULL, 0, 0, 0, false }, { NULL, 0, 0, 0, false }, { NULL, 0, 0, 0, false },                            \
+              { NULL, 0, 0, 0, false } },                                                                              \
+            NULL, NULL, NULL                                                                                           \
+    }
+/* `op` is copied. in[input_count]. Inputs are whole values: a slice goes through another op first. */
+DSC_API dsc_node dsc_build_custom(dsc_builder *builder, const dsc_node *in, const dsc_custom_op *op);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
