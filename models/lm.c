@@ -318,7 +318,8 @@ static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
         counts->layers += program->layer_count;
         lm->own_count = 0;
         for (int32_t k = 0; k < program->layer_count; k++)
-            if (find_layer(lm, program->layer[k].name, true) == NULL || lm->all_layers > BLOCK_LAYERS_MAX)
+            if (!program->layer[k].no_adapter &&
+                (find_layer(lm, program->layer[k].name, true) == NULL || lm->all_layers > BLOCK_LAYERS_MAX))
                 return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, lm->name,
                                 "the blocks have linear layers of more than %d names; give equal layers equal names",
                                 BLOCK_LAYERS_MAX);

@@ -1,0 +1,327 @@
+/* builder.c - the public builder's models: options, blocks, and the language model that they become.
+ *
+ * A model is one of lm.h's whose family is made here: emit_block copies the program that the user described.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/builder.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The family's own config. */
+typedef struct built_config {
+    dsc_lm_config lm;
+    dsc_builder *builder; /* owned by the model once it is open */
+} built_config;
+
+const char *dsc_builder_where(const dsc_builder *b, char *out)
+{
+    if (b->open)
+        snprintf(out, 32, "block %lld", (long long)b->block_count);
+    return out;
+}
+
+void dsc_builder_keep_failure(dsc_builder *b, const dsc_program *program)
+{
+    if (program->status != DSC_OK)
+        BUILDER_REFUSE(b, program->status, "%s", program->err.message);
+}
+
+/* ---- open and close ---------------------------------------------------------------------------------------------- */
+
+static bool is_name(const char *name)
+{
+    const size_t bytes = name == NULL ? 0 : strlen(name);
+    bool good = bytes > 0 && bytes <= 200;
+    for (size_t i = 0; good && i < bytes; i++)
+        good = (unsigned char)name[i] >= 0x20 && name[i] != 0x7f;
+    return good;
+}
+
+static dsc_status check_options(const dsc_build_options *options, dsc_error *err)
+{
+    if (options->struct_bytes < sizeof *options)
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_build_options.struct_bytes is %u; use DSC_BUILD_OPTIONS_INIT",
+                        options->struct_bytes);
+    if (!is_name(options->name))
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_build_options.name must have 1 to 200 printable characters");
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } sizes[] = { { "tokens", options->tokens, DSC_LM_POSITIONS_MAX },
+                  { "vocabulary", options->vocabulary, DSC_LM_VOCAB_MAX },
+                  { "channels", options->channels, DSC_LM_CHANNELS_MAX } };
+    for (size_t i = 0; i < DSC_COUNT(sizes); i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_build_options.%s is %lld; expected 1 to %lld", sizes[i].name,
+                            (long long)sizes[i].value, (long long)sizes[i].most);
+    if (!(options->init_std >= 0 && options->init_std <= 1000))
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_build_options.init_std is %g; expected 0 to 1000",
+                        options->init_std);
+    return DSC_OK;
+}
+
+static dsc_status open_parts(dsc_builder *b, const dsc_build_options *options, dsc_error *err)
+{
+    char *name = NULL;
+    DSC_TRY(dsc_alloc_strdup(b->alloc, DSC_TAG_CONTROL, options->name, &name, err));
+    b->options = *options;
+    b->options.name = name;
+    DSC_TRY(dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *b->program, &b->program, err));
+    return dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *b->trial, &b->trial, err);
+}
+
+dsc_status dsc_build_open(dsc_builder **out, const dsc_build_options *options, dsc_error *err)
+{
+    dsc_alloc *alloc = NULL;
+    dsc_builder *b = NULL;
+    *out = NULL;
+    DSC_TRY(check_options(options, err));
+    DSC_TRY(dsc_alloc_open(&alloc, err));
+    dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *b, &b, err);
+    if (status != DSC_OK) {
+        dsc_alloc_close(&alloc);
+        return status;
+    }
+    b->alloc = alloc;
+    status = open_parts(b, options, err);
+    if (status != DSC_OK)
+        dsc_build_close(&b);
+    *out = b;
+    return status;
+}
+
+/* The programs, which a model that is open does not need. */
+static void free_programs(dsc_builder *b)
+{
+    while (b->programs != NULL) {
+        builder_program *next = b->programs->next;
+        dsc_alloc_free(b->alloc, b->programs);
+        b->programs = next;
+    }
+    dsc_alloc_free(b->alloc, b->program);
+    dsc_alloc_free(b->alloc, b->trial);
+    b->program = b->trial = NULL;
+}
+
+#define FREE_LIST(b, list, type)                                                                                       \
+    while ((list) != NULL) {                                                                                           \
+        type *next = (list)->next;                                                                                     \
+        dsc_alloc_free((b)->alloc, (list));                                                                            \
+        (list) = next;                                                                                                 \
+    }
+
+void dsc_build_close(dsc_builder **builder)
+{
+    dsc_builder *b = *builder;
+    *builder = NULL;
+    if (b == NULL)
+        return;
+    dsc_alloc *alloc = b->alloc;
+    free_programs(b);
+    FREE_LIST(b, b->texts, builder_text);
+    FREE_LIST(b, b->ropes, builder_rope);
+    FREE_LIST(b, b->customs, builder_custom);
+    dsc_alloc_free(alloc, (void *)(uintptr_t)b->options.name);
+    dsc_alloc_free(alloc, b);
+    dsc_alloc_close(&alloc);
+}
+
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+dsc_node dsc_build_begin(dsc_builder *b)
+{
+    if (b->open)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "a block begins before the one in hand ends; call dsc_build_end first");
+    if (b->block_count >= DSC_LM_LAYERS_MAX)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model has at most %d blocks", DSC_LM_LAYERS_MAX);
+    if (b->status != DSC_OK)
+        return DSC_NODE_NONE;
+    b->open = true;
+    b->table_count = 0;
+    dsc_program_begin(b->program, b->options.tokens, b->options.channels, DSC_PROGRAM_NONE);
+    return dsc_builder_node(b, b->program->input);
+}
+
+/* Two parameters of one name would be one in checkpoints. */
+static void check_names(dsc_builder *b)
+{
+    const dsc_program *program = b->program;
+    for (int32_t i = 0; i < program->param_count && b->status == DSC_OK; i++)
+        for (int32_t k = 0; k < i; k++) {
+            const dsc_program_param *x = &program->param[i], *y = &program->param[k];
+            char text[2][100];
+            snprintf(text[0], sizeof text[0], "%s%s%s", x->name, x->part[0] != 0 ? "." : "", x->part);
+            snprintf(text[1], sizeof text[1], "%s%s%s", y->name, y->part[0] != 0 ? "." : "", y->part);
+            if (strcmp(text[0], text[1]) == 0)
+                BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                               "two parameters are named \"%s\"; give the ops of a block names that "
+                               "differ",
+                               text[0]);
+        }
+}
+
+/* The program in hand becomes one more block; it is shared with an equal one. */
+static dsc_status keep_block(dsc_builder *b, dsc_error *err)
+{
+    builder_program *at = b->programs;
+    while (at != NULL && memcmp(&at->program, b->program, sizeof *b->program) != 0)
+        at = at->next;
+    if (at == NULL) {
+        DSC_TRY(dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *at, &at, err));
+        at->program = *b->program;
+        at->next = b->programs;
+        b->programs = at;
+    }
+    b->block[b->block_count++] = &at->program;
+    return DSC_OK;
+}
+
+void dsc_build_end(dsc_builder *b, dsc_node output)
+{
+    const dsc_program_options options = { 0 };
+    if (!b->open)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "dsc_build_end without a block; call dsc_build_begin first");
+    const int16_t value = dsc_builder_value(b, output, "end");
+    if (b->status != DSC_OK)
+        return;
+    const dsc_value *of = &b->program->value[value];
+    if (of->columns != b->options.channels)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                       "its output \"%.60s\" is [%lld,%lld]; expected %lld columns, those of the model", of->name,
+                       (long long)of->rows, (long long)of->columns, (long long)b->options.channels);
+    dsc_program_end(b->program, value);
+    dsc_builder_keep_failure(b, b->program);
+    check_names(b);
+    if (b->status != DSC_OK)
+        return;
+    *b->trial = *b->program;
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_status status = dsc_program_compile(b->trial, &options, &err);
+    if (status != DSC_OK)
+        BUILDER_REFUSE(b, status, "%s", err.message);
+    if (b->status == DSC_OK)
+        b->status = keep_block(b, &b->err);
+    b->open = false;
+}
+
+void dsc_build_blocks(dsc_builder *b, int64_t count, dsc_build_block_fn block, void *user)
+{
+    if (count < 0 || block == NULL)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "dsc_build_blocks: %lld blocks%s; expected 0 or more, and a function",
+                       (long long)count, block == NULL ? " without a function" : "");
+    for (int64_t i = 0; i < count && b->status == DSC_OK; i++) {
+        const int64_t number = b->block_count;
+        const dsc_node x = dsc_build_begin(b);
+        if (b->status == DSC_OK)
+            dsc_build_end(b, block(b, x, number, user));
+    }
+}
+
+/* ---- the model --------------------------------------------------------------------------------------------------- */
+
+static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    *program = *((const built_config *)(const void *)base)->builder->block[layer];
+}
+
+static bool may_ignore(const char *part)
+{
+    (void)part;
+    return false;
+}
+
+static const char *no_builtin(int32_t index, dsc_lm_config *out)
+{
+    (void)index, (void)out;
+    return NULL;
+}
+
+static dsc_lm_family family_of(const dsc_builder *b, const dsc_build_head_options *head)
+{
+    return (dsc_lm_family) { .model_type = "program",
+                             .layers_key = "blocks",
+                             .base = "",
+                             .layer = "blocks.",
+                             .token_table = "embedding.weight",
+                             .position_table = b->options.positions ? "positions.weight" : NULL,
+                             .head_table = "head.weight",
+                             .final_norm = "norm",
+                             .norm = head->norm == DSC_BUILD_LAYER_NORM ? DSC_NORM_LAYER : DSC_NORM_RMS,
+                             .config_bytes = sizeof(built_config),
+                             .builtin = no_builtin,
+                             .emit_block = emit_block,
+                             .may_ignore = may_ignore };
+}
+
+static void close_built(dsc_model *model)
+{
+    const dsc_lm_module *self = model->modules[0].self;
+    dsc_builder *b = ((const built_config *)(const void *)self->config)->builder;
+    b->close_model(model);
+    dsc_build_close(&b);
+}
+
+static void check_head(dsc_builder *b, const dsc_build_head_options *head)
+{
+    if (b->open)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "the model is finished before this block ends; call dsc_build_end");
+    if (b->block_count == 0)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model without blocks; add one with dsc_build_blocks or dsc_build_begin");
+    if (head->struct_bytes < sizeof *head)
+        BUILDER_REFUSE(b, DSC_ERR_STATE, "dsc_build_head_options.struct_bytes is %u; use DSC_BUILD_HEAD_OPTIONS_INIT",
+                       head->struct_bytes);
+    else if (!(head->eps > 0 && head->eps <= 1))
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "the head's eps is %g; expected above 0, at most 1", head->eps);
+    else if (head->norm != DSC_BUILD_LAYER_NORM && head->norm != DSC_BUILD_RMS_NORM)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                       "the head's norm is kind %d; expected DSC_BUILD_LAYER_NORM or "
+                       "DSC_BUILD_RMS_NORM",
+                       (int)head->norm);
+}
+
+static dsc_status open_model(dsc_builder *b, const dsc_build_head_options *head, dsc_alloc *alloc, dsc_model **out,
+                             dsc_error *err)
+{
+    const dsc_build_options *options = &b->options;
+    const dsc_lm_family family = family_of(b, head);
+    built_config *config = NULL;
+    DSC_TRY(dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *config, &config, err));
+    config->builder = b;
+    config->lm.layers = b->block_count;
+    config->lm.channels = options->channels;
+    config->lm.positions = config->lm.sequence = options->tokens;
+    config->lm.vocab = config->lm.vocab_rows = options->vocabulary;
+    config->lm.norm_eps = head->eps;
+    config->lm.init_std = options->init_std;
+    config->lm.tied = head->tied;
+    const dsc_lm_open_args args = { .family = &family, .name = options->name, .config = &config->lm };
+    const dsc_status status = dsc_lm_open(out, alloc, &args, err);
+    dsc_alloc_free(b->alloc, config);
+    return status;
+}
+
+dsc_status dsc_build_finish(dsc_builder **builder, const dsc_build_head_options *head, dsc_model **out, dsc_error *err)
+{
+    dsc_builder *b = *builder;
+    dsc_alloc *alloc = NULL;
+    *builder = NULL;
+    *out = NULL;
+    check_head(b, head);
+    dsc_status status = b->status;
+    if (status != DSC_OK && err != NULL)
+        *err = b->err;
+    if (status == DSC_OK)
+        status = dsc_alloc_open(&alloc, err);
+    if (status == DSC_OK)
+        status = open_model(b, head, alloc, out, err);
+    if (status != DSC_OK) {
+        dsc_alloc_close(&alloc);
+        dsc_build_close(&b);
+        return status;
+    }
+    free_programs(b);
+    b->close_model = (*out)->close;
+    (*out)->close = close_built;
+    return DSC_OK;
+}

@@ -1,0 +1,68 @@
+/* builder.h - the public builder's state, which builder.c and builder_ops.c share. SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef DSC_MODELS_BUILDER_H
+#define DSC_MODELS_BUILDER_H
+
+#include <dsc/program.h>
+
+#include "models/lm.h"
+
+enum { BUILDER_BLOCK_ROPES = 8 };
+
+/* Copies that live as long as the model: of texts, rotary positions, custom ops and blocks. */
+typedef struct builder_text {
+    struct builder_text *next;
+    char text[];
+} builder_text;
+typedef struct builder_rope {
+    struct builder_rope *next;
+    dsc_rope rope;
+} builder_rope;
+typedef struct builder_custom {
+    struct builder_custom *next;
+    dsc_custom_op op;
+} builder_custom;
+typedef struct builder_program {
+    struct builder_program *next;
+    dsc_program program;
+} builder_program;
+
+struct dsc_builder {
+    dsc_alloc *alloc;
+    dsc_status status; /* the first failure */
+    dsc_error err;
+    dsc_build_options options; /* name: a copy */
+    builder_text *texts;
+    builder_rope *ropes;
+    builder_custom *customs;
+    builder_program *programs; /* blocks that differ */
+    const dsc_program *block[DSC_LM_LAYERS_MAX];
+    int64_t block_count;
+    bool open;            /* a block is begun and not ended */
+    dsc_program *program; /* the block in hand */
+    dsc_program *trial;   /* a copy of it that is compiled, for its errors */
+    struct {
+        const dsc_rope *rope;
+        dsc_program_tables tables;
+    } tables[BUILDER_BLOCK_ROPES]; /* of the block in hand */
+    int32_t table_count;
+    uint32_t dropouts;
+    void (*close_model)(dsc_model *model); /* the built model's own */
+};
+
+/* Keeps the first failure. The formatted text is a message's. */
+#define BUILDER_REFUSE(b, status_, ...)                                                                                \
+    do {                                                                                                               \
+        if ((b)->status == DSC_OK)                                                                                     \
+            (b)->status = DSC_FAIL(&(b)->err, (status_), dsc_builder_where((b), (char[32]) { 0 }), __VA_ARGS__);       \
+    } while (0)
+/* The block in hand, for messages; "" outside of blocks. out[32]. */
+const char *dsc_builder_where(const dsc_builder *b, char *out);
+/* Takes over a failure of the block in hand. */
+void dsc_builder_keep_failure(dsc_builder *b, const dsc_program *program);
+
+/* builder_ops.c: a value of the block in hand as a node, and back; NONE after a failure. `op` is named by messages. */
+dsc_node dsc_builder_node(dsc_builder *b, int16_t value);
+int16_t dsc_builder_value(dsc_builder *b, dsc_node node, const char *op);
+
+#endif
