@@ -13,6 +13,15 @@ cp "$tmp/out" "$tmp/alone"
 "$bin/dsc-launch" --num_gpus=2 "$bin/examples/own_kernel" 2>/dev/null > "$tmp/out"; rc=$?
 report "own_kernel runs on two ranks" test $rc -eq 0
 report "own_kernel on two ranks learns" falls error
+"$bin/examples/own_model" "$tmp/text.txt" 20 > "$tmp/out" 2>&1; rc=$?
+report "own_model ends with 0" test $rc -eq 0
+report "own_model learns" falls loss
+cp "$tmp/out" "$tmp/alone"
+"$bin/dsc-launch" --num_gpus=2 "$bin/examples/own_model" "$tmp/text.txt" 20 2>/dev/null > "$tmp/out"; rc=$?
+report "own_model runs on two ranks" test $rc -eq 0
+report "own_model on two ranks learns" falls loss
+"$bin/examples/own_model" "$tmp/missing.txt" > "$tmp/out" 2>&1; rc=$?
+report "own_model without its text is bad input" test $rc -eq 2
 "$bin/examples/train_gpt" "$tmp/text.txt" 2 8 > "$tmp/out" 2>&1; rc=$?
 report "train_gpt ends with 0" test $rc -eq 0
 report "train_gpt learns" falls loss
