@@ -46,8 +46,8 @@ dsc_status dsc_hf_refuse_other_mathematics(dsc_hf_config *reader, const char *mo
 
 /* ---- keys without effect on training ----------------------------------------------------------------------------- */
 
-/* Keys that transformers and programs around it write into any config.json: names, tokens, formats, generation, heads of
- * other tasks, and choices of kernels. */
+/* Keys that transformers and programs around it write into any config.json: names, tokens, formats, generation, heads
+ * of other tasks, and choices of kernels. */
 static const char *const harmless[] = {
     "_attn_implementation", "_attn_implementation_autoset", "activation_dropout", "_commit_hash", "_name_or_path",
     "architectures", "attn_implementation", "auto_map", "bos_token_id", "chunk_size_feed_forward", "cls_token_id",
