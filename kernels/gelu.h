@@ -1,4 +1,4 @@
-/* gelu.h - GELU (Hendrycks & Gimpel 2016) in both forms, and further activations of one number.
+/* gelu.h - activations of one number: GELU (Hendrycks & Gimpel 2016) in both forms, ReLU, SiLU and their relatives.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_GELU_H
 #define DSC_KERNELS_GELU_H
@@ -8,13 +8,13 @@ extern "C" {
 #endif
 
 typedef enum dsc_activation {
-    DSC_GELU_TANH,    /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as GPT-2 uses it */
-    DSC_GELU_ERF,     /* 0.5 x (1 + erf(x / sqrt(2))) */
-    DSC_RELU,         /* max(x, 0); its slope at 0 is 0 */
-    DSC_RELU_SQUARED, /* max(x, 0)^2 */
-    DSC_SIGMOID,      /* 1 / (1 + exp(-x)) */
-    DSC_SILU,         /* x / (1 + exp(-x)) */
-    DSC_HALF_SQUARE,  /* x^2 / 2; its slope is x, so that GELU_BWD multiplies two arrays */
+    DSC_GELU_TANH, /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as GPT-2 uses it */
+    DSC_GELU_ERF,  /* 0.5 x (1 + erf(x / sqrt(2))) */
+    DSC_RELU,      /* max(x, 0); its slope at 0 is 0 */
+    DSC_SILU,      /* x / (1 + exp(-x)), also called swish */
+    DSC_RELU2,     /* max(x, 0)^2 (So et al. 2021) */
+    DSC_SIGMOID,   /* 1 / (1 + exp(-x)): the gate of an output */
+    DSC_HALF_SQUARE, /* x^2 / 2; its slope is x, so that GELU_BWD multiplies two arrays */
     DSC_ACTIVATIONS
 } dsc_activation;
 

@@ -10,6 +10,7 @@ extern "C" {
 #endif
 
 /* out[r,c] = x[r,c] * rstd[r] * weight[c], rstd = 1 / sqrt(mean of x^2 + eps); sums and products in fp32, rounded once.
+ * With `plus_one` the factor is 1 + weight[c] in fp32 (Gemma), and without a weight it is 1.
  * x is `in` or, with `add`, sum = in + add in fp32, rounded to the dtype and written: the residual stream in one
  * pass. */
 typedef struct dsc_rmsnorm_fwd_args {
@@ -18,10 +19,11 @@ typedef struct dsc_rmsnorm_fwd_args {
     const void *add;    /* [rows, C] or NULL */
     float *rstd;        /* [rows] written */
     const void *in;     /* [rows, C] */
-    const void *weight; /* [C] */
+    const void *weight; /* [C] or NULL */
     int64_t rows, channels;
     float eps;
     dsc_dtype dtype; /* dtype of in, add, sum, out, weight: F32, BF16 or F16 */
+    bool plus_one;
 } dsc_rmsnorm_fwd_args;
 
 /* d_in = (d_residual or 0) + gradient through the norm; d_in may be d_residual itself (in place), not d_out. `in` is
@@ -29,15 +31,16 @@ typedef struct dsc_rmsnorm_fwd_args {
  * in order. scratch: dsc_rmsnorm_bwd_scratch_bytes(rows, C). */
 typedef struct dsc_rmsnorm_bwd_args {
     void *d_in;             /* [rows, C] */
-    float *d_weight;        /* [C]; NULL when frozen */
+    float *d_weight;        /* [C]; NULL when frozen or without a weight */
     const void *d_out;      /* [rows, C] */
     const void *d_residual; /* [rows, C] or NULL */
     const void *in;         /* [rows, C] */
-    const void *weight;     /* [C] */
+    const void *weight;     /* [C] or NULL */
     const float *rstd;      /* [rows] */
     void *scratch;
     int64_t rows, channels;
     dsc_dtype dtype;
+    bool plus_one;
 } dsc_rmsnorm_bwd_args;
 
 static inline int64_t dsc_rmsnorm_bwd_scratch_bytes(int64_t rows, int64_t channels)

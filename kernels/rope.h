@@ -1,5 +1,5 @@
 /* rope.h - rotary position embeddings (Su et al. 2021) as Hugging Face's models apply them: pairs are elements i and i
- * + R/2 of a head ("rotate half"), not neighbours.
+ * + R/2 of a head ("rotate half"), or neighbours (GPT-J, GLM-4, Cohere).
  *
  * Two kernels: one fills tables of cosines and sines, one turns heads by them, both ways. Scaling for long contexts
  * (linear, Llama 3's, YaRN) is in the frequencies that the caller gives.
@@ -28,7 +28,8 @@ typedef struct dsc_rope_table_args {
 /* Row r (a token) has position places[r], or without them r % tokens. For each head, with c = cos[position, i], s =
  * sin[position, i], i < pairs:
  *   out[i] = fma(-in[i + pairs], s, in[i] * c);   out[i + pairs] = fma(in[i], s, in[i + pairs] * c)
- * in fp32, rounded once; elements from 2 * pairs on are copied. `inverse`: with -s, which is the backward pass.
+ * in fp32, rounded once; elements from 2 * pairs on are copied. With `neighbours`, 2 i and 2 i + 1 stand for i and
+ * i + pairs. `inverse`: with -s, which is the backward pass.
  * Every variant and device gives the same bits. out may be in. */
 typedef struct dsc_rope_args {
     void *out;              /* [rows, heads, D]: row r at r * stride elements, its heads side by side */
@@ -37,7 +38,7 @@ typedef struct dsc_rope_args {
     const int32_t *places;  /* [rows], 0 <= place < tokens, or NULL */
     int64_t rows, tokens, stride;
     int32_t heads, head_size, pairs; /* 2 * pairs <= head_size */
-    bool inverse;
+    bool inverse, neighbours;
     dsc_dtype dtype; /* F32, BF16 or F16 */
 } dsc_rope_args;
 

@@ -49,7 +49,7 @@ static bool declare_norm(const dsc_block *block, const char *name, int64_t chann
     *out = norm_of(block, groups);
     if (name == NULL)
         return false;
-    out->weight = dsc_program_declare_norm(block->program, name, channels, out);
+    dsc_program_declare_norm(block->program, name, channels, out);
     return true;
 }
 
@@ -147,11 +147,11 @@ static int16_t gated(const dsc_block *block, int16_t x, const dsc_block_mlp *par
     const int64_t inner = part->inner;
     if (!part->gate_in_up) {
         const int16_t gate = linear(block, x, part->gate, inner, part->up_bias);
-        return dsc_program_gated(program, gate, linear(block, x, part->up, inner, part->up_bias));
+        return dsc_program_gated(program, gate, linear(block, x, part->up, inner, part->up_bias), part->activation);
     }
     const int16_t both = linear(block, x, part->up, 2 * inner, part->up_bias);
     const int16_t gate = dsc_program_slice(program, both, 0, inner);
-    return dsc_program_gated(program, gate, dsc_program_slice(program, both, inner, inner));
+    return dsc_program_gated(program, gate, dsc_program_slice(program, both, inner, inner), part->activation);
 }
 
 static int16_t activated(const dsc_block *block, int16_t x, const dsc_block_mlp *part)

@@ -56,13 +56,13 @@ typedef struct dsc_block_attention {
 } dsc_block_attention;
 int16_t dsc_block_attend(const dsc_block *block, int16_t x, const dsc_block_attention *part);
 
-/* down(activation(up(x))), or with a gate down(silu(gate(x)) * up(x)). */
+/* down(activation(up(x))), or with a gate down(activation(gate(x)) * up(x)). */
 typedef struct dsc_block_mlp {
     const char *gate, *up, *down; /* gate NULL: none, or one product with up */
     bool gate_in_up;              /* the outputs of `up` are those of gate and up, [2*I] */
     bool up_bias, down_bias;      /* gate's is up's */
     int64_t inner;
-    dsc_activation activation; /* without a gate */
+    dsc_activation activation;
 } dsc_block_mlp;
 int16_t dsc_block_feed(const dsc_block *block, int16_t x, const dsc_block_mlp *part);
 

@@ -219,7 +219,8 @@ dsc_node dsc_build_activation(dsc_builder *b, dsc_node x, dsc_build_activation_k
 dsc_node dsc_build_gated(dsc_builder *b, dsc_node gate, dsc_node up)
 {
     const int16_t in[2] = { dsc_builder_value(b, gate, "gated"), dsc_builder_value(b, up, "gated") };
-    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_gated(b->program, in[0], in[1])) : DSC_NODE_NONE;
+    return b->status == DSC_OK ? dsc_builder_node(b, dsc_program_gated(b->program, in[0], in[1], DSC_SILU))
+                               : DSC_NODE_NONE;
 }
 
 dsc_node dsc_build_add(dsc_builder *b, dsc_node x, dsc_node y)

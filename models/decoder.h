@@ -43,7 +43,7 @@ typedef struct dsc_decoder_traits {
     int64_t window_default;  /* without sliding_window; 0: 4096, DSC_WINDOW_OFF: no window */
     int64_t full_every;      /* without layer_types every so many layers have no window; 0: none */
     const char *dropouts[3]; /* beside attention_dropout */
-    bool plain_mlp;          /* without a gate; read_more reads its activation */
+    dsc_activation activation; /* without hidden_act */
     /* Further keys, once the others are read; NULL: none. */
     dsc_status (*read_more)(dsc_hf_config *reader, dsc_decoder_config *config);
 } dsc_decoder_traits;
@@ -71,6 +71,8 @@ DSC_MUST_USE dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_co
 /* Which layers have a window, by layer_types: full_attention or sliding_attention for each layer. Without the key
  * nothing changes, and *sliding is false. */
 DSC_MUST_USE dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, dsc_lm_config *lm, bool *sliding);
+DSC_MUST_USE dsc_status dsc_decoder_read_activation(dsc_hf_config *reader, const char *key, dsc_activation fallback,
+                                                    dsc_activation *out);
 int dsc_decoder_write_config(const dsc_lm_config *config, char *out, size_t bytes);
 const char *dsc_decoder_no_builtin(int32_t index, dsc_lm_config *out);
 /* llama_sizes.c */

@@ -161,6 +161,22 @@ static dsc_status read_rope(dsc_hf_config *reader, dsc_decoder_config *out)
     return DSC_OK;
 }
 
+/* Hugging Face's names; some functions have several. */
+dsc_status dsc_decoder_read_activation(dsc_hf_config *reader, const char *key, dsc_activation fallback,
+                                       dsc_activation *out)
+{
+    static const char *const names[] = {
+        "silu", "swish", "gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "relu2"
+    };
+    static const dsc_activation kinds[] = { DSC_SILU,      DSC_SILU,      DSC_GELU_ERF, DSC_GELU_ERF, DSC_GELU_TANH,
+                                            DSC_GELU_TANH, DSC_GELU_TANH, DSC_RELU,     DSC_RELU2 };
+    int32_t index = 0;
+    const bool given = dsc_hf_field(reader, key) != NULL;
+    DSC_TRY(dsc_hf_choice(reader, key, names, DSC_COUNT(names), &index));
+    *out = given ? kinds[index] : fallback;
+    return DSC_OK;
+}
+
 /* Dropout is off; one warning has all keys. */
 static dsc_status read_dropouts(dsc_hf_config *reader, const dsc_decoder_traits *traits)
 {
@@ -182,10 +198,8 @@ static dsc_status read_dropouts(dsc_hf_config *reader, const dsc_decoder_traits 
 
 dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const dsc_decoder_traits *traits)
 {
-    static const char *const activations[] = { "silu", "swish" }; /* one function under two names */
     static const dsc_hf_range eps = { 1e-30, 1 };
     dsc_decoder_config *out = (dsc_decoder_config *)(void *)lm;
-    int32_t activation = 0;
     out->traits = traits;
     DSC_TRY(read_sizes(reader, out));
     DSC_TRY(dsc_hf_number(reader, traits->norm_key != NULL ? traits->norm_key : "rms_norm_eps", eps,
@@ -193,8 +207,7 @@ dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *lm, con
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range) { 0, 1000 },
                           or_else_number(traits->init_std, 0.02), &lm->init_std));
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", traits->tied, &lm->tied));
-    if (!traits->plain_mlp)
-        DSC_TRY(dsc_hf_choice(reader, "hidden_act", activations, DSC_COUNT(activations), &activation));
+    DSC_TRY(dsc_decoder_read_activation(reader, "hidden_act", traits->activation, &out->activation));
     DSC_TRY(read_biases(reader, out));
     DSC_TRY(read_window(reader, out));
     DSC_TRY(dsc_lm_read_padding(reader, -1, lm));

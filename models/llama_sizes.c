@@ -52,6 +52,7 @@ const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_decod
                                          .kv_heads = size->kv_heads,
                                          .head_size = size->head_size,
                                          .inner = size->inner,
+                                         .activation = DSC_SILU,
                                          .qkv_bias = traits->qkv_bias,
                                          .rope = size->rope };
         dsc_rope_set(&config->rope, config->head_size);

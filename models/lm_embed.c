@@ -144,9 +144,13 @@ static dsc_status look_up(const embed_call *call, dsc_embedding_fwd_args args)
 /* The norm of the sums, with its statistics at `stats` of the scratch. */
 static dsc_norm norm_of(const embed_call *call, int64_t stats)
 {
-    return (dsc_norm){ .kind = call->self->family->norm, .rows = call->at.rows, .channels = call->config->channels,
-                       .eps = call->config->norm_eps, .weight = call->params.norm,
-                       .stats = (char *)call->ctx->scratch + stats };
+    return (dsc_norm) { .kind = call->self->family->norm,
+                        .rows = call->at.rows,
+                        .channels = call->config->channels,
+                        .eps = call->config->norm_eps,
+                        .weight = call->params.norm,
+                        .bias = call->params.norm + 1,
+                        .stats = (char *)call->ctx->scratch + stats };
 }
 
 /* out = norm(looked + segment), whose first row all tokens have: that of a sequence of one. Some families have no

@@ -6,12 +6,14 @@
 
 typedef enum dsc_norm_kind { DSC_NORM_LAYER, DSC_NORM_RMS } dsc_norm_kind;
 
-/* One use of a norm. Its weight is parameter `weight` of the module; a layer norm's bias is the next one. */
+/* One use of a norm. Its weight and bias are parameters of the module, or DSC_NORM_NONE. */
+#define DSC_NORM_NONE (-1)
 typedef struct dsc_norm {
     dsc_norm_kind kind;
     int64_t rows, channels;
     double eps;
-    int32_t weight;
+    int32_t weight, bias; /* the bias is a layer norm's */
+    bool plus_one;        /* the factor is 1 + weight */
     void *stats; /* dsc_norm_stats_bytes: forward writes it, backward reads it */
 } dsc_norm;
 

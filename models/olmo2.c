@@ -2,10 +2,16 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/decoder.h"
 
-static const dsc_decoder_traits traits = {
-    .architecture = "Olmo2ForCausalLM", .family = &dsc_olmo2_family, .vocab = 50304, .inner = 11008, .positions = 2048,
-    .has_head_size = true, .attention_bias = true, .head_norm = true, .norm_eps = 1e-5
-};
+static const dsc_decoder_traits traits = { .activation = DSC_SILU,
+                                           .architecture = "Olmo2ForCausalLM",
+                                           .family = &dsc_olmo2_family,
+                                           .vocab = 50304,
+                                           .inner = 11008,
+                                           .positions = 2048,
+                                           .has_head_size = true,
+                                           .attention_bias = true,
+                                           .head_norm = true,
+                                           .norm_eps = 1e-5 };
 
 /* x + norm(attention(x)), then x + norm(mlp(x)). */
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)

@@ -2,11 +2,19 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/decoder.h"
 
-static const dsc_decoder_traits traits = {
-    .architecture = "Phi3ForCausalLM", .family = &dsc_phi3_family, .vocab = 32064, .channels = 3072, .inner = 8192,
-    .positions = 4096, .has_head_size = true, .norm_eps = 1e-5, .partial = "partial_rotary_factor",
-    .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF, .dropouts = { "resid_pdrop", "embd_pdrop" }
-};
+static const dsc_decoder_traits traits = { .activation = DSC_SILU,
+                                           .architecture = "Phi3ForCausalLM",
+                                           .family = &dsc_phi3_family,
+                                           .vocab = 32064,
+                                           .channels = 3072,
+                                           .inner = 8192,
+                                           .positions = 4096,
+                                           .has_head_size = true,
+                                           .norm_eps = 1e-5,
+                                           .partial = "partial_rotary_factor",
+                                           .window = DSC_WINDOW_ALL,
+                                           .window_default = DSC_WINDOW_OFF,
+                                           .dropouts = { "resid_pdrop", "embd_pdrop" } };
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {

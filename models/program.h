@@ -92,7 +92,9 @@ typedef struct dsc_op_norm {
     dsc_norm_kind kind;
     int64_t groups;
     double eps;
-    int32_t weight; /* number of the parameter; a layer norm's bias is the next one */
+    int32_t weight, bias;    /* numbers of the parameters, DSC_PROGRAM_NONE: none. An RMS norm has no bias */
+    bool no_weight, no_bias; /* declared without them */
+    bool plus_one;           /* the factor is 1 + weight, whose first values are 0 */
 } dsc_op_norm;
 typedef struct dsc_op_rope {
     const dsc_rope *rope;
@@ -116,7 +118,7 @@ typedef struct dsc_op {
         dsc_op_norm norm;
         dsc_op_rope rope;
         dsc_op_attention attention;
-        dsc_activation activation;
+        dsc_activation activation; /* ACTIVATION, GATED */
         double factor; /* SCALE */
         struct {
             double probability;
@@ -208,9 +210,9 @@ int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_li
 int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linear_args *args); /* for linear_of */
 int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t layer);
 /* `groups` norms side by side in a row, with one weight, "<name>.weight", and for a layer norm "<name>.bias". The
- * parameters' numbers are set by the function; norm_of reads those that declare_norm gave from args->weight. */
+ * parameters' numbers are set by the function; norm_of reads those that declare_norm has set. */
 int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args);
-int32_t dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, const dsc_op_norm *args);
+void dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, dsc_op_norm *norm);
 int16_t dsc_program_norm_of(dsc_program *program, int16_t x, const dsc_op_norm *args);
 typedef struct dsc_program_tables {
     int16_t cos, sin;
@@ -219,7 +221,7 @@ dsc_program_tables dsc_program_rope_tables(dsc_program *program, const dsc_rope 
 int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tables, const dsc_op_rope *args);
 int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_t v, const dsc_op_attention *args);
 int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation kind);
-int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up); /* silu(gate) * up */
+int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_activation kind); /* kind(gate) * up */
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
 int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* element by element */
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);

@@ -27,6 +27,7 @@ typedef struct dsc_rope {
     bool truncate;                            /* YARN */
     double proportion;                        /* PROPORTIONAL: of the pairs that turn; the others stand still */
     float divisor[2][DSC_ROPE_PAIRS_MAX];     /* LONG: of texts up to original_positions, and of longer ones */
+    bool neighbours;                          /* pairs are elements 2i and 2i + 1 of a head, not i and i + pairs */
     /* By dsc_rope_set. */
     int32_t pairs;                       /* pairs of a head's elements that are rotated */
     float frequency[DSC_ROPE_PAIRS_MAX]; /* [pairs] */
@@ -40,9 +41,24 @@ typedef struct dsc_rope_keys {
     double theta_default;         /* 0: 10000 */
     double partial_default;
     int64_t positions, head_size; /* those of the model that is read */
+    bool neighbours;              /* of the family */
 } dsc_rope_keys;
 
 DSC_MUST_USE dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out);
+
+/* A kind of layers with positions of its own, as "full_attention". */
+typedef struct dsc_rope_layer {
+    const char *name;  /* its object in "rope_parameters" */
+    const char *theta; /* its older key at the root, or NULL */
+    double theta_default;
+    int64_t head_size; /* 0: that of the keys */
+    bool scaled;       /* the root's "rope_scaling", in older files, is this kind's */
+} dsc_rope_layer;
+#define DSC_ROPE_LAYERS_MAX 8
+/* Positions of `count` kinds of layers, out[count]. "rope_parameters" has an object for each; a kind without one has
+ * plain positions. The key `theta` of `keys` is not read. */
+DSC_MUST_USE dsc_status dsc_rope_read_layers(dsc_hf_config *reader, const dsc_rope_keys *keys,
+                                             const dsc_rope_layer *layers, int32_t count, dsc_rope *out);
 /* Texts up to this long turn otherwise than longer ones; 0: all turn alike. */
 static inline int64_t dsc_rope_short_positions(const dsc_rope *rope)
 {

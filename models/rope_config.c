@@ -9,6 +9,7 @@ static const char *const rope_names[] = { [DSC_ROPE_DEFAULT] = "default", [DSC_R
                                           [DSC_ROPE_DYNAMIC] = "dynamic", [DSC_ROPE_LLAMA3] = "llama3",
                                           [DSC_ROPE_YARN] = "yarn", [DSC_ROPE_LONG] = "longrope",
                                           [DSC_ROPE_PROPORTIONAL] = "proportional" };
+static const dsc_hf_range thetas = { 2, 1e30 };
 static const char *const long_keys[2] = { "short_factor", "long_factor" };
 
 static dsc_status need(dsc_hf_config *reader, const char *key, dsc_rope_kind kind)
@@ -110,7 +111,7 @@ static dsc_status read_object(dsc_hf_config *reader, const cJSON *root, const ds
     if (!is_plain_mrope(reader, key))
         DSC_TRY(dsc_hf_choice(reader, key, rope_names, DSC_COUNT(rope_names), &kind));
     out->kind = (dsc_rope_kind)kind;
-    DSC_TRY(dsc_hf_number(reader, "rope_theta", (dsc_hf_range){ 2, 1e30 }, out->theta, &out->theta));
+    DSC_TRY(dsc_hf_number(reader, "rope_theta", thetas, out->theta, &out->theta));
     if (keys->partial == NULL && out->kind != DSC_ROPE_DEFAULT) { /* the root's, which plain positions do not ask for */
         reader->object = root;
         DSC_TRY(dsc_hf_number_or_null(reader, "partial_rotary_factor", shares, *partial, partial));
@@ -139,24 +140,15 @@ static dsc_status read_object(dsc_hf_config *reader, const cJSON *root, const ds
     return out->kind == DSC_ROPE_YARN ? read_yarn(reader, out) : DSC_OK;
 }
 
-dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out)
+/* One description; `object` NULL: plain positions. The reader stands on the root. */
+static dsc_status read_one(dsc_hf_config *reader, const cJSON *object, const dsc_rope_keys *keys, double theta,
+                           dsc_rope *out)
 {
-    /* As Hugging Face's code chooses when both are there. */
-    static const char *const objects[] = { "rope_scaling", "rope_parameters" };
-    const cJSON *const root = reader->object, *object = NULL;
+    const cJSON *const root = reader->object;
     double partial = keys->partial_default;
-    *out = (dsc_rope){ .kind = DSC_ROPE_DEFAULT, .truncate = true };
-    DSC_TRY(dsc_hf_number(reader, keys->theta, (dsc_hf_range) { 2, 1e30 },
-                          keys->theta_default > 0 ? keys->theta_default : 10000, &out->theta));
+    *out = (dsc_rope) { .kind = DSC_ROPE_DEFAULT, .theta = theta, .truncate = true, .neighbours = keys->neighbours };
     if (keys->partial != NULL)
-        DSC_TRY(dsc_hf_number(reader, keys->partial, (dsc_hf_range){ 0, 1 }, partial, &partial));
-    for (size_t i = 0; i < DSC_COUNT(objects) && object == NULL; i++) {
-        object = dsc_hf_field(reader, objects[i]);
-        if (object != NULL && !cJSON_IsObject(object))
-            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be an object", objects[i]);
-        if (object != NULL && object->child == NULL) /* an empty one says nothing */
-            object = NULL;
-    }
+        DSC_TRY(dsc_hf_number(reader, keys->partial, (dsc_hf_range) { 0, 1 }, partial, &partial));
     if (object != NULL) {
         reader->object = object;
         const dsc_status status = read_object(reader, root, keys, out, &partial);
@@ -164,7 +156,7 @@ dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_r
         DSC_TRY(status);
     }
     const int64_t size = (int64_t)((double)keys->head_size * partial);
-    if (size < 2 || size % 2 != 0) {
+    if (size < 2 || size % 2 != 0 || size > 2 * DSC_ROPE_PAIRS_MAX) {
         const char *key = keys->partial != NULL ? keys->partial : "head_dim";
         (void)dsc_hf_field(reader, key);
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
@@ -172,6 +164,97 @@ dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_r
                              "even numbers from 2", key, (long long)size, (long long)keys->head_size);
     }
     dsc_rope_set(out, size);
+    return DSC_OK;
+}
+
+/* An object of the root; NULL if it is absent or empty, which says nothing. */
+static dsc_status find_object(dsc_hf_config *reader, const char *key, const cJSON **out)
+{
+    *out = dsc_hf_field(reader, key);
+    if (*out != NULL && !cJSON_IsObject(*out))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be an object", key);
+    if (*out != NULL && (*out)->child == NULL)
+        *out = NULL;
+    return DSC_OK;
+}
+
+dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out)
+{
+    /* As Hugging Face's code chooses when both are there. */
+    static const char *const objects[] = { "rope_scaling", "rope_parameters" };
+    const cJSON *object = NULL;
+    double theta = 0;
+    DSC_TRY(dsc_hf_number(reader, keys->theta, thetas, keys->theta_default > 0 ? keys->theta_default : 10000, &theta));
+    for (size_t i = 0; i < DSC_COUNT(objects) && object == NULL; i++)
+        DSC_TRY(find_object(reader, objects[i], &object));
+    return read_one(reader, object, keys, theta, out);
+}
+
+/* ---- by kinds of layers ------------------------------------------------------------------------------------------ */
+
+/* Every entry is the object, or null, of one of the kinds. */
+static dsc_status check_layers(dsc_hf_config *reader, const cJSON *parameters, const dsc_rope_layer *layers,
+                               int32_t count)
+{
+    const cJSON *const root = reader->object, *item = NULL;
+    reader->object = parameters;
+    cJSON_ArrayForEach(item, parameters)
+    {
+        bool known = false;
+        for (int32_t i = 0; i < count; i++)
+            known |= strcmp(item->string, layers[i].name) == 0;
+        (void)dsc_hf_field(reader, item->string);
+        if (!known || !(cJSON_IsObject(item) || cJSON_IsNull(item)))
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                                 "\"rope_parameters\": \"%.60s\" is not the object of a kind of layers; the kinds of "
+                                 "this family are \"%s\" and others like it",
+                                 item->string, layers[0].name);
+    }
+    reader->object = root;
+    return DSC_OK;
+}
+
+/* The older files' object is that of the scaled kinds. */
+static const cJSON *object_of(const cJSON *parameters, const cJSON *scaling, const dsc_rope_layer *layer)
+{
+    if (parameters == NULL)
+        return layer->scaled ? scaling : NULL;
+    const cJSON *object = cJSON_GetObjectItemCaseSensitive(parameters, layer->name);
+    return cJSON_IsObject(object) ? object : NULL;
+}
+
+dsc_status dsc_rope_read_layers(dsc_hf_config *reader, const dsc_rope_keys *keys, const dsc_rope_layer *layers,
+                                int32_t count, dsc_rope *out)
+{
+    const cJSON *parameters = NULL, *scaling = NULL;
+    DSC_ASSERT(count >= 1 && count <= DSC_ROPE_LAYERS_MAX);
+    DSC_TRY(find_object(reader, "rope_scaling", &scaling));
+    DSC_TRY(find_object(reader, "rope_parameters", &parameters));
+    if (parameters != NULL && scaling != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"rope_parameters\" beside \"rope_scaling\" is not built; "
+                             "what exists: one of the two");
+    if (parameters != NULL) {
+        DSC_TRY(check_layers(reader, parameters, layers, count));
+        if (dsc_hf_field(reader, "original_max_position_embeddings") != NULL) /* which it would be is not defined */
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                                 "\"original_max_position_embeddings\" beside rotary "
+                                 "positions by layers is not built; what exists: the key in the layers' objects");
+    }
+    for (int32_t i = 0; i < count; i++) {
+        dsc_rope_keys own = *keys;
+        double theta = layers[i].theta_default;
+        if (layers[i].head_size > 0)
+            own.head_size = layers[i].head_size;
+        if (layers[i].theta != NULL)
+            DSC_TRY(dsc_hf_number(reader, layers[i].theta, thetas, theta, &theta));
+        DSC_TRY(read_one(reader, object_of(parameters, scaling, &layers[i]), &own, theta, &out[i]));
+        if (out[i].kind == DSC_ROPE_YARN && !out[i].truncate) /* Hugging Face's code does not see the key there */
+            return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                                 "\"truncate\" false in the rotary positions of \"%s\" is "
+                                 "not built; what exists: true",
+                                 layers[i].name);
+    }
     return DSC_OK;
 }
 

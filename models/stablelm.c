@@ -8,12 +8,20 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return dsc_hf_bool(reader, "use_parallel_residual", false, &config->parallel);
 }
 
-static const dsc_decoder_traits traits = {
-    .architecture = "StableLmForCausalLM", .family = &dsc_stablelm_family, .vocab = 50304, .channels = 2560,
-    .inner = 6912, .positions = 4096, .kv_heads = 32, .norm_key = "layer_norm_eps", .norm_eps = 1e-5,
-    .partial = "partial_rotary_factor", .partial_default = 0.25, .dropouts = { "hidden_dropout" },
-    .read_more = read_more
-};
+static const dsc_decoder_traits traits = { .activation = DSC_SILU,
+                                           .architecture = "StableLmForCausalLM",
+                                           .family = &dsc_stablelm_family,
+                                           .vocab = 50304,
+                                           .channels = 2560,
+                                           .inner = 6912,
+                                           .positions = 4096,
+                                           .kv_heads = 32,
+                                           .norm_key = "layer_norm_eps",
+                                           .norm_eps = 1e-5,
+                                           .partial = "partial_rotary_factor",
+                                           .partial_default = 0.25,
+                                           .dropouts = { "hidden_dropout" },
+                                           .read_more = read_more };
 
 /* In a parallel block the MLP reads the norm that the attention reads, and both are added to x. */
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)

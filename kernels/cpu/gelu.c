@@ -1,9 +1,10 @@
-/* gelu.c - cuts GELU into blocks and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.c - cuts activations into blocks and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
 static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->count >= 0);
+    DSC_ASSERT((uint32_t)a->kind < DSC_ACTIVATIONS);
     DSC_TRY(dsc_range_dtype_check("GELU_FWD", a->dtype, err));
     dsc_range_run(pool, dsc_div_ceil(a->count, DSC_GELU_BLOCK), fn, a);
     return DSC_OK;
@@ -12,6 +13,7 @@ static dsc_status fwd(const dsc_gelu_fwd_args *a, const dsc_cpu_threads *pool, d
 static dsc_status bwd(const dsc_gelu_bwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->count >= 0);
+    DSC_ASSERT((uint32_t)a->kind < DSC_ACTIVATIONS);
     DSC_TRY(dsc_range_dtype_check("GELU_BWD", a->dtype, err));
     dsc_range_run(pool, dsc_div_ceil(a->count, DSC_GELU_BLOCK), fn, a);
     return DSC_OK;

@@ -1,5 +1,5 @@
-/* gelu_ref.c - GELU and other activations in double, rounded once. 0.5 (1 + tanh(u)) is written as 1 / (1 + exp(-2 u))
- * and 0.5 (1 + erf(z)) as 0.5 erfc(-z), which keep their digits far below zero. SPDX-License-Identifier: Apache-2.0 */
+/* gelu_ref.c - activations in double, rounded once. 0.5 (1 + tanh(u)) is written as 1 / (1 + exp(-2 u)) and
+ * 0.5 (1 + erf(z)) as 0.5 erfc(-z), which keep their digits far below zero. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
 
 #include "kernels/cpu/range.h"
@@ -22,23 +22,29 @@ static double gate_erf(double x)
 
 static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
 
-/* Beyond 128 the sigmoid is 0 or 1 in fp32; the bound keeps it from Inf times 0. */
-static double bounded(double x) { return x < -128 ? -128 : x > 128 ? 128 : x; }
+static double relu(double x) { return x < 0 ? 0 : x; }
 
-static double value_of(dsc_activation kind, double x)
+double dsc_activation_ref(dsc_activation kind, double x)
 {
     switch (kind) {
-    case DSC_RELU: return x < 0 ? 0 : x;
+    case DSC_RELU:
+        return relu(x);
+    case DSC_RELU2:
+        return relu(x) * relu(x);
+    case DSC_SILU:
+        return x * sigmoid(x);
+    case DSC_SIGMOID:
+        return sigmoid(x);
     case DSC_GELU_ERF: return x * gate_erf(x);
-    case DSC_RELU_SQUARED: return x < 0 ? 0 : x * x;
-    case DSC_SIGMOID: return sigmoid(x);
-    case DSC_SILU: return (x < -128 ? -128 : x) * sigmoid(x);
     case DSC_HALF_SQUARE: return 0.5 * x * x;
-    default: return x * gate(x);
+    case DSC_GELU_TANH:
+    case DSC_ACTIVATIONS:
+        break;
     }
+    return x * gate(x);
 }
 
-static double gelu_slope(double x)
+static double gelu_tanh_slope(double x)
 {
     const double s = gate(x), inner = 2 * SQRT_2_OVER_PI * (1 + 3 * CUBIC * x * x);
     /* 1 - s as the gate of -x: without cancellation, and 0 where x^2 times it would be Inf times 0 */
@@ -46,20 +52,28 @@ static double gelu_slope(double x)
     return s == 0 || far == 0 ? s : s + x * s * far * inner;
 }
 
-static double slope_of(dsc_activation kind, double x)
+double dsc_activation_slope_ref(dsc_activation kind, double x)
 {
     switch (kind) {
-    case DSC_RELU: return x > 0 ? 1 : 0;
-    case DSC_GELU_ERF: return gate_erf(x) + x * ONE_OVER_SQRT_2_PI * exp(-0.5 * x * x);
-    case DSC_RELU_SQUARED: return x < 0 ? 0 : 2 * x;
-    case DSC_SIGMOID: return sigmoid(x) * sigmoid(-x);
-    case DSC_SILU: return sigmoid(x) + bounded(x) * sigmoid(x) * sigmoid(-x);
+    case DSC_RELU:
+        return x > 0 ? 1 : 0;
+    case DSC_RELU2:
+        return 2 * relu(x);
+    case DSC_SILU:
+        return sigmoid(x) + x * sigmoid(x) * sigmoid(-x);
+    case DSC_SIGMOID:
+        return sigmoid(x) * sigmoid(-x);
+    case DSC_GELU_ERF:
+        return gate_erf(x) + x * ONE_OVER_SQRT_2_PI * exp(-0.5 * x * x);
     case DSC_HALF_SQUARE: return x;
-    default: return gelu_slope(x);
+    case DSC_GELU_TANH:
+    case DSC_ACTIVATIONS:
+        break;
     }
+    return gelu_tanh_slope(x);
 }
 
-float dsc_gelu_ref(float x) { return (float)value_of(DSC_GELU_TANH, (double)x); }
+float dsc_gelu_ref(float x) { return (float)dsc_activation_ref(DSC_GELU_TANH, (double)x); }
 
 void dsc_gelu_fwd_ref(const void *args, int64_t first, int64_t last)
 {
@@ -67,7 +81,7 @@ void dsc_gelu_fwd_ref(const void *args, int64_t first, int64_t last)
     const int64_t end = dsc_min_i64(last * DSC_GELU_BLOCK, a->count);
     for (int64_t i = first * DSC_GELU_BLOCK; i < end; i++) {
         const double x = (double)dsc_get(a->in, i, a->dtype);
-        dsc_put(a->out, i, a->dtype, (float)value_of(a->kind, x));
+        dsc_put(a->out, i, a->dtype, (float)dsc_activation_ref(a->kind, x));
     }
 }
 
@@ -76,7 +90,7 @@ void dsc_gelu_bwd_ref(const void *args, int64_t first, int64_t last)
     const dsc_gelu_bwd_args *a = args;
     const int64_t end = dsc_min_i64(last * DSC_GELU_BLOCK, a->count);
     for (int64_t i = first * DSC_GELU_BLOCK; i < end; i++) {
-        const double slope = slope_of(a->kind, (double)dsc_get(a->in, i, a->dtype));
+        const double slope = dsc_activation_slope_ref(a->kind, (double)dsc_get(a->in, i, a->dtype));
         dsc_put(a->d_in, i, a->dtype, (float)((double)dsc_get(a->d_out, i, a->dtype) * slope));
     }
 }

@@ -17,6 +17,7 @@ static dsc_status bwd(const dsc_layernorm_bwd_args *a, const dsc_cpu_threads *po
 {
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->channels >= 1);
+    DSC_ASSERT(a->weight != NULL || a->d_weight == NULL);
     DSC_TRY(dsc_range_dtype_check("LAYERNORM_BWD", a->dtype, err));
     dsc_range_run(pool, dsc_div_ceil(a->rows, DSC_LAYERNORM_BWD_ROWS), fn, a);
     if (a->d_weight != NULL || a->d_bias != NULL)

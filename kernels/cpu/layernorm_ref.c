@@ -28,8 +28,9 @@ void dsc_layernorm_fwd_ref(const void *args, int64_t first, int64_t last)
 
         for (int64_t c = 0; c < channels; c++) {
             const float x_hat = (dsc_get(in, r * channels + c, a->dtype) - mean) * rstd;
-            const float y = fmaf(x_hat, dsc_get(a->weight, c, a->dtype), dsc_get(a->bias, c, a->dtype));
-            dsc_put(a->out, r * channels + c, a->dtype, y);
+            const float weight = dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
+            const float bias = a->bias != NULL ? dsc_get(a->bias, c, a->dtype) : 0.0f;
+            dsc_put(a->out, r * channels + c, a->dtype, fmaf(x_hat, weight, bias));
         }
         a->mean[r] = mean;
         a->rstd[r] = rstd;
@@ -45,7 +46,7 @@ static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weigh
     for (int64_t c = 0; c < channels; c++) {
         const float x_hat = (dsc_get(a->in, r * channels + c, a->dtype) - mean) * rstd;
         const float g = dsc_get(a->d_out, r * channels + c, a->dtype);
-        const float d = g * dsc_get(a->weight, c, a->dtype);
+        const float d = g * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         lane_d[c % 16] += d;
         lane_dx[c % 16] = fmaf(d, x_hat, lane_dx[c % 16]);
         if (sum_weight != NULL) {
@@ -58,7 +59,7 @@ static void bwd_row(const dsc_layernorm_bwd_args *a, int64_t r, float *sum_weigh
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
         const float x_hat = (dsc_get(a->in, i, a->dtype) - mean) * rstd;
-        const float d = dsc_get(a->d_out, i, a->dtype) * dsc_get(a->weight, c, a->dtype);
+        const float d = dsc_get(a->d_out, i, a->dtype) * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         const float through = fmaf(-x_hat, mean_dx, d - mean_d);
         const float residual = a->d_residual != NULL ? dsc_get(a->d_residual, i, a->dtype) : 0.0f;
         dsc_put(a->d_in, i, a->dtype, fmaf(rstd, through, residual));

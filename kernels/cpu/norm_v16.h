@@ -45,6 +45,15 @@ V16_INLINE void row_add(void *to, const void *in, const void *add, int64_t at, i
     }
 }
 
+/* Factors of channels c.. : without a weight 1. */
+V16_INLINE v16 norm_weight(const void *weight, bool plus_one, int64_t c, int64_t left, dsc_dtype dtype)
+{
+    if (weight == NULL)
+        return v16_set(1.0f);
+    const v16 w = v16_load(weight, c, left, dtype);
+    return plus_one ? v16_add(v16_set(1.0f), w) : w;
+}
+
 /* ---- forward ---- */
 
 /* Purpose of this instance of a function. */
@@ -58,9 +67,9 @@ V16_INLINE void fwd_part(const dsc_layernorm_fwd_args *a, const void *row, int64
                          norm_kind k, v16 mean, v16 rstd)
 {
     const v16 x = v16_load(row, c, left, k.dtype), x_hat = v16_mul(k.rms ? x : v16_sub(x, mean), rstd);
-    const v16 weight = v16_load(a->weight, c, left, k.dtype);
-    const v16 y = k.rms ? v16_mul(x_hat, weight) : v16_fma(x_hat, weight, v16_load(a->bias, c, left, k.dtype));
-    v16_store(a->out, at + c, left, k.dtype, y);
+    const v16 weight = norm_weight(a->weight, a->plus_one, c, left, k.dtype);
+    const v16 bias = a->bias != NULL ? v16_load(a->bias, c, left, k.dtype) : v16_set(0.0f);
+    v16_store(a->out, at + c, left, k.dtype, k.rms ? v16_mul(x_hat, weight) : v16_fma(x_hat, weight, bias));
 }
 
 V16_INLINE void norm_fwd(const dsc_layernorm_fwd_args *args, int64_t first, int64_t last, norm_kind k)
@@ -111,7 +120,7 @@ V16_INLINE v16 x_hat_of(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c, i
 V16_INLINE void bwd_sums(bwd_rows *b, int64_t c, int64_t left, int rows, norm_kind k)
 {
     const dsc_layernorm_bwd_args *a = b->a;
-    const v16 weight = v16_load(a->weight, c, left, k.dtype);
+    const v16 weight = norm_weight(a->weight, a->plus_one, c, left, k.dtype);
     v16 sum_weight = v16_set(0.0f), sum_bias = v16_set(0.0f);
     if (k.weights)
         sum_weight = v16_load(b->sum_weight, c, left, DSC_F32);
@@ -137,7 +146,8 @@ V16_INLINE void bwd_input(const dsc_layernorm_bwd_args *a, int64_t r, int64_t c,
 {
     const int64_t i = r * a->channels + c;
     const v16 x_hat = x_hat_of(a, r, c, left, k);
-    const v16 d = v16_mul(v16_load(a->d_out, i, left, k.dtype), v16_load(a->weight, c, left, k.dtype));
+    const v16 weight = norm_weight(a->weight, a->plus_one, c, left, k.dtype);
+    const v16 d = v16_mul(v16_load(a->d_out, i, left, k.dtype), weight);
     const v16 through = v16_fnma(x_hat, mean_dx, k.rms ? d : v16_sub(d, mean_d));
     const v16 residual = a->d_residual != NULL ? v16_load(a->d_residual, i, left, k.dtype) : v16_set(0.0f);
     v16_store(a->d_in, i, left, k.dtype, v16_fma(v16_set(a->rstd[r]), through, residual));

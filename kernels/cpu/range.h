@@ -60,8 +60,10 @@ static inline float dsc_dora_norm(double lane[DSC_DORA_LANES], dsc_dtype dtype)
 static inline float dsc_dora_factor(float x, float norm) { return norm == 0 ? 0 : x / norm; }
 
 float dsc_gelu_ref(float x); /* DSC_GELU_TANH of the reference, also for gemm_ref.c */
+double dsc_activation_ref(dsc_activation kind, double x);
+double dsc_activation_slope_ref(dsc_activation kind, double x);
 
-/* SwiGLU's block: a piece of a row, where it starts in gate and up, and in out. */
+/* A gated activation's block: a piece of a row, where it starts in gate and up, and in out. */
 typedef struct dsc_swiglu_piece { int64_t at, dense, count; } dsc_swiglu_piece;
 
 static inline dsc_swiglu_piece dsc_swiglu_piece_of(int64_t block, int64_t cols, int64_t in_stride)
@@ -69,6 +71,14 @@ static inline dsc_swiglu_piece dsc_swiglu_piece_of(int64_t block, int64_t cols, 
     const int64_t pieces = dsc_div_ceil(cols, DSC_SWIGLU_COLS), row = block / pieces;
     const int64_t first = block % pieces * DSC_SWIGLU_COLS, count = dsc_min_i64(DSC_SWIGLU_COLS, cols - first);
     return (dsc_swiglu_piece){ row * in_stride + first, row * cols + first, count };
+}
+
+/* A norm's factor of channel c (rmsnorm.h, layernorm.h). */
+static inline float dsc_norm_weight(const void *weight, bool plus_one, int64_t c, dsc_dtype dtype)
+{
+    if (weight == NULL)
+        return 1.0f;
+    return plus_one ? 1.0f + dsc_get(weight, c, dtype) : dsc_get(weight, c, dtype);
 }
 
 typedef void (*dsc_range_fn)(const void *args, int64_t first, int64_t last);

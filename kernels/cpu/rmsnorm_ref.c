@@ -22,7 +22,7 @@ void dsc_rmsnorm_fwd_ref(const void *args, int64_t first, int64_t last)
         const float rstd = 1.0f / sqrtf(dsc_lanes_sum(lane, 64) / (float)channels + a->eps);
         for (int64_t c = 0; c < channels; c++) {
             const float x_hat = dsc_get(in, r * channels + c, a->dtype) * rstd;
-            dsc_put(a->out, r * channels + c, a->dtype, x_hat * dsc_get(a->weight, c, a->dtype));
+            dsc_put(a->out, r * channels + c, a->dtype, x_hat * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype));
         }
         a->rstd[r] = rstd;
     }
@@ -37,7 +37,7 @@ static void bwd_row(const dsc_rmsnorm_bwd_args *a, int64_t r, float *sum_weight)
     for (int64_t c = 0; c < channels; c++) {
         const float x_hat = dsc_get(a->in, r * channels + c, a->dtype) * rstd;
         const float g = dsc_get(a->d_out, r * channels + c, a->dtype);
-        const float d = g * dsc_get(a->weight, c, a->dtype);
+        const float d = g * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         lane[c % 16] = fmaf(d, x_hat, lane[c % 16]);
         if (a->d_weight != NULL)
             sum_weight[c] = fmaf(g, x_hat, sum_weight[c]);
@@ -46,7 +46,7 @@ static void bwd_row(const dsc_rmsnorm_bwd_args *a, int64_t r, float *sum_weight)
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
         const float x_hat = dsc_get(a->in, i, a->dtype) * rstd;
-        const float d = dsc_get(a->d_out, i, a->dtype) * dsc_get(a->weight, c, a->dtype);
+        const float d = dsc_get(a->d_out, i, a->dtype) * dsc_norm_weight(a->weight, a->plus_one, c, a->dtype);
         const float through = fmaf(-x_hat, mean, d);
         const float residual = a->d_residual != NULL ? dsc_get(a->d_residual, i, a->dtype) : 0.0f;
         dsc_put(a->d_in, i, a->dtype, fmaf(rstd, through, residual));

@@ -5,18 +5,34 @@
 void V16_NAME(rmsnorm_fwd)(const void *args, int64_t first, int64_t last)
 {
     const dsc_rmsnorm_fwd_args *a = args;
-    const dsc_layernorm_fwd_args same = { .out = a->out, .sum = a->sum, .add = a->add, .rstd = a->rstd, .in = a->in,
-                                          .weight = a->weight, .rows = a->rows, .channels = a->channels,
-                                          .eps = a->eps, .dtype = a->dtype };
+    const dsc_layernorm_fwd_args same = { .out = a->out,
+                                          .sum = a->sum,
+                                          .add = a->add,
+                                          .rstd = a->rstd,
+                                          .in = a->in,
+                                          .weight = a->weight,
+                                          .rows = a->rows,
+                                          .channels = a->channels,
+                                          .eps = a->eps,
+                                          .dtype = a->dtype,
+                                          .plus_one = a->plus_one };
     norm_fwd_any(&same, first, last, true);
 }
 
 static dsc_layernorm_bwd_args bwd_args(const dsc_rmsnorm_bwd_args *a)
 {
-    return (dsc_layernorm_bwd_args){ .d_in = a->d_in, .d_weight = a->d_weight, .d_out = a->d_out,
-                                     .d_residual = a->d_residual, .in = a->in, .weight = a->weight, .rstd = a->rstd,
-                                     .scratch = a->scratch, .rows = a->rows, .channels = a->channels,
-                                     .dtype = a->dtype };
+    return (dsc_layernorm_bwd_args) { .d_in = a->d_in,
+                                      .d_weight = a->d_weight,
+                                      .d_out = a->d_out,
+                                      .d_residual = a->d_residual,
+                                      .in = a->in,
+                                      .weight = a->weight,
+                                      .rstd = a->rstd,
+                                      .scratch = a->scratch,
+                                      .rows = a->rows,
+                                      .channels = a->channels,
+                                      .dtype = a->dtype,
+                                      .plus_one = a->plus_one };
 }
 
 void V16_NAME(rmsnorm_bwd)(const void *args, int64_t first, int64_t last)

@@ -8,10 +8,11 @@
 static void turn_head(const dsc_rope_args *a, int64_t at, const float *c, const float *s)
 {
     for (int32_t i = 0; i < a->pairs; i++) {
-        const float x = dsc_get(a->in, at + i, a->dtype), y = dsc_get(a->in, at + i + a->pairs, a->dtype);
+        const int64_t first = at + (a->neighbours ? 2 * i : i), second = first + (a->neighbours ? 1 : a->pairs);
+        const float x = dsc_get(a->in, first, a->dtype), y = dsc_get(a->in, second, a->dtype);
         const float sine = a->inverse ? -s[i] : s[i];
-        dsc_put(a->out, at + i, a->dtype, fmaf(-y, sine, x * c[i]));
-        dsc_put(a->out, at + i + a->pairs, a->dtype, fmaf(x, sine, y * c[i]));
+        dsc_put(a->out, first, a->dtype, fmaf(-y, sine, x * c[i]));
+        dsc_put(a->out, second, a->dtype, fmaf(x, sine, y * c[i]));
     }
     const size_t bytes = dsc_dtype_bytes(a->dtype), rest = (size_t)(at + 2 * a->pairs) * bytes;
     if (a->out != a->in)

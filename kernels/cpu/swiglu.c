@@ -1,4 +1,4 @@
-/* swiglu.c - cuts SwiGLU into pieces of rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
+/* swiglu.c - cuts gated activations into pieces of rows and chooses the variant. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cpu/range.h"
 
 static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
@@ -6,6 +6,7 @@ static dsc_status fwd(const dsc_swiglu_fwd_args *a, const dsc_cpu_threads *pool,
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->cols >= 1);
     DSC_ASSERT(a->in_stride >= a->cols);
+    DSC_ASSERT((uint32_t)a->kind < DSC_ACTIVATIONS);
     DSC_TRY(dsc_range_dtype_check("SWIGLU_FWD", a->dtype, err));
     dsc_range_run(pool, a->rows * dsc_div_ceil(a->cols, DSC_SWIGLU_COLS), fn, a);
     return DSC_OK;
@@ -16,6 +17,7 @@ static dsc_status bwd(const dsc_swiglu_bwd_args *a, const dsc_cpu_threads *pool,
     DSC_ASSERT(a->rows >= 0);
     DSC_ASSERT(a->cols >= 1);
     DSC_ASSERT(a->in_stride >= a->cols);
+    DSC_ASSERT((uint32_t)a->kind < DSC_ACTIVATIONS);
     DSC_TRY(dsc_range_dtype_check("SWIGLU_BWD", a->dtype, err));
     dsc_range_run(pool, a->rows * dsc_div_ceil(a->cols, DSC_SWIGLU_COLS), fn, a);
     return DSC_OK;

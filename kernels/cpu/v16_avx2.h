@@ -90,6 +90,28 @@ V16_INLINE v16 v16_first(v16 x, v16 other, int64_t left)
                    _mm256_blendv_ps(other.high, x.high, _mm256_castsi256_ps(high)) };
 }
 
+V16_INLINE v16 v16_swap_pairs(v16 x)
+{
+    return (v16) { _mm256_permute_ps(x.low, 0xB1), _mm256_permute_ps(x.high, 0xB1) };
+}
+
+V16_INLINE v16 v16_negate_pairs(v16 x, bool odd)
+{
+    const __m256 sign =
+        _mm256_castsi256_ps(_mm256_set1_epi64x(odd ? (int64_t)0x8000000000000000u : (int64_t)0x80000000u));
+    return (v16) { _mm256_xor_ps(x.low, sign), _mm256_xor_ps(x.high, sign) };
+}
+
+V16_INLINE v16 v16_load_twice(const float *row, int64_t at, int64_t left)
+{
+    const float *from = row + at;
+    float part[8] = { 0 };
+    if (left < 8)
+        from = memcpy(part, from, (size_t)left * sizeof *from);
+    const __m256 x = _mm256_loadu_ps(from), low = _mm256_unpacklo_ps(x, x), high = _mm256_unpackhi_ps(x, x);
+    return (v16) { _mm256_permute2f128_ps(low, high, 0x20), _mm256_permute2f128_ps(low, high, 0x31) };
+}
+
 V16_INLINE float v16_sum_lanes(v16 x)
 {
     const __m256 l8 = _mm256_add_ps(x.low, x.high);

@@ -73,6 +73,23 @@ V16_INLINE v16 v16_first(v16 x, v16 other, int64_t left)
     return _mm512_mask_blend_ps(dsc_mask_avx512(left), other, x);
 }
 
+/* Lanes 2i and 2i + 1 exchanged. */
+V16_INLINE v16 v16_swap_pairs(v16 x) { return _mm512_permute_ps(x, 0xB1); }
+
+/* The even lanes negated, or the odd ones. */
+V16_INLINE v16 v16_negate_pairs(v16 x, bool odd)
+{
+    const __m512i sign = _mm512_set1_epi64(odd ? (int64_t)0x8000000000000000u : (int64_t)0x80000000u);
+    return _mm512_xor_ps(x, _mm512_castsi512_ps(sign));
+}
+
+/* Lanes 2i and 2i + 1 are row[at + i]; only the first `left` of the eight are read, the others are 0. */
+V16_INLINE v16 v16_load_twice(const float *row, int64_t at, int64_t left)
+{
+    const __m512i twice = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    return _mm512_permutexvar_ps(twice, v16_load(row, at, left < 8 ? left : 8, DSC_F32));
+}
+
 /* Lane j takes in lane j + w, for w = 8, 4, 2, 1. */
 V16_INLINE float v16_sum_lanes(v16 x)
 {

@@ -1,4 +1,4 @@
-/* gelu.cu - GELU, other activations and their gradients over flat arrays. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.cu - activations and their gradients over flat arrays. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
 #include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launchers.h"
@@ -63,16 +63,8 @@ dsc_status dsc_cuda_run_GELU_FWD(const dsc_cuda_launch *at, const void *args, ds
 {
     const dsc_gelu_fwd_args *a = static_cast<const dsc_gelu_fwd_args *>(args);
     DSC_TRY(dtype_check("GELU_FWD", a->dtype, err));
-    switch (a->kind) {
-    case DSC_GELU_TANH: fwd_any<DSC_GELU_TANH>(at, a); break;
-    case DSC_GELU_ERF: fwd_any<DSC_GELU_ERF>(at, a); break;
-    case DSC_RELU: fwd_any<DSC_RELU>(at, a); break;
-    case DSC_RELU_SQUARED: fwd_any<DSC_RELU_SQUARED>(at, a); break;
-    case DSC_SIGMOID: fwd_any<DSC_SIGMOID>(at, a); break;
-    case DSC_SILU: fwd_any<DSC_SILU>(at, a); break;
-    case DSC_HALF_SQUARE: fwd_any<DSC_HALF_SQUARE>(at, a); break;
-    case DSC_ACTIVATIONS: break;
-    }
+    DSC_ASSERT(static_cast<uint32_t>(a->kind) < DSC_ACTIVATIONS);
+    DSC_CUDA_FOR_ACTIVATION(a->kind, fwd_any, at, a);
     return DSC_OK;
 }
 
@@ -80,15 +72,7 @@ dsc_status dsc_cuda_run_GELU_BWD(const dsc_cuda_launch *at, const void *args, ds
 {
     const dsc_gelu_bwd_args *a = static_cast<const dsc_gelu_bwd_args *>(args);
     DSC_TRY(dtype_check("GELU_BWD", a->dtype, err));
-    switch (a->kind) {
-    case DSC_GELU_TANH: bwd_any<DSC_GELU_TANH>(at, a); break;
-    case DSC_GELU_ERF: bwd_any<DSC_GELU_ERF>(at, a); break;
-    case DSC_RELU: bwd_any<DSC_RELU>(at, a); break;
-    case DSC_RELU_SQUARED: bwd_any<DSC_RELU_SQUARED>(at, a); break;
-    case DSC_SIGMOID: bwd_any<DSC_SIGMOID>(at, a); break;
-    case DSC_SILU: bwd_any<DSC_SILU>(at, a); break;
-    case DSC_HALF_SQUARE: bwd_any<DSC_HALF_SQUARE>(at, a); break;
-    case DSC_ACTIVATIONS: break;
-    }
+    DSC_ASSERT(static_cast<uint32_t>(a->kind) < DSC_ACTIVATIONS);
+    DSC_CUDA_FOR_ACTIVATION(a->kind, bwd_any, at, a);
     return DSC_OK;
 }

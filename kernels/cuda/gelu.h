@@ -1,5 +1,5 @@
-/* gelu.h - GELU and other activations of one number (kernels/gelu.h). The tanh form as x * sigmoid(2u): nothing cancels
- * near 0. SPDX-License-Identifier: Apache-2.0 */
+/* gelu.h - activations of one number (kernels/gelu.h). GELU's tanh form as x * sigmoid(2u): nothing cancels near 0.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CUDA_GELU_H
 #define DSC_KERNELS_CUDA_GELU_H
 
@@ -45,19 +45,34 @@ template <bool FAST> __device__ __forceinline__ float gelu_slope(float x)
 /* Phi(x) = 0.5 erfc(-x / sqrt(2)). */
 __device__ __forceinline__ float gelu_erf_gate(float x) { return 0.5f * erfcf(-0.70710678f * x); }
 
-/* 0 where the power is Inf. */
-template <bool FAST> __device__ __forceinline__ float sigmoid_of(float x)
+/* Sigmoid of x, and x times it. Below -88 both are as good as 0, and bounding x there keeps them from Inf times 0; NaN
+ * passes. FAST is for results that are rounded to 16 bits: the power may be Inf, and a NaN passes through s alone. */
+struct gate_values {
+    float s, silu;
+};
+
+template <bool FAST> __device__ __forceinline__ gate_values gate_of(float x)
 {
-    return FAST ? fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x)) : 1.0f / (1.0f + expf(-x));
+    if (FAST) {
+        const float s = fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x));
+        return { s, fmaxf(x, -88.0f) * s };
+    }
+    const float least = x < -88.0f ? -88.0f : x, s = 1.0f / (1.0f + expf(-least));
+    return { s, least * s };
 }
+
+__device__ __forceinline__ float relu_of(float x) { return x < 0.0f ? 0.0f : x; }
 
 template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activation_of(float x)
 {
-    const float positive = x < 0.0f ? 0.0f : x;
-    if (KIND == DSC_RELU || KIND == DSC_RELU_SQUARED)
-        return KIND == DSC_RELU ? positive : positive * positive;
-    if (KIND == DSC_SIGMOID || KIND == DSC_SILU)
-        return KIND == DSC_SIGMOID ? sigmoid_of<FAST>(x) : (x < -128.0f ? -128.0f : x) * sigmoid_of<FAST>(x);
+    if (KIND == DSC_RELU)
+        return relu_of(x);
+    if (KIND == DSC_RELU2)
+        return relu_of(x) * relu_of(x);
+    if (KIND == DSC_SILU)
+        return gate_of<FAST>(x).silu;
+    if (KIND == DSC_SIGMOID)
+        return gate_of<FAST>(x).s;
     if (KIND == DSC_HALF_SQUARE)
         return 0.5f * x * x;
     return KIND == DSC_GELU_ERF ? gelu_not_below(x) * gelu_erf_gate(x) : gelu_of<FAST>(x);
@@ -67,17 +82,51 @@ template <dsc_activation KIND, bool FAST> __device__ __forceinline__ float activ
 {
     if (KIND == DSC_RELU)
         return x > 0.0f ? 1.0f : 0.0f;
-    if (KIND == DSC_RELU_SQUARED || KIND == DSC_HALF_SQUARE)
-        return KIND == DSC_HALF_SQUARE ? x : x < 0.0f ? 0.0f : 2.0f * x;
-    if (KIND == DSC_SIGMOID || KIND == DSC_SILU) {
-        const float s = sigmoid_of<FAST>(x), bell = s * sigmoid_of<FAST>(-x);
-        return KIND == DSC_SIGMOID ? bell : fmaf(x < -128.0f ? -128.0f : x > 128.0f ? 128.0f : x, bell, s);
+    if (KIND == DSC_RELU2)
+        return 2.0f * relu_of(x);
+    if (KIND == DSC_SILU) {
+        const gate_values v = gate_of<FAST>(x);
+        return fmaf(v.silu, 1.0f - v.s, v.s);
     }
+    if (KIND == DSC_SIGMOID)
+        return gate_of<FAST>(x).s * gate_of<FAST>(-x).s;
+    if (KIND == DSC_HALF_SQUARE)
+        return x;
     if (KIND != DSC_GELU_ERF)
         return gelu_slope<FAST>(x);
     const float y = gelu_not_above(gelu_not_below(x)), e = FAST ? __expf(-0.5f * y * y) : expf(-0.5f * y * y);
     return fmaf(0.39894228f * y, e, gelu_erf_gate(x));
 }
+
+/* RUN<KIND>(...) for a kind that is known at run time. */
+#define DSC_CUDA_FOR_ACTIVATION(kind, RUN, ...)                                                                        \
+    do {                                                                                                               \
+        switch (kind) {                                                                                                \
+        case DSC_GELU_TANH:                                                                                            \
+            RUN<DSC_GELU_TANH>(__VA_ARGS__);                                                                           \
+            break;                                                                                                     \
+        case DSC_GELU_ERF:                                                                                             \
+            RUN<DSC_GELU_ERF>(__VA_ARGS__);                                                                            \
+            break;                                                                                                     \
+        case DSC_RELU:                                                                                                 \
+            RUN<DSC_RELU>(__VA_ARGS__);                                                                                \
+            break;                                                                                                     \
+        case DSC_SILU:                                                                                                 \
+            RUN<DSC_SILU>(__VA_ARGS__);                                                                                \
+            break;                                                                                                     \
+        case DSC_RELU2:                                                                                                \
+            RUN<DSC_RELU2>(__VA_ARGS__);                                                                               \
+            break;                                                                                                     \
+        case DSC_SIGMOID:                                                                                              \
+            RUN<DSC_SIGMOID>(__VA_ARGS__);                                                                             \
+            break;                                                                                                     \
+        case DSC_HALF_SQUARE:                                                                                          \
+            RUN<DSC_HALF_SQUARE>(__VA_ARGS__);                                                                         \
+            break;                                                                                                     \
+        case DSC_ACTIVATIONS:                                                                                          \
+            break;                                                                                                     \
+        }                                                                                                              \
+    } while (0)
 
 } // namespace
 

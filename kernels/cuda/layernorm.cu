@@ -14,6 +14,7 @@ template <class T> struct fwd_arrays {
     float *row_mean, *row_rstd;
     int64_t rows, channels;
     float eps;
+    bool plus_one;
 
     template <int W, class Row>
     __device__ __forceinline__ void finish(Row &row, const T *from, int64_t r, int lane) const
@@ -32,10 +33,11 @@ template <class T> struct fwd_arrays {
                 squares = fmaf(x[j] - mean, x[j] - mean, squares);
         });
         const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(channels) + eps);
-        row.visit(from, channels, lane, [&](int64_t c, const float (&x)[W]) {
-            float w[W], b[W], y[W];
-            load<W>(w, weight + c);
-            load<W>(b, bias + c);
+        row.visit(from, channels, lane, [&](int64_t c, const float(&x)[W]) {
+            float w[W], b[W] = {}, y[W];
+            load_weight<W>(w, weight, c, plus_one);
+            if (bias != NULL)
+                load<W>(b, bias + c);
 #pragma unroll
             for (int j = 0; j < W; j++)
                 y[j] = fmaf((x[j] - mean) * rstd, w[j], b[j]);
@@ -51,11 +53,18 @@ template <class T> struct fwd_arrays {
 template <class T> dsc_status fwd(const dsc_cuda_launch *at, const dsc_layernorm_fwd_args *args, dsc_error *err)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
-    const fwd_arrays<T> a = {
-        static_cast<T *>(args->out), static_cast<T *>(args->sum), static_cast<const T *>(args->in),
-        static_cast<const T *>(args->add), static_cast<const T *>(args->weight), static_cast<const T *>(args->bias),
-        args->mean, args->rstd, args->rows, args->channels, args->eps
-    };
+    const fwd_arrays<T> a = { static_cast<T *>(args->out),
+                              static_cast<T *>(args->sum),
+                              static_cast<const T *>(args->in),
+                              static_cast<const T *>(args->add),
+                              static_cast<const T *>(args->weight),
+                              static_cast<const T *>(args->bias),
+                              args->mean,
+                              args->rstd,
+                              args->rows,
+                              args->channels,
+                              args->eps,
+                              args->plus_one };
     const bool aligned = a.channels % W == 0 && is_aligned(a.out) && is_aligned(a.sum) && is_aligned(a.in) &&
                          is_aligned(a.add) && is_aligned(a.weight) && is_aligned(a.bias);
     if (!aligned)
@@ -78,6 +87,7 @@ template <class T> struct bwd_arrays {
     const float *row_mean, *row_rstd;
     float *partial; /* [blocks, 2, C], or NULL: weights are frozen */
     int64_t rows, channels;
+    bool plus_one;
 
     __device__ __forceinline__ stats stats_of(int64_t r) const { return make_float2(row_mean[r], row_rstd[r]); }
 
@@ -116,11 +126,17 @@ template <class T> struct bwd_arrays {
 
 template <class T> dsc_status bwd(const dsc_cuda_launch *at, const dsc_layernorm_bwd_args *a, dsc_error *err)
 {
-    const bwd_arrays<T> arrays = {
-        static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out), static_cast<const T *>(a->d_residual),
-        static_cast<const T *>(a->in), static_cast<const T *>(a->weight), a->mean, a->rstd,
-        a->d_weight != NULL || a->d_bias != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
-    };
+    const bwd_arrays<T> arrays = { static_cast<T *>(a->d_in),
+                                   static_cast<const T *>(a->d_out),
+                                   static_cast<const T *>(a->d_residual),
+                                   static_cast<const T *>(a->in),
+                                   static_cast<const T *>(a->weight),
+                                   a->mean,
+                                   a->rstd,
+                                   a->d_weight != NULL || a->d_bias != NULL ? static_cast<float *>(a->scratch) : NULL,
+                                   a->rows,
+                                   a->channels,
+                                   a->plus_one };
     return bwd_launch(at, "LAYERNORM_BWD", arrays, err);
 }
 
@@ -142,6 +158,7 @@ dsc_status dsc_cuda_run_LAYERNORM_BWD(const dsc_cuda_launch *at, const void *arg
     const dsc_layernorm_bwd_args *a = static_cast<const dsc_layernorm_bwd_args *>(args);
     DSC_TRY(dtype_check("LAYERNORM_BWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
+    DSC_ASSERT(a->weight != NULL || a->d_weight == NULL);
     if (a->rows > 0)
         DSC_CUDA_FOR_DTYPE(a->dtype, T, DSC_TRY(bwd<T>(at, a, err)));
     const sum_targets targets = { { a->d_weight, a->d_bias } };

@@ -24,6 +24,22 @@ namespace {
 enum { FWD_THREADS = 128, FWD_ROWS = FWD_THREADS / 32, FWD_CHANNELS_KEPT = 1024 };
 enum { BWD_THREADS = 256, BWD_WARPS = BWD_THREADS / 32, BWD_ROWS = 64, BWD_RING_WARPS = 32, SUM_WIDTH = 32 };
 
+/* Factors of W channels: without a weight 1. */
+template <int W, class T>
+__device__ __forceinline__ void load_weight(float (&w)[W], const T *weight, int64_t c, bool plus_one)
+{
+    if (weight == NULL) {
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            w[j] = 1.0f;
+        return;
+    }
+    load<W>(w, weight + c);
+#pragma unroll
+    for (int j = 0; j < W; j++)
+        w[j] = plus_one ? 1.0f + w[j] : w[j];
+}
+
 /* x += y as T keeps it, written to `to`. */
 template <class T, int W> __device__ __forceinline__ void add_vectors(vector<T, W> &x, const vector<T, W> &y, T *to)
 {
@@ -184,7 +200,7 @@ dsc_status fwd_launch_long(const dsc_cuda_launch *at, const char *of, const Norm
 }
 
 /* ---- backward: Norm has arrays d_in, d_out, d_residual, in, weight of `element`, partial[blocks, WEIGHTS, C] (NULL:
- * the weights are frozen), rows, channels, and
+ * the weights are frozen), rows, channels, plus_one, and
  *   stats_of(r)            what the forward has left of row r, a `stats`
  *   normalise(s, x)        makes x_hat of W elements of a row
  *   add_terms(g, x_hat, w, sum)  adds their part of the row's SUMS sums, whose means the gradient needs
@@ -203,7 +219,7 @@ template <class Norm, int W> __device__ __forceinline__ row_means<Norm> means_of
         float g[W], x[W], w[W];
         load<W>(g, a.d_out + r * a.channels + c);
         load<W>(x, a.in + r * a.channels + c);
-        load<W>(w, a.weight + c);
+        load_weight<W>(w, a.weight, c, a.plus_one);
         a.normalise(stats, x);
         a.add_terms(g, x, w, m.of);
     }
@@ -265,7 +281,7 @@ template <class Norm, int W> __global__ void __launch_bounds__(BWD_THREADS) bwd_
         const int64_t c = base + lane * W;
         float w[W] = {}, sum[Norm::WEIGHTS][W] = {};
         if (c < a.channels) {
-            load<W>(w, a.weight + c);
+            load_weight<W>(w, a.weight, c, a.plus_one);
 #pragma unroll 4
             for (int64_t r = first + warp; r < last; r += BWD_WARPS)
                 columns<Norm, W>(a, r, c, means[r - first], w, sum);
@@ -364,7 +380,7 @@ __global__ void __launch_bounds__(THREADS, 1) bwd_ring_kernel(const Norm a)
         head->stats[k] = a.stats_of(first + k);
     float w[W] = {}, total[Norm::WEIGHTS][W] = {};
     if (mine)
-        load<W>(w, a.weight + c);
+        load_weight<W>(w, a.weight, c, a.plus_one);
     __syncthreads();
     int stage = 0;
     for (int64_t r = first; r < last; r += ROWS) {

@@ -13,6 +13,7 @@ template <class T> struct fwd_arrays {
     float *row_rstd;
     int64_t rows, channels;
     float eps;
+    bool plus_one;
 
     template <int W, class Row>
     __device__ __forceinline__ void finish(Row &row, const T *from, int64_t r, int lane) const
@@ -26,7 +27,7 @@ template <class T> struct fwd_arrays {
         const float rstd = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(channels) + eps);
         row.visit(from, channels, lane, [&](int64_t c, const float (&x)[W]) {
             float w[W], y[W];
-            load<W>(w, weight + c);
+            load_weight<W>(w, weight, c, plus_one);
 #pragma unroll
             for (int j = 0; j < W; j++)
                 y[j] = x[j] * rstd * w[j];
@@ -40,11 +41,16 @@ template <class T> struct fwd_arrays {
 template <class T> dsc_status fwd(const dsc_cuda_launch *at, const dsc_rmsnorm_fwd_args *args, dsc_error *err)
 {
     constexpr int W = 16 / static_cast<int>(sizeof(T));
-    const fwd_arrays<T> a = {
-        static_cast<T *>(args->out), static_cast<T *>(args->sum), static_cast<const T *>(args->in),
-        static_cast<const T *>(args->add), static_cast<const T *>(args->weight), args->rstd, args->rows,
-        args->channels, args->eps
-    };
+    const fwd_arrays<T> a = { static_cast<T *>(args->out),
+                              static_cast<T *>(args->sum),
+                              static_cast<const T *>(args->in),
+                              static_cast<const T *>(args->add),
+                              static_cast<const T *>(args->weight),
+                              args->rstd,
+                              args->rows,
+                              args->channels,
+                              args->eps,
+                              args->plus_one };
     const bool aligned = a.channels % W == 0 && is_aligned(a.out) && is_aligned(a.sum) && is_aligned(a.in) &&
                          is_aligned(a.add) && is_aligned(a.weight);
     if (!aligned)
@@ -69,6 +75,7 @@ template <class T> struct bwd_arrays {
     const float *row_rstd;
     float *partial; /* [blocks, C], or NULL: the weight is frozen */
     int64_t rows, channels;
+    bool plus_one;
 
     __device__ __forceinline__ stats stats_of(int64_t r) const { return row_rstd[r]; }
 
@@ -104,11 +111,16 @@ template <class T> struct bwd_arrays {
 
 template <class T> dsc_status bwd(const dsc_cuda_launch *at, const dsc_rmsnorm_bwd_args *a, dsc_error *err)
 {
-    const bwd_arrays<T> arrays = {
-        static_cast<T *>(a->d_in), static_cast<const T *>(a->d_out), static_cast<const T *>(a->d_residual),
-        static_cast<const T *>(a->in), static_cast<const T *>(a->weight), a->rstd,
-        a->d_weight != NULL ? static_cast<float *>(a->scratch) : NULL, a->rows, a->channels
-    };
+    const bwd_arrays<T> arrays = { static_cast<T *>(a->d_in),
+                                   static_cast<const T *>(a->d_out),
+                                   static_cast<const T *>(a->d_residual),
+                                   static_cast<const T *>(a->in),
+                                   static_cast<const T *>(a->weight),
+                                   a->rstd,
+                                   a->d_weight != NULL ? static_cast<float *>(a->scratch) : NULL,
+                                   a->rows,
+                                   a->channels,
+                                   a->plus_one };
     return bwd_launch(at, "RMSNORM_BWD", arrays, err);
 }
 
@@ -130,6 +142,7 @@ dsc_status dsc_cuda_run_RMSNORM_BWD(const dsc_cuda_launch *at, const void *args,
     const dsc_rmsnorm_bwd_args *a = static_cast<const dsc_rmsnorm_bwd_args *>(args);
     DSC_TRY(dtype_check("RMSNORM_BWD", a->dtype, err));
     DSC_ASSERT(a->channels >= 1);
+    DSC_ASSERT(a->weight != NULL || a->d_weight == NULL);
     if (a->rows > 0)
         DSC_CUDA_FOR_DTYPE(a->dtype, T, DSC_TRY(bwd<T>(at, a, err)));
     const sum_targets targets = { { a->d_weight, NULL } };

@@ -41,17 +41,48 @@ template <class T> struct rope_arrays {
     int32_t heads, head_size, pairs;
 };
 
-template <class T, int W, bool INVERSE>
+/* x and y are the first and second elements of W pairs: neighbours from `at` on, or with the second ones `apart`
+ * further. W is 1 where the elements are not aligned to pairs either. */
+template <bool NEIGHBOURS, int W, class T>
+__device__ __forceinline__ void load_pairs(float (&x)[W], float (&y)[W], const T *at, int32_t apart)
+{
+    if constexpr (NEIGHBOURS && W > 1) {
+        float both[2 * W];
+        load<2 * W>(both, at);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            x[j] = both[2 * j], y[j] = both[2 * j + 1];
+    } else {
+        load<W>(x, at);
+        load<W>(y, at + (NEIGHBOURS ? 1 : apart));
+    }
+}
+
+template <bool NEIGHBOURS, int W, class T>
+__device__ __forceinline__ void store_pairs(T *at, const float (&x)[W], const float (&y)[W], int32_t apart)
+{
+    if constexpr (NEIGHBOURS && W > 1) {
+        float both[2 * W];
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            both[2 * j] = x[j], both[2 * j + 1] = y[j];
+        store<2 * W>(at, both);
+    } else {
+        store<W>(at, x);
+        store<W>(at + (NEIGHBOURS ? 1 : apart), y);
+    }
+}
+
+template <class T, int W, bool INVERSE, bool NEIGHBOURS>
 __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(const rope_arrays<T> a)
 {
     const int64_t row = blockIdx.x, table = (a.places != NULL ? a.places[row] : row % a.tokens) * a.pairs;
     const int32_t parts = a.pairs / W, step = static_cast<int32_t>(blockDim.x);
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < a.heads * parts; i += step) {
         const int32_t head = i / parts, pair = i % parts * W;
-        const int64_t at = row * a.stride + static_cast<int64_t>(head) * a.head_size + pair;
+        const int64_t at = row * a.stride + static_cast<int64_t>(head) * a.head_size + (NEIGHBOURS ? 2 * pair : pair);
         float x[W], y[W], c[W], s[W];
-        load<W>(x, a.in + at);
-        load<W>(y, a.in + at + a.pairs);
+        load_pairs<NEIGHBOURS>(x, y, a.in + at, a.pairs);
         load<W>(c, a.cos + table + pair);
         load<W>(s, a.sin + table + pair);
 #pragma unroll
@@ -60,8 +91,7 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(const rope_arrays<T>
             c[j] = fmaf(-y[j], sine, xc);
             s[j] = fmaf(x[j], sine, yc);
         }
-        store<W>(a.out + at, c);
-        store<W>(a.out + at + a.pairs, s);
+        store_pairs<NEIGHBOURS>(a.out + at, c, s, a.pairs);
     }
     if (a.out == a.in)
         return;
@@ -72,16 +102,21 @@ __global__ void __launch_bounds__(ROPE_THREADS) rope_kernel(const rope_arrays<T>
     }
 }
 
-template <class T, int W> void launch(const dsc_cuda_launch *at, const dsc_rope_args *args)
+template <class T, int W, bool NEIGHBOURS> void launch(const dsc_cuda_launch *at, const dsc_rope_args *args)
 {
     const rope_arrays<T> a = { static_cast<T *>(args->out), static_cast<const T *>(args->in), args->cos, args->sin,
                                args->places, args->tokens, args->stride, args->heads, args->head_size, args->pairs };
     const unsigned blocks = grid_size(args->rows);
     const unsigned threads = threads_for(static_cast<int64_t>(a.heads) * (a.pairs / W), ROPE_THREADS);
     if (args->inverse)
-        DSC_CUDA_LAUNCH((rope_kernel<T, W, true>), blocks, threads, 0, at->stream, a);
+        DSC_CUDA_LAUNCH((rope_kernel<T, W, true, NEIGHBOURS>), blocks, threads, 0, at->stream, a);
     else
-        DSC_CUDA_LAUNCH((rope_kernel<T, W, false>), blocks, threads, 0, at->stream, a);
+        DSC_CUDA_LAUNCH((rope_kernel<T, W, false, NEIGHBOURS>), blocks, threads, 0, at->stream, a);
+}
+
+template <class T, int W> void launch_kind(const dsc_cuda_launch *at, const dsc_rope_args *a)
+{
+    a->neighbours ? launch<T, W, true>(at, a) : launch<T, W, false>(at, a);
 }
 
 template <class T> void rope(const dsc_cuda_launch *at, const dsc_rope_args *a)
@@ -89,7 +124,7 @@ template <class T> void rope(const dsc_cuda_launch *at, const dsc_rope_args *a)
     constexpr int W = 16 / static_cast<int>(sizeof(T));
     const bool aligned = a->pairs % W == 0 && a->head_size % W == 0 && a->stride % W == 0 && is_aligned(a->out) &&
                          is_aligned(a->in) && is_aligned(a->cos) && is_aligned(a->sin);
-    aligned ? launch<T, W>(at, a) : launch<T, 1>(at, a);
+    aligned ? launch_kind<T, W>(at, a) : launch_kind<T, 1>(at, a);
 }
 
 } // namespace

@@ -1,22 +1,9 @@
-/* swiglu.cu - SwiGLU and its gradient. SPDX-License-Identifier: Apache-2.0 */
+/* swiglu.cu - gated activations and their gradients. SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/cuda/elements.h"
+#include "kernels/cuda/gelu.h"
 #include "kernels/cuda/launchers.h"
 
 namespace {
-
-/* Sigmoid of x, and x times it. Below -88 both are as good as 0, and bounding x there keeps them from Inf times 0; NaN
- * passes. FAST is for results that are rounded to 16 bits: the power may be Inf, and a NaN passes through s alone. */
-struct gate_values { float s, silu; };
-
-template <bool FAST> __device__ __forceinline__ gate_values gate_of(float x)
-{
-    if (FAST) {
-        const float s = fast_reciprocal(1.0f + fast_exp2(-1.44269504f * x));
-        return { s, fmaxf(x, -88.0f) * s };
-    }
-    const float least = x < -88.0f ? -88.0f : x, s = 1.0f / (1.0f + expf(-least));
-    return { s, least * s };
-}
 
 /* Index in gate and up of element i of the dense arrays. */
 struct gate_place {
@@ -27,7 +14,7 @@ struct gate_place {
     }
 };
 
-template <class T> struct swiglu_fwd_op {
+template <class T, dsc_activation KIND> struct swiglu_fwd_op {
     T *out;
     const T *gate, *up;
     gate_place place;
@@ -39,12 +26,12 @@ template <class T> struct swiglu_fwd_op {
         load<W>(u, up + at);
 #pragma unroll
         for (int j = 0; j < W; j++)
-            g[j] = gate_of<sizeof(T) == 2>(g[j]).silu * u[j];
+            g[j] = activation_of<KIND, sizeof(T) == 2>(g[j]) * u[j];
         store_fast<W>(out + i, g);
     }
 };
 
-template <class T> struct swiglu_bwd_op {
+template <class T, dsc_activation KIND> struct swiglu_bwd_op {
     T *d_gate, *d_up, *out;
     const T *d_out, *gate, *up;
     gate_place place;
@@ -57,10 +44,10 @@ template <class T> struct swiglu_bwd_op {
         load<W>(d, d_out + i);
 #pragma unroll
         for (int j = 0; j < W; j++) {
-            const gate_values v = gate_of<sizeof(T) == 2>(g[j]);
-            y[j] = v.silu * u[j];
-            g[j] = d[j] * u[j] * fmaf(v.silu, 1.0f - v.s, v.s);
-            u[j] = d[j] * v.silu;
+            const float value = activation_of<KIND, sizeof(T) == 2>(g[j]);
+            y[j] = value * u[j];
+            g[j] = d[j] * u[j] * activation_slope<KIND, sizeof(T) == 2>(g[j]);
+            u[j] = d[j] * value;
         }
         store_fast<W>(d_gate + at, g);
         store_fast<W>(d_up + at, u);
@@ -69,22 +56,35 @@ template <class T> struct swiglu_bwd_op {
     }
 };
 
-template <class T> void fwd(const dsc_cuda_launch *at, const dsc_swiglu_fwd_args *a)
+template <class T, dsc_activation KIND> void fwd(const dsc_cuda_launch *at, const dsc_swiglu_fwd_args *a)
 {
-    const swiglu_fwd_op<T> op = { static_cast<T *>(a->out), static_cast<const T *>(a->gate),
-                                  static_cast<const T *>(a->up), { a->cols, a->in_stride } };
+    const swiglu_fwd_op<T, KIND> op = { static_cast<T *>(a->out),
+                                        static_cast<const T *>(a->gate),
+                                        static_cast<const T *>(a->up),
+                                        { a->cols, a->in_stride } };
     each<8>(at, op, a->rows * a->cols, a->cols % 8 == 0 && a->in_stride % 8 == 0 && is_aligned(a->out) &&
                                            is_aligned(a->gate) && is_aligned(a->up));
 }
 
-template <class T> void bwd(const dsc_cuda_launch *at, const dsc_swiglu_bwd_args *a)
+template <class T, dsc_activation KIND> void bwd(const dsc_cuda_launch *at, const dsc_swiglu_bwd_args *a)
 {
-    const swiglu_bwd_op<T> op = { static_cast<T *>(a->d_gate), static_cast<T *>(a->d_up), static_cast<T *>(a->out),
-                                  static_cast<const T *>(a->d_out), static_cast<const T *>(a->gate),
-                                  static_cast<const T *>(a->up), { a->cols, a->in_stride } };
+    const swiglu_bwd_op<T, KIND> op = { static_cast<T *>(a->d_gate),     static_cast<T *>(a->d_up),
+                                        static_cast<T *>(a->out),        static_cast<const T *>(a->d_out),
+                                        static_cast<const T *>(a->gate), static_cast<const T *>(a->up),
+                                        { a->cols, a->in_stride } };
     each<8>(at, op, a->rows * a->cols, a->cols % 8 == 0 && a->in_stride % 8 == 0 && is_aligned(a->d_gate) &&
                                            is_aligned(a->d_up) && is_aligned(a->out) && is_aligned(a->d_out) &&
                                            is_aligned(a->gate) && is_aligned(a->up));
+}
+
+template <dsc_activation KIND> void fwd_any(const dsc_cuda_launch *at, const dsc_swiglu_fwd_args *a)
+{
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, (fwd<T, KIND>(at, a)));
+}
+
+template <dsc_activation KIND> void bwd_any(const dsc_cuda_launch *at, const dsc_swiglu_bwd_args *a)
+{
+    DSC_CUDA_FOR_DTYPE(a->dtype, T, (bwd<T, KIND>(at, a)));
 }
 
 } // namespace
@@ -94,7 +94,8 @@ dsc_status dsc_cuda_run_SWIGLU_FWD(const dsc_cuda_launch *at, const void *args, 
     const dsc_swiglu_fwd_args *a = static_cast<const dsc_swiglu_fwd_args *>(args);
     DSC_TRY(dtype_check("SWIGLU_FWD", a->dtype, err));
     DSC_ASSERT(a->cols >= 1 && a->in_stride >= a->cols);
-    DSC_CUDA_FOR_DTYPE(a->dtype, T, fwd<T>(at, a));
+    DSC_ASSERT(static_cast<uint32_t>(a->kind) < DSC_ACTIVATIONS);
+    DSC_CUDA_FOR_ACTIVATION(a->kind, fwd_any, at, a);
     return DSC_OK;
 }
 
@@ -103,6 +104,7 @@ dsc_status dsc_cuda_run_SWIGLU_BWD(const dsc_cuda_launch *at, const void *args, 
     const dsc_swiglu_bwd_args *a = static_cast<const dsc_swiglu_bwd_args *>(args);
     DSC_TRY(dtype_check("SWIGLU_BWD", a->dtype, err));
     DSC_ASSERT(a->cols >= 1 && a->in_stride >= a->cols);
-    DSC_CUDA_FOR_DTYPE(a->dtype, T, bwd<T>(at, a));
+    DSC_ASSERT(static_cast<uint32_t>(a->kind) < DSC_ACTIVATIONS);
+    DSC_CUDA_FOR_ACTIVATION(a->kind, bwd_any, at, a);
     return DSC_OK;
 }

@@ -26,6 +26,7 @@ dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op)
                                  .head_size = (int32_t)(apart > 0 ? apart : op->rope.head_size),
                                  .pairs = op->rope.rope->pairs,
                                  .inverse = op->rope.inverse,
+                                 .neighbours = op->rope.rope->neighbours,
                                  .dtype = exec->ctx->dtype };
     return DSC_RUN(exec->ctx->stream, ROPE, &args, exec->err);
 }

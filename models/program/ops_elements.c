@@ -34,7 +34,8 @@ dsc_status dsc_op_run_gated(dsc_exec *exec, const dsc_op *op)
                                        .rows = dsc_exec_rows(exec, op->out[0]),
                                        .cols = dsc_exec_value(exec, op->out[0])->columns,
                                        .in_stride = dsc_exec_place(exec, op->in[0])->stride,
-                                       .dtype = exec->ctx->dtype };
+                                       .dtype = exec->ctx->dtype,
+                                       .kind = op->activation };
     return DSC_RUN(exec->ctx->stream, SWIGLU_FWD, &args, exec->err);
 }
 
@@ -51,7 +52,8 @@ dsc_status dsc_op_run_gated_bwd(dsc_exec *exec, const dsc_op *op)
                                        .rows = dsc_exec_rows(exec, op->in[0]),
                                        .cols = dsc_exec_value(exec, op->in[0])->columns,
                                        .in_stride = dsc_exec_place(exec, op->in[1])->stride,
-                                       .dtype = exec->ctx->dtype };
+                                       .dtype = exec->ctx->dtype,
+                                       .kind = op->activation };
     return DSC_RUN(exec->ctx->stream, SWIGLU_BWD, &args, exec->err);
 }
 

@@ -56,6 +56,8 @@ static dsc_norm norm_of(const dsc_exec *exec, const dsc_op *op, int16_t x, int16
                         .channels = dsc_exec_value(exec, x)->columns / op->norm.groups,
                         .eps = op->norm.eps,
                         .weight = op->norm.weight,
+                        .bias = op->norm.bias,
+                        .plus_one = op->norm.plus_one,
                         .stats = dsc_exec_at(exec, stats) };
 }
 

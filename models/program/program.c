@@ -204,12 +204,14 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
     return program->layer_count++;
 }
 
-int32_t dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, const dsc_op_norm *args)
+void dsc_program_declare_norm(dsc_program *program, const char *name, int64_t channels, dsc_op_norm *norm)
 {
-    const int32_t weight = declare_vector(program, name, "weight", channels, DSC_INIT_ONES, DSC_SPLIT_NONE);
-    if (args->kind == DSC_NORM_LAYER)
-        (void)declare_vector(program, name, "bias", channels, DSC_INIT_ZEROS, DSC_SPLIT_NONE);
-    return program->status == DSC_OK ? weight : DSC_PROGRAM_NONE;
+    const dsc_init_kind init = norm->plus_one ? DSC_INIT_ZEROS : DSC_INIT_ONES;
+    norm->weight = norm->bias = DSC_PROGRAM_NONE;
+    if (!norm->no_weight)
+        norm->weight = declare_vector(program, name, "weight", channels, init, DSC_SPLIT_NONE);
+    if (norm->kind == DSC_NORM_LAYER && !norm->no_bias)
+        norm->bias = declare_vector(program, name, "bias", channels, DSC_INIT_ZEROS, DSC_SPLIT_NONE);
 }
 
 /* ---- layers ------------------------------------------------------------------------------------------------------ */
@@ -250,29 +252,41 @@ int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_li
     return dsc_program_linear_of(program, x, dsc_program_declare_linear(program, &own));
 }
 
+/* Weight and bias of a norm of `channels` columns, of which it may lack either. */
+static void check_norm_parameters(dsc_program *program, const char *name, int64_t channels, const dsc_op_norm *args)
+{
+    const int32_t numbers[2] = { args->weight, args->kind == DSC_NORM_LAYER ? args->bias : DSC_PROGRAM_NONE };
+    for (int i = 0; i < 2 && program->status == DSC_OK; i++)
+        if (numbers[i] != DSC_PROGRAM_NONE && program->param[numbers[i]].dim[0] != channels)
+            REFUSE(program, "op \"%.60s\" (norm): its input has %lld columns a group, and its %s has %lld elements",
+                   name, (long long)channels, i == 0 ? "weight" : "bias", (long long)program->param[numbers[i]].dim[0]);
+    if (args->plus_one && args->weight == DSC_PROGRAM_NONE)
+        REFUSE(program, "op \"%.60s\" (norm): a norm of 1 + weight needs a weight", name);
+    if (numbers[1] != DSC_PROGRAM_NONE && numbers[0] == numbers[1])
+        REFUSE(program, "op \"%.60s\" (norm): parameter %d cannot be both its weight and its bias", name,
+               (int)numbers[1]);
+}
+
 int16_t dsc_program_norm_of(dsc_program *program, int16_t x, const dsc_op_norm *args)
 {
     dsc_op *op;
-    const int32_t last = args->weight + (args->kind == DSC_NORM_LAYER ? 1 : 0);
-    if (program->status == DSC_OK && (args->weight < 0 || last >= program->param_count))
-        REFUSE(program, "op \"norm\": parameter %d is not one of the program's %d", (int)args->weight,
-               (int)program->param_count);
+    const int32_t numbers[2] = { args->weight, args->kind == DSC_NORM_LAYER ? args->bias : DSC_PROGRAM_NONE };
+    for (int i = 0; i < 2 && program->status == DSC_OK; i++)
+        if (numbers[i] < DSC_PROGRAM_NONE || numbers[i] >= program->param_count)
+            REFUSE(program, "op \"norm\": parameter %d is not one of the program's %d", (int)numbers[i],
+                   (int)program->param_count);
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
-    const dsc_program_param *weight = &program->param[args->weight];
-    const int16_t y = add_unary(program, DSC_OP_NORM, weight->name, x, &op);
+    const char *name = args->weight != DSC_PROGRAM_NONE ? program->param[args->weight].name : "norm";
+    const int16_t y = add_unary(program, DSC_OP_NORM, name, x, &op);
     if (y == DSC_PROGRAM_NONE)
         return y;
     const dsc_value in = program->value[x];
     if (args->groups < 1 || in.columns % args->groups != 0)
         REFUSE(program, "op \"%.60s\" (norm): its input \"%.60s\" is [%lld,%lld], which %lld groups do not divide",
                op->name, in.name, (long long)in.rows, (long long)in.columns, (long long)args->groups);
-    else if (weight->dim[0] != in.columns / args->groups)
-        REFUSE(
-            program,
-            "op \"%.60s\" (norm): its input \"%.60s\" is [%lld,%lld] in %lld groups, and its weight has %lld elements",
-            op->name, in.name, (long long)in.rows, (long long)in.columns, (long long)args->groups,
-            (long long)weight->dim[0]);
+    else
+        check_norm_parameters(program, op->name, in.columns / args->groups, args);
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
     op->norm = *args;
@@ -289,8 +303,7 @@ int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, cons
     dsc_op_norm own = *args;
     if (!is_value(program, DSC_OP_NORM, name, x))
         return DSC_PROGRAM_NONE;
-    own.weight =
-        dsc_program_declare_norm(program, name, program->value[x].columns / dsc_max_i64(1, args->groups), args);
+    dsc_program_declare_norm(program, name, program->value[x].columns / dsc_max_i64(1, args->groups), &own);
     return dsc_program_norm_of(program, x, &own);
 }
 
@@ -357,15 +370,23 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
     return y;
 }
 
+/* After a failure there is no op that could take the kind. */
+static void set_activation(dsc_program *program, int16_t y, dsc_activation kind)
+{
+    if (y == DSC_PROGRAM_NONE)
+        return;
+    dsc_op *op = &program->op[program->value[y].maker];
+    if ((uint32_t)kind >= DSC_ACTIVATIONS)
+        REFUSE(program, "op \"%s\": activation %d is not one of the %d kinds", dsc_op_infos[op->kind].name, (int)kind,
+               DSC_ACTIVATIONS);
+    op->activation = kind;
+}
+
 int16_t dsc_program_activation(dsc_program *program, int16_t x, dsc_activation kind)
 {
     dsc_op *op;
     const int16_t y = add_unary(program, DSC_OP_ACTIVATION, "activation", x, &op);
-    if (y == DSC_PROGRAM_NONE)
-        return y;
-    if ((int)kind < 0 || kind >= DSC_ACTIVATIONS)
-        REFUSE(program, "op \"activation\": %d is not a kind of activation; there are %d", (int)kind, DSC_ACTIVATIONS);
-    op->activation = kind;
+    set_activation(program, y, kind);
     return y;
 }
 
@@ -387,9 +408,11 @@ static int16_t add_binary(dsc_program *program, dsc_op_kind kind, int16_t a, int
     return y;
 }
 
-int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up)
+int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_activation kind)
 {
-    return add_binary(program, DSC_OP_GATED, gate, up);
+    const int16_t y = add_binary(program, DSC_OP_GATED, gate, up);
+    set_activation(program, y, kind);
+    return y;
 }
 
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b) { return add_binary(program, DSC_OP_ADD, a, b); }

@@ -9,6 +9,14 @@
 static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
 static const double CONSTANT = 0.75; /* value of the rows without variance */
 
+/* The variant of the cases. */
+static ck_norm_trait trait;
+
+static double weight_of(const void *weight, int64_t c)
+{
+    return weight == NULL ? 1 : ck_get(weight, c) + (trait == NORM_PLUS_ONE ? 1 : 0);
+}
+
 /* ---- forward ---- */
 
 static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
@@ -33,9 +41,9 @@ static void near_row(const dsc_layernorm_fwd_args *a, int64_t r)
     ck_near(a->mean, r, mean, slack * mean_off);
     ck_near(a->rstd, r, rstd, slack * rstd_off);
     for (int64_t c = 0; c < channels; c++) {
-        const double d = ck_get(in, r * channels + c) - mean, x_hat = d * rstd, weight = ck_get(a->weight, c);
+        const double d = ck_get(in, r * channels + c) - mean, x_hat = d * rstd, weight = weight_of(a->weight, c);
         const double x_hat_off = rstd * (mean_off + u * fabs(d)) + fabs(d) * rstd_off + u * fabs(x_hat);
-        const double y = x_hat * weight + ck_get(a->bias, c);
+        const double y = x_hat * weight + (a->bias != NULL ? ck_get(a->bias, c) : 0);
         const double tol = slack * (fabs(weight) * x_hat_off + u * fabs(y));
         ck_near(a->out, r * channels + c, y, tol + ck_rounding(a->dtype, y));
     }
@@ -68,20 +76,23 @@ static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
     args.in = in;
     args.add = other;
     args.sum = add == ADD_APART ? ck_buf(CK_OUT, dtype, count, "sum") : add == ADD_OVER_IN ? in : other;
-    args.weight = ck_buf(CK_IN, dtype, channels, "weight");
-    args.bias = ck_buf(CK_IN, dtype, channels, "bias");
+    args.weight = trait == NORM_BARE ? NULL : ck_buf(CK_IN, dtype, channels, "weight");
+    args.bias = trait != NORM_WHOLE ? NULL : ck_buf(CK_IN, dtype, channels, "bias");
+    args.plus_one = trait == NORM_PLUS_ONE;
     ck_norm_rows(in, rows, channels, CONSTANT);
     if (other != NULL)
         ck_norm_rows(other, rows, channels, CONSTANT);
-    ck_normal(args.weight, 1, 0.3);
-    ck_normal(args.bias, 0, 0.3);
+    if (args.weight != NULL)
+        ck_normal(args.weight, trait == NORM_PLUS_ONE ? 0 : 1, 0.3);
+    if (args.bias != NULL)
+        ck_normal(args.bias, 0, 0.3);
     ck_kernel(DSC_KERNEL_LAYERNORM_FWD, &args, sizeof args, verify_fwd);
 }
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (ck_case("layernorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
-                ck_norm_add_text[add]))
+    if (ck_case("layernorm_fwd%s %s %lldx%lld%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+                (long long)channels, ck_norm_add_text[add]))
         run_fwd(rows, channels, dtype, add);
 }
 
@@ -98,7 +109,7 @@ static void near_input(const dsc_layernorm_bwd_args *a, int64_t r)
     const double count = (double)channels, chain = count / 16 + 6;
     double mean_d = 0, size_d = 0, mean_dx = 0, size_dx = 0;
     for (int64_t c = 0; c < channels; c++) {
-        const double d = ck_get(a->d_out, r * channels + c) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
+        const double d = ck_get(a->d_out, r * channels + c) * weight_of(a->weight, c), x_hat = x_hat_of(a, r, c);
         mean_d += d / count;
         size_d += fabs(d) / count;
         mean_dx += d * x_hat / count;
@@ -107,7 +118,7 @@ static void near_input(const dsc_layernorm_bwd_args *a, int64_t r)
     const double mean_d_off = (chain + 1) * u * size_d, mean_dx_off = (chain + 3) * u * size_dx;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
-        const double d = ck_get(a->d_out, i) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
+        const double d = ck_get(a->d_out, i) * weight_of(a->weight, c), x_hat = x_hat_of(a, r, c);
         const double through = d - mean_d - x_hat * mean_dx;
         const double off = u * fabs(d) + mean_d_off + u * fabs(d - mean_d) + fabs(x_hat) * mean_dx_off +
                            2 * u * fabs(x_hat * mean_dx) + u * fabs(through);
@@ -160,11 +171,12 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
     void *d_in = ck_buf(residual == 2 ? CK_INOUT : CK_OUT, dtype, count, "d_in");
     const void *d_residual = residual == 0 ? NULL : residual == 2 ? d_in : ck_buf(CK_IN, dtype, count, "d_residual");
     const void *d_out = ck_buf(CK_IN, dtype, count, "d_out"), *in = ck_buf(CK_IN, dtype, count, "in");
-    const void *weight = ck_buf(CK_IN, dtype, channels, "weight");
+    const void *weight = trait == NORM_BARE ? NULL : ck_buf(CK_IN, dtype, channels, "weight");
     float *mean = ck_buf(CK_IN, DSC_F32, rows, "mean"), *rstd = ck_buf(CK_IN, DSC_F32, rows, "rstd");
     ck_norm_rows(in, rows, channels, CONSTANT);
     ck_normal(d_out, 0, 1);
-    ck_normal(weight, 1, 0.3);
+    if (weight != NULL)
+        ck_normal(weight, trait == NORM_PLUS_ONE ? 0 : 1, 0.3);
     if (d_residual != NULL)
         ck_normal(d_residual, 0, 1);
     for (int64_t r = 0; r < rows; r++) {
@@ -177,11 +189,21 @@ static dsc_layernorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype
         rstd[r] = (float)(1 / sqrt(squares + 1e-5));
     }
     return (dsc_layernorm_bwd_args) {
-        .d_in = d_in, .d_weight = (wanted & WANT_WEIGHT) != 0 ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
-        .d_bias = (wanted & WANT_BIAS) != 0 ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL, .d_out = d_out,
-        .d_residual = d_residual, .in = in, .weight = weight, .mean = mean, .rstd = rstd,
+        .d_in = d_in,
+        .d_weight =
+            (wanted & WANT_WEIGHT) != 0 && weight != NULL ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL,
+        .d_bias = (wanted & WANT_BIAS) != 0 && trait == NORM_WHOLE ? ck_buf(CK_OUT, DSC_F32, channels, "d_bias") : NULL,
+        .d_out = d_out,
+        .d_residual = d_residual,
+        .in = in,
+        .weight = weight,
+        .mean = mean,
+        .rstd = rstd,
         .scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_layernorm_bwd_scratch_bytes(rows, channels) / 4, "scratch"),
-        .rows = rows, .channels = channels, .dtype = dtype,
+        .rows = rows,
+        .channels = channels,
+        .dtype = dtype,
+        .plus_one = trait == NORM_PLUS_ONE,
     };
 }
 
@@ -189,8 +211,8 @@ static void check_wanted(int64_t rows, int64_t channels, dsc_dtype dtype, wanted
 {
     static const char *const wanted_text[] = { " frozen", " weight alone", " bias alone", "" };
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("layernorm_bwd %s %lldx%lld%s%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
-                 wanted_text[wanted], residual_text[residual]))
+    if (!ck_case("layernorm_bwd%s %s %lldx%lld%s%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+                 (long long)channels, wanted_text[wanted], residual_text[residual]))
         return;
     const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, wanted, residual);
     ck_kernel(DSC_KERNEL_LAYERNORM_BWD, &args, sizeof args, verify_bwd);
@@ -205,14 +227,14 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
     for (int add = ADD_NONE; add < ADD_COUNT; add += 1 + (int)(channels / 8 % 3)) {
-        if (!ck_case("layernorm_fwd %s %lldx%lld%s aligned", ck_dtype_text(dtype), (long long)rows, (long long)channels,
-                     ck_norm_add_text[add]))
+        if (!ck_case("layernorm_fwd%s %s %lldx%lld%s aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype),
+                     (long long)rows, (long long)channels, ck_norm_add_text[add]))
             continue;
         ck_align();
         run_fwd(rows, channels, dtype, add);
     }
-    if (!ck_case("layernorm_bwd %s %lldx%lld aligned", ck_dtype_text(dtype), (long long)rows,
-                 (long long)channels))
+    if (!ck_case("layernorm_bwd%s %s %lldx%lld aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype),
+                 (long long)rows, (long long)channels))
         return;
     ck_align();
     const dsc_layernorm_bwd_args args = bwd_case(rows, channels, dtype, WANT_BOTH, (int)(rows % 3));
@@ -232,7 +254,7 @@ static double loss_of(const dsc_layernorm_bwd_args *a, int64_t at, double by)
         for (int64_t c = 0; c < a->channels; c++)
             variance += (x[c] - mean) * (x[c] - mean) / (double)a->channels;
         for (int64_t c = 0; c < a->channels; c++) {
-            const double d = ck_get(a->d_out, r * a->channels + c) * ck_get(a->weight, c);
+            const double d = ck_get(a->d_out, r * a->channels + c) * weight_of(a->weight, c);
             loss += d * (x[c] - mean) / sqrt(variance + 1e-5);
         }
     }
@@ -276,7 +298,9 @@ void ck_layernorm(void)
 {
     static const int64_t channels[] = { 1, 2, 7, 15, 16, 17, 31, 60, 63, 64, 65, 127, 129, 768, 1600 };
     static const ck_norm_cases check = { check_fwd, check_bwd, check_wide };
-    ck_norm_shapes(&check, channels, DSC_COUNT(channels));
+    for (trait = NORM_WHOLE; trait < NORM_TRAITS; trait++)
+        ck_norm_shapes(&check, channels, DSC_COUNT(channels), trait);
+    trait = NORM_WHOLE;
     for (wanted_weights wanted = WANT_WEIGHT; wanted <= WANT_BIAS; wanted++) /* the other one is frozen */
         for (dsc_dtype dtype = DSC_F32; dtype <= DSC_BF16; dtype++)
             check_wanted(70, 33, dtype, wanted, (int)dtype);

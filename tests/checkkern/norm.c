@@ -1,6 +1,8 @@
 /* norm.c - see norm.h. SPDX-License-Identifier: Apache-2.0 */
 #include "tests/checkkern/norm.h"
 
+const char *const ck_norm_trait_text[NORM_TRAITS] = { "", " without bias", " of 1 + weight", " without weight" };
+
 const char *const ck_norm_add_text[ADD_COUNT] = { "", " add", " add over in", " add over add" };
 
 void ck_norm_rows(const void *x, int64_t rows, int64_t channels, double constant)
@@ -27,16 +29,21 @@ double ck_norm_residual(const void *d_residual, const void *d_in, int64_t i)
     return d_residual == NULL ? 0 : d_residual == d_in ? ck_start(d_in, i) : ck_get(d_residual, i);
 }
 
-void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t count)
+void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t count, ck_norm_trait trait)
 {
     static const int64_t rows[] = { 1, 3, 4, 5, 63, 64, 65, 131 };
-    for (size_t c = 0; c < count; c++)
+    for (size_t c = trait == NORM_WHOLE ? 0 : (size_t)trait; c < count; c += trait == NORM_WHOLE ? 1 : 3)
         for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
             check->fwd(7, channels[c], dtype, ADD_NONE);
             check->fwd(6, channels[c], dtype, 1 + (int)(c + (size_t)dtype) % 3);
             check->bwd(rows[c % DSC_COUNT(rows)], channels[c], dtype, true, (int)(c % 3));
             check->bwd(6, channels[c], dtype, false, (int)((c + 1) % 3));
         }
+    check->wide(66, 1280, DSC_BF16);
+    check->wide(6, 248, DSC_BF16); /* fewer than a warp has lanes */
+    check->wide(20, 3000, DSC_F32);
+    if (trait != NORM_WHOLE)
+        return;
     for (int add = ADD_NONE; add < ADD_COUNT; add++)
         check->fwd(9, 128, DSC_BF16, add);
     for (size_t r = 0; r < DSC_COUNT(rows); r++)
@@ -45,19 +52,16 @@ void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t 
     check->bwd(0, 33, DSC_F32, true, 0);
     check->wide(131, 512, DSC_F32);
     check->wide(9, 1600, DSC_F32);
-    check->wide(20, 3000, DSC_F32);
     check->wide(65, 1024, DSC_BF16);
     check->wide(10, 2304, DSC_BF16);
     check->wide(73, 4104, DSC_BF16);
     check->wide(12, 1600, DSC_F16);
     check->wide(70, 768, DSC_BF16);
     check->wide(70, 256, DSC_BF16); /* a warp */
-    check->wide(66, 1280, DSC_BF16);
     check->wide(66, 4096, DSC_BF16);
     check->wide(67, 8192, DSC_BF16);
     check->wide(5, 4096, DSC_F32);
     check->wide(2, 8200, DSC_BF16);  /* more vectors than a block has threads */
-    check->wide(6, 248, DSC_BF16);   /* fewer than a warp has lanes */
     check->wide(3, 16384, DSC_BF16); /* four rows of the forward take more than half of the shared memory */
     check->wide(6, 12288, DSC_F16);
 }

@@ -11,6 +11,10 @@ void ck_norm_rows(const void *x, int64_t rows, int64_t channels, double constant
 enum { ADD_NONE, ADD_APART, ADD_OVER_IN, ADD_OVER_ADD, ADD_COUNT };
 extern const char *const ck_norm_add_text[ADD_COUNT];
 
+/* Weight and bias; a layer norm's weight alone; a factor of 1 + weight without a bias; neither. */
+typedef enum ck_norm_trait { NORM_WHOLE, NORM_NO_BIAS, NORM_PLUS_ONE, NORM_BARE, NORM_TRAITS } ck_norm_trait;
+extern const char *const ck_norm_trait_text[NORM_TRAITS];
+
 /* The residual that comes first: exact in double, so only its one rounding is left. */
 void ck_norm_near_sum(const void *sum, const void *in, const void *add, dsc_dtype dtype, int64_t count);
 /* Addend of a backward to element i of d_in. */
@@ -23,7 +27,7 @@ typedef struct ck_norm_cases {
     void (*bwd)(int64_t rows, int64_t channels, dsc_dtype dtype, bool weights, int residual);
     void (*wide)(int64_t rows, int64_t channels, dsc_dtype dtype);
 } ck_norm_cases;
-/* Over these channels, and the shapes that every norm must stand. */
-void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t count);
+/* Over these channels, and the shapes that every norm must stand; fewer of them for all traits but the first. */
+void ck_norm_shapes(const ck_norm_cases *check, const int64_t *channels, size_t count, ck_norm_trait trait);
 
 #endif

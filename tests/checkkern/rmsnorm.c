@@ -8,6 +8,14 @@
 static const double u = 0x1p-24, slack = 1.01; /* second-order terms */
 static const double CONSTANT = 0; /* value of the empty rows */
 
+/* The variant of the cases. */
+static ck_norm_trait trait;
+
+static double weight_of(const void *weight, int64_t c)
+{
+    return weight == NULL ? 1 : ck_get(weight, c) + (trait == NORM_PLUS_ONE ? 1 : 0);
+}
+
 /* ---- forward ---- */
 
 static void near_row(const dsc_rmsnorm_fwd_args *a, int64_t r)
@@ -22,7 +30,7 @@ static void near_row(const dsc_rmsnorm_fwd_args *a, int64_t r)
     const double rstd_off = rstd * (0.5 * (1 + chain) * u * squares / (squares + (double)a->eps) + 3 * u);
     ck_near(a->rstd, r, rstd, slack * rstd_off);
     for (int64_t c = 0; c < channels; c++) {
-        const double x = ck_get(in, r * channels + c), weight = ck_get(a->weight, c), y = x * rstd * weight;
+        const double x = ck_get(in, r * channels + c), weight = weight_of(a->weight, c), y = x * rstd * weight;
         const double off = fabs(x * weight) * rstd_off + 2 * u * fabs(y) + 0x1p-148;
         ck_near(a->out, r * channels + c, y, slack * off + ck_rounding(a->dtype, y));
     }
@@ -53,18 +61,20 @@ static void run_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
     args.in = in;
     args.add = other;
     args.sum = add == ADD_APART ? ck_buf(CK_OUT, dtype, count, "sum") : add == ADD_OVER_IN ? in : other;
-    args.weight = ck_buf(CK_IN, dtype, channels, "weight");
+    args.weight = trait == NORM_BARE ? NULL : ck_buf(CK_IN, dtype, channels, "weight");
+    args.plus_one = trait == NORM_PLUS_ONE;
     ck_norm_rows(in, rows, channels, CONSTANT);
     if (other != NULL)
         ck_norm_rows(other, rows, channels, CONSTANT);
-    ck_normal(args.weight, 1, 0.3);
+    if (args.weight != NULL)
+        ck_normal(args.weight, trait == NORM_PLUS_ONE ? 0 : 1, 0.3);
     ck_kernel(DSC_KERNEL_RMSNORM_FWD, &args, sizeof args, verify_fwd);
 }
 
 static void check_fwd(int64_t rows, int64_t channels, dsc_dtype dtype, int add)
 {
-    if (ck_case("rmsnorm_fwd %s %lldx%lld%s", ck_dtype_text(dtype), (long long)rows, (long long)channels,
-                ck_norm_add_text[add]))
+    if (ck_case("rmsnorm_fwd%s %s %lldx%lld%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
+                (long long)channels, ck_norm_add_text[add]))
         run_fwd(rows, channels, dtype, add);
 }
 
@@ -81,14 +91,14 @@ static void near_input(const dsc_rmsnorm_bwd_args *a, int64_t r)
     const double count = (double)channels, chain = count / 16 + 6;
     double mean = 0, size = 0;
     for (int64_t c = 0; c < channels; c++) {
-        const double t = ck_get(a->d_out, r * channels + c) * ck_get(a->weight, c) * x_hat_of(a, r, c);
+        const double t = ck_get(a->d_out, r * channels + c) * weight_of(a->weight, c) * x_hat_of(a, r, c);
         mean += t / count;
         size += fabs(t) / count;
     }
     const double mean_off = (chain + 3) * u * size;
     for (int64_t c = 0; c < channels; c++) {
         const int64_t i = r * channels + c;
-        const double d = ck_get(a->d_out, i) * ck_get(a->weight, c), x_hat = x_hat_of(a, r, c);
+        const double d = ck_get(a->d_out, i) * weight_of(a->weight, c), x_hat = x_hat_of(a, r, c);
         const double through = d - x_hat * mean;
         const double off = u * fabs(d) + fabs(x_hat) * mean_off + u * fabs(x_hat * mean) + u * fabs(through);
         const double expected = (double)a->rstd[r] * through + ck_norm_residual(a->d_residual, a->d_in, i);
@@ -133,14 +143,16 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
     args.d_residual = residual == 0 ? NULL : residual == 2 ? args.d_in : ck_buf(CK_IN, dtype, count, "d_residual");
     args.d_out = ck_buf(CK_IN, dtype, count, "d_out");
     args.in = ck_buf(CK_IN, dtype, count, "in");
-    args.weight = ck_buf(CK_IN, dtype, channels, "weight");
-    args.d_weight = weight ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL;
+    args.weight = trait == NORM_BARE ? NULL : ck_buf(CK_IN, dtype, channels, "weight");
+    args.plus_one = trait == NORM_PLUS_ONE;
+    args.d_weight = weight && trait != NORM_BARE ? ck_buf(CK_OUT, DSC_F32, channels, "d_weight") : NULL;
     args.scratch = ck_buf(CK_SCRATCH, DSC_F32, dsc_rmsnorm_bwd_scratch_bytes(rows, channels) / 4, "scratch");
     float *rstd = ck_buf(CK_IN, DSC_F32, rows, "rstd");
     args.rstd = rstd;
     ck_norm_rows(args.in, rows, channels, CONSTANT);
     ck_normal(args.d_out, 0, 1);
-    ck_normal(args.weight, 1, 0.3);
+    if (args.weight != NULL)
+        ck_normal(args.weight, trait == NORM_PLUS_ONE ? 0 : 1, 0.3);
     if (args.d_residual != NULL)
         ck_normal(args.d_residual, 0, 1);
     for (int64_t r = 0; r < rows; r++) {
@@ -155,7 +167,7 @@ static dsc_rmsnorm_bwd_args bwd_case(int64_t rows, int64_t channels, dsc_dtype d
 static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weight, int residual)
 {
     static const char *const residual_text[] = { "", " residual", " residual in place" };
-    if (!ck_case("rmsnorm_bwd %s %lldx%lld%s%s", ck_dtype_text(dtype), (long long)rows,
+    if (!ck_case("rmsnorm_bwd%s %s %lldx%lld%s%s", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
                  (long long)channels, weight ? "" : " frozen", residual_text[residual]))
         return;
     const dsc_rmsnorm_bwd_args args = bwd_case(rows, channels, dtype, weight, residual);
@@ -166,13 +178,13 @@ static void check_bwd(int64_t rows, int64_t channels, dsc_dtype dtype, bool weig
 static void check_wide(int64_t rows, int64_t channels, dsc_dtype dtype)
 {
     for (int add = ADD_NONE; add < ADD_COUNT; add += 1 + (int)(channels / 8 % 3)) {
-        if (!ck_case("rmsnorm_fwd %s %lldx%lld%s aligned", ck_dtype_text(dtype), (long long)rows, (long long)channels,
-                     ck_norm_add_text[add]))
+        if (!ck_case("rmsnorm_fwd%s %s %lldx%lld%s aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype),
+                     (long long)rows, (long long)channels, ck_norm_add_text[add]))
             continue;
         ck_align();
         run_fwd(rows, channels, dtype, add);
     }
-    if (!ck_case("rmsnorm_bwd %s %lldx%lld aligned", ck_dtype_text(dtype), (long long)rows,
+    if (!ck_case("rmsnorm_bwd%s %s %lldx%lld aligned", ck_norm_trait_text[trait], ck_dtype_text(dtype), (long long)rows,
                  (long long)channels))
         return;
     ck_align();
@@ -191,7 +203,7 @@ static double loss_of(const dsc_rmsnorm_bwd_args *a, int64_t at, double by, bool
             squares += x[c] * x[c] / (double)a->channels;
         }
         for (int64_t c = 0; c < a->channels; c++) {
-            const double w = ck_get(a->weight, c) + (weight && c == at ? by : 0);
+            const double w = weight_of(a->weight, c) + (weight && c == at ? by : 0);
             loss += ck_get(a->d_out, r * a->channels + c) * w * x[c] / sqrt(squares + 1e-5);
         }
     }
@@ -242,7 +254,9 @@ void ck_rmsnorm(void)
 {
     static const int64_t channels[] = { 1, 2, 7, 15, 16, 17, 31, 60, 64, 65, 128, 129, 256, 896, 1600, 2304, 4104 };
     static const ck_norm_cases check = { check_fwd, check_bwd, check_wide };
-    ck_norm_shapes(&check, channels, DSC_COUNT(channels));
+    for (trait = NORM_WHOLE; trait < NORM_TRAITS; trait++)
+        ck_norm_shapes(&check, channels, DSC_COUNT(channels), trait);
+    trait = NORM_WHOLE;
     for (int residual = 0; residual < 3; residual++)
         if (ck_case("rmsnorm_bwd against differences, residual %d", residual)) {
             const dsc_rmsnorm_bwd_args args = bwd_case(3, 5, DSC_F32, true, residual);

@@ -51,6 +51,17 @@ static double value_before(const dsc_rope_args *a, int64_t i)
     return a->in == a->out ? ck_start(a->in, i) : ck_get(a->in, i);
 }
 
+/* The pair of element i < 2 * pairs, and how far its other element is. */
+static int32_t pair_of(const dsc_rope_args *a, int64_t i) { return (int32_t)(a->neighbours ? i / 2 : i % a->pairs); }
+
+static bool is_second(const dsc_rope_args *a, int64_t i) { return a->neighbours ? i % 2 != 0 : i >= a->pairs; }
+
+static int64_t partner_of(const dsc_rope_args *a, int64_t i)
+{
+    const int64_t apart = a->neighbours ? 1 : a->pairs;
+    return is_second(a, i) ? i - apart : i + apart;
+}
+
 /* Two products, the second inside a multiply-add: two roundings, then the one to the dtype. */
 static void verify_rope(const void *args)
 {
@@ -61,13 +72,13 @@ static void verify_rope(const void *args)
             for (int32_t i = 0; i < a->head_size; i++) {
                 const int64_t at = r * a->stride + h * a->head_size;
                 const int64_t place = a->places != NULL ? a->places[r] : r % a->tokens;
-                const int64_t table = place * a->pairs + i % a->pairs;
+                const int64_t table = place * a->pairs + pair_of(a, i);
                 if (i >= 2 * a->pairs) {
                     ck_near(a->out, at + i, value_before(a, at + i), 0);
                     continue;
                 }
-                const bool second = i >= a->pairs;
-                const int64_t partner = at + (second ? i - a->pairs : i + a->pairs);
+                const bool second = is_second(a, i);
+                const int64_t partner = at + partner_of(a, i);
                 const double x = value_before(a, at + i), y = value_before(a, partner);
                 const double c = ck_get(a->cos, table), s = ck_get(a->sin, table) * (second != a->inverse ? 1 : -1);
                 const double expected = x * c + y * s;
@@ -79,13 +90,21 @@ static void verify_rope(const void *args)
 typedef struct shape {
     int64_t rows, tokens;
     int32_t heads, size, pairs;
+    bool neighbours;
 } shape;
 
 static dsc_rope_args rope_case(const shape *s, dsc_dtype dtype, bool inverse, bool over, int64_t gap)
 {
     const int64_t cols = (int64_t)s->heads * s->size, stride = cols + gap, count = s->rows * stride;
-    dsc_rope_args args = { .rows = s->rows, .tokens = s->tokens, .stride = stride, .heads = s->heads,
-                           .head_size = s->size, .pairs = s->pairs, .inverse = inverse, .dtype = dtype };
+    dsc_rope_args args = { .rows = s->rows,
+                           .tokens = s->tokens,
+                           .stride = stride,
+                           .heads = s->heads,
+                           .head_size = s->size,
+                           .pairs = s->pairs,
+                           .inverse = inverse,
+                           .neighbours = s->neighbours,
+                           .dtype = dtype };
     void *in = ck_buf(over ? CK_INOUT : CK_IN, dtype, count, "in");
     args.in = in;
     args.out = over ? in : ck_buf(CK_OUT, dtype, count, "out");
@@ -110,9 +129,9 @@ static dsc_rope_args rope_case(const shape *s, dsc_dtype dtype, bool inverse, bo
 
 static void check_rope(const shape *s, dsc_dtype dtype, bool inverse, bool over, int64_t gap)
 {
-    if (!ck_case("rope %s R=%lld T=%lld H=%d D=%d pairs=%d gap=%lld%s%s", ck_dtype_text(dtype),
-                 (long long)s->rows, (long long)s->tokens, (int)s->heads, (int)s->size, (int)s->pairs, (long long)gap,
-                 inverse ? " inverse" : "", over ? " in place" : ""))
+    if (!ck_case("rope %s R=%lld T=%lld H=%d D=%d pairs=%d gap=%lld%s%s%s", ck_dtype_text(dtype), (long long)s->rows,
+                 (long long)s->tokens, (int)s->heads, (int)s->size, (int)s->pairs, (long long)gap,
+                 s->neighbours ? " neighbours" : "", inverse ? " inverse" : "", over ? " in place" : ""))
         return;
     const dsc_rope_args args = rope_case(s, dtype, inverse, over, gap);
     ck_kernel(DSC_KERNEL_ROPE, &args, sizeof args, verify_rope);
@@ -126,13 +145,13 @@ static double loss_of(const dsc_rope_args *a, const void *g, int64_t moved)
 {
     double loss = 0;
     for (int64_t i = 0; i < a->rows * a->stride; i++) {
-        const int64_t d = i % a->head_size, t = i / a->stride % a->tokens * a->pairs + d % a->pairs;
-        const int64_t partner = d >= a->pairs ? i - a->pairs : i + a->pairs;
+        const int64_t d = i % a->head_size, t = i / a->stride % a->tokens * a->pairs + pair_of(a, d);
+        const int64_t partner = i - d + partner_of(a, d);
         if (d >= 2 * a->pairs)
             loss += i == moved ? ck_get(g, i) : 0;
         else
             loss += ck_get(g, i) * ((i == moved ? ck_get(a->cos, t) : 0) +
-                                    (partner == moved ? (d >= a->pairs ? 1 : -1) * ck_get(a->sin, t) : 0));
+                                    (partner == moved ? (is_second(a, d) ? 1 : -1) * ck_get(a->sin, t) : 0));
     }
     return loss;
 }
@@ -146,10 +165,10 @@ static void verify_gradient(const void *args)
     }
 }
 
-static void check_gradient(void)
+static void check_gradient(bool neighbours)
 {
-    static const shape s = { 4, 3, 2, 7, 3 };
-    if (!ck_case("rope inverse is the gradient"))
+    const shape s = { 4, 3, 2, 7, 3, neighbours };
+    if (!ck_case("rope%s inverse is the gradient", neighbours ? " neighbours" : ""))
         return;
     const dsc_rope_args args = rope_case(&s, DSC_F32, true, false, 0);
     ck_normal(args.in, 0, 1);
@@ -169,10 +188,11 @@ static void bench_table(void)
     ck_bench(DSC_KERNEL_ROPE_TABLE, &args, sizeof args, 4096 * 64 * 8, 0, false);
 }
 
-static void bench(dsc_dtype dtype)
+static void bench(dsc_dtype dtype, bool neighbours)
 {
-    const shape s = { ck_bench_size(1024, 16384), 2048, 32, 128, 64 };
-    if (!ck_case("bench rope %s %lldx32x128 in place", ck_dtype_text(dtype), (long long)s.rows))
+    const shape s = { ck_bench_size(1024, 16384), 2048, 32, 128, 64, neighbours };
+    if (!ck_case("bench rope%s %s %lldx32x128 in place", neighbours ? " neighbours" : "", ck_dtype_text(dtype),
+                 (long long)s.rows))
         return;
     const dsc_rope_args args = rope_case(&s, dtype, false, true, 0);
     const int64_t bytes = s.rows * s.heads * s.size * (int64_t)dsc_dtype_bytes(dtype);
@@ -182,17 +202,22 @@ static void bench(dsc_dtype dtype)
 void ck_rope(void)
 {
     static const shape shapes[] = {
-        { 6, 3, 2, 64, 32 }, { 7, 7, 3, 128, 64 }, { 4, 4, 5, 80, 40 },  { 5, 5, 2, 30, 15 }, { 3, 2, 1, 2, 1 },
-        { 8, 4, 2, 80, 16 }, { 4, 2, 3, 37, 9 },   { 2, 2, 40, 96, 48 }, { 0, 4, 2, 64, 32 }, { 9, 4, 1, 256, 64 },
+        { 6, 3, 2, 64, 32, false },  { 7, 7, 3, 128, 64, false }, { 4, 4, 5, 80, 40, false },
+        { 5, 5, 2, 30, 15, false },  { 3, 2, 1, 2, 1, false },    { 8, 4, 2, 80, 16, false },
+        { 4, 2, 3, 37, 9, false },   { 2, 2, 40, 96, 48, false }, { 0, 4, 2, 64, 32, false },
+        { 9, 4, 1, 256, 64, false },
     };
-    for (size_t i = 0; i < DSC_COUNT(shapes); i++)
+    for (size_t i = 0; i < 2 * DSC_COUNT(shapes); i++)
         for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
-            check_rope(&shapes[i], dtype, false, i % 2 == 0, 0);
-            check_rope(&shapes[i], dtype, true, i % 2 != 0, 0);
-            if (shapes[i].rows > 0)
-                check_rope(&shapes[i], dtype, i % 2 == 0, i % 3 == 0, i % 2 == 0 ? 64 : 5);
+            shape s = shapes[i / 2];
+            s.neighbours = i % 2 != 0;
+            check_rope(&s, dtype, false, i / 2 % 2 == 0, 0);
+            check_rope(&s, dtype, true, i / 2 % 2 != 0, 0);
+            if (s.rows > 0)
+                check_rope(&s, dtype, i / 2 % 2 == 0, i / 2 % 3 == 0, i / 2 % 2 == 0 ? 64 : 5);
         }
-    check_gradient();
+    check_gradient(false);
+    check_gradient(true);
     check_table(0, 100, 64, 1);
     check_table(0, 3, 1, 1);
     check_table(100000, 7, 40, 1.25f);
@@ -200,7 +225,8 @@ void ck_rope(void)
     check_table(5, 2, DSC_ROPE_PAIRS_MAX, 1);
     if (ck_benching()) {
         bench_table();
-        bench(DSC_F32);
-        bench(DSC_BF16);
+        bench(DSC_F32, false);
+        bench(DSC_BF16, false);
+        bench(DSC_BF16, true);
     }
 }

@@ -42,15 +42,16 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
                 (int)op->linear.shape.in, (int)op->linear.shape.out, op->linear.shape.out_in, op->linear.weight,
                 op->linear.bias);
     if (op->kind == DSC_OP_NORM)
-        fprintf(file, "\"layer\": %d, \"groups\": %d, \"eps\": %.17g, \"weight\": %d, ",
-                op->norm.kind == DSC_NORM_LAYER, (int)op->norm.groups, op->norm.eps, op->norm.weight);
+        fprintf(file, "\"layer\": %d, \"groups\": %d, \"eps\": %.17g, \"weight\": %d, \"bias\": %d, \"plus_one\": %d, ",
+                op->norm.kind == DSC_NORM_LAYER, (int)op->norm.groups, op->norm.eps, op->norm.weight, op->norm.bias,
+                op->norm.plus_one);
     if (op->kind == DSC_OP_ROPE)
-        fprintf(file, "\"heads\": %d, ", (int)op->rope.heads);
+        fprintf(file, "\"heads\": %d, \"neighbours\": %d, ", (int)op->rope.heads, op->rope.rope->neighbours);
     if (op->kind == DSC_OP_ATTENTION)
         fprintf(file, "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, ",
                 (int)op->attention.heads, (int)op->attention.kv_heads, op->attention.scale, (int)op->attention.window,
                 op->attention.all);
-    if (op->kind == DSC_OP_ACTIVATION)
+    if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_GATED)
         fprintf(file, "\"activation\": %d, ", (int)op->activation);
     if (op->kind == DSC_OP_SCALE)
         fprintf(file, "\"factor\": %.17g, ", op->factor);

@@ -50,8 +50,13 @@ static int16_t norm(program_random *r, int16_t x)
     const int64_t columns = r->source.value[x].columns, groups = program_random_draw(r, 3) == 0 ? columns / HEAD : 1;
     const dsc_op_norm args = { .kind = program_random_draw(r, 2) == 0 ? DSC_NORM_LAYER : DSC_NORM_RMS,
                                .groups = groups,
-                               .eps = 1e-2 };
-    const int16_t y = dsc_program_norm(&r->source, x, "norm", &args);
+                               .eps = 1e-2,
+                               .no_weight = program_random_draw(r, 4) == 0,
+                               .no_bias = program_random_draw(r, 3) == 0,
+                               .plus_one = false };
+    dsc_op_norm drawn = args;
+    drawn.plus_one = !args.no_weight && program_random_draw(r, 3) == 0;
+    const int16_t y = dsc_program_norm(&r->source, x, "norm", &drawn);
     program_random_take_params(r);
     return y;
 }
@@ -97,19 +102,25 @@ static int16_t attention(program_random *r, int16_t x)
     return dsc_program_attention(&r->source, qkv[0], qkv[1], qkv[2], &args);
 }
 
+static dsc_activation any_activation(program_random *r)
+{
+    return (dsc_activation)program_random_draw(r, DSC_ACTIVATIONS);
+}
+
 /* Two products, or slices of one; or a value and itself. */
 static int16_t gated(program_random *r, int16_t x)
 {
     const int64_t width = 4 * (1 + program_random_draw(r, 4)), kind = program_random_draw(r, 4);
+    const dsc_activation activation = program_random_draw(r, 2) == 0 ? DSC_SILU : any_activation(r);
     if (kind == 0)
-        return dsc_program_gated(&r->source, x, x);
+        return dsc_program_gated(&r->source, x, x, activation);
     if (kind == 1) {
         const int16_t both = linear(r, x, 2 * width);
         const int16_t gate = dsc_program_slice(&r->source, both, 0, width);
-        return dsc_program_gated(&r->source, gate, dsc_program_slice(&r->source, both, width, width));
+        return dsc_program_gated(&r->source, gate, dsc_program_slice(&r->source, both, width, width), activation);
     }
     const int16_t gate = linear(r, x, width);
-    return dsc_program_gated(&r->source, gate, linear(r, x, width));
+    return dsc_program_gated(&r->source, gate, linear(r, x, width), activation);
 }
 
 static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
@@ -136,7 +147,7 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 4:
         return gated(r, x);
     case 5:
-        return dsc_program_activation(&r->source, x, (dsc_activation)program_random_draw(r, DSC_ACTIVATIONS));
+        return dsc_program_activation(&r->source, x, any_activation(r));
     case 6: {
         const int16_t fc = linear(r, x, 8); /* the ops that are fused most */
         return linear(r, dsc_program_activation(&r->source, fc, DSC_GELU_TANH), 8);
@@ -182,7 +193,7 @@ void program_random_make(program_random *r, uint64_t seed)
     int16_t values[64];
     int count = 0;
     r->batch = 1 + program_random_draw(r, 3);
-    r->rope = (dsc_rope) { .theta = 100 };
+    r->rope = (dsc_rope) { .theta = 100, .neighbours = program_random_draw(r, 2) == 0 };
     dsc_rope_set(&r->rope, program_random_draw(r, 2) == 0 ? HEAD : HEAD - 2);
     dsc_program_begin(&r->source, tokens, columns, DSC_PROGRAM_NONE);
     values[count++] = r->source.input;

@@ -110,17 +110,26 @@ static void norm_statistics(const dsc_op *op, const double *x, int64_t n, double
     *rstd = 1 / sqrt(squares / (double)n + op->norm.eps);
 }
 
+/* The factor of channel i, and what is added to it. */
+static double norm_weight(const program_reference *r, const dsc_op *op, int64_t i)
+{
+    return op->norm.weight < 0 ? 1 : r->param[op->norm.weight][i] + (op->norm.plus_one ? 1 : 0);
+}
+
+static double norm_bias(const program_reference *r, const dsc_op *op, int64_t i)
+{
+    return op->norm.kind == DSC_NORM_LAYER && op->norm.bias >= 0 ? r->param[op->norm.bias][i] : 0;
+}
+
 static void norm_forward(program_reference *r, const dsc_op *op)
 {
     const int64_t n = r->program->value[op->in[0]].columns / op->norm.groups;
-    const double *w = r->param[op->norm.weight];
     for (int64_t row = 0; row < rows_of(r, op->in[0]) * op->norm.groups; row++) {
         const double *x = r->value[op->in[0]] + row * n;
         double mean, rstd, *y = r->value[op->out[0]] + row * n;
         norm_statistics(op, x, n, &mean, &rstd);
         for (int64_t i = 0; i < n; i++)
-            y[i] =
-                (x[i] - mean) * rstd * w[i] + (op->norm.kind == DSC_NORM_LAYER ? r->param[op->norm.weight + 1][i] : 0);
+            y[i] = (x[i] - mean) * rstd * norm_weight(r, op, i) + norm_bias(r, op, i);
     }
 }
 
@@ -128,21 +137,22 @@ static void norm_backward(program_reference *r, const dsc_op *op)
 {
     const int64_t n = r->program->value[op->in[0]].columns / op->norm.groups;
     const bool layer = op->norm.kind == DSC_NORM_LAYER;
-    const double *w = r->param[op->norm.weight];
     for (int64_t row = 0; row < rows_of(r, op->in[0]) * op->norm.groups; row++) {
         const double *x = r->value[op->in[0]] + row * n, *dy = r->d_value[op->out[0]] + row * n;
         double mean, rstd, sum = 0, along = 0, *dx = r->d_value[op->in[0]] + row * n;
         norm_statistics(op, x, n, &mean, &rstd);
         for (int64_t i = 0; i < n; i++) {
             const double x_hat = (x[i] - mean) * rstd;
-            r->d_param[op->norm.weight][i] += dy[i] * x_hat;
-            if (layer)
-                r->d_param[op->norm.weight + 1][i] += dy[i];
-            sum += dy[i] * w[i];
-            along += dy[i] * w[i] * x_hat;
+            if (op->norm.weight >= 0)
+                r->d_param[op->norm.weight][i] += dy[i] * x_hat;
+            if (layer && op->norm.bias >= 0)
+                r->d_param[op->norm.bias][i] += dy[i];
+            sum += dy[i] * norm_weight(r, op, i);
+            along += dy[i] * norm_weight(r, op, i) * x_hat;
         }
         for (int64_t i = 0; i < n; i++)
-            dx[i] += rstd * (dy[i] * w[i] - (layer ? sum / (double)n : 0) - (x[i] - mean) * rstd * along / (double)n);
+            dx[i] += rstd * (dy[i] * norm_weight(r, op, i) - (layer ? sum / (double)n : 0) -
+                             (x[i] - mean) * rstd * along / (double)n);
     }
 }
 
@@ -163,8 +173,10 @@ static void rope(const program_reference *r, const dsc_op *op, const double *fro
                 const float angle = (float)(row % r->program->tokens) * of->rope->frequency[i];
                 const double c = cos((double)angle) * (double)of->rope->scale;
                 const double s = sin((double)angle) * (double)of->rope->scale * (back ? -1 : 1);
-                y[i] += x[i] * c - x[i + pairs] * s;
-                y[i + pairs] += x[i + pairs] * c + x[i] * s;
+                const int64_t first = of->rope->neighbours ? 2 * i : i,
+                              second = of->rope->neighbours ? 2 * i + 1 : i + pairs;
+                y[first] += x[first] * c - x[second] * s;
+                y[second] += x[second] * c + x[first] * s;
             }
         }
 }
@@ -236,18 +248,18 @@ static double activate(dsc_activation kind, double x, double *slope)
     case DSC_RELU:
         *slope = x > 0;
         return positive;
-    case DSC_RELU_SQUARED:
-        *slope = 2 * positive;
-        return positive * positive;
-    case DSC_SIGMOID:
-        *slope = s * (1 - s);
-        return s;
-    case DSC_SILU:
-        *slope = s + x * s * (1 - s);
-        return x * s;
     case DSC_HALF_SQUARE:
         *slope = x;
         return x * x / 2;
+    case DSC_RELU2:
+        *slope = 2 * positive;
+        return positive * positive;
+    case DSC_SILU:
+        *slope = s + x * s * (1 - s);
+        return x * s;
+    case DSC_SIGMOID:
+        *slope = s * (1 - s);
+        return s;
     default:
         break;
     }
@@ -290,14 +302,15 @@ static void element(program_reference *r, const dsc_op *op, int64_t i, bool back
         return;
     }
     if (op->kind == DSC_OP_GATED || op->kind == DSC_OP_ADD) {
-        const double z = r->value[op->in[1]][i], s = 1 / (1 + exp(-*x)), d = r->d_value[op->out[0]][i];
+        const double z = r->value[op->in[1]][i], d = r->d_value[op->out[0]][i];
         const bool gated = op->kind == DSC_OP_GATED;
+        const double value = gated ? activate(op->activation, *x, &slope) : 0;
         if (!backward) {
-            *y = gated ? *x * s * z : *x + z;
+            *y = gated ? value * z : *x + z;
             return;
         }
-        const double slope_z = gated ? *x * s : 1;
-        *dx += d * (gated ? z * (s + *x * s * (1 - s)) : 1);
+        const double slope_z = gated ? value : 1;
+        *dx += d * (gated ? z * slope : 1);
         r->d_value[op->in[1]][i] += d * slope_z;
         return;
     }

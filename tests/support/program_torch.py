@@ -14,6 +14,12 @@ import torch.nn.functional as F
 
 torch.set_default_dtype(torch.float64)
 
+# In the order of dsc_activation.
+ACTIVATIONS = (
+    lambda x: F.gelu(x, approximate="tanh"), F.gelu, F.relu, F.silu, lambda x: F.relu(x).square(), torch.sigmoid,
+    lambda x: x.square() / 2,
+)
+
 
 def rope(program, op, x):
     rows, columns = x.shape
@@ -22,7 +28,12 @@ def rope(program, op, x):
     angle = (place[:, None] * torch.tensor(program["frequency"], dtype=torch.float32)).to(torch.float64)
     cos, sin = angle.cos()[:, None, :], angle.sin()[:, None, :]
     x = x.reshape(rows, heads, columns // heads)
-    a, b, rest = x[..., :pairs], x[..., pairs:2 * pairs], x[..., 2 * pairs:]
+    rest = x[..., 2 * pairs:]
+    if op["neighbours"]:
+        a, b = x[..., :2 * pairs:2], x[..., 1:2 * pairs:2]
+        turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
+        return torch.cat((turned, rest), -1).reshape(rows, columns)
+    a, b = x[..., :pairs], x[..., pairs:2 * pairs]
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(rows, columns)
 
 
@@ -41,13 +52,14 @@ def attention(program, op, q, k, v):
 
 
 def norm(op, x, params):
-    weight = params[op["weight"]]
     rows, columns = x.shape
     x = x.reshape(rows, op["groups"], columns // op["groups"])
+    weight = params[op["weight"]] + op["plus_one"] if op["weight"] >= 0 else None
+    bias = params[op["bias"]] if op["layer"] and op["bias"] >= 0 else None
     if op["layer"]:
-        y = F.layer_norm(x, x.shape[-1:], weight, params[op["weight"] + 1], op["eps"])
+        y = F.layer_norm(x, x.shape[-1:], weight, bias, op["eps"])
     else:
-        y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + op["eps"]) * weight
+        y = F.rms_norm(x, x.shape[-1:], weight, op["eps"])
     return y.reshape(rows, columns)
 
 
@@ -64,10 +76,9 @@ def run_op(program, op, x, y, z, params):
     if kind == "attention":
         return attention(program, op, x, y, z)
     if kind == "activation":
-        return (lambda v: F.gelu(v, approximate="tanh"), F.gelu, F.relu, lambda v: F.relu(v).square(), torch.sigmoid,
-                F.silu, lambda v: v.square() / 2)[op["activation"]](x)
+        return ACTIVATIONS[op["activation"]](x)
     if kind == "gated":
-        return F.silu(x) * y
+        return ACTIVATIONS[op["activation"]](x) * y
     if kind == "add":
         return x + y
     if kind == "multiply":

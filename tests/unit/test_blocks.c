@@ -271,9 +271,9 @@ static void refusals_name_parameters(void **state)
     (void)dsc_program_norm_of(p, p->input, &norm);
     expect_refusal(p, "parameter 0 is not one of the program's 0");
     dsc_program_begin(p, TOKENS, CHANNELS, DSC_PROGRAM_NONE);
-    other.weight = dsc_program_declare_norm(p, "n", 6, &norm);
+    dsc_program_declare_norm(p, "n", 6, &other);
     (void)dsc_program_norm_of(p, p->input, &other);
-    expect_refusal(p, "op \"n\" (norm): its input \"in\" is [5,8] in 1 groups, and its weight has 6 elements");
+    expect_refusal(p, "op \"n\" (norm): its input has 8 columns a group, and its weight has 6 elements");
     dsc_program_begin(p, TOKENS, CHANNELS, DSC_PROGRAM_NONE);
     (void)dsc_program_declare_linear(p, &(dsc_program_linear_args) { .name = "q", .shape = { 8, 0, true } });
     expect_refusal(p, "op \"q\" (linear): a weight of 8 inputs and 0 outputs");
@@ -283,7 +283,7 @@ static void refusals_name_parameters(void **state)
     expect_refusal(p, "at most 64 linear layers");
     dsc_program_begin(p, TOKENS, CHANNELS, DSC_PROGRAM_NONE);
     for (int i = 0; i < 300; i++)
-        (void)dsc_program_declare_norm(p, "n", 6, &norm);
+        dsc_program_declare_norm(p, "n", 6, &other);
     expect_refusal(p, "parameter \"n\": a program has at most 160 parameters");
     /* After a failure all parts give no value, and the message stays. */
     switches s = plain();

@@ -416,9 +416,12 @@ static void refusals_name_op_and_shapes(void **state)
     dsc_program_end(p, dsc_program_scale(p, p->input, 2));
     expect_refusal(p, "op \"activation\" (activation): nothing reads its output");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
-    dsc_program_end(p,
-                    dsc_program_gated(p, dsc_program_slice(p, p->input, 0, 4), dsc_program_slice(p, p->input, 3, 4)));
+    dsc_program_end(
+        p, dsc_program_gated(p, dsc_program_slice(p, p->input, 0, 4), dsc_program_slice(p, p->input, 3, 4), DSC_SILU));
     expect_refusal(p, "the slices of \"in\" cover 4 of 8 columns");
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    dsc_program_end(p, dsc_program_gated(p, p->input, p->input, (dsc_activation)77));
+    expect_refusal(p, "op \"gated\": activation 77 is not one of the 6 kinds");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     int16_t x = p->input;
     for (int i = 0; i < 200; i++)
