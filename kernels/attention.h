@@ -20,23 +20,42 @@
 extern "C" {
 #endif
 
+#ifdef __CUDACC__
+#define DSC_ATTENTION_ANYWHERE __host__ __device__
+#else
+#define DSC_ATTENTION_ANYWHERE
+#endif
+
 /* Which keys a query sees. A sample whose keys are all hidden gives finite numbers that mean nothing, and gradients 0.
  */
 typedef struct dsc_attention_keys {
-    bool all;              /* all of its sample; false: those up to its own token */
-    const int32_t *tokens; /* [B,T], with `all`: keys where it has `hidden` are seen by nobody; NULL: none is hidden */
+    bool all; /* all of its sample; false: those up to its own token */
     int32_t hidden;
-    /* The others are without `all`. [B,T] a query's place in its document, of which it sees the keys: 0, or one more
-     * than that of the query before; NULL: a sample is one document. */
+    /* [B,T], with `all` and without positions and window: keys where it has `hidden` are seen by nobody; NULL: none is
+     * hidden. */
+    const int32_t *tokens;
+    /* [B,T] a query's place in its document, of which it sees the keys: 0, or one more than that of the query before;
+     * NULL: a sample is one document. */
     const int32_t *positions;
-    int32_t window; /* and no more than so many keys, its own among them; 0: any number */
-    int32_t past;   /* forward of one sample that is one document: k and v have so many rows more before the first
-                     * query's own */
+    /* And no more than so many keys, its own among them; with `all` those at most half of it, rounded down, before or
+     * after. 0: any number. */
+    int32_t window;
+    /* Forward of one sample that is one document, without `all`: k and v have so many rows more before the first
+     * query's own. */
+    int32_t past;
 } dsc_attention_keys;
+
+/* What a score, scaled, becomes before keys are hidden and the softmax sees it; zero: itself. */
+typedef struct dsc_attention_logits {
+    float softcap; /* softcap * tanh(score / softcap); 0: no cap */
+    /* Then less the head's slope times the distance of query and key (Press et al. 2022), see
+     * dsc_attention_slope_power. It is 8 in BLOOM and MPT; 0: no slopes. */
+    float alibi;
+} dsc_attention_logits;
 
 typedef struct dsc_attention_fwd_args {
     void *out;     /* [B,T,H,D] */
-    float *lse;    /* [B,H,T] written: log sum exp of the scaled scores; NULL when no backward follows */
+    float *lse;    /* [B,H,T] written: log sum exp of the logits; NULL when no backward follows */
     const void *q, *k, *v;
     void *scratch; /* dsc_attention_fwd_scratch_bytes, 64-byte aligned */
     int64_t q_stride, kv_stride, out_stride; /* elements between rows t and t + 1 */
@@ -44,6 +63,9 @@ typedef struct dsc_attention_fwd_args {
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale; /* usually 1 / sqrt(D); > 0 */
     dsc_attention_keys keys;
+    dsc_attention_logits logits;
+    /* [H] in the dtype: a head's logit that adds to the sum of its softmax and has no value, also in lse; or NULL. */
+    const void *sinks;
     dsc_dtype dtype; /* F32, BF16 or F16 */
 } dsc_attention_fwd_args;
 
@@ -58,8 +80,36 @@ typedef struct dsc_attention_bwd_args {
     int32_t batch, tokens, heads, kv_heads, head_size;
     float scale;
     dsc_attention_keys keys;
+    dsc_attention_logits logits;
+    const void *sinks;
+    float *d_sinks; /* [H] overwritten: samples and tokens are added in an order of the shape; NULL: frozen */
     dsc_dtype dtype;
 } dsc_attention_bwd_args;
+
+/* Whether a logit is another number than the scaled score. */
+static inline bool dsc_attention_has_logits(const dsc_attention_logits *logits)
+{
+    return logits->softcap > 0 || logits->alibi > 0;
+}
+
+/* Whether a pass has nothing of what only the kernels for all shapes have. */
+static inline bool dsc_attention_is_plain(const dsc_attention_keys *keys, const dsc_attention_logits *logits,
+                                          const void *sinks)
+{
+    const bool limits = keys->positions != NULL || keys->window > 0;
+    return !(keys->all && limits) && !dsc_attention_has_logits(logits) && sinks == NULL;
+}
+
+/* A head's slope is 2 to the power of minus this. Heads up to a power of two share out `alibi` evenly; further ones
+ * have the odd steps of twice as many. */
+DSC_ATTENTION_ANYWHERE static inline float dsc_attention_slope_power(float alibi, int32_t heads, int32_t head)
+{
+    int32_t whole = 1;
+    while (2 * whole <= heads)
+        whole *= 2;
+    const int32_t step = head < whole ? 2 * (head + 1) : 2 * (head - whole) + 1;
+    return alibi * (float)step / (float)(2 * whole);
+}
 
 /* Elements between two heads of q, k and v. */
 static inline int64_t dsc_attention_head_stride(int64_t head_stride, int32_t head_size)

@@ -1,4 +1,6 @@
 /* attention.c - cuts attention into parts for the thread pool. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "kernels/cpu/attention_part.h"
 #include "kernels/scalar.h"
 #include "kernels/thread_pool.h"
@@ -88,8 +90,10 @@ static void check_keys(const dsc_attention_keys *keys, int32_t batch, bool forwa
 {
     DSC_ASSERT(keys->window >= 0 && keys->past >= 0);
     DSC_ASSERT(keys->past == 0 || (forward && batch == 1 && !keys->all && keys->positions == NULL));
-    DSC_ASSERT(!keys->all || (keys->positions == NULL && keys->window == 0));
+    DSC_ASSERT(keys->tokens == NULL || (keys->all && !dsc_attention_has_limits(keys)));
 }
+
+static void check_logits(const dsc_attention_logits *logits) { DSC_ASSERT(logits->softcap >= 0 && logits->alibi >= 0); }
 
 static dsc_status check_dtype(dsc_dtype dtype, dsc_error *err)
 {
@@ -106,6 +110,7 @@ static dsc_status forward(const void *args, const dsc_cpu_threads *pool, dsc_err
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->scratch != NULL);
     check_keys(&a->keys, a->batch, true);
+    check_logits(&a->logits);
     const dsc_status status = check_dtype(a->dtype, err);
     if (status != DSC_OK)
         return status;
@@ -173,6 +178,29 @@ static void backward_worker(void *ctx, int64_t first, int64_t last)
     }
 }
 
+/* ---- gradients of sinks: a head is added up by one thread, over samples and tokens in order ---- */
+
+static float sink_gradient(const dsc_attention_bwd_args *a, int64_t head)
+{
+    const float sink = dsc_get(a->sinks, head, a->dtype);
+    double sum = 0;
+    for (int64_t row = 0; row < (int64_t)a->batch * a->tokens; row++) {
+        const int64_t batch = row / a->tokens, at = row * a->out_stride + head * a->head_size;
+        float delta = 0;
+        for (int64_t i = 0; i < a->head_size; i++)
+            delta += dsc_get(a->d_out, at + i, a->dtype) * dsc_get(a->out, at + i, a->dtype);
+        sum -= (double)(expf(sink - a->lse[(batch * a->heads + head) * a->tokens + row % a->tokens]) * delta);
+    }
+    return (float)sum;
+}
+
+static void sinks_worker(void *ctx, int64_t first, int64_t last)
+{
+    const dsc_attention_bwd_args *a = ctx;
+    for (int64_t head = first; head < last; head++)
+        a->d_sinks[head] = sink_gradient(a, head);
+}
+
 static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_error *err, const dsc_attention_ops *ops)
 {
     const dsc_attention_bwd_args *a = args;
@@ -181,6 +209,7 @@ static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_er
     DSC_ASSERT(a->scale > 0);
     DSC_ASSERT(a->scratch != NULL);
     check_keys(&a->keys, a->batch, false);
+    check_logits(&a->logits);
     const dsc_status status = check_dtype(a->dtype, err);
     if (status != DSC_OK)
         return status;
@@ -191,6 +220,8 @@ static dsc_status backward(const void *args, const dsc_cpu_threads *pool, dsc_er
     job.split = !is_balanced(groups, dsc_min_i64(pool->threads, workers), 150); /* 7 products for 5, and more packing */
     job.items = job.split ? (groups + heads) * job.tiles : groups;
     job_run(&job, workers, pool, backward_worker);
+    if (a->sinks != NULL && a->d_sinks != NULL)
+        dsc_thread_pool_run(pool, a->heads, sinks_worker, (void *)(uintptr_t)a);
     return DSC_OK;
 }
 

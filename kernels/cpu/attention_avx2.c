@@ -21,6 +21,7 @@ static inline att_vec att_add(att_vec a, att_vec b) { return _mm256_add_ps(a, b)
 static inline att_vec att_sub(att_vec a, att_vec b) { return _mm256_sub_ps(a, b); }
 static inline att_vec att_mul(att_vec a, att_vec b) { return _mm256_mul_ps(a, b); }
 static inline att_vec att_fma(att_vec a, att_vec b, att_vec c) { return _mm256_fmadd_ps(a, b, c); }
+static inline att_vec att_div(att_vec a, att_vec b) { return _mm256_div_ps(a, b); }
 static inline att_vec att_max(att_vec a, att_vec b) { return _mm256_max_ps(a, b); }
 static inline att_vec att_as_vec(att_word x) { return _mm256_castsi256_ps(x); }
 static inline att_word att_as_word(att_vec x) { return _mm256_castps_si256(x); }

@@ -3,6 +3,8 @@
 #ifndef DSC_KERNELS_CPU_ATTENTION_PART_H
 #define DSC_KERNELS_CPU_ATTENTION_PART_H
 
+#include <math.h>
+
 #include "base/base.h"
 #include "kernels/attention.h"
 
@@ -132,14 +134,48 @@ static inline int64_t dsc_attention_first_key(const dsc_attention_keys *keys, in
                                               int64_t token)
 {
     const int64_t start = keys->positions != NULL ? token - keys->positions[batch * tokens + token] : 0;
-    if (keys->all)
-        return 0;
-    return keys->window > 0 ? dsc_max_i64(start, keys->past + token + 1 - keys->window) : start;
+    const int64_t before = keys->all ? keys->window / 2 : keys->window - 1;
+    return keys->window > 0 ? dsc_max_i64(start, keys->past + token - before) : start;
 }
 
-static inline int64_t dsc_attention_last_key(const dsc_attention_keys *keys, int64_t tokens, int64_t token)
+/* With `all`, a token sees another one if that one sees it. First keys never decrease, so a search by halves finds the
+ * first token behind that does not see this one. */
+static inline int64_t dsc_attention_last_key(const dsc_attention_keys *keys, int64_t batch, int64_t tokens,
+                                             int64_t token)
 {
-    return keys->all ? tokens : keys->past + token + 1;
+    if (!keys->all)
+        return keys->past + token + 1;
+    int64_t low = token + 1, high = tokens;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (dsc_attention_first_key(keys, batch, tokens, middle) <= token)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Whether queries may see less than all keys before them and, with `all`, behind them. */
+static inline bool dsc_attention_has_limits(const dsc_attention_keys *keys)
+{
+    return keys->window > 0 || keys->positions != NULL;
+}
+
+/* What a head's scores become. */
+typedef struct dsc_attention_head_logits {
+    bool any;
+    float scale, softcap, slope;
+} dsc_attention_head_logits;
+
+static inline dsc_attention_head_logits dsc_attention_logits_of(const dsc_attention_logits *logits, float scale,
+                                                                int32_t heads, int64_t head)
+{
+    const float power = dsc_attention_slope_power(logits->alibi, heads, (int32_t)head);
+    return (dsc_attention_head_logits) { .any = dsc_attention_has_logits(logits),
+                                         .scale = scale,
+                                         .softcap = logits->softcap,
+                                         .slope = logits->alibi > 0 ? exp2f(-power) : 0 };
 }
 
 /* The element where row `token` of a head starts, which is element `head` of row 0. */

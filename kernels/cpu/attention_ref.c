@@ -26,12 +26,31 @@ static void put_row(void *to, int64_t at, dsc_dtype dtype, const float *from, fl
         dsc_put(to, at + i, dtype, from[i] * factor);
 }
 
-/* The scaled score of query `t` and key `k`, whose rows start at q_row and k_row; of a hidden key a very low one. */
-static float score_of(const dsc_attention_fwd_args *a, int64_t batch, int64_t k, int64_t q_row, int64_t k_row)
+/* A logit, and how fast it grows with the scaled score. */
+typedef struct logit {
+    float value, slope;
+} logit;
+
+static logit logit_of(const dsc_attention_head_logits *rule, float score, int64_t distance)
+{
+    logit x = { score * rule->scale, 1 };
+    if (rule->softcap > 0) {
+        const float t = tanhf(x.value / rule->softcap);
+        x = (logit) { rule->softcap * t, 1 - t * t };
+    }
+    if (rule->slope > 0)
+        x.value -= rule->slope * (float)(distance < 0 ? -distance : distance);
+    return x;
+}
+
+/* The logit of query `t` (past keys count) and key `k`, whose rows start at q_row and k_row; of a hidden key a very low
+ * one. */
+static float score_of(const dsc_attention_fwd_args *a, const dsc_attention_head_logits *rule, int64_t batch, int64_t t,
+                      int64_t k, int64_t q_row, int64_t k_row)
 {
     if (a->keys.all && dsc_attention_hides(&a->keys, batch, a->tokens, k))
         return DSC_ATTENTION_LOW;
-    return dot(a->q, q_row, a->k, k_row, a->dtype, a->head_size) * a->scale;
+    return logit_of(rule, dot(a->q, q_row, a->k, k_row, a->dtype, a->head_size), t - k).value;
 }
 
 /* Scratch here: p [T], out [D]. Both layouts have more. Keys beyond p have their scores computed twice. */
@@ -42,23 +61,28 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
     const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size);
     const int64_t q_head = head * apart, key_head = head / (a->heads / a->kv_heads) * apart;
     const int64_t end = dsc_min_i64((int64_t)last * DSC_ATTENTION_TILE, tokens);
+    const dsc_attention_head_logits rule = dsc_attention_logits_of(&a->logits, a->scale, a->heads, head);
     float *p = scratch, *out = scratch + tokens;
     for (int64_t t = (int64_t)first * DSC_ATTENTION_TILE; t < end; t++) {
         const int64_t q_row = dsc_attention_row(batch, tokens, t, a->q_stride, q_head);
-        float max = -INFINITY, sum = 0;
+        const float sink = a->sinks != NULL ? dsc_get(a->sinks, head, a->dtype) : -INFINITY;
+        float max = sink, sum = 0;
         const int64_t start = dsc_attention_first_key(&a->keys, batch, tokens, t);
-        const int64_t keys = dsc_attention_last_key(&a->keys, tokens, t);
+        const int64_t keys = dsc_attention_last_key(&a->keys, batch, tokens, t);
         for (int64_t k = start; k < keys; k++) {
             const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
-            const float score = score_of(a, batch, k, q_row, k_row);
+            const float score = score_of(a, &rule, batch, a->keys.past + t, k, q_row, k_row);
             if (k < tokens)
                 p[k] = score;
             max = fmaxf(max, score);
         }
         memset(out, 0, (size_t)size * sizeof *out);
+        if (a->sinks != NULL)
+            sum = expf(sink - max);
         for (int64_t k = start; k < keys; k++) {
             const int64_t row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
-            const float e = expf((k < tokens ? p[k] : score_of(a, batch, k, q_row, row)) - max);
+            const float score = k < tokens ? p[k] : score_of(a, &rule, batch, a->keys.past + t, k, q_row, row);
+            const float e = expf(score - max);
             sum += e;
             add_row(out, e, a->v, row, a->dtype, size);
         }
@@ -79,14 +103,16 @@ static void backward_row(const dsc_attention_bwd_args *a, int64_t batch, int64_t
     const int64_t out_row = dsc_attention_row(batch, tokens, t, a->out_stride, head * size);
     const float lse = a->lse[(batch * a->heads + head) * tokens + t];
     const float delta = dot(a->d_out, out_row, a->out, out_row, a->dtype, size);
+    const dsc_attention_head_logits rule = dsc_attention_logits_of(&a->logits, a->scale, a->heads, head);
     const int64_t start = dsc_max_i64(first, dsc_attention_first_key(&a->keys, batch, tokens, t));
-    for (int64_t k = start; k < dsc_min_i64(end, dsc_attention_last_key(&a->keys, tokens, t)); k++) {
+    for (int64_t k = start; k < dsc_min_i64(end, dsc_attention_last_key(&a->keys, batch, tokens, t)); k++) {
         if (a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k))
             continue;
         const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
-        const float p = expf(dot(a->q, q_row, a->k, k_row, a->dtype, size) * a->scale - lse);
+        const logit x = logit_of(&rule, dot(a->q, q_row, a->k, k_row, a->dtype, size), t - k);
+        const float p = expf(x.value - lse);
         const float dp = dot(a->d_out, out_row, a->v, k_row, a->dtype, size);
-        const float ds = p * (dp - delta) * a->scale;
+        const float ds = p * (dp - delta) * x.slope * a->scale;
         add_row(dv + (k - first) * size, p, a->d_out, out_row, a->dtype, size);
         add_row(dk + (k - first) * size, ds, a->q, q_row, a->dtype, size);
         add_row(dq, ds, a->k, k_row, a->dtype, size);

@@ -15,9 +15,10 @@
  * zero or are not stored. On the diagonal, work is skipped in steps of one vector of queries and four keys.
  *
  * Primitives: ATT_LANES, ATT_PAIR, ATT_ROWS (rows of a register block), ATT_VECS (vectors of one).
- *   att_vec (fp32 lanes) and att_load, att_store, att_set1, att_add, att_sub, att_mul, att_fma, att_max.
+ *   att_vec (fp32 lanes) and att_load, att_store, att_set1, att_add, att_sub, att_mul, att_div, att_fma,
+ *   att_max.
  *   att_word (4-byte lanes), att_word_load, att_word_store, att_word_zero, att_word_set1 (broadcast from memory).
- *   att_dot(sum, a, b): adds the products of the words' elements;   att_exp2(x) for x <= 0, or a little above.
+ *   att_dot(sum, a, b): adds the products of the words' elements;   att_exp2(x) for x <= 64.
  *   att_from_lane(x, n, low): x in lanes n and up, `low` below;   att_transpose(att_word[ATT_LANES]).
  *   att_words(row, dtype, first, count): words `first` + lane of a row of `count` elements, 0 past its end.
  *   att_pairs(row0, row1, first, count): ATT_PAIR 2: elements `first` + lane of two rows as words; NULL: a zero row.
@@ -31,12 +32,15 @@
 #include <string.h>
 
 #include "kernels/cpu/attention_part.h"
+#include "kernels/scalar.h"
 
 #define ATT_INLINE static inline __attribute__((always_inline))
 enum { ATT_TILE = DSC_ATTENTION_TILE, ATT_TILE_VECS = DSC_ATTENTION_TILE / ATT_LANES };
 #define ATT_LOW DSC_ATTENTION_LOW
 #define ATT_LOG2E 1.44269504088896340736f
 #define ATT_LN2 0.69314718055994530942f
+
+#include "kernels/cpu/attention_logits.h"
 
 /* ---- products ---- */
 
@@ -221,7 +225,7 @@ static void att_limit_keys(float *s, const dsc_attention_keys *keys, int64_t bat
         for (int64_t i = 0; i < ATT_LANES; i++) {
             const int64_t token = dsc_min_i64(lane0 + i, tokens - 1);
             first[i] = dsc_attention_first_key(keys, batch, tokens, token);
-            last[i] = dsc_attention_last_key(keys, tokens, token);
+            last[i] = dsc_attention_last_key(keys, batch, tokens, token);
         }
         for (int64_t k = 0; k < count; k++) {
             if (key + k >= first[ATT_LANES - 1] && key + k < last[0])
@@ -237,10 +241,12 @@ static void att_limit_keys(float *s, const dsc_attention_keys *keys, int64_t bat
 static bool att_limits(const dsc_attention_keys *keys, int64_t batch, int64_t tokens, int64_t query, int64_t queries,
                        int64_t key)
 {
+    if (key < dsc_attention_first_key(keys, batch, tokens, query + queries - 1))
+        return true;
     if (keys->all)
-        return false;
-    return key < dsc_attention_first_key(keys, batch, tokens, query + queries - 1) ||
-           (keys->past > 0 && key + ATT_TILE > keys->past + query + 1);
+        return dsc_attention_has_limits(keys) &&
+               dsc_min_i64(key + ATT_TILE, tokens) > dsc_attention_last_key(keys, batch, tokens, query);
+    return (keys->past > 0 && key + ATT_TILE > keys->past + query + 1);
 }
 
 /* ---- forward ---- */
@@ -314,6 +320,8 @@ typedef struct att_forward { /* one call */
     dsc_attention_dims dims;
     dsc_attention_fwd_scratch sc;
     float *lse; /* the head's row; NULL: not wanted */
+    dsc_attention_head_logits logits;
+    float sink; /* in units of log 2, with sinks */
     bool each;  /* keys are packed for each tile of queries, a tile at a time: the scratch has room for one */
 } att_forward;
 
@@ -331,14 +339,18 @@ static void att_forward_keys(att_forward *f, int64_t t, int64_t first, int64_t q
         att_pack_rows(k_tile, &f->k, t * ATT_TILE, (t + 1) * ATT_TILE, f->dims.words);
         att_pack_pairs(v_tile, &f->v, t * ATT_TILE, (t + 1) * ATT_TILE, f->dims.lanes);
     }
-    for (int64_t k = 0; k < keys; k += ATT_LANES)
-        att_scores(sc->s + k * ATT_TILE, k_tile + k * f->dims.words, f->dims.words, sc->q, steps,
-                   diagonal ? k / ATT_LANES : 0, vecs);
+    for (int64_t k = 0; k < keys; k += ATT_LANES) {
+        const int64_t begin = diagonal ? k / ATT_LANES : 0;
+        att_scores(sc->s + k * ATT_TILE, k_tile + k * f->dims.words, f->dims.words, sc->q, steps, begin, vecs);
+        if (f->logits.any)
+            att_make_logits(sc->s + k * ATT_TILE, NULL, NULL, &f->logits, a->keys.past + first, t * ATT_TILE + k, begin,
+                            vecs);
+    }
     if (a->keys.all)
         att_hide_keys(sc->s, &a->keys, f->batch, a->tokens, t * ATT_TILE, ATT_TILE);
     if (att_limits(&a->keys, f->batch, a->tokens, first, queries, t * ATT_TILE))
         att_limit_keys(sc->s, &a->keys, f->batch, a->tokens, first, vecs, t * ATT_TILE, keys);
-    att_softmax(sc, a->scale * ATT_LOG2E, keys, vecs, diagonal);
+    att_softmax(sc, f->logits.any ? ATT_LOG2E : a->scale * ATT_LOG2E, keys, vecs, diagonal);
     if (fresh)
         att_sum_keys(true, NULL, sc->out, sc->p, v_tile, f->dims.lanes, queries, diagonal);
     else
@@ -351,7 +363,7 @@ static void att_forward_tile(att_forward *f, int64_t tile)
     dsc_attention_fwd_scratch *sc = &f->sc;
     const int64_t first = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - first);
     const int64_t begin = dsc_attention_first_key(&a->keys, f->batch, a->tokens, first) / ATT_TILE;
-    const int64_t last = (dsc_attention_last_key(&a->keys, a->tokens, first + queries - 1) - 1) / ATT_TILE;
+    const int64_t last = (dsc_attention_last_key(&a->keys, f->batch, a->tokens, first + queries - 1) - 1) / ATT_TILE;
     att_pack_transposed(sc->q, &f->q, first, dsc_div_ceil(queries, ATT_LANES), f->dims.words);
     for (int64_t i = 0; i < ATT_TILE; i++) {
         sc->max[i] = ATT_LOW;
@@ -359,10 +371,12 @@ static void att_forward_tile(att_forward *f, int64_t tile)
     }
     for (int64_t t = begin; t <= last; t++)
         att_forward_keys(f, t, first, queries, t == begin);
+    if (a->sinks != NULL)
+        att_add_sink(sc, f->sink);
     if (f->lse != NULL)
         att_put_lse(f->lse + first, sc, queries);
     for (int64_t i = 0; i < ATT_TILE; i++)
-        sc->sum[i] = 1 / sc->sum[i];
+        sc->sum[i] = (a->sinks != NULL ? sc->alpha[i] : 1) / sc->sum[i];
     att_put_rows(a->out, &f->out, first, first + ATT_TILE, sc->out, f->dims.lanes, sc->sum);
 }
 
@@ -372,7 +386,11 @@ static void forward(const dsc_attention_fwd_args *a, int32_t batch, int32_t head
     const int64_t apart = dsc_attention_head_stride(a->head_stride, a->head_size), size = a->head_size;
     const int64_t key_head = head / (a->heads / a->kv_heads) * apart, tokens = a->tokens;
     const int64_t all_keys = a->keys.past + tokens;
-    att_forward f = { .a = a, .batch = batch, .dims = dsc_attention_dims_of(tokens, size, ATT_PAIR),
+    att_forward f = { .a = a,
+                      .batch = batch,
+                      .dims = dsc_attention_dims_of(tokens, size, ATT_PAIR),
+                      .logits = dsc_attention_logits_of(&a->logits, a->scale, a->heads, head),
+                      .sink = a->sinks != NULL ? dsc_get(a->sinks, head, a->dtype) * ATT_LOG2E : 0,
                       .each = a->keys.past > 0 };
     dsc_attention_fwd_layout(f.dims, scratch, &f.sc);
     f.q = att_rows_of(a->q, a->dtype, batch, tokens, a->q_stride, head * apart, size);
@@ -414,13 +432,15 @@ static void att_delta(float *delta, const att_rows *d_out, const att_rows *out, 
     }
 }
 
-/* ATT_LANES keys from `key` of the tile on: p = exp(scale s - lse), ds = p (dp - delta) scale, as operands. */
-static void att_gradients(dsc_attention_bwd_scratch *sc, float scale, int64_t key, int64_t first, int64_t vecs,
-                          bool diagonal)
+/* ATT_LANES keys from `key` of the tile on: p = exp(scale s - lse), ds = p (dp - delta) scale, as operands. With
+ * `logits`, att_make_logits was before: p = exp(s - lse), ds = p dp scale. */
+static void att_gradients(dsc_attention_bwd_scratch *sc, float scale, bool logits, int64_t key, int64_t first,
+                          int64_t vecs, bool diagonal)
 {
-    const att_vec zero = att_set1(0), factor = att_set1(scale), factor2 = att_set1(scale * ATT_LOG2E);
+    const att_vec zero = att_set1(0), factor = att_set1(scale), factor2 = att_set1((logits ? 1 : scale) * ATT_LOG2E);
     for (int64_t v = first; v < vecs; v++) {
-        const att_vec lse = att_load(sc->lse + v * ATT_LANES), delta = att_load(sc->delta + v * ATT_LANES);
+        const att_vec lse = att_load(sc->lse + v * ATT_LANES);
+        const att_vec delta = logits ? zero : att_load(sc->delta + v * ATT_LANES);
         const bool masked = diagonal && v == first;
         for (int64_t k = 0; k < ATT_LANES; k += ATT_PAIR) {
             att_vec ds[ATT_PAIR];
@@ -448,6 +468,7 @@ typedef struct att_backward { /* one call */
     const dsc_attention_bwd_part *part;
     dsc_attention_dims dims;
     dsc_attention_bwd_scratch sc;
+    dsc_attention_head_logits logits; /* of the head that the queries are of */
 } att_backward;
 
 static void att_backward_pack_queries(att_backward *b, int64_t head, int64_t tile, int64_t vecs)
@@ -483,12 +504,14 @@ static void att_backward_tile(att_backward *b, int64_t row, int64_t query, int64
     for (int64_t k = 0; k < keys; k += ATT_LANES) {
         const int64_t first = diagonal ? k / ATT_LANES : 0;
         att_scores(sc->s, sc->k + (row + k) * words, words, sc->q, steps, first, vecs);
+        att_scores(sc->dp, sc->v + (row + k) * words, words, sc->d_out, steps, first, vecs);
+        if (b->logits.any)
+            att_make_logits(sc->s, sc->dp, sc->delta, &b->logits, query, key + k, first, vecs);
         if (b->a->keys.all)
             att_hide_keys(sc->s, &b->a->keys, b->part->batch, b->a->tokens, key + k, ATT_LANES);
         if (limits)
             att_limit_keys(sc->s, &b->a->keys, b->part->batch, b->a->tokens, query, vecs, key + k, ATT_LANES);
-        att_scores(sc->dp, sc->v + (row + k) * words, words, sc->d_out, steps, first, vecs);
-        att_gradients(sc, b->a->scale, k, first, vecs, diagonal);
+        att_gradients(sc, b->a->scale, b->logits.any, k, first, vecs, diagonal);
     }
     if (b->part->want_dkv) {
         if (fresh_dkv) {
@@ -509,9 +532,18 @@ static void att_backward_tile(att_backward *b, int64_t row, int64_t query, int64
     }
 }
 
+/* The first query tile that sees a key tile: its diagonal or, as tokens then see each other, the first keys that its
+ * first token sees. */
+static int64_t att_first_tile(const att_backward *b, int64_t t)
+{
+    const dsc_attention_bwd_args *a = b->a;
+    if (!a->keys.all)
+        return t;
+    return dsc_attention_first_key(&a->keys, b->part->batch, a->tokens, t * ATT_TILE) / ATT_TILE;
+}
+
 /* Query tiles outside, key tiles inside. The sums in flight are dq of one tile and dk, dv of all keys; the heads of
- * a group add to the same dk, dv in order. A key tile's first term is its diagonal, or without causality the first
- * query tile, in the group's first head. */
+ * a group add to the same dk, dv in order. A key tile's first term is att_first_tile, in the group's first head. */
 static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_part *part, float *scratch)
 {
     att_backward b = { .a = a, .part = part, .dims = dsc_attention_dims_of(a->tokens, a->head_size, ATT_PAIR) };
@@ -525,19 +557,22 @@ static void backward(const dsc_attention_bwd_args *a, const dsc_attention_bwd_pa
     att_pack_rows(b.sc.v, &v, first, last, b.dims.words);
     if (part->want_dq && ATT_PAIR != 1)
         att_pack_pairs(b.sc.k_rows, &k, first, last, lanes);
-    for (int64_t head = part->head_first; head < part->head_last; head++)
+    for (int64_t head = part->head_first; head < part->head_last; head++) {
+        b.logits = dsc_attention_logits_of(&a->logits, a->scale, a->heads, head);
         for (int64_t tile = part->query_first; tile < part->query_last; tile++) {
             const int64_t token = tile * ATT_TILE, queries = dsc_min_i64(ATT_TILE, a->tokens - token);
             att_backward_pack_queries(&b, head, tile, dsc_div_ceil(queries, ATT_LANES));
             const int64_t begin = dsc_attention_first_key(&a->keys, part->batch, a->tokens, token) / ATT_TILE;
-            for (int64_t t = dsc_max_i64(begin, part->key_first); t < part->key_last && (a->keys.all || t <= tile); t++)
+            const int64_t end = dsc_attention_last_key(&a->keys, part->batch, a->tokens, token + queries - 1);
+            for (int64_t t = dsc_max_i64(begin, part->key_first); t < part->key_last && t * ATT_TILE < end; t++)
                 att_backward_tile(&b, t * ATT_TILE - first, token, queries, !a->keys.all && t == tile, t == begin,
-                                  tile == (a->keys.all ? part->query_first : t) && head == part->head_first);
+                                  tile == att_first_tile(&b, t) && head == part->head_first);
             if (part->want_dq) {
                 const att_rows q = att_rows_of(a->q, a->dtype, part->batch, a->tokens, a->q_stride, head * apart, size);
                 att_put_rows(a->dq, &q, token, token + ATT_TILE, b.sc.dq, lanes, NULL);
             }
         }
+    }
     if (part->want_dkv) {
         att_put_rows(a->dk, &k, first, last, b.sc.dk, lanes, NULL);
         att_put_rows(a->dv, &v, first, last, b.sc.dv, lanes, NULL);

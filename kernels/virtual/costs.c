@@ -67,7 +67,7 @@ static double pairs_seen(int32_t tokens, const dsc_attention_keys *keys)
 {
     const double t = tokens, w = keys->window;
     if (keys->all)
-        return t * t;
+        return w > 0 && w < t ? t * (w + 1) : t * t;
     if (w > 0 && w < t)
         return w * (w + 1) / 2 + (t - w) * w;
     return t * (t + 1) / 2 + t * keys->past;

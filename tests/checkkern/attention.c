@@ -31,8 +31,8 @@ static int64_t place(const view *x, int64_t row, int64_t i)
 
 typedef struct tensors {
     view q, k, v, out, d_out, dq, dk, dv;
-    float *lse;
-    void *scratch;
+    float *lse, *d_sinks;
+    void *scratch, *sinks;
 } tensors;
 
 static view alone(ck_role role, dsc_dtype dtype, int64_t rows, int64_t cols, int64_t gap, const char *name)
@@ -137,6 +137,11 @@ static void forward_inputs(problem *p, tensors *x)
             ck_set(p->positions, i, t == 0 || begins ? 0 : p->positions[i - 1] + 1);
         }
     }
+    x->sinks = p->s.sinks ? ck_buf(CK_IN, p->dtype, p->s.heads, "sinks") : NULL;
+    for (int32_t h = 0; h < p->s.heads && p->s.sinks; h++) {
+        ck_set(x->sinks, h, ck_random() / 1073741824.0 - 1);
+        p->sinks[h] = ck_get(x->sinks, h);
+    }
     if (!bench_only)
         ck_attention_forward(p);
 }
@@ -147,6 +152,11 @@ static dsc_attention_keys keys_of(const problem *p)
                                  .window = p->s.window, .past = p->s.past };
 }
 
+static dsc_attention_logits logits_of(const problem *p)
+{
+    return (dsc_attention_logits){ .softcap = p->s.softcap, .alibi = p->s.alibi };
+}
+
 static dsc_attention_fwd_args forward_args(const problem *p, const tensors *x)
 {
     const shape *s = &p->s;
@@ -155,7 +165,7 @@ static dsc_attention_fwd_args forward_args(const problem *p, const tensors *x)
                                      .kv_stride = x->k.stride, .out_stride = x->out.stride, .batch = s->batch,
                                      .tokens = s->tokens, .heads = s->heads, .kv_heads = s->kv_heads,
                                      .head_size = s->size, .head_stride = x->q.apart, .scale = (float)p->scale,
-                                     .keys = keys_of(p), .dtype = p->dtype };
+                                     .keys = keys_of(p), .logits = logits_of(p), .sinks = x->sinks, .dtype = p->dtype };
 }
 
 static dsc_attention_fwd_args forward_open(problem *p, tensors *x, bool want_lse)
@@ -190,6 +200,7 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
     view grad[3];
     three(grad, s, CK_OUT, p->dtype, name);
     x->dq = grad[0], x->dk = grad[1], x->dv = grad[2];
+    x->d_sinks = s->sinks ? ck_buf(CK_OUT, DSC_F32, s->heads, "d_sinks") : NULL;
     x->scratch = ck_buf(CK_SCRATCH, DSC_U8, dsc_attention_bwd_scratch_bytes(s->batch, s->tokens, s->heads, s->size),
                         "scratch");
     return (dsc_attention_bwd_args){ .dq = address(&x->dq), .dk = address(&x->dk), .dv = address(&x->dv),
@@ -199,7 +210,8 @@ static dsc_attention_bwd_args backward_open(problem *p, tensors *x)
                                      .out_stride = x->out.stride, .batch = s->batch, .tokens = s->tokens,
                                      .heads = s->heads, .kv_heads = s->kv_heads, .head_size = s->size,
                                      .head_stride = x->q.apart, .scale = (float)p->scale,
-                                     .keys = keys_of(p), .dtype = p->dtype };
+                                     .keys = keys_of(p), .logits = logits_of(p), .sinks = x->sinks,
+                                     .d_sinks = x->d_sinks, .dtype = p->dtype };
 }
 
 /* ---- against the double reference ---- */
@@ -231,6 +243,8 @@ static void near_gradients(double factor)
             tol[i][j] += 1.01 * ck_attention_rounded(&now, want[i][j]);
         near_view(got[i], want[i], tol[i], factor);
     }
+    for (int32_t h = 0; h < now.s.heads && current.d_sinks != NULL; h++)
+        ck_near(current.d_sinks, h, now.d_sinks_want[h], now.d_sinks_tol[h]);
 }
 
 static void verify_backward(const void *args) { near_gradients(1); }
@@ -253,9 +267,13 @@ enum { LAYOUT_BYTES = 128 };
 
 static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
 {
-    snprintf(text, LAYOUT_BYTES, "%s%s%s documents=%d window=%d past=%d",
-             s->packed ? s->by_head ? "by head" : "packed" : "apart", align ? " aligned" : "",
-             s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
+    const int length =
+        snprintf(text, LAYOUT_BYTES, "%s%s%s documents=%d window=%d past=%d",
+                 s->packed ? s->by_head ? "by head" : "packed" : "apart", align ? " aligned" : "",
+                 s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
+    if (s->softcap > 0 || s->alibi > 0 || s->sinks)
+        snprintf(text + length, (size_t)(LAYOUT_BYTES - length), " softcap=%g alibi=%g%s", (double)s->softcap,
+                 (double)s->alibi, s->sinks ? " sinks" : "");
 }
 
 /* The kernels of GPUs of compute capability 9.0 are compared with the reference. In the simulator, where both kinds of
@@ -405,9 +423,11 @@ static void check_slopes(problem *p, double *x, const double *want, int64_t coun
 
 static void check_finite_differences(bool all, bool documents)
 {
-    const shape tiny = { 2, 5, 4, 2, 3, false, 1.5, false, all, all, documents ? 2 : 0, documents ? 3 : 0, 0 };
+    const shape tiny = { .batch = 2, .tokens = 5, .heads = 4, .kv_heads = 2, .size = 3, .scale_up = 1.5, .all = all,
+                         .hide = all, .documents = documents ? 2 : 0, .window = documents ? 3 : 0,
+                         .softcap = documents ? 2 : 0, .alibi = all ? 8 : 0, .sinks = true };
     if (!ck_case("attention gradients of the reference against finite differences%s",
-                 all ? ", all keys" : documents ? ", documents" : ""))
+                 all ? ", all keys, slopes" : documents ? ", documents, cap" : ""))
         return;
     ck_attention_open(&now, &tiny, DSC_F32);
     forward_inputs(&now, &current);
@@ -419,6 +439,7 @@ static void check_finite_differences(bool all, bool documents)
     check_slopes(&now, now.q, now.dq_want, q_count(&tiny), "dq");
     check_slopes(&now, now.k, now.dk_want, kv_count(&tiny), "dk");
     check_slopes(&now, now.v, now.dv_want, kv_count(&tiny), "dv");
+    check_slopes(&now, now.sinks, now.d_sinks_want, tiny.heads, "d_sinks");
     ck_attention_close(&now);
 }
 
@@ -447,7 +468,7 @@ static void same_rows(const view *x, const double *before, int64_t tokens, int64
 
 static void check_causality(dsc_dtype dtype, uint32_t caps, const char *variant, int64_t cut)
 {
-    static const shape s = { 2, 150, 2, 1, 24, false, 1, false, false, false, 0, 0, 0 };
+    static const shape s = { .batch = 2, .tokens = 150, .heads = 2, .kv_heads = 1, .size = 24, .scale_up = 1 };
     const char *type = ck_dtype_text(dtype);
     double *before = ck_attention_doubles(q_count(&s));
     aligned = false;
@@ -558,6 +579,38 @@ static bool takes_turn(size_t number, const shape *s, dsc_dtype dtype)
     return (number % 2 == 0) == (dtype == DSC_F32);
 }
 
+static void check_types(size_t number, const shape *s)
+{
+    check_shape(s, DSC_BF16, false);
+    if (takes_turn(number, s, DSC_F32))
+        check_shape(s, DSC_F32, false);
+    if (takes_turn(number, s, DSC_F16))
+        check_shape(s, DSC_F16, false);
+    if (s->size % 8 == 0)
+        check_shape(s, DSC_BF16, true);
+}
+
+/* Shapes that the kernels of warpgroups and of cuDNN do not have. */
+#define HEADS(h, kv, d) .heads = (h), .kv_heads = (kv), .size = (d)
+static const shape with_logits[] = {
+    { .batch = 1, .tokens = 97, HEADS(4, 2, 64), .packed = true, .scale_up = 3, .documents = 20, .window = 30,
+      .softcap = 2 },
+    { .batch = 1, .tokens = 70, HEADS(2, 1, 128), .scale_up = 1, .all = true, .hide = true, .softcap = 50 },
+    { .batch = 1, .tokens = 33, HEADS(2, 2, 200), .scale_up = 2, .softcap = 3 },
+    { .batch = 1, .tokens = 20, HEADS(3, 3, 33), .packed = true, .by_head = true, .scale_up = 4, .past = 50,
+      .softcap = 5, .alibi = 8, .sinks = true },
+    { .batch = 2, .tokens = 150, HEADS(2, 1, 64), .packed = true, .scale_up = 1, .all = true, .window = 40 },
+    { .batch = 1, .tokens = 200, HEADS(2, 2, 24), .scale_up = 1, .all = true, .documents = 60 },
+    { .batch = 1, .tokens = 290, HEADS(1, 1, 96), .scale_up = 1, .all = true, .documents = 90, .window = 131 },
+    { .batch = 1, .tokens = 90, HEADS(2, 1, 200), .scale_up = 1, .all = true, .documents = 30, .window = 50 },
+    { .batch = 1, .tokens = 75, HEADS(6, 2, 64), .scale_up = 1, .documents = 30, .alibi = 8 },
+    { .batch = 1, .tokens = 40, HEADS(3, 1, 128), .scale_up = 1, .all = true, .alibi = 4 },
+    { .batch = 2, .tokens = 50, HEADS(4, 2, 64), .packed = true, .scale_up = 2, .window = 20, .sinks = true },
+    { .batch = 1, .tokens = 33, HEADS(2, 1, 200), .scale_up = 2, .softcap = 20, .alibi = 8, .sinks = true },
+};
+
+/* Rows leave out the last fields, which are 0. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 void ck_attention(void)
 {
     static const shape shapes[] = {
@@ -619,17 +672,13 @@ void ck_attention(void)
     check_finite_differences(true, false);
     check_finite_differences(false, true);
     for (size_t i = 0; i < DSC_COUNT(shapes); i++) {
-        check_shape(&shapes[i], DSC_BF16, false);
-        if (takes_turn(i, &shapes[i], DSC_F32))
-            check_shape(&shapes[i], DSC_F32, false);
-        if (takes_turn(i, &shapes[i], DSC_F16))
-            check_shape(&shapes[i], DSC_F16, false);
-        if (shapes[i].size % 8 == 0)
-            check_shape(&shapes[i], DSC_BF16, true);
+        check_types(i, &shapes[i]);
         if (shapes[i].size % 8 == 0 && shapes[i].size >= 64 && shapes[i].size <= 128 && shapes[i].past == 0)
             check_warpgroups(&shapes[i]);
         check_cudnn(&shapes[i]);
     }
+    for (size_t i = 0; i < DSC_COUNT(with_logits); i++)
+        check_types(i, &with_logits[i]);
     for (int32_t v = 0; v < CK_VARIANTS; v++) {
         const uint32_t caps = ck_set_up.gpu ? CK_GPU : ck_variants[v].caps;
         if (ck_set_up.gpu ? v > 0 : (caps & ~dsc_cpu_caps()) != 0)

@@ -33,14 +33,18 @@ void ck_attention_open(problem *p, const shape *s, dsc_dtype dtype)
         *q[i] = ck_attention_doubles(q_count(s));
     for (size_t i = 0; i < DSC_COUNT(kv); i++)
         *kv[i] = ck_attention_doubles(kv_count(s));
+    double **head[] = { &p->sinks, &p->d_sinks_want, &p->d_sinks_tol };
+    for (size_t i = 0; i < DSC_COUNT(head); i++)
+        *head[i] = ck_attention_doubles(s->heads);
     for (size_t i = 0; i < DSC_COUNT(lse); i++)
         *lse[i] = ck_attention_doubles(rows_of(s) * s->heads);
 }
 
 void ck_attention_close(problem *p)
 {
-    double *all[] = { p->q, p->out, p->d_out, p->out_want, p->out_tol, p->dq_want, p->dq_tol, p->k, p->v, p->dk_want,
-                      p->dk_tol, p->dv_want, p->dv_tol, p->lse, p->lse_want, p->lse_tol };
+    double *all[] = { p->q,        p->out,     p->d_out,   p->out_want,     p->out_tol,    p->dq_want, p->dq_tol,
+                      p->k,        p->v,       p->dk_want, p->dk_tol,       p->dv_want,    p->dv_tol,  p->lse,
+                      p->lse_want, p->lse_tol, p->sinks,   p->d_sinks_want, p->d_sinks_tol };
     for (size_t i = 0; i < DSC_COUNT(all); i++)
         free(all[i]);
 }
@@ -69,6 +73,34 @@ static double score(const problem *p, const query *row, int64_t k, double *abs_s
     return sum * p->scale;
 }
 
+/* A logit of a scaled score, its slope, and what the arithmetic of tanh may be off by. */
+typedef struct logit {
+    double value, slope, tol;
+} logit;
+
+/* transformers' build_alibi_tensor for BLOOM: from the next lower power of two, and from twice as many heads. */
+static double slope_of(const problem *p, int64_t h)
+{
+    const double whole = pow(2, floor(log2(p->s.heads)));
+    const double base = pow(2, -p->s.alibi / whole), extra = pow(2, -p->s.alibi / (2 * whole));
+    if (p->s.alibi == 0)
+        return 0;
+    return h < (int64_t)whole ? pow(base, (double)h + 1) : pow(extra, 1 + 2 * ((double)h - whole));
+}
+
+static logit logit_of(const problem *p, const query *row, int64_t k, double score)
+{
+    logit x = { score, 1, 0 };
+    const double bias = slope_of(p, row->h) * fabs((double)(p->s.past + row->t - k));
+    if (p->s.softcap > 0) {
+        const double cap = p->s.softcap, t = tanh(score / cap);
+        x = (logit) { cap * t, 1 - t * t, cap * (8 * eps + (p->bf16_products ? 4e-6 : 0)) };
+    }
+    x.value -= bias;
+    x.tol += 8 * eps * bias;
+    return x;
+}
+
 static bool is_hidden(const problem *p, const query *row, int64_t k)
 {
     return p->key_tokens != NULL && p->key_tokens[row->b * p->s.tokens + k] == HIDDEN;
@@ -83,7 +115,13 @@ static void query_start(const problem *p, query *row, int64_t b, int64_t h, int6
     row->group = h / (p->s.heads / p->s.kv_heads);
     row->keys = p->s.all ? p->s.tokens : p->s.past + t + 1;
     row->first = p->positions != NULL ? t - p->positions[b * p->s.tokens + t] : 0;
-    if (p->s.window > 0)
+    for (int64_t k = t + 1; p->s.all && p->positions != NULL && k < row->keys; k++)
+        if (p->positions[b * p->s.tokens + k] == 0)
+            row->keys = k;
+    if (p->s.window > 0 && p->s.all) {
+        row->first = dsc_max_i64(row->first, t - p->s.window / 2);
+        row->keys = dsc_min_i64(row->keys, t + p->s.window / 2 + 1);
+    } else if (p->s.window > 0)
         row->first = dsc_max_i64(row->first, row->keys - p->s.window);
     row->max_abs = 0;
 }
@@ -96,18 +134,21 @@ double ck_attention_rounded(const problem *p, double x)
 static void forward_row(const problem *p, query *row, double *out, double *out_tol, double *lse, double *lse_tol)
 {
     const shape *s = &p->s;
-    double max = -INFINITY, sum = 0, worst = 0;
+    const double sink = s->sinks ? p->sinks[row->h] : -INFINITY;
+    double max = sink, sum = 0, worst = s->sinks ? 4 * eps * fabs(sink) : 0;
     for (int64_t k = row->first; k < row->keys; k++) {
         double abs_sum;
         row->p[k] = -INFINITY;
         if (is_hidden(p, row, k))
             continue;
-        row->p[k] = score(p, row, k, &abs_sum);
+        const logit x = logit_of(p, row, k, score(p, row, k, &abs_sum));
+        row->p[k] = x.value;
         max = fmax(max, row->p[k]);
-        worst = fmax(worst, score_error(s, abs_sum) + 4 * eps * fabs(row->p[k]));
+        worst = fmax(worst, score_error(s, abs_sum) + 4 * eps * fabs(row->p[k]) + x.tol);
     }
     for (int64_t k = row->first; k < row->keys; k++)
         sum += row->p[k] = exp(row->p[k] - max);
+    sum += exp(sink - max);
     *lse = max + log(sum);
     /* exp: 4 ulp (3e-6 beside bf16 products); the running sum and its rescaling by every tile */
     const double rel = 2 * worst + 4 * eps * (4 + sqrt((double)row->keys)) + (p->bf16_products ? 4e-6 : 0);
@@ -137,21 +178,31 @@ static void backward_row(const problem *p, query *row)
         delta += d_out[d] * out[d];
         delta_abs += fabs(d_out[d] * out[d]);
     }
+    if (s->sinks) {
+        const double sink = p->sinks[row->h], prob = exp(sink - lse);
+        const double rel = 4 * eps * (fabs(sink) + fabs(lse) + 4) + walk;
+        p->d_sinks_want[row->h] -= prob * delta;
+        p->d_sinks_tol[row->h] += prob * (rel * fabs(delta) + score_error(s, delta_abs)) + 4 * eps * fabs(prob * delta);
+    }
     for (int64_t k = row->first; k < row->keys; k++) {
         if (is_hidden(p, row, k))
             continue;
         const int64_t kv = at(s, s->kv_heads, row->b, k, row->group);
         double dp = 0, dp_abs = 0, abs_sum;
-        const double x = score(p, row, k, &abs_sum), prob = exp(x - lse);
+        const logit x = logit_of(p, row, k, score(p, row, k, &abs_sum));
+        const double prob = exp(x.value - lse);
         for (int32_t d = 0; d < s->size; d++) {
             dp += d_out[d] * p->v[kv + d];
             dp_abs += fabs(d_out[d] * p->v[kv + d]);
         }
         const double exp_rel = 4 * eps + (p->bf16_products ? 4e-6 : 0);
-        const double rel = score_error(s, abs_sum) + 4 * eps * (fabs(x) + fabs(lse)) + exp_rel;
-        const double ds = prob * (dp - delta) * p->scale;
+        const double rel = score_error(s, abs_sum) + 4 * eps * (fabs(x.value) + fabs(lse)) + exp_rel + x.tol;
+        const double ds = prob * (dp - delta) * x.slope * p->scale;
         const double dp_tol = score_error(s, dp_abs + delta_abs);
-        const double ds_tol = fabs(ds) * (rel + 4 * eps + round_p) + prob * p->scale * dp_tol;
+        /* tanh moves the slope as twice its own error, and so does the score's error in units of the cap */
+        const double slope_tol = p->s.softcap > 0 ? 2 * (x.tol + score_error(s, abs_sum)) / p->s.softcap : 0;
+        const double ds_tol = fabs(ds) * (rel + 4 * eps + round_p) + prob * p->scale * dp_tol +
+                              prob * p->scale * slope_tol * (fabs(dp) + fabs(delta));
         for (int32_t d = 0; d < s->size; d++) {
             p->dv_want[kv + d] += prob * d_out[d];
             p->dv_tol[kv + d] += fabs(prob * d_out[d]) * (rel + round_p + walk);
@@ -190,6 +241,8 @@ void ck_attention_backward(problem *p)
     memset(p->dq_want, 0, q), memset(p->dq_tol, 0, q);
     memset(p->dk_want, 0, kv), memset(p->dk_tol, 0, kv);
     memset(p->dv_want, 0, kv), memset(p->dv_tol, 0, kv);
+    memset(p->d_sinks_want, 0, (size_t)p->s.heads * sizeof(double));
+    memset(p->d_sinks_tol, 0, (size_t)p->s.heads * sizeof(double));
     each_row(p, true);
 }
 

@@ -13,6 +13,8 @@ typedef struct shape {
     bool all, hide; /* every key is seen; but some */
     int32_t documents; /* documents of about so many tokens, which see no others; 0: one */
     int32_t window, past; /* of dsc_attention_keys */
+    float softcap, alibi; /* of dsc_attention_logits */
+    bool sinks;
 } shape;
 
 /* Everything of one case. Tensors of the double reference are dense: [B,T,H,D] or [B,T,KV,D]; lse is [B,H,T]. */
@@ -23,6 +25,7 @@ typedef struct problem {
     bool bf16_products;     /* the variant rounds probabilities to bf16 */
     double *q, *k, *v, *out, *lse, *d_out;       /* values that the kernel sees */
     double *out_want, *out_tol, *lse_want, *lse_tol;
+    double *sinks, *d_sinks_want, *d_sinks_tol; /* [H] */
     double *dq_want, *dq_tol, *dk_want, *dk_tol, *dv_want, *dv_tol;
     int32_t *key_tokens;    /* [B,T], HIDDEN: nobody sees this key; NULL: none */
     int32_t *positions;     /* [B,T] a query's place in its document; NULL: in its sample */
@@ -44,7 +47,8 @@ void ck_attention_open(problem *p, const shape *s, dsc_dtype dtype);
 void ck_attention_close(problem *p);
 /* out_want, lse_want and their tolerances, of q, k and v. */
 void ck_attention_forward(problem *p);
-/* dq_want, dk_want, dv_want and their tolerances, of q, k, v, d_out and the given out and lse, as the kernel. */
+/* dq_want, dk_want, dv_want, d_sinks_want and their tolerances, of q, k, v, d_out and the given out and lse, as the
+ * kernel. */
 void ck_attention_backward(problem *p);
 
 #endif

@@ -30,15 +30,106 @@ __device__ __forceinline__ bool is_hidden(const dsc_attention_keys &keys, int64_
     return key >= tokens || (keys.tokens != NULL && keys.tokens[batch * tokens + key] == keys.hidden);
 }
 
-/* The first key that query `token` sees; before it nothing is. */
+/* The first key that query `token` sees; before it nothing is. MORE: the kernel has windows and documents to both sides,
+ * as MORE says of others below. */
+template <bool MORE = false>
 __device__ __forceinline__ int32_t first_key(const dsc_attention_keys &keys, int64_t batch, int32_t tokens,
                                              int32_t token)
 {
-    if (keys.all)
+    if (!MORE && keys.all)
         return 0;
     const int32_t last = min(token, tokens - 1);
     const int32_t start = keys.positions != NULL ? last - keys.positions[batch * tokens + last] : 0;
-    return keys.window > 0 ? max(start, keys.past + last + 1 - keys.window) : start;
+    const int32_t window = MORE && keys.all ? keys.window / 2 + 1 : keys.window;
+    return keys.window > 0 ? max(start, keys.past + last + 1 - window) : start;
+}
+
+/* The end of the tiles of N tokens from `tile` on that have one whose first key is before `last`: first keys never
+ * decrease, so a search by halves. With `all` a token sees another one if that one sees it. */
+template <int N, bool MORE = false>
+__device__ __forceinline__ int32_t end_of_tiles(const dsc_attention_keys &keys, int64_t batch, int32_t tokens,
+                                                int32_t tile, int32_t last)
+{
+    int32_t end = (tokens + N - 1) / N;
+    while (tile < end) {
+        const int32_t middle = (tile + end) / 2;
+        if (first_key<MORE>(keys, batch, tokens, middle * N) < last)
+            tile = middle + 1;
+        else
+            end = middle;
+    }
+    return end;
+}
+
+/* ---- logits (dsc_attention_logits) ---- */
+
+struct logit_rule {
+    bool any;
+    float scale, softcap, alibi;
+};
+
+inline logit_rule rule_of(const dsc_attention_logits &logits, float scale)
+{
+    return { dsc_attention_has_logits(&logits), scale, logits.softcap, logits.alibi };
+}
+
+__device__ __forceinline__ float slope_of(const logit_rule &rule, int32_t heads, int64_t head)
+{
+    return rule.alibi > 0 ? exp2f(-dsc_attention_slope_power(rule.alibi, heads, static_cast<int32_t>(head))) : 0.0f;
+}
+
+/* Scores of a product become logits but for the slopes. */
+template <int MT, int NT> __device__ __forceinline__ void cap_scores(float (&score)[MT][NT][4], const logit_rule &rule)
+{
+    const float factor = rule.softcap > 0 ? 2 * LOG2_E * rule.scale / rule.softcap : rule.scale;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float x = score[m][n][e] * factor;
+                if (rule.softcap > 0)
+                    x = rule.softcap * fmaf(-2.0f, fast_reciprocal(1.0f + fast_exp2(x)), 1.0f);
+                score[m][n][e] = x;
+            }
+}
+
+/* Gradients of logits become those of the scaled scores, which cap_scores made logits of. */
+template <int MT, int NT>
+__device__ __forceinline__ void cap_gradients(float (&ds)[MT][NT][4], const float (&logit)[MT][NT][4],
+                                              const logit_rule &rule)
+{
+    if (!(rule.softcap > 0))
+        return;
+    const float factor = 1.0f / rule.softcap;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const float t = logit[m][n][e] * factor;
+                ds[m][n][e] *= fmaf(-t, t, 1.0f);
+            }
+}
+
+/* Rows from `row` on and columns from `col` on are tokens, of queries and keys in either order. */
+template <int MT, int NT>
+__device__ __forceinline__ void slope_scores(float (&logit)[MT][NT][4], float slope, int32_t row, int32_t col)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    if (!(slope > 0))
+        return;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int n = 0; n < NT; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                const int32_t distance = abs(row + 16 * m + 8 * (e / 2) + g - (col + 8 * n + 2 * t + (e & 1)));
+                logit[m][n][e] = fmaf(-slope, static_cast<float>(distance), logit[m][n][e]);
+            }
 }
 
 /* Rows first .. of a tensor's head. */

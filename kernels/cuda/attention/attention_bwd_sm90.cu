@@ -580,7 +580,7 @@ bool dsc_cuda_attention_bwd_sm90_starts(void)
 bool dsc_cuda_attention_bwd_sm90_fits(const dsc_attention_bwd_args *a)
 {
     mapped tensor[4];
-    bool can = a->dtype == DSC_BF16 && a->keys.past == 0;
+    bool can = a->dtype == DSC_BF16 && a->keys.past == 0 && dsc_attention_is_plain(&a->keys, &a->logits, a->sinks);
     tensors_of(a, tensor);
     for (const mapped &x : tensor)
         can = can && can_map(x);

@@ -142,6 +142,7 @@ bool dsc_cuda_attention_cudnn_fits(const dsc_attention_fwd_args *a)
     const int32_t size = a->head_size;
     return a->dtype == DSC_BF16 && size <= DSC_CUDA_ATTENTION_HEAD_MAX && a->tokens > 1 && a->keys.past == 0 &&
            a->keys.tokens == NULL && a->keys.positions == NULL &&
+           dsc_attention_is_plain(&a->keys, &a->logits, a->sinks) &&
            dsc_attention_head_stride(a->head_stride, size) % 8 == 0 && rows_are_aligned(a->q, a->q_stride, size) &&
            rows_are_aligned(a->k, a->kv_stride, size) && rows_are_aligned(a->v, a->kv_stride, size) &&
            rows_are_aligned(a->out, a->out_stride, size);

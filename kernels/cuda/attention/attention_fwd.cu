@@ -16,7 +16,9 @@ struct fwd_arrays {
     const uint16_t *q, *k, *v;
     int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
-    float scale;
+    float scale; /* of logits: 1 where the rule makes them of scores */
+    logit_rule rule;
+    const uint16_t *sinks;
     bool in_vectors, out_vectors, starts; /* starts: some query may not see its sample's first key */
     dsc_attention_keys keys;
 };
@@ -26,7 +28,8 @@ template <int DP, int MT, int BC> constexpr int fwd_shared_bytes()
     return 2 * (tile_elements(16 * MT * WARPS, DP) + 4 * tile_elements(BC, DP));
 }
 
-template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd_kernel(const fwd_arrays a)
+/* MORE: with what dsc_attention_is_plain says no to. The others do without its registers. */
+template <int DP, int MT, int BC, bool MORE> __global__ void __launch_bounds__(THREADS) fwd_kernel(const fwd_arrays a)
 {
     constexpr int BR = 16 * MT * WARPS;
     DSC_CUDA_SHARED(uint16_t, shared);
@@ -42,8 +45,11 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
                           a.in_vectors };
     const head_rows k = { a.k + key_first, a.kv_stride, all_keys, a.size, a.in_vectors };
     const head_rows v = { a.v + key_first, a.kv_stride, all_keys, a.size, a.in_vectors };
-    const int32_t end = a.keys.all ? a.tokens : past + min(first + BR, a.tokens), tiles = (end + BC - 1) / BC;
-    const int32_t begin = a.starts ? first_key(a.keys, batch, a.tokens, first) / BC : 0;
+    const int32_t end = a.keys.all ? a.tokens : past + min(first + BR, a.tokens);
+    const int32_t begin = a.starts ? first_key<MORE>(a.keys, batch, a.tokens, first) / BC : 0;
+    const bool both = MORE && a.starts && a.keys.all;
+    const int32_t tiles = both ? end_of_tiles<BC, MORE>(a.keys, batch, a.tokens, begin, first + BR) : (end + BC - 1) / BC;
+    const float slope = MORE ? slope_of(a.rule, a.heads, head) : 0.0f;
     const float scale2 = a.scale * LOG2_E;
     row_state<DP, MT> s;
     begin_rows(s);
@@ -63,12 +69,18 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
         if (row < a.tokens && (a.keys.all || j * BC < past + row + 16 * MT)) {
             float score[MT][BC / 8][4];
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
+            if (MORE && a.rule.any) {
+                cap_scores(score, a.rule);
+                slope_scores(score, slope, past + row, j * BC);
+            }
             if (a.keys.all)
                 mask_hidden<MT, BC>(score, a.keys, batch, a.tokens, j * BC);
             else if (j * BC + BC - 1 > past + row)
                 mask_future<MT, BC>(score, past + row, j * BC);
             if (a.starts)
-                mask_before<MT, BC>(score, a.keys, batch, a.tokens, row, j * BC);
+                mask_before<MT, BC, MORE>(score, a.keys, batch, a.tokens, row, j * BC);
+            if (both)
+                mask_behind<MT, BC>(score, a.keys, batch, a.tokens, row, j * BC);
             float old[MT][2];
             soften<DP, MT, BC>(s, score, old, scale2);
             rescale(s, old);
@@ -81,36 +93,69 @@ template <int DP, int MT, int BC> __global__ void __launch_bounds__(THREADS) fwd
         return;
     float factor[MT][2];
     float *lse = a.lse != NULL ? a.lse + pair * a.tokens : NULL;
-    end_rows(s, factor, lse, row, a.tokens, a.scale);
+    if (MORE && a.sinks != NULL)
+        end_rows_with(to_f32(a.sinks[head]), s, factor, lse, row, a.tokens, a.scale);
+    else
+        end_rows(s, factor, lse, row, a.tokens, a.scale);
     store_warp_rows<DP, MT>(q_tile, warp_row, s.out, factor, a.out + batch * a.tokens * a.out_stride + head * a.size,
                             a.out_stride, row, a.tokens, a.size, a.out_vectors);
 }
 
-template <int DP, int MT, int BC>
+template <int DP, int MT, int BC, bool MORE = false>
 dsc_status launch(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
 {
     constexpr int BYTES = fwd_shared_bytes<DP, MT, BC>();
     const int32_t tiles = static_cast<int32_t>(dsc_div_ceil(a->tokens, 16 * MT * WARPS));
     const int64_t head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
-    const fwd_arrays arrays = {
-        static_cast<uint16_t *>(a->out), a->lse, static_cast<const uint16_t *>(a->q),
-        static_cast<const uint16_t *>(a->k), static_cast<const uint16_t *>(a->v), a->q_stride, a->kv_stride,
-        a->out_stride, head_stride, a->tokens, a->heads, a->kv_heads, a->head_size, tiles, a->scale,
-        head_stride % 8 == 0 && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
-            rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
-            rows_are_aligned(a->v, a->kv_stride, a->head_size),
-        rows_are_aligned(a->out, a->out_stride, a->head_size), a->keys.positions != NULL || a->keys.window > 0, a->keys
-    };
-    DSC_TRY(allow_shared(fwd_kernel<DP, MT, BC>, BYTES, err));
-    DSC_CUDA_LAUNCH((fwd_kernel<DP, MT, BC>), grid_size(static_cast<int64_t>(tiles) * a->batch * a->heads), THREADS,
-                    BYTES, at->stream, arrays);
+    const logit_rule rule = rule_of(a->logits, a->scale);
+    const fwd_arrays arrays = { static_cast<uint16_t *>(a->out),
+                                a->lse,
+                                static_cast<const uint16_t *>(a->q),
+                                static_cast<const uint16_t *>(a->k),
+                                static_cast<const uint16_t *>(a->v),
+                                a->q_stride,
+                                a->kv_stride,
+                                a->out_stride,
+                                head_stride,
+                                a->tokens,
+                                a->heads,
+                                a->kv_heads,
+                                a->head_size,
+                                tiles,
+                                rule.any ? 1.0f : a->scale,
+                                rule,
+                                static_cast<const uint16_t *>(a->sinks),
+                                head_stride % 8 == 0 && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
+                                    rows_are_aligned(a->k, a->kv_stride, a->head_size) &&
+                                    rows_are_aligned(a->v, a->kv_stride, a->head_size),
+                                rows_are_aligned(a->out, a->out_stride, a->head_size),
+                                a->keys.positions != NULL || a->keys.window > 0,
+                                a->keys };
+    DSC_TRY(allow_shared(fwd_kernel<DP, MT, BC, MORE>, BYTES, err));
+    DSC_CUDA_LAUNCH((fwd_kernel<DP, MT, BC, MORE>), grid_size(static_cast<int64_t>(tiles) * a->batch * a->heads),
+                    THREADS, BYTES, at->stream, arrays);
     return DSC_OK;
+}
+
+dsc_status launch_more(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
+{
+    if (a->head_size <= 16)
+        return launch<16, 1, 32, true>(at, a, err);
+    if (a->head_size <= 32)
+        return launch<32, 2, 64, true>(at, a, err);
+    if (a->head_size <= 64)
+        return launch<64, 2, 64, true>(at, a, err);
+    if (a->head_size <= 96)
+        return launch<96, 1, 64, true>(at, a, err);
+    return launch<128, 1, 64, true>(at, a, err);
 }
 
 } // namespace
 
 dsc_status dsc_cuda_attention_fwd_warps(const dsc_cuda_launch *at, const dsc_attention_fwd_args *a, dsc_error *err)
 {
+    if (!dsc_attention_is_plain(&a->keys, &a->logits, a->sinks))
+        return launch_more(at, a, err);
     if (a->head_size <= 16)
         return launch<16, 1, 32>(at, a, err);
     if (a->head_size <= 32)

@@ -251,7 +251,8 @@ bool dsc_cuda_attention_fwd_sm90_starts(void)
 
 bool dsc_cuda_attention_fwd_sm90_fits(const dsc_attention_fwd_args *a)
 {
-    return a->dtype == DSC_BF16 && a->keys.past == 0 && can_map(key_tensor(a, a->k)) && can_map(key_tensor(a, a->v)) &&
+    return a->dtype == DSC_BF16 && a->keys.past == 0 && dsc_attention_is_plain(&a->keys, &a->logits, a->sinks) &&
+           can_map(key_tensor(a, a->k)) && can_map(key_tensor(a, a->v)) &&
            rows_are_aligned(a->q, a->q_stride, a->head_size);
 }
 

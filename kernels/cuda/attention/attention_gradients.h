@@ -22,6 +22,7 @@ struct bwd_arrays {
     float scale;
     bool in_vectors, out_vectors, dq_vectors, dkv_vectors, starts;
     dsc_attention_keys keys;
+    logit_rule rule; /* for the kernels of warps */
 };
 
 inline bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
@@ -40,7 +41,7 @@ inline bwd_arrays arrays_of(const dsc_attention_bwd_args *a)
     x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
     x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
-    x.scale = a->scale, x.keys = a->keys;
+    x.scale = a->scale, x.keys = a->keys, x.rule = rule_of(a->logits, a->scale);
     x.starts = a->keys.positions != NULL || a->keys.window > 0;
     const bool heads_aligned = x.head_stride % 8 == 0;
     x.in_vectors = heads_aligned && rows_are_aligned(a->q, a->q_stride, a->head_size) &&
@@ -64,6 +65,7 @@ struct query_numbers {
 };
 
 /* Copies the values of query `row` of a head to index i. */
+template <bool MORE = false>
 __device__ __forceinline__ void load_number(const query_numbers &to, int i, const bwd_arrays &a, int64_t batch,
                                             int64_t head, int32_t row)
 {
@@ -71,7 +73,7 @@ __device__ __forceinline__ void load_number(const query_numbers &to, int i, cons
     to.lse2[i] = row < a.tokens ? a.lse[at] * LOG2_E : INFINITY;
     to.delta[i] = row < a.tokens ? a.delta[at] : 0.0f;
     if (a.starts)
-        to.start[i] = first_key(a.keys, batch, a.tokens, row);
+        to.start[i] = first_key<MORE>(a.keys, batch, a.tokens, row);
 }
 
 /* Whether a warp's key rows are hidden: element half h of m is key row 16 m + 8 h + lane / 4. */
@@ -91,18 +93,10 @@ __device__ __forceinline__ hidden_rows<MT> find_hidden(const bwd_arrays &a, int6
 }
 
 /* The end of the tiles of BQ queries that see a key before `last`: first keys never decrease, so a search by halves. */
-template <int BQ>
+template <int BQ, bool MORE = false>
 __device__ __forceinline__ int32_t end_of_queries(const bwd_arrays &a, int64_t batch, int32_t tile, int32_t last)
 {
-    int32_t end = (a.tokens + BQ - 1) / BQ;
-    while (a.starts && tile < end) {
-        const int32_t middle = (tile + end) / 2;
-        if (first_key(a.keys, batch, a.tokens, middle * BQ) < last)
-            tile = middle + 1;
-        else
-            end = middle;
-    }
-    return end;
+    return a.starts ? end_of_tiles<BQ, MORE>(a.keys, batch, a.tokens, tile, last) : (a.tokens + BQ - 1) / BQ;
 }
 
 /* With MASKED = false none of the scores is hidden: most tiles are such, and tests take half of the instructions. */
@@ -169,7 +163,7 @@ template <int MT> struct row_numbers {
     int32_t start[MT][2];
 };
 
-template <int MT>
+template <int MT, bool MORE = false>
 __device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arrays &a, int64_t pair, int32_t row)
 {
     const int g = static_cast<int>(threadIdx.x % 32) / 4;
@@ -180,7 +174,7 @@ __device__ __forceinline__ void load_numbers(row_numbers<MT> &to, const bwd_arra
             const int32_t r = row + 16 * m + 8 * half + g;
             to.lse2[m][half] = r < a.tokens ? a.lse[pair * a.tokens + r] * LOG2_E : INFINITY;
             to.delta[m][half] = r < a.tokens ? a.delta[pair * a.tokens + r] : 0.0f;
-            to.start[m][half] = a.starts ? first_key(a.keys, pair / a.heads, a.tokens, r) : 0;
+            to.start[m][half] = a.starts ? first_key<MORE>(a.keys, pair / a.heads, a.tokens, r) : 0;
         }
 }
 

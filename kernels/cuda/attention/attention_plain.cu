@@ -15,6 +15,8 @@ template <class T> struct plain_arrays {
     int64_t q_stride, kv_stride, out_stride, head_stride, rows;
     int32_t tokens, heads, kv_heads, size;
     float scale;
+    const T *sinks;
+    logit_rule rule;
     dsc_attention_keys keys;
 };
 
@@ -38,9 +40,28 @@ template <class T> __device__ __forceinline__ float dot(const T *x, const T *y, 
 }
 
 /* The end of the keys that query `token` may see, and whether one of them is hidden. */
-template <class T> __device__ __forceinline__ int64_t keys_of(const plain_arrays<T> &a, int64_t token)
+template <bool MORE, class T>
+__device__ __forceinline__ int64_t keys_of(const plain_arrays<T> &a, int64_t batch, int64_t token)
 {
-    return a.keys.all ? a.tokens : a.keys.past + token + 1;
+    if (!a.keys.all)
+        return a.keys.past + token + 1;
+    const int32_t t = static_cast<int32_t>(token);
+    return MORE ? end_of_tiles<1, true>(a.keys, batch, a.tokens, t, t + 1) : a.tokens;
+}
+
+/* The logit of a scaled score, and in *slope how fast it grows with that. */
+__device__ __forceinline__ float logit_of(const logit_rule &rule, float score, float head_slope, int64_t distance,
+                                          float *slope)
+{
+    float x = score;
+    *slope = 1.0f;
+    if (rule.softcap > 0) {
+        const float power = fast_exp2(x * (2 * LOG2_E / rule.softcap));
+        const float t = fmaf(-2.0f, fast_reciprocal(1.0f + power), 1.0f);
+        *slope = 1.0f - t * t;
+        x = rule.softcap * t;
+    }
+    return rule.alibi > 0 ? fmaf(-head_slope, fabsf(static_cast<float>(distance)), x) : x;
 }
 
 template <class T> __device__ __forceinline__ bool hides(const plain_arrays<T> &a, int64_t batch, int64_t key)
@@ -48,9 +69,10 @@ template <class T> __device__ __forceinline__ bool hides(const plain_arrays<T> &
     return a.keys.all && is_hidden(a.keys, batch, a.tokens, static_cast<int32_t>(key));
 }
 
-template <class T> __device__ __forceinline__ int64_t start_of(const plain_arrays<T> &a, int64_t batch, int64_t token)
+template <bool MORE, class T>
+__device__ __forceinline__ int64_t start_of(const plain_arrays<T> &a, int64_t batch, int64_t token)
 {
-    return first_key(a.keys, batch, a.tokens, static_cast<int32_t>(token));
+    return first_key<MORE>(a.keys, batch, a.tokens, static_cast<int32_t>(token));
 }
 
 /* sum[n] += each lane's `factor` times the row that its lane stands for, rows `stride` apart from `row` on. */
@@ -78,7 +100,8 @@ __device__ __forceinline__ void put_row(T *to, const float (&x)[COLUMNS], float 
             to[n * 32 + lane] = element<T>::from(x[n] * factor);
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS) fwd_kernel(const plain_arrays<T> a)
+/* MORE: with what dsc_attention_is_plain says no to. The others do without its registers. */
+template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) fwd_kernel(const plain_arrays<T> a)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int64_t i = warp_row();
@@ -87,13 +110,18 @@ template <class T> __global__ void __launch_bounds__(THREADS) fwd_kernel(const p
     const row_place at = place_of(i, a.tokens, a.heads);
     const int64_t kv = at.batch * a.tokens * a.kv_stride + at.head / (a.heads / a.kv_heads) * a.head_stride;
     const T *q = a.q + (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
-    const int64_t keys = keys_of(a, at.token);
-    float out[COLUMNS] = {}, max = -INFINITY, sum = 0;
-    for (int64_t first = start_of(a, at.batch, at.token); first < keys; first += 32) {
+    const int64_t keys = keys_of<MORE>(a, at.batch, at.token);
+    const float head_slope = MORE ? slope_of(a.rule, a.heads, at.head) : 0.0f;
+    float out[COLUMNS] = {}, max = -INFINITY, sum = 0, slope;
+    if (MORE && a.sinks != NULL)
+        max = to_f32(a.sinks[at.head]), sum = 1;
+    for (int64_t first = start_of<MORE>(a, at.batch, at.token); first < keys; first += 32) {
         const int64_t key = first + lane;
         float score = -INFINITY;
         if (key < keys)
             score = hides(a, at.batch, key) ? LOW_SCORE : dot(q, a.k + kv + key * a.kv_stride, a.size) * a.scale;
+        if (MORE && key < keys && a.rule.any && !hides(a, at.batch, key))
+            score = logit_of(a.rule, score, head_slope, a.keys.past + at.token - key, &slope);
         const float new_max = fmaxf(max, warp_max(score)), old = expf(max - new_max), p = expf(score - new_max);
         sum = sum * old + warp_sum(p);
         max = new_max;
@@ -124,16 +152,21 @@ template <class T> __global__ void __launch_bounds__(THREADS) delta_kernel(const
         a.delta[(at.batch * a.heads + at.head) * a.tokens + at.token] = sum;
 }
 
-/* p and ds = p (dp - delta) * scale of one query and one key. */
-template <class T>
+/* p and ds = p (dp - delta) * scale of one query and one key; of a cap its slope too. */
+template <bool MORE, class T>
 __device__ __forceinline__ float2 gradients(const plain_arrays<T> &a, const T *q, const T *d_out, int64_t number,
-                                            const T *k, const T *v)
+                                            const T *k, const T *v, float head_slope, int64_t distance)
 {
-    const float p = expf(dot(q, k, a.size) * a.scale - a.lse[number]);
-    return make_float2(p, p * (dot(d_out, v, a.size) - a.delta[number]) * a.scale);
+    if (!MORE || !a.rule.any) {
+        const float p = expf(dot(q, k, a.size) * a.scale - a.lse[number]);
+        return make_float2(p, p * (dot(d_out, v, a.size) - a.delta[number]) * a.scale);
+    }
+    float slope;
+    const float p = expf(logit_of(a.rule, dot(q, k, a.size) * a.scale, head_slope, distance, &slope) - a.lse[number]);
+    return make_float2(p, p * (dot(d_out, v, a.size) - a.delta[number]) * slope * a.scale);
 }
 
-template <class T> __global__ void __launch_bounds__(THREADS) dq_kernel(const plain_arrays<T> a)
+template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) dq_kernel(const plain_arrays<T> a)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int64_t i = warp_row();
@@ -144,13 +177,16 @@ template <class T> __global__ void __launch_bounds__(THREADS) dq_kernel(const pl
     const int64_t q_row = (at.batch * a.tokens + at.token) * a.q_stride + at.head * a.head_stride;
     const T *d_out = a.d_out + (at.batch * a.tokens + at.token) * a.out_stride + at.head * a.size;
     const int64_t number = (at.batch * a.heads + at.head) * a.tokens + at.token;
-    const int64_t keys = keys_of(a, at.token);
+    const int64_t keys = keys_of<MORE>(a, at.batch, at.token);
+    const float head_slope = MORE ? slope_of(a.rule, a.heads, at.head) : 0.0f;
     float dq[COLUMNS] = {};
-    for (int64_t first = start_of(a, at.batch, at.token); first < keys; first += 32) {
+    for (int64_t first = start_of<MORE>(a, at.batch, at.token); first < keys; first += 32) {
         const int64_t key = kv + (first + lane) * a.kv_stride;
         float ds = 0.0f;
         if (first + lane < keys && !hides(a, at.batch, first + lane))
-            ds = gradients(a, a.q + q_row, d_out, number, a.k + key, a.v + key).y;
+            ds = gradients<MORE>(a, a.q + q_row, d_out, number, a.k + key, a.v + key, head_slope,
+                                 at.token - first - lane)
+                     .y;
         const int32_t count = static_cast<int32_t>(min(keys - first, static_cast<int64_t>(32)));
         add_rows(dq, ds, a.k + kv + first * a.kv_stride, a.kv_stride, count, a.size);
     }
@@ -158,7 +194,8 @@ template <class T> __global__ void __launch_bounds__(THREADS) dq_kernel(const pl
 }
 
 /* A warp has a key row; its lanes stand for queries. */
-template <class T> __global__ void __launch_bounds__(THREADS) dkv_kernel(const plain_arrays<T> a, int64_t key_rows)
+template <class T, bool MORE>
+__global__ void __launch_bounds__(THREADS) dkv_kernel(const plain_arrays<T> a, int64_t key_rows)
 {
     const int lane = static_cast<int>(threadIdx.x % 32);
     const int64_t i = warp_row();
@@ -169,20 +206,24 @@ template <class T> __global__ void __launch_bounds__(THREADS) dkv_kernel(const p
     const int64_t group = a.heads / a.kv_heads;
     float dk[COLUMNS] = {}, dv[COLUMNS] = {};
     const int64_t heads = hides(a, at.batch, at.token) ? 0 : group;
-    for (int64_t head = at.head * group; head < at.head * group + heads; head++)
-        for (int64_t first = a.keys.all ? 0 : at.token; first < a.tokens; first += 32) {
+    const int64_t start = !a.keys.all ? at.token : MORE ? start_of<MORE>(a, at.batch, at.token) : 0;
+    for (int64_t head = at.head * group; head < at.head * group + heads; head++) {
+        const float head_slope = MORE ? slope_of(a.rule, a.heads, head) : 0.0f;
+        for (int64_t first = start; first < a.tokens; first += 32) {
             const T *q = a.q + (at.batch * a.tokens + first) * a.q_stride + head * a.head_stride;
             const T *d_out = a.d_out + (at.batch * a.tokens + first) * a.out_stride + head * a.size;
             float2 g = make_float2(0.0f, 0.0f);
-            if (start_of(a, at.batch, first) > at.token)
+            if (start_of<MORE>(a, at.batch, first) > at.token)
                 break; /* nor does a later query see our key */
-            if (first + lane < a.tokens && start_of(a, at.batch, first + lane) <= at.token)
-                g = gradients(a, q + lane * a.q_stride, d_out + lane * a.out_stride,
-                              (at.batch * a.heads + head) * a.tokens + first + lane, a.k + kv, a.v + kv);
+            if (first + lane < a.tokens && start_of<MORE>(a, at.batch, first + lane) <= at.token)
+                g = gradients<MORE>(a, q + lane * a.q_stride, d_out + lane * a.out_stride,
+                                    (at.batch * a.heads + head) * a.tokens + first + lane, a.k + kv, a.v + kv,
+                                    head_slope, first + lane - at.token);
             const int32_t count = static_cast<int32_t>(min(a.tokens - first, static_cast<int64_t>(32)));
             add_rows(dv, g.x, d_out, a.out_stride, count, a.size);
             add_rows(dk, g.y, q, a.q_stride, count, a.size);
         }
+    }
     put_row(a.dk + kv, dk, 1.0f, a.size);
     put_row(a.dv + kv, dv, 1.0f, a.size);
 }
@@ -202,10 +243,15 @@ template <class T> void forward(const dsc_cuda_launch *at, const dsc_attention_f
     x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
     x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
-    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size, x.scale = a->scale;
+    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
+    x.scale = a->scale, x.rule = rule_of(a->logits, a->scale), x.sinks = static_cast<const T *>(a->sinks);
     x.keys = a->keys;
     x.rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
-    DSC_CUDA_LAUNCH(fwd_kernel<T>, grid_size(dsc_div_ceil(x.rows, WARPS)), THREADS, 0, at->stream, x);
+    const unsigned blocks = grid_size(dsc_div_ceil(x.rows, WARPS));
+    if (dsc_attention_is_plain(&a->keys, &a->logits, a->sinks))
+        DSC_CUDA_LAUNCH((fwd_kernel<T, false>), blocks, THREADS, 0, at->stream, x);
+    else
+        DSC_CUDA_LAUNCH((fwd_kernel<T, true>), blocks, THREADS, 0, at->stream, x);
 }
 
 template <class T> void backward(const dsc_cuda_launch *at, const dsc_attention_bwd_args *a)
@@ -217,14 +263,21 @@ template <class T> void backward(const dsc_cuda_launch *at, const dsc_attention_
     x.q = static_cast<const T *>(a->q), x.k = static_cast<const T *>(a->k), x.v = static_cast<const T *>(a->v);
     x.q_stride = a->q_stride, x.kv_stride = a->kv_stride, x.out_stride = a->out_stride;
     x.head_stride = dsc_attention_head_stride(a->head_stride, a->head_size);
-    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size, x.scale = a->scale;
+    x.tokens = a->tokens, x.heads = a->heads, x.kv_heads = a->kv_heads, x.size = a->head_size;
+    x.scale = a->scale, x.rule = rule_of(a->logits, a->scale), x.sinks = static_cast<const T *>(a->sinks);
     x.keys = a->keys;
     x.rows = static_cast<int64_t>(a->batch) * a->tokens * a->heads;
     const int64_t key_rows = static_cast<int64_t>(a->batch) * a->tokens * a->kv_heads;
     const unsigned blocks = grid_size(dsc_div_ceil(x.rows, WARPS));
     DSC_CUDA_LAUNCH(delta_kernel<T>, blocks, THREADS, 0, at->stream, x);
-    DSC_CUDA_LAUNCH(dkv_kernel<T>, grid_size(dsc_div_ceil(key_rows, WARPS)), THREADS, 0, at->stream, x, key_rows);
-    DSC_CUDA_LAUNCH(dq_kernel<T>, blocks, THREADS, 0, at->stream, x);
+    const unsigned key_blocks = grid_size(dsc_div_ceil(key_rows, WARPS));
+    if (dsc_attention_is_plain(&a->keys, &a->logits, a->sinks)) {
+        DSC_CUDA_LAUNCH((dkv_kernel<T, false>), key_blocks, THREADS, 0, at->stream, x, key_rows);
+        DSC_CUDA_LAUNCH((dq_kernel<T, false>), blocks, THREADS, 0, at->stream, x);
+    } else {
+        DSC_CUDA_LAUNCH((dkv_kernel<T, true>), key_blocks, THREADS, 0, at->stream, x, key_rows);
+        DSC_CUDA_LAUNCH((dq_kernel<T, true>), blocks, THREADS, 0, at->stream, x);
+    }
 }
 
 } // namespace

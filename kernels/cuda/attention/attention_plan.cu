@@ -79,7 +79,7 @@ dsc_attention_fwd_args forward_of(const dsc_attention_bwd_args *b)
     a.q_stride = b->q_stride, a.kv_stride = b->kv_stride, a.out_stride = b->out_stride;
     a.head_stride = b->head_stride;
     a.batch = b->batch, a.tokens = b->tokens, a.heads = b->heads, a.kv_heads = b->kv_heads;
-    a.head_size = b->head_size, a.keys = b->keys;
+    a.head_size = b->head_size, a.keys = b->keys, a.logits = b->logits, a.sinks = b->sinks;
     return a;
 }
 
@@ -314,6 +314,8 @@ void dsc_cuda_attention_prepare(dsc_cuda_attention *x, const dsc_attention_fwd_a
     dsc_attention_fwd_args a = *shape;
     const attention_key key[2] = { key_of(&a, false), key_of(&a, true) };
     const bool fits_cudnn = dsc_cuda_attention_cudnn_fits(&a);
+    if (!dsc_attention_is_plain(&a.keys, &a.logits, a.sinks))
+        return; /* these have one kernel */
     a.out = NULL, a.lse = NULL, a.q = a.k = a.v = NULL, a.scratch = NULL, a.keys.tokens = a.keys.positions = NULL;
     const dsc_attention_bwd_args b = dsc_cuda_attention_gradients_of(&a);
     pthread_mutex_lock(&x->lock);

@@ -45,7 +45,7 @@ __device__ __forceinline__ void mask_hidden(float (&score)[MT][BC / 8][4], const
 }
 
 /* Scores of keys from `key` on for queries from `row` on: those before what a query sees. */
-template <int MT, int BC>
+template <int MT, int BC, bool MORE = false>
 __device__ __forceinline__ void mask_before(float (&score)[MT][BC / 8][4], const dsc_attention_keys &keys,
                                             int64_t batch, int32_t tokens, int32_t row, int32_t key)
 {
@@ -54,12 +54,32 @@ __device__ __forceinline__ void mask_before(float (&score)[MT][BC / 8][4], const
     for (int m = 0; m < MT; m++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            const int32_t first = first_key(keys, batch, tokens, row + 16 * m + 8 * half + g);
+            const int32_t first = first_key<MORE>(keys, batch, tokens, row + 16 * m + 8 * half + g);
 #pragma unroll
             for (int n = 0; n < BC / 8; n++)
 #pragma unroll
                 for (int side = 0; side < 2; side++)
                     if (key + 8 * n + 2 * t + side < first)
+                        score[m][n][2 * half + side] = LOW_SCORE;
+        }
+}
+
+/* With `all`: scores of keys that do not see a query, which does not see them then. */
+template <int MT, int BC>
+__device__ __forceinline__ void mask_behind(float (&score)[MT][BC / 8][4], const dsc_attention_keys &keys,
+                                            int64_t batch, int32_t tokens, int32_t row, int32_t key)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int n = 0; n < BC / 8; n++)
+#pragma unroll
+        for (int side = 0; side < 2; side++) {
+            const int32_t first = first_key<true>(keys, batch, tokens, key + 8 * n + 2 * t + side);
+#pragma unroll
+            for (int m = 0; m < MT; m++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    if (row + 16 * m + 8 * half + g < first)
                         score[m][n][2 * half + side] = LOW_SCORE;
         }
 }
@@ -134,6 +154,26 @@ __device__ __forceinline__ void end_rows(row_state<DP, MT> &s, float (&factor)[M
             factor[m][half] = 1.0f / sum;
             if (lse != NULL && t == 0 && r < rows)
                 lse[r] = fmaf(s.max[m][half], scale, logf(sum));
+        }
+}
+
+/* The head's sink becomes a part of the sums: the variant of end_rows with it. */
+template <int DP, int MT>
+__device__ __forceinline__ void end_rows_with(float sink, row_state<DP, MT> &s, float (&factor)[MT][2], float *lse,
+                                              int32_t row, int32_t rows, float scale)
+{
+    const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int m = 0; m < MT; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const float max = s.max[m][half] * scale, top = fmaxf(max, sink);
+            const float old = fast_exp2((max - top) * LOG2_E);
+            const float sum = fmaf(quad_sum(s.sum[m][half]), old, fast_exp2((sink - top) * LOG2_E));
+            const int32_t r = row + 16 * m + 8 * half + g;
+            factor[m][half] = old / sum;
+            if (lse != NULL && t == 0 && r < rows)
+                lse[r] = top + logf(sum);
         }
 }
 

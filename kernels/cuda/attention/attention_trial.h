@@ -41,6 +41,7 @@ static inline dsc_attention_bwd_args dsc_cuda_attention_gradients_of(const dsc_a
     b.head_stride = a->head_stride;
     b.batch = a->batch, b.tokens = a->tokens, b.heads = a->heads, b.kv_heads = a->kv_heads;
     b.head_size = a->head_size, b.scale = a->scale, b.keys = a->keys, b.dtype = a->dtype;
+    b.logits = a->logits, b.sinks = a->sinks;
     return b;
 }
 
