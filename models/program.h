@@ -104,8 +104,12 @@ typedef struct dsc_op_rope {
 typedef struct dsc_op_attention {
     int64_t heads, kv_heads, head_size;
     double scale;
-    int64_t window; /* keys that a query sees at most; 0: all before it */
+    int64_t window; /* keys that a query sees at most; with `all` half of it to each side; 0: all before it */
     bool all;       /* and those after it */
+    double softcap; /* logits are softcap * tanh(score / softcap); 0: scores */
+    double alibi;   /* the exponent that heads' slopes share out, 8 in BLOOM and MPT; 0: no slopes */
+    bool has_sinks;
+    int32_t sinks; /* with has_sinks: the declared parameter [heads] of logits that have no value */
 } dsc_op_attention;
 
 typedef struct dsc_op {

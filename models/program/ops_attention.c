@@ -39,8 +39,25 @@ bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op)
 /* A window that reaches further than the text has no effect. */
 static int32_t window_of(const dsc_program *program, const dsc_op *op, int64_t past)
 {
-    return op->attention.window > 0 && past + program->tokens > op->attention.window ? (int32_t)op->attention.window
-                                                                                     : 0;
+    const int64_t window = op->attention.window, reach = op->attention.all ? window / 2 + 1 : window;
+    return window > 0 && past + program->tokens > reach ? (int32_t)window : 0;
+}
+
+static dsc_attention_logits logits_of(const dsc_op_attention *of)
+{
+    return (dsc_attention_logits) { .softcap = (float)of->softcap, .alibi = (float)of->alibi };
+}
+
+static const void *sinks_of(const dsc_exec *exec, const dsc_op_attention *of)
+{
+    return of->has_sinks ? exec->ctx->param[of->sinks] : NULL;
+}
+
+/* Whether devices may choose among kernels for it: other attentions have one. */
+static bool has_choice(const dsc_program *program, const dsc_op_attention *of)
+{
+    const bool limits = of->window > 0 || program->positions >= 0;
+    return of->softcap == 0 && of->alibi == 0 && !of->has_sinks && !(of->all && limits);
 }
 
 /* The forward without its tensors, whose operands lie at these places. */
@@ -60,6 +77,7 @@ static dsc_attention_fwd_args attention_shape(const dsc_program *program, const 
                                       .head_size = (int32_t)of->head_size,
                                       .scale = (float)of->scale,
                                       .keys = { .all = of->all, .window = window_of(program, op, 0) },
+                                      .logits = logits_of(of),
                                       .dtype = dtype };
 }
 
@@ -78,6 +96,7 @@ dsc_status dsc_op_run_attention(dsc_exec *exec, const dsc_op *op)
     args.q = dsc_exec_at(exec, op->in[0]);
     args.k = dsc_exec_at(exec, op->in[1]) - past;
     args.v = dsc_exec_at(exec, op->in[2]) - past;
+    args.sinks = sinks_of(exec, &op->attention);
     args.scratch = dsc_exec_work(exec, op);
     return DSC_RUN(ctx->stream, ATTENTION_FWD, &args, exec->err);
 }
@@ -99,7 +118,7 @@ double dsc_op_attention_flops(const dsc_program *program, const dsc_op *op, int6
 dsc_status dsc_op_plan_attention(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
                                  dsc_error *err)
 {
-    if (plan->sink == NULL || plan->sink->attention == NULL)
+    if (plan->sink == NULL || plan->sink->attention == NULL || !has_choice(program, &op->attention))
         return DSC_OK;
     const dsc_attention_fwd_args shape = attention_shape(program, op, program->place[0], batch, plan->dtype);
     return plan->sink->attention(plan->sink->user, &shape, err);
@@ -138,6 +157,9 @@ dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op)
                                                     .positions = dsc_exec_positions(exec),
                                                     .window = window_of(exec->program, op, ctx->past),
                                                     .past = (int32_t)ctx->past },
+                                          .logits = logits_of(of),
+                                          .sinks = sinks_of(exec, of),
+                                          .d_sinks = of->has_sinks ? ctx->grad[of->sinks] : NULL,
                                           .dtype = ctx->dtype };
     return DSC_RUN(ctx->stream, ATTENTION_BWD, &args, exec->err);
 }

@@ -359,9 +359,16 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
     if (args->kv_heads < 1 || args->heads % args->kv_heads != 0)
         REFUSE(program, "op \"attention\": %lld heads of queries cannot be shared out among %lld heads of keys",
                (long long)args->heads, (long long)args->kv_heads);
-    if (args->all && (args->window > 0 || program->positions >= 0))
-        REFUSE(program, "op \"attention\": queries that see both sides with a window or in documents are not built; "
-                        "what exists: all keys of a sample");
+    if (!(args->softcap >= 0 && args->softcap < 1e6) || !(args->alibi >= 0 && args->alibi < 1e6))
+        REFUSE(program,
+               "op \"attention\": the cap of its logits is %g and the exponent of its slopes %g; expected "
+               "numbers from 0 to below 1000000, 0 for none",
+               args->softcap, args->alibi);
+    const bool declared = args->sinks >= 0 && args->sinks < program->param_count;
+    if (args->has_sinks && (!declared || program->param[args->sinks].dim_count != 1 ||
+                            program->param[args->sinks].dim[0] != args->heads))
+        REFUSE(program, "op \"attention\": its sinks are parameter %d; expected a declared one of %lld elements",
+               (int)args->sinks, (long long)args->heads);
     op->attention = *args;
     op->in[1] = k, op->in[2] = v;
     program->value[y].columns = args->heads * args->head_size;

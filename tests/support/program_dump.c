@@ -48,9 +48,12 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
     if (op->kind == DSC_OP_ROPE)
         fprintf(file, "\"heads\": %d, \"neighbours\": %d, ", (int)op->rope.heads, op->rope.rope->neighbours);
     if (op->kind == DSC_OP_ATTENTION)
-        fprintf(file, "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, ",
+        fprintf(file,
+                "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, \"softcap\": %.17g, "
+                "\"alibi\": %.17g, \"sinks\": %d, ",
                 (int)op->attention.heads, (int)op->attention.kv_heads, op->attention.scale, (int)op->attention.window,
-                op->attention.all);
+                op->attention.all, op->attention.softcap, op->attention.alibi,
+                op->attention.has_sinks ? op->attention.sinks : DSC_PROGRAM_NONE);
     if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_GATED)
         fprintf(file, "\"activation\": %d, ", (int)op->activation);
     if (op->kind == DSC_OP_SCALE)

@@ -77,16 +77,28 @@ static void make_qkv(program_random *r, int16_t x, int64_t heads, int64_t kv_hea
                            : dsc_program_slice_heads(&r->source, all, i * HEAD, heads, HEAD, 3 * HEAD);
 }
 
+static int32_t vector(program_random *r, int64_t elements)
+{
+    const dsc_program_param param = { .name = "sinks", .part = "", .dim_count = 1, .dim = { elements } };
+    const int32_t number = dsc_program_declare(&r->source, &param);
+    program_random_take_params(r);
+    return number;
+}
+
 static int16_t attention(program_random *r, int16_t x)
 {
     const int64_t kv_heads = 1 + program_random_draw(r, 2), heads = kv_heads * (1 + program_random_draw(r, 2));
-    const bool all = program_random_draw(r, 4) == 0;
+    const bool all = program_random_draw(r, 4) == 0, sinks = program_random_draw(r, 4) == 0;
     const dsc_op_attention args = { .heads = heads,
                                     .kv_heads = kv_heads,
                                     .head_size = HEAD,
                                     .scale = 0.5,
                                     .all = all,
-                                    .window = !all && program_random_draw(r, 3) == 0 ? 3 : 0 };
+                                    .window = program_random_draw(r, 3) == 0 ? 3 : 0,
+                                    .softcap = program_random_draw(r, 4) == 0 ? 0.75 : 0,
+                                    .alibi = program_random_draw(r, 4) == 0 ? 8 : 0,
+                                    .has_sinks = sinks,
+                                    .sinks = sinks ? vector(r, heads) : 0 };
     int16_t qkv[3];
     make_qkv(r, x, heads, kv_heads, qkv);
     const bool apart = r->source.op[r->source.op_count - 1].kind == DSC_OP_LINEAR;

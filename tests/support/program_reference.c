@@ -181,8 +181,19 @@ static void rope(const program_reference *r, const dsc_op *op, const double *fro
         }
 }
 
-/* One query: probabilities of the keys that it sees. */
-static void probabilities(const program_reference *r, const dsc_op *op, int64_t row, int64_t h, double *p)
+/* Heads up to a power of two have powers of one base, further ones the odd powers of its root. */
+static double head_slope(const dsc_op_attention *of, int64_t h)
+{
+    const double whole = pow(2, floor(log2((double)of->heads)));
+    if (of->alibi == 0)
+        return 0;
+    return h < (int64_t)whole ? pow(2, -of->alibi * (double)(h + 1) / whole)
+                              : pow(2, -of->alibi / 2 * (2 * ((double)h - whole) + 1) / whole);
+}
+
+/* One query: probabilities of the keys that it sees and then of the sink, and slopes of logits. */
+static void probabilities(const program_reference *r, const dsc_op *op, int64_t row, int64_t h, double *p,
+                          double *slope)
 {
     const dsc_op_attention *of = &op->attention;
     const int64_t tokens = r->program->tokens, t = row % tokens, first = row - t, d = of->head_size;
@@ -190,16 +201,25 @@ static void probabilities(const program_reference *r, const dsc_op *op, int64_t 
     double most = -INFINITY, sum = 0;
     for (int64_t j = 0; j < tokens; j++) {
         const double *k = r->value[op->in[1]] + ((first + j) * of->kv_heads + h / (of->heads / of->kv_heads)) * d;
-        const bool sees = of->all || (j <= t && (of->window == 0 || j > t - of->window));
+        const int64_t apart = j < t ? t - j : j - t;
+        const bool inside = of->window == 0 || (of->all ? apart <= of->window / 2 : apart < of->window);
         p[j] = 0;
         for (int64_t i = 0; i < d; i++)
             p[j] += q[i] * k[i] * of->scale;
-        p[j] = sees ? p[j] : -INFINITY;
+        slope[j] = 1;
+        if (of->softcap > 0) {
+            const double c = tanh(p[j] / of->softcap);
+            p[j] = of->softcap * c, slope[j] = 1 - c * c;
+        }
+        p[j] -= head_slope(of, h) * (double)apart;
+        p[j] = inside && (of->all || j <= t) ? p[j] : -INFINITY;
         most = fmax(most, p[j]);
     }
+    sum = of->has_sinks ? exp(r->param[of->sinks][h] - most) : 0;
+    p[tokens] = sum;
     for (int64_t j = 0; j < tokens; j++)
         sum += p[j] = exp(p[j] - most);
-    for (int64_t j = 0; j < tokens; j++)
+    for (int64_t j = 0; j <= tokens; j++)
         p[j] /= sum;
 }
 
@@ -207,13 +227,13 @@ static void attention(program_reference *r, const dsc_op *op, bool backward)
 {
     const dsc_op_attention *of = &op->attention;
     const int64_t tokens = r->program->tokens, d = of->head_size;
-    double *p = zeros(tokens), *dp = zeros(tokens);
+    double *p = zeros(tokens + 1), *dp = zeros(tokens), *slope = zeros(tokens);
     for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
         for (int64_t h = 0; h < of->heads; h++) {
             const int64_t at = (row * of->heads + h) * d;
             const double *dy = r->d_value[op->out[0]] + at;
             double along = 0;
-            probabilities(r, op, row, h, p);
+            probabilities(r, op, row, h, p, slope);
             for (int64_t j = 0; j < tokens; j++) {
                 const int64_t key = ((row - row % tokens + j) * of->kv_heads + h / (of->heads / of->kv_heads)) * d;
                 dp[j] = 0;
@@ -225,10 +245,12 @@ static void attention(program_reference *r, const dsc_op *op, bool backward)
                 }
                 along += p[j] * dp[j];
             }
+            if (backward && of->has_sinks)
+                r->d_param[of->sinks][h] -= p[tokens] * along;
             for (int64_t j = 0; j < tokens && backward; j++) {
                 const int64_t key = ((row - row % tokens + j) * of->kv_heads + h / (of->heads / of->kv_heads)) * d;
                 for (int64_t i = 0; i < d; i++) {
-                    const double ds = p[j] * (dp[j] - along) * of->scale;
+                    const double ds = p[j] * (dp[j] - along) * slope[j] * of->scale;
                     r->d_value[op->in[0]][at + i] += ds * r->value[op->in[1]][key + i];
                     r->d_value[op->in[1]][key + i] += ds * r->value[op->in[0]][at + i];
                 }
@@ -236,6 +258,7 @@ static void attention(program_reference *r, const dsc_op *op, bool backward)
         }
     free(p);
     free(dp);
+    free(slope);
 }
 
 /* ---- element by element ---- */

@@ -37,7 +37,14 @@ def rope(program, op, x):
     return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(rows, columns)
 
 
-def attention(program, op, q, k, v):
+def slopes(heads, alibi):
+    """As transformers' build_mpt_alibi_tensor."""
+    whole = 2 ** math.ceil(math.log2(heads))
+    powers = 2.0 ** (-torch.arange(1, whole + 1, dtype=torch.float64) * alibi / whole)
+    return powers if whole == heads else torch.cat((powers[1::2], powers[::2]))[:heads]
+
+
+def attention(program, op, q, k, v, params):
     batch, tokens, heads, kv = program["batch"], program["tokens"], op["heads"], op["kv_heads"]
     q = q.reshape(batch, tokens, heads, -1).transpose(1, 2)
     k = k.reshape(batch, tokens, kv, -1).transpose(1, 2).repeat_interleave(heads // kv, 1)
@@ -46,8 +53,17 @@ def attention(program, op, q, k, v):
     i, j = torch.arange(tokens)[:, None], torch.arange(tokens)[None, :]
     seen = torch.ones(tokens, tokens, dtype=torch.bool) if op["all"] else j <= i
     if op["window"]:
-        seen = seen & (j > i - op["window"])
-    p = scores.masked_fill(~seen, -math.inf).softmax(-1)
+        seen = seen & ((i - j).abs() <= op["window"] // 2 if op["all"] else j > i - op["window"])
+    if op["softcap"]:
+        scores = torch.tanh(scores / op["softcap"]) * op["softcap"]
+    if op["alibi"]:
+        scores = scores - slopes(heads, op["alibi"])[None, :, None, None] * (i - j).abs()
+    scores = scores.masked_fill(~seen, -math.inf)
+    if op["sinks"] >= 0:
+        sinks = params[op["sinks"]].reshape(1, heads, 1, 1).expand(batch, heads, tokens, 1)
+        p = torch.cat((scores, sinks), -1).softmax(-1)[..., :-1]
+    else:
+        p = scores.softmax(-1)
     return (p @ v).transpose(1, 2).reshape(batch * tokens, -1)
 
 
@@ -74,7 +90,7 @@ def run_op(program, op, x, y, z, params):
     if kind == "rope":
         return rope(program, op, x)
     if kind == "attention":
-        return attention(program, op, x, y, z)
+        return attention(program, op, x, y, z, params)
     if kind == "activation":
         return ACTIVATIONS[op["activation"]](x)
     if kind == "gated":

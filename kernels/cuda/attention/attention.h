@@ -30,8 +30,8 @@ __device__ __forceinline__ bool is_hidden(const dsc_attention_keys &keys, int64_
     return key >= tokens || (keys.tokens != NULL && keys.tokens[batch * tokens + key] == keys.hidden);
 }
 
-/* The first key that query `token` sees; before it nothing is. MORE: the kernel has windows and documents to both sides,
- * as MORE says of others below. */
+/* The first key that query `token` sees; before it nothing is. MORE: the kernel has windows and documents to both
+ * sides, as MORE says of others below. */
 template <bool MORE = false>
 __device__ __forceinline__ int32_t first_key(const dsc_attention_keys &keys, int64_t batch, int32_t tokens,
                                              int32_t token)

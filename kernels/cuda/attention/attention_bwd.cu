@@ -194,7 +194,8 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
     const bool both = MORE && a.keys.all && a.starts;
     const int32_t group = a.heads / a.kv_heads;
     const int32_t tile_first = (both ? first_key<MORE>(a.keys, batch, a.tokens, first) : a.keys.all ? 0 : first) / BQ;
-    const int32_t tiles = end_of_queries<BQ, MORE>(a, batch, tile_first, first + BK) - tile_first, steps = tiles * group;
+    const int32_t tiles = end_of_queries<BQ, MORE>(a, batch, tile_first, first + BK) - tile_first;
+    const int32_t steps = tiles * group;
     const int64_t head_first = key_head * group;
     const float scale2 = (MORE && a.rule.any ? 1.0f : a.scale) * LOG2_E;
     const hidden_rows<MT> hidden = find_hidden<MT>(a, batch, key);
@@ -270,7 +271,8 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
     const bool both = MORE && a.keys.all && a.starts;
     const int32_t end = a.keys.all ? a.tokens : min(first + BR, a.tokens);
     const int32_t begin = a.starts ? first_key<MORE>(a.keys, batch, a.tokens, first) / BC : 0;
-    const int32_t tiles = both ? end_of_tiles<BC, MORE>(a.keys, batch, a.tokens, begin, first + BR) : (end + BC - 1) / BC;
+    const int32_t tiles = both ? end_of_tiles<BC, MORE>(a.keys, batch, a.tokens, begin, first + BR)
+                               : (end + BC - 1) / BC;
     const float scale2 = (MORE && a.rule.any ? 1.0f : a.scale) * LOG2_E;
     const float slope = MORE ? slope_of(a.rule, a.heads, head) : 0.0f;
     row_numbers<MT> numbers;

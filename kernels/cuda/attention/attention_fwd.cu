@@ -48,7 +48,8 @@ template <int DP, int MT, int BC, bool MORE> __global__ void __launch_bounds__(T
     const int32_t end = a.keys.all ? a.tokens : past + min(first + BR, a.tokens);
     const int32_t begin = a.starts ? first_key<MORE>(a.keys, batch, a.tokens, first) / BC : 0;
     const bool both = MORE && a.starts && a.keys.all;
-    const int32_t tiles = both ? end_of_tiles<BC, MORE>(a.keys, batch, a.tokens, begin, first + BR) : (end + BC - 1) / BC;
+    const int32_t tiles = both ? end_of_tiles<BC, MORE>(a.keys, batch, a.tokens, begin, first + BR)
+                               : (end + BC - 1) / BC;
     const float slope = MORE ? slope_of(a.rule, a.heads, head) : 0.0f;
     const float scale2 = a.scale * LOG2_E;
     row_state<DP, MT> s;
