@@ -17,8 +17,8 @@ dsc_status tok_fail(const tok_loader *l, const cJSON *item, dsc_status status, c
 
 static bool has_word(const char *words, const char *word)
 {
-    const size_t bytes = strlen(word);
-    for (const char *at = words; (at = strstr(at, word)) != NULL; at++)
+    const size_t bytes = strlen(word); /* an empty word is found behind the end too */
+    for (const char *at = words; bytes > 0 && (at = strstr(at, word)) != NULL; at++)
         if ((at == words || at[-1] == ' ') && at[bytes] == ' ')
             return true;
     return false;

@@ -148,6 +148,7 @@ static void test_refused(void **state)
         { BASE("\"truncation\":{\"max_length\":5},", MODEL), "truncation", DSC_ERR_UNSUPPORTED },
         { BASE("\"padding\":{},", MODEL), "padding", DSC_ERR_UNSUPPORTED },
         { BASE("\"extra\":1,", MODEL), "\"extra\"", DSC_ERR_UNSUPPORTED },
+        { BASE("\"\":1,", MODEL), "\"\" is not known here", DSC_ERR_UNSUPPORTED },
         { BASE("\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"odd\":1},", MODEL), "\"odd\"", DSC_ERR_UNSUPPORTED },
         { BASE("", MODEL ",\"dropout\":0.1"), "dropout", DSC_ERR_UNSUPPORTED },
         { BASE("", MODEL ",\"end_of_word_suffix\":\"</w>\""), "end_of_word_suffix", DSC_ERR_UNSUPPORTED },
