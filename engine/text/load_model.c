@@ -13,6 +13,9 @@ static dsc_status open_tables(const tok_loader *l, const cJSON *vocab, const cJS
     dsc_tokenizer *t = l->t;
     int64_t largest = -1, names = 0, id;
     for (const cJSON *item = vocab->child; item != NULL; item = item->next, names++) {
+        if (cJSON_IsObject(item)) /* tok_get_integer would read a member */
+            return tok_fail(l, item, DSC_ERR_INPUT, "\"%.60s\" of the vocabulary has an object for its id",
+                            item->string);
         DSC_TRY(tok_get_integer(l, item, item->string, DSC_VOCAB_MAX - 1, &id));
         largest = dsc_max_i64(largest, id);
     }

@@ -165,6 +165,7 @@ static void test_refused(void **state)
         { BASE("", "\"vocab\":{\"a\":0},\"merges\":[\"a\"]"), "one blank", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":0},\"merges\":[[\"a\"]]"), "array of two", DSC_ERR_INPUT },
         { BASE("", MODEL ",\"unk_token\":\"<u>\""), "unk_token", DSC_ERR_INPUT },
+        { BASE("", "\"vocab\":{\"a\":{\"a\":0}},\"merges\":[]"), "has an object for its id", DSC_ERR_INPUT },
         { "{\"added_tokens\":[{\"id\":1,\"content\":\"a\"}],\"model\":{" MODEL "}}", "has the id 1 here and 0",
           DSC_ERR_INPUT },
         { "{\"added_tokens\":[{\"id\":9,\"content\":\"<x>\"}],\"model\":{" MODEL "}}",
