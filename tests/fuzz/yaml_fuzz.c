@@ -1,10 +1,20 @@
 /* yaml_fuzz.c - any bytes as YAML: no crash, no leak, and what is accepted is the same data as JSON.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/formats/yaml.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+/* By their texts: cJSON_Compare takes twice the time for each level of objects. */
+static void check_equal(const cJSON *a, const cJSON *b)
+{
+    char *first = cJSON_PrintUnformatted(a), *second = cJSON_PrintUnformatted(b);
+    DSC_ASSERT(first == NULL || second == NULL || strcmp(first, second) == 0);
+    free(first);
+    free(second);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
@@ -24,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         DSC_ASSERT(dsc_yaml_to_json(alloc, "fuzz.yaml", (const char *)data, (int64_t)bytes, &limits, &text, &text_bytes,
                                     &err) == DSC_OK);
         DSC_ASSERT(dsc_json_open(alloc, "fuzz", text, text_bytes, DSC_JSON_CONFIG, &wide, &json, &err) == DSC_OK);
-        DSC_ASSERT(cJSON_Compare(dsc_json_root(yaml), dsc_json_root(json), true));
+        check_equal(dsc_json_root(yaml), dsc_json_root(json));
     }
     dsc_json_close(&json);
     dsc_json_close(&yaml);
