@@ -286,7 +286,8 @@ static dsc_status give_step(dsc_engine *engine, int32_t rank, int64_t step, by_h
         for (int64_t i = 0; i < MICRO_BATCH * SEQUENCE; i++)
             counted += targets[i] >= 0;
         DSC_ASSERT(counted > 0 ? loss > 1 && loss < 10 : isnan(loss)); /* a mean: log(53) at first */
-        h->empty += rank == 0 && counted == 0;
+        if (rank == 0) /* ranks are threads */
+            h->empty += counted == 0;
         DSC_TRY(dsc_engine_backward(engine, err));
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         DSC_TRY(dsc_engine_step(engine, &result, err));
