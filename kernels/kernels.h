@@ -18,6 +18,7 @@
 #include "kernels/gather_rows.h"
 #include "kernels/exact_gemm.h"
 #include "kernels/places.h"
+#include "kernels/moe.h"
 #include "kernels/preference.h"
 #include "kernels/nf4.h"
 #include "kernels/quant.h"
@@ -97,6 +98,7 @@ void dsc_preference_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_places_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 
 #ifdef __cplusplus
 }

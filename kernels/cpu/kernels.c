@@ -31,4 +31,5 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_embedding_init(table, caps);
     dsc_places_init(table, caps);
     dsc_gather_rows_init(table, caps);
+    dsc_moe_init(table, caps);
 }

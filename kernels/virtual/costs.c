@@ -228,6 +228,43 @@ static double dora_bytes(dsc_kernel kernel, const void *args)
     }
 }
 
+/* Mixture of experts; a product of all routed rows reads the matrices of all experts. */
+static double moe_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_MOE_ROUTE_FWD: {
+        const dsc_moe_route_fwd_args *a = args;
+        return rows_bytes(a->tokens, a->rule.experts, a->dtype, 1);
+    }
+    case DSC_KERNEL_MOE_ROUTE_BWD: {
+        const dsc_moe_route_bwd_args *a = args;
+        return rows_bytes(a->tokens, a->rule.experts, a->dtype, 2);
+    }
+    case DSC_KERNEL_MOE_ORDER: {
+        const dsc_moe_order_args *a = args; /* each expert's block reads all slots, from the cache */
+        return 12 * (double)a->slots;
+    }
+    case DSC_KERNEL_MOE_COMBINE_FWD: {
+        const dsc_moe_combine_fwd_args *a = args;
+        return rows_bytes(a->tokens * (a->top_k + 1), a->channels, a->dtype, 1);
+    }
+    case DSC_KERNEL_MOE_COMBINE_BWD: {
+        const dsc_moe_combine_bwd_args *a = args;
+        return rows_bytes(a->tokens * a->top_k, a->channels, a->dtype, 3);
+    }
+    case DSC_KERNEL_GROUPED_GEMM: {
+        const dsc_grouped_gemm_args *a = args;
+        const double matrices = (double)a->experts * (double)a->in * (double)a->out;
+        return rows_bytes(a->rows, a->in + a->out, a->dtype, 1) +
+               matrices * (a->kind == DSC_GROUPED_WEIGHT ? 4 : each(a->dtype));
+    }
+    default: {
+        const dsc_moe_dispatch_args *a = args;
+        return rows_bytes(a->tokens * (a->top_k + 1), a->channels, a->dtype, 1);
+    }
+    }
+}
+
 /* Bytes that a kernel other than products and attention moves. */
 static double bytes_of(dsc_kernel kernel, const void *args)
 {
@@ -257,6 +294,15 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_DORA_SCALE:
     case DSC_KERNEL_DORA_GRADIENT:
         return dora_bytes(kernel, args);
+    case DSC_KERNEL_MOE_ROUTE_FWD:
+    case DSC_KERNEL_MOE_ROUTE_BWD:
+    case DSC_KERNEL_MOE_ORDER:
+    case DSC_KERNEL_MOE_DISPATCH_FWD:
+    case DSC_KERNEL_MOE_DISPATCH_BWD:
+    case DSC_KERNEL_MOE_COMBINE_FWD:
+    case DSC_KERNEL_MOE_COMBINE_BWD:
+    case DSC_KERNEL_GROUPED_GEMM:
+        return moe_bytes(kernel, args);
     default:
         return flat_bytes(kernel, args);
     }
@@ -268,6 +314,13 @@ double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, cons
     if (kernel == DSC_KERNEL_GEMM) {
         *part = DSC_VIRTUAL_PRODUCTS;
         return rates->kernel_s + gemm_s(rates, args);
+    }
+    if (kernel == DSC_KERNEL_GROUPED_GEMM) {
+        const dsc_grouped_gemm_args *a = args;
+        const double rate = a->dtype == DSC_F32 ? rates->product_flops_f32 : rates->product_flops;
+        const double product = 2 * (double)a->rows * (double)a->in * (double)a->out / rate;
+        *part = DSC_VIRTUAL_PRODUCTS;
+        return rates->kernel_s + fmax(product, bytes_of(kernel, args) / rates->kernel_bytes);
     }
     if (kernel == DSC_KERNEL_ATTENTION_FWD) {
         const dsc_attention_fwd_args *a = args;

@@ -1,0 +1,4 @@
+/* moe_avx512.c - moe_v16.h on AVX-512. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/v16_avx512.h"
+
+#include "kernels/cpu/moe_v16.h"
