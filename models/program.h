@@ -38,6 +38,12 @@ typedef enum dsc_op_kind {
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
     DSC_OP_COPY,       /* x -> y */
     DSC_OP_CUSTOM,     /* inputs -> y */
+    /* Mixture of experts. Rows of routed tokens are in expert order. `place`, `source` and `starts`: kernels/moe.h */
+    DSC_OP_ROUTER,   /* logits -> weights, chosen */
+    DSC_OP_ORDER,    /* chosen -> place, source, starts */
+    DSC_OP_DISPATCH, /* x, source, place -> rows */
+    DSC_OP_GROUPED,  /* rows, starts -> rows, each times its expert's matrix */
+    DSC_OP_COMBINE,  /* rows, weights, place -> y */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
     DSC_OP_LINEAR_DW,      /* x, dy -> */
@@ -46,6 +52,11 @@ typedef enum dsc_op_kind {
     DSC_OP_ACTIVATION_BWD, /* dy, x -> dx */
     DSC_OP_GATED_BWD,      /* dy, gate, up -> d_gate, d_up, y again */
     DSC_OP_CUSTOM_BWD,     /* dy, y or none, inputs or none -> gradients of the inputs */
+    DSC_OP_ROUTER_BWD,     /* d_weights, chosen, logits -> d_logits */
+    DSC_OP_DISPATCH_BWD,   /* d_rows, sum so far, place -> dx */
+    DSC_OP_GROUPED_DX,     /* dy, sum so far, starts -> dx */
+    DSC_OP_GROUPED_DW,     /* rows, dy, starts -> */
+    DSC_OP_COMBINE_BWD,    /* dy, rows, weights, place -> d_rows, d_weights */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -78,6 +89,7 @@ typedef struct dsc_program_param {
     dsc_init_kind init;
     double std; /* init_std of dsc_param_spec */
     dsc_split_axis split;
+    bool parted; /* as in dsc_param_spec */
 } dsc_program_param;
 
 /* A linear layer of the module, with the numbers of its parameters. */
@@ -112,6 +124,11 @@ typedef struct dsc_op_attention {
     int32_t sinks; /* with has_sinks: the declared parameter [heads] of logits that have no value */
 } dsc_op_attention;
 
+typedef struct dsc_op_grouped {
+    int64_t in, out;
+    int32_t experts, weight; /* the parameter's number */
+} dsc_op_grouped;
+
 typedef struct dsc_op {
     dsc_op_kind kind;
     const char *name;
@@ -124,6 +141,8 @@ typedef struct dsc_op {
         dsc_op_attention attention;
         dsc_activation activation; /* ACTIVATION, GATED */
         double factor; /* SCALE */
+        dsc_moe_rule rule; /* ROUTER, ORDER */
+        dsc_op_grouped grouped;
         struct {
             double probability;
             uint32_t stream;
@@ -229,6 +248,18 @@ int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_ac
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
 int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* element by element */
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
+/* Each token goes to `top_k` of the experts, which are MLPs: down(silu(gate(x)) * up(x)). y is their sum, by weights
+ * that the rule makes of `logits`, [experts] of each token. Each matrix is one parameter [experts, out, in]. The '*' in
+ * its name is the number of an expert in files. */
+typedef struct dsc_program_experts_args {
+    const char *gate, *up, *down; /* "mlp.experts.*.gate_proj" */
+    dsc_moe_rule rule;
+    int64_t inner;
+    double std;
+} dsc_program_experts_args;
+int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, const dsc_program_experts_args *args);
+/* y = x times the sigmoid of `gate`, which has one column. */
+int16_t dsc_program_gate_rows(dsc_program *program, int16_t x, int16_t gate);
 /* In training, elements are 0 with this probability; `stream` keeps the dropouts of a model apart. */
 int16_t dsc_program_dropout(dsc_program *program, int16_t x, double probability, uint32_t stream);
 /* Columns [first, first + count) of x. Slices that are used cover x exactly. */

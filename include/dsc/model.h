@@ -41,6 +41,9 @@ typedef struct dsc_param_spec {
     /* A tied parameter: owned by parameter shared_param of module shared_module (earlier in the list); -1: own.
      * Its gradient is this use's alone; the engine adds the uses in backward order. */
     int32_t shared_module, shared_param;
+    /* Files have one tensor for each index of the first dimension, without that dimension. The name has '*' in place of
+     * the index, once: "model.layers.0.mlp.experts.*.up_proj.weight". */
+    bool parted;
     /* A frozen weight that dsc.quantize_base leaves as it is: its files have others in 4 bits, and not this one. */
     bool as_stored;
 } dsc_param_spec;

@@ -83,7 +83,7 @@ static dsc_status run_tape(dsc_tape *t, dsc_error *err)
         const int16_t number = program->list[DSC_PASS_FORWARD].op[at];
         dsc_op *op = &program->op[number];
         const dsc_op_info *info = &dsc_op_infos[op->kind];
-        DSC_ASSERT(info->rule != NULL || info->is_table);
+        DSC_ASSERT(info->rule != NULL || info->gradients == 0);
         t->done[number] = true;
         if (info->rule != NULL)
             DSC_TRY(info->rule(t, op, err));

@@ -95,6 +95,19 @@ int64_t dsc_op_custom_scratch(const dsc_program *program, const dsc_op *op, cons
 double dsc_op_custom_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
 dsc_status dsc_rule_custom(dsc_tape *tape, dsc_op *op, dsc_error *err);
 
+/* ---- Mixture of experts, ops_moe.c ---- */
+dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_order(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_dispatch(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_dispatch_bwd(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_grouped(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_grouped_dx(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_grouped_dw(dsc_exec *exec, const dsc_op *op);
+double dsc_op_grouped_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
+dsc_status dsc_op_run_combine(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_combine_bwd(dsc_exec *exec, const dsc_op *op);
+
 /* ---- Backward, rules.c ---- */
 /* One op of the kind's `gradient_kind`. */
 dsc_status dsc_rule_one_op(dsc_tape *tape, dsc_op *op, dsc_error *err);
@@ -106,5 +119,7 @@ dsc_status dsc_rule_rope(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_gated(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_multiply(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_slice(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_dispatch(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_grouped(dsc_tape *tape, dsc_op *op, dsc_error *err);
 
 #endif

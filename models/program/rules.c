@@ -146,6 +146,26 @@ dsc_status dsc_rule_linear(dsc_tape *t, dsc_op *op, dsc_error *err)
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */
 
+dsc_status dsc_rule_dispatch(dsc_tape *t, dsc_op *dispatch, dsc_error *err)
+{
+    const int16_t x = dispatch->in[0];
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_DISPATCH_BWD, dispatch);
+    op->in[0] = t->gradient[dispatch->out[0]], op->in[1] = t->gradient[x], op->in[2] = dispatch->in[2];
+    t->gradient[x] = dsc_tape_emit_value(t, op, 0, x);
+    return DSC_OK;
+}
+
+dsc_status dsc_rule_grouped(dsc_tape *t, dsc_op *grouped, dsc_error *err)
+{
+    const int16_t x = grouped->in[0], starts = grouped->in[1], gradient = t->gradient[grouped->out[0]];
+    dsc_op *weight = dsc_tape_emit(t, DSC_OP_GROUPED_DW, grouped);
+    weight->in[0] = x, weight->in[1] = gradient, weight->in[2] = starts;
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_GROUPED_DX, grouped);
+    op->in[0] = gradient, op->in[1] = t->gradient[x], op->in[2] = starts;
+    t->gradient[x] = dsc_tape_emit_value(t, op, 0, x);
+    return DSC_OK;
+}
+
 dsc_status dsc_rule_norm(dsc_tape *t, dsc_op *norm, dsc_error *err)
 {
     const int16_t x = norm->in[0];

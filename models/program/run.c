@@ -152,11 +152,11 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                             dsc_dtype dtype, const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err)
 {
     dsc_linear_planned gemms = { .module = module, .lora = lora, .dtype = dtype, .sink = sink }, again = gemms;
-    double other = 0, unused = 0;
+    double other = 0, other_again = 0;
     dsc_layout at;
     again.sink = NULL;
     DSC_TRY(plan_list(program, DSC_PASS_FORWARD, &gemms, &other, batch, err));
-    DSC_TRY(plan_list(program, DSC_PASS_REBUILD, &again, &unused, batch, err));
+    DSC_TRY(plan_list(program, DSC_PASS_REBUILD, &again, &other_again, batch, err));
     dsc_program_lay(program, DSC_PASS_REBUILD, lora, batch, dtype, &at);
     const int64_t rebuild_bytes = at.scratch_bytes;
     dsc_program_lay(program, DSC_PASS_FORWARD, lora, batch, dtype, &at);
@@ -168,7 +168,7 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                                .backward_flops = gemms.backward_flops + 2 * other,
                                .cache_bytes = at.cache_bytes,
                                .rebuilt_bytes = at.rebuilt_bytes,
-                               .rebuild_flops = again.forward_flops,
+                               .rebuild_flops = again.forward_flops + other_again,
                                .repeated_bytes = at.repeated_bytes };
     dsc_program_lay(program, DSC_PASS_BACKWARD, lora, batch, dtype, &at);
     out->backward_scratch_bytes = at.scratch_bytes;

@@ -81,7 +81,9 @@ static dsc_store store_of(const dsc_program *program, int16_t value, const bool 
         before_activation &= is_for_activations(program, maker->in[0]);
         maker = &program->op[program->value[maker->in[0]].maker];
     }
-    if (maker->kind == DSC_OP_LINEAR && before_activation && maker->in[1] == DSC_PROGRAM_NONE && there[maker->in[0]])
+    const bool plain = maker->kind == DSC_OP_LINEAR && maker->in[1] == DSC_PROGRAM_NONE;
+    const bool grouped = maker->kind == DSC_OP_GROUPED && there[maker->in[1]];
+    if ((plain || grouped) && before_activation && there[maker->in[0]])
         return DSC_STORE_REBUILT;
     return DSC_STORE_SAVED;
 }

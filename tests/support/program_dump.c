@@ -33,8 +33,9 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
-    static const char *const kinds[] = { "linear", "norm", "rope_table", "rope",  "attention", "activation",
-                                         "gated",  "add",  "multiply",   "scale", "dropout",   "slice" };
+    static const char *const kinds[] = { "linear", "norm",    "rope_table", "rope",  "attention", "activation", "gated",
+                                         "add",    "multiply", "scale",     "dropout", "slice",   "copy",       "custom",
+                                         "router", "order",   "dispatch",   "grouped", "combine" };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
     if (op->kind == DSC_OP_LINEAR)
@@ -60,10 +61,18 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         fprintf(file, "\"factor\": %.17g, ", op->factor);
     if (op->kind == DSC_OP_DROPOUT)
         put_kept(file, r, reference, op);
+    if (op->kind == DSC_OP_ROUTER || op->kind == DSC_OP_ORDER)
+        fprintf(file, "\"experts\": %d, \"top_k\": %d, \"sigmoid\": %d, \"renormalize\": %d, \"factor\": %.9g, ",
+                (int)op->rule.experts, (int)op->rule.top_k, op->rule.score == DSC_MOE_SIGMOID, op->rule.renormalize,
+                (double)op->rule.factor);
+    if (op->kind == DSC_OP_GROUPED)
+        fprintf(file, "\"n_in\": %d, \"n_out\": %d, \"experts\": %d, \"weight\": %d, ", (int)op->grouped.in,
+                (int)op->grouped.out, (int)op->grouped.experts, (int)op->grouped.weight);
     if (op->kind == DSC_OP_SLICE)
         fprintf(file, "\"column\": %d, \"width\": %d, \"apart\": %d, \"columns\": %d, ", (int)op->slice.column,
                 (int)op->slice.width, (int)op->slice.apart, (int)r->source.value[op->out[0]].columns);
-    fprintf(file, "\"in\": [%d, %d, %d], \"out\": %d}", op->in[0], op->in[1], op->in[2], op->out[0]);
+    fprintf(file, "\"in\": [%d, %d, %d], \"out\": %d, \"outs\": [%d, %d, %d]}", op->in[0], op->in[1], op->in[2],
+            op->out[0], op->out[0], op->out[1], op->out[2]);
 }
 
 void program_dump(FILE *file, const program_random *r, const program_reference *reference, const program_result *result)

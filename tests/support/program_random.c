@@ -24,7 +24,8 @@ void program_random_take_params(program_random *r)
     DSC_ASSERT(r->source.param_count <= PROGRAM_PARAMS_MAX);
     for (; r->param_count < r->source.param_count; r->param_count++) {
         const dsc_program_param *param = &r->source.param[r->param_count];
-        const int64_t elements = param->dim[0] * (param->dim_count == 2 ? param->dim[1] : 1);
+        const int64_t elements = param->dim[0] * (param->dim_count >= 2 ? param->dim[1] : 1) *
+                                 (param->dim_count == 3 ? param->dim[2] : 1);
         r->param_elements[r->param_count] = elements;
         r->spec[r->param_count] = (dsc_param_spec) { .name = "p",
                                                      .dim_count = 1,
@@ -135,6 +136,28 @@ static int16_t gated(program_random *r, int16_t x)
     return dsc_program_gated(&r->source, gate, linear(r, x, width), activation);
 }
 
+/* Experts of which some have no row, or a value times one sigmoid for each row. */
+static int16_t experts(program_random *r, int16_t x)
+{
+    if (program_random_draw(r, 4) == 0)
+        return dsc_program_gate_rows(&r->source, x, linear(r, x, 1));
+    const int32_t count = (int32_t)(1 + program_random_draw(r, 5));
+    const dsc_program_experts_args args = {
+        .gate = "experts.*.gate",
+        .up = "experts.*.up",
+        .down = "experts.*.down",
+        .rule = { .experts = count,
+                  .top_k = (int32_t)(1 + program_random_draw(r, dsc_min_i64(count, 3))),
+                  .score = program_random_draw(r, 2) == 0 ? DSC_MOE_SOFTMAX : DSC_MOE_SIGMOID,
+                  .renormalize = program_random_draw(r, 2) == 0,
+                  .factor = 0.5f * (float)(1 + program_random_draw(r, 4)) },
+        .inner = 3 + program_random_draw(r, 6)
+    };
+    const int16_t y = dsc_program_experts(&r->source, x, linear(r, x, count), &args);
+    program_random_take_params(r);
+    return y;
+}
+
 static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
 {
     for (int tries = 0; tries < 4; tries++) {
@@ -148,7 +171,7 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
-    switch (program_random_draw(r, 11)) {
+    switch (program_random_draw(r, 12)) {
     case 0:
     case 1:
         return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
@@ -170,6 +193,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return dsc_program_dropout(&r->source, x, 0.25, (uint32_t)r->drawn);
     case 9:
         return dsc_program_multiply(&r->source, x, same_shape(r, values, count, x));
+    case 10:
+        return experts(r, x);
     default:
         return dsc_program_add(&r->source, x, same_shape(r, values, count, x));
     }

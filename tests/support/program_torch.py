@@ -79,8 +79,38 @@ def norm(op, x, params):
     return y.reshape(rows, columns)
 
 
+def router(op, logits):
+    """weights and numbers of the experts of the largest logits, of equal ones the lower number"""
+    chosen = torch.sort(-logits, dim=-1, stable=True).indices[:, :op["top_k"]]
+    scores = (logits.sigmoid() if op["sigmoid"] else logits.softmax(-1)).gather(1, chosen)
+    if op["renormalize"]:
+        scores = scores / scores.sum(-1, keepdim=True)
+    return scores * op["factor"], chosen
+
+
+def order(op, chosen):
+    source = torch.argsort(chosen.flatten(), stable=True)
+    starts = torch.cat((torch.zeros(1), torch.bincount(chosen.flatten(), minlength=op["experts"]).cumsum(0))).long()
+    return torch.argsort(source), source, starts
+
+
+def experts_op(op, x, y, z, params):
+    if op["kind"] == "router":
+        return router(op, x)
+    if op["kind"] == "order":
+        return order(op, x)
+    if op["kind"] == "dispatch":
+        return x[y // (len(y) // len(x))]
+    if op["kind"] == "grouped":
+        weight = params[op["weight"]].reshape(op["experts"], op["n_out"], op["n_in"])
+        return torch.cat([F.linear(x[y[e]:y[e + 1]], weight[e]) for e in range(op["experts"])])
+    return (x[z] * y.reshape(-1, 1)).reshape(*y.shape, -1).sum(1)
+
+
 def run_op(program, op, x, y, z, params):
     kind = op["kind"]
+    if kind in ("router", "order", "dispatch", "grouped", "combine"):
+        return experts_op(op, x, y, z, params)
     if kind == "linear":
         weight = params[op["weight"]]
         weight = weight.reshape(op["n_out"], op["n_in"]) if op["out_in"] else weight.reshape(op["n_in"], op["n_out"]).T
@@ -122,7 +152,8 @@ def check(path):
     values = {program["input"]: torch.tensor(program["in"]).reshape(rows, -1).requires_grad_()}
     for op in program["ops"]:
         if op["kind"] != "rope_table":
-            values[op["out"]] = run_op(program, op, *(values.get(i) for i in op["in"]), params)
+            made = run_op(program, op, *(values.get(i) for i in op["in"]), params)
+            values.update(zip(op["outs"], made if isinstance(made, tuple) else (made,)))
     out = values[program["output"]]
     out.backward(torch.tensor(program["d_out"]).reshape(out.shape))
     errors = [error(program["got_out"], out.detach()), error(program["got_d_in"], values[program["input"]].grad)]

@@ -1,0 +1,179 @@
+/* experts.c - the builder of mixture of experts: one function for the ops between a token and its experts' sum.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/program/internal.h"
+
+#define REFUSE(program, ...)                                                                                           \
+    do {                                                                                                               \
+        if ((program)->status == DSC_OK)                                                                               \
+            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
+    } while (0)
+
+static dsc_op *add(dsc_program *program, dsc_op_kind kind, const char *name)
+{
+    dsc_op *op = NULL;
+    if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
+        op = dsc_program_add_op(program, kind, name);
+    if (op == NULL)
+        REFUSE(program, "op \"%.60s\" (%s): a program has at most %d ops; split the module", name,
+               dsc_op_infos[kind].name, DSC_PROGRAM_FORWARD_OPS);
+    return op;
+}
+
+static int16_t add_out(dsc_program *program, dsc_op *op, int output, const char *name, dsc_value shape)
+{
+    const int16_t value = dsc_program_add_value(program, name, &shape);
+    DSC_ASSERT(value != DSC_PROGRAM_NONE); /* there is room for every forward op's */
+    dsc_program_set_out(program, op, output, value);
+    return value;
+}
+
+/* Field by field: equal programs are equal bytes. */
+static void set_rule(dsc_op *op, const dsc_moe_rule *rule)
+{
+    op->rule.experts = rule->experts, op->rule.top_k = rule->top_k;
+    op->rule.score = rule->score, op->rule.renormalize = rule->renormalize, op->rule.factor = rule->factor;
+}
+
+/* ---- routing ----------------------------------------------------------------------------------------------------- */
+
+/* A router's weights by token and slot, and the order of rows. */
+typedef struct routed {
+    int16_t weights, place, source, starts;
+} routed;
+
+static routed route(dsc_program *program, int16_t logits, const dsc_moe_rule *rule)
+{
+    const routed none = { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
+    dsc_op *router = add(program, DSC_OP_ROUTER, "router");
+    if (router == NULL)
+        return none;
+    dsc_value shape = program->value[logits];
+    set_rule(router, rule);
+    router->in[0] = logits;
+    shape.columns = rule->top_k, shape.f32 = true;
+    const int16_t weights = add_out(program, router, 0, "weights", shape);
+    const int16_t chosen = add_out(program, router, 1, "chosen", shape);
+    dsc_op *order = add(program, DSC_OP_ORDER, "order");
+    if (order == NULL)
+        return none;
+    set_rule(order, rule);
+    order->in[0] = chosen;
+    shape.rows *= rule->top_k, shape.columns = 1;
+    const int16_t place = add_out(program, order, 0, "place", shape);
+    const int16_t source = add_out(program, order, 1, "source", shape);
+    shape.rows = rule->experts + 1, shape.per_sample = false;
+    return (routed) { weights, place, source, add_out(program, order, 2, "starts", shape) };
+}
+
+static int16_t combine(dsc_program *program, int16_t rows, const routed *by, int16_t like)
+{
+    dsc_op *op = add(program, DSC_OP_COMBINE, "combine");
+    if (op == NULL)
+        return DSC_PROGRAM_NONE;
+    op->in[0] = rows, op->in[1] = by->weights, op->in[2] = by->place;
+    return add_out(program, op, 0, "combine", program->value[like]);
+}
+
+/* ---- experts ----------------------------------------------------------------------------------------------------- */
+
+static int16_t dispatch(dsc_program *program, int16_t x, const routed *by, int32_t top_k)
+{
+    dsc_op *op = add(program, DSC_OP_DISPATCH, "dispatch");
+    if (op == NULL)
+        return DSC_PROGRAM_NONE;
+    dsc_value shape = program->value[x];
+    op->in[0] = x, op->in[1] = by->source, op->in[2] = by->place;
+    shape.rows *= top_k;
+    return add_out(program, op, 0, "dispatch", shape);
+}
+
+static int16_t grouped(dsc_program *program, int16_t rows, int16_t starts, const char *name, int64_t out,
+                       const dsc_program_experts_args *args)
+{
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const int64_t in = program->value[rows].columns;
+    const dsc_program_param weight = { .name = name,
+                                       .part = "weight",
+                                       .dim_count = 3,
+                                       .dim = { args->rule.experts, out, in },
+                                       .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
+                                       .std = args->std,
+                                       .split = DSC_SPLIT_NONE,
+                                       .parted = true };
+    const int32_t number = dsc_program_declare(program, &weight);
+    dsc_op *op = add(program, DSC_OP_GROUPED, name);
+    if (op == NULL)
+        return DSC_PROGRAM_NONE;
+    op->in[0] = rows, op->in[1] = starts;
+    op->grouped.in = in, op->grouped.out = out;
+    op->grouped.experts = args->rule.experts, op->grouped.weight = number;
+    dsc_value shape = program->value[rows];
+    shape.columns = out;
+    return add_out(program, op, 0, name, shape);
+}
+
+/* A pattern has one '*', which stands for the expert's number in files. */
+static bool is_pattern(const char *name)
+{
+    const char *star = strchr(name, '*');
+    return star != NULL && strchr(star + 1, '*') == NULL;
+}
+
+static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_program_experts_args *args)
+{
+    const int32_t experts = args->rule.experts, top_k = args->rule.top_k;
+    if (program->status != DSC_OK)
+        return false;
+    DSC_ASSERT(is_pattern(args->gate));
+    DSC_ASSERT(is_pattern(args->up));
+    DSC_ASSERT(is_pattern(args->down));
+    if (x < 0 || x >= program->value_count || logits < 0 || logits >= program->value_count) {
+        REFUSE(program, "op \"experts\": values %d and %d are not both of the program's %d", (int)x, (int)logits,
+               (int)program->value_count);
+        return false;
+    }
+    const dsc_value *of_x = &program->value[x], *of_logits = &program->value[logits];
+    if (experts < 1 || experts > DSC_MOE_EXPERTS_MAX || top_k < 1 || top_k > DSC_MOE_TOP_K_MAX || top_k > experts)
+        REFUSE(program, "op \"experts\": %d of %d experts for each token; expected 1 to %d of at most %d", (int)top_k,
+               (int)experts, DSC_MOE_TOP_K_MAX, DSC_MOE_EXPERTS_MAX);
+    else if (of_logits->columns != experts || of_logits->rows != of_x->rows)
+        REFUSE(program, "op \"experts\": the logits \"%.60s\" are [%lld,%lld]; expected [%lld,%d]", of_logits->name,
+               (long long)of_logits->rows, (long long)of_logits->columns, (long long)of_x->rows, (int)experts);
+    else if (args->inner < 1)
+        REFUSE(program, "op \"experts\": an inner width of %lld; expected 1 or more", (long long)args->inner);
+    return program->status == DSC_OK;
+}
+
+int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, const dsc_program_experts_args *args)
+{
+    if (!check(program, x, logits, args))
+        return DSC_PROGRAM_NONE;
+    const int64_t channels = program->value[x].columns;
+    const routed by = route(program, logits, &args->rule);
+    const int16_t rows = dispatch(program, x, &by, args->rule.top_k);
+    const int16_t gate = grouped(program, rows, by.starts, args->gate, args->inner, args);
+    const int16_t up = grouped(program, rows, by.starts, args->up, args->inner, args);
+    const int16_t middle = dsc_program_gated(program, gate, up, DSC_SILU);
+    const int16_t out = grouped(program, middle, by.starts, args->down, channels, args);
+    return combine(program, out, &by, x);
+}
+
+/* One expert that every token goes to, by the sigmoid of its logit. */
+int16_t dsc_program_gate_rows(dsc_program *program, int16_t x, int16_t gate)
+{
+    const dsc_moe_rule rule = { .experts = 1, .top_k = 1, .score = DSC_MOE_SIGMOID, .factor = 1 };
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    if (x < 0 || x >= program->value_count || gate < 0 || gate >= program->value_count ||
+        program->value[gate].columns != 1 || program->value[gate].rows != program->value[x].rows) {
+        REFUSE(program, "op \"gate_rows\": values %d and %d are not rows and one number for each of them", (int)x,
+               (int)gate);
+        return DSC_PROGRAM_NONE;
+    }
+    const routed by = route(program, gate, &rule);
+    return combine(program, x, &by, x);
+}

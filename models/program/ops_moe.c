@@ -1,0 +1,144 @@
+/* ops_moe.c - launches of mixture of experts. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/device.h"
+#include "models/program/ops.h"
+
+static int32_t *ints_at(const dsc_exec *exec, int16_t value) { return (int32_t *)(void *)dsc_exec_at(exec, value); }
+
+static int32_t columns_of(const dsc_exec *exec, int16_t value) { return (int32_t)dsc_exec_value(exec, value)->columns; }
+
+/* ---- routing ----------------------------------------------------------------------------------------------------- */
+
+dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_moe_route_fwd_args args = { .weights = dsc_exec_floats(exec, op->out[0]),
+                                          .chosen = ints_at(exec, op->out[1]),
+                                          .logits = dsc_exec_at(exec, op->in[0]),
+                                          .tokens = dsc_exec_rows(exec, op->in[0]),
+                                          .rule = op->rule,
+                                          .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, MOE_ROUTE_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_moe_route_bwd_args args = { .d_logits = dsc_exec_at(exec, op->out[0]),
+                                          .d_weights = dsc_exec_floats(exec, op->in[0]),
+                                          .chosen = ints_at(exec, op->in[1]),
+                                          .logits = dsc_exec_at(exec, op->in[2]),
+                                          .tokens = dsc_exec_rows(exec, op->in[2]),
+                                          .rule = op->rule,
+                                          .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, MOE_ROUTE_BWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_order(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_moe_order_args args = { .place = ints_at(exec, op->out[0]),
+                                      .source = ints_at(exec, op->out[1]),
+                                      .starts = ints_at(exec, op->out[2]),
+                                      .chosen = ints_at(exec, op->in[0]),
+                                      .slots = dsc_exec_elements(exec, op->in[0]),
+                                      .experts = op->rule.experts };
+    return DSC_RUN(exec->ctx->stream, MOE_ORDER, &args, exec->err);
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+/* Between `tokens` and the rows of their slots; the caller sets the order. */
+static dsc_moe_dispatch_args dispatch_of(const dsc_exec *exec, int16_t out, int16_t in, int16_t tokens, int16_t rows)
+{
+    const int64_t count = dsc_exec_rows(exec, tokens);
+    return (dsc_moe_dispatch_args) { .out = dsc_exec_at(exec, out),
+                                     .in = dsc_exec_at(exec, in),
+                                     .tokens = count,
+                                     .channels = columns_of(exec, tokens),
+                                     .top_k = (int32_t)(dsc_exec_rows(exec, rows) / count),
+                                     .dtype = exec->ctx->dtype };
+}
+
+dsc_status dsc_op_run_dispatch(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_moe_dispatch_args args = dispatch_of(exec, op->out[0], op->in[0], op->in[0], op->out[0]);
+    args.order = ints_at(exec, op->in[1]);
+    return DSC_RUN(exec->ctx->stream, MOE_DISPATCH_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_dispatch_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_moe_dispatch_args args = dispatch_of(exec, op->out[0], op->in[0], op->out[0], op->in[0]);
+    args.add = dsc_exec_at(exec, op->in[1]);
+    args.order = ints_at(exec, op->in[2]);
+    return DSC_RUN(exec->ctx->stream, MOE_DISPATCH_BWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_combine(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_moe_combine_fwd_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                            .rows = dsc_exec_at(exec, op->in[0]),
+                                            .weights = dsc_exec_floats(exec, op->in[1]),
+                                            .place = ints_at(exec, op->in[2]),
+                                            .tokens = dsc_exec_rows(exec, op->in[1]),
+                                            .channels = columns_of(exec, op->in[0]),
+                                            .top_k = columns_of(exec, op->in[1]),
+                                            .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, MOE_COMBINE_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_combine_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_moe_combine_bwd_args args = { .d_rows = dsc_exec_at(exec, op->out[0]),
+                                            .d_weights = dsc_exec_floats(exec, op->out[1]),
+                                            .d_out = dsc_exec_at(exec, op->in[0]),
+                                            .rows = dsc_exec_at(exec, op->in[1]),
+                                            .weights = dsc_exec_floats(exec, op->in[2]),
+                                            .place = ints_at(exec, op->in[3]),
+                                            .tokens = dsc_exec_rows(exec, op->in[2]),
+                                            .channels = columns_of(exec, op->in[1]),
+                                            .top_k = columns_of(exec, op->in[2]),
+                                            .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, MOE_COMBINE_BWD, &args, exec->err);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static dsc_grouped_gemm_args grouped_of(const dsc_exec *exec, const dsc_op *op, dsc_grouped_kind kind, int16_t starts)
+{
+    return (dsc_grouped_gemm_args) { .a = dsc_exec_at(exec, op->in[0]),
+                                     .b = exec->ctx->param[op->grouped.weight],
+                                     .c = dsc_exec_at(exec, op->out[0]),
+                                     .starts = ints_at(exec, starts),
+                                     .rows = dsc_exec_rows(exec, op->in[0]),
+                                     .in = op->grouped.in,
+                                     .out = op->grouped.out,
+                                     .experts = op->grouped.experts,
+                                     .kind = kind,
+                                     .dtype = exec->ctx->dtype };
+}
+
+dsc_status dsc_op_run_grouped(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_FORWARD, op->in[1]);
+    return DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err);
+}
+
+dsc_status dsc_op_run_grouped_dx(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_INPUT, op->in[2]);
+    args.add = dsc_exec_at(exec, op->in[1]);
+    return DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err);
+}
+
+dsc_status dsc_op_run_grouped_dw(dsc_exec *exec, const dsc_op *op)
+{
+    dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_WEIGHT, op->in[2]);
+    args.a = dsc_exec_at(exec, op->in[1]);
+    args.b = dsc_exec_at(exec, op->in[0]);
+    args.c = exec->ctx->grad[op->grouped.weight];
+    return args.c != NULL ? DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err) : DSC_OK;
+}
+
+double dsc_op_grouped_flops(const dsc_program *program, const dsc_op *op, int64_t batch)
+{
+    return 2.0 * (double)dsc_value_rows(&program->value[op->in[0]], batch) * (double)op->grouped.in *
+           (double)op->grouped.out;
+}

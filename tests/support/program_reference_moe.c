@@ -1,0 +1,152 @@
+/* program_reference_moe.c - mixture of experts in double, for program_reference.c. SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/support/program_reference_moe.h"
+
+#include <math.h>
+
+/* Scores of all experts of a token. */
+static void scores_of(const dsc_moe_rule *rule, const double *x, double *score)
+{
+    double sum = 0;
+    for (int32_t e = 0; e < rule->experts; e++) {
+        score[e] = rule->score == DSC_MOE_SOFTMAX ? exp(x[e]) : 1 / (1 + exp(-x[e]));
+        sum += score[e];
+    }
+    for (int32_t e = 0; e < rule->experts && rule->score == DSC_MOE_SOFTMAX; e++)
+        score[e] /= sum;
+}
+
+/* The derivative of score j by logit e. */
+static double score_slope(const dsc_moe_rule *rule, const double *score, int32_t j, int32_t e)
+{
+    if (rule->score == DSC_MOE_SIGMOID)
+        return j == e ? score[e] * (1 - score[e]) : 0;
+    return score[j] * ((j == e) - score[e]);
+}
+
+/* The numbers of experts with larger logits, or equal ones and a lower number. */
+static int32_t rank_of(const dsc_moe_rule *rule, const double *x, int32_t e)
+{
+    int32_t rank = 0;
+    for (int32_t other = 0; other < rule->experts; other++)
+        rank += x[other] > x[e] || (x[other] == x[e] && other < e);
+    return rank;
+}
+
+static void router(program_reference *r, const dsc_op *op, bool backward)
+{
+    const dsc_moe_rule *rule = &op->rule;
+    double score[DSC_MOE_EXPERTS_MAX];
+    for (int64_t t = 0; t < program_reference_elements(r, op->in[0]) / rule->experts; t++) {
+        const double *x = r->value[op->in[0]] + t * rule->experts;
+        double *dx = r->d_value[op->in[0]] + t * rule->experts, *weights = r->value[op->out[0]] + t * rule->top_k;
+        const double *d = r->d_value[op->out[0]] + t * rule->top_k;
+        double *chosen = r->value[op->out[1]] + t * rule->top_k, sum = 0;
+        scores_of(rule, x, score);
+        for (int32_t e = 0; e < rule->experts; e++)
+            if (rank_of(rule, x, e) < rule->top_k)
+                chosen[rank_of(rule, x, e)] = e;
+        for (int32_t k = 0; k < rule->top_k; k++)
+            sum += score[(int32_t)chosen[k]];
+        const double factor = (double)rule->factor, divisor = rule->renormalize ? sum : 1;
+        for (int32_t k = 0; k < rule->top_k && !backward; k++)
+            weights[k] = score[(int32_t)chosen[k]] / divisor * factor;
+        for (int32_t e = 0; e < rule->experts && backward; e++)
+            for (int32_t k = 0; k < rule->top_k; k++) {
+                const int32_t j = (int32_t)chosen[k];
+                double slope = score_slope(rule, score, j, e) / divisor;
+                for (int32_t i = 0; i < rule->top_k && rule->renormalize; i++)
+                    slope -= score[j] / sum / sum * score_slope(rule, score, (int32_t)chosen[i], e);
+                dx[e] += d[k] * slope * factor;
+            }
+    }
+}
+
+static void order(program_reference *r, const dsc_op *op)
+{
+    const int64_t slots = program_reference_elements(r, op->in[0]);
+    const double *chosen = r->value[op->in[0]];
+    int64_t row = 0;
+    for (int32_t e = 0; e < op->rule.experts; e++) {
+        r->value[op->out[2]][e] = (double)row;
+        for (int64_t i = 0; i < slots; i++)
+            if (chosen[i] == (double)e) {
+                r->value[op->out[0]][i] = (double)row;
+                r->value[op->out[1]][row++] = (double)i;
+            }
+    }
+    r->value[op->out[2]][op->rule.experts] = (double)row;
+}
+
+static void dispatch(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t columns = r->program->value[op->in[0]].columns;
+    const int64_t rows = program_reference_elements(r, op->in[1]);
+    const int64_t top_k = rows * columns / program_reference_elements(r, op->in[0]);
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t c = 0; c < columns; c++) {
+            const int64_t from = (int64_t)r->value[op->in[1]][row] / top_k * columns + c;
+            if (backward)
+                r->d_value[op->in[0]][from] += r->d_value[op->out[0]][row * columns + c];
+            else
+                r->value[op->out[0]][row * columns + c] = r->value[op->in[0]][from];
+        }
+}
+
+static void grouped(program_reference *r, const dsc_op *op, bool backward)
+{
+    const dsc_op_grouped *g = &op->grouped;
+    const double *starts = r->value[op->in[1]], *w = r->param[g->weight];
+    for (int32_t e = 0; e < g->experts; e++)
+        for (int64_t row = (int64_t)starts[e]; row < (int64_t)starts[e + 1]; row++)
+            for (int64_t o = 0; o < g->out; o++)
+                for (int64_t i = 0; i < g->in; i++) {
+                    const int64_t at = (e * g->out + o) * g->in + i, x = row * g->in + i, y = row * g->out + o;
+                    if (!backward) {
+                        r->value[op->out[0]][y] += r->value[op->in[0]][x] * w[at];
+                        continue;
+                    }
+                    r->d_value[op->in[0]][x] += r->d_value[op->out[0]][y] * w[at];
+                    r->d_param[g->weight][at] += r->d_value[op->out[0]][y] * r->value[op->in[0]][x];
+                }
+}
+
+static void combine(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t columns = r->program->value[op->out[0]].columns, top_k = r->program->value[op->in[1]].columns;
+    const double *weights = r->value[op->in[1]], *place = r->value[op->in[2]];
+    for (int64_t i = 0; i < program_reference_elements(r, op->in[1]); i++)
+        for (int64_t c = 0; c < columns; c++) {
+            const int64_t y = i / top_k * columns + c, x = (int64_t)place[i] * columns + c;
+            if (!backward) {
+                r->value[op->out[0]][y] += weights[i] * r->value[op->in[0]][x];
+                continue;
+            }
+            r->d_value[op->in[0]][x] += weights[i] * r->d_value[op->out[0]][y];
+            r->d_value[op->in[1]][i] += r->value[op->in[0]][x] * r->d_value[op->out[0]][y];
+        }
+}
+
+bool program_reference_moe(program_reference *r, const dsc_op *op, bool backward)
+{
+    switch (op->kind) {
+    case DSC_OP_ROUTER:
+        router(r, op, backward);
+        return true;
+    case DSC_OP_ORDER:
+        if (!backward)
+            order(r, op);
+        return true;
+    case DSC_OP_DISPATCH:
+        dispatch(r, op, backward);
+        return true;
+    case DSC_OP_GROUPED:
+        grouped(r, op, backward);
+        return true;
+    case DSC_OP_COMBINE:
+        combine(r, op, backward);
+        return true;
+    default:
+        return false;
+    }
+}
