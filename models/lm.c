@@ -248,6 +248,7 @@ static void add_block(dsc_lm *lm, int64_t layer)
         memcpy(spec->dim, param->dim, sizeof spec->dim);
         spec->init = param->init;
         spec->split = param->split;
+        spec->parted = param->parted;
     }
     for (int32_t i = 0; i < program->layer_count; i++) {
         const dsc_program_layer *of = &program->layer[i];
@@ -355,6 +356,9 @@ static void free_all(dsc_lm *lm)
         dsc_alloc_free(alloc, lm->programs[i]);
     }
     dsc_alloc_free(alloc, (void *)lm->programs);
+    for (int64_t i = 0; lm->parts != NULL && i < lm->param_count; i++)
+        dsc_alloc_free(alloc, lm->parts[i]);
+    dsc_alloc_free(alloc, (void *)lm->parts);
     for (size_t i = 0; i < DSC_COUNT(all); i++)
         dsc_alloc_free(alloc, all[i]);
 }
@@ -381,6 +385,8 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
     *found = source != NULL;
     if (!*found)
         return DSC_OK;
+    if (spec->parted)
+        return dsc_lm_read_parts(spec, lm->parts[spec - lm->params], first, count, out, err);
     const dsc_packed_weight *packed = &lm->packed[spec - lm->params];
     const bool is_packed = source == packed->codes;
     const int64_t elements = is_packed ? packed->count : source->entry->count;
@@ -483,8 +489,10 @@ static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_err
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->sources, &lm->sources, err));
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->packed, &lm->packed, err));
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->parts, &lm->parts, err));
     const dsc_lm_params params = { lm->family,         lm->config,     lm->params,   lm->param_count,
-                                   args->lora != NULL, args->complete, args->untied, lm->packed };
+                                   args->lora != NULL, args->complete, args->untied, lm->packed,
+                                   lm->parts };
     if (args->weights != NULL) {
         DSC_TRY(dsc_lm_match_weights(args->weights, lm->alloc, &params, lm->sources, err));
         DSC_TRY(check_packed(lm, args->weights, err));

@@ -120,7 +120,15 @@ typedef struct dsc_lm_family {
      * of names, after base, of tensors that a file may hold in addition to the model: { name, description }. A NULL
      * description: nothing is lost without the tensor. NULL: none. */
     const char *const (*aliases)[2], *const (*beside)[2];
+    const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
 } dsc_lm_family;
+
+/* A parted parameter may also lie in one tensor [E, count * rows, cols]: in each E it is the group of rows `index`. The
+ * parameter's name ends with `part`, and the tensor's with `whole`. */
+typedef struct dsc_lm_stacked {
+    const char *part, *whole; /* "experts.*.up_proj.weight", "experts.gate_up_proj" */
+    int32_t index, count;
+} dsc_lm_stacked;
 
 /* Target of a module's `self`. */
 typedef struct dsc_lm_module {
@@ -247,6 +255,7 @@ typedef struct dsc_lm_params {
     bool complete; /* a missing head is refused, else sources of its parameters stay NULL */
     bool untied;   /* the head's tensor is that of the table of tokens */
     dsc_packed_weight *packed; /* [count] */
+    dsc_weight_part **parts;   /* [count] of parted parameters, [dim[0]] each */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

@@ -61,6 +61,7 @@ struct dsc_lm {
     dsc_weights *weights, *adapter; /* NULL: fresh */
     dsc_packed_weight *packed;      /* [param_count] what is in 4 bits; NULL array without weights */
     dsc_packed_files packed_files;
+    dsc_weight_part **parts;        /* [param_count] see dsc_lm_params; NULL array without weights */
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
     dsc_batch_spec batch[DSC_LM_BATCH_MAX];
     lm_mean means[LM_MEANS_MAX]; /* of grown tables: of: NULL: none */
@@ -76,6 +77,19 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
 void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out);
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
+
+/* lm_weights.c: by its name or an alias, NULL: none; its shape and dtype; the refusal of one that is missing. */
+DSC_MUST_USE dsc_status dsc_lm_find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
+                                           const dsc_weight **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params *params, const char *name,
+                                              dsc_error *err);
+
+/* lm_experts.c: the tensors of parted parameter i, which are marked as used; and elements of it. */
+DSC_MUST_USE dsc_status dsc_lm_match_parts(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
+                                           int64_t i, bool *used, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lm_read_parts(const dsc_param_spec *spec, const dsc_weight_part *parts, int64_t first,
+                                          int64_t count, float *out, dsc_error *err);
 
 /* lm_grow.c: what the rows that no file has begin as. The lock is the caller's to open. */
 DSC_MUST_USE dsc_status dsc_lm_open_means(dsc_lm *lm, dsc_error *err);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/lm_parts.h"
 #include "models/wrapper.h"
 
 /* "[768,2304]" */
@@ -18,7 +19,7 @@ static const char *shape_text(const int64_t *dim, int32_t dim_count, char *out, 
     return out;
 }
 
-static dsc_status check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)
+dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)
 {
     const dsc_tensor_desc *desc = &weight->entry->desc;
     const int64_t dim[2] = { rows == 0 ? cols : rows, cols };
@@ -61,7 +62,7 @@ static dsc_status find_name(const dsc_weights *weights, const dsc_lm_family *fam
 }
 
 /* By its name or, where that is in no file, another that ends otherwise. */
-static dsc_status find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
+dsc_status dsc_lm_find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
                               const dsc_weight **out, dsc_error *err)
 {
     const size_t bytes = strlen(name);
@@ -184,7 +185,7 @@ static bool ends_with_name(const char *text, const char *name)
 }
 
 /* A tensor is missing: the message names its counterpart in the file. */
-static dsc_status refuse_missing(const dsc_weights *weights, const dsc_lm_params *params, const char *name,
+dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params *params, const char *name,
                                  dsc_error *err)
 {
     const char *shorter = without_base(params->family, name), *wrapper = NULL;
@@ -214,7 +215,7 @@ static dsc_status refuse_missing(const dsc_weights *weights, const dsc_lm_params
     }
     for (int64_t i = 0; i < params->count && !is_adapter(params, i); i++) {
         const dsc_weight *any = NULL;
-        DSC_TRY(find_tensor(weights, params->family, params->spec[i].name, &any, err));
+        DSC_TRY(dsc_lm_find_tensor(weights, params->family, params->spec[i].name, &any, err));
         if (any != NULL)
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights), "tensor \"%s\" is missing from its weights",
                             name);
@@ -328,7 +329,7 @@ static dsc_status check_param(const dsc_lm_params *params, int64_t i, int64_t vo
 {
     int64_t rows, cols;
     shape_in_file(params, i, vocab, &rows, &cols);
-    return check_tensor(weight, rows, cols, err);
+    return dsc_lm_check_tensor(weight, rows, cols, err);
 }
 
 /* A tensor of the folder that is parameter i: its shape, or all tensors of a matrix in 4 bits. */
@@ -339,7 +340,7 @@ static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, con
     shape_in_file(params, i, params->config->file_vocab, &rows, &cols);
     used[weight - dsc_weights_at(weights, 0)] = true;
     if (rows == 0 || !dsc_packed_weight_is(weights, weight))
-        return check_tensor(weight, rows, cols, err);
+        return dsc_lm_check_tensor(weight, rows, cols, err);
     return dsc_packed_weight_open(weights, alloc, weight, rows, cols, &params->packed[i], used, err);
 }
 
@@ -351,13 +352,18 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
     if (config->tied || params->untied) {
         tied_head = dsc_weights_find(weights, params->family->head_table);
         if (tied_head != NULL)
-            DSC_TRY(check_tensor(tied_head, config->file_vocab, config->embed_channels, err));
+            DSC_TRY(dsc_lm_check_tensor(tied_head, config->file_vocab, config->embed_channels, err));
     }
     for (int64_t i = 0; i < params->count; i++) {
         const dsc_param_spec *spec = &params->spec[i];
         if (is_adapter(params, i))
             continue;
-        DSC_TRY(find_tensor(weights, params->family, spec->name, &sources[i], err));
+        if (spec->parted) {
+            DSC_TRY(dsc_lm_match_parts(weights, alloc, params, i, used, err));
+            sources[i] = params->parts[i][0].of;
+            continue;
+        }
+        DSC_TRY(dsc_lm_find_tensor(weights, params->family, spec->name, &sources[i], err));
         if (params->untied && i == params->count - 1)
             sources[i] = sources[DSC_LM_TOKEN_TABLE];
         if (sources[i] == NULL && is_table(params, i))
@@ -367,7 +373,7 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
         if (sources[i] == NULL && may_be_fresh)
             continue;
         if (sources[i] == NULL)
-            return refuse_missing(weights, params, spec->name, err);
+            return dsc_lm_refuse_missing(weights, params, spec->name, err);
         DSC_TRY(check_source(weights, alloc, params, i, sources[i], used, err));
     }
     if (tied_head != NULL && sources[DSC_LM_TOKEN_TABLE] != tied_head)
@@ -426,7 +432,7 @@ static dsc_status match_tied_head(const dsc_weights *weights, dsc_alloc *alloc, 
     const dsc_weight *head = params->config->tied && table != NULL ? dsc_weights_find(weights, name) : NULL;
     if (head == NULL)
         return DSC_OK;
-    DSC_TRY(check_tensor(head, params->config->adapter_vocab, params->config->embed_channels, err));
+    DSC_TRY(dsc_lm_check_tensor(head, params->config->adapter_vocab, params->config->embed_channels, err));
     used[head - dsc_weights_at(weights, 0)] = true;
     return check_same(alloc, table, head, err);
 }

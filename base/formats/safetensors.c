@@ -380,6 +380,83 @@ const dsc_safetensors_entry *dsc_safetensors_find(const dsc_safetensors *st, con
     return bsearch(&key, st->entries, (size_t)st->count, sizeof *st->entries, compare_name);
 }
 
+/* ---- tensors of several names ---- */
+
+static bool is_next_part(const dsc_safetensors_entry *first, const dsc_safetensors_entry *part, int64_t index)
+{
+    int64_t before = 0;
+    bool is = part->desc.dtype == first->desc.dtype && part->desc.dim_count == first->desc.dim_count &&
+              part->bytes == first->bytes && dsc_mul_i64(index, first->bytes, &before) &&
+              part->offset - first->offset == before;
+    for (int32_t d = 0; d < first->desc.dim_count && is; d++)
+        is = part->desc.dim[d] == first->desc.dim[d];
+    return is;
+}
+
+/* Parts from 1 on leave the list, where they are marked by a missing name. */
+static dsc_status mark_parts(dsc_safetensors *st, const char *name, dsc_safetensors_entry *first, int64_t *parts,
+                             dsc_error *err)
+{
+    char part_name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    bool *taken = NULL;
+    DSC_TRY(dsc_alloc_zeroed(st->alloc, DSC_TAG_CONTROL, st->count, sizeof *taken, &taken, err));
+    for (*parts = 1; *parts < st->count && dsc_safetensors_part_name(name, *parts, part_name); ++*parts) {
+        const dsc_safetensors_entry *part = dsc_safetensors_find(st, part_name);
+        if (part == NULL)
+            break;
+        if (!is_next_part(first, part, *parts)) {
+            dsc_alloc_free(st->alloc, taken);
+            return DSC_FAIL(err, DSC_ERR_INPUT, st->file->path,
+                            "tensor \"%.200s\" does not follow that of the number before it with the same shape",
+                            part->name);
+        }
+        taken[part - st->entries] = true;
+    }
+    for (int64_t i = 0; i < st->count; i++)
+        if (taken[i])
+            st->entries[i].name = NULL;
+    dsc_alloc_free(st->alloc, taken);
+    return DSC_OK;
+}
+
+static void drop_marked(dsc_safetensors *st)
+{
+    int64_t count = 0;
+    bool sorted = true;
+    for (int64_t i = 0; i < st->count; i++)
+        if (st->entries[i].name != NULL)
+            st->entries[count++] = st->entries[i];
+    st->count = count;
+    for (int64_t i = 1; i < count; i++)
+        sorted &= compare_name(&st->entries[i - 1], &st->entries[i]) < 0;
+    if (!sorted) /* '*' stands before digits, and rarely another character is between them */
+        qsort(st->entries, (size_t)count, sizeof *st->entries, compare_name);
+}
+
+dsc_status dsc_safetensors_unite(dsc_safetensors *st, const char *name, dsc_error *err)
+{
+    char part_name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    int64_t parts = 0;
+    if (!dsc_safetensors_part_name(name, 0, part_name) || dsc_safetensors_find(st, name) != NULL)
+        return DSC_OK;
+    const dsc_safetensors_entry *found = dsc_safetensors_find(st, part_name);
+    if (found == NULL)
+        return DSC_OK;
+    dsc_safetensors_entry *first = &st->entries[found - st->entries];
+    if (first->desc.dim_count >= DSC_DIMS_MAX)
+        return DSC_FAIL(err, DSC_ERR_INPUT, st->file->path, "tensor \"%.200s\" has %d dimensions; expected fewer",
+                        first->name, (int)first->desc.dim_count);
+    DSC_TRY(mark_parts(st, name, first, &parts, err));
+    st->text[first->name - st->text + (strchr(name, '*') - name)] = '*'; /* in place of its 0 */
+    memmove(first->desc.dim + 1, first->desc.dim, (size_t)first->desc.dim_count * sizeof *first->desc.dim);
+    first->desc.dim[0] = parts;
+    first->desc.dim_count++;
+    first->count *= parts;
+    first->bytes *= parts;
+    drop_marked(st);
+    return DSC_OK;
+}
+
 const char *dsc_safetensors_metadata(const dsc_safetensors *st, const char *key)
 {
     for (int64_t i = 0; i < st->metadata_count; i++)

@@ -68,6 +68,13 @@ typedef struct dsc_safetensors_spec {
     dsc_tensor_desc desc; /* F32, BF16, F16, F64, I32, I64 or U8 */
 } dsc_safetensors_spec;
 
+/* The name with `index` in place of '*'; `out` holds DSC_SAFETENSORS_NAME_BYTES_MAX + 1 bytes. False: `name` has not
+ * one '*', or the result does not fit. */
+bool dsc_safetensors_part_name(const char *name, int64_t index, char *out);
+/* Tensors with the names of index 0, 1, 2 and so on become one tensor under the name with '*'. They must lie one behind
+ * the other in the file, with equal shapes. Nothing changes without a tensor of index 0. */
+DSC_MUST_USE dsc_status dsc_safetensors_unite(dsc_safetensors *st, const char *name, dsc_error *err);
+
 typedef struct dsc_safetensors_pair { const char *key, *value; } dsc_safetensors_pair;
 
 /* Offsets of all parts of a file. Tensors with wider elements come first, otherwise in the order given, so that each is
@@ -86,6 +93,12 @@ DSC_MUST_USE dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc
                                                   const dsc_safetensors_spec *specs, int64_t count,
                                                   const dsc_safetensors_pair *metadata, int64_t metadata_count,
                                                   dsc_error *err);
+/* The same for a list of which some tensors are parted: the file has one tensor for each index of the first dimension,
+ * one behind the other. The index takes the place of the '*' that the name has. parted[count]; NULL: none is. */
+DSC_MUST_USE dsc_status dsc_safetensors_plan_parts(dsc_safetensors_plan *out, dsc_alloc *alloc,
+                                                   const dsc_safetensors_spec *specs, const bool *parted, int64_t count,
+                                                   const dsc_safetensors_pair *metadata, int64_t metadata_count,
+                                                   dsc_error *err);
 void dsc_safetensors_plan_close(dsc_safetensors_plan *plan); /* safe on a zeroed struct; zeroes it */
 /* Sizes the file and writes its header; tensors are then written with dsc_io_write at plan->offset[i], by anybody. */
 DSC_MUST_USE dsc_status dsc_safetensors_write_header(const dsc_safetensors_plan *plan, const dsc_io *io, dsc_file *file,

@@ -69,6 +69,26 @@ static dsc_status check_name(const char *name, dsc_error *err)
     return DSC_OK;
 }
 
+bool dsc_safetensors_part_name(const char *name, int64_t index, char *out)
+{
+    const char *star = strchr(name, '*');
+    if (star == NULL || strchr(star + 1, '*') != NULL)
+        return false;
+    const int bytes = snprintf(out, DSC_SAFETENSORS_NAME_BYTES_MAX + 1, "%.*s%lld%s", (int)(star - name), name,
+                               (long long)index, star + 1);
+    return bytes > 0 && bytes <= DSC_SAFETENSORS_NAME_BYTES_MAX;
+}
+
+/* The last index has the longest name. */
+static dsc_status check_parts(const dsc_safetensors_spec *spec, dsc_error *err)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    if (spec->desc.dim_count < 1 || spec->desc.dim[0] < 1 ||
+        !dsc_safetensors_part_name(spec->name, spec->desc.dim[0] - 1, name))
+        return DSC_FAIL(err, DSC_ERR_STATE, "", "tensor \"%.200s\": no parts with names of their own", spec->name);
+    return DSC_OK;
+}
+
 static dsc_status tensor_bytes(const dsc_safetensors_spec *spec, int64_t *bytes, dsc_error *err)
 {
     if (dtype_text(spec->desc.dtype) == NULL || spec->desc.dim_count < 0 || spec->desc.dim_count > DSC_DIMS_MAX)
@@ -102,7 +122,8 @@ static dsc_status place_tensors(dsc_safetensors_plan *plan, const dsc_safetensor
     return DSC_OK;
 }
 
-static dsc_status check_specs(dsc_alloc *alloc, const dsc_safetensors_spec *specs, int64_t count, dsc_error *err)
+static dsc_status check_specs(dsc_alloc *alloc, const dsc_safetensors_spec *specs, const bool *parted, int64_t count,
+                              dsc_error *err)
 {
     const dsc_safetensors_spec **sorted = NULL;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *sorted, &sorted, err));
@@ -111,6 +132,8 @@ static dsc_status check_specs(dsc_alloc *alloc, const dsc_safetensors_spec *spec
         int64_t bytes = 0;
         DSC_TRY_OUT(check_name(specs[i].name, err));
         DSC_TRY_OUT(tensor_bytes(&specs[i], &bytes, err));
+        if (parted != NULL && parted[i])
+            DSC_TRY_OUT(check_parts(&specs[i], err));
         sorted[i] = &specs[i];
     }
     qsort(sorted, (size_t)count, sizeof *sorted, compare_specs);
@@ -135,9 +158,25 @@ static void put_tensor(writer *w, const dsc_safetensors_spec *spec, int64_t begi
     put(w, "],\"data_offsets\":[%lld,%lld]}", (long long)begin, (long long)(begin + bytes));
 }
 
+static void put_parts(writer *w, const dsc_safetensors_spec *spec, int64_t begin)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    dsc_safetensors_spec part = { .name = name, .desc = { .dtype = spec->desc.dtype } };
+    int64_t bytes = 0;
+    part.desc.dim_count = spec->desc.dim_count - 1;
+    memcpy(part.desc.dim, spec->desc.dim + 1, (size_t)part.desc.dim_count * sizeof *part.desc.dim);
+    const dsc_status status = tensor_bytes(&part, &bytes, NULL);
+    DSC_ASSERT(status == DSC_OK);
+    for (int64_t i = 0; i < spec->desc.dim[0]; i++) {
+        const bool named = dsc_safetensors_part_name(spec->name, i, name);
+        DSC_ASSERT(named); /* as check_parts has found */
+        put_tensor(w, &part, begin + i * bytes);
+    }
+}
+
 /* The tensors in the order in which they lie in the file, as other readers like it. */
 static void put_header(writer *w, const dsc_safetensors_plan *plan, const dsc_safetensors_spec *specs,
-                       const dsc_safetensors_pair *metadata, int64_t metadata_count)
+                       const bool *parted, const dsc_safetensors_pair *metadata, int64_t metadata_count)
 {
     put(w, "{");
     for (int64_t i = 0; i < metadata_count; i++) {
@@ -150,7 +189,7 @@ static void put_header(writer *w, const dsc_safetensors_plan *plan, const dsc_sa
     for (size_t width = 8; width > 0; width /= 2)
         for (int64_t i = 0; i < plan->count; i++)
             if (dsc_dtype_bytes(specs[i].desc.dtype) == width)
-                put_tensor(w, &specs[i], plan->offset[i]);
+                (parted != NULL && parted[i] ? put_parts : put_tensor)(w, &specs[i], plan->offset[i]);
     put(w, "}");
 }
 
@@ -158,14 +197,21 @@ dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc_alloc *alloc
                                      int64_t count, const dsc_safetensors_pair *metadata, int64_t metadata_count,
                                      dsc_error *err)
 {
+    return dsc_safetensors_plan_parts(out, alloc, specs, NULL, count, metadata, metadata_count, err);
+}
+
+dsc_status dsc_safetensors_plan_parts(dsc_safetensors_plan *out, dsc_alloc *alloc, const dsc_safetensors_spec *specs,
+                                      const bool *parted, int64_t count, const dsc_safetensors_pair *metadata,
+                                      int64_t metadata_count, dsc_error *err)
+{
     *out = (dsc_safetensors_plan){ .alloc = alloc, .count = count };
     dsc_status status = DSC_OK;
     int64_t data_bytes = 0;
     writer w = { NULL, 0, 0 };
-    DSC_TRY_OUT(check_specs(alloc, specs, count, err));
+    DSC_TRY_OUT(check_specs(alloc, specs, parted, count, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *out->offset, &out->offset, err));
     DSC_TRY_OUT(place_tensors(out, specs, &data_bytes, err));
-    put_header(&w, out, specs, metadata, metadata_count);
+    put_header(&w, out, specs, parted, metadata, metadata_count);
     out->header_bytes = dsc_align_up(LENGTH_BYTES + (int64_t)w.used, HEADER_ALIGN);
     const int64_t json_bytes = out->header_bytes - LENGTH_BYTES;
     if (json_bytes > DSC_SAFETENSORS_HEADER_BYTES_MAX) {
@@ -177,7 +223,7 @@ dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc_alloc *alloc
     const uint64_t length = (uint64_t)json_bytes;
     memcpy(out->header, &length, LENGTH_BYTES);
     w = (writer){ out->header + LENGTH_BYTES, (size_t)json_bytes + 1, 0 };
-    put_header(&w, out, specs, metadata, metadata_count);
+    put_header(&w, out, specs, parted, metadata, metadata_count);
     DSC_ASSERT((int64_t)w.used <= json_bytes);
     memset(w.text + w.used, ' ', (size_t)json_bytes - w.used);
     for (int64_t i = 0; i < count; i++)

@@ -177,9 +177,13 @@ int64_t dsc_ckpt_plan_bytes(const dsc_layout *layout, dsc_dtype compute_dtype, d
     const int64_t cuts = (int64_t)layout->group_count * (layout->world_size - 1) * planes;
     DSC_ASSERT(planes >= 1); /* weights are always saved */
     DSC_ASSERT(cuts >= 0);
-    const int64_t entries = layout->tensor_count * planes;
-    int64_t blocks = 0, name_bytes = 0;
+    int64_t entries = layout->tensor_count * planes, blocks = 0, name_bytes = 0;
     for (int32_t t = 0; t < layout->tensor_count; t++) {
+        const dsc_param_spec *spec = layout->tensor[t].spec;
+        if (spec->parted) { /* in the header of the weights each part has a name */
+            entries += spec->dim[0];
+            name_bytes += spec->dim[0] * ((int64_t)strlen(spec->name) + 4);
+        }
         blocks += planes * dsc_div_ceil(layout->tensor[t].count, block_elements);
         name_bytes += planes * ((int64_t)strlen(layout->tensor[t].spec->name) + prefix_bytes);
     }

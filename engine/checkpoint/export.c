@@ -321,6 +321,13 @@ static dsc_status write_planned(export_job *j, const export_tensor *first, const
     return dsc_io_fsync(j->io, file, err);
 }
 
+/* Tensors that this one is in the file: the manifest has weights in parts under one name with '*'. 0: it is one. */
+static int64_t parts_of(const export_tensor *t)
+{
+    DSC_ASSERT(t->name != NULL);
+    return t->from != NULL && strchr(t->name, '*') != NULL && t->desc.dim_count > 1 ? t->desc.dim[0] : 0;
+}
+
 /* A shard's tensors are [first, first + count). */
 static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_error *err)
 {
@@ -333,10 +340,13 @@ static dsc_status write_shard(export_job *j, int64_t first, int64_t count, dsc_e
     DSC_ASSERT(first + count <= j->count);
     file_name(j, j->tensor[first].shard, name);
     DSC_TRY(dsc_path_join(path, sizeof path, j->tmp_dir, name, err));
-    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs, &specs, err));
-    for (int64_t i = 0; i < count; i++)
+    DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, count, sizeof *specs + sizeof(bool), &specs, err));
+    bool *const parted = (bool *)(specs + count);
+    for (int64_t i = 0; i < count; i++) {
         specs[i] = (dsc_safetensors_spec) { j->tensor[first + i].name, j->tensor[first + i].desc };
-    dsc_status status = dsc_safetensors_plan_open(&plan_of_file, j->alloc, specs, count, &metadata, 1, err);
+        parted[i] = parts_of(&j->tensor[first + i]) > 0;
+    }
+    dsc_status status = dsc_safetensors_plan_parts(&plan_of_file, j->alloc, specs, parted, count, &metadata, 1, err);
     dsc_alloc_free(j->alloc, specs);
     DSC_TRY(status);
     status = dsc_io_open(j->io, path, DSC_IO_CREATE_NEW, &file, err);
@@ -377,16 +387,22 @@ static dsc_status write_index(const export_job *j, dsc_error *err)
     if (j->shard_count == 1)
         return DSC_OK;
     for (int64_t i = 0; i < j->count; i++) {
+        const int64_t names = dsc_max_i64(1, parts_of(&j->tensor[i]));
         total += j->tensor[i].bytes;
-        capacity += 6 * (int64_t)strlen(j->tensor[i].name) + FILE_NAME_BYTES + 16;
+        capacity += names * (6 * (int64_t)strlen(j->tensor[i].name) + FILE_NAME_BYTES + 48);
     }
     DSC_TRY(dsc_alloc_zeroed(j->alloc, DSC_TAG_IO, capacity + line, 1, &text, err));
     used = snprintf(text, (size_t)capacity, "{\"metadata\": {\"total_size\": %" PRId64 "},\n \"weight_map\": {", total);
     for (int64_t i = 0; i < j->count; i++) {
         file_name(j, j->tensor[i].shard, name);
-        used += snprintf(text + used, 8, "%s\n  ", i > 0 ? "," : "");
-        used += (int64_t)dsc_json_quote(text + used, (size_t)line, j->tensor[i].name);
-        used += snprintf(text + used, FILE_NAME_BYTES + 8, ": \"%s\"", name);
+        for (int64_t part = 0; part < dsc_max_i64(1, parts_of(&j->tensor[i])); part++) {
+            char own[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+            const bool parted = parts_of(&j->tensor[i]) > 0 &&
+                                dsc_safetensors_part_name(j->tensor[i].name, part, own);
+            used += snprintf(text + used, 8, "%s\n  ", i + part > 0 ? "," : "");
+            used += (int64_t)dsc_json_quote(text + used, (size_t)line, parted ? own : j->tensor[i].name);
+            used += snprintf(text + used, FILE_NAME_BYTES + 8, ": \"%s\"", name);
+        }
     }
     used += snprintf(text + used, 8, "\n }}\n");
     DSC_ASSERT(used < capacity + line);

@@ -231,10 +231,23 @@ static dsc_status match_tensor(dsc_ckpt_reader *reader, int64_t t, dsc_error *er
     return tensor->file == DSC_CKPT_OPTIMIZER ? check_state_shape(reader, entry, err) : DSC_OK;
 }
 
+/* Weights that files have in parts with names of their own are one tensor in the manifest. */
+static dsc_status unite_parts(dsc_ckpt_reader *reader, dsc_error *err)
+{
+    DSC_ASSERT(reader->file[DSC_CKPT_MODEL] != NULL);
+    for (int64_t t = 0; t < reader->manifest.tensor_count; t++) {
+        const dsc_ckpt_manifest_tensor *tensor = &reader->manifest.tensor[t];
+        if (tensor->file == DSC_CKPT_MODEL)
+            DSC_TRY(dsc_safetensors_unite(reader->file[DSC_CKPT_MODEL], tensor->name, err));
+    }
+    return DSC_OK;
+}
+
 /* Every tensor of the manifest is in its file, and no file has another. */
 static dsc_status cross_check(dsc_ckpt_reader *reader, dsc_error *err)
 {
     int64_t in_files = 0;
+    DSC_TRY(unite_parts(reader, err));
     for (int f = 0; f < DSC_CKPT_TENSOR_FILE_COUNT; f++) {
         const int64_t count = dsc_safetensors_count(reader->file[f]);
         DSC_ASSERT(reader->tensor_of[f] == NULL);

@@ -10,7 +10,10 @@ static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
     dsc_alloc *alloc = s->c->alloc;
     const dsc_safetensors_pair metadata = { "format", "pt" };
     dsc_safetensors_spec *specs = NULL;
-    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, s->entries.file_entries[f], sizeof *specs, &specs, err));
+    bool *parted = NULL;
+    const int64_t most = s->entries.file_entries[f];
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_IO, most, sizeof *specs + sizeof *parted, &specs, err));
+    parted = (bool *)(specs + most);
     for (int32_t e = 0; e < s->entries.count; e++) {
         const dsc_ckpt_entry *entry = &s->entries.entry[e];
         if (entry->file != (dsc_ckpt_file)f)
@@ -20,6 +23,7 @@ static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
         dsc_safetensors_spec *spec = &specs[entry->index_in_file];
         *spec = (dsc_safetensors_spec){ .name = entry->name,
                                         .desc = { .dtype = entry->dtype, .dim_count = param->dim_count } };
+        parted[entry->index_in_file] = param->parted && entry->plane == DSC_CKPT_WEIGHTS;
         memcpy(spec->desc.dim, param->dim, sizeof param->dim);
         if (dsc_ckpt_is_shared(entry->plane) || dsc_ckpt_is_absmax(entry->plane)) {
             spec->desc.dim_count = 1;
@@ -27,7 +31,7 @@ static dsc_status plan_file(dsc_ckpt_save_state *s, int f, dsc_error *err)
         }
     }
     const int32_t count = s->entries.file_entries[f];
-    const dsc_status status = dsc_safetensors_plan_open(&s->plan[f], alloc, specs, count, &metadata, 1, err);
+    const dsc_status status = dsc_safetensors_plan_parts(&s->plan[f], alloc, specs, parted, count, &metadata, 1, err);
     dsc_alloc_free(alloc, specs);
     DSC_TRY(status);
     const dsc_safetensors_plan *plan = &s->plan[f];

@@ -362,6 +362,65 @@ static void writes_what_it_reads(void **state)
     dsc_safetensors_plan_close(&plan);
 }
 
+/* Three parts of [2,2] under names of their own, and behind them another tensor. */
+static const dsc_safetensors_spec parted_specs[] = { { "h.*.w", { DSC_F32, 3, { 3, 2, 2 } } },
+                                                     { "h.4.w", { DSC_F32, 2, { 2, 2 } } } };
+
+static void writes_parts_and_unites_them(void **state)
+{
+    static const bool parted[] = { true, false };
+    dsc_safetensors_plan plan = { 0 };
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_file file = DSC_FILE_INIT;
+    assert_int_equal(dsc_safetensors_plan_parts(&plan, alloc, parted_specs, parted, 2, NULL, 0, &err), DSC_OK);
+    assert_int_equal(dsc_io_open(NULL, path, DSC_IO_CREATE, &file, &err), DSC_OK);
+    assert_int_equal(dsc_safetensors_write_header(&plan, NULL, &file, &err), DSC_OK);
+    assert_int_equal(dsc_io_close(NULL, &file, &err), DSC_OK);
+    dsc_safetensors *st = open_ok();
+    assert_int_equal(dsc_safetensors_count(st), 4);
+    assert_null(dsc_safetensors_find(st, "h.*.w"));
+    assert_int_equal(dsc_safetensors_find(st, "h.2.w")->offset, plan.offset[0] + 2 * 16);
+    assert_int_equal(dsc_safetensors_find(st, "h.2.w")->desc.dim_count, 2);
+    assert_int_equal(dsc_safetensors_unite(st, "x.*.w", &err), DSC_OK); /* no such parts */
+    assert_int_equal(dsc_safetensors_unite(st, "h.w", &err), DSC_OK);   /* no '*' */
+    assert_int_equal(dsc_safetensors_count(st), 4);
+    assert_int_equal(dsc_safetensors_unite(st, "h.*.w", &err), DSC_OK);
+    assert_int_equal(dsc_safetensors_count(st), 2);
+    const dsc_safetensors_entry *all = dsc_safetensors_find(st, "h.*.w");
+    assert_non_null(all);
+    assert_int_equal(all->offset, plan.offset[0]);
+    assert_int_equal(all->count, 12);
+    assert_int_equal(all->bytes, 48);
+    assert_int_equal(all->desc.dim_count, 3);
+    assert_int_equal(all->desc.dim[0], 3);
+    assert_null(dsc_safetensors_find(st, "h.1.w"));
+    assert_non_null(dsc_safetensors_find(st, "h.4.w")); /* 3 is missing before it */
+    assert_int_equal(dsc_safetensors_unite(st, "h.*.w", &err), DSC_OK); /* again: nothing to do */
+    dsc_safetensors_close(&st);
+    dsc_safetensors_plan_close(&plan);
+}
+
+static void refuses_parts_that_do_not_follow(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    write_file("{\"h.0.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]},"
+               "\"h.1.w\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+               8);
+    dsc_safetensors *st = open_ok();
+    assert_int_equal(dsc_safetensors_unite(st, "h.*.w", &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "h.1.w"));
+    dsc_safetensors_close(&st);
+    static const dsc_safetensors_spec bad[] = { { "h.w", { DSC_F32, 2, { 3, 2 } } },
+                                                { "a.*.*", { DSC_F32, 2, { 3, 2 } } },
+                                                { "a.*", { DSC_F32, 0, { 0 } } } };
+    static const bool parted = true;
+    for (size_t i = 0; i < DSC_COUNT(bad); i++) {
+        dsc_safetensors_plan plan = { 0 };
+        assert_int_equal(dsc_safetensors_plan_parts(&plan, alloc, &bad[i], &parted, 1, NULL, 0, &err), DSC_ERR_STATE);
+        assert_non_null(strstr(err.message, "no parts"));
+    }
+}
+
 static void refuses_bad_plans(void **state)
 {
     static const struct { dsc_safetensors_spec spec[2]; const char *what; } cases[] = {
@@ -434,6 +493,8 @@ int main(void)
         cmocka_unit_test(reads_a_plain_file),   cmocka_unit_test(reads_half_precision_exactly),
         cmocka_unit_test(refuses_bad_files),    cmocka_unit_test(refuses_bad_lengths),
         cmocka_unit_test(survives_mutations),   cmocka_unit_test(writes_what_it_reads),
+        cmocka_unit_test(writes_parts_and_unites_them),
+        cmocka_unit_test(refuses_parts_that_do_not_follow),
         cmocka_unit_test(refuses_bad_plans),    cmocka_unit_test(survives_faults),
     };
     return cmocka_run_group_tests_name("safetensors", tests, setup, teardown);
