@@ -3,12 +3,14 @@
 
 #include "models/dense.h"
 #include "models/decoder.h"
+#include "models/moe.h"
 
 static const dsc_lm_family *const families[] = { &dsc_gpt2_family,     &dsc_llama_family,     &dsc_mistral_family,
                                                  &dsc_qwen2_family,    &dsc_qwen3_family,     &dsc_neox_family,
                                                  &dsc_opt_family,      &dsc_bert_family,      &dsc_ministral_family,
                                                  &dsc_phi3_family,     &dsc_smollm3_family,   &dsc_olmo2_family,
-                                                 &dsc_stablelm_family, &dsc_starcoder2_family };
+                                                 &dsc_stablelm_family, &dsc_starcoder2_family, &dsc_mixtral_family,
+                                                 &dsc_olmoe_family,    &dsc_qwen2_moe_family, &dsc_qwen3_moe_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {

@@ -10,7 +10,7 @@ import json
 import os
 import sys
 
-from hf_runs import (BIN, SEQ, STEPS, VOCAB, compare, files_of, kind_of, make_folder, run, run_all, torch, train_ours, train_theirs, transformers,
+from hf_runs import (BIN, SEQ, STEPS, VOCAB, compare, files_of, kind_of, make_folder, run, run_all, save_file, torch, train_ours, train_theirs, transformers,
                      write_tokens)
 try:
     import peft
@@ -43,6 +43,19 @@ CASES = [
                              pad_token_id=None), torch.bfloat16, "1GB"),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False),
      torch.float32, "40KB"),
+]
+# Mixtures of experts: normed weights or not, layers without experts, a gated shared expert, windows.
+MOE = dict(vocab_size=VOCAB, hidden_size=48, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, max_position_embeddings=64)
+CASES += [
+    (transformers.Qwen3MoeConfig(**MOE, head_dim=16, intermediate_size=70, moe_intermediate_size=24, num_experts=8, num_experts_per_tok=2,
+                                 norm_topk_prob=True), torch.float32, "1GB"),
+    (transformers.Qwen3MoeConfig(**MOE, head_dim=16, intermediate_size=70, moe_intermediate_size=24, num_experts=16, num_experts_per_tok=4,
+                                 decoder_sparse_step=2), torch.float16, "1GB"),
+    (transformers.MixtralConfig(**MOE, intermediate_size=40, num_local_experts=4, num_experts_per_tok=2, sliding_window=9), torch.float32,
+     "30KB"),
+    (transformers.OlmoeConfig(**MOE, intermediate_size=24, num_experts=8, num_experts_per_tok=3, eos_token_id=2), torch.bfloat16, "1GB"),
+    (transformers.Qwen2MoeConfig(**MOE, intermediate_size=70, moe_intermediate_size=24, shared_expert_intermediate_size=32, num_experts=6,
+                                 num_experts_per_tok=4, mlp_only_layers=[0]), torch.float32, "40KB"),
 ]
 # config, dtype on disk, arguments of peft's LoraConfig
 LORA_CASES = [
@@ -237,8 +250,17 @@ def check(config, dtype, shard, folder):
     compare(make_folder(config, dtype, shard, hf), hf, folder)
 
 
+def check_stacked(config, folder):
+    """A file with all experts of a layer in two tensors, as the parameters of transformers 5 are."""
+    hf = os.path.join(folder, "hf")
+    theirs = make_folder(config, torch.float32, "1GB", hf)
+    save_file({k: t.contiguous() for k, t in theirs.state_dict().items()}, os.path.join(hf, "model.safetensors"), metadata={"format": "pt"})
+    compare(theirs, hf, folder)
+
+
 tests = [(f"{config.model_type}, tied {config.tie_word_embeddings}, {str(dtype)[6:]} in shards of {shard}", check, (config, dtype, shard))
          for config, dtype, shard in CASES]
+tests += [(f"{config.model_type}, experts in one tensor", check_stacked, (config,)) for config in (CASES[-5][0], CASES[-3][0])]
 for config, dtype, lora in LORA_CASES:
     name = f"{config.model_type} with adapters of rank {lora['r']}" + (" and magnitudes" if "use_dora" in lora else "")
     tests.append((name, check_adapters, (config, dtype, lora)) if peft else (name, None, "peft is not installed"))

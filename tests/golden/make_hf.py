@@ -52,6 +52,12 @@ def bert(V, C, heads, L, I, P, **more):
     return c
 
 
+def moe(kind, *sizes, **more):
+    """qwen3_moe, qwen2_moe, mixtral or olmoe"""
+    name = {"qwen3_moe": "Qwen3Moe", "qwen2_moe": "Qwen2Moe", "mixtral": "Mixtral", "olmoe": "Olmoe"}[kind]
+    return {**llama(*sizes), "model_type": kind, "architectures": [name + "ForCausalLM"], **more}
+
+
 def gpt2(V, C, heads, L, P):
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": V, "n_embd": C, "n_head": heads,
             "n_layer": L, "n_positions": P, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -78,6 +84,15 @@ CASES = [
     ("hf_opt_gelu", opt(23, 16, 2, 1, 20, 9, activation_function="gelu", tie_word_embeddings=False), 3, 7, True),
     ("hf_opt_post", opt(31, 24, 2, 2, 40, 12, do_layer_norm_before=False, word_embed_proj_dim=16,
                         activation_function="gelu"), 3, 7, False),
+    # In these no logits of a router are so near each other that 16 bits change the experts.
+    ("hf_qwen3_moe", moe("qwen3_moe", 97, 48, 4, 2, 2, 70, 64, head_dim=12, moe_intermediate_size=20, num_experts=8,
+                         num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=2), 2, 12, False),
+    ("hf_qwen2_moe", moe("qwen2_moe", 29, 24, 4, 2, 1, 20, 16, moe_intermediate_size=12, num_experts=4, num_experts_per_tok=3,
+                         shared_expert_intermediate_size=16), 3, 9, True),
+    ("hf_mixtral", moe("mixtral", 31, 24, 4, 2, 2, 20, 16, num_local_experts=4, num_experts_per_tok=2), 2, 10, False),
+    ("hf_olmoe", moe("olmoe", 31, 24, 4, 2, 1, 20, 16, num_experts=6, num_experts_per_tok=4, pad_token_id=7), 3, 7, False),
+    ("hf_moe_all", moe("qwen3_moe", 31, 24, 4, 2, 1, 20, 16, head_dim=6, moe_intermediate_size=12, num_experts=3,
+                       num_experts_per_tok=3), 3, 7, False),
     ("hf_bert", bert(97, 48, 3, 2, 70, 64), 2, 33, False),
     ("hf_bert_new", bert(31, 24, 2, 1, 20, 16, hidden_act="gelu_new", layer_norm_eps=1e-5, pad_token_id=None), 3, 9, True),
     ("lora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
@@ -114,12 +129,24 @@ def file_name(c, name):
     return FILE_NAMES.get((c["model_type"], name), name)
 
 
+def views_of(c, name, p):
+    """Parameters with dsc's names, and where they are: an expert's matrices are apart, those of all experts are one."""
+    if ".experts." not in name:
+        return [(file_name(c, name), p, slice(None))]
+    base = name.rsplit(".", 1)[0].replace("mlp.experts", "block_sparse_moe.experts" if c["model_type"] == "mixtral" else "mlp.experts")
+    gate, up, down = ("w1", "w3", "w2") if c["model_type"] == "mixtral" else ("gate_proj", "up_proj", "down_proj")
+    if name.endswith(".down_proj"):
+        return [(f"{base}.*.{down}.weight", p, slice(None))]
+    half = p.shape[1] // 2
+    return [(f"{base}.*.{gate}.weight", p, (slice(None), slice(0, half))), (f"{base}.*.{up}.weight", p, (slice(None), slice(half, None)))]
+
+
 def make(name, c, batch, sequence, whole, lora=None):
     with open(os.path.join(HERE, name + ".json"), "w") as f:
         json.dump(c, f, indent=1)
         f.write("\n")
     config = transformers.AutoConfig.for_model(**c)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     masked = c["model_type"] == "bert"
     kind = transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM
     model = kind.from_config(config).double().eval()
@@ -127,9 +154,11 @@ def make(name, c, batch, sequence, whole, lora=None):
     if lora:
         import peft
         model = peft.get_peft_model(model, peft.LoraConfig(task_type=None if masked else "CAUSAL_LM", **lora)).double()
-    params = {file_name(c, k): p for k, p in model.named_parameters()}
+    params = {k.replace("mlp.gate.", "block_sparse_moe.gate.") if c["model_type"] == "mixtral" else k: (p, at)
+              for name_, whole_ in model.named_parameters() for k, p, at in views_of(c, name_, whole_)}
     with torch.no_grad():
-        for k, p in params.items():
+        for k, (all_, at) in params.items():
+            p = all_[at]
             p.copy_(torch.from_numpy(values(k, list(p.shape)).astype(np.float64)))
     count = batch * sequence
     stream = torch.from_numpy((mixed(fnv("tokens"), 2 * count) % c["vocab_size"]).astype(np.int64))
@@ -145,10 +174,10 @@ def make(name, c, batch, sequence, whole, lora=None):
     losses.mean().backward()
     out = {"losses": ("F32", losses.detach().numpy().astype(np.float32)),
            "logits": ("F32", logits.detach().numpy().astype(np.float32).reshape(count, -1)[:: max(1, count // 8)])}
-    for k, p in params.items():
+    for k, (p, at) in params.items():
         if not p.requires_grad:
             continue
-        flat = p.grad.numpy().reshape(-1)
+        flat = p.grad[at].numpy().reshape(-1)
         out["norm." + k] = ("F32", np.array([np.linalg.norm(flat)], dtype=np.float32))
         where = np.arange(flat.size) if whole else mixed(fnv(k + "?"), SAMPLES) % flat.size
         out["grad." + k] = ("F32", flat[where].astype(np.float32))

@@ -119,6 +119,10 @@ static dsc_status watch_launch(dsc_stream *stream, dsc_kernel kernel, const void
                                dsc_error *err)
 {
     watching_stream *watcher = (watching_stream *)stream;
+    if (kernel == DSC_KERNEL_GROUPED_GEMM) {
+        const dsc_grouped_gemm_args *grouped = args;
+        *watcher->flops += 2.0 * (double)grouped->rows * (double)grouped->in * (double)grouped->out;
+    }
     if (kernel == DSC_KERNEL_GEMM) {
         const dsc_gemm_args *gemm = args;
         add_shape(watcher->launched, gemm);

@@ -1,7 +1,7 @@
 /* tiny_models.h - config.json texts of models small enough for simulated GPUs, one for each difference of families.
  * Differences: grouped heads, a tied head, biases, norms of heads, a scaling; a parallel residual and positions of a
  * part of a head. Others: learned positions that start at 2, ReLU, norms of sums, a token table of another width,
- * masked tokens, adapters, with magnitudes and without.
+ * masked tokens, experts, adapters, with magnitudes and without.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_TESTS_TINY_MODELS_H
 #define DSC_TESTS_TINY_MODELS_H
@@ -54,6 +54,16 @@ static const struct { const char *name, *config; const dsc_lora_options *lora;
       " \"do_layer_norm_before\": false, \"word_embed_proj_dim\": 40, \"init_std\": 0.1}",
       NULL },
     { "bert", "{\"model_type\": \"bert\", " TINY_SIZES ", \"hidden_dropout_prob\": 0, \"initializer_range\": 0.1}",
+      NULL },
+    { "qwen3 moe",
+      "{\"model_type\": \"qwen3_moe\", " TINY_SIZES ", \"head_dim\": 24, \"num_experts\": 5,"
+      " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"norm_topk_prob\": true,"
+      " \"initializer_range\": 0.1}",
+      NULL },
+    { "qwen2 moe",
+      "{\"model_type\": \"qwen2_moe\", " TINY_SIZES ", \"num_experts\": 4, \"num_experts_per_tok\": 3,"
+      " \"moe_intermediate_size\": 24, \"shared_expert_intermediate_size\": 40, \"initializer_range\": 0.1,"
+      " \"mlp_only_layers\": [0]}",
       NULL },
     { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
     { "neox with adapters", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}",

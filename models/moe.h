@@ -1,0 +1,35 @@
+/* moe.h - families of Llama's block whose MLP is a mixture of experts: Mixtral (Jiang et al. 2024), OLMoE (Muennighoff
+ * et al. 2024), Qwen2 MoE and Qwen3 MoE. Inside models/ only. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_MOE_H
+#define DSC_MODELS_MOE_H
+
+#include "models/decoder.h"
+
+/* Names and keys that differ between the families. */
+typedef struct dsc_moe_traits {
+    dsc_decoder_traits decoder;
+    const char *router;                /* "mlp.gate" */
+    const char *gate, *up, *down;      /* "mlp.experts.*.gate_proj" */
+    const char *inner_key;             /* width of an expert */
+    int64_t experts, top_k, moe_inner; /* without their keys */
+    int32_t padding;                   /* likewise; -1: none */
+    bool whole_norm;                   /* q and k are normalised over all heads */
+    bool renormalized;                 /* always, else by norm_topk_prob */
+    bool some_dense;                   /* decoder_sparse_step and mlp_only_layers are keys */
+    bool shared;                       /* one more expert that every token goes to, by a sigmoid */
+} dsc_moe_traits;
+
+typedef struct dsc_moe_config {
+    dsc_decoder_config decoder; /* whose `inner` is that of dense layers */
+    const dsc_moe_traits *traits;
+    dsc_moe_rule rule;
+    int64_t inner, shared_inner;
+    bool dense[DSC_LM_LAYERS_MAX]; /* layers with an MLP of their own */
+} dsc_moe_config;
+
+extern const dsc_lm_family dsc_mixtral_family, dsc_olmoe_family, dsc_qwen2_moe_family, dsc_qwen3_moe_family;
+
+/* moe_config.c */
+dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_moe_traits *traits);
+
+#endif

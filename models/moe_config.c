@@ -1,0 +1,94 @@
+/* moe_config.c - config.json of mixtures of experts as Hugging Face writes it. SPDX-License-Identifier: Apache-2.0 */
+#include "models/moe.h"
+
+/* "num_experts" and "num_local_experts" are one key. */
+static dsc_status read_experts(dsc_hf_config *reader, dsc_moe_config *out)
+{
+    const dsc_moe_traits *traits = out->traits;
+    int64_t experts = 0, again = 0, top_k = 0;
+    bool renormalize = traits->renormalized;
+    DSC_TRY(dsc_hf_int(reader, "num_local_experts", DSC_MOE_EXPERTS_MAX, traits->experts, &experts));
+    DSC_TRY(dsc_hf_int(reader, "num_experts", DSC_MOE_EXPERTS_MAX, experts, &again));
+    if (again != experts && dsc_hf_field(reader, "num_local_experts") != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"num_local_experts\" %lld is not \"num_experts\" %lld",
+                             (long long)experts, (long long)again);
+    experts = again;
+    DSC_TRY(dsc_hf_int(reader, "num_experts_per_tok", DSC_MOE_TOP_K_MAX, traits->top_k, &top_k));
+    if (top_k > experts)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"num_experts_per_tok\" %lld is more than the %lld experts",
+                             (long long)top_k, (long long)experts);
+    DSC_TRY(dsc_hf_int(reader, traits->inner_key, DSC_LM_INNER_MAX, traits->moe_inner, &out->inner));
+    if (!traits->renormalized)
+        DSC_TRY(dsc_hf_bool(reader, "norm_topk_prob", false, &renormalize));
+    if (traits->shared)
+        DSC_TRY(dsc_hf_int(reader, "shared_expert_intermediate_size", DSC_LM_INNER_MAX, 5632, &out->shared_inner));
+    out->rule = (dsc_moe_rule) { .experts = (int32_t)experts,
+                                 .top_k = (int32_t)top_k,
+                                 .score = DSC_MOE_SOFTMAX,
+                                 .renormalize = renormalize,
+                                 .factor = 1 };
+    return DSC_OK;
+}
+
+/* Layers that have one MLP: those that the file names, and without a place in the step. */
+static dsc_status read_dense(dsc_hf_config *reader, dsc_moe_config *out)
+{
+    const int64_t layers = out->decoder.lm.layers;
+    int64_t step = 1, layer = 0;
+    const cJSON *item = NULL;
+    if (!out->traits->some_dense)
+        return DSC_OK;
+    DSC_TRY(dsc_hf_int(reader, "decoder_sparse_step", DSC_LM_LAYERS_MAX, 1, &step));
+    for (int64_t i = 0; i < layers; i++)
+        out->dense[i] = (i + 1) % step != 0;
+    const cJSON *list = dsc_hf_field(reader, "mlp_only_layers");
+    if (list != NULL && !cJSON_IsArray(list))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"mlp_only_layers\" must be a list of numbers of layers");
+    cJSON_ArrayForEach(item, list)
+    {
+        if (!dsc_json_integer(item, 0, INT32_MAX, &layer))
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"mlp_only_layers\" must be a list of numbers of layers");
+        if (layer < layers)
+            out->dense[layer] = true;
+    }
+    return DSC_OK;
+}
+
+/* Keys that would change the mathematics in a way that is not built. */
+static dsc_status refuse_others(dsc_hf_config *reader)
+{
+    bool on = false;
+    double coefficient = 0, noise = 0;
+    DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, &on));
+    if (on)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"use_sliding_window\" is not built for mixtures of experts; "
+                             "what exists: false");
+    if (dsc_hf_field(reader, "clip_qkv") != NULL)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"clip_qkv\" is not built; what exists: null");
+    DSC_TRY(dsc_hf_bool(reader, "output_router_logits", false, &on));
+    DSC_TRY(dsc_hf_number(reader, "router_aux_loss_coef", (dsc_hf_range) { 0, 1e9 }, 0.001, &coefficient));
+    if (on && coefficient > 0)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"output_router_logits\" with a \"router_aux_loss_coef\" of %g "
+                             "adds a loss that is not built; set one of them to false or 0",
+                             coefficient);
+    DSC_TRY(dsc_hf_number(reader, "router_jitter_noise", (dsc_hf_range) { 0, 1 }, 0, &noise));
+    if (noise > 0)
+        dsc_hf_warn(reader->warnings, reader->warnings_bytes,
+                    "the router's noise is off (config.json: router_jitter_noise %g)", noise);
+    return DSC_OK;
+}
+
+dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const dsc_moe_traits *traits)
+{
+    dsc_moe_config *out = (dsc_moe_config *)(void *)lm;
+    DSC_TRY(dsc_decoder_read_config(reader, lm, &traits->decoder));
+    out->traits = traits;
+    if (traits->decoder.qkv_bias) /* a key here */
+        DSC_TRY(dsc_hf_bool(reader, "qkv_bias", true, &out->decoder.qkv_bias));
+    DSC_TRY(dsc_lm_read_padding(reader, traits->padding, lm));
+    DSC_TRY(read_experts(reader, out));
+    DSC_TRY(read_dense(reader, out));
+    return refuse_others(reader);
+}
