@@ -83,11 +83,11 @@ static dsc_status loss_forward(const dsc_module *m, dsc_module_ctx *ctx, dsc_err
 }
 
 static const dsc_param_spec hidden_params[] = {
-    { "hidden.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 1.0f, true, true, DSC_SPLIT_NONE, -1, -1, false },
-    { "hidden.bias", 1, { WIDTH }, DSC_INIT_NORMAL, 1.0f, true, false, DSC_SPLIT_NONE, -1, -1, false },
+    { "hidden.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 1.0f, true, true, DSC_SPLIT_NONE, -1, -1, false, false },
+    { "hidden.bias", 1, { WIDTH }, DSC_INIT_NORMAL, 1.0f, true, false, DSC_SPLIT_NONE, -1, -1, false, false },
 };
 static const dsc_param_spec loss_params[] = {
-    { "out.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 0.1f, true, true, DSC_SPLIT_NONE, -1, -1, false },
+    { "out.weight", 1, { WIDTH }, DSC_INIT_NORMAL, 0.1f, true, true, DSC_SPLIT_NONE, -1, -1, false, false },
 };
 static const dsc_module modules[] = {
     { sizeof(dsc_module), DSC_MODULE_BACKWARD_WITHOUT_PARAMS, "hidden", NULL, 2, hidden_params, hidden_plan,

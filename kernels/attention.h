@@ -45,7 +45,7 @@ typedef struct dsc_attention_keys {
     int32_t past;
 } dsc_attention_keys;
 
-/* What a score, scaled, becomes before keys are hidden and the softmax sees it; zero: itself. */
+/* The logit of a scaled score, before keys are hidden and the softmax sees it; zero: itself. */
 typedef struct dsc_attention_logits {
     float softcap; /* softcap * tanh(score / softcap); 0: no cap */
     /* Then less the head's slope times the distance of query and key (Press et al. 2022), see

@@ -162,7 +162,7 @@ static inline bool dsc_attention_has_limits(const dsc_attention_keys *keys)
     return keys->window > 0 || keys->positions != NULL;
 }
 
-/* What a head's scores become. */
+/* The logits of a head's scores. */
 typedef struct dsc_attention_head_logits {
     bool any;
     float scale, softcap, slope;

@@ -33,9 +33,10 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
-    static const char *const kinds[] = { "linear", "norm",    "rope_table", "rope",  "attention", "activation", "gated",
-                                         "add",    "multiply", "scale",     "dropout", "slice",   "copy",       "custom",
-                                         "router", "order",   "dispatch",   "grouped", "combine" };
+    static const char *const kinds[] = { "linear",   "norm",    "rope_table", "rope",    "attention", "activation",
+                                         "gated",    "add",     "multiply",   "scale",   "dropout",   "slice",
+                                         "copy",     "custom",  "router",     "order",   "dispatch",  "grouped",
+                                         "combine" };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
     if (op->kind == DSC_OP_LINEAR)
