@@ -2,7 +2,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/decoder.h"
 
-const dsc_decoder_traits dsc_traits_of_llama = { .architecture = "LlamaForCausalLM",
+const dsc_decoder_traits dsc_traits_of_llama = { .activation = DSC_SILU,
+                                                 .architecture = "LlamaForCausalLM",
                                                  .family = &dsc_llama_family,
                                                  .vocab = 32000,
                                                  .inner = 11008,
@@ -11,7 +12,8 @@ const dsc_decoder_traits dsc_traits_of_llama = { .architecture = "LlamaForCausal
                                                  .attention_bias = true,
                                                  .mlp_bias = true,
                                                  .window = DSC_WINDOW_NONE };
-const dsc_decoder_traits dsc_traits_of_mistral = { .architecture = "MistralForCausalLM",
+const dsc_decoder_traits dsc_traits_of_mistral = { .activation = DSC_SILU,
+                                                   .architecture = "MistralForCausalLM",
                                                    .family = &dsc_mistral_family,
                                                    .vocab = 32000,
                                                    .inner = 14336,
@@ -19,7 +21,8 @@ const dsc_decoder_traits dsc_traits_of_mistral = { .architecture = "MistralForCa
                                                    .kv_heads = 8,
                                                    .has_head_size = true,
                                                    .window = DSC_WINDOW_ALL };
-const dsc_decoder_traits dsc_traits_of_qwen2 = { .architecture = "Qwen2ForCausalLM",
+const dsc_decoder_traits dsc_traits_of_qwen2 = { .activation = DSC_SILU,
+                                                 .architecture = "Qwen2ForCausalLM",
                                                  .family = &dsc_qwen2_family,
                                                  .vocab = 151936,
                                                  .inner = 22016,
@@ -27,7 +30,8 @@ const dsc_decoder_traits dsc_traits_of_qwen2 = { .architecture = "Qwen2ForCausal
                                                  .kv_heads = 32,
                                                  .qkv_bias = true,
                                                  .window = DSC_WINDOW_IF_USED };
-const dsc_decoder_traits dsc_traits_of_qwen3 = { .architecture = "Qwen3ForCausalLM",
+const dsc_decoder_traits dsc_traits_of_qwen3 = { .activation = DSC_SILU,
+                                                 .architecture = "Qwen3ForCausalLM",
                                                  .family = &dsc_qwen3_family,
                                                  .vocab = 151936,
                                                  .inner = 22016,
@@ -38,7 +42,8 @@ const dsc_decoder_traits dsc_traits_of_qwen3 = { .architecture = "Qwen3ForCausal
                                                  .attention_bias = true,
                                                  .head_norm = true,
                                                  .window = DSC_WINDOW_IF_USED };
-static const dsc_decoder_traits ministral = { .architecture = "MinistralForCausalLM",
+static const dsc_decoder_traits ministral = { .activation = DSC_SILU,
+                                              .architecture = "MinistralForCausalLM",
                                               .family = &dsc_ministral_family,
                                               .vocab = 32000,
                                               .inner = 14336,

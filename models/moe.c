@@ -13,7 +13,8 @@ static int16_t emit_experts(const dsc_block *block, const dsc_moe_config *config
                                              .shape = { .out = config->rule.experts, .out_in = true },
                                              .no_adapter = true,
                                              .std = block->std };
-    const dsc_program_experts_args experts = { .gate = traits->gate,
+    const dsc_program_experts_args experts = { .activation = config->decoder.activation,
+                                               .gate = traits->gate,
                                                .up = traits->up,
                                                .down = traits->down,
                                                .rule = config->rule,
@@ -60,38 +61,92 @@ static const dsc_lm_stacked stacked[] = { { "mlp.experts.*.gate_proj.weight", "m
 static const char *const aliases[][2] = { { "block_sparse_moe.gate.weight", "mlp.gate.weight" }, { NULL, NULL } };
 
 /* Defaults are those of Hugging Face's configuration classes. */
-static const dsc_moe_traits traits_of_mixtral = {
-    .decoder = { .architecture = "MixtralForCausalLM", .family = &dsc_mixtral_family, .vocab = 32000, .inner = 14336,
-                 .positions = 131072, .kv_heads = 8, .has_head_size = true, .norm_eps = 1e-5, .theta = 1e6,
-                 .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF },
-    .router = "block_sparse_moe.gate", .gate = "block_sparse_moe.experts.*.w1", .up = "block_sparse_moe.experts.*.w3",
-    .down = "block_sparse_moe.experts.*.w2", .inner_key = "intermediate_size", .experts = 8, .top_k = 2,
-    .moe_inner = 14336, .padding = -1, .renormalized = true
-};
+static const dsc_moe_traits traits_of_mixtral = { .decoder = { .activation = DSC_SILU,
+                                                               .architecture = "MixtralForCausalLM",
+                                                               .family = &dsc_mixtral_family,
+                                                               .vocab = 32000,
+                                                               .inner = 14336,
+                                                               .positions = 131072,
+                                                               .kv_heads = 8,
+                                                               .has_head_size = true,
+                                                               .norm_eps = 1e-5,
+                                                               .theta = 1e6,
+                                                               .window = DSC_WINDOW_ALL,
+                                                               .window_default = DSC_WINDOW_OFF },
+                                                  .router = "block_sparse_moe.gate",
+                                                  .gate = "block_sparse_moe.experts.*.w1",
+                                                  .up = "block_sparse_moe.experts.*.w3",
+                                                  .down = "block_sparse_moe.experts.*.w2",
+                                                  .inner_key = "intermediate_size",
+                                                  .experts = 8,
+                                                  .top_k = 2,
+                                                  .moe_inner = 14336,
+                                                  .padding = -1,
+                                                  .renormalized = true };
 #define QWEN_NAMES                                                                                                     \
     .router = "mlp.gate", .gate = "mlp.experts.*.gate_proj", .up = "mlp.experts.*.up_proj",                            \
     .down = "mlp.experts.*.down_proj"
-static const dsc_moe_traits traits_of_olmoe = {
-    .decoder = { .architecture = "OlmoeForCausalLM", .family = &dsc_olmoe_family, .vocab = 50304, .inner = 2048,
-                 .positions = 4096, .layers = 16, .channels = 2048, .heads = 16, .attention_bias = true,
-                 .head_norm = true, .norm_eps = 1e-5, .window = DSC_WINDOW_NONE },
-    QWEN_NAMES, .inner_key = "intermediate_size", .experts = 64, .top_k = 8, .moe_inner = 2048, .padding = 1,
-    .whole_norm = true
-};
-static const dsc_moe_traits traits_of_qwen2_moe = {
-    .decoder = { .architecture = "Qwen2MoeForCausalLM", .family = &dsc_qwen2_moe_family, .vocab = 151936,
-                 .inner = 5632, .positions = 32768, .layers = 24, .channels = 2048, .heads = 16, .kv_heads = 16,
-                 .qkv_bias = true, .window = DSC_WINDOW_NONE },
-    QWEN_NAMES, .inner_key = "moe_intermediate_size", .experts = 60, .top_k = 4, .moe_inner = 1408, .padding = -1,
-    .some_dense = true, .shared = true
-};
-static const dsc_moe_traits traits_of_qwen3_moe = {
-    .decoder = { .architecture = "Qwen3MoeForCausalLM", .family = &dsc_qwen3_moe_family, .vocab = 151936,
-                 .inner = 6144, .positions = 32768, .layers = 24, .channels = 2048, .heads = 32, .kv_heads = 4,
-                 .has_head_size = true, .attention_bias = true, .head_norm = true, .window = DSC_WINDOW_NONE },
-    QWEN_NAMES, .inner_key = "moe_intermediate_size", .experts = 128, .top_k = 8, .moe_inner = 768, .padding = -1,
-    .some_dense = true
-};
+static const dsc_moe_traits traits_of_olmoe = { .decoder = { .activation = DSC_SILU,
+                                                             .architecture = "OlmoeForCausalLM",
+                                                             .family = &dsc_olmoe_family,
+                                                             .vocab = 50304,
+                                                             .inner = 2048,
+                                                             .positions = 4096,
+                                                             .layers = 16,
+                                                             .channels = 2048,
+                                                             .heads = 16,
+                                                             .attention_bias = true,
+                                                             .head_norm = true,
+                                                             .norm_eps = 1e-5,
+                                                             .window = DSC_WINDOW_NONE },
+                                                QWEN_NAMES,
+                                                .inner_key = "intermediate_size",
+                                                .experts = 64,
+                                                .top_k = 8,
+                                                .moe_inner = 2048,
+                                                .padding = 1,
+                                                .whole_norm = true };
+static const dsc_moe_traits traits_of_qwen2_moe = { .decoder = { .activation = DSC_SILU,
+                                                                 .architecture = "Qwen2MoeForCausalLM",
+                                                                 .family = &dsc_qwen2_moe_family,
+                                                                 .vocab = 151936,
+                                                                 .inner = 5632,
+                                                                 .positions = 32768,
+                                                                 .layers = 24,
+                                                                 .channels = 2048,
+                                                                 .heads = 16,
+                                                                 .kv_heads = 16,
+                                                                 .qkv_bias = true,
+                                                                 .window = DSC_WINDOW_NONE },
+                                                    QWEN_NAMES,
+                                                    .inner_key = "moe_intermediate_size",
+                                                    .experts = 60,
+                                                    .top_k = 4,
+                                                    .moe_inner = 1408,
+                                                    .padding = -1,
+                                                    .some_dense = true,
+                                                    .shared = true };
+static const dsc_moe_traits traits_of_qwen3_moe = { .decoder = { .activation = DSC_SILU,
+                                                                 .architecture = "Qwen3MoeForCausalLM",
+                                                                 .family = &dsc_qwen3_moe_family,
+                                                                 .vocab = 151936,
+                                                                 .inner = 6144,
+                                                                 .positions = 32768,
+                                                                 .layers = 24,
+                                                                 .channels = 2048,
+                                                                 .heads = 32,
+                                                                 .kv_heads = 4,
+                                                                 .has_head_size = true,
+                                                                 .attention_bias = true,
+                                                                 .head_norm = true,
+                                                                 .window = DSC_WINDOW_NONE },
+                                                    QWEN_NAMES,
+                                                    .inner_key = "moe_intermediate_size",
+                                                    .experts = 128,
+                                                    .top_k = 8,
+                                                    .moe_inner = 768,
+                                                    .padding = -1,
+                                                    .some_dense = true };
 
 #define FAMILY(name)                                                                                                   \
     static dsc_status read_##name(dsc_hf_config *reader, dsc_lm_config *out)                                           \

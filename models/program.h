@@ -248,12 +248,13 @@ int16_t dsc_program_gated(dsc_program *program, int16_t gate, int16_t up, dsc_ac
 int16_t dsc_program_add(dsc_program *program, int16_t a, int16_t b);
 int16_t dsc_program_multiply(dsc_program *program, int16_t a, int16_t b); /* element by element */
 int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
-/* Each token goes to `top_k` of the experts, which are MLPs: down(silu(gate(x)) * up(x)). y is their sum, by weights
- * that the rule makes of `logits`, [experts] of each token. Each matrix is one parameter [experts, out, in]. The '*' in
- * its name is the number of an expert in files. */
+/* Each token goes to `top_k` of the experts, which are MLPs: down(activation(gate(x)) * up(x)). y is their sum, by
+ * weights that the rule makes of `logits`, [experts] of each token. Each matrix is one parameter [experts, out, in].
+ * The '*' in its name is the number of an expert in files. */
 typedef struct dsc_program_experts_args {
     const char *gate, *up, *down; /* "mlp.experts.*.gate_proj" */
     dsc_moe_rule rule;
+    dsc_activation activation;
     int64_t inner;
     double std;
 } dsc_program_experts_args;

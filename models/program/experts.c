@@ -157,7 +157,7 @@ int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, con
     const int16_t rows = dispatch(program, x, &by, args->rule.top_k);
     const int16_t gate = grouped(program, rows, by.starts, args->gate, args->inner, args);
     const int16_t up = grouped(program, rows, by.starts, args->up, args->inner, args);
-    const int16_t middle = dsc_program_gated(program, gate, up, DSC_SILU);
+    const int16_t middle = dsc_program_gated(program, gate, up, args->activation);
     const int16_t out = grouped(program, middle, by.starts, args->down, channels, args);
     return combine(program, out, &by, x);
 }

@@ -151,6 +151,7 @@ static int16_t experts(program_random *r, int16_t x)
                   .score = program_random_draw(r, 2) == 0 ? DSC_MOE_SOFTMAX : DSC_MOE_SIGMOID,
                   .renormalize = program_random_draw(r, 2) == 0,
                   .factor = 0.5f * (float)(1 + program_random_draw(r, 4)) },
+        .activation = any_activation(r),
         .inner = 3 + program_random_draw(r, 6)
     };
     const int16_t y = dsc_program_experts(&r->source, x, linear(r, x, count), &args);

@@ -73,8 +73,8 @@ static void compile(const program_random *r)
 
 static void expect(const switches *s, const char *params, const char *ops)
 {
-    static const char *const kinds[] = { "linear", "norm", "tables", "rope", "attention", "act",
-                                         "gated",  "add",  "scale",  "drop", "slice",     "copy" };
+    static const char *const kinds[] = { "linear", "norm",     "tables", "rope", "attention", "act", "gated",
+                                         "add",    "multiply", "scale",  "drop", "slice",     "copy" };
     char text[2000] = "";
     size_t used = 0;
     emit(&drawn, s, 1);

@@ -405,7 +405,7 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "op \"multiply\": its inputs \"in\" [4,8] and \"slice\" [4,4] differ in shape");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     dsc_program_end(p, dsc_program_activation(p, p->input, DSC_ACTIVATIONS));
-    expect_refusal(p, "op \"activation\": 7 is not a kind of activation");
+    expect_refusal(p, "op \"activation\": activation 7 is not one of the 7 kinds");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     const int16_t wide =
         dsc_program_linear(p, p->input, &(dsc_program_linear_args) { .name = "wide", .shape = { 8, 16, true } });
