@@ -136,10 +136,11 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
     return spec;
 }
 
-static void add_norm(dsc_lm *lm, const char *name, dsc_norm_kind kind, int64_t channels)
+static void add_norm(dsc_lm *lm, const char *name, int64_t channels)
 {
-    dsc_lm_add_param(lm, name, "weight", 0, channels, 0)->init = DSC_INIT_ONES;
-    if (kind == DSC_NORM_LAYER)
+    dsc_param_spec *weight = dsc_lm_add_param(lm, name, "weight", 0, channels, 0);
+    weight->init = lm->config->norm_plus_one ? DSC_INIT_ZEROS : DSC_INIT_ONES;
+    if (dsc_lm_norm_params(lm->family, lm->config) > 1)
         dsc_lm_add_param(lm, name, "bias", 0, channels, 0);
 }
 
@@ -203,7 +204,7 @@ static void add_embedding(dsc_lm *lm)
     if (lm->family->segment_table != NULL)
         dsc_lm_add_param(lm, lm->family->segment_table, "", config->segments, config->channels, config->init_std);
     if (lm->family->embed_norm != NULL)
-        add_norm(lm, lm->family->embed_norm, lm->family->norm, config->channels);
+        add_norm(lm, lm->family->embed_norm, config->channels);
     if (dsc_lm_projects(config))
         add_whole_linear(lm, lm->family->project_in, config->embed_channels, config->channels, false);
 }
@@ -221,7 +222,7 @@ static void add_head(dsc_lm *lm)
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
     if (!config->bare_head)
-        add_norm(lm, lm->family->final_norm, lm->family->norm, config->embed_channels);
+        add_norm(lm, lm->family->final_norm, config->embed_channels);
     lm->prefix[0] = 0;
     if (lm->family->head_bias != NULL)
         dsc_lm_add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);

@@ -50,6 +50,9 @@ typedef struct dsc_lm_config {
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
     bool bare_head; /* without a norm before it */
+    /* The embedding's and the head's norms: the factor is 1 + weight, whose first values are 0; a layer norm has no
+     * bias. */
+    bool norm_plus_one, norm_no_bias;
     /* Tokens see both sides, and the head predicts `predictions` of a sample's, whose places are the third batch
      * tensor, from what the transform makes of them with this activation. */
     bool masked;
@@ -214,6 +217,18 @@ static inline int64_t dsc_lm_position_first(const dsc_lm_family *family, const d
     return family->position_first + config->position_first;
 }
 
+/* Parameters of the embedding's norm and of the head's. */
+static inline int32_t dsc_lm_norm_params(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    return config->norm_no_bias ? 1 : dsc_norm_params(family->norm);
+}
+
+/* The number of the bias of a norm whose weight has the number `weight`, or DSC_NORM_NONE. */
+static inline int32_t dsc_lm_norm_bias(const dsc_lm_family *family, const dsc_lm_config *config, int32_t weight)
+{
+    return dsc_lm_norm_params(family, config) > 1 ? weight + 1 : DSC_NORM_NONE;
+}
+
 /* An embedding's parameters, the token table first; -1: it has none. */
 enum { DSC_LM_TOKEN_TABLE };
 typedef struct dsc_lm_embed_kinds { int32_t position, segment, norm, project, count; } dsc_lm_embed_kinds;
@@ -226,7 +241,7 @@ static inline dsc_lm_embed_kinds dsc_lm_embed_params(const dsc_lm_family *family
         kinds.segment = kinds.count++;
     if (family->embed_norm != NULL) {
         kinds.norm = kinds.count;
-        kinds.count += dsc_norm_params(family->norm);
+        kinds.count += dsc_lm_norm_params(family, config);
     }
     if (dsc_lm_projects(config))
         kinds.project = kinds.count++;
@@ -236,11 +251,11 @@ static inline dsc_lm_embed_kinds dsc_lm_embed_params(const dsc_lm_family *family
 /* A head's are those of its norm, in some families a bias, then its table. */
 static inline int32_t dsc_lm_head_bias(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    return family->head_bias == NULL ? -1 : config->bare_head ? 0 : dsc_norm_params(family->norm);
+    return family->head_bias == NULL ? -1 : config->bare_head ? 0 : dsc_lm_norm_params(family, config);
 }
 static inline int32_t dsc_lm_head_table(const dsc_lm_family *family, const dsc_lm_config *config)
 {
-    return (config->bare_head ? 0 : dsc_norm_params(family->norm)) + (family->head_bias != NULL);
+    return (config->bare_head ? 0 : dsc_lm_norm_params(family, config)) + (family->head_bias != NULL);
 }
 
 /* sources[i] <- the tensor of params[i], and packed[i], if that is in 4 bits. Names with and without the family's base;

@@ -149,7 +149,8 @@ static dsc_norm norm_of(const embed_call *call, int64_t stats)
                         .channels = call->config->channels,
                         .eps = call->config->norm_eps,
                         .weight = call->params.norm,
-                        .bias = call->params.norm + 1,
+                        .bias = dsc_lm_norm_bias(call->self->family, call->config, call->params.norm),
+                        .plus_one = call->config->norm_plus_one,
                         .stats = (char *)call->ctx->scratch + stats };
 }
 

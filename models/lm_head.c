@@ -149,7 +149,8 @@ static dsc_norm norm_of(const head_call *call, int64_t rows)
                         .channels = call->config->embed_channels,
                         .eps = call->config->norm_eps,
                         .weight = 0,
-                        .bias = 1,
+                        .bias = dsc_lm_norm_bias(call->self->family, call->config, 0),
+                        .plus_one = call->config->norm_plus_one,
                         .stats = call->scratch + call->at.stats };
 }
 

@@ -25,7 +25,7 @@ enum { BATCH = 2, TOKENS = 9, LONG = 40, ITEMS_MAX = BATCH * LONG, CHANNELS = 24
 /* Differences of families and configs at both ends. */
 typedef struct ends_case {
     const char *name;
-    bool positions, rms, tied, bare, embed_norm, bias, rounded, skips;
+    bool positions, rms, tied, bare, embed_norm, bias, rounded, skips, plus_one, no_bias;
     double embed_scale, logit_scale, softcap;
     int64_t family_first, config_first;
     double beta; /* of a preference */
@@ -50,6 +50,9 @@ static const ends_case cases[] = {
       .skips = true,
       .config_first = PADDING + 1 },
     { .name = "norm of rows", .tied = true, .embed_norm = true },
+    { .name = "norms with 1 + weight", .rms = true, .tied = true, .embed_norm = true, .plus_one = true },
+    { .name = "norms without biases", .embed_norm = true, .bias = true, .no_bias = true },
+    { .name = "1 + weight, no bias", .tied = true, .plus_one = true, .no_bias = true },
     { .name = "bias", .bias = true, .softcap = 2 },
     { .name = "bias, no norm", .bare = true, .bias = true, .logit_scale = 0.25 },
     { .name = "pairs", .tied = true, .logit_scale = 4, .softcap = 3, .beta = 0.3 },
@@ -79,6 +82,8 @@ static dsc_model *open_model(const ends_case *c)
                                  .preference = { c->beta, 0 },
                                  .tied = c->tied,
                                  .bare_head = c->bare,
+                                 .norm_plus_one = c->plus_one,
+                                 .norm_no_bias = c->no_bias,
                                  .has_padding = c->skips,
                                  .padding = PADDING,
                                  .embed_scale = c->embed_scale,
@@ -102,6 +107,8 @@ typedef struct reference {
     double pairs[BATCH];
 } reference;
 
+static int norm_params(const ends_case *c) { return c->rms || c->no_bias ? 1 : 2; }
+
 static void normed(const ends_case *c, double *x, double *const *norm)
 {
     double mean = 0, square = 0;
@@ -110,7 +117,8 @@ static void normed(const ends_case *c, double *x, double *const *norm)
     for (int i = 0; i < CHANNELS; i++)
         square += (x[i] - mean) * (x[i] - mean) / CHANNELS;
     for (int i = 0; i < CHANNELS; i++)
-        x[i] = (x[i] - mean) / sqrt(square + 1e-5) * norm[0][i] + (c->rms ? 0 : norm[1][i]);
+        x[i] = (x[i] - mean) / sqrt(square + 1e-5) * (norm[0][i] + c->plus_one) +
+               (norm_params(c) > 1 ? norm[1][i] : 0);
 }
 
 /* The row of token `item` in the table of positions. */
@@ -200,11 +208,13 @@ static void open_reference(reference *r, const ends_case *c, const dsc_model *mo
     int32_t at = 0;
     r->table = values[0][at++];
     r->position = c->positions ? values[0][at++] : NULL;
-    for (int i = 0; i < (c->embed_norm ? c->rms ? 1 : 2 : 0); i++)
+    for (int i = 0; i < (c->embed_norm ? norm_params(c) : 0); i++)
         r->embed_norm[i] = values[0][at++];
     assert_int_equal(at, model->modules[0].param_count);
     at = 0;
-    for (int i = 0; i < (c->bare ? 0 : c->rms ? 1 : 2); i++)
+    if (!c->bare)
+        assert_int_equal(model->modules[1].params[0].init, c->plus_one ? DSC_INIT_ZEROS : DSC_INIT_ONES);
+    for (int i = 0; i < (c->bare ? 0 : norm_params(c)); i++)
         r->final_norm[i] = values[1][at++];
     r->bias = c->bias ? values[1][at++] : NULL;
     r->head = c->tied ? r->table : values[1][at];
