@@ -23,25 +23,39 @@ const dsc_decoder_config *dsc_decoder_config_of(const dsc_lm_config *base)
 dsc_block dsc_decoder_block(dsc_program *program, const dsc_decoder_config *config)
 {
     return (dsc_block) { .program = program,
-                         .norm = { .kind = config->traits->family->norm, .eps = config->lm.norm_eps },
+                         .norm = { .kind = config->traits->family->norm,
+                                   .eps = config->lm.norm_eps,
+                                   .no_bias = config->lm.norm_no_bias,
+                                   .plus_one = config->lm.norm_plus_one },
                          .out_in = true,
-                         .std = config->lm.init_std };
+                         .std = config->lm.init_std,
+                         .residual = config->residual };
+}
+
+/* The positions of a layer; NULL: it has none. */
+static const dsc_rope *rope_of(const dsc_decoder_config *config, int64_t layer)
+{
+    if (config->unturned[layer])
+        return NULL;
+    return config->traits->rope_layers != NULL && !config->lm.full[layer] ? &config->sliding_rope : &config->rope;
 }
 
 dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer)
 {
     const bool head_norm = config->traits->head_norm;
+    const double scale = config->attention_scale;
     return (dsc_block_attention) { .qkv = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" },
                                    .out = "self_attn.o_proj",
                                    .qkv_bias = config->qkv_bias,
                                    .out_bias = config->out_bias,
                                    .q_norm = head_norm ? "self_attn.q_norm" : NULL,
                                    .k_norm = head_norm ? "self_attn.k_norm" : NULL,
-                                   .rope = { .rope = config->unturned[layer] ? NULL : &config->rope },
+                                   .rope = { .rope = rope_of(config, layer) },
                                    .op = { .heads = config->heads,
                                            .kv_heads = config->kv_heads,
                                            .head_size = config->head_size,
-                                           .scale = 1 / sqrt((double)config->head_size),
+                                           .scale = scale > 0 ? scale : 1 / sqrt((double)config->head_size),
+                                           .softcap = config->attention_softcap,
                                            .window = config->lm.full[layer] ? 0 : config->lm.window } };
 }
 
@@ -65,11 +79,23 @@ void dsc_decoder_emit(const dsc_block *block, const dsc_block_attention *attenti
     dsc_program_end(program, dsc_block_end(block, &step, dsc_block_feed(block, step.in, mlp), x));
 }
 
+/* The MLP reads the norm that the attention reads, and both are added to x. */
+static void emit_parallel(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp)
+{
+    dsc_program *program = block->program;
+    const dsc_step step = dsc_block_begin(block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
+    const int16_t x = dsc_block_end(block, &step, dsc_block_attend(block, step.in, attention), step.x);
+    dsc_program_end(program, dsc_block_end(block, &step, dsc_block_feed(block, step.in, mlp), x));
+}
+
 void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
     const dsc_decoder_config *config = dsc_decoder_config_of(base);
     const dsc_block block = dsc_decoder_block(program, config);
     const dsc_block_attention attention = dsc_decoder_attention(config, layer);
     const dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    dsc_decoder_emit(&block, &attention, &mlp);
+    if (config->parallel)
+        emit_parallel(&block, &attention, &mlp);
+    else
+        dsc_decoder_emit(&block, &attention, &mlp);
 }

@@ -1,4 +1,4 @@
-/* decoder.h - decoders with rotary positions: Llama, Mistral, Qwen, Phi-3, OLMo and others.
+/* decoder.h - decoders with rotary positions: Llama, Mistral, Qwen, Phi-3, OLMo, Gemma and others.
  *
  * A family's file has its traits (names and defaults in config.json), what it reads beyond them, and its block as parts
  * of blocks.h. config.json is read here for all of them. Inside models/ only.
@@ -12,6 +12,7 @@
 #include "models/rope.h"
 
 #define DSC_DECODER_HEAD_MAX (2 * DSC_ROPE_PAIRS_MAX)
+enum { DSC_DECODER_ROPES = 2 }; /* with rope_layers: of layers without a window, and of those with one */
 
 /* sliding_window: no key; a key for every layer; a key beside a switch. */
 #define DSC_WINDOW_OFF (-1)
@@ -42,8 +43,14 @@ typedef struct dsc_decoder_traits {
     dsc_window_key window;
     int64_t window_default;  /* without sliding_window; 0: 4096, DSC_WINDOW_OFF: no window */
     int64_t full_every;      /* without layer_types every so many layers have no window; 0: none */
+    const char *full_every_key; /* an older key of it; NULL: none */
     const char *dropouts[3]; /* beside attention_dropout */
     dsc_activation activation; /* without hidden_act */
+    const char *activation_key; /* NULL: hidden_act */
+    bool has_padding;           /* without pad_token_id the token `padding` is padding */
+    int32_t padding;
+    bool rope_neighbours;              /* pairs that turn are neighbours in a head */
+    const dsc_rope_layer *rope_layers; /* [DSC_DECODER_ROPES], or NULL: all layers turn alike */
     /* Further keys, once the others are read; NULL: none. */
     dsc_status (*read_more)(dsc_hf_config *reader, dsc_decoder_config *config);
 } dsc_decoder_traits;
@@ -54,15 +61,20 @@ struct dsc_decoder_config {
     int64_t heads, kv_heads, head_size, inner;
     bool qkv_bias, out_bias, mlp_bias;
     bool parallel; /* attention and MLP read the same norm */
+    double residual;          /* factor of what a part adds to the residual stream; 0: 1 */
+    double attention_scale;   /* factor of the scores; 0: 1 / sqrt(D) */
+    double attention_softcap; /* 0: none */
     dsc_activation activation;
     dsc_rope rope;
+    dsc_rope sliding_rope;            /* with rope_layers: that of layers with a window */
     bool unturned[DSC_LM_LAYERS_MAX]; /* layers without rotary positions */
 };
 
 /* Families: each in the file of its name, those of one block together. families.c lists them. */
 extern const dsc_lm_family dsc_llama_family, dsc_mistral_family, dsc_qwen2_family, dsc_qwen3_family;
 extern const dsc_lm_family dsc_phi3_family, dsc_smollm3_family, dsc_olmo2_family, dsc_stablelm_family,
-    dsc_starcoder2_family, dsc_ministral_family;
+    dsc_starcoder2_family, dsc_ministral_family, dsc_gemma_family, dsc_gemma2_family, dsc_gemma3_family,
+    dsc_granite_family, dsc_olmo3_family, dsc_cohere_family, dsc_cohere2_family;
 extern const dsc_decoder_traits dsc_traits_of_llama, dsc_traits_of_mistral, dsc_traits_of_qwen2, dsc_traits_of_qwen3;
 
 /* decoder_config.c */
@@ -87,7 +99,7 @@ dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int6
 dsc_block_mlp dsc_decoder_mlp(const dsc_decoder_config *config); /* mlp.gate_proj, mlp.up_proj, mlp.down_proj */
 /* x + attention(norm(x)), then x + mlp(norm(x)), with the names of norms in Llama. */
 void dsc_decoder_emit(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp);
-/* The whole block of Llama. */
+/* The whole block of Llama; a parallel one has its first norm alone. */
 void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int64_t layer);
 
 extern const char *const dsc_decoder_lora_layers[]; /* q_proj, v_proj */

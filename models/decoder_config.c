@@ -88,13 +88,21 @@ static dsc_status read_layers(dsc_hf_config *reader, dsc_decoder_config *config,
                               bool *on)
 {
     dsc_lm_config *lm = &config->lm;
-    const int64_t full_every = config->traits->full_every;
+    int64_t full_every = config->traits->full_every;
     bool sliding = false;
+    if (config->traits->full_every_key != NULL)
+        DSC_TRY(dsc_hf_int(reader, config->traits->full_every_key, DSC_LM_LAYERS_MAX, full_every, &full_every));
     *on = off == NULL && first < (double)lm->layers;
     for (int64_t layer = 0; layer < lm->layers; layer++)
         lm->full[layer] = (double)layer < first || (full_every > 0 && (layer + 1) % full_every == 0);
-    if (dsc_hf_field(reader, "layer_types") == NULL)
+    if (dsc_hf_field(reader, "layer_types") == NULL) {
+        (void)dsc_hf_field(reader, "sliding_window");
+        if (off != NULL && full_every > 1)
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                                 "\"sliding_window\" must be a whole number: without \"layer_types\" most layers have "
+                                 "a window");
         return DSC_OK;
+    }
     DSC_TRY(dsc_decoder_read_layer_types(reader, lm, &sliding));
     if (sliding && off != NULL)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
@@ -147,6 +155,23 @@ static dsc_status read_biases(dsc_hf_config *reader, dsc_decoder_config *out)
     return DSC_OK;
 }
 
+/* One length of texts can change the positions, so both kinds of layers must have the same or one of them none. */
+static dsc_status read_rope_layers(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_decoder_config *out)
+{
+    dsc_rope ropes[DSC_DECODER_ROPES];
+    DSC_TRY(dsc_rope_read_layers(reader, keys, out->traits->rope_layers, DSC_DECODER_ROPES, ropes));
+    const int64_t longest[] = { dsc_rope_short_positions(&ropes[0]), dsc_rope_short_positions(&ropes[1]) };
+    out->rope = ropes[0];
+    out->sliding_rope = ropes[1];
+    out->lm.short_positions = dsc_max_i64(longest[0], longest[1]);
+    if (longest[0] > 0 && longest[1] > 0 && longest[0] != longest[1])
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"original_max_position_embeddings\" %lld and %lld of two kinds of layers are not "
+                             "built; what exists: the same",
+                             (long long)longest[0], (long long)longest[1]);
+    return DSC_OK;
+}
+
 static dsc_status read_rope(dsc_hf_config *reader, dsc_decoder_config *out)
 {
     const dsc_decoder_traits *traits = out->traits;
@@ -155,7 +180,10 @@ static dsc_status read_rope(dsc_hf_config *reader, dsc_decoder_config *out)
                                  .partial = traits->partial,
                                  .partial_default = or_else_number(traits->partial_default, 1),
                                  .positions = out->lm.positions,
-                                 .head_size = out->head_size };
+                                 .head_size = out->head_size,
+                                 .neighbours = traits->rope_neighbours };
+    if (traits->rope_layers != NULL)
+        return read_rope_layers(reader, &keys, out);
     DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
     out->lm.short_positions = dsc_rope_short_positions(&out->rope);
     return DSC_OK;
@@ -207,10 +235,11 @@ dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *lm, con
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range) { 0, 1000 },
                           or_else_number(traits->init_std, 0.02), &lm->init_std));
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", traits->tied, &lm->tied));
-    DSC_TRY(dsc_decoder_read_activation(reader, "hidden_act", traits->activation, &out->activation));
+    DSC_TRY(dsc_decoder_read_activation(reader, traits->activation_key != NULL ? traits->activation_key : "hidden_act",
+                                        traits->activation, &out->activation));
     DSC_TRY(read_biases(reader, out));
     DSC_TRY(read_window(reader, out));
-    DSC_TRY(dsc_lm_read_padding(reader, -1, lm));
+    DSC_TRY(dsc_lm_read_padding(reader, traits->has_padding ? traits->padding : -1, lm));
     DSC_TRY(read_rope(reader, out));
     DSC_TRY(read_dropouts(reader, traits));
     return traits->read_more != NULL ? traits->read_more(reader, out) : DSC_OK;

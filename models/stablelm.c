@@ -23,27 +23,15 @@ static const dsc_decoder_traits traits = { .activation = DSC_SILU,
                                            .dropouts = { "hidden_dropout" },
                                            .read_more = read_more };
 
-/* In a parallel block the MLP reads the norm that the attention reads, and both are added to x. */
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_decoder_config *config = dsc_decoder_config_of(base);
-    const dsc_block block = dsc_decoder_block(program, config);
-    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    if (!config->parallel) {
-        dsc_decoder_emit(&block, &attention, &mlp);
-        return;
-    }
-    const dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
-    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
-}
-
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
 {
     return dsc_decoder_read_config(reader, out, &traits);
 }
 
-const dsc_lm_family dsc_stablelm_family = { DSC_DECODER_FAMILY, .model_type = "stablelm", .norm = DSC_NORM_LAYER,
-                                            .read_config = read_config, .builtin = dsc_decoder_no_builtin,
-                                            .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_stablelm_family = { DSC_DECODER_FAMILY,
+                                            .model_type = "stablelm",
+                                            .norm = DSC_NORM_LAYER,
+                                            .read_config = read_config,
+                                            .builtin = dsc_decoder_no_builtin,
+                                            .emit_block = dsc_decoder_emit_llama,
+                                            .lora_layers = dsc_decoder_lora_layers };
