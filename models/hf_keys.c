@@ -63,7 +63,7 @@ static const char *const harmless[] = {
     "encoder_no_repeat_ngram_size", "exponential_decay_length_penalty", "length_penalty", "max_length",
     "max_new_tokens", "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
     "output_scores", "remove_invalid_values", "repetition_penalty", "return_dict_in_generate", "suppress_tokens",
-    "temperature", "top_k", "top_p", "typical_p",
+    "temperature", "top_k", "top_p", "typical_p", "cache_implementation",
     /* sizes under a second name, heads of other tasks, and programs that trained the folder */
     "classifier_dropout", "n_ctx", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
     "summary_type", "summary_use_proj", "predict_special_tokens", "embedding_size", "directionality",

@@ -102,6 +102,24 @@ def starcoder2(**more):
             "tie_word_embeddings": True, **more}
 
 
+def gemma(**more):
+    return {**without(llama(), "tie_word_embeddings"), "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "attention_bias": False,
+            "attention_dropout": 0.0, "bos_token_id": 2, "eos_token_id": 1, "head_dim": 16, "hidden_act": "gelu_pytorch_tanh", "pad_token_id": 0,
+            "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 10000.0, "torch_dtype": "bfloat16", **more}
+
+
+def gemma2(**more):
+    return {**gemma(), "architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "attn_logit_softcapping": 50.0,
+            "cache_implementation": "hybrid", "final_logit_softcapping": 30.0, "hidden_activation": "gelu_pytorch_tanh", "num_hidden_layers": 3,
+            "query_pre_attn_scalar": 16, "sliding_window": 9, **more}
+
+
+def gemma3(**more):
+    return {**without(gemma2(), "hidden_act"), "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "attn_logit_softcapping": None,
+            "eos_token_id": [1, 106], "final_logit_softcapping": None, "rope_local_base_freq": 10000, "rope_theta": 1000000,
+            "sliding_window_pattern": 2, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -155,6 +173,23 @@ PUBLISHED = {
     "StarCoder2 without biases": starcoder2(use_bias=False, sliding_window=None, num_key_value_heads=1),
     "Ministral": mistral(architectures=["MinistralForCausalLM"], model_type="ministral", head_dim=12, sliding_window=9,
                          layer_types=["full_attention", "sliding_attention"]),
+    "Gemma 2B": gemma(num_key_value_heads=1),
+    "Gemma 7B": gemma(head_dim=256, hidden_act="gelu", hidden_activation=None, num_key_value_heads=4),
+    "CodeGemma": gemma(hidden_activation="gelu_pytorch_tanh", tie_word_embeddings=False, attention_bias=True),
+    "Gemma 2 2B": gemma2(),
+    "Gemma 2 9B": gemma2(head_dim=256, query_pre_attn_scalar=256, attn_logit_softcapping=2.0, final_logit_softcapping=3.0),
+    "Gemma 2 27B": gemma2(query_pre_attn_scalar=144, num_key_value_heads=4, attn_logit_softcapping=0.5, sliding_window=4096),
+    "Gemma 2 without caps": gemma2(attn_logit_softcapping=None, final_logit_softcapping=None,
+                                   layer_types=["full_attention", "sliding_attention", "sliding_attention"]),
+    "Gemma 3 1B": gemma3(num_key_value_heads=1),
+    "Gemma 3 270M": gemma3(_sliding_window_pattern=6, layer_types=["sliding_attention", "sliding_attention", "full_attention"],
+                           use_bidirectional_attention=False),
+    "Text of Gemma 3 4B": without(gemma3(rope_scaling={"factor": 8.0, "rope_type": "linear"}, sliding_window_pattern=3), "rope_theta",
+                                  "rope_local_base_freq", "final_logit_softcapping", "attn_logit_softcapping"),
+    "Gemma 3 of newer files": without(gemma3(final_logit_softcapping=3.0, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                             rope_parameters={"full_attention": {"factor": 8.0, "rope_theta": 1000000, "rope_type": "linear"},
+                                                              "sliding_attention": {"rope_theta": 20000.0, "rope_type": "default"}}),
+                                      "rope_scaling", "rope_theta", "rope_local_base_freq", "sliding_window_pattern"),
     "Pythia": neox(),
     "GPT-NeoX 20B": neox(attention_probs_dropout_prob=0, hidden_dropout_prob=0, hidden_act="gelu_fast"),
     "RedPajama INCITE": neox(use_parallel_residual=False, rotary_pct=1.0),

@@ -73,8 +73,8 @@ static void refuses_configs(void **state)
         { "[]", DSC_ERR_INPUT, "model_type" },
         { "{}", DSC_ERR_INPUT, "\"model_type\" is missing" },
         { "{\"model_type\": 3}", DSC_ERR_INPUT, "model_type" },
-        { "{\"model_type\": \"gemma\"}", DSC_ERR_UNSUPPORTED,
-          "model_type \"gemma\" is not built; what exists: gpt2, llama, mistral, qwen2, qwen3, gpt_neox, opt" },
+        { "{\"model_type\": \"mamba\"}", DSC_ERR_UNSUPPORTED,
+          "model_type \"mamba\" is not built; what exists: gpt2, llama, mistral, qwen2, qwen3, gpt_neox, opt" },
         { "{" MF_TINY ", \"n_embd\": 6}", DSC_ERR_INPUT, "n_embd" }, /* twice */
         { "{" MF_TINY ", }", DSC_ERR_INPUT, "c.json:1" },
         { "{" MF_TINY ", \"n_inner\": 0}", DSC_ERR_INPUT, "\"n_inner\" must be a whole number from 1" },
