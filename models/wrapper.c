@@ -13,14 +13,14 @@
 static const struct { const char *model_type, *inner; } wrappers[] = {
     { "llava", NULL },    { "llava_next", NULL }, { "llava_onevision", NULL }, { "mistral3", NULL },
     { "internvl", NULL }, { "idefics3", NULL },   { "smolvlm", NULL },         { "qwen2_vl", "qwen2_vl_text" },
-    { "qwen2_5_vl", "qwen2_5_vl_text" },          { "qwen3_vl", NULL },
+    { "qwen2_5_vl", "qwen2_5_vl_text" },          { "qwen3_vl", NULL },       { "gemma3", NULL },
 };
 
 /* Types of text_config and their families. */
 static const char *const text_types[][2] = {
     { "llama", "llama" }, { "mistral", "mistral" },        { "qwen2", "qwen2" },
     { "qwen3", "qwen3" }, { "qwen2_vl_text", "qwen2" },    { "qwen2_5_vl_text", "qwen2" },
-    { "qwen3_vl_text", "qwen3" },
+    { "qwen3_vl_text", "qwen3" }, { "gemma3_text", "gemma3_text" },
 };
 
 void dsc_wrapper_list(char *out, size_t bytes)
@@ -77,8 +77,9 @@ static dsc_status read_text(dsc_hf_config *reader, const char *type, dsc_wrapper
         if (strcmp(type, text_types[i][0]) == 0)
             out->text_type = text_types[i][1];
     if (out->text_type == NULL)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "a text model of type \"%.60s\" is not built; what exists in "
-                             "other models: llama, mistral, qwen2, qwen3, and those of qwen2_vl, qwen2_5_vl, qwen3_vl",
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "a text model of type \"%.60s\" is not built; what exists in other models: llama, "
+                             "mistral, qwen2, qwen3, gemma3_text, and those of qwen2_vl, qwen2_5_vl, qwen3_vl",
                              type);
     reader->object = out->object;
     dsc_status status = DSC_OK;

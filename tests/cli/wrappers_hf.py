@@ -20,6 +20,7 @@ V = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attentio
 MROPE = dict(T, rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}, bos_token_id=None, eos_token_id=None)
 MIXED = dict(T, head_dim=8, rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True})
 IDS = dict(image_token_id=96, video_token_id=95, vision_start_token_id=94, vision_end_token_id=93)
+GEMMA = {k: v for k, v in T.items() if k != "max_position_embeddings"}  # as published, with the defaults of the class
 QWEN_V = dict(depth=1, hidden_size=32, out_hidden_size=32, num_heads=2, intermediate_size=48, patch_size=4)
 clip = transformers.CLIPVisionConfig(**V, projection_dim=16)
 CASES = [
@@ -34,6 +35,10 @@ CASES = [
     (transformers.Qwen2VLConfig(text_config=MROPE, vision_config=dict(depth=1, embed_dim=32, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4), **IDS),
      torch.float32, "1GB"),
     (transformers.Qwen2_5_VLConfig(text_config=MROPE, vision_config=dict(QWEN_V, fullatt_block_indexes=[0]), tie_word_embeddings=True, **IDS),
+     torch.float32, "40KB"),
+    (transformers.Gemma3Config(text_config=dict(GEMMA, model_type="gemma3_text", head_dim=8, query_pre_attn_scalar=8, sliding_window=9,
+                                                num_hidden_layers=6, rope_scaling={"rope_type": "linear", "factor": 8.0}),
+                               vision_config=dict(V, model_type="siglip_vision_model"), image_token_index=96, mm_tokens_per_image=4),
      torch.float32, "40KB"),
     (transformers.Qwen3VLConfig(text_config=MIXED, vision_config=dict(QWEN_V, deepstack_visual_indexes=[0], num_position_embeddings=16), **IDS),
      torch.bfloat16, "1GB"),

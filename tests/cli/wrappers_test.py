@@ -119,8 +119,8 @@ def refused(name, config, weights, words, own=None):
 
 def check_refusals():
     llava, found = wrapped("language_model.model.", "language_model.lm_head.weight", "vision_", config_of("llava", LLAMA, "llama"), LLAMA)
-    refused("an unknown wrapper", dict(llava, model_type="gemma3"), found, 'model_type "gemma3" is not built; what exists: gpt2')
-    refused("an unknown text model", dict(llava, text_config={"model_type": "gemma3_text"}), found, 'a text model of type "gemma3_text" is not built')
+    refused("an unknown wrapper", dict(llava, model_type="paligemma"), found, 'model_type "paligemma" is not built; what exists: gpt2')
+    refused("an unknown text model", dict(llava, text_config={"model_type": "gemma"}), found, 'a text model of type "gemma" is not built')
     refused("no text_config", {k: v for k, v in llava.items() if k != "text_config"}, found, '"text_config" must be an object')
     refused("a text_config without a type", dict(llava, text_config={"hidden_size": 32}), found, '"model_type" is missing in "text_config"')
     refused("quantized weights", dict(llava, quantization_config={"bits": 4}), found, '"quantization_config": quantized weights')
