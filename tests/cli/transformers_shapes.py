@@ -120,6 +120,12 @@ def gemma3(**more):
             "sliding_window_pattern": 2, **more}
 
 
+def granite(**more):
+    return {**llama(), "architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_bias": False, "attention_dropout": 0.1,
+            "attention_multiplier": 0.125, "embedding_multiplier": 12.0, "logits_scaling": 8.0, "mlp_bias": False, "pad_token_id": 0,
+            "residual_multiplier": 0.22, "rope_scaling": None, "rope_theta": 5000000.0, "tie_word_embeddings": True, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -190,6 +196,9 @@ PUBLISHED = {
                                              rope_parameters={"full_attention": {"factor": 8.0, "rope_theta": 1000000, "rope_type": "linear"},
                                                               "sliding_attention": {"rope_theta": 20000.0, "rope_type": "default"}}),
                                       "rope_scaling", "rope_theta", "rope_local_base_freq", "sliding_window_pattern"),
+    "Granite 3 2B": granite(),
+    "Granite 3 8B": granite(attention_multiplier=0.0078125, logits_scaling=16.0, num_key_value_heads=1, tie_word_embeddings=False),
+    "Granite without factors": without(granite(), "attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
     "Pythia": neox(),
     "GPT-NeoX 20B": neox(attention_probs_dropout_prob=0, hidden_dropout_prob=0, hidden_act="gelu_fast"),
     "RedPajama INCITE": neox(use_parallel_residual=False, rotary_pct=1.0),
