@@ -1,17 +1,26 @@
-/* olmo2.c - OLMo 2 (OLMo team 2024): norms behind the parts of a block, and of whole queries and keys.
- * SPDX-License-Identifier: Apache-2.0 */
+/* olmo2.c - OLMo 2 (OLMo team 2024): norms behind the parts of a block, and of whole queries and keys. OLMo 3 (2025):
+ * the same with windows. SPDX-License-Identifier: Apache-2.0 */
 #include "models/decoder.h"
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "Olmo2ForCausalLM",
-                                           .family = &dsc_olmo2_family,
-                                           .vocab = 50304,
-                                           .inner = 11008,
-                                           .positions = 2048,
-                                           .has_head_size = true,
-                                           .attention_bias = true,
-                                           .head_norm = true,
-                                           .norm_eps = 1e-5 };
+/* A root's "rope_theta" is that of layers without a window alone, as transformers reads it. */
+static const dsc_rope_layer olmo3_ropes[DSC_DECODER_ROPES] = { { "full_attention", "rope_theta",
+                                                                 .theta_default = 500000, .scaled = true },
+                                                               { "sliding_attention", .theta_default = 500000 } };
+
+#define OLMO_TRAITS                                                                                                    \
+    .activation = DSC_SILU, .vocab = 50304, .inner = 11008, .positions = 2048, .has_head_size = true,                  \
+    .attention_bias = true, .head_norm = true, .norm_eps = 1e-5
+
+static const dsc_decoder_traits traits = { OLMO_TRAITS, .architecture = "Olmo2ForCausalLM",
+                                           .family = &dsc_olmo2_family };
+static const dsc_decoder_traits traits3 = { OLMO_TRAITS,
+                                            .architecture = "Olmo3ForCausalLM",
+                                            .family = &dsc_olmo3_family,
+                                            .has_padding = true,
+                                            .padding = 1,
+                                            .window = DSC_WINDOW_ALL,
+                                            .full_every = 4,
+                                            .rope_layers = olmo3_ropes };
 
 /* x + norm(attention(x)), then x + norm(mlp(x)). */
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
@@ -33,6 +42,14 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
     return dsc_decoder_read_config(reader, out, &traits);
 }
 
-const dsc_lm_family dsc_olmo2_family = { DSC_DECODER_FAMILY, .model_type = "olmo2", .norm = DSC_NORM_RMS,
-                                         .read_config = read_config, .builtin = dsc_decoder_no_builtin,
-                                         .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
+static dsc_status read_config3(dsc_hf_config *reader, dsc_lm_config *out)
+{
+    return dsc_decoder_read_config(reader, out, &traits3);
+}
+
+#define OLMO_FAMILY                                                                                                    \
+    DSC_DECODER_FAMILY, .norm = DSC_NORM_RMS, .builtin = dsc_decoder_no_builtin, .emit_block = emit_block,             \
+                        .lora_layers = dsc_decoder_lora_layers
+
+const dsc_lm_family dsc_olmo2_family = { OLMO_FAMILY, .model_type = "olmo2", .read_config = read_config };
+const dsc_lm_family dsc_olmo3_family = { OLMO_FAMILY, .model_type = "olmo3", .read_config = read_config3 };

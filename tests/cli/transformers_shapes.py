@@ -126,6 +126,10 @@ def granite(**more):
             "residual_multiplier": 0.22, "rope_scaling": None, "rope_theta": 5000000.0, "tie_word_embeddings": True, **more}
 
 
+def olmo3(**more):
+    return {**olmo2(), "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 9, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -199,6 +203,10 @@ PUBLISHED = {
     "Granite 3 2B": granite(),
     "Granite 3 8B": granite(attention_multiplier=0.0078125, logits_scaling=16.0, num_key_value_heads=1, tie_word_embeddings=False),
     "Granite without factors": without(granite(), "attention_multiplier", "embedding_multiplier", "logits_scaling", "residual_multiplier"),
+    "OLMo 3 7B": olmo3(layer_types=["sliding_attention"] * 3 + ["full_attention"],
+                       rope_scaling={**YARN, "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "rope_type": "yarn"}),
+    "OLMo 3 32B": olmo3(num_key_value_heads=2, num_hidden_layers=5),
+    "OLMo 3 with a theta of its own": olmo3(rope_theta=777, num_hidden_layers=4),
     "Pythia": neox(),
     "GPT-NeoX 20B": neox(attention_probs_dropout_prob=0, hidden_dropout_prob=0, hidden_act="gelu_fast"),
     "RedPajama INCITE": neox(use_parallel_residual=False, rotary_pct=1.0),
