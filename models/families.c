@@ -12,7 +12,8 @@ static const dsc_lm_family *const families[] = { &dsc_gpt2_family,     &dsc_llam
                                                  &dsc_stablelm_family, &dsc_starcoder2_family, &dsc_mixtral_family,
                                                  &dsc_olmoe_family,    &dsc_qwen2_moe_family, &dsc_qwen3_moe_family,
                                                  &dsc_gemma_family,    &dsc_gemma2_family,   &dsc_gemma3_family,
-                                                 &dsc_granite_family,  &dsc_olmo3_family };
+                                                 &dsc_granite_family,  &dsc_olmo3_family,    &dsc_cohere_family,
+                                                 &dsc_cohere2_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {

@@ -130,6 +130,19 @@ def olmo3(**more):
     return {**olmo2(), "architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "num_hidden_layers": 4, "sliding_window": 9, **more}
 
 
+def cohere(**more):
+    return {**without(llama(), "rms_norm_eps", "tie_word_embeddings"), "architectures": ["CohereForCausalLM"], "model_type": "cohere",
+            "attention_bias": False, "attention_dropout": 0.0, "layer_norm_eps": 1e-05, "logit_scale": 0.0625, "model_max_length": 131072,
+            "num_key_value_heads": 4, "pad_token_id": 0, "rope_theta": 8000000.0, "torch_dtype": "float16", **more}
+
+
+def cohere2(**more):
+    return {**cohere(), "architectures": ["Cohere2ForCausalLM"], "model_type": "cohere2", "cache_implementation": "hybrid", "head_dim": 12,
+            "layer_switch": 4, "logit_scale": 0.25, "num_hidden_layers": 4, "num_key_value_heads": 2, "order_of_interleaved_layers": "local_attn_first",
+            "position_embedding_type": "rope_gptj", "rope_theta": 50000.0, "rotary_pct": 1.0, "sliding_window": 9, "sliding_window_pattern": 4,
+            "use_embedding_sharing": True, "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": True, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -207,6 +220,12 @@ PUBLISHED = {
                        rope_scaling={**YARN, "attention_factor": 1.2079441541679836, "beta_fast": 32, "beta_slow": 1, "rope_type": "yarn"}),
     "OLMo 3 32B": olmo3(num_key_value_heads=2, num_hidden_layers=5),
     "OLMo 3 with a theta of its own": olmo3(rope_theta=777, num_hidden_layers=4),
+    "Command R": cohere(),
+    "Aya 23 8B": cohere(num_key_value_heads=2, rope_theta=10000, tie_word_embeddings=True, use_qk_norm=False),
+    "Cohere with biases": cohere(attention_bias=True, tie_word_embeddings=False, logit_scale=2.0),
+    "Command R7B": cohere2(),
+    "Command A": without(cohere2(layer_types=["sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+                                 tie_word_embeddings=False), "sliding_window_pattern", "head_dim"),
     "Pythia": neox(),
     "GPT-NeoX 20B": neox(attention_probs_dropout_prob=0, hidden_dropout_prob=0, hidden_act="gelu_fast"),
     "RedPajama INCITE": neox(use_parallel_residual=False, rotary_pct=1.0),

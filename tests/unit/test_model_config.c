@@ -315,6 +315,40 @@ static void refuses_llama_configs(void **state)
     expect_configs_refused(cases, DSC_COUNT(cases));
 }
 
+/* Factors, caps, windows and positions by layers of newer decoders. */
+static void refuses_decoder_configs(void **state)
+{
+#define LONG_OF(original)                                                                                              \
+    "{\"rope_type\": \"longrope\", \"short_factor\": [1, 1], \"long_factor\": [2, 2], "                                \
+    "\"original_max_position_embeddings\": " original "}"
+    static const refused_config cases[] = {
+        { "{\"model_type\": \"gemma\", \"use_bidirectional_attention\": true}", DSC_ERR_UNSUPPORTED,
+          "\"use_bidirectional_attention\": true is not built for gemma" },
+        { "{\"model_type\": \"gemma3_text\", \"use_bidirectional_attention\": true}", DSC_ERR_UNSUPPORTED,
+          "\"use_bidirectional_attention\": true is not built for gemma3_text" },
+        { "{\"model_type\": \"gemma3_text\", \"attn_logit_softcapping\": 50.0}", DSC_ERR_UNSUPPORTED,
+          "\"attn_logit_softcapping\" of this value is not built for gemma3_text" },
+        { "{\"model_type\": \"gemma3_text\", \"sliding_window_pattern\": 0}", DSC_ERR_INPUT,
+          "\"sliding_window_pattern\" must be a whole number from 1" },
+        { "{\"model_type\": \"gemma3_text\", \"query_pre_attn_scalar\": 0}", DSC_ERR_INPUT,
+          "\"query_pre_attn_scalar\" must be a whole number from 1" },
+        { "{\"model_type\": \"gemma2\", \"sliding_window\": null}", DSC_ERR_INPUT,
+          "\"sliding_window\" must be a whole number: without \"layer_types\" most layers have a window" },
+        { "{\"model_type\": \"gemma2\", \"attn_logit_softcapping\": 0}", DSC_ERR_INPUT,
+          "\"attn_logit_softcapping\" must be a number from 0.001" },
+        { "{\"model_type\": \"granite\", \"residual_multiplier\": 0}", DSC_ERR_INPUT,
+          "\"residual_multiplier\" must be a number from 1e-06" },
+        { "{\"model_type\": \"cohere\", \"use_qk_norm\": true}", DSC_ERR_UNSUPPORTED,
+          "\"use_qk_norm\": true is not built for cohere" },
+        { "{\"model_type\": \"cohere2\", \"logit_scale\": null}", DSC_ERR_INPUT, "\"logit_scale\" must be a number" },
+        { "{\"model_type\": \"olmo3\", \"head_dim\": 4, \"rope_parameters\": {\"full_attention\": " LONG_OF(
+              "16") ", \"sliding_attention\": " LONG_OF("8") "}}",
+          DSC_ERR_UNSUPPORTED,
+          "\"original_max_position_embeddings\" 16 and 8 of two kinds of layers are not built; what exists: the same" },
+    };
+    expect_configs_refused(cases, DSC_COUNT(cases));
+}
+
 /* Null where transformers' classes take None; elsewhere they refuse it, and so does every reader here, by the key. */
 static void knows_null(void **state)
 {
@@ -458,6 +492,7 @@ int main(void)
         cmocka_unit_test(refuses_longrope_over_its_border),
         cmocka_unit_test(knows_windows),
         cmocka_unit_test(refuses_llama_configs),
+        cmocka_unit_test(refuses_decoder_configs),
         cmocka_unit_test(knows_null),
     };
     return cmocka_run_group_tests_name("model_config", tests, mf_setup, mf_teardown);
