@@ -246,7 +246,7 @@ static void refuses_llama_configs(void **state)
         { "{" LLAMA ", \"head_dim\": 7}", DSC_ERR_UNSUPPORTED, "heads of 7 elements" },
         { "{" LLAMA ", \"head_dim\": 514}", DSC_ERR_INPUT, "\"head_dim\"" },
         { "{" LLAMA ", \"head_dim\": -6}", DSC_ERR_INPUT, "\"head_dim\"" },
-        { "{" LLAMA ", \"hidden_act\": \"gelu\"}", DSC_ERR_UNSUPPORTED, "hidden_act \"gelu\" is not built" },
+        { "{" LLAMA ", \"hidden_act\": \"tanh\"}", DSC_ERR_UNSUPPORTED, "hidden_act \"tanh\" is not built" },
         { "{" LLAMA ", \"attention_bias\": 1}", DSC_ERR_INPUT, "\"attention_bias\"" },
         { "{" LLAMA ", \"rope_theta\": 0}", DSC_ERR_INPUT, "\"rope_theta\"" },
         { "{" LLAMA ", \"rope_scaling\": 3}", DSC_ERR_INPUT, "\"rope_scaling\" must be an object" },
