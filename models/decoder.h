@@ -75,6 +75,8 @@ extern const dsc_lm_family dsc_llama_family, dsc_mistral_family, dsc_qwen2_famil
 extern const dsc_lm_family dsc_phi3_family, dsc_smollm3_family, dsc_olmo2_family, dsc_stablelm_family,
     dsc_starcoder2_family, dsc_ministral_family, dsc_gemma_family, dsc_gemma2_family, dsc_gemma3_family,
     dsc_granite_family, dsc_olmo3_family, dsc_cohere_family, dsc_cohere2_family;
+extern const dsc_lm_family dsc_glm_family, dsc_glm4_family, dsc_phi_family, dsc_seed_oss_family, dsc_arcee_family,
+    dsc_helium_family, dsc_ernie4_5_family, dsc_hunyuan_family, dsc_exaone4_family, dsc_nemotron_family;
 extern const dsc_decoder_traits dsc_traits_of_llama, dsc_traits_of_mistral, dsc_traits_of_qwen2, dsc_traits_of_qwen3;
 
 /* decoder_config.c */

@@ -15,7 +15,9 @@ static dsc_block block_of(dsc_program *program, const dsc_dense_config *config)
 {
     const dsc_lm_config *base = &config->lm;
     return (dsc_block) { .program = program,
-                         .norm = { .kind = DSC_NORM_LAYER, .eps = base->norm_eps },
+                         .norm = { .kind = DSC_NORM_LAYER,
+                                   .eps = base->norm_eps,
+                                   .no_bias = base->norm_no_bias },
                          .out_in = config->traits->out_in,
                          .std = base->init_std,
                          .out_std =
@@ -27,7 +29,8 @@ static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t 
     const dsc_lm_config *base = &config->lm;
     const dsc_dense_traits *traits = config->traits;
     const int64_t size = base->channels / config->heads;
-    const double scale = config->scale_attention ? 1 / sqrt((double)size) : 1;
+    const double usual = config->scale_attention ? 1 / sqrt((double)size) : 1;
+    const double scale = config->scale > 0 ? config->scale : usual;
     return (dsc_block_attention) {
         .kind = traits->kind,
         .qkv = { traits->qkv[0], traits->qkv[1], traits->qkv[2] },
@@ -36,11 +39,12 @@ static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t 
         .out_bias = config->attention_bias,
         .rope = { .rope = traits->rotary ? &config->rope : NULL },
         .op = { .heads = config->heads,
-                .kv_heads = config->heads,
+                .kv_heads = config->kv_heads > 0 ? config->kv_heads : config->heads,
                 .head_size = size,
                 .all = base->masked,
                 .scale = config->scale_attention_by_layer ? scale / (double)(layer + 1) : scale,
-                .window = base->full[layer] ? 0 : base->window },
+                .window = base->full[layer] ? 0 : base->window,
+                .alibi = config->alibi },
     };
 }
 
@@ -58,14 +62,15 @@ void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *base, int64
     const dsc_block_attention attention = attention_of(config, layer);
     const dsc_block_mlp mlp = { .up = traits->fc,
                                 .down = traits->out,
-                                .up_bias = true,
-                                .down_bias = true,
+                                .up_bias = !config->bare_mlp,
+                                .down_bias = !config->bare_mlp,
                                 .inner = config->inner,
                                 .activation = config->activation };
     const dsc_step_norms first = norms_of(config, traits->norm1), second = norms_of(config, traits->norm2);
     dsc_step step = dsc_block_begin(&block, program->input, &first);
     const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    step = dsc_block_begin(&block, config->parallel ? program->input : x, &second);
+    if (traits->norm2 != NULL)
+        step = dsc_block_begin(&block, config->parallel ? program->input : x, &second);
     dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
 }
 

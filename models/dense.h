@@ -1,5 +1,5 @@
-/* dense.h - blocks of layer norms, attention of as many key heads as query heads, and an MLP of two products: GPT-2,
- * GPT-NeoX, OPT and BERT. Inside models/ only.
+/* dense.h - blocks of layer norms, attention, and an MLP of two products: GPT-2, GPT-NeoX, OPT, BERT,
+ * BLOOM, GPT-J, Falcon and MPT. Inside models/ only.
  *
  * Letters, beside lm.h's: H heads, D = C / H, I inner width of the MLP. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_DENSE_H
@@ -11,7 +11,8 @@
 
 /* Differences between the families. Names are those of a block's layers, as "attn.c_attn" in "transformer.h.3.". */
 typedef struct dsc_dense_traits {
-    const char *norm1, *qkv[3], *proj, *norm2, *fc, *out; /* qkv[1] and [2]: DSC_QKV_APART only */
+    /* qkv[1] and [2]: DSC_QKV_APART only. norm2 NULL: the MLP of a parallel block reads norm1. */
+    const char *norm1, *qkv[3], *proj, *norm2, *fc, *out;
     dsc_qkv_kind kind;
     bool out_in; /* weights are stored [out,in] */
     bool rotary;
@@ -22,16 +23,21 @@ typedef struct dsc_dense_config {
     dsc_lm_config lm;
     const dsc_dense_traits *traits;
     int64_t heads, inner;
+    int64_t kv_heads; /* 0: as many as heads */
     dsc_activation activation;
-    bool attention_bias;           /* q, k, v and the projection have biases; the MLP always has */
+    bool attention_bias;           /* q, k, v and the projection have biases */
+    bool bare_mlp;                 /* the MLP has none */
     bool parallel;                 /* x + attention(norm1(x)) + mlp(norm2(x)), else one after the other */
     bool post_norm;                /* m = norm1(x + attention(x)), then norm2(m + mlp(m)); not with parallel */
     bool scale_attention;          /* scores times 1 / sqrt(D) */
     bool scale_attention_by_layer; /* and times 1 / (layer + 1) */
+    double scale;                  /* of scores; 0: by the two above */
+    double alibi;                  /* as in dsc_op_attention */
     dsc_rope rope;                 /* rotary */
 } dsc_dense_config;
 
 extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family, dsc_bert_family;
+extern const dsc_lm_family dsc_bloom_family, dsc_gptj_family, dsc_falcon_family, dsc_mpt_family;
 extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, dsc_bert_traits;
 
 /* The parts of the families' tables. dense.c, and a _config.c and _sizes.c for a family */

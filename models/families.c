@@ -13,7 +13,12 @@ static const dsc_lm_family *const families[] = { &dsc_gpt2_family,     &dsc_llam
                                                  &dsc_olmoe_family,    &dsc_qwen2_moe_family, &dsc_qwen3_moe_family,
                                                  &dsc_gemma_family,    &dsc_gemma2_family,   &dsc_gemma3_family,
                                                  &dsc_granite_family,  &dsc_olmo3_family,    &dsc_cohere_family,
-                                                 &dsc_cohere2_family };
+                                                 &dsc_cohere2_family,
+                                                 &dsc_glm_family, &dsc_glm4_family, &dsc_bloom_family,
+                                                 &dsc_gptj_family, &dsc_phi_family, &dsc_falcon_family,
+                                                 &dsc_seed_oss_family, &dsc_arcee_family, &dsc_helium_family,
+                                                 &dsc_ernie4_5_family, &dsc_hunyuan_family, &dsc_exaone4_family,
+                                                 &dsc_mpt_family, &dsc_nemotron_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {

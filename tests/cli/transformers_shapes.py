@@ -143,6 +143,93 @@ def cohere2(**more):
             "use_embedding_sharing": True, "use_gated_activation": True, "use_parallel_block": True, "use_parallel_embedding": True, **more}
 
 
+def glm(**more):
+    return {**llama(), "architectures": ["GlmForCausalLM"], "model_type": "glm", "attention_bias": True, "attention_dropout": 0.0,
+            "eos_token_id": [2, 3, 4], "head_dim": 16, "pad_token_id": 2, "rms_norm_eps": 1.5625e-07, "rope_theta": 10000.0, **more}
+
+
+def bloom(**more):
+    return {"apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"], "attention_dropout": 0.0,
+            "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0,
+            "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "masked_softmax_fusion": True, "model_type": "bloom", "n_embed": 48,
+            "n_inner": None, "n_layer": 2, "num_attention_heads": 4, "offset_alibi": 100, "pad_token_id": 3, "pretraining_tp": 1,
+            "seq_length": 64, "skip_bias_add": True, "skip_bias_add_qkv": False, "slow_but_exact": False, "unk_token_id": 0,
+            "use_cache": True, "vocab_size": VOCAB, **more}
+
+
+def gptj(**more):
+    return {**without(gpt2(), "n_ctx"), "architectures": ["GPTJForCausalLM"], "attn_pdrop": 0.0, "embd_pdrop": 0.0, "model_type": "gptj",
+            "n_inner": None, "resid_pdrop": 0.0, "rotary": True, "rotary_dim": 8, "scale_attn_weights": True, "tie_word_embeddings": False,
+            **more}
+
+
+def phi(**more):
+    return {**without(llama(), "rms_norm_eps"), "architectures": ["PhiForCausalLM"], "attention_dropout": 0.0, "bos_token_id": None,
+            "embd_pdrop": 0.0, "eos_token_id": None, "hidden_act": "gelu_new", "layer_norm_eps": 1e-05, "model_type": "phi",
+            "num_key_value_heads": None, "partial_rotary_factor": 0.5, "qk_layernorm": False, "resid_pdrop": 0.0, "rope_scaling": None,
+            "rope_theta": 10000.0, **more}
+
+
+def falcon(**more):
+    return {"alibi": False, "apply_residual_connection_post_layernorm": False, "architectures": ["FalconForCausalLM"],
+            "attention_dropout": 0.0, "bias": False, "bos_token_id": 11, "eos_token_id": 11, "hidden_dropout": 0.0, "hidden_size": 48,
+            "initializer_range": 0.02, "layer_norm_epsilon": 1e-05, "model_type": "falcon", "multi_query": True,
+            "new_decoder_architecture": False, "num_attention_heads": 3, "num_hidden_layers": 2, "parallel_attn": True,
+            "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": VOCAB, **more}
+
+
+def seed_oss(**more):
+    return {**llama(), "architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_dropout": 0.1,
+            "attention_out_bias": False, "head_dim": 16, "mlp_bias": False, "pad_token_id": 1, "pretraining_tp": 1,
+            "residual_dropout": 0.1, "rms_norm_eps": 1e-06, "rope_scaling": {"rope_type": "default"}, "rope_theta": 10000000.0, **more}
+
+
+def arcee(**more):
+    return {**llama(), "architectures": ["ArceeForCausalLM"], "model_type": "arcee", "attention_bias": False, "attention_dropout": 0.0,
+            "head_dim": 12, "hidden_act": "relu2", "mlp_bias": False, "rope_scaling": None, "rope_theta": 10000.0, **more}
+
+
+def helium(**more):
+    return {**llama(), "architectures": ["HeliumForCausalLM"], "model_type": "helium", "attention_bias": False, "attention_dropout": 0.0,
+            "head_dim": 12, "mlp_bias": False, "num_key_value_heads": 4, "pad_token_id": 3, "rms_norm_eps": 1e-08,
+            "rope_theta": 100000.0, **more}
+
+
+def ernie(**more):
+    return {**llama(), "architectures": ["Ernie4_5ForCausalLM"], "model_type": "ernie4_5", "head_dim": 16, "pad_token_id": 0,
+            "rope_theta": 500000, "tie_word_embeddings": True, "use_bias": False, **more}
+
+
+def hunyuan(**more):
+    return {**llama(), "architectures": ["HunYuanDenseV1ForCausalLM"], "model_type": "hunyuan_v1_dense", "add_classification_head": False,
+            "attention_bias": False, "attention_dropout": 0.0, "attention_head_dim": 16, "class_num": 0, "eod_token_id": 3,
+            "head_dim": 16, "mlp_bias": False, "norm_type": "rms", "pad_token_id": 2, "pretraining_tp": 1,
+            "rope_scaling": {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0, "mscale_all_dim": 0.0,
+                             "type": "dynamic"},
+            "rope_theta": 10000.0, "use_cla": False, "use_qk_norm": True, **more}
+
+
+def exaone4(**more):
+    return {**llama(), "architectures": ["Exaone4ForCausalLM"], "model_type": "exaone4", "attention_dropout": 0.0, "head_dim": 16,
+            "num_hidden_layers": 4, "pad_token_id": 0, "rope_theta": 1000000, **more}
+
+
+def mpt(**more):
+    attention = {"alibi": True, "alibi_bias_max": 8, "attn_impl": "torch", "attn_pdrop": 0, "attn_type": "multihead_attention",
+                 "attn_uses_sequence_id": False, "clip_qkv": None, "prefix_lm": False, "qk_ln": False, "softmax_scale": None}
+    return {"architectures": ["MPTForCausalLM"], "attn_config": {**attention, **more.pop("attn_config", {})}, "d_model": 48, "emb_pdrop": 0,
+            "embedding_fraction": 1.0, "expansion_ratio": 4, "init_config": {"name": "kaiming_normal_"}, "init_device": "cpu",
+            "learned_pos_emb": True, "logit_scale": None, "max_seq_len": 64, "model_type": "mpt", "n_heads": 4, "n_layers": 2,
+            "no_bias": True, "norm_type": "low_precision_layernorm", "resid_pdrop": 0, "tokenizer_name": "EleutherAI/gpt-neox-20b",
+            "torch_dtype": "bfloat16", "use_cache": False, "verbose": 0, "vocab_size": VOCAB, **more}
+
+
+def nemotron(**more):
+    return {**without(llama(), "rms_norm_eps"), "architectures": ["NemotronForCausalLM"], "model_type": "nemotron",
+            "attention_bias": False, "attention_dropout": 0.0, "hidden_act": "relu2", "hidden_size": 64, "initializer_range": 0.0134,
+            "mlp_bias": False, "norm_eps": 1e-05, "partial_rotary_factor": 0.5, "rope_theta": 10000, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -235,6 +322,41 @@ PUBLISHED = {
     "BERT base": bert(),
     "BERT multilingual": bert(directionality="bidi", pooler_fc_size=768, pooler_num_fc_layers=3, pooler_type="first_token_transform"),
     "SciBERT": without(bert(), "gradient_checkpointing", "initializer_range", "layer_norm_eps", "pad_token_id", "position_embedding_type"),
+    "GLM-4 9B": glm(),
+    "GLM Edge": glm(attention_bias=False, partial_rotary_factor=1.0, num_key_value_heads=4, rms_norm_eps=1e-05, pad_token_id=None),
+    "GLM-4 9B 0414": glm(architectures=["Glm4ForCausalLM"], model_type="glm4", partial_rotary_factor=0.5, rms_norm_eps=1e-05),
+    "GLM-4 32B 0414": glm(architectures=["Glm4ForCausalLM"], model_type="glm4", partial_rotary_factor=0.5, attention_bias=False,
+                          rope_scaling={"type": "yarn", **YARN}),
+    "BLOOM 560M": bloom(),
+    "BLOOMZ": without(bloom(n_head=3, hidden_size=48, pretraining_tp=2), "n_embed", "num_attention_heads"),
+    "BLOOM with 6 heads": bloom(num_attention_heads=6, tie_word_embeddings=False),
+    "GPT-J 6B": gptj(),
+    "GPT-J with whole heads": gptj(rotary_dim=16, n_inner=70, activation_function="gelu"),
+    "Phi-1": phi(),
+    "Phi-1.5 with groups": phi(num_key_value_heads=2),
+    "Phi-2": phi(hidden_size=80, partial_rotary_factor=0.4, num_key_value_heads=4),
+    "Falcon 7B": falcon(),
+    "Falcon with biases": falcon(bias=True, parallel_attn=False, ffn_hidden_size=70, tie_word_embeddings=False),
+    "Falcon with all keys": falcon(multi_query=False, rope_theta=500000.0, max_position_embeddings=64),
+    "Seed-OSS 36B": seed_oss(),
+    "Seed-OSS with all biases": seed_oss(attention_out_bias=True, mlp_bias=True, num_key_value_heads=4),
+    "AFM 4.5B": arcee(rope_scaling={"rope_type": "yarn", **YARN, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0}),
+    "AFM with biases": arcee(attention_bias=True, mlp_bias=True, pad_token_id=5),
+    "Helium 1 2B": helium(),
+    "Helium with biases": helium(attention_bias=True, mlp_bias=True, num_key_value_heads=2, tie_word_embeddings=True),
+    "ERNIE 4.5 0.3B": ernie(),
+    "ERNIE 4.5 with biases": ernie(use_bias=True, tie_word_embeddings=False, rope_scaling={"rope_type": "linear", "factor": 2.0}),
+    "Hunyuan 7B": hunyuan(),
+    "Hunyuan 0.5B": hunyuan(tie_word_embeddings=True, num_key_value_heads=4, attention_bias=True,
+                            rope_scaling={"type": "dynamic", "factor": 2.0}),
+    "EXAONE 4.0 1.2B": exaone4(sliding_window=None, sliding_window_pattern=None, tie_word_embeddings=True,
+                               layer_types=["full_attention"] * 4, rope_scaling={**llama3(16.0, 32)}),
+    "EXAONE 4.0 32B": exaone4(sliding_window=9, sliding_window_pattern="LLLG", layer_types=["sliding_attention"] * 3 + ["full_attention"]),
+    "EXAONE 4.0 by a pattern": exaone4(sliding_window=9, sliding_window_pattern=2),
+    "MPT 7B": mpt(),
+    "MPT 30B": mpt(n_heads=6, attn_config={"softmax_scale": 0.3}),
+    "Minitron 4B": nemotron(),
+    "Nemotron-4 with biases": nemotron(head_dim=12, attention_bias=True, mlp_bias=True, rope_scaling=None, pad_token_id=4),
     "GPT-2": gpt2(),
     "DistilGPT-2": gpt2(_num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}),
     "Cerebras-GPT": gpt2(activation_function="gelu", n_inner=96, scale_attn_weights=True, attn_pdrop=0.0),

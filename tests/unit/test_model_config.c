@@ -480,6 +480,48 @@ static void names_keys_that_are_not_read(void **state)
     dsc_model_close(&model);
 }
 
+/* Parts of families that some of their files have and that are not built. */
+static void refuses_parts_of_families(void **state)
+{
+#define BLOOM "{\"model_type\": \"bloom\""
+#define GPTJ "{\"model_type\": \"gptj\""
+#define FALCON "{\"model_type\": \"falcon\""
+#define MPT "{\"model_type\": \"mpt\", \"attn_config\": "
+#define HUNYUAN "{\"model_type\": \"hunyuan_v1_dense\", " SMALL
+    static const refused_config cases[] = {
+        { BLOOM ", \"apply_residual_connection_post_layernorm\": true}", DSC_ERR_UNSUPPORTED,
+          "\"apply_residual_connection_post_layernorm\": true is not built" },
+        { BLOOM ", \"n_inner\": 100}", DSC_ERR_UNSUPPORTED, "\"n_inner\" 100 is not built; what exists: four times" },
+        { BLOOM ", \"hidden_size\": 8, \"n_embed\": 6, \"n_head\": 4}", DSC_ERR_INPUT, "6 is not a multiple" },
+        { GPTJ ", \"rotary_dim\": 258}", DSC_ERR_UNSUPPORTED, "\"rotary_dim\" 258 of a head's 256 elements" },
+        { GPTJ ", \"rotary_dim\": 7}", DSC_ERR_UNSUPPORTED, "\"rotary_dim\" 7 of a head's 256 elements" },
+        { GPTJ ", \"rotary_dim\": null}", DSC_ERR_INPUT, "\"rotary_dim\" must be a whole number" },
+        { GPTJ ", \"scale_attn_weights\": false}", DSC_ERR_UNSUPPORTED, "\"scale_attn_weights\": false is not built" },
+        { "{\"model_type\": \"phi\", \"qk_layernorm\": true}", DSC_ERR_UNSUPPORTED, "\"qk_layernorm\": true" },
+        { FALCON ", \"new_decoder_architecture\": true}", DSC_ERR_UNSUPPORTED,
+          "\"new_decoder_architecture\": true is not built; what exists: false, as in Falcon 7B" },
+        { FALCON ", \"alibi\": true}", DSC_ERR_UNSUPPORTED, "\"alibi\": true is not built for falcon" },
+        { FALCON ", \"multi_query\": false, \"num_kv_heads\": 8}", DSC_ERR_UNSUPPORTED, "\"num_kv_heads\" 8 of 71" },
+        { HUNYUAN ", \"use_qk_norm\": false}", DSC_ERR_UNSUPPORTED, "\"use_qk_norm\": false is not built" },
+        { HUNYUAN ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 1, \"alpha\": -1}}", DSC_ERR_INPUT,
+          "\"alpha\" must be a number" },
+        { "{\"model_type\": \"helium\", " SMALL "}", DSC_ERR_INPUT, "\"hidden_size\" 12 must be" },
+        { "{\"model_type\": \"exaone4\", " SMALL ", \"sliding_window_pattern\": \"LLLG\"}", DSC_ERR_INPUT,
+          "\"sliding_window_pattern\" must be a whole number" },
+        { "{\"model_type\": \"exaone4\", " SMALL ", \"sliding_window_pattern\": null}", DSC_ERR_INPUT,
+          "\"sliding_window_pattern\" null needs \"layer_types\"" },
+        { MPT "{\"clip_qkv\": 8}}", DSC_ERR_UNSUPPORTED, "\"clip_qkv\" 8 is not built; what exists: null" },
+        { MPT "{\"alibi\": false}}", DSC_ERR_UNSUPPORTED, "\"alibi\": false is not built; what exists: true" },
+        { MPT "{\"alibi_bias_max\": 16}}", DSC_ERR_UNSUPPORTED, "\"alibi_bias_max\" 16 is not built; what exists: 8" },
+        { MPT "{\"attn_type\": \"multiquery_attention\"}}", DSC_ERR_UNSUPPORTED, "multihead_attention" },
+        { MPT "3}", DSC_ERR_INPUT, "\"attn_config\" must be an object" },
+        { MPT "{}, \"no_bias\": false}", DSC_ERR_UNSUPPORTED, "\"no_bias\": false is not built" },
+        { MPT "{}, \"expansion_ratio\": 3}", DSC_ERR_UNSUPPORTED, "\"expansion_ratio\" 3 is not built" },
+        { "{\"model_type\": \"glm\", " SMALL "}", DSC_ERR_INPUT, "\"pad_token_id\"" }, /* the default is 151329 */
+    };
+    expect_configs_refused(cases, DSC_COUNT(cases));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -494,6 +536,7 @@ int main(void)
         cmocka_unit_test(refuses_llama_configs),
         cmocka_unit_test(refuses_decoder_configs),
         cmocka_unit_test(knows_null),
+        cmocka_unit_test(refuses_parts_of_families),
     };
     return cmocka_run_group_tests_name("model_config", tests, mf_setup, mf_teardown);
 }

@@ -1,0 +1,101 @@
+/* falcon.c - Falcon 7B (Almazrouei et al. 2023): one key head, and attention and MLP read one norm. The blocks of 40B,
+ * which group the fused product by key heads, are not built. SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "models/dense.h"
+
+static const char *const lora_layers[] = { "query_key_value", NULL };
+
+#define FALCON_TRAITS                                                                                                  \
+    .norm1 = "input_layernorm", .qkv = { "self_attention.query_key_value" }, .proj = "self_attention.dense",           \
+    .fc = "mlp.dense_h_to_4h", .out = "mlp.dense_4h_to_h", .out_in = true, .rotary = true
+
+/* [multi_query][parallel_attn] */
+static const dsc_dense_traits traits[2][2] = {
+    { { FALCON_TRAITS, .kind = DSC_QKV_HEADS, .norm2 = "post_attention_layernorm" },
+      { FALCON_TRAITS, .kind = DSC_QKV_HEADS } },
+    { { FALCON_TRAITS, .kind = DSC_QKV_PARTS, .norm2 = "post_attention_layernorm" },
+      { FALCON_TRAITS, .kind = DSC_QKV_PARTS } },
+};
+
+static bool may_ignore(const char *part) { return strcmp(part, "self_attention.rotary_emb.inv_freq") == 0; }
+
+/* Older files have other names of some keys; where both are there, the older one goes before it. */
+static dsc_status read_either(dsc_hf_config *reader, const char *key, const char *older, int64_t max, int64_t fallback,
+                              int64_t *out)
+{
+    DSC_TRY(dsc_hf_int(reader, key, max, fallback, out));
+    return older != NULL ? dsc_hf_int_or_null(reader, older, max, *out, out) : DSC_OK;
+}
+
+static dsc_status read_sizes(dsc_hf_config *reader, dsc_dense_config *out)
+{
+    dsc_lm_config *lm = &out->lm;
+    DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 65024, &lm->vocab));
+    DSC_TRY(dsc_hf_int(reader, "max_position_embeddings", DSC_LM_POSITIONS_MAX, 2048, &lm->positions));
+    DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 32, &lm->layers));
+    DSC_TRY(read_either(reader, "hidden_size", "n_embed", DSC_LM_CHANNELS_MAX, 4544, &lm->channels));
+    DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 71, &out->heads));
+    DSC_TRY(dsc_hf_int_or_null(reader, "ffn_hidden_size", DSC_LM_INNER_MAX, 4 * lm->channels, &out->inner));
+    DSC_TRY(dsc_dense_check_heads(reader, out, "hidden_size", "num_attention_heads"));
+    if (lm->channels / out->heads > 2 * DSC_ROPE_PAIRS_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "heads of %lld elements are not built; what exists: up to %d",
+                             (long long)(lm->channels / out->heads), 2 * DSC_ROPE_PAIRS_MAX);
+    return DSC_OK;
+}
+
+/* The block's parts. "alibi": true is refused with other keys of that kind: Hugging Face's code rounds its addends. */
+static dsc_status read_parts(dsc_hf_config *reader, dsc_dense_config *out)
+{
+    bool newer = false, one_key = true, bias = false;
+    int64_t kv_heads = out->heads;
+    DSC_TRY(dsc_hf_bool(reader, "new_decoder_architecture", false, &newer));
+    if (newer)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"new_decoder_architecture\": true is not built; what "
+                             "exists: false, as in Falcon 7B");
+    DSC_TRY(dsc_hf_bool(reader, "apply_residual_connection_post_layernorm", false, &newer));
+    if (newer)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"apply_residual_connection_post_layernorm\": true is not "
+                             "built; what exists: false");
+    DSC_TRY(dsc_hf_bool(reader, "multi_query", true, &one_key));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_kv_heads", DSC_LM_CHANNELS_MAX, out->heads, &kv_heads));
+    if (!one_key && kv_heads != out->heads)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"num_kv_heads\" %lld of %lld heads is not built without "
+                             "\"multi_query\"; what exists: as many as heads", (long long)kv_heads,
+                             (long long)out->heads);
+    DSC_TRY(dsc_hf_bool(reader, "parallel_attn", true, &out->parallel));
+    DSC_TRY(dsc_hf_bool(reader, "bias", false, &bias));
+    out->kv_heads = one_key ? 1 : 0;
+    out->attention_bias = bias;
+    out->bare_mlp = !bias;
+    out->traits = &traits[one_key][out->parallel];
+    return DSC_OK;
+}
+
+static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    static const char *const dropouts[] = { "hidden_dropout", "attention_dropout" };
+    dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
+    int64_t norms = 0;
+    out->scale_attention = true;
+    DSC_TRY(read_sizes(reader, out));
+    DSC_TRY(read_parts(reader, out));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_ln_in_parallel_attn", 2, 1, &norms)); /* of the newer blocks only */
+    DSC_TRY(dsc_hf_number(reader, "layer_norm_epsilon", (dsc_hf_range){ 1e-30, 1 }, 1e-5, &lm->norm_eps));
+    DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
+    DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));
+    DSC_TRY(dsc_dense_read_activation(reader, "activation", DSC_GELU_ERF, &out->activation));
+    const dsc_rope_keys keys = { .theta = "rope_theta", .positions = lm->positions,
+                                 .head_size = lm->channels / out->heads, .partial_default = 1 };
+    DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
+    lm->short_positions = dsc_rope_short_positions(&out->rope);
+    return dsc_dense_read_dropout(reader, dropouts, DSC_COUNT(dropouts), 0);
+}
+
+const dsc_lm_family dsc_falcon_family = {
+    .model_type = "falcon", .layers_key = "num_hidden_layers", .base = "transformer.", .layer = "h.",
+    .token_table = "word_embeddings.weight", .head_table = "lm_head.weight", .final_norm = "ln_f",
+    .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = read_config,
+    .builtin = dsc_dense_no_builtin, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
+    .may_ignore = may_ignore
+};
