@@ -29,7 +29,8 @@ static int16_t emit_experts(const dsc_block *block, const dsc_moe_config *config
     const dsc_block_mlp shared = { .gate = "mlp.shared_expert.gate_proj",
                                    .up = "mlp.shared_expert.up_proj",
                                    .down = "mlp.shared_expert.down_proj",
-                                   .inner = config->shared_inner };
+                                   .inner = config->shared_inner,
+                                   .activation = config->decoder.activation };
     const int16_t all = dsc_block_feed(block, x, &shared);
     return dsc_program_add(program, routed, dsc_program_gate_rows(program, all, dsc_program_linear(program, x, &gate)));
 }

@@ -421,7 +421,7 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "the slices of \"in\" cover 4 of 8 columns");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     dsc_program_end(p, dsc_program_gated(p, p->input, p->input, (dsc_activation)77));
-    expect_refusal(p, "op \"gated\": activation 77 is not one of the 6 kinds");
+    expect_refusal(p, "op \"gated\": activation 77 is not one of the 7 kinds");
     dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
     int16_t x = p->input;
     for (int i = 0; i < 200; i++)
