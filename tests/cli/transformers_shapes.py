@@ -413,10 +413,49 @@ def random_llama(r, make, heads, size, layers, inner):
     return {**c, **(random_rope(r, head) if r.random() < .7 else {})}
 
 
+def random_by_kinds(r, head):
+    """Positions by kinds of layers; a border of longrope is the same for both."""
+    found = {}
+    for kind in ("full_attention", "sliding_attention"):
+        rope = random_rope(r, head)
+        rope = rope.get("rope_parameters") or {**rope["rope_scaling"], "rope_theta": rope["rope_theta"]}
+        found[kind] = {("rope_type" if k == "type" else k): v for k, v in rope.items() if k != "truncate"}
+        if found[kind]["rope_type"] == "longrope":
+            found[kind]["original_max_position_embeddings"] = 16
+    return found
+
+
+def random_newer(r, make):
+    heads, size, layers = r.choice([2, 3, 4]), r.choice([8, 16]), r.choice([1, 2, 3, 5])
+    c = make(hidden_size=heads * size, num_attention_heads=heads, num_hidden_layers=layers, intermediate_size=r.choice([7, 33, 64]),
+             num_key_value_heads=r.choice([h for h in range(1, heads + 1) if heads % h == 0]), tie_word_embeddings=r.random() < .5,
+             attention_bias=r.random() < .4)
+    if "head_dim" in c:
+        size = c["head_dim"] = r.choice([4, 8, 12, 16])
+    if "sliding_window" in c:
+        c["sliding_window"] = r.choice([3, 9, 24, 4096])
+        c.update({"layer_types": [r.choice(["full_attention", "sliding_attention"]) for _ in range(layers)]} if r.random() < .5 else {})
+    if "sliding_window_pattern" in c:
+        c["sliding_window_pattern"] = r.choice([1, 2, 3, 6])
+    if "query_pre_attn_scalar" in c:
+        c.update(query_pre_attn_scalar=r.choice([1, 5, 64]), final_logit_softcapping=r.choice([None, 1.5, 30.0]))
+    if make is gemma2:
+        c["attn_logit_softcapping"] = r.choice([None, .7, 50.0])
+    if r.random() < .3:
+        c["pad_token_id"] = r.choice([None, 0, 5])
+    if make not in (gemma3, olmo3):
+        return {**c, **(random_rope(r, size) if r.random() < .7 else {})}
+    c = without(c, "rope_scaling", "rope_theta", "rope_local_base_freq")
+    return {**c, **({"rope_parameters": random_by_kinds(r, size)} if r.random() < .7 else {})}
+
+
 def random_config(seed):
     r = random.Random(seed)
     heads, size, layers, inner = r.choice([1, 2, 3, 4, 6]), r.choice([4, 6, 8, 10, 16]), r.choice([1, 2, 3]), r.choice([7, 33, 64, 100])
-    wide, tied, make = heads * size, r.random() < .5, [llama, mistral, qwen2, qwen3, gpt2, neox, opt, bert][seed % 8]
+    kinds = [llama, mistral, qwen2, qwen3, gpt2, neox, opt, bert, gemma, gemma2, gemma3, granite, olmo3, cohere, cohere2]
+    wide, tied, make = heads * size, r.random() < .5, kinds[seed % len(kinds)]
+    if seed % len(kinds) >= 8:
+        return random_newer(r, make)
     if make is gpt2:
         return gpt2(n_embd=wide, n_head=heads, n_layer=layers, n_inner=r.choice([None, inner]), scale_attn_weights=r.random() < .7,
                     activation_function=r.choice(["gelu", "gelu_new", "relu", "gelu_pytorch_tanh", "gelu_fast"]), tie_word_embeddings=tied,
