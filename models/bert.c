@@ -54,18 +54,18 @@ static dsc_status refuse_variants(dsc_hf_config *reader, dsc_lm_config *lm)
                              "masked language model");
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));
     if (!lm->tied)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"tie_word_embeddings\": false is not built for bert; what "
-                             "exists: true");
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"tie_word_embeddings\": false is not built for bert and roberta; what exists: true");
     return DSC_OK;
 }
 
-dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+dsc_status dsc_bert_read_common(dsc_hf_config *reader, dsc_lm_config *lm, int64_t vocab)
 {
     static const char *const dropouts[] = { "hidden_dropout_prob", "attention_probs_dropout_prob" };
     dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
     out->traits = &dsc_bert_traits;
     out->scale_attention = out->attention_bias = out->post_norm = lm->masked = true;
-    DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 30522, &lm->vocab));
+    DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, vocab, &lm->vocab));
     DSC_TRY(dsc_hf_int(reader, "max_position_embeddings", DSC_LM_POSITIONS_MAX, 512, &lm->positions));
     DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 12, &lm->layers));
     DSC_TRY(dsc_hf_int(reader, "hidden_size", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
@@ -74,10 +74,15 @@ dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     DSC_TRY(dsc_hf_int(reader, "type_vocab_size", DSC_LM_VOCAB_MAX, 2, &lm->segments));
     DSC_TRY(dsc_dense_check_heads(reader, out, "hidden_size", "num_attention_heads"));
     DSC_TRY(refuse_variants(reader, lm));
-    DSC_TRY(dsc_lm_read_padding(reader, 0, lm));
     DSC_TRY(dsc_hf_number(reader, "layer_norm_eps", (dsc_hf_range){ 1e-30, 1 }, 1e-12, &lm->norm_eps));
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
     DSC_TRY(dsc_dense_read_activation(reader, "hidden_act", DSC_GELU_ERF, &out->activation));
     lm->activation = out->activation;
     return dsc_dense_read_dropout(reader, dropouts, DSC_COUNT(dropouts), 0.1);
+}
+
+dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
+{
+    DSC_TRY(dsc_bert_read_common(reader, lm, 30522));
+    return dsc_lm_read_padding(reader, 0, lm);
 }

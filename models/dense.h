@@ -1,5 +1,5 @@
 /* dense.h - blocks of layer norms, attention, and an MLP of two products: GPT-2, GPT-NeoX, OPT, BERT,
- * BLOOM, GPT-J, Falcon and MPT. Inside models/ only.
+ * RoBERTa, DistilBERT, BLOOM, GPT-J, Falcon and MPT. Inside models/ only.
  *
  * Letters, beside lm.h's: H heads, D = C / H, I inner width of the MLP. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_DENSE_H
@@ -38,6 +38,8 @@ typedef struct dsc_dense_config {
 
 extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family, dsc_bert_family;
 extern const dsc_lm_family dsc_bloom_family, dsc_gptj_family, dsc_falcon_family, dsc_mpt_family;
+extern const dsc_lm_family dsc_roberta_family, dsc_xlm_roberta_family, dsc_camembert_family, dsc_distilbert_family,
+    dsc_modernbert_family;
 extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, dsc_bert_traits;
 
 /* The parts of the families' tables. dense.c, and a _config.c and _sizes.c for a family */
@@ -48,6 +50,8 @@ const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out);
 dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *out);
+/* All keys that BERT and RoBERTa have in common, which are all but that of padding; `vocab` without vocab_size. */
+dsc_status dsc_bert_read_common(dsc_hf_config *reader, dsc_lm_config *out, int64_t vocab);
 const char *dsc_dense_no_builtin(int32_t index, dsc_lm_config *out);
 /* C must be a multiple of the heads; keys are the family's names of both, for the message. */
 DSC_MUST_USE dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config,

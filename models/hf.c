@@ -1,5 +1,6 @@
 /* hf.c - opens what Hugging Face's save_pretrained writes: config.json names the family, weights lie beside it.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -194,6 +195,28 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     return DSC_OK;
 }
 
+/* cJSON prints 2.0 as 2, which transformers refuses where a class declares a float. Numbers of whole value that have a
+ * point in the file keep it; `to` is a copy of `from`, whose depth is limited. */
+static bool keep_points(const cJSON *from, cJSON *to)
+{
+    int64_t whole = 0;
+    char text[40];
+    bool good = true;
+    if (cJSON_IsNumber(from) && fabs(from->valuedouble) < 1e15 && floor(from->valuedouble) == from->valuedouble &&
+        !dsc_json_integer(from, -DSC_JSON_INTEGER_MAX, DSC_JSON_INTEGER_MAX, &whole)) {
+        const int bytes = 1 + snprintf(text, sizeof text, "%lld.0", (long long)from->valuedouble);
+        to->valuestring = cJSON_malloc((size_t)bytes);
+        if (to->valuestring == NULL)
+            return false;
+        memcpy(to->valuestring, text, (size_t)bytes);
+        to->type = (to->type & ~0xff) | cJSON_Raw;
+    }
+    const cJSON *inner = from->child;
+    for (cJSON *copy = to->child; copy != NULL && good; copy = copy->next, inner = inner->next)
+        good = keep_points(inner, copy);
+    return good;
+}
+
 /* The file's own text says what a model is, with the rows of a padded or grown table, and without a tie that was
  * undone. */
 static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
@@ -201,7 +224,7 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
     char *text = NULL;
     cJSON *root = cJSON_Duplicate(dsc_json_root(folder->json), true);
     dsc_status status = DSC_OK;
-    bool good = root != NULL;
+    bool good = root != NULL && keep_points(dsc_json_root(folder->json), root);
     if (good && folder->config->vocab_rows != folder->config->file_vocab) {
         const bool inside = folder->wrapper.object != NULL && folder->wrapper.object != dsc_json_root(folder->json);
         cJSON *const object = inside ? cJSON_GetObjectItemCaseSensitive(root, "text_config") : root;

@@ -69,6 +69,9 @@ static const char *const harmless[] = {
     "summary_type", "summary_use_proj", "predict_special_tokens", "embedding_size", "directionality",
     "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type",
     "layerdrop", "rope_ratio", "use_flash_attention", "fused_bias_residual", "model_max_length", "vision_config",
+    "qa_dropout", "seq_classif_dropout", "tie_weights_", "classifier_pooling", "deterministic_flash_attn",
+    "initializer_cutoff_factor", "reference_compile", "repad_logits_with_grad", "sparse_prediction",
+    "sparse_pred_ignore_index",
 };
 
 static bool is_harmless(const char *key)

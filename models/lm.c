@@ -214,7 +214,9 @@ static void add_transform(dsc_lm *lm)
     const dsc_lm_config *config = lm->config;
     snprintf(lm->prefix, NAME_BYTES, "%s", config->masked ? "" : lm->family->base);
     add_whole_linear(lm, config->masked ? lm->family->transform : lm->family->project_out, config->channels,
-                     config->embed_channels, config->masked);
+                     config->embed_channels, dsc_lm_transform_bias(config));
+    if (lm->family->transform_norm != NULL)
+        add_norm(lm, lm->family->transform_norm, config->channels);
 }
 
 static void add_head(dsc_lm *lm)
@@ -333,11 +335,10 @@ static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 {
     const dsc_lm_config *config = lm->config;
-    const int64_t transform = config->masked ? 2 : dsc_lm_transforms(config) ? 1 : 0;
     *counts = (lm_counts) { 0 };
     DSC_TRY(count_blocks(lm, counts, err));
-    counts->params +=
-        dsc_lm_embed_params(lm->family, config).count + transform + dsc_lm_head_table(lm->family, config) + 1;
+    counts->params += dsc_lm_embed_params(lm->family, config).count + dsc_lm_transform_params(lm->family, config) +
+                      dsc_lm_head_table(lm->family, config) + 1;
     counts->layers += LINEARS_MAX - BLOCK_LAYERS_MAX;
     return DSC_OK;
 }

@@ -58,6 +58,7 @@ typedef struct dsc_lm_config {
     bool masked;
     int64_t predictions;       /* K <= T */
     dsc_activation activation;
+    bool transform_no_bias;    /* the transform's linear layer has none */
     int64_t segments;          /* rows of the table of segments; every token is in the first one */
     /* Token `padding` gives its row of the table nothing where it is an input: what Hugging Face's code makes of
      * pad_token_id in some families. */
@@ -98,6 +99,7 @@ typedef struct dsc_lm_family {
     const char *project_in, *project_out;
     const char *segment_table, *embed_norm; /* the embedding's, after base; NULL: none */
     const char *transform;                  /* a masked model's, a whole name: "cls.predictions.transform.dense" */
+    const char *transform_norm;             /* before the transform, a whole name: "model.final_norm"; NULL: none */
     const char *head_bias;                  /* a whole name: "cls.predictions.bias", "lm_head.bias"; NULL: none */
     const char *head_table;     /* a head that is not tied, without base: "lm_head.weight" */
     const char *final_norm;     /* after base: "ln_f"; of a masked model a whole name */
@@ -211,6 +213,12 @@ static inline bool dsc_lm_transforms(const dsc_lm_config *config)
     return config->masked || dsc_lm_projects(config);
 }
 
+/* Whether the layer of that module has a bias. */
+static inline bool dsc_lm_transform_bias(const dsc_lm_config *config)
+{
+    return config->masked && !config->transform_no_bias;
+}
+
 /* The row of a sample's first token in the table of positions. */
 static inline int64_t dsc_lm_position_first(const dsc_lm_family *family, const dsc_lm_config *config)
 {
@@ -227,6 +235,18 @@ static inline int32_t dsc_lm_norm_params(const dsc_lm_family *family, const dsc_
 static inline int32_t dsc_lm_norm_bias(const dsc_lm_family *family, const dsc_lm_config *config, int32_t weight)
 {
     return dsc_lm_norm_params(family, config) > 1 ? weight + 1 : DSC_NORM_NONE;
+}
+
+/* A transform's parameters are its weight, a bias, and those of the norm before it. The number of the norm's first. */
+static inline int32_t dsc_lm_transform_norm(const dsc_lm_config *config)
+{
+    return dsc_lm_transform_bias(config) ? 2 : 1;
+}
+static inline int32_t dsc_lm_transform_params(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    if (!dsc_lm_transforms(config))
+        return 0;
+    return dsc_lm_transform_norm(config) + (family->transform_norm != NULL ? dsc_lm_norm_params(family, config) : 0);
 }
 
 /* An embedding's parameters, the token table first; -1: it has none. */

@@ -1,7 +1,8 @@
 /* lm_transform.c - the layer between the last block and the head of some families. It is a linear layer to the width of
- * the token table; masked models apply it with an activation to the tokens that they predict.
+ * the token table. Masked models apply it with an activation to the tokens that they predict, some of them behind a
+ * norm.
  *
- * Saved for backward: the activation's input. The rows of the predicted tokens are gathered again.
+ * Saved for backward: the activation's input. The rows of the predicted tokens are gathered, and normed, again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kernels/device.h"
 #include "models/lm.h"
@@ -11,8 +12,12 @@ typedef struct transform_layout {
     int64_t rows, all_rows;              /* those of the head; R */
     int64_t before, saved_bytes;         /* [rows,E], masked */
     int64_t lora;                        /* [rows,r] */
-    int64_t gathered, d_before, back_bytes; /* [rows,C] [rows,E], masked the latter, which forward has not */
+    int64_t gathered, normed, stats;     /* [rows,C] each of the first two */
+    int64_t forward_bytes;               /* of all above; what follows is backward's */
+    int64_t d_before, work, back_bytes;  /* [rows,E], masked; the norm's */
 } transform_layout;
+
+static bool norms(const dsc_lm_module *self) { return self->family->transform_norm != NULL; }
 
 static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, transform_layout *out,
                          dsc_error *err)
@@ -24,14 +29,21 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     const int64_t element = (int64_t)dsc_dtype_bytes(dtype), narrow = out->rows * config->embed_channels * element;
     out->before = dsc_lm_piece(&out->saved_bytes, config->masked ? narrow : 0);
     out->lora = dsc_lm_piece(&out->back_bytes, dsc_lora_work_bytes(&self->lora, out->rows, dtype));
-    out->gathered = dsc_lm_piece(&out->back_bytes, out->rows * config->channels * element);
+    const dsc_norm_kind kind = self->family->norm;
+    const int64_t wide = out->rows * config->channels * element, normed = norms(self) ? out->rows : 0;
+    out->gathered = dsc_lm_piece(&out->back_bytes, wide);
+    out->normed = dsc_lm_piece(&out->back_bytes, norms(self) ? wide : 0);
+    out->stats = dsc_lm_piece(&out->back_bytes, dsc_norm_stats_bytes(kind, normed));
+    out->forward_bytes = config->masked ? out->back_bytes : out->gathered;
+    out->work = dsc_lm_piece(&out->back_bytes,
+                             norms(self) ? dsc_norm_backward_scratch_bytes(kind, normed, config->channels) : 0);
     out->d_before = dsc_lm_piece(&out->back_bytes, config->masked ? narrow : 0);
     return DSC_OK;
 }
 
 static dsc_linear_layer linear_of(const dsc_lm_module *self)
 {
-    const bool bias = self->config->masked;
+    const bool bias = dsc_lm_transform_bias(self->config);
     return (dsc_linear_layer){ .shape = { self->config->channels, self->config->embed_channels, true },
                                .bias = bias ? 1 : -1, .forward = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE };
 }
@@ -46,7 +58,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     DSC_TRY(dsc_linear_plan(&gemms, linear_of(self), err));
     *out = (dsc_module_plan) { .out_elements = at.rows * self->config->embed_channels,
                                .saved_bytes = at.saved_bytes,
-                               .forward_scratch_bytes = self->config->masked ? at.d_before : at.gathered,
+                               .forward_scratch_bytes = at.forward_bytes,
                                .backward_scratch_bytes = at.back_bytes,
                                .forward_flops = gemms.forward_flops,
                                .backward_flops = gemms.backward_flops };
@@ -60,7 +72,7 @@ typedef struct transform_call {
     dsc_module_ctx *ctx;
     dsc_call launch;
     transform_layout at;
-    char *gathered, *before;
+    char *gathered, *normed, *before; /* normed: the layer's input */
     dsc_error *err;
 } transform_call;
 
@@ -71,16 +83,18 @@ static dsc_status begin(const dsc_module *module, dsc_module_ctx *ctx, transform
     DSC_TRY(layout(self, ctx->batch, ctx->dtype, &call->at, err));
     call->launch = (dsc_call){ .ctx = ctx, .rows = call->at.rows, .err = err, .lora = &self->lora,
                                .lora_work = (char *)ctx->scratch + call->at.lora };
+    DSC_ASSERT(!norms(self) || (self->config->masked && !dsc_lm_projects(self->config)));
     call->gathered = (char *)ctx->scratch + call->at.gathered;
+    call->normed = norms(self) ? (char *)ctx->scratch + call->at.normed : call->gathered;
     call->before = (char *)ctx->saved + call->at.before;
     return DSC_OK;
 }
 
-/* `all` has the rows of all tokens, call->gathered those of the predicted ones. */
-static dsc_gather_rows_args gather_args(const transform_call *call, const void *all)
+/* `all` has the rows of all tokens, `some` those of the predicted ones. */
+static dsc_gather_rows_args gather_args(const transform_call *call, const void *all, void *some)
 {
     return (dsc_gather_rows_args) { .all = (void *)(uintptr_t)all,
-                                    .some = call->gathered,
+                                    .some = some,
                                     .positions = call->ctx->batch_data[DSC_LM_PREDICTED],
                                     .batch = call->ctx->batch,
                                     .tokens = call->config->sequence,
@@ -89,25 +103,46 @@ static dsc_gather_rows_args gather_args(const transform_call *call, const void *
                                     .dtype = call->ctx->dtype };
 }
 
+static dsc_norm norm_of(const transform_call *call)
+{
+    const dsc_lm_family *family = call->self->family;
+    const int32_t weight = dsc_lm_transform_norm(call->config);
+    return (dsc_norm) { .kind = family->norm,
+                        .rows = call->at.rows,
+                        .channels = call->config->channels,
+                        .eps = call->config->norm_eps,
+                        .weight = weight,
+                        .bias = dsc_lm_norm_bias(family, call->config, weight),
+                        .plus_one = call->config->norm_plus_one,
+                        .stats = (char *)call->ctx->scratch + call->at.stats };
+}
+
+/* The layer's input: the rows of the predicted tokens, and their norm. */
+static dsc_status make_input(const transform_call *call)
+{
+    const dsc_gather_rows_args gather = gather_args(call, call->ctx->in, call->gathered);
+    DSC_TRY(DSC_RUN(call->ctx->stream, GATHER_ROWS_FWD, &gather, call->err));
+    return norms(call->self) ? dsc_norm_forward(&call->launch, norm_of(call), call->normed, call->gathered) : DSC_OK;
+}
+
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     transform_call call;
     DSC_TRY(begin(module, ctx, &call, err));
     if (!call.config->masked)
         return dsc_linear_run(&call.launch, linear_of(call.self), ctx->out, ctx->in, NULL);
-    const dsc_gather_rows_args gather = gather_args(&call, ctx->in);
-    DSC_TRY(DSC_RUN(ctx->stream, GATHER_ROWS_FWD, &gather, err));
-    DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.gathered, NULL));
+    DSC_TRY(make_input(&call));
+    DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.normed, NULL));
     const dsc_gelu_fwd_args act = { .out = ctx->out, .in = call.before, .count = call.at.rows *
                                     call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
     return DSC_RUN(ctx->stream, GELU_FWD, &act, err);
 }
 
-/* From the gradient of the linear layer's output: its parameters' and, into call->gathered, its input's. */
+/* From the gradient of the linear layer's output: its parameters' and, into call->normed, its input's. */
 static dsc_status backward_linear(const transform_call *call, const void *in, const void *d_out)
 {
     DSC_TRY(dsc_linear_gradients(&call->launch, linear_of(call->self), in, d_out));
-    return dsc_linear_backward(&call->launch, linear_of(call->self), call->gathered, d_out, NULL);
+    return dsc_linear_backward(&call->launch, linear_of(call->self), call->normed, d_out, NULL);
 }
 
 /* d_in may be d_out's memory, which the product reads to its end. */
@@ -133,9 +168,16 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     const dsc_gelu_bwd_args act = { .d_in = d_before, .d_out = ctx->d_out, .in = call.before, .count = call.at.rows *
                                     call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
     DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &act, err));
-    const dsc_gather_rows_args gather = gather_args(&call, ctx->in), scatter = gather_args(&call, ctx->d_in);
-    DSC_TRY(DSC_RUN(ctx->stream, GATHER_ROWS_FWD, &gather, err));
-    DSC_TRY(backward_linear(&call, call.gathered, d_before));
+    DSC_TRY(make_input(&call));
+    DSC_TRY(backward_linear(&call, call.normed, d_before));
+    /* The layer's gradient is no longer needed, and its memory is as wide. */
+    char *const d_gathered = norms(call.self) ? d_before : call.normed;
+    const dsc_norm_gradient norm = {
+        .d_in = d_gathered, .d_out = call.normed, .in = call.gathered, .scratch = (char *)ctx->scratch + call.at.work
+    };
+    if (norms(call.self))
+        DSC_TRY(dsc_norm_backward(&call.launch, norm_of(&call), &norm));
+    const dsc_gather_rows_args scatter = gather_args(&call, ctx->d_in, d_gathered);
     return DSC_RUN(ctx->stream, GATHER_ROWS_BWD, &scatter, err);
 }
 

@@ -23,14 +23,19 @@ torch.manual_seed(1)
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 
-# Replacements of a masked token in masked language models, and tokens that they never predict.
+# Masked language models; their replacement of a masked token, and tokens that they never predict.
+MASKED_FAMILIES = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
 MASK, SPECIAL, SEED = 90, [3, 5, 7], 1234
+
+
+def is_masked(config):
+    return config.model_type in MASKED_FAMILIES
 
 
 def kind_of(config):
     if hasattr(config, "vision_config"):
         return transformers.AutoModelForImageTextToText
-    return transformers.AutoModelForMaskedLM if config.model_type == "bert" else transformers.AutoModelForCausalLM
+    return transformers.AutoModelForMaskedLM if is_masked(config) else transformers.AutoModelForCausalLM
 
 
 def make_folder(config, dtype, shard, folder):
@@ -40,24 +45,32 @@ def make_folder(config, dtype, shard, folder):
             p.add_(torch.randn_like(p) * 0.05)
     model.save_pretrained(folder, max_shard_size=shard)
     model = kind_of(config).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-    if config.model_type == "bert" and shard == "1GB":
-        write_as_of_old(os.path.join(folder, "model.safetensors"), config.hidden_size)
+    if shard == "1GB":
+        write_as_of_old(os.path.join(folder, "model.safetensors"), config)
     return model
 
 
-def write_as_of_old(path, width):
-    """As the first published BERTs are: other names of norms, and the heads of their other task."""
+def write_as_of_old(path, config):
+    """As the first published BERTs and RoBERTas are: other names of norms, and the heads and buffers that transformers drops today."""
+    base, width = "bert" if config.model_type == "bert" else "roberta", config.hidden_size
+    if config.model_type not in MASKED_FAMILIES[:4]:
+        return
     named = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
              for k, t in load_file(path).items()}
-    named.update({"bert.pooler.dense.weight": torch.zeros(width, width), "bert.pooler.dense.bias": torch.zeros(width),
-                  "cls.seq_relationship.weight": torch.zeros(2, width), "cls.seq_relationship.bias": torch.zeros(2)})
+    named.update({f"{base}.pooler.dense.weight": torch.zeros(width, width), f"{base}.pooler.dense.bias": torch.zeros(width)})
+    if base == "bert":
+        named.update({"cls.seq_relationship.weight": torch.zeros(2, width), "cls.seq_relationship.bias": torch.zeros(2)})
+    else:
+        table = named["roberta.embeddings.word_embeddings.weight"]
+        named.update({"lm_head.decoder.weight": table.clone(), "lm_head.decoder.bias": named["lm_head.bias"].clone(),
+                      "roberta.embeddings.position_ids": torch.arange(config.max_position_embeddings)[None]})
     save_file(named, path, metadata={"format": "pt"})
 
 
 def samples_of(config, data, at, epochs):
     """Inputs, and a target for each token; -100: none."""
     x = torch.stack([data[i:i + SEQ] for i in at])
-    if config.model_type != "bert":
+    if not is_masked(config):
         return x, torch.stack([data[i + 1:i + SEQ + 1] for i in at])
     y = torch.full_like(x, -100)
     for k, tokens in enumerate(x.tolist()):
@@ -97,7 +110,7 @@ def train_ours(hf, data, folder, adapter=None, **own):
     """Losses, the export, and of a run with adapters the merged one. `own`: further keys of "dsc"."""
     config, log, save = (os.path.join(folder, n) for n in ("c.json", "log.jsonl", "save"))
     own.update({"lora": {"adapter": adapter}} if adapter else {})
-    if json.load(open(os.path.join(hf, "config.json")))["model_type"] == "bert":
+    if json.load(open(os.path.join(hf, "config.json")))["model_type"] in MASKED_FAMILIES:
         own.update({"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}, "seed": SEED})
     json.dump({"train_batch_size": BATCH, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0,
                "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
@@ -158,7 +171,7 @@ def compare(theirs, hf, folder):
     assert not missing, f"transformers misses or does not know {missing}"
     assert same, "what transformers writes of our export is not our export"
     # a text that goes on over longrope's border is refused
-    if theirs.config.model_type != "bert" and "longrope" not in json.dumps(theirs.config.to_dict(), default=str):
+    if not is_masked(theirs.config) and "longrope" not in json.dumps(theirs.config.to_dict(), default=str):
         check_generate(back, exported)
     # AdamW moves an element whose gradient is next to nothing by the rate either way
     assert apart < 2 * STEPS * 1e-3, f"weights are {apart} apart"

@@ -13,7 +13,7 @@ import sys
 
 import bitsandbytes as bnb
 import peft
-from hf_runs import BIN, MASK, SPECIAL, SEQ, STEPS, VOCAB, files_of, kind_of, run, run_all, torch, train_theirs, transformers, write_tokens
+from hf_runs import BIN, MASK, SPECIAL, SEQ, STEPS, VOCAB, files_of, is_masked, kind_of, run, run_all, torch, train_theirs, transformers, write_tokens
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SHAPE = dict(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2,
@@ -169,7 +169,7 @@ def check_written(config, double, merge, folder):
     plain, _ = make_folders(config, double, folder)
     data = os.path.join(folder, "tokens.bin")
     tokens = write_tokens(data)
-    own = {"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}} if config.model_type == "bert" else {}
+    own = {"mlm": {"mask_token": MASK, "special_tokens": SPECIAL}} if is_masked(config) else {}
     lora = {"lora": {"r": 4, "target_modules": "all-linear"}} if merge else {}
     _, step = train_ours(plain, data, folder, "run", dict(own, **lora), steps=3, bf16=True)
     full, ours, theirs = (os.path.join(folder, n) for n in ("full", "ours", "theirs"))

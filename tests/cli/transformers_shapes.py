@@ -8,7 +8,7 @@ import random
 import sys
 import time
 
-from hf_runs import VOCAB, compare, load_file, run_all, save_file, torch, transformers, write_as_of_old
+from hf_runs import MASKED_FAMILIES, VOCAB, compare, load_file, run_all, save_file, torch, transformers, write_as_of_old
 
 NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
 
@@ -58,6 +58,32 @@ def bert(**more):
             "hidden_dropout_prob": 0.1, "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 96, "layer_norm_eps": 1e-12,
             "max_position_embeddings": 64, "model_type": "bert", "num_attention_heads": 3, "num_hidden_layers": 2, "pad_token_id": 0,
             "position_embedding_type": "absolute", "type_vocab_size": 2, "use_cache": True, "vocab_size": VOCAB, **more}
+
+
+def roberta(**more):
+    return {"architectures": ["RobertaForMaskedLM"], "attention_probs_dropout_prob": 0.1, "bos_token_id": 0, "eos_token_id": 2,
+            "hidden_act": "gelu", "hidden_dropout_prob": 0.1, "hidden_size": 48, "initializer_range": 0.02, "intermediate_size": 96,
+            "layer_norm_eps": 1e-05, "max_position_embeddings": 66, "model_type": "roberta", "num_attention_heads": 3,
+            "num_hidden_layers": 2, "pad_token_id": 1, "type_vocab_size": 1, "vocab_size": VOCAB, **more}
+
+
+def distilbert(**more):
+    return {"activation": "gelu", "architectures": ["DistilBertForMaskedLM"], "attention_dropout": 0.1, "dim": 48, "dropout": 0.1,
+            "hidden_dim": 96, "initializer_range": 0.02, "max_position_embeddings": 64, "model_type": "distilbert", "n_heads": 3,
+            "n_layers": 2, "pad_token_id": 0, "qa_dropout": 0.1, "seq_classif_dropout": 0.2, "sinusoidal_pos_embds": False,
+            "tie_weights_": True, "vocab_size": VOCAB, **more}
+
+
+def modernbert(**more):
+    return {"architectures": ["ModernBertForMaskedLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 81,
+            "classifier_activation": "gelu", "classifier_bias": False, "classifier_dropout": 0.0, "classifier_pooling": "mean",
+            "cls_token_id": 81, "decoder_bias": True, "deterministic_flash_attn": False, "embedding_dropout": 0.0, "eos_token_id": 82,
+            "global_attn_every_n_layers": 3, "global_rope_theta": 160000.0, "gradient_checkpointing": False, "hidden_activation": "gelu",
+            "hidden_size": 48, "initializer_cutoff_factor": 2.0, "initializer_range": 0.02, "intermediate_size": 70, "layer_norm_eps": 1e-05,
+            "local_attention": 8, "local_rope_theta": 10000.0, "max_position_embeddings": 64, "mlp_bias": False, "mlp_dropout": 0.0,
+            "model_type": "modernbert", "norm_bias": False, "norm_eps": 1e-05, "num_attention_heads": 3, "num_hidden_layers": 4,
+            "pad_token_id": 83, "position_embedding_type": "absolute", "sep_token_id": 82, "tie_word_embeddings": True,
+            "torch_dtype": "float32", "vocab_size": VOCAB, **more}
 
 
 def gpt2(**more):
@@ -357,6 +383,25 @@ PUBLISHED = {
     "MPT 30B": mpt(n_heads=6, attn_config={"softmax_scale": 0.3}),
     "Minitron 4B": nemotron(),
     "Nemotron-4 with biases": nemotron(head_dim=12, attention_bias=True, mlp_bias=True, rope_scaling=None, pad_token_id=4),
+    "RoBERTa base": roberta(),
+    "RoBERTa of BERT's defaults": without(roberta(pad_token_id=4, type_vocab_size=3, hidden_act="gelu_new", max_position_embeddings=32),
+                                          "layer_norm_eps", "initializer_range"),
+    "XLM-RoBERTa base": roberta(architectures=["XLMRobertaForMaskedLM"], model_type="xlm-roberta", output_past=True,
+                                position_embedding_type="absolute", use_cache=True),
+    "CamemBERT base": roberta(architectures=["CamembertForMaskedLM"], model_type="camembert", bos_token_id=5, eos_token_id=6,
+                              output_past=True),
+    "DistilBERT base": distilbert(),
+    "DistilBERT of its own head": distilbert(tie_word_embeddings=False, activation="relu", pad_token_id=None,
+                                             sinusoidal_pos_embds=True),
+    "ModernBERT base": modernbert(),
+    "mmBERT": modernbert(local_rope_theta=160000, sparse_prediction=True, sparse_pred_ignore_index=-100, repad_logits_with_grad=False),
+    "ModernBERT by layers": without(modernbert(
+        layer_types=["sliding_attention", "full_attention", "sliding_attention", "full_attention"], local_attention=7,
+        rope_parameters={"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0},
+                         "sliding_attention": {"rope_type": "default", "rope_theta": 777.0}}),
+        "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
+    "ModernBERT with biases": modernbert(attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True, tie_word_embeddings=False,
+                                         classifier_activation="relu", hidden_activation="silu"),
     "GPT-2": gpt2(),
     "DistilGPT-2": gpt2(_num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}),
     "Cerebras-GPT": gpt2(activation_function="gelu", n_inner=96, scale_attn_weights=True, attn_pdrop=0.0),
@@ -452,9 +497,10 @@ def random_newer(r, make):
 def random_config(seed):
     r = random.Random(seed)
     heads, size, layers, inner = r.choice([1, 2, 3, 4, 6]), r.choice([4, 6, 8, 10, 16]), r.choice([1, 2, 3]), r.choice([7, 33, 64, 100])
-    kinds = [llama, mistral, qwen2, qwen3, gpt2, neox, opt, bert, gemma, gemma2, gemma3, granite, olmo3, cohere, cohere2]
+    kinds = [llama, mistral, qwen2, qwen3, gpt2, neox, opt, bert, roberta, distilbert, modernbert, gemma, gemma2, gemma3, granite, olmo3,
+             cohere, cohere2]
     wide, tied, make = heads * size, r.random() < .5, kinds[seed % len(kinds)]
-    if seed % len(kinds) >= 8:
+    if seed % len(kinds) > kinds.index(modernbert):
         return random_newer(r, make)
     if make is gpt2:
         return gpt2(n_embd=wide, n_head=heads, n_layer=layers, n_inner=r.choice([None, inner]), scale_attn_weights=r.random() < .7,
@@ -469,6 +515,17 @@ def random_config(seed):
     if make is bert:
         return bert(**common, hidden_act=r.choice(["gelu", "relu", "gelu_new"]), type_vocab_size=r.choice([1, 2, 3]),
                     pad_token_id=r.choice([0, None, 3]))
+    if make is distilbert:
+        return distilbert(dim=wide, n_heads=heads, n_layers=layers, hidden_dim=inner, activation=r.choice(["gelu", "relu"]),
+                          pad_token_id=r.choice([0, None, 5]), tie_word_embeddings=tied)
+    if make is modernbert:
+        return modernbert(**common, local_attention=r.choice([1, 2, 5, 16, 200]), global_attn_every_n_layers=r.choice([1, 2, 3]),
+                          norm_bias=r.random() < .3, mlp_bias=r.random() < .3, attention_bias=r.random() < .3,
+                          classifier_bias=r.random() < .3, pad_token_id=r.choice([83, None]), tie_word_embeddings=tied)
+    if make is roberta:
+        pad = r.choice([0, 1, 6])
+        return roberta(**common, hidden_act=r.choice(["gelu", "relu", "gelu_new"]), type_vocab_size=r.choice([1, 2]), pad_token_id=pad,
+                       max_position_embeddings=64 + pad + 1, model_type=r.choice(["roberta", "xlm-roberta", "camembert"]))
     if make is neox:
         shares = [p for p in (.25, .5, 1.0) if int(size * p) >= 2 and int(size * p) % 2 == 0]
         return neox(**common, rotary_pct=r.choice(shares), use_parallel_residual=r.random() < .6, attention_bias=r.random() < .7,
@@ -490,7 +547,7 @@ def write_old_buffers(path, layers):
 def check(config, name, folder):
     r, hf = random.Random(name), os.path.join(folder, "hf")
     path, single = os.path.join(hf, "config.json"), os.path.join(hf, "model.safetensors")
-    kind = transformers.AutoModelForMaskedLM if config["model_type"] == "bert" else transformers.AutoModelForCausalLM
+    kind = transformers.AutoModelForMaskedLM if config["model_type"] in MASKED_FAMILIES else transformers.AutoModelForCausalLM
     os.mkdir(hf)
     json.dump(config, open(path, "w"))
     model = kind.from_config(transformers.AutoConfig.from_pretrained(hf)).to(r.choice([torch.float32, torch.bfloat16, torch.float16]))
@@ -499,8 +556,8 @@ def check(config, name, folder):
             p.add_(torch.randn_like(p) * 0.05)
     model.save_pretrained(hf, max_shard_size=r.choice(["1GB", "40KB", "15KB"]))
     json.dump(config, open(path, "w"))  # as it was published, not as it is written today
-    if os.path.exists(single) and config["model_type"] == "bert" and r.random() < .5:
-        write_as_of_old(single, config["hidden_size"])
+    if os.path.exists(single) and r.random() < .5:
+        write_as_of_old(single, model.config)
     if os.path.exists(single) and config["model_type"] == "gpt_neox" and r.random() < .5:
         write_old_buffers(single, config["num_hidden_layers"])
     compare(kind.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager"), hf, folder)

@@ -10,8 +10,8 @@ import json
 import os
 import sys
 
-from hf_runs import (BIN, SEQ, STEPS, VOCAB, compare, files_of, kind_of, make_folder, run, run_all, save_file, torch, train_ours, train_theirs, transformers,
-                     write_tokens)
+from hf_runs import (BIN, SEQ, STEPS, VOCAB, compare, files_of, is_masked, kind_of, make_folder, run, run_all, save_file, torch, train_ours,
+                     train_theirs, transformers, write_tokens)
 try:
     import peft
 except ImportError:
@@ -97,6 +97,16 @@ LORA_CASES += [
      dict(r=8, lora_alpha=8, target_modules="all-linear", rank_pattern={"(q|v)_proj": 3, r"layers\.0\..*": 2}, alpha_pattern={"^model.*mlp.*": 12},
           use_dora=True, modules_to_save=["lm_head"])),
 ]
+# encoders whose head has its layers under other names, one of them without biases and behind a norm of its own
+LORA_CASES += [
+    (transformers.RobertaConfig(**DENSE, intermediate_size=70), torch.float32, dict(r=4, lora_alpha=6, target_modules="all-linear")),
+    (transformers.DistilBertConfig(vocab_size=VOCAB, dim=48, n_heads=3, n_layers=2, hidden_dim=70, max_position_embeddings=64), torch.float32,
+     dict(r=4, lora_alpha=6, target_modules="all-linear")),
+    (transformers.ModernBertConfig(**DENSE, intermediate_size=70, local_attention=8, pad_token_id=83), torch.float32,
+     dict(r=4, lora_alpha=6, target_modules="all-linear")),
+    (transformers.ModernBertConfig(**DENSE, intermediate_size=70, local_attention=8, pad_token_id=83), torch.float32,
+     dict(r=3, lora_alpha=6, target_modules=["Wqkv", "mlp.Wo"], use_dora=True)),
+]
 # Arguments of peft's LoraConfig that choose layers, which dsc.lora has under the same names.
 TARGETS = [
     dict(target_modules=r"model\.layers\.1\..*(q|v)_proj"), dict(target_modules="all-linear", exclude_modules=["mlp.up_proj", "k_proj"]),
@@ -130,7 +140,7 @@ def check_targets(folder):
 
 def check_adapters(config, dtype, lora, folder):
     hf, data, adapter, again = (os.path.join(folder, n) for n in ("hf", "tokens.bin", "adapter", "again"))
-    task = None if config.model_type == "bert" else "CAUSAL_LM"
+    task = None if is_masked(config) else "CAUSAL_LM"
     theirs = peft.get_peft_model(make_folder(config, dtype, "1GB", hf), peft.LoraConfig(task_type=task, **lora))
     with torch.no_grad():
         for p in theirs.parameters():
@@ -168,6 +178,8 @@ GROWN_CASES = [
     (transformers.GPT2Config(**GPT2), torch.float32), (transformers.GPTNeoXConfig(**DENSE, intermediate_size=70, hidden_dropout=0, attention_dropout=0), torch.float32),
     (transformers.OPTConfig(**DENSE, ffn_dim=70, word_embed_proj_dim=32, dropout=0, attention_dropout=0, do_layer_norm_before=False), torch.float32),
     (transformers.BertConfig(**DENSE, intermediate_size=70, hidden_dropout_prob=0, attention_probs_dropout_prob=0), torch.float32),
+    (transformers.RobertaConfig(**DENSE, intermediate_size=70), torch.float32),
+    (transformers.ModernBertConfig(**DENSE, intermediate_size=70, local_attention=8, pad_token_id=83), torch.float32),
 ]
 
 
@@ -197,7 +209,7 @@ def check_grown(config, dtype, folder):
     hf, data = (os.path.join(folder, n) for n in ("hf", "tokens.bin"))
     theirs = grow(make_folder(config, dtype, "1GB", hf))
     write_tokenizer(hf)
-    tokens = write_tokens(data, VOCAB if config.model_type == "bert" else VOCAB + ADDED)  # hf_runs.py masks with the old ones
+    tokens = write_tokens(data, VOCAB if is_masked(config) else VOCAB + ADDED)  # hf_runs.py masks with the old ones
     want = train_theirs(theirs, tokens)
     got, exported, _ = train_ours(hf, data, folder, grow_vocab=True)
     loss_off = max(abs(a - b) for a, b in zip(got, want))
