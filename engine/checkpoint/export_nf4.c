@@ -142,7 +142,10 @@ void dsc_ckpt_nf4_close(dsc_ckpt_nf4_weight *w, dsc_alloc *alloc)
 static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err)
 {
     /* All matrices of their blocks are linear layers, stored [out,in]; dsc_ckpt_nf4_is knows those elsewhere. */
-    static const char *const families[] = { "llama", "mistral", "qwen2", "qwen3", "gpt_neox", "opt", "bert" };
+    static const char *const families[] = { "llama",   "mistral", "ministral", "qwen2",   "qwen3",    "gpt_neox",
+                                            "opt",     "bert",    "phi3",      "gemma",   "gemma2",   "gemma3_text",
+                                            "granite", "olmo2",   "olmo3",     "smollm3", "stablelm", "starcoder2",
+                                            "glm",     "glm4",    "cohere",    "cohere2", "seed_oss" };
     const cJSON *type = cJSON_GetObjectItemCaseSensitive(root, "model_type");
     DSC_ASSERT(path != NULL);
     if (cJSON_GetObjectItemCaseSensitive(root, "quantization_config") != NULL)
@@ -152,8 +155,8 @@ static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err
             return DSC_OK;
     const char *name = cJSON_IsString(type) ? type->valuestring : "";
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
-                    "\"model_type\" is \"%.40s\"%s; weights in 4 bits are written for llama, mistral, qwen2, qwen3, "
-                    "gpt_neox, opt and bert; export without --nf4",
+                    "\"model_type\" is \"%.40s\"%s; weights in 4 bits are written for llama and families like it "
+                    "(docs/models.md), gpt_neox, opt and bert; export without --nf4",
                     name,
                     strcmp(name, "gpt2") == 0 ? ", whose weights are stored [in,out] and packed transposed by "
                                                 "transformers alone"

@@ -93,15 +93,15 @@ static halves halves_of(ck_role role, dsc_dtype dtype, int64_t rows, int64_t col
 
 static void fill(const halves *x, int64_t rows, int64_t cols)
 {
-    const double most =
-        kind == DSC_RELU2 || kind == DSC_HALF_SQUARE ? 100 : 1e30; /* the square of 1e30 is Inf in fp32 alone */
+    /* The square of 1e30 is Inf in fp32 alone. */
+    const double most = kind == DSC_RELU2 || kind == DSC_HALF_SQUARE ? 100 : 1e30;
     ck_normal(x->gate, 0, 4);
     if (!packed)
         ck_normal(x->up, 0, 1);
     for (int64_t i = 0; i < rows * cols; i++) /* far ends: the gate is 0 or 1 there */
         if (ck_random() % 16 == 0) {
             static const double far[] = { 0, -0.0, 87, 89, 104, 1e30, -87, -88.5, -89, -104, -1e30, 1e-40 };
-            ck_set(x->gate, place(i, cols, x->stride), fmin(far[ck_random() % DSC_COUNT(far)], most));
+            ck_set(x->gate, place(i, cols, x->stride), fmax(fmin(far[ck_random() % DSC_COUNT(far)], most), -most));
         }
 }
 

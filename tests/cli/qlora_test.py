@@ -24,7 +24,7 @@ CONFIGS = {"llama": transformers.LlamaConfig(**SHAPE, tie_word_embeddings=True),
 
 # Weights of several blocks of a checkpoint, other families, and elements that blocks of 64 do not divide.
 # Linear layers that are packed, of models that are not Llamas.
-PACKED = {"gpt_neox": 4 * 2, "opt": 6 * 2, "bert": 6 * 2 + 1}
+PACKED = {"gpt_neox": 4 * 2, "opt": 6 * 2, "bert": 6 * 2 + 1, "phi3": 4 * 2, "starcoder2": 6 * 2, "glm4": 6 * 2}
 ODD = {"of a wide model": transformers.LlamaConfig(**dict(SHAPE, intermediate_size=16384)),
        "of a GPT-NeoX": transformers.GPTNeoXConfig(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=128,
                                                    max_position_embeddings=64, tie_word_embeddings=False),
@@ -35,6 +35,11 @@ ODD = {"of a wide model": transformers.LlamaConfig(**dict(SHAPE, intermediate_si
                                                             do_layer_norm_before=False),
        "of a BERT": transformers.BertConfig(vocab_size=VOCAB, hidden_size=64, num_attention_heads=4, num_hidden_layers=2, intermediate_size=128,
                                             max_position_embeddings=64),
+       "of a Phi-3": transformers.Phi3Config(**SHAPE, pad_token_id=0),
+       "of a Gemma 2": transformers.Gemma2Config(**SHAPE, head_dim=16, query_pre_attn_scalar=16, sliding_window=9),
+       "of a StarCoder2": transformers.Starcoder2Config(**SHAPE),
+       "of a GLM-4": transformers.Glm4Config(**SHAPE, head_dim=16, pad_token_id=0),
+       "of a Command R": transformers.CohereConfig(**SHAPE, pad_token_id=0),
        "of an odd width": transformers.Qwen3Config(**dict(SHAPE, hidden_size=24, head_dim=6, intermediate_size=25))}
 
 
