@@ -46,7 +46,7 @@ static const dsc_lm_family *family_of(const char *model_type, char *list, size_t
 /* A family, or a model around one. */
 static dsc_status find_family(hf_folder *folder, dsc_error *err)
 {
-    char list[500], wrappers[256];
+    char list[500];
     const cJSON *root = dsc_json_root(folder->json);
     dsc_hf_config reader = { .json = folder->json, .object = root, .err = err };
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
@@ -60,11 +60,10 @@ static dsc_status find_family(hf_folder *folder, dsc_error *err)
         return DSC_OK;
     DSC_TRY(dsc_wrapper_find(&reader, item->valuestring, &folder->wrapper));
     if (folder->wrapper.object == NULL) {
-        dsc_wrapper_list(wrappers, sizeof wrappers);
         dsc_json_where(folder->json, item, reader.where, sizeof reader.where);
         return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED,
-                             "model_type \"%.60s\" is not built; what exists: %s; the text part of %s",
-                             item->valuestring, list, wrappers);
+                             "model_type \"%.60s\" is not built; what exists: %s; docs/models.md has multimodal ones",
+                             item->valuestring, list);
     }
     folder->wrapped_family = *family_of(folder->wrapper.text_type, list, sizeof list);
     folder->family = &folder->wrapped_family;

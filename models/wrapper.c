@@ -23,13 +23,6 @@ static const char *const text_types[][2] = {
     { "qwen3_vl_text", "qwen3" }, { "gemma3_text", "gemma3_text" },
 };
 
-void dsc_wrapper_list(char *out, size_t bytes)
-{
-    size_t used = 0;
-    for (size_t i = 0; i < DSC_COUNT(wrappers) && used < bytes; i++)
-        used += (size_t)snprintf(out + used, bytes - used, "%s%s", i > 0 ? ", " : "", wrappers[i].model_type);
-}
-
 /* Classes of their own have other defaults than the family, so their sizes must be there. */
 static dsc_status need_sizes(dsc_hf_config *reader, const char *type)
 {

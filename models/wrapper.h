@@ -15,8 +15,6 @@ typedef struct dsc_wrapper {
 
 /* The reader is at the root, whose model_type does not name a family. out->object is NULL for an unknown wrapper. */
 DSC_MUST_USE dsc_status dsc_wrapper_find(dsc_hf_config *reader, const char *model_type, dsc_wrapper *out);
-/* "llava, mistral3, ..." */
-void dsc_wrapper_list(char *out, size_t bytes);
 
 /* Gives the family the names of the text model's tensors in these files (NULL: the newest ones). */
 void dsc_wrapper_set_names(dsc_lm_family *family, const dsc_weights *weights);
