@@ -33,7 +33,7 @@ typedef struct packed_job {
     int32_t tensor; /* whose scales are in the parts; -1: none */
     bool stored;    /* it is packed in its file */
     float offset;
-    dsc_hash128 hash; /* of what rank 0 has packed so far */
+    dsc_hash128 hash; /* the weights that rank 0 has packed so far */
 } packed_job;
 
 /* Outcome of rank 0, with the scale of scales of a tensor. */

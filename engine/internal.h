@@ -85,7 +85,7 @@ struct dsc_engine {
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */
     char *settings;   /* dsc_config_settings, for checkpoints */
-    char packed_hash[DSC_PACKED_HASH_TEXT]; /* of frozen weights in 4 bits; "": there are none, or none yet */
+    char packed_hash[DSC_PACKED_HASH_TEXT]; /* hash of frozen weights in 4 bits; "": none, or none yet */
 };
 
 /* Among the [together][module_count]. */

@@ -374,7 +374,7 @@ static void tell_pairs(const dsc_engine *engine, dsc_step_result *out)
     out->reward_accuracy = means.accuracy;
 }
 
-/* Of the rank that waited longest; the others waited for that rank in their collectives. */
+/* The longest wait of a rank; the other ranks waited for that one in their collectives. */
 static int64_t longest_data_wait(const dsc_engine *engine)
 {
     const int64_t words = dsc_step_stat_count(&engine->config);

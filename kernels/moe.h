@@ -107,13 +107,13 @@ typedef enum dsc_grouped_kind {
 typedef struct dsc_grouped_gemm_args {
     const void *a, *b; /* b: w for the first two kinds */
     void *c;
-    const void *add;       /* of c's shape, or NULL; may be c; not with WEIGHT */
+    const void *add;       /* c's shape, or NULL; may be c; not with WEIGHT */
     const int32_t *starts; /* [experts + 1] */
-    int64_t rows;          /* of all experts: starts[experts] */
+    int64_t rows;          /* rows of all experts: starts[experts] */
     int64_t in, out;
     int32_t experts;
     dsc_grouped_kind kind;
-    dsc_dtype dtype; /* of a, b and, but for WEIGHT, c and add */
+    dsc_dtype dtype; /* dtype of a and b, and but for WEIGHT of c and add */
 } dsc_grouped_gemm_args;
 
 #ifdef __cplusplus

@@ -17,7 +17,7 @@ typedef struct dsc_scale_args {
     float factor;
     dsc_dtype dtype; /* F32, BF16 or F16 */
     float cap;       /* 0: none */
-    const void *capped; /* results of a cap, of the same dtype; NULL: x is no gradient */
+    const void *capped; /* results of a cap, of the same dtype; NULL: x is not a gradient */
 } dsc_scale_args;
 
 #ifdef __cplusplus

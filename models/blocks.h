@@ -15,8 +15,8 @@ typedef struct dsc_block {
     dsc_program *program;
     dsc_op_norm norm; /* kind and eps of all norms; groups and weight are set by the parts */
     bool out_in;      /* weights are stored [out,in] */
-    double std;       /* of the first values of weights */
-    double out_std;   /* of those of the product at the end of a part; 0: std */
+    double std;       /* deviation of the first values of weights */
+    double out_std;   /* the same of the product at the end of a part; 0: std */
     double residual;  /* factor of what a step adds to the residual stream; 0: 1 */
 } dsc_block;
 
@@ -24,9 +24,9 @@ int16_t dsc_block_norm(const dsc_block *block, int16_t x, const char *name);
 
 /* One step on the residual stream: of x, its norm goes into a part, and the part's output is added to x. */
 typedef struct dsc_step_norms {
-    const char *before; /* of the part's input; NULL: the part reads x */
-    const char *behind; /* of the part's output, before the factor and the addition; NULL: none */
-    const char *sum;    /* of the sum; NULL: none */
+    const char *before; /* norm of the part's input; NULL: the part reads x */
+    const char *behind; /* norm of the part's output, before factor and addition; NULL: none */
+    const char *sum;    /* norm of the sum; NULL: none */
 } dsc_step_norms;
 typedef struct dsc_step {
     int16_t x, in; /* the stream, and what the part reads */

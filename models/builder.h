@@ -44,7 +44,7 @@ struct dsc_builder {
     struct {
         const dsc_rope *rope;
         dsc_program_tables tables;
-    } tables[BUILDER_BLOCK_ROPES]; /* of the block in hand */
+    } tables[BUILDER_BLOCK_ROPES]; /* tables of the block in hand */
     int32_t table_count;
     uint32_t dropouts;
     void (*close_model)(dsc_model *model); /* the built model's own */

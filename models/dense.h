@@ -31,7 +31,7 @@ typedef struct dsc_dense_config {
     bool post_norm;                /* m = norm1(x + attention(x)), then norm2(m + mlp(m)); not with parallel */
     bool scale_attention;          /* scores times 1 / sqrt(D) */
     bool scale_attention_by_layer; /* and times 1 / (layer + 1) */
-    double scale;                  /* of scores; 0: by the two above */
+    double scale;                  /* factor of scores; 0: by the two above */
     double alibi;                  /* as in dsc_op_attention */
     dsc_rope rope;                 /* rotary */
 } dsc_dense_config;

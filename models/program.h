@@ -15,7 +15,7 @@
 #include "models/rope.h"
 
 #define DSC_PROGRAM_FORWARD_OPS 128
-#define DSC_PROGRAM_OPS 800 /* of all lists */
+#define DSC_PROGRAM_OPS 800 /* ops of all lists */
 #define DSC_PROGRAM_VALUES 1024
 #define DSC_PROGRAM_PARAMS 160
 #define DSC_PROGRAM_LAYERS 64 /* linear ones */

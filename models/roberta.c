@@ -51,7 +51,7 @@ static dsc_status read_positions(dsc_hf_config *reader, dsc_lm_config *lm)
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm, int64_t vocab)
 {
     DSC_TRY(dsc_bert_read_common(reader, lm, vocab));
-    lm->activation = DSC_GELU_ERF; /* of the head, whatever the blocks' is */
+    lm->activation = DSC_GELU_ERF; /* the head's, whatever the blocks' is */
     return read_positions(reader, lm);
 }
 

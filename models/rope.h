@@ -41,7 +41,7 @@ typedef struct dsc_rope_keys {
     double theta_default;         /* 0: 10000 */
     double partial_default;
     int64_t positions, head_size; /* those of the model that is read */
-    bool neighbours;              /* of the family */
+    bool neighbours;              /* the family's pairs */
 } dsc_rope_keys;
 
 DSC_MUST_USE dsc_status dsc_rope_read(dsc_hf_config *reader, const dsc_rope_keys *keys, dsc_rope *out);

@@ -93,8 +93,8 @@ DSC_MUST_USE dsc_status dsc_safetensors_plan_open(dsc_safetensors_plan *out, dsc
                                                   const dsc_safetensors_spec *specs, int64_t count,
                                                   const dsc_safetensors_pair *metadata, int64_t metadata_count,
                                                   dsc_error *err);
-/* The same for a list of which some tensors are parted: the file has one tensor for each index of the first dimension,
- * one behind the other. The index takes the place of the '*' that the name has. parted[count]; NULL: none is. */
+/* A plan as above, of which some tensors are parted: the file has one tensor for each index of the first dimension, in
+ * order. The index takes the place of the '*' that the name has. parted[count]; NULL: none is. */
 DSC_MUST_USE dsc_status dsc_safetensors_plan_parts(dsc_safetensors_plan *out, dsc_alloc *alloc,
                                                    const dsc_safetensors_spec *specs, const bool *parted, int64_t count,
                                                    const dsc_safetensors_pair *metadata, int64_t metadata_count,

@@ -45,7 +45,7 @@ typedef struct dsc_run_state {
     bool world_size_reproducible, shuffle;
     char cpu_level[32];     /* "avx512-bf16"; on a GPU "sm_90" */
     char versions[128];     /* "dsc 0.1.0, oneDNN 2.6.3" */
-    char packed_hash[64];   /* of frozen weights in 4 bits, which no checkpoint has; "": none, or unknown */
+    char packed_hash[64];   /* hash of frozen weights in 4 bits, which no checkpoint has; "": none, or unknown */
     /* How the device computes matrix products, lines of text (kernels/device.h); NULL: nothing to say. Borrowed by a
      * save; what a load gives is the caller's (dsc_alloc_free). */
     char *gemm_plans;

@@ -30,7 +30,7 @@ typedef int32_t dsc_node;               /* a value of the block in hand; other b
  * with 0. All are trained. */
 typedef struct dsc_build_options {
     uint32_t struct_bytes;
-    const char *name;   /* of the model, in messages and checkpoints; copied */
+    const char *name;   /* the model's, in messages and checkpoints; copied */
     int64_t tokens;     /* T, 1 to 2^24 */
     int64_t vocabulary; /* V, 1 to 2^24 */
     int64_t channels;   /* C, 1 to 2^18 */
@@ -97,9 +97,9 @@ DSC_API dsc_node dsc_build_rope(dsc_builder *builder, dsc_node x, int64_t heads,
 
 typedef struct dsc_build_attention_options {
     uint32_t struct_bytes;
-    int64_t heads;    /* of q */
-    int64_t kv_heads; /* of k and v, of which heads is a multiple; 0: heads */
-    double scale;     /* of q k^T; 0: 1 / sqrt(columns of a head) */
+    int64_t heads;    /* heads of q */
+    int64_t kv_heads; /* heads of k and v, a divisor of heads; 0: heads */
+    double scale;     /* factor of q k^T; 0: 1 / sqrt(columns of a head) */
     int64_t window;   /* a token sees no more than so many, itself among them; 0: all before it */
 } dsc_build_attention_options;
 #define DSC_BUILD_ATTENTION_OPTIONS_INIT                                                                               \
@@ -136,7 +136,7 @@ DSC_API dsc_node dsc_build_slice(dsc_builder *builder, dsc_node x, int64_t first
 typedef struct dsc_custom_call {
     uint32_t struct_bytes;
     void *native_stream; /* a cudaStream_t, or NULL */
-    dsc_dtype dtype;     /* of in, out, d_in, d_out and param */
+    dsc_dtype dtype;     /* dtype of in, out, d_in, d_out and param */
     int64_t batch, rows; /* B; B * T */
     bool training;
     int64_t in_columns[DSC_CUSTOM_INPUTS_MAX], out_columns;
@@ -147,13 +147,13 @@ typedef struct dsc_custom_call {
     void *d_in[DSC_CUSTOM_INPUTS_MAX];        /* backward: written, the gradient of this use of in[i] */
     const void *param[DSC_CUSTOM_PARAMS_MAX]; /* whole parameters */
     float *grad[DSC_CUSTOM_PARAMS_MAX];       /* backward: fp32, overwritten; NULL: frozen */
-    void *scratch;                            /* of the bytes that the op asks for, 256-byte aligned */
+    void *scratch;                            /* the bytes that the op asks for, 256-byte aligned */
 } dsc_custom_call;
 
 typedef struct dsc_custom_param {
     const char *name;      /* "blocks.<i>.<op's name>.<name>" */
     int64_t rows, columns; /* a matrix [rows,columns]; rows 0: a vector [columns] */
-    double init_std;       /* of a normal distribution with mean 0; 0: zeros */
+    double init_std;       /* standard deviation, with mean 0; 0: zeros */
     bool ones;             /* begins with 1 in place of that */
 } dsc_custom_param;
 
@@ -167,7 +167,7 @@ typedef struct dsc_custom_op {
     int64_t out_columns; /* 0: as many as the first input has */
     bool backward_reads_in, backward_reads_out;
     int64_t scratch_bytes, scratch_row_bytes; /* scratch of a call: the first, and the second for each row */
-    double flops_per_row;                     /* of forward, for the MFU; backward counts twice as much */
+    double flops_per_row;                     /* FLOPs of forward, for the MFU; backward counts twice as much */
     int32_t param_count;                      /* 0 to 4 */
     dsc_custom_param param[DSC_CUSTOM_PARAMS_MAX];
     dsc_custom_fn forward, backward;

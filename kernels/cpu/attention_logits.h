@@ -1,5 +1,5 @@
-/* attention_logits.h - what scores become before the softmax, and a sink in its sum: parts of attention_tile.h, over
- * its primitives. SPDX-License-Identifier: Apache-2.0 */
+/* attention_logits.h - logits of scores before the softmax, and a sink in its sum: parts of attention_tile.h, over its
+ * primitives. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_ATTENTION_LOGITS_H
 #define DSC_KERNELS_CPU_ATTENTION_LOGITS_H
 

@@ -468,7 +468,7 @@ typedef struct att_backward { /* one call */
     const dsc_attention_bwd_part *part;
     dsc_attention_dims dims;
     dsc_attention_bwd_scratch sc;
-    dsc_attention_head_logits logits; /* of the head that the queries are of */
+    dsc_attention_head_logits logits; /* logits of the queries' head */
 } att_backward;
 
 static void att_backward_pack_queries(att_backward *b, int64_t head, int64_t tile, int64_t vecs)

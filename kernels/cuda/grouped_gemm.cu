@@ -14,7 +14,7 @@ namespace
  * row_step and k times k_step from its start. */
 struct operand {
     int64_t row_step, k_step;
-    int64_t start_row, start_expert; /* what a row of routed tokens, and an expert's number, add to the start */
+    int64_t start_row, start_expert; /* offsets of a row of routed tokens and of an expert */
 };
 
 template <class T, class C> struct grouped_arrays {
@@ -53,7 +53,7 @@ __device__ place_of_tile find_tile(const grouped_arrays<T, C> &a, int64_t block,
             const int32_t e = first + lane;
             const int32_t row = a.starts[min(e, a.experts)], rows = e < a.experts ? a.starts[e + 1] - row : 0;
             const int32_t tiles = (rows + size - 1) / size;
-            int32_t end = tiles; /* of this and the lower lanes */
+            int32_t end = tiles; /* sum of this and the lower lanes */
 #pragma unroll
             for (int width = 1; width < 32; width *= 2) {
                 const int32_t below = __shfl_up_sync(0xffffffffu, end, width);

@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(THREADS)
     const float g = lane < k ? d_weights[t * k + lane] * rule.factor : 0;
     const float divisor = rule.renormalize ? warp_sum(p) : 1.0f;
     const float part = rule.renormalize ? warp_sum(g * p) / divisor : 0.0f;
-    const float d = lane < k ? (g - part) / divisor : 0; /* of the score of slot `lane` */
+    const float d = lane < k ? (g - part) / divisor : 0; /* gradient of the score of slot `lane` */
     const float mean = score.softmax ? warp_sum(d * p) : 0.0f;
     for (int32_t first = 0; first < rule.experts; first += 32) {
         const int32_t e = first + lane;

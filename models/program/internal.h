@@ -21,7 +21,7 @@ typedef struct dsc_op_info {
     const char *name;
     bool cheap;      /* backward may make its outputs again instead of reading kept ones */
     bool is_view;    /* outputs and inputs are the same memory: nothing is launched */
-    bool is_table;   /* of no input: nobody need read it, and backward always makes it again */
+    bool is_table;   /* without an input: nothing need read it, and backward always makes it again */
     bool activates;  /* "selective" rebuilds a product that only such ops read */
     bool is_product; /* the plan of its layer counts its FLOPs, with those of its adapter */
 

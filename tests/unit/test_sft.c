@@ -325,8 +325,8 @@ static void test_missing_sides(void **state)
 
 #define LEVELS 50
 
-/* An answer that both sides have is no answer of the pair. A comparison that looks at each level twice would take 2^50
- * steps. */
+/* An answer that both sides have does not belong to the pair. A comparison that looks at each level twice would take
+ * 2^50 steps. */
 static void test_deep_messages_are_compared(void **state)
 {
     static const char form[] =

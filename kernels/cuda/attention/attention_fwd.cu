@@ -16,7 +16,7 @@ struct fwd_arrays {
     const uint16_t *q, *k, *v;
     int64_t q_stride, kv_stride, out_stride, head_stride;
     int32_t tokens, heads, kv_heads, size, tiles;
-    float scale; /* of logits: 1 where the rule makes them of scores */
+    float scale; /* factor of logits: 1 where the rule makes them of scores */
     logit_rule rule;
     const uint16_t *sinks;
     bool in_vectors, out_vectors, starts; /* starts: some query may not see its sample's first key */
