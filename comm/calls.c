@@ -42,17 +42,14 @@ static dsc_status exchange(dsc_comm *comm, int32_t channel, bool natively, void 
 static dsc_status pack(dsc_comm *comm, const dsc_reduce_scatter_args *args, int64_t first, int64_t count, void *out,
                        const void **packed, dsc_stream *stream, dsc_error *err)
 {
-    const int64_t piece_bytes = count * (int64_t)dsc_dtype_bytes(args->wire_dtype);
     const bool whole = args->leaf_stride == count; /* pieces follow each other */
     *packed = whole && args->wire_dtype == DSC_F32 ? args->leaf : out;
     if (*packed != out)
         return DSC_OK;
     if (whole)
         return dsc_comm_cast(&comm->math, out, args->wire_dtype, args->leaf, comm->size * count, stream, err);
-    for (int32_t r = 0; r < comm->size; r++)
-        DSC_TRY(dsc_comm_cast(&comm->math, (char *)out + r * piece_bytes, args->wire_dtype,
-                              args->leaf + r * args->leaf_stride + first, count, stream, err));
-    return DSC_OK;
+    return dsc_comm_cast_rows(&comm->math, out, args->wire_dtype, args->leaf + first, comm->size, count,
+                              args->leaf_stride, stream, err);
 }
 
 /* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */

@@ -16,7 +16,19 @@ void dsc_comm_math_init(dsc_comm_math *math)
 dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from, int64_t count,
                          dsc_stream *stream, dsc_error *err)
 {
-    const dsc_cast_args args = { .to = to, .from = from, .to_dtype = to_dtype, .from_dtype = DSC_F32, .count = count };
+    return dsc_comm_cast_rows(math, to, to_dtype, from, 1, count, count, stream, err);
+}
+
+dsc_status dsc_comm_cast_rows(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from, int64_t rows,
+                              int64_t count, int64_t from_stride, dsc_stream *stream, dsc_error *err)
+{
+    const dsc_cast_args args = { .to = to,
+                                 .from = from,
+                                 .to_dtype = to_dtype,
+                                 .from_dtype = DSC_F32,
+                                 .count = count,
+                                 .rows = rows,
+                                 .from_stride = from_stride };
     return stream != NULL ? DSC_RUN(stream, CAST, &args, err) : math->cast(&args, &math->team, err);
 }
 

@@ -15,12 +15,15 @@
 extern "C" {
 #endif
 
-/* to[i] = from[i] in another dtype: F32 <-> BF16 or F16 (round to nearest even), or a plain copy. No overlap. */
+/* to[i] = from[i] in another dtype: F32 <-> BF16 or F16 (round to nearest even), or a plain copy. No overlap.
+ * With `rows` above 1: so many runs of `count` elements, `from_stride` >= count apart in `from`, one behind the other
+ * in `to`. */
 typedef struct dsc_cast_args {
     void *to;
     const void *from;
     dsc_dtype to_dtype, from_dtype;
     int64_t count;
+    int64_t rows, from_stride; /* rows 0: one */
 } dsc_cast_args;
 
 /* to[i] = from[i] rounded stochastically to one of its two neighbours in bf16; the mean is from[i] (Gupta et al.

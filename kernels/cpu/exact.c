@@ -35,7 +35,12 @@ static dsc_status cast(const void *args, const dsc_cpu_threads *pool, dsc_error 
         !(a->to_dtype == DSC_F32 && dsc_dtype_is_half(a->from_dtype)))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "CAST", "no cast from dtype %d to dtype %d", (int)a->from_dtype,
                         (int)a->to_dtype);
-    dsc_blocks_run(a, a->count, pool, ops, cast_blocks);
+    for (int64_t row = 0; row < dsc_max_i64(1, a->rows); row++) {
+        dsc_cast_args one = *a;
+        one.to = (char *)a->to + row * a->count * (int64_t)dsc_dtype_bytes(a->to_dtype);
+        one.from = (const char *)a->from + row * a->from_stride * (int64_t)dsc_dtype_bytes(a->from_dtype);
+        dsc_blocks_run(&one, a->count, pool, ops, cast_blocks);
+    }
     return DSC_OK;
 }
 

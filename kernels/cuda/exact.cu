@@ -23,10 +23,33 @@ template <class To, class From> struct cast_op {
     }
 };
 
+/* Runs that are apart in `from`; element i of `to` is element i % count of its run. */
+template <class Op> struct rows_op {
+    Op op;
+    int64_t count, gap;
+    template <int W> __device__ __forceinline__ void run(int64_t i) const
+    {
+        Op moved = op;
+        moved.from += i / count * gap;
+        moved.template run<W>(i);
+    }
+};
+
+/* W elements at a time are of one run where its length and its stride are multiples of W. */
+template <int W, class Op>
+void each_of_rows(const dsc_cuda_launch *at, const Op &op, int64_t rows, int64_t count, int64_t stride, bool aligned)
+{
+    if (rows <= 1)
+        each<W>(at, op, count, aligned);
+    else
+        each<W>(at, rows_op<Op> { op, count, stride - count }, rows * count,
+                aligned && count % W == 0 && stride % W == 0);
+}
+
 template <class To, class From> void cast(const dsc_cuda_launch *at, const dsc_cast_args *a)
 {
     const cast_op<To, From> op = { static_cast<To *>(a->to), static_cast<const From *>(a->from) };
-    each<8>(at, op, a->count, is_aligned(a->to) && is_aligned(a->from));
+    each_of_rows<8>(at, op, a->rows, a->count, a->from_stride, is_aligned(a->to) && is_aligned(a->from));
 }
 
 /* Any bytes, W = 16 of them as words. */
@@ -231,9 +254,11 @@ dsc_status dsc_cuda_run_CAST(const dsc_cuda_launch *at, const void *args, dsc_er
 {
     const dsc_cast_args *a = static_cast<const dsc_cast_args *>(args);
     const int64_t bytes = static_cast<int64_t>(dsc_dtype_bytes(a->to_dtype));
+    DSC_ASSERT(a->rows <= 1 || a->from_stride >= a->count);
     if (a->to_dtype == a->from_dtype && bytes != 0)
-        each<16>(at, copy_op{ static_cast<unsigned char *>(a->to), static_cast<const unsigned char *>(a->from) },
-                 a->count * bytes, is_aligned(a->to) && is_aligned(a->from));
+        each_of_rows<16>(at,
+                         copy_op { static_cast<unsigned char *>(a->to), static_cast<const unsigned char *>(a->from) },
+                         a->rows, a->count * bytes, a->from_stride * bytes, is_aligned(a->to) && is_aligned(a->from));
     else if (a->to_dtype == DSC_BF16 && a->from_dtype == DSC_F32)
         cast<uint16_t, float>(at, a);
     else if (a->to_dtype == DSC_F16 && a->from_dtype == DSC_F32)

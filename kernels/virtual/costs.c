@@ -181,7 +181,7 @@ static double flat_bytes(dsc_kernel kernel, const void *args)
     switch (kernel) {
     case DSC_KERNEL_CAST: {
         const dsc_cast_args *a = args;
-        return (double)a->count * (each(a->to_dtype) + each(a->from_dtype));
+        return (double)(a->count * dsc_max_i64(1, a->rows)) * (each(a->to_dtype) + each(a->from_dtype));
     }
     case DSC_KERNEL_CAST_FP8: {
         const dsc_cast_fp8_args *a = args; /* read twice */

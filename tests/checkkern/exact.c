@@ -75,6 +75,48 @@ static void cast_every_upper_half(dsc_dtype to_dtype)
     ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, verify_to_half);
 }
 
+/* Each run is what a cast of that run alone gives. */
+static void verify_rows(const void *args)
+{
+    const dsc_cast_args *a = args;
+    for (int64_t row = 0; row < a->rows; row++) {
+        dsc_cast_args one = *a;
+        one.to = (char *)a->to + row * a->count * (int64_t)dsc_dtype_bytes(a->to_dtype);
+        one.from = (const char *)a->from + row * a->from_stride * (int64_t)dsc_dtype_bytes(a->from_dtype);
+        (a->to_dtype == a->from_dtype ? verify_copy : verify_to_half)(&one);
+    }
+}
+
+/* Lengths and strides that are multiples of a vector, and others. */
+static void check_cast_rows(void)
+{
+    static const struct {
+        int64_t rows, count, stride;
+    } shape[] = {
+        { 1, 40, 40 }, { 2, 64, 64 }, { 3, 64, 128 }, { 5, 13, 17 }, { 4, 16, 21 }, { 7, 8, 4096 }, { 33, 1000, 1024 },
+    };
+    static const dsc_dtype to_dtype[] = { DSC_BF16, DSC_F16, DSC_F32 };
+    for (size_t k = 0; k < DSC_COUNT(to_dtype); k++)
+        for (size_t i = 0; i < DSC_COUNT(shape); i++) {
+            const int64_t all = (shape[i].rows - 1) * shape[i].stride + shape[i].count;
+            if (!ck_case("cast to %s %lld rows of %lld at %lld", ck_dtype_text(to_dtype[k]), (long long)shape[i].rows,
+                         (long long)shape[i].count, (long long)shape[i].stride))
+                continue;
+            void *to = ck_buf(CK_OUT, to_dtype[k], shape[i].rows * shape[i].count, "to");
+            uint32_t *from = ck_buf(CK_IN, DSC_F32, all, "from");
+            for (int64_t n = 0; n < all; n++)
+                from[n] = (uint32_t)ck_random();
+            const dsc_cast_args args = { .to = to,
+                                         .from = from,
+                                         .to_dtype = to_dtype[k],
+                                         .from_dtype = DSC_F32,
+                                         .count = shape[i].count,
+                                         .rows = shape[i].rows,
+                                         .from_stride = shape[i].stride };
+            ck_kernel(DSC_KERNEL_CAST, &args, sizeof args, verify_rows);
+        }
+}
+
 static void check_cast(void)
 {
     static const struct { dsc_dtype to, from; const char *name; ck_verify_fn verify; } kind[] = {
@@ -101,6 +143,7 @@ static void check_cast(void)
         }
     cast_every_upper_half(DSC_BF16);
     cast_every_upper_half(DSC_F16);
+    check_cast_rows();
 }
 
 /* ---- CAST_STOCHASTIC ---- */

@@ -125,13 +125,14 @@ static void cast_covers_every_half_and_refuses_other_dtypes(void **state)
         const dsc_kernel_fn cast = kernel_of(caps, DSC_KERNEL_CAST);
         for (dsc_dtype dtype = DSC_BF16; dtype <= DSC_F16; dtype++) {
             const int infinite = dtype == DSC_BF16 ? 0x7f80 : 0x7c00, quiet = dtype == DSC_BF16 ? 0x40 : 0x200;
-            dsc_cast_args up = { full, half, DSC_F32, dtype, N }, down = { back, full, dtype, DSC_F32, N };
+            dsc_cast_args up = { .to = full, .from = half, .to_dtype = DSC_F32, .from_dtype = dtype, .count = N };
+            dsc_cast_args down = { .to = back, .from = full, .to_dtype = dtype, .from_dtype = DSC_F32, .count = N };
             assert_int_equal(cast(&up, &team, NULL), DSC_OK);
             assert_int_equal(cast(&down, &team, NULL), DSC_OK);
             for (int i = 0; i < N; i++) /* exact both ways; a NaN comes back quiet */
                 assert_int_equal(back[i], (i & 0x7fff) > infinite ? i | quiet : i);
         }
-        dsc_cast_args bad = { back, full, DSC_F64, DSC_F32, 4 };
+        dsc_cast_args bad = { .to = back, .from = full, .to_dtype = DSC_F64, .from_dtype = DSC_F32, .count = 4 };
         dsc_error err = DSC_ERROR_INIT;
         assert_int_equal(cast(&bad, &team, &err), DSC_ERR_UNSUPPORTED);
         assert_non_null(strstr(err.message, "dtype 3"));
