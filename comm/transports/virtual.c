@@ -42,7 +42,7 @@ static dsc_status exchange(const virtual_transport *t, double bytes, dsc_stream 
     const double start = hosts > 1 ? r->network_s * log2(hosts) + r->peer_s : r->peer_s;
     const double inside = (hosts > 1 ? t->size - 1 : near - 1) * bytes / r->peer_bytes;
     const double outside = (t->size - near) * bytes / r->network_bytes;
-    dsc_virtual_occupy(stream, DSC_VIRTUAL_EXCHANGE, start + fmax(inside, outside));
+    dsc_virtual_exchange(stream, t->size, start + fmax(inside, outside));
     return DSC_OK;
 }
 
@@ -54,7 +54,7 @@ static dsc_status gather_time(const virtual_transport *t, double bytes, dsc_stre
     const double start = hosts > 1 ? r->network_s * log2(hosts) + r->peer_s : r->peer_s;
     const double inside = (t->size - 1) * bytes / r->peer_bytes;
     const double outside = (t->size - near) * bytes / (near * r->network_bytes);
-    dsc_virtual_occupy(stream, DSC_VIRTUAL_EXCHANGE, start + fmax(inside, outside));
+    dsc_virtual_exchange(stream, t->size, start + fmax(inside, outside));
     return DSC_OK;
 }
 
@@ -97,7 +97,7 @@ static dsc_status virtual_send(dsc_transport *transport, int32_t channel, const 
 {
     const virtual_transport *t = (const virtual_transport *)transport;
     if (stream != NULL)
-        dsc_virtual_occupy(stream, DSC_VIRTUAL_EXCHANGE, t->rates->peer_s + (double)bytes / t->rates->peer_bytes);
+        dsc_virtual_exchange(stream, 2, t->rates->peer_s + (double)bytes / t->rates->peer_bytes);
     return DSC_OK;
 }
 

@@ -1,5 +1,4 @@
 /* device_virtual.c - see virtual.h. SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,6 +20,7 @@ typedef struct virtual_device {
 typedef struct virtual_stream {
     dsc_stream base;
     virtual_device *device;
+    int32_t number;
     double at_s; /* all that it was given is done */
     int64_t workspace_bytes;
 } virtual_stream;
@@ -28,6 +28,7 @@ typedef struct virtual_stream {
 typedef struct virtual_event {
     dsc_event base;
     virtual_device *device;
+    int32_t number;
     double at_s;
 } virtual_event;
 
@@ -157,6 +158,44 @@ static void virtual_mem_close(dsc_device *device, dsc_buf *buf)
 
 /* ---- streams and events ---- */
 
+/* Moves the clocks and keeps the item. */
+static void move(virtual_stream *s, virtual_event *e, dsc_virtual_kind kind, dsc_virtual_part part, int32_t ranks,
+                 double seconds)
+{
+    dsc_virtual_clock *clock = s != NULL ? s->device->clock : e->device->clock;
+    dsc_virtual_trace *trace = clock->trace;
+    const dsc_virtual_item item = {
+        kind, part, s != NULL ? s->number : -1, e != NULL ? e->number : -1, ranks, seconds
+    };
+    dsc_virtual_move(clock, s != NULL ? &s->at_s : NULL, e != NULL ? &e->at_s : NULL, &item);
+    if (trace != NULL && trace->count < trace->capacity)
+        trace->item[trace->count++] = item;
+    else if (trace != NULL)
+        trace->full = true;
+}
+
+static void wait_or_record(virtual_stream *s, virtual_event *e, dsc_virtual_kind kind)
+{
+    move(s, e, kind, DSC_VIRTUAL_PART_COUNT, 0, 0);
+}
+
+/* The host's own work: the thread that calls does it. */
+static void work_on_host(virtual_stream *s, double seconds)
+{
+    move(s, NULL, DSC_VIRTUAL_HOST_WORK, DSC_VIRTUAL_HOST_UPDATE, 0, seconds);
+}
+
+static void occupy(virtual_stream *s, dsc_virtual_part part, double seconds)
+{
+    const bool copies = part == DSC_VIRTUAL_TO_HOST || part == DSC_VIRTUAL_FROM_HOST;
+    move(s, NULL, copies ? DSC_VIRTUAL_TRANSFER : DSC_VIRTUAL_KERNEL, part, 0, seconds);
+}
+
+void dsc_virtual_exchange(dsc_stream *stream, int32_t ranks, double seconds)
+{
+    move((virtual_stream *)stream, NULL, DSC_VIRTUAL_COLLECTIVE, DSC_VIRTUAL_EXCHANGE, ranks, seconds);
+}
+
 static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
                                       dsc_error *err)
 {
@@ -169,7 +208,7 @@ static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, 
         dsc_alloc_free(d->alloc, s);
         return status;
     }
-    *s = (virtual_stream) { { &dsc_device_virtual, 0 }, d, 0, bytes };
+    *s = (virtual_stream) { { &dsc_device_virtual, 0 }, d, d->clock->streams++, 0, bytes };
     *out = &s->base;
     return DSC_OK;
 }
@@ -183,9 +222,7 @@ static void virtual_stream_close(dsc_stream *stream)
 
 static dsc_status virtual_stream_sync(dsc_stream *stream, dsc_error *err)
 {
-    const virtual_stream *s = (const virtual_stream *)stream;
-    dsc_virtual_clock *clock = s->device->clock;
-    clock->host_s = fmax(clock->host_s, s->at_s);
+    wait_or_record((virtual_stream *)stream, NULL, DSC_VIRTUAL_STREAM_SYNC);
     return DSC_OK;
 }
 
@@ -194,7 +231,7 @@ static dsc_status virtual_event_open(dsc_device *device, dsc_event **out, dsc_er
     virtual_device *d = (virtual_device *)device;
     virtual_event *e = NULL;
     DSC_TRY(dsc_alloc_zeroed(d->alloc, DSC_TAG_CONTROL, 1, sizeof *e, &e, err));
-    *e = (virtual_event) { { &dsc_device_virtual }, d, 0 };
+    *e = (virtual_event) { { &dsc_device_virtual }, d, d->clock->events++, 0 };
     *out = &e->base;
     return DSC_OK;
 }
@@ -207,22 +244,19 @@ static void virtual_event_close(dsc_event *event)
 
 static dsc_status virtual_event_record(dsc_event *event, dsc_stream *stream, dsc_error *err)
 {
-    virtual_stream *s = (virtual_stream *)stream;
-    ((virtual_event *)event)->at_s = fmax(s->at_s, s->device->clock->host_s);
+    wait_or_record((virtual_stream *)stream, (virtual_event *)event, DSC_VIRTUAL_RECORD);
     return DSC_OK;
 }
 
 static dsc_status virtual_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
 {
-    virtual_stream *s = (virtual_stream *)stream;
-    s->at_s = fmax(s->at_s, ((const virtual_event *)event)->at_s);
+    wait_or_record((virtual_stream *)stream, (virtual_event *)event, DSC_VIRTUAL_STREAM_WAIT);
     return DSC_OK;
 }
 
 static dsc_status virtual_event_sync(dsc_event *event, dsc_error *err)
 {
-    const virtual_event *e = (const virtual_event *)event;
-    e->device->clock->host_s = fmax(e->device->clock->host_s, e->at_s);
+    wait_or_record(NULL, (virtual_event *)event, DSC_VIRTUAL_EVENT_SYNC);
     return DSC_OK;
 }
 
@@ -230,83 +264,6 @@ static dsc_status virtual_event_sync(dsc_event *event, dsc_error *err)
 static bool virtual_event_passed(dsc_event *event) { return virtual_event_sync(event, NULL) == DSC_OK; }
 
 /* ---- work ---- */
-
-static bool is_kernel(dsc_virtual_part part)
-{
-    return part == DSC_VIRTUAL_PRODUCTS || part == DSC_VIRTUAL_ATTENTION || part == DSC_VIRTUAL_MEMORY_KERNELS ||
-           part == DSC_VIRTUAL_UPDATE;
-}
-
-static void drop_gap(dsc_virtual_clock *clock, int32_t i)
-{
-    DSC_ASSERT(i < clock->gap_count);
-    clock->gap_count--;
-    memmove(&clock->gap[i], &clock->gap[i + 1], (size_t)(clock->gap_count - i) * sizeof clock->gap[0]);
-}
-
-/* The oldest gap goes first if there is no room: a stream is seldom so late. */
-static void leave_gap(dsc_virtual_clock *clock, double from_s, double to_s)
-{
-    if (clock->gap_count == DSC_VIRTUAL_GAPS)
-        drop_gap(clock, 0);
-    clock->gap[clock->gap_count].from_s = from_s;
-    clock->gap[clock->gap_count++].to_s = to_s;
-}
-
-#define LEAST_S 1e-12 /* less than that of a kernel is left over by rounding */
-
-/* Uses the card for `seconds` from `start_s` on; the time at which it is done. */
-static double use_card(dsc_virtual_clock *clock, double start_s, double seconds)
-{
-    double left = seconds;
-    for (int32_t i = 0; i < clock->gap_count && left > LEAST_S;) {
-        const double from = fmax(start_s, clock->gap[i].from_s), to = fmin(clock->gap[i].to_s, from + left);
-        if (from >= clock->gap[i].to_s) {
-            i++;
-            continue;
-        }
-        left -= to - from;
-        if (left <= LEAST_S && from == clock->gap[i].from_s) {
-            clock->gap[i].from_s = to;
-            return to;
-        }
-        clock->gap[i].to_s = from; /* the rest behind a last piece is short: it is given up */
-        if (clock->gap[i].to_s > clock->gap[i].from_s)
-            i++;
-        else
-            drop_gap(clock, i);
-        if (left <= LEAST_S)
-            return to;
-    }
-    if (left <= LEAST_S)
-        return start_s;
-    const double from = fmax(start_s, clock->card_s);
-    if (from > clock->card_s)
-        leave_gap(clock, clock->card_s, from);
-    clock->card_s = from + left;
-    return clock->card_s;
-}
-
-void dsc_virtual_occupy(dsc_stream *stream, dsc_virtual_part part, double seconds)
-{
-    virtual_stream *s = (virtual_stream *)stream;
-    dsc_virtual_clock *clock = s->device->clock;
-    DSC_ASSERT(seconds >= 0);
-    const double start = fmax(s->at_s, clock->host_s);
-    s->at_s = is_kernel(part) ? use_card(clock, start, seconds) : start + seconds;
-    clock->kernels += is_kernel(part);
-    clock->busy_s[part] += seconds;
-    clock->host_s += clock->rates->launch_s;
-}
-
-/* The host's own work: the thread that calls does it. */
-static void work_on_host(virtual_stream *s, double seconds)
-{
-    dsc_virtual_clock *clock = s->device->clock;
-    clock->host_s = fmax(clock->host_s, s->at_s) + seconds;
-    clock->busy_s[DSC_VIRTUAL_HOST_UPDATE] += seconds;
-    s->at_s = clock->host_s;
-}
 
 static dsc_status virtual_copy(dsc_stream *stream, void *to, const void *from, int64_t bytes, dsc_error *err)
 {
@@ -316,10 +273,10 @@ static dsc_status virtual_copy(dsc_stream *stream, void *to, const void *from, i
     if (s->device->arena == NULL)
         work_on_host(s, 2 * count / rates->host_update_bytes);
     else if (on_card(s->device, to) && on_card(s->device, from))
-        dsc_virtual_occupy(stream, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + 2 * count / rates->kernel_bytes);
+        occupy(s, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + 2 * count / rates->kernel_bytes);
     else
-        dsc_virtual_occupy(stream, on_card(s->device, to) ? DSC_VIRTUAL_FROM_HOST : DSC_VIRTUAL_TO_HOST,
-                           rates->kernel_s + count / rates->host_link_bytes);
+        occupy(s, on_card(s->device, to) ? DSC_VIRTUAL_FROM_HOST : DSC_VIRTUAL_TO_HOST,
+               rates->kernel_s + count / rates->host_link_bytes);
     return DSC_OK;
 }
 
@@ -330,7 +287,7 @@ static dsc_status virtual_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_
     if (s->device->arena == NULL)
         work_on_host(s, (double)bytes / rates->host_update_bytes);
     else
-        dsc_virtual_occupy(stream, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + (double)bytes / rates->kernel_bytes);
+        occupy(s, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + (double)bytes / rates->kernel_bytes);
     return DSC_OK;
 }
 
@@ -346,7 +303,7 @@ static dsc_status virtual_launch(dsc_stream *stream, dsc_kernel kernel, const vo
         return DSC_OK;
     }
     const double seconds = dsc_virtual_kernel_s(rates, kernel, args, &part);
-    dsc_virtual_occupy(stream, part, seconds);
+    occupy(s, part, seconds);
     return DSC_OK;
 }
 
@@ -355,16 +312,13 @@ static dsc_status virtual_host_call(dsc_stream *stream, dsc_host_fn fn, const vo
                                     dsc_error *err)
 {
     virtual_stream *s = (virtual_stream *)stream;
-    dsc_virtual_clock *clock = s->device->clock;
     _Alignas(16) char copy[DSC_LAUNCH_ARGS_MAX];
     DSC_ASSERT(args_bytes >= 0 && args_bytes <= DSC_LAUNCH_ARGS_MAX);
     if (args_bytes > 0)
         memcpy(copy, args, (size_t)args_bytes);
-    const double caller_s = clock->host_s;
-    clock->host_s = fmax(s->at_s, caller_s);
+    wait_or_record(s, NULL, DSC_VIRTUAL_CALL_BEGIN);
     const dsc_status status = fn(copy, err);
-    s->at_s = clock->host_s;
-    clock->host_s = caller_s + clock->rates->launch_s;
+    wait_or_record(s, NULL, DSC_VIRTUAL_CALL_END);
     return status;
 }
 

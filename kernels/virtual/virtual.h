@@ -50,13 +50,46 @@ typedef enum dsc_virtual_part {
 } dsc_virtual_part;
 const char *dsc_virtual_part_text(dsc_virtual_part part); /* "products" */
 
+/* What moves clocks. */
+typedef enum dsc_virtual_kind {
+    DSC_VIRTUAL_KERNEL,      /* work of a stream on the card */
+    DSC_VIRTUAL_TRANSFER,    /* work of a stream beside the card's kernels: a copy to or from the host */
+    DSC_VIRTUAL_COLLECTIVE,  /* the same, from the time on at which the last rank has reached it */
+    DSC_VIRTUAL_HOST_WORK,   /* work of the calling thread, behind that of the stream */
+    DSC_VIRTUAL_RECORD,      /* the event has the stream's time */
+    DSC_VIRTUAL_STREAM_WAIT, /* the stream waits for the event */
+    DSC_VIRTUAL_STREAM_SYNC, /* the calling thread waits for the stream */
+    DSC_VIRTUAL_EVENT_SYNC,  /* the calling thread waits for the event */
+    DSC_VIRTUAL_CALL_BEGIN,  /* a thread of its own goes on at the stream's time */
+    DSC_VIRTUAL_CALL_END     /* its end; the calling thread goes on where it was */
+} dsc_virtual_kind;
+
+/* One of them. `stream` and `event` are numbers from 0; -1: none. */
+typedef struct dsc_virtual_item {
+    dsc_virtual_kind kind;
+    dsc_virtual_part part;
+    int32_t stream, event;
+    int32_t ranks; /* of a collective */
+    double seconds;
+} dsc_virtual_item;
+
+/* Items in the order in which they were given, which is the same on all ranks. `item` is the caller's memory. */
+typedef struct dsc_virtual_trace {
+    dsc_virtual_item *item; /* [capacity] */
+    int64_t count, capacity;
+    bool full; /* later items are missing */
+} dsc_virtual_trace;
+
 #define DSC_VIRTUAL_GAPS 512
 
 /* The clocks of one rank. Zeroed by the caller, with `rates` set; shared by the rank's devices. One thread uses it. */
 typedef struct dsc_virtual_clock {
     const dsc_card_rates *rates;
-    double host_s; /* of the thread that calls */
-    double card_s; /* the card is free from then on */
+    dsc_virtual_trace *trace; /* NULL, or where items are kept; the caller may change it between two steps */
+    int32_t streams, events;  /* numbers that are taken */
+    double host_s;            /* of the thread that calls */
+    double caller_s;          /* between CALL_BEGIN and CALL_END: of the thread that goes on behind them */
+    double card_s;            /* the card is free from then on */
     /* Times before, in order, in which the card is free: a kernel that waited for a copy left them. Later launches of
      * other streams fill them, in pieces. */
     struct {
@@ -67,10 +100,13 @@ typedef struct dsc_virtual_clock {
     int64_t kernels;
 } dsc_virtual_clock;
 
+/* Moves the clocks of one rank: its own, that of the item's stream and that of its event (NULL where it has none). */
+void dsc_virtual_move(dsc_virtual_clock *clock, double *stream_s, double *event_s, const dsc_virtual_item *item);
+
 extern const dsc_device_ops dsc_device_virtual; /* options.clock is set */
 
-/* The stream is busy with `part` for that time, from its clock on. Kernels also wait for the card. */
-void dsc_virtual_occupy(dsc_stream *stream, dsc_virtual_part part, double seconds);
+/* The stream exchanges with `ranks` ranks for that time, from its clock on. */
+void dsc_virtual_exchange(dsc_stream *stream, int32_t ranks, double seconds);
 bool dsc_virtual_is(const dsc_device *device);
 dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device);
 

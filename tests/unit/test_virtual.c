@@ -5,10 +5,11 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 
-#include "kernels/virtual/virtual.h"
+#include "kernels/virtual/replay.h"
 
 /* Rates with which times are whole numbers. */
 static const dsc_card_rates rates = { .name = "test",
@@ -176,6 +177,107 @@ static void times_follow_from_the_arguments(void **state)
     assert_int_equal(part, DSC_VIRTUAL_UPDATE);
 }
 
+/* A step of two kernels around a collective, and a wait for its end: 3 + 2 + 6 seconds. */
+static dsc_virtual_trace trace_step(machine *m, dsc_virtual_item *items, int64_t capacity)
+{
+    dsc_virtual_trace trace = { .item = items, .capacity = capacity };
+    m->clock.trace = &trace;
+    run_kernel(m, m->compute, 3);
+    assert_int_equal(dsc_event_record(m->event, m->compute, NULL), DSC_OK);
+    assert_int_equal(dsc_stream_wait(m->other, m->event, NULL), DSC_OK);
+    dsc_virtual_exchange(m->other, 4, 2);
+    assert_int_equal(dsc_event_record(m->event, m->other, NULL), DSC_OK);
+    assert_int_equal(dsc_stream_wait(m->compute, m->event, NULL), DSC_OK);
+    run_kernel(m, m->compute, 6);
+    assert_int_equal(dsc_stream_sync(m->compute, NULL), DSC_OK);
+    m->clock.trace = NULL;
+    return trace;
+}
+
+static dsc_replay_result replay(const machine *m, const dsc_virtual_trace *trace, int32_t slow, double factor,
+                                double noise)
+{
+    dsc_replay_result result;
+    const dsc_replay_options options = { .alloc = m->alloc,
+                                         .rates = &rates,
+                                         .trace = trace,
+                                         .streams = m->clock.streams,
+                                         .events = m->clock.events,
+                                         .ranks = 4,
+                                         .steps = 3,
+                                         .slow_ranks = slow,
+                                         .slow_factor = factor,
+                                         .noise = noise,
+                                         .seed = 1 };
+    assert_int_equal(dsc_virtual_replay(&options, &result, NULL), DSC_OK);
+    return result;
+}
+
+static void ranks_that_are_equally_fast_replay_the_step_of_one(void **state)
+{
+    machine *m = *state;
+    dsc_virtual_item items[16];
+    const dsc_virtual_trace trace = trace_step(m, items, 16);
+    assert_int_equal(trace.count, 8);
+    near(m->clock.host_s, 11);
+    const dsc_replay_result even = replay(m, &trace, 0, 1, 0);
+    near(even.step_s, 11);
+    near(even.most_s, 11);
+    near(even.waited_s, 0);
+}
+
+/* The slow rank takes 6 + 2 + 12 seconds. The three others begin a step 6 seconds before it and reach the collective
+ * after 3 seconds, so that they wait 9 seconds for it. */
+static void all_ranks_wait_for_a_slow_one(void **state)
+{
+    machine *m = *state;
+    dsc_virtual_item items[16];
+    const dsc_virtual_trace trace = trace_step(m, items, 16);
+    const dsc_replay_result slow = replay(m, &trace, 1, 2, 0);
+    near(slow.step_s, 20);
+    near(slow.waited_s, 9 * 3 / 4.0);
+    near(replay(m, &trace, 4, 2, 0).step_s, 20);
+    near(replay(m, &trace, 4, 2, 0).waited_s, 0);
+}
+
+/* Each part of a step is as long as on the slowest rank: more than the mean noise, which adds half. */
+static void noise_costs_more_than_its_mean(void **state)
+{
+    machine *m = *state;
+    dsc_virtual_item items[16];
+    const dsc_virtual_trace trace = trace_step(m, items, 16);
+    const dsc_replay_result noisy = replay(m, &trace, 0, 1, 0.5), again = replay(m, &trace, 0, 1, 0.5);
+    assert_true(noisy.step_s > 2 + 9 * 1.5 && noisy.most_s >= noisy.step_s && noisy.waited_s > 0);
+    assert_true(noisy.step_s == again.step_s);
+}
+
+static void a_trace_that_is_full_says_so(void **state)
+{
+    machine *m = *state;
+    dsc_virtual_item items[3];
+    const dsc_virtual_trace trace = trace_step(m, items, 3);
+    assert_true(trace.full && trace.count == 3);
+}
+
+static void groups_of_ranks_are_not_replayed(void **state)
+{
+    machine *m = *state;
+    dsc_virtual_item items[16];
+    const dsc_virtual_trace trace = trace_step(m, items, 16);
+    dsc_replay_result result;
+    dsc_error err = DSC_ERROR_INIT;
+    const dsc_replay_options options = { .alloc = m->alloc,
+                                         .rates = &rates,
+                                         .trace = &trace,
+                                         .streams = m->clock.streams,
+                                         .events = m->clock.events,
+                                         .ranks = 8,
+                                         .steps = 1,
+                                         .slow_factor = 1 };
+    assert_int_equal(dsc_virtual_replay(&options, &result, &err), DSC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "an exchange of 4 of 8 ranks"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -186,6 +288,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_host_call_has_a_clock_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_host_beside_the_card_works_on_the_callers_clock, set_up, tear_down),
         cmocka_unit_test(times_follow_from_the_arguments),
+        cmocka_unit_test_setup_teardown(ranks_that_are_equally_fast_replay_the_step_of_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(all_ranks_wait_for_a_slow_one, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(noise_costs_more_than_its_mean, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_trace_that_is_full_says_so, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(groups_of_ranks_are_not_replayed, set_up, tear_down),
     };
     return cmocka_run_group_tests_name("virtual GPUs", tests, NULL, NULL);
 }
