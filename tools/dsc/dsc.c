@@ -25,6 +25,8 @@ static const dsc_command commands[] = {
     { "generate", "generate --model DIR --prompt TEXT", "a model continues a text", dsc_cmd_generate },
     { "scale", "scale --config FILE [--ranks 1,2,4]", "speed by number of ranks: short runs, a table, a picture",
       dsc_cmd_scale },
+    { "simulate", "simulate --config FILE --gpu CARD", "simulated speed on up to 1,024 GPUs, slow ranks, failures",
+      dsc_cmd_simulate },
     { "tune", "tune --config FILE [--ranks N]", "a faster config by short runs; --batch 64..1024", dsc_cmd_tune },
 };
 

@@ -434,7 +434,7 @@ static dsc_status print_plan(const plan_args *args, dsc_engine *engine, dsc_erro
         planner p;
         DSC_TRY(plan_card_read(args->card, &table.card, err));
         DSC_TRY(fill_planner(args, NULL, &p, err));
-        DSC_TRY(plan_card_predict(&table.card, &p.options, &table.card_time, err));
+        DSC_TRY(plan_card_predict(&table.card, &p.options, NULL, &table.card_time, err));
         table.card_timed = true;
     }
     table.timed = !table.card_timed && (args->time || (args->compare && planned.host_visible));

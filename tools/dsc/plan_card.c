@@ -181,14 +181,18 @@ static dsc_status run_step(dsc_engine *engine, const void *const *batch, int64_t
 
 /* An update may go on behind the next pass, so that a step lasts from one end to the next. */
 static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planned, const void *const *batch,
-                            dsc_virtual_clock *clock, plan_card_time *out, dsc_error *err)
+                            dsc_virtual_trace *trace, dsc_virtual_clock *clock, plan_card_time *out, dsc_error *err)
 {
     const int64_t micro_steps = planned->config->gradient_accumulation_steps;
     dsc_virtual_clock before = *clock;
     for (int i = 0; i < STEPS; i++) {
         before = *clock;
+        clock->trace = i == STEPS - 1 ? trace : NULL;
         DSC_TRY(run_step(engine, batch, micro_steps, err));
     }
+    clock->trace = NULL; /* the engine's close is no part of a step */
+    out->streams = clock->streams;
+    out->events = clock->events;
     out->step_s = clock->host_s - before.host_s;
     out->kernels = clock->kernels - before.kernels;
     for (int p = 0; p < DSC_VIRTUAL_PART_COUNT; p++)
@@ -213,8 +217,8 @@ static dsc_status read_memory(dsc_engine *engine, dsc_alloc *alloc, plan_card_ti
     return DSC_OK;
 }
 
-dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *options, plan_card_time *out,
-                             dsc_error *err)
+dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *options, dsc_virtual_trace *trace,
+                             plan_card_time *out, dsc_error *err)
 {
     dsc_virtual_clock clock = { .rates = &card->rates };
     dsc_engine *engine = NULL;
@@ -233,7 +237,7 @@ dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *op
         status = open_batch(alloc, &planned, batch, err);
     }
     if (status == DSC_OK)
-        status = run_steps(engine, &planned, (const void *const *)batch, &clock, out, err);
+        status = run_steps(engine, &planned, (const void *const *)batch, trace, &clock, out, err);
     if (status == DSC_OK)
         status = read_memory(engine, planned.alloc, out, err);
     dsc_engine_close(&engine);

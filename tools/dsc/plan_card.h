@@ -17,6 +17,7 @@ typedef struct plan_card_time {
     int64_t kernels;
     double flops, tokens; /* of this rank's step */
     int64_t device_planned_bytes, device_peak_bytes; /* by the plan; what the engine took of the card, at most */
+    int32_t streams, events;                         /* of the virtual card, for a replay of the trace */
 } plan_card_time;
 
 typedef struct plan_card {
@@ -28,9 +29,10 @@ typedef struct plan_card {
 /* The rates of the card by the name of its file; case, blanks, dashes and the maker's words are ignored. Files are in
  * ../share/dsc/cards or ../bench/cards beside this program's folder. DSC_ERR_INPUT names the cards that there are. */
 DSC_MUST_USE dsc_status plan_card_read(const char *name, plan_card *out, dsc_error *err);
-/* The second of two steps, so that no first use counts. `options` are those of a plan; the world has ranks. */
-DSC_MUST_USE dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *options, plan_card_time *out,
-                                          dsc_error *err);
+/* The second of two steps, so that no first use counts. `options` are those of a plan; the world has ranks. `trace`
+ * gets the items of that step, or is NULL. */
+DSC_MUST_USE dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *options,
+                                          dsc_virtual_trace *trace, plan_card_time *out, dsc_error *err);
 void plan_card_print(const plan_card *card, const plan_card_time *time, int64_t ranks);
 /* ,"time":{...} */
 void plan_card_print_json(const plan_card *card, const plan_card_time *time);

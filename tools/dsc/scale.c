@@ -49,14 +49,11 @@ static void share_batch(const scale *s, scale_row *row)
     row->accumulation = s->accumulation;
     if (!s->strong)
         return;
-    const int64_t each = s->batch / row->ranks;
-    row->micro_batch = dsc_min_i64(s->micro_batch, each);
-    while (row->micro_batch > 0 && each % row->micro_batch != 0)
-        row->micro_batch--; /* the largest that is no more than the config's and fills the rank's part */
-    row->accumulation = each * row->ranks == s->batch && row->micro_batch > 0 ? each / row->micro_batch : 0;
-    if (row->accumulation == 0)
-        snprintf(row->result.why, sizeof row->result.why, "a batch of %lld has no equal parts for %lld ranks",
-                 (long long)s->batch, (long long)row->ranks);
+    if (trial_share_batch(s->batch, row->ranks, s->micro_batch, &row->micro_batch, &row->accumulation))
+        return;
+    row->accumulation = 0;
+    snprintf(row->result.why, sizeof row->result.why, "a batch of %lld has no equal parts for %lld ranks",
+             (long long)s->batch, (long long)row->ranks);
 }
 
 /* In turns, so that what else the machine does meets all alike. */

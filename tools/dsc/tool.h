@@ -29,6 +29,7 @@ int dsc_cmd_model(int argc, char **argv);
 int dsc_cmd_plan(int argc, char **argv);
 int dsc_cmd_plot(int argc, char **argv);
 int dsc_cmd_scale(int argc, char **argv);
+int dsc_cmd_simulate(int argc, char **argv);
 int dsc_cmd_tune(int argc, char **argv);
 
 /* Prints "dsc: error: where: message" once and returns the exit code of the status. */

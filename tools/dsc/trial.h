@@ -74,6 +74,10 @@ DSC_MUST_USE dsc_status trial_run(const trial_setup *setup, const cJSON *config,
 /* micro-batch and accumulation into a config, whose train_batch_size follows. */
 DSC_MUST_USE dsc_status trial_put_batch(cJSON *config, int64_t micro_batch, int64_t accumulation, dsc_error *err);
 
+/* A batch of `batch` samples on `ranks` ranks: *micro_batch is the largest that is at most `most` and divides each
+ * rank's share, *accumulation the rest. false: the shares are not equal. */
+bool trial_share_batch(int64_t batch, int64_t ranks, int64_t most, int64_t *micro_batch, int64_t *accumulation);
+
 /* q = 0.5: the median step. 0 when there is none. */
 double trial_quantile_s(const trial_result *result, double q);
 double trial_tokens_per_s(const trial_result *result);

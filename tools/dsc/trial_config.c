@@ -130,6 +130,18 @@ dsc_status trial_resolve(const trial_setup *setup, const cJSON *config, int64_t 
     return status;
 }
 
+bool trial_share_batch(int64_t batch, int64_t ranks, int64_t most, int64_t *micro_batch, int64_t *accumulation)
+{
+    const int64_t each = batch / ranks;
+    if (each == 0 || each * ranks != batch)
+        return false;
+    *micro_batch = dsc_min_i64(most, each);
+    while (each % *micro_batch != 0)
+        --*micro_batch;
+    *accumulation = each / *micro_batch;
+    return true;
+}
+
 dsc_status trial_put_batch(cJSON *config, int64_t micro_batch, int64_t accumulation, dsc_error *err)
 {
     dsc_config_tool_remove(config, "train_batch_size");

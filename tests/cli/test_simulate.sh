@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# test_simulate.sh - `dsc simulate`: its steps beside `dsc plan --time`, weak and strong tables, slow ranks, noise,
+# failures, and what is refused. SPDX-License-Identifier: Apache-2.0
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+export CUDA_VISIBLE_DEVICES=-1
+
+simulate() { code=0; timeout 120 "$dsc" simulate "$@" >"$tmp/out" 2>"$tmp/err" </dev/null || code=$?; }
+refused() { [ $code -eq 2 ] && [ "$(wc -l <"$tmp/err")" -eq 1 ] && grep -qF -- "$1" "$tmp/err"; }
+# value RANKS NAME: of the JSON table
+value() { python3 -c 'import json, sys
+print(next(r for r in json.load(open(sys.argv[1]))["rows"] if r["ranks"] == int(sys.argv[2]))[sys.argv[3]])' "$tmp/out" "$1" "$2"; }
+holds() { awk "BEGIN { exit !($1) }"; }
+
+echo '{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 16, "bf16": {"enabled": true},
+    "zero_optimization": {"stage": 3}, "optimizer": {"type": "AdamW"}, "dsc": {"model": "gpt2-xl", "seq_length": 1024}}' >"$tmp/c.json"
+
+# ---- without slow ranks, the step of one rank ----
+simulate --config "$tmp/c.json" --gpu H200 --ranks 1,8,64 --json
+same() {
+    local w planned
+    for w in 1 8 64; do
+        planned=$("$dsc" plan --time --gpu H200 --world-size $w --config "$tmp/c.json" --json | sed -nE 's/.*"step_s":([0-9.e+-]+).*/\1/p')
+        holds "$(value $w step_s) / $planned < 1.001 && $planned / $(value $w step_s) < 1.001" || return 1
+    done
+}
+report "steps last as long as dsc plan --time says" same
+even=$(value 64 step_s)
+report "each rank has the same work" [ "$(value 64 train_batch_size)" -eq 4096 ]
+report "more ranks are less efficient" holds "$(value 64 efficiency) < $(value 8 efficiency) && $(value 8 efficiency) <= 1"
+
+# ---- slow ranks and noise ----
+simulate --config "$tmp/c.json" --gpu H200 --ranks 64 --slow 1:1.5 --json
+report "one slow rank delays all" holds "$(value 64 step_s) > 1.3 * $even && $(value 64 waiting_share) > 0.2"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 2,64 --noise 10 --steps 1 --json
+report "noise costs more on more ranks" holds "$(value 64 waiting_share) > 0 && $(value 64 step_s) > 1.1 * $even"
+cp "$tmp/out" "$tmp/first"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 2,64 --noise 10 --steps 1 --json
+report "a seed gives the same table" cmp -s "$tmp/first" "$tmp/out"
+
+# ---- the batch shared by the ranks ----
+simulate --config "$tmp/c.json" --gpu H200 --ranks 1,3,8,64 --strong --json
+report "the ranks share the batch" [ "$(value 8 train_batch_size)-$(value 64 train_micro_batch_size_per_gpu)" = 64-1 ]
+report "a batch without equal parts is a row that says so" grep -q '"a batch of 64 has no equal parts for 3 ranks"' "$tmp/out"
+
+# ---- failures ----
+simulate --config "$tmp/c.json" --gpu H200 --ranks 8,1024 --fail-hours 10000 --json
+report "failures cost more on more ranks" holds "$(value 1024 useful_share) < $(value 8 useful_share) && $(value 1024 useful_share) > 0.5"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 1024 --fail-hours 10000 --save-every-s 30 --json
+often=$(value 1024 useful_share)
+report "saves that are too frequent cost more than Young's" holds "$often < 0.6"
+
+# ---- the table, files ----
+simulate --config "$tmp/c.json" --gpu L40S --ranks 1,8 -o "$tmp/t.json" --svg "$tmp/t.svg"
+report "the table says that it is simulated" grep -q '^simulated weak scaling of .* on L40S' "$tmp/out"
+report "and that rates come from data sheets" grep -q 'the card.s rates come from data sheets' "$tmp/out"
+report "as JSON and as a picture" sh -c "python3 -m json.tool '$tmp/t.json' >/dev/null && grep -q '<svg' '$tmp/t.svg'"
+
+# ---- refused ----
+simulate --config "$tmp/c.json" --gpu H200 --ranks 8,4
+report "ranks that do not rise" refused '"8,4" is not a list of ranks'
+simulate --config "$tmp/c.json" --gpu H200 --ranks 2048
+report "more than 1024 ranks" refused 'up to 1024'
+simulate --config "$tmp/c.json" --gpu H200 --slow 1
+report "slow ranks without a factor" refused 'such as 2:1.5'
+simulate --config "$tmp/c.json" --gpu GTX480
+report "a card without rates" refused 'no rates of "GTX480"'
+simulate --config "$tmp/c.json" --gpu RTX4090 --ranks 1
+report "a model that does not fit is told in the table" sh -c "[ $code -eq 2 ] && grep -q 'no number of ranks can run this config' '$tmp/err'"
+end_of_tests

@@ -1,0 +1,469 @@
+/* simulate.c - `dsc simulate`: how fast a config would train on up to 1,024 GPUs that need not be here.
+ *
+ * For each number of ranks the engine makes two steps on a virtual card (plan_card.h). The second one is replayed on
+ * the clocks of all ranks (kernels/virtual/replay.h), with slow ranks and noise. Failures then follow from a seeded
+ * random process over 30 days: each one costs a restart and the work since the last save. SPDX-License-Identifier:
+ * Apache-2.0 */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/formats/json.h"
+#include "base/io.h"
+#include "base/rng.h"
+#include "engine/planned.h"
+#include "kernels/virtual/replay.h"
+#include "tools/dsc/plan_card.h"
+#include "tools/dsc/plot.h"
+#include "tools/dsc/tool.h"
+#include "tools/dsc/trial.h"
+
+enum { ROWS_MAX = 16, RANKS_MOST = 1024, ITEMS_MAX = 1 << 22 };
+#define DAYS_S (30 * 86400.0)
+
+typedef struct simulated_row {
+    int64_t ranks, micro_batch, accumulation;
+    bool ran;
+    char why[256]; /* else: why there is no time */
+    double tokens; /* of a step, over all ranks */
+    plan_card_time one;
+    dsc_replay_result replay;
+    double save_every_s, useful; /* share of the time that finished steps took; 1 without failures */
+    int64_t failures;
+} simulated_row;
+
+typedef struct simulation {
+    const char *config, *model, *card_name, *out, *svg;
+    bool strong, json;
+    int64_t steps, seed, slow_ranks;
+    double slow_factor, noise_percent, fail_hours, save_s, restart_s, save_every_s;
+    dsc_alloc *alloc;
+    plan_card card;
+    dsc_virtual_trace trace;
+    int64_t micro_batch, accumulation, batch; /* the config's on the first number of ranks */
+    int row_count;
+    simulated_row *row; /* [ROWS_MAX] */
+} simulation;
+
+/* ---- one number of ranks ---- */
+
+typedef struct simulated_options {
+    dsc_engine_options options;
+    char model[8192], number[3][24];
+    dsc_override overrides[4];
+} simulated_options;
+
+/* Without a batch the config's own counts. */
+static dsc_status fill_options(const simulation *s, const simulated_row *row, simulated_options *o, dsc_error *err)
+{
+    static const char *const keys[] = { "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+                                        "train_batch_size" };
+    const int64_t values[] = { row->micro_batch, row->accumulation, row->micro_batch * row->accumulation * row->ranks };
+    int32_t count = 0;
+    o->options = (dsc_engine_options)DSC_ENGINE_OPTIONS_INIT;
+    if (s->model != NULL) {
+        if (dsc_json_quote(o->model, sizeof o->model, s->model) >= sizeof o->model)
+            return DSC_FAIL(err, DSC_ERR_INPUT, "--model", "the name is too long");
+        o->overrides[count++] = (dsc_override) { "dsc.model", o->model, "--model" };
+    }
+    for (size_t i = 0; row->micro_batch > 0 && i < DSC_COUNT(keys); i++) {
+        snprintf(o->number[i], sizeof o->number[i], "%lld", (long long)values[i]);
+        o->overrides[count++] = (dsc_override) { keys[i], o->number[i], "--ranks" };
+    }
+    o->options.overrides = o->overrides;
+    o->options.override_count = count;
+    o->options.plan_gpu_bytes = (int64_t)s->card.rates.memory_bytes;
+    o->options.config_path = s->config;
+    o->options.flags = DSC_ENGINE_PLAN_ONLY;
+    o->options.plan_world_size = (int32_t)row->ranks;
+    return DSC_OK;
+}
+
+static dsc_status read_batch(simulation *s, dsc_error *err)
+{
+    simulated_options o;
+    dsc_engine *engine = NULL;
+    dsc_engine_planned planned;
+    DSC_TRY(fill_options(s, &s->row[0], &o, err));
+    DSC_TRY(dsc_engine_open(&engine, &o.options, err));
+    dsc_engine_planned_get(engine, &planned);
+    s->micro_batch = planned.config->train_micro_batch_size_per_gpu;
+    s->accumulation = planned.config->gradient_accumulation_steps;
+    s->batch = planned.config->train_batch_size;
+    dsc_engine_close(&engine);
+    return DSC_OK;
+}
+
+static void share_batch(const simulation *s, simulated_row *row)
+{
+    row->micro_batch = s->micro_batch;
+    row->accumulation = s->accumulation;
+    if (s->strong && !trial_share_batch(s->batch, row->ranks, s->micro_batch, &row->micro_batch, &row->accumulation)) {
+        row->accumulation = 0;
+        snprintf(row->why, sizeof row->why, "a batch of %lld has no equal parts for %lld ranks", (long long)s->batch,
+                 (long long)row->ranks);
+    }
+}
+
+static dsc_status replay_row(const simulation *s, simulated_row *row, dsc_error *err)
+{
+    const dsc_replay_options options = { .alloc = s->alloc,
+                                         .rates = &s->card.rates,
+                                         .trace = &s->trace,
+                                         .streams = row->one.streams,
+                                         .events = row->one.events,
+                                         .ranks = (int32_t)row->ranks,
+                                         .steps = (int32_t)s->steps,
+                                         .slow_ranks = (int32_t)dsc_min_i64(s->slow_ranks, row->ranks),
+                                         .slow_factor = s->slow_factor,
+                                         .noise = s->noise_percent / 100,
+                                         .seed = (uint64_t)s->seed };
+    if (s->trace.full)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, s->config,
+                        "a step has more than %d launches and waits; set a smaller gradient_accumulation_steps",
+                        ITEMS_MAX);
+    return dsc_virtual_replay(&options, &row->replay, err);
+}
+
+/* Saves cost save_s each; a failure loses what followed the last one. Young's rule: the square root of twice the cost
+ * of a save times the mean time between failures. */
+static void add_failures(const simulation *s, simulated_row *row)
+{
+    const double mean_s = s->fail_hours * 3600 / (double)row->ranks;
+    double now_s = 0, useful_s = 0;
+    row->useful = 1;
+    if (s->fail_hours <= 0)
+        return;
+    row->save_every_s = s->save_every_s > 0 ? s->save_every_s : sqrt(2 * s->save_s * mean_s);
+    while (now_s < DAYS_S) {
+        const double uniform =
+            (dsc_rng_u32((uint64_t)s->seed, (uint64_t)row->ranks, (uint64_t)row->failures) + 0.5) * 0x1p-32;
+        const double until_s = fmin(-mean_s * log(uniform), DAYS_S - now_s);
+        const double saves = floor(until_s / (row->save_every_s + s->save_s));
+        useful_s += saves * row->save_every_s;
+        if (now_s + until_s >= DAYS_S) /* the end is no failure */
+            useful_s += fmin(until_s - saves * (row->save_every_s + s->save_s), row->save_every_s);
+        else
+            row->failures++;
+        now_s += until_s + s->restart_s;
+    }
+    row->useful = useful_s / DAYS_S;
+}
+
+/* A number of ranks on which the config cannot run is a row without a time. */
+static dsc_status simulate_row(simulation *s, simulated_row *row, dsc_error *err)
+{
+    simulated_options o;
+    dsc_error own = DSC_ERROR_INIT;
+    if (row->accumulation == 0)
+        return DSC_OK;
+    s->trace.count = 0;
+    s->trace.full = false;
+    DSC_TRY(fill_options(s, row, &o, err));
+    dsc_status status = plan_card_predict(&s->card, &o.options, &s->trace, &row->one, &own);
+    if (status == DSC_OK)
+        status = replay_row(s, row, &own);
+    if (status == DSC_ERR_NOFIT || status == DSC_ERR_INPUT || status == DSC_ERR_UNSUPPORTED) {
+        snprintf(row->why, sizeof row->why, "%.250s", own.message);
+        return DSC_OK;
+    }
+    if (status != DSC_OK) {
+        *err = own;
+        return status;
+    }
+    row->ran = true;
+    row->tokens = row->one.tokens * (double)row->ranks;
+    add_failures(s, row);
+    return DSC_OK;
+}
+
+/* ---- the table ---- */
+
+typedef struct simulated_numbers {
+    double step_s, most_s, tokens_per_s, speed_up, efficiency, waited, mfu, exchange, useful; /* NaN: unknown */
+} simulated_numbers;
+
+/* Speed-up and efficiency are against the first number of ranks that runs, taken as perfect. */
+static simulated_numbers numbers_of(const simulation *s, const simulated_row *row)
+{
+    simulated_numbers n = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    const simulated_row *first = NULL;
+    for (int i = 0; i < s->row_count && first == NULL; i++)
+        first = s->row[i].ran ? &s->row[i] : NULL;
+    if (!row->ran || first == NULL)
+        return n;
+    n.step_s = row->replay.step_s;
+    n.most_s = row->replay.most_s;
+    n.tokens_per_s = row->tokens / n.step_s;
+    n.speed_up = n.tokens_per_s / (first->tokens / first->replay.step_s) * (double)first->ranks;
+    n.efficiency = n.speed_up / (double)row->ranks;
+    n.waited = row->replay.waited_s / n.step_s;
+    n.mfu = row->one.flops / (n.step_s * s->card.peak_flops);
+    n.exchange = row->one.busy_s[DSC_VIRTUAL_EXCHANGE] / n.step_s;
+    n.useful = row->useful;
+    return n;
+}
+
+static void print_head(const simulation *s)
+{
+    printf("simulated %s scaling of %s on %s: %s\n", s->strong ? "strong" : "weak", s->config, s->card.rates.name,
+           s->strong ? "the ranks share the batch of a step" : "each rank has the same work");
+    if (s->slow_ranks > 0)
+        printf("kernels of %lld ranks take %.2f times as long\n", (long long)s->slow_ranks, s->slow_factor);
+    if (s->noise_percent > 0)
+        printf("kernels take %.1f %% longer on average, at random by rank and kernel\n", s->noise_percent);
+    if (s->fail_hours > 0)
+        printf("a card fails once in %.0f hours; a save takes %.0f s, a restart %.0f s\n", s->fail_hours, s->save_s,
+               s->restart_s);
+}
+
+static void print_table(const simulation *s)
+{
+    print_head(s);
+    printf("ranks   batch  micro x acc    step ms (longest)      tokens/s  speed-up  efficiency    MFU  exchange  "
+           "waiting");
+    printf("%s\n", s->fail_hours > 0 ? "  useful  failures in 30 days" : "");
+    for (int i = 0; i < s->row_count; i++) {
+        const simulated_row *row = &s->row[i];
+        const simulated_numbers n = numbers_of(s, row);
+        printf("%5lld", (long long)row->ranks);
+        if (!row->ran) {
+            printf("  %s\n", row->why);
+            continue;
+        }
+        printf("  %6lld  %5lldx%-5lld  %9.2f (%.2f)  %12.0f  %8.2f  %9.1f%%  %4.1f%%  %7.1f%%  %6.1f%%",
+               (long long)(row->micro_batch * row->accumulation * row->ranks), (long long)row->micro_batch,
+               (long long)row->accumulation, n.step_s * 1e3, n.most_s * 1e3, n.tokens_per_s, n.speed_up,
+               n.efficiency * 100, n.mfu * 100, n.exchange * 100, n.waited * 100);
+        if (s->fail_hours > 0)
+            printf("  %5.1f%%  %lld, a save every %.0f s", n.useful * 100, (long long)row->failures, row->save_every_s);
+        printf("\n");
+    }
+    printf(
+        "All times are simulated%s. Exchanges run beside kernels. Waiting: a rank has reached an exchange and others "
+        "have not.\n",
+        s->card.measured ? "" : "; the card's rates come from data sheets");
+}
+
+static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *rows)
+{
+    const simulated_numbers n = numbers_of(s, row);
+    const struct {
+        const char *name;
+        double value;
+    } members[] = {
+        { "ranks", (double)row->ranks },
+        { "train_batch_size", (double)(row->micro_batch * row->accumulation * row->ranks) },
+        { "train_micro_batch_size_per_gpu", (double)row->micro_batch },
+        { "gradient_accumulation_steps", (double)row->accumulation },
+        { "step_s", n.step_s },
+        { "step_s_most", n.most_s },
+        { "tokens_per_s", n.tokens_per_s },
+        { "speed_up", n.speed_up },
+        { "efficiency", n.efficiency },
+        { "mfu", n.mfu },
+        { "exchange_share", n.exchange },
+        { "waiting_share", n.waited },
+        { "useful_share", n.useful },
+    };
+    cJSON *item = cJSON_CreateObject();
+    if (item == NULL || !cJSON_AddItemToArray(rows, item))
+        return DSC_ERR_NOMEM;
+    for (size_t i = 0; i < DSC_COUNT(members); i++) {
+        const cJSON *made = isfinite(members[i].value)
+                                ? cJSON_AddNumberToObject(item, members[i].name, members[i].value)
+                                : cJSON_AddNullToObject(item, members[i].name);
+        if (made == NULL)
+            return DSC_ERR_NOMEM;
+    }
+    return row->ran || cJSON_AddStringToObject(item, "failed", row->why) != NULL ? DSC_OK : DSC_ERR_NOMEM;
+}
+
+/* The caller frees *out by cJSON_free. */
+static dsc_status make_json(const simulation *s, char **out, dsc_error *err)
+{
+    cJSON *root = cJSON_CreateObject();
+    const bool made = root != NULL && cJSON_AddBoolToObject(root, "simulated", true) != NULL &&
+                      cJSON_AddStringToObject(root, "scaling", s->strong ? "strong" : "weak") != NULL &&
+                      cJSON_AddStringToObject(root, "card", s->card.rates.name) != NULL;
+    cJSON *rows = made ? cJSON_AddArrayToObject(root, "rows") : NULL;
+    dsc_status status = rows != NULL ? DSC_OK : DSC_ERR_NOMEM;
+    for (int i = 0; i < s->row_count && status == DSC_OK; i++)
+        status = add_row(s, &s->row[i], rows);
+    *out = status == DSC_OK ? cJSON_Print(root) : NULL;
+    cJSON_Delete(root);
+    return *out != NULL ? DSC_OK : DSC_FAIL(err, DSC_ERR_NOMEM, "dsc simulate", "out of host memory: no table");
+}
+
+static dsc_status draw(const simulation *s, dsc_error *err)
+{
+    double ranks[ROWS_MAX], tokens[ROWS_MAX], ideal[ROWS_MAX], efficiency[ROWS_MAX];
+    int64_t count = 0;
+    for (int i = 0; i < s->row_count; i++) {
+        const simulated_numbers n = numbers_of(s, &s->row[i]);
+        if (!s->row[i].ran)
+            continue;
+        ranks[count] = (double)s->row[i].ranks;
+        tokens[count] = n.tokens_per_s;
+        ideal[count] = tokens[0] / ranks[0] * ranks[count];
+        efficiency[count++] = n.efficiency * 100;
+    }
+    const plot_panel panels[] = {
+        { "tokens per second",
+          "ranks",
+          { { "simulated", ranks, tokens, count }, { "perfect", ranks, ideal, count } },
+          2,
+          false },
+        { "efficiency, %", "ranks", { { "simulated", ranks, efficiency, count } }, 1, false },
+    };
+    return plot_save_svg(s->svg, panels, DSC_COUNT(panels), err);
+}
+
+static dsc_status report(const simulation *s, dsc_error *err)
+{
+    char *text = NULL;
+    DSC_TRY(make_json(s, &text, err));
+    if (s->json)
+        printf("%s\n", text);
+    else
+        print_table(s);
+    dsc_status status = DSC_OK;
+    if (s->out != NULL)
+        status = dsc_io_write_all_atomic(NULL, s->out, text, (int64_t)strlen(text), err);
+    cJSON_free(text);
+    if (status == DSC_OK && s->svg != NULL)
+        status = draw(s, err);
+    DSC_TRY(status);
+    for (int i = 0; i < s->row_count; i++)
+        if (s->row[i].ran)
+            return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_INPUT, s->config, "no number of ranks can run this config; the table says why");
+}
+
+/* ---- the command line ---- */
+
+static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
+{
+    simulation *s = out;
+    int64_t before = 0;
+    s->row_count = 0;
+    for (const char *at = text; s->row_count < ROWS_MAX;) {
+        char *end;
+        const long long ranks = strtoll(at, &end, 10);
+        if (end == at || ranks <= before || ranks > RANKS_MOST || (*end != ',' && *end != 0))
+            break;
+        s->row[s->row_count++].ranks = before = ranks;
+        if (*end == 0)
+            return DSC_OK;
+        at = end + 1;
+    }
+    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
+                    "\"%.60s\" is not a list of ranks; expected at most %d rising numbers up to %d, such as 8,64,512",
+                    text, ROWS_MAX, RANKS_MOST);
+}
+
+static dsc_status set_mode(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
+{
+    (void)value, (void)err;
+    ((simulation *)out)->strong = strcmp(flag->name, "--strong") == 0;
+    return DSC_OK;
+}
+
+/* "2:1.5" */
+static dsc_status set_slow(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
+{
+    simulation *s = out;
+    char *end;
+    const long long ranks = strtoll(text, &end, 10);
+    const bool pair = end != text && *end == ':';
+    const char *factor = end + 1;
+    const double times = pair ? strtod(factor, &end) : 0;
+    if (!pair || end == factor || *end != 0 || ranks < 1 || ranks > RANKS_MOST || !(times >= 1 && times <= 1000))
+        return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
+                        "\"%.60s\" is no number of ranks with a factor of 1 to 1000, such as 2:1.5", text);
+    s->slow_ranks = ranks;
+    s->slow_factor = times;
+    return DSC_OK;
+}
+
+#define AT(field) offsetof(simulation, field)
+static const dsc_flag rows[] = {
+    { "--config", NULL, "FILE", DSC_FLAG_TEXT, AT(config), .required = true, .help = "the ds_config.json" },
+    { "--model", NULL, "NAME|DIR", DSC_FLAG_TEXT, AT(model),
+      .help = "built-in model or model folder; default: the config's dsc.model" },
+    { "--gpu", NULL, "CARD", DSC_FLAG_TEXT, AT(card_name), .required = true,
+      .help = "the card, such as H200; its rates are in share/dsc/cards" },
+    { "--ranks", NULL, "LIST", DSC_FLAG_CALL, 0, .set = set_ranks,
+      .help = "numbers of GPUs, rising, up to 1024; default 1,8,64,512" },
+    { "--weak", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_mode,
+      .help = "keep the work of each rank, so that the batch grows; the default" },
+    { "--strong", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_mode, .help = "keep the batch, which the ranks share" },
+    { "--steps", NULL, "N", DSC_FLAG_INTEGER, AT(steps), .min = 1, .max = 1000, .help = "steps to replay; default 5" },
+    { "--slow", NULL, "N:FACTOR", DSC_FLAG_CALL, 0, .set = set_slow,
+      .help = "kernels of N ranks take FACTOR times as long" },
+    { "--noise", NULL, "PERCENT", DSC_FLAG_NUMBER, AT(noise_percent), .low = 0, .high = 100,
+      .help = "kernels take that much longer on average, at random by rank and kernel; default 0" },
+    { "--fail-hours", NULL, "HOURS", DSC_FLAG_NUMBER, AT(fail_hours), .low = 0, .high = 1e9,
+      .help = "mean time between failures of one card; default 0: none fails" },
+    { "--save-s", NULL, "SECONDS", DSC_FLAG_NUMBER, AT(save_s), .low = 0.001, .high = 1e6,
+      .help = "time that a save takes from training; default 30" },
+    { "--save-every-s", NULL, "SECONDS", DSC_FLAG_NUMBER, AT(save_every_s), .low = 0, .high = 1e9,
+      .help = "time between saves; default: the best one by Young's rule" },
+    { "--restart-s", NULL, "SECONDS", DSC_FLAG_NUMBER, AT(restart_s), .low = 0, .high = 1e6,
+      .help = "time from a failure to the next step; default 120" },
+    { "--seed", NULL, "N", DSC_FLAG_INTEGER, AT(seed), .min = 0, .max = INT64_MAX,
+      .help = "of noise and failures; default 1" },
+    { "-o", "--out", "TABLE.json", DSC_FLAG_TEXT, AT(out), .help = "also write the table as JSON" },
+    { "--svg", NULL, "FILE.svg", DSC_FLAG_TEXT, AT(svg), .help = "also draw the speed as a picture" },
+    { "--json", NULL, NULL, DSC_FLAG_BOOL, AT(json), .help = "print the table as JSON" },
+};
+static const dsc_flag_command page = {
+    .name = "dsc simulate",
+    .description = "Simulates how fast a config trains on numbers of GPUs that need not be here.",
+    .flags = rows,
+    .flag_count = DSC_COUNT(rows),
+    .exit_codes = "0 done; 1 failed; 2 wrong command line, config or model, or no number of ranks can run it",
+};
+
+static dsc_status run(simulation *s, dsc_error *err)
+{
+    const char *const outputs[] = { s->out, s->svg };
+    for (size_t i = 0; i < DSC_COUNT(outputs); i++)
+        if (outputs[i] != NULL)
+            DSC_TRY(dsc_io_refuse_input(outputs[i], &s->config, 1, err));
+    DSC_TRY(plan_card_read(s->card_name, &s->card, err));
+    DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, ITEMS_MAX, sizeof *s->trace.item, &s->trace.item, err));
+    s->trace.capacity = ITEMS_MAX;
+    DSC_TRY(read_batch(s, err));
+    for (int i = 0; i < s->row_count; i++) {
+        share_batch(s, &s->row[i]);
+        DSC_TRY(simulate_row(s, &s->row[i], err));
+    }
+    return report(s, err);
+}
+
+int dsc_cmd_simulate(int argc, char **argv)
+{
+    static const int64_t usual[] = { 1, 8, 64, 512 };
+    simulation s = {
+        .steps = 5, .slow_factor = 1, .save_s = 30, .restart_s = 120, .seed = 1, .row_count = (int)DSC_COUNT(usual)
+    };
+    dsc_error err = DSC_ERROR_INIT;
+    s.row = calloc(ROWS_MAX, sizeof *s.row);
+    if (s.row == NULL)
+        return dsc_tool_usage("dsc simulate", "out of host memory");
+    for (int i = 0; i < s.row_count; i++)
+        s.row[i].ranks = usual[i];
+    int code = dsc_tool_parse(&page, argc, argv, &s);
+    if (code < 0) {
+        dsc_status status = dsc_alloc_open(&s.alloc, &err);
+        if (status == DSC_OK)
+            status = run(&s, &err);
+        code = status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
+        dsc_alloc_free(s.alloc, s.trace.item);
+        dsc_alloc_close(&s.alloc);
+    }
+    free(s.row);
+    return code;
+}
