@@ -9,6 +9,7 @@
 #include "kernels/dora.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
+#include "kernels/expert_bias.h"
 #include "kernels/exact.h"
 #include "kernels/binned_sum.h"
 #include "kernels/fp8.h"
@@ -27,6 +28,7 @@
 #include "kernels/scale.h"
 #include "kernels/signs.h"
 #include "kernels/swiglu.h"
+#include "kernels/swiglu_pairs.h"
 #include "kernels/update.h"
 #include "kernels/zero_ranges.h"
 
@@ -88,6 +90,7 @@ void dsc_layernorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rmsnorm_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gelu_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_swiglu_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_swiglu_pairs_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_rope_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_scale_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_dropout_init(dsc_kernel_table *table, uint32_t caps);
@@ -98,6 +101,7 @@ void dsc_preference_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_places_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_expert_bias_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 
 #ifdef __cplusplus

@@ -139,6 +139,14 @@ static double activation_bytes(dsc_kernel kernel, const void *args)
         const dsc_swiglu_bwd_args *a = args;
         return rows_bytes(a->rows, a->cols, a->dtype, a->out != NULL ? 6 : 5);
     }
+    case DSC_KERNEL_SWIGLU_PAIRS_FWD: {
+        const dsc_swiglu_pairs_fwd_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 3);
+    }
+    case DSC_KERNEL_SWIGLU_PAIRS_BWD: {
+        const dsc_swiglu_pairs_bwd_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 5);
+    }
     case DSC_KERNEL_ROPE: {
         const dsc_rope_args *a = args;
         return rows_bytes(a->rows, (int64_t)a->heads * a->head_size, a->dtype, 2);
@@ -252,6 +260,14 @@ static double moe_bytes(dsc_kernel kernel, const void *args)
         const dsc_moe_combine_bwd_args *a = args;
         return rows_bytes(a->tokens * a->top_k, a->channels, a->dtype, 3);
     }
+    case DSC_KERNEL_EXPERT_BIAS_FWD: {
+        const dsc_expert_bias_fwd_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 2);
+    }
+    case DSC_KERNEL_EXPERT_BIAS_BWD: {
+        const dsc_expert_bias_bwd_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 1);
+    }
     case DSC_KERNEL_GROUPED_GEMM: {
         const dsc_grouped_gemm_args *a = args;
         const double matrices = (double)a->experts * (double)a->in * (double)a->out;
@@ -280,6 +296,8 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_GELU_BWD:
     case DSC_KERNEL_SWIGLU_FWD:
     case DSC_KERNEL_SWIGLU_BWD:
+    case DSC_KERNEL_SWIGLU_PAIRS_FWD:
+    case DSC_KERNEL_SWIGLU_PAIRS_BWD:
     case DSC_KERNEL_ROPE:
     case DSC_KERNEL_DROPOUT:
         return activation_bytes(kernel, args);
@@ -302,6 +320,8 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_MOE_COMBINE_FWD:
     case DSC_KERNEL_MOE_COMBINE_BWD:
     case DSC_KERNEL_GROUPED_GEMM:
+    case DSC_KERNEL_EXPERT_BIAS_FWD:
+    case DSC_KERNEL_EXPERT_BIAS_BWD:
         return moe_bytes(kernel, args);
     default:
         return flat_bytes(kernel, args);
