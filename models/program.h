@@ -31,6 +31,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ATTENTION,  /* q, k, v -> y, log-sum-exp */
     DSC_OP_ACTIVATION, /* x -> y */
     DSC_OP_GATED,      /* gate, up -> y */
+    DSC_OP_PAIRS,      /* pairs of gate and up -> y, clamped */
     DSC_OP_ADD,        /* a, b -> y */
     DSC_OP_MULTIPLY,   /* a, b -> y, element by element */
     DSC_OP_SCALE,      /* x -> y */
@@ -42,7 +43,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ROUTER,   /* logits -> weights, chosen */
     DSC_OP_ORDER,    /* chosen -> place, source, starts */
     DSC_OP_DISPATCH, /* x, source, place -> rows */
-    DSC_OP_GROUPED,  /* rows, starts -> rows, each times its expert's matrix */
+    DSC_OP_GROUPED,  /* rows, starts -> rows, each times its expert's matrix, and its expert's bias */
     DSC_OP_COMBINE,  /* rows, weights, place -> y */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
@@ -51,6 +52,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ATTENTION_BWD,  /* dy, y, log-sum-exp, q, k, v -> dq, dk, dv */
     DSC_OP_ACTIVATION_BWD, /* dy, x -> dx */
     DSC_OP_GATED_BWD,      /* dy, gate, up -> d_gate, d_up, y again */
+    DSC_OP_PAIRS_BWD,      /* dy, pairs -> d_pairs */
     DSC_OP_CUSTOM_BWD,     /* dy, y or none, inputs or none -> gradients of the inputs */
     DSC_OP_ROUTER_BWD,     /* d_weights, chosen, logits -> d_logits */
     DSC_OP_DISPATCH_BWD,   /* d_rows, sum so far, place -> dx */
@@ -89,7 +91,7 @@ typedef struct dsc_program_param {
     dsc_init_kind init;
     double std; /* init_std of dsc_param_spec */
     dsc_split_axis split;
-    bool parted; /* as in dsc_param_spec */
+    bool parted, as_stored; /* as in dsc_param_spec */
 } dsc_program_param;
 
 /* A linear layer of the module, with the numbers of its parameters. */
@@ -127,6 +129,8 @@ typedef struct dsc_op_attention {
 typedef struct dsc_op_grouped {
     int64_t in, out;
     int32_t experts, weight; /* the parameter's number */
+    int32_t bias;            /* likewise, [experts, out]; DSC_PROGRAM_NONE: none */
+    bool in_out;             /* matrices are stored [in, out], else [out, in] */
 } dsc_op_grouped;
 
 typedef struct dsc_op {
@@ -143,6 +147,7 @@ typedef struct dsc_op {
         double factor; /* SCALE */
         dsc_moe_rule rule; /* ROUTER, ORDER */
         dsc_op_grouped grouped;
+        dsc_swiglu_clamp clamp; /* PAIRS */
         struct {
             double probability;
             uint32_t stream;
@@ -259,6 +264,20 @@ typedef struct dsc_program_experts_args {
     double std;
 } dsc_program_experts_args;
 int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, const dsc_program_experts_args *args);
+/* As above, with biases and the clamped SwiGLU (kernels/swiglu_pairs.h). A parameter is one tensor of all experts in
+ * files. `gate_up` is [experts, C, 2 inner], whose columns are pairs of a gate and an up, and `down` is
+ * [experts, inner, C]; biases are [experts, 2 inner] and [experts, C]. */
+typedef struct dsc_program_pair_experts_args {
+    const char *gate_up, *gate_up_bias, *down, *down_bias; /* "mlp.experts.gate_up_proj" */
+    dsc_moe_rule rule;
+    dsc_swiglu_clamp clamp;
+    int64_t inner;
+    double std;
+} dsc_program_pair_experts_args;
+int16_t dsc_program_pair_experts(dsc_program *program, int16_t x, int16_t logits,
+                                 const dsc_program_pair_experts_args *args);
+/* Of columns 2c, a gate, and 2c + 1, an up. */
+int16_t dsc_program_pairs(dsc_program *program, int16_t x, const dsc_swiglu_clamp *clamp);
 /* y = x times the sigmoid of `gate`, which has one column. */
 int16_t dsc_program_gate_rows(dsc_program *program, int16_t x, int16_t gate);
 /* In training, elements are 0 with this probability; `stream` keeps the dropouts of a model apart. */

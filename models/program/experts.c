@@ -90,6 +90,21 @@ static int16_t dispatch(dsc_program *program, int16_t x, const routed *by, int32
     return add_out(program, op, 0, "dispatch", shape);
 }
 
+/* The op, whose parameters are declared: op->grouped but for `in`, which is what the rows have. */
+static int16_t product(dsc_program *program, int16_t rows, int16_t starts, const char *name, const dsc_op_grouped *of)
+{
+    dsc_op *op = add(program, DSC_OP_GROUPED, name);
+    if (op == NULL)
+        return DSC_PROGRAM_NONE;
+    op->in[0] = rows, op->in[1] = starts;
+    op->grouped.in = program->value[rows].columns, op->grouped.out = of->out;
+    op->grouped.experts = of->experts, op->grouped.weight = of->weight;
+    op->grouped.bias = of->bias, op->grouped.in_out = of->in_out;
+    dsc_value shape = program->value[rows];
+    shape.columns = of->out;
+    return add_out(program, op, 0, name, shape);
+}
+
 static int16_t grouped(dsc_program *program, int16_t rows, int16_t starts, const char *name, int64_t out,
                        const dsc_program_experts_args *args)
 {
@@ -104,16 +119,11 @@ static int16_t grouped(dsc_program *program, int16_t rows, int16_t starts, const
                                        .std = args->std,
                                        .split = DSC_SPLIT_NONE,
                                        .parted = true };
-    const int32_t number = dsc_program_declare(program, &weight);
-    dsc_op *op = add(program, DSC_OP_GROUPED, name);
-    if (op == NULL)
-        return DSC_PROGRAM_NONE;
-    op->in[0] = rows, op->in[1] = starts;
-    op->grouped.in = in, op->grouped.out = out;
-    op->grouped.experts = args->rule.experts, op->grouped.weight = number;
-    dsc_value shape = program->value[rows];
-    shape.columns = out;
-    return add_out(program, op, 0, name, shape);
+    const dsc_op_grouped of = { .out = out,
+                                .experts = args->rule.experts,
+                                .weight = dsc_program_declare(program, &weight),
+                                .bias = DSC_PROGRAM_NONE };
+    return product(program, rows, starts, name, &of);
 }
 
 /* A pattern has one '*', which stands for the expert's number in files. */
@@ -123,14 +133,11 @@ static bool is_pattern(const char *name)
     return star != NULL && strchr(star + 1, '*') == NULL;
 }
 
-static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_program_experts_args *args)
+static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe_rule *rule, int64_t inner)
 {
-    const int32_t experts = args->rule.experts, top_k = args->rule.top_k;
+    const int32_t experts = rule->experts, top_k = rule->top_k;
     if (program->status != DSC_OK)
         return false;
-    DSC_ASSERT(is_pattern(args->gate));
-    DSC_ASSERT(is_pattern(args->up));
-    DSC_ASSERT(is_pattern(args->down));
     if (x < 0 || x >= program->value_count || logits < 0 || logits >= program->value_count) {
         REFUSE(program, "op \"experts\": values %d and %d are not both of the program's %d", (int)x, (int)logits,
                (int)program->value_count);
@@ -143,14 +150,17 @@ static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_pro
     else if (of_logits->columns != experts || of_logits->rows != of_x->rows)
         REFUSE(program, "op \"experts\": the logits \"%.60s\" are [%lld,%lld]; expected [%lld,%d]", of_logits->name,
                (long long)of_logits->rows, (long long)of_logits->columns, (long long)of_x->rows, (int)experts);
-    else if (args->inner < 1)
-        REFUSE(program, "op \"experts\": an inner width of %lld; expected 1 or more", (long long)args->inner);
+    else if (inner < 1)
+        REFUSE(program, "op \"experts\": an inner width of %lld; expected 1 or more", (long long)inner);
     return program->status == DSC_OK;
 }
 
 int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, const dsc_program_experts_args *args)
 {
-    if (!check(program, x, logits, args))
+    DSC_ASSERT(is_pattern(args->gate));
+    DSC_ASSERT(is_pattern(args->up));
+    DSC_ASSERT(is_pattern(args->down));
+    if (!check(program, x, logits, &args->rule, args->inner))
         return DSC_PROGRAM_NONE;
     const int64_t channels = program->value[x].columns;
     const routed by = route(program, logits, &args->rule);
@@ -160,6 +170,75 @@ int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, con
     const int16_t middle = dsc_program_gated(program, gate, up, args->activation);
     const int16_t out = grouped(program, middle, by.starts, args->down, channels, args);
     return combine(program, out, &by, x);
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------------------------- */
+
+int16_t dsc_program_pairs(dsc_program *program, int16_t x, const dsc_swiglu_clamp *clamp)
+{
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    if (x < 0 || x >= program->value_count || program->value[x].columns % 2 != 0) {
+        REFUSE(program, "op \"pairs\": value %d is not rows of an even number of columns", (int)x);
+        return DSC_PROGRAM_NONE;
+    }
+    if (!(clamp->limit > 0 && clamp->limit < 1e30f) || !(clamp->alpha > 0 && clamp->alpha < 1e30f)) {
+        REFUSE(program, "op \"pairs\": a limit of %g and a factor of %g; expected numbers above 0",
+               (double)clamp->limit, (double)clamp->alpha);
+        return DSC_PROGRAM_NONE;
+    }
+    dsc_op *op = add(program, DSC_OP_PAIRS, "pairs");
+    if (op == NULL)
+        return DSC_PROGRAM_NONE;
+    dsc_value shape = program->value[x];
+    op->in[0] = x;
+    op->clamp.alpha = clamp->alpha, op->clamp.limit = clamp->limit;
+    shape.columns /= 2;
+    return add_out(program, op, 0, "pairs", shape);
+}
+
+/* A product with a bias, of tensors that have all experts. */
+static int16_t biased(dsc_program *program, int16_t rows, int16_t starts, const char *const names[2], int64_t out,
+                      const dsc_program_pair_experts_args *args)
+{
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const dsc_program_param weight = { .name = names[0],
+                                       .part = "",
+                                       .dim_count = 3,
+                                       .dim = { args->rule.experts, program->value[rows].columns, out },
+                                       .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
+                                       .std = args->std,
+                                       .split = DSC_SPLIT_NONE };
+    const dsc_program_param bias = { .name = names[1],
+                                     .part = "",
+                                     .dim_count = 2,
+                                     .dim = { args->rule.experts, out },
+                                     .init = DSC_INIT_ZEROS,
+                                     .split = DSC_SPLIT_NONE,
+                                     .as_stored = true };
+    const int32_t number = dsc_program_declare(program, &weight);
+    const dsc_op_grouped of = { .out = out,
+                                .experts = args->rule.experts,
+                                .weight = number,
+                                .bias = dsc_program_declare(program, &bias),
+                                .in_out = true };
+    return product(program, rows, starts, names[0], &of);
+}
+
+int16_t dsc_program_pair_experts(dsc_program *program, int16_t x, int16_t logits,
+                                 const dsc_program_pair_experts_args *args)
+{
+    const char *const gate_up[2] = { args->gate_up, args->gate_up_bias }, *const down[2] = { args->down,
+                                                                                             args->down_bias };
+    if (!check(program, x, logits, &args->rule, args->inner))
+        return DSC_PROGRAM_NONE;
+    const int64_t channels = program->value[x].columns;
+    const routed by = route(program, logits, &args->rule);
+    const int16_t rows = dispatch(program, x, &by, args->rule.top_k);
+    const int16_t both = biased(program, rows, by.starts, gate_up, 2 * args->inner, args);
+    const int16_t middle = dsc_program_pairs(program, both, &args->clamp);
+    return combine(program, biased(program, middle, by.starts, down, channels, args), &by, x);
 }
 
 /* One expert that every token goes to, by the sigmoid of its logit. */

@@ -82,6 +82,8 @@ dsc_status dsc_op_run_gated(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_gated_bwd(dsc_exec *exec, const dsc_op *op);
 bool dsc_op_gated_can_lie(const dsc_place *places, const dsc_op *op);
 bool dsc_op_gated_bwd_can_lie(const dsc_place *places, const dsc_op *op);
+dsc_status dsc_op_run_pairs(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_pairs_bwd(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_copy(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_scale(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_dropout(dsc_exec *exec, const dsc_op *op);

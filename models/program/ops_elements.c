@@ -69,6 +69,29 @@ bool dsc_op_gated_bwd_can_lie(const dsc_place *places, const dsc_op *op)
            dsc_op_lie_apart_alike(places, in[2], out[1]) && places[in[1]].apart == 0;
 }
 
+dsc_status dsc_op_run_pairs(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_swiglu_pairs_fwd_args args = { .out = dsc_exec_at(exec, op->out[0]),
+                                             .in = dsc_exec_at(exec, op->in[0]),
+                                             .rows = dsc_exec_rows(exec, op->out[0]),
+                                             .cols = dsc_exec_value(exec, op->out[0])->columns,
+                                             .dtype = exec->ctx->dtype,
+                                             .clamp = op->clamp };
+    return DSC_RUN(exec->ctx->stream, SWIGLU_PAIRS_FWD, &args, exec->err);
+}
+
+dsc_status dsc_op_run_pairs_bwd(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_swiglu_pairs_bwd_args args = { .d_in = dsc_exec_at(exec, op->out[0]),
+                                             .d_out = dsc_exec_at(exec, op->in[0]),
+                                             .in = dsc_exec_at(exec, op->in[1]),
+                                             .rows = dsc_exec_rows(exec, op->in[0]),
+                                             .cols = dsc_exec_value(exec, op->in[0])->columns,
+                                             .dtype = exec->ctx->dtype,
+                                             .clamp = op->clamp };
+    return DSC_RUN(exec->ctx->stream, SWIGLU_PAIRS_BWD, &args, exec->err);
+}
+
 static dsc_status copy(dsc_exec *exec, void *to, const void *from, int64_t count)
 {
     const dsc_cast_args args = {

@@ -101,16 +101,20 @@ dsc_status dsc_op_run_combine_bwd(dsc_exec *exec, const dsc_op *op)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
+/* A product by matrices that are stored [in,out] is the one that gives gradients of inputs, with in and out changed. */
 static dsc_grouped_gemm_args grouped_of(const dsc_exec *exec, const dsc_op *op, dsc_grouped_kind kind, int16_t starts)
 {
+    const dsc_op_grouped *of = &op->grouped;
+    if (of->in_out && kind != DSC_GROUPED_WEIGHT)
+        kind = kind == DSC_GROUPED_FORWARD ? DSC_GROUPED_INPUT : DSC_GROUPED_FORWARD;
     return (dsc_grouped_gemm_args) { .a = dsc_exec_at(exec, op->in[0]),
-                                     .b = exec->ctx->param[op->grouped.weight],
+                                     .b = exec->ctx->param[of->weight],
                                      .c = dsc_exec_at(exec, op->out[0]),
                                      .starts = ints_at(exec, starts),
                                      .rows = dsc_exec_rows(exec, op->in[0]),
-                                     .in = op->grouped.in,
-                                     .out = op->grouped.out,
-                                     .experts = op->grouped.experts,
+                                     .in = of->in_out ? of->out : of->in,
+                                     .out = of->in_out ? of->in : of->out,
+                                     .experts = of->experts,
                                      .kind = kind,
                                      .dtype = exec->ctx->dtype };
 }
@@ -118,7 +122,17 @@ static dsc_grouped_gemm_args grouped_of(const dsc_exec *exec, const dsc_op *op, 
 dsc_status dsc_op_run_grouped(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_FORWARD, op->in[1]);
-    return DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err);
+    DSC_TRY(DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err));
+    if (op->grouped.bias == DSC_PROGRAM_NONE)
+        return DSC_OK;
+    const dsc_expert_bias_fwd_args bias = { .x = args.c,
+                                            .bias = exec->ctx->param[op->grouped.bias],
+                                            .starts = args.starts,
+                                            .rows = args.rows,
+                                            .cols = op->grouped.out,
+                                            .experts = op->grouped.experts,
+                                            .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, EXPERT_BIAS_FWD, &bias, exec->err);
 }
 
 dsc_status dsc_op_run_grouped_dx(dsc_exec *exec, const dsc_op *op)
@@ -128,12 +142,27 @@ dsc_status dsc_op_run_grouped_dx(dsc_exec *exec, const dsc_op *op)
     return DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err);
 }
 
+static dsc_status bias_gradient(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_expert_bias_bwd_args args = { .d_bias = exec->ctx->grad[op->grouped.bias],
+                                            .d_x = dsc_exec_at(exec, op->in[1]),
+                                            .starts = ints_at(exec, op->in[2]),
+                                            .rows = dsc_exec_rows(exec, op->in[1]),
+                                            .cols = op->grouped.out,
+                                            .experts = op->grouped.experts,
+                                            .dtype = exec->ctx->dtype };
+    return args.d_bias != NULL ? DSC_RUN(exec->ctx->stream, EXPERT_BIAS_BWD, &args, exec->err) : DSC_OK;
+}
+
 dsc_status dsc_op_run_grouped_dw(dsc_exec *exec, const dsc_op *op)
 {
     dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_WEIGHT, op->in[2]);
-    args.a = dsc_exec_at(exec, op->in[1]);
-    args.b = dsc_exec_at(exec, op->in[0]);
+    const void *const x = args.a, *const d = dsc_exec_at(exec, op->in[1]);
+    args.a = op->grouped.in_out ? x : d;
+    args.b = op->grouped.in_out ? d : x;
     args.c = exec->ctx->grad[op->grouped.weight];
+    if (op->grouped.bias != DSC_PROGRAM_NONE)
+        DSC_TRY(bias_gradient(exec, op));
     return args.c != NULL ? DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err) : DSC_OK;
 }
 

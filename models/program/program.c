@@ -157,7 +157,7 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
     for (int32_t i = 0; i < param->dim_count; i++)
         own->dim[i] = param->dim[i];
     own->init = param->init, own->std = param->std, own->split = param->split;
-    own->parted = param->parted;
+    own->parted = param->parted, own->as_stored = param->as_stored;
     return program->param_count++;
 }
 

@@ -34,7 +34,8 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
     static const char *const kinds[] = { "linear",   "norm",    "rope_table", "rope",    "attention", "activation",
-                                         "gated",    "add",     "multiply",   "scale",   "dropout",   "slice",
+                                         "gated",    "pairs",
+                                         "add",      "multiply", "scale",     "dropout", "slice",
                                          "copy",     "custom",  "router",     "order",   "dispatch",  "grouped",
                                          "combine" };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
@@ -67,8 +68,11 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
                 (int)op->rule.experts, (int)op->rule.top_k, op->rule.score == DSC_MOE_SIGMOID, op->rule.renormalize,
                 (double)op->rule.factor);
     if (op->kind == DSC_OP_GROUPED)
-        fprintf(file, "\"n_in\": %d, \"n_out\": %d, \"experts\": %d, \"weight\": %d, ", (int)op->grouped.in,
-                (int)op->grouped.out, (int)op->grouped.experts, (int)op->grouped.weight);
+        fprintf(file, "\"n_in\": %d, \"n_out\": %d, \"experts\": %d, \"weight\": %d, \"bias\": %d, \"in_out\": %d, ",
+                (int)op->grouped.in, (int)op->grouped.out, (int)op->grouped.experts, (int)op->grouped.weight,
+                (int)op->grouped.bias, op->grouped.in_out);
+    if (op->kind == DSC_OP_PAIRS)
+        fprintf(file, "\"alpha\": %.17g, \"limit\": %.17g, ", (double)op->clamp.alpha, (double)op->clamp.limit);
     if (op->kind == DSC_OP_SLICE)
         fprintf(file, "\"column\": %d, \"width\": %d, \"apart\": %d, \"columns\": %d, ", (int)op->slice.column,
                 (int)op->slice.width, (int)op->slice.apart, (int)r->source.value[op->out[0]].columns);

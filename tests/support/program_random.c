@@ -136,6 +136,19 @@ static int16_t gated(program_random *r, int16_t x)
     return dsc_program_gated(&r->source, gate, linear(r, x, width), activation);
 }
 
+/* Products of biases, and the clamped activation on pairs. */
+static int16_t pair_experts(program_random *r, int16_t x, const dsc_moe_rule *rule)
+{
+    const dsc_program_pair_experts_args args = { .gate_up = "experts.gate_up",
+                                                 .gate_up_bias = "experts.gate_up_bias",
+                                                 .down = "experts.down",
+                                                 .down_bias = "experts.down_bias",
+                                                 .rule = *rule,
+                                                 .clamp = { 1.702f, 0.125f * (float)(1 + program_random_draw(r, 8)) },
+                                                 .inner = 3 + program_random_draw(r, 6) };
+    return dsc_program_pair_experts(&r->source, x, linear(r, x, rule->experts), &args);
+}
+
 /* Experts of which some have no row, or a value times one sigmoid for each row. */
 static int16_t experts(program_random *r, int16_t x)
 {
@@ -154,7 +167,8 @@ static int16_t experts(program_random *r, int16_t x)
         .activation = any_activation(r),
         .inner = 3 + program_random_draw(r, 6)
     };
-    const int16_t y = dsc_program_experts(&r->source, x, linear(r, x, count), &args);
+    const int16_t y = program_random_draw(r, 3) == 0 ? pair_experts(r, x, &args.rule)
+                                                     : dsc_program_experts(&r->source, x, linear(r, x, count), &args);
     program_random_take_params(r);
     return y;
 }

@@ -93,6 +93,37 @@ static void dispatch(program_reference *r, const dsc_op *op, bool backward)
         }
 }
 
+static void expert_bias(program_reference *r, const dsc_op *op, bool backward)
+{
+    const dsc_op_grouped *g = &op->grouped;
+    const double *starts = r->value[op->in[1]];
+    for (int32_t e = 0; e < g->experts; e++)
+        for (int64_t row = (int64_t)starts[e]; row < (int64_t)starts[e + 1]; row++)
+            for (int64_t o = 0; o < g->out; o++) {
+                if (backward)
+                    r->d_param[g->bias][e * g->out + o] += r->d_value[op->out[0]][row * g->out + o];
+                else
+                    r->value[op->out[0]][row * g->out + o] += r->param[g->bias][e * g->out + o];
+            }
+}
+
+/* The derivatives of (u + 1) g sigmoid(alpha g), with g and u clamped, by gate and up are exact but at the corners. */
+static void pairs(program_reference *r, const dsc_op *op, bool backward)
+{
+    const double alpha = (double)op->clamp.alpha, limit = (double)op->clamp.limit;
+    for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++) {
+        const double gate = r->value[op->in[0]][2 * i], up = r->value[op->in[0]][2 * i + 1];
+        const double g = fmin(gate, limit), u = fmax(fmin(up, limit), -limit), s = 1 / (1 + exp(-alpha * g));
+        const double d = r->d_value[op->out[0]][i];
+        if (!backward) {
+            r->value[op->out[0]][i] = (u + 1) * g * s;
+            continue;
+        }
+        r->d_value[op->in[0]][2 * i] += gate <= limit ? d * (u + 1) * s * (1 + alpha * g * (1 - s)) : 0;
+        r->d_value[op->in[0]][2 * i + 1] += fabs(up) <= limit ? d * g * s : 0;
+    }
+}
+
 static void grouped(program_reference *r, const dsc_op *op, bool backward)
 {
     const dsc_op_grouped *g = &op->grouped;
@@ -101,7 +132,8 @@ static void grouped(program_reference *r, const dsc_op *op, bool backward)
         for (int64_t row = (int64_t)starts[e]; row < (int64_t)starts[e + 1]; row++)
             for (int64_t o = 0; o < g->out; o++)
                 for (int64_t i = 0; i < g->in; i++) {
-                    const int64_t at = (e * g->out + o) * g->in + i, x = row * g->in + i, y = row * g->out + o;
+                    const int64_t at = g->in_out ? (e * g->in + i) * g->out + o : (e * g->out + o) * g->in + i,
+                                  x = row * g->in + i, y = row * g->out + o;
                     if (!backward) {
                         r->value[op->out[0]][y] += r->value[op->in[0]][x] * w[at];
                         continue;
@@ -109,6 +141,8 @@ static void grouped(program_reference *r, const dsc_op *op, bool backward)
                     r->d_value[op->in[0]][x] += r->d_value[op->out[0]][y] * w[at];
                     r->d_param[g->weight][at] += r->d_value[op->out[0]][y] * r->value[op->in[0]][x];
                 }
+    if (g->bias != DSC_PROGRAM_NONE)
+        expert_bias(r, op, backward);
 }
 
 static void combine(program_reference *r, const dsc_op *op, bool backward)
@@ -142,6 +176,9 @@ bool program_reference_moe(program_reference *r, const dsc_op *op, bool backward
         return true;
     case DSC_OP_GROUPED:
         grouped(r, op, backward);
+        return true;
+    case DSC_OP_PAIRS:
+        pairs(r, op, backward);
         return true;
     case DSC_OP_COMBINE:
         combine(r, op, backward);

@@ -102,8 +102,11 @@ def experts_op(op, x, y, z, params):
     if op["kind"] == "dispatch":
         return x[y // (len(y) // len(x))]
     if op["kind"] == "grouped":
-        weight = params[op["weight"]].reshape(op["experts"], op["n_out"], op["n_in"])
-        return torch.cat([F.linear(x[y[e]:y[e + 1]], weight[e]) for e in range(op["experts"])])
+        shape = (op["n_in"], op["n_out"]) if op["in_out"] else (op["n_out"], op["n_in"])
+        weight = params[op["weight"]].reshape(op["experts"], *shape)
+        weight = weight.mT if op["in_out"] else weight
+        bias = params[op["bias"]].reshape(op["experts"], op["n_out"]) if op["bias"] >= 0 else [None] * op["experts"]
+        return torch.cat([F.linear(x[y[e]:y[e + 1]], weight[e], bias[e]) for e in range(op["experts"])])
     return (x[z] * y.reshape(-1, 1)).reshape(*y.shape, -1).sum(1)
 
 
@@ -125,6 +128,9 @@ def run_op(program, op, x, y, z, params):
         return ACTIVATIONS[op["activation"]](x)
     if kind == "gated":
         return ACTIVATIONS[op["activation"]](x) * y
+    if kind == "pairs":
+        gate, up = x[:, ::2].clamp(max=op["limit"]), x[:, 1::2].clamp(-op["limit"], op["limit"])
+        return (up + 1) * gate * torch.sigmoid(gate * op["alpha"])
     if kind == "add":
         return x + y
     if kind == "multiply":
