@@ -252,6 +252,7 @@ static void add_block(dsc_lm *lm, int64_t layer)
         spec->init = param->init;
         spec->split = param->split;
         spec->parted = param->parted;
+        spec->as_stored = param->as_stored;
     }
     for (int32_t i = 0; i < program->layer_count; i++) {
         const dsc_program_layer *of = &program->layer[i];
@@ -421,7 +422,7 @@ static dsc_status check_packed(dsc_lm *lm, const dsc_weights *weights, dsc_error
         const dsc_packed_files kind = packed->codes == NULL  ? DSC_PACKED_NOT
                                       : packed->tops == NULL ? DSC_PACKED_SINGLE
                                                              : DSC_PACKED_DOUBLE;
-        lm->params[i].as_stored = lm->packed_files != DSC_PACKED_NOT && kind == DSC_PACKED_NOT;
+        lm->params[i].as_stored |= lm->packed_files != DSC_PACKED_NOT && kind == DSC_PACKED_NOT;
         if (kind != DSC_PACKED_NOT && kind != lm->packed_files)
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
                             "weight \"%.150s\" is in 4 bits %s double quantization, and \"quantization_config\" of "

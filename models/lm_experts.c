@@ -1,5 +1,5 @@
-/* lm_experts.c - finds and reads parameters that files have in parts: one tensor for each expert, or all experts' in
- * one tensor that may hold other parameters beside them. SPDX-License-Identifier: Apache-2.0 */
+/* lm_experts.c - finds and reads experts' matrices. Files have one tensor for each expert, or all experts' in one
+ * tensor, which may hold other parameters beside them. SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
 
 #include <stdio.h>
@@ -81,6 +81,18 @@ dsc_status dsc_lm_match_parts(const dsc_weights *weights, dsc_alloc *alloc, cons
         used[parts[e].of - dsc_weights_at(weights, 0)] = true;
     }
     return DSC_OK;
+}
+
+dsc_status dsc_lm_match_experts(const dsc_weights *weights, const dsc_lm_params *params, int64_t i,
+                                const dsc_weight **source, bool *used, dsc_error *err)
+{
+    const dsc_param_spec *spec = &params->spec[i];
+    DSC_ASSERT(spec->dim_count == 3);
+    DSC_TRY(dsc_lm_find_tensor(weights, params->family, spec->name, source, err));
+    if (*source == NULL)
+        return dsc_lm_refuse_missing(weights, params, spec->name, err);
+    used[*source - dsc_weights_at(weights, 0)] = true;
+    return check_stacked(*source, spec, 1, err);
 }
 
 dsc_status dsc_lm_read_parts(const dsc_param_spec *spec, const dsc_weight_part *parts, int64_t first, int64_t count,

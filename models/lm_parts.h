@@ -91,6 +91,10 @@ DSC_MUST_USE dsc_status dsc_lm_match_parts(const dsc_weights *weights, dsc_alloc
 DSC_MUST_USE dsc_status dsc_lm_read_parts(const dsc_param_spec *spec, const dsc_weight_part *parts, int64_t first,
                                           int64_t count, float *out, dsc_error *err);
 
+/* lm_experts.c: the tensor of parameter i, which has three dimensions; it is marked as used. */
+DSC_MUST_USE dsc_status dsc_lm_match_experts(const dsc_weights *weights, const dsc_lm_params *params, int64_t i,
+                                             const dsc_weight **source, bool *used, dsc_error *err);
+
 /* lm_grow.c: what the rows that no file has begin as. The lock is the caller's to open. */
 DSC_MUST_USE dsc_status dsc_lm_open_means(dsc_lm *lm, dsc_error *err);
 /* Elements [first + begin, first + end) of a parameter are behind those of its file; out is that of `first`. */

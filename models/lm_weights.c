@@ -363,6 +363,10 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
             sources[i] = params->parts[i][0].of;
             continue;
         }
+        if (spec->dim_count == 3) {
+            DSC_TRY(dsc_lm_match_experts(weights, params, i, &sources[i], used, err));
+            continue;
+        }
         DSC_TRY(dsc_lm_find_tensor(weights, params->family, spec->name, &sources[i], err));
         if (params->untied && i == params->count - 1)
             sources[i] = sources[DSC_LM_TOKEN_TABLE];

@@ -28,6 +28,7 @@ typedef struct dsc_moe_config {
 } dsc_moe_config;
 
 extern const dsc_lm_family dsc_mixtral_family, dsc_olmoe_family, dsc_qwen2_moe_family, dsc_qwen3_moe_family;
+extern const dsc_lm_family dsc_gpt_oss_family; /* gpt_oss.c */
 
 /* moe_config.c */
 dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_moe_traits *traits);

@@ -256,6 +256,18 @@ def nemotron(**more):
             "mlp_bias": False, "norm_eps": 1e-05, "partial_rotary_factor": 0.5, "rope_theta": 10000, **more}
 
 
+def gpt_oss(**more):
+    return {"architectures": ["GptOssForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "eos_token_id": 2,
+            "experts_per_token": 4, "head_dim": 16, "hidden_act": "silu", "hidden_size": 48, "initial_context_length": 16,
+            "initializer_range": 0.02, "intermediate_size": 40, "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "max_position_embeddings": 64, "model_type": "gpt_oss", "num_attention_heads": 4, "num_experts_per_tok": 4,
+            "num_hidden_layers": 4, "num_key_value_heads": 2, "num_local_experts": 8, "output_router_logits": False, "pad_token_id": 3,
+            "rms_norm_eps": 1e-05, "rope_theta": 150000, "router_aux_loss_coef": 0.9, "sliding_window": 9, "swiglu_limit": 7.0,
+            "rope_scaling": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0, "original_max_position_embeddings": 16,
+                             "rope_type": "yarn", "truncate": False},
+            "tie_word_embeddings": False, "transformers_version": "4.55.0.dev0", "use_cache": True, "vocab_size": VOCAB, **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -402,6 +414,13 @@ PUBLISHED = {
         "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta"),
     "ModernBERT with biases": modernbert(attention_bias=True, mlp_bias=True, norm_bias=True, classifier_bias=True, tie_word_embeddings=False,
                                          classifier_activation="relu", hidden_activation="silu"),
+    "GPT-OSS 20B": gpt_oss(),
+    "GPT-OSS 120B": gpt_oss(num_local_experts=16, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=1,
+                            layer_types=["sliding_attention", "full_attention"]),
+    "GPT-OSS of newer files": without(gpt_oss(swiglu_limit=0.25, swiglu_alpha=1.25, num_experts_per_tok=2, tie_word_embeddings=True),
+                                      "rope_scaling", "rope_theta", "layer_types", "pad_token_id", "attention_bias"),
+    "GPT-OSS without biases": gpt_oss(attention_bias=False, layer_types=["full_attention"] * 4, rope_scaling=None, num_experts_per_tok=1,
+                                      rope_parameters={"rope_type": "default", "rope_theta": 777.0}),
     "GPT-2": gpt2(),
     "DistilGPT-2": gpt2(_num_labels=1, id2label={"0": "LABEL_0"}, label2id={"LABEL_0": 0}),
     "Cerebras-GPT": gpt2(activation_function="gelu", n_inner=96, scale_attn_weights=True, attn_pdrop=0.0),

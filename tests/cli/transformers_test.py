@@ -107,6 +107,9 @@ LORA_CASES += [
     (transformers.ModernBertConfig(**DENSE, intermediate_size=70, local_attention=8, pad_token_id=83), torch.float32,
      dict(r=3, lora_alpha=6, target_modules=["Wqkv", "mlp.Wo"], use_dora=True)),
 ]
+# attention of GPT-OSS: all that peft takes for a linear layer there
+GPT_OSS = transformers.GptOssConfig(**MOE, head_dim=16, intermediate_size=40, num_local_experts=8, sliding_window=9)
+LORA_CASES += [(GPT_OSS, torch.bfloat16, dict(r=4, lora_alpha=6, target_modules="all-linear"))]
 # Arguments of peft's LoraConfig that choose layers, which dsc.lora has under the same names.
 TARGETS = [
     dict(target_modules=r"model\.layers\.1\..*(q|v)_proj"), dict(target_modules="all-linear", exclude_modules=["mlp.up_proj", "k_proj"]),

@@ -58,6 +58,12 @@ def moe(kind, *sizes, **more):
     return {**llama(*sizes), "model_type": kind, "architectures": [name + "ForCausalLM"], **more}
 
 
+def gpt_oss(experts, top_k, limit):
+    rope = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "original_max_position_embeddings": 16}
+    return {**llama(31, 24, 4, 2, 2, 20, 64), "model_type": "gpt_oss", "architectures": ["GptOssForCausalLM"], "head_dim": 6,
+            "num_local_experts": experts, "num_experts_per_tok": top_k, "sliding_window": 4, "swiglu_limit": limit, "rope_scaling": rope}
+
+
 def gpt2(V, C, heads, L, P):
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": V, "n_embd": C, "n_head": heads,
             "n_layer": L, "n_positions": P, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -93,6 +99,8 @@ CASES = [
     ("hf_olmoe", moe("olmoe", 31, 24, 4, 2, 1, 20, 16, num_experts=6, num_experts_per_tok=4, pad_token_id=7), 3, 7, False),
     ("hf_moe_all", moe("qwen3_moe", 31, 24, 4, 2, 1, 20, 16, head_dim=6, moe_intermediate_size=12, num_experts=3,
                        num_experts_per_tok=3), 3, 7, False),
+    ("hf_gpt_oss", gpt_oss(5, 3, 7.0), 2, 10, False),
+    ("hf_gpt_oss_clamped", gpt_oss(3, 3, 0.5), 2, 10, False),
     ("hf_bert", bert(97, 48, 3, 2, 70, 64), 2, 33, False),
     ("hf_bert_new", bert(31, 24, 2, 1, 20, 16, hidden_act="gelu_new", layer_norm_eps=1e-5, pad_token_id=None), 3, 9, True),
     ("lora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
@@ -131,7 +139,7 @@ def file_name(c, name):
 
 def views_of(c, name, p):
     """Parameters with dsc's names, and where they are: an expert's matrices are apart, those of all experts are one."""
-    if ".experts." not in name:
+    if ".experts." not in name or c["model_type"] == "gpt_oss":
         return [(file_name(c, name), p, slice(None))]
     base = name.rsplit(".", 1)[0].replace("mlp.experts", "block_sparse_moe.experts" if c["model_type"] == "mixtral" else "mlp.experts")
     gate, up, down = ("w1", "w3", "w2") if c["model_type"] == "mixtral" else ("gate_proj", "up_proj", "down_proj")

@@ -1,0 +1,126 @@
+/* gpt_oss.c - GPT-OSS (OpenAI 2025): a mixture of experts whose products have biases and whose activation is clamped,
+ * and attention with a sink for each head and a window in every second layer. SPDX-License-Identifier: Apache-2.0 */
+#include "models/moe.h"
+
+typedef struct gpt_oss_config {
+    dsc_moe_config moe;
+    dsc_swiglu_clamp clamp;
+} gpt_oss_config;
+
+static const gpt_oss_config *config_of(const dsc_lm_config *base) { return (const gpt_oss_config *)(const void *)base; }
+
+static int16_t emit_experts(const dsc_block *block, const gpt_oss_config *config, int16_t x)
+{
+    const dsc_program_linear_args router = { .name = config->moe.traits->router,
+                                             .shape = { .out = config->moe.rule.experts, .out_in = true },
+                                             .bias = true,
+                                             .no_adapter = true,
+                                             .std = block->std };
+    const dsc_program_pair_experts_args experts = { .gate_up = "mlp.experts.gate_up_proj",
+                                                    .gate_up_bias = "mlp.experts.gate_up_proj_bias",
+                                                    .down = "mlp.experts.down_proj",
+                                                    .down_bias = "mlp.experts.down_proj_bias",
+                                                    .rule = config->moe.rule,
+                                                    .clamp = config->clamp,
+                                                    .inner = config->moe.inner,
+                                                    .std = block->std };
+    return dsc_program_pair_experts(block->program, x, dsc_program_linear(block->program, x, &router), &experts);
+}
+
+/* x + attention(norm(x)), then x + experts(norm(x)). */
+static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    const gpt_oss_config *config = config_of(base);
+    const dsc_decoder_config *decoder = &config->moe.decoder;
+    const dsc_block block = dsc_decoder_block(program, decoder);
+    const dsc_program_param sinks = { .name = "self_attn.sinks",
+                                      .part = "",
+                                      .dim_count = 1,
+                                      .dim = { decoder->heads },
+                                      .init = DSC_INIT_NORMAL,
+                                      .std = block.std,
+                                      .split = DSC_SPLIT_NONE };
+    dsc_block_attention attention = dsc_decoder_attention(decoder, layer);
+    dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
+    attention.op.has_sinks = true;
+    attention.op.sinks = dsc_program_declare(program, &sinks);
+    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
+    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
+    dsc_program_end(program, dsc_block_end(&block, &step, emit_experts(&block, config, step.in), x));
+}
+
+/* A file without rotary positions has those of the published models. */
+static void set_default_rope(dsc_decoder_config *config)
+{
+    config->rope = (dsc_rope) { .kind = DSC_ROPE_YARN,
+                                .theta = config->rope.theta,
+                                .factor = 32,
+                                .original_positions = 4096,
+                                .beta_fast = 32,
+                                .beta_slow = 1 };
+    dsc_rope_set(&config->rope, config->head_size);
+}
+
+static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
+{
+    static const dsc_hf_range range = { 1e-3, 1e6 };
+    gpt_oss_config *own = (gpt_oss_config *)(void *)config;
+    bool bias = false;
+    double alpha = 0, limit = 0;
+    DSC_TRY(dsc_hf_bool(reader, "attention_bias", true, &bias));
+    config->qkv_bias = config->out_bias = bias;
+    if (dsc_hf_field(reader, "rope_scaling") == NULL && dsc_hf_field(reader, "rope_parameters") == NULL)
+        set_default_rope(config);
+    DSC_TRY(dsc_hf_number(reader, "swiglu_alpha", range, 1.702, &alpha));
+    DSC_TRY(dsc_hf_number(reader, "swiglu_limit", range, 7, &limit));
+    own->clamp.alpha = (float)alpha, own->clamp.limit = (float)limit;
+    return DSC_OK;
+}
+
+/* Defaults are those of Hugging Face's configuration class. */
+static const dsc_moe_traits traits = { .decoder = { .activation = DSC_SILU,
+                                                    .architecture = "GptOssForCausalLM",
+                                                    .family = &dsc_gpt_oss_family,
+                                                    .vocab = 201088,
+                                                    .inner = 2880,
+                                                    .positions = 131072,
+                                                    .layers = 36,
+                                                    .channels = 2880,
+                                                    .heads = 64,
+                                                    .kv_heads = 8,
+                                                    .head_size = 64,
+                                                    .norm_eps = 1e-5,
+                                                    .theta = 150000,
+                                                    .window = DSC_WINDOW_ALL,
+                                                    .window_default = 128,
+                                                    .full_every = 2,
+                                                    .read_more = read_more },
+                                       .router = "mlp.router",
+                                       .inner_key = "intermediate_size",
+                                       .experts = 128,
+                                       .top_k = 4,
+                                       .moe_inner = 2880,
+                                       .padding = -1,
+                                       .renormalized = true };
+
+static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
+{
+    return dsc_moe_read_config(reader, out, &traits);
+}
+
+const dsc_lm_family dsc_gpt_oss_family = {
+    .layers_key = "num_hidden_layers",
+    .base = "model.",
+    .layer = "layers.",
+    .token_table = "embed_tokens.weight",
+    .head_table = "lm_head.weight",
+    .final_norm = "norm",
+    .may_ignore = dsc_decoder_may_ignore,
+    .model_type = "gpt_oss",
+    .norm = DSC_NORM_RMS,
+    .config_bytes = sizeof(gpt_oss_config),
+    .read_config = read_config,
+    .builtin = dsc_decoder_no_builtin,
+    .emit_block = emit_block,
+    .lora_layers = dsc_decoder_lora_layers,
+};
