@@ -1,5 +1,5 @@
-/* gpt_oss.c - GPT-OSS (OpenAI 2025): a mixture of experts whose products have biases and whose activation is clamped,
- * and attention with a sink for each head and a window in every second layer. SPDX-License-Identifier: Apache-2.0 */
+/* gpt_oss.c - GPT-OSS (OpenAI 2025): a mixture of experts with biases and a clamped activation. Attention has a sink
+ * for each head, and a window in every second layer. SPDX-License-Identifier: Apache-2.0 */
 #include "models/moe.h"
 
 typedef struct gpt_oss_config {
@@ -123,4 +123,5 @@ const dsc_lm_family dsc_gpt_oss_family = {
     .builtin = dsc_decoder_no_builtin,
     .emit_block = emit_block,
     .lora_layers = dsc_decoder_lora_layers,
+    .has_mxfp4 = true,
 };

@@ -24,6 +24,7 @@ typedef struct hf_folder {
     dsc_lm_config *config; /* the family's own, [config_bytes] */
     dsc_weights *weights;
     dsc_packed_files packed; /* the weights are in 4 bits */
+    bool mxfp4;              /* the experts' matrices are in MXFP4 */
     bool untied; /* config.json says that the head is the table of tokens, which the run makes two of */
     char *warnings;
     char warning_lines[1024];
@@ -105,12 +106,17 @@ static dsc_status check_quantization(dsc_hf_config *reader, const cJSON *section
         key, text, expected);
 }
 
-/* The weights are in 4 bits: bitsandbytes' NF4 alone. */
-static dsc_status read_quantization(dsc_hf_config *reader, dsc_packed_files *out)
+/* The weights are in 4 bits: bitsandbytes' NF4, or MXFP4 in families that are published so. */
+static dsc_status read_quantization(dsc_hf_config *reader, const dsc_lm_family *family, dsc_packed_files *out,
+                                    bool *mxfp4)
 {
     const cJSON *section = dsc_hf_field(reader, "quantization_config");
     *out = DSC_PACKED_NOT;
     if (section == NULL)
+        return DSC_OK;
+    const cJSON *method = cJSON_GetObjectItemCaseSensitive(section, "quant_method");
+    *mxfp4 = family->has_mxfp4 && cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0;
+    if (*mxfp4)
         return DSC_OK;
     DSC_TRY(check_quantization(reader, section, "quant_method", "none", "bitsandbytes"));
     if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(section, "load_in_4bit")))
@@ -172,7 +178,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     folder->config = config;
     DSC_TRY(folder->family->read_config(&reader, config));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
-    DSC_TRY(read_quantization(&reader, &folder->packed));
+    DSC_TRY(read_quantization(&reader, folder->family, &folder->packed, &folder->mxfp4));
     dsc_hf_warn_unread(&reader, folder->family->model_type);
     if (text != NULL)
         DSC_TRY(read_wrapper(folder, &reader));
@@ -230,7 +236,7 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
         cJSON_DeleteItemFromObjectCaseSensitive(object, "vocab_size");
         good = cJSON_AddNumberToObject(object, "vocab_size", (double)folder->config->vocab_rows) != NULL;
     }
-    if (good && folder->packed != DSC_PACKED_NOT) /* what is saved is not */
+    if (good && (folder->packed != DSC_PACKED_NOT || folder->mxfp4)) /* what is saved is not */
         cJSON_DeleteItemFromObjectCaseSensitive(root, "quantization_config");
     if (good && folder->untied) {
         cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
@@ -266,7 +272,8 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
     untie(folder);
-    if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied || folder->packed != DSC_PACKED_NOT)
+    if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied ||
+        folder->packed != DSC_PACKED_NOT || folder->mxfp4)
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     dsc_lm_warn_grown(folder->config, folder->weights == NULL, folder->warning_lines, sizeof folder->warning_lines);
@@ -284,6 +291,7 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
                                     .complete = folder->options->complete_weights,
                                     .untied = folder->untied,
                                     .packed = folder->packed,
+                                    .mxfp4 = folder->mxfp4,
 
                                     .carried = folder->carried };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));

@@ -4,6 +4,7 @@
  * parameter: DeepSpeed decays all that it is given, and dsc.param_groups takes parameters out.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
+#include "models/mxfp4.h"
 #include "models/wrapper.h"
 
 #include <math.h>
@@ -354,6 +355,7 @@ static void free_all(dsc_lm *lm)
                           lm->config_json,     lm->config,        lm->name,         lm->all_warnings,
                           lm->adapter_rank,    lm->adapter_scale, lm->means[0].sum, lm->means[1].sum,
                           lm->means[2].sum,    lm->packed,        lm->source,       lm };
+    dsc_mxfp4_close(&lm->mxfp4);
     for (int64_t i = 0; lm->programs != NULL && lm->programs[i] != NULL; i++) {
         dsc_alloc_free(alloc, lm->programs[i]->layouts);
         dsc_alloc_free(alloc, lm->programs[i]);
@@ -390,6 +392,8 @@ static dsc_status load_param(const dsc_model *model, int32_t module, int32_t par
         return DSC_OK;
     if (spec->parted)
         return dsc_lm_read_parts(spec, lm->parts[spec - lm->params], first, count, out, err);
+    if (lm->mxfp4 != NULL && dsc_mxfp4_has(lm->mxfp4, spec - lm->params))
+        return dsc_mxfp4_read(lm->mxfp4, spec - lm->params, first, count, out, err);
     const dsc_packed_weight *packed = &lm->packed[spec - lm->params];
     const bool is_packed = source == packed->codes;
     const int64_t elements = is_packed ? packed->count : source->entry->count;
@@ -493,9 +497,10 @@ static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_err
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->sources, &lm->sources, err));
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->packed, &lm->packed, err));
     DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *lm->parts, &lm->parts, err));
-    const dsc_lm_params params = { lm->family,         lm->config,     lm->params,   lm->param_count,
-                                   args->lora != NULL, args->complete, args->untied, lm->packed,
-                                   lm->parts };
+    if (args->mxfp4)
+        DSC_TRY(dsc_mxfp4_open(&lm->mxfp4, lm->alloc, lm->param_count, err));
+    const dsc_lm_params params = { lm->family,     lm->config,   lm->params, lm->param_count, args->lora != NULL,
+                                   args->complete, args->untied, lm->packed, lm->parts,       lm->mxfp4 };
     if (args->weights != NULL) {
         DSC_TRY(dsc_lm_match_weights(args->weights, lm->alloc, &params, lm->sources, err));
         DSC_TRY(check_packed(lm, args->weights, err));

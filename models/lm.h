@@ -126,6 +126,7 @@ typedef struct dsc_lm_family {
      * description: nothing is lost without the tensor. NULL: none. */
     const char *const (*aliases)[2], *const (*beside)[2];
     const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
+    bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
 } dsc_lm_family;
 
 /* A parted parameter may also lie in one tensor [E, count * rows, cols]: in each E it is the group of rows `index`. The
@@ -156,6 +157,7 @@ typedef struct dsc_lm_open_args {
     bool complete;               /* weights without the model's head are refused */
     bool untied;                 /* the head begins as a copy of the table of tokens */
     dsc_packed_files packed;     /* of weights, by config.json */
+    bool mxfp4;                  /* likewise: experts' matrices are in MXFP4 */
     struct dsc_wrapper_carried *carried; /* tensors beside the text model, as owned as weights; NULL: none */
 } dsc_lm_open_args;
 
@@ -291,6 +293,7 @@ typedef struct dsc_lm_params {
     bool untied;   /* the head's tensor is that of the table of tokens */
     dsc_packed_weight *packed; /* [count] */
     dsc_weight_part **parts;   /* [count] of parted parameters, [dim[0]] each */
+    struct dsc_mxfp4 *mxfp4;   /* what is in MXFP4; NULL: config.json says that nothing is */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

@@ -1,6 +1,7 @@
 /* lm_experts.c - finds and reads experts' matrices. Files have one tensor for each expert, or all experts' in one
- * tensor, which may hold other parameters beside them. SPDX-License-Identifier: Apache-2.0 */
+ * tensor, which may hold other parameters beside them or be in MXFP4. SPDX-License-Identifier: Apache-2.0 */
 #include "models/lm_parts.h"
+#include "models/mxfp4.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -87,12 +88,31 @@ dsc_status dsc_lm_match_experts(const dsc_weights *weights, const dsc_lm_params 
                                 const dsc_weight **source, bool *used, dsc_error *err)
 {
     const dsc_param_spec *spec = &params->spec[i];
+    const dsc_weight *blocks = NULL, *scales = NULL;
+    char name[2][DSC_SAFETENSORS_NAME_BYTES_MAX + 16];
     DSC_ASSERT(spec->dim_count == 3);
     DSC_TRY(dsc_lm_find_tensor(weights, params->family, spec->name, source, err));
-    if (*source == NULL)
-        return dsc_lm_refuse_missing(weights, params, spec->name, err);
-    used[*source - dsc_weights_at(weights, 0)] = true;
-    return check_stacked(*source, spec, 1, err);
+    snprintf(name[0], sizeof name[0], "%s_blocks", spec->name);
+    snprintf(name[1], sizeof name[1], "%s_scales", spec->name);
+    if (*source == NULL && params->family->has_mxfp4)
+        DSC_TRY(dsc_lm_find_tensor(weights, params->family, name[0], &blocks, err));
+    if (blocks != NULL && params->mxfp4 == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(blocks->file),
+                        "tensor \"%.200s\" is in MXFP4, and config.json has no \"quantization_config\" with "
+                        "\"quant_method\": \"mxfp4\"",
+                        blocks->name);
+    if (blocks == NULL && *source == NULL)
+        return dsc_lm_refuse_missing(weights, params, params->mxfp4 != NULL ? name[0] : spec->name, err);
+    if (blocks == NULL) {
+        used[*source - dsc_weights_at(weights, 0)] = true;
+        return check_stacked(*source, spec, 1, err);
+    }
+    DSC_TRY(dsc_lm_find_tensor(weights, params->family, name[1], &scales, err));
+    if (scales == NULL)
+        return dsc_lm_refuse_missing(weights, params, name[1], err);
+    used[blocks - dsc_weights_at(weights, 0)] = used[scales - dsc_weights_at(weights, 0)] = true;
+    *source = blocks;
+    return dsc_mxfp4_add(params->mxfp4, i, blocks, scales, spec, err);
 }
 
 dsc_status dsc_lm_read_parts(const dsc_param_spec *spec, const dsc_weight_part *parts, int64_t first, int64_t count,

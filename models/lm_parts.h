@@ -62,6 +62,7 @@ struct dsc_lm {
     dsc_packed_weight *packed;      /* [param_count] what is in 4 bits; NULL array without weights */
     dsc_packed_files packed_files;
     dsc_weight_part **parts;        /* [param_count] see dsc_lm_params; NULL array without weights */
+    struct dsc_mxfp4 *mxfp4;        /* see dsc_lm_params */
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
     dsc_batch_spec batch[DSC_LM_BATCH_MAX];
     lm_mean means[LM_MEANS_MAX]; /* of grown tables: of: NULL: none */
@@ -91,7 +92,8 @@ DSC_MUST_USE dsc_status dsc_lm_match_parts(const dsc_weights *weights, dsc_alloc
 DSC_MUST_USE dsc_status dsc_lm_read_parts(const dsc_param_spec *spec, const dsc_weight_part *parts, int64_t first,
                                           int64_t count, float *out, dsc_error *err);
 
-/* lm_experts.c: the tensor of parameter i, which has three dimensions; it is marked as used. */
+/* lm_experts.c: the tensor of parameter i, which has three dimensions, or its blocks in MXFP4; all are marked as used.
+ */
 DSC_MUST_USE dsc_status dsc_lm_match_experts(const dsc_weights *weights, const dsc_lm_params *params, int64_t i,
                                              const dsc_weight **source, bool *used, dsc_error *err);
 

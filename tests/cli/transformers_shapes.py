@@ -417,6 +417,8 @@ PUBLISHED = {
     "GPT-OSS 20B": gpt_oss(),
     "GPT-OSS 120B": gpt_oss(num_local_experts=16, num_hidden_layers=2, num_attention_heads=8, num_key_value_heads=1,
                             layer_types=["sliding_attention", "full_attention"]),
+    "GPT-OSS 20B in MXFP4": gpt_oss(hidden_size=64, intermediate_size=32, quantization_config={"modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"], "quant_method": "mxfp4"}),
     "GPT-OSS of newer files": without(gpt_oss(swiglu_limit=0.25, swiglu_alpha=1.25, num_experts_per_tok=2, tie_word_embeddings=True),
                                       "rope_scaling", "rope_theta", "layer_types", "pad_token_id", "attention_bias"),
     "GPT-OSS without biases": gpt_oss(attention_bias=False, layer_types=["full_attention"] * 4, rope_scaling=None, num_experts_per_tok=1,
@@ -563,23 +565,43 @@ def write_old_buffers(path, layers):
     save_file(tensors, path, metadata={"format": "pt"})
 
 
+def pack_mxfp4(hf):
+    """Experts' matrices as random blocks and scales, as the published GPT-OSS are."""
+    for path in (os.path.join(hf, name) for name in os.listdir(hf) if name.endswith(".safetensors")):
+        tensors = load_file(path)
+        for name in [k for k in tensors if k.endswith(("gate_up_proj", "down_proj"))]:
+            experts, n_in, n_out = tensors.pop(name).shape
+            tensors[name + "_blocks"] = torch.randint(0, 256, (experts, n_out, n_in // 32, 16), dtype=torch.uint8)
+            tensors[name + "_scales"] = torch.randint(118, 124, (experts, n_out, n_in // 32), dtype=torch.uint8)
+        save_file(tensors, path, metadata={"format": "pt"})
+
+
 def check(config, name, folder):
     r, hf = random.Random(name), os.path.join(folder, "hf")
     path, single = os.path.join(hf, "config.json"), os.path.join(hf, "model.safetensors")
     kind = transformers.AutoModelForMaskedLM if config["model_type"] in MASKED_FAMILIES else transformers.AutoModelForCausalLM
     os.mkdir(hf)
     json.dump(config, open(path, "w"))
+    packed = config.get("quantization_config")
+    json.dump(without(config, "quantization_config"), open(path, "w"))
     model = kind.from_config(transformers.AutoConfig.from_pretrained(hf)).to(r.choice([torch.float32, torch.bfloat16, torch.float16]))
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
-    model.save_pretrained(hf, max_shard_size=r.choice(["1GB", "40KB", "15KB"]))
+    model.save_pretrained(hf, max_shard_size="1GB" if packed else r.choice(["1GB", "40KB", "15KB"]))
+    if packed:
+        pack_mxfp4(hf)
     json.dump(config, open(path, "w"))  # as it was published, not as it is written today
     if os.path.exists(single) and r.random() < .5:
         write_as_of_old(single, model.config)
     if os.path.exists(single) and config["model_type"] == "gpt_neox" and r.random() < .5:
         write_old_buffers(single, config["num_hidden_layers"])
-    compare(kind.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager"), hf, folder)
+    theirs = kind.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager")
+    if packed:  # a model that was read from 4 bits is not one to train until its config forgets them
+        again = os.path.join(folder, "unpacked")
+        theirs.save_pretrained(again)
+        theirs = kind.from_pretrained(again, dtype=torch.float32, attn_implementation="eager")
+    compare(theirs, hf, folder)
 
 
 seed = int(os.environ.get("DSC_TEST_SEED", time.time()))
