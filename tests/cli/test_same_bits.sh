@@ -17,13 +17,14 @@ RANDOM=$((seed % 32768))
 awk 'BEGIN { x = 7; for (i = 0; i < 4000; i++) { x = (x * 1103515245 + 12345) % 2147483648
     printf "%s%s", substr("abcdefghijklmnopqrstuvwxyz", int(x / 65536) % 26 + 1, 1 + i % 3), i % 5 ? "" : " " } }' >text.txt
 
+model=gpt2-nano
 # config NAME STAGE BF16 MICRO ACCUMULATION OVERLAP RECOMPUTE THREADS REPRODUCIBLE STEPS
 config() {
     cat >"$1.json" <<EOF
 {"train_micro_batch_size_per_gpu": $4, "gradient_accumulation_steps": $5, "gradient_clipping": 1.0,
  "optimizer": {"type": "AdamW", "params": {"lr": 0.002, "weight_decay": 0.1}}, "bf16": {"enabled": $3},
  "zero_optimization": {"stage": $2, "overlap_comm": $6},
- "dsc": {"model": "gpt2-nano", "data": "$tmp/text.txt", "seq_length": 16, "steps": ${10}, "recompute": "$7",
+ "dsc": {"model": "$model", "data": "$tmp/text.txt", "seq_length": 16, "steps": ${10}, "recompute": "$7",
          "threads": $8, "reproducible": "$9"}}
 EOF
 }
@@ -88,6 +89,19 @@ steps_differ() { # the lines of a result say something: every loss is another nu
 for ranks in 1 2 3 4; do for bf16 in false true; do for accumulation in 1 4; do
     report "stages 0-3: $ranks ranks, bf16 $bf16, accumulation $accumulation" group $ranks $bf16 $accumulation
 done; done; done
+experts() { # BF16: experts with biases, sinks and windows, of fresh weights
+    echo '{"model_type": "gpt_oss", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 24, "num_local_experts": 8, "num_experts_per_tok": 3,
+        "sliding_window": 5, "max_position_embeddings": 32}' >experts.json
+    model=$tmp/experts.json
+    group 2 "$1" 2
+    local status=$?
+    model=gpt2-nano
+    return $status
+}
+for bf16 in false true; do
+    report "stages 0-3: mixture of experts, 2 ranks, bf16 $bf16" experts $bf16
+done
 report "losses are numbers with all their digits" steps_differ
 for bf16 in false true; do
     report "world_size: 1, 2, 4 and 8 ranks agree, bf16 $bf16" any_world $bf16
