@@ -17,6 +17,8 @@
 #include "kernels/gemm.h"
 #include "kernels/layernorm.h"
 #include "kernels/gather_rows.h"
+#include "kernels/label_loss.h"
+#include "kernels/mean_rows.h"
 #include "kernels/exact_gemm.h"
 #include "kernels/places.h"
 #include "kernels/moe.h"
@@ -102,6 +104,8 @@ void dsc_embedding_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_places_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_expert_bias_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_label_loss_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 
 #ifdef __cplusplus

@@ -49,6 +49,10 @@ static inline size_t dsc_dtype_bytes(dsc_dtype dtype)
 
 #define DSC_DIMS_MAX 6
 
+/* Labels of a sample: none; one class, as an int32; numbers that are predicted, or a set of classes (1: in the set, 0:
+ * not), each as fp32. */
+typedef enum dsc_label_kind { DSC_LABELS_NONE, DSC_LABELS_CLASS, DSC_LABELS_NUMBERS, DSC_LABELS_SET } dsc_label_kind;
+
 /* Shape of a dense row-major tensor (the last index is fastest). */
 typedef struct dsc_tensor_desc {
     dsc_dtype dtype;

@@ -1,0 +1,106 @@
+/* label_loss.c - plain C for every CPU: a row has few classes. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/cpu/range.h"
+#include "kernels/label_loss.h"
+
+static double softplus(double x) { return fmax(x, 0) + log1p(exp(-fabs(x))); }
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* A row, and what its loss is. */
+typedef struct label_row {
+    const dsc_label_loss_args *args;
+    int64_t row, at; /* at: of its first logit */
+    double loss;
+    bool wrong;
+} label_row;
+
+static double logit(const label_row *r, int64_t c)
+{
+    return (double)dsc_get(r->args->logits, r->at + c, r->args->dtype);
+}
+
+static void give(const label_row *r, int64_t c, double gradient)
+{
+    const dsc_label_loss_args *a = r->args;
+    if (a->write_gradient)
+        dsc_put(a->logits, r->at + c, a->dtype, (float)(gradient * (double)a->scale));
+}
+
+static void classify(label_row *r)
+{
+    const dsc_label_loss_args *a = r->args;
+    const int32_t label = ((const int32_t *)a->labels)[r->row];
+    double sum = 0;
+    int64_t best = 0;
+    if (label < 0) {
+        for (int64_t c = 0; c < a->classes; c++)
+            give(r, c, 0);
+        return;
+    }
+    DSC_ASSERT(label < a->classes);
+    for (int64_t c = 1; c < a->classes; c++)
+        best = logit(r, c) > logit(r, best) ? c : best;
+    const double most = logit(r, best), own = logit(r, label);
+    for (int64_t c = 0; c < a->classes; c++)
+        sum += exp(logit(r, c) - most);
+    r->loss = log(sum) + (most - own);
+    r->wrong = best != label;
+    for (int64_t c = 0; c < a->classes; c++)
+        give(r, c, exp(logit(r, c) - most) / sum - (c == label));
+}
+
+static void compare_numbers(label_row *r)
+{
+    const dsc_label_loss_args *a = r->args;
+    const float *labels = (const float *)a->labels + r->row * a->classes;
+    const double share = 1 / (double)a->classes;
+    for (int64_t c = 0; c < a->classes; c++) {
+        const double off = logit(r, c) - (double)labels[c];
+        r->loss += off * off * share;
+        give(r, c, 2 * off * share);
+    }
+}
+
+static void compare_set(label_row *r)
+{
+    const dsc_label_loss_args *a = r->args;
+    const float *labels = (const float *)a->labels + r->row * a->classes;
+    const double share = 1 / (double)a->classes;
+    for (int64_t c = 0; c < a->classes; c++) {
+        const double x = logit(r, c), y = (double)labels[c];
+        r->loss += (softplus(x) - x * y) * share;
+        r->wrong = r->wrong || (x > 0) != (y > 0.5);
+        give(r, c, (sigmoid(x) - y) * share);
+    }
+}
+
+static void rows(const void *args, int64_t first, int64_t last)
+{
+    const dsc_label_loss_args *a = args;
+    for (int64_t i = first; i < last; i++) {
+        label_row r = { .args = a, .row = i, .at = i * a->stride };
+        if (a->kind == DSC_LABELS_CLASS)
+            classify(&r);
+        else if (a->kind == DSC_LABELS_NUMBERS)
+            compare_numbers(&r);
+        else
+            compare_set(&r);
+        a->losses[i] = (float)(a->mark_wrong && r.wrong ? -r.loss : r.loss);
+    }
+}
+
+static dsc_status run(const void *args, const dsc_cpu_threads *pool, dsc_error *err)
+{
+    const dsc_label_loss_args *a = args;
+    DSC_ASSERT(a->kind != DSC_LABELS_NONE);
+    DSC_ASSERT(a->classes >= 1);
+    DSC_ASSERT(a->stride >= a->classes);
+    DSC_TRY(dsc_range_dtype_check("LABEL_LOSS", a->dtype, err));
+    dsc_range_run(pool, a->rows, rows, a);
+    return DSC_OK;
+}
+
+void dsc_label_loss_init(dsc_kernel_table *table, uint32_t caps)
+{
+    (void)caps;
+    table->fn[DSC_KERNEL_LABEL_LOSS] = run;
+}

@@ -1,0 +1,36 @@
+/* label_loss.h - losses of samples with labels, as PyTorch's losses of these names: cross-entropy of a class, mean
+ * squared error of numbers, and binary cross-entropy of a set of classes. Gradients take the place of the logits.
+ * reference, the only CPU variant: cpu/label_loss.c   check: tests/checkkern/label_loss.c
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_KERNELS_LABEL_LOSS_H
+#define DSC_KERNELS_LABEL_LOSS_H
+#include <dsc/types.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Row r has logits x[N] and labels y.
+ *
+ *     class     loss = log(sum_c exp(x_c)) - x_y               d_c = softmax_c - (c == y)
+ *     numbers   loss = sum_c (x_c - y_c)^2 / N                  d_c = 2 (x_c - y_c) / N
+ *     set       loss = sum_c (log(1 + exp(x_c)) - x_c y_c) / N  d_c = (sigmoid(x_c) - y_c) / N
+ *
+ * With write_gradient the logits become d * scale, rounded once. A negative class is masked: loss and gradients are 0.
+ * With mark_wrong the loss of a row that is predicted wrongly gets a minus sign. Such a row of classes has its largest
+ * logit, the first of equal ones, elsewhere. That of a set has a logit above 0 for a label up to 0.5, or the reverse.
+ */
+typedef struct dsc_label_loss_args {
+    void *logits;                  /* [rows, stride] in the dtype */
+    float *losses;                 /* [rows] written */
+    const void *labels;            /* class: [rows] int32 below N; else [rows, N] fp32 */
+    int64_t rows, classes, stride; /* R, N */
+    float scale;                   /* 1 / samples of the micro-batch, times the loss scale */
+    bool write_gradient, mark_wrong;
+    dsc_label_kind kind;
+    dsc_dtype dtype;
+} dsc_label_loss_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
