@@ -34,6 +34,9 @@ dsc_status tok_load_added(const tok_loader *l, const cJSON *added);
 dsc_status tok_read_normalizer(const tok_loader *l, const cJSON *component, const char *type);
 dsc_status tok_read_splitter(const tok_loader *l, const cJSON *component, const char *type);
 dsc_status tok_read_processor(const tok_loader *l, const cJSON *component, const char *type);
+/* pair.c: the forms of texts that a post-processor has; one that is not understood is left out. */
+void tok_read_template_form(dsc_tokenizer *t, const cJSON *component, bool pair);
+void tok_set_bert_form(dsc_tokenizer *t, int32_t cls, int32_t sep, bool roberta);
 dsc_status tok_read_decoder(const tok_loader *l, const cJSON *component, const char *type);
 
 #endif

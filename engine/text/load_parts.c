@@ -314,6 +314,8 @@ static dsc_status read_template(const tok_loader *l, const cJSON *component)
     }
     if (side == 0)
         return tok_fail(l, single, DSC_ERR_UNSUPPORTED, "a template without its text");
+    tok_read_template_form(l->t, component, false);
+    tok_read_template_form(l->t, component, true);
     DSC_TRY(put_around(l, component, true, ids[0], count[0]));
     return put_around(l, component, false, ids[1], count[1]);
 }
@@ -329,7 +331,7 @@ static dsc_status read_pair(const tok_loader *l, const cJSON *component, const c
 
 dsc_status tok_read_processor(const tok_loader *l, const cJSON *component, const char *type)
 {
-    int32_t id;
+    int32_t id, sep;
     if (strcmp(type, "ByteLevel") == 0) /* about offsets only */
         return tok_check_keys(l, component, "type add_prefix_space trim_offsets use_regex ");
     if (strcmp(type, "TemplateProcessing") == 0)
@@ -339,8 +341,9 @@ dsc_status tok_read_processor(const tok_loader *l, const cJSON *component, const
     DSC_TRY(tok_check_keys(l, component, "type sep cls trim_offsets add_prefix_space "));
     DSC_TRY(read_pair(l, component, "cls", &id));
     DSC_TRY(put_around(l, component, true, &id, 1));
-    DSC_TRY(read_pair(l, component, "sep", &id));
-    return put_around(l, component, false, &id, 1);
+    DSC_TRY(read_pair(l, component, "sep", &sep));
+    tok_set_bert_form(l->t, id, sep, strcmp(type, "RobertaProcessing") == 0);
+    return put_around(l, component, false, &sep, 1);
 }
 
 /* ---- Decoder ---- */

@@ -8,6 +8,7 @@
 #include <dsc/text.h>
 
 #include "engine/text/bpe.h"
+#include "engine/text/pair.h"
 #include "engine/text/regex.h"
 #include "engine/text/tree.h"
 #include "engine/text/unicode.h"
@@ -74,6 +75,12 @@ typedef struct tok_decoder {
     bool cleanup;        /* WORDPIECE */
 } tok_decoder;
 
+#define TOK_PIECES_MAX (3 * TOK_AROUND_MAX + 2)
+typedef struct tok_form {
+    dsc_pair_piece piece[TOK_PIECES_MAX];
+    int32_t count; /* 0: none */
+} tok_form;
+
 typedef enum tok_model { TOK_BPE, TOK_WORDPIECE } tok_model;
 
 struct dsc_tokenizer {
@@ -92,6 +99,7 @@ struct dsc_tokenizer {
     dsc_tree as_written, normalized; /* of added tokens */
     int32_t before[TOK_AROUND_MAX], after[TOK_AROUND_MAX];
     int32_t before_count, after_count;
+    tok_form form[2]; /* of one text, of two; a later processor's replaces an earlier one's */
     dsc_text strings; /* all that tok_string and added point into: reserved whole before */
     bool may_cut;
 };
