@@ -29,17 +29,41 @@ static const char *const beside[][2] = {
     { "cls.seq_relationship.", "next-sentence head" }, { NULL, NULL },
 };
 
-const dsc_lm_family dsc_bert_family = {
-    .model_type = "bert", .layers_key = "num_hidden_layers", .base = "bert.", .layer = "encoder.layer.",
-    .token_table = "embeddings.word_embeddings.weight", .position_table = "embeddings.position_embeddings.weight",
-    .segment_table = "embeddings.token_type_embeddings.weight", .embed_norm = "embeddings.LayerNorm",
-    .transform = "cls.predictions.transform.dense", .final_norm = "cls.predictions.transform.LayerNorm",
-    .head_table = "cls.predictions.decoder.weight", .head_bias = "cls.predictions.bias", .norm = DSC_NORM_LAYER,
-    .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_bert_read_config,
-    .builtin = dsc_dense_no_builtin,
-    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore,
-    .aliases = aliases, .beside = beside
+static const char *const beside_labels[][2] = {
+    { "embeddings.position_ids", NULL },
+    { "cls.", "masked language model's head" },
+    { NULL, NULL },
 };
+
+static const dsc_lm_classifier classifier = { .class_prefix = "Bert",
+                                              .transform = "bert.pooler.dense",
+                                              .table = "classifier.weight",
+                                              .bias = "classifier.bias",
+                                              .tanh = true,
+                                              .beside = beside_labels };
+
+const dsc_lm_family dsc_bert_family = { .model_type = "bert",
+                                        .layers_key = "num_hidden_layers",
+                                        .base = "bert.",
+                                        .layer = "encoder.layer.",
+                                        .token_table = "embeddings.word_embeddings.weight",
+                                        .position_table = "embeddings.position_embeddings.weight",
+                                        .segment_table = "embeddings.token_type_embeddings.weight",
+                                        .embed_norm = "embeddings.LayerNorm",
+                                        .transform = "cls.predictions.transform.dense",
+                                        .final_norm = "cls.predictions.transform.LayerNorm",
+                                        .head_table = "cls.predictions.decoder.weight",
+                                        .head_bias = "cls.predictions.bias",
+                                        .norm = DSC_NORM_LAYER,
+                                        .config_bytes = sizeof(dsc_dense_config),
+                                        .read_config = dsc_bert_read_config,
+                                        .builtin = dsc_dense_no_builtin,
+                                        .emit_block = dsc_dense_emit_block,
+                                        .lora_layers = lora_layers,
+                                        .may_ignore = may_ignore,
+                                        .aliases = aliases,
+                                        .beside = beside,
+                                        .classifier = &classifier };
 
 /* Keys whose other value is another model. */
 static dsc_status refuse_variants(dsc_hf_config *reader, dsc_lm_config *lm)

@@ -200,6 +200,25 @@ static dsc_status check_preference(const dsc_model *model, dsc_error *err)
     return DSC_OK;
 }
 
+/* The batch of labels, in its order. */
+static dsc_status check_labels(const dsc_model *model, dsc_error *err)
+{
+    static const char *const names[] = { "tokens", DSC_BATCH_TARGETS, DSC_BATCH_POSITIONS, DSC_BATCH_POOLED,
+                                         DSC_BATCH_SEGMENTS };
+    const dsc_labels *labels = &model->labels;
+    const bool one = labels->kind == DSC_LABELS_CLASS;
+    if (labels->kind == DSC_LABELS_NONE)
+        return DSC_OK;
+    const int64_t tokens = model->seq_length, wanted[] = { tokens, one ? 1 : labels->count, tokens, 1, tokens };
+    bool good = labels->count >= 1 && labels->count <= DSC_LABELS_MAX && labels->names != NULL &&
+                model->losses_per_sample == 1 && model->vocab_size > 0 &&
+                model->batch_count == (labels->segments ? 5 : 4);
+    for (int32_t i = 0; i < model->batch_count && good; i++)
+        good = strcmp(model->batch[i].name, names[i]) == 0 && model->batch[i].dim_count == 1 &&
+               model->batch[i].dim[0] == wanted[i] && model->batch[i].dtype == (i == 1 && !one ? DSC_F32 : DSC_I32);
+    return good ? DSC_OK : REFUSE(err, model->name, "labels need the batch that dsc_labels describes");
+}
+
 static dsc_status check_batch(const dsc_model *model, dsc_error *err)
 {
     int64_t elements = 0;
@@ -217,6 +236,7 @@ static dsc_status check_batch(const dsc_model *model, dsc_error *err)
     if (model->hidden_size < 0 || model->vocab_size < 0 || model->seq_length < 0)
         return REFUSE(err, model->name, "hidden_size, vocab_size and seq_length must be at least 0");
     DSC_TRY(check_preference(model, err));
+    DSC_TRY(check_labels(model, err));
     return check_targets(model, err);
 }
 

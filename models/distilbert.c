@@ -21,6 +21,17 @@ static bool may_ignore(const char *part)
 
 static const char *const beside[][2] = { { "embeddings.position_ids", NULL }, { NULL, NULL } };
 
+static const char *const beside_labels[][2] = { { "embeddings.position_ids", NULL },
+                                                { "vocab_", "masked language model's head" },
+                                                { NULL, NULL } };
+
+static const dsc_lm_classifier classifier = { .class_prefix = "DistilBert",
+                                              .transform = "pre_classifier",
+                                              .table = "classifier.weight",
+                                              .bias = "classifier.bias",
+                                              .relu = true,
+                                              .beside = beside_labels };
+
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     static const char *const dropouts[] = { "dropout", "attention_dropout" };
@@ -67,4 +78,5 @@ const dsc_lm_family dsc_distilbert_family = { .model_type = "distilbert",
                                               .emit_block = dsc_dense_emit_block,
                                               .lora_layers = lora_layers,
                                               .may_ignore = may_ignore,
-                                              .beside = beside };
+                                              .beside = beside,
+                                              .classifier = &classifier };

@@ -26,6 +26,8 @@ typedef struct hf_folder {
     dsc_packed_files packed; /* the weights are in 4 bits */
     bool mxfp4;              /* the experts' matrices are in MXFP4 */
     bool untied; /* config.json says that the head is the table of tokens, which the run makes two of */
+    dsc_lm_family labelled_family; /* target of `family` with a head for labels */
+    const char *const *label_names;
     char *warnings;
     char warning_lines[1024];
 } hf_folder;
@@ -177,9 +179,16 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(folder->alloc, DSC_TAG_CONTROL, folder->family->config_bytes, 1, &config, err));
     folder->config = config;
     DSC_TRY(folder->family->read_config(&reader, config));
+    folder->labelled_family = *folder->family;
+    DSC_TRY(dsc_lm_read_labels(&reader, folder->alloc, &folder->options->labels, &folder->labelled_family, config,
+                               &folder->label_names));
+    if (folder->labelled_family.classifies)
+        folder->family = &folder->labelled_family;
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
     DSC_TRY(read_quantization(&reader, folder->family, &folder->packed, &folder->mxfp4));
     dsc_hf_warn_unread(&reader, folder->family->model_type);
+    if (text != NULL && folder->label_names != NULL)
+        return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for a multimodal model");
     if (text != NULL)
         DSC_TRY(read_wrapper(folder, &reader));
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
@@ -242,6 +251,8 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
         cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
         good = cJSON_AddFalseToObject(root, "tie_word_embeddings") != NULL;
     }
+    if (good && folder->label_names != NULL)
+        good = dsc_lm_write_labels(root, folder->family, folder->config, folder->label_names);
     char *printed = good ? cJSON_Print(root) : NULL;
     if (printed == NULL)
         status = DSC_FAIL(err, DSC_ERR_NOMEM, folder->config_path, "out of host memory: no config.json");
@@ -273,7 +284,7 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
     DSC_TRY(read_config(folder, err));
     untie(folder);
     if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied ||
-        folder->packed != DSC_PACKED_NOT || folder->mxfp4)
+        folder->packed != DSC_PACKED_NOT || folder->mxfp4 || folder->label_names != NULL)
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     dsc_lm_warn_grown(folder->config, folder->weights == NULL, folder->warning_lines, sizeof folder->warning_lines);
@@ -292,12 +303,13 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
                                     .untied = folder->untied,
                                     .packed = folder->packed,
                                     .mxfp4 = folder->mxfp4,
-
+                                    .label_names = folder->label_names,
                                     .carried = folder->carried };
     DSC_TRY(dsc_lm_open(out, folder->alloc, &args, err));
     folder->text = NULL;
     folder->weights = NULL;
     folder->carried = NULL;
+    folder->label_names = NULL;
     folder->warnings = NULL;
     return DSC_OK;
 }
@@ -317,6 +329,7 @@ dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_pat
 out:
     dsc_weights_close(&folder.weights);
     dsc_wrapper_carried_close(&folder.carried);
+    dsc_alloc_free(alloc, (void *)(uintptr_t)folder.label_names);
     dsc_alloc_free(alloc, folder.warnings);
     dsc_alloc_free(alloc, folder.config);
     dsc_json_close(&folder.json);

@@ -64,7 +64,9 @@ const dsc_lm_family dsc_ministral_family = { DSC_DECODER_FAMILY,
                                              .emit_block = dsc_decoder_emit_llama,
                                              .lora_layers = dsc_decoder_lora_layers };
 
-#define FAMILY(name)                                                                                                   \
+static const char *const beside_labels[][2] = { { "lm_head.", "head of the language model" }, { NULL, NULL } };
+
+#define FAMILY(name, class_name)                                                                                       \
     static dsc_status read_##name(dsc_hf_config *reader, dsc_lm_config *out)                                           \
     {                                                                                                                  \
         return dsc_decoder_read_config(reader, out, &dsc_traits_of_##name);                                            \
@@ -73,6 +75,9 @@ const dsc_lm_family dsc_ministral_family = { DSC_DECODER_FAMILY,
     {                                                                                                                  \
         return dsc_llama_builtin(index, out, &dsc_traits_of_##name);                                                   \
     }                                                                                                                  \
+    static const dsc_lm_classifier classifier_of_##name = { .class_prefix = (class_name),                              \
+                                                            .table = "score.weight",                                   \
+                                                            .beside = beside_labels };                                 \
     const dsc_lm_family dsc_##name##_family = { DSC_DECODER_FAMILY,                                                    \
                                                 .model_type = #name,                                                   \
                                                 .norm = DSC_NORM_RMS,                                                  \
@@ -80,8 +85,9 @@ const dsc_lm_family dsc_ministral_family = { DSC_DECODER_FAMILY,
                                                 .write_config = dsc_decoder_write_config,                              \
                                                 .builtin = builtin_##name,                                             \
                                                 .emit_block = dsc_decoder_emit_llama,                                  \
-                                                .lora_layers = dsc_decoder_lora_layers };
-FAMILY(llama)
-FAMILY(mistral)
-FAMILY(qwen2)
-FAMILY(qwen3)
+                                                .lora_layers = dsc_decoder_lora_layers,                                \
+                                                .classifier = &classifier_of_##name };
+FAMILY(llama, "Llama")
+FAMILY(mistral, "Mistral")
+FAMILY(qwen2, "Qwen2")
+FAMILY(qwen3, "Qwen3")

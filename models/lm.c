@@ -72,10 +72,10 @@ static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_
                         "dsc_model_options.preference is beta %g, smoothing %g; expected a beta above 0 and a "
                         "smoothing from 0 to less than 0.5",
                         wanted->beta, wanted->smoothing);
-    if (config->masked)
+    if (config->masked || config->classes > 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
-                        "preferences are for models that predict the next token, and this one is a masked language "
-                        "model; leave out dsc.dpo");
+                        "preferences are for models that predict the next token, and this one %s; leave out dsc.dpo",
+                        config->classes > 0 ? "classifies texts" : "is a masked language model");
     if (options->documents)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
                         "a sample of a preference is one text, not several documents; leave out dsc.document_end");
@@ -86,12 +86,17 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
                                 const char *where, dsc_error *err)
 {
     const int64_t sequence = options->seq_length;
+    const bool labels = config->classes > 0;
     if (sequence > config->positions)
         return DSC_FAIL(err, DSC_ERR_INPUT, where,
                         "a sequence length of %lld is asked for; the model has %lld positions: give at most that many "
                         "with --seq-len (dsc.seq_length)",
                         (long long)sequence, (long long)config->positions);
-    if (config->masked && (options->documents || options->cache_tokens > 0))
+    if (labels && options->cache_tokens > 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "continuing a text is not built for a model that classifies "
+                        "texts");
+    if (config->masked && !labels && (options->documents || options->cache_tokens > 0))
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "%s is not built for a model whose tokens see both sides; "
                         "what exists: samples that are one document",
                         options->documents ? "dsc.document_end" : "continuing a text");
@@ -100,10 +105,12 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     DSC_TRY(check_long_text(config, options, where, err));
     if (config->masked)
         config->predictions = predictions_of(config->sequence, options->mask_share);
+    if (labels)
+        config->predictions = 1;
     config->cache = options->cache_tokens;
     DSC_TRY(check_preference(config, options, where, err));
     config->preference = options->preference;
-    config->documents = options->documents;
+    config->documents = labels ? config->masked : options->documents; /* padding is apart from the text */
     if (adapter_rows > DSC_VOCAB_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the adapter has %lld rows of tokens; at most %d are read",
                         (long long)adapter_rows, DSC_VOCAB_TOKENS_MAX);
@@ -228,11 +235,11 @@ static void add_head(dsc_lm *lm)
         add_norm(lm, lm->family->final_norm, config->embed_channels);
     lm->prefix[0] = 0;
     if (lm->family->head_bias != NULL)
-        dsc_lm_add_param(lm, lm->family->head_bias, "", 0, config->vocab_rows, 0);
+        dsc_lm_add_param(lm, lm->family->head_bias, "", 0, dsc_lm_output_rows(config), 0);
     snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");
     dsc_param_spec *table = dsc_lm_add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
-                                             config->vocab_rows, config->embed_channels, config->init_std);
-    table->split = DSC_SPLIT_ROW;
+                                             dsc_lm_output_rows(config), config->embed_channels, config->init_std);
+    table->split = config->classes > 0 ? DSC_SPLIT_NONE : DSC_SPLIT_ROW;
     if (config->tied) {
         table->shared_module = 0;
         table->shared_param = DSC_LM_TOKEN_TABLE;
@@ -350,11 +357,27 @@ static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 static void free_all(dsc_lm *lm)
 {
     dsc_alloc *alloc = lm->alloc;
-    void *const all[] = { (void *)lm->sources, lm->names,         lm->params,       lm->modules,
-                          lm->selves,          lm->adapter_of,    lm->adapter_json, lm->warnings,
-                          lm->config_json,     lm->config,        lm->name,         lm->all_warnings,
-                          lm->adapter_rank,    lm->adapter_scale, lm->means[0].sum, lm->means[1].sum,
-                          lm->means[2].sum,    lm->packed,        lm->source,       lm };
+    void *const all[] = { (void *)lm->sources,
+                          lm->names,
+                          lm->params,
+                          lm->modules,
+                          lm->selves,
+                          lm->adapter_of,
+                          lm->adapter_json,
+                          lm->warnings,
+                          lm->config_json,
+                          lm->config,
+                          lm->name,
+                          lm->all_warnings,
+                          lm->adapter_rank,
+                          lm->adapter_scale,
+                          lm->means[0].sum,
+                          lm->means[1].sum,
+                          lm->means[2].sum,
+                          lm->packed,
+                          lm->source,
+                          (void *)(uintptr_t)lm->label_names,
+                          lm };
     dsc_mxfp4_close(&lm->mxfp4);
     for (int64_t i = 0; lm->programs != NULL && lm->programs[i] != NULL; i++) {
         dsc_alloc_free(alloc, lm->programs[i]->layouts);
@@ -445,17 +468,37 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
+/* The batch of a model with labels (include/dsc/model.h). */
+static int32_t describe_labels(dsc_lm *lm)
+{
+    const dsc_lm_config *config = lm->config;
+    const int64_t tokens = config->sequence, numbers = config->label_kind == DSC_LABELS_CLASS ? 1 : config->classes;
+    const dsc_batch_spec all[DSC_LM_BATCH_MAX] = {
+        [DSC_LM_TOKENS] = { "tokens", DSC_I32, 1, { tokens } },
+        [DSC_LM_TARGETS] = { DSC_BATCH_TARGETS,
+                             config->label_kind == DSC_LABELS_CLASS ? DSC_I32 : DSC_F32,
+                             1,
+                             { numbers } },
+        [DSC_LM_POSITIONS] = { DSC_BATCH_POSITIONS, DSC_I32, 1, { tokens } },
+        [DSC_LM_POOLED] = { DSC_BATCH_POOLED, DSC_I32, 1, { 1 } },
+        [DSC_LM_SEGMENTS] = { DSC_BATCH_SEGMENTS, DSC_I32, 1, { tokens } }
+    };
+    memcpy(lm->batch, all, sizeof all);
+    return config->takes_segments ? DSC_LM_BATCH_MAX : DSC_LM_SEGMENTS;
+}
+
 static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
-    static const char *const names[DSC_LM_BATCH_MAX] = { "tokens", DSC_BATCH_TARGETS, DSC_BATCH_POSITIONS };
+    const bool labels = config->classes > 0;
+    static const char *const names[] = { "tokens", DSC_BATCH_TARGETS, DSC_BATCH_POSITIONS };
     const bool three = config->documents || config->masked || config->preference.beta > 0;
-    const int count = three ? DSC_LM_BATCH_MAX : DSC_LM_BATCH_MAX - 1;
-    const int64_t losses = config->masked ? config->predictions : config->sequence;
-    for (int i = 0; i < count; i++)
+    const int count = labels ? describe_labels(lm) : three ? DSC_LM_POSITIONS + 1 : DSC_LM_POSITIONS;
+    const int64_t losses = config->masked || labels ? config->predictions : config->sequence;
+    for (int i = 0; i < count && !labels; i++)
         lm->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1,
                                          .dim = { i == DSC_LM_TARGETS ? losses : config->sequence } };
-    if (config->masked)
+    if (config->masked && !labels)
         lm->batch[DSC_LM_PREDICTED] = (dsc_batch_spec){ .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1,
                                                         .dim = { losses } };
     if (config->preference.beta > 0)
@@ -478,12 +521,17 @@ static void fill_model(dsc_lm *lm)
                               .close = close_model,
                               .config_json = lm->config_json,
                               .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
-                              .text_positions = config->masked ? 0 : config->positions,
+                              .text_positions = config->masked || labels ? 0 : config->positions,
                               .adapter_json = lm->adapter_json,
                               .preference = config->preference,
 
                               .carried = lm->carried != NULL ? &lm->carried->model : NULL,
-                              .show_module = dsc_lm_show_module };
+                              .show_module = dsc_lm_show_module,
+                              .labels = { .kind = config->label_kind,
+                                          .count = config->classes,
+                                          .names = lm->label_names,
+                                          .last = config->pools_mean || !config->masked,
+                                          .segments = config->takes_segments } };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)
@@ -574,6 +622,7 @@ dsc_status dsc_lm_open(dsc_model **out, dsc_alloc *alloc, const dsc_lm_open_args
         lm->config_json = args->config_json;
     lm->weights = args->weights;
     lm->carried = args->carried;
+    lm->label_names = args->label_names;
     lm->lora = NULL;
     if (args->lora != NULL) {
         lm->adapter = args->lora->weights;

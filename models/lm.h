@@ -69,15 +69,24 @@ typedef struct dsc_lm_config {
      * position_first is padding + 1 there. */
     int64_t position_first;
     bool places_skip_padding;
+    /* A model that classifies texts: rows N of its head; 0: it predicts tokens. A masked one has one "prediction" a
+     * sample: the transform of its first token, or of the mean of its tokens. Another one takes the last token. */
+    int64_t classes;
+    dsc_label_kind label_kind;
+    bool pools_mean, pools_tanh; /* the transform's activation is tanh */
+    bool takes_segments;         /* tokens have the segments of the batch, else the first one */
 } dsc_lm_config;
 
 #define DSC_VOCAB_TOKENS_MAX (1 << 24) /* as a tokenizer has at most */
 
-/* Batch tensors of a micro-batch; the last one with documents, with a preference, or of a masked model. */
+/* Batch tensors of a micro-batch; the third one with documents, with a preference, or of a masked model; the others of
+ * a model with labels. */
 enum {
     DSC_LM_TOKENS,
     DSC_LM_TARGETS,
     DSC_LM_POSITIONS,
+    DSC_LM_POOLED,
+    DSC_LM_SEGMENTS,
     DSC_LM_BATCH_MAX,
     DSC_LM_PREDICTED = DSC_LM_POSITIONS,
     DSC_LM_REFERENCE = DSC_LM_POSITIONS
@@ -127,7 +136,29 @@ typedef struct dsc_lm_family {
     const char *const (*aliases)[2], *const (*beside)[2];
     const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
     bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
+    const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
+    bool classifies;                            /* a copy of a family that has that head */
 } dsc_lm_family;
+
+/* The head of a family that classifies texts. It takes the place of the one that predicts tokens; names are whole. */
+typedef struct dsc_lm_classifier {
+    const char *class_prefix;       /* of its class in transformers: "Bert" of BertForSequenceClassification */
+    const char *transform;          /* NULL: of a decoder, whose last token the head sees behind the final norm */
+    const char *norm;               /* before the table, of an encoder; NULL: none */
+    const char *table, *bias;       /* bias: NULL: none */
+    bool tanh, relu;                /* the transform's activation; neither: config.json's */
+    bool pools_by_key;              /* config.json has "classifier_pooling" */
+    const char *const (*beside)[2]; /* as the family's */
+} dsc_lm_classifier;
+
+/* labels.c: whether config.json or the options ask for labels; *out <- names of the classes, one block of `alloc`. The
+ * family, which is the caller's own copy, and the config get that head. */
+DSC_MUST_USE dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc,
+                                           const struct dsc_label_options *options, dsc_lm_family *family,
+                                           dsc_lm_config *config, const char *const **names);
+/* Sets the keys of a config.json that say so. false: out of memory. */
+bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_config *config,
+                         const char *const *names);
 
 /* A parted parameter may also lie in one tensor [E, count * rows, cols]: in each E it is the group of rows `index`. The
  * parameter's name ends with `part`, and the tensor's with `whole`. */
@@ -156,6 +187,7 @@ typedef struct dsc_lm_open_args {
     char *warnings;              /* NULL: none */
     bool complete;               /* weights without the model's head are refused */
     bool untied;                 /* the head begins as a copy of the table of tokens */
+    const char *const *label_names; /* owned as weights are; NULL: none */
     dsc_packed_files packed;     /* of weights, by config.json */
     bool mxfp4;                  /* likewise: experts' matrices are in MXFP4 */
     struct dsc_wrapper_carried *carried; /* tensors beside the text model, as owned as weights; NULL: none */
@@ -191,6 +223,22 @@ static inline const int32_t *dsc_lm_positions(const dsc_lm_config *config, const
 
 /* R of the head: those that are predicted. */
 DSC_MUST_USE dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err);
+
+/* The tokens that the transform or the head of a model with labels sees, and those that a masked one predicts. */
+static inline const int32_t *dsc_lm_seen(const dsc_lm_config *config, const dsc_module_ctx *ctx)
+{
+    return ctx->batch_data[config->classes > 0 ? DSC_LM_POOLED : DSC_LM_PREDICTED];
+}
+
+/* Columns of the head's logits that are real, and rows of its table. */
+static inline int64_t dsc_lm_outputs(const dsc_lm_config *config)
+{
+    return config->classes > 0 ? config->classes : config->vocab;
+}
+static inline int64_t dsc_lm_output_rows(const dsc_lm_config *config)
+{
+    return config->classes > 0 ? config->classes : config->vocab_rows;
+}
 
 /* Consecutive pieces of one buffer, each 256-byte aligned. */
 static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)

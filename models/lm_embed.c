@@ -154,8 +154,14 @@ static dsc_norm norm_of(const embed_call *call, int64_t stats)
                         .stats = (char *)call->ctx->scratch + stats };
 }
 
-/* out = norm(looked + segment), whose first row all tokens have: that of a sequence of one. Some families have no
- * segments. */
+/* The segments of tokens; NULL: all are in the first one. */
+static const int32_t *segments_of(const embed_call *call)
+{
+    return call->config->takes_segments ? call->ctx->batch_data[DSC_LM_SEGMENTS] : NULL;
+}
+
+/* out = norm(looked + segment). Without segments of the batch all tokens have the first row, that of a sequence of one.
+ * Some families have no segments. */
 static dsc_status forward_norm(const embed_call *call, char *looked)
 {
     const bool segments = call->params.segment >= 0;
@@ -163,6 +169,7 @@ static dsc_status forward_norm(const embed_call *call, char *looked)
                                              .table = looked,
                                              .sequence = 1,
                                              .position = segments ? call->ctx->param[call->params.segment] : NULL,
+                                             .places = segments_of(call),
                                              .channels = call->config->channels };
     if (segments)
         DSC_TRY(look_up(call, segment));
@@ -243,7 +250,7 @@ static dsc_status backward_positions(const embed_call *call, const void *d_out)
     return DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &args, call->err);
 }
 
-/* All tokens have the first row. */
+/* Without segments of the batch all tokens have the first row. */
 static dsc_status backward_segment(const embed_call *call, const void *d_out)
 {
     const dsc_lm_config *config = call->config;
@@ -251,9 +258,12 @@ static dsc_status backward_segment(const embed_call *call, const void *d_out)
     if (d_segment == NULL)
         return DSC_OK;
     dsc_embedding_bwd_args none = gradient_of(call, d_segment, d_out, config->channels);
-    none.rows = 0;
+    none.tokens = segments_of(call);
+    none.rows = none.tokens != NULL ? none.rows : 0;
     none.vocab = config->segments;
     DSC_TRY(DSC_RUN(call->ctx->stream, EMBEDDING_BWD, &none, call->err));
+    if (none.tokens != NULL)
+        return DSC_OK;
     const dsc_colsum_args sum = { .out = d_segment, .x = d_out, .rows = call->at.rows, .cols = config->channels,
                                   .ld = config->channels, .x_dtype = call->ctx->dtype };
     return DSC_RUN(call->ctx->stream, COLSUM, &sum, call->err);

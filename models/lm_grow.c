@@ -21,7 +21,7 @@ static const dsc_weight *adapter_table(const dsc_lora_config *lora, const char *
 int64_t dsc_lm_adapter_rows(const dsc_lm_family *family, const dsc_lora_config *lora)
 {
     const dsc_weight *const tables[] = { adapter_table(lora, family->base, family->token_table),
-                                         adapter_table(lora, "", family->head_table) };
+                                         family->classifies ? NULL : adapter_table(lora, "", family->head_table) };
     int64_t rows = 0;
     for (size_t i = 0; i < DSC_COUNT(tables); i++)
         if (tables[i] != NULL && tables[i]->entry->desc.dim_count == 2)
@@ -44,6 +44,8 @@ void dsc_lm_warn_grown(const dsc_lm_config *config, bool fresh, char *warnings, 
 
 static bool is_table(const dsc_lm *lm, int64_t i)
 {
+    if (i > DSC_LM_TOKEN_TABLE && lm->config->classes > 0)
+        return false;
     return i == DSC_LM_TOKEN_TABLE || i == lm->param_count - 1 ||
            (lm->family->head_bias != NULL && i == lm->param_count - 2);
 }

@@ -17,13 +17,19 @@
 
 enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, GEMM_COUNT };
 
+/* Elements between two rows of logits. */
+static int64_t stride_of(const dsc_lm_config *config) { return dsc_align_up(dsc_lm_output_rows(config), LOGITS_ALIGN); }
+
+/* Whether the head sees one token of each sample, whose row it takes itself. */
+static bool takes_rows(const dsc_lm_config *config) { return config->classes > 0 && !config->masked; }
+
 static dsc_gemm_args product(const dsc_lm_module *self, int which, int64_t rows, dsc_dtype dtype)
 {
     const dsc_lm_config *config = self->config;
     const dsc_epilogue epilogue = self->family->head_bias != NULL ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE;
-    const int64_t outputs = which == LAST_LOGITS ? config->vocab : config->vocab_rows;
+    const int64_t outputs = which == LAST_LOGITS ? dsc_lm_outputs(config) : dsc_lm_output_rows(config);
     const dsc_linear table = { config->embed_channels, outputs, true };
-    const int64_t stride = dsc_align_up(config->vocab_rows, LOGITS_ALIGN);
+    const int64_t stride = stride_of(config);
     dsc_gemm_args args;
     switch (which) {
     case LOGITS:
@@ -49,7 +55,7 @@ static dsc_gemm_args product(const dsc_lm_module *self, int which, int64_t rows,
  * are rounded up. */
 static int64_t chunk_rows(const dsc_lm_config *config, int64_t rows, dsc_dtype dtype, int64_t chunk_bytes)
 {
-    const int64_t row_bytes = dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * (int64_t)dsc_dtype_bytes(dtype);
+    const int64_t row_bytes = stride_of(config) * (int64_t)dsc_dtype_bytes(dtype);
     const int64_t most = chunk_bytes > 0 ? chunk_bytes : CHUNK_BYTES_MAX;
     if (rows <= most / row_bytes)
         return rows;
@@ -62,6 +68,7 @@ typedef struct head_layout {
     int64_t rows, chunk;
     int64_t norm, stats, work, logits, bytes; /* [R,E] - - [chunk,stride]; a bare head: the last one alone */
     int64_t weights;                          /* [R] fp32 of a preference */
+    int64_t taken, d_taken;                   /* [R,E] each, where the head takes rows */
 } head_layout;
 
 static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dtype, int64_t chunk_bytes,
@@ -82,10 +89,13 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     out->stats = dsc_lm_piece(&out->bytes, dsc_norm_stats_bytes(kind, normed));
     /* The norm's backward runs when the last chunk is done: they share memory. */
     const int64_t norm_work = dsc_norm_backward_scratch_bytes(kind, normed, config->embed_channels);
-    const int64_t logits = out->chunk * dsc_align_up(config->vocab_rows, LOGITS_ALIGN) * element;
+    const int64_t logits = out->chunk * stride_of(config) * element;
     out->logits = dsc_lm_piece(&out->bytes, dsc_max_i64(norm_work, logits));
     out->work = out->logits;
     out->weights = dsc_lm_piece(&out->bytes, weighted * (int64_t)sizeof(float));
+    const int64_t taken = takes_rows(config) ? out->rows * config->embed_channels * element : 0;
+    out->taken = dsc_lm_piece(&out->bytes, taken);
+    out->d_taken = dsc_lm_piece(&out->bytes, taken);
     return DSC_OK;
 }
 
@@ -119,7 +129,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
     for (int which = 0; which < GEMM_COUNT && sink != NULL && sink->gemm != NULL; which++)
         if (which != D_TABLE || trains)
             DSC_TRY(report_gemm(self, &at, which, dtype, sink, err));
-    const double flops = 2.0 * (double)at.rows * (double)config->embed_channels * (double)config->vocab_rows;
+    const double flops = 2.0 * (double)at.rows * (double)config->embed_channels * (double)dsc_lm_output_rows(config);
     *out = (dsc_module_plan){ .forward_scratch_bytes = at.bytes, .forward_flops = flops,
                               .backward_flops = trains ? 2 * flops : flops };
     return DSC_OK;
@@ -131,6 +141,8 @@ typedef struct head_call {
     dsc_module_ctx *ctx;
     head_layout at;
     char *scratch;
+    const void *in; /* [R,E], and its gradient: those of the module, or of the rows that it takes */
+    void *d_in;
     const char *normed; /* [R,E] what the table is multiplied with */
     char *d_normed;     /* its gradient, which may be written over it */
     dsc_error *err;
@@ -170,7 +182,7 @@ static dsc_status norm(const head_call *call, int64_t first, int64_t rows)
 {
     const dsc_call launch = { .ctx = call->ctx, .rows = rows, .err = call->err };
     return dsc_norm_forward(&launch, norm_of(call, rows), call->scratch + call->at.norm,
-                            element_at(call, call->ctx->in, first * call->config->embed_channels));
+                            element_at(call, call->in, first * call->config->embed_channels));
 }
 
 static dsc_status last_logits(const head_call *call)
@@ -180,7 +192,7 @@ static dsc_status last_logits(const head_call *call)
         return DSC_FAIL(call->err, DSC_ERR_STATE, "", "logits are for one of the %lld items, without save",
                         (long long)call->at.rows);
     dsc_gemm_args args = product(call->self, LAST_LOGITS, 1, ctx->dtype);
-    args.a = element_at(call, ctx->in, ctx->logits_row * call->config->embed_channels);
+    args.a = element_at(call, call->in, ctx->logits_row * call->config->embed_channels);
     if (!call->config->bare_head) {
         DSC_TRY(norm(call, ctx->logits_row, 1));
         args.a = call->scratch + call->at.norm;
@@ -191,11 +203,12 @@ static dsc_status last_logits(const head_call *call)
     DSC_TRY(DSC_RUN(ctx->stream, GEMM, &args, call->err));
     const double scale = call->config->logit_scale, cap = call->config->logit_softcap;
     const dsc_scale_args bend = { .x = ctx->logits,
-                                  .count = call->config->vocab,
+                                  .count = dsc_lm_outputs(call->config),
                                   .dtype = DSC_F32,
                                   .factor = scale > 0 ? (float)scale : 1,
                                   .cap = (float)cap };
-    return bend.factor != 1 || cap > 0 ? DSC_RUN(ctx->stream, SCALE, &bend, call->err) : DSC_OK;
+    return call->config->classes == 0 && (bend.factor != 1 || cap > 0) ? DSC_RUN(ctx->stream, SCALE, &bend, call->err)
+                                                                       : DSC_OK;
 }
 
 /* The part of the rows from `first` on. */
@@ -204,10 +217,13 @@ static dsc_status bias_gradient(const head_call *call, const void *d_logits, int
     const int32_t bias = dsc_lm_head_bias(call->self->family, call->config);
     if (bias < 0 || call->ctx->grad[bias] == NULL)
         return DSC_OK;
-    const dsc_colsum_args args = { .out = call->ctx->grad[bias], .x = d_logits, .rows = rows,
-                                   .cols = call->config->vocab_rows,
-                                   .ld = dsc_align_up(call->config->vocab_rows, LOGITS_ALIGN),
-                                   .x_dtype = call->ctx->dtype, .accumulate = first > 0 };
+    const dsc_colsum_args args = { .out = call->ctx->grad[bias],
+                                   .x = d_logits,
+                                   .rows = rows,
+                                   .cols = dsc_lm_output_rows(call->config),
+                                   .ld = stride_of(call->config),
+                                   .x_dtype = call->ctx->dtype,
+                                   .accumulate = first > 0 };
     return DSC_RUN(call->ctx->stream, COLSUM, &args, call->err);
 }
 
@@ -221,10 +237,32 @@ static dsc_status logits_of(const head_call *call, int64_t first, int64_t rows)
     return DSC_RUN(call->ctx->stream, GEMM, &args, call->err);
 }
 
+/* Losses of labels, and with `gradient` their gradients in place of the logits. */
+static dsc_status compare_labels(const head_call *call, int64_t first, int64_t rows, bool gradient)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const dsc_lm_config *config = call->config;
+    const int64_t numbers = config->label_kind == DSC_LABELS_CLASS ? 1 : config->classes; /* of 4 bytes each */
+    const dsc_label_loss_args args = { .logits = call->scratch + call->at.logits,
+                                       .losses = ctx->losses + first,
+                                       .labels = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first * numbers,
+                                       .rows = rows,
+                                       .classes = config->classes,
+                                       .stride = stride_of(config),
+                                       .scale = (float)((double)ctx->loss_scale / (double)call->at.rows),
+                                       .write_gradient = gradient,
+                                       .mark_wrong = !ctx->save && !ctx->training,
+                                       .kind = config->label_kind,
+                                       .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, LABEL_LOSS, &args, call->err);
+}
+
 /* Losses of the rows whose logits are there; with `gradient` these become their gradients. */
 static dsc_status classify(const head_call *call, int64_t first, int64_t rows, bool gradient)
 {
     dsc_module_ctx *ctx = call->ctx;
+    if (call->config->classes > 0)
+        return compare_labels(call, first, rows, gradient);
     const bool pairs = call->config->preference.beta > 0;
     const double items = (double)(pairs ? ctx->batch / 2 : call->at.rows); /* that the loss is the mean of */
     const float *const weights = (const float *)(const void *)(call->scratch + call->at.weights);
@@ -233,7 +271,7 @@ static dsc_status classify(const head_call *call, int64_t first, int64_t rows, b
                                           .targets = (const int32_t *)ctx->batch_data[DSC_LM_TARGETS] + first,
                                           .rows = rows,
                                           .vocab = call->config->vocab,
-                                          .stride = dsc_align_up(call->config->vocab_rows, LOGITS_ALIGN),
+                                          .stride = stride_of(call->config),
                                           .scale = (float)((double)ctx->loss_scale / items),
                                           .write_gradient = gradient,
                                           .dtype = ctx->dtype,
@@ -304,32 +342,70 @@ static dsc_status run_pairs(const head_call *call)
     return DSC_OK;
 }
 
+/* The rows of the tokens that the head sees, or their gradients back among those of all tokens. */
+static dsc_status take_rows(const head_call *call, bool back)
+{
+    dsc_module_ctx *ctx = call->ctx;
+    const dsc_gather_rows_args args = { .all = back ? ctx->d_in : (void *)(uintptr_t)ctx->in,
+                                        .some = call->scratch + (back ? call->at.d_taken : call->at.taken),
+                                        .positions = dsc_lm_seen(call->config, ctx),
+                                        .batch = ctx->batch,
+                                        .tokens = call->config->sequence,
+                                        .gathered = call->config->predictions,
+                                        .channels = call->config->embed_channels,
+                                        .dtype = ctx->dtype };
+    return back ? DSC_RUN(ctx->stream, GATHER_ROWS_BWD, &args, call->err)
+                : DSC_RUN(ctx->stream, GATHER_ROWS_FWD, &args, call->err);
+}
+
+static dsc_status backward_norm(const head_call *call)
+{
+    const dsc_call launch = { .ctx = call->ctx, .rows = call->at.rows, .err = call->err };
+    const dsc_norm_gradient buffers = { .d_in = call->d_in,
+                                        .d_out = call->scratch + call->at.norm,
+                                        .in = call->in,
+                                        .scratch = call->scratch + call->at.work };
+    return dsc_norm_backward(&launch, norm_of(call, call->at.rows), &buffers);
+}
+
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
 {
     const dsc_lm_module *self = module->self;
-    head_call call = { .self = self, .config = self->config, .ctx = ctx, .scratch = ctx->scratch, .err = err };
+    head_call call = { .self = self,
+                       .config = self->config,
+                       .ctx = ctx,
+                       .scratch = ctx->scratch,
+                       .in = ctx->in,
+                       .d_in = ctx->d_in,
+                       .err = err };
     DSC_TRY(layout(self, ctx->batch, ctx->dtype, ctx->chunk_bytes, &call.at, err));
+    const bool takes = takes_rows(self->config);
+    if (takes) {
+        DSC_TRY(take_rows(&call, false));
+        call.in = call.scratch + call.at.taken;
+        call.d_in = call.scratch + call.at.d_taken;
+    }
     if (ctx->logits != NULL)
         return last_logits(&call);
     call.normed = call.d_normed = call.scratch + call.at.norm;
     if (self->config->bare_head) {
-        call.normed = ctx->in;
-        call.d_normed = ctx->d_in;
+        call.normed = call.in;
+        call.d_normed = call.d_in;
     } else {
         DSC_TRY(norm(&call, 0, call.at.rows));
     }
     DSC_TRY(ctx->save && self->config->preference.beta > 0 ? run_pairs(&call) : run_chunks(&call));
-    if (!ctx->save || self->config->bare_head)
+    if (!ctx->save)
         return DSC_OK;
-    const dsc_call launch = { .ctx = ctx, .rows = call.at.rows, .err = err };
-    const dsc_norm_gradient buffers = { .d_in = ctx->d_in, .d_out = call.scratch + call.at.norm, .in = ctx->in,
-                                        .scratch = call.scratch + call.at.work };
-    return dsc_norm_backward(&launch, norm_of(&call, call.at.rows), &buffers);
+    if (!self->config->bare_head)
+        DSC_TRY(backward_norm(&call));
+    return takes ? take_rows(&call, true) : DSC_OK;
 }
 
 void dsc_lm_head_init(dsc_module *module)
 {
-    module->flags = DSC_MODULE_LOSS | DSC_MODULE_MASKS_TARGETS;
+    const dsc_lm_module *self = module->self;
+    module->flags = DSC_MODULE_LOSS | (self->config->classes > 0 ? 0 : DSC_MODULE_MASKS_TARGETS);
     module->plan = plan;
     module->forward = forward;
 }

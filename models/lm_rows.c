@@ -13,7 +13,7 @@ dsc_status dsc_lm_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows
 dsc_status dsc_lm_head_rows(const dsc_lm_config *config, int64_t batch, int64_t *rows, dsc_error *err)
 {
     DSC_TRY(dsc_lm_rows(config, batch, rows, err));
-    if (config->masked)
+    if (config->masked || config->classes > 0)
         *rows = batch * config->predictions;
     return DSC_OK;
 }

@@ -1,6 +1,6 @@
 /* lm_transform.c - the layer between the last block and the head of some families. It is a linear layer to the width of
  * the token table. Masked models apply it with an activation to the tokens that they predict, some of them behind a
- * norm.
+ * norm. Those that classify texts apply it to the first token of a sample, or to the mean of the tokens.
  *
  * Saved for backward: the activation's input. The rows of the predicted tokens are gathered, and normed, again.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -13,6 +13,7 @@ typedef struct transform_layout {
     int64_t before, saved_bytes;         /* [rows,E], masked */
     int64_t lora;                        /* [rows,r] */
     int64_t gathered, normed, stats;     /* [rows,C] each of the first two */
+    int64_t all, normed_rows;            /* [R,C] of a mean behind a norm; rows that the norm has */
     int64_t forward_bytes;               /* of all above; what follows is backward's */
     int64_t d_before, work, back_bytes;  /* [rows,E], masked; the norm's */
 } transform_layout;
@@ -30,10 +31,13 @@ static dsc_status layout(const dsc_lm_module *self, int64_t batch, dsc_dtype dty
     out->before = dsc_lm_piece(&out->saved_bytes, config->masked ? narrow : 0);
     out->lora = dsc_lm_piece(&out->back_bytes, dsc_lora_work_bytes(&self->lora, out->rows, dtype));
     const dsc_norm_kind kind = self->family->norm;
-    const int64_t wide = out->rows * config->channels * element, normed = norms(self) ? out->rows : 0;
+    const int64_t wide = out->rows * config->channels * element;
+    const int64_t normed = !norms(self) ? 0 : config->pools_mean ? out->all_rows : out->rows;
+    out->normed_rows = normed;
     out->gathered = dsc_lm_piece(&out->back_bytes, wide);
     out->normed = dsc_lm_piece(&out->back_bytes, norms(self) ? wide : 0);
     out->stats = dsc_lm_piece(&out->back_bytes, dsc_norm_stats_bytes(kind, normed));
+    out->all = dsc_lm_piece(&out->back_bytes, config->pools_mean ? normed * config->channels * element : 0);
     out->forward_bytes = config->masked ? out->back_bytes : out->gathered;
     out->work = dsc_lm_piece(&out->back_bytes,
                              norms(self) ? dsc_norm_backward_scratch_bytes(kind, normed, config->channels) : 0);
@@ -95,7 +99,7 @@ static dsc_gather_rows_args gather_args(const transform_call *call, const void *
 {
     return (dsc_gather_rows_args) { .all = (void *)(uintptr_t)all,
                                     .some = some,
-                                    .positions = call->ctx->batch_data[DSC_LM_PREDICTED],
+                                    .positions = dsc_lm_seen(call->config, call->ctx),
                                     .batch = call->ctx->batch,
                                     .tokens = call->config->sequence,
                                     .gathered = call->config->predictions,
@@ -108,7 +112,7 @@ static dsc_norm norm_of(const transform_call *call)
     const dsc_lm_family *family = call->self->family;
     const int32_t weight = dsc_lm_transform_norm(call->config);
     return (dsc_norm) { .kind = family->norm,
-                        .rows = call->at.rows,
+                        .rows = call->at.normed_rows,
                         .channels = call->config->channels,
                         .eps = call->config->norm_eps,
                         .weight = weight,
@@ -117,12 +121,112 @@ static dsc_norm norm_of(const transform_call *call)
                         .stats = (char *)call->ctx->scratch + call->at.stats };
 }
 
+/* `all` has the rows of all tokens, `mean` the means of texts. */
+static dsc_mean_rows_args mean_args(const transform_call *call, const void *all, void *mean)
+{
+    return (dsc_mean_rows_args) { .all = (void *)(uintptr_t)all,
+                                  .some = mean,
+                                  .last = dsc_lm_seen(call->config, call->ctx),
+                                  .batch = call->ctx->batch,
+                                  .tokens = call->config->sequence,
+                                  .channels = call->config->channels,
+                                  .dtype = call->ctx->dtype };
+}
+
+/* The norm of all tokens, of which the mean is taken. */
+static dsc_call norm_launch(const transform_call *call)
+{
+    dsc_call launch = call->launch;
+    launch.rows = call->at.normed_rows;
+    return launch;
+}
+
+static dsc_status make_mean(const transform_call *call)
+{
+    char *const all = (char *)call->ctx->scratch + call->at.all;
+    const dsc_call launch = norm_launch(call);
+    if (norms(call->self))
+        DSC_TRY(dsc_norm_forward(&launch, norm_of(call), all, call->ctx->in));
+    const dsc_mean_rows_args mean = mean_args(call, norms(call->self) ? all : call->ctx->in, call->normed);
+    return DSC_RUN(call->ctx->stream, MEAN_ROWS_FWD, &mean, call->err);
+}
+
+/* From the gradient of the mean in call->normed. */
+static dsc_status backward_mean(const transform_call *call)
+{
+    const dsc_module_ctx *ctx = call->ctx;
+    char *const all = (char *)ctx->scratch + call->at.all;
+    const dsc_mean_rows_args mean = mean_args(call, norms(call->self) ? all : ctx->d_in, call->normed);
+    DSC_TRY(DSC_RUN(ctx->stream, MEAN_ROWS_BWD, &mean, call->err));
+    if (!norms(call->self))
+        return DSC_OK;
+    const dsc_call launch = norm_launch(call);
+    const dsc_norm_gradient norm = {
+        .d_in = ctx->d_in, .d_out = all, .in = ctx->in, .scratch = (char *)ctx->scratch + call->at.work
+    };
+    return dsc_norm_backward(&launch, norm_of(call), &norm);
+}
+
 /* The layer's input: the rows of the predicted tokens, and their norm. */
 static dsc_status make_input(const transform_call *call)
 {
+    if (call->config->pools_mean)
+        return make_mean(call);
     const dsc_gather_rows_args gather = gather_args(call, call->ctx->in, call->gathered);
     DSC_TRY(DSC_RUN(call->ctx->stream, GATHER_ROWS_FWD, &gather, call->err));
     return norms(call->self) ? dsc_norm_forward(&call->launch, norm_of(call), call->normed, call->gathered) : DSC_OK;
+}
+
+static int64_t narrow_count(const transform_call *call) { return call->at.rows * call->config->embed_channels; }
+
+static dsc_status copy(const transform_call *call, void *out, const void *in, int64_t channels)
+{
+    const dsc_embedding_fwd_args args = {
+        .out = out, .table = in, .rows = call->at.rows, .channels = channels, .dtype = call->ctx->dtype
+    };
+    return DSC_RUN(call->ctx->stream, EMBEDDING_FWD, &args, call->err);
+}
+
+static dsc_status activate(const transform_call *call)
+{
+    const dsc_gelu_fwd_args act = { .out = call->ctx->out,
+                                    .in = call->before,
+                                    .count = narrow_count(call),
+                                    .dtype = call->ctx->dtype,
+                                    .kind = call->config->activation };
+    return DSC_RUN(call->ctx->stream, GELU_FWD, &act, call->err);
+}
+
+/* tanh, whose result is what backward reads. */
+static dsc_status bend(const transform_call *call)
+{
+    const dsc_scale_args tanh = {
+        .x = call->before, .count = narrow_count(call), .factor = 1, .dtype = call->ctx->dtype, .cap = 1
+    };
+    DSC_TRY(DSC_RUN(call->ctx->stream, SCALE, &tanh, call->err));
+    return copy(call, call->ctx->out, call->before, call->config->embed_channels);
+}
+
+static dsc_status backward_activation(const transform_call *call, void *d_before)
+{
+    const dsc_module_ctx *ctx = call->ctx;
+    if (call->config->pools_tanh) {
+        const dsc_scale_args tanh = { .x = d_before,
+                                      .count = narrow_count(call),
+                                      .factor = 1,
+                                      .dtype = ctx->dtype,
+                                      .cap = 1,
+                                      .capped = call->before };
+        DSC_TRY(copy(call, d_before, ctx->d_out, call->config->embed_channels));
+        return DSC_RUN(ctx->stream, SCALE, &tanh, call->err);
+    }
+    const dsc_gelu_bwd_args act = { .d_in = d_before,
+                                    .d_out = ctx->d_out,
+                                    .in = call->before,
+                                    .count = narrow_count(call),
+                                    .dtype = ctx->dtype,
+                                    .kind = call->config->activation };
+    return DSC_RUN(ctx->stream, GELU_BWD, &act, call->err);
 }
 
 static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -133,9 +237,7 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
         return dsc_linear_run(&call.launch, linear_of(call.self), ctx->out, ctx->in, NULL);
     DSC_TRY(make_input(&call));
     DSC_TRY(dsc_linear_run(&call.launch, linear_of(call.self), call.before, call.normed, NULL));
-    const dsc_gelu_fwd_args act = { .out = ctx->out, .in = call.before, .count = call.at.rows *
-                                    call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
-    return DSC_RUN(ctx->stream, GELU_FWD, &act, err);
+    return call.config->pools_tanh ? bend(&call) : activate(&call);
 }
 
 /* From the gradient of the linear layer's output: its parameters' and, into call->normed, its input's. */
@@ -150,12 +252,7 @@ static dsc_status backward_projection(const transform_call *call)
 {
     dsc_module_ctx *ctx = call->ctx;
     DSC_TRY(backward_linear(call, ctx->in, ctx->d_out));
-    const dsc_embedding_fwd_args copy = { .out = ctx->d_in,
-                                          .table = call->gathered,
-                                          .rows = call->at.rows,
-                                          .channels = call->config->channels,
-                                          .dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, EMBEDDING_FWD, &copy, call->err);
+    return copy(call, ctx->d_in, call->gathered, call->config->channels);
 }
 
 static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
@@ -165,11 +262,11 @@ static dsc_status backward(const dsc_module *module, dsc_module_ctx *ctx, dsc_er
     if (!call.config->masked)
         return backward_projection(&call);
     char *const d_before = (char *)ctx->scratch + call.at.d_before;
-    const dsc_gelu_bwd_args act = { .d_in = d_before, .d_out = ctx->d_out, .in = call.before, .count = call.at.rows *
-                                    call.config->embed_channels, .dtype = ctx->dtype, .kind = call.config->activation };
-    DSC_TRY(DSC_RUN(ctx->stream, GELU_BWD, &act, err));
+    DSC_TRY(backward_activation(&call, d_before));
     DSC_TRY(make_input(&call));
     DSC_TRY(backward_linear(&call, call.normed, d_before));
+    if (call.config->pools_mean)
+        return backward_mean(&call);
     /* The layer's gradient is no longer needed, and its memory is as wide. */
     char *const d_gathered = norms(call.self) ? d_before : call.normed;
     const dsc_norm_gradient norm = {

@@ -98,8 +98,11 @@ void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family,
         if (what == NULL || strcmp(what, last) == 0 || what[0] == 0)
             continue;
         last = what;
-        dsc_hf_warn(warnings, bytes, "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is "
-                    "the masked language model", what, dsc_weights_at(weights, i)->name);
+        dsc_hf_warn(warnings, bytes,
+                    "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is "
+                    "%s",
+                    what, dsc_weights_at(weights, i)->name,
+                    family->classifies ? "the classifier" : "the masked language model");
     }
 }
 
@@ -199,7 +202,7 @@ dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params
         if (ends_with_name(weight->name, shorter))
             found = weight;
     }
-    if (strcmp(name, params->family->head_table) == 0)
+    if (strcmp(name, params->family->head_table) == 0 && params->config->classes == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
                         "tensor \"%s\" is missing from its weights; if the "
                         "head is the table of tokens, set \"tie_word_embeddings\": true in config.json",
@@ -247,7 +250,7 @@ void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sou
         if (sources[i] == NULL && !is_adapter(params, i))
             dsc_hf_warn(warnings, bytes, "\"%.100s\" is in no file and begins with fresh values%s",
                         params->spec[i].name,
-                        strcmp(params->spec[i].name, params->family->head_table) == 0
+                        strcmp(params->spec[i].name, params->family->head_table) == 0 && params->config->classes == 0
                             ? " (if the head is the table of tokens, set \"tie_word_embeddings\": true in config.json)"
                             : "");
 }
@@ -320,8 +323,9 @@ static void shape_in_file(const dsc_lm_params *params, int64_t i, int64_t vocab,
 {
     const dsc_param_spec *spec = &params->spec[i];
     const bool bias = params->family->head_bias != NULL && i == params->count - 2;
-    *rows = is_table(params, i) ? vocab : spec->dim_count == 1 ? 0 : spec->dim[0];
-    *cols = bias ? vocab : spec->dim[spec->dim_count - 1];
+    const bool labels = params->config->classes > 0 && i > DSC_LM_TOKEN_TABLE; /* the head's rows are as they are */
+    *rows = is_table(params, i) && !labels ? vocab : spec->dim_count == 1 ? 0 : spec->dim[0];
+    *cols = bias && !labels ? vocab : spec->dim[spec->dim_count - 1];
 }
 
 static dsc_status check_param(const dsc_lm_params *params, int64_t i, int64_t vocab, const dsc_weight *weight,

@@ -26,6 +26,16 @@ static bool may_ignore(const char *part)
     return strcmp(part, "attn.rotary_emb.inv_freq") == 0;
 }
 
+static const char *const beside_labels[][2] = { { "decoder.", "masked language model's head" }, { NULL, NULL } };
+
+static const dsc_lm_classifier classifier = { .class_prefix = "ModernBert",
+                                              .transform = "head.dense",
+                                              .norm = "head.norm",
+                                              .table = "classifier.weight",
+                                              .bias = "classifier.bias",
+                                              .pools_by_key = true,
+                                              .beside = beside_labels };
+
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
     const modernbert_config *config = (const modernbert_config *)(const void *)base;
@@ -174,4 +184,5 @@ const dsc_lm_family dsc_modernbert_family = { .model_type = "modernbert",
                                               .builtin = dsc_dense_no_builtin,
                                               .emit_block = emit_block,
                                               .lora_layers = lora_layers,
-                                              .may_ignore = may_ignore };
+                                              .may_ignore = may_ignore,
+                                              .classifier = &classifier };

@@ -43,6 +43,9 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
 {
     const dsc_lm_family *family = builtin_family(&index);
     dsc_lm_config *config = NULL;
+    if (options->labels.wanted)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, family->builtin(index, NULL),
+                        "a head for labels is built for Hugging Face folders (config.json), not for built-in names");
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
     const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config,
                                     .lora = lora };

@@ -26,6 +26,23 @@ static const char *const beside[][2] = {
     { NULL, NULL },
 };
 
+static const char *const beside_labels[][2] = {
+    { "embeddings.position_ids", NULL },
+    { "lm_head.", "masked language model's head" },
+    { "pooler.", "pooler" },
+    { NULL, NULL },
+};
+
+#define ROBERTA_CLASSIFIER(class_name)                                                                                 \
+    {                                                                                                                  \
+        .class_prefix = (class_name), .transform = "classifier.dense", .table = "classifier.out_proj.weight",          \
+        .bias = "classifier.out_proj.bias", .tanh = true, .beside = beside_labels                                      \
+    }
+
+static const dsc_lm_classifier roberta_classifier = ROBERTA_CLASSIFIER("Roberta");
+static const dsc_lm_classifier xlm_classifier = ROBERTA_CLASSIFIER("XLMRoberta");
+static const dsc_lm_classifier camembert_classifier = ROBERTA_CLASSIFIER("Camembert");
+
 /* transformers counts places by the token of padding, so that there must be one. */
 static dsc_status read_positions(dsc_hf_config *reader, dsc_lm_config *lm)
 {
@@ -74,6 +91,9 @@ static dsc_status read_later(dsc_hf_config *reader, dsc_lm_config *lm)
     .builtin = dsc_dense_no_builtin, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,                   \
     .may_ignore = may_ignore, .aliases = aliases, .beside = beside
 
-const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY, .model_type = "roberta", .read_config = read_roberta };
-const dsc_lm_family dsc_xlm_roberta_family = { ROBERTA_FAMILY, .model_type = "xlm-roberta", .read_config = read_later };
-const dsc_lm_family dsc_camembert_family = { ROBERTA_FAMILY, .model_type = "camembert", .read_config = read_later };
+const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY, .model_type = "roberta", .read_config = read_roberta,
+                                           .classifier = &roberta_classifier };
+const dsc_lm_family dsc_xlm_roberta_family = { ROBERTA_FAMILY, .model_type = "xlm-roberta", .read_config = read_later,
+                                               .classifier = &xlm_classifier };
+const dsc_lm_family dsc_camembert_family = { ROBERTA_FAMILY, .model_type = "camembert", .read_config = read_later,
+                                             .classifier = &camembert_classifier };

@@ -61,6 +61,22 @@ typedef struct dsc_param_spec {
 #define DSC_BATCH_PREDICTED "predicted"
 #define DSC_MASK_SHARE 0.15 /* default share of a sample's tokens that such a model predicts */
 
+/* A model that classifies texts, or predicts numbers for them. A loss item is a sample. The batch has tokens [T],
+ * targets, positions [T], pooled [1] and, where the model asks for them, segments [T]. Targets are a class as int32
+ * [1], or `count` fp32 numbers. Tokens behind a text begin another document by their positions, so nobody sees them.
+ * `pooled` is the place of a text's last token, or 0. Segments are types of tokens: 0 of a first text, 1 of a second
+ * one. */
+#define DSC_BATCH_POOLED "pooled"
+#define DSC_BATCH_SEGMENTS "segments"
+typedef struct dsc_labels {
+    dsc_label_kind kind;      /* DSC_LABELS_NONE: the model predicts tokens */
+    int64_t count;            /* N: classes, or numbers */
+    const char *const *names; /* [count] of classes, borrowed from the model; NULL: numbers */
+    bool last;                /* `pooled` is the place of the last token, else 0 */
+    bool segments;            /* the batch has segments */
+} dsc_labels;
+#define DSC_LABELS_MAX 65536
+
 /* Direct preference optimization (Rafailov et al. 2023). Samples 2 i and 2 i + 1 of a micro-batch are a pair, the
  * chosen one first. l is the log-probability of a sample's counted targets, and ref that of a frozen reference. The
  * last batch tensor has ref: one double for each sample, under this name.
@@ -156,16 +172,17 @@ typedef struct dsc_module_ctx {
     void *scratch;    /* 256-byte aligned */
 
     /* Loss module only: one fp32 loss per item (a token, an image), [loss_count]; the micro-batch loss is their mean,
-     * summed in double in order. Gradients are those of the mean times loss_scale. With DSC_MODULE_MASKS_TARGETS an
-     * item with a masked target has loss 0 and no gradient. The mean is still over all items: the engine divides the
-     * sums of a step by the share of its targets that are counted. Of a model with a preference these are the items'
-     * own losses all the same, and the gradients those of the pairs' mean loss. */
+     * summed in double in order. Gradients are those of the mean times loss_scale. Of a model with labels, without
+     * `save` and `training`, the loss of a sample that is classified wrongly has a minus sign. With
+     * DSC_MODULE_MASKS_TARGETS an item with a masked target has loss 0 and no gradient. The mean is still over all
+     * items: the engine divides the sums of a step by the share of its targets that are counted. Of a model with a
+     * preference these are the items' own losses all the same, and the gradients those of the pairs' mean loss. */
     float *losses;
     float loss_scale;
 
     /* Language models, loss module only, `save` false. If logits is not NULL, the module writes logits[vocab_size]
      * fp32 of item logits_row (among all items of the micro-batch) and nothing else; targets and losses are not
-     * touched. */
+     * touched. Of a model with labels these are logits[N]. */
     float *logits;
     int64_t logits_row;
 
@@ -288,6 +305,7 @@ typedef struct dsc_model {
     /* Optional: text for people about a module's ops, with bytes and FLOPs of a micro-batch, as snprintf; 0: none. */
     int (*show_module)(const struct dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out,
                        size_t bytes);
+    dsc_labels labels;
 } dsc_model;
 
 /* A number of the layers that a regular expression in Python's syntax fits. */
@@ -354,10 +372,21 @@ typedef struct dsc_model_options {
     /* Tokens that the table of tokens and the head have rows for at least; 0: as many as the model says. Rows that are
      * in no file begin as the mean of those that are. The model's config_json says how many there are. */
     int64_t vocab_tokens;
+    /* Folder: the head is one for labels, also if config.json names no such class. Kind, count and names replace those
+     * of config.json; DSC_LABELS_NONE, 0 and NULL do not. */
+    struct dsc_label_options {
+        bool wanted;
+        dsc_label_kind kind;
+        int64_t count;
+        const char *const *names; /* [count] */
+    } labels;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0                         \
+        (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
+        {                                                                                                              \
+            false, DSC_LABELS_NONE, 0, NULL                                                                            \
+        }                                                                                                              \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

@@ -1,0 +1,187 @@
+/* labels.c - heads that classify texts, as transformers' classes *ForSequenceClassification have them: what config.json
+ * says about labels, and a family with such a head. SPDX-License-Identifier: Apache-2.0 */
+#include <stdio.h>
+#include <string.h>
+
+#include "models/families.h"
+#include "models/lm.h"
+
+#define CLASS_ENDING "ForSequenceClassification"
+
+static const char *const problems[] = { "", "single_label_classification", "regression", "multi_label_classification" };
+static const dsc_label_kind kinds[] = { DSC_LABELS_NONE, DSC_LABELS_CLASS, DSC_LABELS_NUMBERS, DSC_LABELS_SET };
+
+/* Whether the first architecture is such a class. */
+static bool says_labels(dsc_hf_config *reader)
+{
+    const cJSON *list = dsc_hf_field(reader, "architectures");
+    const char *text = cJSON_IsArray(list) && cJSON_IsString(list->child) ? list->child->valuestring : "";
+    const size_t bytes = strlen(text), end = strlen(CLASS_ENDING);
+    return bytes > end && strcmp(text + bytes - end, CLASS_ENDING) == 0;
+}
+
+static dsc_status refuse_family(dsc_hf_config *reader, const dsc_lm_family *family)
+{
+    char list[500] = "";
+    const dsc_lm_family *each;
+    for (int32_t i = 0; (each = dsc_lm_family_at(i)) != NULL; i++) {
+        const size_t used = strlen(list);
+        if (each->classifier != NULL)
+            snprintf(list + used, sizeof list - used, "%s%s", used > 0 ? ", " : "", each->model_type);
+    }
+    return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for %s; what exists: %s",
+                         family->model_type, list);
+}
+
+/* ---- names of classes -------------------------------------------------------------------------------------------- */
+
+/* The name of class i in "id2label"; NULL: it is missing. */
+static const char *name_in(const cJSON *id2label, int64_t i)
+{
+    char key[32];
+    snprintf(key, sizeof key, "%lld", (long long)i);
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(id2label, key);
+    return cJSON_IsString(item) ? item->valuestring : NULL;
+}
+
+static const char *name_of(const struct dsc_label_options *options, const cJSON *id2label, int64_t i, char usual[32])
+{
+    snprintf(usual, 32, "LABEL_%lld", (long long)i);
+    if (options->names != NULL)
+        return options->names[i];
+    return id2label != NULL && options->count == 0 ? name_in(id2label, i) : usual;
+}
+
+/* Pointers and texts in one block. */
+static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
+                             const cJSON *id2label, int64_t count, const char *const **out)
+{
+    char usual[32];
+    int64_t bytes = count * (int64_t)sizeof(char *);
+    for (int64_t i = 0; i < count; i++) {
+        const char *name = name_of(options, id2label, i, usual);
+        if (name == NULL)
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                                 "\"id2label\" has no name for class %lld; expected a text for "
+                                 "each of 0 to %lld",
+                                 (long long)i, (long long)count - 1);
+        bytes += (int64_t)strlen(name) + 1;
+    }
+    const char **names = NULL;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, bytes, 1, &names, reader->err));
+    char *at = (char *)(names + count);
+    for (int64_t i = 0; i < count; i++) {
+        const char *name = name_of(options, id2label, i, usual);
+        const size_t size = strlen(name) + 1;
+        memcpy(at, name, size);
+        names[i] = at;
+        at += size;
+    }
+    *out = names;
+    return DSC_OK;
+}
+
+/* ---- config.json ------------------------------------------------------------------------------------------------- */
+
+static dsc_status read_count(dsc_hf_config *reader, const struct dsc_label_options *options, const cJSON *id2label,
+                             int64_t *out)
+{
+    int64_t stated = 0;
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_labels", DSC_LABELS_MAX, 0, &stated));
+    *out = options->count > 0 ? options->count : stated;
+    if (options->count == 0 && id2label != NULL)
+        *out = cJSON_GetArraySize(id2label);
+    if (options->count == 0 && stated > 0 && *out != stated)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"num_labels\" is %lld and \"id2label\" has %lld names",
+                             (long long)stated, (long long)*out);
+    if (*out == 0 && options->kind == DSC_LABELS_NUMBERS)
+        *out = 1;
+    if (*out == 0 && says_labels(reader))
+        *out = 2; /* transformers writes no id2label then */
+    if (*out < 1 || *out > DSC_LABELS_MAX)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                             "the number of classes is not known, or above %d; name them in "
+                             "dsc.labels.names, or set dsc.labels.count or \"id2label\" of config.json",
+                             DSC_LABELS_MAX);
+    return DSC_OK;
+}
+
+/* As transformers chooses it for whole numbers. */
+static dsc_status read_kind(dsc_hf_config *reader, const struct dsc_label_options *options, dsc_lm_config *config)
+{
+    int32_t problem = 0;
+    DSC_TRY(dsc_hf_choice(reader, "problem_type", problems, DSC_COUNT(problems), &problem));
+    config->label_kind = options->kind != DSC_LABELS_NONE ? options->kind : kinds[problem];
+    if (config->label_kind == DSC_LABELS_NONE)
+        config->label_kind = config->classes == 1 ? DSC_LABELS_NUMBERS : DSC_LABELS_CLASS;
+    if (config->label_kind == DSC_LABELS_CLASS && config->classes < 2)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                             "a single-label classification needs at least 2 classes; set "
+                             "dsc.labels.count, or dsc.labels.problem to \"regression\"");
+    return DSC_OK;
+}
+
+/* Changes what follows the last block. */
+static void set_head(dsc_lm_family *family, dsc_lm_config *config)
+{
+    const dsc_lm_classifier *head = family->classifier;
+    family->classifies = true;
+    family->head_table = head->table;
+    family->head_bias = head->bias;
+    family->beside = head->beside;
+    config->tied = false;
+    if (!config->masked)
+        return;
+    family->transform = head->transform;
+    family->final_norm = head->norm;
+    config->bare_head = head->norm == NULL;
+    config->pools_tanh = head->tanh;
+    if (head->relu)
+        config->activation = DSC_RELU;
+    /* Positions of the batch count the tokens of a text, as RoBERTa's places do. */
+    config->places_skip_padding = false;
+    config->takes_segments = family->segment_table != NULL && config->segments > 1;
+}
+
+dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
+                              dsc_lm_family *family, dsc_lm_config *config, const char *const **names)
+{
+    static const char *const poolings[] = { "cls", "mean" };
+    int32_t pooling = 0;
+    if (!options->wanted && (!says_labels(reader) || family->classifier == NULL))
+        return DSC_OK;
+    if (family->classifier == NULL || config->embed_channels > 0)
+        return refuse_family(reader, family);
+    const cJSON *id2label = dsc_hf_field(reader, "id2label");
+    if (id2label != NULL && !cJSON_IsObject(id2label))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"id2label\" must be an object of numbers and names");
+    DSC_TRY(read_count(reader, options, id2label, &config->classes));
+    DSC_TRY(read_kind(reader, options, config));
+    if (family->classifier->pools_by_key)
+        DSC_TRY(dsc_hf_choice(reader, "classifier_pooling", poolings, DSC_COUNT(poolings), &pooling));
+    config->pools_mean = pooling == 1;
+    set_head(family, config);
+    return copy_names(reader, alloc, options, id2label, config->classes, names);
+}
+
+bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_config *config,
+                         const char *const *names)
+{
+    static const char *const own[] = { "architectures", "num_labels", "id2label", "label2id", "problem_type" };
+    char text[100];
+    for (size_t i = 0; i < DSC_COUNT(own); i++)
+        cJSON_DeleteItemFromObjectCaseSensitive(root, own[i]);
+    snprintf(text, sizeof text, "%s" CLASS_ENDING, family->classifier->class_prefix);
+    cJSON *list = cJSON_AddArrayToObject(root, "architectures");
+    bool good = list != NULL && cJSON_AddItemToArray(list, cJSON_CreateString(text));
+    cJSON *const by_id = cJSON_AddObjectToObject(root, "id2label");
+    cJSON *const by_label = cJSON_AddObjectToObject(root, "label2id");
+    good = good && by_id != NULL && by_label != NULL;
+    for (int64_t i = 0; i < config->classes && good; i++) {
+        snprintf(text, sizeof text, "%lld", (long long)i);
+        good = cJSON_AddStringToObject(by_id, text, names[i]) != NULL &&
+               cJSON_AddNumberToObject(by_label, names[i], (double)i) != NULL;
+    }
+    const char *const problem = problems[config->label_kind];
+    return good && cJSON_AddStringToObject(root, "problem_type", problem) != NULL;
+}
