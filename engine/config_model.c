@@ -72,6 +72,14 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     options.mask_share = own->mlm.probability;
     if (own->dpo.enabled)
         options.preference = (dsc_preference) { own->dpo.beta, own->dpo.smoothing };
+    const char *names[DSC_CONFIG_TEXTS_MAX];
+    if (own->labels.enabled) {
+        const int32_t count = list_texts(names, own->labels.name, own->labels.name_count);
+        options.labels.wanted = true;
+        options.labels.kind = (dsc_label_kind)own->labels.problem;
+        options.labels.count = count > 0 ? count : own->labels.count;
+        options.labels.names = count > 0 ? names : NULL;
+    }
     list_lora(&own->lora, &lora);
     options.lora = own->lora.enabled ? &lora.options : NULL;
     return dsc_model_open(out, own->model, &options, err);

@@ -4,6 +4,7 @@
  * in the order of the samples. The last round may have fewer samples than its micro-batches hold. The modules' shapes
  * do not change: a copy of a sample fills the rest of a micro-batch, and its loss is not counted.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "engine/batch_transfer.h"
@@ -44,7 +45,7 @@ static void repeat_first_sample(const dsc_engine *engine, int64_t count)
 /* Means over all targets of each sample, added; and this rank's counted targets. */
 typedef struct evaluated {
     double sum;
-    int64_t counted;
+    int64_t counted, wrong; /* wrong: samples of a model with labels, whose losses have a minus sign */
     dsc_pair_sums pairs;
 } evaluated;
 
@@ -75,8 +76,11 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     const int64_t found = dsc_min_i64(left, batch * engine->place.size);
     for (int64_t i = 0; dsc_model_prefers(engine->model) && i < found; i += 2)
         dsc_pair_add(&engine->model->preference, losses + i, &out->pairs);
-    for (int64_t i = 0; i < found; i++)
-        out->sum += losses[i];
+    const bool labels = engine->model->labels.kind != DSC_LABELS_NONE;
+    for (int64_t i = 0; i < found; i++) {
+        out->sum += labels ? fabs(losses[i]) : losses[i];
+        out->wrong += labels && losses[i] < 0;
+    }
     return DSC_OK;
 }
 
@@ -92,8 +96,8 @@ static dsc_status gather_counted(dsc_engine *engine, int64_t *counted, dsc_error
     return DSC_OK;
 }
 
-static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, double *loss,
-                           dsc_pair_sums *pairs, dsc_error *err)
+static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, int64_t max_batches, dsc_evaluation *out,
+                           dsc_error *err)
 {
     const int64_t per_round = engine->config.train_micro_batch_size_per_gpu * engine->place.size;
     int64_t count = 0;
@@ -106,11 +110,13 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
         return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
                         "none of %lld targets is counted, all are -1 or -100; give data with targets",
                         (long long)(count * engine->model->losses_per_sample));
-    *pairs = dsc_pair_means(all.pairs, count / 2);
+    out->pairs = dsc_pair_means(all.pairs, count / 2);
+    out->samples = count;
+    out->right = count - all.wrong;
     if (dsc_model_prefers(engine->model))
-        *loss = pairs->loss;
+        out->loss = out->pairs.loss;
     else
-        *loss = dsc_counted_mean(all.sum / (double)count, all.counted, count * engine->model->losses_per_sample);
+        out->loss = dsc_counted_mean(all.sum / (double)count, all.counted, count * engine->model->losses_per_sample);
     return DSC_OK;
 }
 
@@ -127,10 +133,12 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
     }
     DSC_TRY(dsc_engine_need_values(engine, err));
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
-    dsc_pair_sums pairs = { 0 };
-    const dsc_status status = evaluate(engine, source, max_batches, loss, &pairs, err);
+    dsc_evaluation result = { 0 };
+    const dsc_status status = evaluate(engine, source, max_batches, &result, err);
     dsc_engine_span_end(engine, DSC_SPAN_EVALUATE, -1, start);
-    if (status == DSC_OK)
-        dsc_engine_report_evaluation(engine, *loss, &pairs);
+    if (status == DSC_OK) {
+        *loss = result.loss;
+        dsc_engine_report_evaluation(engine, &result);
+    }
     return dsc_engine_fail(engine, status, err);
 }

@@ -49,6 +49,23 @@ static bool has_positions(const dsc_model *model)
     return model->batch_count == 3 && strcmp(model->batch[2].name, DSC_BATCH_POSITIONS) == 0;
 }
 
+static bool classifies(const dsc_model *model) { return model->labels.kind != DSC_LABELS_NONE; }
+
+/* The settings of rows: the config's section, or rows with the model's labels. */
+static dsc_sft_section section_of(const dsc_engine *engine)
+{
+    const dsc_labels_section *labels = &engine->config.own.labels;
+    dsc_sft_section section = engine->config.own.sft;
+    if (!classifies(engine->model))
+        return section;
+    section.labels = engine->model->labels;
+    section.packing = section.drop_long = false;
+    snprintf(section.column[DSC_SFT_COLUMN_TEXT], sizeof section.column[0], "%s", labels->text);
+    snprintf(section.column[DSC_SFT_COLUMN_TEXT_PAIR], sizeof section.column[0], "%s", labels->text_pair);
+    snprintf(section.column[DSC_SFT_COLUMN_LABEL], sizeof section.column[0], "%s", labels->label);
+    return section;
+}
+
 /* The rows of a data file. */
 static dsc_rows rows_of(const dsc_engine *engine, const char *path)
 {
@@ -116,13 +133,15 @@ static dsc_status check_examples(const dsc_engine *engine, const char *path, dsc
 {
     if (engine->input.tokenizer[0] == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
-                        "instruction data needs a tokenizer: give --tokenizer DIR, or a --model folder that has a "
-                        "tokenizer.json");
+                        "%s a tokenizer: give --tokenizer DIR, or a --model folder that has a tokenizer.json",
+                        classifies(engine->model) ? "rows with labels need" : "instruction data needs");
     if (dsc_model_predictions(engine->model) > 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, path,
                         "instruction data for the masked language model %.200s; give text, or "
                         "a model that predicts the next token",
                         engine->model->name);
+    if (classifies(engine->model))
+        return DSC_OK;
     if (engine->config.own.sft.packing && !has_positions(engine->model))
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.sft.packing",
                         "model %.200s has no third batch tensor \"" DSC_BATCH_POSITIONS
@@ -137,7 +156,9 @@ static dsc_status find_tokens(dsc_engine *engine, dsc_data_text_shared *shared, 
                               size_t out_bytes, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
-    const bool examples = rows_of(engine, path) == DSC_ROWS_EXAMPLES;
+    const dsc_sft_section section = section_of(engine);
+    const dsc_rows rows = rows_of(engine, path);
+    const bool examples = classifies(engine->model) ? rows != DSC_ROWS_NONE : rows == DSC_ROWS_EXAMPLES;
     if (examples)
         DSC_TRY(check_examples(engine, path, err));
     if (!dsc_token_path_is_text(path) || dsc_sample_path(path)) {
@@ -152,7 +173,7 @@ static dsc_status find_tokens(dsc_engine *engine, dsc_data_text_shared *shared, 
                                  .field = own->data_field,
                                  .folder = own->data_cache,
                                  .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX),
-                                 .examples = examples ? &own->sft : NULL,
+                                 .examples = examples ? &section : NULL,
                                  .sequence = engine->model->seq_length };
     DSC_TRY(dsc_data_text_tokens(&text, path, out, out_bytes, err));
     return examples ? report_samples(engine, path, out, err) : DSC_OK;
@@ -298,7 +319,8 @@ static dsc_status open_found(dsc_engine *engine, const data_list *list, bool tra
                                        .weights = list->weight,
                                        .shuffle = train && own->shuffle,
                                        .seed = (uint64_t)engine->config.seed,
-                                       .pairs = dsc_model_prefers(engine->model) };
+                                       .pairs = dsc_model_prefers(engine->model),
+                                       .labels = engine->model->labels };
     DSC_TRY(dsc_data_open(&options, out, err));
     report_short(engine, *out);
     return DSC_OK;

@@ -300,12 +300,27 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), times, DSC_COUNT(times));
 }
 
-void dsc_engine_report_evaluation(const dsc_engine *engine, double loss, const dsc_pair_sums *pairs)
+/* The share of samples that are classified rightly; of a regression its loss says all. */
+static void tell_accuracy(const dsc_engine *engine, const dsc_evaluation *result)
 {
-    const dsc_scalar scalar = { "Validation/Samples/loss", loss };
+    const double accuracy = (double)result->right / (double)result->samples;
+    const dsc_scalar scalar = { "Validation/Samples/accuracy", accuracy };
+    if (engine->model->labels.kind == DSC_LABELS_NUMBERS)
+        return;
+    dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: accuracy %.4f, %lld of %lld samples", accuracy,
+                   (long long)result->right, (long long)result->samples);
+}
+
+void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation *result)
+{
+    const dsc_scalar scalar = { "Validation/Samples/loss", result->loss };
+    const dsc_pair_sums *pairs = &result->pairs;
     if (engine->place.rank != 0)
         return;
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
+    if (engine->model->labels.kind != DSC_LABELS_NONE)
+        tell_accuracy(engine, result);
     if (!dsc_model_prefers(engine->model))
         return;
     const dsc_scalar rewards[] = { { "Validation/Samples/reward_chosen", pairs->chosen },

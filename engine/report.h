@@ -38,8 +38,12 @@ void dsc_engine_span_end(const dsc_engine *engine, dsc_span_kind kind, int32_t m
 dsc_status dsc_engine_open_monitors(dsc_engine *engine, dsc_error *err); /* collective */
 void dsc_engine_describe(const dsc_engine *engine);                      /* to the monitors, when all is open */
 void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *result);
-/* `pairs` has values where the model is trained on pairs. */
-void dsc_engine_report_evaluation(const dsc_engine *engine, double loss, const dsc_pair_sums *pairs);
+typedef struct dsc_evaluation {
+    double loss;
+    dsc_pair_sums pairs;    /* of a model that is trained on pairs */
+    int64_t samples, right; /* right: of a model with labels that are classes */
+} dsc_evaluation;
+void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation *result);
 
 /* info.c: writes output.numerics. */
 void dsc_engine_describe_numerics(dsc_engine *engine);

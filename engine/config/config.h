@@ -256,6 +256,16 @@ typedef struct dsc_mlm_section {
     int special_count; /* 0: the tokenizer's */
 } dsc_mlm_section;
 
+/* "dsc.labels". */
+typedef struct dsc_labels_section {
+    bool enabled;    /* the section is there */
+    int32_t problem; /* a dsc_label_kind; none: by config.json */
+    int64_t count;   /* 0: by the names, or by config.json */
+    char name[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
+    int name_count;
+    char text[128], text_pair[128], label[128]; /* columns; "": found by their usual names */
+} dsc_labels_section;
+
 /* "dsc.dpo". */
 typedef struct dsc_dpo_section {
     bool enabled; /* the section is there */
@@ -285,6 +295,7 @@ typedef struct dsc_ext_config {
     dsc_mlm_section mlm;
     dsc_sft_section sft;
     dsc_dpo_section dpo;
+    dsc_labels_section labels;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
     bool nvtx;

@@ -268,6 +268,24 @@ static dsc_status fill_sft(dsc_config_parse_state *s)
                            DSC_SFT_ROLES_MAX, DSC_SFT_ROLE_BYTES - 1);
 }
 
+static dsc_status fill_labels(dsc_config_parse_state *s)
+{
+    dsc_labels_section *labels = &s->config->own.labels;
+    labels->enabled = s->given[DSC_ID_LABELS] != NULL;
+    labels->problem = dsc_config_choice_or(s, DSC_ID_LABELS_PROBLEM, 0);
+    labels->name_count = dsc_config_copy_texts(s->given[DSC_ID_LABELS_NAMES], labels->name, DSC_CONFIG_TEXTS_MAX);
+    if (labels->name_count > 0 && labels->count > 0 && labels->count != labels->name_count)
+        return dsc_config_fail(s, DSC_ID_LABELS_COUNT, DSC_ERR_CONFIG,
+                               "%lld, and dsc.labels.names has %d names; leave this key out", (long long)labels->count,
+                               labels->name_count);
+    for (int i = 0; i < labels->name_count; i++)
+        for (int k = 0; k < i; k++)
+            if (strcmp(labels->name[i], labels->name[k]) == 0)
+                return dsc_config_fail(s, DSC_ID_LABELS_NAMES, DSC_ERR_CONFIG,
+                                       "\"%.60s\" is there twice; each class needs a name of its own", labels->name[i]);
+    return DSC_OK;
+}
+
 static dsc_status check_mics(dsc_config_parse_state *s)
 {
     const dsc_zero_config *zero = &s->config->zero;
@@ -372,6 +390,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_mlm(s));
     DSC_TRY(fill_fp8(s));
     DSC_TRY(fill_sft(s));
+    DSC_TRY(fill_labels(s));
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     static const dsc_dtype moments[] = { DSC_F32, DSC_BF16, DSC_U8 }; /* as the table names them */
     const bool named = dsc_config_names_8bit(s, DSC_ID_OPTIMIZER_TYPE);

@@ -294,6 +294,14 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_DPO_BETA);
         put_field(lines, config, DSC_ID_DPO_SMOOTHING);
     }
+    if (own->labels.enabled) {
+        put_choice(lines, DSC_ID_LABELS_PROBLEM, own->labels.problem);
+        put_field(lines, config, DSC_ID_LABELS_COUNT);
+        put_texts(lines, DSC_ID_LABELS_NAMES, own->labels.name, own->labels.name_count);
+        put_field(lines, config, DSC_ID_LABELS_TEXT);
+        put_field(lines, config, DSC_ID_LABELS_PAIR);
+        put_field(lines, config, DSC_ID_LABELS_LABEL);
+    }
     if (!own->mlm.enabled)
         return;
     put_field(lines, config, DSC_ID_MLM_PROBABILITY);

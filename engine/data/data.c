@@ -1,6 +1,7 @@
 /* data.c - samples of token files in the order that the contract fixes. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/data/data.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/hash.h"
@@ -21,7 +22,7 @@ struct dsc_data {
     dsc_token_streams streams;
     data_stream *samples; /* [streams.stream_count] */
     int64_t sample_count, token_count;
-    int32_t *window; /* [sequence + 1] */
+    int32_t *window; /* [sequence + 1, or label words] */
     int32_t *order;  /* [sequence], of masking */
     int64_t stored_count;
     const dsc_data_reference *references; /* [stored_count] of pairs; NULL: not known yet */
@@ -55,7 +56,8 @@ static dsc_status open_files(dsc_data *data, dsc_error *err)
     DSC_TRY(dsc_token_streams_open(o, &data->streams, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, data->streams.stream_count, sizeof *data->samples,
                              &data->samples, err));
-    DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence + 1, sizeof *data->window, &data->window, err));
+    DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence + dsc_max_i64(1, dsc_label_words(&o->labels)),
+                             sizeof *data->window, &data->window, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence, sizeof *data->order, &data->order, err));
     for (int32_t i = 0; i < data->streams.stream_count; i++)
         DSC_TRY(count_samples(data, i, err));
@@ -214,6 +216,18 @@ static void make_sample(dsc_data *data, dsc_mask_key key, int64_t k, void *const
     memcpy((int32_t *)batch_data[1] + k * sequence, data->window + 1, bytes);
 }
 
+/* The window's text and labels become sample k of a batch. */
+static void make_labeled(const dsc_data *data, int64_t k, void *const *batch_data)
+{
+    const dsc_labels *labels = &data->options.labels;
+    const int64_t sequence = data->options.sequence, at = k * sequence, words = dsc_label_words(labels);
+    int32_t *const segments = labels->segments ? (int32_t *)batch_data[4] + at : NULL;
+    const int32_t last = dsc_sample_unpack_text((const uint32_t *)data->window, sequence, (int32_t *)batch_data[0] + at,
+                                                (int32_t *)batch_data[2] + at, segments);
+    memcpy((int32_t *)batch_data[1] + k * words, data->window + sequence, (size_t)words * sizeof(int32_t));
+    ((int32_t *)batch_data[3])[k] = labels->last ? last : 0;
+}
+
 /* Copies a sample of examples to sample k of a batch. */
 static dsc_status fill_packed(dsc_data *data, const dsc_token_stream *stream, int64_t sample, int64_t k,
                               void *const *batch_data, dsc_error *err)
@@ -222,6 +236,10 @@ static dsc_status fill_packed(dsc_data *data, const dsc_token_stream *stream, in
     uint32_t *const words = (uint32_t *)data->window;
     DSC_TRY(dsc_token_streams_use(&data->streams, stream->first, err));
     DSC_TRY(dsc_sample_file_read(data->options.io, &data->streams.part[stream->first].samples, sample, words, err));
+    if (data->options.labels.kind != DSC_LABELS_NONE) {
+        make_labeled(data, k, batch_data);
+        return DSC_OK;
+    }
     dsc_sample_unpack(words, sequence, (int32_t *)batch_data[0] + at, (int32_t *)batch_data[1] + at,
                       data->options.documents ? (int32_t *)batch_data[2] + at : NULL);
     return DSC_OK;
@@ -402,14 +420,47 @@ static dsc_status check_ids(const dsc_model *model, const dsc_batch_spec *spec, 
     return DSC_OK;
 }
 
+static dsc_status check_below(const dsc_batch_spec *spec, int64_t samples, const int32_t *numbers, int64_t most,
+                              dsc_error *err)
+{
+    for (int64_t i = 0; i < samples * spec->dim[0]; i++)
+        if (numbers[i] < 0 || numbers[i] >= most)
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name, "%d at position %lld of the batch; expected 0 to %lld",
+                            (int)numbers[i], (long long)i, (long long)most - 1);
+    return DSC_OK;
+}
+
+static dsc_status check_finite(const dsc_batch_spec *spec, int64_t samples, const float *numbers, dsc_error *err)
+{
+    for (int64_t i = 0; i < samples * spec->dim[0]; i++)
+        if (!isfinite(numbers[i]))
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name, "%g at position %lld of the batch; expected finite numbers",
+                            (double)numbers[i], (long long)i);
+    return DSC_OK;
+}
+
+/* The batch of a model with labels, but for its tokens and positions. */
+static dsc_status check_labels(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
+{
+    const dsc_batch_spec *spec = model->batch;
+    DSC_TRY(model->labels.kind == DSC_LABELS_CLASS
+                ? check_below(&spec[1], samples, batch_data[1], model->labels.count, err)
+                : check_finite(&spec[1], samples, batch_data[1], err));
+    DSC_TRY(check_below(&spec[3], samples, batch_data[3], model->seq_length, err));
+    return model->labels.segments ? check_below(&spec[4], samples, batch_data[4], 2, err) : DSC_OK;
+}
+
 dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
 {
     const int32_t targets = dsc_batch_targets(model);
+    const bool labels = model->labels.kind != DSC_LABELS_NONE;
     if (model->vocab_size <= 0)
         return DSC_OK;
+    if (labels)
+        DSC_TRY(check_labels(model, samples, batch_data, err));
     for (int32_t i = 0; i < model->batch_count; i++) {
         const dsc_batch_spec *spec = &model->batch[i];
-        if (spec->dtype != DSC_I32)
+        if (spec->dtype != DSC_I32 || (labels && i != 0 && i != 2))
             continue;
         if (strcmp(spec->name, DSC_BATCH_POSITIONS) == 0)
             DSC_TRY(check_places(spec, samples, batch_data[i], err));

@@ -30,6 +30,7 @@
 
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
+#include "engine/data/sft/sft.h"
 #include "engine/data/token_file.h"
 
 #ifdef __cplusplus
@@ -53,6 +54,7 @@ typedef struct dsc_data_options {
     bool shuffle;
     uint64_t seed;
     bool pairs; /* every file has pairs of preferences; false: none has */
+    dsc_labels labels; /* of the model: every file has samples with such labels */
 } dsc_data_options;
 
 /* Missing, truncated or not regular files, and too few tokens for a sample in all: DSC_ERR_INPUT. Nothing is read
@@ -90,7 +92,8 @@ typedef struct dsc_data_short {
 } dsc_data_short;
 dsc_data_short dsc_data_short_files(const dsc_data *data);
 /* Source of batches, borrowed from `data`. Batch tensors, int32: 0 tokens [T], 1 targets [T], and with documents 2
- * positions [T]. With masking 1 is targets [K] and 2 the predicted positions [K]. */
+ * positions [T]. With masking 1 is targets [K] and 2 the predicted positions [K]. With labels they are those of
+ * dsc_labels. */
 dsc_data_source dsc_data_as_source(dsc_data *data);
 /* Validates one token file as the programs would open it, for `dsc check`; vocab_size 0: unknown, else every id of the
  * file is read. */

@@ -17,6 +17,7 @@
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
 #define KEPT_SAMPLES "dsc samples 2" /* format of a cached file of samples, likewise */
+#define KEPT_LABELS "dsc labels 1"   /* format of one with labels, likewise */
 #define KEPT_BYTES "dsc bytes 1"     /* format of a decompressed text file, likewise */
 #define UNPACK_BYTES (1 << 20)
 #define NAME_BYTES 64 /* prefix from the text's name */
@@ -104,6 +105,17 @@ static dsc_status add_templates(const dsc_data_text *text, dsc_sha256 *sha, dsc_
     return text->examples->template_file[0] != 0 ? add_file(text->examples->template_file, sha, err) : DSC_OK;
 }
 
+static void add_labels(const dsc_sft_section *s, dsc_sha256 *sha)
+{
+    const int64_t numbers[] = { s->labels.kind, s->labels.count };
+    add_text(sha, KEPT_LABELS);
+    dsc_sha256_update(sha, numbers, sizeof numbers);
+    for (int64_t i = 0; i < s->labels.count; i++)
+        add_text(sha, s->labels.names[i]);
+    add_text(sha, s->column[DSC_SFT_COLUMN_TEXT_PAIR]);
+    add_text(sha, s->column[DSC_SFT_COLUMN_LABEL]);
+}
+
 /* All settings that samples of examples hang on. */
 static dsc_status add_settings(const dsc_data_text *text, dsc_sha256 *sha, dsc_error *err)
 {
@@ -112,7 +124,7 @@ static dsc_status add_settings(const dsc_data_text *text, dsc_sha256 *sha, dsc_e
     add_text(sha, KEPT_SAMPLES);
     dsc_sha256_update(sha, numbers, sizeof numbers);
     const int columns =
-        s->pairs ? DSC_SFT_COLUMN_COUNT : DSC_SFT_COLUMN_CHOSEN; /* other data has no use for the last */
+        s->pairs ? DSC_SFT_COLUMN_TEXT_PAIR : DSC_SFT_COLUMN_CHOSEN; /* other data has no use for the last */
     for (int i = 0; i < columns; i++)
         add_text(sha, dsc_sft_column_name(s, (dsc_sft_column)i));
     for (int i = 0; i < s->train_on_count; i++)
@@ -120,6 +132,8 @@ static dsc_status add_settings(const dsc_data_text *text, dsc_sha256 *sha, dsc_e
     add_text(sha, s->system);
     if (s->pairs)
         add_text(sha, "pairs");
+    if (s->labels.kind != DSC_LABELS_NONE)
+        add_labels(s, sha);
     return add_templates(text, sha, err);
 }
 
@@ -198,7 +212,8 @@ static dsc_status make_samples(const dsc_data_text *text, dsc_alloc *alloc, cons
                                       .tokenizer = tokenizer,
                                       .section = text->examples,
                                       .now_s = (int64_t)time(NULL),
-                                      .threads = text->threads };
+                                      .threads = text->threads,
+                                      .sequence = text->sequence };
     return dsc_sft_pack_write(&options, text->sequence, kept, err);
 }
 

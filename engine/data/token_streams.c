@@ -65,6 +65,11 @@ static dsc_status check_samples(const dsc_data_options *o, const dsc_sample_summ
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "instruction data for a masked language model; give text, or a model "
                         "that predicts the next token");
+    if (dsc_label_words(&o->labels) != summary->label_words)
+        return DSC_FAIL(err, DSC_ERR_INPUT, name,
+                        "has %lld words of labels for each sample, and the model has %lld; "
+                        "give the data itself",
+                        (long long)summary->label_words, (long long)dsc_label_words(&o->labels));
     if (o->pairs && summary->pairs == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "has no preference pairs; with dsc.dpo expected rows with chosen and rejected: give such data, "
@@ -91,6 +96,10 @@ static dsc_status open_file(const dsc_data_options *o, int32_t i, dsc_token_part
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(o, i),
                         "has no preference pairs; with dsc.dpo expected JSON objects with chosen and rejected: give "
                         "such data, or remove dsc.dpo");
+    if (!part->packed && o->labels.kind != DSC_LABELS_NONE)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(o, i),
+                        "has no rows with labels, and the model classifies texts; give JSON objects or a table with a "
+                        "text and a label each");
     if (!part->packed)
         return dsc_token_file_open(o->io, o->paths[i], &part->file, err);
     DSC_TRY(dsc_sample_file_open(o->io, o->paths[i], &part->samples, err));

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/data/sft/labeled.h"
 #include "engine/data/sft/maker.h"
 
 #define THREADS_MAX 64
@@ -20,7 +21,8 @@
 
 /* A row, or a side of it, and its example in the job's ids. */
 typedef struct job_row {
-    int64_t text_at, text_bytes, line, first, count, counted_count;
+    int64_t text_at, text_bytes, line, first, count, counted_count, label_words;
+    bool truncated;
     dsc_sft_side side;
 } job_row;
 
@@ -54,6 +56,7 @@ struct dsc_sft_reader {
     dsc_sft_side side;   /* of it that was made last */
     dsc_sft_counts counts;
     bool conversation; /* the last example was one */
+    char columns[200]; /* with labels: those of the first row */
     /* Threads. */
     worker *worker; /* [worker_count] */
     int32_t worker_count;
@@ -94,8 +97,10 @@ static dsc_status make_row(const dsc_sft_reader *r, dsc_sft_maker *m, job *j, jo
     row->first = j->ids.count;
     row->count = example.count;
     row->counted_count = example.counted_count;
-    DSC_TRY(add_ids(&j->ids, example.ids, example.count, err));
-    return add_ids(&j->counted, example.counted, example.count, err);
+    row->label_words = example.label_words;
+    row->truncated = example.truncated;
+    DSC_TRY(add_ids(&j->ids, example.ids, example.count + example.label_words, err));
+    return add_ids(&j->counted, example.counted, example.count + example.label_words, err);
 }
 
 static void make_job(const dsc_sft_reader *r, dsc_sft_maker *m, job *j)
@@ -230,6 +235,14 @@ static dsc_sft_side first_side(const dsc_sft_reader *r)
     return r->format == DSC_SFT_PREFERENCE ? DSC_SFT_CHOSEN : DSC_SFT_ONLY;
 }
 
+static dsc_status find_first(dsc_sft_reader *r, const char *where, const cJSON *row, dsc_error *err)
+{
+    DSC_TRY(dsc_sft_find_format(r->o.section, where, row, &r->format, err));
+    if (r->format == DSC_SFT_LABELS)
+        dsc_sft_label_columns(r->o.section, row, r->columns, sizeof r->columns);
+    return DSC_OK;
+}
+
 /* ---- Threads ---- */
 
 /* The format that the first row has. */
@@ -238,7 +251,7 @@ static dsc_status find_format(dsc_sft_reader *r, const char *text, int64_t bytes
     dsc_json *json = NULL;
     const char *where = dsc_records_where(r->records);
     DSC_TRY(dsc_records_parse(r->o.alloc, where, text, bytes, &json, err));
-    const dsc_status status = dsc_sft_find_format(r->o.section, where, dsc_json_root(json), &r->format, err);
+    const dsc_status status = find_first(r, where, dsc_json_root(json), err);
     dsc_json_close(&json);
     return status;
 }
@@ -347,7 +360,9 @@ static dsc_status next_of_jobs(dsc_sft_reader *r, bool *found, dsc_sft_example *
                                .count = row->count,
                                .counted_count = row->counted_count,
                                .line = row->line,
-                               .side = row->side };
+                               .side = row->side,
+                               .label_words = row->label_words,
+                               .truncated = row->truncated };
     *found = true;
     return DSC_OK;
 }
@@ -364,7 +379,7 @@ static dsc_status next_here(dsc_sft_reader *r, bool *found, dsc_sft_example *out
     if (r->object == NULL)
         return DSC_OK;
     if (r->format == DSC_SFT_AUTO)
-        DSC_TRY(dsc_sft_find_format(r->o.section, where, r->object, &r->format, err));
+        DSC_TRY(find_first(r, where, r->object, err));
     r->side = again ? DSC_SFT_REJECTED : first_side(r);
     DSC_TRY(dsc_sft_make(&r->maker, r->format, r->side, where, r->object, out, err));
     out->line = dsc_records_line(r->records);
@@ -392,6 +407,10 @@ dsc_sft_counts dsc_sft_reader_counts(const dsc_sft_reader *r) { return r->counts
 const char *dsc_sft_reader_describe(const dsc_sft_reader *r, char *out, size_t out_bytes)
 {
     const bool templated = r->conversation;
+    if (r->format == DSC_SFT_LABELS) {
+        snprintf(out, out_bytes, "format labels: %s", r->columns);
+        return out;
+    }
     snprintf(out, out_bytes, "format %s%s%s", dsc_sft_format_text(r->format), templated ? ", template " : "",
              templated ? r->folder.source : "");
     return out;

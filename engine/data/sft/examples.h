@@ -20,6 +20,7 @@ typedef struct dsc_sft_options {
     const dsc_sft_section *section; /* borrowed until close */
     int64_t now_s;                  /* for templates that print the date */
     int32_t threads;                /* that render and encode; the examples do not depend on them */
+    int64_t sequence;               /* with labels: tokens at which the texts of a row are cut */
 } dsc_sft_options;
 
 typedef struct dsc_sft_example {
@@ -31,6 +32,9 @@ typedef struct dsc_sft_example {
     int64_t count, counted_count;
     int64_t line;           /* line number in the file, from 1 */
     dsc_sft_side side;      /* a rejected one follows its chosen one at once */
+    /* With labels `counted` has the types of tokens, and label_words words follow the ids. */
+    int64_t label_words;
+    bool truncated;
 } dsc_sft_example;
 
 typedef struct dsc_sft_counts {

@@ -42,7 +42,8 @@ dsc_status dsc_sft_pack_open(const dsc_sft_pack_options *options, dsc_sft_pack *
     DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, p->window_room, sizeof *p->window, &p->window, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, examples, sizeof *p->example, &p->example, err));
     DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, examples, sizeof *p->bin, &p->bin, err));
-    DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, options->sequence, sizeof *p->words, &p->words, err));
+    DSC_TRY_OUT(dsc_alloc_zeroed(options->alloc, DSC_TAG_DATA, options->sequence + options->label_words,
+                                 sizeof *p->words, &p->words, err));
     *out = p;
     return DSC_OK;
 out:
@@ -189,12 +190,33 @@ static dsc_status add_side(dsc_sft_pack *p, const dsc_sft_example *example, dsc_
     return give_pair(p, err);
 }
 
+/* A text or two with their labels, which the maker has cut: a sample. */
+static dsc_status give_labeled(dsc_sft_pack *p, const dsc_sft_example *example, dsc_error *err)
+{
+    DSC_ASSERT(example->count >= 1 && example->count <= p->o.sequence);
+    DSC_ASSERT(example->label_words == p->o.label_words);
+    for (int64_t i = 0; i < p->o.sequence; i++) {
+        const bool padding = i >= example->count;
+        const uint32_t id = padding ? 0 : (uint32_t)example->ids[i], second = padding ? 0 : example->counted[i] != 0;
+        DSC_ASSERT(id < DSC_SAMPLE_ID);
+        p->words[i] =
+            id | (second != 0 ? DSC_SAMPLE_COUNTED : 0) | (i == 0 || i == example->count ? DSC_SAMPLE_BEGINS : 0);
+        p->summary.largest_id = dsc_max_i64(p->summary.largest_id, id);
+    }
+    memcpy(p->words + p->o.sequence, example->ids + example->count, (size_t)example->label_words * sizeof *p->words);
+    count_kept(p, example->count, 0, example->truncated);
+    p->summary.samples++;
+    return p->o.take(p->o.user, p->words, err);
+}
+
 dsc_status dsc_sft_pack_add(dsc_sft_pack *p, const dsc_sft_example *example, dsc_error *err)
 {
     const int64_t sequence = p->o.sequence, count = dsc_min_i64(example->count, sequence);
     const int64_t counted = counted_targets(example, count);
     if (example->side != DSC_SFT_ONLY)
         return add_side(p, example, err);
+    if (example->label_words > 0)
+        return give_labeled(p, example, err);
     if (example->count > sequence && p->o.drop_long) {
         p->summary.dropped++;
         return DSC_OK;
@@ -227,6 +249,7 @@ static dsc_status pack_all(const dsc_sft_options *data, dsc_sft_reader *reader, 
     const dsc_sft_counts counts = dsc_sft_reader_counts(reader);
     dsc_sample_summary all = p->summary;
     all.sequence = p->o.sequence;
+    all.label_words = p->o.label_words;
     all.replaced = counts.replaced;
     all.in_parts = counts.in_parts;
     dsc_sft_reader_describe(reader, all.description, sizeof all.description);
@@ -271,11 +294,12 @@ dsc_status dsc_sft_pack_write(const dsc_sft_options *data, int64_t sequence, con
     dsc_sample_summary summary;
     const dsc_sft_pack_options options = { .alloc = data->alloc,
                                            .sequence = sequence,
+                                           .label_words = dsc_label_words(&data->section->labels),
                                            .packing = data->section->packing,
                                            .drop_long = data->section->drop_long,
                                            .take = write_sample,
                                            .user = &writer };
-    dsc_status status = dsc_sample_writer_open(data->io, path, sequence, &writer, err);
+    dsc_status status = dsc_sample_writer_open(data->io, path, sequence, options.label_words, &writer, err);
     if (status == DSC_OK)
         status = dsc_sft_pack_file(data, &options, &summary, err);
     if (status == DSC_OK)
@@ -294,11 +318,18 @@ static size_t add_count(char *out, size_t out_bytes, size_t used, int64_t count,
 
 const char *dsc_sample_summary_text(const dsc_sample_summary *s, char *out, size_t out_bytes)
 {
-    size_t used = (size_t)snprintf(out, out_bytes,
-                                   "%lld %s in %lld samples of %lld tokens, %lld tokens, %lld "
-                                   "counted",
-                                   (long long)s->examples, s->pairs > 0 ? "pairs" : "examples", (long long)s->samples,
-                                   (long long)s->sequence, (long long)s->tokens, (long long)s->counted);
+    size_t used = 0;
+    if (s->label_words > 0) {
+        used = (size_t)snprintf(out, out_bytes, "%lld examples, samples of %lld tokens, %lld tokens",
+                                (long long)s->examples, (long long)s->sequence, (long long)s->tokens);
+        (void)add_count(out, out_bytes, used, s->truncated, "examples truncated");
+        return out;
+    }
+    used = (size_t)snprintf(out, out_bytes,
+                            "%lld %s in %lld samples of %lld tokens, %lld tokens, %lld "
+                            "counted",
+                            (long long)s->examples, s->pairs > 0 ? "pairs" : "examples", (long long)s->samples,
+                            (long long)s->sequence, (long long)s->tokens, (long long)s->counted);
     used = add_count(out, out_bytes, used, s->truncated, "examples truncated");
     used = add_count(out, out_bytes, used, s->dropped, "over-long examples dropped");
     used = add_count(out, out_bytes, used, s->uncounted, "examples without a counted token left out");

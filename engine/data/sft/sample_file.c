@@ -7,6 +7,14 @@
 #define MAGIC "dscsmpl1"
 #define SEQUENCE_MAX INT32_MAX
 
+/* Bytes of a sample; 0: no sample is so. */
+static int64_t sample_bytes(const dsc_sample_summary *s)
+{
+    const bool possible =
+        s->sequence >= 1 && s->sequence <= SEQUENCE_MAX && s->label_words >= 0 && s->label_words <= DSC_LABELS_MAX;
+    return possible ? 4 * (s->sequence + s->label_words) : 0;
+}
+
 typedef struct header {
     char magic[8];
     dsc_sample_summary summary;
@@ -25,11 +33,11 @@ bool dsc_sample_path(const char *path)
 static bool is_sound(const header *h, int64_t bytes)
 {
     const dsc_sample_summary *s = &h->summary;
-    const int64_t body = bytes - DSC_SAMPLE_HEADER_BYTES;
-    return memcmp(h->magic, MAGIC, sizeof h->magic) == 0 && s->sequence >= 1 && s->sequence <= SEQUENCE_MAX &&
-           s->samples >= 1 && body % (4 * s->sequence) == 0 && body / (4 * s->sequence) == s->samples &&
-           (s->pairs == 0 || (s->samples % 2 == 0 && s->pairs == s->samples / 2)) && s->largest_id >= 0 &&
-           s->largest_id < DSC_SAMPLE_ID && memchr(s->description, 0, sizeof s->description) != NULL;
+    const int64_t body = bytes - DSC_SAMPLE_HEADER_BYTES, each = sample_bytes(s);
+    return memcmp(h->magic, MAGIC, sizeof h->magic) == 0 && each > 0 && s->samples >= 1 && body % each == 0 &&
+           body / each == s->samples && (s->pairs == 0 || (s->samples % 2 == 0 && s->pairs == s->samples / 2)) &&
+           s->largest_id >= 0 && s->largest_id < DSC_SAMPLE_ID &&
+           memchr(s->description, 0, sizeof s->description) != NULL;
 }
 
 dsc_status dsc_sample_file_open(const dsc_io *io, const char *path, dsc_sample_file *out, dsc_error *err)
@@ -66,7 +74,7 @@ dsc_status dsc_sample_file_resume(const dsc_io *io, dsc_sample_file *file, dsc_e
 
 dsc_status dsc_sample_file_read(const dsc_io *io, dsc_sample_file *file, int64_t index, uint32_t *words, dsc_error *err)
 {
-    const int64_t bytes = 4 * file->summary.sequence;
+    const int64_t bytes = sample_bytes(&file->summary);
     DSC_ASSERT(index >= 0);
     DSC_ASSERT(index < file->summary.samples);
     return dsc_io_read(io, &file->file, words, bytes, DSC_SAMPLE_HEADER_BYTES + index * bytes, err);
@@ -87,12 +95,29 @@ void dsc_sample_unpack(const uint32_t *words, int64_t sequence, int32_t *tokens,
     }
 }
 
+int32_t dsc_sample_unpack_text(const uint32_t *words, int64_t sequence, int32_t *tokens, int32_t *places,
+                               int32_t *segments)
+{
+    int32_t place = 0;
+    int64_t count = 1; /* tokens of the text, behind which padding begins */
+    while (count < sequence && (words[count] & DSC_SAMPLE_BEGINS) == 0)
+        count++;
+    for (int64_t i = 0; i < sequence; i++) {
+        place = i == count ? 0 : place;
+        tokens[i] = (int32_t)(words[i] & DSC_SAMPLE_ID);
+        places[i] = place++;
+        if (segments != NULL)
+            segments[i] = (words[i] & DSC_SAMPLE_COUNTED) != 0 ? 1 : 0;
+    }
+    return (int32_t)count - 1;
+}
+
 /* ---- Writing ---- */
 
-dsc_status dsc_sample_writer_open(const dsc_io *io, const char *path, int64_t sequence, dsc_sample_writer *out,
-                                  dsc_error *err)
+dsc_status dsc_sample_writer_open(const dsc_io *io, const char *path, int64_t sequence, int64_t label_words,
+                                  dsc_sample_writer *out, dsc_error *err)
 {
-    *out = (dsc_sample_writer) { .io = io, .file = DSC_FILE_INIT, .sequence = sequence };
+    *out = (dsc_sample_writer) { .io = io, .file = DSC_FILE_INIT, .sequence = sequence, .label_words = label_words };
     DSC_ASSERT(sequence >= 1);
     if (strlen(path) >= sizeof out->path)
         return DSC_FAIL(err, DSC_ERR_INPUT, path, "the path is too long; expected less than %zu bytes",
@@ -104,7 +129,7 @@ dsc_status dsc_sample_writer_open(const dsc_io *io, const char *path, int64_t se
 
 dsc_status dsc_sample_writer_add(dsc_sample_writer *w, const uint32_t *words, dsc_error *err)
 {
-    const int64_t bytes = 4 * w->sequence;
+    const int64_t bytes = 4 * (w->sequence + w->label_words);
     DSC_TRY(dsc_io_write(w->io, &w->file, words, bytes, DSC_SAMPLE_HEADER_BYTES + w->samples * bytes, err));
     w->samples++;
     return DSC_OK;
@@ -118,6 +143,7 @@ dsc_status dsc_sample_writer_commit(dsc_sample_writer *w, const dsc_sample_summa
     memcpy(h.magic, MAGIC, sizeof h.magic);
     h.summary = *summary;
     h.summary.sequence = w->sequence;
+    h.summary.label_words = w->label_words;
     h.summary.samples = w->samples;
     DSC_TRY(dsc_io_write(w->io, &w->file, &h, (int64_t)sizeof h, 0, err));
     DSC_TRY(dsc_io_fsync(w->io, &w->file, err));

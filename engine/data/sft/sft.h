@@ -7,10 +7,12 @@
 #define DSC_ENGINE_DATA_SFT_SFT_H
 
 #include <dsc/error.h>
+#include <dsc/model.h>
 
 #include "engine/text/buffer.h"
 
-/* In the order of precedence: the first format whose columns a row has. With dsc.dpo there is only the last one. */
+/* In the order of precedence: the first format whose columns a row has. With dsc.dpo there is only preference, and with
+ * a model for labels only the last one. */
 typedef enum dsc_sft_format {
     DSC_SFT_AUTO,
     DSC_SFT_MESSAGES,          /* messages: list of {role, content} */
@@ -20,6 +22,7 @@ typedef enum dsc_sft_format {
     DSC_SFT_ALPACA,            /* instruction, input, output */
     DSC_SFT_TEXT,              /* text: all of it counts */
     DSC_SFT_PREFERENCE,        /* chosen, rejected: texts or lists of messages; prompt: may be missing */
+    DSC_SFT_LABELS,            /* text, text_pair, label: for a model with labels alone */
     DSC_SFT_FORMAT_COUNT
 } dsc_sft_format;
 const char *dsc_sft_format_text(dsc_sft_format format); /* "messages", as the config spells it */
@@ -39,6 +42,8 @@ typedef enum dsc_sft_column {
     DSC_SFT_COLUMN_TOOLS,
     DSC_SFT_COLUMN_CHOSEN,
     DSC_SFT_COLUMN_REJECTED,
+    DSC_SFT_COLUMN_TEXT_PAIR,
+    DSC_SFT_COLUMN_LABEL,
     DSC_SFT_COLUMN_COUNT
 } dsc_sft_column;
 
@@ -61,8 +66,15 @@ typedef struct dsc_sft_section {
     char template_file[DSC_SFT_TEXT_BYTES]; /* "": the model folder's template */
     bool end_token, packing, drop_long;
     bool pairs; /* the config has dsc.dpo: rows are preferences, and are not packed */
+    dsc_labels labels; /* of the model, whose rows have labels, and are not packed; names are borrowed */
 } dsc_sft_section;
 #define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }
+
+/* Words of 32 bits that the labels of a sample take. */
+static inline int64_t dsc_label_words(const dsc_labels *labels)
+{
+    return labels->kind == DSC_LABELS_NONE ? 0 : labels->kind == DSC_LABELS_CLASS ? 1 : labels->count;
+}
 
 /* Name of a column. */
 const char *dsc_sft_column_name(const dsc_sft_section *section, dsc_sft_column column);
