@@ -13,6 +13,7 @@
 
 #define PART_TOKENS 64     /* a long part: one tile of the attention's queries */
 #define PART_WORTH 8       /* fewer new tokens go one by one: a long part costs about as much as so many */
+#define SHORT_TEXT 64      /* tokens of the shorter length of a model with labels */
 #define LOAD_ELEMENTS (1 << 18) /* elements of a parameter per read */
 #define PIECE_ALIGN 256
 
@@ -33,7 +34,7 @@ struct dsc_infer {
     /* In `buffers`, for a long part: */
     void *out[2], *saved, *rebuilt, *scratch;
     float *logits;
-    int32_t *ids;
+    int32_t *ids; /* with labels [3 T + 1]: tokens, places, segments and the place that is seen */
     /* In `staging`: */
     float *block, *host_logits;
     uint16_t *block_bf16;
@@ -47,6 +48,16 @@ static int64_t elements_of(const dsc_param_spec *spec)
     for (int32_t i = 0; i < spec->dim_count; i++)
         count *= spec->dim[i];
     return count;
+}
+
+static int64_t logits_bytes(const dsc_infer *infer)
+{
+    return 4 * (infer->o.labels ? infer->loaded->labels.count : infer->loaded->vocab_size);
+}
+
+static int64_t ids_bytes(const dsc_infer *infer)
+{
+    return 4 * (infer->o.labels ? 3 * infer->tokens[LONG] + 1 : infer->tokens[LONG]);
 }
 
 static int64_t element_bytes(const dsc_infer *infer)
@@ -136,8 +147,8 @@ static int64_t lay_out(dsc_infer *infer, const dsc_module_plan *most)
     infer->saved = piece(&infer->buffers, &end, most->saved_bytes);
     infer->rebuilt = piece(&infer->buffers, &end, most->rebuilt_bytes);
     infer->scratch = piece(&infer->buffers, &end, most->forward_scratch_bytes);
-    infer->logits = piece(&infer->buffers, &end, dsc_infer_vocab(infer) * 4);
-    infer->ids = piece(&infer->buffers, &end, infer->tokens[LONG] * 4);
+    infer->logits = piece(&infer->buffers, &end, logits_bytes(infer));
+    infer->ids = piece(&infer->buffers, &end, ids_bytes(infer));
     return end;
 }
 
@@ -146,8 +157,8 @@ static int64_t lay_out_staging(dsc_infer *infer)
     int64_t end = 0;
     infer->block = piece(&infer->staging, &end, LOAD_ELEMENTS * 4);
     infer->block_bf16 = piece(&infer->staging, &end, infer->o.dtype == DSC_BF16 ? LOAD_ELEMENTS * 2 : 0);
-    infer->host_logits = piece(&infer->staging, &end, dsc_infer_vocab(infer) * 4);
-    infer->host_ids = piece(&infer->staging, &end, infer->tokens[LONG] * 4);
+    infer->host_logits = piece(&infer->staging, &end, logits_bytes(infer));
+    infer->host_ids = piece(&infer->staging, &end, ids_bytes(infer));
     infer->text = piece(&infer->staging, &end, infer->capacity * 4);
     return end;
 }
@@ -158,7 +169,7 @@ static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, ds
     dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
     const dsc_plan_sink sink = { .gemm = prepare, .user = infer->device };
     options.seq_length = infer->tokens[kind];
-    options.cache_tokens = infer->capacity;
+    options.cache_tokens = infer->o.labels ? 0 : infer->capacity;
     options.want_weights = false;
     DSC_TRY(dsc_model_open(&infer->model[kind], infer->o.model, &options, err));
     most->cache_bytes = 0;
@@ -228,11 +239,11 @@ dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_infer_plan *pla
     if (plan == NULL)
         plan = &unused;
     DSC_ASSERT(infer->capacity == 0);
-    if (tokens < 1 || tokens > dsc_infer_positions(infer))
+    if (tokens < 1 || (tokens > dsc_infer_positions(infer) && !infer->o.labels))
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; the model takes 1 to %lld",
                         (long long)tokens, (long long)dsc_infer_positions(infer));
-    infer->tokens[LONG] = dsc_min_i64(PART_TOKENS, dsc_infer_positions(infer));
-    infer->tokens[SINGLE] = 1;
+    infer->tokens[LONG] = infer->o.labels ? tokens : dsc_min_i64(PART_TOKENS, dsc_infer_positions(infer));
+    infer->tokens[SINGLE] = infer->o.labels ? dsc_min_i64(SHORT_TEXT, tokens) : 1;
     infer->capacity = dsc_max_i64(tokens, infer->tokens[LONG]);
     *plan = (dsc_infer_plan){ 0 };
     for (int32_t m = 0; m < model->module_count; m++) {
@@ -272,6 +283,25 @@ static dsc_status find_device(const dsc_infer *infer, const dsc_device_ops **ops
     return DSC_OK;
 }
 
+/* A model for what the caller wants. */
+static dsc_status check_kind(const dsc_infer *infer, dsc_error *err)
+{
+    if (infer->o.labels && infer->loaded->labels.kind == DSC_LABELS_NONE)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
+                        "the model has no head for labels (not a class *ForSequenceClassification); train one with "
+                        "dsc.labels");
+    if (infer->o.labels)
+        return DSC_OK;
+    if (dsc_model_predictions(infer->loaded) > 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
+                        "this is a masked language model (as BERT is): it predicts "
+                        "masked tokens from both sides, and does not continue a text");
+    if (infer->loaded->vocab_size <= 0 || infer->loaded->text_positions <= 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
+                        "the model cannot generate text (not a causal language model)");
+    return DSC_OK;
+}
+
 static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
 {
     const dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
@@ -280,12 +310,7 @@ static dsc_status open_parts(dsc_infer *infer, dsc_error *err)
     float one = 0;
     DSC_TRY(dsc_model_open(&infer->loaded, infer->o.model, &options, err));
     DSC_TRY(dsc_model_check(infer->loaded, err));
-    if (dsc_model_predictions(infer->loaded) > 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "this is a masked language model (as BERT is): it predicts "
-                        "masked tokens from both sides, and does not continue a text");
-    if (infer->loaded->vocab_size <= 0 || infer->loaded->text_positions <= 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
-                        "the model cannot generate text (not a causal language model)");
+    DSC_TRY(check_kind(infer, err));
     DSC_TRY(read_block(infer, 0, 0, 0, 1, &one, err));
     DSC_TRY(find_device(infer, &ops, err));
     DSC_TRY(dsc_device_open(ops, &infer->device, &device, err));
@@ -336,8 +361,10 @@ int64_t dsc_infer_vocab(const dsc_infer *infer)
 
 int64_t dsc_infer_positions(const dsc_infer *infer)
 {
-    return infer->loaded->text_positions;
+    return infer->o.labels ? infer->loaded->seq_length : infer->loaded->text_positions;
 }
+
+const dsc_labels *dsc_infer_labels(const dsc_infer *infer) { return &infer->loaded->labels; }
 
 /* ---- A text ---- */
 
@@ -345,9 +372,12 @@ int64_t dsc_infer_positions(const dsc_infer *infer)
 static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row, dsc_error *err)
 {
     const dsc_model *model = infer->model[kind];
-    const void *const batch[2] = { infer->ids, infer->ids };
+    const int64_t tokens = infer->tokens[kind], words = infer->o.labels ? 3 * tokens + 1 : tokens;
+    const int64_t next = infer->o.labels ? tokens : 0; /* tensors of labels follow the tokens */
+    const void *const batch[5] = { infer->ids, infer->ids, infer->ids + next, infer->ids + 3 * next,
+                                   infer->ids + 2 * next };
     const int32_t last = model->module_count - 1;
-    DSC_TRY(dsc_copy(infer->stream, infer->ids, infer->host_ids, infer->tokens[kind] * 4, err));
+    DSC_TRY(dsc_copy(infer->stream, infer->ids, infer->host_ids, words * 4, err));
     for (int32_t m = 0; m < last + (row >= 0); m++) {
         dsc_module_ctx ctx = {
             .struct_bytes = (uint32_t)sizeof ctx,
@@ -364,13 +394,13 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
             .logits = m == last ? infer->logits : NULL,
             .logits_row = row,
             .past = past,
-            .cache = (char *)infer->cache.ptr + infer->cache_at[m],
+            .cache = infer->o.labels ? NULL : (char *)infer->cache.ptr + infer->cache_at[m],
             .rebuilt = infer->rebuilt,
         };
         DSC_TRY(model->modules[m].forward(&model->modules[m], &ctx, err));
     }
     if (row >= 0)
-        DSC_TRY(dsc_copy(infer->stream, infer->host_logits, infer->logits, dsc_infer_vocab(infer) * 4, err));
+        DSC_TRY(dsc_copy(infer->stream, infer->host_logits, infer->logits, logits_bytes(infer), err));
     return dsc_stream_sync(infer->stream, err);
 }
 
@@ -396,16 +426,22 @@ static int64_t common_tokens(const dsc_infer *infer, const int32_t *tokens, int6
     return same;
 }
 
+static dsc_status check_tokens(const dsc_infer *infer, const int32_t *tokens, int64_t count, dsc_error *err)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (tokens[i] < 0 || tokens[i] >= dsc_infer_vocab(infer))
+            return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "token %d at %lld is outside the vocabulary of %lld",
+                            (int)tokens[i], (long long)i, (long long)dsc_infer_vocab(infer));
+    return DSC_OK;
+}
+
 dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t count, const float **logits,
                             dsc_error *err)
 {
     if (count < 1 || count > dsc_min_i64(infer->capacity, dsc_infer_positions(infer)))
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; there is room for 1 to %lld",
                         (long long)count, (long long)dsc_min_i64(infer->capacity, dsc_infer_positions(infer)));
-    for (int64_t i = 0; i < count; i++)
-        if (tokens[i] < 0 || tokens[i] >= dsc_infer_vocab(infer))
-            return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "token %d at %lld is outside the vocabulary of %lld",
-                            (int)tokens[i], (long long)i, (long long)dsc_infer_vocab(infer));
+    DSC_TRY(check_tokens(infer, tokens, count, err));
     int64_t done = dsc_min_i64(common_tokens(infer, tokens, count), count - 1);
     infer->kept = 0;
     while (done < count)
@@ -413,5 +449,28 @@ dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t cou
     memcpy(infer->text, tokens, (size_t)count * sizeof *tokens);
     infer->kept = count;
     *logits = infer->host_logits;
+    return DSC_OK;
+}
+
+/* Padding behind the text is a document of its own, as in the batches of training. */
+dsc_status dsc_infer_scores(dsc_infer *infer, const int32_t *tokens, const int32_t *segments, int64_t count,
+                            const float **scores, dsc_error *err)
+{
+    const int kind = count <= infer->tokens[SINGLE] ? SINGLE : LONG;
+    const int64_t length = infer->tokens[kind];
+    int32_t *const words = infer->host_ids;
+    DSC_ASSERT(infer->o.labels);
+    if (count < 1 || count > length)
+        return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model, "a text of %lld tokens; there is room for 1 to %lld",
+                        (long long)count, (long long)length);
+    DSC_TRY(check_tokens(infer, tokens, count, err));
+    for (int64_t i = 0; i < length; i++) {
+        words[i] = i < count ? tokens[i] : 0;
+        words[length + i] = (int32_t)(i < count ? i : i - count);
+        words[2 * length + i] = i < count && segments[i] != 0;
+    }
+    words[3 * length] = infer->loaded->labels.last ? (int32_t)count - 1 : 0;
+    DSC_TRY(run_part(infer, kind, 0, 0, err));
+    *scores = infer->host_logits;
     return DSC_OK;
 }

@@ -3,7 +3,7 @@
  *
  * Each token is computed once: modules keep keys and values of the text (dsc_module_ctx.cache). The model computes
  * parts of two lengths: long parts for a prompt, and single tokens. Two lengths make each buffer and product known at
- * open.
+ * open. A model that classifies texts computes each text as a whole, filled up to the shorter length or the longer one.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_GENERATE_INFER_H
 #define DSC_ENGINE_GENERATE_INFER_H
@@ -20,13 +20,15 @@ typedef struct dsc_infer_options {
     const char *device; /* "cpu", "cuda", or "auto": a GPU where one can be used */
     dsc_dtype dtype;    /* weights and activations: F32 or BF16 */
     int32_t threads;    /* >= 1 */
+    bool labels;        /* the model classifies texts, else it continues them: another one is refused */
 } dsc_infer_options;
 
 /* Opens a model on its device; the caller owns *infer. DSC_ERR_INPUT: the model has no weights on disk. */
 DSC_MUST_USE dsc_status dsc_infer_open(const dsc_infer_options *options, dsc_infer **out, dsc_error *err);
 void dsc_infer_close(dsc_infer **infer); /* safe on NULL */
 int64_t dsc_infer_vocab(const dsc_infer *infer);
-int64_t dsc_infer_positions(const dsc_infer *infer); /* the longest text */
+int64_t dsc_infer_positions(const dsc_infer *infer);        /* the longest text; with labels the model's usual length */
+const dsc_labels *dsc_infer_labels(const dsc_infer *infer); /* borrowed until close */
 
 /* Bytes of a text's whole run, on the device and on the host. */
 typedef struct dsc_infer_plan {
@@ -40,5 +42,8 @@ DSC_MUST_USE dsc_status dsc_infer_start(dsc_infer *infer, int64_t tokens, dsc_in
  * are not computed again. Allocates nothing. */
 DSC_MUST_USE dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t count, const float **logits,
                                          dsc_error *err);
+/* scores[labels.count], the logits of a text; borrowed until the next call. Segments are types of its tokens. */
+DSC_MUST_USE dsc_status dsc_infer_scores(dsc_infer *infer, const int32_t *tokens, const int32_t *segments,
+                                         int64_t count, const float **scores, dsc_error *err);
 
 #endif

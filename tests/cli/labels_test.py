@@ -199,6 +199,29 @@ def tensors_of(folder):
     return found
 
 
+def check_classify(name, model, folder, out, data, rows):
+    """Each line of `dsc classify`, and the model of transformers."""
+    lines = [json.loads(line) for line in run(f"{BIN}/dsc", "classify", "--model", out, "--max-tokens", str(SEQ), data).splitlines()
+             if line.startswith("{")]
+    inputs, _ = inputs_of(model, folder, rows)
+    with torch.no_grad():
+        logits = model.eval()(**inputs).logits
+    kind = model.config.problem_type
+    if kind == "regression":
+        got = [[line["value"]] if "value" in line else line["values"] for line in lines]
+        want, same = logits.tolist(), True
+    elif kind == "multi_label_classification":
+        got, want = [line["probabilities"] for line in lines], logits.sigmoid().tolist()
+        names = [[model.config.id2label[i] for i, x in enumerate(row) if x > 0] for row in logits.tolist()]
+        same = [line["labels"] for line in lines] == names
+    else:
+        best = logits.argmax(-1).tolist()
+        got, want = [[line["probability"]] for line in lines], [[x] for x in logits.softmax(-1).amax(-1).tolist()]
+        same = [(line["class"], line["label"]) for line in lines] == [(b, model.config.id2label[b]) for b in best]
+    off = max(abs(a - b) for x, y in zip(got, want) for a, b in zip(x, y))
+    check(f"{name}: dsc classify says what transformers says of each row ({off:.1e})", len(lines) == len(rows) and same and off <= 1e-4, lines)
+
+
 def compare(name, described, labels=lambda r: r.randrange(3), pair=False, names=None, ending="jsonl", own=None):
     with tempfile.TemporaryDirectory() as place:
         folder, data, out = (os.path.join(place, n) for n in ("hf", "rows." + ending, "export"))
@@ -217,6 +240,7 @@ def compare(name, described, labels=lambda r: r.randrange(3), pair=False, names=
         check(f"{name}: the export is a {type(model).__name__} of transformers with equal tensors",
               type(again) is type(model) and again.config.architectures == [type(model).__name__] and same and not missing,
               f"{type(again)} {again.config.architectures} {missing}")
+        check_classify(name, again, folder, out, data, rows)
         with torch.no_grad():
             inputs, _ = inputs_of(model, folder, rows[:8])
             apart = (again.eval()(**inputs).logits - model(**inputs).logits).abs().max().item()

@@ -19,6 +19,7 @@ typedef struct dsc_command {
 /* Subcommands: exit codes of the command-line contract. */
 int dsc_cmd_check(int argc, char **argv);
 int dsc_cmd_ckpt(int argc, char **argv);
+int dsc_cmd_classify(int argc, char **argv);
 int dsc_cmd_comm(int argc, char **argv);
 int dsc_cmd_config(int argc, char **argv);
 int dsc_cmd_data(int argc, char **argv);

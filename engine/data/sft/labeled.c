@@ -288,7 +288,8 @@ dsc_status dsc_sft_make_labeled(dsc_sft_maker *m, const char *where, const cJSON
     const dsc_ids texts[2] = { m->row.ids, m->row.counted };
     DSC_TRY(join(m, where, texts, pair, &truncated, err));
     const int64_t count = m->ids.count;
-    DSC_TRY(read_label(&reader, label.value));
+    if (!section->unlabeled)
+        DSC_TRY(read_label(&reader, label.value));
     while (m->counted.count < m->ids.count)
         DSC_TRY(dsc_ids_add(&m->counted, 0, err));
     *out = (dsc_sft_example) { .ids = m->ids.ptr,

@@ -67,6 +67,7 @@ typedef struct dsc_sft_section {
     bool end_token, packing, drop_long;
     bool pairs; /* the config has dsc.dpo: rows are preferences, and are not packed */
     dsc_labels labels; /* of the model, whose rows have labels, and are not packed; names are borrowed */
+    bool unlabeled;    /* only texts of such rows are read */
 } dsc_sft_section;
 #define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }
 
