@@ -184,6 +184,8 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
                                &folder->label_names));
     if (folder->labelled_family.classifies)
         folder->family = &folder->labelled_family;
+    if (folder->labelled_family.classifies && folder->lora != NULL)
+        DSC_TRY(dsc_lora_save_head(folder->lora, folder->family->head_table, err));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
     DSC_TRY(read_quantization(&reader, folder->family, &folder->packed, &folder->mxfp4));
     dsc_hf_warn_unread(&reader, folder->family->model_type);

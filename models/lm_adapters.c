@@ -187,7 +187,9 @@ dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
                                  .table_count = table_count,
                                  .names = list,
                                  .count = count,
-                                 .masked = lm->config->masked,
+                                 .task = lm->config->classes > 0 ? "SEQ_CLS"
+                                         : lm->config->masked    ? NULL
+                                                                 : "CAUSAL_LM",
                                  .in_out = !lm->layer[lm->block_layer].shape.out_in };
     if (status == DSC_OK)
         status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);

@@ -39,6 +39,16 @@ static dsc_status add_saved(dsc_lora_config *config, const char *name, const cha
     return DSC_OK;
 }
 
+dsc_status dsc_lora_save_head(dsc_lora_config *config, const char *table, dsc_error *err)
+{
+    char name[DSC_LORA_NAME_BYTES];
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(table, "."), table);
+    for (int32_t i = 0; i < config->saved_count; i++)
+        if (strncmp(config->saved[i], name, strlen(name)) == 0)
+            return DSC_OK;
+    return config->weights != NULL ? DSC_OK : add_saved(config, name, "dsc.lora", err);
+}
+
 /* ---- PEFT's folder ---- */
 
 /* Keys that must be absent, null, false, empty or, for a text, the one given. */
@@ -308,9 +318,10 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
         used += put_quoted(at + used, capacity - used, text->names[i]);
     }
     used += snprintf(at + used, (size_t)(capacity - used),
-                     "\n  ],\n  \"task_type\": %s,\n"
+                     "\n  ],\n  \"task_type\": %s%s%s,\n"
                      "  \"use_dora\": %s,\n  \"use_rslora\": %s",
-                     text->masked ? "null" : "\"CAUSAL_LM\"", config->use_dora ? "true" : "false",
+                     text->task != NULL ? "\"" : "", text->task != NULL ? text->task : "null",
+                     text->task != NULL ? "\"" : "", config->use_dora ? "true" : "false",
                      config->rank_stabilized ? "true" : "false");
     used += put_patterns(at + used, capacity - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
     used +=

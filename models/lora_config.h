@@ -94,11 +94,15 @@ typedef struct dsc_lora_text {
     const char *const *names; /* [count] of the layers, or their ends */
     int64_t count;
     bool in_out;              /* weights are stored [in,out] */
-    bool masked;              /* PEFT has no name for the task of a masked language model */
+    const char *task;         /* PEFT's name of it; NULL: it has none, as for a masked language model */
     const char *const *tables; /* [table_count] that an export has beside what is trained */
     int32_t table_count;
 } dsc_lora_text;
 DSC_MUST_USE dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc,
                                               const dsc_lora_text *text, char **out, dsc_error *err);
+
+/* Adds the module with a head for labels to those that are trained whole, as PEFT does; `table` is "classifier.weight".
+ * Not if a folder of PEFT's says all. */
+DSC_MUST_USE dsc_status dsc_lora_save_head(dsc_lora_config *config, const char *table, dsc_error *err);
 
 #endif

@@ -303,6 +303,31 @@ def same_bits():
               f"{first[2]}, {right} of {ROWS}")
 
 
+def adapters(name, described, targets, head):
+    """LoRA, whose head is trained whole as by PEFT: the adapter's folder and the merged model say the same."""
+    try:
+        import peft
+    except ImportError:
+        print(f"# {name}: peft is not installed")
+        return
+    with tempfile.TemporaryDirectory() as place:
+        folder, data, out, merged = (os.path.join(place, n) for n in ("hf", "rows.jsonl", "export", "merged"))
+        model = make_folder(folder, described)
+        rows = make_rows(lambda r: r.randrange(3), False)
+        write_rows(data, rows, None)
+        _, saved, _ = train_ours(place, folder, data, {"lora": {"r": 4, "alpha": 8, "target_modules": targets}})
+        run(f"{BIN}/dsc", "ckpt", "export", saved, "--out", out)
+        run(f"{BIN}/dsc", "ckpt", "export", saved, "--out", merged, "--merge")
+        said = json.load(open(os.path.join(out, "adapter_config.json")))
+        check(f"{name}: the adapter is for SEQ_CLS, and has the head", said["task_type"] == "SEQ_CLS" and said["modules_to_save"] == [head], said)
+        theirs = peft.PeftModel.from_pretrained(model, out).eval()
+        whole = transformers.AutoModelForSequenceClassification.from_pretrained(merged, dtype=torch.float32).eval()
+        inputs, _ = inputs_of(whole, folder, rows[:8])
+        with torch.no_grad():
+            off = (theirs(**inputs).logits - whole(**inputs).logits).abs().max().item()
+        check(f"{name}: peft and the merged model give the same logits within 1e-5 ({off:.1e})", off <= 1e-5)
+
+
 def base_folders():
     with tempfile.TemporaryDirectory() as place:
         folder, data = os.path.join(place, "hf"), os.path.join(place, "rows.jsonl")
@@ -359,6 +384,9 @@ def refused_rows():
 same_bits()
 base_folders()
 refused_rows()
+adapters("adapters of Llama", llama(**CLASSES), ["q_proj", "v_proj"], "score")
+adapters("adapters of BERT", bert(**CLASSES), ["query", "value"], "classifier")
+adapters("adapters of RoBERTa", roberta(**CLASSES), ["query", "value"], "classifier")
 all_families()
 print(f"1..{number}")
 sys.exit(failed > 0)
