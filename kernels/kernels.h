@@ -19,6 +19,7 @@
 #include "kernels/gather_rows.h"
 #include "kernels/label_loss.h"
 #include "kernels/mean_rows.h"
+#include "kernels/heads.h"
 #include "kernels/exact_gemm.h"
 #include "kernels/places.h"
 #include "kernels/moe.h"
@@ -106,6 +107,7 @@ void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_expert_bias_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_label_loss_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_heads_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 
 #ifdef __cplusplus

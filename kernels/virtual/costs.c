@@ -173,6 +173,11 @@ static double table_bytes(dsc_kernel kernel, const void *args)
         const dsc_cross_entropy_args *a = args;
         return rows_bytes(a->rows, a->vocab, a->dtype, a->write_gradient ? 2 : 1);
     }
+    case DSC_KERNEL_HEADS_FWD:
+    case DSC_KERNEL_HEADS_BWD: {
+        const dsc_heads_args *a = args;
+        return rows_bytes(a->rows, (int64_t)a->heads * (a->width + a->own_width) + a->shared_width, a->dtype, 1);
+    }
     case DSC_KERNEL_COLSUM: {
         const dsc_colsum_args *a = args;
         return rows_bytes(a->rows, a->cols, a->x_dtype, 1);
@@ -307,6 +312,8 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_COLSUM:
     case DSC_KERNEL_GATHER_ROWS_FWD:
     case DSC_KERNEL_GATHER_ROWS_BWD:
+    case DSC_KERNEL_HEADS_FWD:
+    case DSC_KERNEL_HEADS_BWD:
         return table_bytes(kernel, args);
     case DSC_KERNEL_DORA_FACTORS:
     case DSC_KERNEL_DORA_SCALE:
