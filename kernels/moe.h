@@ -18,6 +18,7 @@ extern "C" {
 
 #define DSC_MOE_EXPERTS_MAX 1024
 #define DSC_MOE_TOP_K_MAX 32
+#define DSC_MOE_GROUPS_MAX 32
 
 /* How logits become scores: over all experts, or each by itself. */
 typedef enum dsc_moe_score { DSC_MOE_SOFTMAX, DSC_MOE_SIGMOID } dsc_moe_score;
@@ -27,17 +28,36 @@ typedef struct dsc_moe_rule {
     dsc_moe_score score;
     bool renormalize; /* weights are divided by their sum over the slots */
     float factor;     /* then multiplied by this */
+    /* With `groups` above 1 a token's experts are those of the `best_groups` best of so many equal parts, which have
+     * top_k experts at least. A group is as good as its best expert, or with `group_pairs` as the sum of its two best.
+     */
+    int32_t groups, best_groups; /* best_groups <= groups <= DSC_MOE_GROUPS_MAX */
+    bool group_pairs;
 } dsc_moe_rule;
 
-/* The top_k experts of the largest logits; of equal ones the lower number. weights: their scores, by the rule. A NaN is
- * chosen last. */
+static inline bool dsc_moe_rule_is_valid(const dsc_moe_rule *rule)
+{
+    const bool experts = rule->experts >= 1 && rule->experts <= DSC_MOE_EXPERTS_MAX && rule->top_k >= 1 &&
+                         rule->top_k <= rule->experts && rule->top_k <= DSC_MOE_TOP_K_MAX;
+    if (!experts || rule->groups <= 1)
+        return experts && rule->groups >= 0;
+    const int32_t each = rule->experts / rule->groups;
+    return rule->groups <= DSC_MOE_GROUPS_MAX && rule->experts % rule->groups == 0 && rule->best_groups >= 1 &&
+           rule->best_groups <= rule->groups && rule->best_groups * each >= rule->top_k &&
+           (each >= 2 || !rule->group_pairs);
+}
+
+/* The top_k experts of the largest logits; of equal ones the lower number. With a bias, or with groups by pairs, those
+ * of the largest choice: score + bias in fp32. weights: their scores, by the rule and without the bias. A NaN is chosen
+ * last. */
 typedef struct dsc_moe_route_fwd_args {
     float *weights;  /* [tokens, top_k] */
     int32_t *chosen; /* [tokens, top_k] */
     const void *logits; /* [tokens, experts] */
+    const void *bias;   /* [experts], NULL: none */
     int64_t tokens;
     dsc_moe_rule rule;
-    dsc_dtype dtype;
+    dsc_dtype dtype; /* dtype of logits and bias */
 } dsc_moe_route_fwd_args;
 
 /* The gradient of the logits, all of it overwritten. */

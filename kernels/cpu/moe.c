@@ -6,11 +6,7 @@
 
 static dsc_status check_rule(const char *kernel, const dsc_moe_rule *rule, dsc_dtype dtype, dsc_error *err)
 {
-    DSC_ASSERT(rule->experts >= 1);
-    DSC_ASSERT(rule->experts <= DSC_MOE_EXPERTS_MAX);
-    DSC_ASSERT(rule->top_k >= 1);
-    DSC_ASSERT(rule->top_k <= rule->experts);
-    DSC_ASSERT(rule->top_k <= DSC_MOE_TOP_K_MAX);
+    DSC_ASSERT(dsc_moe_rule_is_valid(rule));
     return dsc_range_dtype_check(kernel, dtype, err);
 }
 

@@ -14,15 +14,45 @@ static bool is_before(const float *x, int32_t a, int32_t b)
     return known && (isnan(x[b]) || x[a] > x[b]);
 }
 
-/* The slots by repeated search: a tie is the lower number's, since only a larger one takes the place of the first. */
+/* The best of experts first .. first + count - 1 that are not taken: a tie is the lower number's, since only a larger
+ * one takes the place of the first. -1: all are taken. */
+static int32_t best_of(const float *x, int32_t first, int32_t count, const bool *taken)
+{
+    int32_t best = -1;
+    for (int32_t e = first; e < first + count; e++)
+        if (!taken[e] && (best < 0 || is_before(x, e, best)))
+            best = e;
+    return best;
+}
+
+/* Takes the experts of all groups but the best. */
+static void take_groups(const float *x, const dsc_moe_rule *rule, bool *taken)
+{
+    const int32_t each = rule->experts / rule->groups;
+    float value[DSC_MOE_GROUPS_MAX];
+    bool best[DSC_MOE_GROUPS_MAX] = { false };
+    for (int32_t g = 0; g < rule->groups; g++) {
+        const int32_t first = best_of(x, g * each, each, taken);
+        value[g] = x[first];
+        taken[first] = true;
+        if (rule->group_pairs)
+            value[g] += x[best_of(x, g * each, each, taken)];
+        taken[first] = false;
+    }
+    for (int32_t n = 0; n < rule->best_groups; n++)
+        best[best_of(value, 0, rule->groups, best)] = true;
+    for (int32_t e = 0; e < rule->experts; e++)
+        taken[e] = !best[e / each];
+}
+
+/* The slots by repeated search. */
 static void choose(const float *x, const dsc_moe_rule *rule, int32_t *chosen)
 {
     bool taken[DSC_MOE_EXPERTS_MAX] = { false };
+    if (rule->groups > 1)
+        take_groups(x, rule, taken);
     for (int32_t slot = 0; slot < rule->top_k; slot++) {
-        int32_t best = -1;
-        for (int32_t e = 0; e < rule->experts; e++)
-            if (!taken[e] && (best < 0 || is_before(x, e, best)))
-                best = e;
+        const int32_t best = best_of(x, 0, rule->experts, taken);
         taken[best] = true;
         chosen[slot] = best;
     }
@@ -58,6 +88,13 @@ static double divisor_of(const double *score, const int32_t *chosen, const dsc_m
     return rule->renormalize ? sum : 1;
 }
 
+/* Logits become what the experts are chosen by. */
+static void make_choice(const dsc_moe_route_fwd_args *a, const double *score, float *x)
+{
+    for (int32_t e = 0; e < a->rule.experts && (a->bias != NULL || a->rule.group_pairs); e++)
+        x[e] = (float)score[e] + (a->bias != NULL ? dsc_get(a->bias, e, a->dtype) : 0);
+}
+
 void dsc_moe_route_fwd_ref(const void *args, int64_t first, int64_t last)
 {
     const dsc_moe_route_fwd_args *a = args;
@@ -66,8 +103,9 @@ void dsc_moe_route_fwd_ref(const void *args, int64_t first, int64_t last)
     for (int64_t t = first; t < last; t++) {
         int32_t *chosen = a->chosen + t * a->rule.top_k;
         read_logits(a->logits, t, a->rule.experts, a->dtype, x);
-        choose(x, &a->rule, chosen);
         scores_of(x, &a->rule, score);
+        make_choice(a, score, x);
+        choose(x, &a->rule, chosen);
         const double divisor = divisor_of(score, chosen, &a->rule);
         for (int32_t slot = 0; slot < a->rule.top_k; slot++)
             a->weights[t * a->rule.top_k + slot] = (float)(score[chosen[slot]] / divisor * (double)a->rule.factor);

@@ -23,30 +23,6 @@ __device__ __forceinline__ bool stands_before(float x, int32_t a, float y, int32
     return x_known && x != y ? x > y : a < b;
 }
 
-template <class T> __device__ int32_t next_expert(const T *logits, int32_t experts, uint32_t taken)
-{
-    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
-    float best_x = 0;
-    int32_t best = -1;
-    for (int32_t e = lane, i = 0; e < experts; e += 32, i++) {
-        const float x = to_f32(logits[e]);
-        if ((taken >> i & 1) == 0 && stands_before(x, e, best_x, best)) {
-            best_x = x;
-            best = e;
-        }
-    }
-#pragma unroll
-    for (int width = 16; width >= 1; width /= 2) {
-        const float x = __shfl_xor_sync(0xffffffffu, best_x, width);
-        const int32_t e = __shfl_xor_sync(0xffffffffu, best, width);
-        if (stands_before(x, e, best_x, best)) {
-            best_x = x;
-            best = e;
-        }
-    }
-    return best;
-}
-
 /* A logit's score: e^(x - largest) / sum, or a sigmoid. */
 struct score_of {
     float largest, sum;
@@ -69,9 +45,75 @@ template <class T> __device__ score_of score_make(const T *logits, const dsc_moe
     return { largest, warp_sum(sum), rule.score == DSC_MOE_SOFTMAX };
 }
 
+/* What the experts of a token are chosen by: logits, or scores with a bias. */
+template <class T> struct choice_of {
+    const T *logits, *bias;
+    score_of score;
+    bool scores;
+    __device__ __forceinline__ float at(int32_t e) const
+    {
+        const float x = to_f32(logits[e]);
+        return scores ? score.at(x) + (bias != nullptr ? to_f32(bias[e]) : 0.0f) : x;
+    }
+};
+
+/* The best of the lanes' candidates, in all lanes. -1: a lane has none. */
+__device__ __forceinline__ int32_t best_of_lanes(float best_x, int32_t best)
+{
+#pragma unroll
+    for (int width = 16; width >= 1; width /= 2) {
+        const float x = __shfl_xor_sync(0xffffffffu, best_x, width);
+        const int32_t e = __shfl_xor_sync(0xffffffffu, best, width);
+        if (stands_before(x, e, best_x, best)) {
+            best_x = x;
+            best = e;
+        }
+    }
+    return best;
+}
+
+template <class T> __device__ int32_t next_expert(const choice_of<T> &choice, int32_t experts, uint32_t taken)
+{
+    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
+    float best_x = 0;
+    int32_t best = -1;
+    for (int32_t e = lane, i = 0; e < experts; e += 32, i++) {
+        const float x = choice.at(e);
+        if ((taken >> i & 1) == 0 && stands_before(x, e, best_x, best)) {
+            best_x = x;
+            best = e;
+        }
+    }
+    return best_of_lanes(best_x, best);
+}
+
+/* The lane's experts, as bits, of groups that are not among the best; lane g finds out how good group g is. */
+template <class T> __device__ uint32_t other_groups(const choice_of<T> &choice, const dsc_moe_rule &rule)
+{
+    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), each = rule.experts / rule.groups;
+    float first_x = 0, second_x = 0;
+    int32_t first = -1, second = -1;
+    for (int32_t e = lane * each; lane < rule.groups && e < (lane + 1) * each; e++) {
+        const float x = choice.at(e);
+        if (stands_before(x, e, first_x, first)) {
+            second_x = first_x, second = first;
+            first_x = x, first = e;
+        } else if (stands_before(x, e, second_x, second)) {
+            second_x = x, second = e;
+        }
+    }
+    const float value = rule.group_pairs ? first_x + second_x : first_x;
+    uint32_t best = 0, others = 0;
+    for (int32_t n = 0; n < rule.best_groups; n++)
+        best |= 1u << best_of_lanes(value, lane < rule.groups && (best >> lane & 1) == 0 ? lane : -1);
+    for (int32_t e = lane, i = 0; e < rule.experts; e += 32, i++)
+        others |= (best >> (e / each) & 1) == 0 ? 1u << i : 0;
+    return others;
+}
+
 template <class T>
-__global__ void __launch_bounds__(THREADS)
-    route_fwd_kernel(float *weights, int32_t *chosen, const T *all_logits, int64_t tokens, dsc_moe_rule rule)
+__global__ void __launch_bounds__(THREADS) route_fwd_kernel(float *weights, int32_t *chosen, const T *all_logits,
+                                                            const T *bias, int64_t tokens, dsc_moe_rule rule)
 {
     const int64_t t = static_cast<int64_t>(blockIdx.x) * WARPS + threadIdx.x / 32;
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -79,10 +121,11 @@ __global__ void __launch_bounds__(THREADS)
         return;
     const T *logits = all_logits + t * rule.experts;
     const score_of score = score_make(logits, rule);
-    uint32_t taken = 0;
+    const choice_of<T> choice = { logits, bias, score, bias != nullptr || rule.group_pairs };
+    uint32_t taken = rule.groups > 1 ? other_groups(choice, rule) : 0;
     float mine = 0, sum = 0; /* lane `slot` has that slot's score */
     for (int32_t slot = 0; slot < rule.top_k; slot++) {
-        const int32_t expert = next_expert(logits, rule.experts, taken);
+        const int32_t expert = next_expert(choice, rule.experts, taken);
         if (expert % 32 == lane)
             taken |= 1u << (expert / 32);
         const float x = score.at(to_f32(logits[expert]));
@@ -126,12 +169,6 @@ __global__ void __launch_bounds__(THREADS)
         if (e < rule.experts)
             d_logits[t * rule.experts + e] = element<T>::from(out);
     }
-}
-
-bool rule_is_valid(const dsc_moe_rule *rule)
-{
-    return rule->experts >= 1 && rule->experts <= DSC_MOE_EXPERTS_MAX && rule->top_k >= 1 &&
-           rule->top_k <= rule->experts && rule->top_k <= DSC_MOE_TOP_K_MAX;
 }
 
 /* ---- the order of rows ---- */
@@ -325,13 +362,14 @@ dsc_status dsc_cuda_run_MOE_ROUTE_FWD(const dsc_cuda_launch *at, const void *arg
 {
     const dsc_moe_route_fwd_args *a = static_cast<const dsc_moe_route_fwd_args *>(args);
     DSC_TRY(dtype_check("MOE_ROUTE_FWD", a->dtype, err));
-    DSC_ASSERT(rule_is_valid(&a->rule));
+    DSC_ASSERT(dsc_moe_rule_is_valid(&a->rule));
     if (a->tokens == 0)
         return DSC_OK;
     const unsigned blocks = grid_size(dsc_div_ceil(a->tokens, WARPS));
     DSC_CUDA_FOR_DTYPE(a->dtype, T,
                        DSC_CUDA_LAUNCH((route_fwd_kernel<T>), blocks, THREADS, 0, at->stream, a->weights, a->chosen,
-                                       static_cast<const T *>(a->logits), a->tokens, a->rule));
+                                       static_cast<const T *>(a->logits), static_cast<const T *>(a->bias), a->tokens,
+                                       a->rule));
     return DSC_OK;
 }
 
@@ -339,7 +377,7 @@ dsc_status dsc_cuda_run_MOE_ROUTE_BWD(const dsc_cuda_launch *at, const void *arg
 {
     const dsc_moe_route_bwd_args *a = static_cast<const dsc_moe_route_bwd_args *>(args);
     DSC_TRY(dtype_check("MOE_ROUTE_BWD", a->dtype, err));
-    DSC_ASSERT(rule_is_valid(&a->rule));
+    DSC_ASSERT(dsc_moe_rule_is_valid(&a->rule));
     if (a->tokens == 0)
         return DSC_OK;
     const unsigned blocks = grid_size(dsc_div_ceil(a->tokens, WARPS));

@@ -22,26 +22,62 @@ static void scores_of(const void *logits, int64_t token, const dsc_moe_rule *rul
         score[e] /= sum;
 }
 
-static bool is_chosen(const int32_t *chosen, int32_t count, int32_t expert)
+/* What the experts of a token are chosen by. */
+static void choice_of(const dsc_moe_route_fwd_args *a, int64_t t, const double *score, double *choice)
 {
-    bool found = false;
-    for (int32_t i = 0; i < count; i++)
-        found |= chosen[i] == expert;
-    return found;
+    for (int32_t e = 0; e < a->rule.experts; e++) {
+        const bool scores = a->bias != NULL || a->rule.group_pairs;
+        choice[e] = scores ? score[e] : ck_get(a->logits, t * a->rule.experts + e);
+        choice[e] += a->bias != NULL ? ck_get(a->bias, e) : 0;
+    }
 }
 
-/* Each slot has the largest logit of those that no earlier slot has, and of equal ones the lowest number. */
-static void verify_chosen(const dsc_moe_route_fwd_args *a, int64_t t)
+/* The first of the largest of those that are not taken. */
+static int32_t best_of(const double *x, int32_t count, const bool *taken)
+{
+    int32_t best = -1;
+    for (int32_t i = 0; i < count; i++)
+        if (!taken[i] && (best < 0 || x[i] > x[best]))
+            best = i;
+    return best;
+}
+
+static void take_groups(const dsc_moe_rule *rule, const double *choice, bool *taken)
+{
+    const int32_t each = rule->experts / rule->groups;
+    double value[DSC_MOE_GROUPS_MAX];
+    bool best[DSC_MOE_GROUPS_MAX] = { false };
+    for (int32_t g = 0; g < rule->groups; g++) {
+        bool used[EXPERTS_MOST] = { false };
+        const int32_t first = best_of(choice + g * each, each, used);
+        used[first] = true;
+        value[g] = choice[g * each + first];
+        if (rule->group_pairs)
+            value[g] += choice[g * each + best_of(choice + g * each, each, used)];
+    }
+    for (int32_t n = 0; n < rule->best_groups; n++)
+        best[best_of(value, rule->groups, best)] = true;
+    for (int32_t e = 0; e < rule->experts; e++)
+        taken[e] = !best[e / each];
+}
+
+/* Each slot has the expert of the largest choice in the best groups that no earlier slot has; choices of scores are
+ * equal to within their rounding. */
+static void verify_chosen(const dsc_moe_route_fwd_args *a, int64_t t, const double *score)
 {
     const int32_t *chosen = a->chosen + t * a->rule.top_k;
+    const double rounding = a->bias != NULL || a->rule.group_pairs ? 1e-6 : 0;
+    double choice[EXPERTS_MOST];
+    bool taken[EXPERTS_MOST] = { false };
+    choice_of(a, t, score, choice);
+    if (a->rule.groups > 1)
+        take_groups(&a->rule, choice, taken);
     for (int32_t slot = 0; slot < a->rule.top_k; slot++) {
-        const double x = ck_get(a->logits, t * a->rule.experts + chosen[slot]);
-        for (int32_t e = 0; e < a->rule.experts; e++) {
-            const double other = ck_get(a->logits, t * a->rule.experts + e);
-            if (!is_chosen(chosen, slot + 1, e) && (other > x || (other == x && e < chosen[slot])))
-                ck_fail("token %lld, slot %d: expert %d, expected %d", (long long)t, (int)slot, (int)chosen[slot],
-                        (int)e);
-        }
+        const int32_t e = chosen[slot], best = best_of(choice, a->rule.experts, taken);
+        const bool near = rounding > 0 && fabs(choice[e] - choice[best]) <= rounding;
+        if (taken[e] || (e != best && !near))
+            ck_fail("token %lld, slot %d: expert %d, expected %d", (long long)t, (int)slot, (int)e, (int)best);
+        taken[e] = true;
     }
 }
 
@@ -59,8 +95,8 @@ static void verify_route_fwd(const void *args)
     double score[EXPERTS_MOST];
     for (int64_t t = 0; t < a->tokens; t++) {
         const int32_t *chosen = a->chosen + t * a->rule.top_k;
-        verify_chosen(a, t);
         scores_of(a->logits, t, &a->rule, score);
+        verify_chosen(a, t, score);
         for (int32_t slot = 0; slot < a->rule.top_k; slot++) {
             const double expected = score[chosen[slot]] / chosen_sum(score, chosen, &a->rule) * (double)a->rule.factor;
             ck_near(a->weights, t * a->rule.top_k + slot, expected, 1e-5 * expected + 1e-30);
@@ -106,19 +142,23 @@ static void set_logits(const void *logits, int64_t count, bool ties)
         ck_set(logits, i, (double)(ck_random() % 4) - 1);
 }
 
-static void check_route(int64_t tokens, const dsc_moe_rule *rule, dsc_dtype dtype, bool ties)
+static void check_route(int64_t tokens, const dsc_moe_rule *rule, dsc_dtype dtype, bool ties, bool bias)
 {
     const int64_t count = tokens * rule->experts, slots = tokens * rule->top_k;
-    if (ck_case("moe_route %s tokens=%lld experts=%d top_k=%d score=%d%s%s", ck_dtype_text(dtype), (long long)tokens,
-                (int)rule->experts, (int)rule->top_k, (int)rule->score, rule->renormalize ? " renormalized" : "",
-                ties ? " ties" : "")) {
+    if (ck_case("moe_route %s tokens=%lld experts=%d top_k=%d score=%d groups=%d of %d%s%s%s%s", ck_dtype_text(dtype),
+                (long long)tokens, (int)rule->experts, (int)rule->top_k, (int)rule->score, (int)rule->best_groups,
+                (int)rule->groups, rule->group_pairs ? " by pairs" : "", rule->renormalize ? " renormalized" : "",
+                bias ? " bias" : "", ties ? " ties" : "")) {
         const dsc_moe_route_fwd_args args = { .weights = ck_buf(CK_OUT, DSC_F32, slots, "weights"),
                                               .chosen = ck_buf(CK_OUT, DSC_I32, slots, "chosen"),
                                               .logits = ck_buf(CK_IN, dtype, count, "logits"),
+                                              .bias = bias ? ck_buf(CK_IN, dtype, rule->experts, "bias") : NULL,
                                               .tokens = tokens,
                                               .rule = *rule,
                                               .dtype = dtype };
         set_logits(args.logits, count, ties);
+        if (bias)
+            ck_normal(args.bias, 0, 0.3);
         ck_kernel(DSC_KERNEL_MOE_ROUTE_FWD, &args, sizeof args, verify_route_fwd);
     }
     if (ck_case("moe_route_bwd %s tokens=%lld experts=%d top_k=%d score=%d%s", ck_dtype_text(dtype), (long long)tokens,
@@ -457,16 +497,24 @@ static void bench(dsc_dtype dtype)
 
 void ck_moe(void)
 {
-    static const dsc_moe_rule rules[] = { { 8, 2, DSC_MOE_SOFTMAX, true, 1 },   { 128, 8, DSC_MOE_SOFTMAX, true, 1 },
-                                          { 60, 4, DSC_MOE_SOFTMAX, false, 1 }, { 5, 5, DSC_MOE_SIGMOID, true, 2.5f },
-                                          { 1, 1, DSC_MOE_SOFTMAX, false, 1 },  { 33, 3, DSC_MOE_SIGMOID, false, 1 } };
+    static const dsc_moe_rule rules[] = {
+        { 8, 2, DSC_MOE_SOFTMAX, true, 1, 0, 0, false },   { 128, 8, DSC_MOE_SOFTMAX, true, 1, 0, 0, false },
+        { 60, 4, DSC_MOE_SOFTMAX, false, 1, 0, 0, false }, { 5, 5, DSC_MOE_SIGMOID, true, 2.5f, 0, 0, false },
+        { 1, 1, DSC_MOE_SOFTMAX, false, 1, 0, 0, false },  { 33, 3, DSC_MOE_SIGMOID, false, 1, 0, 0, false }
+    };
+    static const dsc_moe_rule grouped_rules[] = { { 160, 6, DSC_MOE_SOFTMAX, false, 16, 8, 3, false },
+                                                  { 128, 8, DSC_MOE_SIGMOID, true, 2.5f, 8, 4, true },
+                                                  { 64, 6, DSC_MOE_SIGMOID, true, 2.446f, 1, 1, true },
+                                                  { 12, 4, DSC_MOE_SIGMOID, false, 1, 6, 2, true } };
     static const rows_shape rows[] = { { 1, 1, 1 }, { 7, 33, 2 }, { 5, 64, 8 }, { 3, 520, 3 }, { 0, 8, 2 } };
     static const grouped_shape grouped[] = { { 1, 1, 1, 1 },     { 0, 8, 8, 2 },     { 37, 16, 32, 4 },
                                              { 150, 33, 70, 3 }, { 260, 64, 40, 1 }, { 40, 300, 65, 9 },
                                              { 64, 65, 300, 16 } };
     for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {
         for (size_t i = 0; i < DSC_COUNT(rules); i++)
-            check_route(i == 1 ? 3 : 9, &rules[i], dtype, i % 2 == 0);
+            check_route(i == 1 ? 3 : 9, &rules[i], dtype, i % 2 == 0, false);
+        for (size_t i = 0; i < DSC_COUNT(grouped_rules); i++)
+            check_route(5, &grouped_rules[i], dtype, i == 0, i > 0);
         for (size_t i = 0; i < DSC_COUNT(rows); i++) {
             for (int add = 0; add < 3; add++)
                 check_dispatch(&rows[i], dtype, add);
