@@ -261,6 +261,7 @@ static void add_block(dsc_lm *lm, int64_t layer)
         spec->split = param->split;
         spec->parted = param->parted;
         spec->as_stored = param->as_stored;
+        spec->trainable = !param->frozen;
     }
     for (int32_t i = 0; i < program->layer_count; i++) {
         const dsc_program_layer *of = &program->layer[i];

@@ -57,7 +57,7 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
 void dsc_lm_freeze(dsc_lm *lm)
 {
     for (int64_t i = 0; i < lm->param_count; i++)
-        lm->params[i].trainable = dsc_lora_saves(lm->lora, lm->params[i].name);
+        lm->params[i].trainable = lm->params[i].trainable && dsc_lora_saves(lm->lora, lm->params[i].name);
     for (int64_t m = 0; m < lm->module_count; m++) {
         dsc_param_spec *params = &lm->params[lm->modules[m].params - lm->params];
         for (int32_t i = 0; i < lm->modules[m].param_count; i++) {

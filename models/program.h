@@ -39,6 +39,7 @@ typedef enum dsc_op_kind {
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
     DSC_OP_COPY,       /* x -> y */
     DSC_OP_CUSTOM,     /* inputs -> y */
+    DSC_OP_HEADS,      /* own, shared or none -> y, heads put together (kernels/heads.h) */
     /* Mixture of experts. Rows of routed tokens are in expert order. `place`, `source` and `starts`: kernels/moe.h */
     DSC_OP_ROUTER,   /* logits -> weights, chosen */
     DSC_OP_ORDER,    /* chosen -> place, source, starts */
@@ -59,6 +60,7 @@ typedef enum dsc_op_kind {
     DSC_OP_GROUPED_DX,     /* dy, sum so far, starts -> dx */
     DSC_OP_GROUPED_DW,     /* rows, dy, starts -> */
     DSC_OP_COMBINE_BWD,    /* dy, rows, weights, place -> d_rows, d_weights */
+    DSC_OP_HEADS_BWD,      /* dy -> d_own, d_shared */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -92,6 +94,7 @@ typedef struct dsc_program_param {
     double std; /* init_std of dsc_param_spec */
     dsc_split_axis split;
     bool parted, as_stored; /* as in dsc_param_spec */
+    bool frozen; /* never trained */
 } dsc_program_param;
 
 /* A linear layer of the module, with the numbers of its parameters. */
@@ -113,6 +116,7 @@ typedef struct dsc_op_norm {
 typedef struct dsc_op_rope {
     const dsc_rope *rope;
     int64_t heads, head_size;
+    int64_t first; /* the first column of a head that turns */
     bool inverse;
 } dsc_op_rope;
 typedef struct dsc_op_attention {
@@ -125,6 +129,16 @@ typedef struct dsc_op_attention {
     bool has_sinks;
     int32_t sinks; /* with has_sinks: the declared parameter [heads] of logits that have no value */
 } dsc_op_attention;
+
+typedef struct dsc_op_heads {
+    int64_t heads, width; /* columns of a head of y */
+} dsc_op_heads;
+
+/* ROUTER: the rule is at the same place as that of ORDER. */
+typedef struct dsc_op_router {
+    dsc_moe_rule rule;
+    int32_t bias; /* the parameter's number; NONE: without */
+} dsc_op_router;
 
 typedef struct dsc_op_grouped {
     int64_t in, out;
@@ -146,6 +160,8 @@ typedef struct dsc_op {
         dsc_activation activation; /* ACTIVATION, GATED */
         double factor; /* SCALE */
         dsc_moe_rule rule; /* ROUTER, ORDER */
+        dsc_op_router router;
+        dsc_op_heads heads;
         dsc_op_grouped grouped;
         dsc_swiglu_clamp clamp; /* PAIRS */
         struct {
@@ -259,6 +275,8 @@ int16_t dsc_program_scale(dsc_program *program, int16_t x, double factor);
 typedef struct dsc_program_experts_args {
     const char *gate, *up, *down; /* "mlp.experts.*.gate_proj" */
     dsc_moe_rule rule;
+    bool has_bias;
+    int32_t bias; /* with has_bias: the declared parameter [experts], which is added to scores for the choice alone */
     dsc_activation activation;
     int64_t inner;
     double std;
@@ -287,6 +305,9 @@ int16_t dsc_program_slice(dsc_program *program, int16_t x, int64_t first, int64_
 /* `heads` times `width` columns, the first ones from `first` on, the others each `apart` columns further. */
 int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, int64_t heads, int64_t width,
                                 int64_t apart);
+/* Heads of `width` columns: of each its columns in `own`, then those of `shared`, which all heads have, then zeros.
+ * shared NONE: none; then heads of `own` may also be wider, and the columns from `width` on are left out. */
+int16_t dsc_program_heads(dsc_program *program, int16_t own, int16_t shared, const dsc_op_heads *args);
 /* An op of the caller's, which stays as long as the program; in[op->input_count]. out_columns is above 0, and the texts
  * of its parameters are whole: { "scale.bias" } and no part. */
 int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *op);

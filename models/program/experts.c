@@ -35,6 +35,8 @@ static void set_rule(dsc_op *op, const dsc_moe_rule *rule)
 {
     op->rule.experts = rule->experts, op->rule.top_k = rule->top_k;
     op->rule.score = rule->score, op->rule.renormalize = rule->renormalize, op->rule.factor = rule->factor;
+    op->rule.groups = rule->groups, op->rule.best_groups = rule->best_groups;
+    op->rule.group_pairs = rule->group_pairs;
 }
 
 /* ---- routing ----------------------------------------------------------------------------------------------------- */
@@ -44,7 +46,7 @@ typedef struct routed {
     int16_t weights, place, source, starts;
 } routed;
 
-static routed route(dsc_program *program, int16_t logits, const dsc_moe_rule *rule)
+static routed route(dsc_program *program, int16_t logits, const dsc_moe_rule *rule, int32_t bias)
 {
     const routed none = { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
     dsc_op *router = add(program, DSC_OP_ROUTER, "router");
@@ -52,6 +54,7 @@ static routed route(dsc_program *program, int16_t logits, const dsc_moe_rule *ru
         return none;
     dsc_value shape = program->value[logits];
     set_rule(router, rule);
+    router->router.bias = bias;
     router->in[0] = logits;
     shape.columns = rule->top_k, shape.f32 = true;
     const int16_t weights = add_out(program, router, 0, "weights", shape);
@@ -133,7 +136,8 @@ static bool is_pattern(const char *name)
     return star != NULL && strchr(star + 1, '*') == NULL;
 }
 
-static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe_rule *rule, int64_t inner)
+static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe_rule *rule, const int32_t *bias,
+                  int64_t inner)
 {
     const int32_t experts = rule->experts, top_k = rule->top_k;
     if (program->status != DSC_OK)
@@ -150,6 +154,16 @@ static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe
     else if (of_logits->columns != experts || of_logits->rows != of_x->rows)
         REFUSE(program, "op \"experts\": the logits \"%.60s\" are [%lld,%lld]; expected [%lld,%d]", of_logits->name,
                (long long)of_logits->rows, (long long)of_logits->columns, (long long)of_x->rows, (int)experts);
+    else if (!dsc_moe_rule_is_valid(rule))
+        REFUSE(
+            program,
+            "op \"experts\": %d of %d groups of %d experts for %d slots; expected equal groups of 2 or more, at most "
+            "%d, the best of which have an expert for each slot",
+            (int)rule->best_groups, (int)rule->groups, (int)experts, (int)top_k, DSC_MOE_GROUPS_MAX);
+    else if (bias != NULL && (*bias < 0 || *bias >= program->param_count || program->param[*bias].dim_count != 1 ||
+                              program->param[*bias].dim[0] != experts))
+        REFUSE(program, "op \"experts\": its bias is parameter %d; expected a declared one of %d elements", (int)*bias,
+               (int)experts);
     else if (inner < 1)
         REFUSE(program, "op \"experts\": an inner width of %lld; expected 1 or more", (long long)inner);
     return program->status == DSC_OK;
@@ -160,10 +174,10 @@ int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, con
     DSC_ASSERT(is_pattern(args->gate));
     DSC_ASSERT(is_pattern(args->up));
     DSC_ASSERT(is_pattern(args->down));
-    if (!check(program, x, logits, &args->rule, args->inner))
+    if (!check(program, x, logits, &args->rule, args->has_bias ? &args->bias : NULL, args->inner))
         return DSC_PROGRAM_NONE;
     const int64_t channels = program->value[x].columns;
-    const routed by = route(program, logits, &args->rule);
+    const routed by = route(program, logits, &args->rule, args->has_bias ? args->bias : DSC_PROGRAM_NONE);
     const int16_t rows = dispatch(program, x, &by, args->rule.top_k);
     const int16_t gate = grouped(program, rows, by.starts, args->gate, args->inner, args);
     const int16_t up = grouped(program, rows, by.starts, args->up, args->inner, args);
@@ -231,10 +245,10 @@ int16_t dsc_program_pair_experts(dsc_program *program, int16_t x, int16_t logits
 {
     const char *const gate_up[2] = { args->gate_up, args->gate_up_bias }, *const down[2] = { args->down,
                                                                                              args->down_bias };
-    if (!check(program, x, logits, &args->rule, args->inner))
+    if (!check(program, x, logits, &args->rule, NULL, args->inner))
         return DSC_PROGRAM_NONE;
     const int64_t channels = program->value[x].columns;
-    const routed by = route(program, logits, &args->rule);
+    const routed by = route(program, logits, &args->rule, DSC_PROGRAM_NONE);
     const int16_t rows = dispatch(program, x, &by, args->rule.top_k);
     const int16_t both = biased(program, rows, by.starts, gate_up, 2 * args->inner, args);
     const int16_t middle = dsc_program_pairs(program, both, &args->clamp);
@@ -253,6 +267,6 @@ int16_t dsc_program_gate_rows(dsc_program *program, int16_t x, int16_t gate)
                (int)gate);
         return DSC_PROGRAM_NONE;
     }
-    const routed by = route(program, gate, &rule);
+    const routed by = route(program, gate, &rule, DSC_PROGRAM_NONE);
     return combine(program, x, &by, x);
 }

@@ -75,6 +75,10 @@ dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op);
 int64_t dsc_op_attention_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
 bool dsc_op_attention_bwd_can_lie(const dsc_place *places, const dsc_op *op);
 
+/* ---- Heads, ops_heads.c ---- */
+dsc_status dsc_op_run_heads(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_heads_bwd(dsc_exec *exec, const dsc_op *op);
+
 /* ---- Element by element, ops_elements.c ---- */
 dsc_status dsc_op_run_activation(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_activation_bwd(dsc_exec *exec, const dsc_op *op);
@@ -121,6 +125,7 @@ dsc_status dsc_rule_rope(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_gated(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_multiply(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_slice(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_heads(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_dispatch(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_grouped(dsc_tape *tape, dsc_op *op, dsc_error *err);
 

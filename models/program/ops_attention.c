@@ -11,11 +11,26 @@ dsc_status dsc_op_run_rope_table(dsc_exec *exec, const dsc_op *op)
     return dsc_rope_make_tables(&call, op->rope.rope, tables, exec->program->tokens);
 }
 
+/* Columns before those that turn are copied first; the kernel then turns in place. */
+static dsc_status copy_ahead(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_cast_args args = { .to = dsc_exec_at(exec, op->out[0]),
+                                 .from = dsc_exec_at(exec, op->in[0]),
+                                 .to_dtype = exec->ctx->dtype,
+                                 .from_dtype = exec->ctx->dtype,
+                                 .count = dsc_exec_elements(exec, op->in[0]) };
+    return args.to == args.from ? DSC_OK : DSC_RUN(exec->ctx->stream, CAST, &args, exec->err);
+}
+
 dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op)
 {
     const int64_t apart = dsc_exec_place(exec, op->in[0])->apart;
-    const dsc_rope_args args = { .out = dsc_exec_at(exec, op->out[0]),
-                                 .in = dsc_exec_at(exec, op->in[0]),
+    const int64_t ahead = op->rope.first * (int64_t)dsc_dtype_bytes(exec->ctx->dtype);
+    if (ahead > 0)
+        DSC_TRY(copy_ahead(exec, op));
+    const dsc_rope_args args = { .out = dsc_exec_at(exec, op->out[0]) + ahead,
+                                 .in =
+                                     (ahead > 0 ? dsc_exec_at(exec, op->out[0]) : dsc_exec_at(exec, op->in[0])) + ahead,
                                  .cos = dsc_exec_floats(exec, op->in[1]),
                                  .sin = dsc_exec_floats(exec, op->in[2]),
                                  .places = dsc_exec_positions(exec),
@@ -31,9 +46,12 @@ dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op)
     return DSC_RUN(exec->ctx->stream, ROPE, &args, exec->err);
 }
 
+static bool is_whole(const dsc_place *place) { return place->width == place->stride; }
+
 bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op)
 {
-    return dsc_op_lie_apart_alike(places, op->in[0], op->out[0]);
+    const bool whole = is_whole(&places[op->in[0]]) && is_whole(&places[op->out[0]]);
+    return dsc_op_lie_apart_alike(places, op->in[0], op->out[0]) && (whole || op->rope.first == 0);
 }
 
 /* A window that reaches further than the text has no effect. */

@@ -13,6 +13,7 @@ dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op)
     const dsc_moe_route_fwd_args args = { .weights = dsc_exec_floats(exec, op->out[0]),
                                           .chosen = ints_at(exec, op->out[1]),
                                           .logits = dsc_exec_at(exec, op->in[0]),
+                                          .bias = op->router.bias >= 0 ? exec->ctx->param[op->router.bias] : NULL,
                                           .tokens = dsc_exec_rows(exec, op->in[0]),
                                           .rule = op->rule,
                                           .dtype = exec->ctx->dtype };

@@ -158,6 +158,7 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
         own->dim[i] = param->dim[i];
     own->init = param->init, own->std = param->std, own->split = param->split;
     own->parted = param->parted, own->as_stored = param->as_stored;
+    own->frozen = param->frozen;
     return program->param_count++;
 }
 
@@ -330,7 +331,8 @@ int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tab
     if (y == DSC_PROGRAM_NONE)
         return y;
     const dsc_value *in = &program->value[x];
-    if (in->columns != args->heads * args->head_size || args->head_size < 2 * args->rope->pairs)
+    if (in->columns != args->heads * args->head_size || args->first < 0 ||
+        args->head_size - args->first < 2 * args->rope->pairs)
         REFUSE(program, "op \"rope\": its input \"%.60s\" is [%lld,%lld], expected %lld heads of %lld elements",
                in->name, (long long)in->rows, (long long)in->columns, (long long)args->heads,
                (long long)args->head_size);
@@ -476,6 +478,30 @@ int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, 
 int16_t dsc_program_slice(dsc_program *program, int16_t x, int64_t first, int64_t count)
 {
     return dsc_program_slice_heads(program, x, first, 1, count, 0);
+}
+
+int16_t dsc_program_heads(dsc_program *program, int16_t own, int16_t shared, const dsc_op_heads *args)
+{
+    dsc_op *op;
+    const bool has_shared = shared != DSC_PROGRAM_NONE;
+    if (has_shared && !is_value(program, DSC_OP_HEADS, "heads", shared))
+        return DSC_PROGRAM_NONE;
+    const int16_t y = add_unary(program, DSC_OP_HEADS, "heads", own, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *a = &program->value[own], *b = has_shared ? &program->value[shared] : a;
+    const int64_t each = args->heads >= 1 ? a->columns / args->heads : 0, all = each + (has_shared ? b->columns : 0);
+    if (args->heads < 1 || args->width < 1 || a->columns % args->heads != 0 || b->rows != a->rows ||
+        (has_shared && all > args->width))
+        REFUSE(program,
+               "op \"heads\": its inputs \"%.60s\" [%lld,%lld] and \"%.60s\" [%lld,%lld] do not make %lld heads of "
+               "%lld columns",
+               a->name, (long long)a->rows, (long long)a->columns, b->name, (long long)b->rows, (long long)b->columns,
+               (long long)args->heads, (long long)args->width);
+    op->heads.heads = args->heads, op->heads.width = args->width;
+    op->in[1] = shared;
+    program->value[y].columns = args->heads * args->width;
+    return y;
 }
 
 static void declare_custom(dsc_program *program, const dsc_custom_param *param)

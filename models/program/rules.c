@@ -166,6 +166,21 @@ dsc_status dsc_rule_grouped(dsc_tape *t, dsc_op *grouped, dsc_error *err)
     return DSC_OK;
 }
 
+/* The shared columns may be absent. */
+dsc_status dsc_rule_heads(dsc_tape *t, dsc_op *heads, dsc_error *err)
+{
+    int16_t made[2] = { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_HEADS_BWD, heads);
+    op->in[0] = t->gradient[heads->out[0]];
+    for (int i = 0; i < 2; i++)
+        if (heads->in[i] != DSC_PROGRAM_NONE)
+            made[i] = dsc_tape_emit_value(t, op, i, heads->in[i]);
+    for (int i = 0; i < 2 && !t->full; i++)
+        if (heads->in[i] != DSC_PROGRAM_NONE)
+            dsc_tape_add(t, heads, heads->in[i], made[i]);
+    return DSC_OK;
+}
+
 dsc_status dsc_rule_norm(dsc_tape *t, dsc_op *norm, dsc_error *err)
 {
     const int16_t x = norm->in[0];

@@ -33,11 +33,10 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
-    static const char *const kinds[] = { "linear",   "norm",    "rope_table", "rope",    "attention", "activation",
-                                         "gated",    "pairs",
-                                         "add",      "multiply", "scale",     "dropout", "slice",
-                                         "copy",     "custom",  "router",     "order",   "dispatch",  "grouped",
-                                         "combine" };
+    static const char *const kinds[] = { "linear",   "norm",     "rope_table", "rope",    "attention", "activation",
+                                         "gated",    "pairs",    "add",        "multiply", "scale",    "dropout",
+                                         "slice",    "copy",     "custom",     "heads",    "router",   "order",
+                                         "dispatch", "grouped",  "combine" };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
     if (op->kind == DSC_OP_LINEAR)
@@ -49,7 +48,13 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
                 op->norm.kind == DSC_NORM_LAYER, (int)op->norm.groups, op->norm.eps, op->norm.weight, op->norm.bias,
                 op->norm.plus_one);
     if (op->kind == DSC_OP_ROPE)
-        fprintf(file, "\"heads\": %d, \"neighbours\": %d, ", (int)op->rope.heads, op->rope.rope->neighbours);
+        fprintf(file, "\"heads\": %d, \"neighbours\": %d, \"first\": %d, ", (int)op->rope.heads,
+                op->rope.rope->neighbours, (int)op->rope.first);
+    if (op->kind == DSC_OP_HEADS)
+        fprintf(file, "\"heads\": %d, \"width\": %d, ", (int)op->heads.heads, (int)op->heads.width);
+    if (op->kind == DSC_OP_ROUTER)
+        fprintf(file, "\"groups\": %d, \"best_groups\": %d, \"pairs\": %d, \"bias\": %d, ", (int)op->rule.groups,
+                (int)op->rule.best_groups, op->rule.group_pairs, (int)op->router.bias);
     if (op->kind == DSC_OP_ATTENTION)
         fprintf(file,
                 "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, \"softcap\": %.17g, "

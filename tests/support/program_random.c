@@ -30,7 +30,7 @@ void program_random_take_params(program_random *r)
         r->spec[r->param_count] = (dsc_param_spec) { .name = "p",
                                                      .dim_count = 1,
                                                      .dim = { elements },
-                                                     .trainable = program_random_draw(r, 8) > 0,
+                                                     .trainable = program_random_draw(r, 8) > 0 && !param->frozen,
                                                      .shared_module = -1,
                                                      .shared_param = -1 };
     }
@@ -86,6 +86,14 @@ static int32_t vector(program_random *r, int64_t elements)
     return number;
 }
 
+static int32_t frozen_vector(program_random *r, int64_t elements)
+{
+    const dsc_program_param param = { .name = "bias", .part = "", .dim_count = 1, .dim = { elements }, .frozen = true };
+    const int32_t number = dsc_program_declare(&r->source, &param);
+    program_random_take_params(r);
+    return number;
+}
+
 static int16_t attention(program_random *r, int16_t x)
 {
     const int64_t kv_heads = 1 + program_random_draw(r, 2), heads = kv_heads * (1 + program_random_draw(r, 2));
@@ -110,9 +118,34 @@ static int16_t attention(program_random *r, int16_t x)
         const dsc_program_tables tables = dsc_program_rope_tables(&r->source, &r->rope);
         for (int i = 0; i < 2; i++)
             qkv[i] = dsc_program_rope(&r->source, qkv[i], tables,
-                                      &(dsc_op_rope) { &r->rope, i == 0 ? heads : kv_heads, HEAD, false });
+                                      &(dsc_op_rope) { &r->rope, i == 0 ? heads : kv_heads, HEAD, 0, false });
     }
     return dsc_program_attention(&r->source, qkv[0], qkv[1], qkv[2], &args);
+}
+
+/* Keys of own columns and one part that all heads share, which turns; values of another width than the keys'. */
+static int16_t latent_attention(program_random *r, int16_t x)
+{
+    const int64_t heads = 1 + program_random_draw(r, 3), turned = HEAD, plain = 1 + program_random_draw(r, 5);
+    const int64_t value = 1 + program_random_draw(r, 9), latent = HEAD * (1 + program_random_draw(r, 2));
+    const int64_t size = plain + turned, each = plain + value, width = dsc_max_i64(size, value);
+    const dsc_op_rope turn_q = { &r->rope, heads, size, plain, false }, turn_k = { &r->rope, 1, turned, 0, false };
+    const dsc_op_heads one = { 1, latent }, whole = { heads, width }, narrow = { heads, value };
+    const dsc_op_attention args = { .heads = heads, .kv_heads = heads, .head_size = width, .scale = 0.5 };
+    dsc_program *program = &r->source;
+    const dsc_program_tables tables = dsc_program_rope_tables(program, &r->rope);
+    int16_t q = dsc_program_rope(program, linear(r, x, heads * size), tables, &turn_q);
+    const int16_t both = linear(r, x, latent + turned), c = dsc_program_slice(program, both, 0, latent);
+    const int16_t key = dsc_program_slice(program, both, latent, turned);
+    const int16_t kv = linear(r, norm(r, dsc_program_heads(program, c, DSC_PROGRAM_NONE, &one)), heads * each);
+    const int16_t own = dsc_program_slice_heads(program, kv, 0, heads, plain, each);
+    const int16_t v = dsc_program_slice_heads(program, kv, plain, heads, value, each);
+    if (width > size)
+        q = dsc_program_heads(program, q, DSC_PROGRAM_NONE, &whole);
+    const int16_t k = dsc_program_heads(program, own, dsc_program_rope(program, key, tables, &turn_k), &whole);
+    const int16_t y =
+        dsc_program_attention(program, q, k, dsc_program_heads(program, v, DSC_PROGRAM_NONE, &whole), &args);
+    return linear(r, width > value ? dsc_program_heads(program, y, DSC_PROGRAM_NONE, &narrow) : y, 8);
 }
 
 static dsc_activation any_activation(program_random *r)
@@ -154,7 +187,9 @@ static int16_t experts(program_random *r, int16_t x)
 {
     if (program_random_draw(r, 4) == 0)
         return dsc_program_gate_rows(&r->source, x, linear(r, x, 1));
-    const int32_t count = (int32_t)(1 + program_random_draw(r, 5));
+    const int32_t groups = (int32_t)(1 + program_random_draw(r, 3)), each = (int32_t)(2 + program_random_draw(r, 2));
+    const bool grouped = program_random_draw(r, 3) == 0, bias = program_random_draw(r, 3) == 0;
+    const int32_t count = grouped ? groups * each : (int32_t)(1 + program_random_draw(r, 5));
     const dsc_program_experts_args args = {
         .gate = "experts.*.gate",
         .up = "experts.*.up",
@@ -163,7 +198,12 @@ static int16_t experts(program_random *r, int16_t x)
                   .top_k = (int32_t)(1 + program_random_draw(r, dsc_min_i64(count, 3))),
                   .score = program_random_draw(r, 2) == 0 ? DSC_MOE_SOFTMAX : DSC_MOE_SIGMOID,
                   .renormalize = program_random_draw(r, 2) == 0,
-                  .factor = 0.5f * (float)(1 + program_random_draw(r, 4)) },
+                  .factor = 0.5f * (float)(1 + program_random_draw(r, 4)),
+                  .groups = grouped ? groups : 0,
+                  .best_groups = grouped ? (int32_t)dsc_min_i64(groups, 2) : 0,
+                  .group_pairs = grouped && program_random_draw(r, 2) == 0 },
+        .has_bias = bias,
+        .bias = bias ? frozen_vector(r, count) : 0,
         .activation = any_activation(r),
         .inner = 3 + program_random_draw(r, 6)
     };
@@ -186,7 +226,7 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
-    switch (program_random_draw(r, 12)) {
+    switch (program_random_draw(r, 13)) {
     case 0:
     case 1:
         return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
@@ -210,6 +250,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return dsc_program_multiply(&r->source, x, same_shape(r, values, count, x));
     case 10:
         return experts(r, x);
+    case 11:
+        return latent_attention(r, x);
     default:
         return dsc_program_add(&r->source, x, same_shape(r, values, count, x));
     }

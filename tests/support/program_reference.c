@@ -166,10 +166,10 @@ static void rope(const program_reference *r, const dsc_op *op, const double *fro
     const int64_t columns = of->heads * of->head_size, pairs = of->rope->pairs;
     for (int64_t row = 0; row < rows_of(r, op->in[0]); row++)
         for (int64_t h = 0; h < of->heads; h++) {
-            const double *x = from + row * columns + h * of->head_size;
-            double *y = to + row * columns + h * of->head_size;
-            for (int64_t i = 2 * pairs; i < of->head_size; i++)
-                y[i] += x[i];
+            const double *x = from + row * columns + h * of->head_size + of->first;
+            double *y = to + row * columns + h * of->head_size + of->first;
+            for (int64_t i = -of->first; i < of->head_size - of->first; i++)
+                y[i] += i < 0 || i >= 2 * pairs ? x[i] : 0;
             for (int64_t i = 0; i < pairs; i++) {
                 const float angle = (float)(row % r->program->tokens) * of->rope->frequency[i];
                 const double c = cos((double)angle) * (double)of->rope->scale;
@@ -366,6 +366,25 @@ static void slice(program_reference *r, const dsc_op *op, bool backward)
         }
 }
 
+/* Column c of head h of y is that of `own`, of `shared`, or none. */
+static void heads(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t count = op->heads.heads, width = op->heads.width;
+    const int64_t own = r->program->value[op->in[0]].columns / count;
+    const int64_t shared = op->in[1] != DSC_PROGRAM_NONE ? r->program->value[op->in[1]].columns : 0;
+    for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++) {
+        const int64_t c = i % width, row = i / width / count;
+        const int16_t of = c < own ? op->in[0] : op->in[1];
+        const int64_t from = c < own ? i / width * own + c : row * shared + c - own;
+        if (c >= own + shared)
+            continue;
+        if (backward)
+            r->d_value[of][from] += r->d_value[op->out[0]][i];
+        else
+            r->value[op->out[0]][i] = r->value[of][from];
+    }
+}
+
 /* ---- all ---- */
 
 static void run(program_reference *r, const dsc_op *op, bool backward)
@@ -392,6 +411,9 @@ static void run(program_reference *r, const dsc_op *op, bool backward)
         break;
     case DSC_OP_SLICE:
         slice(r, op, backward);
+        break;
+    case DSC_OP_HEADS:
+        heads(r, op, backward);
         break;
     default:
         for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++)

@@ -24,28 +24,56 @@ static double score_slope(const dsc_moe_rule *rule, const double *score, int32_t
     return score[j] * ((j == e) - score[e]);
 }
 
-/* The numbers of experts with larger logits, or equal ones and a lower number. */
-static int32_t rank_of(const dsc_moe_rule *rule, const double *x, int32_t e)
+/* How many of `count` numbers are larger than the one at `i`, or equal and before it. */
+static int32_t rank_of(const double *x, int32_t count, int32_t i)
 {
     int32_t rank = 0;
-    for (int32_t other = 0; other < rule->experts; other++)
-        rank += x[other] > x[e] || (x[other] == x[e] && other < e);
+    for (int32_t other = 0; other < count; other++)
+        rank += x[other] > x[i] || (x[other] == x[i] && other < i);
     return rank;
+}
+
+/* The choice of experts outside of the best groups becomes less than all others. */
+static void leave_groups(const dsc_moe_rule *rule, double *choice)
+{
+    const int32_t each = rule->experts / rule->groups;
+    double value[DSC_MOE_GROUPS_MAX];
+    for (int32_t g = 0; g < rule->groups; g++) {
+        value[g] = 0;
+        for (int32_t e = 0; e < each; e++)
+            if (rank_of(choice + g * each, each, e) < (rule->group_pairs ? 2 : 1))
+                value[g] += choice[g * each + e];
+    }
+    for (int32_t e = 0; e < rule->experts; e++)
+        if (rank_of(value, rule->groups, e / each) >= rule->best_groups)
+            choice[e] = -INFINITY;
+}
+
+/* What the experts of a token are chosen by. */
+static void choice_of(const program_reference *r, const dsc_op *op, const double *x, const double *score,
+                      double *choice)
+{
+    const bool scores = op->router.bias >= 0 || op->rule.group_pairs;
+    for (int32_t e = 0; e < op->rule.experts; e++)
+        choice[e] = (scores ? score[e] : x[e]) + (op->router.bias >= 0 ? r->param[op->router.bias][e] : 0);
+    if (op->rule.groups > 1)
+        leave_groups(&op->rule, choice);
 }
 
 static void router(program_reference *r, const dsc_op *op, bool backward)
 {
     const dsc_moe_rule *rule = &op->rule;
-    double score[DSC_MOE_EXPERTS_MAX];
+    double score[DSC_MOE_EXPERTS_MAX], choice[DSC_MOE_EXPERTS_MAX];
     for (int64_t t = 0; t < program_reference_elements(r, op->in[0]) / rule->experts; t++) {
         const double *x = r->value[op->in[0]] + t * rule->experts;
         double *dx = r->d_value[op->in[0]] + t * rule->experts, *weights = r->value[op->out[0]] + t * rule->top_k;
         const double *d = r->d_value[op->out[0]] + t * rule->top_k;
         double *chosen = r->value[op->out[1]] + t * rule->top_k, sum = 0;
         scores_of(rule, x, score);
+        choice_of(r, op, x, score, choice);
         for (int32_t e = 0; e < rule->experts; e++)
-            if (rank_of(rule, x, e) < rule->top_k)
-                chosen[rank_of(rule, x, e)] = e;
+            if (rank_of(choice, rule->experts, e) < rule->top_k)
+                chosen[rank_of(choice, rule->experts, e)] = e;
         for (int32_t k = 0; k < rule->top_k; k++)
             sum += score[(int32_t)chosen[k]];
         const double factor = (double)rule->factor, divisor = rule->renormalize ? sum : 1;

@@ -28,13 +28,22 @@ def rope(program, op, x):
     angle = (place[:, None] * torch.tensor(program["frequency"], dtype=torch.float32)).to(torch.float64)
     cos, sin = angle.cos()[:, None, :], angle.sin()[:, None, :]
     x = x.reshape(rows, heads, columns // heads)
+    ahead, x = x[..., :op["first"]], x[..., op["first"]:]
     rest = x[..., 2 * pairs:]
     if op["neighbours"]:
         a, b = x[..., :2 * pairs:2], x[..., 1:2 * pairs:2]
         turned = torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)
-        return torch.cat((turned, rest), -1).reshape(rows, columns)
+        return torch.cat((ahead, turned, rest), -1).reshape(rows, columns)
     a, b = x[..., :pairs], x[..., pairs:2 * pairs]
-    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(rows, columns)
+    return torch.cat((ahead, a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(rows, columns)
+
+
+def heads_op(op, own, shared):
+    rows, heads, width = len(own), op["heads"], op["width"]
+    own = own.reshape(rows, heads, -1)[..., :width]
+    parts = [own] if shared is None else [own, shared[:, None, :].expand(rows, heads, -1)]
+    y = torch.cat(parts, -1)
+    return F.pad(y, (0, width - y.shape[-1])).reshape(rows, -1)
 
 
 def slopes(heads, alibi):
@@ -79,10 +88,19 @@ def norm(op, x, params):
     return y.reshape(rows, columns)
 
 
-def router(op, logits):
-    """weights and numbers of the experts of the largest logits, of equal ones the lower number"""
-    chosen = torch.sort(-logits, dim=-1, stable=True).indices[:, :op["top_k"]]
-    scores = (logits.sigmoid() if op["sigmoid"] else logits.softmax(-1)).gather(1, chosen)
+def router(op, logits, params):
+    """weights and numbers of the experts of the best choice, of equal ones the lower number"""
+    scores = logits.sigmoid() if op["sigmoid"] else logits.softmax(-1)
+    choice = logits if op["bias"] < 0 and not op["pairs"] else scores
+    choice = choice + (params[op["bias"]] if op["bias"] >= 0 else 0)
+    if op["groups"] > 1:
+        groups = choice.reshape(len(choice), op["groups"], -1)
+        value = groups.topk(2, -1).values.sum(-1) if op["pairs"] else groups.amax(-1)
+        best = torch.sort(-value, dim=-1, stable=True).indices[:, :op["best_groups"]]
+        kept = torch.zeros_like(value, dtype=torch.bool).scatter(1, best, True)
+        choice = groups.masked_fill(~kept[..., None], -math.inf).reshape(choice.shape)
+    chosen = torch.sort(-choice, dim=-1, stable=True).indices[:, :op["top_k"]]
+    scores = scores.gather(1, chosen)
     if op["renormalize"]:
         scores = scores / scores.sum(-1, keepdim=True)
     return scores * op["factor"], chosen
@@ -96,7 +114,7 @@ def order(op, chosen):
 
 def experts_op(op, x, y, z, params):
     if op["kind"] == "router":
-        return router(op, x)
+        return router(op, x, params)
     if op["kind"] == "order":
         return order(op, x)
     if op["kind"] == "dispatch":
@@ -120,6 +138,8 @@ def run_op(program, op, x, y, z, params):
         return F.linear(x, weight, params[op["bias"]] if op["bias"] >= 0 else None)
     if kind == "norm":
         return norm(op, x, params)
+    if kind == "heads":
+        return heads_op(op, x, y)
     if kind == "rope":
         return rope(program, op, x)
     if kind == "attention":
