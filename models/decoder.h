@@ -29,6 +29,7 @@ typedef struct dsc_decoder_traits {
     int64_t kv_heads;                /* without num_key_value_heads; 0: as many as query heads */
     int64_t head_size;               /* without head_dim; 0: C / H */
     bool has_head_size;              /* head_dim is a key */
+    const char *head_size_key;       /* another key of head_size; NULL: head_dim */
     bool qkv_bias;                   /* always */
     bool attention_bias;             /* a key: biases of q, k, v and o */
     bool mlp_bias;                   /* a key */

@@ -24,7 +24,8 @@ static dsc_status read_heads(dsc_hf_config *reader, dsc_decoder_config *out)
                              (long long)out->heads, (long long)out->kv_heads);
     int64_t size = 0;
     if (traits->head_size > 0)
-        DSC_TRY(dsc_hf_int(reader, "head_dim", DSC_DECODER_HEAD_MAX, traits->head_size, &size));
+        DSC_TRY(dsc_hf_int(reader, traits->head_size_key != NULL ? traits->head_size_key : "head_dim",
+                           DSC_DECODER_HEAD_MAX, traits->head_size, &size));
     else if (traits->has_head_size)
         DSC_TRY(dsc_hf_int_or_null(reader, "head_dim", DSC_DECODER_HEAD_MAX, 0, &size));
     if (size > 0) {

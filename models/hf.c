@@ -203,9 +203,11 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     if (folder->dir == NULL || !folder->options->want_weights)
         return DSC_OK;
     DSC_TRY(dsc_weights_open(&folder->weights, folder->alloc, folder->dir, err));
-    if (folder->weights != NULL)
+    if (folder->weights != NULL) {
         dsc_lm_warn_beside(folder->weights, folder->family, folder->warning_lines, sizeof folder->warning_lines);
-    else
+        dsc_lm_warn_later(folder->weights, folder->family, folder->config, folder->warning_lines,
+                          sizeof folder->warning_lines);
+    } else
         dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines,
                     "the folder has no *.safetensors: the weights are initialised afresh");
     return DSC_OK;

@@ -32,6 +32,8 @@ typedef struct dsc_lm_config {
     int64_t positions;  /* the longest sample that the model is made for */
     int64_t window;     /* a token sees no more than this many, itself among them; 0: all before it */
     bool full[DSC_LM_LAYERS_MAX]; /* layers that have no window all the same */
+    /* Files may hold so many layers behind those of the model, which predict further tokens and are not read. */
+    int64_t later_layers;
     int64_t short_positions; /* texts up to this long have other rotary positions than longer ones; 0: the same */
     int64_t sequence;   /* T <= positions */
     int64_t cache;      /* tokens of a text whose keys and values modules keep between calls; 0: none are kept */
@@ -349,6 +351,8 @@ DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_all
 void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sources, char *warnings, size_t bytes);
 /* Says what a folder has beside the model that is lost. */
 void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family, char *warnings, size_t bytes);
+void dsc_lm_warn_later(const dsc_weights *weights, const dsc_lm_family *family, const dsc_lm_config *config,
+                       char *warnings, size_t bytes);
 /* Finds the adapters' parameters among the tensors of a folder of PEFT's. */
 DSC_MUST_USE dsc_status dsc_lm_match_adapter(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

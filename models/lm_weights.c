@@ -106,18 +106,43 @@ void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family,
     }
 }
 
-/* "h.11.attn.bias" is "attn.bias" of layer 11; NULL for a name of no layer that exists. */
-static const char *layer_part(const dsc_lm_params *params, const char *shorter)
+/* "h.11.attn.bias" is "attn.bias" of layer 11; NULL for a name of no layer from `first` to `end` - 1. */
+static const char *part_of_layers(const dsc_lm_family *family, const char *shorter, int64_t first, int64_t end)
 {
-    const size_t bytes = strlen(params->family->layer);
-    const int64_t layers = params->config->layers;
+    const size_t bytes = strlen(family->layer);
     int64_t layer = 0;
-    if (strncmp(shorter, params->family->layer, bytes) != 0)
+    if (strncmp(shorter, family->layer, bytes) != 0)
         return NULL;
     const char *at = shorter + bytes;
-    for (; *at >= '0' && *at <= '9' && layer < layers; at++)
+    for (; *at >= '0' && *at <= '9' && layer < end; at++)
         layer = layer * 10 + (*at - '0');
-    return at > shorter + bytes && *at == '.' && layer < layers ? at + 1 : NULL;
+    return at > shorter + bytes && *at == '.' && layer >= first && layer < end ? at + 1 : NULL;
+}
+
+static bool is_later(const dsc_lm_family *family, const dsc_lm_config *config, const char *name)
+{
+    const int64_t layers = config->layers;
+    return part_of_layers(family, without_base(family, name), layers, layers + config->later_layers) != NULL;
+}
+
+void dsc_lm_warn_later(const dsc_weights *weights, const dsc_lm_family *family, const dsc_lm_config *config,
+                       char *warnings, size_t bytes)
+{
+    for (int64_t i = 0; i < dsc_weights_count(weights) && config->later_layers > 0; i++) {
+        const char *name = dsc_weights_at(weights, i)->name;
+        if (!is_later(family, config, name))
+            continue;
+        dsc_hf_warn(warnings, bytes,
+                    "the folder's layers that predict further tokens (\"%.100s\") are neither trained "
+                    "nor saved",
+                    name);
+        return;
+    }
+}
+
+static const char *layer_part(const dsc_lm_params *params, const char *shorter)
+{
+    return part_of_layers(params->family, shorter, 0, params->config->layers);
 }
 
 /* Beside its parameters a file may hold what the family knows to be constant, and the head of a tied model. */
@@ -126,7 +151,7 @@ static bool may_ignore(const dsc_lm_params *params, const char *name)
     const char *shorter = without_base(params->family, name), *part = layer_part(params, shorter);
     if (part != NULL)
         return params->family->may_ignore(part);
-    return beside_of(params->family, name) != NULL ||
+    return beside_of(params->family, name) != NULL || is_later(params->family, params->config, name) ||
            (params->config->tied && strcmp(shorter, params->family->head_table) == 0);
 }
 

@@ -4,8 +4,33 @@
 
 static const dsc_moe_config *config_of(const dsc_lm_config *base) { return (const dsc_moe_config *)(const void *)base; }
 
+/* The bias stands behind the router's weight. */
+static int32_t declare_bias(const dsc_block *block, const dsc_moe_config *config)
+{
+    const dsc_program_param bias = { .name = config->traits->router,
+                                     .part = "e_score_correction_bias",
+                                     .dim_count = 1,
+                                     .dim = { config->rule.experts },
+                                     .init = DSC_INIT_ZEROS,
+                                     .frozen = true };
+    return config->traits->bias ? dsc_program_declare(block->program, &bias) : DSC_PROGRAM_NONE;
+}
+
+/* An expert that all tokens go to without a weight. */
+static int16_t add_whole_expert(const dsc_block *block, const dsc_moe_config *config, int16_t x, int16_t routed)
+{
+    const dsc_block_mlp shared = { .gate = "mlp.shared_experts.gate_proj",
+                                   .up = "mlp.shared_experts.up_proj",
+                                   .down = "mlp.shared_experts.down_proj",
+                                   .up_bias = config->decoder.mlp_bias,
+                                   .down_bias = config->decoder.mlp_bias,
+                                   .inner = config->shared_inner,
+                                   .activation = config->decoder.activation };
+    return dsc_program_add(block->program, routed, dsc_block_feed(block, x, &shared));
+}
+
 /* The experts that a token is routed to, and in some families one that all tokens go to. */
-static int16_t emit_experts(const dsc_block *block, const dsc_moe_config *config, int16_t x)
+int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16_t x)
 {
     const dsc_moe_traits *traits = config->traits;
     dsc_program *program = block->program;
@@ -13,14 +38,19 @@ static int16_t emit_experts(const dsc_block *block, const dsc_moe_config *config
                                              .shape = { .out = config->rule.experts, .out_in = true },
                                              .no_adapter = true,
                                              .std = block->std };
+    const int16_t logits = dsc_program_linear(program, x, &router);
     const dsc_program_experts_args experts = { .activation = config->decoder.activation,
                                                .gate = traits->gate,
                                                .up = traits->up,
                                                .down = traits->down,
                                                .rule = config->rule,
+                                               .has_bias = traits->bias,
+                                               .bias = declare_bias(block, config),
                                                .inner = config->inner,
                                                .std = block->std };
-    const int16_t routed = dsc_program_experts(program, x, dsc_program_linear(program, x, &router), &experts);
+    const int16_t routed = dsc_program_experts(program, x, logits, &experts);
+    if (traits->shared_whole)
+        return add_whole_expert(block, config, x, routed);
     if (!traits->shared)
         return routed;
     const dsc_program_linear_args gate = { .name = "mlp.shared_expert_gate",
@@ -47,7 +77,7 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
     step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
     const int16_t part =
-        config->dense[layer] ? dsc_block_feed(&block, step.in, &dense) : emit_experts(&block, config, step.in);
+        config->dense[layer] ? dsc_block_feed(&block, step.in, &dense) : dsc_moe_feed(&block, config, step.in);
     dsc_program_end(program, dsc_block_end(&block, &step, part, x));
 }
 

@@ -4,6 +4,7 @@
 #define DSC_MODELS_MOE_H
 
 #include "models/decoder.h"
+#include "models/mla.h"
 
 /* Names and keys that differ between the families. */
 typedef struct dsc_moe_traits {
@@ -17,6 +18,8 @@ typedef struct dsc_moe_traits {
     bool renormalized;                 /* always, else by norm_topk_prob */
     bool some_dense;                   /* decoder_sparse_step and mlp_only_layers are keys */
     bool shared;                       /* one more expert that every token goes to, by a sigmoid */
+    bool shared_whole;                 /* one more that every token goes to, "mlp.shared_experts" */
+    bool bias;                         /* the router's "e_score_correction_bias", for the choice alone */
 } dsc_moe_traits;
 
 typedef struct dsc_moe_config {
@@ -24,11 +27,18 @@ typedef struct dsc_moe_config {
     const dsc_moe_traits *traits;
     dsc_moe_rule rule;
     int64_t inner, shared_inner;
+    dsc_mla mla;                   /* kv_latent 0: the attention is the decoder's */
+    bool head_norm;                /* q and k are normalised head by head */
     bool dense[DSC_LM_LAYERS_MAX]; /* layers with an MLP of their own */
 } dsc_moe_config;
 
 extern const dsc_lm_family dsc_mixtral_family, dsc_olmoe_family, dsc_qwen2_moe_family, dsc_qwen3_moe_family;
 extern const dsc_lm_family dsc_gpt_oss_family; /* gpt_oss.c */
+/* deepseek.c */
+extern const dsc_lm_family dsc_deepseek_v2_family, dsc_deepseek_v3_family, dsc_kimi_k2_family, dsc_glm4_moe_family;
+
+/* moe.c: the mixture of experts of a block; for families with a block of their own. */
+int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16_t x);
 
 /* moe_config.c */
 dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_moe_traits *traits);

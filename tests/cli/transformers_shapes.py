@@ -174,6 +174,35 @@ def glm(**more):
             "eos_token_id": [2, 3, 4], "head_dim": 16, "pad_token_id": 2, "rms_norm_eps": 1.5625e-07, "rope_theta": 10000.0, **more}
 
 
+def deepseek_v2(**more):
+    return {**llama(), "architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "attention_bias": False,
+            "attention_dropout": 0.0, "aux_loss_alpha": 0.001, "bos_token_id": 1, "ep_size": 1, "first_k_dense_replace": 1,
+            "kv_lora_rank": 20, "moe_intermediate_size": 24, "moe_layer_freq": 1, "n_group": 1, "n_routed_experts": 8,
+            "n_shared_experts": 2, "norm_topk_prob": False, "num_experts_per_tok": 3, "num_hidden_layers": 3,
+            "num_key_value_heads": 4, "pretraining_tp": 1, "q_lora_rank": None, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+            "rms_norm_eps": 1e-06, "rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 0.707, "mscale_all_dim": 0.707,
+                                                   "type": "yarn"},
+            "rope_theta": 10000, "routed_scaling_factor": 1.0, "scoring_func": "softmax", "seq_aux": True, "topk_group": 1,
+            "topk_method": "greedy", "v_head_dim": 16, **more}
+
+
+def deepseek_v3(**more):
+    return {**deepseek_v2(), "architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "bos_token_id": 0,
+            "eos_token_id": 1, "n_group": 4, "n_routed_experts": 16, "n_shared_experts": 1, "norm_topk_prob": True,
+            "num_experts_per_tok": 4, "num_nextn_predict_layers": 1, "q_lora_rank": 28,
+            "rope_scaling": {**YARN, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0, "type": "yarn"},
+            "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "topk_group": 2, "topk_method": "noaux_tc", **more}
+
+
+def glm4_moe(**more):
+    return {**llama(), "architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "attention_bias": True,
+            "attention_dropout": 0.0, "eos_token_id": [1, 2, 3], "first_k_dense_replace": 1, "head_dim": 16,
+            "moe_intermediate_size": 24, "n_group": 1, "n_routed_experts": 8, "n_shared_experts": 1, "norm_topk_prob": True,
+            "num_experts_per_tok": 3, "num_hidden_layers": 3, "num_nextn_predict_layers": 1, "pad_token_id": 1,
+            "partial_rotary_factor": 0.5, "rope_scaling": None, "rope_theta": 1000000, "routed_scaling_factor": 1.0,
+            "topk_group": 1, "use_qk_norm": False, **more}
+
+
 def bloom(**more):
     return {"apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"], "attention_dropout": 0.0,
             "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0,
@@ -391,6 +420,18 @@ PUBLISHED = {
                                layer_types=["full_attention"] * 4, rope_scaling={**llama3(16.0, 32)}),
     "EXAONE 4.0 32B": exaone4(sliding_window=9, sliding_window_pattern="LLLG", layer_types=["sliding_attention"] * 3 + ["full_attention"]),
     "EXAONE 4.0 by a pattern": exaone4(sliding_window=9, sliding_window_pattern=2),
+    "DeepSeek-V2-Lite": deepseek_v2(),
+    "DeepSeek-V2": deepseek_v2(q_lora_rank=28, n_group=4, topk_group=2, topk_method="group_limited_greedy", n_routed_experts=16,
+                               routed_scaling_factor=16.0),
+    "DeepSeek-V2 with biases": deepseek_v2(attention_bias=True, mlp_bias=True, q_lora_rank=28, rope_scaling=None,
+                                           first_k_dense_replace=0, tie_word_embeddings=True),
+    "DeepSeek-V3": deepseek_v3(),
+    "DeepSeek-V3 with other widths": deepseek_v3(v_head_dim=32, attention_bias=True, rope_interleave=False, head_dim=8,
+                                                 norm_topk_prob=False, topk_group=1),
+    "Moonlight 16B-A3B": deepseek_v3(n_group=1, topk_group=1, q_lora_rank=None, n_shared_experts=2, rope_scaling=None, rope_theta=50000.0,
+                                     num_nextn_predict_layers=0, routed_scaling_factor=2.446, num_experts_per_tok=6),
+    "GLM-4.5-Air": glm4_moe(),
+    "GLM-4.5": glm4_moe(use_qk_norm=True, routed_scaling_factor=2.5, first_k_dense_replace=2),
     "MPT 7B": mpt(),
     "MPT 30B": mpt(n_heads=6, attn_config={"softmax_scale": 0.3}),
     "Minitron 4B": nemotron(),
@@ -588,6 +629,9 @@ def check(config, name, folder):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(hf, max_shard_size="1GB" if packed else r.choice(["1GB", "40KB", "15KB"]))
     if packed:
         pack_mxfp4(hf)
