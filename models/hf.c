@@ -25,6 +25,7 @@ typedef struct hf_folder {
     dsc_weights *weights;
     dsc_packed_files packed; /* the weights are in 4 bits */
     bool mxfp4;              /* the experts' matrices are in MXFP4 */
+    int32_t fp8_block[2]; /* matrices are in fp8, with scales of blocks of so many rows and columns; 0: they are not */
     bool untied; /* config.json says that the head is the table of tokens, which the run makes two of */
     dsc_lm_family labelled_family; /* target of `family` with a head for labels */
     const char *const *label_names;
@@ -108,18 +109,39 @@ static dsc_status check_quantization(dsc_hf_config *reader, const cJSON *section
         key, text, expected);
 }
 
-/* The weights are in 4 bits: bitsandbytes' NF4, or MXFP4 in families that are published so. */
-static dsc_status read_quantization(dsc_hf_config *reader, const dsc_lm_family *family, dsc_packed_files *out,
-                                    bool *mxfp4)
+/* Matrices in fp8 with scales of blocks, as DeepSeek-V3 is published. */
+static dsc_status read_fp8(dsc_hf_config *reader, const cJSON *section, int32_t *block)
+{
+    const cJSON *sizes = cJSON_GetObjectItemCaseSensitive(section, "weight_block_size");
+    int64_t size[2] = { 128, 128 };
+    DSC_TRY(check_quantization(reader, section, "fmt", "e4m3", "e4m3"));
+    const cJSON *first = cJSON_IsArray(sizes) ? sizes->child : NULL, *second = first != NULL ? first->next : NULL;
+    const bool good = second != NULL && second->next == NULL &&
+                      dsc_json_integer(first, 1, DSC_FP8_BLOCK_MAX, &size[0]) &&
+                      dsc_json_integer(second, 1, DSC_FP8_BLOCK_MAX, &size[1]);
+    if (sizes != NULL && !good)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"quantization_config\": \"weight_block_size\" must be two numbers from 1 to %d; other "
+                             "scales of fp8 are not read",
+                             DSC_FP8_BLOCK_MAX);
+    block[0] = (int32_t)size[0], block[1] = (int32_t)size[1];
+    return DSC_OK;
+}
+
+/* Whether the weights are in 4 bits (bitsandbytes' NF4, or MXFP4 in families that are published so) or in fp8. */
+static dsc_status read_quantization(dsc_hf_config *reader, hf_folder *folder)
 {
     const cJSON *section = dsc_hf_field(reader, "quantization_config");
-    *out = DSC_PACKED_NOT;
+    const cJSON *method = cJSON_GetObjectItemCaseSensitive(section, "quant_method");
+    folder->packed = DSC_PACKED_NOT;
     if (section == NULL)
         return DSC_OK;
-    const cJSON *method = cJSON_GetObjectItemCaseSensitive(section, "quant_method");
-    *mxfp4 = family->has_mxfp4 && cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0;
-    if (*mxfp4)
+    folder->mxfp4 =
+        folder->family->has_mxfp4 && cJSON_IsString(method) && strcmp(method->valuestring, "mxfp4") == 0;
+    if (folder->mxfp4)
         return DSC_OK;
+    if (cJSON_IsString(method) && strcmp(method->valuestring, "fp8") == 0)
+        return read_fp8(reader, section, folder->fp8_block);
     DSC_TRY(check_quantization(reader, section, "quant_method", "none", "bitsandbytes"));
     if (!cJSON_IsTrue(cJSON_GetObjectItemCaseSensitive(section, "load_in_4bit")))
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
@@ -127,8 +149,13 @@ static dsc_status read_quantization(dsc_hf_config *reader, const dsc_lm_family *
                              "\"load_in_4bit\": true are not read; expected nf4, F32, BF16 or F16");
     DSC_TRY(check_quantization(reader, section, "bnb_4bit_quant_type", "fp4", "nf4"));
     const cJSON *nested = cJSON_GetObjectItemCaseSensitive(section, "bnb_4bit_use_double_quant");
-    *out = cJSON_IsTrue(nested) ? DSC_PACKED_DOUBLE : DSC_PACKED_SINGLE;
+    folder->packed = cJSON_IsTrue(nested) ? DSC_PACKED_DOUBLE : DSC_PACKED_SINGLE;
     return DSC_OK;
+}
+
+static bool is_quantized(const hf_folder *folder)
+{
+    return folder->packed != DSC_PACKED_NOT || folder->mxfp4 || folder->fp8_block[0] > 0;
 }
 
 /* Keys whose other values are another model, whatever the family. */
@@ -187,7 +214,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     if (folder->labelled_family.classifies && folder->lora != NULL)
         DSC_TRY(dsc_lora_save_head(folder->lora, folder->family->head_table, err));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
-    DSC_TRY(read_quantization(&reader, folder->family, &folder->packed, &folder->mxfp4));
+    DSC_TRY(read_quantization(&reader, folder));
     dsc_hf_warn_unread(&reader, folder->family->model_type);
     if (text != NULL && folder->label_names != NULL)
         return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for a multimodal model");
@@ -203,6 +230,8 @@ static dsc_status open_weights(hf_folder *folder, dsc_error *err)
     if (folder->dir == NULL || !folder->options->want_weights)
         return DSC_OK;
     DSC_TRY(dsc_weights_open(&folder->weights, folder->alloc, folder->dir, err));
+    if (folder->weights != NULL && folder->fp8_block[0] > 0)
+        DSC_TRY(dsc_weights_find_scales(folder->weights, folder->fp8_block[0], folder->fp8_block[1], err));
     if (folder->weights != NULL) {
         dsc_lm_warn_beside(folder->weights, folder->family, folder->warning_lines, sizeof folder->warning_lines);
         dsc_lm_warn_later(folder->weights, folder->family, folder->config, folder->warning_lines,
@@ -249,7 +278,7 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
         cJSON_DeleteItemFromObjectCaseSensitive(object, "vocab_size");
         good = cJSON_AddNumberToObject(object, "vocab_size", (double)folder->config->vocab_rows) != NULL;
     }
-    if (good && (folder->packed != DSC_PACKED_NOT || folder->mxfp4)) /* what is saved is not */
+    if (good && is_quantized(folder)) /* what is saved is not */
         cJSON_DeleteItemFromObjectCaseSensitive(root, "quantization_config");
     if (good && folder->untied) {
         cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");
@@ -287,8 +316,8 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
 {
     DSC_TRY(read_config(folder, err));
     untie(folder);
-    if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied ||
-        folder->packed != DSC_PACKED_NOT || folder->mxfp4 || folder->label_names != NULL)
+    if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied || is_quantized(folder) ||
+        folder->label_names != NULL)
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     dsc_lm_warn_grown(folder->config, folder->weights == NULL, folder->warning_lines, sizeof folder->warning_lines);

@@ -31,7 +31,7 @@ dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t c
                         "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
                         shape_text(desc->dim, desc->dim_count, is, sizeof is),
                         shape_text(dim, dim_count, needs, sizeof needs));
-    if (desc->dtype != DSC_F32 && desc->dtype != DSC_BF16 && desc->dtype != DSC_F16)
+    if (desc->dtype != DSC_F32 && desc->dtype != DSC_BF16 && desc->dtype != DSC_F16 && weight->scales == NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(weight->file),
                         "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", weight->name,
                         weight->entry->dtype_text);
@@ -290,6 +290,8 @@ static dsc_status refuse_unknown(const dsc_weights *weights, const dsc_lm_params
             return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
                             "tensor \"%.200s\" is an adapter's, beside the weights it was trained on; `dsc ckpt export "
                             "--merge` makes one model of both", weight->name);
+        if (weight->is_scales)
+            continue; /* its matrix is one of the others */
         const char *wrapper = NULL;
         char plain[512];
         without_wrappers(weight->name, plain, sizeof plain, &wrapper);

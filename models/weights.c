@@ -5,6 +5,8 @@
  * files. Other formats are never read: a pickle can run code. SPDX-License-Identifier: Apache-2.0 */
 #include "models/weights.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,7 +76,7 @@ static dsc_status build_table(dsc_weights *w, dsc_error *err)
     for (int64_t f = 0; f < w->file_count; f++) {
         for (int64_t i = 0; i < dsc_safetensors_count(w->files[f]); i++) {
             const dsc_safetensors_entry *entry = dsc_safetensors_at(w->files[f], i);
-            w->table[w->count++] = (dsc_weight){ entry->name, w->files[f], entry };
+            w->table[w->count++] = (dsc_weight) { .name = entry->name, .file = w->files[f], .entry = entry };
         }
     }
     qsort(w->table, (size_t)w->count, sizeof *w->table, compare_weights);
@@ -241,9 +243,99 @@ const dsc_weight *dsc_weights_at(const dsc_weights *weights, int64_t i)
 
 const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name)
 {
-    const dsc_weight key = { name, NULL, NULL };
+    const dsc_weight key = { .name = name };
     return bsearch(&key, weights->table, (size_t)weights->count, sizeof *weights->table, compare_weights);
 }
+
+/* ---- matrices in fp8 ---- */
+
+/* The scales of a matrix, checked against its shape. */
+static dsc_status find_scales(dsc_weights *w, dsc_weight *matrix, dsc_error *err)
+{
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + 16];
+    const dsc_tensor_desc *desc = &matrix->entry->desc;
+    snprintf(name, sizeof name, "%s_scale_inv", matrix->name);
+    dsc_weight *scales = (dsc_weight *)(uintptr_t)dsc_weights_find(w, name);
+    if (desc->dim_count != 2)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(matrix->file),
+                        "tensor \"%.200s\" has %d dimensions in F8_E4M3; what is read: matrices", matrix->name,
+                        (int)desc->dim_count);
+    if (scales == NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(matrix->file),
+                        "tensor \"%.200s\" is missing beside its matrix in F8_E4M3", name);
+    const dsc_tensor_desc *of = &scales->entry->desc;
+    const int64_t rows = dsc_div_ceil(desc->dim[0], matrix->block_rows);
+    const int64_t cols = dsc_div_ceil(desc->dim[1], matrix->block_cols);
+    if (of->dtype != DSC_F32 || of->dim_count != 2 || of->dim[0] != rows || of->dim[1] != cols)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(scales->file),
+                        "tensor \"%.150s\" has %lld elements in %s; a matrix [%lld,%lld] with blocks of %d x %d needs "
+                        "[%lld,%lld] in F32",
+                        scales->name, (long long)scales->entry->count, scales->entry->dtype_text,
+                        (long long)desc->dim[0], (long long)desc->dim[1], (int)matrix->block_rows,
+                        (int)matrix->block_cols, (long long)rows, (long long)cols);
+    matrix->scales = scales;
+    scales->is_scales = true;
+    return DSC_OK;
+}
+
+dsc_status dsc_weights_find_scales(dsc_weights *w, int32_t block_rows, int32_t block_cols, dsc_error *err)
+{
+    DSC_ASSERT(block_rows >= 1 && block_rows <= DSC_FP8_BLOCK_MAX);
+    DSC_ASSERT(block_cols >= 1 && block_cols <= DSC_FP8_BLOCK_MAX);
+    for (int64_t i = 0; i < w->count; i++) {
+        dsc_weight *matrix = &w->table[i];
+        if (strcmp(matrix->entry->dtype_text, "F8_E4M3") != 0)
+            continue;
+        matrix->block_rows = block_rows, matrix->block_cols = block_cols;
+        DSC_TRY(find_scales(w, matrix, err));
+    }
+    return DSC_OK;
+}
+
+/* The number of a code: 1.m 2^(e-7), without an infinity (kernels/fp8.h). */
+static float value_of(uint8_t code)
+{
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    if ((code & 0x7f) == 0x7f)
+        return NAN;
+    const float size = exponent == 0 ? ldexpf((float)mantissa, -9) : ldexpf((float)(8 + mantissa), exponent - 10);
+    return (code & 0x80) != 0 ? -size : size;
+}
+
+enum { FP8_SCALES = 512, FP8_BYTES = 16384 }; /* of one piece */
+
+/* Elements of one row within FP8_SCALES blocks. */
+static dsc_status read_fp8_piece(const dsc_weight *matrix, int64_t first, int64_t count, float *out, dsc_error *err)
+{
+    const int64_t cols = matrix->entry->desc.dim[1], wide = matrix->block_cols, column = first % cols;
+    const int64_t block = column / wide, blocks = (column + count - 1) / wide - block + 1;
+    const int64_t row = first / cols / matrix->block_rows * dsc_div_ceil(cols, wide);
+    float scale[FP8_SCALES];
+    uint8_t code[FP8_BYTES];
+    DSC_ASSERT(count <= FP8_BYTES);
+    DSC_ASSERT(blocks <= FP8_SCALES);
+    DSC_TRY(dsc_weight_read_f32(matrix->scales, row + block, blocks, scale, err));
+    DSC_TRY(dsc_safetensors_read_bytes(matrix->file, matrix->entry, first, count, code, err));
+    for (int64_t i = 0; i < count; i++)
+        out[i] = value_of(code[i]) * scale[(column + i) / wide - block];
+    return DSC_OK;
+}
+
+static dsc_status read_fp8(const dsc_weight *matrix, int64_t first, int64_t count, float *out, dsc_error *err)
+{
+    const int64_t cols = matrix->entry->desc.dim[1], wide = matrix->block_cols;
+    for (const int64_t end = first + count; first < end;) {
+        const int64_t column = first % cols, in_row = dsc_min_i64(cols - column, end - first);
+        const int64_t in_blocks = (column / wide + FP8_SCALES) * wide - column;
+        const int64_t here = dsc_min_i64(dsc_min_i64(in_row, FP8_BYTES), in_blocks);
+        DSC_TRY(read_fp8_piece(matrix, first, here, out, err));
+        first += here;
+        out += here;
+    }
+    return DSC_OK;
+}
+
+/* ---- reading ---- */
 
 #define F32_INF_BITS 0x7f800000u /* without the sign, all that is not finite is at or above it */
 
@@ -256,7 +348,8 @@ static uint32_t magnitude_bits(const float *x)
 
 dsc_status dsc_weight_read_f32(const dsc_weight *weight, int64_t first, int64_t count, float *out, dsc_error *err)
 {
-    DSC_TRY(dsc_safetensors_read_f32(weight->file, weight->entry, first, count, out, err));
+    DSC_TRY(weight->scales != NULL ? read_fp8(weight, first, count, out, err)
+                                   : dsc_safetensors_read_f32(weight->file, weight->entry, first, count, out, err));
     uint32_t largest = 0; /* a maximum without a branch: vector instructions */
     for (int64_t i = 0; i < count; i++)
         largest = magnitude_bits(out + i) > largest ? magnitude_bits(out + i) : largest;

@@ -12,6 +12,9 @@ typedef struct dsc_weight {
     const char *name;
     const dsc_safetensors *file;
     const dsc_safetensors_entry *entry;
+    const struct dsc_weight *scales; /* of a matrix in fp8, else NULL */
+    int32_t block_rows, block_cols;  /* with scales: each block of so many elements has one */
+    bool is_scales;
 } dsc_weight;
 
 /* Where a part of a parameter begins in a tensor. */
@@ -32,6 +35,12 @@ const char *dsc_weights_dir(const dsc_weights *weights);
 int64_t dsc_weights_count(const dsc_weights *weights);
 const dsc_weight *dsc_weights_at(const dsc_weights *weights, int64_t i); /* in the order of names */
 const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name); /* NULL: none */
+/* Finds the scales of all matrices in F8_E4M3: a matrix NAME [rows,cols] has in fp32 NAME_scale_inv, one number for
+ * each block of block_rows x block_cols elements, and an element is its code's value times its block's scale
+ * (DeepSeek-V3, section 3.3.2). Sizes of blocks: 1 to DSC_FP8_BLOCK_MAX. */
+#define DSC_FP8_BLOCK_MAX 65536
+DSC_MUST_USE dsc_status dsc_weights_find_scales(dsc_weights *weights, int32_t block_rows, int32_t block_cols,
+                                                dsc_error *err);
 /* Elements [first, first + count) as fp32. One that is not finite is DSC_ERR_INPUT: every loss would be NaN. */
 DSC_MUST_USE dsc_status dsc_weight_read_f32(const dsc_weight *weight, int64_t first, int64_t count, float *out,
                                             dsc_error *err);

@@ -77,6 +77,7 @@ template <class T> __device__ int32_t next_expert(const choice_of<T> &choice, in
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
     float best_x = 0;
     int32_t best = -1;
+#pragma unroll 1
     for (int32_t e = lane, i = 0; e < experts; e += 32, i++) {
         const float x = choice.at(e);
         if ((taken >> i & 1) == 0 && stands_before(x, e, best_x, best)) {
@@ -93,6 +94,7 @@ template <class T> __device__ uint32_t other_groups(const choice_of<T> &choice, 
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), each = rule.experts / rule.groups;
     float first_x = 0, second_x = 0;
     int32_t first = -1, second = -1;
+#pragma unroll 1
     for (int32_t e = lane * each; lane < rule.groups && e < (lane + 1) * each; e++) {
         const float x = choice.at(e);
         if (stands_before(x, e, first_x, first)) {
@@ -124,6 +126,7 @@ __global__ void __launch_bounds__(THREADS) route_fwd_kernel(float *weights, int3
     const choice_of<T> choice = { logits, bias, score, bias != nullptr || rule.group_pairs };
     uint32_t taken = rule.groups > 1 ? other_groups(choice, rule) : 0;
     float mine = 0, sum = 0; /* lane `slot` has that slot's score */
+#pragma unroll 1
     for (int32_t slot = 0; slot < rule.top_k; slot++) {
         const int32_t expert = next_expert(choice, rule.experts, taken);
         if (expert % 32 == lane)

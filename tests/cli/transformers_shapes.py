@@ -428,6 +428,8 @@ PUBLISHED = {
     "DeepSeek-V3": deepseek_v3(),
     "DeepSeek-V3 with other widths": deepseek_v3(v_head_dim=32, attention_bias=True, rope_interleave=False, head_dim=8,
                                                  norm_topk_prob=False, topk_group=1),
+    "DeepSeek-V3 in fp8": deepseek_v3(quantization_config={"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8",
+                                                           "weight_block_size": [16, 32]}),
     "Moonlight 16B-A3B": deepseek_v3(n_group=1, topk_group=1, q_lora_rank=None, n_shared_experts=2, rope_scaling=None, rope_theta=50000.0,
                                      num_nextn_predict_layers=0, routed_scaling_factor=2.446, num_experts_per_tok=6),
     "GLM-4.5-Air": glm4_moe(),
@@ -617,6 +619,43 @@ def pack_mxfp4(hf):
         save_file(tensors, path, metadata={"format": "pt"})
 
 
+def to_fp8(tensors, block):
+    """As DeepSeek-V3 is published: matrices of layers in fp8 with a scale for each block; and what the codes stand for."""
+    packed, plain = {}, {}
+    for key, x in tensors.items():
+        packed[key] = plain[key] = x
+        if not key.endswith("proj.weight") and "kv_a_proj" not in key:
+            continue
+        rows, cols = x.shape
+        up, across = -(-rows // block[0]), -(-cols // block[1])
+        whole = torch.nn.functional.pad(x.float(), (0, across * block[1] - cols, 0, up * block[0] - rows))
+        whole = whole.reshape(up, block[0], across, block[1])
+        scale = whole.abs().amax((1, 3)).clamp(min=1e-9) / 448
+        codes = (whole / scale[:, None, :, None]).to(torch.float8_e4m3fn)
+        flat = (up * block[0], across * block[1])
+        packed[key], packed[key + "_scale_inv"] = codes.reshape(flat)[:rows, :cols].contiguous(), scale
+        plain[key] = (codes.float() * scale[:, None, :, None]).reshape(flat)[:rows, :cols].contiguous()
+    return packed, plain
+
+
+def check_fp8(config, folder):
+    """A folder in fp8 against transformers' model of the numbers that its codes stand for."""
+    hf, plain = os.path.join(folder, "hf"), os.path.join(folder, "plain")
+    os.mkdir(plain)
+    json.dump(without(config, "quantization_config"), open(os.path.join(plain, "config.json"), "w"))
+    model = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(plain))
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    model.save_pretrained(plain)
+    packed, values = to_fp8(load_file(os.path.join(plain, "model.safetensors")), config["quantization_config"]["weight_block_size"])
+    save_file(packed, os.path.join(hf, "model.safetensors"), metadata={"format": "pt"})
+    save_file(values, os.path.join(plain, "model.safetensors"), metadata={"format": "pt"})
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32, attn_implementation="eager")
+    compare(theirs, hf, folder)
+    assert "quantization_config" not in json.load(open(os.path.join(folder, "export", "config.json"))), "the export says fp8"
+
+
 def check(config, name, folder):
     r, hf = random.Random(name), os.path.join(folder, "hf")
     path, single = os.path.join(hf, "config.json"), os.path.join(hf, "model.safetensors")
@@ -625,6 +664,8 @@ def check(config, name, folder):
     json.dump(config, open(path, "w"))
     packed = config.get("quantization_config")
     json.dump(without(config, "quantization_config"), open(path, "w"))
+    if "quantization_config" in config:
+        return check_fp8(config, folder)
     model = kind.from_config(transformers.AutoConfig.from_pretrained(hf)).to(r.choice([torch.float32, torch.bfloat16, torch.float16]))
     with torch.no_grad():
         for p in model.parameters():
