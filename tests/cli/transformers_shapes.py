@@ -5,10 +5,11 @@ SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import random
+import subprocess
 import sys
 import time
 
-from hf_runs import MASKED_FAMILIES, VOCAB, compare, load_file, run_all, save_file, torch, transformers, write_as_of_old
+from hf_runs import BIN, MASKED_FAMILIES, VOCAB, compare, load_file, run_all, save_file, torch, transformers, write_as_of_old
 
 NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
 
@@ -619,6 +620,14 @@ def pack_mxfp4(hf):
         save_file(tensors, path, metadata={"format": "pt"})
 
 
+def write_later_layers(path, config):
+    """Tensors of the layers that predict further tokens, as DeepSeek-V3 and GLM-4.5 are published."""
+    tensors, last = load_file(path), config["num_hidden_layers"]
+    tensors[f"model.layers.{last}.eh_proj.weight"] = torch.ones(4, 8)
+    tensors[f"model.layers.{last}.mlp.gate.e_score_correction_bias"] = torch.ones(3)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
 def to_fp8(tensors, block):
     """As DeepSeek-V3 is published: matrices of layers in fp8 with a scale for each block; and what the codes stand for."""
     packed, plain = {}, {}
@@ -638,6 +647,20 @@ def to_fp8(tensors, block):
     return packed, plain
 
 
+def check_refusals_of_fp8(packed, config, folder):
+    """Scales that are missing or of another shape are refused by name."""
+    name = next(key for key in packed if key.endswith("_scale_inv"))
+    for number, (scale, words) in enumerate(((None, "is missing beside its matrix in F8_E4M3"),
+                                             (packed[name][:1, :1].contiguous(), "with blocks of"))):
+        bad = os.path.join(folder, f"bad{number}")
+        os.mkdir(bad)
+        json.dump(config, open(os.path.join(bad, "config.json"), "w"))
+        tensors = {key: x for key, x in packed.items() if key != name}
+        save_file({**tensors, **({} if scale is None else {name: scale})}, os.path.join(bad, "model.safetensors"))
+        done = subprocess.run([f"{BIN}/dsc", "generate", "--model", bad, "--prompt-ids", "1"], capture_output=True, text=True)
+        assert done.returncode == 2 and name in done.stderr and words in done.stderr, f"expected {words}: {done.stderr}"
+
+
 def check_fp8(config, folder):
     """A folder in fp8 against transformers' model of the numbers that its codes stand for."""
     hf, plain = os.path.join(folder, "hf"), os.path.join(folder, "plain")
@@ -652,6 +675,7 @@ def check_fp8(config, folder):
     save_file(packed, os.path.join(hf, "model.safetensors"), metadata={"format": "pt"})
     save_file(values, os.path.join(plain, "model.safetensors"), metadata={"format": "pt"})
     theirs = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32, attn_implementation="eager")
+    check_refusals_of_fp8(packed, config, folder)
     compare(theirs, hf, folder)
     assert "quantization_config" not in json.load(open(os.path.join(folder, "export", "config.json"))), "the export says fp8"
 
@@ -662,10 +686,10 @@ def check(config, name, folder):
     kind = transformers.AutoModelForMaskedLM if config["model_type"] in MASKED_FAMILIES else transformers.AutoModelForCausalLM
     os.mkdir(hf)
     json.dump(config, open(path, "w"))
-    packed = config.get("quantization_config")
-    json.dump(without(config, "quantization_config"), open(path, "w"))
-    if "quantization_config" in config:
+    if config.get("quantization_config", {}).get("quant_method") == "fp8":
         return check_fp8(config, folder)
+    packed = "quantization_config" in config  # in MXFP4
+    json.dump(without(config, "quantization_config"), open(path, "w"))
     model = kind.from_config(transformers.AutoConfig.from_pretrained(hf)).to(r.choice([torch.float32, torch.bfloat16, torch.float16]))
     with torch.no_grad():
         for p in model.parameters():
@@ -686,6 +710,8 @@ def check(config, name, folder):
         again = os.path.join(folder, "unpacked")
         theirs.save_pretrained(again)
         theirs = kind.from_pretrained(again, dtype=torch.float32, attn_implementation="eager")
+    if os.path.exists(single) and config.get("num_nextn_predict_layers"):
+        write_later_layers(single, config)
     compare(theirs, hf, folder)
 
 

@@ -64,6 +64,16 @@ def gpt_oss(experts, top_k, limit):
             "num_local_experts": experts, "num_experts_per_tok": top_k, "sliding_window": 4, "swiglu_limit": limit, "rope_scaling": rope}
 
 
+def deepseek(kind, V, C, heads, L, I, P, **more):
+    """deepseek_v2 or deepseek_v3: values wider or narrower than keys, a dense layer, one expert for all tokens"""
+    c = {**llama(V, C, heads, heads, L, I, P), "model_type": kind, "architectures": [f"Deepseek{kind[-2:].upper()}ForCausalLM"],
+         "kv_lora_rank": 20, "q_lora_rank": 14, "qk_nope_head_dim": 6, "qk_rope_head_dim": 4, "v_head_dim": 8,
+         "moe_intermediate_size": 12, "n_routed_experts": 8, "n_shared_experts": 1, "n_group": 4, "topk_group": 2,
+         "num_experts_per_tok": 2, "first_k_dense_replace": 1, "rope_parameters": {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0}}
+    c.update(more)
+    return c
+
+
 def gpt2(V, C, heads, L, P):
     return {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "vocab_size": V, "n_embd": C, "n_head": heads,
             "n_layer": L, "n_positions": P, "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -101,6 +111,9 @@ CASES = [
                        num_experts_per_tok=3), 3, 7, False),
     ("hf_gpt_oss", gpt_oss(5, 3, 7.0), 2, 10, False),
     ("hf_gpt_oss_clamped", gpt_oss(3, 3, 0.5), 2, 10, False),
+    ("hf_deepseek_v3", deepseek("deepseek_v3", 97, 48, 4, 2, 40, 800), 2, 12, False),
+    ("hf_deepseek_v2", deepseek("deepseek_v2", 29, 24, 2, 2, 20, 800, q_lora_rank=None, v_head_dim=14,
+                                topk_method="group_limited_greedy", routed_scaling_factor=2.0), 3, 9, False),
     ("hf_bert", bert(97, 48, 3, 2, 70, 64), 2, 33, False),
     ("hf_bert_new", bert(31, 24, 2, 1, 20, 16, hidden_act="gelu_new", layer_norm_eps=1e-5, pad_token_id=None), 3, 9, True),
     ("lora_llama", llama(23, 24, 4, 2, 2, 20, 16, attention_bias=True), 3, 7, False,
@@ -168,6 +181,9 @@ def make(name, c, batch, sequence, whole, lora=None):
         for k, (all_, at) in params.items():
             p = all_[at]
             p.copy_(torch.from_numpy(values(k, list(p.shape)).astype(np.float64)))
+        for k, b in model.named_buffers():
+            if k.endswith("e_score_correction_bias"):
+                b.copy_(torch.from_numpy(values(k, list(b.shape)).astype(np.float64)))
     count = batch * sequence
     stream = torch.from_numpy((mixed(fnv("tokens"), 2 * count) % c["vocab_size"]).astype(np.int64))
     logits = model(input_ids=stream[:count].view(batch, sequence)).logits

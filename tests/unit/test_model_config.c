@@ -528,6 +528,35 @@ static void refuses_parts_of_families(void **state)
     expect_configs_refused(cases, DSC_COUNT(cases));
 }
 
+/* Routers and latent attention. */
+static void refuses_deepseek_configs(void **state)
+{
+#define V2 "{\"model_type\": \"deepseek_v2\", \"num_experts_per_tok\": 6, "
+#define V3 "{\"model_type\": \"deepseek_v3\", "
+    static const refused_config cases[] = {
+        { "{\"model_type\": \"deepseek_v2\"}", DSC_ERR_INPUT, "\"num_experts_per_tok\" is missing" },
+        { V2 "\"norm_topk_prob\": true}", DSC_ERR_UNSUPPORTED, "\"norm_topk_prob\": true is not built" },
+        { V2 "\"scoring_func\": \"sigmoid\"}", DSC_ERR_UNSUPPORTED, "\"sigmoid\" is not built; what exists: softmax" },
+        { V2 "\"topk_method\": \"group_limited_greedy\", \"n_group\": 5, \"topk_group\": 2}", DSC_ERR_INPUT,
+          "\"num_experts_per_tok\" 6 of \"n_routed_experts\" 64 with \"topk_group\" 2 of \"n_group\" 5 is not "
+          "possible" },
+        { V3 "\"topk_group\": 1, \"n_group\": 64}", DSC_ERR_INPUT,
+          "\"topk_group\" 1 of \"n_group\" 64 is not possible" },
+        { V3 "\"topk_method\": \"greedy\"}", DSC_ERR_UNSUPPORTED, "\"greedy\" is not built; what exists: noaux_tc" },
+        { V3 "\"num_key_value_heads\": 8}", DSC_ERR_UNSUPPORTED, "\"num_key_value_heads\" 8 beside" },
+        { V3 "\"qk_nope_head_dim\": 500}", DSC_ERR_UNSUPPORTED, "make heads of 564 elements" },
+        { V3 "\"first_k_dense_replace\": -1}", DSC_ERR_INPUT,
+          "\"first_k_dense_replace\" must be a whole number from 0" },
+        { V3 "\"moe_intermediate_size\": 1048576, \"n_shared_experts\": 2}", DSC_ERR_INPUT,
+          "2 shared experts of 1048576" },
+        { V3 "\"quantization_config\": {\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}}", DSC_ERR_UNSUPPORTED,
+          "\"fmt\": \"e5m2\" are not read; expected \"e4m3\"" },
+        { V3 "\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [128]}}", DSC_ERR_UNSUPPORTED,
+          "\"weight_block_size\" must be two numbers from 1" },
+    };
+    expect_configs_refused(cases, DSC_COUNT(cases));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -543,6 +572,7 @@ int main(void)
         cmocka_unit_test(refuses_decoder_configs),
         cmocka_unit_test(knows_null),
         cmocka_unit_test(refuses_parts_of_families),
+        cmocka_unit_test(refuses_deepseek_configs),
     };
     return cmocka_run_group_tests_name("model_config", tests, mf_setup, mf_teardown);
 }

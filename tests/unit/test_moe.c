@@ -20,6 +20,8 @@ static const lmrun_case cases[] = {
     { "hf_gpt_oss", 2, 10, 2, 24, false, 0, NULL },
     /* Many gates and ups are near the clamp, and one that bf16 rounds over it loses its gradient. */
     { "hf_gpt_oss_clamped", 2, 10, 2, 24, false, 0.6, NULL },
+    { "hf_deepseek_v3", 2, 12, 2, 40, false, 0, NULL },
+    { "hf_deepseek_v2", 3, 9, 2, 28, false, 0, NULL },
 };
 
 static void agrees_with_transformers(void **state) { lmrun_cases_agree(cases, DSC_COUNT(cases)); }
