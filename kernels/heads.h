@@ -9,8 +9,8 @@
 extern "C" {
 #endif
 
-/* A head has D = `width` columns, of which the first A = own_width are its own and the next S = shared_width those that
- * all heads share: A + S <= D. Without shared columns A may be above D, and the columns from D on are left out.
+/* A head has D = `width` columns. Its first A = own_width are its own. All heads share the next S = shared_width, with
+ * A + S <= D. Without shared columns A may be above D, and the columns from D on are left out.
  *
  * FWD: whole[r,h,c] = own[r,h,c] for c < A, shared[r,c - A] for A <= c < A + S, else 0. Bits are copied.
  * BWD: own[r,h,c] = whole[r,h,c] for c < D, else 0; shared[r,c] = the sum over heads in order of whole[r,h,A + c], in

@@ -64,7 +64,7 @@ static dsc_status read_mla(dsc_hf_config *reader, dsc_decoder_config *config)
     return DSC_OK;
 }
 
-/* What the families take without the keys. */
+/* Values without the keys. */
 typedef struct defaults {
     int64_t experts, top_k, inner, shared, groups, best_groups, first; /* top_k 0: the key is needed */
     double factor;
@@ -184,17 +184,18 @@ static dsc_status read_glm(dsc_hf_config *reader, dsc_decoder_config *config)
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-static int16_t emit_attention(const dsc_block *block, const dsc_moe_config *config, int16_t x, int64_t layer)
+static void emit_latent(const dsc_block *block, const dsc_moe_config *config, int64_t layer)
 {
-    if (config->mla.kv_latent > 0) {
-        dsc_mla mla = config->mla;
-        mla.rope = &config->decoder.rope;
-        return dsc_mla_attend(block, x, &mla);
-    }
-    dsc_block_attention attention = dsc_decoder_attention(&config->decoder, layer);
-    attention.q_norm = config->head_norm ? "self_attn.q_norm" : NULL;
-    attention.k_norm = config->head_norm ? "self_attn.k_norm" : NULL;
-    return dsc_block_attend(block, x, &attention);
+    dsc_program *program = block->program;
+    const dsc_block_mlp dense = dsc_decoder_mlp(&config->decoder);
+    dsc_mla mla = config->mla;
+    mla.rope = &config->decoder.rope;
+    dsc_step step = dsc_block_begin(block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
+    const int16_t x = dsc_block_end(block, &step, dsc_mla_attend(block, step.in, &mla), step.x);
+    step = dsc_block_begin(block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
+    const int16_t part =
+        config->dense[layer] ? dsc_block_feed(block, step.in, &dense) : dsc_moe_feed(block, config, step.in);
+    dsc_program_end(program, dsc_block_end(block, &step, part, x));
 }
 
 /* x + attention(norm(x)), then x + experts(norm(x)), or an MLP. */
@@ -202,21 +203,22 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
 {
     const dsc_moe_config *config = (const dsc_moe_config *)(const void *)base;
     const dsc_block block = dsc_decoder_block(program, &config->decoder);
-    const dsc_block_mlp dense = dsc_decoder_mlp(&config->decoder);
-    dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
-    const int16_t x = dsc_block_end(&block, &step, emit_attention(&block, config, step.in, layer), step.x);
-    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
-    const int16_t part =
-        config->dense[layer] ? dsc_block_feed(&block, step.in, &dense) : dsc_moe_feed(&block, config, step.in);
-    dsc_program_end(program, dsc_block_end(&block, &step, part, x));
+    dsc_block_attention attention = dsc_decoder_attention(&config->decoder, layer);
+    if (config->mla.kv_latent > 0) {
+        emit_latent(&block, config, layer);
+        return;
+    }
+    attention.q_norm = config->head_norm ? "self_attn.q_norm" : NULL;
+    attention.k_norm = config->head_norm ? "self_attn.k_norm" : NULL;
+    dsc_moe_emit(&block, config, layer, &attention);
 }
 
 /* ---- families ---------------------------------------------------------------------------------------------------- */
 
 /* Defaults are those of Hugging Face's configuration classes. */
 #define EXPERT_NAMES                                                                                                   \
-    .router = "mlp.gate", .gate = "mlp.experts.*.gate_proj", .up = "mlp.experts.*.up_proj",                            \
-    .down = "mlp.experts.*.down_proj", .shared_whole = true
+    .router = "mlp.gate", DSC_MOE_EXPERT_NAMES,                                                                        \
+    .whole = { "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj" }
 #define MLA_TRAITS                                                                                                     \
     .activation = DSC_SILU, .head_size = 64, .head_size_key = "qk_rope_head_dim", .attention_bias = true,              \
     .window = DSC_WINDOW_NONE, .rope_neighbours = true
@@ -235,8 +237,10 @@ static const dsc_moe_traits traits_of_deepseek_v2 = { .decoder = { MLA_TRAITS,
                                                                    .mlp_bias = true,
                                                                    .read_more = read_v2 },
                                                       EXPERT_NAMES };
-static const dsc_moe_traits traits_of_deepseek_v3 = { .decoder = V3_TRAITS(deepseek_v3), EXPERT_NAMES, .bias = true };
-static const dsc_moe_traits traits_of_kimi_k2 = { .decoder = V3_TRAITS(kimi_k2), EXPERT_NAMES, .bias = true };
+static const dsc_moe_traits traits_of_deepseek_v3 = { .decoder = V3_TRAITS(deepseek_v3),
+                                                      EXPERT_NAMES,
+                                                      .bias = "mlp.gate" };
+static const dsc_moe_traits traits_of_kimi_k2 = { .decoder = V3_TRAITS(kimi_k2), EXPERT_NAMES, .bias = "mlp.gate" };
 static const dsc_moe_traits traits_of_glm4_moe = { .decoder = { .activation = DSC_SILU,
                                                                 .architecture = "Glm4MoeForCausalLM",
                                                                 .family = &dsc_glm4_moe_family,
@@ -255,18 +259,12 @@ static const dsc_moe_traits traits_of_glm4_moe = { .decoder = { .activation = DS
                                                                 .window = DSC_WINDOW_NONE,
                                                                 .read_more = read_glm },
                                                    EXPERT_NAMES,
-                                                   .bias = true };
+                                                   .bias = "mlp.gate" };
 
 /* PEFT has no defaults for these families: all products of the attention. */
 static const char *const latent_layers[] = { "q_proj",             "q_a_proj",  "q_b_proj",
                                              "kv_a_proj_with_mqa", "kv_b_proj", "o_proj",
                                              NULL };
-
-/* As in moe.c. */
-static const dsc_lm_stacked stacked[] = { { "mlp.experts.*.gate_proj.weight", "mlp.experts.gate_up_proj", 0, 2 },
-                                          { "mlp.experts.*.up_proj.weight", "mlp.experts.gate_up_proj", 1, 2 },
-                                          { "mlp.experts.*.down_proj.weight", "mlp.experts.down_proj", 0, 1 },
-                                          { 0 } };
 
 #define FAMILY(name, layers)                                                                                           \
     static dsc_status read_##name(dsc_hf_config *reader, dsc_lm_config *out)                                           \
@@ -274,13 +272,21 @@ static const dsc_lm_stacked stacked[] = { { "mlp.experts.*.gate_proj.weight", "m
         ((dsc_moe_config *)(void *)out)->traits = &traits_of_##name;                                                   \
         return dsc_decoder_read_config(reader, out, &traits_of_##name.decoder);                                        \
     }                                                                                                                  \
-    const dsc_lm_family dsc_##name##_family = {                                                                        \
-        .model_type = #name, .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.",                  \
-        .token_table = "embed_tokens.weight", .head_table = "lm_head.weight", .final_norm = "norm",                    \
-        .norm = DSC_NORM_RMS, .config_bytes = sizeof(dsc_moe_config), .read_config = read_##name,                      \
-        .builtin = dsc_decoder_no_builtin, .emit_block = emit_block, .lora_layers = layers,                            \
-        .may_ignore = dsc_decoder_may_ignore, .stacked = stacked                                               \
-    };
+    const dsc_lm_family dsc_##name##_family = { .model_type = #name,                                                   \
+                                                .layers_key = "num_hidden_layers",                                     \
+                                                .base = "model.",                                                      \
+                                                .layer = "layers.",                                                    \
+                                                .token_table = "embed_tokens.weight",                                  \
+                                                .head_table = "lm_head.weight",                                        \
+                                                .final_norm = "norm",                                                  \
+                                                .norm = DSC_NORM_RMS,                                                  \
+                                                .config_bytes = sizeof(dsc_moe_config),                                \
+                                                .read_config = read_##name,                                            \
+                                                .builtin = dsc_decoder_no_builtin,                                     \
+                                                .emit_block = emit_block,                                              \
+                                                .lora_layers = layers,                                                 \
+                                                .may_ignore = dsc_decoder_may_ignore,                                  \
+                                                .stacked = dsc_moe_stacked };
 FAMILY(deepseek_v2, latent_layers)
 FAMILY(deepseek_v3, latent_layers)
 FAMILY(kimi_k2, latent_layers)

@@ -20,7 +20,8 @@ static const dsc_lm_family *const families[] = { &dsc_gpt2_family,     &dsc_llam
                                                  &dsc_ernie4_5_family, &dsc_hunyuan_family, &dsc_exaone4_family,
                                                  &dsc_mpt_family, &dsc_nemotron_family,
                                                  &dsc_deepseek_v2_family, &dsc_deepseek_v3_family, &dsc_kimi_k2_family,
-                                                 &dsc_glm4_moe_family,
+                                                 &dsc_glm4_moe_family, &dsc_ernie4_5_moe_family,
+                                                 &dsc_hunyuan_moe_family,
                                                  &dsc_roberta_family,  &dsc_xlm_roberta_family, &dsc_camembert_family,
                                                  &dsc_distilbert_family, &dsc_modernbert_family,
                                                  &dsc_gpt_oss_family };

@@ -122,6 +122,8 @@ static const char *part_of_layers(const dsc_lm_family *family, const char *short
 static bool is_later(const dsc_lm_family *family, const dsc_lm_config *config, const char *name)
 {
     const int64_t layers = config->layers;
+    if (config->later_layers > 0 && strncmp(without_base(family, name), "mtp_", 4) == 0) /* in ERNIE's files */
+        return true;
     return part_of_layers(family, without_base(family, name), layers, layers + config->later_layers) != NULL;
 }
 

@@ -1,5 +1,5 @@
-/* mla.h - multi-head latent attention (DeepSeek-V2, Liu et al. 2024, section 2.1): queries, keys and values are made of
- * latents, and one part of the key, which turns with the position, is the same for all heads. Inside models/ only.
+/* mla.h - multi-head latent attention (DeepSeek-V2, Liu et al. 2024, section 2.1). Queries, keys and values are made of
+ * latents. One part of the key turns with the position, and is the same for all heads. Inside models/ only.
  * Letters: C channels, H heads, N columns of a head that do not turn, R that turn, V columns of a head's value.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_MLA_H

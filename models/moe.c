@@ -7,21 +7,23 @@ static const dsc_moe_config *config_of(const dsc_lm_config *base) { return (cons
 /* The bias stands behind the router's weight. */
 static int32_t declare_bias(const dsc_block *block, const dsc_moe_config *config)
 {
-    const dsc_program_param bias = { .name = config->traits->router,
+    const bool row = config->traits->bias_row;
+    const int64_t experts = config->rule.experts;
+    const dsc_program_param bias = { .name = config->traits->bias,
                                      .part = "e_score_correction_bias",
-                                     .dim_count = 1,
-                                     .dim = { config->rule.experts },
+                                     .dim_count = row ? 2 : 1,
+                                     .dim = { row ? 1 : experts, row ? experts : 0 },
                                      .init = DSC_INIT_ZEROS,
                                      .frozen = true };
-    return config->traits->bias ? dsc_program_declare(block->program, &bias) : DSC_PROGRAM_NONE;
+    return bias.name != NULL ? dsc_program_declare(block->program, &bias) : DSC_PROGRAM_NONE;
 }
 
 /* An expert that all tokens go to without a weight. */
 static int16_t add_whole_expert(const dsc_block *block, const dsc_moe_config *config, int16_t x, int16_t routed)
 {
-    const dsc_block_mlp shared = { .gate = "mlp.shared_experts.gate_proj",
-                                   .up = "mlp.shared_experts.up_proj",
-                                   .down = "mlp.shared_experts.down_proj",
+    const dsc_block_mlp shared = { .gate = config->traits->whole[0],
+                                   .up = config->traits->whole[1],
+                                   .down = config->traits->whole[2],
                                    .up_bias = config->decoder.mlp_bias,
                                    .down_bias = config->decoder.mlp_bias,
                                    .inner = config->shared_inner,
@@ -44,12 +46,12 @@ int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16
                                                .up = traits->up,
                                                .down = traits->down,
                                                .rule = config->rule,
-                                               .has_bias = traits->bias,
+                                               .has_bias = traits->bias != NULL,
                                                .bias = declare_bias(block, config),
                                                .inner = config->inner,
                                                .std = block->std };
     const int16_t routed = dsc_program_experts(program, x, logits, &experts);
-    if (traits->shared_whole)
+    if (traits->whole[0] != NULL && config->shared_inner > 0)
         return add_whole_expert(block, config, x, routed);
     if (!traits->shared)
         return routed;
@@ -66,20 +68,33 @@ int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16
 }
 
 /* x + attention(norm(x)), then x + experts(norm(x)). */
+void dsc_moe_emit(const dsc_block *block, const dsc_moe_config *config, int64_t layer,
+                  const dsc_block_attention *attention)
+{
+    dsc_program *program = block->program;
+    const dsc_block_mlp dense = dsc_decoder_mlp(&config->decoder);
+    dsc_step step = dsc_block_begin(block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
+    const int16_t x = dsc_block_end(block, &step, dsc_block_attend(block, step.in, attention), step.x);
+    step = dsc_block_begin(block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
+    const int16_t part =
+        config->dense[layer] ? dsc_block_feed(block, step.in, &dense) : dsc_moe_feed(block, config, step.in);
+    dsc_program_end(program, dsc_block_end(block, &step, part, x));
+}
+
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
     const dsc_moe_config *config = config_of(base);
     const dsc_block block = dsc_decoder_block(program, &config->decoder);
-    const dsc_block_mlp dense = dsc_decoder_mlp(&config->decoder);
     dsc_block_attention attention = dsc_decoder_attention(&config->decoder, layer);
     attention.norm_whole = config->traits->whole_norm;
-    dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
-    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
-    const int16_t part =
-        config->dense[layer] ? dsc_block_feed(&block, step.in, &dense) : dsc_moe_feed(&block, config, step.in);
-    dsc_program_end(program, dsc_block_end(&block, &step, part, x));
+    dsc_moe_emit(&block, config, layer, &attention);
 }
+
+/* transformers 5 has the experts of a layer in two tensors. */
+const dsc_lm_stacked dsc_moe_stacked[] = { { "mlp.experts.*.gate_proj.weight", "mlp.experts.gate_up_proj", 0, 2 },
+                                           { "mlp.experts.*.up_proj.weight", "mlp.experts.gate_up_proj", 1, 2 },
+                                           { "mlp.experts.*.down_proj.weight", "mlp.experts.down_proj", 0, 1 },
+                                           { 0 } };
 
 /* transformers 5 has the experts of a layer in two tensors, and writes them one by one. */
 static const dsc_lm_stacked stacked[] = { { "mlp.experts.*.gate_proj.weight", "mlp.experts.gate_up_proj", 0, 2 },

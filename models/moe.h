@@ -18,8 +18,9 @@ typedef struct dsc_moe_traits {
     bool renormalized;                 /* always, else by norm_topk_prob */
     bool some_dense;                   /* decoder_sparse_step and mlp_only_layers are keys */
     bool shared;                       /* one more expert that every token goes to, by a sigmoid */
-    bool shared_whole;                 /* one more that every token goes to, "mlp.shared_experts" */
-    bool bias;                         /* the router's "e_score_correction_bias", for the choice alone */
+    const char *whole[3];              /* gate, up and down of one that every token goes to whole; NULL: none */
+    const char *bias;                  /* of the module with "e_score_correction_bias", for the choice; NULL: none */
+    bool bias_row;                     /* which is [1,experts], else [experts] */
 } dsc_moe_traits;
 
 typedef struct dsc_moe_config {
@@ -37,8 +38,16 @@ extern const dsc_lm_family dsc_gpt_oss_family; /* gpt_oss.c */
 /* deepseek.c */
 extern const dsc_lm_family dsc_deepseek_v2_family, dsc_deepseek_v3_family, dsc_kimi_k2_family, dsc_glm4_moe_family;
 
-/* moe.c: the mixture of experts of a block; for families with a block of their own. */
+extern const dsc_lm_family dsc_ernie4_5_moe_family, dsc_hunyuan_moe_family; /* ernie_moe.c, hunyuan.c */
+
+/* moe.c: the mixture of experts of a block, for families with a block of their own; and the whole block. */
 int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16_t x);
+void dsc_moe_emit(const dsc_block *block, const dsc_moe_config *config, int64_t layer,
+                  const dsc_block_attention *attention);
+/* The products of experts that Mixtral's followers have, with the tensors of all experts. */
+#define DSC_MOE_EXPERT_NAMES                                                                                           \
+    .gate = "mlp.experts.*.gate_proj", .up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"
+extern const dsc_lm_stacked dsc_moe_stacked[];
 
 /* moe_config.c */
 dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_moe_traits *traits);

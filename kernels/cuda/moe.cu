@@ -45,7 +45,7 @@ template <class T> __device__ score_of score_make(const T *logits, const dsc_moe
     return { largest, warp_sum(sum), rule.score == DSC_MOE_SOFTMAX };
 }
 
-/* What the experts of a token are chosen by: logits, or scores with a bias. */
+/* The choice of a token's experts: by logits, or by scores with a bias. */
 template <class T> struct choice_of {
     const T *logits, *bias;
     score_of score;

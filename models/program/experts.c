@@ -136,6 +136,16 @@ static bool is_pattern(const char *name)
     return star != NULL && strchr(star + 1, '*') == NULL;
 }
 
+/* A declared vector, or one row, of a number for each expert. */
+static bool is_bias(const dsc_program *program, int32_t number, int32_t experts)
+{
+    if (number < 0 || number >= program->param_count)
+        return false;
+    const dsc_program_param *param = &program->param[number];
+    return (param->dim_count == 1 && param->dim[0] == experts) ||
+           (param->dim_count == 2 && param->dim[0] == 1 && param->dim[1] == experts);
+}
+
 static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe_rule *rule, const int32_t *bias,
                   int64_t inner)
 {
@@ -160,8 +170,7 @@ static bool check(dsc_program *program, int16_t x, int16_t logits, const dsc_moe
             "op \"experts\": %d of %d groups of %d experts for %d slots; expected equal groups of 2 or more, at most "
             "%d, the best of which have an expert for each slot",
             (int)rule->best_groups, (int)rule->groups, (int)experts, (int)top_k, DSC_MOE_GROUPS_MAX);
-    else if (bias != NULL && (*bias < 0 || *bias >= program->param_count || program->param[*bias].dim_count != 1 ||
-                              program->param[*bias].dim[0] != experts))
+    else if (bias != NULL && !is_bias(program, *bias, experts))
         REFUSE(program, "op \"experts\": its bias is parameter %d; expected a declared one of %d elements", (int)*bias,
                (int)experts);
     else if (inner < 1)

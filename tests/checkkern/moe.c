@@ -22,7 +22,7 @@ static void scores_of(const void *logits, int64_t token, const dsc_moe_rule *rul
         score[e] /= sum;
 }
 
-/* What the experts of a token are chosen by. */
+/* The numbers that a token's experts are chosen by. */
 static void choice_of(const dsc_moe_route_fwd_args *a, int64_t t, const double *score, double *choice)
 {
     for (int32_t e = 0; e < a->rule.experts; e++) {

@@ -204,6 +204,20 @@ def glm4_moe(**more):
             "topk_group": 1, "use_qk_norm": False, **more}
 
 
+def ernie_moe(**more):
+    return {**llama(), "architectures": ["Ernie4_5_MoeForCausalLM"], "model_type": "ernie4_5_moe", "moe_capacity": [8, 8, 8],
+            "moe_gate": "topk", "moe_intermediate_size": 24, "moe_k": 3, "moe_layer_end_index": 2, "moe_layer_interval": 1,
+            "moe_layer_start_index": 1, "moe_num_experts": 8, "moe_num_shared_experts": 2, "moe_use_aux_free": True,
+            "num_hidden_layers": 3, "num_nextn_predict_layers": 1, "pad_token_id": 0, "rope_theta": 500000.0,
+            "tie_word_embeddings": True, "use_bias": False, **more}
+
+
+def hunyuan_moe(**more):
+    return {**hunyuan(), "architectures": ["HunYuanMoEV1ForCausalLM"], "model_type": "hunyuan_v1_moe", "intermediate_size": 24,
+            "moe_drop_tokens": False, "moe_intermediate_size": [24, 24], "moe_topk": [3, 3], "norm_topk_prob": True,
+            "num_experts": 8, "num_shared_expert": [1, 1], "use_mixed_mlp_moe": True, **more}
+
+
 def bloom(**more):
     return {"apply_residual_connection_post_layernorm": False, "architectures": ["BloomForCausalLM"], "attention_dropout": 0.0,
             "attention_softmax_in_fp32": True, "bias_dropout_fusion": True, "bos_token_id": 1, "eos_token_id": 2, "hidden_dropout": 0.0,
@@ -435,6 +449,10 @@ PUBLISHED = {
                                      num_nextn_predict_layers=0, routed_scaling_factor=2.446, num_experts_per_tok=6),
     "GLM-4.5-Air": glm4_moe(),
     "GLM-4.5": glm4_moe(use_qk_norm=True, routed_scaling_factor=2.5, first_k_dense_replace=2),
+    "ERNIE 4.5 21B-A3B": ernie_moe(),
+    "ERNIE 4.5 with few experts": ernie_moe(moe_layer_start_index=0, moe_layer_end_index=1, moe_num_shared_experts=0,
+                                            tie_word_embeddings=False, head_dim=16),
+    "Hunyuan A13B": hunyuan_moe(),
     "MPT 7B": mpt(),
     "MPT 30B": mpt(n_heads=6, attn_config={"softmax_scale": 0.3}),
     "Minitron 4B": nemotron(),
@@ -694,7 +712,7 @@ def check(config, name, folder):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
-        for buffer_name, buffer in model.named_buffers():
+        for buffer_name, buffer in [*model.named_buffers(), *model.named_parameters()]:
             if buffer_name.endswith("e_score_correction_bias"):
                 buffer.add_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(hf, max_shard_size="1GB" if packed else r.choice(["1GB", "40KB", "15KB"]))

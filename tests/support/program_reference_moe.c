@@ -49,7 +49,7 @@ static void leave_groups(const dsc_moe_rule *rule, double *choice)
             choice[e] = -INFINITY;
 }
 
-/* What the experts of a token are chosen by. */
+/* The numbers that a token's experts are chosen by. */
 static void choice_of(const program_reference *r, const dsc_op *op, const double *x, const double *score,
                       double *choice)
 {
