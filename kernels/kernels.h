@@ -23,6 +23,7 @@
 #include "kernels/exact_gemm.h"
 #include "kernels/places.h"
 #include "kernels/moe.h"
+#include "kernels/moe_balance.h"
 #include "kernels/preference.h"
 #include "kernels/nf4.h"
 #include "kernels/quant.h"
@@ -109,6 +110,7 @@ void dsc_label_loss_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_heads_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
+void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALANCE_BWD */
 
 #ifdef __cplusplus
 }

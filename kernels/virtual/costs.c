@@ -273,6 +273,14 @@ static double moe_bytes(dsc_kernel kernel, const void *args)
         const dsc_expert_bias_bwd_args *a = args;
         return rows_bytes(a->rows, a->cols, a->dtype, 1);
     }
+    case DSC_KERNEL_MOE_TALLY: {
+        const dsc_moe_tally_args *a = args;
+        return rows_bytes(a->samples * a->length, a->experts, a->dtype, 1);
+    }
+    case DSC_KERNEL_MOE_BALANCE_BWD: {
+        const dsc_moe_balance_bwd_args *a = args;
+        return rows_bytes(a->samples * a->length, a->experts, a->dtype, 3);
+    }
     case DSC_KERNEL_GROUPED_GEMM: {
         const dsc_grouped_gemm_args *a = args;
         const double matrices = (double)a->experts * (double)a->in * (double)a->out;
@@ -326,6 +334,8 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_MOE_DISPATCH_BWD:
     case DSC_KERNEL_MOE_COMBINE_FWD:
     case DSC_KERNEL_MOE_COMBINE_BWD:
+    case DSC_KERNEL_MOE_TALLY:
+    case DSC_KERNEL_MOE_BALANCE_BWD:
     case DSC_KERNEL_GROUPED_GEMM:
     case DSC_KERNEL_EXPERT_BIAS_FWD:
     case DSC_KERNEL_EXPERT_BIAS_BWD:
