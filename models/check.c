@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/base.h"
+#include "kernels/moe.h"
 
 #define MODULES_MAX 65536
 #define PARAMS_MAX 65536   /* of one module */
@@ -219,6 +220,23 @@ static dsc_status check_labels(const dsc_model *model, dsc_error *err)
     return good ? DSC_OK : REFUSE(err, model->name, "labels need the batch that dsc_labels describes");
 }
 
+/* Records of routers. */
+static dsc_status check_experts(const dsc_model *model, dsc_error *err)
+{
+    const dsc_model_experts *x = &model->experts;
+    if (x->routers == 0)
+        return DSC_OK;
+    if (x->routers < 0 || x->routers > MODULES_MAX * 16 || x->experts < 1 || x->experts > DSC_MOE_EXPERTS_MAX ||
+        x->top_k < 1 || x->top_k > x->experts || !(x->balance >= 0) || !(x->z >= 0))
+        return REFUSE(err, model->name, "%d routers of %d experts, %d for a token; expected at least 1, and 1 to %d",
+                      x->routers, x->experts, x->top_k, DSC_MOE_EXPERTS_MAX);
+    if (x->targets < -1 || x->targets >= model->batch_count ||
+        (x->targets >= 0 && model->batch[x->targets].dtype != DSC_I32))
+        return REFUSE(err, model->name, "the routers' targets are batch tensor %d; expected one of I32, or -1",
+                      x->targets);
+    return DSC_OK;
+}
+
 static dsc_status check_batch(const dsc_model *model, dsc_error *err)
 {
     int64_t elements = 0;
@@ -237,6 +255,7 @@ static dsc_status check_batch(const dsc_model *model, dsc_error *err)
         return REFUSE(err, model->name, "hidden_size, vocab_size and seq_length must be at least 0");
     DSC_TRY(check_preference(model, err));
     DSC_TRY(check_labels(model, err));
+    DSC_TRY(check_experts(model, err));
     return check_targets(model, err);
 }
 

@@ -111,6 +111,8 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     DSC_TRY(check_preference(config, options, where, err));
     config->preference = options->preference;
     config->documents = labels ? config->masked : options->documents; /* padding is apart from the text */
+    config->router_balance = options->router_balance >= 0 ? options->router_balance : config->router_balance;
+    config->router_z = options->router_z >= 0 ? options->router_z : config->router_z;
     if (adapter_rows > DSC_VOCAB_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the adapter has %lld rows of tokens; at most %d are read",
                         (long long)adapter_rows, DSC_VOCAB_TOKENS_MAX);
@@ -525,7 +527,7 @@ static void fill_model(dsc_lm *lm)
                               .text_positions = config->masked || labels ? 0 : config->positions,
                               .adapter_json = lm->adapter_json,
                               .preference = config->preference,
-
+                              .experts = lm->experts,
                               .carried = lm->carried != NULL ? &lm->carried->model : NULL,
                               .show_module = dsc_lm_show_module,
                               .labels = { .kind = config->label_kind,
@@ -597,6 +599,7 @@ static dsc_status build(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err
         DSC_TRY(dsc_lm_write_adapter_json(lm, args->weights != NULL ? dsc_weights_dir(args->weights) : NULL, err));
     }
     DSC_TRY(dsc_lm_compile(lm, err));
+    DSC_TRY(dsc_lm_find_routers(lm, err));
     DSC_TRY(find_sources(lm, args, err));
     DSC_TRY(dsc_lm_open_means(lm, err));
     return args->config_json == NULL && lm->family->write_config != NULL ? write_config_json(lm, err) : DSC_OK;

@@ -17,6 +17,8 @@
 #include "models/program.h"
 #include "models/weights.h"
 
+#define DSC_ROUTER_FACTOR_MAX 1e9
+
 /* Bounds that keep every size of a micro-batch of up to 2^31 rows within int64. */
 #define DSC_LM_LAYERS_MAX 4096
 #define DSC_LM_CHANNELS_MAX (1 << 18)
@@ -48,6 +50,7 @@ typedef struct dsc_lm_config {
     bool embed_scale_rounded;
     double logit_scale;        /* factor of the logits before the loss, > 0; 0: 1 */
     double logit_softcap;      /* then a logit is softcap * tanh(logit / softcap); 0: no cap */
+    double router_balance, router_z; /* factors of the losses of routers (dsc_model_experts); 0: none */
     dsc_preference preference; /* with a beta the third batch tensor is the reference */
     bool documents; /* a sample is of several, whose tokens' places are the third batch tensor */
     bool tied; /* the head uses the token table */
@@ -176,6 +179,7 @@ typedef struct dsc_lm_module {
     int64_t layer;               /* of a block */
     dsc_lora lora;
     const dsc_program *program;  /* of a block */
+    int32_t first_record;        /* of a block's routers */
 } dsc_lm_module;
 
 /* Options of an opening. `config` and `family` are copied. */

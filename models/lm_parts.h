@@ -53,6 +53,7 @@ struct dsc_lm {
     int32_t own[LINEARS_MAX], own_count; /* layers of the module that is being described */
     dsc_program *source;                 /* the block in hand as its family describes it, while the model is built */
     dsc_program **programs;           /* of blocks that differ, up to a NULL */
+    dsc_model_experts experts;
     dsc_lora_config *lora;            /* while it is built; NULL: no adapters */
     int32_t *adapter_of;              /* [param_count] see dsc_lora; NULL: no adapters */
     int32_t *adapter_rank;            /* likewise */
@@ -78,6 +79,8 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
  * the compiled programs of all blocks, once all parameters and adapters are known. */
 void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out);
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
+/* Fills lm->experts from compiled programs, and the numbers of records. */
+DSC_MUST_USE dsc_status dsc_lm_find_routers(dsc_lm *lm, dsc_error *err);
 int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 
 /* lm_weights.c: by its name or an alias, NULL: none; its shape and dtype; the refusal of one that is missing. */

@@ -44,6 +44,51 @@ dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
+/* ---- routers of experts ------------------------------------------------------------------------------------------ */
+
+/* Whether routers that have records are alike so far. */
+static bool add_routers(const dsc_program *program, dsc_model_experts *out, bool *softmax)
+{
+    bool alike = true;
+    for (int16_t i = 0; i < program->forward_count; i++) {
+        const dsc_op *op = &program->op[i];
+        if (op->kind != DSC_OP_ROUTER || op->record == 0)
+            continue;
+        alike = alike && (out->routers == 0 || out->experts == op->rule.experts);
+        *softmax = *softmax && op->rule.score == DSC_MOE_SOFTMAX;
+        out->routers++;
+        out->experts = op->rule.experts;
+        out->top_k = op->rule.top_k;
+    }
+    return alike;
+}
+
+dsc_status dsc_lm_find_routers(dsc_lm *lm, dsc_error *err)
+{
+    const dsc_lm_config *config = lm->config;
+    const bool wanted = config->router_balance > 0 || config->router_z > 0;
+    dsc_model_experts *out = &lm->experts;
+    bool alike = true, softmax = true;
+    *out = (dsc_model_experts) { .targets = config->masked ? -1 : DSC_LM_TARGETS,
+                                 .balance = config->router_balance,
+                                 .z = config->router_z };
+    for (int64_t i = 0; i < config->layers; i++) {
+        dsc_lm_module *self = &lm->selves[1 + i];
+        self->first_record = out->routers;
+        alike = add_routers(self->program, out, &softmax) && alike;
+    }
+    if (wanted && (out->routers == 0 || !alike || !softmax))
+        return DSC_FAIL(err, out->routers == 0 ? DSC_ERR_INPUT : DSC_ERR_UNSUPPORTED, lm->name,
+                        "losses of routers (dsc.moe, router_aux_loss_coef) need routers with a softmax over equally "
+                        "many experts; the model has %s",
+                        out->routers == 0 ? "no experts"
+                        : alike           ? "sigmoids"
+                                          : "different numbers of experts");
+    if (!alike)
+        out->routers = 0;
+    return DSC_OK;
+}
+
 /* ---- a module's operations --------------------------------------------------------------------------------------- */
 
 static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
@@ -58,6 +103,7 @@ static dsc_status plan(const dsc_module *module, int64_t batch, dsc_dtype dtype,
 static dsc_status run(const dsc_module *module, dsc_pass pass, dsc_module_ctx *ctx, dsc_error *err)
 {
     const dsc_lm_module *self = module->self;
+    ctx->first_record = self->first_record;
     return dsc_program_run(self->program, pass, &self->lora, ctx, err);
 }
 

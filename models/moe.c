@@ -151,6 +151,7 @@ static const dsc_moe_traits traits_of_olmoe = { .decoder = { .activation = DSC_S
                                                 .top_k = 8,
                                                 .moe_inner = 2048,
                                                 .padding = 1,
+                                                .balance = 0.01,
                                                 .whole_norm = true };
 static const dsc_moe_traits traits_of_qwen2_moe = { .decoder = { .activation = DSC_SILU,
                                                                  .architecture = "Qwen2MoeForCausalLM",

@@ -14,6 +14,7 @@ typedef struct dsc_moe_traits {
     const char *inner_key;             /* width of an expert */
     int64_t experts, top_k, moe_inner; /* without their keys */
     int32_t padding;                   /* likewise; -1: none */
+    double balance;                    /* factor of the balance loss, without its key; 0: 0.001 */
     bool whole_norm;                   /* q and k are normalised over all heads */
     bool renormalized;                 /* always, else by norm_topk_prob */
     bool some_dense;                   /* decoder_sparse_step and mlp_only_layers are keys */

@@ -54,11 +54,24 @@ static dsc_status read_dense(dsc_hf_config *reader, dsc_moe_config *out)
     return DSC_OK;
 }
 
+/* transformers adds the loss where its models give the routers' logits back. */
+static dsc_status read_losses(dsc_hf_config *reader, dsc_moe_config *out)
+{
+    const double fallback = out->traits->balance > 0 ? out->traits->balance : 0.001;
+    bool on = false;
+    double coefficient = 0;
+    DSC_TRY(dsc_hf_bool(reader, "output_router_logits", false, &on));
+    DSC_TRY(dsc_hf_number(reader, "router_aux_loss_coef", (dsc_hf_range) { 0, DSC_ROUTER_FACTOR_MAX }, fallback,
+                          &coefficient));
+    out->decoder.lm.router_balance = on ? coefficient : 0;
+    return DSC_OK;
+}
+
 /* Keys that would change the mathematics in a way that is not built. */
 static dsc_status refuse_others(dsc_hf_config *reader)
 {
     bool on = false;
-    double coefficient = 0, noise = 0;
+    double noise = 0;
     DSC_TRY(dsc_hf_bool(reader, "use_sliding_window", false, &on));
     if (on)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
@@ -66,13 +79,6 @@ static dsc_status refuse_others(dsc_hf_config *reader)
                              "what exists: false");
     if (dsc_hf_field(reader, "clip_qkv") != NULL)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"clip_qkv\" is not built; what exists: null");
-    DSC_TRY(dsc_hf_bool(reader, "output_router_logits", false, &on));
-    DSC_TRY(dsc_hf_number(reader, "router_aux_loss_coef", (dsc_hf_range) { 0, 1e9 }, 0.001, &coefficient));
-    if (on && coefficient > 0)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
-                             "\"output_router_logits\" with a \"router_aux_loss_coef\" of %g "
-                             "adds a loss that is not built; set one of them to false or 0",
-                             coefficient);
     DSC_TRY(dsc_hf_number(reader, "router_jitter_noise", (dsc_hf_range) { 0, 1 }, 0, &noise));
     if (noise > 0)
         dsc_hf_warn(reader->warnings, reader->warnings_bytes,
@@ -90,5 +96,6 @@ dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const d
     DSC_TRY(dsc_lm_read_padding(reader, traits->padding, lm));
     DSC_TRY(read_experts(reader, out));
     DSC_TRY(read_dense(reader, out));
+    DSC_TRY(read_losses(reader, out));
     return refuse_others(reader);
 }

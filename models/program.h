@@ -152,6 +152,7 @@ typedef struct dsc_op {
     const char *name;
     int16_t in[DSC_OP_INPUTS], out[DSC_OP_OUTPUTS];
     bool unless_kept; /* backward: runs only where ctx->repeated is NULL */
+    int16_t record;   /* ROUTER: number of its record in the module, from 1; 0: it has none */
     union {
         dsc_linear_layer linear;
         dsc_op_norm norm;
@@ -215,6 +216,7 @@ typedef struct dsc_program {
     int16_t input, output, d_output, d_input; /* d_input: the gradient that leaves, or NONE */
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
     int32_t param_count, layer_count;
+    int16_t record_count; /* of routers */
     int64_t cache_tokens;
     dsc_program_param param[DSC_PROGRAM_PARAMS];
     dsc_program_layer layer[DSC_PROGRAM_LAYERS];

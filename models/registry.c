@@ -113,6 +113,11 @@ static dsc_status check_options(const dsc_model_options *options, dsc_error *err
     if (!(options->mask_share >= 0 && options->mask_share <= 1))
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.mask_share is %g; expected 0 to 1",
                         options->mask_share);
+    if (!(options->router_balance <= DSC_ROUTER_FACTOR_MAX && options->router_z <= DSC_ROUTER_FACTOR_MAX))
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "dsc_model_options.router_balance %g and router_z %g; expected at "
+                        "most %g",
+                        options->router_balance, options->router_z, DSC_ROUTER_FACTOR_MAX);
     if (options->cache_tokens < 0 || options->cache_tokens > CACHE_TOKENS_MAX)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "dsc_model_options.cache_tokens is %lld; expected 0 to %d",
                         (long long)options->cache_tokens, CACHE_TOKENS_MAX);

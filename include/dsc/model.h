@@ -91,6 +91,22 @@ typedef struct dsc_preference {
     double smoothing; /* s, the share of pairs that are labelled the wrong way round; below 0.5 */
 } dsc_preference;
 
+/* Mixture of experts. Each router of the model has a record of a micro-batch (kernels/moe_balance.h): the load of each
+ * expert, and sums for two losses. They are added to the loss of a micro-batch, with their factors:
+ *
+ *     balance = E * sum over experts e of f_e p_e   f_e: slots of e per token, p_e: its mean probability
+ *     z       = the mean of log-sum-exp^2 of a token's logits
+ *
+ * Both run over the tokens of all routers together, as transformers' load_balancing_loss_func. A token behind the one
+ * that the last counted target of its sample names is padding, and is left out. The weight of a micro-batch among those
+ * of a step is its number of counted targets, as that of its other losses; on pairs all micro-batches count alike. */
+typedef struct dsc_model_experts {
+    int32_t routers;        /* records; 0: no experts, or routers with different numbers of them */
+    int32_t experts, top_k; /* of each router */
+    int32_t targets;        /* number of the batch tensor of targets, one for each token; -1: every token counts */
+    double balance, z;      /* factors of the losses; 0: a loss is not there */
+} dsc_model_experts;
+
 /* One tensor of a micro-batch as the data source delivers it: [B, dim...]. */
 typedef struct dsc_batch_spec {
     const char *name; /* "tokens", "targets" */
@@ -212,6 +228,14 @@ typedef struct dsc_module_ctx {
 
     /* Optional: a module that can name its values reports them here. NULL: nobody looks, and nothing waits. */
     const dsc_value_sink *values;
+
+    /* Mixture of experts, in training: `records` has those of all routers for this micro-batch. Forward writes a
+     * module's own, and backward reads all of them, after forward of all modules. NULL: none are kept, and the losses
+     * of routers have no gradient. */
+    const dsc_model_experts *experts;
+    void *records;
+    bool pairs;           /* the losses of routers count alike in each micro-batch */
+    int32_t first_record; /* of a module, which sets it */
 } dsc_module_ctx;
 
 enum {
@@ -296,6 +320,7 @@ typedef struct dsc_model {
     /* Model with adapters: adapter_config.json in PEFT's form, for saving; NULL: none. */
     const char *adapter_json;
     dsc_preference preference;
+    dsc_model_experts experts;
     /* Optional: out <- bytes [first, first + bytes) of a part of a weight that is stored in 4 bits; *found = false: it
      * is not. load_param reads such a weight too, unpacked. */
     dsc_packed_files packed_files;
@@ -380,13 +405,16 @@ typedef struct dsc_model_options {
         int64_t count;
         const char *const *names; /* [count] */
     } labels;
+    /* Factors of the losses of routers (dsc_model_experts). Below 0: the model's, which are those of transformers:
+     * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */
+    double router_balance, router_z;
 } dsc_model_options;
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
         {                                                                                                              \
             false, DSC_LABELS_NONE, 0, NULL                                                                            \
-        }                                                                                                              \
+        }, -1, -1                                                                                                      \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

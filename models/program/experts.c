@@ -88,6 +88,7 @@ static int16_t dispatch(dsc_program *program, int16_t x, const routed *by, int32
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     dsc_value shape = program->value[x];
+    program->op[program->value[by->weights].maker].record = ++program->record_count; /* of a router of experts alone */
     op->in[0] = x, op->in[1] = by->source, op->in[2] = by->place;
     shape.rows *= top_k;
     return add_out(program, op, 0, "dispatch", shape);

@@ -104,6 +104,8 @@ dsc_status dsc_rule_custom(dsc_tape *tape, dsc_op *op, dsc_error *err);
 /* ---- Mixture of experts, ops_moe.c ---- */
 dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op);
+int64_t dsc_op_router_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+int64_t dsc_op_router_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
 dsc_status dsc_op_run_order(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_dispatch(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_dispatch_bwd(dsc_exec *exec, const dsc_op *op);

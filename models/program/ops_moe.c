@@ -8,6 +8,78 @@ static int32_t columns_of(const dsc_exec *exec, int16_t value) { return (int32_t
 
 /* ---- routing ----------------------------------------------------------------------------------------------------- */
 
+/* The router's record; false: none is kept. */
+static bool record_of(const dsc_exec *exec, const dsc_op *op, dsc_moe_record *out)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    if (op->record == 0 || ctx->records == NULL || !ctx->training)
+        return false;
+    DSC_ASSERT(ctx->first_record + op->record <= ctx->experts->routers);
+    DSC_ASSERT(op->rule.experts == ctx->experts->experts);
+    *out = dsc_moe_record_at(ctx->records, ctx->first_record + op->record - 1, op->rule.experts, ctx->batch);
+    return true;
+}
+
+static bool has_losses(const dsc_exec *exec) { return exec->ctx->experts->balance > 0 || exec->ctx->experts->z > 0; }
+
+/* Of forward's sums, or of factors in backward. */
+int64_t dsc_op_router_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    (void)program;
+    (void)of;
+    return op->record != 0 ? dsc_moe_tally_words(op->rule.experts) * 4 : 0;
+}
+
+int64_t dsc_op_router_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    (void)program;
+    (void)of;
+    return op->record != 0 ? (op->rule.experts + 1) * 4 : 0;
+}
+
+static dsc_status tally(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    dsc_moe_record record;
+    if (!record_of(exec, op, &record))
+        return DSC_OK;
+    const int32_t targets = ctx->experts->targets;
+    const dsc_moe_tally_args args = { .out = record,
+                                      .work = (float *)(void *)dsc_exec_work(exec, op),
+                                      .logits = has_losses(exec) ? dsc_exec_at(exec, op->in[0]) : NULL,
+                                      .chosen = ints_at(exec, op->out[1]),
+                                      .targets = targets >= 0 ? ctx->batch_data[targets] : NULL,
+                                      .samples = ctx->batch,
+                                      .length = dsc_exec_rows(exec, op->in[0]) / ctx->batch,
+                                      .experts = op->rule.experts,
+                                      .top_k = op->rule.top_k,
+                                      .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, MOE_TALLY, &args, exec->err);
+}
+
+/* Adds the gradient of the routers' losses. */
+static dsc_status add_losses(dsc_exec *exec, const dsc_op *op)
+{
+    const dsc_module_ctx *ctx = exec->ctx;
+    dsc_moe_record record;
+    if (!record_of(exec, op, &record) || !has_losses(exec))
+        return DSC_OK;
+    const dsc_moe_balance_bwd_args args = { .d_logits = dsc_exec_at(exec, op->out[0]),
+                                            .logits = dsc_exec_at(exec, op->in[2]),
+                                            .records = ctx->records,
+                                            .own = record,
+                                            .work = (float *)(void *)dsc_exec_work(exec, op),
+                                            .samples = ctx->batch,
+                                            .length = dsc_exec_rows(exec, op->in[2]) / ctx->batch,
+                                            .layers = ctx->experts->routers,
+                                            .experts = op->rule.experts,
+                                            .balance = (float)ctx->experts->balance * ctx->loss_scale,
+                                            .z = (float)ctx->experts->z * ctx->loss_scale,
+                                            .by_counted = !ctx->pairs,
+                                            .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, MOE_BALANCE_BWD, &args, exec->err);
+}
+
 dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_moe_route_fwd_args args = { .weights = dsc_exec_floats(exec, op->out[0]),
@@ -17,7 +89,8 @@ dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op)
                                           .tokens = dsc_exec_rows(exec, op->in[0]),
                                           .rule = op->rule,
                                           .dtype = exec->ctx->dtype };
-    return DSC_RUN(exec->ctx->stream, MOE_ROUTE_FWD, &args, exec->err);
+    DSC_TRY(DSC_RUN(exec->ctx->stream, MOE_ROUTE_FWD, &args, exec->err));
+    return tally(exec, op);
 }
 
 dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op)
@@ -29,7 +102,8 @@ dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op)
                                           .tokens = dsc_exec_rows(exec, op->in[2]),
                                           .rule = op->rule,
                                           .dtype = exec->ctx->dtype };
-    return DSC_RUN(exec->ctx->stream, MOE_ROUTE_BWD, &args, exec->err);
+    DSC_TRY(DSC_RUN(exec->ctx->stream, MOE_ROUTE_BWD, &args, exec->err));
+    return add_losses(exec, op);
 }
 
 dsc_status dsc_op_run_order(dsc_exec *exec, const dsc_op *op)
