@@ -80,6 +80,8 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
         options.labels.count = count > 0 ? count : own->labels.count;
         options.labels.names = count > 0 ? names : NULL;
     }
+    options.router_balance = own->moe.balance;
+    options.router_z = own->moe.z;
     list_lora(&own->lora, &lora);
     options.lora = own->lora.enabled ? &lora.options : NULL;
     return dsc_model_open(out, own->model, &options, err);

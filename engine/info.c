@@ -212,6 +212,10 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .tokenizer = engine->input.tokenizer,
         .curriculum = config->curriculum.enabled,
         .pairs = engine->model != NULL && dsc_model_prefers(engine->model),
+        .routers = engine->model != NULL ? engine->model->experts.routers : 0,
+        .experts = engine->model != NULL ? engine->model->experts.experts : 0,
+        .router_losses = engine->model != NULL && (engine->model->experts.balance > 0 || engine->model->experts.z > 0),
+        .log_expert_load = config->own.moe.log_load,
         .node_local = config->own.node_local,
     };
 }

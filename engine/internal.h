@@ -14,6 +14,7 @@
 #include "engine/config/config.h"
 #include "engine/counted_targets.h"
 #include "engine/device.h"
+#include "engine/experts.h"
 #include "engine/input.h"
 #include "engine/model.h"
 #include "engine/monitor/gpu_sensor.h"
@@ -81,6 +82,7 @@ struct dsc_engine {
 
     dsc_engine_progress progress;
     dsc_engine_counts counts;
+    dsc_engine_experts experts;
     dsc_engine_times times;
     dsc_engine_output output;
     char *gemm_plans; /* gemm_plans.c; NULL: the device has none */

@@ -7,6 +7,7 @@
 
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/data/data.h"
+#include "engine/experts.h"
 #include "engine/fp8.h"
 #include "offload/tile_buffers.h"
 
@@ -262,6 +263,11 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     return DSC_OK;
 }
 
+static int64_t records_bytes(const dsc_plan_options *o)
+{
+    return dsc_model_records_bytes(o->model, o->config->train_micro_batch_size_per_gpu);
+}
+
 /* Host buffers of results that are in transfer. */
 static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
 {
@@ -271,8 +277,8 @@ static void plan_mirrors(const dsc_plan_options *o, dsc_plan *plan)
     plan->loss_slots = 1;
     if (dsc_device_host_visible(o->device))
         return;
-    plan->loss_slots =
-        (int32_t)dsc_max_i64(1, dsc_min_i64(micro_steps, LOSS_MIRROR_BYTES / dsc_max_i64(1, plan->losses_bytes)));
+    const int64_t each = dsc_max_i64(1, plan->losses_bytes + records_bytes(o));
+    plan->loss_slots = (int32_t)dsc_max_i64(1, dsc_min_i64(micro_steps, LOSS_MIRROR_BYTES / each));
 }
 
 /* Outputs that wait in host memory, on the device a few slots instead of all. The loss module has none. */
@@ -297,6 +303,8 @@ typedef struct work_sizes {
     int64_t activation, scratch, eval, outputs, batch, mirror, snapshot, fp8; /* bytes */
     int64_t modules, micro_batch_group, tensors, params, all_params;          /* lengths of arrays */
     int64_t stats, ranks, samples, step_samples;
+    int64_t records, records_mirror; /* bytes */
+    int64_t router_stats, expert_loads;
 } work_sizes;
 
 static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_sizes *out)
@@ -322,6 +330,10 @@ static void size_work(const dsc_plan_options *o, const dsc_plan *plan, work_size
         .ranks = o->world_size,
         .samples = o->config->train_micro_batch_size_per_gpu,
         .step_samples = o->config->gradient_accumulation_steps * o->config->train_micro_batch_size_per_gpu,
+        .records = plan->micro_batch_group * records_bytes(o),
+        .records_mirror = apart ? plan->loss_slots * records_bytes(o) : 0,
+        .router_stats = dsc_model_router_stats(o->model, o->config->gradient_accumulation_steps),
+        .expert_loads = (int64_t)o->model->experts.routers * o->model->experts.experts,
     };
     for (int32_t m = 0; m < o->model->module_count; m++) {
         out->params = dsc_max_i64(out->params, o->model->modules[m].param_count);
@@ -366,6 +378,13 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
         { &w->step_stat_count, DSC_TAG_CONTROL, host, s.stats * s.ranks * number, DSC_NEED_ARRAY },
         { &w->eval_losses, DSC_TAG_CONTROL, host, s.samples * s.ranks * number, DSC_NEED_ARRAY },
     };
+    const dsc_need of_routers[] = {
+        { &w->records_buf, DSC_TAG_SCRATCH, device, s.records, DSC_NEED_DEVICE },
+        { &w->records_mirror, DSC_TAG_DATA, pinned, s.records_mirror, DSC_NEED_DEVICE },
+        { &w->router_stats, DSC_TAG_CONTROL, host, s.router_stats * number, DSC_NEED_ARRAY },
+        { &w->router_stats_all, DSC_TAG_CONTROL, host, s.router_stats * s.ranks * number, DSC_NEED_ARRAY },
+        { &w->expert_load, DSC_TAG_CONTROL, host, s.expert_loads * number, DSC_NEED_ARRAY },
+    };
     const dsc_need of_pairs[] = {
         { &w->references, DSC_TAG_CONTROL, host, s.step_samples * number, DSC_NEED_ARRAY },
         { &w->above_reference, DSC_TAG_CONTROL, host, s.samples * number, DSC_NEED_ARRAY },
@@ -375,6 +394,9 @@ int dsc_work_list_needs(const dsc_plan_options *o, const dsc_plan *plan, dsc_wor
             list[count++] = buffers[i];
     for (size_t i = 0; i < DSC_COUNT(arrays); i++)
         list[count++] = arrays[i];
+    for (size_t i = 0; i < DSC_COUNT(of_routers); i++)
+        if (o == NULL || of_routers[i].bytes > 0)
+            list[count++] = of_routers[i];
     for (size_t i = 0; i < DSC_COUNT(of_pairs) && (o == NULL || o->config->own.dpo.enabled); i++)
         list[count++] = of_pairs[i];
     if (o != NULL) {

@@ -98,6 +98,9 @@ typedef struct dsc_work {
     dsc_fp8_cache fp8;
     double *references;               /* [micro-steps * micro-batch] of a step on pairs; NULL without pairs */
     double *above_reference;          /* [micro-batch] likewise */
+    dsc_buf records_buf, records_mirror;     /* [together], [loss_slots] records of routers; the mirror as mirror_buf */
+    double *router_stats, *router_stats_all; /* [dsc_model_router_stats]; [W] times; NULL without routers */
+    int64_t *expert_load;                    /* [routers * experts] of the last step over all ranks; likewise */
 } dsc_work;
 
 #define DSC_WORK_NEEDS_MAX 36

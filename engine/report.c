@@ -279,6 +279,10 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
                                  { "Train/Samples/reward_rejected", result->reward_rejected },
                                  { "Train/Samples/reward_margin", result->reward_margin },
                                  { "Train/Samples/reward_accuracy", result->reward_accuracy } };
+    const dsc_scalar routers[] = { { "Train/Samples/expert_load_ratio", result->expert_load_ratio },
+                                   { "Train/Samples/experts_idle", (double)result->experts_idle },
+                                   { "Train/Samples/aux_loss", result->aux_loss },
+                                   { "Train/Samples/z_loss", result->z_loss } };
     const dsc_scalar counted = { "Train/Samples/counted_tokens", (double)result->counted_tokens };
     dsc_profile_step(engine->output.profile, engine->progress.step);
     if (engine->place.rank != 0)
@@ -288,6 +292,9 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
         dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &counted, 1);
     if (dsc_model_prefers(engine->model))
         dsc_monitors_write(engine->output.monitors, samples_so_far(engine), pairs, DSC_COUNT(pairs));
+    if (dsc_model_has_routers(engine->model)) /* the losses only where the model has them */
+        dsc_monitors_write(engine->output.monitors, samples_so_far(engine), routers,
+                           engine->model->experts.balance > 0 || engine->model->experts.z > 0 ? 4 : 2);
     if (engine->output.monitors != NULL) {
         tell_ranks(engine);
         tell_gpus(engine);

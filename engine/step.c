@@ -43,6 +43,9 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .rebuilt = engine->work.rebuilt[at],
         .repeated = save ? engine->work.repeated[at] : NULL,
         .chunk_bytes = engine->plan.chunk_bytes,
+        .experts = &engine->model->experts,
+        .records = dsc_engine_records(engine, mb),
+        .pairs = dsc_model_prefers(engine->model),
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);
@@ -104,13 +107,15 @@ static dsc_status settle_losses(dsc_engine *engine, int64_t micro_step, dsc_erro
 {
     DSC_TRY(dsc_stream_sync(engine->compute, err));
     for (; engine->progress.settled <= micro_step; engine->progress.settled++)
-        engine->work.step_stats[engine->progress.settled] = dsc_engine_mean_loss(engine, engine->progress.settled);
+        engine->work.step_stats[engine->progress.settled] = dsc_engine_mean_loss(engine, engine->progress.settled) +
+                                                            dsc_engine_router_loss(engine, engine->progress.settled);
     return DSC_OK;
 }
 
 static dsc_status take_losses(dsc_engine *engine, int64_t micro_step, dsc_error *err)
 {
     DSC_TRY(dsc_engine_fetch_losses(engine, micro_step, err));
+    DSC_TRY(dsc_engine_fetch_records(engine, micro_step, err));
     const bool last_slot = micro_step + 1 - engine->progress.settled == engine->plan.loss_slots;
     return engine->host_visible || last_slot ? settle_losses(engine, micro_step, err) : DSC_OK;
 }
@@ -244,6 +249,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
         engine->times.step_start_ns = start;
         dsc_engine_label_step(engine, engine->progress.step + 1);
         dsc_engine_counts_begin(engine);
+        dsc_engine_experts_begin(engine);
         dsc_zero_begin(engine->zero, engine->progress.update_count + 1);
         dsc_engine_fp8_changed(engine);
         dsc_engine_set_length(engine, dsc_engine_length(engine, engine->progress.step + 1));
@@ -350,6 +356,7 @@ static dsc_status step_loss(dsc_engine *engine, double *loss, uint64_t *requests
             sum += engine->work.step_stat_count[r * words + m];
     *loss = dsc_engine_counted_mean(engine, sum / (double)(micro_steps * size), engine->counts.all,
                                     dsc_engine_step_targets(engine, engine->progress.step + 1));
+    DSC_TRY(dsc_engine_experts_exchange(engine, err));
     *requests = 0;
     for (int64_t r = 0; r < size; r++)
         *requests |= (uint64_t)engine->work.step_stat_count[r * words + micro_steps + DSC_STAT_REQUESTS];
@@ -408,6 +415,7 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.requests = requests;
     full.save_ended = engine->saves.ended;
     tell_pairs(engine, &full);
+    dsc_engine_tell_experts(engine, &full);
     dsc_engine_report_step(engine, &full);
     if (result != NULL)
         dsc_step_result_give(&full, result);

@@ -272,6 +272,12 @@ typedef struct dsc_dpo_section {
     double beta, smoothing;
 } dsc_dpo_section;
 
+/* "dsc.moe". */
+typedef struct dsc_moe_section {
+    double balance, z; /* factors of the routers' losses; -1: the model's */
+    bool log_load;
+} dsc_moe_section;
+
 /* A list of names: name i is text + at[i]. */
 typedef struct dsc_config_paths {
     int count, bytes;
@@ -296,6 +302,7 @@ typedef struct dsc_ext_config {
     dsc_sft_section sft;
     dsc_dpo_section dpo;
     dsc_labels_section labels;
+    dsc_moe_section moe;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;
     bool nvtx;

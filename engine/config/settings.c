@@ -325,6 +325,10 @@ static void put_all(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_LORA_DROPOUT);
     if (config->own.quantize.enabled)
         put_field(lines, config, DSC_ID_QUANTIZE_DOUBLE);
+    if (config->own.moe.balance >= 0)
+        put_field(lines, config, DSC_ID_MOE_BALANCE);
+    if (config->own.moe.z >= 0)
+        put_field(lines, config, DSC_ID_MOE_Z);
     put_samples(lines, config);
 }
 

@@ -139,10 +139,17 @@ typedef struct dsc_step_result {
      * reference's, their difference, and the share of pairs in which it is above 0. The loss is the pairs' mean too. */
     double reward_chosen, reward_rejected, reward_margin, reward_accuracy;
     int64_t data_wait_ns; /* time that the step waited for its batches: of the rank that waited longest */
+    /* Mixture of experts (dsc_model_experts), else 0. The routers' losses are here without their factors, and in `loss`
+     * with them. The largest load of an expert is in parts of the mean load. experts_idle have no token in the step.
+     * Loads are over all ranks and micro-batches. */
+    double aux_loss, z_loss, expert_load_ratio;
+    int32_t busiest_router, busiest_expert;
+    int64_t experts_idle;
 } dsc_step_result;
 #define DSC_STEP_RESULT_INIT                                                                                           \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0             \
+        (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   \
+            0, 0, 0                                                                                                    \
     }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,
@@ -166,6 +173,9 @@ DSC_API DSC_MUST_USE dsc_status dsc_engine_step(dsc_engine *engine, dsc_step_res
  * a signal, reaches all ranks at the same step. The next step that acts has `bits` in its `requests` on every rank;
  * the caller defines their meaning. */
 DSC_API void dsc_engine_request(dsc_engine *engine, uint32_t bits);
+/* Loads of the last step that acted: slots of each expert over all ranks, [routers * experts] (dsc_model_experts),
+ * router by router. NULL: no step acted, or the model has no experts. Borrowed until the next step. */
+DSC_API const int64_t *dsc_engine_expert_load(const dsc_engine *engine);
 /* True when the next step() acts. */
 DSC_API bool dsc_engine_at_boundary(const dsc_engine *engine);
 
@@ -330,6 +340,9 @@ typedef struct dsc_run_info {
     bool curriculum;         /* samples of the first steps are shorter */
     bool node_local; /* checkpoint.use_node_local_storage: hosts may have checkpoint folders of their own */
     bool pairs;      /* the model is trained on preference pairs, and steps have rewards */
+    int32_t routers, experts; /* of dsc_model_experts; 0: none */
+    bool router_losses;       /* steps have aux_loss and z_loss */
+    bool log_expert_load;     /* "dsc".moe.log_load */
 } dsc_run_info;
 DSC_API void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info); /* struct_bytes set by the caller */
 

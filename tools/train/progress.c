@@ -93,7 +93,10 @@ dsc_status train_progress_open(train_progress *p, const dsc_run_info *info, cons
                             .start_ns = train_now_ns(),
                             .flops_per_step = stats->flops_per_step,
                             .seq_length = info->curriculum ? info->seq_length : 0,
-                            .pairs = info->pairs };
+                            .pairs = info->pairs,
+                            .routers = info->routers,
+                            .experts = info->experts,
+                            .router_losses = info->router_losses };
     p->epoch_start_ns = p->start_ns;
     p->epoch = info->steps_per_epoch > 0 ? first_step / info->steps_per_epoch : 0;
     find_terminal(p);
@@ -149,6 +152,31 @@ static void json_number(FILE *file, const char *name, double value)
         fprintf(file, "\"%s\":null,", name);
 }
 
+/* Router by router. */
+static void write_loads(const train_progress *p, const int64_t *load)
+{
+    for (int32_t r = 0; r < p->routers; r++)
+        for (int32_t e = 0; e < p->experts; e++) {
+            const char *before = e > 0 ? "," : r > 0 ? "],[" : "\"expert_load\":[[";
+            fprintf(p->jsonl, "%s%lld", before, (long long)load[(int64_t)r * p->experts + e]);
+        }
+    fputs("]],", p->jsonl);
+}
+
+static void write_experts(const train_progress *p, const dsc_step_result *r)
+{
+    const int64_t *load = p->loads != NULL ? dsc_engine_expert_load(p->loads) : NULL;
+    if (p->router_losses) {
+        json_number(p->jsonl, "aux_loss", r->aux_loss);
+        json_number(p->jsonl, "z_loss", r->z_loss);
+    }
+    json_number(p->jsonl, "expert_load_ratio", r->expert_load_ratio);
+    fprintf(p->jsonl, "\"busiest_expert\":[%d,%d],\"experts_idle\":%lld,", (int)r->busiest_router,
+            (int)r->busiest_expert, (long long)r->experts_idle);
+    if (load != NULL)
+        write_loads(p, load);
+}
+
 static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_error *err)
 {
     if (p->jsonl == NULL)
@@ -164,6 +192,8 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
         json_number(p->jsonl, "reward_margin", r->reward_margin);
         json_number(p->jsonl, "reward_accuracy", r->reward_accuracy);
     }
+    if (p->routers > 0)
+        write_experts(p, r);
     if (p->seq_length > 0)
         fprintf(p->jsonl, "\"seq_length\":%lld,", (long long)r->seq_length);
     json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
@@ -213,9 +243,17 @@ static const char *describe_skip(const dsc_step_result *r)
     return r->counted_tokens == 0 ? "  SKIPPED: no counted target" : "  SKIPPED: gradient not finite";
 }
 
+static void describe_experts(const train_progress *p, const dsc_step_result *r, char *out, size_t out_bytes)
+{
+    char losses[40] = "";
+    if (p->router_losses)
+        snprintf(losses, sizeof losses, "  aux %.4f", r->aux_loss);
+    snprintf(out, out_bytes, "%s  load %.2f  idle %lld", losses, r->expert_load_ratio, (long long)r->experts_idle);
+}
+
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_error *err)
 {
-    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "";
+    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "", experts[80] = "";
     const double seconds = (double)r->step_ns * 1e-9;
     p->tokens += r->tokens;
     p->step_ns_smooth =
@@ -231,17 +269,19 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
     if (p->pairs)
         snprintf(pairs, sizeof pairs, "  accuracy %.3f  margin %.4f  rewards %.4f %.4f", r->reward_accuracy,
                  r->reward_margin, r->reward_chosen, r->reward_rejected);
+    if (p->routers > 0)
+        describe_experts(p, r, experts, sizeof experts);
     p->flops_per_step = r->flops;
     DSC_TRY(write_json(p, r, err));
     if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step ||
         r->skipped)
-        train_progress_say(
-            p,
-            "step %lld/%lld  loss %.6f%s  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  %.0f MiB%s  ETA "
-            "%s%s",
-            (long long)r->step, (long long)p->last_step, r->loss, pairs, r->lr, r->grad_norm, length, seconds * 1e3,
-            (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9, (double)p->memory_bytes / 1048576.0, epoch,
-            eta, describe_skip(r));
+        train_progress_say(p,
+                           "step %lld/%lld  loss %.6f%s%s  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  "
+                           "%.0f MiB%s  ETA "
+                           "%s%s",
+                           (long long)r->step, (long long)p->last_step, r->loss, pairs, experts, r->lr, r->grad_norm,
+                           length, seconds * 1e3, (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9,
+                           (double)p->memory_bytes / 1048576.0, epoch, eta, describe_skip(r));
     draw_bar(p, r, eta);
     end_epoch(p, r);
     return DSC_OK;
