@@ -25,6 +25,7 @@
 #include "engine/profile/profile.h"
 #include "engine/progress.h"
 #include "engine/report.h"
+#include "engine/router_bias.h"
 #include "engine/save.h"
 #include "zero/zero.h"
 

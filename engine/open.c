@@ -204,6 +204,7 @@ static dsc_status open_model(dsc_engine *engine, const dsc_engine_options *optio
             (dsc_dpo_section) { true, engine->model->preference.beta, engine->model->preference.smoothing };
     DSC_TRY(dsc_engine_check_packed(engine, err));
     DSC_TRY(dsc_engine_freeze(engine, err));
+    DSC_TRY(dsc_engine_check_biases(engine, err));
     engine->models.now = engine->model;
     return dsc_engine_open_cuts(engine, err);
 }

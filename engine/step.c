@@ -171,6 +171,7 @@ static dsc_status backward_micro_batch(dsc_engine *engine, int32_t m, int32_t mb
         DSC_TRY(module_forward(engine, m, mb, again == DSC_RECOMPUTE_FORWARD ? DSC_PASS_FORWARD : DSC_PASS_REBUILD,
                                true, DSC_SPAN_RECOMPUTE, err));
     DSC_TRY(dsc_zero_grad_part(engine->zero, m, micro_step, engine->work.grad, err));
+    DSC_TRY(dsc_engine_zero_biases(engine, m, err));
     dsc_module_ctx ctx;
     fill_ctx(engine, m, mb, true, &ctx);
     ctx.training = true;
@@ -446,6 +447,7 @@ static dsc_status update_or_skip(dsc_engine *engine, const dsc_update *update, d
         return dsc_engine_skip_step(engine, err);
     }
     const int64_t began = dsc_engine_span_start(engine, DSC_SPAN_UPDATE, -1);
+    DSC_TRY(dsc_engine_move_biases(engine, err));
     DSC_TRY(dsc_zero_update(engine->zero, update->scalars, update->class_count, engine->progress.update_count + 1,
                             err));
     dsc_engine_span_end(engine, DSC_SPAN_UPDATE, -1, began);

@@ -275,6 +275,7 @@ typedef struct dsc_dpo_section {
 /* "dsc.moe". */
 typedef struct dsc_moe_section {
     double balance, z; /* factors of the routers' losses; -1: the model's */
+    double bias_speed; /* 0: the biases of routers stay as they are */
     bool log_load;
 } dsc_moe_section;
 

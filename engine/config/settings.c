@@ -329,6 +329,8 @@ static void put_all(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_MOE_BALANCE);
     if (config->own.moe.z >= 0)
         put_field(lines, config, DSC_ID_MOE_Z);
+    if (config->own.moe.bias_speed > 0)
+        put_field(lines, config, DSC_ID_MOE_BIAS_SPEED);
     put_samples(lines, config);
 }
 
