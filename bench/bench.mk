@@ -77,6 +77,12 @@ bench-io: $(BENCH_BIN)/bench_io
 bench-watch: $(BENCH_BIN)/step_worker
 	$(Q)bench/bench_watch.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,3))
 
+.PHONY: bench-moe
+## bench-moe: a step of 8 experts, 2 for a token, beside transformers, with PYTHON=PROGRAM (which has it): [ROUNDS=15] [PRECISION=bf16]
+bench-moe: $(BENCH_BIN)/step_worker
+	$(Q)$(or $(PYTHON),python3) bench/bench_moe.py $(BENCH_BIN) $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) \
+	    $(if $(PRECISION),--precision $(PRECISION)) $(if $(THREADS),--threads $(THREADS)) $(if $(SHORT),--short) $(OR_SKIPPED)
+
 .PHONY: bench-recompute
 ## bench-recompute: what dsc.recompute kept, none, selective and full take and save, in turns: [ROUNDS=9]
 bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
