@@ -286,7 +286,8 @@ static const char *const latent_layers[] = { "q_proj",             "q_a_proj",  
                                                 .emit_block = emit_block,                                              \
                                                 .lora_layers = layers,                                                 \
                                                 .may_ignore = dsc_decoder_may_ignore,                                  \
-                                                .stacked = dsc_moe_stacked };
+                                                .stacked = dsc_moe_stacked,                                            \
+                                                .kept = ".e_score_correction_bias" };
 FAMILY(deepseek_v2, latent_layers)
 FAMILY(deepseek_v3, latent_layers)
 FAMILY(kimi_k2, latent_layers)

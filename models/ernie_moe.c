@@ -122,4 +122,5 @@ const dsc_lm_family dsc_ernie4_5_moe_family = { .model_type = "ernie4_5_moe",
                                                 .emit_block = emit_block,
                                                 .lora_layers = dsc_decoder_lora_layers,
                                                 .may_ignore = dsc_decoder_may_ignore,
-                                                .stacked = dsc_moe_stacked };
+                                                .stacked = dsc_moe_stacked,
+                                                .kept = ".e_score_correction_bias" };

@@ -143,6 +143,9 @@ typedef struct dsc_lm_family {
     bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
     bool classifies;                            /* a copy of a family that has that head */
+    /* The end of names of parameters that are never trained, and that exports have in fp32 where the files have them so:
+     * ".e_score_correction_bias". NULL: none. */
+    const char *kept;
 } dsc_lm_family;
 
 /* The head of a family that classifies texts. It takes the place of the one that predicts tokens; names are whole. */

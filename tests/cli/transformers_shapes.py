@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 
-from hf_runs import BIN, MASKED_FAMILIES, VOCAB, compare, load_file, run_all, save_file, torch, transformers, write_as_of_old
+from hf_runs import BIN, MASKED_FAMILIES, VOCAB, compare, load_file, run, run_all, save_file, torch, transformers, write_as_of_old
 
 NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
 
@@ -679,6 +679,19 @@ def check_refusals_of_fp8(packed, config, folder):
         assert done.returncode == 2 and name in done.stderr and words in done.stderr, f"expected {words}: {done.stderr}"
 
 
+def check_biases_of_routers(hf, folder):
+    """A run in bf16 does not round the biases of a folder's routers: its export has them in fp32, bit by bit."""
+    config, save, out = (os.path.join(folder, name) for name in ("bf16.json", "bf16", "bf16-export"))
+    json.dump({"train_batch_size": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}, "bf16": {"enabled": True}}, open(config, "w"))
+    run(f"{BIN}/train", "--config", config, "--model", hf, "--data", os.path.join(folder, "tokens.bin"), "--seq-len", "24", "--steps", "1",
+        "--save", save)
+    run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-1", "--out", out)
+    theirs, ours = load_file(os.path.join(hf, "model.safetensors")), load_file(os.path.join(out, "model.safetensors"))
+    biases = [key for key in theirs if key.endswith("e_score_correction_bias")]
+    assert biases and all(ours[key].dtype == torch.float32 and torch.equal(ours[key], theirs[key]) for key in biases)
+    assert ours["model.norm.weight"].dtype == torch.bfloat16
+
+
 def check_fp8(config, folder):
     """A folder in fp8 against transformers' model of the numbers that its codes stand for."""
     hf, plain = os.path.join(folder, "hf"), os.path.join(folder, "plain")
@@ -688,6 +701,9 @@ def check_fp8(config, folder):
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.05)
+        for key, buffer in model.named_buffers():
+            if key.endswith("e_score_correction_bias"):
+                buffer.add_(torch.randn_like(buffer) * 0.2)
     model.save_pretrained(plain)
     packed, values = to_fp8(load_file(os.path.join(plain, "model.safetensors")), config["quantization_config"]["weight_block_size"])
     save_file(packed, os.path.join(hf, "model.safetensors"), metadata={"format": "pt"})
@@ -695,6 +711,7 @@ def check_fp8(config, folder):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32, attn_implementation="eager")
     check_refusals_of_fp8(packed, config, folder)
     compare(theirs, hf, folder)
+    check_biases_of_routers(plain, folder)
     assert "quantization_config" not in json.load(open(os.path.join(folder, "export", "config.json"))), "the export says fp8"
 
 
