@@ -131,7 +131,7 @@ static dsc_status read_later_layers(dsc_hf_config *reader, dsc_lm_config *lm)
 static dsc_status read_v2(dsc_hf_config *reader, dsc_decoder_config *config)
 {
     static const defaults usual = { 64, 0, 1407, 2, 0, 0, 0, 1 };
-    static const char *const methods[] = { "greedy", "group_limited_greedy" };
+    static const char *const methods[] = { "greedy", "group_limited_greedy", "gready" }; /* as first published */
     dsc_moe_config *out = moe_of(config);
     int32_t method = 0;
     bool renormalize = false;
@@ -140,7 +140,7 @@ static dsc_status read_v2(dsc_hf_config *reader, dsc_decoder_config *config)
     DSC_TRY(read_only(reader, "scoring_func", "softmax"));
     DSC_TRY(dsc_hf_choice(reader, "topk_method", methods, DSC_COUNT(methods), &method));
     DSC_TRY(read_groups(reader, &usual, &out->rule));
-    if (method == 0)
+    if (method != 1)
         out->rule.groups = out->rule.best_groups = 0;
     DSC_TRY(dsc_hf_bool(reader, "norm_topk_prob", false, &renormalize));
     if (renormalize) /* transformers does not read the key, and the published code lets it replace the factor */

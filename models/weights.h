@@ -35,9 +35,9 @@ const char *dsc_weights_dir(const dsc_weights *weights);
 int64_t dsc_weights_count(const dsc_weights *weights);
 const dsc_weight *dsc_weights_at(const dsc_weights *weights, int64_t i); /* in the order of names */
 const dsc_weight *dsc_weights_find(const dsc_weights *weights, const char *name); /* NULL: none */
-/* Finds the scales of all matrices in F8_E4M3. A matrix NAME [rows,cols] has NAME_scale_inv in fp32, with one number for
- * each block of block_rows x block_cols elements. An element is its code's value times its block's scale (DeepSeek-V3,
- * section 3.3.2). Sizes of blocks: 1 to DSC_FP8_BLOCK_MAX. */
+/* Finds the scales of all matrices in F8_E4M3. A matrix NAME [rows,cols] has NAME_scale_inv in fp32, with one number
+ * for each block of block_rows x block_cols elements. An element is its code's value times its block's scale
+ * (DeepSeek-V3, section 3.3.2). Sizes of blocks: 1 to DSC_FP8_BLOCK_MAX. */
 #define DSC_FP8_BLOCK_MAX 65536
 DSC_MUST_USE dsc_status dsc_weights_find_scales(dsc_weights *weights, int32_t block_rows, int32_t block_cols,
                                                 dsc_error *err);

@@ -52,9 +52,9 @@ def make_folder(config, dtype, shard, folder):
 
 def write_as_of_old(path, config):
     """As the first published BERTs and RoBERTas are: other names of norms, and the heads and buffers that transformers drops today."""
-    base, width = "bert" if config.model_type == "bert" else "roberta", config.hidden_size
     if config.model_type not in MASKED_FAMILIES[:4]:
         return
+    base, width = "bert" if config.model_type == "bert" else "roberta", config.hidden_size
     named = {k.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): t
              for k, t in load_file(path).items()}
     named.update({f"{base}.pooler.dense.weight": torch.zeros(width, width), f"{base}.pooler.dense.bias": torch.zeros(width)})
