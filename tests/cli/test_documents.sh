@@ -66,6 +66,7 @@ check gpt2 '{"model_type": "gpt2", "vocab_size": 61, "n_embd": 32, "n_head": 2, 
 check opt '{"model_type": "opt", "vocab_size": 61, "hidden_size": 32, "num_attention_heads": 2, "num_hidden_layers": 2, "ffn_dim": 48, "max_position_embeddings": 64, "word_embed_proj_dim": 32, "init_std": 0.3}'
 check gpt_neox "{\"model_type\": \"gpt_neox\", $like}"
 check qwen3 "{\"model_type\": \"qwen3\", \"head_dim\": 8, \"num_key_value_heads\": 2, $like}"
+check gpt_oss "{\"model_type\": \"gpt_oss\", \"head_dim\": 8, \"num_key_value_heads\": 2, \"num_local_experts\": 6, \"num_experts_per_tok\": 2, \"sliding_window\": 5, ${like/0.3/0.1}}"
 # A run that goes on without the key that it was saved with, or with another token.
 save() { # EXTRA FLAG...
     echo "{\"train_micro_batch_size_per_gpu\": 1, \"optimizer\": {\"type\": \"AdamW\"}, \"dsc\": {\"model\": \"$tmp/m.json\", \"seq_length\": 24 $1}}" >"$tmp/c.json"
