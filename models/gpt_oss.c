@@ -103,9 +103,21 @@ static const dsc_moe_traits traits = { .decoder = { .activation = DSC_SILU,
                                        .padding = -1,
                                        .renormalized = true };
 
+/* Published files name two numbers again, as OpenAI's own code does. Equal ones need no warning. */
+static void read_again(dsc_hf_config *reader, const char *key, double known)
+{
+    const cJSON *item = cJSON_GetObjectItemCaseSensitive(reader->object, key);
+    if (cJSON_IsNumber(item) && item->valuedouble == known)
+        (void)dsc_hf_field(reader, key);
+}
+
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
 {
-    return dsc_moe_read_config(reader, out, &traits);
+    const dsc_moe_config *config = (const dsc_moe_config *)(const void *)out;
+    DSC_TRY(dsc_moe_read_config(reader, out, &traits));
+    read_again(reader, "experts_per_token", config->rule.top_k);
+    read_again(reader, "initial_context_length", config->decoder.rope.original_positions);
+    return DSC_OK;
 }
 
 const dsc_lm_family dsc_gpt_oss_family = {
