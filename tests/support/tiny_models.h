@@ -65,6 +65,10 @@ static const struct { const char *name, *config; const dsc_lora_options *lora;
       " \"moe_intermediate_size\": 24, \"shared_expert_intermediate_size\": 40, \"initializer_range\": 0.1,"
       " \"mlp_only_layers\": [0]}",
       NULL },
+    { "gpt_oss",
+      "{\"model_type\": \"gpt_oss\", " TINY_SIZES ", \"head_dim\": 24, \"num_local_experts\": 5,"
+      " \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"initializer_range\": 0.1}",
+      NULL },
     { "llama with adapters", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", &tiny_lora },
     { "neox with adapters", "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}",
       &tiny_lora },
