@@ -15,6 +15,7 @@ static int16_t emit_experts(const dsc_block *block, const gpt_oss_config *config
                                              .shape = { .out = config->moe.rule.experts, .out_in = true },
                                              .bias = true,
                                              .no_adapter = true,
+                                             .as_stored = true, /* bitsandbytes packs modules that are linear layers */
                                              .std = block->std };
     const dsc_program_pair_experts_args experts = { .gate_up = "mlp.experts.gate_up_proj",
                                                     .gate_up_bias = "mlp.experts.gate_up_proj_bias",

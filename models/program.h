@@ -250,6 +250,7 @@ typedef struct dsc_program_linear_args {
     bool out_split;  /* tensor parallelism cuts the output, else the input */
     bool whole;      /* or neither */
     bool no_adapter; /* the layer cannot have a low-rank adapter */
+    bool as_stored;  /* its weight stays as it is beside others in 4 bits */
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_linear_args;
 int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args);

@@ -189,7 +189,8 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
                                        .std = args->std,
                                        .split = args->whole                       ? DSC_SPLIT_NONE
                                                 : args->out_split == shape.out_in ? DSC_SPLIT_ROW
-                                                                                  : DSC_SPLIT_COLUMN };
+                                                                                  : DSC_SPLIT_COLUMN,
+                                       .as_stored = args->as_stored };
     const int32_t number = dsc_program_declare(program, &weight);
     /* A bias follows the outputs; beside split inputs it is whole on every rank. */
     const int32_t bias = args->bias

@@ -254,6 +254,25 @@ static void values_that_are_not_finite_are_refused(void **state)
     }
 }
 
+/* bitsandbytes packs linear layers alone: neither the router, which transformers has as a parameter, nor biases that
+ * have two dimensions. */
+static void other_matrices_stay_as_they_are(void **state)
+{
+    folder f;
+    int32_t stored = 0, packed = 0;
+    make(&f);
+    write_folder(&f);
+    dsc_model *model = mf_open(mf_dir, NULL);
+    for (int32_t p = 0; p < model->modules[1].param_count; p++) {
+        const dsc_param_spec *spec = &model->modules[1].params[p];
+        stored += spec->dim_count == 2 && spec->as_stored;
+        packed += spec->dim_count == 2 && !spec->as_stored;
+    }
+    assert_int_equal(stored, 3);
+    assert_int_equal(packed, 4); /* q, k, v and o */
+    dsc_model_close(&model);
+}
+
 static int setup(void **state)
 {
     read_golden();
@@ -267,6 +286,7 @@ int main(void)
         cmocka_unit_test(whole_matrices_are_read_too),
         cmocka_unit_test(contradictions_are_refused_by_name),
         cmocka_unit_test(values_that_are_not_finite_are_refused),
+        cmocka_unit_test(other_matrices_stay_as_they_are),
     };
     return cmocka_run_group_tests_name("mxfp4", tests, setup, mf_teardown);
 }
