@@ -31,6 +31,8 @@ dsc_status dsc_norm_forward(const dsc_call *call, dsc_norm norm, void *out, cons
     const void *weight = param_of(call, norm.weight);
     if (norm.kind == DSC_NORM_RMS) {
         const dsc_rmsnorm_fwd_args args = { .out = out,
+                                            .sum = norm.sum,
+                                            .add = norm.add,
                                             .rstd = rstd_of(&norm),
                                             .in = in,
                                             .weight = weight,
@@ -42,6 +44,8 @@ dsc_status dsc_norm_forward(const dsc_call *call, dsc_norm norm, void *out, cons
         return DSC_RUN(ctx->stream, RMSNORM_FWD, &args, call->err);
     }
     const dsc_layernorm_fwd_args args = { .out = out,
+                                          .sum = norm.sum,
+                                          .add = norm.add,
                                           .mean = mean_of(&norm),
                                           .rstd = rstd_of(&norm),
                                           .in = in,

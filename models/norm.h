@@ -15,6 +15,8 @@ typedef struct dsc_norm {
     int32_t weight, bias; /* the bias is a layer norm's */
     bool plus_one;        /* the factor is 1 + weight */
     void *stats; /* dsc_norm_stats_bytes: forward writes it, backward reads it */
+    const void *add; /* forward, or NULL: the norm is of sum = in + add, which it writes */
+    void *sum;       /* may be `in` or `add` */
 } dsc_norm;
 
 static inline int32_t dsc_norm_params(dsc_norm_kind kind)

@@ -25,7 +25,7 @@ enum { DSC_OP_INPUTS = 6, DSC_OP_OUTPUTS = 3 };
 /* Kinds, with their operands `in` and `out` in order. */
 typedef enum dsc_op_kind {
     DSC_OP_LINEAR,     /* x, residual -> y, before the activation */
-    DSC_OP_NORM,       /* x -> y, statistics */
+    DSC_OP_NORM,       /* x, residual -> y, statistics, x + residual. Without a residual: x -> y, statistics */
     DSC_OP_ROPE_TABLE, /* -> cosines, sines */
     DSC_OP_ROPE,       /* x, cosines, sines -> y */
     DSC_OP_ATTENTION,  /* q, k, v -> y, log-sum-exp */

@@ -1,4 +1,5 @@
-/* fuse.c - ops that become epilogues of a product. SPDX-License-Identifier: Apache-2.0
+/* fuse.c - ops that become epilogues of a product, and norms that add.
+ * SPDX-License-Identifier: Apache-2.0
  *
  * A rule looks at an op and the ops around it, and changes the program where it fits. The ops that are fused away
  * leave forward's list; they stay in the array, where backward may take them to make a value again. */
@@ -78,10 +79,40 @@ static bool fuse_gelu(dsc_program *program, const dsc_lora *lora, int16_t at)
     return true;
 }
 
+/* a + b and the norm of the sum in one pass, where no product adds. Where the sum is saved, backward makes the norm by
+ * itself again, which reads less. */
+static bool fuse_norm(dsc_program *program, int16_t at)
+{
+    dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    const dsc_op *add = &program->op[list->op[at]];
+    const int16_t sum = add->out[0];
+    int16_t norm = DSC_PROGRAM_NONE;
+    if (add->kind != DSC_OP_ADD || add->in[0] == add->in[1] || sum == program->output ||
+        program->op_count == DSC_PROGRAM_OPS)
+        return false;
+    for (int16_t i = (int16_t)(list->count - 1); i > at; i--)
+        if (program->op[list->op[i]].kind == DSC_OP_NORM && program->op[list->op[i]].in[0] == sum)
+            norm = list->op[i];
+    if (norm == DSC_PROGRAM_NONE)
+        return false;
+    dsc_op *both = dsc_program_add_op(program, DSC_OP_NORM, program->op[norm].name);
+    both->norm = program->op[norm].norm;
+    both->in[0] = add->in[0], both->in[1] = add->in[1];
+    dsc_program_set_out(program, both, 0, program->op[norm].out[0]);
+    dsc_program_set_out(program, both, 1, program->op[norm].out[1]);
+    dsc_program_set_out(program, both, 2, sum);
+    list->op[at] = dsc_op_number(program, both);
+    remove_op(list, norm);
+    program->forward_count = program->op_count;
+    return true;
+}
+
 void dsc_program_fuse(dsc_program *program, const dsc_lora *lora)
 {
     const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
     for (int16_t at = 0; at < list->count;)
         if (!fuse_residual(program, at, 0) && !fuse_residual(program, at, 1) && !fuse_gelu(program, lora, at))
             at++;
+    for (int16_t at = 0; at < list->count; at++)
+        (void)fuse_norm(program, at);
 }

@@ -64,8 +64,10 @@ static dsc_norm norm_of(const dsc_exec *exec, const dsc_op *op, int16_t x, int16
 dsc_status dsc_op_run_norm(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_call call = dsc_exec_call(exec, op, op->in[0]);
-    return dsc_norm_forward(&call, norm_of(exec, op, op->in[0], op->out[1]), dsc_exec_at(exec, op->out[0]),
-                            dsc_exec_at(exec, op->in[0]));
+    dsc_norm norm = norm_of(exec, op, op->in[0], op->out[1]);
+    norm.add = dsc_exec_at(exec, op->in[1]);
+    norm.sum = dsc_exec_at(exec, op->out[2]);
+    return dsc_norm_forward(&call, norm, dsc_exec_at(exec, op->out[0]), dsc_exec_at(exec, op->in[0]));
 }
 
 dsc_status dsc_op_run_norm_bwd(dsc_exec *exec, const dsc_op *op)

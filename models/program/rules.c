@@ -183,10 +183,13 @@ dsc_status dsc_rule_heads(dsc_tape *t, dsc_op *heads, dsc_error *err)
 
 dsc_status dsc_rule_norm(dsc_tape *t, dsc_op *norm, dsc_error *err)
 {
-    const int16_t x = norm->in[0];
+    const bool sums = norm->in[1] != DSC_PROGRAM_NONE;
+    const int16_t x = sums ? norm->out[2] : norm->in[0];
     dsc_op *op = dsc_tape_emit(t, DSC_OP_NORM_BWD, norm);
     op->in[0] = t->gradient[norm->out[0]], op->in[1] = t->gradient[x], op->in[2] = x, op->in[3] = norm->out[1];
     t->gradient[x] = dsc_tape_emit_value(t, op, 0, x);
+    for (int i = 0; i < 2 && sums && !t->full; i++) /* the gradient of a sum is that of its terms */
+        dsc_tape_add(t, norm, norm->in[i], t->gradient[x]);
     return DSC_OK;
 }
 

@@ -7,13 +7,24 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/program/internal.h"
 
-/* The op that makes a value again: of an activation that a product has for its epilogue, the activation by itself. */
+static bool makes(const dsc_op *op, int16_t value)
+{
+    bool makes = false;
+    for (int i = 0; i < DSC_OP_OUTPUTS; i++)
+        makes |= op->out[i] == value;
+    return makes && value != DSC_PROGRAM_NONE;
+}
+
+/* The op that makes a value again. An activation that is a product's epilogue stands by itself here, and so do a norm
+ * and the sum that it adds. */
 static int16_t again_op(const dsc_program *program, int16_t value)
 {
+    const int16_t maker = program->value[value].maker;
+    const bool norm = maker != DSC_PROGRAM_NONE && program->op[maker].kind == DSC_OP_NORM;
     for (int16_t i = 0; i < program->forward_count; i++)
-        if (program->op[i].kind == DSC_OP_ACTIVATION && program->op[i].out[0] == value)
+        if (i != maker && (norm || program->op[i].kind == DSC_OP_ACTIVATION) && makes(&program->op[i], value))
             return i;
-    return program->value[value].maker;
+    return maker;
 }
 
 static bool is_read(const dsc_program *program, dsc_pass pass, int16_t value)
@@ -31,26 +42,28 @@ static bool is_cheap(const dsc_program *program, int16_t value)
     return op != DSC_PROGRAM_NONE && dsc_op_infos[program->op[op].kind].cheap;
 }
 
-/* For each value of forward whether backward has it, or can make it from what it has. Inputs have lower numbers. */
-static void find_there(const dsc_program *program, bool *there)
-{
-    for (int16_t i = 0; i < program->value_count; i++) {
-        there[i] = i == program->input || is_read(program, DSC_PASS_BACKWARD, i);
-        if (there[i] || !is_cheap(program, i))
-            continue;
-        const dsc_op *op = &program->op[again_op(program, i)];
-        there[i] = true;
-        for (int j = 0; j < DSC_OP_INPUTS; j++)
-            there[i] &= op->in[j] == DSC_PROGRAM_NONE || there[op->in[j]];
-    }
-}
-
 static bool inputs_are_there(const dsc_op *op, const bool *there)
 {
     bool are = true;
     for (int i = 0; i < DSC_OP_INPUTS; i++)
         are &= op->in[i] == DSC_PROGRAM_NONE || there[op->in[i]];
     return are;
+}
+
+/* For each value of forward whether backward has it, or can make it from what it has. An input has a lower number than
+ * what is made of it, but for a product that others have become slices of. */
+static void find_there(const dsc_program *program, bool *there)
+{
+    for (int16_t i = 0; i < program->value_count; i++)
+        there[i] = i == program->input || is_read(program, DSC_PASS_BACKWARD, i);
+    for (bool changed = true; changed;) {
+        changed = false;
+        for (int16_t i = 0; i < program->value_count; i++) {
+            if (there[i] || !is_cheap(program, i) || !inputs_are_there(&program->op[again_op(program, i)], there))
+                continue;
+            there[i] = changed = true;
+        }
+    }
 }
 
 /* Whether only activations read the value, or slices that only activations read. */
@@ -99,6 +112,20 @@ void dsc_program_choose_stores(dsc_program *program)
     }
 }
 
+static bool is_stored(dsc_store store)
+{
+    return store == DSC_STORE_INPUT || store == DSC_STORE_SAVED || store == DSC_STORE_REBUILT;
+}
+
+/* The op that does it: a norm of a sum that is not stored makes both in one pass. */
+static int16_t remake_op(const dsc_program *program, int16_t value)
+{
+    const int16_t maker = program->value[value].maker;
+    const dsc_op *op = &program->op[maker];
+    const bool sums = op->kind == DSC_OP_NORM && op->in[1] != DSC_PROGRAM_NONE;
+    return sums && !is_stored(program->value[op->out[2]].store) ? maker : again_op(program, value);
+}
+
 /* ---- backward's list with what it makes again -------------------------------------------------------------------- */
 
 typedef struct maker_state {
@@ -107,11 +134,6 @@ typedef struct maker_state {
     bool made[DSC_PROGRAM_VALUES];
 } maker_state;
 
-static bool is_stored(dsc_store store)
-{
-    return store == DSC_STORE_INPUT || store == DSC_STORE_SAVED || store == DSC_STORE_REBUILT;
-}
-
 /* Before an op that reads it, which with `unless_kept` runs only where nothing is kept. */
 static void make(maker_state *s, int16_t value, bool unless_kept)
 {
@@ -119,7 +141,7 @@ static void make(maker_state *s, int16_t value, bool unless_kept)
     const dsc_value *of = &program->value[value];
     if (of->maker == DSC_PROGRAM_NONE || of->maker >= program->forward_count || is_stored(of->store) || s->made[value])
         return;
-    const dsc_op *source = &program->op[again_op(program, value)];
+    const dsc_op *source = &program->op[remake_op(program, value)];
     const bool skipped = of->store == DSC_STORE_REPEATED || (of->store == DSC_STORE_SCRATCH && unless_kept);
     for (int i = 0; i < DSC_OP_INPUTS; i++)
         if (source->in[i] != DSC_PROGRAM_NONE)
@@ -161,12 +183,15 @@ static void want(const dsc_program *program, int16_t value, bool *wanted)
     const dsc_value *of = &program->value[value];
     if (of->maker == DSC_PROGRAM_NONE || of->store == DSC_STORE_INPUT || of->store == DSC_STORE_SAVED)
         return;
-    if (wanted[of->maker])
+    /* A product makes both its activation and what that reads. */
+    const bool norm = program->op[of->maker].kind == DSC_OP_NORM;
+    const int16_t number = norm ? remake_op(program, value) : of->maker;
+    if (wanted[number])
         return;
-    wanted[of->maker] = true;
+    wanted[number] = true;
     for (int i = 0; i < DSC_OP_INPUTS; i++)
-        if (program->op[of->maker].in[i] != DSC_PROGRAM_NONE)
-            want(program, program->op[of->maker].in[i], wanted);
+        if (program->op[number].in[i] != DSC_PROGRAM_NONE)
+            want(program, program->op[number].in[i], wanted);
 }
 
 void dsc_program_list_rebuild(dsc_program *program)
@@ -176,7 +201,9 @@ void dsc_program_list_rebuild(dsc_program *program)
     for (int16_t i = 0; i < program->value_count; i++)
         if (program->value[i].store == DSC_STORE_REBUILT)
             want(program, i, wanted);
+    /* Where an op was fused with others, those of them that are wanted. */
     for (int16_t i = 0; i < forward->count; i++)
-        if (wanted[forward->op[i]])
-            dsc_list_add(&program->list[DSC_PASS_REBUILD], forward->op[i]);
+        for (int16_t j = 0; j < program->forward_count; j++)
+            if (wanted[j] && program->value[program->op[j].out[0]].maker == forward->op[i])
+                dsc_list_add(&program->list[DSC_PASS_REBUILD], j);
 }
