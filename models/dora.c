@@ -113,7 +113,11 @@ dsc_status dsc_dora_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_
     DSC_TRY(dsc_linear_plain_plan(gemms, pair.a, err));
     DSC_TRY(dsc_linear_plain_plan(gemms, pair.b, err));
     if (gemms->lora->dropout > 0) {
-        const dsc_linear_layer apart = { pair.b.shape, pair.b.weight, -1, DSC_EPILOGUE_NONE, DSC_EPILOGUE_NONE };
+        const dsc_linear_layer apart = { .shape = pair.b.shape,
+                                         .weight = pair.b.weight,
+                                         .bias = -1,
+                                         .forward = DSC_EPILOGUE_NONE,
+                                         .backward = DSC_EPILOGUE_NONE };
         dsc_linear_planned shapes = *gemms; /* forward's B has a shape of its own, and no more work */
         DSC_TRY(dsc_linear_plain_plan(&shapes, apart, err));
     }

@@ -22,6 +22,8 @@ static bool has_magnitudes(const dsc_lora *lora, dsc_linear_layer layer)
 
 dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
+    if (layer.part_count > 0)
+        return dsc_linear_parts_plan(gemms, layer, err);
     if (has_magnitudes(gemms->lora, layer))
         return dsc_dora_plan(gemms, layer, err);
     const bool fp8 = gemms->sink != NULL && gemms->sink->fp8 != NULL && dsc_linear_fits_fp8(layer, gemms->rows);
@@ -31,6 +33,8 @@ dsc_status dsc_linear_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, ds
 
 dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
 {
+    if (layer.part_count > 0)
+        return dsc_linear_parts_run(call, layer, y, x);
     if (has_magnitudes(call->lora, layer))
         return dsc_dora_run(call, layer, y, x, aux);
     DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_run : dsc_linear_plain_run)(call, layer, y, x, aux));
@@ -42,6 +46,8 @@ dsc_status dsc_linear_run(const dsc_call *call, dsc_linear_layer layer, void *y,
 
 dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy, void *aux)
 {
+    if (layer.part_count > 0)
+        return dsc_linear_parts_backward(call, layer, dx, dy, aux);
     if (has_magnitudes(call->lora, layer))
         return dsc_dora_backward(call, layer, dx, dy, aux);
     DSC_TRY((is_fp8(call, layer) ? dsc_linear_fp8_backward : dsc_linear_plain_backward)(call, layer, dx, dy, aux));
@@ -54,6 +60,8 @@ dsc_status dsc_linear_backward(const dsc_call *call, dsc_linear_layer layer, voi
 dsc_status dsc_linear_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x, const void *dy)
 {
     const dsc_module_ctx *ctx = call->ctx;
+    if (layer.part_count > 0)
+        return dsc_linear_parts_gradients(call, layer, x, dy);
     const bool has_bias = layer.bias >= 0 && ctx->grad[layer.bias] != NULL;
     const bool has_own = has_magnitudes(call->lora, layer);
     DSC_TRY((has_own                 ? dsc_dora_gradients

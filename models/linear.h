@@ -60,11 +60,20 @@ typedef struct dsc_call {
     void *lora_work;      /* [dsc_lora_work_bytes] */
 } dsc_call;
 
-/* One of a module's linear layers: where its parameters are among the module's, and what its products end with. */
+/* One of a module's linear layers: where its parameters are among the module's, and what its products end with.
+ *
+ * Or several layers that read one input, whose outputs are columns of y side by side. Their weights are parameters one
+ * after another, stored [out,in], without biases and adapters. Where the weights lie side by side in memory, one
+ * product computes y, and one their gradients. dx is a sum of one product each, except in fp8, so that the order of
+ * its sums is that of layers apart. */
+enum { DSC_LINEAR_PARTS = 3 };
 typedef struct dsc_linear_layer {
     dsc_linear shape;
     int32_t weight, bias; /* bias: -1 for none */
     dsc_epilogue forward, backward;
+    int32_t part_count;             /* layers that this one consists of; 0: it is one */
+    int64_t part[DSC_LINEAR_PARTS]; /* their columns of y, whose sum is shape.out */
+    int64_t stride;                 /* elements between rows of y and of its gradient; 0: shape.out */
 } dsc_linear_layer;
 
 /* Products that a module's plan reports. */
@@ -96,6 +105,16 @@ DSC_MUST_USE dsc_status dsc_linear_fp8_backward(const dsc_call *call, dsc_linear
                                                 void *aux);
 DSC_MUST_USE dsc_status dsc_linear_fp8_gradient(const dsc_call *call, dsc_linear_layer layer, const void *x,
                                                 const void *dy);
+
+/* linear_parts.c: the same of a layer that consists of several. The plan of a module counts on weights side by side
+ * where all or none are trained, and where their sizes leave no gap between them. */
+bool dsc_linear_parts_lie_together(const dsc_module *module, dsc_linear_layer layer);
+DSC_MUST_USE dsc_status dsc_linear_parts_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_linear_parts_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x);
+DSC_MUST_USE dsc_status dsc_linear_parts_backward(const dsc_call *call, dsc_linear_layer layer, void *dx,
+                                                  const void *dy, void *aux);
+DSC_MUST_USE dsc_status dsc_linear_parts_gradients(const dsc_call *call, dsc_linear_layer layer, const void *x,
+                                                   const void *dy);
 
 /* Tells the sink the products of a layer: forward, dx and, where the weight is trained, its gradient. */
 DSC_MUST_USE dsc_status dsc_linear_report(dsc_linear_planned *gemms, dsc_linear_layer layer,

@@ -3,10 +3,27 @@
 
 #include "kernels/device.h"
 
+static int64_t stride_of(const dsc_linear_layer *layer) { return layer->stride > 0 ? layer->stride : layer->shape.out; }
+
+static dsc_gemm_args forward_of(const dsc_linear_layer *layer, int64_t rows, dsc_dtype dtype)
+{
+    dsc_gemm_args args = dsc_linear_forward(layer->shape, rows, dtype, layer->forward);
+    args.ldc = stride_of(layer);
+    return args;
+}
+
+static dsc_gemm_args backward_of(const dsc_linear_layer *layer, int64_t rows, dsc_dtype dtype)
+{
+    dsc_gemm_args args = dsc_linear_backward_input(layer->shape, rows, dtype, layer->backward);
+    args.lda = stride_of(layer);
+    return args;
+}
+
 /* The product of both gradients: the sums of dy's rows are the bias's. */
 static dsc_gemm_args gradient_of(const dsc_linear_layer *layer, int64_t rows, dsc_dtype dtype, bool has_bias)
 {
     dsc_gemm_args args = dsc_linear_backward_weight(layer->shape, rows, dtype);
+    *(layer->shape.out_in ? &args.lda : &args.ldb) = stride_of(layer); /* of dy */
     if (has_bias)
         args.sums_of = layer->shape.out_in ? DSC_GEMM_SUMS_OF_A : DSC_GEMM_SUMS_OF_B;
     return args;
@@ -27,8 +44,8 @@ dsc_status dsc_linear_report(dsc_linear_planned *gemms, dsc_linear_layer layer, 
 dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
     const bool has_bias = layer.bias >= 0 && gemms->module->params[layer.bias].trainable;
-    const dsc_gemm_args passes[3] = { dsc_linear_forward(layer.shape, gemms->rows, gemms->dtype, layer.forward),
-                                      dsc_linear_backward_input(layer.shape, gemms->rows, gemms->dtype, layer.backward),
+    const dsc_gemm_args passes[3] = { forward_of(&layer, gemms->rows, gemms->dtype),
+                                      backward_of(&layer, gemms->rows, gemms->dtype),
                                       gradient_of(&layer, gemms->rows, gemms->dtype, has_bias) };
     return dsc_linear_report(gemms, layer, passes, err);
 }
@@ -36,7 +53,7 @@ dsc_status dsc_linear_plain_plan(dsc_linear_planned *gemms, dsc_linear_layer lay
 dsc_status dsc_linear_plain_run(const dsc_call *call, dsc_linear_layer layer, void *y, const void *x, void *aux)
 {
     const dsc_module_ctx *ctx = call->ctx;
-    dsc_gemm_args args = dsc_linear_forward(layer.shape, call->rows, ctx->dtype, layer.forward);
+    dsc_gemm_args args = forward_of(&layer, call->rows, ctx->dtype);
     DSC_ASSERT(dsc_epilogue_has_bias(layer.forward) == (layer.bias >= 0));
     args.a = x;
     args.b = ctx->param[layer.weight];
@@ -49,7 +66,7 @@ dsc_status dsc_linear_plain_run(const dsc_call *call, dsc_linear_layer layer, vo
 dsc_status dsc_linear_plain_backward(const dsc_call *call, dsc_linear_layer layer, void *dx, const void *dy, void *aux)
 {
     const dsc_module_ctx *ctx = call->ctx;
-    dsc_gemm_args args = dsc_linear_backward_input(layer.shape, call->rows, ctx->dtype, layer.backward);
+    dsc_gemm_args args = backward_of(&layer, call->rows, ctx->dtype);
     args.a = dy;
     args.b = ctx->param[layer.weight];
     args.c = dx;

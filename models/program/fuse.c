@@ -1,8 +1,10 @@
-/* fuse.c - ops that become epilogues of a product, and norms that add.
+/* fuse.c - ops that become epilogues of a product, a sum and its norm, and products that become one.
  * SPDX-License-Identifier: Apache-2.0
  *
  * A rule looks at an op and the ops around it, and changes the program where it fits. The ops that are fused away
  * leave forward's list; they stay in the array, where backward may take them to make a value again. */
+#include <string.h>
+
 #include "models/lora.h"
 #include "models/program/internal.h"
 
@@ -107,6 +109,92 @@ static bool fuse_norm(dsc_program *program, int16_t at)
     return true;
 }
 
+/* ---- products of one input --------------------------------------------------------------------------------------- */
+
+/* The attention or gated activation that alone reads a value, or reads what a rope makes of it in place. *input: where.
+ * Such ops read and write columns of wider values. */
+static int16_t end_of(const dsc_program *program, int16_t value, int *input)
+{
+    int16_t reader;
+    if (value == program->output || dsc_program_readers(program, value, &reader) != 1)
+        return DSC_PROGRAM_NONE;
+    const dsc_op *op = &program->op[reader];
+    const bool turned = op->kind == DSC_OP_ROPE && op->in[0] == value;
+    if (turned) {
+        value = op->out[0];
+        if (value == program->output || dsc_program_readers(program, value, &reader) != 1)
+            return DSC_PROGRAM_NONE;
+        op = &program->op[reader];
+    }
+    if (op->kind != DSC_OP_ATTENTION && (op->kind != DSC_OP_GATED || turned))
+        return DSC_PROGRAM_NONE;
+    for (int i = 0; i < DSC_OP_INPUTS; i++)
+        *input = op->in[i] == value ? i : *input;
+    return reader;
+}
+
+/* Whether a product can be a part of one that begins with `first`, at its number i. */
+static bool is_part(const dsc_lora *lora, const dsc_op *first, const dsc_op *op, int i)
+{
+    const dsc_linear_layer *a = &first->linear, *b = &op->linear;
+    return op->kind == DSC_OP_LINEAR && op->in[0] == first->in[0] && op->in[1] == DSC_PROGRAM_NONE &&
+           op->out[1] == DSC_PROGRAM_NONE && b->part_count == 0 && b->bias < 0 && b->shape.out_in &&
+           b->weight == a->weight + i && b->forward == DSC_EPILOGUE_NONE && !has_adapter(lora, op);
+}
+
+/* The number of products from `at` on that make q, k and v of one attention or both inputs of one gated activation. */
+static int count_parts(const dsc_program *program, const dsc_lora *lora, int16_t at)
+{
+    const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    const dsc_op *first = &program->op[list->op[at]];
+    int16_t end = DSC_PROGRAM_NONE;
+    int count = 0;
+    for (; count < DSC_LINEAR_PARTS && at + count < list->count; count++) {
+        const dsc_op *op = &program->op[list->op[at + count]];
+        int input = DSC_PROGRAM_NONE;
+        if (!is_part(lora, first, op, count))
+            break;
+        const int16_t its = end_of(program, op->out[0], &input);
+        if (its == DSC_PROGRAM_NONE || input != count || (count > 0 && its != end))
+            break;
+        end = its;
+    }
+    const int wanted = end == DSC_PROGRAM_NONE ? 0 : program->op[end].kind == DSC_OP_ATTENTION ? 3 : 2;
+    return wanted > 0 && count == wanted ? count : 0;
+}
+
+/* They become slices of what one product makes. */
+static bool join_products(dsc_program *program, const dsc_lora *lora, int16_t at)
+{
+    dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
+    const int count = count_parts(program, lora, at);
+    if (count == 0 || program->op_count == DSC_PROGRAM_OPS || program->value_count == DSC_PROGRAM_VALUES)
+        return false;
+    const dsc_op first = program->op[list->op[at]];
+    dsc_op *all = dsc_program_add_op(program, DSC_OP_LINEAR, first.name);
+    const int16_t value = dsc_program_add_value(program, first.name, &program->value[first.out[0]]);
+    all->in[0] = first.in[0];
+    all->linear = first.linear;
+    all->linear.shape.out = 0;
+    all->linear.part_count = count;
+    for (int i = 0; i < count; i++) {
+        dsc_op *part = &program->op[list->op[at + i]];
+        const int64_t column = all->linear.shape.out, width = part->linear.shape.out;
+        all->linear.part[i] = width;
+        all->linear.shape.out += width;
+        part->kind = DSC_OP_SLICE;
+        part->in[0] = value;
+        part->slice.column = column, part->slice.width = width, part->slice.apart = 0;
+    }
+    program->value[value].columns = all->linear.shape.out;
+    dsc_program_set_out(program, all, 0, value);
+    dsc_list_add(list, DSC_PROGRAM_NONE);
+    memmove(&list->op[at + 1], &list->op[at], (size_t)(list->count - 1 - at) * sizeof *list->op);
+    list->op[at] = dsc_op_number(program, all);
+    program->forward_count = program->op_count;
+    return true;
+}
+
 void dsc_program_fuse(dsc_program *program, const dsc_lora *lora)
 {
     const dsc_op_list *list = &program->list[DSC_PASS_FORWARD];
@@ -115,4 +203,7 @@ void dsc_program_fuse(dsc_program *program, const dsc_lora *lora)
             at++;
     for (int16_t at = 0; at < list->count; at++)
         (void)fuse_norm(program, at);
+    /* With a cache, keys and values lie there, apart from queries. */
+    for (int16_t at = 0; at < list->count && program->cache_tokens == 0; at++)
+        (void)join_products(program, lora, at);
 }

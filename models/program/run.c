@@ -106,14 +106,26 @@ static dsc_status report_outputs(const dsc_exec *exec, const dsc_op *op)
     }
 }
 
+static bool is_joined(const dsc_op *op) { return op->kind == DSC_OP_LINEAR && op->linear.part_count > 0; }
+
+/* Layers of one product are reported as they are named. */
+static bool is_layer_of_joined(const dsc_program *program, const dsc_op *op)
+{
+    const int16_t maker = op->kind == DSC_OP_SLICE ? program->value[op->in[0]].maker : DSC_PROGRAM_NONE;
+    return maker != DSC_PROGRAM_NONE && is_joined(&program->op[maker]);
+}
+
 static dsc_status run_op(dsc_exec *exec, const dsc_op *op)
 {
     const dsc_op_info *info = &dsc_op_infos[op->kind];
+    const bool reports = exec->ctx->values != NULL;
     DSC_ASSERT((info->launch != NULL) != info->is_view);
-    if (info->is_view || (op->unless_kept && exec->ctx->repeated != NULL))
+    if (info->is_view)
+        return reports && is_layer_of_joined(exec->program, op) ? report_outputs(exec, op) : DSC_OK;
+    if (op->unless_kept && exec->ctx->repeated != NULL)
         return DSC_OK;
     DSC_TRY(info->launch(exec, op));
-    return exec->ctx->values != NULL ? report_outputs(exec, op) : DSC_OK;
+    return reports && !is_joined(op) ? report_outputs(exec, op) : DSC_OK;
 }
 
 dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, dsc_module_ctx *ctx,

@@ -59,6 +59,8 @@ static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_
     for (int i = 0; i < DSC_OP_OUTPUTS; i++)
         add_operand(t, program, op->out[i], i == 0 ? " -> " : ", ");
     add(t, "%s", epilogue_text(product ? op->linear.forward : back ? op->linear.backward : DSC_EPILOGUE_NONE));
+    if ((product || back || op->kind == DSC_OP_LINEAR_DW) && op->linear.part_count > 0)
+        add(t, " of %d layers", (int)op->linear.part_count);
     if (op->kind == DSC_OP_NORM && op->in[1] != DSC_PROGRAM_NONE)
         add(t, " of the sum");
     if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_ACTIVATION_BWD)

@@ -275,11 +275,13 @@ void lmrun_against_golden(const char *name, const dsc_model *model, const modelr
 /* Runs that must have the same bits. */
 static const struct {
     int32_t threads;
-    bool recompute, rebuild, keep, in_place;
+    bool recompute, rebuild, keep, in_place, together;
 } ways[] = {
-    { 1, false, false, false, true }, { 2, false, false, false, false }, { 3, false, false, false, true },
-    { 2, true, false, false, true },  { 3, true, false, false, false },  { 1, false, true, false, true },
-    { 2, false, true, false, false }, { 1, false, false, true, true },   { 2, false, false, true, false },
+    { 1, false, false, false, true, false }, { 2, false, false, false, false, true },
+    { 3, false, false, false, true, true },  { 2, true, false, false, true, false },
+    { 3, true, false, false, false, true },  { 1, false, true, false, true, true },
+    { 2, false, true, false, false, false }, { 1, false, false, true, true, false },
+    { 2, false, false, true, false, true },
 };
 
 /* Kept values are those that backward would compute again, at every level of the instruction set. */
@@ -290,7 +292,7 @@ static void expect_kept_bits(const dsc_model *model, dsc_dtype dtype, uint32_t c
         modelrun_options options = lmrun_plain;
         options.dtype = dtype;
         options.caps = caps;
-        options.keep = i == 1;
+        options.keep = options.together = i == 1;
         runs[i] = lmrun_open(model, &options);
         modelrun_step(runs[i]);
     }
@@ -313,6 +315,7 @@ void lmrun_keeps_its_bits(const dsc_model *model, dsc_dtype dtype)
         options.rebuild = ways[i].rebuild;
         options.keep = ways[i].keep;
         options.in_place = ways[i].in_place;
+        options.together = ways[i].together;
         runs[i] = lmrun_open(model, &options);
         const double loss = modelrun_step(runs[i]);
         if (!same_bits(runs[i], runs[0], model, items))
@@ -331,6 +334,7 @@ static void expect_rebuild_flops(const dsc_model *model, double planned)
     modelrun_options options = lmrun_plain;
     options.batch = 3;
     options.rebuild = true;
+    options.together = true;
     for (int32_t m = 0; m < model->module_count; m++) {
         dsc_module_plan plan;
         assert_int_equal(model->modules[m].plan(&model->modules[m], 3, DSC_F32, NULL, &plan, NULL), DSC_OK);
@@ -347,6 +351,7 @@ void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
 {
     modelrun_options options = lmrun_plain;
     options.batch = 3;
+    options.together = true;
     modelrun *run = lmrun_open(model, &options);
     double planned = 0;
     for (int32_t m = 0; m < model->module_count; m++) {

@@ -38,6 +38,7 @@ struct modelrun {
     dsc_device_ops watching_ops;
     dsc_module_plan plan[MODULES_MAX];
     guarded param[MODULES_MAX][PARAMS_MAX], grad[MODULES_MAX][PARAMS_MAX];
+    guarded params[MODULES_MAX], grads[MODULES_MAX]; /* with `together` the memory of those */
     guarded out[MODULES_MAX], saved[MODULES_MAX], rebuilt[MODULES_MAX], repeated[MODULES_MAX],
         forward_scratch[MODULES_MAX], backward_scratch[MODULES_MAX];
     guarded d[2];
@@ -148,6 +149,50 @@ int64_t modelrun_elements(const dsc_param_spec *spec)
     return n;
 }
 
+static void open_params(modelrun *run, int32_t m)
+{
+    const dsc_module *module = &run->model->modules[m];
+    const int64_t element = (int64_t)dsc_dtype_bytes(run->options.dtype);
+    for (int32_t p = 0; p < module->param_count; p++) {
+        const int64_t elements = modelrun_elements(&module->params[p]);
+        if (module->params[p].shared_module < 0)
+            run->param[m][p] = guard(elements * element);
+        run->grad[m][p] = guard(elements * 4);
+    }
+}
+
+/* Trained ones before frozen ones, each at a multiple of 128 elements. */
+static void open_params_together(modelrun *run, int32_t m)
+{
+    const dsc_module *module = &run->model->modules[m];
+    const int64_t element = (int64_t)dsc_dtype_bytes(run->options.dtype);
+    int64_t at[PARAMS_MAX], end = 0;
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int32_t p = 0; p < module->param_count; p++)
+            if (module->params[p].trainable == (frozen == 0)) {
+                at[p] = dsc_align_up(end, 128);
+                end = at[p] + modelrun_elements(&module->params[p]);
+            }
+    run->params[m] = guard(end * element);
+    run->grads[m] = guard(end * 4);
+    for (int32_t p = 0; p < module->param_count; p++) {
+        const int64_t elements = modelrun_elements(&module->params[p]);
+        if (module->params[p].shared_module < 0)
+            run->param[m][p] = (guarded) { run->params[m].ptr + at[p] * element, elements * element };
+        run->grad[m][p] = (guarded) { run->grads[m].ptr + at[p] * 4, elements * 4 };
+    }
+}
+
+static void close_params(modelrun *run, int32_t m)
+{
+    release(&run->params[m]);
+    release(&run->grads[m]);
+    for (int32_t p = 0; p < run->model->modules[m].param_count && !run->options.together; p++) {
+        release(&run->param[m][p]);
+        release(&run->grad[m][p]);
+    }
+}
+
 static void open_module(modelrun *run, int32_t m)
 {
     const dsc_module *module = &run->model->modules[m];
@@ -169,12 +214,10 @@ static void open_module(modelrun *run, int32_t m)
         run->d[i] = guard(plan->out_elements * element);
     }
     DSC_ASSERT(module->param_count <= PARAMS_MAX);
-    for (int32_t p = 0; p < module->param_count; p++) {
-        const int64_t elements = modelrun_elements(&module->params[p]);
-        if (module->params[p].shared_module < 0)
-            run->param[m][p] = guard(elements * element);
-        run->grad[m][p] = guard(elements * 4);
-    }
+    if (run->options.together)
+        open_params_together(run, m);
+    else
+        open_params(run, m);
 }
 
 modelrun *modelrun_open(const dsc_model *model, const modelrun_options *options)
@@ -212,10 +255,7 @@ void modelrun_close(modelrun *run)
         release(&run->repeated[m]);
         release(&run->forward_scratch[m]);
         release(&run->backward_scratch[m]);
-        for (int32_t p = 0; p < run->model->modules[m].param_count; p++) {
-            release(&run->param[m][p]);
-            release(&run->grad[m][p]);
-        }
+        close_params(run, m);
     }
     release(&run->d[0]);
     release(&run->d[1]);
@@ -327,7 +367,8 @@ static void check_module(const modelrun *run, int32_t m)
     check_zones(&run->d[0]);
     check_zones(&run->d[1]);
     check_zones(&run->losses);
-    for (int32_t p = 0; p < run->model->modules[m].param_count; p++)
+    check_zones(&run->grads[m]);
+    for (int32_t p = 0; p < run->model->modules[m].param_count && !run->options.together; p++)
         check_zones(&run->grad[m][p]);
 }
 

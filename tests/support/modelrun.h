@@ -19,6 +19,7 @@ typedef struct modelrun_options {
     bool rebuild;   /* rebuilt values are dropped between forward and backward, and rebuilt */
     bool keep;      /* repeated values are kept */
     bool in_place;  /* d_in is the memory of d_out */
+    bool together;  /* parameters lie side by side as in the engine's flat groups, without red zones between them */
     float loss_scale;
     int64_t chunk_bytes; /* limit in the contexts and in the plan's sink */
 } modelrun_options;
