@@ -46,6 +46,15 @@ static int16_t linear(program_random *r, int16_t x, int64_t out)
     return y;
 }
 
+/* One of several that the compiler makes one product of. */
+static int16_t plain_linear(program_random *r, int16_t x, int64_t out)
+{
+    const dsc_program_linear_args args = { .name = "linear", .shape = { .out = out, .out_in = true } };
+    const int16_t y = dsc_program_linear(&r->source, x, &args);
+    program_random_take_params(r);
+    return y;
+}
+
 static int16_t norm(program_random *r, int16_t x)
 {
     const int64_t columns = r->source.value[x].columns, groups = program_random_draw(r, 3) == 0 ? columns / HEAD : 1;
@@ -68,8 +77,9 @@ static void make_qkv(program_random *r, int16_t x, int64_t heads, int64_t kv_hea
     const int64_t width[3] = { heads * HEAD, kv_heads * HEAD, kv_heads * HEAD };
     const int64_t kind = program_random_draw(r, heads == kv_heads ? 3 : 2);
     if (kind == 0) {
+        const bool plain = program_random_draw(r, 2) == 0;
         for (int i = 0; i < 3; i++)
-            qkv[i] = linear(r, x, width[i]);
+            qkv[i] = plain ? plain_linear(r, x, width[i]) : linear(r, x, width[i]);
         return;
     }
     const int16_t all = linear(r, x, width[0] + width[1] + width[2]);
@@ -165,6 +175,10 @@ static int16_t gated(program_random *r, int16_t x)
         const int16_t gate = dsc_program_slice(&r->source, both, 0, width);
         return dsc_program_gated(&r->source, gate, dsc_program_slice(&r->source, both, width, width), activation);
     }
+    if (kind == 2) {
+        const int16_t gate = plain_linear(r, x, width);
+        return dsc_program_gated(&r->source, gate, plain_linear(r, x, width), activation);
+    }
     const int16_t gate = linear(r, x, width);
     return dsc_program_gated(&r->source, gate, linear(r, x, width), activation);
 }
@@ -252,8 +266,10 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return experts(r, x);
     case 11:
         return latent_attention(r, x);
-    default:
-        return dsc_program_add(&r->source, x, same_shape(r, values, count, x));
+    default: {
+        const int16_t sum = dsc_program_add(&r->source, x, same_shape(r, values, count, x));
+        return program_random_draw(r, 2) == 0 ? norm(r, sum) : sum;
+    }
     }
 }
 
