@@ -25,11 +25,20 @@ def python_of(bench, peers):
     return python
 
 
+def cpu_ms(process):
+    """CPU time of a process's threads so far, as the scheduler counts it."""
+    total = 0
+    for task in os.listdir(f"/proc/{process.pid}/task"):
+        with open(f"/proc/{process.pid}/task/{task}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total / 1e6
+
+
 class Ranks:
     """Rank processes that make one step together per line (step_worker.c, torch_worker.py, deepspeed_worker.py)."""
 
     def __init__(self, command, ranks, threads, port):
-        self.ranks, self.ms, self.losses, self.kib = [], [], [], 0
+        self.ranks, self.ms, self.cpu_ms, self.losses, self.kib = [], [], [], [], 0
         for rank in range(ranks):
             env = dict(os.environ, OMP_NUM_THREADS=str(threads), DS_ACCELERATOR="cpu")
             if ranks > 1:
@@ -43,6 +52,7 @@ class Ranks:
 
     def step(self, count, line="step"):
         """The time of the slowest rank counts."""
+        before = sum(map(cpu_ms, self.ranks))
         for process in self.ranks:
             process.stdin.write(line + "\n")
             process.stdin.flush()
@@ -53,6 +63,7 @@ class Ranks:
         self.losses.append([answer[1] for answer in answers])
         if count:
             self.ms.append(max(float(answer[0]) for answer in answers))
+            self.cpu_ms.append(sum(map(cpu_ms, self.ranks)) - before)
 
     def close(self):
         for process in self.ranks:

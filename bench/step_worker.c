@@ -1,9 +1,11 @@
 /* step_worker.c - our half of a paired bench of training steps: one rank that makes one optimizer step per line on
  * stdin.
  *
- *     step_worker CONFIG VOCAB SEQUENCE      prints "ready" when open, then per step milliseconds, loss, peak KiB of
+ *     step_worker CONFIG VOCAB SEQUENCE [PREDICTIONS]
+ *                                            prints "ready" when open, then per step milliseconds, loss, peak KiB of
  *                                            the process, peak bytes of device memory that the engine counts, and the
- *                                            milliseconds of the step's forward and backward passes
+ *                                            milliseconds of the step's forward and backward passes. PREDICTIONS: of
+ *                                            each sample of a masked model
  * A line "run K" makes K steps behind one that is not timed, whose update may go on in the background; the milliseconds
  * are their mean. The answer comes when nothing is under way any more.
  * "steps K", "beside K DIR" (a save to DIR is written meanwhile, and its end waited for), "save DIR" and "load DIR" are
@@ -17,7 +19,7 @@
 
 #include <dsc/dsc.h>
 
-typedef struct tokens { int64_t vocab, sequence; } tokens;
+typedef struct tokens { int64_t vocab, sequence, predictions; } tokens;
 
 /* Every step sees the same tokens, as the peers' do. */
 static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *const *data, dsc_error *err)
@@ -28,7 +30,12 @@ static dsc_status fill(void *user, int64_t first_sample, int64_t count, void *co
     for (int64_t i = 0; i < count * t->sequence; i++) {
         state = state * 1664525u + 1013904223u;
         ((int32_t *)data[0])[i] = (int32_t)((state >> 8) % (uint32_t)t->vocab);
-        ((int32_t *)data[1])[i] = (int32_t)((state >> 7) % (uint32_t)t->vocab);
+        if (t->predictions == 0)
+            ((int32_t *)data[1])[i] = (int32_t)((state >> 7) % (uint32_t)t->vocab);
+    }
+    for (int64_t i = 0; i < count * t->predictions; i++) {
+        ((int32_t *)data[1])[i] = (int32_t)(i * 7919 % t->vocab);
+        ((int32_t *)data[2])[i] = (int32_t)(i % t->predictions * (t->sequence / t->predictions));
     }
     return DSC_OK;
 }
@@ -128,11 +135,11 @@ static dsc_status run(const char *config, tokens *t, dsc_error *err)
 
 int main(int argc, char **argv)
 {
-    if (argc != 4) {
-        fprintf(stderr, "usage: %s CONFIG VOCAB SEQUENCE\n", argv[0]);
+    if (argc != 4 && argc != 5) {
+        fprintf(stderr, "usage: %s CONFIG VOCAB SEQUENCE [PREDICTIONS]\n", argv[0]);
         return 2;
     }
-    tokens t = { atoll(argv[2]), atoll(argv[3]) };
+    tokens t = { atoll(argv[2]), atoll(argv[3]), argc == 5 ? atoll(argv[4]) : 0 };
     dsc_error err = DSC_ERROR_INIT;
     char text[1024];
     const dsc_status status = run(argv[1], &t, &err);
