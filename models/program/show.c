@@ -44,14 +44,33 @@ static double flops_of(const dsc_program *program, const dsc_op *op, int64_t bat
     return dsc_op_infos[op->kind].flops != NULL ? dsc_op_infos[op->kind].flops(program, op, batch) : 0;
 }
 
+/* Bytes of an op's inputs and outputs and, of a product, of its weight or the weight's gradient. A view moves none. */
+static int64_t moved_bytes(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_dtype dtype)
+{
+    int64_t bytes = 0;
+    if (dsc_op_infos[op->kind].is_view)
+        return 0;
+    for (int i = 0; i < DSC_OP_INPUTS + DSC_OP_OUTPUTS; i++) {
+        const int16_t value = i < DSC_OP_INPUTS ? op->in[i] : op->out[i - DSC_OP_INPUTS];
+        if (value != DSC_PROGRAM_NONE)
+            bytes += dsc_value_bytes(&program->value[value], batch, dtype);
+    }
+    const bool linear = op->kind == DSC_OP_LINEAR || op->kind == DSC_OP_LINEAR_DX || op->kind == DSC_OP_LINEAR_DW;
+    if (linear)
+        bytes += op->linear.shape.in * op->linear.shape.out *
+                 (int64_t)dsc_dtype_bytes(op->kind == DSC_OP_LINEAR_DW ? DSC_F32 : dtype);
+    return bytes;
+}
+
 static void add_operand(text *t, const dsc_program *program, int16_t value, const char *before)
 {
     if (value != DSC_PROGRAM_NONE)
         add(t, "%s%s.%d", before, program->value[value].name, (int)value);
 }
 
-static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_t batch)
+static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_t batch, dsc_dtype dtype)
 {
+    const int64_t bytes = moved_bytes(program, op, batch, dtype);
     const bool product = op->kind == DSC_OP_LINEAR, back = op->kind == DSC_OP_LINEAR_DX;
     add(t, "  %-14s", dsc_op_infos[op->kind].name);
     for (int i = 0; i < DSC_OP_INPUTS; i++)
@@ -67,6 +86,8 @@ static void add_op(text *t, const dsc_program *program, const dsc_op *op, int64_
         add(t, " (%s)", activation_text(op->activation));
     if (flops_of(program, op, batch) > 0)
         add(t, "  %.4g MFLOP", flops_of(program, op, batch) * 1e-6);
+    if (bytes > 0)
+        add(t, "  %.4g MB", (double)bytes * 1e-6);
     add(t, "%s\n", op->unless_kept ? "  (unless kept)" : "");
 }
 
@@ -80,7 +101,7 @@ int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype,
         add(&t, "%s: %d ops, %lld bytes of scratch\n", names[pass], (int)program->list[pass].count,
             (long long)at.scratch_bytes);
         for (int16_t i = 0; i < program->list[pass].count; i++)
-            add_op(&t, program, &program->op[program->list[pass].op[i]], batch);
+            add_op(&t, program, &program->op[program->list[pass].op[i]], batch, dtype);
     }
     add(&t, "values: %lld bytes saved, %lld rebuilt, %lld repeated\n", (long long)at.saved_bytes,
         (long long)at.rebuilt_bytes, (long long)at.repeated_bytes);

@@ -14,11 +14,14 @@ run "$dsc" model show gpt2-nano --batch 2 --seq 64
 report "gpt2-nano is shown" [ $code -eq 0 ]
 report "equal blocks are shown once" has "h.0 to h.3"
 report "bytes of a block" has "h.0 198272 165888 131072 198656 399360 1052672 0.052 0.105"
-report "a fused product names its epilogue" has " linear ln_2.11 -> activation.14, mlp.c_fc.13 + bias, gelu 16.78 MFLOP" \
-    " linear attention.7, in.0 -> add.10 + bias + residual 4.194 MFLOP"
-report "a norm is marked as made again by backward" has " norm add.10 -> ln_2.11, ln_2.12 (unless kept)"
+report "a fused product names its epilogue" has " linear ln_2.11 -> activation.14, mlp.c_fc.13 + bias, gelu 16.78 MFLOP 0.426 MB" \
+    " linear attention.7, in.0 -> add.10 + bias + residual 4.194 MFLOP 0.1311 MB"
+report "a norm is marked as made again by backward" has " norm add.10 -> ln_2.11, ln_2.12 0.06656 MB (unless kept)"
 report "each value has its store and bytes" has " mlp.c_fc [128,512] compute, 131072 bytes, rebuilt" \
     " add [128,128] compute, 32768 bytes, saved" " activation [128,512] compute, 131072 bytes, repeated"
+run "$dsc" model show llama-nano --batch 2 --seq 64
+report "layers of one input are one product" has " linear input_layernorm.1 -> self_attn.q_proj.21 of 3 layers 8.389 MFLOP 0.1638 MB" \
+    " linear post_attention_layernorm.14 -> mlp.gate_proj.22 of 2 layers 23.07 MFLOP 0.3932 MB"
 for name in hf_neox hf_opt hf_opt_post hf_bert llama_qwen3 hf_windows; do
     run "$dsc" model show "$root/tests/golden/$name.json" --dtype fp32
     report "$name is shown" grep -q '^backward: [0-9]* ops' "$tmp/out"
