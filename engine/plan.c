@@ -88,7 +88,8 @@ static dsc_status plan_modules(const dsc_plan_options *o, dsc_plan *plan, dsc_er
 {
     const int64_t batch = o->config->train_micro_batch_size_per_gpu;
     const int64_t each = (int64_t)dsc_dtype_bytes(o->compute_dtype);
-    dsc_plan_sink sink = { prepare_gemm, o->device, prepare_attention, plan->chunk_bytes, NULL };
+    dsc_plan_sink sink = { prepare_gemm,      o->device, prepare_attention,
+                           plan->chunk_bytes, NULL,      plan->joins_input_gradients };
     plan->saved_shared = o->config->own.recompute == DSC_RECOMPUTE_FULL;
     plan->rebuilt_shared = o->config->own.recompute > DSC_RECOMPUTE_NONE;
     for (int32_t m = 0; m < o->model->module_count; m++) {
@@ -448,7 +449,8 @@ dsc_status dsc_plan_open(const dsc_plan_options *o, dsc_plan *out, dsc_error *er
 {
     dsc_plan plan = { .alloc = o->alloc,
                       .micro_batch_group = dsc_config_micro_batch_group(o->config),
-                      .chunk_bytes = chunk_bytes(o) };
+                      .chunk_bytes = chunk_bytes(o),
+                      .joins_input_gradients = !dsc_device_host_visible(o->device) };
     dsc_status status = DSC_OK;
     const int64_t modules = o->model->module_count;
     DSC_TRY_OUT(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, modules, sizeof *plan.module, &plan.module, err));

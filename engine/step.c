@@ -46,6 +46,7 @@ static void fill_ctx(dsc_engine *engine, int32_t module, int32_t mb, bool save, 
         .experts = &engine->model->experts,
         .records = dsc_engine_records(engine, mb),
         .pairs = dsc_model_prefers(engine->model),
+        .joins_input_gradients = engine->plan.joins_input_gradients,
     };
     const int64_t leaf = (engine->progress.micro_step + mb) * engine->place.size + engine->place.rank;
     ctx->rng_sample = (uint64_t)(engine->progress.step * engine->config.train_batch_size + leaf * ctx->batch);

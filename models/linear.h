@@ -64,8 +64,8 @@ typedef struct dsc_call {
  *
  * Or several layers that read one input, whose outputs are columns of y side by side. Their weights are parameters one
  * after another, stored [out,in], without biases and adapters. Where the weights lie side by side in memory, one
- * product computes y, and one their gradients. dx is a sum of one product each, except in fp8, so that the order of
- * its sums is that of layers apart. */
+ * product computes y, and one their gradients. dx is one product in fp8 and where the context joins input gradients.
+ * Elsewhere it is a sum of one product each, so that the order of its sums is that of layers apart. */
 enum { DSC_LINEAR_PARTS = 3 };
 typedef struct dsc_linear_layer {
     dsc_linear shape;

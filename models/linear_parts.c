@@ -76,7 +76,7 @@ static dsc_status report(const dsc_linear_planned *gemms, const dsc_gemm_args *s
     return gemms->sink->gemm(gemms->sink->user, shape, err);
 }
 
-/* One product for y and one for the gradients, and one of each layer for dx. */
+/* One product for y and one for the gradients, and for dx one or one of each layer. */
 static dsc_status plan_together(dsc_linear_planned *gemms, dsc_linear_layer layer, dsc_error *err)
 {
     const double flops = 2.0 * (double)gemms->rows * (double)layer.shape.in * (double)layer.shape.out;
@@ -86,11 +86,12 @@ static dsc_status plan_together(dsc_linear_planned *gemms, dsc_linear_layer laye
     gemms->forward_flops += flops;
     gemms->backward_flops += flops * (trained ? 2 : 1);
     DSC_TRY(report(gemms, &forward, err));
-    for (int32_t i = 0; i < layer.part_count; i++) {
+    const bool joins = gemms->sink != NULL && gemms->sink->joins_input_gradients;
+    for (int32_t i = 0; i < (joins ? 1 : layer.part_count); i++) {
         int64_t column;
-        const dsc_linear_layer part = part_of(layer, i, &column);
+        const dsc_linear_layer part = joins ? whole_of(layer) : part_of(layer, i, &column);
         dsc_gemm_args back = dsc_linear_backward_input(part.shape, gemms->rows, gemms->dtype, part.backward);
-        back.lda = part.stride;
+        back.lda = layer.shape.out;
         DSC_TRY(report(gemms, &back, err));
     }
     return trained ? report(gemms, &gradient, err) : DSC_OK;
@@ -136,6 +137,8 @@ dsc_status dsc_linear_parts_backward(const dsc_call *call, dsc_linear_layer laye
 {
     if (is_fp8(call, layer))
         return dsc_linear_fp8_backward(call, whole_of(layer), dx, dy, aux);
+    if (call->ctx->joins_input_gradients && weights_lie_together(call, &layer))
+        return dsc_linear_plain_backward(call, whole_of(layer), dx, dy, aux);
     for (int32_t i = 0; i < layer.part_count; i++) {
         int64_t column;
         const dsc_linear_layer part = part_of(layer, i, &column);

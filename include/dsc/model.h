@@ -144,6 +144,7 @@ typedef struct dsc_plan_sink {
     dsc_status (*attention)(void *user, const struct dsc_attention_fwd_args *shape, dsc_error *err); /* may be NULL */
     int64_t chunk_bytes; /* as in the contexts of the calls */
     struct dsc_fp8_plan *fp8; /* NULL: no product is in fp8; else of a module with DSC_MODULE_FP8 */
+    bool joins_input_gradients; /* as in the contexts of the calls */
 } dsc_plan_sink;
 
 /* A value that a module has computed. Its elements lie in rows, `stride` elements apart. With `apart` above 0 a row is
@@ -225,6 +226,11 @@ typedef struct dsc_module_ctx {
     bool training;
 
     struct dsc_fp8_cache *fp8; /* products of linear layers are in fp8, as planned; NULL: in the compute dtype */
+
+    /* Layers of one input compute its gradient by one product, whose sums are over all their outputs. Otherwise each
+     * has a product that adds to the sum so far, as layers apart have; a CPU keeps their bits in this way. It is the
+     * plan's, and equal on all ranks. */
+    bool joins_input_gradients;
 
     /* Optional: a module that can name its values reports them here. NULL: nobody looks, and nothing waits. */
     const dsc_value_sink *values;

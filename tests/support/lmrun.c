@@ -347,6 +347,54 @@ static void expect_rebuild_flops(const dsc_model *model, double planned)
     modelrun_close(run);
 }
 
+static void expect_planned_launches(const modelrun *run)
+{
+    const modelrun_gemms *told = modelrun_planned(run), *seen = modelrun_launched(run);
+    assert_int_equal(seen->count, told->count);
+    for (int i = 0; i < seen->count; i++) {
+        bool found = false;
+        for (int j = 0; j < told->count; j++)
+            found = found || memcmp(&seen->shape[i], &told->shape[j], sizeof seen->shape[i]) == 0;
+        assert_true(found);
+    }
+}
+
+/* Largest difference between the gradients of two runs, in units of the tensors' root mean square. */
+static double gradient_difference(const modelrun *a, const modelrun *b, const dsc_model *model)
+{
+    double worst = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const float *x = modelrun_grad(a, m, p), *y = modelrun_grad(b, m, p);
+            const int64_t count = modelrun_elements(&model->modules[m].params[p]);
+            double squares = 0, most = 0;
+            for (int64_t i = 0; i < count && model->modules[m].params[p].trainable; i++) {
+                squares += (double)x[i] * (double)x[i];
+                most = fmax(most, fabs((double)x[i] - (double)y[i]));
+            }
+            worst = fmax(worst, most / (sqrt(squares / (double)count) + 1e-9));
+        }
+    return worst;
+}
+
+/* As on a GPU: one product for the gradient of an input of several layers. */
+static void expect_joined_input_gradients(const dsc_model *model, const modelrun *apart)
+{
+    modelrun_options options = lmrun_plain;
+    options.batch = 3;
+    options.together = options.joins_input_gradients = true;
+    modelrun *run = lmrun_open(model, &options);
+    modelrun_step(run);
+    assert_true(modelrun_launched_flops(run) == modelrun_launched_flops(apart));
+    assert_true(gradient_difference(apart, run, model) < 1e-4);
+    float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
+    assert_non_null(logits);
+    modelrun_logits(run, 0, logits);
+    free(logits);
+    expect_planned_launches(run);
+    modelrun_close(run);
+}
+
 void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
 {
     modelrun_options options = lmrun_plain;
@@ -362,19 +410,13 @@ void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
     planned -= 3 * 3 * attention_flops;
     modelrun_step(run);
     assert_true(fabs(modelrun_launched_flops(run) / planned - 1) < 1e-12);
+    expect_joined_input_gradients(model, run);
     expect_rebuild_flops(model, planned);
     float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
     assert_non_null(logits);
     modelrun_logits(run, 0, logits);
     free(logits);
-    const modelrun_gemms *told = modelrun_planned(run), *seen = modelrun_launched(run);
-    assert_int_equal(seen->count, told->count);
-    for (int i = 0; i < seen->count; i++) {
-        bool found = false;
-        for (int j = 0; j < told->count; j++)
-            found = found || memcmp(&seen->shape[i], &told->shape[j], sizeof seen->shape[i]) == 0;
-        assert_true(found);
-    }
+    expect_planned_launches(run);
     modelrun_close(run);
 }
 

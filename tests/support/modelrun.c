@@ -197,7 +197,10 @@ static void open_module(modelrun *run, int32_t m)
 {
     const dsc_module *module = &run->model->modules[m];
     const int64_t element = (int64_t)dsc_dtype_bytes(run->options.dtype);
-    const dsc_plan_sink sink = { .gemm = take_shape, .user = run, .chunk_bytes = run->options.chunk_bytes };
+    const dsc_plan_sink sink = { .gemm = take_shape,
+                                 .user = run,
+                                 .chunk_bytes = run->options.chunk_bytes,
+                                 .joins_input_gradients = run->options.joins_input_gradients };
     dsc_module_plan *plan = &run->plan[m];
     dsc_error err = DSC_ERROR_INIT;
     must(module->plan(module, run->options.batch, run->options.dtype, &sink, plan, &err), &err);
@@ -347,6 +350,7 @@ static void fill_call(modelrun *run, int32_t m, bool backward, call *c)
                                 .rebuilt = run->rebuilt[m].ptr,
                                 .loss_scale = run->options.loss_scale,
                                 .chunk_bytes = run->options.chunk_bytes,
+                                .joins_input_gradients = run->options.joins_input_gradients,
                                 .losses = loss ? (float *)(void *)run->losses.ptr : NULL };
 }
 

@@ -20,6 +20,7 @@ typedef struct modelrun_options {
     bool keep;      /* repeated values are kept */
     bool in_place;  /* d_in is the memory of d_out */
     bool together;  /* parameters lie side by side as in the engine's flat groups, without red zones between them */
+    bool joins_input_gradients; /* in the contexts and in the plan's sink */
     float loss_scale;
     int64_t chunk_bytes; /* limit in the contexts and in the plan's sink */
 } modelrun_options;
