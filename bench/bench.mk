@@ -56,7 +56,7 @@ bench-train: $(BENCH_BIN)/step_worker
 	    $(or $(CASES),$(if $(SHORT),small)) $(OR_SKIPPED)
 
 .PHONY: bench-builds
-## bench-builds: training steps and collectives of another checkout's build beside this one: OTHER=CHECKOUT [CASES='124m small zero1 zero3 files comm'] [ROUNDS=15]
+## bench-builds: training steps and collectives of another checkout's build beside this one: OTHER=CHECKOUT [CASES='124m small zero1 zero3 files comm llama gpt2-fp32'] [ROUNDS=15]
 bench-builds: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_comm
 	$(Q)$(if $(OTHER)$(SHORT),,echo "bench-builds: OTHER=CHECKOUT is needed, where 'make test-programs' has run" >&2; exit 2)
 	$(Q)bench/bench_builds.py $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) $(BENCH_BIN) \
