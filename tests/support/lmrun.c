@@ -347,8 +347,13 @@ static void expect_rebuild_flops(const dsc_model *model, double planned)
     modelrun_close(run);
 }
 
-static void expect_planned_launches(const modelrun *run)
+/* After a step and logits, the products are those that the plan reported. */
+static void expect_planned_launches(modelrun *run, const dsc_model *model)
 {
+    float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
+    assert_non_null(logits);
+    modelrun_logits(run, 0, logits);
+    free(logits);
     const modelrun_gemms *told = modelrun_planned(run), *seen = modelrun_launched(run);
     assert_int_equal(seen->count, told->count);
     for (int i = 0; i < seen->count; i++) {
@@ -387,11 +392,7 @@ static void expect_joined_input_gradients(const dsc_model *model, const modelrun
     modelrun_step(run);
     assert_true(modelrun_launched_flops(run) == modelrun_launched_flops(apart));
     assert_true(gradient_difference(apart, run, model) < 1e-4);
-    float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
-    assert_non_null(logits);
-    modelrun_logits(run, 0, logits);
-    free(logits);
-    expect_planned_launches(run);
+    expect_planned_launches(run, model);
     modelrun_close(run);
 }
 
@@ -412,11 +413,7 @@ void lmrun_runs_as_planned(const dsc_model *model, double attention_flops)
     assert_true(fabs(modelrun_launched_flops(run) / planned - 1) < 1e-12);
     expect_joined_input_gradients(model, run);
     expect_rebuild_flops(model, planned);
-    float *logits = malloc((size_t)model->vocab_size * sizeof *logits);
-    assert_non_null(logits);
-    modelrun_logits(run, 0, logits);
-    free(logits);
-    expect_planned_launches(run);
+    expect_planned_launches(run, model);
     modelrun_close(run);
 }
 
@@ -509,6 +506,61 @@ void lmrun_cases_run_as_planned(const lmrun_case *cases, size_t count)
         lmrun_runs_as_planned(model, (double)cases[i].layers * 2 * tokens * keys * (double)cases[i].attention);
         dsc_model_close(&model);
     }
+}
+
+static bool ends_with(const char *text, const char *end)
+{
+    const size_t length = strlen(text), size = strlen(end);
+    return length >= size && strcmp(text + length - size, end) == 0;
+}
+
+static int set_trainable(const dsc_model *model, const char *end, bool trainable)
+{
+    int count = 0;
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++)
+            if (ends_with(model->modules[m].params[p].name, end)) {
+                ((dsc_param_spec *)(uintptr_t)model->modules[m].params)[p].trainable = trainable; /* the model's own */
+                count++;
+            }
+    return count;
+}
+
+static void expect_others_keep_their_bits(const dsc_model *model, const char *end, dsc_dtype dtype, bool joins)
+{
+    modelrun_options options = lmrun_plain;
+    options.dtype = dtype;
+    options.together = true;
+    options.joins_input_gradients = joins;
+    modelrun *all = lmrun_open(model, &options);
+    const double loss = modelrun_step(all);
+    assert_true(set_trainable(model, end, false) > 0);
+    modelrun *others = lmrun_open(model, &options);
+    assert_true(modelrun_step(others) == loss);
+    expect_planned_launches(others, model);
+    for (int32_t m = 0; m < model->module_count && !joins; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const dsc_param_spec *spec = &model->modules[m].params[p];
+            if (spec->trainable)
+                assert_memory_equal(modelrun_grad(others, m, p), modelrun_grad(all, m, p),
+                                    (size_t)modelrun_elements(spec) * 4);
+        }
+    assert_true(!joins || gradient_difference(all, others, model) < (dtype == DSC_F32 ? 1e-4 : 0.1));
+    (void)set_trainable(model, end, true);
+    modelrun_close(all);
+    modelrun_close(others);
+}
+
+void lmrun_cases_freeze_a_layer(const lmrun_case *cases, size_t count)
+{
+    static const char *const frozen[] = { "k_proj.weight", "up_proj.weight", "v_proj.weight" };
+    for (size_t i = 0; i < count; i++)
+        for (size_t f = 0; f < DSC_COUNT(frozen); f++)
+            for (int way = 0; way < 4; way++) {
+                dsc_model *model = open_case(&cases[i], 1);
+                expect_others_keep_their_bits(model, frozen[f], way % 2 == 0 ? DSC_F32 : DSC_BF16, way >= 2);
+                dsc_model_close(&model);
+            }
 }
 
 void lmrun_cases_have_slopes(const lmrun_case *cases, size_t count)

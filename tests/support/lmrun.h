@@ -63,6 +63,8 @@ typedef struct lmrun_case {
 void lmrun_cases_agree(const lmrun_case *cases, size_t count);
 void lmrun_cases_keep_their_bits(const lmrun_case *cases, size_t count);
 void lmrun_cases_run_as_planned(const lmrun_case *cases, size_t count);
+/* One layer of those that have one product is frozen, so that its weight lies apart: the others keep their bits. */
+void lmrun_cases_freeze_a_layer(const lmrun_case *cases, size_t count);
 void lmrun_cases_have_slopes(const lmrun_case *cases, size_t count);
 
 #endif

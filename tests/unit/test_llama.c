@@ -34,14 +34,15 @@ static void keeps_its_bits(void **state)
 
 static void runs_as_planned(void **state) { lmrun_cases_run_as_planned(cases, DSC_COUNT(cases)); }
 
+static void a_frozen_layer_leaves_the_others_their_bits(void **state) { lmrun_cases_freeze_a_layer(&cases[1], 1); }
+
 static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases, DSC_COUNT(cases)); }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(agrees_with_pytorch),
-        cmocka_unit_test(keeps_its_bits),
-        cmocka_unit_test(runs_as_planned),
+        cmocka_unit_test(agrees_with_pytorch),   cmocka_unit_test(keeps_its_bits),
+        cmocka_unit_test(runs_as_planned),       cmocka_unit_test(a_frozen_layer_leaves_the_others_their_bits),
         cmocka_unit_test(gradient_is_the_slope),
     };
     return cmocka_run_group_tests_name("llama", tests, NULL, NULL);
