@@ -5,7 +5,9 @@
 
 #include "base/base.h"
 #include "kernels/attention.h"
+#include "kernels/conv.h"
 #include "kernels/cross_entropy.h"
+#include "kernels/delta.h"
 #include "kernels/dora.h"
 #include "kernels/dropout.h"
 #include "kernels/embedding.h"
@@ -111,6 +113,8 @@ void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_heads_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALANCE_BWD */
+void dsc_conv_init(dsc_kernel_table *table, uint32_t caps); /* COPY_COLUMNS CONV_* */
+void dsc_delta_init(dsc_kernel_table *table, uint32_t caps);
 
 #ifdef __cplusplus
 }

@@ -38,4 +38,6 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_heads_init(table, caps);
     dsc_moe_init(table, caps);
     dsc_moe_balance_init(table);
+    dsc_conv_init(table, caps);
+    dsc_delta_init(table, caps);
 }

@@ -294,6 +294,32 @@ static double moe_bytes(dsc_kernel kernel, const void *args)
     }
 }
 
+/* Linear attention. The delta rule's products are of 64 tokens and are counted as memory: what its heads read again. */
+static double linear_bytes(dsc_kernel kernel, const void *args)
+{
+    switch (kernel) {
+    case DSC_KERNEL_COPY_COLUMNS: {
+        const dsc_copy_columns_args *a = args;
+        return rows_bytes(a->rows, a->cols, a->dtype, 2);
+    }
+    case DSC_KERNEL_CONV_FWD: {
+        const dsc_conv_fwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, 2);
+    }
+    case DSC_KERNEL_CONV_BWD: {
+        const dsc_conv_bwd_args *a = args;
+        return rows_bytes(a->rows, a->channels, a->dtype, 3);
+    }
+    default: {
+        const bool forward = kernel == DSC_KERNEL_DELTA_FWD;
+        const dsc_delta_shape *of =
+            forward ? &((const dsc_delta_fwd_args *)args)->shape : &((const dsc_delta_bwd_args *)args)->shape;
+        const double unit = (double)(forward ? dsc_delta_fwd_unit(of) : dsc_delta_bwd_unit(of)) * 4;
+        return (double)of->batch * (double)dsc_delta_chunks(of->tokens) * (double)of->value_heads * unit * 2;
+    }
+    }
+}
+
 /* Bytes that a kernel other than products and attention moves. */
 static double bytes_of(dsc_kernel kernel, const void *args)
 {
@@ -340,6 +366,12 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_EXPERT_BIAS_FWD:
     case DSC_KERNEL_EXPERT_BIAS_BWD:
         return moe_bytes(kernel, args);
+    case DSC_KERNEL_COPY_COLUMNS:
+    case DSC_KERNEL_CONV_FWD:
+    case DSC_KERNEL_CONV_BWD:
+    case DSC_KERNEL_DELTA_FWD:
+    case DSC_KERNEL_DELTA_BWD:
+        return linear_bytes(kernel, args);
     default:
         return flat_bytes(kernel, args);
     }
