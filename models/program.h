@@ -46,6 +46,10 @@ typedef enum dsc_op_kind {
     DSC_OP_DISPATCH, /* x, source, place -> rows */
     DSC_OP_GROUPED,  /* rows, starts -> rows, each times its expert's matrix, and its expert's bias */
     DSC_OP_COMBINE,  /* rows, weights, place -> y */
+    /* Linear attention */
+    DSC_OP_PACK,  /* x, which may be columns of a wider value -> y, the same side by side */
+    DSC_OP_CONV,  /* up to three inputs, whose columns follow one another -> y */
+    DSC_OP_DELTA, /* q, k and v in one, b, a -> y, states */
     /* Made by the compiler; dy is the gradient of y. */
     DSC_OP_LINEAR_DX,      /* dy, sum so far, before the activation -> dx */
     DSC_OP_LINEAR_DW,      /* x, dy -> */
@@ -61,6 +65,8 @@ typedef enum dsc_op_kind {
     DSC_OP_GROUPED_DW,     /* rows, dy, starts -> */
     DSC_OP_COMBINE_BWD,    /* dy, rows, weights, place -> d_rows, d_weights */
     DSC_OP_HEADS_BWD,      /* dy -> d_own, d_shared */
+    DSC_OP_CONV_BWD,       /* dy, inputs -> gradients of the inputs */
+    DSC_OP_DELTA_BWD,      /* dy, states, q, k and v in one, b, a -> their gradients */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -147,6 +153,15 @@ typedef struct dsc_op_grouped {
     bool in_out;             /* matrices are stored [in, out], else [out, in] */
 } dsc_op_grouped;
 
+typedef struct dsc_op_conv {
+    int32_t width, weight; /* the declared parameter [columns, 1, width] */
+} dsc_op_conv;
+/* As in kernels/delta.h; a_log and dt_bias are declared parameters [value_heads]. */
+typedef struct dsc_op_delta {
+    int64_t key_heads, value_heads, key_size, value_size;
+    int32_t a_log, dt_bias;
+} dsc_op_delta;
+
 typedef struct dsc_op {
     dsc_op_kind kind;
     const char *name;
@@ -165,6 +180,8 @@ typedef struct dsc_op {
         dsc_op_heads heads;
         dsc_op_grouped grouped;
         dsc_swiglu_clamp clamp; /* PAIRS */
+        dsc_op_conv conv;
+        dsc_op_delta delta;
         struct {
             double probability;
             uint32_t stream;
@@ -311,6 +328,13 @@ int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, 
 /* Heads of `width` columns: of each its columns in `own`, then those of `shared`, which all heads have, then zeros.
  * shared NONE: none; then heads of `own` may also be wider, and the columns from `width` on are left out. */
 int16_t dsc_program_heads(dsc_program *program, int16_t own, int16_t shared, const dsc_op_heads *args);
+/* The columns of x side by side, for ops that cannot read those of a wider value. */
+int16_t dsc_program_pack(dsc_program *program, int16_t x);
+/* Causal convolution of each channel over the tokens of its document (kernels/conv.h). Channels are the columns of
+ * inputs x[count], one to three, in order. */
+int16_t dsc_program_conv(dsc_program *program, const int16_t *x, int32_t count, const dsc_op_conv *args);
+/* The gated delta rule (kernels/delta.h). qkv has the columns of q, k and v, b and a one for each head of values. */
+int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t a, const dsc_op_delta *args);
 /* An op of the caller's, which stays as long as the program; in[op->input_count]. out_columns is above 0, and the texts
  * of its parameters are whole: { "scale.bias" } and no part. */
 int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *op);

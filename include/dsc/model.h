@@ -130,6 +130,9 @@ typedef struct dsc_module_plan {
     /* Further values that backward reads, but computes again itself if it is not given them: outputs of norms and
      * activations. With "recompute": "kept" they are kept. 0: none. */
     int64_t repeated_bytes;
+    /* The cache has a state behind the last token of a call: the next call begins at the token behind it, or at 0
+     * again. */
+    bool keeps_state;
 } dsc_module_plan;
 
 /* Matrix product shapes that the module will launch, told ahead so that nothing is prepared inside a step; and forward

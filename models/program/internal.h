@@ -30,6 +30,8 @@ typedef struct dsc_op_info {
     uint32_t in_place[DSC_OP_OUTPUTS];
     uint32_t strided_in, strided_out; /* operands that may be columns of a wider value */
     uint32_t cached;                  /* inputs that the cache keeps */
+    /* Bytes of what the op keeps of a text so far in the cache, whatever its length. */
+    int64_t (*state)(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
     /* Whether the kernel can read and write operands at these places. */
     bool (*can_lie)(const dsc_place *places, const dsc_op *op);
     int64_t (*scratch)(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
@@ -98,6 +100,8 @@ typedef struct dsc_layout {
     int64_t scratch[DSC_PROGRAM_VALUES]; /* offset of a buffer of the pass in the scratch; OUT: in ctx->out meanwhile */
     int64_t work[DSC_PROGRAM_OPS];       /* offset of an op's own scratch */
     int64_t cache[2 * DSC_PROGRAM_FORWARD_OPS];
+    int64_t state[DSC_PROGRAM_FORWARD_OPS]; /* offset of an op's state in the cache */
+    bool has_state;
 } dsc_layout;
 #define DSC_LAYOUT_OUT (-1)
 void dsc_program_lay(const dsc_program *program, dsc_pass pass, const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
@@ -118,5 +122,6 @@ typedef struct dsc_exec {
 char *dsc_exec_at(const dsc_exec *exec, int16_t value); /* NULL: no value, or one that is not written here */
 const dsc_place *dsc_exec_place(const dsc_exec *exec, int16_t value);
 char *dsc_exec_work(const dsc_exec *exec, const dsc_op *op);
+char *dsc_exec_state(const dsc_exec *exec, const dsc_op *op); /* the op's state in the cache; NULL: there is none */
 
 #endif

@@ -116,6 +116,19 @@ double dsc_op_grouped_flops(const dsc_program *program, const dsc_op *op, int64_
 dsc_status dsc_op_run_combine(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_combine_bwd(dsc_exec *exec, const dsc_op *op);
 
+/* ---- Linear attention, ops_delta.c ---- */
+dsc_status dsc_op_run_pack(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_conv(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_conv_bwd(dsc_exec *exec, const dsc_op *op);
+int64_t dsc_op_conv_state(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
+dsc_status dsc_rule_conv(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_op_run_delta(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_delta_bwd(dsc_exec *exec, const dsc_op *op);
+int64_t dsc_op_delta_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+int64_t dsc_op_delta_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+int64_t dsc_op_delta_state(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
+double dsc_op_delta_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
+
 /* ---- Backward, rules.c ---- */
 /* One op of the kind's `gradient_kind`. */
 dsc_status dsc_rule_one_op(dsc_tape *tape, dsc_op *op, dsc_error *err);

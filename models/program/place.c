@@ -65,6 +65,13 @@ static void lay_stored(const dsc_program *program, int64_t batch, dsc_dtype dtyp
         const int64_t row = program->value[program->cache_value[i]].columns * (int64_t)dsc_dtype_bytes(dtype);
         out->cache[i] = piece(&out->cache_bytes, program->cache_tokens * row);
     }
+    for (int16_t i = 0; i < program->forward_count && program->cache_tokens > 0; i++) {
+        const dsc_op_info *info = &dsc_op_infos[program->op[i].kind];
+        if (info->state == NULL)
+            continue;
+        out->state[i] = piece(&out->cache_bytes, info->state(program, &program->op[i], dtype));
+        out->has_state = true;
+    }
 }
 
 /* Forward and rebuild may use ctx->out until its own value comes: it takes the largest buffers that fit. */

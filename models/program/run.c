@@ -73,6 +73,14 @@ char *dsc_exec_work(const dsc_exec *exec, const dsc_op *op)
     return (char *)exec->ctx->scratch + exec->layout->work[dsc_op_number(exec->program, op)];
 }
 
+char *dsc_exec_state(const dsc_exec *exec, const dsc_op *op)
+{
+    if (exec->ctx->cache == NULL)
+        return NULL;
+    DSC_ASSERT(exec->layout->has_state);
+    return (char *)exec->ctx->cache + exec->layout->state[dsc_op_number(exec->program, op)];
+}
+
 static dsc_status report_value(const dsc_exec *exec, int16_t number)
 {
     const dsc_value *of = &exec->program->value[number];
@@ -181,7 +189,8 @@ dsc_status dsc_program_plan(const dsc_program *program, const dsc_module *module
                                .cache_bytes = at.cache_bytes,
                                .rebuilt_bytes = at.rebuilt_bytes,
                                .rebuild_flops = again.forward_flops + other_again,
-                               .repeated_bytes = at.repeated_bytes };
+                               .repeated_bytes = at.repeated_bytes,
+                               .keeps_state = at.has_state };
     dsc_program_lay(program, DSC_PASS_BACKWARD, lora, batch, dtype, &at);
     out->backward_scratch_bytes = at.scratch_bytes;
     return DSC_OK;

@@ -33,10 +33,10 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
-    static const char *const kinds[] = { "linear",   "norm",     "rope_table", "rope",    "attention", "activation",
-                                         "gated",    "pairs",    "add",        "multiply", "scale",    "dropout",
-                                         "slice",    "copy",     "custom",     "heads",    "router",   "order",
-                                         "dispatch", "grouped",  "combine" };
+    static const char *const kinds[] = { "linear",   "norm",    "rope_table", "rope",     "attention", "activation",
+                                         "gated",    "pairs",   "add",        "multiply", "scale",     "dropout",
+                                         "slice",    "copy",    "custom",     "heads",    "router",    "order",
+                                         "dispatch", "grouped", "combine",    "pack",     "conv",      "delta" };
     DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
     if (op->kind == DSC_OP_LINEAR)
@@ -78,6 +78,12 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
                 (int)op->grouped.bias, op->grouped.in_out);
     if (op->kind == DSC_OP_PAIRS)
         fprintf(file, "\"alpha\": %.17g, \"limit\": %.17g, ", (double)op->clamp.alpha, (double)op->clamp.limit);
+    if (op->kind == DSC_OP_CONV)
+        fprintf(file, "\"width\": %d, \"weight\": %d, ", op->conv.width, op->conv.weight);
+    if (op->kind == DSC_OP_DELTA)
+        fprintf(file, "\"key_heads\": %d, \"value_heads\": %d, \"key_size\": %d, \"a_log\": %d, \"dt_bias\": %d, ",
+                (int)op->delta.key_heads, (int)op->delta.value_heads, (int)op->delta.key_size, op->delta.a_log,
+                op->delta.dt_bias);
     if (op->kind == DSC_OP_SLICE)
         fprintf(file, "\"column\": %d, \"width\": %d, \"apart\": %d, \"columns\": %d, ", (int)op->slice.column,
                 (int)op->slice.width, (int)op->slice.apart, (int)r->source.value[op->out[0]].columns);

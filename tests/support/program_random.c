@@ -227,6 +227,42 @@ static int16_t experts(program_random *r, int16_t x)
     return y;
 }
 
+/* Linear attention: q, k and v of three products, of one, or of one with their heads apart. */
+static int16_t delta(program_random *r, int16_t x)
+{
+    const int64_t heads = 1 + program_random_draw(r, 2), group = 1 + program_random_draw(r, 2);
+    const int64_t dk = 2 + program_random_draw(r, 3), dv = 2 + program_random_draw(r, 4),
+                  kind = program_random_draw(r, 3);
+    const int64_t widths[3] = { dk, dk, group * dv }, apart = 2 * dk + group * dv, columns = heads * apart;
+    const int32_t width = (int32_t)(1 + program_random_draw(r, 4));
+    int16_t qkv[3] = { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
+    if (kind != 0)
+        qkv[0] = linear(r, x, columns);
+    for (int64_t i = 0, at = 0; i < 3 && kind != 1; at += widths[i++])
+        qkv[i] = kind == 0
+                     ? linear(r, x, heads * widths[i])
+                     : dsc_program_slice_heads(&r->source, i == 0 ? qkv[0] : r->source.op[r->source.op_count - 1].in[0],
+                                               at, heads, widths[i], apart);
+    const int16_t b = linear(r, x, heads * group), a = linear(r, x, heads * group);
+    const dsc_program_param weight = { .name = "conv", .part = "", .dim_count = 3, .dim = { columns, 1, width } };
+    const dsc_op_conv conv = { width, dsc_program_declare(&r->source, &weight) };
+    program_random_take_params(r);
+    const dsc_op_delta args = { heads, heads * group, dk, dv, vector(r, heads * group), vector(r, heads * group) };
+    const int16_t y = dsc_program_conv(&r->source, qkv, kind == 1 ? 1 : 3, &conv);
+    return dsc_program_delta(&r->source, dsc_program_activation(&r->source, y, DSC_SILU), b, a, &args);
+}
+
+/* A gate in the columns of another value, which lie apart. */
+static int16_t packed(program_random *r, int16_t x)
+{
+    const int64_t heads = 1 + program_random_draw(r, 3), width = 4;
+    const int16_t both = linear(r, x, 2 * heads * width);
+    const int16_t first = dsc_program_slice_heads(&r->source, both, 0, heads, width, heads > 1 ? 2 * width : 0);
+    const int16_t second = dsc_program_slice_heads(&r->source, both, width, heads, width, heads > 1 ? 2 * width : 0);
+    const int16_t gate = dsc_program_pack(&r->source, second);
+    return dsc_program_gated(&r->source, gate, norm(r, dsc_program_pack(&r->source, first)), DSC_SIGMOID);
+}
+
 static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
 {
     for (int tries = 0; tries < 4; tries++) {
@@ -240,7 +276,7 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
-    switch (program_random_draw(r, 13)) {
+    switch (program_random_draw(r, 15)) {
     case 0:
     case 1:
         return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
@@ -265,6 +301,10 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
     case 10:
         return experts(r, x);
     case 11:
+        return delta(r, x);
+    case 12:
+        return packed(r, x);
+    case 13:
         return latent_attention(r, x);
     default: {
         const int16_t sum = dsc_program_add(&r->source, x, same_shape(r, values, count, x));

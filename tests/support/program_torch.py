@@ -128,8 +128,41 @@ def experts_op(op, x, y, z, params):
     return (x[z] * y.reshape(-1, 1)).reshape(*y.shape, -1).sum(1)
 
 
+def conv(program, op, inputs, params):
+    x = torch.cat([i for i in inputs if i is not None], -1)
+    x = x.reshape(program["batch"], program["tokens"], -1).transpose(1, 2)
+    weight = params[op["weight"]].reshape(x.shape[1], 1, op["width"])
+    y = F.conv1d(F.pad(x, (op["width"] - 1, 0)), weight, groups=x.shape[1])
+    return y.transpose(1, 2).flatten(0, 1)
+
+
+def delta(program, op, qkv, b, a, params):
+    """The gated delta rule token by token."""
+    batch, tokens, heads, size = program["batch"], program["tokens"], op["key_heads"], op["key_size"]
+    q, k, v = qkv.reshape(batch, tokens, -1).split([heads * size, heads * size, qkv.shape[1] - 2 * heads * size], -1)
+    group = op["value_heads"] // heads
+    q, k = (x.reshape(batch, tokens, heads, size).repeat_interleave(group, 2) for x in (q, k))
+    q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6) for x in (q, k))
+    v = v.reshape(batch, tokens, op["value_heads"], -1)
+    beta = b.reshape(batch, tokens, -1).sigmoid()
+    decay = (-params[op["a_log"]].exp() * F.softplus(a + params[op["dt_bias"]])).exp().reshape(batch, tokens, -1)
+    state, out = torch.zeros(batch, op["value_heads"], size, v.shape[-1]), []
+    for t in range(tokens):
+        state = state * decay[:, t, :, None, None]
+        error = v[:, t] - (state * k[:, t, :, :, None]).sum(2)
+        state = state + k[:, t, :, :, None] * (beta[:, t, :, None] * error)[:, :, None, :]
+        out.append((state * q[:, t, :, :, None]).sum(2) / math.sqrt(size))
+    return torch.stack(out, 1).reshape(batch * tokens, -1)
+
+
 def run_op(program, op, x, y, z, params):
     kind = op["kind"]
+    if kind == "pack":
+        return x
+    if kind == "conv":
+        return conv(program, op, (x, y, z), params)
+    if kind == "delta":
+        return delta(program, op, x, y, z, params)
     if kind in ("router", "order", "dispatch", "grouped", "combine"):
         return experts_op(op, x, y, z, params)
     if kind == "linear":

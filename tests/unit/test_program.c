@@ -552,13 +552,52 @@ static void refusals_name_op_and_shapes(void **state)
     expect_refusal(p, "at most 128 ops");
 }
 
+/* A delta rule of two heads of keys and these operands, 4 tokens. */
+static void delta_program(dsc_program *p, int64_t columns, int64_t gates, int64_t a_log)
+{
+    dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+    const dsc_program_param rate = { .name = "a_log", .part = "", .dim_count = 1, .dim = { a_log } };
+    const dsc_program_param bias = { .name = "dt_bias", .part = "", .dim_count = 1, .dim = { 4 } };
+    const dsc_op_delta args = { 2, 4, 3, 2, dsc_program_declare(p, &rate), dsc_program_declare(p, &bias) };
+    const dsc_program_linear_args qkv = { .name = "qkv", .shape = { 8, columns, true } };
+    const dsc_program_linear_args b = { .name = "b", .shape = { 8, gates, true } };
+    const int16_t gate = dsc_program_linear(p, p->input, &b);
+    dsc_program_end(p, dsc_program_delta(p, dsc_program_linear(p, p->input, &qkv), gate, gate, &args));
+}
+
+static void linear_attention_is_refused_by_its_shapes(void **state)
+{
+    (void)state;
+    dsc_program *p = &compiled;
+    delta_program(p, 19, 4, 4);
+    expect_refusal(p, "op \"delta\": its input \"qkv\" has 19 columns; expected two times 2 heads of 3 elements");
+    delta_program(p, 20, 3, 4);
+    expect_refusal(p, "op \"delta\": its input \"b\" has 3 columns; expected 4");
+    delta_program(p, 20, 4, 5);
+    expect_refusal(p, "op \"delta\": parameters 0 and 1; expected two declared ones of 4 elements");
+    const dsc_program_param weight = { .name = "conv", .part = "", .dim_count = 3, .dim = { 8, 1, 3 } };
+    for (int32_t width = 4; width < 20; width += 5) {
+        dsc_program_begin(p, 4, 8, DSC_PROGRAM_NONE);
+        const dsc_op_conv args = { width, dsc_program_declare(p, &weight) };
+        const int16_t x = p->input;
+        dsc_program_end(p, dsc_program_conv(p, &x, 1, &args));
+        expect_refusal(p, width == 4 ? "op \"conv\": its weight is parameter 0; expected a declared one [8,1,4]"
+                                     : "op \"conv\": a width of");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reference_has_slopes),        cmocka_unit_test(random_programs_agree),
-        cmocka_unit_test(levels_have_the_same_bits),   cmocka_unit_test(autograd_agrees),
-        cmocka_unit_test(joined_ops_keep_their_bits),  cmocka_unit_test(planted_faults_are_caught),
-        cmocka_unit_test(refusals_name_op_and_shapes), cmocka_unit_test(the_first_value_that_is_not_finite_is_reported),
+        cmocka_unit_test(reference_has_slopes),
+        cmocka_unit_test(random_programs_agree),
+        cmocka_unit_test(levels_have_the_same_bits),
+        cmocka_unit_test(autograd_agrees),
+        cmocka_unit_test(joined_ops_keep_their_bits),
+        cmocka_unit_test(planted_faults_are_caught),
+        cmocka_unit_test(refusals_name_op_and_shapes),
+        cmocka_unit_test(linear_attention_is_refused_by_its_shapes),
+        cmocka_unit_test(the_first_value_that_is_not_finite_is_reported),
     };
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);
 }
