@@ -27,6 +27,7 @@ struct dsc_infer {
     dsc_model *model[PART_KINDS]; /* for parts of `tokens` tokens */
     int64_t tokens[PART_KINDS];
     int64_t capacity; /* the longest text now; 0: not started */
+    bool keeps_state; /* a module keeps a state behind the last token: parts follow one another */
     dsc_buf weights, cache, buffers, staging;
     const void **param;  /* [sum of the modules' params], whole parameters */
     int32_t *first;      /* [module_count] a module's first one */
@@ -181,6 +182,7 @@ static dsc_status describe(dsc_infer *infer, int kind, dsc_module_plan *most, ds
         most->saved_bytes = dsc_max_i64(most->saved_bytes, plan.saved_bytes);
         most->rebuilt_bytes = dsc_max_i64(most->rebuilt_bytes, plan.rebuilt_bytes);
         most->forward_scratch_bytes = dsc_max_i64(most->forward_scratch_bytes, plan.forward_scratch_bytes);
+        infer->keeps_state |= plan.keeps_state;
         infer->cache_at[m] = most->cache_bytes;
         most->cache_bytes += dsc_align_up(plan.cache_bytes, PIECE_ALIGN);
     }
@@ -406,10 +408,12 @@ static dsc_status run_part(dsc_infer *infer, int kind, int64_t past, int64_t row
 
 /* The next part of a text with `done` tokens in the cache; *done <- tokens after the part. The last long part ends with
  * the text, so it may start earlier and compute some tokens again. For a text shorter than a part, the rest of the part
- * is padding; no token attends to padding, and later tokens overwrite it. */
+ * is padding; no token attends to padding, and later tokens overwrite it. A state has seen no token twice, and no
+ * padding: there a long part is whole. */
 static dsc_status next_part(dsc_infer *infer, const int32_t *tokens, int64_t count, int64_t *done, dsc_error *err)
 {
-    const int kind = count - *done >= PART_WORTH ? LONG : SINGLE;
+    const int64_t worth = infer->keeps_state ? infer->tokens[LONG] : PART_WORTH;
+    const int kind = count - *done >= worth ? LONG : SINGLE;
     const int64_t size = infer->tokens[kind];
     const int64_t first = dsc_min_i64(*done, dsc_max_i64(0, count - size)), end = dsc_min_i64(count, first + size);
     memset(infer->host_ids, 0, (size_t)size * sizeof *infer->host_ids);
@@ -443,6 +447,8 @@ dsc_status dsc_infer_logits(dsc_infer *infer, const int32_t *tokens, int64_t cou
                         (long long)count, (long long)dsc_min_i64(infer->capacity, dsc_infer_positions(infer)));
     DSC_TRY(check_tokens(infer, tokens, count, err));
     int64_t done = dsc_min_i64(common_tokens(infer, tokens, count), count - 1);
+    if (infer->keeps_state && done < infer->kept)
+        done = 0; /* the state has seen tokens that this text does not have */
     infer->kept = 0;
     while (done < count)
         DSC_TRY(next_part(infer, tokens, count, &done, err));
