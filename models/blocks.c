@@ -79,14 +79,25 @@ int16_t dsc_block_end(const dsc_block *block, const dsc_step *step, int16_t part
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
 
+/* q and its gate, of one product. */
+static int16_t make_gated_q(const dsc_block *block, int16_t x, const dsc_block_attention *part, int16_t *gate)
+{
+    const int64_t size = part->op.head_size, heads = part->op.heads;
+    const int16_t both = linear(block, x, part->qkv[0], 2 * heads * size, part->qkv_bias);
+    *gate =
+        dsc_program_pack(block->program, dsc_program_slice_heads(block->program, both, size, heads, size, 2 * size));
+    return dsc_program_pack(block->program, dsc_program_slice_heads(block->program, both, 0, heads, size, 2 * size));
+}
+
 /* q, k and v of x: three products, or slices of one. */
-static void make_qkv(const dsc_block *block, int16_t x, const dsc_block_attention *part, int16_t *qkv)
+static void make_qkv(const dsc_block *block, int16_t x, const dsc_block_attention *part, int16_t *qkv, int16_t *gate)
 {
     const int64_t size = part->op.head_size, heads = part->op.heads;
     const int64_t width[3] = { heads * size, part->op.kv_heads * size, part->op.kv_heads * size };
     if (part->kind == DSC_QKV_APART) {
         for (int i = 0; i < 3; i++)
-            qkv[i] = linear(block, x, part->qkv[i], width[i], part->qkv_bias);
+            qkv[i] = part->gated && i == 0 ? make_gated_q(block, x, part, gate)
+                                           : linear(block, x, part->qkv[i], width[i], part->qkv_bias);
         return;
     }
     const int16_t all = linear(block, x, part->qkv[0], width[0] + width[1] + width[2], part->qkv_bias);
@@ -126,8 +137,8 @@ int16_t dsc_block_attend(const dsc_block *block, int16_t x, const dsc_block_atte
     const dsc_program_linear_args out =
         out_args(block, part->out, heads[0] * size, columns_of(block, x), part->out_bias);
     turn t[2] = { { .part = part }, { .part = part } };
-    int16_t qkv[3];
-    make_qkv(block, x, part, qkv);
+    int16_t qkv[3], gate = DSC_PROGRAM_NONE;
+    make_qkv(block, x, part, qkv, &gate);
     const int32_t layer = dsc_program_declare_linear(program, &out);
     for (int i = 0; i < 2; i++)
         t[i].has_norm = declare_norm(block, names[i], part->norm_whole ? heads[i] * size : size,
@@ -136,7 +147,10 @@ int16_t dsc_block_attend(const dsc_block *block, int16_t x, const dsc_block_atte
         t[0].tables = t[1].tables = dsc_program_rope_tables(program, part->rope.rope);
     for (int i = 0; i < 2; i++)
         qkv[i] = turn_heads(block, qkv[i], &t[i], heads[i]);
-    return dsc_program_linear_of(program, dsc_program_attention(program, qkv[0], qkv[1], qkv[2], &part->op), layer);
+    int16_t y = dsc_program_attention(program, qkv[0], qkv[1], qkv[2], &part->op);
+    if (part->gated)
+        y = dsc_program_gated(program, gate, y, DSC_SIGMOID);
+    return dsc_program_linear_of(program, y, layer);
 }
 
 /* ---- MLP --------------------------------------------------------------------------------------------------------- */

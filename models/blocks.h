@@ -47,6 +47,8 @@ typedef struct dsc_block_attention {
     const char *qkv[3]; /* q, k and v, or the one product */
     const char *out;    /* [H*D] to [C] */
     bool qkv_bias, out_bias;
+    /* APART: the product of q has a gate behind each head, [H,2,D], by whose sigmoid the attention's output goes. */
+    bool gated;
     /* Norms of q and k; NULL: none. Their parameters are behind those of the products. */
     const char *q_norm, *k_norm;
     bool norm_whole;     /* one over all heads, else over each head with one weight for all */

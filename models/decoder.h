@@ -51,6 +51,7 @@ typedef struct dsc_decoder_traits {
     bool has_padding;           /* without pad_token_id the token `padding` is padding */
     int32_t padding;
     bool rope_neighbours;              /* pairs that turn are neighbours in a head */
+    bool own_layer_types;              /* layer_types is read by read_config of the family */
     const dsc_rope_layer *rope_layers; /* [DSC_DECODER_ROPES], or NULL: all layers turn alike */
     /* Further keys, once the others are read; NULL: none. */
     dsc_status (*read_more)(dsc_hf_config *reader, dsc_decoder_config *config);

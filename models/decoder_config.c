@@ -121,6 +121,8 @@ static dsc_status read_window(dsc_hf_config *reader, dsc_decoder_config *out)
     double first = 0;
     int64_t window = 0;
     bool on = true;
+    if (out->traits->own_layer_types)
+        return DSC_OK;
     if (off == NULL) {
         const int64_t usual = out->traits->window_default;
         DSC_TRY(dsc_hf_int_or_null(reader, "sliding_window", INT32_MAX, usual != 0 ? usual : 4096, &window));

@@ -19,6 +19,16 @@ static const char *shape_text(const int64_t *dim, int32_t dim_count, char *out, 
     return out;
 }
 
+static dsc_status check_dtype(const dsc_weight *weight, dsc_error *err)
+{
+    const dsc_dtype dtype = weight->entry->desc.dtype;
+    if (dtype != DSC_F32 && dtype != DSC_BF16 && dtype != DSC_F16 && weight->scales == NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(weight->file),
+                        "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", weight->name,
+                        weight->entry->dtype_text);
+    return DSC_OK;
+}
+
 dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)
 {
     const dsc_tensor_desc *desc = &weight->entry->desc;
@@ -31,11 +41,20 @@ dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t c
                         "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
                         shape_text(desc->dim, desc->dim_count, is, sizeof is),
                         shape_text(dim, dim_count, needs, sizeof needs));
-    if (desc->dtype != DSC_F32 && desc->dtype != DSC_BF16 && desc->dtype != DSC_F16 && weight->scales == NULL)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(weight->file),
-                        "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", weight->name,
-                        weight->entry->dtype_text);
-    return DSC_OK;
+    return check_dtype(weight, err);
+}
+
+/* Of a parameter with three dimensions that is in one tensor. */
+static dsc_status check_cube(const dsc_weight *weight, const dsc_param_spec *spec, dsc_error *err)
+{
+    const dsc_tensor_desc *desc = &weight->entry->desc;
+    char is[160], needs[96];
+    if (desc->dim_count != 3 || memcmp(desc->dim, spec->dim, 3 * sizeof *desc->dim) != 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
+                        "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
+                        shape_text(desc->dim, desc->dim_count, is, sizeof is),
+                        shape_text(spec->dim, 3, needs, sizeof needs));
+    return check_dtype(weight, err);
 }
 
 static bool is_adapter(const dsc_lm_params *params, int64_t i)
@@ -95,14 +114,16 @@ void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family,
     const char *last = "";
     for (int64_t i = 0; i < dsc_weights_count(weights); i++) {
         const char *what = beside_of(family, dsc_weights_at(weights, i)->name);
-        if (what == NULL || strcmp(what, last) == 0 || what[0] == 0)
+        if (what == NULL || strcmp(what, last) == 0 || what[0] == 0 ||
+            dsc_wrapper_carries(family, dsc_weights_at(weights, i)->name))
             continue;
         last = what;
         dsc_hf_warn(warnings, bytes,
-                    "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is "
-                    "%s",
+                    "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is the %s",
                     what, dsc_weights_at(weights, i)->name,
-                    family->classifies ? "the classifier" : "the masked language model");
+                    family->classifies          ? "classifier"
+                    : family->transform != NULL ? "masked language model"
+                                                : "language model");
     }
 }
 
@@ -372,6 +393,8 @@ static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, con
     int64_t rows, cols;
     shape_in_file(params, i, params->config->file_vocab, &rows, &cols);
     used[weight - dsc_weights_at(weights, 0)] = true;
+    if (params->spec[i].dim_count == 3)
+        return check_cube(weight, &params->spec[i], err);
     if (rows == 0 || !dsc_packed_weight_is(weights, weight))
         return dsc_lm_check_tensor(weight, rows, cols, err);
     return dsc_packed_weight_open(weights, alloc, weight, rows, cols, &params->packed[i], used, err);

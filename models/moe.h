@@ -22,6 +22,8 @@ typedef struct dsc_moe_traits {
     const char *whole[3];              /* gate, up and down of one that every token goes to whole; NULL: none */
     const char *bias;                  /* of the module with "e_score_correction_bias", for the choice; NULL: none */
     bool bias_row;                     /* which is [1,experts], else [experts] */
+    int64_t shared_inner;              /* its width without the key; 0: 5632 */
+    bool renormalized_default;         /* without norm_topk_prob */
 } dsc_moe_traits;
 
 typedef struct dsc_moe_config {

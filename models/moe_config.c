@@ -19,9 +19,10 @@ static dsc_status read_experts(dsc_hf_config *reader, dsc_moe_config *out)
                              (long long)top_k, (long long)experts);
     DSC_TRY(dsc_hf_int(reader, traits->inner_key, DSC_LM_INNER_MAX, traits->moe_inner, &out->inner));
     if (!traits->renormalized)
-        DSC_TRY(dsc_hf_bool(reader, "norm_topk_prob", false, &renormalize));
+        DSC_TRY(dsc_hf_bool(reader, "norm_topk_prob", traits->renormalized_default, &renormalize));
     if (traits->shared)
-        DSC_TRY(dsc_hf_int(reader, "shared_expert_intermediate_size", DSC_LM_INNER_MAX, 5632, &out->shared_inner));
+        DSC_TRY(dsc_hf_int(reader, "shared_expert_intermediate_size", DSC_LM_INNER_MAX,
+                           traits->shared_inner > 0 ? traits->shared_inner : 5632, &out->shared_inner));
     out->rule = (dsc_moe_rule) { .experts = (int32_t)experts,
                                  .top_k = (int32_t)top_k,
                                  .score = DSC_MOE_SOFTMAX,

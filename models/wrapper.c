@@ -14,6 +14,7 @@ static const struct { const char *model_type, *inner; } wrappers[] = {
     { "llava", NULL },    { "llava_next", NULL }, { "llava_onevision", NULL }, { "mistral3", NULL },
     { "internvl", NULL }, { "idefics3", NULL },   { "smolvlm", NULL },         { "qwen2_vl", "qwen2_vl_text" },
     { "qwen2_5_vl", "qwen2_5_vl_text" },          { "qwen3_vl", NULL },       { "gemma3", NULL },
+    { "qwen3_5", NULL },  { "qwen3_5_moe", NULL },
 };
 
 /* Types of text_config and their families. */
@@ -21,6 +22,7 @@ static const char *const text_types[][2] = {
     { "llama", "llama" }, { "mistral", "mistral" },        { "qwen2", "qwen2" },
     { "qwen3", "qwen3" }, { "qwen2_vl_text", "qwen2" },    { "qwen2_5_vl_text", "qwen2" },
     { "qwen3_vl_text", "qwen3" }, { "gemma3_text", "gemma3_text" },
+    { "qwen3_5_text", "qwen3_5_text" }, { "qwen3_5_moe_text", "qwen3_5_moe_text" },
 };
 
 /* Classes of their own have other defaults than the family, so their sizes must be there. */
@@ -72,7 +74,8 @@ static dsc_status read_text(dsc_hf_config *reader, const char *type, dsc_wrapper
     if (out->text_type == NULL)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
                              "a text model of type \"%.60s\" is not built; what exists in other models: llama, "
-                             "mistral, qwen2, qwen3, gemma3_text, and those of qwen2_vl, qwen2_5_vl, qwen3_vl",
+                             "mistral, qwen2, qwen3, gemma3_text, qwen3_5_text, qwen3_5_moe_text, and those of "
+                             "qwen2_vl, qwen2_5_vl, qwen3_vl",
                              type);
     reader->object = out->object;
     dsc_status status = DSC_OK;

@@ -81,7 +81,16 @@ def samples_of(config, data, at, epochs):
     return x, y
 
 
-def train_theirs(model, tokens):
+def by_documents(model, x, end):
+    """Logits of samples whose documents, each up to a token `end`, are texts of their own."""
+    rows = []
+    for sample in x:
+        cuts = [0] + [i + 1 for i, token in enumerate(sample.tolist()) if token == end and i + 1 < len(sample)] + [len(sample)]
+        rows.append(torch.cat([model(input_ids=sample[None, a:b]).logits[0] for a, b in zip(cuts, cuts[1:])]))
+    return torch.stack(rows)
+
+
+def train_theirs(model, tokens, document_end=None):
     model.eval()  # dropout is off, as ours
     opt = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
     count, losses, g = (len(tokens) - 1) // SEQ, [], 0
@@ -91,7 +100,8 @@ def train_theirs(model, tokens):
         x, y = samples_of(model.config, data, [n % count * SEQ for n in numbers], [n // count for n in numbers])
         g += BATCH
         opt.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(input_ids=x).logits.flatten(0, 1), y.view(-1))
+        logits = model(input_ids=x).logits if document_end is None else by_documents(model, x, document_end)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), y.view(-1))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         opt.step()

@@ -2,6 +2,7 @@
 """transformers_shapes.py BIN: config.json as published models have them, key for key, with smaller sizes, and random ones: what transformers
 makes of such a file, in hf_runs.compare. Some of both, chosen by DSC_TEST_SEED; all, and 100 random ones, with DSC_TEST_NIGHT=1.
 SPDX-License-Identifier: Apache-2.0"""
+import array
 import json
 import os
 import random
@@ -9,7 +10,8 @@ import subprocess
 import sys
 import time
 
-from hf_runs import BIN, MASKED_FAMILIES, VOCAB, compare, load_file, run, run_all, save_file, torch, transformers, write_as_of_old
+from hf_runs import (BIN, MASKED_FAMILIES, VOCAB, compare, load_file, run, run_all, save_file, torch, train_ours, train_theirs,
+                     transformers, write_as_of_old, write_tokens)
 
 NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
 
@@ -312,6 +314,33 @@ def gpt_oss(**more):
             "tie_word_embeddings": False, "transformers_version": "4.55.0.dev0", "use_cache": True, "vocab_size": VOCAB, **more}
 
 
+LINEAR = {"linear_conv_kernel_dim": 4, "linear_key_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
+          "linear_value_head_dim": 12}
+EXPERTS = {"moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 3, "output_router_logits": False,
+           "router_aux_loss_coef": 0.001, "shared_expert_intermediate_size": 20}
+
+
+def qwen3_next(**more):
+    return {**llama(), **LINEAR, **EXPERTS, "architectures": ["Qwen3NextForCausalLM"], "model_type": "qwen3_next", "attention_bias": False,
+            "attention_dropout": 0.0, "decoder_sparse_step": 1, "full_attention_interval": 4, "head_dim": 16, "mlp_only_layers": [],
+            "norm_topk_prob": True, "num_hidden_layers": 4, "partial_rotary_factor": 0.25, "rms_norm_eps": 1e-06, "rope_scaling": None,
+            "rope_theta": 10000000, "torch_dtype": "bfloat16", "use_sliding_window": False, **more}
+
+
+def qwen3_5(**more):
+    return {**llama(), **LINEAR, "architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "attention_bias": False,
+            "attention_dropout": 0.0, "attn_output_gate": True, "dtype": "bfloat16", "full_attention_interval": 4, "head_dim": 16,
+            "layer_types": ["linear_attention"] * 3 + ["full_attention"], "mamba_ssm_dtype": "float32", "mlp_only_layers": [],
+            "mtp_num_hidden_layers": 1, "mtp_use_dedicated_embeddings": False, "num_hidden_layers": 4, "rms_norm_eps": 1e-06,
+            "rope_parameters": {"mrope_interleaved": True, "mrope_section": [1, 1, 0], "partial_rotary_factor": 0.25,
+                                "rope_theta": 10000000, "rope_type": "default"}, **more}
+
+
+def qwen3_5_moe(**more):
+    return {**without(qwen3_5(), "intermediate_size"), **EXPERTS, "architectures": ["Qwen3_5MoeForCausalLM"],
+            "model_type": "qwen3_5_moe_text", **more}
+
+
 def without(config, *keys):
     return {k: v for k, v in config.items() if k not in keys}
 
@@ -457,6 +486,15 @@ PUBLISHED = {
     "MPT 30B": mpt(n_heads=6, attn_config={"softmax_scale": 0.3}),
     "Minitron 4B": nemotron(),
     "Nemotron-4 with biases": nemotron(head_dim=12, attention_bias=True, mlp_bias=True, rope_scaling=None, pad_token_id=4),
+    "Qwen3-Next 80B": qwen3_next(),
+    "Qwen3-Next of one head": without(qwen3_next(linear_num_key_heads=1, linear_num_value_heads=1, num_attention_heads=1,
+                                                 num_key_value_heads=1, mlp_only_layers=[0], norm_topk_prob=False), "rope_theta"),
+    "Qwen 3.5 9B": qwen3_5(),
+    "Qwen 3.5 0.8B": without(qwen3_5(tie_word_embeddings=True, linear_num_value_heads=2, linear_conv_kernel_dim=3,
+                                     full_attention_interval=2), "layer_types", "mtp_num_hidden_layers"),
+    "Qwen 3.5 35B A3B": qwen3_5_moe(),
+    "Qwen 3.6 with other layers": qwen3_5_moe(layer_types=["full_attention", "linear_attention"] * 2, linear_num_key_heads=4,
+                                              linear_key_head_dim=6, linear_value_head_dim=5, attention_bias=True),
     "RoBERTa base": roberta(),
     "RoBERTa of BERT's defaults": without(roberta(pad_token_id=4, type_vocab_size=3, hidden_act="gelu_new", max_position_embeddings=32),
                                           "layer_norm_eps", "initializer_range"),
@@ -750,12 +788,33 @@ def check(config, name, folder):
     compare(theirs, hf, folder)
 
 
+DOCUMENTS = ("Qwen3-Next 80B", "Qwen 3.5 9B")  # layers with a state, which must begin anew
+
+
+def check_documents(config, folder):
+    """Samples of several documents: each is computed as a text of its own."""
+    hf, data = os.path.join(folder, "hf"), os.path.join(folder, "tokens.bin")
+    kind, end = transformers.AutoModelForCausalLM, 8
+    os.mkdir(hf)
+    json.dump(config, open(os.path.join(hf, "config.json"), "w"))
+    kind.from_config(transformers.AutoConfig.from_pretrained(hf)).save_pretrained(hf)
+    json.dump(config, open(os.path.join(hf, "config.json"), "w"))
+    tokens = [t if i % 3 else end for i, t in enumerate(write_tokens(data))]
+    array.array("H", tokens).tofile(open(data, "wb"))
+    want = train_theirs(kind.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager"), tokens, end)
+    got, _, _ = train_ours(hf, data, folder, document_end=end)
+    off = max(abs(a - b) for a, b in zip(got, want))
+    print(f"# losses within {off:.2g}", flush=True)
+    assert len(got) == len(want) and off < 2e-4, f"losses are {off} apart"
+
+
 seed = int(os.environ.get("DSC_TEST_SEED", time.time()))
 print(f"# seed {seed}; rerun: DSC_TEST_SEED={seed}", flush=True)
 wanted = os.environ.get("DSC_TEST_NAMES")  # separated by commas
 names = list(PUBLISHED) if NIGHT else random.Random(seed).sample(list(PUBLISHED), 5)
 names = wanted.split(",") if wanted else names
 tests = [(name, check, (PUBLISHED[name], name)) for name in names]
+tests += [(f"{name}, documents", check_documents, (PUBLISHED[name],)) for name in DOCUMENTS if not wanted or name in names]
 for number in range(0 if wanted else 100 if NIGHT else 3):
     config = random_config(seed + number)
     name = f"{config['model_type']} at random, {seed + number}"

@@ -45,6 +45,15 @@ CASES = [
 ]
 
 
+LINEAR = dict(T, head_dim=8, num_hidden_layers=2, layer_types=["linear_attention", "full_attention"], linear_key_head_dim=8, linear_num_key_heads=2,
+              linear_num_value_heads=4, linear_value_head_dim=6,
+              rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0],
+                               "mrope_interleaved": True})
+for config, kind in ((transformers.Qwen3_5Config, "qwen3_5"), (transformers.Qwen3_5MoeConfig, "qwen3_5_moe")):
+    experts = dict(moe_intermediate_size=12, shared_expert_intermediate_size=16, num_experts=4, num_experts_per_tok=2) if "moe" in kind else {}
+    CASES.insert(0, (config(text_config=dict(LINEAR, **experts), vision_config=dict(QWEN_V, num_position_embeddings=16), **IDS), torch.float32, "1GB"))
+
+
 def is_text(name):
     return any(part in name for part in ("language_model.", "text_model.", "lm_head.")) or name.startswith(("model.embed_tokens", "model.layers", "model.norm"))
 

@@ -321,6 +321,27 @@ static void refuses_llama_configs(void **state)
     expect_configs_refused(cases, DSC_COUNT(cases));
 }
 
+/* Layers of linear attention, their heads and their convolution. */
+static void refuses_linear_attention_configs(void **state)
+{
+#define NEXT "\"model_type\": \"qwen3_next\", " SMALL
+    static const refused_config cases[] = {
+        { "{" NEXT ", \"layer_types\": [\"sliding_attention\"]}", DSC_ERR_UNSUPPORTED,
+          "full_attention, linear_attention" },
+        { "{" NEXT ", \"layer_types\": [\"linear_attention\", \"full_attention\"]}", DSC_ERR_INPUT,
+          "\"layer_types\" must be a list of 1 kinds" },
+        { "{" NEXT ", \"linear_num_key_heads\": 3, \"linear_num_value_heads\": 4}", DSC_ERR_INPUT,
+          "\"linear_num_value_heads\" 4 is not a multiple of \"linear_num_key_heads\" 3" },
+        { "{" NEXT ", \"linear_conv_kernel_dim\": 9}", DSC_ERR_INPUT, "\"linear_conv_kernel_dim\"" },
+        { "{" NEXT ", \"linear_key_head_dim\": 1024}", DSC_ERR_INPUT, "\"linear_key_head_dim\"" },
+        { "{\"model_type\": \"qwen3_5_text\", " SMALL ", \"attn_output_gate\": false}", DSC_ERR_UNSUPPORTED,
+          "\"attn_output_gate\": false is not built" },
+    };
+#undef NEXT
+    (void)state;
+    expect_configs_refused(cases, DSC_COUNT(cases));
+}
+
 /* Factors, caps, windows and positions by layers of newer decoders. */
 static void refuses_decoder_configs(void **state)
 {
@@ -580,6 +601,7 @@ int main(void)
         cmocka_unit_test(knows_windows),
         cmocka_unit_test(refuses_llama_configs),
         cmocka_unit_test(refuses_decoder_configs),
+        cmocka_unit_test(refuses_linear_attention_configs),
         cmocka_unit_test(knows_null),
         cmocka_unit_test(refuses_parts_of_families),
         cmocka_unit_test(refuses_deepseek_configs),
