@@ -58,7 +58,7 @@ static const struct { const char *name, *config; const dsc_lora_options *lora;
     { "qwen3 moe",
       "{\"model_type\": \"qwen3_moe\", " TINY_SIZES ", \"head_dim\": 24, \"num_experts\": 5,"
       " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"norm_topk_prob\": true,"
-      " \"initializer_range\": 0.1}",
+      " \"initializer_range\": 0.1, \"output_router_logits\": true, \"router_aux_loss_coef\": 0.02}",
       NULL },
     { "qwen2 moe",
       "{\"model_type\": \"qwen2_moe\", " TINY_SIZES ", \"num_experts\": 4, \"num_experts_per_tok\": 3,"
