@@ -3,6 +3,8 @@
  * If the host can use device memory, no copy is made. Otherwise the compute stream copies a micro-batch before its
  * forward pass, and the losses of a micro-step after its loss module. Each micro-step has a slot for its losses, so
  * that the host waits only at the step's end. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
+
 #include "engine/batch_transfer.h"
 #include "engine/internal.h"
 
@@ -58,16 +60,21 @@ double dsc_engine_mean_loss(const dsc_engine *engine, int64_t micro_step)
     return sum / (double)count;
 }
 
-void dsc_engine_sample_losses(const dsc_engine *engine, double *out)
+int64_t dsc_engine_sample_losses(const dsc_engine *engine, int64_t count, double *out)
 {
     const float *losses = slot_of(engine, 0);
     const int64_t items = engine->models.now->losses_per_sample;
+    const bool labels = engine->model->labels.kind != DSC_LABELS_NONE;
+    int64_t wrong = 0;
     for (int64_t k = 0; k < engine->config.train_micro_batch_size_per_gpu; k++) {
         double sum = 0;
         for (int64_t i = 0; i < items; i++)
-            sum += (double)losses[k * items + i];
+            sum += (double)(labels ? fabsf(losses[k * items + i]) : losses[k * items + i]);
         out[k] = sum / (double)items;
     }
+    for (int64_t i = 0; labels && i < count * items; i++)
+        wrong += losses[i] < 0;
+    return wrong;
 }
 
 dsc_status dsc_engine_fetch_logits(dsc_engine *engine, dsc_error *err)

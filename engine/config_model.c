@@ -76,7 +76,8 @@ dsc_status dsc_engine_open_config_model(const dsc_engine *engine, int64_t seq_le
     if (own->labels.enabled) {
         const int32_t count = list_texts(names, own->labels.name, own->labels.name_count);
         options.labels.wanted = true;
-        options.labels.kind = (dsc_label_kind)own->labels.problem;
+        options.labels.of_tokens = own->labels.problem > DSC_LABELS_SET;
+        options.labels.kind = options.labels.of_tokens ? DSC_LABELS_CLASS : (dsc_label_kind)own->labels.problem;
         options.labels.count = count > 0 ? count : own->labels.count;
         options.labels.names = count > 0 ? names : NULL;
     }

@@ -4,7 +4,6 @@
  * in the order of the samples. The last round may have fewer samples than its micro-batches hold. The modules' shapes
  * do not change: a copy of a sample fills the rest of a micro-batch, and its loss is not counted.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <math.h>
 #include <string.h>
 
 #include "engine/batch_transfer.h"
@@ -45,7 +44,7 @@ static void repeat_first_sample(const dsc_engine *engine, int64_t count)
 /* Means over all targets of each sample, added; and this rank's counted targets. */
 typedef struct evaluated {
     double sum;
-    int64_t counted, wrong; /* wrong: samples of a model with labels, whose losses have a minus sign */
+    int64_t counted, wrong; /* wrong: items of a model with labels, whose losses have a minus sign */
     dsc_pair_sums pairs;
 } evaluated;
 
@@ -70,17 +69,14 @@ static dsc_status evaluate_round(dsc_engine *engine, const dsc_data_source *sour
     if (dsc_model_prefers(engine->model))
         dsc_engine_sample_rewards(engine, 0, engine->work.host_losses, losses + rank * batch);
     else
-        dsc_engine_sample_losses(engine, losses + rank * batch);
+        out->wrong += dsc_engine_sample_losses(engine, own, losses + rank * batch);
     DSC_TRY(dsc_comm_all_gather(engine->comms.all, DSC_CHANNEL_CONTROL, losses, losses + rank * batch, batch, DSC_F64,
                                 NULL, err));
     const int64_t found = dsc_min_i64(left, batch * engine->place.size);
     for (int64_t i = 0; dsc_model_prefers(engine->model) && i < found; i += 2)
         dsc_pair_add(&engine->model->preference, losses + i, &out->pairs);
-    const bool labels = engine->model->labels.kind != DSC_LABELS_NONE;
-    for (int64_t i = 0; i < found; i++) {
-        out->sum += labels ? fabs(losses[i]) : losses[i];
-        out->wrong += labels && losses[i] < 0;
-    }
+    for (int64_t i = 0; i < found; i++)
+        out->sum += losses[i];
     return DSC_OK;
 }
 
@@ -106,13 +102,14 @@ static dsc_status evaluate(dsc_engine *engine, const dsc_data_source *source, in
     for (int64_t first = 0; first < count; first += per_round)
         DSC_TRY(evaluate_round(engine, source, first, count - first, &all, err));
     DSC_TRY(gather_counted(engine, &all.counted, err));
+    DSC_TRY(gather_counted(engine, &all.wrong, err));
     if (all.counted == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "eval data",
                         "none of %lld targets is counted, all are -1 or -100; give data with targets",
                         (long long)(count * engine->model->losses_per_sample));
     out->pairs = dsc_pair_means(all.pairs, count / 2);
-    out->samples = count;
-    out->right = count - all.wrong;
+    out->items = all.counted;
+    out->right = all.counted - all.wrong;
     if (dsc_model_prefers(engine->model))
         out->loss = out->pairs.loss;
     else

@@ -310,13 +310,14 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
 /* The share of samples that are classified rightly; of a regression its loss says all. */
 static void tell_accuracy(const dsc_engine *engine, const dsc_evaluation *result)
 {
-    const double accuracy = (double)result->right / (double)result->samples;
+    const double accuracy = (double)result->right / (double)result->items;
     const dsc_scalar scalar = { "Validation/Samples/accuracy", accuracy };
     if (engine->model->labels.kind == DSC_LABELS_NUMBERS)
         return;
     dsc_monitors_write(engine->output.monitors, samples_so_far(engine), &scalar, 1);
-    dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: accuracy %.4f, %lld of %lld samples", accuracy,
-                   (long long)result->right, (long long)result->samples);
+    dsc_log_printf(&engine->log, DSC_LOG_INFO, "evaluation: accuracy %.4f, %lld of %lld %s", accuracy,
+                   (long long)result->right, (long long)result->items,
+                   engine->model->labels.tokens > 0 ? "words" : "samples");
 }
 
 void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation *result)

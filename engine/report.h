@@ -41,7 +41,7 @@ void dsc_engine_report_step(const dsc_engine *engine, const dsc_step_result *res
 typedef struct dsc_evaluation {
     double loss;
     dsc_pair_sums pairs;    /* of a model that is trained on pairs */
-    int64_t samples, right; /* right: of a model with labels that are classes */
+    int64_t items, right;   /* that count; right: of a model with labels that are classes */
 } dsc_evaluation;
 void dsc_engine_report_evaluation(const dsc_engine *engine, const dsc_evaluation *result);
 

@@ -45,7 +45,8 @@ static dsc_status check_model(const dsc_engine *engine, dsc_error *err)
     if (engine->models.opened == NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "the model is the host program's own, for samples of one "
                         "length; name one by dsc.model");
-    if (model->seq_length <= 0 || model->losses_per_sample != model->seq_length)
+    if (model->seq_length <= 0 || model->losses_per_sample != model->seq_length ||
+        model->labels.kind != DSC_LABELS_NONE)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where, "%s does not predict each next token: its samples cannot be "
                         "cut; leave the section out", model->name);
     if (engine->config.own.cuda_graphs)

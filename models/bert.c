@@ -42,6 +42,17 @@ static const dsc_lm_classifier classifier = { .class_prefix = "Bert",
                                               .tanh = true,
                                               .beside = beside_labels };
 
+static const char *const beside_tokens[][2] = {
+    { "embeddings.position_ids", NULL },
+    { "cls.", "masked language model's head" },
+    { "pooler.", "pooler" },
+    { NULL, NULL },
+};
+
+static const dsc_lm_classifier token_classifier = {
+    .class_prefix = "Bert", .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_tokens
+};
+
 const dsc_lm_family dsc_bert_family = { .model_type = "bert",
                                         .layers_key = "num_hidden_layers",
                                         .base = "bert.",
@@ -63,7 +74,8 @@ const dsc_lm_family dsc_bert_family = { .model_type = "bert",
                                         .may_ignore = may_ignore,
                                         .aliases = aliases,
                                         .beside = beside,
-                                        .classifier = &classifier };
+                                        .classifier = &classifier,
+                                        .token_classifier = &token_classifier };
 
 /* Keys whose other value is another model. */
 static dsc_status refuse_variants(dsc_hf_config *reader, dsc_lm_config *lm)

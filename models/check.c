@@ -210,9 +210,10 @@ static dsc_status check_labels(const dsc_model *model, dsc_error *err)
     const bool one = labels->kind == DSC_LABELS_CLASS;
     if (labels->kind == DSC_LABELS_NONE)
         return DSC_OK;
-    const int64_t tokens = model->seq_length, wanted[] = { tokens, one ? 1 : labels->count, tokens, 1, tokens };
+    const int64_t tokens = model->seq_length, items = labels->tokens > 0 ? tokens : 1;
+    const int64_t wanted[] = { tokens, one ? items : labels->count, tokens, items, tokens };
     bool good = labels->count >= 1 && labels->count <= DSC_LABELS_MAX && labels->names != NULL &&
-                model->losses_per_sample == 1 && model->vocab_size > 0 &&
+                model->losses_per_sample == items && model->vocab_size > 0 && (one || labels->tokens == 0) &&
                 model->batch_count == (labels->segments ? 5 : 4);
     for (int32_t i = 0; i < model->batch_count && good; i++)
         good = strcmp(model->batch[i].name, names[i]) == 0 && model->batch[i].dim_count == 1 &&

@@ -32,6 +32,10 @@ static const dsc_lm_classifier classifier = { .class_prefix = "DistilBert",
                                               .relu = true,
                                               .beside = beside_labels };
 
+static const dsc_lm_classifier token_classifier = {
+    .class_prefix = "DistilBert", .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_labels
+};
+
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     static const char *const dropouts[] = { "dropout", "attention_dropout" };
@@ -79,4 +83,5 @@ const dsc_lm_family dsc_distilbert_family = { .model_type = "distilbert",
                                               .lora_layers = lora_layers,
                                               .may_ignore = may_ignore,
                                               .beside = beside,
-                                              .classifier = &classifier };
+                                              .classifier = &classifier,
+                                              .token_classifier = &token_classifier };

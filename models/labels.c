@@ -6,18 +6,26 @@
 #include "models/families.h"
 #include "models/lm.h"
 
-#define CLASS_ENDING "ForSequenceClassification"
+/* Ends of the names of classes: labels of texts, and of tokens. */
+static const char *const endings[] = { "ForSequenceClassification", "ForTokenClassification" };
 
 static const char *const problems[] = { "", "single_label_classification", "regression", "multi_label_classification" };
 static const dsc_label_kind kinds[] = { DSC_LABELS_NONE, DSC_LABELS_CLASS, DSC_LABELS_NUMBERS, DSC_LABELS_SET };
 
 /* Whether the first architecture is such a class. */
-static bool says_labels(dsc_hf_config *reader)
+static bool says_class(dsc_hf_config *reader, bool of_tokens)
 {
     const cJSON *list = dsc_hf_field(reader, "architectures");
     const char *text = cJSON_IsArray(list) && cJSON_IsString(list->child) ? list->child->valuestring : "";
-    const size_t bytes = strlen(text), end = strlen(CLASS_ENDING);
-    return bytes > end && strcmp(text + bytes - end, CLASS_ENDING) == 0;
+    const size_t bytes = strlen(text), end = strlen(endings[of_tokens]);
+    return bytes > end && strcmp(text + bytes - end, endings[of_tokens]) == 0;
+}
+
+static bool says_labels(dsc_hf_config *reader) { return says_class(reader, false) || says_class(reader, true); }
+
+static const dsc_lm_classifier *head_of(const dsc_lm_family *family, bool of_tokens)
+{
+    return of_tokens ? family->token_classifier : family->classifier;
 }
 
 static dsc_status refuse_family(dsc_hf_config *reader, const dsc_lm_family *family)
@@ -111,6 +119,8 @@ static dsc_status read_kind(dsc_hf_config *reader, const struct dsc_label_option
 {
     int32_t problem = 0;
     DSC_TRY(dsc_hf_choice(reader, "problem_type", problems, DSC_COUNT(problems), &problem));
+    if (config->of_tokens)
+        problem = DSC_LABELS_CLASS;
     config->label_kind = options->kind != DSC_LABELS_NONE ? options->kind : kinds[problem];
     if (config->label_kind == DSC_LABELS_NONE)
         config->label_kind = config->classes == 1 ? DSC_LABELS_NUMBERS : DSC_LABELS_CLASS;
@@ -124,7 +134,7 @@ static dsc_status read_kind(dsc_hf_config *reader, const struct dsc_label_option
 /* Changes what follows the last block. */
 static void set_head(dsc_lm_family *family, dsc_lm_config *config)
 {
-    const dsc_lm_classifier *head = family->classifier;
+    const dsc_lm_classifier *head = head_of(family, config->of_tokens);
     family->classifies = true;
     family->head_table = head->table;
     family->head_bias = head->bias;
@@ -136,6 +146,7 @@ static void set_head(dsc_lm_family *family, dsc_lm_config *config)
     family->final_norm = head->norm;
     config->bare_head = head->norm == NULL;
     config->pools_tanh = head->tanh;
+    config->no_transform = head->transform == NULL;
     if (head->relu)
         config->activation = DSC_RELU;
     /* Positions of the batch count the tokens of a text, as RoBERTa's places do. */
@@ -148,16 +159,19 @@ dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc, const str
 {
     static const char *const poolings[] = { "cls", "mean" };
     int32_t pooling = 0;
-    if (!options->wanted && (!says_labels(reader) || family->classifier == NULL))
+    const bool of_tokens = options->of_tokens || (options->kind == DSC_LABELS_NONE && says_class(reader, true));
+    const dsc_lm_classifier *head = head_of(family, of_tokens);
+    if (!options->wanted && (!says_labels(reader) || head == NULL))
         return DSC_OK;
-    if (family->classifier == NULL || config->embed_channels > 0)
+    if (head == NULL || config->embed_channels > 0)
         return refuse_family(reader, family);
+    config->of_tokens = of_tokens;
     const cJSON *id2label = dsc_hf_field(reader, "id2label");
     if (id2label != NULL && !cJSON_IsObject(id2label))
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"id2label\" must be an object of numbers and names");
     DSC_TRY(read_count(reader, options, id2label, &config->classes));
     DSC_TRY(read_kind(reader, options, config));
-    if (family->classifier->pools_by_key)
+    if (head->pools_by_key)
         DSC_TRY(dsc_hf_choice(reader, "classifier_pooling", poolings, DSC_COUNT(poolings), &pooling));
     config->pools_mean = pooling == 1;
     set_head(family, config);
@@ -171,7 +185,7 @@ bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_
     char text[100];
     for (size_t i = 0; i < DSC_COUNT(own); i++)
         cJSON_DeleteItemFromObjectCaseSensitive(root, own[i]);
-    snprintf(text, sizeof text, "%s" CLASS_ENDING, family->classifier->class_prefix);
+    snprintf(text, sizeof text, "%s%s", head_of(family, config->of_tokens)->class_prefix, endings[config->of_tokens]);
     cJSON *list = cJSON_AddArrayToObject(root, "architectures");
     bool good = list != NULL && cJSON_AddItemToArray(list, cJSON_CreateString(text));
     cJSON *const by_id = cJSON_AddObjectToObject(root, "id2label");
@@ -183,5 +197,23 @@ bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_
                cJSON_AddNumberToObject(by_label, names[i], (double)i) != NULL;
     }
     const char *const problem = problems[config->label_kind];
-    return good && cJSON_AddStringToObject(root, "problem_type", problem) != NULL;
+    return good && (config->of_tokens || cJSON_AddStringToObject(root, "problem_type", problem) != NULL);
+}
+
+int32_t dsc_lm_describe_labels(const dsc_lm_config *config, dsc_batch_spec *out)
+{
+    const int64_t tokens = config->sequence, items = config->predictions;
+    const int64_t numbers = config->label_kind == DSC_LABELS_CLASS ? items : config->classes;
+    const dsc_batch_spec all[DSC_LM_BATCH_MAX] = {
+        [DSC_LM_TOKENS] = { "tokens", DSC_I32, 1, { tokens } },
+        [DSC_LM_TARGETS] = { DSC_BATCH_TARGETS,
+                             config->label_kind == DSC_LABELS_CLASS ? DSC_I32 : DSC_F32,
+                             1,
+                             { numbers } },
+        [DSC_LM_POSITIONS] = { DSC_BATCH_POSITIONS, DSC_I32, 1, { tokens } },
+        [DSC_LM_POOLED] = { DSC_BATCH_POOLED, DSC_I32, 1, { items } },
+        [DSC_LM_SEGMENTS] = { DSC_BATCH_SEGMENTS, DSC_I32, 1, { tokens } }
+    };
+    memcpy(out, all, sizeof all);
+    return config->takes_segments ? DSC_LM_BATCH_MAX : DSC_LM_SEGMENTS;
 }

@@ -78,6 +78,9 @@ static const char *const beside_labels[][2] = { { "lm_head.", "head of the langu
     static const dsc_lm_classifier classifier_of_##name = { .class_prefix = (class_name),                              \
                                                             .table = "score.weight",                                   \
                                                             .beside = beside_labels };                                 \
+    static const dsc_lm_classifier token_classifier_of_##name = {                                                      \
+        .class_prefix = (class_name), .table = "score.weight", .bias = "score.bias", .beside = beside_labels           \
+    };                                                                                                                 \
     const dsc_lm_family dsc_##name##_family = { DSC_DECODER_FAMILY,                                                    \
                                                 .model_type = #name,                                                   \
                                                 .norm = DSC_NORM_RMS,                                                  \
@@ -86,7 +89,8 @@ static const char *const beside_labels[][2] = { { "lm_head.", "head of the langu
                                                 .builtin = builtin_##name,                                             \
                                                 .emit_block = dsc_decoder_emit_llama,                                  \
                                                 .lora_layers = dsc_decoder_lora_layers,                                \
-                                                .classifier = &classifier_of_##name };
+                                                .classifier = &classifier_of_##name,                                   \
+                                                .token_classifier = &token_classifier_of_##name };
 FAMILY(llama, "Llama")
 FAMILY(mistral, "Mistral")
 FAMILY(qwen2, "Qwen2")

@@ -106,7 +106,7 @@ dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *
     if (config->masked)
         config->predictions = predictions_of(config->sequence, options->mask_share);
     if (labels)
-        config->predictions = 1;
+        config->predictions = config->of_tokens ? config->sequence : 1;
     config->cache = options->cache_tokens;
     DSC_TRY(check_preference(config, options, where, err));
     config->preference = options->preference;
@@ -471,32 +471,15 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
-/* The batch of a model with labels (include/dsc/model.h). */
-static int32_t describe_labels(dsc_lm *lm)
-{
-    const dsc_lm_config *config = lm->config;
-    const int64_t tokens = config->sequence, numbers = config->label_kind == DSC_LABELS_CLASS ? 1 : config->classes;
-    const dsc_batch_spec all[DSC_LM_BATCH_MAX] = {
-        [DSC_LM_TOKENS] = { "tokens", DSC_I32, 1, { tokens } },
-        [DSC_LM_TARGETS] = { DSC_BATCH_TARGETS,
-                             config->label_kind == DSC_LABELS_CLASS ? DSC_I32 : DSC_F32,
-                             1,
-                             { numbers } },
-        [DSC_LM_POSITIONS] = { DSC_BATCH_POSITIONS, DSC_I32, 1, { tokens } },
-        [DSC_LM_POOLED] = { DSC_BATCH_POOLED, DSC_I32, 1, { 1 } },
-        [DSC_LM_SEGMENTS] = { DSC_BATCH_SEGMENTS, DSC_I32, 1, { tokens } }
-    };
-    memcpy(lm->batch, all, sizeof all);
-    return config->takes_segments ? DSC_LM_BATCH_MAX : DSC_LM_SEGMENTS;
-}
-
 static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
     const bool labels = config->classes > 0;
     static const char *const names[] = { "tokens", DSC_BATCH_TARGETS, DSC_BATCH_POSITIONS };
     const bool three = config->documents || config->masked || config->preference.beta > 0;
-    const int count = labels ? describe_labels(lm) : three ? DSC_LM_POSITIONS + 1 : DSC_LM_POSITIONS;
+    const int count = labels  ? dsc_lm_describe_labels(config, lm->batch)
+                      : three ? DSC_LM_POSITIONS + 1
+                              : DSC_LM_POSITIONS;
     const int64_t losses = config->masked || labels ? config->predictions : config->sequence;
     for (int i = 0; i < count && !labels; i++)
         lm->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1,
@@ -534,7 +517,8 @@ static void fill_model(dsc_lm *lm)
                                           .count = config->classes,
                                           .names = lm->label_names,
                                           .last = config->pools_mean || !config->masked,
-                                          .segments = config->takes_segments } };
+                                          .segments = config->takes_segments,
+                                          .tokens = config->of_tokens ? config->sequence : 0 } };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)

@@ -78,6 +78,8 @@ typedef struct dsc_lm_config {
      * sample: the transform of its first token, or of the mean of its tokens. Another one takes the last token. */
     int64_t classes;
     dsc_label_kind label_kind;
+    bool of_tokens; /* each token has a class; then there may be no transform */
+    bool no_transform;
     bool pools_mean, pools_tanh; /* the transform's activation is tanh */
     bool takes_segments;         /* tokens have the segments of the batch, else the first one */
 } dsc_lm_config;
@@ -142,6 +144,7 @@ typedef struct dsc_lm_family {
     const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
     bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
+    const struct dsc_lm_classifier *token_classifier; /* likewise, for labels of tokens */
     bool classifies;                            /* a copy of a family that has that head */
     /* The end of names of parameters that are never trained, and that exports have in fp32 where the files have them so:
      * ".e_score_correction_bias". NULL: none. */
@@ -151,7 +154,7 @@ typedef struct dsc_lm_family {
 /* The head of a family that classifies texts. It takes the place of the one that predicts tokens; names are whole. */
 typedef struct dsc_lm_classifier {
     const char *class_prefix;       /* of its class in transformers: "Bert" of BertForSequenceClassification */
-    const char *transform;          /* NULL: of a decoder, whose last token the head sees behind the final norm */
+    const char *transform; /* NULL: of tokens; or of a decoder, whose last token the head sees behind the norm */
     const char *norm;               /* before the table, of an encoder; NULL: none */
     const char *table, *bias;       /* bias: NULL: none */
     bool tanh, relu;                /* the transform's activation; neither: config.json's */
@@ -164,6 +167,8 @@ typedef struct dsc_lm_classifier {
 DSC_MUST_USE dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc,
                                            const struct dsc_label_options *options, dsc_lm_family *family,
                                            dsc_lm_config *config, const char *const **names);
+/* out[DSC_LM_BATCH_MAX] <- the batch of dsc_labels; returns how many tensors it has. */
+int32_t dsc_lm_describe_labels(const dsc_lm_config *config, dsc_batch_spec *out);
 /* Sets the keys of a config.json that say so. false: out of memory. */
 bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_config *config,
                          const char *const *names);
@@ -269,7 +274,7 @@ static inline bool dsc_lm_projects(const dsc_lm_config *config) { return config-
 /* Whether a module is between the last block and the head. */
 static inline bool dsc_lm_transforms(const dsc_lm_config *config)
 {
-    return config->masked || dsc_lm_projects(config);
+    return (config->masked && !config->no_transform) || dsc_lm_projects(config);
 }
 
 /* Whether the layer of that module has a bias. */

@@ -21,7 +21,10 @@ enum { LOGITS, D_NORM, D_TABLE, LAST_LOGITS, GEMM_COUNT };
 static int64_t stride_of(const dsc_lm_config *config) { return dsc_align_up(dsc_lm_output_rows(config), LOGITS_ALIGN); }
 
 /* Whether the head sees one token of each sample, whose row it takes itself. */
-static bool takes_rows(const dsc_lm_config *config) { return config->classes > 0 && !config->masked; }
+static bool takes_rows(const dsc_lm_config *config)
+{
+    return config->classes > 0 && !config->masked && !config->of_tokens;
+}
 
 static dsc_gemm_args product(const dsc_lm_module *self, int which, int64_t rows, dsc_dtype dtype)
 {
@@ -405,7 +408,8 @@ static dsc_status forward(const dsc_module *module, dsc_module_ctx *ctx, dsc_err
 void dsc_lm_head_init(dsc_module *module)
 {
     const dsc_lm_module *self = module->self;
-    module->flags = DSC_MODULE_LOSS | (self->config->classes > 0 ? 0 : DSC_MODULE_MASKS_TARGETS);
+    module->flags =
+        DSC_MODULE_LOSS | (self->config->classes > 0 && !self->config->of_tokens ? 0 : DSC_MODULE_MASKS_TARGETS);
     module->plan = plan;
     module->forward = forward;
 }

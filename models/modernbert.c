@@ -36,6 +36,13 @@ static const dsc_lm_classifier classifier = { .class_prefix = "ModernBert",
                                               .pools_by_key = true,
                                               .beside = beside_labels };
 
+static const dsc_lm_classifier token_classifier = { .class_prefix = "ModernBert",
+                                                    .transform = "head.dense",
+                                                    .norm = "head.norm",
+                                                    .table = "classifier.weight",
+                                                    .bias = "classifier.bias",
+                                                    .beside = beside_labels };
+
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
     const modernbert_config *config = (const modernbert_config *)(const void *)base;
@@ -185,4 +192,5 @@ const dsc_lm_family dsc_modernbert_family = { .model_type = "modernbert",
                                               .emit_block = emit_block,
                                               .lora_layers = lora_layers,
                                               .may_ignore = may_ignore,
-                                              .classifier = &classifier };
+                                              .classifier = &classifier,
+                                              .token_classifier = &token_classifier };

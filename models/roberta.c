@@ -39,9 +39,18 @@ static const char *const beside_labels[][2] = {
         .bias = "classifier.out_proj.bias", .tanh = true, .beside = beside_labels                                      \
     }
 
+#define TOKEN_CLASSIFIER(name)                                                                                         \
+    {                                                                                                                  \
+        .class_prefix = (name), .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_labels       \
+    }
+
 static const dsc_lm_classifier roberta_classifier = ROBERTA_CLASSIFIER("Roberta");
 static const dsc_lm_classifier xlm_classifier = ROBERTA_CLASSIFIER("XLMRoberta");
 static const dsc_lm_classifier camembert_classifier = ROBERTA_CLASSIFIER("Camembert");
+
+static const dsc_lm_classifier roberta_tokens = TOKEN_CLASSIFIER("Roberta");
+static const dsc_lm_classifier xlm_tokens = TOKEN_CLASSIFIER("XLMRoberta");
+static const dsc_lm_classifier camembert_tokens = TOKEN_CLASSIFIER("Camembert");
 
 /* transformers counts places by the token of padding, so that there must be one. */
 static dsc_status read_positions(dsc_hf_config *reader, dsc_lm_config *lm)
@@ -92,8 +101,9 @@ static dsc_status read_later(dsc_hf_config *reader, dsc_lm_config *lm)
     .may_ignore = may_ignore, .aliases = aliases, .beside = beside
 
 const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY, .model_type = "roberta", .read_config = read_roberta,
-                                           .classifier = &roberta_classifier };
+                                           .classifier = &roberta_classifier, .token_classifier = &roberta_tokens };
 const dsc_lm_family dsc_xlm_roberta_family = { ROBERTA_FAMILY, .model_type = "xlm-roberta", .read_config = read_later,
-                                               .classifier = &xlm_classifier };
+                                               .classifier = &xlm_classifier, .token_classifier = &xlm_tokens };
 const dsc_lm_family dsc_camembert_family = { ROBERTA_FAMILY, .model_type = "camembert", .read_config = read_later,
-                                             .classifier = &camembert_classifier };
+                                             .classifier = &camembert_classifier,
+                                             .token_classifier = &camembert_tokens };

@@ -259,7 +259,7 @@ typedef struct dsc_mlm_section {
 /* "dsc.labels". */
 typedef struct dsc_labels_section {
     bool enabled;    /* the section is there */
-    int32_t problem; /* a dsc_label_kind; none: by config.json */
+    int32_t problem; /* a dsc_label_kind; none: by config.json; one more: classes of tokens */
     int64_t count;   /* 0: by the names, or by config.json */
     char name[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int name_count;

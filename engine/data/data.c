@@ -225,7 +225,10 @@ static void make_labeled(const dsc_data *data, int64_t k, void *const *batch_dat
     const int32_t last = dsc_sample_unpack_text((const uint32_t *)data->window, sequence, (int32_t *)batch_data[0] + at,
                                                 (int32_t *)batch_data[2] + at, segments);
     memcpy((int32_t *)batch_data[1] + k * words, data->window + sequence, (size_t)words * sizeof(int32_t));
-    ((int32_t *)batch_data[3])[k] = labels->last ? last : 0;
+    for (int64_t i = 0; i < labels->tokens; i++)
+        ((int32_t *)batch_data[3])[at + i] = (int32_t)i;
+    if (labels->tokens == 0)
+        ((int32_t *)batch_data[3])[k] = labels->last ? last : 0;
 }
 
 /* Copies a sample of examples to sample k of a batch. */
@@ -421,10 +424,10 @@ static dsc_status check_ids(const dsc_model *model, const dsc_batch_spec *spec, 
 }
 
 static dsc_status check_below(const dsc_batch_spec *spec, int64_t samples, const int32_t *numbers, int64_t most,
-                              dsc_error *err)
+                              bool masked, dsc_error *err)
 {
     for (int64_t i = 0; i < samples * spec->dim[0]; i++)
-        if (numbers[i] < 0 || numbers[i] >= most)
+        if ((numbers[i] < 0 || numbers[i] >= most) && !(masked && is_masked(numbers[i])))
             return DSC_FAIL(err, DSC_ERR_INPUT, spec->name, "%d at position %lld of the batch; expected 0 to %lld",
                             (int)numbers[i], (long long)i, (long long)most - 1);
     return DSC_OK;
@@ -444,10 +447,10 @@ static dsc_status check_labels(const dsc_model *model, int64_t samples, const vo
 {
     const dsc_batch_spec *spec = model->batch;
     DSC_TRY(model->labels.kind == DSC_LABELS_CLASS
-                ? check_below(&spec[1], samples, batch_data[1], model->labels.count, err)
+                ? check_below(&spec[1], samples, batch_data[1], model->labels.count, model->labels.tokens > 0, err)
                 : check_finite(&spec[1], samples, batch_data[1], err));
-    DSC_TRY(check_below(&spec[3], samples, batch_data[3], model->seq_length, err));
-    return model->labels.segments ? check_below(&spec[4], samples, batch_data[4], 2, err) : DSC_OK;
+    DSC_TRY(check_below(&spec[3], samples, batch_data[3], model->seq_length, false, err));
+    return model->labels.segments ? check_below(&spec[4], samples, batch_data[4], 2, false, err) : DSC_OK;
 }
 
 dsc_status dsc_batch_check(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)

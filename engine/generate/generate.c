@@ -55,7 +55,8 @@ dsc_status dsc_engine_generate(dsc_engine *engine, const int32_t *tokens, int64_
     if (dsc_model_predictions(engine->model) > 0)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s predicts masked tokens, and does not continue a text",
                         engine->model->name);
-    if (vocab <= 0 || sequence <= 0 || engine->model->losses_per_sample != sequence)
+    if (vocab <= 0 || sequence <= 0 || engine->model->losses_per_sample != sequence ||
+        engine->model->labels.kind != DSC_LABELS_NONE)
         return DSC_FAIL(err, DSC_ERR_STATE, "", "model %s cannot generate text (not a causal language model)",
                         engine->model->name);
     if (token_count < 1 || new_count < 0 || !(temperature >= 0))

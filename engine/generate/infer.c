@@ -292,6 +292,9 @@ static dsc_status check_kind(const dsc_infer *infer, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
                         "the model has no head for labels (not a class *ForSequenceClassification); train one with "
                         "dsc.labels");
+    if (infer->o.labels && infer->loaded->labels.tokens > 0)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model,
+                        "the model has a label for each token; dsc classify prints labels of whole texts");
     if (infer->o.labels)
         return DSC_OK;
     if (dsc_model_predictions(infer->loaded) > 0)

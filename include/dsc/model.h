@@ -74,6 +74,8 @@ typedef struct dsc_labels {
     const char *const *names; /* [count] of classes, borrowed from the model; NULL: numbers */
     bool last;                /* `pooled` is the place of the last token, else 0 */
     bool segments;            /* the batch has segments */
+    int64_t tokens; /* T: each token has a class, and is a loss item; targets, which may be masked, and pooled are [T],
+                     * the latter all places. 0: a text has a label */
 } dsc_labels;
 #define DSC_LABELS_MAX 65536
 
@@ -413,6 +415,7 @@ typedef struct dsc_model_options {
         dsc_label_kind kind;
         int64_t count;
         const char *const *names; /* [count] */
+        bool of_tokens;           /* each token has a class */
     } labels;
     /* Factors of the losses of routers (dsc_model_experts). Below 0: the model's, which are those of transformers:
      * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */
@@ -422,7 +425,7 @@ typedef struct dsc_model_options {
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
         {                                                                                                              \
-            false, DSC_LABELS_NONE, 0, NULL                                                                            \
+            false, DSC_LABELS_NONE, 0, NULL, false                                                                     \
         }, -1, -1                                                                                                      \
     }
 

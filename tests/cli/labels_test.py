@@ -271,6 +271,79 @@ def all_families():
     compare("Mistral, regression", llama(transformers.MistralConfig, num_labels=1), labels=lambda r: r.random())
 
 
+# ---- words with labels ----
+
+def tokens_model(described, folder):
+    config, special, processor = described
+    os.makedirs(folder)
+    torch.manual_seed(3)
+    model = transformers.AutoModelForTokenClassification.from_config(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    model.save_pretrained(folder)
+    write_tokenizer(folder, special, processor)
+    return transformers.AutoModelForTokenClassification.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def token_inputs(model, folder, rows):
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=os.path.join(folder, "tokenizer.json"))
+    tokenizer.pad_token = tokenizer.convert_ids_to_tokens(model.config.pad_token_id)
+    out = tokenizer([r["tokens"] for r in rows], is_split_into_words=True, truncation=True, max_length=SEQ, padding=True, return_tensors="pt",
+                    return_token_type_ids=False)
+    labels = torch.full(out["input_ids"].shape, -100)
+    for i, row in enumerate(rows):
+        words = out.word_ids(i)
+        for k, word in enumerate(words):
+            if word is not None and (k == 0 or words[k - 1] != word):
+                labels[i, k] = row["ner_tags"][word]
+    return dict(out), labels
+
+
+def compare_tokens(name, described):
+    with tempfile.TemporaryDirectory() as place:
+        folder, data, out = (os.path.join(place, n) for n in ("hf", "rows.jsonl", "export"))
+        model, r = tokens_model(described, folder), random.Random(5)
+        rows = []
+        for i in range(ROWS):
+            split = words(r, 1, 14).split()
+            rows.append({"tokens": split, "ner_tags": [r.choice([0, 1, 2, -100]) if k else r.randrange(3) for k in range(len(split))]})
+        write_rows(data, rows, None)
+        want, g = [], 0
+        opt = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+        for _ in range(STEPS):
+            inputs, labels = token_inputs(model, folder, [rows[(g + i) % ROWS] for i in range(BATCH)])
+            g += BATCH
+            opt.zero_grad()
+            loss = model(**inputs, labels=labels).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            opt.step()
+            want.append(loss.item())
+        got, saved, text = train_ours(place, folder, data, {"eval_data": data, "eval_every": STEPS})
+        off = max(abs(a - b) for a, b in zip(got, want))
+        check(f"{name}: losses of 20 steps on words are transformers' within 2e-4 ({off:.1e})", len(got) == STEPS and off <= 2e-4, f"{got}\n# {want}")
+        run(f"{BIN}/dsc", "ckpt", "export", saved, "--out", out)
+        again = transformers.AutoModelForTokenClassification.from_pretrained(out, dtype=torch.float32).eval()
+        files, state = tensors_of(out), again.state_dict()
+        check(f"{name}: the export is a {type(model).__name__} with equal tensors", again.config.architectures == [type(model).__name__] and
+              set(files) <= set(state) and all(torch.equal(files[k], state[k]) for k in files), again.config.architectures)
+        inputs, labels = token_inputs(again, folder, rows)
+        with torch.no_grad():
+            right = (again(**inputs).logits.argmax(-1) == labels).sum().item()
+        count = (labels >= 0).sum().item()
+        check(f"{name}: the accuracy is that of transformers over all words", f"accuracy {right / count:.4f}, {right} of {count} words" in text,
+              f"{right} of {count}: {text[-800:]}")
+
+
+def all_of_words():
+    compare_tokens("BERT", bert(**CLASSES))
+    compare_tokens("XLM-RoBERTa", roberta(transformers.XLMRobertaConfig, **CLASSES))
+    compare_tokens("DistilBERT", distilbert(**CLASSES))
+    compare_tokens("ModernBERT", modernbert(norm_bias=True, **CLASSES))
+    compare_tokens("Qwen3", llama(transformers.Qwen3Config, **CLASSES))
+
+
 def same_bits():
     with tempfile.TemporaryDirectory() as place:
         folder, data = os.path.join(place, "hf"), os.path.join(place, "rows.jsonl")
@@ -387,6 +460,7 @@ refused_rows()
 adapters("adapters of Llama", llama(**CLASSES), ["q_proj", "v_proj"], "score")
 adapters("adapters of BERT", bert(**CLASSES), ["query", "value"], "classifier")
 adapters("adapters of RoBERTa", roberta(**CLASSES), ["query", "value"], "classifier")
+all_of_words()
 all_families()
 print(f"1..{number}")
 sys.exit(failed > 0)

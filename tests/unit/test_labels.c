@@ -63,7 +63,7 @@ static void test_two_texts_are_cut_as_by_the_package(void **state)
 }
 
 typedef struct taken {
-    uint32_t words[8][T + 4];
+    uint32_t words[8][2 * T];
     int64_t count, label_words;
 } taken;
 
@@ -77,13 +77,15 @@ static dsc_status take(void *user, const uint32_t *words, dsc_error *err)
 }
 
 static const char *const names[] = { "bad", "good", "fine" };
+static int64_t word_labels; /* T: the words of rows have labels */
 
 /* The samples of the file, whose tokenizer is BERT's. */
 static dsc_status read_rows(const char *rows, dsc_label_kind kind, int64_t count, int32_t threads, taken *t,
                             dsc_sample_summary *summary)
 {
     dsc_tokenizer *tokenizer = NULL;
-    const dsc_sft_section section = { .labels = { .kind = kind, .count = count, .names = names } };
+    const dsc_sft_section section = { .labels = {
+                                          .kind = kind, .count = count, .names = names, .tokens = word_labels } };
     dsc_sft_options data = { .alloc = alloc,
                              .path = FILE_PATH,
                              .tokenizer_path = "tests/golden/tokenizer_bert.json",
@@ -155,6 +157,36 @@ static void test_numbers_and_sets(void **state)
     assert_true(numbers[0] == 0 && numbers[1] == 1 && numbers[2] == 0.5f);
 }
 
+static void test_words_with_labels(void **state)
+{
+    static const struct {
+        const char *row, *message;
+    } cases[] = {
+        { "{\"tokens\": [\"the\"], \"ner_tags\": [0, 1]}", "as many labels as words" },
+        { "{\"tokens\": [\"the\", \"a\"], \"ner_tags\": [0]}", "as many labels as words" },
+        { "{\"tokens\": [7], \"ner_tags\": [0]}", "words that are texts" },
+        { "{\"tokens\": [\"the\"], \"ner_tags\": [3]}", "\"ner_tags\" is 3; expected one of 3 classes" },
+        { "{\"tokens\": [\"the\"], \"ner_tags\": 1}", "a list with the label of each word" },
+        { "{\"tokens\": [\"the\"]}", "\"ner_tags\" is missing" },
+        { "{\"tokens\": \"the\", \"ner_tags\": [1]}", "\"tokens\" is of another type; expected a list of words" },
+    };
+    static const int32_t labels[T] = { -1, 1, -1, 2, -1, -1, -1, -1, -1, -1, -1, -1 };
+    taken t;
+    dsc_sample_summary summary;
+    (void)state;
+    word_labels = T;
+    assert_int_equal(read_rows("{\"tokens\": [\"the\", \"the\", \"the\"], \"ner_tags\": [\"good\", -100, 2]}",
+                               DSC_LABELS_CLASS, 3, 1, &t, &summary),
+                     DSC_OK);
+    assert_string_equal(summary.description, "format labels: tokens, ner_tags");
+    assert_memory_equal(&t.words[0][T], labels, sizeof labels);
+    for (size_t i = 0; i < DSC_COUNT(cases); i++) {
+        assert_int_equal(read_rows(cases[i].row, DSC_LABELS_CLASS, 3, 1, &t, &summary), DSC_ERR_INPUT);
+        assert_non_null(strstr(error.message, cases[i].message));
+    }
+    word_labels = 0;
+}
+
 static void test_rows_that_are_refused(void **state)
 {
     static const struct {
@@ -205,24 +237,24 @@ static void test_labels_of_config_files(void **state)
         int64_t count;
         const char *name;
     } cases[] = {
-        { "", { false, DSC_LABELS_NONE, 0, NULL }, DSC_LABELS_NONE, 0, NULL },
+        { "", { false, DSC_LABELS_NONE, 0, NULL, false }, DSC_LABELS_NONE, 0, NULL },
         { ", \"architectures\": [\"BertForSequenceClassification\"]",
-          { false, DSC_LABELS_NONE, 0, NULL },
+          { false, DSC_LABELS_NONE, 0, NULL, false },
           DSC_LABELS_CLASS,
           2,
           "LABEL_1" },
         { ", \"architectures\": [\"BertForSequenceClassification\"], \"id2label\": {\"0\": \"score\"}",
-          { false, DSC_LABELS_NONE, 0, NULL },
+          { false, DSC_LABELS_NONE, 0, NULL, false },
           DSC_LABELS_NUMBERS,
           1,
           "score" },
         { ", \"id2label\": {\"0\": \"a\", \"1\": \"b\"}, \"problem_type\": \"multi_label_classification\"",
-          { true, DSC_LABELS_NONE, 0, NULL },
+          { true, DSC_LABELS_NONE, 0, NULL, false },
           DSC_LABELS_SET,
           2,
           "b" },
         { ", \"id2label\": {\"0\": \"a\", \"1\": \"b\"}",
-          { true, DSC_LABELS_CLASS, 3, names },
+          { true, DSC_LABELS_CLASS, 3, names, false },
           DSC_LABELS_CLASS,
           3,
           "fine" },
@@ -249,16 +281,18 @@ static void test_labels_that_are_refused(void **state)
         const char *more, *message;
         struct dsc_label_options asked;
     } cases[] = {
-        { "", "the number of classes is not known", { true, DSC_LABELS_NONE, 0, NULL } },
-        { "", "needs at least 2 classes", { true, DSC_LABELS_CLASS, 1, NULL } },
-        { ", \"id2label\": [1]", "must be an object", { true, DSC_LABELS_NONE, 0, NULL } },
-        { ", \"id2label\": {\"0\": \"a\", \"2\": \"b\"}", "no name for class 1", { true, DSC_LABELS_NONE, 0, NULL } },
+        { "", "the number of classes is not known", { true, DSC_LABELS_NONE, 0, NULL, false } },
+        { "", "needs at least 2 classes", { true, DSC_LABELS_CLASS, 1, NULL, false } },
+        { ", \"id2label\": [1]", "must be an object", { true, DSC_LABELS_NONE, 0, NULL, false } },
+        { ", \"id2label\": {\"0\": \"a\", \"2\": \"b\"}",
+          "no name for class 1",
+          { true, DSC_LABELS_NONE, 0, NULL, false } },
         { ", \"id2label\": {\"0\": \"a\"}, \"num_labels\": 3",
           "\"num_labels\" is 3 and \"id2label\" has 1",
-          { true, DSC_LABELS_NONE, 0, NULL } },
+          { true, DSC_LABELS_NONE, 0, NULL, false } },
         { ", \"problem_type\": \"ranking\"",
           "problem_type \"ranking\" is not built",
-          { true, DSC_LABELS_NONE, 2, NULL } },
+          { true, DSC_LABELS_NONE, 2, NULL, false } },
     };
     (void)state;
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
@@ -275,6 +309,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_two_texts_are_cut_as_by_the_package, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_samples_have_texts_types_and_labels, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_numbers_and_sets, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_words_with_labels, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_rows_that_are_refused, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_labels_of_config_files, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_labels_that_are_refused, open_all, close_all),

@@ -168,8 +168,8 @@ static void make_joined(program_random *r)
     const int16_t q = plain_linear(p, p->input, "q", 64), k = plain_linear(p, p->input, "k", 32),
                   v = plain_linear(p, p->input, "v", 32);
     const dsc_program_tables tables = dsc_program_rope_tables(p, &r->rope);
-    const int16_t q_turned = dsc_program_rope(p, q, tables, &(dsc_op_rope) { &r->rope, 4, 16, false }),
-                  k_turned = dsc_program_rope(p, k, tables, &(dsc_op_rope) { &r->rope, 2, 16, false });
+    const int16_t q_turned = dsc_program_rope(p, q, tables, &(dsc_op_rope) { &r->rope, 4, 16, 0, false }),
+                  k_turned = dsc_program_rope(p, k, tables, &(dsc_op_rope) { &r->rope, 2, 16, 0, false });
     const int16_t seen = dsc_program_attention(p, q_turned, k_turned, v, &attention);
     const int16_t sum = dsc_program_add(p, seen, p->input), in = dsc_program_norm(p, sum, "first", &rms);
     const int16_t gate = plain_linear(p, in, "gate", 64), up = plain_linear(p, in, "up", 64);

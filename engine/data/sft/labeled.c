@@ -15,6 +15,10 @@ static const char *const text_names[] = { "text", "sentence", "sentence1", "prem
 static const char *const pair_names[] = { "text_pair", "sentence2", "hypothesis", "question2" };
 static const char *const label_names[] = { "label", "labels", "score" };
 
+/* Of rows whose words have labels. */
+static const char *const words_names[] = { "tokens", "words" };
+static const char *const tags_names[] = { "ner_tags", "tags", "labels", "pos_tags", "label" };
+
 typedef struct label_column {
     const char *name;   /* of the column that the row has, or of the one that it should have */
     const cJSON *value; /* NULL: the row has none */
@@ -36,6 +40,8 @@ static label_column find_column(const dsc_sft_section *section, const cJSON *row
 
 static label_column text_of(const dsc_sft_section *section, const cJSON *row)
 {
+    if (section->labels.tokens > 0)
+        return find_column(section, row, DSC_SFT_COLUMN_TEXT, words_names, DSC_COUNT(words_names));
     return find_column(section, row, DSC_SFT_COLUMN_TEXT, text_names, DSC_COUNT(text_names));
 }
 
@@ -46,6 +52,8 @@ static label_column pair_of(const dsc_sft_section *section, const cJSON *row)
 
 static label_column label_of(const dsc_sft_section *section, const cJSON *row)
 {
+    if (section->labels.tokens > 0)
+        return find_column(section, row, DSC_SFT_COLUMN_LABEL, tags_names, DSC_COUNT(tags_names));
     return find_column(section, row, DSC_SFT_COLUMN_LABEL, label_names, DSC_COUNT(label_names));
 }
 
@@ -267,11 +275,83 @@ static dsc_status join(dsc_sft_maker *m, const char *where, const dsc_ids text[2
     return DSC_OK;
 }
 
+/* ---- Words with labels ---- */
+
+/* The ids of a list of words in row.ids, each encoded alone. The first token of a word has its label, a word's other
+ * tokens have -1: in row.counted. */
+static dsc_status encode_words(dsc_sft_maker *m, const label_reader *r, const cJSON *list, const cJSON *labels,
+                               dsc_error *err)
+{
+    const cJSON *label = labels->child;
+    m->row.ids.count = m->row.counted.count = 0;
+    for (const cJSON *word = list->child; word != NULL; word = word->next) {
+        const int32_t *ids = NULL;
+        int32_t tag = -1;
+        int64_t count = 0;
+        if (!cJSON_IsString(word) || label == NULL)
+            return refuse(r, label == NULL ? "as many labels as words" : "words that are texts");
+        const bool ignored = cJSON_IsNumber(label) && label->valuedouble == -100;
+        if (!ignored)
+            DSC_TRY(find_class(r, label, &tag));
+        DSC_TRY(dsc_encode(m->encoder, word->valuestring, (int64_t)strlen(word->valuestring), 0, &ids, &count, err));
+        for (int64_t i = 0; i < count; i++) {
+            DSC_TRY(dsc_ids_add(&m->row.ids, ids[i], err));
+            DSC_TRY(dsc_ids_add(&m->row.counted, i == 0 ? tag : -1, err));
+        }
+        label = label->next;
+    }
+    return label == NULL ? DSC_OK : refuse(r, "as many labels as words");
+}
+
+/* A class, or -1, for each token of a sample. The words' tokens begin behind the form's first piece. */
+static dsc_status add_tags(dsc_sft_maker *m, int64_t count, dsc_error *err)
+{
+    const dsc_pair_piece *piece = NULL;
+    const int32_t pieces = dsc_tokenizer_pieces(m->o->tokenizer, false, &piece);
+    int64_t before = 0, around = pieces > 0 ? pieces - 1 : 0;
+    while (before < pieces && piece[before].id >= 0)
+        before++;
+    for (int64_t i = 0; i < m->o->sequence; i++) {
+        const int64_t word = i - before;
+        const bool inside = word >= 0 && word < count - around;
+        DSC_TRY(dsc_ids_add(&m->ids, inside ? m->row.counted.ptr[word] : -1, err));
+    }
+    return DSC_OK;
+}
+
+static dsc_status make_words(dsc_sft_maker *m, const label_reader *r, label_column words, const cJSON *labels,
+                             dsc_sft_example *out, dsc_error *err)
+{
+    bool truncated = false;
+    if (!cJSON_IsArray(words.value))
+        return DSC_FAIL(err, DSC_ERR_INPUT, r->where,
+                        "\"%.60s\" is %s; expected a list of words (format labels): name "
+                        "the column in dsc.labels.columns.text",
+                        words.name, words.value == NULL ? "missing" : "of another type");
+    if (labels != NULL && !cJSON_IsArray(labels))
+        return refuse(r, "a list with the label of each word");
+    if (labels == NULL)
+        return read_label(r, NULL);
+    DSC_TRY(encode_words(m, r, words.value, labels, err));
+    const dsc_ids texts[2] = { m->row.ids, m->row.ids };
+    DSC_TRY(join(m, r->where, texts, false, &truncated, err));
+    const int64_t count = m->ids.count;
+    DSC_TRY(add_tags(m, count, err));
+    while (m->counted.count < m->ids.count)
+        DSC_TRY(dsc_ids_add(&m->counted, 0, err));
+    *out = (dsc_sft_example) { .ids = m->ids.ptr,
+                               .counted = m->counted.ptr,
+                               .count = count,
+                               .label_words = m->ids.count - count,
+                               .truncated = truncated };
+    return DSC_OK;
+}
+
 dsc_status dsc_sft_make_labeled(dsc_sft_maker *m, const char *where, const cJSON *object, dsc_sft_example *out,
                                 dsc_error *err)
 {
     const dsc_sft_section *section = m->o->section;
-    const label_column text = text_of(section, object), second = pair_of(section, object);
+    const label_column text = text_of(section, object), second = pair_of(section, object); /* of words there is none */
     const label_column label = label_of(section, object);
     const bool pair = second.value != NULL;
     const label_reader reader = { &section->labels, where, label.name, &m->ids, err };
@@ -279,6 +359,8 @@ dsc_status dsc_sft_make_labeled(dsc_sft_maker *m, const char *where, const cJSON
     m->ids.count = m->counted.count = 0;
     m->row.format = DSC_SFT_LABELS;
     m->row.conversation = false;
+    if (section->labels.tokens > 0)
+        return make_words(m, &reader, text, label.value, out, err);
     DSC_TRY(check_text(where, text, err));
     DSC_TRY(encode(m, text.value, &m->row.ids, err));
     if (pair) {

@@ -74,6 +74,8 @@ typedef struct dsc_sft_section {
 /* Words of 32 bits that the labels of a sample take. */
 static inline int64_t dsc_label_words(const dsc_labels *labels)
 {
+    if (labels->tokens > 0)
+        return labels->tokens;
     return labels->kind == DSC_LABELS_NONE ? 0 : labels->kind == DSC_LABELS_CLASS ? 1 : labels->count;
 }
 
