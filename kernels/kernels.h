@@ -31,6 +31,7 @@
 #include "kernels/quant.h"
 #include "kernels/rmsnorm.h"
 #include "kernels/rope.h"
+#include "kernels/sample_rows.h"
 #include "kernels/scale.h"
 #include "kernels/signs.h"
 #include "kernels/swiglu.h"
@@ -111,6 +112,7 @@ void dsc_expert_bias_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_label_loss_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_heads_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_sample_rows_init(dsc_kernel_table *table, uint32_t caps); /* ROWS_* PATCHES */
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */
 void dsc_moe_balance_init(dsc_kernel_table *table);        /* MOE_TALLY MOE_BALANCE_BWD */
 void dsc_conv_init(dsc_kernel_table *table, uint32_t caps); /* COPY_COLUMNS CONV_* */

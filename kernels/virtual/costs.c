@@ -182,6 +182,16 @@ static double table_bytes(dsc_kernel kernel, const void *args)
         const dsc_colsum_args *a = args;
         return rows_bytes(a->rows, a->cols, a->x_dtype, 1);
     }
+    case DSC_KERNEL_ROWS_PUT:
+    case DSC_KERNEL_ROWS_SUM: {
+        const dsc_rows_args *a = args;
+        return rows_bytes(a->samples * a->rows, a->channels, a->dtype, 2);
+    }
+    case DSC_KERNEL_PATCHES: {
+        const dsc_patches_args *a = args;
+        const int64_t elements = dsc_patches_count(a) * dsc_patches_channels(a);
+        return (double)a->samples * (double)elements * (each(a->dtype) + each(DSC_F32));
+    }
     default: {
         const dsc_gather_rows_args *a = args;
         return rows_bytes(a->batch * a->tokens, a->channels, a->dtype, 1);
@@ -348,6 +358,9 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_GATHER_ROWS_BWD:
     case DSC_KERNEL_HEADS_FWD:
     case DSC_KERNEL_HEADS_BWD:
+    case DSC_KERNEL_ROWS_PUT:
+    case DSC_KERNEL_ROWS_SUM:
+    case DSC_KERNEL_PATCHES:
         return table_bytes(kernel, args);
     case DSC_KERNEL_DORA_FACTORS:
     case DSC_KERNEL_DORA_SCALE:
