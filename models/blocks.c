@@ -170,8 +170,11 @@ static int16_t gated(const dsc_block *block, int16_t x, const dsc_block_mlp *par
 
 static int16_t activated(const dsc_block *block, int16_t x, const dsc_block_mlp *part)
 {
-    const int16_t up = linear(block, x, part->up, part->inner, part->up_bias);
-    return dsc_program_activation(block->program, up, part->activation);
+    const double s = part->activation_scale;
+    int16_t up = linear(block, x, part->up, part->inner, part->up_bias);
+    up = s > 0 ? dsc_program_scale(block->program, up, s) : up;
+    up = dsc_program_activation(block->program, up, part->activation);
+    return s > 0 ? dsc_program_scale(block->program, up, 1 / s) : up;
 }
 
 int16_t dsc_block_feed(const dsc_block *block, int16_t x, const dsc_block_mlp *part)

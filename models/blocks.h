@@ -65,6 +65,7 @@ typedef struct dsc_block_mlp {
     bool up_bias, down_bias;      /* gate's is up's */
     int64_t inner;
     dsc_activation activation;
+    double activation_scale; /* without a gate: activation(s x) / s; 0: 1 */
 } dsc_block_mlp;
 int16_t dsc_block_feed(const dsc_block *block, int16_t x, const dsc_block_mlp *part);
 

@@ -5,6 +5,7 @@
 #include "models/decoder.h"
 #include "models/moe.h"
 #include "models/qwen3_next.h"
+#include "models/vision.h"
 
 static const dsc_lm_family *const families[] = { &dsc_gpt2_family,     &dsc_llama_family,     &dsc_mistral_family,
                                                  &dsc_qwen2_family,    &dsc_qwen3_family,     &dsc_neox_family,
@@ -26,7 +27,8 @@ static const dsc_lm_family *const families[] = { &dsc_gpt2_family,     &dsc_llam
                                                  &dsc_roberta_family,  &dsc_xlm_roberta_family, &dsc_camembert_family,
                                                  &dsc_distilbert_family, &dsc_modernbert_family,
                                                  &dsc_gpt_oss_family,
-                                                 &dsc_qwen3_next_family, &dsc_qwen3_5_family, &dsc_qwen3_5_moe_family };
+                                                 &dsc_qwen3_next_family, &dsc_qwen3_5_family, &dsc_qwen3_5_moe_family,
+                                                 &dsc_vit_family, &dsc_clip_vision_family };
 
 const dsc_lm_family *dsc_lm_family_at(int32_t index)
 {

@@ -213,7 +213,7 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
         folder->family = &folder->labelled_family;
     if (folder->labelled_family.classifies && folder->lora != NULL)
         DSC_TRY(dsc_lora_save_head(folder->lora, folder->family->head_table, err));
-    DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked));
+    DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked || dsc_lm_has_data(config)));
     DSC_TRY(read_quantization(&reader, folder));
     dsc_hf_warn_unread(&reader, folder->family->model_type);
     if (text != NULL && folder->label_names != NULL)

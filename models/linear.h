@@ -74,6 +74,7 @@ typedef struct dsc_linear_layer {
     int32_t part_count;             /* layers that this one consists of; 0: it is one */
     int64_t part[DSC_LINEAR_PARTS]; /* their columns of y, whose sum is shape.out */
     int64_t stride;                 /* elements between rows of y and of its gradient; 0: shape.out */
+    bool no_dx; /* the gradient of its input is not made */
 } dsc_linear_layer;
 
 /* Products that a module's plan reports. */

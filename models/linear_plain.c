@@ -35,9 +35,10 @@ dsc_status dsc_linear_report(dsc_linear_planned *gemms, dsc_linear_layer layer, 
     const double flops = 2.0 * (double)gemms->rows * (double)layer.shape.in * (double)layer.shape.out;
     const size_t count = gemms->module->params[layer.weight].trainable ? 3 : 2;
     gemms->forward_flops += flops;
-    gemms->backward_flops += flops * (double)(count - 1);
+    gemms->backward_flops += flops * (double)(count - 1 - layer.no_dx);
     for (size_t i = 0; i < count && gemms->sink != NULL && gemms->sink->gemm != NULL; i++)
-        DSC_TRY(gemms->sink->gemm(gemms->sink->user, &passes[i], err));
+        if (i != 1 || !layer.no_dx)
+            DSC_TRY(gemms->sink->gemm(gemms->sink->user, &passes[i], err));
     return DSC_OK;
 }
 

@@ -82,10 +82,31 @@ static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_
     return DSC_OK;
 }
 
+/* A model whose samples are not texts has none of a text's options. */
+static dsc_status apply_data_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
+                                     dsc_error *err)
+{
+    const char *option = options->seq_length > 0         ? "a sequence length (dsc.seq_length, --seq-len)"
+                         : options->documents            ? "dsc.document_end"
+                         : options->cache_tokens > 0     ? "continuing a text"
+                         : options->preference.beta != 0 ? "dsc.dpo"
+                         : options->vocab_tokens > 0     ? "dsc.grow_vocab"
+                                                         : NULL;
+    if (option != NULL)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "%s is for texts, and a sample of this model is \"%s\"; leave "
+                        "it out",
+                        option, config->data.name);
+    config->file_vocab = config->vocab_rows = config->vocab;
+    return DSC_OK;
+}
+
 dsc_status dsc_lm_apply_options(dsc_lm_config *config, const dsc_model_options *options, int64_t adapter_rows,
                                 const char *where, dsc_error *err)
 {
     const int64_t sequence = options->seq_length;
+    if (dsc_lm_has_data(config))
+        return apply_data_options(config, options, where, err);
     const bool labels = config->classes > 0;
     if (sequence > config->positions)
         return DSC_FAIL(err, DSC_ERR_INPUT, where,
@@ -248,8 +269,8 @@ static void add_head(dsc_lm *lm)
     }
 }
 
-/* The parameters and layers that a block's program has. */
-static void add_block(dsc_lm *lm, int64_t layer)
+/* The parameters and layers that a program has. */
+static void add_program(dsc_lm *lm, int64_t layer)
 {
     dsc_program *program = lm->source;
     dsc_lm_describe_block(lm, layer, program);
@@ -273,6 +294,32 @@ static void add_block(dsc_lm *lm, int64_t layer)
     }
 }
 
+static void add_first(dsc_lm *lm, dsc_module *module)
+{
+    snprintf(lm->names[0], NAME_BYTES, "embedding");
+    if (lm->family->emit_first == NULL) {
+        add_embedding(lm);
+        dsc_lm_embed_init(module);
+        return;
+    }
+    snprintf(lm->prefix, NAME_BYTES, "%s", lm->family->base);
+    add_program(lm, -1);
+    dsc_lm_block_init(module);
+}
+
+static void add_last(dsc_lm *lm, dsc_module *module)
+{
+    snprintf(lm->names[lm->module_count - 1], NAME_BYTES, "head");
+    if (lm->family->emit_last == NULL) {
+        add_head(lm);
+        dsc_lm_head_init(module);
+        return;
+    }
+    lm->prefix[0] = 0;
+    add_program(lm, lm->config->layers);
+    dsc_lm_loss_init(module);
+}
+
 static void describe_modules(dsc_lm *lm)
 {
     const int64_t last = lm->module_count - 1;
@@ -288,21 +335,17 @@ static void describe_modules(dsc_lm *lm)
         if (i == 1)
             lm->block_layer = lm->all_layers;
         if (i == 0) {
-            snprintf(lm->names[i], NAME_BYTES, "embedding");
-            add_embedding(lm);
-            dsc_lm_embed_init(module);
+            add_first(lm, module);
         } else if (i > lm->config->layers && i < last) {
             snprintf(lm->names[i], NAME_BYTES, "transform");
             add_transform(lm);
             dsc_lm_transform_init(module);
         } else if (i == last) {
-            snprintf(lm->names[i], NAME_BYTES, "head");
-            add_head(lm);
-            dsc_lm_head_init(module);
+            add_last(lm, module);
         } else {
             snprintf(lm->names[i], NAME_BYTES, "h.%lld", (long long)(i - 1));
             snprintf(lm->prefix, NAME_BYTES, "%s%s%lld.", lm->family->base, lm->family->layer, (long long)(i - 1));
-            add_block(lm, i - 1);
+            add_program(lm, i - 1);
             module->flags |= DSC_MODULE_FP8;
             dsc_lm_block_init(module);
         }
@@ -319,10 +362,11 @@ typedef struct lm_counts {
     int64_t params, layers;
 } lm_counts;
 
-/* Describes each block, whose layers can differ, for the first failure of one and for the counts. */
+/* Describes each program, as blocks can differ, for the first failure of one and for the counts. */
 static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
 {
-    for (int64_t i = 0; i < lm->config->layers; i++) {
+    const int64_t end = dsc_lm_end_program(lm->family, lm->config);
+    for (int64_t i = dsc_lm_first_program(lm->family); i < end; i++) {
         const dsc_program *program = lm->source;
         dsc_lm_describe_block(lm, i, lm->source);
         if (program->status != DSC_OK) {
@@ -349,8 +393,11 @@ static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
     const dsc_lm_config *config = lm->config;
     *counts = (lm_counts) { 0 };
     DSC_TRY(count_blocks(lm, counts, err));
-    counts->params += dsc_lm_embed_params(lm->family, config).count + dsc_lm_transform_params(lm->family, config) +
-                      dsc_lm_head_table(lm->family, config) + 1;
+    counts->params += dsc_lm_transform_params(lm->family, config);
+    if (lm->family->emit_first == NULL)
+        counts->params += dsc_lm_embed_params(lm->family, config).count;
+    if (lm->family->emit_last == NULL)
+        counts->params += dsc_lm_head_table(lm->family, config) + 1;
     counts->layers += LINEARS_MAX - BLOCK_LAYERS_MAX;
     return DSC_OK;
 }
@@ -480,10 +527,14 @@ static void fill_model(dsc_lm *lm)
     const int count = labels  ? dsc_lm_describe_labels(config, lm->batch)
                       : three ? DSC_LM_POSITIONS + 1
                               : DSC_LM_POSITIONS;
-    const int64_t losses = config->masked || labels ? config->predictions : config->sequence;
+    const int64_t losses = lm->family->emit_last != NULL ? lm->losses
+                           : config->masked || labels    ? config->predictions
+                                                         : config->sequence;
     for (int i = 0; i < count && !labels; i++)
         lm->batch[i] = (dsc_batch_spec){ .name = names[i], .dtype = DSC_I32, .dim_count = 1,
                                          .dim = { i == DSC_LM_TARGETS ? losses : config->sequence } };
+    if (dsc_lm_has_data(config))
+        lm->batch[DSC_LM_TOKENS] = config->data;
     if (config->masked && !labels)
         lm->batch[DSC_LM_PREDICTED] = (dsc_batch_spec){ .name = DSC_BATCH_PREDICTED, .dtype = DSC_I32, .dim_count = 1,
                                                         .dim = { losses } };
@@ -499,7 +550,7 @@ static void fill_model(dsc_lm *lm)
                               .losses_per_sample = losses,
                               .hidden_size = config->channels,
                               .vocab_size = config->vocab,
-                              .seq_length = config->sequence,
+                              .seq_length = dsc_lm_has_data(config) ? 0 : config->sequence,
                               .self = lm,
                               .load_param = load_param,
                               .packed_files = lm->packed_files,
@@ -507,7 +558,9 @@ static void fill_model(dsc_lm *lm)
                               .close = close_model,
                               .config_json = lm->config_json,
                               .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
-                              .text_positions = config->masked || labels ? 0 : config->positions,
+                              .text_positions = config->masked || labels || lm->family->emit_last != NULL
+                                                    ? 0
+                                                    : config->positions,
                               .adapter_json = lm->adapter_json,
                               .preference = config->preference,
                               .experts = lm->experts,

@@ -69,6 +69,9 @@ typedef struct dsc_lm_config {
      * pad_token_id in some families. */
     bool has_padding;
     int32_t padding;
+    /* The first batch tensor of a model whose samples are not tokens: the family's emit_first reads it. dim_count 0: a
+     * sample is `sequence` tokens. */
+    dsc_batch_spec data;
     /* Places in the table of positions begin at this row, in addition to the family's. With `places_skip_padding` only
      * tokens other than padding are counted, and padding has the row `padding`, which is not trained, as in RoBERTa:
      * position_first is padding + 1 there. */
@@ -134,6 +137,11 @@ typedef struct dsc_lm_family {
     /* The block's ops and parameters: names follow the layer's own, as "attn.c_attn" in "transformer.h.3.". The same
      * layer gives the same program each time, with texts that stay as long as the model. */
     void (*emit_block)(dsc_program *program, const dsc_lm_config *config, int64_t layer);
+    /* A first module of other samples than tokens: ops from the batch tensor `data` to rows of C columns, with names
+     * after base. A last module whose output has a row of V logits for each loss item of a sample, with whole names;
+     * the loss is the cross-entropy. Their layers have no adapters. NULL: embedding and head of a language model. */
+    void (*emit_first)(dsc_program *program, const dsc_lm_config *config);
+    void (*emit_last)(dsc_program *program, const dsc_lm_config *config);
     const char *const *lora_layers; /* layers that PEFT adapts by default, up to a NULL */
     /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
     bool (*may_ignore)(const char *part);
@@ -186,7 +194,7 @@ typedef struct dsc_lm_module {
     const dsc_lm_config *config; /* the beginning of the family's own */
     int64_t layer;               /* of a block */
     dsc_lora lora;
-    const dsc_program *program;  /* of a block */
+    const dsc_program *program; /* of a block, and of a first or last module that is one */
     int32_t first_record;        /* of a block's routers */
 } dsc_lm_module;
 
@@ -266,8 +274,19 @@ static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
  * lm_head.c */
 void dsc_lm_embed_init(dsc_module *module);
 void dsc_lm_block_init(dsc_module *module);
+void dsc_lm_loss_init(dsc_module *module);
 void dsc_lm_transform_init(dsc_module *module);
 void dsc_lm_head_init(dsc_module *module);
+
+/* Whether a sample is something else than tokens. */
+static inline bool dsc_lm_has_data(const dsc_lm_config *config) { return config->data.dim_count > 0; }
+
+/* Layers that are programs, from the first one on up to the end: -1 is a first module, and `layers` a last one. */
+static inline int64_t dsc_lm_first_program(const dsc_lm_family *family) { return family->emit_first != NULL ? -1 : 0; }
+static inline int64_t dsc_lm_end_program(const dsc_lm_family *family, const dsc_lm_config *config)
+{
+    return config->layers + (family->emit_last != NULL);
+}
 
 static inline bool dsc_lm_projects(const dsc_lm_config *config) { return config->embed_channels != config->channels; }
 

@@ -44,9 +44,9 @@ void dsc_lm_warn_grown(const dsc_lm_config *config, bool fresh, char *warnings, 
 
 static bool is_table(const dsc_lm *lm, int64_t i)
 {
-    if (i > DSC_LM_TOKEN_TABLE && lm->config->classes > 0)
+    if (i > DSC_LM_TOKEN_TABLE && (lm->config->classes > 0 || lm->family->emit_last != NULL))
         return false;
-    return i == DSC_LM_TOKEN_TABLE || i == lm->param_count - 1 ||
+    return (i == DSC_LM_TOKEN_TABLE && lm->family->emit_first == NULL) || i == lm->param_count - 1 ||
            (lm->family->head_bias != NULL && i == lm->param_count - 2);
 }
 

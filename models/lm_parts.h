@@ -66,6 +66,7 @@ struct dsc_lm {
     struct dsc_mxfp4 *mxfp4;        /* see dsc_lm_params */
     const dsc_weight **sources;     /* [param_count] where each parameter lies; NULL array without weights */
     dsc_batch_spec batch[DSC_LM_BATCH_MAX];
+    int64_t losses;              /* loss items of a sample, of a last module that is a program */
     lm_mean means[LM_MEANS_MAX]; /* of grown tables: of: NULL: none */
     const char *const *label_names;
     pthread_mutex_t means_lock;  /* values are loaded from several threads */

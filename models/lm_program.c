@@ -7,9 +7,17 @@
 void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out)
 {
     const dsc_lm_config *config = lm->config;
+    if (layer < 0) {
+        dsc_program_begin_first(out, config->sequence);
+        lm->family->emit_first(out, config);
+        return;
+    }
     dsc_program_begin(out, config->sequence, config->channels,
                       config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
-    lm->family->emit_block(out, config, layer);
+    if (layer < config->layers)
+        lm->family->emit_block(out, config, layer);
+    else
+        lm->family->emit_last(out, config);
 }
 
 static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
@@ -21,9 +29,9 @@ static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_progr
 
 dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
 {
-    const int64_t layers = lm->config->layers;
-    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, layers + 1, sizeof *lm->programs, &lm->programs, err));
-    for (int64_t i = 0, count = 0; i < layers; i++) {
+    const int64_t first = dsc_lm_first_program(lm->family), end = dsc_lm_end_program(lm->family, lm->config);
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, end - first + 1, sizeof *lm->programs, &lm->programs, err));
+    for (int64_t i = first, count = 0; i < end; i++) {
         dsc_lm_module *self = &lm->selves[1 + i];
         dsc_program *program = NULL;
         DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, 1, sizeof *program, &program, err));
@@ -37,6 +45,10 @@ dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err)
             continue;
         dsc_alloc_free(lm->alloc, program);
         lm->programs[--count] = NULL;
+    }
+    if (lm->family->emit_last != NULL) {
+        const dsc_program *last = lm->selves[end].program;
+        lm->losses = last->value[last->output].rows;
     }
     for (int64_t i = 0; lm->programs[i] != NULL; i++)
         DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, (int64_t)dsc_program_layouts_bytes(), 1,
@@ -126,6 +138,30 @@ int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, ds
 {
     const dsc_lm_module *self = model->modules[module].self;
     return self->program != NULL ? dsc_program_show(self->program, batch, dtype, out, bytes) : 0;
+}
+
+/* ---- a last module ----------------------------------------------------------------------------------------------- */
+
+static dsc_status plan_loss(const dsc_module *module, int64_t batch, dsc_dtype dtype, const dsc_plan_sink *sink,
+                            dsc_module_plan *out, dsc_error *err)
+{
+    const dsc_lm_module *self = module->self;
+    int64_t rows;
+    DSC_TRY(dsc_lm_rows(self->config, batch, &rows, err));
+    return dsc_program_plan_loss(self->program, module, &self->lora, batch, dtype, sink, out, err);
+}
+
+static dsc_status loss(const dsc_module *module, dsc_module_ctx *ctx, dsc_error *err)
+{
+    const dsc_lm_module *self = module->self;
+    return dsc_program_run_loss(self->program, DSC_LM_TARGETS, &self->lora, ctx, err);
+}
+
+void dsc_lm_loss_init(dsc_module *module)
+{
+    module->flags = DSC_MODULE_LOSS | DSC_MODULE_MASKS_TARGETS;
+    module->plan = plan_loss;
+    module->forward = loss;
 }
 
 void dsc_lm_block_init(dsc_module *module)

@@ -29,12 +29,10 @@ static dsc_status check_dtype(const dsc_weight *weight, dsc_error *err)
     return DSC_OK;
 }
 
-dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)
+static dsc_status check_dims(const dsc_weight *weight, const int64_t *dim, int32_t dim_count, dsc_error *err)
 {
     const dsc_tensor_desc *desc = &weight->entry->desc;
-    const int64_t dim[2] = { rows == 0 ? cols : rows, cols };
-    const int32_t dim_count = rows == 0 ? 1 : 2;
-    char is[160], needs[64];
+    char is[160], needs[160];
     const bool same = desc->dim_count == dim_count && memcmp(desc->dim, dim, (size_t)dim_count * sizeof *dim) == 0;
     if (!same)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
@@ -44,17 +42,10 @@ dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t c
     return check_dtype(weight, err);
 }
 
-/* Of a parameter with three dimensions that is in one tensor. */
-static dsc_status check_cube(const dsc_weight *weight, const dsc_param_spec *spec, dsc_error *err)
+dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)
 {
-    const dsc_tensor_desc *desc = &weight->entry->desc;
-    char is[160], needs[96];
-    if (desc->dim_count != 3 || memcmp(desc->dim, spec->dim, 3 * sizeof *desc->dim) != 0)
-        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_safetensors_path(weight->file),
-                        "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
-                        shape_text(desc->dim, desc->dim_count, is, sizeof is),
-                        shape_text(spec->dim, 3, needs, sizeof needs));
-    return check_dtype(weight, err);
+    const int64_t dim[2] = { rows == 0 ? cols : rows, cols };
+    return check_dims(weight, dim, rows == 0 ? 1 : 2, err);
 }
 
 static bool is_adapter(const dsc_lm_params *params, int64_t i)
@@ -121,9 +112,9 @@ void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family,
         dsc_hf_warn(warnings, bytes,
                     "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is the %s",
                     what, dsc_weights_at(weights, i)->name,
-                    family->classifies          ? "classifier"
-                    : family->transform != NULL ? "masked language model"
-                                                : "language model");
+                    family->classifies || family->emit_last != NULL ? "classifier"
+                    : family->transform != NULL                     ? "masked language model"
+                                                                    : "language model");
     }
 }
 
@@ -284,6 +275,8 @@ dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params
 static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config, const char *name)
 {
     const char *const own[] = { family->transform, config->masked ? family->final_norm : NULL };
+    if (family->emit_last != NULL) /* the task's layers are outside of the base model */
+        return without_base(family, name) == name;
     if (strcmp(name, family->head_table) == 0 || (family->head_bias != NULL && strcmp(name, family->head_bias) == 0))
         return true;
     for (size_t i = 0; i < DSC_COUNT(own); i++)
@@ -365,7 +358,14 @@ static dsc_status check_same(dsc_alloc *alloc, const dsc_weight *table, const ds
 
 static bool is_table(const dsc_lm_params *params, int64_t i)
 {
-    return i == DSC_LM_TOKEN_TABLE || i == params->count - 1;
+    return (i == DSC_LM_TOKEN_TABLE && params->family->emit_first == NULL) ||
+           (i == params->count - 1 && params->family->emit_last == NULL);
+}
+
+/* A parameter that is neither a vector nor a matrix, nor can have more rows than its file. */
+static bool is_array(const dsc_lm_params *params, int64_t i)
+{
+    return params->spec[i].dim_count > 2 && !is_table(params, i);
 }
 
 /* Shape of parameter i in a file that has `vocab` rows of tokens. A vector has 0 rows. */
@@ -373,7 +373,8 @@ static void shape_in_file(const dsc_lm_params *params, int64_t i, int64_t vocab,
 {
     const dsc_param_spec *spec = &params->spec[i];
     const bool bias = params->family->head_bias != NULL && i == params->count - 2;
-    const bool labels = params->config->classes > 0 && i > DSC_LM_TOKEN_TABLE; /* the head's rows are as they are */
+    const bool own = params->config->classes > 0 || params->family->emit_last != NULL;
+    const bool labels = own && i > DSC_LM_TOKEN_TABLE; /* the head's rows are as they are */
     *rows = is_table(params, i) && !labels ? vocab : spec->dim_count == 1 ? 0 : spec->dim[0];
     *cols = bias && !labels ? vocab : spec->dim[spec->dim_count - 1];
 }
@@ -382,6 +383,8 @@ static dsc_status check_param(const dsc_lm_params *params, int64_t i, int64_t vo
                               dsc_error *err)
 {
     int64_t rows, cols;
+    if (is_array(params, i))
+        return check_dims(weight, params->spec[i].dim, params->spec[i].dim_count, err);
     shape_in_file(params, i, vocab, &rows, &cols);
     return dsc_lm_check_tensor(weight, rows, cols, err);
 }
@@ -393,10 +396,8 @@ static dsc_status check_source(const dsc_weights *weights, dsc_alloc *alloc, con
     int64_t rows, cols;
     shape_in_file(params, i, params->config->file_vocab, &rows, &cols);
     used[weight - dsc_weights_at(weights, 0)] = true;
-    if (params->spec[i].dim_count == 3)
-        return check_cube(weight, &params->spec[i], err);
-    if (rows == 0 || !dsc_packed_weight_is(weights, weight))
-        return dsc_lm_check_tensor(weight, rows, cols, err);
+    if (rows == 0 || is_array(params, i) || !dsc_packed_weight_is(weights, weight))
+        return check_param(params, i, params->config->file_vocab, weight, err);
     return dsc_packed_weight_open(weights, alloc, weight, rows, cols, &params->packed[i], used, err);
 }
 

@@ -40,6 +40,12 @@ typedef enum dsc_op_kind {
     DSC_OP_COPY,       /* x -> y */
     DSC_OP_CUSTOM,     /* inputs -> y */
     DSC_OP_HEADS,      /* own, shared or none -> y, heads put together (kernels/heads.h) */
+    /* Inputs of a first module, and rows of samples. */
+    DSC_OP_DATA,    /* -> rows of a batch tensor */
+    DSC_OP_PATCHES, /* -> patches of the pictures of a batch tensor */
+    DSC_OP_PREPEND, /* x -> y, a parameter's rows before those of each sample */
+    DSC_OP_TABLE,   /* x -> y, each row with the parameter's row of its place added */
+    DSC_OP_PICK,    /* x -> y, some rows of each sample, or their mean */
     /* Mixture of experts. Rows of routed tokens are in expert order. `place`, `source` and `starts`: kernels/moe.h */
     DSC_OP_ROUTER,   /* logits -> weights, chosen */
     DSC_OP_ORDER,    /* chosen -> place, source, starts */
@@ -67,6 +73,9 @@ typedef enum dsc_op_kind {
     DSC_OP_HEADS_BWD,      /* dy -> d_own, d_shared */
     DSC_OP_CONV_BWD,       /* dy, inputs -> gradients of the inputs */
     DSC_OP_DELTA_BWD,      /* dy, states, q, k and v in one, b, a -> their gradients */
+    DSC_OP_PREPEND_BWD,    /* dy -> dx */
+    DSC_OP_TABLE_DW,       /* dy -> */
+    DSC_OP_PICK_BWD,       /* dy -> dx */
     DSC_OP_JOIN,           /* gradients of all slices of a value, in place -> its gradient */
     DSC_OP_KINDS
 } dsc_op_kind;
@@ -86,6 +95,7 @@ typedef struct dsc_value {
     int64_t rows, columns;
     bool per_sample; /* `rows` of each sample, else in all */
     bool f32;        /* else in the compute dtype */
+    bool is_data;    /* made of the batch alone: it has no gradient */
     dsc_store store;
     int16_t maker, maker_out; /* the op that writes it in forward or backward, NONE: the module's input or d_out */
 } dsc_value;
@@ -162,6 +172,12 @@ typedef struct dsc_op_delta {
     int32_t a_log, dt_bias;
 } dsc_op_delta;
 
+/* A batch tensor of floats: [rows,columns] of a sample, or its picture [planes,height,width] in patches. */
+typedef struct dsc_op_data {
+    int32_t tensor; /* number of the batch tensor */
+    int64_t planes, height, width, patch;
+} dsc_op_data;
+
 typedef struct dsc_op {
     dsc_op_kind kind;
     const char *name;
@@ -189,6 +205,15 @@ typedef struct dsc_op {
         struct {
             int64_t column, width, apart;
         } slice;
+        dsc_op_data data; /* DATA, PATCHES */
+        struct {
+            int32_t param; /* its number */
+            int64_t rows;
+        } table; /* PREPEND, TABLE */
+        struct {
+            int64_t first, count;
+            bool mean;
+        } pick;
         struct {
             const dsc_custom_op *op; /* out_columns above 0 */
             int32_t param;           /* number of its first parameter; the others follow */
@@ -230,7 +255,7 @@ typedef struct dsc_place {
 typedef struct dsc_program {
     int64_t tokens;    /* T, rows of a sample in the module's input */
     int32_t positions; /* the batch tensor of tokens' places in their documents; NONE: a sample is one document */
-    int16_t input, output, d_output, d_input; /* d_input: the gradient that leaves, or NONE */
+    int16_t input, output, d_output, d_input; /* input: NONE in a first module; d_input: the gradient that leaves */
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
     int32_t param_count, layer_count;
     int16_t record_count; /* of routers */
@@ -254,6 +279,8 @@ typedef struct dsc_program {
  */
 
 void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, int32_t positions);
+/* A first module, which no other one is before: it reads the batch. `tokens`: rows of a sample in its output. */
+void dsc_program_begin_first(dsc_program *program, int64_t tokens);
 
 /* An op of a layer or a norm adds the parameters behind those that are there. A declaration adds them ahead of the op,
  * where their order is another one. Texts are the caller's and stay as long as the program. */
@@ -266,6 +293,8 @@ typedef struct dsc_program_linear_args {
     bool bias;
     bool out_split;  /* tensor parallelism cuts the output, else the input */
     bool whole;      /* or neither */
+    const int64_t *dims; /* [dim_count] of the weight, whose product is that of the shape; NULL: two dimensions */
+    int32_t dim_count;
     bool no_adapter; /* the layer cannot have a low-rank adapter */
     bool as_stored;  /* its weight stays as it is beside others in 4 bits */
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
@@ -335,6 +364,17 @@ int16_t dsc_program_pack(dsc_program *program, int16_t x);
 int16_t dsc_program_conv(dsc_program *program, const int16_t *x, int32_t count, const dsc_op_conv *args);
 /* The gated delta rule (kernels/delta.h). qkv has the columns of q, k and v, b and a one for each head of values. */
 int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t a, const dsc_op_delta *args);
+/* Rows of a batch tensor of floats; and patches of its pictures [planes,height,width], which are windows that do not
+ * overlap. A patch is a row of planes * patch * patch columns. A convolution with such windows is a product over the
+ * patches, with a weight [out,planes,patch,patch]. */
+int16_t dsc_program_data(dsc_program *program, int32_t tensor, int64_t rows, int64_t columns);
+int16_t dsc_program_patches(dsc_program *program, const dsc_op_data *args);
+/* `param`: a declared one of rows times x's columns elements. Its rows come before those of each sample. */
+int16_t dsc_program_prepend(dsc_program *program, int16_t x, int32_t param, int64_t rows);
+/* `param`: a declared one with as many rows as a sample has; row p is added to row p of each sample. */
+int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param);
+/* Rows [first, first + count) of each sample, or the mean of these. */
+int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean);
 /* An op of the caller's, which stays as long as the program; in[op->input_count]. out_columns is above 0, and the texts
  * of its parameters are whole: { "scale.bias" } and no part. */
 int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *op);
@@ -360,6 +400,14 @@ DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_m
                                          dsc_module_plan *out, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora,
                                         dsc_module_ctx *ctx, dsc_error *err);
+/* A program whose output has rows of logits, as a last module with their cross-entropy. It has a forward alone, which
+ * with `save` makes the gradients at once; all of its memory is scratch. `targets`: the batch tensor with an int32 class
+ * for each row of the output. */
+DSC_MUST_USE dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *module,
+                                              const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
+                                              const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_program_run_loss(const dsc_program *program, int32_t targets, const dsc_lora *lora,
+                                             dsc_module_ctx *ctx, dsc_error *err);
 /* Lines of text for people: ops, shapes, bytes and FLOPs of a micro-batch, and where values are kept. As snprintf. */
 int dsc_program_show(const dsc_program *program, int64_t batch, dsc_dtype dtype, char *out, size_t bytes);
 

@@ -52,6 +52,9 @@ typedef struct dsc_param_spec {
  * (-1, or PyTorch's ignore_index -100) is masked: it is not counted, and has neither loss nor gradient. */
 #define DSC_BATCH_TARGETS "targets"
 
+/* The name of a tensor of pictures: F32 [planes,height,width] of each sample, normalised as the model expects it. */
+#define DSC_BATCH_PIXELS "pixels"
+
 /* The name of a tensor of tokens' places in their documents: 0, or one more than that of the token before. */
 #define DSC_BATCH_POSITIONS "positions"
 

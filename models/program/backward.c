@@ -109,6 +109,8 @@ dsc_status dsc_program_differentiate(dsc_program *program, dsc_error *err)
                         "a program of %d ops has more than %d ops or %d values with its "
                         "backward; split the module",
                         (int)program->forward_count, DSC_PROGRAM_OPS, DSC_PROGRAM_VALUES);
+    if (program->input == DSC_PROGRAM_NONE)
+        return DSC_OK;
     program->d_input = t.gradient[program->input];
     if (program->d_input == DSC_PROGRAM_NONE)
         return DSC_FAIL(err, DSC_ERR_INPUT, "", "the output of a program of %d ops does not depend on its input",

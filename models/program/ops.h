@@ -129,6 +129,16 @@ int64_t dsc_op_delta_bwd_scratch(const dsc_program *program, const dsc_op *op, c
 int64_t dsc_op_delta_state(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
 double dsc_op_delta_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
 
+/* ---- What a batch brings, and rows of samples, ops_rows.c ---- */
+dsc_status dsc_op_run_data(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_patches(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_prepend(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_prepend_bwd(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_table(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_table_dw(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_pick(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_pick_bwd(dsc_exec *exec, const dsc_op *op);
+
 /* ---- Backward, rules.c ---- */
 /* One op of the kind's `gradient_kind`. */
 dsc_status dsc_rule_one_op(dsc_tape *tape, dsc_op *op, dsc_error *err);
@@ -141,6 +151,8 @@ dsc_status dsc_rule_gated(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_multiply(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_slice(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_heads(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_prepend(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_table(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_dispatch(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_grouped(dsc_tape *tape, dsc_op *op, dsc_error *err);
 

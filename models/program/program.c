@@ -131,6 +131,16 @@ void dsc_program_begin(dsc_program *program, int64_t tokens, int64_t columns, in
     program->value[program->input].store = DSC_STORE_INPUT;
 }
 
+void dsc_program_begin_first(dsc_program *program, int64_t tokens)
+{
+    DSC_ASSERT(tokens > 0);
+    *program = (dsc_program) { .tokens = tokens,
+                               .positions = DSC_PROGRAM_NONE,
+                               .input = DSC_PROGRAM_NONE,
+                               .output = DSC_PROGRAM_NONE,
+                               .d_input = DSC_PROGRAM_NONE };
+}
+
 /* Input, output and name of an op with one of each. */
 static int16_t add_unary(dsc_program *program, dsc_op_kind kind, const char *name, int16_t x, dsc_op **out)
 {
@@ -171,6 +181,19 @@ static int32_t declare_vector(dsc_program *program, const char *name, const char
     return dsc_program_declare(program, &param);
 }
 
+/* The weight, in the dimensions that files have. */
+static int32_t declare_weight(dsc_program *program, const dsc_program_linear_args *args, dsc_program_param weight)
+{
+    int64_t elements = 1;
+    for (int32_t i = 0; args->dims != NULL && i < args->dim_count; i++) {
+        weight.dim[i] = args->dims[i];
+        elements *= args->dims[i];
+    }
+    DSC_ASSERT(args->dims == NULL || elements == args->shape.in * args->shape.out);
+    weight.dim_count = args->dims != NULL ? args->dim_count : 2;
+    return dsc_program_declare(program, &weight);
+}
+
 int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linear_args *args)
 {
     const dsc_linear shape = args->shape;
@@ -191,7 +214,7 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
                                                 : args->out_split == shape.out_in ? DSC_SPLIT_ROW
                                                                                   : DSC_SPLIT_COLUMN,
                                        .as_stored = args->as_stored };
-    const int32_t number = dsc_program_declare(program, &weight);
+    const int32_t number = declare_weight(program, args, weight);
     /* A bias follows the outputs; beside split inputs it is whole on every rank. */
     const int32_t bias = args->bias
                              ? declare_vector(program, args->name, "bias", shape.out, DSC_INIT_ZEROS,
@@ -239,6 +262,7 @@ int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t number)
     op->linear = (dsc_linear_layer) { .shape = layer->shape,
                                       .weight = layer->weight,
                                       .bias = bias ? layer->bias : -1,
+                                      .no_dx = in->is_data && layer->no_adapter,
                                       .forward = bias ? DSC_EPILOGUE_BIAS : DSC_EPILOGUE_NONE,
                                       .backward = DSC_EPILOGUE_NONE };
     program->value[y].columns = layer->shape.out;

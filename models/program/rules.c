@@ -110,7 +110,8 @@ static void products_backward(dsc_tape *t, int16_t first, int16_t count)
     for (int16_t i = 0; i < count && !later; i++)
         weight_backward(t, &program->op[ops[i]], gradient[i]);
     for (int16_t i = 0; i < count; i++)
-        input_backward(t, &program->op[ops[i]], gradient[i]);
+        if (!program->op[ops[i]].linear.no_dx)
+            input_backward(t, &program->op[ops[i]], gradient[i]);
     if (later)
         t->weight_later[program->value[x].maker] = ops[0];
 }
@@ -226,6 +227,25 @@ dsc_status dsc_rule_multiply(dsc_tape *t, dsc_op *product, dsc_error *err)
     }
     add_made(t, product, made);
     return DSC_OK;
+}
+
+/* The part of the first rows of each sample. */
+static void table_backward(dsc_tape *t, const dsc_op *of)
+{
+    dsc_op *op = dsc_tape_emit(t, DSC_OP_TABLE_DW, of);
+    op->in[0] = t->gradient[of->out[0]];
+}
+
+dsc_status dsc_rule_prepend(dsc_tape *t, dsc_op *prepend, dsc_error *err)
+{
+    table_backward(t, prepend);
+    return t->program->value[prepend->in[0]].is_data ? DSC_OK : dsc_rule_one_op(t, prepend, err);
+}
+
+dsc_status dsc_rule_table(dsc_tape *t, dsc_op *table, dsc_error *err)
+{
+    table_backward(t, table);
+    return dsc_rule_pass(t, table, err);
 }
 
 /* After the last slice of a value its gradient is whole: the slices lie in it. */

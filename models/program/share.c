@@ -402,7 +402,8 @@ static void begin_backward(sharing *s, dsc_program *program)
     program->buffer_count[1] = 0;
     find_lifetimes(s);
     s->d_out_last = s->here[program->d_output] ? s->last[program->d_output] : DSC_PROGRAM_NONE;
-    s->last[program->d_input] = s->list->count;
+    if (program->d_input != DSC_PROGRAM_NONE)
+        s->last[program->d_input] = s->list->count;
     add_buffers(s);
 }
 
@@ -426,12 +427,13 @@ dsc_status dsc_program_share_backward(dsc_program *program, dsc_error *err)
     sharing s;
     begin_backward(&s, program);
     DSC_TRY(share_views(&s, err));
-    if (!leaves_in_place(&s)) {
+    if (program->d_input != DSC_PROGRAM_NONE && !leaves_in_place(&s)) {
         DSC_TRY(copy_d_in(program, err));
         begin_backward(&s, program);
         DSC_TRY(share_views(&s, err));
     }
-    share_d_in(&s);
+    if (program->d_input != DSC_PROGRAM_NONE)
+        share_d_in(&s);
     share_in_place(&s);
     return check_ops(&s, err);
 }

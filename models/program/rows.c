@@ -1,0 +1,132 @@
+/* rows.c - the builder of ops that read the batch, and of those that change how many rows a sample has.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "models/program/internal.h"
+
+#define REFUSE(program, ...)                                                                                           \
+    do {                                                                                                               \
+        if ((program)->status == DSC_OK)                                                                               \
+            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
+    } while (0)
+
+/* An op whose output has this shape; x: its input, or NONE. */
+static int16_t add(dsc_program *program, dsc_op_kind kind, int16_t x, const dsc_value *shape, dsc_op **out)
+{
+    const char *name = dsc_op_infos[kind].name;
+    *out = NULL;
+    if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
+        *out = dsc_program_add_op(program, kind, name);
+    if (*out == NULL) {
+        REFUSE(program, "op \"%s\": a program has at most %d ops; split the module", name, DSC_PROGRAM_FORWARD_OPS);
+        return DSC_PROGRAM_NONE;
+    }
+    const int16_t y = dsc_program_add_value(program, name, shape);
+    DSC_ASSERT(y != DSC_PROGRAM_NONE); /* there is room for every forward op's */
+    program->value[y].is_data = x == DSC_PROGRAM_NONE;
+    (*out)->in[0] = x;
+    dsc_program_set_out(program, *out, 0, y);
+    return y;
+}
+
+/* Whether a value is one of the program's, with rows for each sample. */
+static bool has_rows(dsc_program *program, dsc_op_kind kind, int16_t x)
+{
+    if (program->status == DSC_OK &&
+        (x < 0 || x >= program->value_count || !program->value[x].per_sample || program->value[x].f32))
+        REFUSE(program, "op \"%s\": value %d has no rows of a sample", dsc_op_infos[kind].name, (int)x);
+    return program->status == DSC_OK;
+}
+
+/* ---- the batch --------------------------------------------------------------------------------------------------- */
+
+int16_t dsc_program_data(dsc_program *program, int32_t tensor, int64_t rows, int64_t columns)
+{
+    dsc_op *op;
+    const dsc_value shape = { .rows = rows, .columns = columns, .per_sample = true };
+    if (tensor < 0 || rows < 1 || columns < 1)
+        REFUSE(program, "op \"data\": rows [%lld,%lld] of batch tensor %d; expected sizes of 1 or more",
+               (long long)rows, (long long)columns, (int)tensor);
+    const int16_t y = add(program, DSC_OP_DATA, DSC_PROGRAM_NONE, &shape, &op);
+    if (op != NULL)
+        op->data.tensor = tensor, op->data.height = rows, op->data.width = columns;
+    return y;
+}
+
+int16_t dsc_program_patches(dsc_program *program, const dsc_op_data *args)
+{
+    dsc_op *op;
+    const int64_t p = args->patch;
+    if (args->tensor < 0 || args->planes < 1 || p < 1 || args->height < p || args->width < p)
+        REFUSE(program, "op \"patches\": pictures [%lld,%lld,%lld] have no window of %lld by %lld",
+               (long long)args->planes, (long long)args->height, (long long)args->width, (long long)p, (long long)p);
+    if (program->status != DSC_OK)
+        return DSC_PROGRAM_NONE;
+    const dsc_value shape = { .rows = (args->height / p) * (args->width / p),
+                              .columns = args->planes * p * p,
+                              .per_sample = true };
+    const int16_t y = add(program, DSC_OP_PATCHES, DSC_PROGRAM_NONE, &shape, &op);
+    if (op == NULL)
+        return y;
+    /* Field by field: equal programs are equal bytes. */
+    op->data.tensor = args->tensor, op->data.planes = args->planes;
+    op->data.height = args->height, op->data.width = args->width, op->data.patch = p;
+    return y;
+}
+
+/* ---- rows of samples --------------------------------------------------------------------------------------------- */
+
+/* Whether a declared parameter has `rows` rows of x's columns. */
+static bool fits(dsc_program *program, dsc_op_kind kind, int16_t x, int32_t param, int64_t rows)
+{
+    const int64_t columns = program->value[x].columns;
+    int64_t elements = 1;
+    const bool there = param >= 0 && param < program->param_count && rows >= 1;
+    for (int32_t i = 0; there && i < program->param[param].dim_count; i++)
+        elements *= program->param[param].dim[i];
+    if (!there || elements != rows * columns)
+        REFUSE(program,
+               "op \"%s\": parameter %d does not have %lld rows of %lld elements, as its input \"%.60s\" needs",
+               dsc_op_infos[kind].name, (int)param, (long long)rows, (long long)columns, program->value[x].name);
+    return program->status == DSC_OK;
+}
+
+static int16_t add_table(dsc_program *program, dsc_op_kind kind, int16_t x, int32_t param, int64_t rows, int64_t more)
+{
+    dsc_op *op;
+    if (!has_rows(program, kind, x) || !fits(program, kind, x, param, rows))
+        return DSC_PROGRAM_NONE;
+    dsc_value shape = program->value[x];
+    shape.rows += more;
+    const int16_t y = add(program, kind, x, &shape, &op);
+    if (op != NULL)
+        op->table.param = param, op->table.rows = rows;
+    return y;
+}
+
+int16_t dsc_program_prepend(dsc_program *program, int16_t x, int32_t param, int64_t rows)
+{
+    return add_table(program, DSC_OP_PREPEND, x, param, rows, rows);
+}
+
+int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param)
+{
+    if (!has_rows(program, DSC_OP_TABLE, x))
+        return DSC_PROGRAM_NONE;
+    return add_table(program, DSC_OP_TABLE, x, param, program->value[x].rows, 0);
+}
+
+int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean)
+{
+    dsc_op *op;
+    if (!has_rows(program, DSC_OP_PICK, x))
+        return DSC_PROGRAM_NONE;
+    dsc_value shape = program->value[x];
+    if (first < 0 || count < 1 || first > shape.rows - count)
+        REFUSE(program, "op \"pick\": rows %lld to %lld are not all in its input \"%.60s\" [%lld,%lld]",
+               (long long)first, (long long)(first + count - 1), shape.name, (long long)shape.rows,
+               (long long)shape.columns);
+    shape.rows = mean ? 1 : count;
+    const int16_t y = add(program, DSC_OP_PICK, x, &shape, &op);
+    if (op != NULL)
+        op->pick.first = first, op->pick.count = count, op->pick.mean = mean;
+    return y;
+}

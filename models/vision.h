@@ -1,0 +1,46 @@
+/* vision.h - vision transformers that classify pictures: patches, a class token, learned positions, encoder blocks.
+ *
+ * A family is a table of names and switches (dsc_vision_traits). Its first module cuts a picture into patches, and a
+ * product makes rows of them. The class token is a row before these, and each row gets the position of its place.
+ * The last module takes the class token, or the mean of the patches, to a norm and a linear classifier.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_MODELS_VISION_H
+#define DSC_MODELS_VISION_H
+
+#include "models/lm.h"
+
+typedef struct dsc_vision_traits {
+    /* After the family's base. Class token and positions are whole names of parameters; `flat`: [C] and [N,C], else
+     * with leading dimensions of 1. */
+    const char *class_token, *positions, *patches;
+    bool flat, patch_bias, quick; /* quick: the default activation is the quick GELU, else GELU */
+    const char *embed_norm;       /* of the first module's rows; NULL: none */
+    /* In a block, after the layer's name. */
+    const char *norm1, *qkv[3], *out, *norm2, *fc, *proj;
+    const char *final_norm; /* a whole name, as is the classifier's: "classifier" */
+    /* Defaults of config.json. */
+    int64_t patch;
+    double eps;
+    const char *bias_key;        /* whether q, k and v have biases; NULL: they have */
+    const char *const *dropouts; /* up to a NULL */
+} dsc_vision_traits;
+
+typedef struct dsc_vision_config {
+    dsc_lm_config lm;
+    const dsc_vision_traits *traits;
+    int64_t planes, height, width, patch, heads, inner;
+    bool qkv_bias, pools_mean;
+    dsc_activation activation;
+    double activation_scale; /* activation(s x) / s: 1.702 and SiLU make the quick GELU; 0: 1 */
+} dsc_vision_config;
+
+void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *config);
+void dsc_vision_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
+void dsc_vision_emit_last(dsc_program *program, const dsc_lm_config *config);
+/* The keys that the families share. */
+DSC_MUST_USE dsc_status dsc_vision_read_config(dsc_hf_config *reader, const dsc_vision_traits *traits,
+                                               dsc_lm_config *out);
+
+extern const dsc_lm_family dsc_vit_family, dsc_clip_vision_family;
+
+#endif
