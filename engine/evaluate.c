@@ -121,13 +121,10 @@ dsc_status dsc_engine_evaluate(dsc_engine *engine, const dsc_data_source *source
                                dsc_error *err)
 {
     DSC_TRY(dsc_engine_check_idle(engine, "evaluate", err));
-    dsc_data_source own = { NULL, NULL, 0 };
-    if (source == NULL || source->fill == NULL) {
-        if (engine->input.eval == NULL)
-            return DSC_FAIL(err, DSC_ERR_STATE, "dsc.eval_data", "no evaluation data is given");
-        own = dsc_data_as_source(engine->input.eval);
-        source = &own;
-    }
+    if (source == NULL || source->fill == NULL)
+        source = &engine->input.eval_source;
+    if (source->fill == NULL)
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc.eval_data", "no evaluation data is given");
     DSC_TRY(dsc_engine_need_values(engine, err));
     const int64_t start = dsc_engine_span_start(engine, DSC_SPAN_EVALUATE, -1);
     dsc_evaluation result = { 0 };

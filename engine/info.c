@@ -203,7 +203,7 @@ void dsc_engine_run_info(const dsc_engine *engine, dsc_run_info *info)
         .log_path = config->own.log,
         .log_text_path = config->own.log_text,
         .has_data = engine->input.source.fill != NULL,
-        .has_eval_data = engine->input.eval != NULL,
+        .has_eval_data = engine->input.eval_source.fill != NULL,
         .overlap_comm = config->zero.overlap_comm,
         .recompute = dsc_recompute_text(config->own.recompute),
         .save_failure_stops = config->own.save_failure_stops,

@@ -210,7 +210,7 @@ static dsc_status find_masking(dsc_engine *engine, dsc_masking *out, dsc_error *
 }
 
 /* A log or a trace over an input would be its end. */
-static dsc_status check_outputs(const dsc_engine *engine, const char *input, dsc_error *err)
+dsc_status dsc_engine_check_outputs(const dsc_engine *engine, const char *input, dsc_error *err)
 {
     const dsc_ext_config *own = &engine->config.own;
     const char *const outputs[] = { own->log, own->log_text, own->trace };
@@ -272,7 +272,7 @@ static dsc_status find_files(dsc_engine *engine, const dsc_config_paths *names, 
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *list->path, &list->path, err));
     DSC_TRY(dsc_alloc_zeroed(engine->alloc, DSC_TAG_CONTROL, count, sizeof *list->weight, &list->weight, err));
     for (int64_t i = 0; i < count; i++) {
-        DSC_TRY(check_outputs(engine, list->files.path[i], err));
+        DSC_TRY(dsc_engine_check_outputs(engine, list->files.path[i], err));
         DSC_TRY(find_tokens(engine, &list->shared, list->files.path[i], list->tokens[i], sizeof list->tokens[i], err));
         list->path[i] = list->tokens[i];
         list->weight[i] = weights > 0 ? own->data_weights[list->files.entry[i]] : 1;
@@ -377,22 +377,38 @@ static dsc_status take_default(dsc_engine *engine, const dsc_engine_options *opt
     return DSC_OK;
 }
 
+/* The files of a list, of tokens or of pictures, as the model asks. */
+static dsc_status open_list(dsc_engine *engine, const dsc_config_paths *names, bool train, dsc_data_source *out,
+                            dsc_error *err)
+{
+    dsc_engine_input *input = &engine->input;
+    dsc_pictures **pictures = train ? &input->pictures : &input->eval_pictures;
+    dsc_data **data = train ? &input->data : &input->eval;
+    if (dsc_model_sees_pictures(engine->model)) {
+        DSC_TRY(dsc_engine_open_pictures(engine, names, train, pictures, err));
+        *out = dsc_pictures_as_source(*pictures);
+        return DSC_OK;
+    }
+    DSC_TRY(open_files(engine, names, train, data, err));
+    *out = dsc_data_as_source(*data);
+    return DSC_OK;
+}
+
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
     dsc_ext_config *own = &engine->config.own;
     engine->input.source = options->data;
     DSC_TRY(dsc_engine_find_tokenizer(engine, err));
-    DSC_TRY(check_outputs(engine, engine->input.tokenizer, err));
+    DSC_TRY(dsc_engine_check_outputs(engine, engine->input.tokenizer, err));
     DSC_TRY(check_section(engine, err));
     if (engine->input.source.fill == NULL && own->data.count == 0 && options->default_data_count > 0)
         DSC_TRY(take_default(engine, options, err));
-    if (engine->input.source.fill == NULL && own->data.count > 0 && !engine->plan_only) {
-        DSC_TRY(open_files(engine, &own->data, true, &engine->input.data, err));
-        engine->input.source = dsc_data_as_source(engine->input.data);
-    }
-    engine->input.masks = engine->input.data == NULL || dsc_data_masks_targets(engine->input.data);
+    if (engine->input.source.fill == NULL && own->data.count > 0 && !engine->plan_only)
+        DSC_TRY(open_list(engine, &own->data, true, &engine->input.source, err));
+    engine->input.masks =
+        engine->input.pictures == NULL && (engine->input.data == NULL || dsc_data_masks_targets(engine->input.data));
     if (own->eval_data.count > 0 && !engine->plan_only)
-        DSC_TRY(open_files(engine, &own->eval_data, false, &engine->input.eval, err));
+        DSC_TRY(open_list(engine, &own->eval_data, false, &engine->input.eval_source, err));
     engine->input.samples_per_epoch = engine->input.source.sample_count;
     return DSC_OK;
 }

@@ -7,11 +7,13 @@
 
 #include "engine/config/config.h"
 #include "engine/data/data.h"
+#include "engine/data/pictures.h"
 
 /* The part of struct dsc_engine. */
 typedef struct dsc_engine_input {
-    dsc_data_source source;
-    dsc_data *data, *eval;
+    dsc_data_source source, eval_source;    /* fill NULL: none */
+    dsc_data *data, *eval;                  /* of tokens */
+    dsc_pictures *pictures, *eval_pictures; /* of a model that sees pictures */
     dsc_reader *reader;
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;
@@ -25,6 +27,11 @@ typedef struct dsc_engine_input {
 bool dsc_engine_packs_examples(const dsc_engine *engine);
 /* One rank of a host scans for all of them. */
 dsc_status dsc_engine_open_data(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
+/* A log or a trace over an input would be its end. */
+dsc_status dsc_engine_check_outputs(const dsc_engine *engine, const char *input, dsc_error *err);
+/* input_pictures.c: the files of a list as samples. */
+dsc_status dsc_engine_open_pictures(dsc_engine *engine, const dsc_config_paths *names, bool train, dsc_pictures **out,
+                                    dsc_error *err);
 dsc_status dsc_engine_scan_data(dsc_engine *engine, dsc_error *err);
 
 #endif

@@ -237,10 +237,11 @@ static dsc_status resolve(dsc_engine *engine, dsc_error *err)
         engine->input.total_steps = engine->input.steps_per_epoch * dsc_max_i64(1, config->own.epochs);
         if (engine->input.steps_per_epoch == 0)
             return DSC_FAIL(err, DSC_ERR_INPUT, "data",
-                            "%lld samples of %lld tokens are fewer than one batch of %lld; give more "
+                            "%lld samples of %lld %s are fewer than one batch of %lld; give more "
                             "data, --steps, or a smaller train_batch_size",
-                            (long long)engine->input.samples_per_epoch, (long long)engine->model->seq_length,
-                            (long long)config->train_batch_size);
+                            (long long)engine->input.samples_per_epoch,
+                            (long long)dsc_max_i64(1, engine->model->seq_length),
+                            engine->model->seq_length > 0 ? "tokens" : "picture", (long long)config->train_batch_size);
     }
     facts.total_steps = engine->input.total_steps;
     return dsc_config_resolve(config, &facts, err);
@@ -468,6 +469,8 @@ void dsc_engine_close(dsc_engine **engine_ptr)
     dsc_layout_close(&engine->layout);
     dsc_data_close(&engine->input.eval);
     dsc_data_close(&engine->input.data);
+    dsc_pictures_close(&engine->input.eval_pictures);
+    dsc_pictures_close(&engine->input.pictures);
     dsc_engine_close_preference(engine);
     dsc_engine_close_cuts(engine);
     dsc_engine_close_freeze(engine);

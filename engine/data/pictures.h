@@ -1,0 +1,49 @@
+/* pictures.h - files of pictures as samples: normalised floats in planes and a class, in the order of token samples.
+ *
+ * Samples are the pictures of the files one after the other. Sample g of the run is sample perm_e[g mod n] of epoch
+ * e = g div n; the permutation is keyed by (seed, e), and is the identity without shuffling.
+ *
+ *     value = (pixel * rescale - mean[plane]) / std[plane], in double, rounded once
+ *
+ * A picture of one channel is given to a model with more planes as equal planes. SPDX-License-Identifier: Apache-2.0 */
+#ifndef DSC_ENGINE_DATA_PICTURES_H
+#define DSC_ENGINE_DATA_PICTURES_H
+
+#include <dsc/dsc.h>
+
+#include "engine/data/picture_file.h"
+
+typedef struct dsc_pictures dsc_pictures;
+
+typedef struct dsc_picture_norm {
+    double rescale;
+    double mean[DSC_PICTURE_CHANNELS_MAX], std[DSC_PICTURE_CHANNELS_MAX];
+} dsc_picture_norm;
+
+/* Numbers of a folder's preprocessor_config.json. Without one, pixels are scaled to [0,1], and mean and std are 0.5, as
+ * in ViTImageProcessor of transformers. `folder` may be NULL. DSC_ERR_INPUT: an invalid number, or a wrong count. */
+DSC_MUST_USE dsc_status dsc_picture_norm_read(const dsc_io *io, dsc_alloc *alloc, const char *folder, int64_t planes,
+                                              dsc_picture_norm *out, bool *found, dsc_error *err);
+
+typedef struct dsc_picture_options {
+    dsc_alloc *alloc; /* borrowed until close */
+    const dsc_io *io;
+    const char *const *paths; /* [path_count], borrowed until open returns */
+    int64_t path_count;
+    int64_t planes, height, width; /* of the model's pictures; files have the same sizes */
+    int64_t classes;
+    dsc_picture_norm norm;
+    bool shuffle;
+    uint64_t seed;
+} dsc_picture_options;
+
+/* The files stay open: at most DSC_PICTURE_FILES_MAX. */
+#define DSC_PICTURE_FILES_MAX 256
+DSC_MUST_USE dsc_status dsc_pictures_open(const dsc_picture_options *options, dsc_pictures **out, dsc_error *err);
+void dsc_pictures_close(dsc_pictures **pictures); /* safe on NULL */
+/* Source of batches, borrowed: tensor 0 F32 [planes,height,width], tensor 1 int32 [1]. */
+dsc_data_source dsc_pictures_as_source(dsc_pictures *pictures);
+/* Whether the model's first batch tensor is pictures. */
+bool dsc_model_sees_pictures(const dsc_model *model);
+
+#endif

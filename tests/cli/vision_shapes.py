@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""vision_shapes.py BIN: vision transformers as published folders have them, with smaller sizes, against transformers: logits of a picture,
+20 AdamW steps from a packed file, the export read back. A CLIP tower has a linear classifier on its pooled output.
+SPDX-License-Identifier: Apache-2.0"""
+import json
+import os
+import struct
+import sys
+
+from hf_runs import BATCH, BIN, STEPS, files_of, load_file, run, run_all, save_file, torch, transformers
+
+CLASSES, MEAN, STD = 5, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+def vit(**more):
+    return {"architectures": ["ViTForImageClassification"], "attention_probs_dropout_prob": 0.0, "encoder_stride": 16, "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.0, "hidden_size": 48, "id2label": {str(i): f"class {i}" for i in range(CLASSES)},
+            "image_size": 24, "initializer_range": 0.02, "intermediate_size": 96, "label2id": {f"class {i}": i for i in range(CLASSES)},
+            "layer_norm_eps": 1e-12, "model_type": "vit", "num_attention_heads": 3, "num_channels": 3, "num_hidden_layers": 2,
+            "patch_size": 8, "qkv_bias": True, "torch_dtype": "float32", **more}
+
+
+def clip(**more):
+    return {"architectures": ["CLIPVisionModel"], "attention_dropout": 0.0, "dropout": 0.0, "hidden_act": "quick_gelu", "hidden_size": 48,
+            "id2label": {str(i): f"class {i}" for i in range(CLASSES)}, "label2id": {f"class {i}": i for i in range(CLASSES)},
+            "image_size": 24, "initializer_factor": 1.0, "initializer_range": 0.02, "intermediate_size": 96, "layer_norm_eps": 1e-05,
+            "model_type": "clip_vision_model", "num_attention_heads": 3, "num_channels": 3, "num_hidden_layers": 2, "patch_size": 6,
+            "projection_dim": 32, **more}
+
+
+class Tower(torch.nn.Module):
+    """CLIP's vision tower with a classifier: names of the tensors are those of an export."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.vision_model = transformers.CLIPVisionModel(config)
+        self.classifier = torch.nn.Linear(config.hidden_size, config.num_labels)
+
+    def forward(self, pixel_values):
+        return self.classifier(self.vision_model(pixel_values=pixel_values).pooler_output)
+
+
+def model_of(config):
+    made = transformers.AutoConfig.for_model(**config)
+    model = Tower(made) if config["model_type"] == "clip_vision_model" else transformers.ViTForImageClassification(made)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.05)
+    return model
+
+
+def save_model(model, config, folder):
+    if isinstance(model, Tower):
+        os.makedirs(folder)
+        save_file({k: t.contiguous() for k, t in model.state_dict().items()}, f"{folder}/model.safetensors", metadata={"format": "pt"})
+    else:
+        model.save_pretrained(folder)
+    json.dump(config, open(f"{folder}/config.json", "w"))
+    planes = config["num_channels"]
+    json.dump({"do_normalize": True, "image_mean": MEAN[:planes], "image_std": STD[:planes], "rescale_factor": 1 / 255},
+              open(f"{folder}/preprocessor_config.json", "w"))
+
+
+def tensors_of(model, folder):
+    """By the names that files have."""
+    if isinstance(model, Tower):
+        return model.state_dict()
+    model.save_pretrained(folder)
+    return load_file(f"{folder}/model.safetensors")
+
+
+def logits_of(model, pixels):
+    return model(pixel_values=pixels) if isinstance(model, Tower) else model(pixel_values=pixels).logits
+
+
+def write_pictures(path, pictures, labels):
+    count, height, width, channels = pictures.shape
+    with open(path, "wb") as file:
+        file.write(b"DSCPIX01" + struct.pack("<q4i32x", count, height, width, channels, CLASSES))
+        file.write(struct.pack(f"<{count}i", *labels.tolist()))
+        file.write(pictures.numpy().tobytes())
+
+
+def normalised(pictures):
+    planes = pictures.shape[-1]
+    scaled = pictures.double() / 255
+    return ((scaled - torch.tensor(MEAN[:planes])) / torch.tensor(STD[:planes])).float().permute(0, 3, 1, 2).contiguous()
+
+
+def train_theirs(model, pixels, labels):
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.1)
+    losses = []
+    model.eval()
+    for step in range(STEPS):
+        at = [n % len(labels) for n in range(step * BATCH, (step + 1) * BATCH)]
+        opt.zero_grad()
+        loss = torch.nn.functional.cross_entropy(logits_of(model, pixels[at]), labels[at])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+
+def train_ours(hf, data, folder, rate, steps, batch, ranks, *more):
+    config, log = f"{folder}/c.json", f"{folder}/log.jsonl"
+    json.dump({"train_batch_size": batch, "train_micro_batch_size_per_gpu": batch // ranks, "gradient_clipping": 1.0,
+               "optimizer": {"type": "AdamW", "params": {"lr": rate, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.1}},
+               "zero_optimization": {"stage": 2}}, open(config, "w"))
+    run(f"{BIN}/dsc-launch", f"--num_gpus={ranks}", "train", "--config", config, "--model", hf, "--data", data, "--no-shuffle",
+        "--steps", str(steps), "--log", log, *more)
+    return [json.loads(line)["loss"] for line in open(log)]
+
+
+def check_logits(model, hf, picture, pixels, folder):
+    """One picture with each class as its label, at a rate of 0: the losses are minus the log-probabilities."""
+    data = f"{folder}/one.pictures"
+    write_pictures(data, picture.expand(CLASSES, -1, -1, -1).contiguous(), torch.arange(CLASSES))
+    got = train_ours(hf, data, folder, 0.0, CLASSES, 1, 1)
+    with torch.no_grad():
+        want = -torch.log_softmax(logits_of(model, pixels), -1)[0]
+    apart = (torch.tensor(got) - want).abs().max().item()
+    assert apart < 1e-4, f"log-probabilities are {apart} apart"
+    return apart
+
+
+def check(config, folder):
+    side = config["image_size"] if isinstance(config["image_size"], list) else [config["image_size"]] * 2
+    pictures = torch.randint(0, 256, (26, *side, config["num_channels"]), dtype=torch.uint8)
+    labels, pixels = torch.randint(0, CLASSES, (26,)), normalised(pictures)
+    hf, data, save, out = (f"{folder}/{name}" for name in ("hf", "d.pictures", "save", "export"))
+    model = model_of(config)
+    save_model(model, config, hf)
+    write_pictures(data, pictures, labels)
+    logits = check_logits(model, hf, pictures[:1], pixels[:1], folder)
+    want = train_theirs(model, pixels, labels)
+    got = train_ours(hf, data, folder, 1e-3, STEPS, BATCH, 2, "--save", save)
+    off = max(abs(a - b) for a, b in zip(got, want))
+    run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-{STEPS}", "--out", out)
+    ours, theirs = files_of(out), tensors_of(model, f"{folder}/theirs")
+    assert set(ours) == set(theirs), f"tensors differ: {set(ours) ^ set(theirs)}"
+    apart = max((ours[k] - theirs[k]).abs().max().item() for k in theirs)
+    print(f"# log-probabilities within {logits:.2g}, losses within {off:.2g}, weights within {apart:.2g}, {len(ours)} tensors", flush=True)
+    assert len(got) == STEPS and off < 2e-4, f"losses are {off} apart"
+    assert apart < 2 * STEPS * 1e-3, f"weights are {apart} apart"
+    reload(config, out, ours, folder)
+
+
+def reload(config, out, ours, folder):
+    """What transformers reads of the export, and writes again, is the export."""
+    again = f"{folder}/again"
+    if config["model_type"] == "vit":
+        back, info = transformers.ViTForImageClassification.from_pretrained(out, output_loading_info=True)
+        back.save_pretrained(again)
+        assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), f"transformers says {info}"
+        saved = load_file(f"{again}/model.safetensors")
+    else:
+        back, info = transformers.CLIPVisionModel.from_pretrained(out, output_loading_info=True)
+        assert not info["missing_keys"] and set(info["unexpected_keys"]) <= {"classifier.weight", "classifier.bias"}, f"it says {info}"
+        saved = {f"vision_model.{k}": t for k, t in back.state_dict().items()}
+        ours = {k: t for k, t in ours.items() if not k.startswith("classifier.")}
+    assert set(ours) == set(saved) and all(torch.equal(ours[k], saved[k]) for k in ours), "what transformers has of our export differs"
+
+
+def base_alone(folder):
+    """A folder of the tower alone, whose classifier begins afresh, is trained; so is a ViT without a classifier."""
+    for config in (vit(), clip()):
+        hf, data = f"{folder}/{config['model_type']}", f"{folder}/d.pictures"
+        model = model_of(config)
+        save_model(model, config, hf)
+        (model.vision_model if isinstance(model, Tower) else model.vit).save_pretrained(hf)
+        json.dump(config, open(f"{hf}/config.json", "w"))
+        pictures = torch.randint(0, 256, (8, 24, 24, 3), dtype=torch.uint8)
+        write_pictures(data, pictures, torch.randint(0, CLASSES, (8,)))
+        losses = train_ours(hf, data, folder, 1e-3, 2, 4, 1)
+        assert len(losses) == 2 and all(0 < x < 10 for x in losses), f"losses {losses}"
+
+
+CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False, hidden_act="gelu_new", num_hidden_layers=3)),
+         ("ViT of a gray picture that no patches cover whole", vit(num_channels=1, image_size=[26, 35], patch_size=8)),
+         ("ViT with one patch", vit(image_size=8, layer_norm_eps=1e-6)), ("CLIP's vision tower", clip()),
+         ("CLIP's vision tower with gelu", clip(hidden_act="gelu", num_channels=3, image_size=32, patch_size=16, num_hidden_layers=3))]
+
+chosen = os.environ.get("DSC_TEST_NAMES")
+TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ())]
+sys.exit(run_all([t for t in TESTS if chosen is None or t[0] in chosen.split(",")]))
