@@ -212,10 +212,13 @@ static dsc_status check_labels(const dsc_model *model, dsc_error *err)
         return DSC_OK;
     const int64_t tokens = model->seq_length, items = labels->tokens > 0 ? tokens : 1;
     const int64_t wanted[] = { tokens, one ? items : labels->count, tokens, items, tokens };
-    bool good = labels->count >= 1 && labels->count <= DSC_LABELS_MAX && labels->names != NULL &&
-                model->losses_per_sample == items && model->vocab_size > 0 && (one || labels->tokens == 0) &&
-                model->batch_count == (labels->segments ? 5 : 4);
-    for (int32_t i = 0; i < model->batch_count && good; i++)
+    const bool text = labels->names != NULL || !one;
+    bool good = labels->count >= 1 && labels->count <= DSC_LABELS_MAX && model->losses_per_sample == items &&
+                model->vocab_size > 0 && (one || labels->tokens == 0) &&
+                model->batch_count == (!text              ? 2
+                                       : labels->segments ? 5
+                                                          : 4);
+    for (int32_t i = text ? 0 : 1; i < model->batch_count && good; i++)
         good = strcmp(model->batch[i].name, names[i]) == 0 && model->batch[i].dim_count == 1 &&
                model->batch[i].dim[0] == wanted[i] && model->batch[i].dtype == (i == 1 && !one ? DSC_F32 : DSC_I32);
     return good ? DSC_OK : REFUSE(err, model->name, "labels need the batch that dsc_labels describes");

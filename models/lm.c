@@ -518,6 +518,22 @@ static dsc_status write_config_json(dsc_lm *lm, dsc_error *err)
     return DSC_OK;
 }
 
+/* A last module that is a program classifies each sample, or each of several items. */
+static dsc_labels labels_of(const dsc_lm *lm)
+{
+    const dsc_lm_config *config = lm->config;
+    if (lm->family->emit_last != NULL && (lm->losses > 1 || config->vocab > DSC_LABELS_MAX))
+        return (dsc_labels) { 0 };
+    if (lm->family->emit_last != NULL)
+        return (dsc_labels) { .kind = DSC_LABELS_CLASS, .count = config->vocab };
+    return (dsc_labels) { .kind = config->label_kind,
+                          .count = config->classes,
+                          .names = lm->label_names,
+                          .last = config->pools_mean || !config->masked,
+                          .segments = config->takes_segments,
+                          .tokens = config->of_tokens ? config->sequence : 0 };
+}
+
 static void fill_model(dsc_lm *lm)
 {
     const dsc_lm_config *config = lm->config;
@@ -558,20 +574,14 @@ static void fill_model(dsc_lm *lm)
                               .close = close_model,
                               .config_json = lm->config_json,
                               .warnings = lm->all_warnings != NULL ? lm->all_warnings : lm->warnings,
-                              .text_positions = config->masked || labels || lm->family->emit_last != NULL
-                                                    ? 0
-                                                    : config->positions,
+                              .text_positions =
+                                  config->masked || labels || lm->family->emit_last != NULL ? 0 : config->positions,
                               .adapter_json = lm->adapter_json,
                               .preference = config->preference,
                               .experts = lm->experts,
                               .carried = lm->carried != NULL ? &lm->carried->model : NULL,
                               .show_module = dsc_lm_show_module,
-                              .labels = { .kind = config->label_kind,
-                                          .count = config->classes,
-                                          .names = lm->label_names,
-                                          .last = config->pools_mean || !config->masked,
-                                          .segments = config->takes_segments,
-                                          .tokens = config->of_tokens ? config->sequence : 0 } };
+                              .labels = labels_of(lm) };
 }
 
 static dsc_status find_sources(dsc_lm *lm, const dsc_lm_open_args *args, dsc_error *err)

@@ -401,8 +401,8 @@ DSC_MUST_USE dsc_status dsc_program_plan(const dsc_program *program, const dsc_m
 DSC_MUST_USE dsc_status dsc_program_run(const dsc_program *program, dsc_pass pass, const dsc_lora *lora,
                                         dsc_module_ctx *ctx, dsc_error *err);
 /* A program whose output has rows of logits, as a last module with their cross-entropy. It has a forward alone, which
- * with `save` makes the gradients at once; all of its memory is scratch. `targets`: the batch tensor with an int32 class
- * for each row of the output. */
+ * with `save` makes the gradients at once; all of its memory is scratch. `targets`: the batch tensor with an int32
+ * class for each row of the output. */
 DSC_MUST_USE dsc_status dsc_program_plan_loss(const dsc_program *program, const dsc_module *module,
                                               const dsc_lora *lora, int64_t batch, dsc_dtype dtype,
                                               const dsc_plan_sink *sink, dsc_module_plan *out, dsc_error *err);

@@ -167,7 +167,7 @@ static dsc_status read_classes(dsc_hf_config *reader, dsc_lm_config *lm)
     static const char *const problems[] = { "single_label_classification" };
     int32_t problem = 0;
     int64_t count = 0;
-    DSC_TRY(dsc_hf_int_or_null(reader, "num_labels", DSC_LM_VOCAB_MAX, 2, &lm->vocab));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_labels", DSC_LABELS_MAX, 2, &lm->vocab));
     const cJSON *names = dsc_hf_field(reader, "id2label");
     if (names != NULL) {
         lm->vocab = cJSON_IsObject(names) ? cJSON_GetArraySize(names) : 0;
@@ -176,10 +176,10 @@ static dsc_status read_classes(dsc_hf_config *reader, dsc_lm_config *lm)
         if (count != lm->vocab || count == 0)
             return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"id2label\" must have the name of each class");
     }
-    if (lm->vocab < 2)
+    if (lm->vocab < 2 || lm->vocab > DSC_LABELS_MAX)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
-                             "a model of one class predicts a number, which is not built; "
-                             "what exists: two classes or more in \"id2label\"");
+                             "a classifier of %lld classes is not built; what exists: 2 to %d classes in \"id2label\"",
+                             (long long)lm->vocab, DSC_LABELS_MAX);
     if (dsc_hf_field(reader, "problem_type") != NULL)
         DSC_TRY(dsc_hf_choice(reader, "problem_type", problems, DSC_COUNT(problems), &problem));
     return DSC_OK;

@@ -449,6 +449,8 @@ static dsc_status check_labels(const dsc_model *model, int64_t samples, const vo
     DSC_TRY(model->labels.kind == DSC_LABELS_CLASS
                 ? check_below(&spec[1], samples, batch_data[1], model->labels.count, model->labels.tokens > 0, err)
                 : check_finite(&spec[1], samples, batch_data[1], err));
+    if (model->batch_count == 2) /* samples that are not texts */
+        return DSC_OK;
     DSC_TRY(check_below(&spec[3], samples, batch_data[3], model->seq_length, false, err));
     return model->labels.segments ? check_below(&spec[4], samples, batch_data[4], 2, false, err) : DSC_OK;
 }

@@ -68,13 +68,14 @@ typedef struct dsc_param_spec {
  * targets, positions [T], pooled [1] and, where the model asks for them, segments [T]. Targets are a class as int32
  * [1], or `count` fp32 numbers. Tokens behind a text begin another document by their positions, so nobody sees them.
  * `pooled` is the place of a text's last token, or 0. Segments are types of tokens: 0 of a first text, 1 of a second
- * one. */
+ * one. A model of other samples, such as pictures, has classes without names, and its batch has the samples and the
+ * targets. */
 #define DSC_BATCH_POOLED "pooled"
 #define DSC_BATCH_SEGMENTS "segments"
 typedef struct dsc_labels {
     dsc_label_kind kind;      /* DSC_LABELS_NONE: the model predicts tokens */
     int64_t count;            /* N: classes, or numbers */
-    const char *const *names; /* [count] of classes, borrowed from the model; NULL: numbers */
+    const char *const *names; /* [count] of classes, borrowed from the model; NULL: numbers, or not of texts */
     bool last;                /* `pooled` is the place of the last token, else 0 */
     bool segments;            /* the batch has segments */
     int64_t tokens; /* T: each token has a class, and is a loss item; targets, which may be masked, and pooled are [T],

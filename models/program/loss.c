@@ -64,16 +64,19 @@ static dsc_status classify(const dsc_program *program, const dsc_module_ctx *ctx
                            int64_t rows, dsc_error *err)
 {
     const int64_t columns = program->value[program->output].columns;
-    const dsc_cross_entropy_args args = { .logits = logits,
-                                          .losses = ctx->losses,
-                                          .targets = ctx->batch_data[targets],
-                                          .rows = rows,
-                                          .vocab = columns,
-                                          .stride = columns,
-                                          .scale = (float)((double)ctx->loss_scale / (double)rows),
-                                          .write_gradient = ctx->save,
-                                          .dtype = ctx->dtype };
-    return DSC_RUN(ctx->stream, CROSS_ENTROPY, &args, err);
+    const dsc_label_loss_args args = { .logits = logits,
+                                       .losses = ctx->losses,
+                                       .labels = ctx->batch_data[targets],
+                                       .rows = rows,
+                                       .classes = columns,
+                                       .stride = columns,
+                                       .scale = (float)((double)ctx->loss_scale / (double)rows),
+                                       .write_gradient = ctx->save,
+                                       .mark_wrong = rows == ctx->batch && columns <= DSC_LABELS_MAX && !ctx->save &&
+                                                     !ctx->training,
+                                       .kind = DSC_LABELS_CLASS,
+                                       .dtype = ctx->dtype };
+    return DSC_RUN(ctx->stream, LABEL_LOSS, &args, err);
 }
 
 dsc_status dsc_program_run_loss(const dsc_program *program, int32_t targets, const dsc_lora *lora, dsc_module_ctx *ctx,
