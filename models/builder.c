@@ -16,8 +16,10 @@ typedef struct built_config {
 
 const char *dsc_builder_where(const dsc_builder *b, char *out)
 {
-    if (b->open)
+    if (b->open && b->kind == BUILDER_BLOCK)
         snprintf(out, 32, "block %lld", (long long)b->block_count);
+    else if (b->open)
+        snprintf(out, 32, "%s module", b->kind == BUILDER_FIRST ? "first" : "last");
     return out;
 }
 
@@ -61,12 +63,35 @@ static dsc_status check_options(const dsc_build_options *options, dsc_error *err
     return DSC_OK;
 }
 
+static dsc_status check_data(const dsc_build_options *options, dsc_error *err)
+{
+    const dsc_batch_spec *data = &options->data;
+    bool good = data->dim_count == 0 || (is_name(data->name) && data->dtype == DSC_F32);
+    good = good && (data->dim_count == 0 || data->dim_count == 2 || data->dim_count == 3);
+    for (int32_t i = 0; good && i < data->dim_count; i++)
+        good = data->dim[i] >= 1 && data->dim[i] <= DSC_LM_INNER_MAX;
+    if (!good)
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "dsc_build_options.data must have a name, DSC_F32 and 2 or 3 dimensions from 1 to %d, or no "
+                        "dimension",
+                        DSC_LM_INNER_MAX);
+    if (data->dim_count > 0 && options->positions)
+        return DSC_FAIL(err, DSC_ERR_STATE, "",
+                        "dsc_build_options.positions is for tokens; use dsc_build_positions in "
+                        "the first module");
+    return DSC_OK;
+}
+
 static dsc_status open_parts(dsc_builder *b, const dsc_build_options *options, dsc_error *err)
 {
-    char *name = NULL;
+    char *name = NULL, *data = NULL;
     DSC_TRY(dsc_alloc_strdup(b->alloc, DSC_TAG_CONTROL, options->name, &name, err));
     b->options = *options;
     b->options.name = name;
+    b->options.data.name = NULL;
+    if (options->data.dim_count > 0)
+        DSC_TRY(dsc_alloc_strdup(b->alloc, DSC_TAG_CONTROL, options->data.name, &data, err));
+    b->options.data.name = data;
     DSC_TRY(dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *b->program, &b->program, err));
     return dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *b->trial, &b->trial, err);
 }
@@ -77,6 +102,7 @@ dsc_status dsc_build_open(dsc_builder **out, const dsc_build_options *options, d
     dsc_builder *b = NULL;
     *out = NULL;
     DSC_TRY(check_options(options, err));
+    DSC_TRY(check_data(options, err));
     DSC_TRY(dsc_alloc_open(&alloc, err));
     dsc_status status = dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, 1, sizeof *b, &b, err);
     if (status != DSC_OK) {
@@ -123,24 +149,41 @@ void dsc_build_close(dsc_builder **builder)
     FREE_LIST(b, b->ropes, builder_rope);
     FREE_LIST(b, b->customs, builder_custom);
     dsc_alloc_free(alloc, (void *)(uintptr_t)b->options.name);
+    dsc_alloc_free(alloc, (void *)(uintptr_t)b->options.data.name);
     dsc_alloc_free(alloc, b);
     dsc_alloc_close(&alloc);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-dsc_node dsc_build_begin(dsc_builder *b)
+bool dsc_builder_begin(dsc_builder *b, builder_kind kind)
 {
     if (b->open)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "a block begins before the one in hand ends; call dsc_build_end first");
+    if (b->last != NULL || (kind == BUILDER_FIRST && (b->first != NULL || b->block_count > 0)))
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "the order of modules is: a first one, blocks, a last one");
+    if (kind != BUILDER_FIRST && b->first == NULL && b->options.data.dim_count > 0)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                       "samples are \"%.60s\", and no first module reads them; call "
+                       "dsc_build_begin_first before the blocks",
+                       b->options.data.name);
+    if (b->status != DSC_OK)
+        return false;
+    b->open = true;
+    b->kind = kind;
+    b->table_count = 0;
+    if (kind == BUILDER_FIRST)
+        dsc_program_begin_first(b->program, b->options.tokens);
+    else
+        dsc_program_begin(b->program, b->options.tokens, b->options.channels, DSC_PROGRAM_NONE);
+    return true;
+}
+
+dsc_node dsc_build_begin(dsc_builder *b)
+{
     if (b->block_count >= DSC_LM_LAYERS_MAX)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model has at most %d blocks", DSC_LM_LAYERS_MAX);
-    if (b->status != DSC_OK)
-        return DSC_NODE_NONE;
-    b->open = true;
-    b->table_count = 0;
-    dsc_program_begin(b->program, b->options.tokens, b->options.channels, DSC_PROGRAM_NONE);
-    return dsc_builder_node(b, b->program->input);
+    return dsc_builder_begin(b, BUILDER_BLOCK) ? dsc_builder_node(b, b->program->input) : DSC_NODE_NONE;
 }
 
 /* Two parameters of one name would be one in checkpoints. */
@@ -161,8 +204,8 @@ static void check_names(dsc_builder *b)
         }
 }
 
-/* The program in hand becomes one more block; it is shared with an equal one. */
-static dsc_status keep_block(dsc_builder *b, dsc_error *err)
+/* The program in hand becomes one more module; it is shared with an equal one. */
+static dsc_status keep_module(dsc_builder *b, dsc_error *err)
 {
     builder_program *at = b->programs;
     while (at != NULL && memcmp(&at->program, b->program, sizeof *b->program) != 0)
@@ -173,8 +216,26 @@ static dsc_status keep_block(dsc_builder *b, dsc_error *err)
         at->next = b->programs;
         b->programs = at;
     }
-    b->block[b->block_count++] = &at->program;
+    if (b->kind == BUILDER_BLOCK)
+        b->block[b->block_count++] = &at->program;
+    else
+        *(b->kind == BUILDER_FIRST ? &b->first : &b->last) = &at->program;
+    b->serial++;
     return DSC_OK;
+}
+
+/* Rows of a sample in a module's output, and columns. */
+static void check_output(dsc_builder *b, const dsc_value *of)
+{
+    const bool last = b->kind == BUILDER_LAST;
+    const int64_t columns = last ? b->options.vocabulary : b->options.channels;
+    if (of->columns != columns)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "its output \"%.60s\" is [%lld,%lld]; expected %lld columns, those of the %s",
+                       of->name, (long long)of->rows, (long long)of->columns, (long long)columns,
+                       last ? "vocabulary" : "model");
+    if (!last && of->rows != b->options.tokens)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT, "its output \"%.60s\" is [%lld,%lld]; expected %lld rows of a sample",
+                       of->name, (long long)of->rows, (long long)of->columns, (long long)b->options.tokens);
 }
 
 void dsc_build_end(dsc_builder *b, dsc_node output)
@@ -185,11 +246,7 @@ void dsc_build_end(dsc_builder *b, dsc_node output)
     const int16_t value = dsc_builder_value(b, output, "end");
     if (b->status != DSC_OK)
         return;
-    const dsc_value *of = &b->program->value[value];
-    if (of->columns != b->options.channels)
-        BUILDER_REFUSE(b, DSC_ERR_INPUT,
-                       "its output \"%.60s\" is [%lld,%lld]; expected %lld columns, those of the model", of->name,
-                       (long long)of->rows, (long long)of->columns, (long long)b->options.channels);
+    check_output(b, &b->program->value[value]);
     dsc_program_end(b->program, value);
     dsc_builder_keep_failure(b, b->program);
     check_names(b);
@@ -201,7 +258,7 @@ void dsc_build_end(dsc_builder *b, dsc_node output)
     if (status != DSC_OK)
         BUILDER_REFUSE(b, status, "%s", err.message);
     if (b->status == DSC_OK)
-        b->status = keep_block(b, &b->err);
+        b->status = keep_module(b, &b->err);
     b->open = false;
 }
 
@@ -223,6 +280,16 @@ void dsc_build_blocks(dsc_builder *b, int64_t count, dsc_build_block_fn block, v
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
     *program = *((const built_config *)(const void *)base)->builder->block[layer];
+}
+
+static void emit_first(dsc_program *program, const dsc_lm_config *base)
+{
+    *program = *((const built_config *)(const void *)base)->builder->first;
+}
+
+static void emit_last(dsc_program *program, const dsc_lm_config *base)
+{
+    *program = *((const built_config *)(const void *)base)->builder->last;
 }
 
 static bool may_ignore(const char *part)
@@ -247,7 +314,9 @@ static dsc_lm_family family_of(const dsc_builder *b, const dsc_build_head_option
                              .position_table = b->options.positions ? "positions.weight" : NULL,
                              .head_table = "head.weight",
                              .final_norm = "norm",
-                             .norm = head->norm == DSC_BUILD_LAYER_NORM ? DSC_NORM_LAYER : DSC_NORM_RMS,
+                             .norm = head != NULL && head->norm == DSC_BUILD_LAYER_NORM ? DSC_NORM_LAYER : DSC_NORM_RMS,
+                             .emit_first = b->first != NULL ? emit_first : NULL,
+                             .emit_last = b->last != NULL ? emit_last : NULL,
                              .config_bytes = sizeof(built_config),
                              .builtin = no_builtin,
                              .emit_block = emit_block,
@@ -268,7 +337,15 @@ static void check_head(dsc_builder *b, const dsc_build_head_options *head)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "the model is finished before this block ends; call dsc_build_end");
     if (b->block_count == 0)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "a model without blocks; add one with dsc_build_blocks or dsc_build_begin");
-    if (head->struct_bytes < sizeof *head)
+    if (b->last != NULL)
+        return;
+    if (head == NULL)
+        BUILDER_REFUSE(b, DSC_ERR_STATE, "no head is given, and no last module was described");
+    else if (head->tied && b->first != NULL)
+        BUILDER_REFUSE(b, DSC_ERR_INPUT,
+                       "a tied head needs a table of tokens, and the model has a first module of its "
+                       "own; set tied to false");
+    else if (head->struct_bytes < sizeof *head)
         BUILDER_REFUSE(b, DSC_ERR_STATE, "dsc_build_head_options.struct_bytes is %u; use DSC_BUILD_HEAD_OPTIONS_INIT",
                        head->struct_bytes);
     else if (!(head->eps > 0 && head->eps <= 1))
@@ -292,9 +369,12 @@ static dsc_status open_model(dsc_builder *b, const dsc_build_head_options *head,
     config->lm.channels = options->channels;
     config->lm.positions = config->lm.sequence = options->tokens;
     config->lm.vocab = config->lm.vocab_rows = options->vocabulary;
-    config->lm.norm_eps = head->eps;
     config->lm.init_std = options->init_std;
-    config->lm.tied = head->tied;
+    config->lm.data = options->data;
+    if (b->last == NULL) {
+        config->lm.norm_eps = head->eps;
+        config->lm.tied = head->tied;
+    }
     const dsc_lm_open_args args = { .family = &family, .name = options->name, .config = &config->lm };
     const dsc_status status = dsc_lm_open(out, alloc, &args, err);
     dsc_alloc_free(b->alloc, config);

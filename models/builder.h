@@ -27,6 +27,8 @@ typedef struct builder_program {
     dsc_program program;
 } builder_program;
 
+typedef enum builder_kind { BUILDER_BLOCK, BUILDER_FIRST, BUILDER_LAST } builder_kind;
+
 struct dsc_builder {
     dsc_alloc *alloc;
     dsc_status status; /* the first failure */
@@ -38,7 +40,10 @@ struct dsc_builder {
     builder_program *programs; /* blocks that differ */
     const dsc_program *block[DSC_LM_LAYERS_MAX];
     int64_t block_count;
-    bool open;            /* a block is begun and not ended */
+    const dsc_program *first, *last; /* modules in place of embedding and head, or NULL */
+    int64_t serial;                  /* modules that were ended, which number nodes */
+    builder_kind kind;               /* of the module in hand */
+    bool open;                       /* it is begun and not ended */
     dsc_program *program; /* the block in hand */
     dsc_program *trial;   /* a copy of it that is compiled, for its errors */
     struct {
@@ -61,6 +66,10 @@ const char *dsc_builder_where(const dsc_builder *b, char *out);
 /* Takes over a failure of the block in hand. */
 void dsc_builder_keep_failure(dsc_builder *b, const dsc_program *program);
 
+/* builder.c: begins a module of that kind; false after a failure. */
+bool dsc_builder_begin(dsc_builder *b, builder_kind kind);
+/* builder_ops.c: a copy of an op's name, with that of a first or last module before it; NULL after a failure. */
+const char *dsc_builder_name(dsc_builder *b, const char *name);
 /* builder_ops.c: a value of the block in hand as a node, and back; NONE after a failure. `op` is named by messages. */
 dsc_node dsc_builder_node(dsc_builder *b, int16_t value);
 int16_t dsc_builder_value(dsc_builder *b, dsc_node node, const char *op);

@@ -15,7 +15,7 @@ dsc_node dsc_builder_node(dsc_builder *b, int16_t value)
     DSC_ASSERT(value < NODE_VALUES);
     if (b->open)
         dsc_builder_keep_failure(b, b->program);
-    return b->status == DSC_OK ? (dsc_node)(b->block_count * NODE_VALUES + value) : DSC_NODE_NONE;
+    return b->status == DSC_OK ? (dsc_node)(b->serial * NODE_VALUES + value) : DSC_NODE_NONE;
 }
 
 int16_t dsc_builder_value(dsc_builder *b, dsc_node node, const char *op)
@@ -24,7 +24,7 @@ int16_t dsc_builder_value(dsc_builder *b, dsc_node node, const char *op)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"%.60s\" stands outside of a block; call dsc_build_begin first", op);
     else if (node < 0)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"%.60s\": its input is DSC_NODE_NONE", op);
-    else if (node / NODE_VALUES != b->block_count || node % NODE_VALUES >= b->program->value_count)
+    else if (node / NODE_VALUES != b->serial || node % NODE_VALUES >= b->program->value_count)
         BUILDER_REFUSE(b, DSC_ERR_INPUT,
                        "op \"%.60s\": node %d is not a value of this block; expected one that an op "
                        "of the block returned, or the block's input",
@@ -49,16 +49,20 @@ static const char *keep_text(dsc_builder *b, const char *text)
     return at->text;
 }
 
-/* A copy of an op's name, NULL after a failure. */
-static const char *keep_name(dsc_builder *b, const char *name)
+const char *dsc_builder_name(dsc_builder *b, const char *name)
 {
+    static const char *const modules[] = {
+        [BUILDER_BLOCK] = "", [BUILDER_FIRST] = "embedding.", [BUILDER_LAST] = "head."
+    };
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.";
     const size_t bytes = name == NULL ? 0 : strlen(name);
     if (bytes < 1 || bytes > NAME_MAX_BYTES || strspn(name, letters) != bytes)
         BUILDER_REFUSE(b, DSC_ERR_INPUT,
                        "a name of %zu bytes, \"%.60s\"; expected 1 to %d letters, digits, '_' and '.'", bytes,
                        name == NULL ? "" : name, NAME_MAX_BYTES);
-    return b->status == DSC_OK ? keep_text(b, name) : NULL;
+    char text[NAME_MAX_BYTES + 12];
+    snprintf(text, sizeof text, "%s%s", modules[b->kind], b->status == DSC_OK ? name : "");
+    return b->status == DSC_OK ? keep_text(b, text) : NULL;
 }
 
 static int64_t columns_of(const dsc_builder *b, int16_t value) { return b->program->value[value].columns; }
@@ -67,7 +71,7 @@ static int64_t columns_of(const dsc_builder *b, int16_t value) { return b->progr
 
 dsc_node dsc_build_linear(dsc_builder *b, dsc_node x, const char *name, int64_t columns, bool bias)
 {
-    const char *own = keep_name(b, name);
+    const char *own = dsc_builder_name(b, name);
     const int16_t in = dsc_builder_value(b, x, own != NULL ? own : "linear");
     if (columns < 1 || columns > DSC_LM_INNER_MAX)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"%.60s\" (linear): %lld columns; expected 1 to %d", name,
@@ -86,7 +90,7 @@ dsc_node dsc_build_linear(dsc_builder *b, dsc_node x, const char *name, int64_t 
 dsc_node dsc_build_norm(dsc_builder *b, dsc_node x, const char *name, dsc_build_norm_kind kind, int64_t groups,
                         double eps)
 {
-    const char *own = keep_name(b, name);
+    const char *own = dsc_builder_name(b, name);
     const int16_t in = dsc_builder_value(b, x, own != NULL ? own : "norm");
     if (kind != DSC_BUILD_LAYER_NORM && kind != DSC_BUILD_RMS_NORM)
         BUILDER_REFUSE(b, DSC_ERR_INPUT,
@@ -197,7 +201,8 @@ dsc_node dsc_build_attention(dsc_builder *b, dsc_node q, dsc_node k, dsc_node v,
                                     .kv_heads = options->kv_heads > 0 ? options->kv_heads : options->heads,
                                     .head_size = size,
                                     .scale = options->scale > 0 ? options->scale : 1 / sqrt((double)size),
-                                    .window = options->window };
+                                    .window = options->window,
+                                    .all = options->all };
     return dsc_builder_node(b, dsc_program_attention(b->program, in[0], in[1], in[2], &args));
 }
 
@@ -275,7 +280,7 @@ static void check_custom(dsc_builder *b, const dsc_custom_op *op)
 {
     if (op->struct_bytes < sizeof *op)
         BUILDER_REFUSE(b, DSC_ERR_STATE, "dsc_custom_op.struct_bytes is %u; use DSC_CUSTOM_OP_INIT", op->struct_bytes);
-    else if (keep_name(b, op->name) == NULL)
+    else if (dsc_builder_name(b, op->name) == NULL)
         return;
     else if (op->forward == NULL || op->backward == NULL)
         BUILDER_REFUSE(b, DSC_ERR_INPUT, "op \"%.60s\" (custom): no %s callback", op->name,
@@ -320,14 +325,14 @@ static bool is_same_custom(const dsc_custom_op *x, const dsc_custom_op *y)
 static const dsc_custom_op *keep_custom(dsc_builder *b, const dsc_custom_op *op, int64_t columns)
 {
     dsc_custom_op own = *op;
-    char text[2 * NAME_MAX_BYTES + 2];
-    own.name = keep_name(b, op->name);
+    char text[2 * NAME_MAX_BYTES + 14];
+    own.name = dsc_builder_name(b, op->name);
     if (own.out_columns == 0)
         own.out_columns = columns;
     for (int32_t i = 0; i < own.param_count; i++) {
-        if (keep_name(b, op->param[i].name) == NULL)
+        if (dsc_builder_name(b, op->param[i].name) == NULL)
             return NULL;
-        snprintf(text, sizeof text, "%s.%s", op->name, op->param[i].name);
+        snprintf(text, sizeof text, "%s.%s", own.name != NULL ? own.name : "", op->param[i].name);
         own.param[i].name = keep_text(b, text);
     }
     builder_custom *at = b->customs;

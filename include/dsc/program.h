@@ -2,11 +2,13 @@
  *
  * A block is a list of ops over values; its backward, memory and fusions are the library's. The model that comes out
  * is a dsc_model like a built-in one: ZeRO 0 to 3, offload, recomputation, checkpoints. Batch tensors are "tokens" and
- * "targets", int32 [T] each; the head's loss is the cross-entropy of the next tokens. docs/own_model.md leads through
- * examples/own_model.c.
+ * "targets", int32 [T] each; the head's loss is the cross-entropy of the next tokens. Samples may be arrays of floats,
+ * as pictures, and a model may end with a classifier; then its first and last modules are lists of ops too.
+ * docs/own_model.md leads through examples/own_model.c and examples/own_vision.c.
  *
  * Letters: B samples of a micro-batch, T tokens of a sample, C channels of the model, V tokens of the vocabulary.
- * A value has [B*T, columns] elements in the compute dtype (float, bfloat16 or half), row by row.
+ * A value has [B*T, columns] elements in the compute dtype (float, bfloat16 or half), row by row. In a first and a last
+ * module a sample may have another number of rows.
  *
  * Errors: a wrong call returns DSC_NODE_NONE and the builder keeps the first failure, which dsc_build_finish returns.
  * Its message names the block, the op and the shapes. Calls after a failure do nothing.
@@ -31,19 +33,28 @@ typedef int32_t dsc_node;               /* a value of the block in hand; other b
 typedef struct dsc_build_options {
     uint32_t struct_bytes;
     const char *name;   /* the model's, in messages and checkpoints; copied */
-    int64_t tokens;     /* T, 1 to 2^24 */
-    int64_t vocabulary; /* V, 1 to 2^24 */
+    int64_t tokens;     /* T, 1 to 2^24: tokens of a sample, or rows that the first module makes of it */
+    int64_t vocabulary; /* V, 1 to 2^24: of tokens, or the classes */
     int64_t channels;   /* C, 1 to 2^18 */
     bool positions;     /* the embedding adds a learned vector for each position of a sample, 0 to T - 1 */
     double init_std;    /* 0 to 1000 */
+    /* Samples that are arrays of floats: the first batch tensor has this shape for each of them, and
+     * dsc_build_begin_first describes the module that reads it. 2 dimensions: rows and columns, of a name of yours. 3
+     * dimensions: a picture [planes,height,width]; under the name DSC_BATCH_PIXELS, files of pictures (docs/data.md)
+     * are read. The name is copied, and the dtype is DSC_F32. 0 dimensions: samples are tokens. */
+    dsc_batch_spec data;
 } dsc_build_options;
 #define DSC_BUILD_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_build_options), NULL, 0, 0, 0, false, 0.02                                                \
+        (uint32_t)sizeof(dsc_build_options), NULL, 0, 0, 0, false, 0.02,                                               \
+        {                                                                                                              \
+            NULL, DSC_F32, 0, { 0 }                                                                                    \
+        }                                                                                                              \
     }
 
-/* Begins a model with its embedding: parameters "embedding.weight" [V,C] and, with positions, "positions.weight" [T,C].
- * *out is owned by the caller until dsc_build_finish. Errors: DSC_ERR_STATE (an option out of range), DSC_ERR_NOMEM. */
+/* Begins a model. With tokens it has an embedding: parameters "embedding.weight" [V,C] and, with positions,
+ * "positions.weight" [T,C]. *out is owned by the caller until dsc_build_finish. Errors: DSC_ERR_STATE (an option out of
+ * range), DSC_ERR_NOMEM. */
 DSC_API DSC_MUST_USE dsc_status dsc_build_open(dsc_builder **out, const dsc_build_options *options, dsc_error *err);
 /* Gives up; safe on NULL. Models that were finished stay. */
 DSC_API void dsc_build_close(dsc_builder **builder);
@@ -56,6 +67,14 @@ DSC_API void dsc_build_blocks(dsc_builder *builder, int64_t count, dsc_build_blo
 /* One block, op by op: its ops stand between the two calls. */
 DSC_API dsc_node dsc_build_begin(dsc_builder *builder); /* the block's input */
 DSC_API void dsc_build_end(dsc_builder *builder, dsc_node output);
+/* The first module of a model with `data`, before its blocks: its ops stand between this call and dsc_build_end. They
+ * begin with dsc_build_data or dsc_build_patches, and the output is [B*T,C]. Parameters are named "embedding.<name>".
+ */
+DSC_API void dsc_build_begin_first(dsc_builder *builder);
+/* The last module, behind the blocks, in place of the head. x is [B*T,C]; the output is [B*L,V], logits of L items of a
+ * sample, 1 for a classifier. "targets" are int32 [L], and the loss is the mean cross-entropy. Parameters are named
+ * "head.<name>". dsc_build_finish then takes no head. */
+DSC_API dsc_node dsc_build_begin_last(dsc_builder *builder);
 
 typedef enum dsc_build_norm_kind {
     DSC_BUILD_LAYER_NORM, /* (x - mean) / sqrt(variance + eps) * weight + bias */
@@ -78,7 +97,7 @@ typedef struct dsc_build_head_options {
 /* Ends the model. *builder becomes NULL in any case. *out is owned by the caller: dsc_model_close, after the engine
  * that trains it. Errors: the first failure of a call, no block (DSC_ERR_INPUT), DSC_ERR_NOMEM. */
 DSC_API DSC_MUST_USE dsc_status dsc_build_finish(dsc_builder **builder, const dsc_build_head_options *head,
-                                                 dsc_model **out, dsc_error *err);
+                                                 dsc_model **out, dsc_error *err); /* head: NULL with a last module */
 
 /* ---- Ops --------------------------------------------------------------------------------------------------------- */
 
@@ -101,13 +120,14 @@ typedef struct dsc_build_attention_options {
     int64_t kv_heads; /* heads of k and v, a divisor of heads; 0: heads */
     double scale;     /* factor of q k^T; 0: 1 / sqrt(columns of a head) */
     int64_t window;   /* a token sees no more than so many, itself among them; 0: all before it */
+    bool all;         /* and those after it; a window of w is then w / 2 to each side */
 } dsc_build_attention_options;
 #define DSC_BUILD_ATTENTION_OPTIONS_INIT                                                                               \
     {                                                                                                                  \
-        (uint32_t)sizeof(dsc_build_attention_options), 1, 0, 0, 0                                                      \
+        (uint32_t)sizeof(dsc_build_attention_options), 1, 0, 0, 0, false                                               \
     }
-/* softmax(scale q k^T) v for each head, over a token and those before it in its sample. q has heads * D columns, k and
- * v have kv_heads * D; the result is as wide as q. */
+/* softmax(scale q k^T) v for each head, over a token and those before it in its sample, or all of them. q has heads * D
+ * columns, k and v have kv_heads * D; the result is as wide as q. */
 DSC_API dsc_node dsc_build_attention(dsc_builder *builder, dsc_node q, dsc_node k, dsc_node v,
                                      const dsc_build_attention_options *options);
 
@@ -124,6 +144,21 @@ DSC_API dsc_node dsc_build_scale(dsc_builder *builder, dsc_node x, double factor
 DSC_API dsc_node dsc_build_dropout(dsc_builder *builder, dsc_node x, double probability);
 /* Columns [first, first + columns) of x, without a copy. Slices of one value must cover it exactly. */
 DSC_API dsc_node dsc_build_slice(dsc_builder *builder, dsc_node x, int64_t first, int64_t columns);
+
+/* ---- Data, and rows of samples ----------------------------------------------------------------------------------- */
+
+/* Of a first module: rows of data of two dimensions. */
+DSC_API dsc_node dsc_build_data(dsc_builder *builder);
+/* Of a first module: windows of patch by patch of a picture, which do not overlap, from left to right and downwards.
+ * Each is a row [planes,patch,patch]; dsc_build_linear makes of it what PyTorch's Conv2d with that stride does. */
+DSC_API dsc_node dsc_build_patches(dsc_builder *builder, int64_t patch);
+/* `rows` trained rows before those of each sample, as a class token: "<name>.weight" [rows,columns of x]. */
+DSC_API dsc_node dsc_build_prepend(dsc_builder *builder, dsc_node x, const char *name, int64_t rows);
+/* Adds a trained row to each row of a sample, by its place: "<name>.weight" [rows of a sample,columns of x]. */
+DSC_API dsc_node dsc_build_positions(dsc_builder *builder, dsc_node x, const char *name);
+/* Rows [first, first + count) of each sample; and their mean, one row of a sample. */
+DSC_API dsc_node dsc_build_rows(dsc_builder *builder, dsc_node x, int64_t first, int64_t count);
+DSC_API dsc_node dsc_build_mean(dsc_builder *builder, dsc_node x, int64_t first, int64_t count);
 
 /* ---- Custom ops -------------------------------------------------------------------------------------------------- */
 

@@ -361,6 +361,10 @@ int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tab
         REFUSE(program, "op \"rope\": its input \"%.60s\" is [%lld,%lld], expected %lld heads of %lld elements",
                in->name, (long long)in->rows, (long long)in->columns, (long long)args->heads,
                (long long)args->head_size);
+    if (in->rows != program->tokens)
+        REFUSE(program,
+               "op \"rope\": its input \"%.60s\" has %lld rows of a sample; expected %lld, those of the module",
+               in->name, (long long)in->rows, (long long)program->tokens);
     op->rope = *args;
     op->in[1] = tables.cos, op->in[2] = tables.sin;
     return y;

@@ -22,6 +22,13 @@ report "own_model runs on two ranks" test $rc -eq 0
 report "own_model on two ranks learns" falls loss
 "$bin/examples/own_model" "$tmp/missing.txt" > "$tmp/out" 2>&1; rc=$?
 report "own_model without its text is bad input" test $rc -eq 2
+"$bin/examples/own_vision" 60 > "$tmp/out" 2>&1; rc=$?
+report "own_vision ends with 0" test $rc -eq 0
+report "own_vision learns" falls loss
+report "own_vision is right about most pictures" awk '{for (i = 1; i < NF; i++) if ($i == "accuracy") a = $(i + 1)} END {exit !(a > 0.8)}' "$tmp/out"
+"$bin/dsc-launch" --num_gpus=2 "$bin/examples/own_vision" 60 2>/dev/null > "$tmp/out"; rc=$?
+report "own_vision runs on two ranks" test $rc -eq 0
+report "own_vision on two ranks learns" falls loss
 "$bin/examples/train_gpt" "$tmp/text.txt" 2 8 > "$tmp/out" 2>&1; rc=$?
 report "train_gpt ends with 0" test $rc -eq 0
 report "train_gpt learns" falls loss
