@@ -33,11 +33,17 @@ static void put_kept(FILE *file, const program_random *r, const program_referenc
 
 static void put_op(FILE *file, const program_random *r, const program_reference *reference, const dsc_op *op)
 {
-    static const char *const kinds[] = { "linear",   "norm",    "rope_table", "rope",     "attention", "activation",
-                                         "gated",    "pairs",   "add",        "multiply", "scale",     "dropout",
-                                         "slice",    "copy",    "custom",     "heads",    "router",    "order",
-                                         "dispatch", "grouped", "combine",    "pack",     "conv",      "delta" };
-    DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds));
+    static const char *const kinds[] = {
+        [DSC_OP_LINEAR] = "linear", [DSC_OP_NORM] = "norm", [DSC_OP_ROPE_TABLE] = "rope_table",
+        [DSC_OP_ROPE] = "rope", [DSC_OP_ATTENTION] = "attention", [DSC_OP_ACTIVATION] = "activation",
+        [DSC_OP_GATED] = "gated", [DSC_OP_PAIRS] = "pairs", [DSC_OP_ADD] = "add", [DSC_OP_MULTIPLY] = "multiply",
+        [DSC_OP_SCALE] = "scale", [DSC_OP_DROPOUT] = "dropout", [DSC_OP_SLICE] = "slice", [DSC_OP_COPY] = "copy",
+        [DSC_OP_CUSTOM] = "custom", [DSC_OP_HEADS] = "heads", [DSC_OP_DATA] = "data", [DSC_OP_PATCHES] = "patches",
+        [DSC_OP_PREPEND] = "prepend", [DSC_OP_TABLE] = "table", [DSC_OP_PICK] = "pick", [DSC_OP_ROUTER] = "router",
+        [DSC_OP_ORDER] = "order", [DSC_OP_DISPATCH] = "dispatch", [DSC_OP_GROUPED] = "grouped",
+        [DSC_OP_COMBINE] = "combine", [DSC_OP_PACK] = "pack", [DSC_OP_CONV] = "conv", [DSC_OP_DELTA] = "delta",
+    };
+    DSC_ASSERT((size_t)op->kind < DSC_COUNT(kinds) && kinds[op->kind] != NULL);
     fprintf(file, "{\"kind\": \"%s\", ", kinds[op->kind]);
     if (op->kind == DSC_OP_LINEAR)
         fprintf(file, "\"n_in\": %d, \"n_out\": %d, \"out_in\": %d, \"weight\": %d, \"bias\": %d, ",
@@ -84,6 +90,11 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         fprintf(file, "\"key_heads\": %d, \"value_heads\": %d, \"key_size\": %d, \"a_log\": %d, \"dt_bias\": %d, ",
                 (int)op->delta.key_heads, (int)op->delta.value_heads, (int)op->delta.key_size, op->delta.a_log,
                 op->delta.dt_bias);
+    if (op->kind == DSC_OP_PREPEND || op->kind == DSC_OP_TABLE)
+        fprintf(file, "\"param\": %d, ", op->table.param);
+    if (op->kind == DSC_OP_PICK)
+        fprintf(file, "\"first\": %d, \"count\": %d, \"mean\": %d, ", (int)op->pick.first, (int)op->pick.count,
+                op->pick.mean);
     if (op->kind == DSC_OP_SLICE)
         fprintf(file, "\"column\": %d, \"width\": %d, \"apart\": %d, \"columns\": %d, ", (int)op->slice.column,
                 (int)op->slice.width, (int)op->slice.apart, (int)r->source.value[op->out[0]].columns);

@@ -263,6 +263,25 @@ static int16_t packed(program_random *r, int16_t x)
     return dsc_program_gated(&r->source, gate, norm(r, dsc_program_pack(&r->source, first)), DSC_SIGMOID);
 }
 
+/* Rows come before those of each sample, or only some of its rows go on; in the end there are as many as before. */
+static int16_t rows(program_random *r, int16_t x)
+{
+    dsc_program *program = &r->source;
+    const int64_t tokens = program->tokens, columns = program->value[x].columns, kind = program_random_draw(r, 3);
+    const int64_t count = 1 + program_random_draw(r, tokens), first = program_random_draw(r, tokens - count + 1);
+    if (kind == 0)
+        return dsc_program_table(program, x, vector(r, tokens * columns));
+    if (kind == 1) {
+        const int64_t more = 1 + program_random_draw(r, 2);
+        const int16_t longer = dsc_program_prepend(program, x, vector(r, more * columns), more);
+        return dsc_program_pick(program, linear(r, longer, 8), program_random_draw(r, more + 1), tokens, false);
+    }
+    const bool mean = program_random_draw(r, 2) == 0;
+    const int64_t left = tokens - (mean ? 1 : count);
+    const int16_t some = dsc_program_pick(program, x, first, count, mean);
+    return left > 0 ? dsc_program_prepend(program, some, vector(r, left * columns), left) : some;
+}
+
 static int16_t same_shape(program_random *r, const int16_t *values, int count, int16_t x)
 {
     for (int tries = 0; tries < 4; tries++) {
@@ -276,7 +295,7 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
-    switch (program_random_draw(r, 15)) {
+    switch (program_random_draw(r, 16)) {
     case 0:
     case 1:
         return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
@@ -306,6 +325,8 @@ static int16_t random_op(program_random *r, const int16_t *values, int count)
         return packed(r, x);
     case 13:
         return latent_attention(r, x);
+    case 14:
+        return rows(r, x);
     default: {
         const int16_t sum = dsc_program_add(&r->source, x, same_shape(r, values, count, x));
         return program_random_draw(r, 2) == 0 ? norm(r, sum) : sum;

@@ -386,6 +386,44 @@ static void heads(program_reference *r, const dsc_op *op, bool backward)
     }
 }
 
+/* ---- rows of samples ---- */
+
+/* d to += d from, or to += from. */
+static void move(program_reference *r, const dsc_op *op, int64_t to, int64_t from, double factor, bool backward)
+{
+    if (backward)
+        r->d_value[op->in[0]][from] += factor * r->d_value[op->out[0]][to];
+    else
+        r->value[op->out[0]][to] += factor * r->value[op->in[0]][from];
+}
+
+/* The rows of a parameter at the beginning of each sample: before those of x, or added to them. */
+static void table(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t columns = r->program->value[op->out[0]].columns, param = op->table.rows * columns;
+    const int64_t in = r->program->value[op->in[0]].rows * columns;
+    const int64_t out = r->program->value[op->out[0]].rows * columns;
+    for (int64_t b = 0; b < r->batch; b++) {
+        for (int64_t i = 0; i < in; i++)
+            move(r, op, (b + 1) * out - in + i, b * in + i, 1, backward);
+        for (int64_t i = 0; i < param && !backward; i++)
+            r->value[op->out[0]][b * out + i] += r->param[op->table.param][i];
+        for (int64_t i = 0; i < param && backward; i++)
+            r->d_param[op->table.param][i] += r->d_value[op->out[0]][b * out + i];
+    }
+}
+
+static void pick(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t columns = r->program->value[op->out[0]].columns, count = op->pick.count;
+    const int64_t in = r->program->value[op->in[0]].rows, out = r->program->value[op->out[0]].rows;
+    for (int64_t b = 0; b < r->batch; b++)
+        for (int64_t t = 0; t < count; t++)
+            for (int64_t c = 0; c < columns; c++)
+                move(r, op, (b * out + (op->pick.mean ? 0 : t)) * columns + c,
+                     (b * in + op->pick.first + t) * columns + c, op->pick.mean ? 1 / (double)count : 1, backward);
+}
+
 /* ---- all ---- */
 
 static void run(program_reference *r, const dsc_op *op, bool backward)
@@ -415,6 +453,13 @@ static void run(program_reference *r, const dsc_op *op, bool backward)
         break;
     case DSC_OP_HEADS:
         heads(r, op, backward);
+        break;
+    case DSC_OP_PREPEND:
+    case DSC_OP_TABLE:
+        table(r, op, backward);
+        break;
+    case DSC_OP_PICK:
+        pick(r, op, backward);
         break;
     default:
         for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++)

@@ -155,6 +155,17 @@ def delta(program, op, qkv, b, a, params):
     return torch.stack(out, 1).reshape(batch * tokens, -1)
 
 
+def rows_op(program, op, x, params):
+    """prepend, table, pick"""
+    batch, columns = program["batch"], x.shape[1]
+    x = x.reshape(batch, -1, columns)
+    if op["kind"] == "pick":
+        x = x[:, op["first"]:op["first"] + op["count"]]
+        return (x.mean(1) if op["mean"] else x).reshape(-1, columns)
+    rows = params[op["param"]].reshape(1, -1, columns)
+    return (x + rows if op["kind"] == "table" else torch.cat((rows.expand(batch, -1, -1), x), 1)).reshape(-1, columns)
+
+
 def run_op(program, op, x, y, z, params):
     kind = op["kind"]
     if kind == "pack":
@@ -165,6 +176,8 @@ def run_op(program, op, x, y, z, params):
         return delta(program, op, x, y, z, params)
     if kind in ("router", "order", "dispatch", "grouped", "combine"):
         return experts_op(op, x, y, z, params)
+    if kind in ("prepend", "table", "pick"):
+        return rows_op(program, op, x, params)
     if kind == "linear":
         weight = params[op["weight"]]
         weight = weight.reshape(op["n_out"], op["n_in"]) if op["out_in"] else weight.reshape(op["n_in"], op["n_out"]).T
