@@ -1,0 +1,80 @@
+#!/usr/bin/env bash
+# test_vision_bits.sh - a small ViT on pictures gives equal losses and `dsc ckpt hash` for any stage, number of ranks, offload and
+# recomputation; its evaluation has one loss and one accuracy for any number of ranks. SPDX-License-Identifier: Apache-2.0
+[ -w /dev/shm ] && tap_folder=/dev/shm # the disk's speed does not matter here
+. "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
+cd "$tmp" || exit 1
+export OMP_WAIT_POLICY=passive # more threads than cores here: spinning would only take the others' time
+
+# Pictures of a bar in noise: the class is the side where it lies. 101 of them, so that no batch divides them.
+python3 - <<'PY' || exit 1
+import random, struct
+def pictures(path, count, seed):
+    r, pixels, labels = random.Random(seed), bytearray(), []
+    for _ in range(count):
+        kind = r.randrange(3)
+        labels.append(kind)
+        pixels += bytes(r.randrange(60) + (150 if x // 4 == kind else 0) for y in range(12) for x in range(12) for c in range(3))
+    open(path, "wb").write(b"DSCPIX01" + struct.pack("<q4i32x", count, 12, 12, 3, 3) + struct.pack(f"<{count}i", *labels) + pixels)
+pictures("train.pictures", 101, 1)
+pictures("eval.pictures", 37, 2)
+PY
+mkdir vit
+cat >vit/config.json <<'EOF2'
+{"architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 2,
+ "num_attention_heads": 4, "intermediate_size": 64, "image_size": 12, "patch_size": 4,
+ "id2label": {"0": "left", "1": "middle", "2": "right"}}
+EOF2
+
+# trains NAME RANKS STAGE RECOMPUTE BF16 REST: the rest is inside of "zero_optimization", from a comma on
+trains() {
+    cat >"$1.json" <<EOF2
+{"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "bf16": {"enabled": $5},
+ "optimizer": {"type": "AdamW", "params": {"lr": 0.003, "weight_decay": 0.1}},
+ "zero_optimization": {"stage": $3$6},
+ "dsc": {"model": "$tmp/vit", "data": "$tmp/train.pictures", "eval_data": "$tmp/eval.pictures", "steps": 12, "eval_every": 12,
+         "recompute": "$4", "threads": 1, "reproducible": "world_size"}}
+EOF2
+    rm -rf "$1.save" "$1.log"
+    timeout 120 "$bin/dsc-launch" --num_gpus="$2" train --config "$1.json" --save "$1.save" --log "$1.log" >"$1.out" 2>&1 </dev/null ||
+        { cp "$1.out" why; return 1; }
+    { sed -E 's/.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2/' "$1.log"; "$bin/dsc" ckpt hash "$1.save/step-12"
+      grep -oE 'accuracy [0-9.]+, [0-9]+ of [0-9]+ samples' "$1.out"; } >"$1.result" 2>why
+    rm -rf "$1.save"
+}
+same() { # NAME RANKS STAGE RECOMPUTE BF16 REST
+    trains "$@" || return 1
+    cmp -s "reference.$5.result" "$1.result" && return
+    diff "reference.$5.result" "$1.result" >why
+    return 1
+}
+for bf16 in false true; do
+    report "the reference runs, bf16 $bf16" trains "reference.$bf16" 1 0 none $bf16 ""
+done
+learned() { # more than nine of ten pictures that it has not seen
+    awk '$1 == "accuracy" { found = 1; good = $2 > 0.9 && $5 == 37 } END { exit !(found && good) }' reference.false.result ||
+        { cp reference.false.result why; return 1; }
+}
+report "a new ViT learns, and its accuracy is that of all samples" learned
+recomputes=(none kept selective full)
+for ranks in 1 2 4; do for stage in 0 1 2 3; do
+    report "stage $stage on $ranks ranks" same run $ranks $stage "${recomputes[(ranks + stage) % 4]}" false ""
+done; done
+report "stage 3 in bf16 on 2 ranks" same run 2 3 full true ""
+report "stage 1 in bf16 on 4 ranks" same run 4 1 selective true ""
+report "the optimizer in host memory" same run 2 2 none false ', "offload_optimizer": {"device": "cpu"}'
+report "parameters and optimizer in host memory" same run 2 3 full false \
+    ', "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}'
+report "parameters and optimizer in files" same run 2 3 none false \
+    ', "offload_optimizer": {"device": "nvme", "nvme_path": "'"$tmp"'"}, "offload_param": {"device": "nvme", "nvme_path": "'"$tmp"'"}'
+refused() { # WORDS ARGUMENTS...
+    local words=$1
+    shift
+    "$bin/train" --model "$tmp/vit" "$@" >out 2>err </dev/null
+    [ $? -eq 2 ] && grep -qF -- "$words" err
+}
+report "a text is not pictures" refused "not a file of pictures" --data vit/config.json --steps 1
+report "a sequence length is for texts" refused "is for texts" --data train.pictures --steps 1 --seq-len 8
+sed 's/"image_size": 12/"image_size": 16/' vit/config.json >vit/other && mv vit/other vit/config.json
+report "pictures of another size are refused" refused "the model takes 16 by 16" --data train.pictures --steps 1
+end_of_tests
