@@ -220,6 +220,10 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
         return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for a multimodal model");
     if (text != NULL)
         DSC_TRY(read_wrapper(folder, &reader));
+    if (dsc_lm_has_data(config) && folder->options->seq_length > 0) /* presets have one */
+        dsc_hf_warn(folder->warning_lines, sizeof folder->warning_lines,
+                    "the sequence length (dsc.seq_length) is for texts and has no effect: a sample is \"%s\"",
+                    config->data.name);
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
     return dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
                                 folder->config_path, err);

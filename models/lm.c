@@ -86,8 +86,7 @@ static dsc_status check_preference(const dsc_lm_config *config, const dsc_model_
 static dsc_status apply_data_options(dsc_lm_config *config, const dsc_model_options *options, const char *where,
                                      dsc_error *err)
 {
-    const char *option = options->seq_length > 0         ? "a sequence length (dsc.seq_length, --seq-len)"
-                         : options->documents            ? "dsc.document_end"
+    const char *option = options->documents              ? "dsc.document_end"
                          : options->cache_tokens > 0     ? "continuing a text"
                          : options->preference.beta != 0 ? "dsc.dpo"
                          : options->vocab_tokens > 0     ? "dsc.grow_vocab"

@@ -21,7 +21,7 @@ pictures("eval.pictures", 37, 2)
 PY
 mkdir vit
 cat >vit/config.json <<'EOF2'
-{"architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "num_hidden_layers": 2,
+{"architectures": ["ViTForImageClassification"], "model_type": "vit", "hidden_size": 32, "initializer_range": 0.1, "num_hidden_layers": 2,
  "num_attention_heads": 4, "intermediate_size": 64, "image_size": 12, "patch_size": 4,
  "id2label": {"0": "left", "1": "middle", "2": "right"}}
 EOF2
@@ -32,13 +32,13 @@ trains() {
 {"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "bf16": {"enabled": $5},
  "optimizer": {"type": "AdamW", "params": {"lr": 0.003, "weight_decay": 0.1}},
  "zero_optimization": {"stage": $3$6},
- "dsc": {"model": "$tmp/vit", "data": "$tmp/train.pictures", "eval_data": "$tmp/eval.pictures", "steps": 12, "eval_every": 12,
+ "dsc": {"model": "$tmp/vit", "data": "$tmp/train.pictures", "eval_data": "$tmp/eval.pictures", "steps": 60, "eval_every": 60,
          "recompute": "$4", "threads": 1, "reproducible": "world_size"}}
 EOF2
     rm -rf "$1.save" "$1.log"
     timeout 120 "$bin/dsc-launch" --num_gpus="$2" train --config "$1.json" --save "$1.save" --log "$1.log" >"$1.out" 2>&1 </dev/null ||
         { cp "$1.out" why; return 1; }
-    { sed -E 's/.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2/' "$1.log"; "$bin/dsc" ckpt hash "$1.save/step-12"
+    { sed -E 's/.*("loss":[^,]*),.*("grad_norm":[^,]*),.*/\1 \2/' "$1.log"; "$bin/dsc" ckpt hash "$1.save/step-60"
       grep -oE 'accuracy [0-9.]+, [0-9]+ of [0-9]+ samples' "$1.out"; } >"$1.result" 2>why
     rm -rf "$1.save"
 }
@@ -74,7 +74,12 @@ refused() { # WORDS ARGUMENTS...
     [ $? -eq 2 ] && grep -qF -- "$words" err
 }
 report "a text is not pictures" refused "not a file of pictures" --data vit/config.json --steps 1
-report "a sequence length is for texts" refused "is for texts" --data train.pictures --steps 1 --seq-len 8
+echo '{"train_batch_size": 4, "optimizer": {"type": "AdamW"}, "dsc": {"document_end": 1}}' >documents.json
+report "the end of documents is for texts" refused "dsc.document_end is for texts" --config documents.json --data train.pictures --steps 1
+takes_the_preset() { # whose sequence length is for texts
+    "$bin/train" --model "$tmp/vit" --data train.pictures --steps 2 >out 2>err </dev/null && grep -q "has no effect: a sample is" err
+}
+report "without a config the preset is taken, with a warning" takes_the_preset
 sed 's/"image_size": 12/"image_size": 16/' vit/config.json >vit/other && mv vit/other vit/config.json
 report "pictures of another size are refused" refused "the model takes 16 by 16" --data train.pictures --steps 1
 end_of_tests
