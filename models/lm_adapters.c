@@ -188,8 +188,9 @@ dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *er
                                  .names = list,
                                  .count = count,
                                  .task = lm->config->classes > 0 ? "SEQ_CLS"
-                                         : lm->config->masked    ? NULL
-                                                                 : "CAUSAL_LM",
+                                         : lm->config->masked || lm->family->emit_last != NULL
+                                             ? NULL
+                                             : "CAUSAL_LM",
                                  .in_out = !lm->layer[lm->block_layer].shape.out_in };
     if (status == DSC_OK)
         status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);

@@ -112,7 +112,10 @@ static int show(int argc, char **argv)
     if (dsc_model_open(&model, args.model, &options, &err) != DSC_OK)
         return dsc_tool_fail(&err);
     dsc_status status = DSC_OK;
-    printf("%s: %lld samples of %lld tokens\n\n", model->name, (long long)args.batch, (long long)model->seq_length);
+    if (model->seq_length > 0)
+        printf("%s: %lld samples of %lld tokens\n\n", model->name, (long long)args.batch, (long long)model->seq_length);
+    else
+        printf("%s: %lld samples of \"%s\"\n\n", model->name, (long long)args.batch, model->batch[0].name);
     printf("%-10s %12s %12s %12s %12s %12s %12s %9s %9s\n", "module", "parameters", "saved", "rebuilt", "repeated",
            "forward", "backward", "GFLOP", "GFLOP");
     printf("%-10s %12s %12s %12s %12s %12s %12s %9s %9s\n", "", "", "bytes", "bytes", "bytes", "scratch", "scratch",
