@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # test_vision_bits.sh - a small ViT on pictures gives equal losses and `dsc ckpt hash` for any stage, number of ranks, offload and
-# recomputation; its evaluation has one loss and one accuracy for any number of ranks. SPDX-License-Identifier: Apache-2.0
+# recomputation. Its evaluation has one accuracy for any number of ranks. SPDX-License-Identifier: Apache-2.0
 [ -w /dev/shm ] && tap_folder=/dev/shm # the disk's speed does not matter here
 . "$(dirname "${BASH_SOURCE[0]}")/tap.sh"
 cd "$tmp" || exit 1

@@ -1,6 +1,5 @@
-/* test_built_vision.c - models of the public builder whose samples are arrays of floats: equal bits of equal ways to
- * describe one, the count of an evaluation, and a message for each call out of order.
- * SPDX-License-Identifier: Apache-2.0 */
+/* test_built_vision.c - models of the public builder on arrays of floats: equal bits of equal descriptions, the count
+ * of an evaluation, and a message for each call out of order. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
