@@ -14,7 +14,7 @@ dsc_status dsc_encoder_open(dsc_encoder **out, const dsc_tokenizer *tokenizer, d
     *out = NULL;
     DSC_TRY(dsc_alloc_zeroed(tokenizer->alloc, DSC_TAG_DATA, 1, sizeof *e, &e, err));
     e->tokenizer = tokenizer;
-    e->ids.alloc = e->repaired.alloc = tokenizer->alloc;
+    e->ids.alloc = e->repaired.alloc = e->unigram.alloc = tokenizer->alloc;
     for (size_t i = 0; i < DSC_COUNT(e->normal); i++)
         e->normal[i].alloc = tokenizer->alloc;
     for (size_t i = 0; i < DSC_COUNT(e->prefixed); i++)
@@ -40,6 +40,7 @@ void dsc_encoder_close(dsc_encoder **encoder)
     if (e == NULL)
         return;
     dsc_bpe_work_close(&e->work);
+    dsc_unigram_work_free(&e->unigram);
     dsc_ids_free(&e->ids);
     dsc_text_free(&e->repaired);
     for (size_t i = 0; i < DSC_COUNT(e->normal); i++)
@@ -91,16 +92,24 @@ static dsc_status prefix_piece(dsc_encoder *e, int32_t step, piece_place *place,
     return DSC_OK;
 }
 
+static dsc_status encode_word(dsc_encoder *e, tok_string word, dsc_error *err)
+{
+    const dsc_tokenizer *t = e->tokenizer;
+    switch (t->model) {
+    case TOK_WORDPIECE: return dsc_wordpiece_encode(&t->wordpiece, word.ptr, word.bytes, &e->ids, err);
+    case TOK_UNIGRAM: return dsc_unigram_encode(&t->unigram, &e->unigram, word.ptr, word.bytes, &e->ids, err);
+    default: return dsc_bpe_encode(&t->bpe, e->work, word.ptr, word.bytes, &e->ids, err);
+    }
+}
+
 /* The pieces of one step go through the next ones. As deep as there are steps. */
 static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, tok_string piece, dsc_error *err)
 {
     const dsc_tokenizer *t = e->tokenizer;
     if (piece.bytes == 0)
         return DSC_OK;
-    if (step == t->splitter_count && t->model == TOK_WORDPIECE)
-        return dsc_wordpiece_encode(&t->wordpiece, piece.ptr, piece.bytes, &e->ids, err);
     if (step == t->splitter_count)
-        return dsc_bpe_encode(&t->bpe, e->work, piece.ptr, piece.bytes, &e->ids, err);
+        return encode_word(e, piece, err);
     const tok_splitter *s = &t->splitter[step];
     if (s->kind != TOK_SPLIT)
         DSC_TRY(prefix_piece(e, step, &place, &piece, err));

@@ -14,6 +14,7 @@ typedef struct tok_strings {
 struct dsc_encoder {
     const dsc_tokenizer *tokenizer;
     dsc_bpe_work *work;
+    dsc_unigram_work unigram;
     dsc_ids ids;
     dsc_text repaired, normal[TOK_NORMAL_BUFFERS], prefixed[TOK_STEPS_MAX];
     tok_strings decoded[2];

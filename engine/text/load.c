@@ -47,7 +47,7 @@ static bool may_cut(const dsc_tokenizer *t)
     for (int32_t i = 0; i < t->normalizer_count; i++) {
         const tok_normalizer *n = &t->normalizer[i];
         if ((n->kind == TOK_REPLACE && (n->regex != NULL || blanks || strcmp(n->from.ptr, " ") != 0)) ||
-            n->kind == TOK_STRIP)
+            n->kind == TOK_STRIP || n->kind == TOK_CHARSMAP)
             return false;
         blanks |= n->kind == TOK_CHARS && n->lines_become_blanks;
     }
@@ -162,9 +162,13 @@ void dsc_tokenizer_close(dsc_tokenizer **tokenizer)
         dsc_regex_close(&t->splitter[i].regex);
     for (int32_t i = 0; i < t->normalizer_count; i++)
         dsc_regex_close(&t->normalizer[i].regex);
+    for (int32_t i = 0; i < t->normalizer_count; i++)
+        dsc_charsmap_close(&t->normalizer[i].charsmap);
     dsc_tree_free(alloc, &t->as_written);
     dsc_tree_free(alloc, &t->normalized);
     dsc_tree_free(alloc, &t->wordpiece.pieces);
+    dsc_tree_free(alloc, &t->unigram.pieces);
+    dsc_alloc_free(alloc, t->unigram.score);
     dsc_alloc_free(alloc, t->added);
     dsc_alloc_free(alloc, t->vocab.token);
     dsc_alloc_free(alloc, t->vocab.by_text.slot);

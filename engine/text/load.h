@@ -29,6 +29,9 @@ typedef dsc_status (*tok_read)(const tok_loader *l, const cJSON *component, cons
 dsc_status tok_each(const tok_loader *l, const cJSON *component, const char *list, int depth, tok_read read);
 
 dsc_status tok_load_model(const tok_loader *l, const cJSON *model);
+dsc_status tok_load_unigram(const tok_loader *l, const cJSON *model);
+/* Opens the tables of tokens for a model's vocabulary and the file's added tokens. */
+dsc_status tok_open_vocab(const tok_loader *l, int64_t names, int64_t largest);
 dsc_status tok_load_added(const tok_loader *l, const cJSON *added);
 /* A component's reader for tok_each. */
 dsc_status tok_read_normalizer(const tok_loader *l, const cJSON *component, const char *type);

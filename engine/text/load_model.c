@@ -1,4 +1,5 @@
 /* load_model.c - the model of a tokenizer.json (BPE's merges, WordPiece's pieces), its vocabulary and the added tokens.
+ * Unigram's model is in load_unigram.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <string.h>
@@ -8,17 +9,13 @@
 static const char mark[] = DSC_SPACE_MARK;
 
 /* Grows the table of tokens to the size that the largest id needs, and the maps of names with it. */
-static dsc_status open_tables(const tok_loader *l, const cJSON *vocab, const cJSON *added)
+dsc_status tok_open_vocab(const tok_loader *l, int64_t names, int64_t largest)
 {
     dsc_tokenizer *t = l->t;
-    int64_t largest = -1, names = 0, id;
-    for (const cJSON *item = vocab->child; item != NULL; item = item->next, names++) {
-        if (cJSON_IsObject(item)) /* tok_get_integer would read a member */
-            return tok_fail(l, item, DSC_ERR_INPUT, "\"%.60s\" of the vocabulary has an object for its id",
-                            item->string);
-        DSC_TRY(tok_get_integer(l, item, item->string, DSC_VOCAB_MAX - 1, &id));
-        largest = dsc_max_i64(largest, id);
-    }
+    const cJSON *added = tok_get(dsc_json_root(l->json), "added_tokens");
+    int64_t id;
+    if (added != NULL && (!cJSON_IsArray(added) || cJSON_GetArraySize(added) > TOK_ADDED_MAX))
+        return tok_fail(l, added, DSC_ERR_INPUT, "\"added_tokens\" must be an array of at most %d", TOK_ADDED_MAX);
     for (const cJSON *item = added != NULL ? added->child : NULL; item != NULL; item = item->next, names++) {
         if (!cJSON_IsObject(item))
             return tok_fail(l, item, DSC_ERR_INPUT, "an added token must be an object");
@@ -191,12 +188,18 @@ static dsc_status load_flags(const tok_loader *l, const cJSON *model)
 
 static dsc_status load_vocab(const tok_loader *l, const cJSON *model)
 {
-    const cJSON *vocab = tok_get(model, "vocab"), *added = tok_get(dsc_json_root(l->json), "added_tokens");
+    const cJSON *vocab = tok_get(model, "vocab");
+    int64_t largest = -1, names = 0, id;
     if (!cJSON_IsObject(vocab) || vocab->child == NULL)
         return tok_fail(l, vocab != NULL ? vocab : model, DSC_ERR_INPUT, "\"vocab\" must be an object with tokens");
-    if (added != NULL && (!cJSON_IsArray(added) || cJSON_GetArraySize(added) > TOK_ADDED_MAX))
-        return tok_fail(l, added, DSC_ERR_INPUT, "\"added_tokens\" must be an array of at most %d", TOK_ADDED_MAX);
-    DSC_TRY(open_tables(l, vocab, added));
+    for (const cJSON *item = vocab->child; item != NULL; item = item->next, names++) {
+        if (cJSON_IsObject(item)) /* tok_get_integer would read a member */
+            return tok_fail(l, item, DSC_ERR_INPUT, "\"%.60s\" of the vocabulary has an object for its id",
+                            item->string);
+        DSC_TRY(tok_get_integer(l, item, item->string, DSC_VOCAB_MAX - 1, &id));
+        largest = dsc_max_i64(largest, id);
+    }
+    DSC_TRY(tok_open_vocab(l, names, largest));
     for (const cJSON *item = vocab->child; item != NULL; item = item->next)
         DSC_TRY(add_token(l, item, item->string, (int64_t)item->valuedouble));
     return DSC_OK;
@@ -264,13 +267,17 @@ dsc_status tok_load_model(const tok_loader *l, const cJSON *model)
     const cJSON *type = tok_get(model, "type");
     const char *name = cJSON_IsString(type) ? type->valuestring : "nameless";
     if (type == NULL) /* as old files have it */
-        name = tok_get(model, "max_input_chars_per_word") != NULL ? "WordPiece" : "BPE";
-    l->t->model = strcmp(name, "WordPiece") == 0 ? TOK_WORDPIECE : TOK_BPE;
+        name = tok_get(model, "max_input_chars_per_word") != NULL ? "WordPiece"
+               : cJSON_IsArray(tok_get(model, "vocab"))            ? "Unigram"
+                                                                   : "BPE";
+    l->t->model = strcmp(name, "WordPiece") == 0 ? TOK_WORDPIECE : strcmp(name, "Unigram") == 0 ? TOK_UNIGRAM : TOK_BPE;
     if (l->t->model == TOK_WORDPIECE)
         return load_wordpiece(l, model);
+    if (l->t->model == TOK_UNIGRAM)
+        return tok_load_unigram(l, model);
     if (strcmp(name, "BPE") != 0)
         return tok_fail(l, type, DSC_ERR_UNSUPPORTED,
-                        "a %.60s model is not built in this version; BPE and WordPiece are", name);
+                        "a %.60s model is not built in this version; BPE, WordPiece and Unigram are", name);
     return load_bpe(l, model);
 }
 

@@ -66,7 +66,8 @@ static dsc_status add_normalizer(const tok_loader *l, const cJSON *component, to
 static dsc_status add_change(const tok_loader *l, const cJSON *component, tok_change_char change)
 {
     return add_normalizer(l, component, (tok_normalizer){ .kind = TOK_CHARS, .change = change,
-                                                          .lines_become_blanks = change == tok_clean_char });
+                                                          .lines_become_blanks = change == tok_clean_char ||
+                                                                                 change == tok_nmt_char });
 }
 
 static dsc_status read_bert(const tok_loader *l, const cJSON *component)
@@ -101,6 +102,18 @@ static dsc_status read_replace(const tok_loader *l, const cJSON *component)
                  : DSC_OK;
 }
 
+static dsc_status read_precompiled(const tok_loader *l, const cJSON *component)
+{
+    const cJSON *map = tok_get(component, "precompiled_charsmap");
+    char where[256];
+    DSC_TRY(tok_check_keys(l, component, "type precompiled_charsmap "));
+    if (!cJSON_IsString(map))
+        return tok_fail(l, component, DSC_ERR_INPUT, "\"precompiled_charsmap\" must be a string");
+    DSC_TRY(add_normalizer(l, component, (tok_normalizer){ .kind = TOK_CHARSMAP }));
+    return dsc_charsmap_open(l->t->alloc, map->valuestring, dsc_json_where(l->json, map, where, sizeof where),
+                             &l->t->normalizer[l->t->normalizer_count - 1].charsmap, l->err);
+}
+
 dsc_status tok_read_normalizer(const tok_loader *l, const cJSON *component, const char *type)
 {
     static const char *const forms[] = { "NFC", "NFD", "NFKC", "NFKD" };
@@ -119,6 +132,12 @@ dsc_status tok_read_normalizer(const tok_loader *l, const cJSON *component, cons
         DSC_TRY(tok_check_keys(l, component, "type "));
         return add_change(l, component, type[0] == 'L' ? tok_lower_char : tok_drop_mark);
     }
+    if (strcmp(type, "Nmt") == 0) {
+        DSC_TRY(tok_check_keys(l, component, "type "));
+        return add_change(l, component, tok_nmt_char);
+    }
+    if (strcmp(type, "Precompiled") == 0)
+        return read_precompiled(l, component);
     if (strcmp(type, "Prepend") == 0) {
         step.kind = TOK_PREPEND;
         DSC_TRY(tok_check_keys(l, component, "type prepend "));

@@ -43,6 +43,17 @@ int tok_clean_char(uint32_t code, char *out)
     return dsc_utf8_encode(dsc_char_is_space(code) ? ' ' : code, out);
 }
 
+int tok_nmt_char(uint32_t code, char *out)
+{
+    if ((code >= 0x01 && code <= 0x08) || code == 0x0b || (code >= 0x0e && code <= 0x1f) || code == 0x7f ||
+        code == 0x8f || code == 0x9f)
+        return 0;
+    const bool blank = code == '\t' || code == '\n' || code == '\f' || code == '\r' || code == 0x1680 ||
+                       (code >= 0x200b && code <= 0x200f) || code == 0x2028 || code == 0x2029 || code == 0x2581 ||
+                       code == 0xfeff || code == 0xfffd;
+    return dsc_utf8_encode(blank ? ' ' : code, out);
+}
+
 int tok_space_ideograph(uint32_t code, char *out)
 {
     const bool ideograph =
@@ -125,6 +136,7 @@ static dsc_status apply(const tok_normalizer *step, tok_string text, dsc_text *o
         DSC_TRY(dsc_text_add(out, step->to.ptr, step->to.bytes, err));
         return dsc_text_add(out, text.ptr, text.bytes, err);
     case TOK_CHARS: return change_chars(step, text, out, err);
+    case TOK_CHARSMAP: return dsc_charsmap_apply(step->charsmap, text.ptr, text.bytes, out, err);
     default:
         return step->regex != NULL ? replace_matches(step, text, out, err)
                                    : tok_replace_all(text, step->from, step->to, out, err);
@@ -177,6 +189,59 @@ static dsc_status lead_normalized(const tok_normalizer *step, tok_string text, t
     return DSC_OK;
 }
 
+/* A character of the output that takes the place of `takes` characters; 0: it only follows the one before. */
+typedef struct mapped_char {
+    int64_t bytes, takes;
+} mapped_char;
+
+/* Adds a character to the lead if the text that it takes, from *at on, begins before `border`. */
+static void count_mapped(mapped_char c, tok_string text, int64_t border, int64_t *at, int64_t *lead)
+{
+    int length;
+    if (c.takes > 0 ? *at < border : *at <= border)
+        *lead += c.bytes;
+    for (int64_t i = 0; i < c.takes && *at < text.bytes; i++, *at += length)
+        (void)dsc_char_at(text.ptr + *at, &length);
+}
+
+static int64_t char_count(const char *text, int64_t bytes)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < bytes; i++)
+        count += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return count;
+}
+
+/* As in the tokenizers package, characters that vanish belong to the one before. Those that vanish at the start shift
+ * what each later one takes the place of. */
+static dsc_status lead_mapped(const tok_normalizer *step, tok_string text, int64_t *lead, dsc_error *err)
+{
+    const int64_t border = *lead;
+    dsc_charsmap_walk walk = dsc_charsmap_start(step->charsmap, text.ptr, text.bytes);
+    mapped_char last = { 0, 0 };
+    int64_t at = 0;
+    *lead = 0;
+    while (at <= border) { /* one more part: it may vanish into the last character of the lead */
+        dsc_charsmap_part part;
+        int length;
+        DSC_TRY(dsc_charsmap_next(&walk, &part, err));
+        if (part.from_bytes == 0)
+            break;
+        const int64_t old = char_count(part.from, part.from_bytes), new = char_count(part.to, part.to_bytes);
+        for (int64_t i = 0, k = 0; i < part.to_bytes; i += length, k++) {
+            if (last.bytes > 0)
+                count_mapped(last, text, border, &at, lead);
+            (void)dsc_char_at(part.to + i, &length);
+            last = (mapped_char){ length, k < old };
+        }
+        if (last.bytes > 0 && new < old)
+            last.takes += old - new;
+    }
+    if (last.bytes > 0)
+        count_mapped(last, text, border, &at, lead);
+    return DSC_OK;
+}
+
 /* *lead after any normalizer step, from the step's output. */
 static dsc_status lead_after(const tok_normalizer *step, tok_string text, tok_string made, int64_t *lead,
                              dsc_text *buffer, dsc_error *err)
@@ -198,6 +263,7 @@ static dsc_status lead_after(const tok_normalizer *step, tok_string text, tok_st
             *lead += step->change(dsc_char_at(text.ptr + i, &length), changed);
         }
         return DSC_OK;
+    case TOK_CHARSMAP: return lead_mapped(step, text, lead, err);
     default: return lead_normalized(step, text, made, lead, buffer, err);
     }
 }

@@ -37,7 +37,8 @@ static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' 
 /* The byte of "<0x0A>", -1: another name. */
 static int fallback_byte(const dsc_tokenizer *t, const char *name)
 {
-    if (!t->bpe.byte_fallback || strlen(name) != 6 || memcmp(name, "<0x", 3) != 0 || name[5] != '>' ||
+    const bool has_bytes = t->bpe.byte_fallback || t->unigram.byte_fallback;
+    if (!has_bytes || strlen(name) != 6 || memcmp(name, "<0x", 3) != 0 || name[5] != '>' ||
         hex_digit(name[3]) < 0 || hex_digit(name[4]) < 0)
         return -1;
     return 16 * hex_digit(name[3]) + hex_digit(name[4]);

@@ -9,9 +9,11 @@
 
 #include "engine/text/bpe.h"
 #include "engine/text/pair.h"
+#include "engine/text/charsmap.h"
 #include "engine/text/regex.h"
 #include "engine/text/tree.h"
 #include "engine/text/unicode.h"
+#include "engine/text/unigram.h"
 #include "engine/text/vocab.h"
 #include "engine/text/wordpiece.h"
 
@@ -29,7 +31,9 @@ typedef struct tok_string {
 #define TOK_CHAR_BYTES_MAX 8
 typedef int (*tok_change_char)(uint32_t code, char *out);
 
-typedef enum tok_normalizer_kind { TOK_UNICODE, TOK_PREPEND, TOK_REPLACE, TOK_CHARS, TOK_STRIP } tok_normalizer_kind;
+typedef enum tok_normalizer_kind {
+    TOK_UNICODE, TOK_PREPEND, TOK_REPLACE, TOK_CHARS, TOK_STRIP, TOK_CHARSMAP
+} tok_normalizer_kind;
 typedef struct tok_normalizer {
     tok_normalizer_kind kind;
     dsc_normal_form form;
@@ -37,6 +41,7 @@ typedef struct tok_normalizer {
     dsc_regex *regex;    /* REPLACE: what is replaced; NULL: `from` */
     tok_change_char change;     /* CHARS */
     bool lines_become_blanks;   /* CHARS */
+    dsc_charsmap *charsmap;     /* CHARSMAP */
     bool left, right;           /* STRIP: white space at these ends of a text */
 } tok_normalizer;
 
@@ -81,7 +86,7 @@ typedef struct tok_form {
     int32_t count; /* 0: none */
 } tok_form;
 
-typedef enum tok_model { TOK_BPE, TOK_WORDPIECE } tok_model;
+typedef enum tok_model { TOK_BPE, TOK_WORDPIECE, TOK_UNIGRAM } tok_model;
 
 struct dsc_tokenizer {
     dsc_alloc *alloc;
@@ -89,6 +94,7 @@ struct dsc_tokenizer {
     tok_model model;
     dsc_bpe bpe;
     dsc_wordpiece wordpiece;
+    dsc_unigram unigram;
     tok_normalizer normalizer[TOK_STEPS_MAX];
     tok_splitter splitter[TOK_STEPS_MAX];
     tok_decoder decoder[TOK_STEPS_MAX];
@@ -124,6 +130,7 @@ dsc_status tok_normalize(const dsc_tokenizer *t, tok_string *text, bool goes_on,
                          dsc_text buffer[TOK_NORMAL_BUFFERS], dsc_error *err);
 /* For TOK_CHARS. */
 int tok_clean_char(uint32_t code, char *out);           /* BERT's clean_text */
+int tok_nmt_char(uint32_t code, char *out);             /* Nmt */
 int tok_space_ideograph(uint32_t code, char *out);      /* BERT's handle_chinese_chars */
 int tok_drop_nonspacing_mark(uint32_t code, char *out); /* BERT's strip_accents, behind NFD */
 int tok_drop_mark(uint32_t code, char *out);            /* StripAccents */

@@ -19,6 +19,13 @@ void dsc_tree_free(dsc_alloc *alloc, dsc_tree *tree);
 void dsc_tree_add(dsc_tree *tree, const char *text, int64_t bytes, int32_t id);
 static inline bool dsc_tree_is_empty(const dsc_tree *tree) { return tree->node_count == 0; }
 
+/* The node behind `node` for one more byte, and the id of the string that ends there; -1: none. */
+static inline int32_t dsc_tree_step(const dsc_tree *tree, int32_t node, char byte, int32_t *id)
+{
+    const dsc_key_slot *edge = dsc_keys_find(&tree->edges, (uint64_t)node << 8 | (unsigned char)byte);
+    *id = edge != NULL ? edge->b : -1;
+    return edge != NULL ? edge->a : -1;
+}
 /* The node that this text leads to from the root; -1: none. */
 int32_t dsc_tree_walk(const dsc_tree *tree, const char *text, int64_t bytes);
 /* The longest string behind a node, of at least a byte, that the text begins with: its id and length; -1: none. */

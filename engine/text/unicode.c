@@ -45,6 +45,20 @@ uint32_t dsc_char_lower(uint32_t code)
     return (uint32_t)utf8proc_tolower((utf8proc_int32_t)code);
 }
 
+const char *dsc_char_cluster_end(const char *at, const char *end)
+{
+    utf8proc_int32_t state = 0;
+    int bytes;
+    uint32_t last = dsc_char_at(at, &bytes);
+    for (at += bytes; at < end; at += bytes) {
+        const uint32_t next = dsc_char_at(at, &bytes);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)last, (utf8proc_int32_t)next, &state))
+            break;
+        last = next;
+    }
+    return at;
+}
+
 /* ---- UTF-8 ---- */
 
 /* Bytes of ASCII at the start, eight at a time. */

@@ -33,6 +33,9 @@ static inline const char *dsc_char_before(const char *at)
     return at;
 }
 
+/* The end of the extended grapheme cluster (UAX 29) that begins at `at` < `end`. */
+const char *dsc_char_cluster_end(const char *at, const char *end);
+
 /* General categories as bits: DSC_CATEGORY(LU). The numbers are utf8proc's. */
 enum {
     DSC_CATEGORY_CN, DSC_CATEGORY_LU, DSC_CATEGORY_LL, DSC_CATEGORY_LT, DSC_CATEGORY_LM, DSC_CATEGORY_LO,

@@ -122,6 +122,9 @@ static void test_golden(void **state)
 #define BASE(parts, model) "{\"added_tokens\":[]," parts "\"model\":{\"type\":\"BPE\"," model "}}"
 #define PIECES(parts, model) "{" parts "\"model\":{\"type\":\"WordPiece\",\"vocab\":{\"u\":0,\"a\":1}," model "}}"
 #define WORDS "\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100"
+#define UNIGRAM(more, vocab) "{" more "\"model\":{\"type\":\"Unigram\",\"vocab\":" vocab "}}"
+#define CHARSMAP(base64) \
+    BASE("\"normalizer\":{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"" base64 "\"},", MODEL)
 #define MODEL "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]"
 
 static void test_refused(void **state)
@@ -140,8 +143,22 @@ static void test_refused(void **state)
           DSC_ERR_UNSUPPORTED },
         { PIECES("\"pre_tokenizer\":{\"type\":\"ByteLevel\"},", "\"unk_token\":\"u\"," WORDS), "behind ByteLevel",
           DSC_ERR_UNSUPPORTED },
-        { "{\"model\":{\"type\":\"Unigram\"}}", "Unigram", DSC_ERR_UNSUPPORTED },
-        { BASE("\"normalizer\":{\"type\":\"Nmt\"},", MODEL), "normalizer \"Nmt\"", DSC_ERR_UNSUPPORTED },
+        { "{\"model\":{\"type\":\"WordLevel\"}}", "a WordLevel model is not built", DSC_ERR_UNSUPPORTED },
+        { "{\"model\":{\"type\":\"Unigram\"}}", "\"vocab\" must be an array", DSC_ERR_INPUT },
+        { UNIGRAM("", "[]"), "\"vocab\" must be an array", DSC_ERR_INPUT },
+        { UNIGRAM("", "[[\"a\"]]"), "a piece must be", DSC_ERR_INPUT },
+        { UNIGRAM("", "[[\"a\",-1,2]]"), "a piece must be", DSC_ERR_INPUT },
+        { UNIGRAM("", "[[\"a\",1e999]]"), "range of a double", DSC_ERR_INPUT },
+        { UNIGRAM("", "[[\"a\",-1]],\"unk_id\":1"), "\"unk_id\" must be a whole number from 0 to 0", DSC_ERR_INPUT },
+        { UNIGRAM("\"pre_tokenizer\":{\"type\":\"ByteLevel\"},", "[[\"a\",-1]]"), "Unigram behind ByteLevel",
+          DSC_ERR_UNSUPPORTED },
+        { BASE("\"normalizer\":{\"type\":\"ByteLevel\"},", MODEL), "normalizer \"ByteLevel\"", DSC_ERR_UNSUPPORTED },
+        { BASE("\"normalizer\":{\"type\":\"Precompiled\"},", MODEL), "must be a string", DSC_ERR_INPUT },
+        { CHARSMAP("AAA"), "not base64", DSC_ERR_INPUT },
+        { CHARSMAP("A=AA"), "not base64", DSC_ERR_INPUT },
+        { CHARSMAP(""), "0 bytes with a tree of 0", DSC_ERR_INPUT },
+        { CHARSMAP("CAAAAAAA"), "6 bytes with a tree of 8", DSC_ERR_INPUT },
+        { CHARSMAP("BAAAAAAAAAD/"), "not UTF-8", DSC_ERR_INPUT },
         { BASE("\"pre_tokenizer\":{\"type\":\"UnicodeScripts\"},", MODEL), "UnicodeScripts", DSC_ERR_UNSUPPORTED },
         { BASE("\"post_processor\":{\"type\":\"Strange\"},", MODEL), "Strange", DSC_ERR_UNSUPPORTED },
         { BASE("\"decoder\":{\"type\":\"CTC\"},", MODEL), "decoder \"CTC\"", DSC_ERR_UNSUPPORTED },
