@@ -92,6 +92,14 @@ static int32_t id_of_char(const dsc_bpe *bpe, const char *at, int bytes)
     return bytes == 1 ? bpe->ascii_id[(unsigned char)*at] : dsc_names_find(&bpe->by_raw, at, bytes);
 }
 
+/* A word's last character with the suffix: its id, and in `name` what stands in the vocabulary. */
+static int32_t id_of_last(const dsc_bpe *bpe, const char *at, int bytes, char name[4 + DSC_BPE_SUFFIX_MAX])
+{
+    memcpy(name, at, (size_t)bytes);
+    memcpy(name + bytes, bpe->suffix, (size_t)bpe->suffix_bytes);
+    return dsc_names_find(&bpe->by_raw, name, bytes + bpe->suffix_bytes);
+}
+
 /* The bytes of a character outside the vocabulary, if each byte is a token. */
 static dsc_status add_bytes(const dsc_bpe *bpe, const char *at, int bytes, dsc_ids *out, bool *added, dsc_error *err)
 {
@@ -108,20 +116,23 @@ static dsc_status add_symbols(const dsc_bpe *bpe, const char *word, int64_t byte
     int64_t unknown = 0; /* pending: they come out before the next known character */
     int length;
     out->count = 0;
-    DSC_TRY(dsc_ids_reserve(out, bytes, err));
+    DSC_TRY(dsc_ids_reserve(out, bytes + DSC_BPE_SUFFIX_MAX, err));
     for (int64_t at = 0; at < bytes; at += length) {
+        char last[4 + DSC_BPE_SUFFIX_MAX];
+        const char *name = word + at;
         int32_t id;
         length = 1;
-        if (bpe->of_bytes) {
-            id = bpe->byte_id[(unsigned char)word[at]];
-        } else {
+        if (!bpe->of_bytes)
             (void)dsc_char_at(word + at, &length);
-            id = id_of_char(bpe, word + at, length);
-        }
+        const bool ends = bpe->suffix != NULL && at + length == bytes;
+        if (ends)
+            id = id_of_last(bpe, name, length, last);
+        else
+            id = bpe->of_bytes ? bpe->byte_id[(unsigned char)*name] : id_of_char(bpe, name, length);
         if (id < 0) {
             bool added = false;
             if (!bpe->of_bytes)
-                DSC_TRY(add_bytes(bpe, word + at, length, out, &added, err));
+                DSC_TRY(add_bytes(bpe, ends ? last : name, length + (ends ? bpe->suffix_bytes : 0), out, &added, err));
             unknown += !added && bpe->unk >= 0;
             if (!added && unknown > 1) { /* the one before comes out, or is one with this one */
                 unknown = 1;

@@ -12,6 +12,8 @@ typedef struct dsc_bpe {
     dsc_names by_raw; /* vocabulary without added tokens */
     dsc_keys merges;  /* left << 32 | right: a = rank, b = the new id */
     bool of_bytes, byte_fallback, fuse_unk, ignore_merges;
+    const char *suffix;    /* raw; behind a word's last character in the vocabulary (CLIP: </w>); NULL: none */
+    int32_t suffix_bytes;
     int32_t unk;           /* -1: none */
     int32_t byte_id[256];  /* of_bytes: of a byte; byte_fallback: of <0xXX>; -1: none */
     int32_t ascii_id[128]; /* id of a character, unless of_bytes */
@@ -19,6 +21,8 @@ typedef struct dsc_bpe {
     bool cuts_before_mark; /* before each run of marks */
     bool cuts_at_lines;    /* behind each line end */
 } dsc_bpe;
+
+#define DSC_BPE_SUFFIX_MAX 32 /* bytes */
 
 /* U+2581, which stands for a space. */
 #define DSC_SPACE_MARK "\xe2\x96\x81"

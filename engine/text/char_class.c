@@ -74,3 +74,19 @@ bool dsc_char_is_mark(uint32_t code)
     return code == 0x1cf2 || code == 0x1cf3 ||
            ((dsc_char_category(code) & all) != 0 && !IS_IN(code, marks_behind_unicode_9));
 }
+
+bool dsc_char_han_range(int i, uint32_t *low, uint32_t *high)
+{
+    static const struct { uint32_t low, high; } ranges[] = {
+        { 0x2e80, 0x2e99 },   { 0x2e9b, 0x2ef3 },   { 0x2f00, 0x2fd5 },   { 0x3005, 0x3005 },   { 0x3007, 0x3007 },
+        { 0x3021, 0x3029 },   { 0x3038, 0x303b },   { 0x3400, 0x4dbf },   { 0x4e00, 0x9fff },   { 0xf900, 0xfa6d },
+        { 0xfa70, 0xfad9 },   { 0x16fe2, 0x16fe3 }, { 0x16ff0, 0x16ff1 }, { 0x20000, 0x2a6df }, { 0x2a700, 0x2b739 },
+        { 0x2b740, 0x2b81d }, { 0x2b820, 0x2cea1 }, { 0x2ceb0, 0x2ebe0 }, { 0x2f800, 0x2fa1d }, { 0x30000, 0x3134a },
+        { 0x31350, 0x323af },
+    };
+    if (i >= (int)DSC_COUNT(ranges))
+        return false;
+    *low = ranges[i].low;
+    *high = ranges[i].high;
+    return true;
+}

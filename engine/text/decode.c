@@ -121,6 +121,14 @@ static dsc_status decode_metaspace(const tok_decoder *step, tok_string s, bool f
     return end_string(out, err);
 }
 
+/* A word's last piece ends with the suffix: a blank stands between words. */
+static dsc_status decode_suffix(const tok_decoder *step, tok_string s, bool last, tok_strings *out, dsc_error *err)
+{
+    const tok_string space = { " ", last ? 0 : 1 };
+    DSC_TRY(tok_replace_all(s, step->from, space, &out->text, err));
+    return end_string(out, err);
+}
+
 /* Replacements of blanks before punctuation in an English detokenizer, in this order. */
 static dsc_status clean_up(tok_string *s, dsc_text buffer[2], dsc_error *err)
 {
@@ -179,6 +187,7 @@ static dsc_status decode_step(dsc_encoder *e, const tok_decoder *step, const tok
             DSC_TRY(end_string(out, err));
             break;
         case TOK_DECODE_WORDPIECE: DSC_TRY(decode_wordpiece(e, step, s, i == 0, out, err)); break;
+        case TOK_DECODE_BPE: DSC_TRY(decode_suffix(step, s, i + 1 == string_count(in), out, err)); break;
         case TOK_DECODE_STRIP: DSC_TRY(add_string(out, strip_string(step, s), err)); break;
         default: DSC_TRY(decode_metaspace(step, s, i == 0, out, err)); break;
         }

@@ -4,6 +4,7 @@
  * the ids are stored. SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
+#include "base/formats/utf8.h"
 #include "engine/text/encoder.h"
 
 #define TEXT_BYTES_MAX (INT64_C(1) << 30)
@@ -15,6 +16,7 @@ dsc_status dsc_encoder_open(dsc_encoder **out, const dsc_tokenizer *tokenizer, d
     DSC_TRY(dsc_alloc_zeroed(tokenizer->alloc, DSC_TAG_DATA, 1, sizeof *e, &e, err));
     e->tokenizer = tokenizer;
     e->ids.alloc = e->repaired.alloc = e->unigram.alloc = tokenizer->alloc;
+    e->mapped.alloc = e->unmapped.alloc = tokenizer->alloc;
     for (size_t i = 0; i < DSC_COUNT(e->normal); i++)
         e->normal[i].alloc = tokenizer->alloc;
     for (size_t i = 0; i < DSC_COUNT(e->prefixed); i++)
@@ -43,6 +45,8 @@ void dsc_encoder_close(dsc_encoder **encoder)
     dsc_unigram_work_free(&e->unigram);
     dsc_ids_free(&e->ids);
     dsc_text_free(&e->repaired);
+    dsc_text_free(&e->mapped);
+    dsc_text_free(&e->unmapped);
     for (size_t i = 0; i < DSC_COUNT(e->normal); i++)
         dsc_text_free(&e->normal[i]);
     for (size_t i = 0; i < DSC_COUNT(e->prefixed); i++)
@@ -92,9 +96,33 @@ static dsc_status prefix_piece(dsc_encoder *e, int32_t step, piece_place *place,
     return DSC_OK;
 }
 
+/* Bytes as the printable characters that stand for them. */
+static dsc_status map_bytes(tok_string *word, dsc_text *out, dsc_error *err)
+{
+    out->bytes = 0;
+    DSC_TRY(dsc_text_reserve(out, 2 * word->bytes, err));
+    for (int64_t i = 0; i < word->bytes; i++)
+        out->bytes += dsc_utf8_encode(dsc_byte_char((uint8_t)word->ptr[i]), out->ptr + out->bytes);
+    *word = (tok_string){ out->ptr, out->bytes };
+    return DSC_OK;
+}
+
+static dsc_status unmap_bytes(tok_string *word, dsc_text *out, dsc_error *err)
+{
+    int length;
+    out->bytes = 0;
+    DSC_TRY(dsc_text_reserve(out, word->bytes, err));
+    for (int64_t i = 0; i < word->bytes; i += length)
+        out->ptr[out->bytes++] = (char)dsc_char_byte(dsc_char_at(word->ptr + i, &length));
+    *word = (tok_string){ out->ptr, out->bytes };
+    return DSC_OK;
+}
+
 static dsc_status encode_word(dsc_encoder *e, tok_string word, dsc_error *err)
 {
     const dsc_tokenizer *t = e->tokenizer;
+    if (t->of_byte_chars)
+        DSC_TRY(unmap_bytes(&word, &e->unmapped, err));
     switch (t->model) {
     case TOK_WORDPIECE: return dsc_wordpiece_encode(&t->wordpiece, word.ptr, word.bytes, &e->ids, err);
     case TOK_UNIGRAM: return dsc_unigram_encode(&t->unigram, &e->unigram, word.ptr, word.bytes, &e->ids, err);
@@ -111,8 +139,11 @@ static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, 
     if (step == t->splitter_count)
         return encode_word(e, piece, err);
     const tok_splitter *s = &t->splitter[step];
+    const bool maps = s->kind == TOK_BYTE_LEVEL && t->of_byte_chars;
     if (s->kind != TOK_SPLIT)
         DSC_TRY(prefix_piece(e, step, &place, &piece, err));
+    if (maps && s->regex == NULL)
+        DSC_TRY(map_bytes(&piece, &e->mapped, err));
     if ((s->kind == TOK_BYTE_LEVEL && s->regex == NULL) || (s->kind == TOK_METASPACE && !s->split))
         return encode_piece(e, step + 1, place, piece, err);
     tok_pieces pieces;
@@ -122,6 +153,8 @@ static dsc_status encode_piece(dsc_encoder *e, int32_t step, piece_place place, 
         DSC_TRY(tok_pieces_next(&pieces, &next, err));
         if (next.bytes == 0)
             return DSC_OK;
+        if (maps)
+            DSC_TRY(map_bytes(&next, &e->mapped, err));
         DSC_TRY(encode_piece(e, step + 1, place, next, err));
         place.joined = false;
     }

@@ -16,6 +16,7 @@ struct dsc_encoder {
     dsc_bpe_work *work;
     dsc_unigram_work unigram;
     dsc_ids ids;
+    dsc_text mapped, unmapped; /* of_byte_chars: a word behind ByteLevel, and a piece of it as bytes again */
     dsc_text repaired, normal[TOK_NORMAL_BUFFERS], prefixed[TOK_STEPS_MAX];
     tok_strings decoded[2];
 };

@@ -63,6 +63,8 @@ static bool may_cut(const dsc_tokenizer *t)
                                                  : s->kind == TOK_SPLIT && s->regex != NULL && !blanks &&
                                                        dsc_regex_ignores_lines(s->regex);
         cut = cuts;
+        if (!cuts && s->kind == TOK_BYTE_LEVEL && t->of_byte_chars) /* later steps see no line ends */
+            return false;
         if (!cuts && !ignores && (s->kind == TOK_SPLIT || (s->kind == TOK_METASPACE && i > 0)))
             return false;
     }
@@ -85,9 +87,11 @@ static dsc_status load_parts(const tok_loader *l, const cJSON *root)
     DSC_TRY(tok_each(l, tok_get(root, "pre_tokenizer"), "pretokenizers", 0, tok_read_splitter));
     for (int32_t i = 0; i < t->splitter_count; i++) {
         t->bpe.of_bytes |= t->splitter[i].kind == TOK_BYTE_LEVEL;
-        if (t->splitter[i].kind == TOK_BYTE_LEVEL && i + 1 < t->splitter_count)
+        if (i > 0 && t->splitter[i - 1].kind == TOK_BYTE_LEVEL)
+            t->of_byte_chars = true;
+        if (t->of_byte_chars && t->splitter[i].kind != TOK_SPLIT)
             return tok_fail(l, tok_get(root, "pre_tokenizer"), DSC_ERR_UNSUPPORTED,
-                            "ByteLevel followed by another pre-tokenizer is not built in this version");
+                            "ByteLevel followed by a pre-tokenizer that changes words is not built in this version");
     }
     DSC_TRY(tok_load_model(l, tok_get(root, "model")));
     DSC_TRY(tok_load_added(l, tok_get(root, "added_tokens")));

@@ -41,24 +41,31 @@ static dsc_status add_token(const tok_loader *l, const cJSON *item, const char *
     return DSC_OK;
 }
 
-/* The bytes that a token stands for. One with a character that stands for none can only be an added one. */
+/* Turns a name's characters into the bytes that they stand for; false: one stands for none. */
+static bool raw_bytes(const tok_loader *l, tok_string *name)
+{
+    char *to = l->t->strings.ptr + l->t->strings.bytes;
+    int64_t count = 0;
+    int length;
+    DSC_ASSERT(l->t->strings.capacity - l->t->strings.bytes > name->bytes);
+    for (int64_t i = 0; i < name->bytes; i += length) {
+        const int byte = dsc_char_byte(dsc_char_at(name->ptr + i, &length));
+        if (byte < 0)
+            return false;
+        to[count++] = (char)byte;
+    }
+    l->t->strings.bytes += count;
+    *name = (tok_string){ to, count };
+    return true;
+}
+
+/* A token with a character that stands for no byte can only be an added one. */
 static void add_raw(const tok_loader *l, int64_t id)
 {
     const dsc_token *token = &l->t->vocab.token[id];
     tok_string raw = { token->text, token->bytes };
-    if (l->t->bpe.of_bytes) {
-        char *to = l->t->strings.ptr + l->t->strings.bytes;
-        int length;
-        DSC_ASSERT(l->t->strings.capacity - l->t->strings.bytes > token->bytes);
-        raw = (tok_string){ to, 0 };
-        for (int32_t i = 0; i < token->bytes; i += length) {
-            const int byte = dsc_char_byte(dsc_char_at(token->text + i, &length));
-            if (byte < 0)
-                return;
-            to[raw.bytes++] = (char)byte;
-        }
-        l->t->strings.bytes += raw.bytes;
-    }
+    if (l->t->bpe.of_bytes && !raw_bytes(l, &raw))
+        return;
     if (raw.bytes > 0)
         (void)dsc_names_add(&l->t->bpe.by_raw, raw.ptr, raw.bytes, (int32_t)id);
 }
@@ -177,7 +184,6 @@ static dsc_status load_flags(const tok_loader *l, const cJSON *model)
     if (dropout != NULL && !(cJSON_IsNumber(dropout) && dropout->valuedouble == 0))
         return tok_fail(l, dropout, DSC_ERR_UNSUPPORTED, "dropout of merges is not built; set it to null");
     DSC_TRY(refuse_affix(l, model, "continuing_subword_prefix"));
-    DSC_TRY(refuse_affix(l, model, "end_of_word_suffix"));
     DSC_TRY(tok_get_bool(l, model, "fuse_unk", false, &bpe->fuse_unk));
     DSC_TRY(tok_get_bool(l, model, "byte_fallback", false, &bpe->byte_fallback));
     DSC_TRY(tok_get_bool(l, model, "ignore_merges", false, &bpe->ignore_merges));
@@ -213,6 +219,26 @@ static dsc_status find_unknown(const tok_loader *l, const cJSON *unk, int32_t *o
     return *out >= 0 ? DSC_OK : tok_fail(l, unk, DSC_ERR_INPUT, "\"unk_token\" is not in the vocabulary");
 }
 
+/* A suffix is made of characters as the vocabulary's names are: for ByteLevel they stand for bytes. */
+static dsc_status load_suffix(const tok_loader *l, const cJSON *model)
+{
+    dsc_bpe *bpe = &l->t->bpe;
+    const cJSON *item = tok_get(model, "end_of_word_suffix");
+    tok_string suffix;
+    if (item == NULL || (cJSON_IsString(item) && item->valuestring[0] == 0))
+        return DSC_OK;
+    DSC_TRY(tok_get_string(l, model, "end_of_word_suffix", false, &suffix));
+    if (suffix.bytes > DSC_BPE_SUFFIX_MAX)
+        return tok_fail(l, item, DSC_ERR_UNSUPPORTED, "\"end_of_word_suffix\" has more than %d bytes",
+                        DSC_BPE_SUFFIX_MAX);
+    if (bpe->of_bytes && !raw_bytes(l, &suffix))
+        return tok_fail(l, item, DSC_ERR_UNSUPPORTED, "\"end_of_word_suffix\" has a character that stands for no byte");
+    bpe->suffix = suffix.ptr;
+    bpe->suffix_bytes = (int32_t)suffix.bytes;
+    bpe->cuts_before_mark = bpe->cuts_at_lines = false;
+    return DSC_OK;
+}
+
 static dsc_status load_bpe(const tok_loader *l, const cJSON *model)
 {
     dsc_bpe *bpe = &l->t->bpe;
@@ -231,6 +257,7 @@ static dsc_status load_bpe(const tok_loader *l, const cJSON *model)
                             dsc_names_find(&bpe->by_raw, mark, (int64_t)strlen(mark)) >= 0;
     bpe->cuts_at_lines = !bpe->of_bytes && !bpe->ignore_merges &&
                          (bpe->ascii_id['\n'] >= 0 || (bpe->byte_fallback && bpe->byte_id['\n'] >= 0));
+    DSC_TRY(load_suffix(l, model));
     return load_merges(l, tok_get(model, "merges"));
 }
 

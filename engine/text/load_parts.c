@@ -389,7 +389,7 @@ static dsc_status read_decoder_replace(const tok_loader *l, const cJSON *compone
 dsc_status tok_read_decoder(const tok_loader *l, const cJSON *component, const char *type)
 {
     static const char *const names[] = { "ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace",
-                                          "WordPiece" };
+                                          "WordPiece", "BPEDecoder" };
     if (l->t->decoder_count == TOK_STEPS_MAX)
         return refuse_steps(l, component);
     tok_decoder *out = &l->t->decoder[l->t->decoder_count++];
@@ -407,6 +407,9 @@ dsc_status tok_read_decoder(const tok_loader *l, const cJSON *component, const c
         DSC_TRY(tok_check_keys(l, component, "type prefix cleanup "));
         DSC_TRY(tok_get_string(l, component, "prefix", true, &out->from));
         return tok_get_bool(l, component, "cleanup", true, &out->cleanup);
+    case TOK_DECODE_BPE:
+        DSC_TRY(tok_check_keys(l, component, "type suffix "));
+        return tok_get_string(l, component, "suffix", false, &out->from);
     case TOK_DECODE_METASPACE:
         DSC_TRY(tok_check_keys(l, component, "type replacement add_prefix_space prepend_scheme split str_rep "));
         DSC_TRY(tok_get_string(l, component, "replacement", false, &out->from));

@@ -43,7 +43,7 @@ static dsc_status new_class(parser *p, rx_class **out)
     if (p->regex->class_count == RX_CLASSES_MAX)
         return refuse(p, "too many characters");
     *out = &p->regex->class[p->regex->class_count++];
-    (*out)->first_range = p->regex->range_count;
+    (*out)->first_range = (*out)->first_inner = (*out)->next_inner = (*out)->both = -1;
     return DSC_OK;
 }
 
@@ -51,8 +51,8 @@ static dsc_status add_range(parser *p, rx_class *c, uint32_t low, uint32_t high)
 {
     if (p->regex->range_count == RX_RANGES_MAX)
         return refuse(p, "too many ranges");
-    p->regex->range[p->regex->range_count++] = (rx_range){ low, high };
-    c->range_count++;
+    p->regex->range[p->regex->range_count] = (rx_range){ low, high, c->first_range };
+    c->first_range = p->regex->range_count++;
     return DSC_OK;
 }
 
@@ -99,11 +99,21 @@ static uint32_t categories_of(const char *name, size_t bytes)
     return bits;
 }
 
+static dsc_status add_han(parser *p, rx_class *c)
+{
+    uint32_t low, high;
+    for (int i = 0; dsc_char_han_range(i, &low, &high); i++)
+        DSC_TRY(add_range(p, c, low, high));
+    return DSC_OK;
+}
+
 /* Behind \p or \P. */
 static dsc_status parse_property(parser *p, rx_class *c, bool outside)
 {
     const char *close = next_is(p, "{") ? memchr(p->at, '}', (size_t)(p->end - p->at)) : NULL;
     const uint32_t bits = close != NULL ? categories_of(p->at + 1, (size_t)(close - p->at - 1)) : 0;
+    if (!outside && take(p, "{Han}"))
+        return add_han(p, c);
     if (bits == 0)
         return refuse(p, "a \\p that names no general category");
     p->at = close + 1;
@@ -166,9 +176,36 @@ static dsc_status parse_character(parser *p, rx_class *c, uint32_t *code)
     return DSC_OK;
 }
 
-/* Behind the opening bracket. */
-static dsc_status parse_bracket(parser *p, rx_class *c)
+static dsc_status parse_bracket(parser *p, int depth, rx_class *c);
+
+/* At the opening bracket of a class in a class. */
+static dsc_status parse_inner(parser *p, int depth, rx_class *outer)
 {
+    rx_class *inner = NULL;
+    if (next_is(p, "[:"))
+        return refuse(p, "a POSIX class");
+    DSC_TRY(new_class(p, &inner));
+    inner->next_inner = outer->first_inner;
+    outer->first_inner = p->regex->class_count - 1;
+    p->at++;
+    return parse_bracket(p, depth + 1, inner);
+}
+
+/* Behind "&&": all that follows up to the bracket is one class. */
+static dsc_status parse_both(parser *p, rx_class **c)
+{
+    rx_class *left = *c;
+    DSC_TRY(new_class(p, c));
+    left->both = p->regex->class_count - 1;
+    (*c)->in_brackets = true;
+    return DSC_OK;
+}
+
+/* Behind the opening bracket. */
+static dsc_status parse_bracket(parser *p, int depth, rx_class *c)
+{
+    if (depth > RX_DEPTH_MAX)
+        return refuse(p, "too many classes in each other");
     c->in_brackets = true;
     c->negated = take(p, "^");
     if (next_is(p, "]"))
@@ -177,14 +214,22 @@ static dsc_status parse_bracket(parser *p, rx_class *c)
         uint32_t low, high;
         if (p->at == p->end)
             return refuse(p, "a class without its ]");
-        if (next_is(p, "[") || next_is(p, "&&"))
-            return refuse(p, "a class in a class");
+        if (next_is(p, "[")) {
+            DSC_TRY(parse_inner(p, depth, c));
+            continue;
+        }
+        if (take(p, "&&")) {
+            if (next_is(p, "]") || next_is(p, "&&"))
+                return refuse(p, "an empty class");
+            DSC_TRY(parse_both(p, &c));
+            continue;
+        }
         DSC_TRY(parse_character(p, c, &low));
         high = low;
         if (low != UINT32_MAX && next_is(p, "-") && p->end - p->at > 1 && p->at[1] != ']') {
             p->at++;
             if (next_is(p, "["))
-                return refuse(p, "a class in a class");
+                return refuse(p, "a range up to a class");
             DSC_TRY(parse_character(p, c, &high));
             if (high == UINT32_MAX || high < low)
                 return refuse(p, "an invalid range");
@@ -207,8 +252,12 @@ bool rx_class_has(const dsc_regex *regex, const rx_class *c, uint32_t code)
         for (int32_t i = 0; i < c->outside_count; i++)
             has |= (c->outside[i] & category) == 0;
     }
-    for (int32_t i = 0; !has && i < c->range_count; i++)
-        has = regex->range[c->first_range + i].low <= code && code <= regex->range[c->first_range + i].high;
+    for (int32_t i = c->first_range; !has && i >= 0; i = regex->range[i].next)
+        has = regex->range[i].low <= code && code <= regex->range[i].high;
+    for (int32_t i = c->first_inner; !has && i >= 0; i = regex->class[i].next_inner)
+        has = rx_class_has(regex, &regex->class[i], code);
+    if (has && c->both >= 0)
+        has = rx_class_has(regex, &regex->class[c->both], code);
     return has != c->negated;
 }
 
@@ -242,6 +291,8 @@ static dsc_status parse_braces(parser *p, rx_item *item)
         item->max = RX_REPEAT_MAX;
     if (!take(p, "}") || item->max < item->min || item->max == 0)
         return refuse(p, "an invalid repeat count");
+    if (item->min <= 1 && take(p, "+")) /* repeats the repeated, in Oniguruma */
+        item->max = RX_REPEAT_MAX;
     return next_is(p, "+") || next_is(p, "?") || next_is(p, "*") ? refuse(p, "a quantifier of a quantifier") : DSC_OK;
 }
 
@@ -293,14 +344,19 @@ static dsc_status parse_item(parser *p, int depth, rx_item *item)
         return parse_parenthesis(p, depth, item);
     if (strchr("?*+{", *p->at) != NULL)
         return refuse(p, "a quantifier of nothing");
-    if (strchr("^$", *p->at) != NULL)
+    if (take(p, "$")) {
+        item->kind = RX_LINE_END;
+        item->min = item->max = 1;
+        return DSC_OK;
+    }
+    if (*p->at == '^')
         return refuse(p, "an anchor");
     rx_class *c = NULL;
     DSC_TRY(new_class(p, &c));
     item->index = p->regex->class_count - 1;
     uint32_t code = UINT32_MAX;
     if (take(p, "[")) {
-        DSC_TRY(parse_bracket(p, c));
+        DSC_TRY(parse_bracket(p, 0, c));
     } else if (take(p, ".")) {
         c->negated = true;
         DSC_TRY(add_range(p, c, '\n', '\n'));
@@ -363,7 +419,7 @@ static bool find_first(const dsc_regex *regex, int32_t index, uint64_t first[4])
     for (; index >= 0; index = regex->item[index].next) {
         const rx_item *item = &regex->item[index];
         bool empty = item->min == 0;
-        if (item->kind == RX_LOOK)
+        if (item->kind == RX_LOOK || item->kind == RX_LINE_END)
             continue;
         if (item->kind == RX_CHAR)
             add_first_of_class(&regex->class[item->index], first);
@@ -381,9 +437,9 @@ static bool takes_more_than_space(const dsc_regex *regex, const rx_class *c)
 {
     const uint64_t space = UINT64_C(0x100003e00); /* 9 to 13 and 32 */
     bool more = (c->ascii[0] & ~space) != 0 || c->ascii[1] != 0 || c->negated || c->categories != 0 ||
-                c->outside_count > 0 || c->not_space || c->word || c->not_word;
-    for (int32_t i = 0; !more && i < c->range_count; i++)
-        more = regex->range[c->first_range + i].high >= 0x80;
+                c->outside_count > 0 || c->not_space || c->word || c->not_word || c->first_inner >= 0;
+    for (int32_t i = c->first_range; !more && i >= 0; i = regex->range[i].next)
+        more = regex->range[i].high >= 0x80;
     return more;
 }
 
@@ -396,7 +452,7 @@ static bool is_no_more_text(const dsc_regex *regex, const rx_item *look)
     const rx_item *item = &regex->item[only->item];
     const rx_class *c = &regex->class[item->index];
     return item->kind == RX_CHAR && item->next < 0 && item->max == 1 && c->not_space && !c->negated &&
-           c->range_count == 0;
+           c->first_range < 0 && c->first_inner < 0 && c->both < 0;
 }
 
 /* False when the items could take a line end and then anything but white space; *line: a line end was taken. */
@@ -404,7 +460,9 @@ static bool stays_in_line(const dsc_regex *regex, int32_t index, bool *line)
 {
     for (; index >= 0; index = regex->item[index].next) {
         const rx_item *item = &regex->item[index];
-        if (item->kind == RX_LOOK) {
+        if (item->kind == RX_LINE_END) {
+            return false;
+        } else if (item->kind == RX_LOOK) {
             if (!is_no_more_text(regex, item) || item->next >= 0)
                 return false;
         } else if (item->kind == RX_GROUP) {
@@ -440,7 +498,7 @@ static bool cuts_at_lines(const dsc_regex *regex)
     const rx_item *item = &regex->item[last->item];
     const rx_class *c = &regex->class[item->index];
     return item->kind == RX_CHAR && item->next < 0 && item->min == 1 && item->max == RX_REPEAT_MAX && c->space &&
-           !c->negated;
+           !c->negated && c->both < 0;
 }
 
 static void look_ahead(dsc_regex *regex)
@@ -496,7 +554,8 @@ bool dsc_regex_ignores_lines(const dsc_regex *regex)
 {
     for (int32_t i = 0; i < regex->item_count; i++) {
         const rx_item *item = &regex->item[i];
-        if (item->kind == RX_LOOK || (item->kind == RX_CHAR && (regex->class[item->index].ascii[0] >> '\n' & 1) != 0))
+        if (item->kind == RX_LOOK || item->kind == RX_LINE_END ||
+            (item->kind == RX_CHAR && (regex->class[item->index].ascii[0] >> '\n' & 1) != 0))
             return false;
     }
     return true;

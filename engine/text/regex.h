@@ -2,9 +2,12 @@
  *
  * The syntax is the part of Oniguruma's that published tokenizers use:
  *   groups       alternatives, (?:...) (?i:...) (?=...) (?!...)
- *   characters   classes with ranges, \s \S \d \D \w \W \p{L} \P{Nd}, one-character escapes
+ *   characters   classes with ranges, classes in classes, &&, \s \S \d \D \w \W \p{L} \P{Nd} \p{Han},
+ *                one-character escapes
  *   quantifiers  ? * + {m,n} and possessive ?+ *+ ++ on characters, ? on groups
- * All other syntax is refused by name: anchors, repeated groups, lookbehind, scripts, patterns that match nothing.
+ *   places       $, the end of a line or of the text
+ * All other syntax is refused by name: other anchors, repeated groups, lookbehind, other scripts, patterns that match
+ * nothing.
  * Matching backtracks within a budget of steps, far above the need of patterns in use. The time of a match is therefore
  * at most proportional to the length of the text.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -12,19 +12,25 @@
 #define RX_DEPTH_MAX 16
 #define RX_REPEAT_MAX INT32_MAX
 
-/* A class of characters: ranges, a category, or the complement of a group of categories. */
+/* A class of characters: ranges, categories, complements of categories, and other classes. */
 typedef struct rx_class {
     uint64_t ascii[2]; /* bits of the class for ASCII, negation included */
     uint32_t categories;
     uint32_t outside[4]; /* \P{..} of up to so many */
     int32_t outside_count;
     bool space, not_space, word, not_word, negated, in_brackets;
-    int32_t first_range, range_count;
+    int32_t first_range; /* -1: none */
+    int32_t first_inner; /* classes in this class, -1: none */
+    int32_t next_inner;  /* the next class in the same outer one */
+    int32_t both;        /* only characters of this class too ([...&&...]), -1: all */
 } rx_class;
 
-typedef struct rx_range { uint32_t low, high; } rx_range;
+typedef struct rx_range {
+    uint32_t low, high;
+    int32_t next; /* -1: the last of its class */
+} rx_range;
 
-typedef enum rx_kind { RX_CHAR, RX_GROUP, RX_LOOK } rx_kind;
+typedef enum rx_kind { RX_CHAR, RX_GROUP, RX_LOOK, RX_LINE_END } rx_kind;
 
 typedef struct rx_item {
     rx_kind kind;

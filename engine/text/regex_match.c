@@ -93,6 +93,9 @@ static const char *match_items(matcher *m, int32_t index, const char *at, const 
         if (item->kind == RX_LOOK) {
             if ((match_group(m, item->index, at, NULL) != NULL) == item->negative)
                 return NULL;
+        } else if (item->kind == RX_LINE_END) {
+            if (at < m->end && *at != '\n')
+                return NULL;
         } else if (item->kind == RX_GROUP) {
             const rest more = { item->next, behind };
             const char *end = match_group(m, item->index, at, &more);

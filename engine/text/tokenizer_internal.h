@@ -70,11 +70,11 @@ typedef struct tok_added {
 
 typedef enum tok_decoder_kind {
     TOK_DECODE_BYTE_LEVEL, TOK_DECODE_REPLACE, TOK_DECODE_BYTE_FALLBACK, TOK_DECODE_FUSE, TOK_DECODE_STRIP,
-    TOK_DECODE_METASPACE, TOK_DECODE_WORDPIECE
+    TOK_DECODE_METASPACE, TOK_DECODE_WORDPIECE, TOK_DECODE_BPE
 } tok_decoder_kind;
 typedef struct tok_decoder {
     tok_decoder_kind kind;
-    tok_string from, to; /* REPLACE; STRIP: from is the character; METASPACE, WORDPIECE: from */
+    tok_string from, to; /* REPLACE; STRIP: from is the character; METASPACE, WORDPIECE, BPE: from */
     int64_t start, stop; /* STRIP */
     tok_prepend prepend; /* METASPACE */
     bool cleanup;        /* WORDPIECE */
@@ -107,6 +107,7 @@ struct dsc_tokenizer {
     int32_t before_count, after_count;
     tok_form form[2]; /* of one text, of two; a later processor's replaces an earlier one's */
     dsc_text strings; /* all that tok_string and added point into: reserved whole before */
+    bool of_byte_chars; /* steps behind ByteLevel see the printable characters that stand for bytes */
     bool may_cut;
 };
 

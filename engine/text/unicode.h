@@ -51,6 +51,8 @@ bool dsc_char_is_word(uint32_t code);      /* letters, marks, decimal digits, co
 /* \w in Oniguruma: no joiners, but, unless it is in brackets, Latin-1's small digits and fractions. */
 bool dsc_char_is_pattern_word(uint32_t code, bool in_brackets);
 uint32_t dsc_char_lower(uint32_t code);    /* as one character */
+/* The i-th range of the script Han; false behind the last. */
+bool dsc_char_han_range(int i, uint32_t *low, uint32_t *high);
 /* As the tokenizers package's older tables have it: char_class.c. */
 bool dsc_char_is_punctuation(uint32_t code); /* P, and ASCII's symbols */
 bool dsc_char_is_other(uint32_t code);       /* Cc, Cf, Co */

@@ -4,7 +4,7 @@ test-night), odd bytes, every added token's options, other components. SPDX-Lice
 import random
 import unicodedata
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tokenizers_beside import NIGHT, Ours, check, cuts, finish, odd_bytes, same
 from tokenizer_styles import STYLES, build, corpus
@@ -42,6 +42,7 @@ def other_components(train):
         "Punctuation": byte_level(pre_tokenizers.Punctuation(), use_regex=False),
         "WhitespaceSplit": byte_level(pre_tokenizers.WhitespaceSplit(), use_regex=False),
     }
+    published_patterns(cases, byte_level)
     for name, step in {"Whitespace": pre_tokenizers.Whitespace(), "WhitespaceSplit": pre_tokenizers.WhitespaceSplit(),
                        "Split of words": pre_tokenizers.Split(Regex(r"\w+|[^\w\s]+"), "isolated"),
                        "Split of no words": pre_tokenizers.Split(Regex(r"[^\s\w]+"), "contiguous")}.items():
@@ -83,6 +84,57 @@ def other_components(train):
              ["", " ", "x y", " x", "the word", "\u0301a b", "\u00b2\u00bd\u200d x"])
         if not cuts(ours, (text[:6000] + lines).encode(), 0):
             check(f"{name}: ids of a text that was cut", False)
+        ours.close()
+
+
+def published_patterns(cases, byte_level):
+    """Pre-tokenizers of Falcon, BLOOM, DeepSeek-LLM, Kimi and tiktoken's later patterns; CLIP's suffix of words."""
+    isolated = [pre_tokenizers.Digits(individual_digits=False), pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), "isolated")]
+    for use_regex in (True, False):
+        t = cases[f"Falcon, use_regex={use_regex}"] = byte_level()
+        t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("contiguous"),
+                                                   pre_tokenizers.ByteLevel(False, use_regex=use_regex), *isolated])
+    t = cases["every kind of split behind ByteLevel"] = byte_level()
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.ByteLevel(True), pre_tokenizers.Punctuation("merged_with_next"),
+                                               pre_tokenizers.Split("\u0120", "merged_with_previous"), pre_tokenizers.Whitespace()])
+    bloom = " ?[^(\\s|[.,!?…。，、।۔،])]+"
+    cases["BLOOM's pattern"] = byte_level(pre_tokenizers.Split(Regex(bloom), "isolated"), use_regex=False)
+    letters = "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-Ֆ]+"
+    marks = "\\s?[!-/:-~！-／：-～‘-‟　-。]+"
+    cases["DeepSeek-LLM's patterns"] = byte_level(
+        *(pre_tokenizers.Split(Regex(p), "isolated") for p in ("[\r\n]", letters, marks, "\\s+$", "[一-龥ࠀ-一가-퟿]+")),
+        pre_tokenizers.Digits(individual_digits=True), use_regex=False)
+    cases["$ with lines"] = byte_level(pre_tokenizers.Split(Regex("\\s+$|[a-z]$|\\w+"), "removed", invert=True), use_regex=False)
+    kimi = ("[\\p{Han}]+|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*"
+            "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?"
+            "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*"
+            "(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+")
+    cases["Kimi's pattern"] = byte_level(pre_tokenizers.Split(Regex(kimi), "isolated"), use_regex=False)
+    later = ("'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$"
+             "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s")
+    cases["tiktoken's later pattern of cl100k"] = byte_level(pre_tokenizers.Split(Regex(later), "isolated"), use_regex=False)
+    for pattern in ("[^[a-m]e&&[^x]]+", "[[a-z]&&[^aeiou]&&[^n-z]]", "[\\w&&[^\\p{Han}0-9]_]+", "[^\\W&&[\\p{L}]]+"):
+        cases[f"Split of {pattern}"] = byte_level(pre_tokenizers.Split(Regex(pattern), "isolated"), use_regex=False)
+
+
+def suffixes(train):
+    """CLIP's words end with </w>, and so do those of OpenAI's first GPT, which have no bytes."""
+    text = corpus(8, 30000)
+    lines = [train[i:i + 1000] for i in range(0, 60000, 1000)]
+    for name, bytes_too in {"CLIP": True, "GPT": False}.items():
+        t = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>", fuse_unk=False))
+        t.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Replace(Regex("\\s+"), " "), normalizers.Lowercase()])
+        clip = "'s|'t|'re|'ve|'m|'ll|'d|[\\p{L}]+|[\\p{N}]|[^\\s\\p{L}\\p{N}]+"
+        splits = [pre_tokenizers.Split(Regex(clip), "removed", invert=True), pre_tokenizers.ByteLevel(False)]
+        t.pre_tokenizer = pre_tokenizers.Sequence(splits) if bytes_too else pre_tokenizers.BertPreTokenizer()
+        t.decoder = decoders.ByteLevel() if bytes_too else decoders.BPEDecoder(suffix="</w>")
+        t.train_from_iterator(lines, trainers.BpeTrainer(
+            vocab_size=900, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet() if bytes_too else []))
+        ours = Ours(t)
+        same(f"{name}: words that end with a suffix", t, ours, [text[i:i + 3000] for i in range(0, len(text), 3000)] +
+             ["", " ", "a", "x" * 3000, "东 </w> a</w>"])
+        check(f"{name}: ids of a text that was cut", cuts(ours, text.encode(), 0))
         ours.close()
 
 
@@ -133,6 +185,12 @@ def every_character(train):
     t.decoder = decoders.WordPiece()
     ours = Ours(t)
     same(f"BertPreTokenizer: {len(known)} characters", t, ours, ["".join(f"x{c}y " for c in known)])
+    ours.close()
+    t = Tokenizer(models.WordPiece({"[UNK]": 0, "x": 1}, unk_token="[UNK]", max_input_chars_per_word=100))
+    t.pre_tokenizer = pre_tokenizers.Split(Regex("\\p{Han}"), "removed")
+    ours = Ours(t)
+    han = known + [chr(c) for c in (0x3400, 0x4DBF, 0x4E00, 0x9FEF, 0x20010, 0x2A6D6, 0x2F800, 0x30000, 0x3134A)]
+    same(f"\\p{{Han}}: {len(han)} characters", t, ours, ["".join(f"x{c}" for c in han)])
     ours.close()
 
 
@@ -203,6 +261,7 @@ for style in STYLES:
     style_test(style, train, text)
 other_components(train)
 every_character(train)
+suffixes(train)
 added_tokens(train)
 metaspace_first_pieces_are_the_same()
 finish()

@@ -168,7 +168,12 @@ static void test_refused(void **state)
         { BASE("\"\":1,", MODEL), "\"\" is not known here", DSC_ERR_UNSUPPORTED },
         { BASE("\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"odd\":1},", MODEL), "\"odd\"", DSC_ERR_UNSUPPORTED },
         { BASE("", MODEL ",\"dropout\":0.1"), "dropout", DSC_ERR_UNSUPPORTED },
-        { BASE("", MODEL ",\"end_of_word_suffix\":\"</w>\""), "end_of_word_suffix", DSC_ERR_UNSUPPORTED },
+        { BASE("", MODEL ",\"end_of_word_suffix\":\"123456789012345678901234567890123\""), "end_of_word_suffix",
+          DSC_ERR_UNSUPPORTED },
+        { BASE("\"pre_tokenizer\":{\"type\":\"ByteLevel\"},", MODEL ",\"end_of_word_suffix\":\" \""),
+          "stands for no byte", DSC_ERR_UNSUPPORTED },
+        { BASE("\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"ByteLevel\"},"
+               "{\"type\":\"ByteLevel\"}]},", MODEL), "ByteLevel followed by", DSC_ERR_UNSUPPORTED },
         { BASE("", "\"vocab\":{},\"merges\":[]"), "vocab", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]"), "id 0", DSC_ERR_INPUT },
         { BASE("", "\"vocab\":{\"a\":-1},\"merges\":[]"), "whole number", DSC_ERR_INPUT },
@@ -314,12 +319,22 @@ static void test_patterns(void **state)
         { "\\w+", "a\xc2\xbd_\xe2\x80\x8d" "b", "[a\xc2\xbd_][b]" }, /* a fraction is of a word, a joiner is not */
         { "[\\w]+", "a\xc2\xbd_\xc2\xb3" "b", "[a][_][b]" },           /* in brackets neither is */
         { "[^\\w]+", "a\xc2\xb3_!", "[\xc2\xb3][!]" },
+        { " ?[^(\\s|[.,!])]+", "a(b |c.d ef", "[a][b][c][d][ ef]" },     /* a class in a class */
+        { "[a-z&&[^aeiou]x]+", "abcexyz", "[bc][xyz]" },                /* the right of && is one class */
+        { "[^a-z&&[^aeiou]]+", "abce1x", "[a][e1]" },                   /* all of it is negated */
+        { "[[ab][^a-y]0-9&&\\w]+", "abcz5!", "[ab][z5]" },
+        { "\\s+$", "a  \n b  ", "[  ][  ]" }, /* at the end of a line or of the text */
+        { "a$", "a\nab\na", "[a][a]" },
+        { "\\p{N}{1,3}+", "12345 6", "[12345][6]" }, /* as Oniguruma has it: repeated again, not possessive */
+        { "[\\p{Han}]+|[\\p{L}&&[^\\p{Han}]]+", "ab\xe6\x9d\xb1" "c",
+          "[ab][\xe6\x9d\xb1][c]" },
     };
     char out[256];
     for (size_t i = 0; i < DSC_COUNT(cases); i++)
         assert_string_equal(matches(cases[i].pattern, cases[i].text, out, sizeof out), cases[i].found);
-    static const char *const refused[] = { "(a", "a)", "[a", "a**", "a*?", "^a", "a$", "(?<=a)b", "(?P<n>a)", "\\bx",
-                                           "\\p{Han}", "[[:alpha:]]", "a||b", "(a)*", "[b-a]", "x{3,2}", "\\", "",
+    static const char *const refused[] = { "(a", "a)", "[a", "a**", "a*?", "^a", "$", "(?<=a)b", "(?P<n>a)", "\\bx",
+                                           "\\P{Han}", "[[:alpha:]]", "[a&&]", "[a-[b]]", "a{2}+", "a||b",
+                                           "(a)*", "[b-a]", "x{3,2}", "\\", "",
                                            "\\p{", "(?i:\xc3\xa9)" };
     for (size_t i = 0; i < DSC_COUNT(refused); i++) {
         dsc_regex *regex = NULL;
