@@ -100,11 +100,13 @@ static void make_qkv(const dsc_block *block, int16_t x, const dsc_block_attentio
                                            : linear(block, x, part->qkv[i], width[i], part->qkv_bias);
         return;
     }
-    const int16_t all = linear(block, x, part->qkv[0], width[0] + width[1] + width[2], part->qkv_bias);
+    int16_t all = linear(block, x, part->qkv[0], width[0] + width[1] + width[2], part->qkv_bias);
+    if (part->kind == DSC_QKV_GROUPS)
+        all = dsc_program_regroup(block->program, all, part->op.kv_heads, heads / part->op.kv_heads, size);
     for (int64_t i = 0, at = 0; i < 3; at += width[i++])
-        qkv[i] = part->kind == DSC_QKV_PARTS
-                     ? dsc_program_slice(block->program, all, at, width[i])
-                     : dsc_program_slice_heads(block->program, all, i * size, heads, size, 3 * size);
+        qkv[i] = part->kind == DSC_QKV_HEADS
+                     ? dsc_program_slice_heads(block->program, all, i * size, heads, size, 3 * size)
+                     : dsc_program_slice(block->program, all, at, width[i]);
 }
 
 typedef struct turn {

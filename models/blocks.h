@@ -38,9 +38,9 @@ dsc_step dsc_block_begin(const dsc_block *block, int16_t x, const dsc_step_norms
 /* `part` is what the part gave for step->in. `onto`: what it is added to, step->x but in parallel blocks. */
 int16_t dsc_block_end(const dsc_block *block, const dsc_step *step, int16_t part, int16_t onto);
 
-/* How q, k and v are made: by three products; by one whose outputs are q, k and v, [(H+2K)*D]; by one whose are
- * [H,3,D], with H = K. */
-typedef enum dsc_qkv_kind { DSC_QKV_APART, DSC_QKV_PARTS, DSC_QKV_HEADS } dsc_qkv_kind;
+/* How q, k and v are made: by three products, or by one. The outputs of one are q, k and v, [(H+2K)*D]; or [H,3,D],
+ * with H = K; or [K,H/K+2,D]. */
+typedef enum dsc_qkv_kind { DSC_QKV_APART, DSC_QKV_PARTS, DSC_QKV_HEADS, DSC_QKV_GROUPS } dsc_qkv_kind;
 
 typedef struct dsc_block_attention {
     dsc_qkv_kind kind;

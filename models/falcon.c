@@ -1,5 +1,6 @@
-/* falcon.c - Falcon 7B (Almazrouei et al. 2023): one key head, and attention and MLP read one norm. The blocks of 40B,
- * which group the fused product by key heads, are not built. SPDX-License-Identifier: Apache-2.0 */
+/* falcon.c - Falcon (Almazrouei et al. 2023). 7B has one key head, and attention and MLP read one norm. The newer
+ * blocks of 40B, 180B and Falcon 2 group the fused product by key heads, and may have a norm for each of the two parts.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <string.h>
 
 #include "models/dense.h"
@@ -7,15 +8,21 @@
 static const char *const lora_layers[] = { "query_key_value", NULL };
 
 #define FALCON_TRAITS                                                                                                  \
-    .norm1 = "input_layernorm", .qkv = { "self_attention.query_key_value" }, .proj = "self_attention.dense",           \
-    .fc = "mlp.dense_h_to_4h", .out = "mlp.dense_4h_to_h", .out_in = true, .rotary = true
+    .qkv = { "self_attention.query_key_value" }, .proj = "self_attention.dense", .fc = "mlp.dense_h_to_4h",            \
+    .out = "mlp.dense_4h_to_h", .out_in = true, .rotary = true
+#define ONE_NORM FALCON_TRAITS, .norm1 = "input_layernorm"
+#define TWO_NORMS FALCON_TRAITS, .norm1 = "ln_attn", .norm2 = "ln_mlp"
 
 /* [multi_query][parallel_attn] */
 static const dsc_dense_traits traits[2][2] = {
-    { { FALCON_TRAITS, .kind = DSC_QKV_HEADS, .norm2 = "post_attention_layernorm" },
-      { FALCON_TRAITS, .kind = DSC_QKV_HEADS } },
-    { { FALCON_TRAITS, .kind = DSC_QKV_PARTS, .norm2 = "post_attention_layernorm" },
-      { FALCON_TRAITS, .kind = DSC_QKV_PARTS } },
+    { { ONE_NORM, .kind = DSC_QKV_HEADS, .norm2 = "post_attention_layernorm" }, { ONE_NORM, .kind = DSC_QKV_HEADS } },
+    { { ONE_NORM, .kind = DSC_QKV_PARTS, .norm2 = "post_attention_layernorm" }, { ONE_NORM, .kind = DSC_QKV_PARTS } },
+};
+/* Of newer blocks. One group lies as q, k and v; groups of one query head lie as heads. [kind][norms - 1] */
+static const dsc_dense_traits newer_traits[3][2] = {
+    { { ONE_NORM, .kind = DSC_QKV_PARTS }, { TWO_NORMS, .kind = DSC_QKV_PARTS } },
+    { { ONE_NORM, .kind = DSC_QKV_HEADS }, { TWO_NORMS, .kind = DSC_QKV_HEADS } },
+    { { ONE_NORM, .kind = DSC_QKV_GROUPS }, { TWO_NORMS, .kind = DSC_QKV_GROUPS } },
 };
 
 static bool may_ignore(const char *part) { return strcmp(part, "self_attention.rotary_emb.inv_freq") == 0; }
@@ -44,43 +51,61 @@ static dsc_status read_sizes(dsc_hf_config *reader, dsc_dense_config *out)
     return DSC_OK;
 }
 
-/* The block's parts. "alibi": true is refused with other keys of that kind: Hugging Face's code rounds its addends. */
-static dsc_status read_parts(dsc_hf_config *reader, dsc_dense_config *out)
+/* The newer blocks, which are parallel and have any number of key heads. */
+static dsc_status read_newer(dsc_hf_config *reader, dsc_dense_config *out)
 {
-    bool newer = false, one_key = true, bias = false;
-    int64_t kv_heads = out->heads;
-    DSC_TRY(dsc_hf_bool(reader, "new_decoder_architecture", false, &newer));
-    if (newer)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"new_decoder_architecture\": true is not built; what "
-                             "exists: false, as in Falcon 7B");
-    DSC_TRY(dsc_hf_bool(reader, "apply_residual_connection_post_layernorm", false, &newer));
-    if (newer)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"apply_residual_connection_post_layernorm\": true is not "
-                             "built; what exists: false");
-    DSC_TRY(dsc_hf_bool(reader, "multi_query", true, &one_key));
+    int64_t norms = 2;
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_kv_heads", DSC_LM_CHANNELS_MAX, out->heads, &out->kv_heads));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_ln_in_parallel_attn", 2, 2, &norms));
+    if (out->heads % out->kv_heads != 0)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                             "\"num_attention_heads\" %lld is not a multiple of \"num_kv_heads\" %lld",
+                             (long long)out->heads, (long long)out->kv_heads);
+    if (!out->parallel)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"new_decoder_architecture\" needs \"parallel_attn\": true");
+    const int kind = out->kv_heads == 1 ? 0 : out->kv_heads == out->heads ? 1 : 2;
+    out->traits = &newer_traits[kind][norms - 1];
+    return DSC_OK;
+}
+
+static dsc_status read_older(dsc_hf_config *reader, dsc_dense_config *out, bool one_key)
+{
+    int64_t kv_heads = out->heads, norms = 0;
     DSC_TRY(dsc_hf_int_or_null(reader, "num_kv_heads", DSC_LM_CHANNELS_MAX, out->heads, &kv_heads));
+    DSC_TRY(dsc_hf_int_or_null(reader, "num_ln_in_parallel_attn", 2, 1, &norms)); /* of the newer blocks only */
     if (!one_key && kv_heads != out->heads)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"num_kv_heads\" %lld of %lld heads is not built without "
                              "\"multi_query\"; what exists: as many as heads", (long long)kv_heads,
                              (long long)out->heads);
-    DSC_TRY(dsc_hf_bool(reader, "parallel_attn", true, &out->parallel));
-    DSC_TRY(dsc_hf_bool(reader, "bias", false, &bias));
     out->kv_heads = one_key ? 1 : 0;
-    out->attention_bias = bias;
-    out->bare_mlp = !bias;
     out->traits = &traits[one_key][out->parallel];
     return DSC_OK;
+}
+
+/* The block's parts. "alibi": true is refused with other keys of that kind: Hugging Face's code rounds its addends. */
+static dsc_status read_parts(dsc_hf_config *reader, dsc_dense_config *out)
+{
+    bool newer = false, one_key = true, bias = false, behind = false;
+    DSC_TRY(dsc_hf_bool(reader, "new_decoder_architecture", false, &newer));
+    DSC_TRY(dsc_hf_bool(reader, "apply_residual_connection_post_layernorm", false, &behind));
+    if (behind)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"apply_residual_connection_post_layernorm\": true is not "
+                             "built; what exists: false");
+    DSC_TRY(dsc_hf_bool(reader, "multi_query", true, &one_key));
+    DSC_TRY(dsc_hf_bool(reader, "parallel_attn", true, &out->parallel));
+    DSC_TRY(dsc_hf_bool(reader, "bias", false, &bias));
+    out->attention_bias = bias;
+    out->bare_mlp = !bias;
+    return newer ? read_newer(reader, out) : read_older(reader, out, one_key);
 }
 
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     static const char *const dropouts[] = { "hidden_dropout", "attention_dropout" };
     dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
-    int64_t norms = 0;
     out->scale_attention = true;
     DSC_TRY(read_sizes(reader, out));
     DSC_TRY(read_parts(reader, out));
-    DSC_TRY(dsc_hf_int_or_null(reader, "num_ln_in_parallel_attn", 2, 1, &norms)); /* of the newer blocks only */
     DSC_TRY(dsc_hf_number(reader, "layer_norm_epsilon", (dsc_hf_range){ 1e-30, 1 }, 1e-5, &lm->norm_eps));
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));

@@ -38,6 +38,7 @@ typedef enum dsc_op_kind {
     DSC_OP_DROPOUT,    /* x -> y */
     DSC_OP_SLICE,      /* x -> y, some of its columns in place */
     DSC_OP_COPY,       /* x -> y */
+    DSC_OP_REGROUP,    /* x -> y */
     DSC_OP_CUSTOM,     /* inputs -> y */
     DSC_OP_HEADS,      /* own, shared or none -> y, heads put together (kernels/heads.h) */
     /* Inputs of a first module, and rows of samples. */
@@ -198,6 +199,10 @@ typedef struct dsc_op {
         dsc_swiglu_clamp clamp; /* PAIRS */
         dsc_op_conv conv;
         dsc_op_delta delta;
+        struct {
+            int64_t groups, queries, head_size;
+            bool inverse;
+        } regroup;
         struct {
             double probability;
             uint32_t stream;
@@ -375,6 +380,9 @@ int16_t dsc_program_prepend(dsc_program *program, int16_t x, int32_t param, int6
 int16_t dsc_program_table(dsc_program *program, int16_t x, int32_t param);
 /* Rows [first, first + count) of each sample, or the mean of these. */
 int16_t dsc_program_pick(dsc_program *program, int16_t x, int64_t first, int64_t count, bool mean);
+/* A row of x has for each of `groups` key heads its `queries` query heads, then its key and its value, all of head_size
+ * columns. y has all query heads, then all keys, then all values. */
+int16_t dsc_program_regroup(dsc_program *program, int16_t x, int64_t groups, int64_t queries, int64_t head_size);
 /* An op of the caller's, which stays as long as the program; in[op->input_count]. out_columns is above 0, and the texts
  * of its parameters are whole: { "scale.bias" } and no part. */
 int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_custom_op *op);

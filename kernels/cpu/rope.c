@@ -32,7 +32,7 @@ static dsc_status table(const void *args, const dsc_cpu_threads *pool, dsc_error
 static dsc_status rope(const dsc_rope_args *a, const dsc_cpu_threads *pool, dsc_error *err, dsc_range_fn fn)
 {
     DSC_ASSERT(a->rows >= 0 && a->tokens >= 1);
-    DSC_ASSERT(a->heads >= 1 && a->pairs >= 1 && 2 * a->pairs <= a->head_size);
+    DSC_ASSERT(a->heads >= 1 && a->pairs >= 0 && 2 * a->pairs <= a->head_size); /* 0: all is copied */
     DSC_ASSERT(a->stride >= (int64_t)a->heads * a->head_size);
     for (int64_t r = 0; a->places != NULL && r < a->rows; r++)
         DSC_ASSERT(a->places[r] >= 0 && a->places[r] < a->tokens);

@@ -107,7 +107,8 @@ template <class T, int W, bool NEIGHBOURS> void launch(const dsc_cuda_launch *at
     const rope_arrays<T> a = { static_cast<T *>(args->out), static_cast<const T *>(args->in), args->cos, args->sin,
                                args->places, args->tokens, args->stride, args->heads, args->head_size, args->pairs };
     const unsigned blocks = grid_size(args->rows);
-    const unsigned threads = threads_for(static_cast<int64_t>(a.heads) * (a.pairs / W), ROPE_THREADS);
+    const int64_t items = a.pairs > 0 ? a.pairs / W : a.head_size; /* without pairs all is copied */
+    const unsigned threads = threads_for(a.heads * items, ROPE_THREADS);
     if (args->inverse)
         DSC_CUDA_LAUNCH((rope_kernel<T, W, true, NEIGHBOURS>), blocks, threads, 0, at->stream, a);
     else
@@ -149,7 +150,7 @@ dsc_status dsc_cuda_run_ROPE(const dsc_cuda_launch *at, const void *args, dsc_er
 {
     const dsc_rope_args *a = static_cast<const dsc_rope_args *>(args);
     DSC_TRY(dtype_check("ROPE", a->dtype, err));
-    DSC_ASSERT(a->tokens >= 1 && a->heads >= 1 && a->pairs >= 1 && 2 * a->pairs <= a->head_size);
+    DSC_ASSERT(a->tokens >= 1 && a->heads >= 1 && a->pairs >= 0 && 2 * a->pairs <= a->head_size);
     DSC_ASSERT(a->stride >= static_cast<int64_t>(a->heads) * a->head_size);
     if (a->rows == 0)
         return DSC_OK;

@@ -64,6 +64,7 @@ int64_t dsc_op_norm_bwd_scratch(const dsc_program *program, const dsc_op *op, co
 /* ---- Rotary positions and attention, ops_attention.c ---- */
 dsc_status dsc_op_run_rope_table(dsc_exec *exec, const dsc_op *op);
 dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op);
+dsc_status dsc_op_run_regroup(dsc_exec *exec, const dsc_op *op);
 bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op);
 dsc_status dsc_op_run_attention(dsc_exec *exec, const dsc_op *op);
 int64_t dsc_op_attention_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
@@ -147,6 +148,7 @@ dsc_status dsc_rule_pass(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_linear(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_norm(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_rope(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_status dsc_rule_regroup(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_gated(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_multiply(dsc_tape *tape, dsc_op *op, dsc_error *err);
 dsc_status dsc_rule_slice(dsc_tape *tape, dsc_op *op, dsc_error *err);

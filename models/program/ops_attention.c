@@ -54,6 +54,38 @@ bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op)
     return dsc_op_lie_apart_alike(places, op->in[0], op->out[0]) && (whole || op->rope.first == 0);
 }
 
+/* `count` columns of each row, from column `from` of op's input to `to` of its output; rows are equally wide. A rotary
+ * embedding without pairs copies bits. */
+static dsc_status copy_columns(dsc_exec *exec, const dsc_op *op, int64_t from, int64_t to, int64_t count)
+{
+    const int64_t element = (int64_t)dsc_dtype_bytes(exec->ctx->dtype);
+    const dsc_rope_args args = { .out = (char *)dsc_exec_at(exec, op->out[0]) + to * element,
+                                 .in = (const char *)dsc_exec_at(exec, op->in[0]) + from * element,
+                                 .rows = dsc_exec_rows(exec, op->in[0]),
+                                 .tokens = 1,
+                                 .stride = dsc_exec_value(exec, op->in[0])->columns,
+                                 .heads = 1,
+                                 .head_size = (int32_t)count,
+                                 .dtype = exec->ctx->dtype };
+    return DSC_RUN(exec->ctx->stream, ROPE, &args, exec->err);
+}
+
+dsc_status dsc_op_run_regroup(dsc_exec *exec, const dsc_op *op)
+{
+    const int64_t size = op->regroup.head_size, queries = op->regroup.queries, groups = op->regroup.groups;
+    for (int64_t g = 0; g < groups; g++) {
+        const int64_t first = g * (queries + 2) * size, all = groups * queries * size;
+        const int64_t apart[3] = { first, first + queries * size, first + (queries + 1) * size };
+        const int64_t together[3] = { g * queries * size, all + g * size, all + (groups + g) * size };
+        for (int i = 0; i < 3; i++) {
+            const int64_t from = op->regroup.inverse ? together[i] : apart[i];
+            const int64_t to = op->regroup.inverse ? apart[i] : together[i];
+            DSC_TRY(copy_columns(exec, op, from, to, i == 0 ? queries * size : size));
+        }
+    }
+    return DSC_OK;
+}
+
 /* A window that reaches further than the text has no effect. */
 static int32_t window_of(const dsc_program *program, const dsc_op *op, int64_t past)
 {

@@ -483,6 +483,23 @@ int16_t dsc_program_dropout(dsc_program *program, int16_t x, double probability,
     return y;
 }
 
+int16_t dsc_program_regroup(dsc_program *program, int16_t x, int64_t groups, int64_t queries, int64_t head_size)
+{
+    dsc_op *op;
+    const int16_t y = add_unary(program, DSC_OP_REGROUP, "regroup", x, &op);
+    if (y == DSC_PROGRAM_NONE)
+        return y;
+    const dsc_value *in = &program->value[x];
+    if (groups < 1 || queries < 1 || head_size < 1 || in->columns / groups != (queries + 2) * head_size ||
+        in->columns % groups != 0)
+        REFUSE(program,
+               "op \"regroup\": %lld groups of %lld query heads, a key and a value of %lld columns are not the %lld "
+               "columns of \"%.60s\"",
+               (long long)groups, (long long)queries, (long long)head_size, (long long)in->columns, in->name);
+    op->regroup.groups = groups, op->regroup.queries = queries, op->regroup.head_size = head_size;
+    return y;
+}
+
 int16_t dsc_program_slice_heads(dsc_program *program, int16_t x, int64_t first, int64_t heads, int64_t width,
                                 int64_t apart)
 {

@@ -203,6 +203,15 @@ dsc_status dsc_rule_rope(dsc_tape *t, dsc_op *rope, dsc_error *err)
     return DSC_OK;
 }
 
+dsc_status dsc_rule_regroup(dsc_tape *t, dsc_op *regroup, dsc_error *err)
+{
+    int16_t made[DSC_OP_INPUTS];
+    dsc_op *op = emit_one(t, regroup, made);
+    op->regroup.inverse = !regroup->regroup.inverse;
+    add_made(t, regroup, made);
+    return DSC_OK;
+}
+
 dsc_status dsc_rule_gated(dsc_tape *t, dsc_op *gated, dsc_error *err)
 {
     const int16_t later = t->weight_later[dsc_op_number(t->program, gated)];

@@ -72,11 +72,11 @@ static void verify_rope(const void *args)
             for (int32_t i = 0; i < a->head_size; i++) {
                 const int64_t at = r * a->stride + h * a->head_size;
                 const int64_t place = a->places != NULL ? a->places[r] : r % a->tokens;
-                const int64_t table = place * a->pairs + pair_of(a, i);
                 if (i >= 2 * a->pairs) {
                     ck_near(a->out, at + i, value_before(a, at + i), 0);
                     continue;
                 }
+                const int64_t table = place * a->pairs + pair_of(a, i);
                 const bool second = is_second(a, i);
                 const int64_t partner = at + partner_of(a, i);
                 const double x = value_before(a, at + i), y = value_before(a, partner);
@@ -205,7 +205,7 @@ void ck_rope(void)
         { 6, 3, 2, 64, 32, false },  { 7, 7, 3, 128, 64, false }, { 4, 4, 5, 80, 40, false },
         { 5, 5, 2, 30, 15, false },  { 3, 2, 1, 2, 1, false },    { 8, 4, 2, 80, 16, false },
         { 4, 2, 3, 37, 9, false },   { 2, 2, 40, 96, 48, false }, { 0, 4, 2, 64, 32, false },
-        { 9, 4, 1, 256, 64, false },
+        { 9, 4, 1, 256, 64, false }, { 5, 5, 3, 34, 0, false },
     };
     for (size_t i = 0; i < 2 * DSC_COUNT(shapes); i++)
         for (dsc_dtype dtype = DSC_F32; dtype <= DSC_F16; dtype++) {

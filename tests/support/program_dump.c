@@ -37,7 +37,7 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
         [DSC_OP_LINEAR] = "linear", [DSC_OP_NORM] = "norm", [DSC_OP_ROPE_TABLE] = "rope_table",
         [DSC_OP_ROPE] = "rope", [DSC_OP_ATTENTION] = "attention", [DSC_OP_ACTIVATION] = "activation",
         [DSC_OP_GATED] = "gated", [DSC_OP_PAIRS] = "pairs", [DSC_OP_ADD] = "add", [DSC_OP_MULTIPLY] = "multiply",
-        [DSC_OP_SCALE] = "scale", [DSC_OP_DROPOUT] = "dropout", [DSC_OP_SLICE] = "slice", [DSC_OP_COPY] = "copy",
+        [DSC_OP_SCALE] = "scale", [DSC_OP_DROPOUT] = "dropout", [DSC_OP_SLICE] = "slice", [DSC_OP_COPY] = "copy", [DSC_OP_REGROUP] = "regroup",
         [DSC_OP_CUSTOM] = "custom", [DSC_OP_HEADS] = "heads", [DSC_OP_DATA] = "data", [DSC_OP_PATCHES] = "patches",
         [DSC_OP_PREPEND] = "prepend", [DSC_OP_TABLE] = "table", [DSC_OP_PICK] = "pick", [DSC_OP_ROUTER] = "router",
         [DSC_OP_ORDER] = "order", [DSC_OP_DISPATCH] = "dispatch", [DSC_OP_GROUPED] = "grouped",
@@ -68,6 +68,8 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
                 (int)op->attention.heads, (int)op->attention.kv_heads, op->attention.scale, (int)op->attention.window,
                 op->attention.all, op->attention.softcap, op->attention.alibi,
                 op->attention.has_sinks ? op->attention.sinks : DSC_PROGRAM_NONE);
+    if (op->kind == DSC_OP_REGROUP)
+        fprintf(file, "\"groups\": %d, \"size\": %d, ", (int)op->regroup.groups, (int)op->regroup.head_size);
     if (op->kind == DSC_OP_ACTIVATION || op->kind == DSC_OP_GATED)
         fprintf(file, "\"activation\": %d, ", (int)op->activation);
     if (op->kind == DSC_OP_SCALE)

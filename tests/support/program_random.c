@@ -71,7 +71,7 @@ static int16_t norm(program_random *r, int16_t x)
     return y;
 }
 
-/* q, k and v: three products, or slices of one in either order of its columns. */
+/* q, k and v: three products, or slices of one in any of three orders of its columns. */
 static void make_qkv(program_random *r, int16_t x, int64_t heads, int64_t kv_heads, int16_t *qkv)
 {
     const int64_t width[3] = { heads * HEAD, kv_heads * HEAD, kv_heads * HEAD };
@@ -82,10 +82,12 @@ static void make_qkv(program_random *r, int16_t x, int64_t heads, int64_t kv_hea
             qkv[i] = plain ? plain_linear(r, x, width[i]) : linear(r, x, width[i]);
         return;
     }
-    const int16_t all = linear(r, x, width[0] + width[1] + width[2]);
+    int16_t all = linear(r, x, width[0] + width[1] + width[2]);
+    if (kind == 1 && r->seed % 2 == 0) /* no draw of its own, so that other programs stay what they are */
+        all = dsc_program_regroup(&r->source, all, kv_heads, heads / kv_heads, HEAD);
     for (int64_t i = 0, at = 0; i < 3; at += width[i++])
-        qkv[i] = kind == 1 ? dsc_program_slice(&r->source, all, at, width[i])
-                           : dsc_program_slice_heads(&r->source, all, i * HEAD, heads, HEAD, 3 * HEAD);
+        qkv[i] = kind < 2 ? dsc_program_slice(&r->source, all, at, width[i])
+                          : dsc_program_slice_heads(&r->source, all, i * HEAD, heads, HEAD, 3 * HEAD);
 }
 
 static int32_t vector(program_random *r, int64_t elements)

@@ -424,6 +424,21 @@ static void pick(program_reference *r, const dsc_op *op, bool backward)
                      (b * in + op->pick.first + t) * columns + c, op->pick.mean ? 1 / (double)count : 1, backward);
 }
 
+static void regroup(program_reference *r, const dsc_op *op, bool backward)
+{
+    const int64_t size = op->regroup.head_size, queries = op->regroup.queries, groups = op->regroup.groups;
+    const int64_t columns = r->program->value[op->in[0]].columns;
+    for (int64_t i = 0; i < program_reference_elements(r, op->in[0]); i++) {
+        const int64_t head = i % columns / size, group = head / (queries + 2), at = head % (queries + 2);
+        const int64_t to = at < queries ? group * queries + at : groups * at + group; /* keys, then values */
+        const int64_t y = i - i % columns + to * size + i % size;
+        if (backward)
+            r->d_value[op->in[0]][i] += r->d_value[op->out[0]][y];
+        else
+            r->value[op->out[0]][y] = r->value[op->in[0]][i];
+    }
+}
+
 /* ---- all ---- */
 
 static void run(program_reference *r, const dsc_op *op, bool backward)
@@ -460,6 +475,9 @@ static void run(program_reference *r, const dsc_op *op, bool backward)
         break;
     case DSC_OP_PICK:
         pick(r, op, backward);
+        break;
+    case DSC_OP_REGROUP:
+        regroup(r, op, backward);
         break;
     default:
         for (int64_t i = 0; i < program_reference_elements(r, op->out[0]); i++)

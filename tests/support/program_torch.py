@@ -186,6 +186,9 @@ def run_op(program, op, x, y, z, params):
         return norm(op, x, params)
     if kind == "heads":
         return heads_op(op, x, y)
+    if kind == "regroup":
+        heads = x.reshape(x.shape[0], op["groups"], -1, op["size"])
+        return torch.cat([part.flatten(1) for part in (heads[:, :, :-2], heads[:, :, -2], heads[:, :, -1])], -1)
     if kind == "rope":
         return rope(program, op, x)
     if kind == "attention":

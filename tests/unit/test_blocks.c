@@ -171,7 +171,7 @@ static switches any(uint64_t seed)
     s.block.norm.kind = program_random_draw(&r, 2) == 0 ? DSC_NORM_LAYER : DSC_NORM_RMS;
     s.block.out_in = program_random_draw(&r, 2) == 0;
     s.block.residual = program_random_draw(&r, 3) == 0 ? 0.25 : 0;
-    s.attention.kind = (dsc_qkv_kind)program_random_draw(&r, 3);
+    s.attention.kind = (dsc_qkv_kind)program_random_draw(&r, 4);
     if (s.attention.kind != DSC_QKV_HEADS)
         s.attention.op.kv_heads = HEADS >> program_random_draw(&r, 3);
     s.attention.qkv_bias = program_random_draw(&r, 2) == 0;
