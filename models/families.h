@@ -4,6 +4,7 @@
 #define DSC_MODELS_FAMILIES_H
 
 #include "models/lm.h"
+#include "models/named_models.h"
 
 /* The i-th family, NULL past the end. families.c */
 const dsc_lm_family *dsc_lm_family_at(int32_t index);
@@ -12,5 +13,8 @@ const dsc_lm_family *dsc_lm_family_at(int32_t index);
  * of it is in use. `lora` is what the options' adapters were read to, whose weights a success takes; NULL: none. */
 DSC_MUST_USE dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_path, const char *dir,
                                     const dsc_model_options *options, dsc_lora_config *lora, dsc_error *err);
+/* The same for the text of a config.json; its samples have at most DSC_NAMED_SEQUENCE tokens by default. */
+DSC_MUST_USE dsc_status dsc_hf_open_named(dsc_model **out, dsc_alloc *alloc, const dsc_named_model *named,
+                                          const dsc_model_options *options, dsc_lora_config *lora, dsc_error *err);
 
 #endif

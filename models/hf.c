@@ -13,6 +13,7 @@ static const dsc_json_limits config_limits = DSC_JSON_LIMITS_CONFIG;
 typedef struct hf_folder {
     dsc_alloc *alloc;
     const char *config_path, *dir;
+    const dsc_named_model *named; /* config.json is its text; NULL: the file */
     const dsc_model_options *options;
     dsc_lora_config *lora;
     char *text; /* of config.json */
@@ -225,6 +226,8 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
                     "the sequence length (dsc.seq_length) is for texts and has no effect: a sample is \"%s\"",
                     config->data.name);
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
+    if (folder->named != NULL)
+        config->sequence = dsc_min_i64(config->positions, DSC_NAMED_SEQUENCE);
     return dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
                                 folder->config_path, err);
 }
@@ -354,25 +357,46 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
     return DSC_OK;
 }
 
+static dsc_status read_text(hf_folder *folder, int64_t *bytes, dsc_error *err)
+{
+    if (folder->named == NULL)
+        return dsc_io_read_all(NULL, folder->alloc, folder->config_path, config_limits.bytes, &folder->text, bytes,
+                               err);
+    *bytes = (int64_t)strlen(folder->named->config);
+    return dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, folder->named->config, &folder->text, err);
+}
+
+static dsc_status open_folder(hf_folder *folder, dsc_model **out, dsc_error *err)
+{
+    int64_t bytes = 0;
+    *out = NULL;
+    dsc_status status = DSC_OK;
+    DSC_TRY_OUT(read_text(folder, &bytes, err));
+    DSC_TRY_OUT(dsc_json_open(folder->alloc, folder->config_path, folder->text, bytes, DSC_JSON_STRICT, &config_limits,
+                              &folder->json, err));
+    DSC_TRY_OUT(find_family(folder, err));
+    DSC_TRY_OUT(open_model(folder, out, err));
+out:
+    dsc_weights_close(&folder->weights);
+    dsc_wrapper_carried_close(&folder->carried);
+    dsc_alloc_free(folder->alloc, (void *)(uintptr_t)folder->label_names);
+    dsc_alloc_free(folder->alloc, folder->warnings);
+    dsc_alloc_free(folder->alloc, folder->config);
+    dsc_json_close(&folder->json);
+    dsc_alloc_free(folder->alloc, folder->text);
+    return status;
+}
+
 dsc_status dsc_hf_open(dsc_model **out, dsc_alloc *alloc, const char *config_path, const char *dir,
                        const dsc_model_options *options, dsc_lora_config *lora, dsc_error *err)
 {
     hf_folder folder = { .alloc = alloc, .config_path = config_path, .dir = dir, .options = options, .lora = lora };
-    int64_t bytes = 0;
-    *out = NULL;
-    dsc_status status = DSC_OK;
-    DSC_TRY_OUT(dsc_io_read_all(NULL, alloc, config_path, config_limits.bytes, &folder.text, &bytes, err));
-    DSC_TRY_OUT(
-        dsc_json_open(alloc, config_path, folder.text, bytes, DSC_JSON_STRICT, &config_limits, &folder.json, err));
-    DSC_TRY_OUT(find_family(&folder, err));
-    DSC_TRY_OUT(open_model(&folder, out, err));
-out:
-    dsc_weights_close(&folder.weights);
-    dsc_wrapper_carried_close(&folder.carried);
-    dsc_alloc_free(alloc, (void *)(uintptr_t)folder.label_names);
-    dsc_alloc_free(alloc, folder.warnings);
-    dsc_alloc_free(alloc, folder.config);
-    dsc_json_close(&folder.json);
-    dsc_alloc_free(alloc, folder.text);
-    return status;
+    return open_folder(&folder, out, err);
+}
+
+dsc_status dsc_hf_open_named(dsc_model **out, dsc_alloc *alloc, const dsc_named_model *named,
+                             const dsc_model_options *options, dsc_lora_config *lora, dsc_error *err)
+{
+    hf_folder folder = { .alloc = alloc, .config_path = named->name, .named = named, .options = options, .lora = lora };
+    return open_folder(&folder, out, err);
 }

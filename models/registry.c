@@ -8,6 +8,7 @@
 
 #define CACHE_TOKENS_MAX (1 << 25) /* twice the longest text: whole blocks of it */
 #define VOCAB_MULTIPLE_MAX 65536
+#define NAMES_MAX 8 /* of an error */
 
 /* The family and, in *index, its own number of the built-in model `index` of all; NULL past the end. */
 static const dsc_lm_family *builtin_family(int32_t *index)
@@ -24,10 +25,14 @@ static const dsc_lm_family *builtin_family(int32_t *index)
     return NULL;
 }
 
+/* Behind the families' own sizes. */
 const char *dsc_model_builtin_name(int32_t index)
 {
-    const dsc_lm_family *family = builtin_family(&index);
-    return family != NULL ? family->builtin(index, NULL) : NULL;
+    const dsc_lm_family *family = index >= 0 ? builtin_family(&index) : NULL;
+    if (family != NULL)
+        return family->builtin(index, NULL);
+    const dsc_named_model *named = dsc_named_model_at(index);
+    return named != NULL ? named->name : NULL;
 }
 
 static int32_t builtin_index(const char *name)
@@ -46,6 +51,8 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
     if (options->labels.wanted)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, family->builtin(index, NULL),
                         "a head for labels is built for Hugging Face folders (config.json), not for built-in names");
+    if (family == NULL)
+        return dsc_hf_open_named(out, alloc, dsc_named_model_at(index), options, lora, err);
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
     const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config,
                                     .lora = lora };
@@ -56,15 +63,30 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
     return status;
 }
 
+static size_t common_start(const char *a, const char *b)
+{
+    size_t same = 0;
+    while (a[same] != 0 && a[same] == b[same])
+        same++;
+    return same;
+}
+
+/* Names that begin as the wanted one does; without such names the first ones. */
 static dsc_status refuse_name(const char *name, dsc_error *err)
 {
-    char list[256] = "";
-    for (int32_t i = 0; dsc_model_builtin_name(i) != NULL; i++) {
+    char list[200] = "";
+    size_t best = 0;
+    int32_t count = 0;
+    for (int32_t i = 0; dsc_model_builtin_name(i) != NULL; i++)
+        best = (size_t)dsc_max_i64((int64_t)best, (int64_t)common_start(name, dsc_model_builtin_name(i)));
+    for (int32_t i = 0; dsc_model_builtin_name(i) != NULL && count < NAMES_MAX; i++) {
         const size_t used = strlen(list);
-        snprintf(list + used, sizeof list - used, "%s%s", i == 0 ? "" : ", ", dsc_model_builtin_name(i));
+        if (best >= 3 && common_start(name, dsc_model_builtin_name(i)) < best)
+            continue;
+        snprintf(list + used, sizeof list - used, "%s%s", count++ == 0 ? "" : ", ", dsc_model_builtin_name(i));
     }
     return DSC_FAIL(err, DSC_ERR_INPUT, "model",
-                    "\"%.60s\" is not a built-in model, folder or file; expected one of %s, "
+                    "\"%.60s\" is not a built-in model, folder or file; expected one of %s (`dsc model list` has all), "
                     "a Hugging Face folder (config.json) or a config file *.json",
                     name, list);
 }

@@ -32,6 +32,18 @@ took=$((($(date +%s%N) - began) / 1000000))
 report "a model of 8 billion parameters is opened and planned in a second" [ $code -eq 0 -a $took -lt 1000 ]
 run "$dsc" model show no-such-model
 report "an unknown model" refused '"no-such-model" is not a built-in model'
+run "$dsc" model list
+report "dsc model list has all built-in models with their parameters" grep -q '^gemma-2-2b  *2614341888  *256000  *2048$' "$tmp/out"
+printf '{"train_batch_size": 1, "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}}' >"$tmp/plan.json"
+slow=
+for name in $(awk 'NR > 1 { print $1 }' "$tmp/out"); do
+    began=$(date +%s%N)
+    "$dsc" plan --config "$tmp/plan.json" --model "$name" >"$tmp/plan" 2>&1
+    code=$?
+    [ $code -eq 0 ] || { [ $code -eq 3 ] && grep -q 'error: memory' "$tmp/plan"; } || slow="$slow $name"
+    [ $((($(date +%s%N) - began) / 1000000)) -lt 5000 ] || slow="$slow $name"
+done
+report "each built-in model is planned at once" [ -z "$slow" ]
 run "$dsc" model show gpt2-nano --seq 100000
 report "too many tokens" refused "positions: give at most that many"
 run "$dsc" model show gpt2-nano --dtype fp8

@@ -91,7 +91,7 @@ static void applies_options(void **state)
     options.struct_bytes = 4;
     mf_expect_refusal("gpt2-124m", &options, DSC_ERR_STATE, "struct_bytes");
     mf_expect_refusal("llama-7b", NULL, DSC_ERR_INPUT,
-                   "gpt2-nano, gpt2-micro, gpt2-small-384, gpt2-124m, gpt2, gpt2-medium");
+                   "expected one of llama-nano, llama-2-7b, llama-3.1-8b");
     mf_expect_refusal("", NULL, DSC_ERR_INPUT, "gpt2-nano");
     mf_expect_refusal("/nowhere/at/all", NULL, DSC_ERR_INPUT, "gpt2-nano");
     mf_expect_refusal("/dev/zero", NULL, DSC_ERR_INPUT, "device");

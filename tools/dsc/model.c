@@ -1,4 +1,4 @@
-/* model.c - `dsc model show`: the modules of a model, and the ops of those that are programs.
+/* model.c - `dsc model show`: the modules of a model, and the ops of those that are programs; `dsc model list`.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
 #include <stdlib.h>
@@ -128,8 +128,38 @@ static int show(int argc, char **argv)
     return status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
 }
 
+static const dsc_flag_command list_page = {
+    .name = "dsc model list",
+    .description = "Lists the built-in models with their numbers of parameters and tokens. A name gives a fresh model; "
+                   "a Hugging Face folder has weights.",
+    .exit_codes = "0 listed",
+};
+
+static int list(int argc, char **argv)
+{
+    const char *name = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    const int code = dsc_tool_parse(&list_page, argc, argv, NULL);
+    if (code >= 0)
+        return code;
+    printf("%-24s %15s %10s %10s\n", "model", "parameters", "vocabulary", "tokens");
+    for (int32_t i = 0; (name = dsc_model_builtin_name(i)) != NULL; i++) {
+        dsc_model *model = NULL;
+        double params = 0;
+        if (dsc_model_open(&model, name, NULL, &err) != DSC_OK)
+            return dsc_tool_fail(&err);
+        for (int32_t m = 0; m < model->module_count; m++)
+            params += params_of(&model->modules[m]);
+        printf("%-24s %15.0f %10lld %10lld\n", name, params, (long long)model->vocab_size,
+               (long long)model->seq_length);
+        dsc_model_close(&model);
+    }
+    return dsc_tool_end();
+}
+
 int dsc_cmd_model(int argc, char **argv)
 {
-    static const dsc_tool_verb verbs[] = { { &page, show } };
-    return dsc_tool_run_verb("dsc model", "Modules, ops and memory of a model.", verbs, DSC_COUNT(verbs), argc, argv);
+    static const dsc_tool_verb verbs[] = { { &page, show }, { &list_page, list } };
+    return dsc_tool_run_verb("dsc model", "Modules, ops and memory of a model; built-in models.", verbs,
+                             DSC_COUNT(verbs), argc, argv);
 }
