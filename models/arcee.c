@@ -1,17 +1,10 @@
 /* arcee.c - AFM (Arcee 2025): Llama's block with an MLP without a gate. SPDX-License-Identifier: Apache-2.0 */
 #include "models/decoder.h"
 
-static const dsc_decoder_traits traits = { .activation = DSC_RELU2,
-                                           .architecture = "ArceeForCausalLM",
-                                           .family = &dsc_arcee_family,
-                                           .vocab = 32000,
-                                           .channels = 2560,
-                                           .inner = 18432,
-                                           .positions = 4096,
-                                           .has_head_size = true,
-                                           .attention_bias = true,
-                                           .mlp_bias = true,
-                                           .norm_eps = 1e-5 };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_RELU2, .family = &dsc_arcee_family, .vocab = 32000, .channels = 2560, .inner = 18432,
+    .positions = 4096, .has_head_size = true, .attention_bias = true, .mlp_bias = true, .norm_eps = 1e-5
+};
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -23,11 +16,5 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_decoder_emit(&block, &attention, &mlp);
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_arcee_family = { DSC_DECODER_FAMILY, .model_type = "arcee", .norm = DSC_NORM_RMS,
-                                         .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_arcee_family = { DSC_DECODER_BY_TRAITS("arcee", traits), .norm = DSC_NORM_RMS,
                                          .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };

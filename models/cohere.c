@@ -22,29 +22,17 @@ static dsc_status read_more2(dsc_hf_config *reader, dsc_decoder_config *config)
     .positions = 8192, .has_head_size = true, .attention_bias = true, .tied = true, .has_padding = true,               \
     .norm_key = "layer_norm_eps", .norm_eps = 1e-5, .rope_neighbours = true
 
-static const dsc_decoder_traits traits = { COHERE_TRAITS, .architecture = "CohereForCausalLM",
-                                           .family = &dsc_cohere_family, .theta = 500000, .read_more = read_more };
-static const dsc_decoder_traits traits2 = { COHERE_TRAITS,
-                                            .architecture = "Cohere2ForCausalLM",
-                                            .family = &dsc_cohere2_family,
-                                            .window = DSC_WINDOW_ALL,
-                                            .full_every = 4,
-                                            .full_every_key = "sliding_window_pattern",
-                                            .read_more = read_more2 };
+static const dsc_decoder_traits traits = {
+    COHERE_TRAITS, .family = &dsc_cohere_family, .theta = 500000, .read_more = read_more
+};
+static const dsc_decoder_traits traits2 = {
+    COHERE_TRAITS, .family = &dsc_cohere2_family, .window = DSC_WINDOW_ALL, .full_every = 4,
+    .full_every_key = "sliding_window_pattern", .read_more = read_more2
+};
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
+#define COHERE_FAMILY(type, table)                                                                                     \
+    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_LAYER, .emit_block = dsc_decoder_emit_llama,                  \
+        .lora_layers = dsc_decoder_lora_layers
 
-static dsc_status read_config2(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits2);
-}
-
-#define COHERE_FAMILY                                                                                                  \
-    DSC_DECODER_FAMILY, .norm = DSC_NORM_LAYER, .builtin = dsc_decoder_no_builtin,                                     \
-                        .emit_block = dsc_decoder_emit_llama, .lora_layers = dsc_decoder_lora_layers
-
-const dsc_lm_family dsc_cohere_family = { COHERE_FAMILY, .model_type = "cohere", .read_config = read_config };
-const dsc_lm_family dsc_cohere2_family = { COHERE_FAMILY, .model_type = "cohere2", .read_config = read_config2 };
+const dsc_lm_family dsc_cohere_family = { COHERE_FAMILY("cohere", traits) };
+const dsc_lm_family dsc_cohere2_family = { COHERE_FAMILY("cohere2", traits2) };

@@ -22,7 +22,7 @@ typedef struct dsc_decoder_config dsc_decoder_config;
 
 /* Parts of a config.json that differ between families. Defaults are those of Hugging Face's classes. */
 typedef struct dsc_decoder_traits {
-    const char *architecture; /* "LlamaForCausalLM" */
+    const char *architecture; /* "LlamaForCausalLM"; NULL: no config.json is written */
     const dsc_lm_family *family;
     int64_t vocab, inner, positions;
     int64_t layers, channels, heads; /* 0: 32, 4096, 32 */
@@ -84,6 +84,8 @@ extern const dsc_decoder_traits dsc_traits_of_llama, dsc_traits_of_mistral, dsc_
 /* decoder_config.c */
 DSC_MUST_USE dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *out,
                                                 const dsc_decoder_traits *traits);
+/* By the traits of the family's table. */
+DSC_MUST_USE dsc_status dsc_decoder_read(dsc_hf_config *reader, dsc_lm_config *out);
 /* Which layers have a window, by layer_types: full_attention or sliding_attention for each layer. Without the key
  * nothing changes, and *sliding is false. */
 DSC_MUST_USE dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, dsc_lm_config *lm, bool *sliding);
@@ -114,5 +116,13 @@ bool dsc_decoder_may_ignore(const char *part);      /* frequencies, which older 
     .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.", .token_table = "embed_tokens.weight",     \
     .head_table = "lm_head.weight", .final_norm = "norm", .config_bytes = sizeof(dsc_decoder_config),                  \
     .may_ignore = dsc_decoder_may_ignore
+/* And those of a family whose config.json is read by its traits, without sizes that have a name. */
+#define DSC_DECODER_BY_TRAITS(type, table)                                                                             \
+    DSC_DECODER_FAMILY, .model_type = (type), .traits = &(table), .read_config = dsc_decoder_read,                     \
+        .builtin = dsc_decoder_no_builtin
+/* And of one whose block is Llama's. */
+#define DSC_DECODER_LIKE_LLAMA(type, table)                                                                            \
+    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_RMS, .emit_block = dsc_decoder_emit_llama,                    \
+        .lora_layers = dsc_decoder_lora_layers
 
 #endif

@@ -248,6 +248,11 @@ dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *lm, con
     return traits->read_more != NULL ? traits->read_more(reader, out) : DSC_OK;
 }
 
+dsc_status dsc_decoder_read(dsc_hf_config *reader, dsc_lm_config *out)
+{
+    return dsc_decoder_read_config(reader, out, reader->traits);
+}
+
 /* The keys that only some families have. */
 static void write_traits(const dsc_decoder_config *config, char *out, size_t bytes)
 {

@@ -32,19 +32,11 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return DSC_OK;
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "Exaone4ForCausalLM",
-                                           .family = &dsc_exaone4_family,
-                                           .vocab = 102400,
-                                           .kv_heads = 32,
-                                           .inner = 16384,
-                                           .positions = 2048,
-                                           .has_head_size = true,
-                                           .head_norm = true,
-                                           .norm_eps = 1e-5,
-                                           .window = DSC_WINDOW_ALL,
-                                           .full_every = 4,
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_exaone4_family, .vocab = 102400, .kv_heads = 32, .inner = 16384,
+    .positions = 2048, .has_head_size = true, .head_norm = true, .norm_eps = 1e-5, .window = DSC_WINDOW_ALL,
+    .full_every = 4, .read_more = read_more
+};
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -59,11 +51,5 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_exaone4_family = { DSC_DECODER_FAMILY, .model_type = "exaone4", .norm = DSC_NORM_RMS,
-                                           .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_exaone4_family = { DSC_DECODER_BY_TRAITS("exaone4", traits), .norm = DSC_NORM_RMS,
                                            .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };

@@ -29,28 +29,12 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 #define GEMMA_TRAITS                                                                                                   \
     .head_size = 256, .attention_bias = true, .tied = true, .has_padding = true, .activation = DSC_GELU_TANH
 
-static const dsc_decoder_traits gemma_traits = { GEMMA_TRAITS,
-                                                 .architecture = "GemmaForCausalLM",
-                                                 .family = &dsc_gemma_family,
-                                                 .vocab = 256000,
-                                                 .layers = 28,
-                                                 .channels = 3072,
-                                                 .heads = 16,
-                                                 .kv_heads = 16,
-                                                 .inner = 24576,
-                                                 .positions = 8192,
-                                                 .read_more = read_more };
+static const dsc_decoder_traits gemma_traits = {
+    GEMMA_TRAITS, .family = &dsc_gemma_family, .vocab = 256000, .layers = 28, .channels = 3072, .heads = 16,
+    .kv_heads = 16, .inner = 24576, .positions = 8192, .read_more = read_more
+};
 
-static dsc_status read_gemma(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &gemma_traits);
-}
-
-#define GEMMA_FAMILY                                                                                                   \
-    DSC_DECODER_FAMILY, .norm = DSC_NORM_RMS, .builtin = dsc_decoder_no_builtin, .lora_layers = dsc_decoder_lora_layers
-
-const dsc_lm_family dsc_gemma_family = { GEMMA_FAMILY, .model_type = "gemma", .read_config = read_gemma,
-                                         .emit_block = dsc_decoder_emit_llama };
+const dsc_lm_family dsc_gemma_family = { DSC_DECODER_LIKE_LLAMA("gemma", gemma_traits) };
 
 /* ---- Gemma 2 and 3 ----------------------------------------------------------------------------------------------- */
 
@@ -107,41 +91,24 @@ static dsc_status read_more3(dsc_hf_config *reader, dsc_decoder_config *config)
     GEMMA_TRAITS, .layers = 26, .channels = 2304, .heads = 8, .kv_heads = 4, .inner = 9216, .window = DSC_WINDOW_ALL,  \
                   .activation_key = "hidden_activation"
 
-static const dsc_decoder_traits gemma2_traits = { GEMMA2_TRAITS,
-                                                  .architecture = "Gemma2ForCausalLM",
-                                                  .family = &dsc_gemma2_family,
-                                                  .vocab = 256000,
-                                                  .positions = 8192,
-                                                  .full_every = 2,
-                                                  .read_more = read_more2 };
+static const dsc_decoder_traits gemma2_traits = {
+    GEMMA2_TRAITS, .family = &dsc_gemma2_family, .vocab = 256000, .positions = 8192, .full_every = 2,
+    .read_more = read_more2
+};
 
 static const dsc_rope_layer gemma3_ropes[DSC_DECODER_ROPES] = {
     { "full_attention", "rope_theta", .theta_default = 1000000, .scaled = true },
     { "sliding_attention", "rope_local_base_freq", .theta_default = 10000 }
 };
 
-static const dsc_decoder_traits gemma3_traits = { GEMMA2_TRAITS,
-                                                  .architecture = "Gemma3ForCausalLM",
-                                                  .family = &dsc_gemma3_family,
-                                                  .vocab = 262208,
-                                                  .positions = 131072,
-                                                  .head_norm = true,
-                                                  .full_every = 6,
-                                                  .full_every_key = "sliding_window_pattern",
-                                                  .rope_layers = gemma3_ropes,
-                                                  .read_more = read_more3 };
+static const dsc_decoder_traits gemma3_traits = {
+    GEMMA2_TRAITS, .family = &dsc_gemma3_family, .vocab = 262208, .positions = 131072, .head_norm = true,
+    .full_every = 6, .full_every_key = "sliding_window_pattern", .rope_layers = gemma3_ropes, .read_more = read_more3
+};
 
-static dsc_status read_gemma2(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &gemma2_traits);
-}
+#define GEMMA2_FAMILY(type, table)                                                                                     \
+    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_RMS, .emit_block = emit_block,                                \
+        .lora_layers = dsc_decoder_lora_layers
 
-static dsc_status read_gemma3(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &gemma3_traits);
-}
-
-const dsc_lm_family dsc_gemma2_family = { GEMMA_FAMILY, .model_type = "gemma2", .read_config = read_gemma2,
-                                          .emit_block = emit_block };
-const dsc_lm_family dsc_gemma3_family = { GEMMA_FAMILY, .model_type = "gemma3_text", .read_config = read_gemma3,
-                                          .emit_block = emit_block };
+const dsc_lm_family dsc_gemma2_family = { GEMMA2_FAMILY("gemma2", gemma2_traits) };
+const dsc_lm_family dsc_gemma3_family = { GEMMA2_FAMILY("gemma3_text", gemma3_traits) };

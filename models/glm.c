@@ -14,10 +14,8 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     .inner = 13696, .positions = 131072, .head_size = 128, .norm_eps = 1.5625e-7, .partial = "partial_rotary_factor",  \
     .partial_default = 0.5, .read_more = read_more
 
-static const dsc_decoder_traits glm_traits = { GLM_TRAITS, .architecture = "GlmForCausalLM",
-                                               .family = &dsc_glm_family };
-static const dsc_decoder_traits glm4_traits = { GLM_TRAITS, .architecture = "Glm4ForCausalLM",
-                                                .family = &dsc_glm4_family };
+static const dsc_decoder_traits glm_traits = { GLM_TRAITS, .family = &dsc_glm_family };
+static const dsc_decoder_traits glm4_traits = { GLM_TRAITS, .family = &dsc_glm4_family };
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -38,19 +36,7 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
 }
 
-static dsc_status read_glm_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &glm_traits);
-}
-
-static dsc_status read_glm4_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &glm4_traits);
-}
-
-const dsc_lm_family dsc_glm_family = { DSC_DECODER_FAMILY, .model_type = "glm", .norm = DSC_NORM_RMS,
-                                       .read_config = read_glm_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_glm_family = { DSC_DECODER_BY_TRAITS("glm", glm_traits), .norm = DSC_NORM_RMS,
                                        .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
-const dsc_lm_family dsc_glm4_family = { DSC_DECODER_FAMILY, .model_type = "glm4", .norm = DSC_NORM_RMS,
-                                        .read_config = read_glm4_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_glm4_family = { DSC_DECODER_BY_TRAITS("glm4", glm4_traits), .norm = DSC_NORM_RMS,
                                         .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };

@@ -14,26 +14,9 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return DSC_OK;
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "GraniteForCausalLM",
-                                           .family = &dsc_granite_family,
-                                           .vocab = 32000,
-                                           .inner = 11008,
-                                           .positions = 2048,
-                                           .has_head_size = true,
-                                           .attention_bias = true,
-                                           .mlp_bias = true,
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_granite_family, .vocab = 32000, .inner = 11008, .positions = 2048,
+    .has_head_size = true, .attention_bias = true, .mlp_bias = true, .read_more = read_more
+};
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_granite_family = { DSC_DECODER_FAMILY,
-                                           .model_type = "granite",
-                                           .norm = DSC_NORM_RMS,
-                                           .read_config = read_config,
-                                           .builtin = dsc_decoder_no_builtin,
-                                           .emit_block = dsc_decoder_emit_llama,
-                                           .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_granite_family = { DSC_DECODER_LIKE_LLAMA("granite", traits) };

@@ -22,53 +22,16 @@ static dsc_status read_ernie(dsc_hf_config *reader, dsc_decoder_config *config)
     return dsc_lm_read_padding(reader, 0, &config->lm);
 }
 
-static const dsc_decoder_traits helium_traits = { .activation = DSC_SILU,
-                                                  .architecture = "HeliumForCausalLM",
-                                                  .family = &dsc_helium_family,
-                                                  .vocab = 48000,
-                                                  .layers = 24,
-                                                  .channels = 2560,
-                                                  .heads = 20,
-                                                  .kv_heads = 20,
-                                                  .inner = 7040,
-                                                  .positions = 4096,
-                                                  .head_size = 128,
-                                                  .attention_bias = true,
-                                                  .mlp_bias = true,
-                                                  .norm_eps = 1e-8,
-                                                  .theta = 100000,
-                                                  .read_more = read_helium };
-static const dsc_decoder_traits ernie_traits = { .activation = DSC_SILU,
-                                                 .architecture = "Ernie4_5ForCausalLM",
-                                                 .family = &dsc_ernie4_5_family,
-                                                 .vocab = 103424,
-                                                 .layers = 18,
-                                                 .channels = 1024,
-                                                 .heads = 16,
-                                                 .kv_heads = 2,
-                                                 .inner = 3072,
-                                                 .positions = 131072,
-                                                 .head_size = 128,
-                                                 .norm_eps = 1e-5,
-                                                 .theta = 500000,
-                                                 .tied = true,
-                                                 .read_more = read_ernie };
+static const dsc_decoder_traits helium_traits = {
+    .activation = DSC_SILU, .family = &dsc_helium_family, .vocab = 48000, .layers = 24, .channels = 2560, .heads = 20,
+    .kv_heads = 20, .inner = 7040, .positions = 4096, .head_size = 128, .attention_bias = true, .mlp_bias = true,
+    .norm_eps = 1e-8, .theta = 100000, .read_more = read_helium
+};
+static const dsc_decoder_traits ernie_traits = {
+    .activation = DSC_SILU, .family = &dsc_ernie4_5_family, .vocab = 103424, .layers = 18, .channels = 1024,
+    .heads = 16, .kv_heads = 2, .inner = 3072, .positions = 131072, .head_size = 128, .norm_eps = 1e-5, .theta = 500000,
+    .tied = true, .read_more = read_ernie
+};
 
-static dsc_status read_helium_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &helium_traits);
-}
-
-static dsc_status read_ernie_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &ernie_traits);
-}
-
-const dsc_lm_family dsc_helium_family = { DSC_DECODER_FAMILY, .model_type = "helium", .norm = DSC_NORM_RMS,
-                                          .read_config = read_helium_config, .builtin = dsc_decoder_no_builtin,
-                                          .emit_block = dsc_decoder_emit_llama,
-                                          .lora_layers = dsc_decoder_lora_layers };
-const dsc_lm_family dsc_ernie4_5_family = { DSC_DECODER_FAMILY, .model_type = "ernie4_5", .norm = DSC_NORM_RMS,
-                                            .read_config = read_ernie_config, .builtin = dsc_decoder_no_builtin,
-                                            .emit_block = dsc_decoder_emit_llama,
-                                            .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_helium_family = { DSC_DECODER_LIKE_LLAMA("helium", helium_traits) };
+const dsc_lm_family dsc_ernie4_5_family = { DSC_DECODER_LIKE_LLAMA("ernie4_5", ernie_traits) };

@@ -201,8 +201,8 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
 {
     const cJSON *const root = dsc_json_root(folder->json), *const text = folder->wrapper.object;
     dsc_hf_config reader = { .json = folder->json, .object = text != NULL ? text : root, .err = err,
-                             .warnings = folder->warning_lines, .warnings_bytes = sizeof folder->warning_lines,
-                             .text_part = text != NULL };
+                             .traits = folder->family->traits, .warnings = folder->warning_lines,
+                             .warnings_bytes = sizeof folder->warning_lines, .text_part = text != NULL };
     dsc_lm_config *config = NULL;
     DSC_TRY(dsc_alloc_zeroed(folder->alloc, DSC_TAG_CONTROL, folder->family->config_bytes, 1, &config, err));
     folder->config = config;

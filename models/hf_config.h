@@ -13,6 +13,7 @@
 typedef struct dsc_hf_config {
     const dsc_json *json;
     const cJSON *object; /* the object that is read: the root, or one inside it */
+    const void *traits;  /* the family's */
     dsc_error *err;
     char where[256];     /* position of the last key that was read */
     char *warnings;      /* warnings for the user, separated by "; " */

@@ -49,16 +49,10 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return dsc_lm_read_padding(reader, 0, &config->lm);
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "HunYuanDenseV1ForCausalLM",
-                                           .family = &dsc_hunyuan_family,
-                                           .vocab = 290943,
-                                           .inner = 11008,
-                                           .positions = 2048,
-                                           .has_head_size = true,
-                                           .attention_bias = true,
-                                           .norm_eps = 1e-5,
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_hunyuan_family, .vocab = 290943, .inner = 11008, .positions = 2048,
+    .has_head_size = true, .attention_bias = true, .norm_eps = 1e-5, .read_more = read_more
+};
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -72,13 +66,7 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_decoder_emit(&block, &attention, &mlp);
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_hunyuan_family = { DSC_DECODER_FAMILY, .model_type = "hunyuan_v1_dense", .norm = DSC_NORM_RMS,
-                                           .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_hunyuan_family = { DSC_DECODER_BY_TRAITS("hunyuan_v1_dense", traits), .norm = DSC_NORM_RMS,
                                            .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
 
 /* ---- experts ----------------------------------------------------------------------------------------------------- */

@@ -125,6 +125,7 @@ typedef struct dsc_lm_family {
     bool wrapped; /* the text part of another model, whose other tensors are not the family's (wrapper.h) */
     dsc_norm_kind norm;
     int64_t config_bytes; /* size of the family's own config */
+    const void *traits;   /* what read_config reads the keys by: reader->traits; NULL: it has them itself */
 
     /* Reads config.json. `sequence` and `vocab_rows` are set by the caller. */
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);

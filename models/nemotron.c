@@ -9,23 +9,12 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return DSC_OK;
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_RELU2,
-                                           .architecture = "NemotronForCausalLM",
-                                           .family = &dsc_nemotron_family,
-                                           .vocab = 256000,
-                                           .channels = 6144,
-                                           .heads = 48,
-                                           .inner = 24576,
-                                           .positions = 4096,
-                                           .has_head_size = true,
-                                           .attention_bias = true,
-                                           .mlp_bias = true,
-                                           .norm_key = "norm_eps",
-                                           .norm_eps = 1e-5,
-                                           .init_std = 0.0134,
-                                           .partial = "partial_rotary_factor",
-                                           .partial_default = 0.5,
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_RELU2, .family = &dsc_nemotron_family, .vocab = 256000, .channels = 6144, .heads = 48,
+    .inner = 24576, .positions = 4096, .has_head_size = true, .attention_bias = true, .mlp_bias = true,
+    .norm_key = "norm_eps", .norm_eps = 1e-5, .init_std = 0.0134, .partial = "partial_rotary_factor",
+    .partial_default = 0.5, .read_more = read_more
+};
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -38,11 +27,5 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_decoder_emit(&block, &attention, &mlp);
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_nemotron_family = { DSC_DECODER_FAMILY, .model_type = "nemotron", .norm = DSC_NORM_LAYER,
-                                            .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_nemotron_family = { DSC_DECODER_BY_TRAITS("nemotron", traits), .norm = DSC_NORM_LAYER,
                                             .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };

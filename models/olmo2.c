@@ -11,16 +11,11 @@ static const dsc_rope_layer olmo3_ropes[DSC_DECODER_ROPES] = { { "full_attention
     .activation = DSC_SILU, .vocab = 50304, .inner = 11008, .positions = 2048, .has_head_size = true,                  \
     .attention_bias = true, .head_norm = true, .norm_eps = 1e-5
 
-static const dsc_decoder_traits traits = { OLMO_TRAITS, .architecture = "Olmo2ForCausalLM",
-                                           .family = &dsc_olmo2_family };
-static const dsc_decoder_traits traits3 = { OLMO_TRAITS,
-                                            .architecture = "Olmo3ForCausalLM",
-                                            .family = &dsc_olmo3_family,
-                                            .has_padding = true,
-                                            .padding = 1,
-                                            .window = DSC_WINDOW_ALL,
-                                            .full_every = 4,
-                                            .rope_layers = olmo3_ropes };
+static const dsc_decoder_traits traits = { OLMO_TRAITS, .family = &dsc_olmo2_family };
+static const dsc_decoder_traits traits3 = {
+    OLMO_TRAITS, .family = &dsc_olmo3_family, .has_padding = true, .padding = 1, .window = DSC_WINDOW_ALL,
+    .full_every = 4, .rope_layers = olmo3_ropes
+};
 
 /* x + norm(attention(x)), then x + norm(mlp(x)). */
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
@@ -37,19 +32,9 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
+#define OLMO_FAMILY(type, table)                                                                                       \
+    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_RMS, .emit_block = emit_block,                                \
+        .lora_layers = dsc_decoder_lora_layers
 
-static dsc_status read_config3(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits3);
-}
-
-#define OLMO_FAMILY                                                                                                    \
-    DSC_DECODER_FAMILY, .norm = DSC_NORM_RMS, .builtin = dsc_decoder_no_builtin, .emit_block = emit_block,             \
-                        .lora_layers = dsc_decoder_lora_layers
-
-const dsc_lm_family dsc_olmo2_family = { OLMO_FAMILY, .model_type = "olmo2", .read_config = read_config };
-const dsc_lm_family dsc_olmo3_family = { OLMO_FAMILY, .model_type = "olmo3", .read_config = read_config3 };
+const dsc_lm_family dsc_olmo2_family = { OLMO_FAMILY("olmo2", traits) };
+const dsc_lm_family dsc_olmo3_family = { OLMO_FAMILY("olmo3", traits3) };

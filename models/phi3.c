@@ -2,19 +2,11 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/decoder.h"
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "Phi3ForCausalLM",
-                                           .family = &dsc_phi3_family,
-                                           .vocab = 32064,
-                                           .channels = 3072,
-                                           .inner = 8192,
-                                           .positions = 4096,
-                                           .has_head_size = true,
-                                           .norm_eps = 1e-5,
-                                           .partial = "partial_rotary_factor",
-                                           .window = DSC_WINDOW_ALL,
-                                           .window_default = DSC_WINDOW_OFF,
-                                           .dropouts = { "resid_pdrop", "embd_pdrop" } };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_phi3_family, .vocab = 32064, .channels = 3072, .inner = 8192,
+    .positions = 4096, .has_head_size = true, .norm_eps = 1e-5, .partial = "partial_rotary_factor",
+    .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF, .dropouts = { "resid_pdrop", "embd_pdrop" }
+};
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -30,13 +22,7 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_decoder_emit(&block, &attention, &mlp);
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
 static const char *const lora_layers[] = { "qkv_proj", NULL };
 
-const dsc_lm_family dsc_phi3_family = { DSC_DECODER_FAMILY, .model_type = "phi3", .norm = DSC_NORM_RMS,
-                                        .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_phi3_family = { DSC_DECODER_BY_TRAITS("phi3", traits), .norm = DSC_NORM_RMS,
                                         .emit_block = emit_block, .lora_layers = lora_layers };

@@ -9,26 +9,10 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return dsc_lm_read_padding(reader, 1, &config->lm);
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "SeedOssForCausalLM",
-                                           .family = &dsc_seed_oss_family,
-                                           .vocab = 155136,
-                                           .layers = 64,
-                                           .heads = 80,
-                                           .kv_heads = 8,
-                                           .inner = 27648,
-                                           .positions = 524288,
-                                           .head_size = 128,
-                                           .mlp_bias = true,
-                                           .dropouts = { "residual_dropout" },
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_seed_oss_family, .vocab = 155136, .layers = 64, .heads = 80, .kv_heads = 8,
+    .inner = 27648, .positions = 524288, .head_size = 128, .mlp_bias = true, .dropouts = { "residual_dropout" },
+    .read_more = read_more
+};
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_seed_oss_family = { DSC_DECODER_FAMILY, .model_type = "seed_oss", .norm = DSC_NORM_RMS,
-                                            .read_config = read_config, .builtin = dsc_decoder_no_builtin,
-                                            .emit_block = dsc_decoder_emit_llama,
-                                            .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_seed_oss_family = { DSC_DECODER_LIKE_LLAMA("seed_oss", traits) };

@@ -45,29 +45,10 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return DSC_OK;
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "SmolLM3ForCausalLM",
-                                           .family = &dsc_smollm3_family,
-                                           .vocab = 128256,
-                                           .layers = 36,
-                                           .channels = 2048,
-                                           .heads = 16,
-                                           .kv_heads = 4,
-                                           .inner = 11008,
-                                           .positions = 32768,
-                                           .has_head_size = true,
-                                           .attention_bias = true,
-                                           .mlp_bias = true,
-                                           .tied = true,
-                                           .theta = 2000000,
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_smollm3_family, .vocab = 128256, .layers = 36, .channels = 2048, .heads = 16,
+    .kv_heads = 4, .inner = 11008, .positions = 32768, .has_head_size = true, .attention_bias = true, .mlp_bias = true,
+    .tied = true, .theta = 2000000, .read_more = read_more
+};
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_smollm3_family = { DSC_DECODER_FAMILY, .model_type = "smollm3", .norm = DSC_NORM_RMS,
-                                           .read_config = read_config, .builtin = dsc_decoder_no_builtin,
-                                           .emit_block = dsc_decoder_emit_llama,
-                                           .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_smollm3_family = { DSC_DECODER_LIKE_LLAMA("smollm3", traits) };

@@ -8,30 +8,13 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return dsc_hf_bool(reader, "use_parallel_residual", false, &config->parallel);
 }
 
-static const dsc_decoder_traits traits = { .activation = DSC_SILU,
-                                           .architecture = "StableLmForCausalLM",
-                                           .family = &dsc_stablelm_family,
-                                           .vocab = 50304,
-                                           .channels = 2560,
-                                           .inner = 6912,
-                                           .positions = 4096,
-                                           .kv_heads = 32,
-                                           .norm_key = "layer_norm_eps",
-                                           .norm_eps = 1e-5,
-                                           .partial = "partial_rotary_factor",
-                                           .partial_default = 0.25,
-                                           .dropouts = { "hidden_dropout" },
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .activation = DSC_SILU, .family = &dsc_stablelm_family, .vocab = 50304, .channels = 2560, .inner = 6912,
+    .positions = 4096, .kv_heads = 32, .norm_key = "layer_norm_eps", .norm_eps = 1e-5,
+    .partial = "partial_rotary_factor", .partial_default = 0.25, .dropouts = { "hidden_dropout" },
+    .read_more = read_more
+};
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_stablelm_family = { DSC_DECODER_FAMILY,
-                                            .model_type = "stablelm",
-                                            .norm = DSC_NORM_LAYER,
-                                            .read_config = read_config,
-                                            .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_stablelm_family = { DSC_DECODER_BY_TRAITS("stablelm", traits), .norm = DSC_NORM_LAYER,
                                             .emit_block = dsc_decoder_emit_llama,
                                             .lora_layers = dsc_decoder_lora_layers };

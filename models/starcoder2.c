@@ -10,25 +10,12 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     return DSC_OK;
 }
 
-static const dsc_decoder_traits traits = { .architecture = "Starcoder2ForCausalLM",
-                                           .family = &dsc_starcoder2_family,
-                                           .vocab = 49152,
-                                           .layers = 30,
-                                           .channels = 3072,
-                                           .heads = 24,
-                                           .kv_heads = 2,
-                                           .inner = 12288,
-                                           .positions = 4096,
-                                           .has_head_size = true,
-                                           .norm_key = "norm_epsilon",
-                                           .norm_eps = 1e-5,
-                                           .init_std = 0.018042,
-                                           .tied = true,
-                                           .window = DSC_WINDOW_ALL,
-                                           .window_default = DSC_WINDOW_OFF,
-                                           .dropouts = { "residual_dropout", "embedding_dropout" },
-                                           .activation = DSC_GELU_TANH,
-                                           .read_more = read_more };
+static const dsc_decoder_traits traits = {
+    .family = &dsc_starcoder2_family, .vocab = 49152, .layers = 30, .channels = 3072, .heads = 24, .kv_heads = 2,
+    .inner = 12288, .positions = 4096, .has_head_size = true, .norm_key = "norm_epsilon", .norm_eps = 1e-5,
+    .init_std = 0.018042, .tied = true, .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF,
+    .dropouts = { "residual_dropout", "embedding_dropout" }, .activation = DSC_GELU_TANH, .read_more = read_more
+};
 
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
@@ -42,11 +29,5 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     dsc_decoder_emit(&block, &attention, &mlp);
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &traits);
-}
-
-const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_FAMILY, .model_type = "starcoder2", .norm = DSC_NORM_LAYER,
-                                              .read_config = read_config, .builtin = dsc_decoder_no_builtin,
+const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_BY_TRAITS("starcoder2", traits), .norm = DSC_NORM_LAYER,
                                               .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
