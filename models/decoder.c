@@ -40,12 +40,17 @@ static const dsc_rope *rope_of(const dsc_decoder_config *config, int64_t layer)
     return config->traits->rope_layers != NULL && !config->lm.full[layer] ? &config->sliding_rope : &config->rope;
 }
 
+static const char *name_or(const char *name, const char *usual) { return name != NULL ? name : usual; }
+
 dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer)
 {
-    const bool head_norm = config->traits->head_norm;
+    const dsc_decoder_traits *traits = config->traits;
+    const bool head_norm = traits->head_norm;
     const double scale = config->attention_scale;
-    return (dsc_block_attention) { .qkv = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" },
-                                   .out = "self_attn.o_proj",
+    return (dsc_block_attention) { .kind = traits->qkv != NULL ? DSC_QKV_PARTS : DSC_QKV_APART,
+                                   .qkv = { name_or(traits->qkv, "self_attn.q_proj"), "self_attn.k_proj",
+                                            "self_attn.v_proj" },
+                                   .out = name_or(traits->attention_out, "self_attn.o_proj"),
                                    .qkv_bias = config->qkv_bias,
                                    .out_bias = config->out_bias,
                                    .q_norm = head_norm ? "self_attn.q_norm" : NULL,
@@ -61,9 +66,11 @@ dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int6
 
 dsc_block_mlp dsc_decoder_mlp(const dsc_decoder_config *config)
 {
-    return (dsc_block_mlp) { .gate = "mlp.gate_proj",
-                             .up = "mlp.up_proj",
-                             .down = "mlp.down_proj",
+    const dsc_decoder_traits *traits = config->traits;
+    return (dsc_block_mlp) { .gate = traits->no_gate || traits->gate_in_up ? NULL : "mlp.gate_proj",
+                             .gate_in_up = traits->gate_in_up,
+                             .up = name_or(traits->up, "mlp.up_proj"),
+                             .down = name_or(traits->down, "mlp.down_proj"),
                              .up_bias = config->mlp_bias,
                              .down_bias = config->mlp_bias,
                              .inner = config->inner,

@@ -53,6 +53,9 @@ typedef struct dsc_decoder_traits {
     bool rope_neighbours;              /* pairs that turn are neighbours in a head */
     bool own_layer_types;              /* layer_types is read by read_config of the family */
     const dsc_rope_layer *rope_layers; /* [DSC_DECODER_ROPES], or NULL: all layers turn alike */
+    /* Names of layers in a block; NULL: Llama's. `qkv`: one product of q, k and v. */
+    const char *qkv, *attention_out, *up, *down;
+    bool no_gate, gate_in_up; /* of the MLP: none, or one product of gate and up */
     /* Further keys, once the others are read; NULL: none. */
     dsc_status (*read_more)(dsc_hf_config *reader, dsc_decoder_config *config);
 } dsc_decoder_traits;

@@ -12,7 +12,7 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 #define GLM_TRAITS                                                                                                     \
     .activation = DSC_SILU, .vocab = 151552, .layers = 40, .channels = 4096, .heads = 32, .kv_heads = 2,               \
     .inner = 13696, .positions = 131072, .head_size = 128, .norm_eps = 1.5625e-7, .partial = "partial_rotary_factor",  \
-    .partial_default = 0.5, .read_more = read_more
+    .partial_default = 0.5, .up = "mlp.gate_up_proj", .gate_in_up = true, .read_more = read_more
 
 static const dsc_decoder_traits glm_traits = { GLM_TRAITS, .family = &dsc_glm_family };
 static const dsc_decoder_traits glm4_traits = { GLM_TRAITS, .family = &dsc_glm4_family };
@@ -26,10 +26,7 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
                                     .behind = behind ? "post_mlp_layernorm" : NULL };
     const dsc_block block = dsc_decoder_block(program, config);
     const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    mlp.gate = NULL;
-    mlp.up = "mlp.gate_up_proj";
-    mlp.gate_in_up = true;
+    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
     dsc_step step = dsc_block_begin(&block, program->input, &first);
     const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
     step = dsc_block_begin(&block, x, &second);

@@ -10,22 +10,12 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 }
 
 static const dsc_decoder_traits traits = {
-    .activation = DSC_RELU2, .family = &dsc_nemotron_family, .vocab = 256000, .channels = 6144, .heads = 48,
-    .inner = 24576, .positions = 4096, .has_head_size = true, .attention_bias = true, .mlp_bias = true,
+    .activation = DSC_RELU2, .family = &dsc_nemotron_family, .no_gate = true, .vocab = 256000, .channels = 6144,
+    .heads = 48, .inner = 24576, .positions = 4096, .has_head_size = true, .attention_bias = true, .mlp_bias = true,
     .norm_key = "norm_eps", .norm_eps = 1e-5, .init_std = 0.0134, .partial = "partial_rotary_factor",
     .partial_default = 0.5, .read_more = read_more
 };
 
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_decoder_config *config = dsc_decoder_config_of(base);
-    dsc_block block = dsc_decoder_block(program, config);
-    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    block.norm.plus_one = true;
-    mlp.gate = NULL;
-    dsc_decoder_emit(&block, &attention, &mlp);
-}
-
 const dsc_lm_family dsc_nemotron_family = { DSC_DECODER_BY_TRAITS("nemotron", traits), .norm = DSC_NORM_LAYER,
-                                            .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
+                                            .emit_block = dsc_decoder_emit_llama,
+                                            .lora_layers = dsc_decoder_lora_layers };

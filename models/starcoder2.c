@@ -11,23 +11,13 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 }
 
 static const dsc_decoder_traits traits = {
-    .family = &dsc_starcoder2_family, .vocab = 49152, .layers = 30, .channels = 3072, .heads = 24, .kv_heads = 2,
-    .inner = 12288, .positions = 4096, .has_head_size = true, .norm_key = "norm_epsilon", .norm_eps = 1e-5,
-    .init_std = 0.018042, .tied = true, .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF,
-    .dropouts = { "residual_dropout", "embedding_dropout" }, .activation = DSC_GELU_TANH, .read_more = read_more
+    .family = &dsc_starcoder2_family, .no_gate = true, .up = "mlp.c_fc", .down = "mlp.c_proj", .vocab = 49152,
+    .layers = 30, .channels = 3072, .heads = 24, .kv_heads = 2, .inner = 12288, .positions = 4096,
+    .has_head_size = true, .norm_key = "norm_epsilon", .norm_eps = 1e-5, .init_std = 0.018042, .tied = true,
+    .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF, .dropouts = { "residual_dropout", "embedding_dropout" },
+    .activation = DSC_GELU_TANH, .read_more = read_more
 };
 
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_decoder_config *config = dsc_decoder_config_of(base);
-    const dsc_block block = dsc_decoder_block(program, config);
-    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    mlp.gate = NULL;
-    mlp.up = "mlp.c_fc";
-    mlp.down = "mlp.c_proj";
-    dsc_decoder_emit(&block, &attention, &mlp);
-}
-
 const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_BY_TRAITS("starcoder2", traits), .norm = DSC_NORM_LAYER,
-                                              .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
+                                              .emit_block = dsc_decoder_emit_llama,
+                                              .lora_layers = dsc_decoder_lora_layers };
