@@ -42,27 +42,12 @@ const dsc_decoder_traits dsc_traits_of_qwen3 = { .activation = DSC_SILU,
                                                  .attention_bias = true,
                                                  .head_norm = true,
                                                  .window = DSC_WINDOW_IF_USED };
-static const dsc_decoder_traits ministral = { .activation = DSC_SILU,
-                                              .architecture = "MinistralForCausalLM",
-                                              .family = &dsc_ministral_family,
-                                              .vocab = 32000,
-                                              .inner = 14336,
-                                              .positions = 131072,
-                                              .kv_heads = 8,
-                                              .has_head_size = true,
-                                              .window = DSC_WINDOW_ALL };
+static const dsc_decoder_traits ministral = {
+    .activation = DSC_SILU, .family = &dsc_ministral_family, .vocab = 32000, .inner = 14336, .positions = 131072,
+    .kv_heads = 8, .has_head_size = true, .window = DSC_WINDOW_ALL
+};
 
-static dsc_status read_ministral(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, &ministral);
-}
-const dsc_lm_family dsc_ministral_family = { DSC_DECODER_FAMILY,
-                                             .model_type = "ministral",
-                                             .norm = DSC_NORM_RMS,
-                                             .read_config = read_ministral,
-                                             .builtin = dsc_decoder_no_builtin,
-                                             .emit_block = dsc_decoder_emit_llama,
-                                             .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_ministral_family = { DSC_DECODER_LIKE_LLAMA("ministral", ministral) };
 
 static const char *const beside_labels[][2] = { { "lm_head.", "head of the language model" }, { NULL, NULL } };
 
