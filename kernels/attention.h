@@ -15,6 +15,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_ATTENTION_H
 #define DSC_KERNELS_ATTENTION_H
+#include <string.h>
+
 #include <dsc/types.h>
 #ifdef __cplusplus
 extern "C" {
@@ -51,6 +53,9 @@ typedef struct dsc_attention_logits {
     /* Then less the head's slope times the distance of query and key (Press et al. 2022), see
      * dsc_attention_slope_power. It is 8 in BLOOM and MPT; 0: no slopes. */
     float alibi;
+    /* Above 0: with slopes a logit gets, in place of that, this times bf16(slope * key) more, where slope and the key's
+     * number are rounded to bf16 before. Falcon's, whose factor is 1 / sqrt(D). */
+    float alibi_of_key;
 } dsc_attention_logits;
 
 typedef struct dsc_attention_fwd_args {
@@ -109,6 +114,22 @@ DSC_ATTENTION_ANYWHERE static inline float dsc_attention_slope_power(float alibi
         whole *= 2;
     const int32_t step = head < whole ? 2 * (head + 1) : 2 * (head - whole) + 1;
     return alibi * (float)step / (float)(2 * whole);
+}
+
+DSC_ATTENTION_ANYWHERE static inline float dsc_attention_round_bf16(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits = (bits + 0x7fffu + (bits >> 16 & 1)) & 0xffff0000u;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* The addend of a logit for its key, by alibi_of_key. `slope` is the head's. */
+DSC_ATTENTION_ANYWHERE static inline float dsc_attention_key_addend(float alibi_of_key, float slope, int32_t key)
+{
+    const float place = dsc_attention_round_bf16((float)key), steep = dsc_attention_round_bf16(slope);
+    return alibi_of_key * dsc_attention_round_bf16(steep * place);
 }
 
 /* Elements between two heads of q, k and v. */

@@ -37,14 +37,15 @@ static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t 
         .out = traits->proj,
         .qkv_bias = config->attention_bias,
         .out_bias = config->attention_bias,
-        .rope = { .rope = traits->rotary ? &config->rope : NULL },
+        .rope = { .rope = traits->rotary && config->alibi == 0 ? &config->rope : NULL },
         .op = { .heads = config->heads,
                 .kv_heads = config->kv_heads > 0 ? config->kv_heads : config->heads,
                 .head_size = size,
                 .all = base->masked,
                 .scale = config->scale_attention_by_layer ? scale / (double)(layer + 1) : scale,
                 .window = base->full[layer] ? 0 : base->window,
-                .alibi = config->alibi },
+                .alibi = config->alibi,
+                .alibi_of_key = config->alibi_of_key },
     };
 }
 

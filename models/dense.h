@@ -32,7 +32,7 @@ typedef struct dsc_dense_config {
     bool scale_attention;          /* scores times 1 / sqrt(D) */
     bool scale_attention_by_layer; /* and times 1 / (layer + 1) */
     double scale;                  /* factor of scores; 0: by the two above */
-    double alibi;                  /* as in dsc_op_attention */
+    double alibi, alibi_of_key;    /* as in dsc_op_attention */
     dsc_rope rope;                 /* rotary */
 } dsc_dense_config;
 

@@ -1,6 +1,7 @@
 /* falcon.c - Falcon (Almazrouei et al. 2023). 7B has one key head, and attention and MLP read one norm. The newer
  * blocks of 40B, 180B and Falcon 2 group the fused product by key heads, and may have a norm for each of the two parts.
  * SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <string.h>
 
 #include "models/dense.h"
@@ -82,7 +83,24 @@ static dsc_status read_older(dsc_hf_config *reader, dsc_dense_config *out, bool 
     return DSC_OK;
 }
 
-/* The block's parts. "alibi": true is refused with other keys of that kind: Hugging Face's code rounds its addends. */
+/* Slopes in place of rotary positions (Falcon RW): their addends are rounded to bf16 and scaled as scores are. */
+static dsc_status read_places(dsc_hf_config *reader, dsc_dense_config *out)
+{
+    dsc_lm_config *lm = &out->lm;
+    bool alibi = false;
+    DSC_TRY(dsc_hf_bool(reader, "alibi", false, &alibi));
+    if (alibi) {
+        out->alibi = 8;
+        out->alibi_of_key = 1 / sqrt((double)(lm->channels / out->heads));
+        return DSC_OK;
+    }
+    const dsc_rope_keys keys = { .theta = "rope_theta", .positions = lm->positions,
+                                 .head_size = lm->channels / out->heads, .partial_default = 1 };
+    DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
+    lm->short_positions = dsc_rope_short_positions(&out->rope);
+    return DSC_OK;
+}
+
 static dsc_status read_parts(dsc_hf_config *reader, dsc_dense_config *out)
 {
     bool newer = false, one_key = true, bias = false, behind = false;
@@ -110,10 +128,7 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));
     DSC_TRY(dsc_dense_read_activation(reader, "activation", DSC_GELU_ERF, &out->activation));
-    const dsc_rope_keys keys = { .theta = "rope_theta", .positions = lm->positions,
-                                 .head_size = lm->channels / out->heads, .partial_default = 1 };
-    DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
-    lm->short_positions = dsc_rope_short_positions(&out->rope);
+    DSC_TRY(read_places(reader, out));
     return dsc_dense_read_dropout(reader, dropouts, DSC_COUNT(dropouts), 0);
 }
 

@@ -143,6 +143,7 @@ typedef struct dsc_op_attention {
     bool all;       /* and those after it */
     double softcap; /* logits are softcap * tanh(score / softcap); 0: scores */
     double alibi;   /* the exponent that heads' slopes share out, 8 in BLOOM and MPT; 0: no slopes */
+    double alibi_of_key; /* as in dsc_attention_logits */
     bool has_sinks;
     int32_t sinks; /* with has_sinks: the declared parameter [heads] of logits that have no value */
 } dsc_op_attention;

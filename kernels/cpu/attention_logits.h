@@ -28,6 +28,7 @@ static void att_make_logits(float *s, float *dp, const float *delta, const dsc_a
         for (int64_t k = 0; k < ATT_LANES; k++) {
             const int64_t at = k * ATT_TILE + v * ATT_LANES;
             const att_vec other = att_set1((float)(key + k));
+            const float of_key = dsc_attention_key_addend(rule->of_key, rule->slope, (int32_t)(key + k));
             const att_vec distance = att_max(att_sub(place, other), att_sub(other, place));
             att_vec x = att_mul(att_load(s + at), factor), slope = one;
             if (capped) {
@@ -35,7 +36,7 @@ static void att_make_logits(float *s, float *dp, const float *delta, const dsc_a
                 x = att_mul(t, cap);
                 slope = att_sub(one, att_mul(t, t));
             }
-            att_store(s + at, att_fma(distance, minus, x));
+            att_store(s + at, rule->of_key > 0 ? att_add(x, att_set1(of_key)) : att_fma(distance, minus, x));
             if (dp != NULL)
                 att_store(dp + at, att_mul(att_sub(att_load(dp + at), d), slope));
         }

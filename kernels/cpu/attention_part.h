@@ -165,7 +165,7 @@ static inline bool dsc_attention_has_limits(const dsc_attention_keys *keys)
 /* The logits of a head's scores. */
 typedef struct dsc_attention_head_logits {
     bool any;
-    float scale, softcap, slope;
+    float scale, softcap, slope, of_key;
 } dsc_attention_head_logits;
 
 static inline dsc_attention_head_logits dsc_attention_logits_of(const dsc_attention_logits *logits, float scale,
@@ -175,7 +175,8 @@ static inline dsc_attention_head_logits dsc_attention_logits_of(const dsc_attent
     return (dsc_attention_head_logits) { .any = dsc_attention_has_logits(logits),
                                          .scale = scale,
                                          .softcap = logits->softcap,
-                                         .slope = logits->alibi > 0 ? exp2f(-power) : 0 };
+                                         .slope = logits->alibi > 0 ? exp2f(-power) : 0,
+                                         .of_key = logits->alibi > 0 ? logits->alibi_of_key : 0 };
 }
 
 /* The element where row `token` of a head starts, which is element `head` of row 0. */

@@ -31,14 +31,16 @@ typedef struct logit {
     float value, slope;
 } logit;
 
-static logit logit_of(const dsc_attention_head_logits *rule, float score, int64_t distance)
+static logit logit_of(const dsc_attention_head_logits *rule, float score, int64_t distance, int64_t key)
 {
     logit x = { score * rule->scale, 1 };
     if (rule->softcap > 0) {
         const float t = tanhf(x.value / rule->softcap);
         x = (logit) { rule->softcap * t, 1 - t * t };
     }
-    if (rule->slope > 0)
+    if (rule->of_key > 0)
+        x.value += dsc_attention_key_addend(rule->of_key, rule->slope, (int32_t)key);
+    else if (rule->slope > 0)
         x.value -= rule->slope * (float)(distance < 0 ? -distance : distance);
     return x;
 }
@@ -50,7 +52,7 @@ static float score_of(const dsc_attention_fwd_args *a, const dsc_attention_head_
 {
     if (a->keys.all && dsc_attention_hides(&a->keys, batch, a->tokens, k))
         return DSC_ATTENTION_LOW;
-    return logit_of(rule, dot(a->q, q_row, a->k, k_row, a->dtype, a->head_size), t - k).value;
+    return logit_of(rule, dot(a->q, q_row, a->k, k_row, a->dtype, a->head_size), t - k, k).value;
 }
 
 /* Scratch here: p [T], out [D]. Both layouts have more. Keys beyond p have their scores computed twice. */
@@ -109,7 +111,7 @@ static void backward_row(const dsc_attention_bwd_args *a, int64_t batch, int64_t
         if (a->keys.all && dsc_attention_hides(&a->keys, batch, tokens, k))
             continue;
         const int64_t k_row = dsc_attention_row(batch, tokens, k, a->kv_stride, key_head);
-        const logit x = logit_of(&rule, dot(a->q, q_row, a->k, k_row, a->dtype, size), t - k);
+        const logit x = logit_of(&rule, dot(a->q, q_row, a->k, k_row, a->dtype, size), t - k, k);
         const float p = expf(x.value - lse);
         const float dp = dot(a->d_out, out_row, a->v, k_row, a->dtype, size);
         const float ds = p * (dp - delta) * x.slope * a->scale;

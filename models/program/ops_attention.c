@@ -95,7 +95,9 @@ static int32_t window_of(const dsc_program *program, const dsc_op *op, int64_t p
 
 static dsc_attention_logits logits_of(const dsc_op_attention *of)
 {
-    return (dsc_attention_logits) { .softcap = (float)of->softcap, .alibi = (float)of->alibi };
+    return (dsc_attention_logits) { .softcap = (float)of->softcap,
+                                    .alibi = (float)of->alibi,
+                                    .alibi_of_key = (float)of->alibi_of_key };
 }
 
 static const void *sinks_of(const dsc_exec *exec, const dsc_op_attention *of)

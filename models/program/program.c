@@ -391,7 +391,8 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
     if (args->kv_heads < 1 || args->heads % args->kv_heads != 0)
         REFUSE(program, "op \"attention\": %lld heads of queries cannot be shared out among %lld heads of keys",
                (long long)args->heads, (long long)args->kv_heads);
-    if (!(args->softcap >= 0 && args->softcap < 1e6) || !(args->alibi >= 0 && args->alibi < 1e6))
+    if (!(args->softcap >= 0 && args->softcap < 1e6) || !(args->alibi >= 0 && args->alibi < 1e6) ||
+        !(args->alibi_of_key >= 0 && args->alibi_of_key < 1e6))
         REFUSE(program,
                "op \"attention\": the cap of its logits is %g and the exponent of its slopes %g; expected "
                "numbers from 0 to below 1000000, 0 for none",

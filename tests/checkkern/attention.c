@@ -154,7 +154,7 @@ static dsc_attention_keys keys_of(const problem *p)
 
 static dsc_attention_logits logits_of(const problem *p)
 {
-    return (dsc_attention_logits){ .softcap = p->s.softcap, .alibi = p->s.alibi };
+    return (dsc_attention_logits){ .softcap = p->s.softcap, .alibi = p->s.alibi, .alibi_of_key = p->s.of_key };
 }
 
 static dsc_attention_fwd_args forward_args(const problem *p, const tensors *x)
@@ -272,8 +272,8 @@ static void describe(const shape *s, bool align, char text[LAYOUT_BYTES])
                  s->packed ? s->by_head ? "by head" : "packed" : "apart", align ? " aligned" : "",
                  s->hide ? " all but hidden" : s->all ? " all" : "", s->documents, s->window, s->past);
     if (s->softcap > 0 || s->alibi > 0 || s->sinks)
-        snprintf(text + length, (size_t)(LAYOUT_BYTES - length), " softcap=%g alibi=%g%s", (double)s->softcap,
-                 (double)s->alibi, s->sinks ? " sinks" : "");
+        snprintf(text + length, (size_t)(LAYOUT_BYTES - length), " softcap=%g alibi=%g%s%s", (double)s->softcap,
+                 (double)s->alibi, s->of_key > 0 ? " of keys" : "", s->sinks ? " sinks" : "");
 }
 
 /* The kernels of GPUs of compute capability 9.0 are compared with the reference. In the simulator, where both kinds of
@@ -607,6 +607,8 @@ static const shape with_logits[] = {
     { .batch = 1, .tokens = 40, HEADS(3, 1, 128), .scale_up = 1, .all = true, .alibi = 4 },
     { .batch = 2, .tokens = 50, HEADS(4, 2, 64), .packed = true, .scale_up = 2, .window = 20, .sinks = true },
     { .batch = 1, .tokens = 33, HEADS(2, 1, 200), .scale_up = 2, .softcap = 20, .alibi = 8, .sinks = true },
+    { .batch = 1, .tokens = 300, HEADS(5, 5, 64), .packed = true, .scale_up = 1, .alibi = 8, .of_key = 0.125f },
+    { .batch = 1, .tokens = 20, HEADS(3, 1, 33), .scale_up = 2, .past = 50, .alibi = 8, .of_key = 0.17f },
 };
 
 /* Rows leave out the last fields, which are 0. */

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bf16.h"
+
 static const double eps = 0x1p-24, eps_bf16 = 0x1p-8;
 
 double *ck_attention_doubles(int64_t count)
@@ -88,16 +90,20 @@ static double slope_of(const problem *p, int64_t h)
     return h < (int64_t)whole ? pow(base, (double)h + 1) : pow(extra, 1 + 2 * ((double)h - whole));
 }
 
+static double in_bf16(double x) { return (double)dsc_f32_from_bf16(dsc_bf16_from_f32((float)x)); }
+
 static logit logit_of(const problem *p, const query *row, int64_t k, double score)
 {
     logit x = { score, 1, 0 };
-    const double bias = slope_of(p, row->h) * fabs((double)(p->s.past + row->t - k));
+    const double slope = slope_of(p, row->h);
+    const double bias = p->s.of_key > 0 ? -(double)p->s.of_key * in_bf16(in_bf16(slope) * in_bf16((double)k))
+                                        : slope * fabs((double)(p->s.past + row->t - k));
     if (p->s.softcap > 0) {
         const double cap = p->s.softcap, t = tanh(score / cap);
         x = (logit) { cap * t, 1 - t * t, cap * (8 * eps + (p->bf16_products ? 4e-6 : 0)) };
     }
     x.value -= bias;
-    x.tol += 8 * eps * bias;
+    x.tol += 8 * eps * fabs(bias);
     return x;
 }
 

@@ -13,7 +13,7 @@ typedef struct shape {
     bool all, hide; /* every key is seen; but some */
     int32_t documents; /* documents of about so many tokens, which see no others; 0: one */
     int32_t window, past; /* of dsc_attention_keys */
-    float softcap, alibi; /* of dsc_attention_logits */
+    float softcap, alibi, of_key; /* of dsc_attention_logits */
     bool sinks;
 } shape;
 

@@ -32,6 +32,11 @@ def is_masked(config):
     return config.model_type in MASKED_FAMILIES
 
 
+def attention_of(config):
+    """Falcon's eager attention of transformers 5.24 adds the slopes twice: they are in its mask too. Its default does not."""
+    return "sdpa" if config.model_type == "falcon" and config.alibi else "eager"
+
+
 def kind_of(config):
     if hasattr(config, "vision_config"):
         return transformers.AutoModelForImageTextToText
@@ -44,7 +49,7 @@ def make_folder(config, dtype, shard, folder):
         for name, p in model.named_parameters():
             p.add_(torch.randn_like(p) * 0.05)
     model.save_pretrained(folder, max_shard_size=shard)
-    model = kind_of(config).from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
+    model = kind_of(config).from_pretrained(folder, dtype=torch.float32, attn_implementation=attention_of(config))
     if shard == "1GB":
         write_as_of_old(os.path.join(folder, "model.safetensors"), config)
     return model

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from hf_runs import (BIN, MASKED_FAMILIES, VOCAB, compare, load_file, run, run_all, save_file, torch, train_ours, train_theirs,
+from hf_runs import (BIN, MASKED_FAMILIES, VOCAB, attention_of, compare, load_file, run, run_all, save_file, torch, train_ours, train_theirs,
                      transformers, write_as_of_old, write_tokens)
 
 NIGHT = os.environ.get("DSC_TEST_NIGHT") == "1"
@@ -455,6 +455,8 @@ PUBLISHED = {
                            hidden_size=32, ffn_hidden_size=80, rope_theta=500042.0),
     "Falcon of one group": falcon(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=1, hidden_size=32),
     "Falcon of groups of one": falcon(new_decoder_architecture=True, num_attention_heads=4, num_kv_heads=None, hidden_size=32),
+    "Falcon RW": falcon(alibi=True, bias=True, multi_query=False, parallel_attn=False, num_attention_heads=6),
+    "Falcon RW of 5 heads": falcon(alibi=True, num_attention_heads=5, hidden_size=40, max_position_embeddings=64),
     "Falcon with biases": falcon(bias=True, parallel_attn=False, ffn_hidden_size=70, tie_word_embeddings=False),
     "Falcon with all keys": falcon(multi_query=False, rope_theta=500000.0, max_position_embeddings=64),
     "Seed-OSS 36B": seed_oss(),
@@ -786,7 +788,7 @@ def check(config, name, folder):
         write_as_of_old(single, model.config)
     if os.path.exists(single) and config["model_type"] == "gpt_neox" and r.random() < .5:
         write_old_buffers(single, config["num_hidden_layers"])
-    theirs = kind.from_pretrained(hf, dtype=torch.float32, attn_implementation="eager")
+    theirs = kind.from_pretrained(hf, dtype=torch.float32, attn_implementation=attention_of(model.config))
     if packed:  # a model that was read from 4 bits is not one to train until its config forgets them
         again = os.path.join(folder, "unpacked")
         theirs.save_pretrained(again)

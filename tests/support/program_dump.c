@@ -64,9 +64,10 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
     if (op->kind == DSC_OP_ATTENTION)
         fprintf(file,
                 "\"heads\": %d, \"kv_heads\": %d, \"scale\": %.17g, \"window\": %d, \"all\": %d, \"softcap\": %.17g, "
-                "\"alibi\": %.17g, \"sinks\": %d, ",
+                "\"alibi\": %.17g, \"alibi_of_key\": %.17g, \"sinks\": %d, ",
                 (int)op->attention.heads, (int)op->attention.kv_heads, op->attention.scale, (int)op->attention.window,
                 op->attention.all, op->attention.softcap, op->attention.alibi,
+                op->attention.alibi_of_key,
                 op->attention.has_sinks ? op->attention.sinks : DSC_PROGRAM_NONE);
     if (op->kind == DSC_OP_REGROUP)
         fprintf(file, "\"groups\": %d, \"size\": %d, ", (int)op->regroup.groups, (int)op->regroup.head_size);

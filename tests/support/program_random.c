@@ -118,6 +118,7 @@ static int16_t attention(program_random *r, int16_t x)
                                     .window = program_random_draw(r, 3) == 0 ? 3 : 0,
                                     .softcap = program_random_draw(r, 4) == 0 ? 0.75 : 0,
                                     .alibi = program_random_draw(r, 4) == 0 ? 8 : 0,
+                                    .alibi_of_key = r->seed % 2 == 0 ? 0.5 : 0,
                                     .has_sinks = sinks,
                                     .sinks = sinks ? vector(r, heads) : 0 };
     int16_t qkv[3];

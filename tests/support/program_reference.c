@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/bf16.h"
 #include "base/rng.h"
 #include "tests/support/program_reference_delta.h"
 #include "tests/support/program_reference_moe.h"
@@ -193,6 +194,15 @@ static double head_slope(const dsc_op_attention *of, int64_t h)
                               : pow(2, -of->alibi / 2 * (2 * ((double)h - whole) + 1) / whole);
 }
 
+static double in_bf16(double x) { return (double)dsc_f32_from_bf16(dsc_bf16_from_f32((float)x)); }
+
+static double bias_of(const dsc_op_attention *of, int64_t h, int64_t key, int64_t apart)
+{
+    if (of->alibi > 0 && of->alibi_of_key > 0)
+        return of->alibi_of_key * in_bf16(in_bf16(head_slope(of, h)) * in_bf16((double)key));
+    return -head_slope(of, h) * (double)apart;
+}
+
 /* One query: probabilities of the keys that it sees and then of the sink, and slopes of logits. */
 static void probabilities(const program_reference *r, const dsc_op *op, int64_t row, int64_t h, double *p,
                           double *slope)
@@ -213,7 +223,7 @@ static void probabilities(const program_reference *r, const dsc_op *op, int64_t 
             const double c = tanh(p[j] / of->softcap);
             p[j] = of->softcap * c, slope[j] = 1 - c * c;
         }
-        p[j] -= head_slope(of, h) * (double)apart;
+        p[j] += bias_of(of, h, j, apart);
         p[j] = inside && (of->all || j <= t) ? p[j] : -INFINITY;
         most = fmax(most, p[j]);
     }

@@ -65,7 +65,10 @@ def attention(program, op, q, k, v, params):
         seen = seen & ((i - j).abs() <= op["window"] // 2 if op["all"] else j > i - op["window"])
     if op["softcap"]:
         scores = torch.tanh(scores / op["softcap"]) * op["softcap"]
-    if op["alibi"]:
+    if op["alibi"] and op["alibi_of_key"]:  # as transformers' build_alibi_tensor of Falcon
+        places = (slopes(heads, op["alibi"]).bfloat16()[:, None] * torch.arange(tokens)).double()
+        scores = scores + places[None, :, None, :] * op["alibi_of_key"]
+    elif op["alibi"]:
         scores = scores - slopes(heads, op["alibi"])[None, :, None, None] * (i - j).abs()
     scores = scores.masked_fill(~seen, -math.inf)
     if op["sinks"] >= 0:

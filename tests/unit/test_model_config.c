@@ -529,7 +529,6 @@ static void refuses_parts_of_families(void **state)
           "\"num_attention_heads\" 71 is not a multiple of \"num_kv_heads\" 8" },
         { FALCON ", \"new_decoder_architecture\": true, \"parallel_attn\": false}", DSC_ERR_INPUT,
           "\"new_decoder_architecture\" needs \"parallel_attn\": true" },
-        { FALCON ", \"alibi\": true}", DSC_ERR_UNSUPPORTED, "\"alibi\": true is not built for falcon" },
         { FALCON ", \"multi_query\": false, \"num_kv_heads\": 8}", DSC_ERR_UNSUPPORTED, "\"num_kv_heads\" 8 of 71" },
         { HUNYUAN ", \"use_qk_norm\": false}", DSC_ERR_UNSUPPORTED, "\"use_qk_norm\": false is not built" },
         { HUNYUAN ", \"rope_scaling\": {\"type\": \"dynamic\", \"factor\": 1, \"alpha\": -1}}", DSC_ERR_INPUT,

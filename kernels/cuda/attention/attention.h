@@ -65,12 +65,13 @@ __device__ __forceinline__ int32_t end_of_tiles(const dsc_attention_keys &keys, 
 
 struct logit_rule {
     bool any;
-    float scale, softcap, alibi;
+    float scale, softcap, alibi, of_key;
 };
 
 inline logit_rule rule_of(const dsc_attention_logits &logits, float scale)
 {
-    return { dsc_attention_has_logits(&logits), scale, logits.softcap, logits.alibi };
+    const float of_key = logits.alibi > 0 ? logits.alibi_of_key : 0.0f;
+    return { dsc_attention_has_logits(&logits), scale, logits.softcap, logits.alibi, of_key };
 }
 
 __device__ __forceinline__ float slope_of(const logit_rule &rule, int32_t heads, int64_t head)
@@ -114,9 +115,10 @@ __device__ __forceinline__ void cap_gradients(float (&ds)[MT][NT][4], const floa
             }
 }
 
-/* Rows from `row` on and columns from `col` on are tokens, of queries and keys in either order. */
-template <int MT, int NT>
-__device__ __forceinline__ void slope_scores(float (&logit)[MT][NT][4], float slope, int32_t row, int32_t col)
+/* Rows from `row` on and columns from `col` on are tokens: rows of keys and columns of queries, or the other way. */
+template <bool KEYS_ARE_ROWS, int MT, int NT>
+__device__ __forceinline__ void slope_scores(float (&logit)[MT][NT][4], const logit_rule &rule, float slope,
+                                             int32_t row, int32_t col)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
     if (!(slope > 0))
@@ -127,8 +129,12 @@ __device__ __forceinline__ void slope_scores(float (&logit)[MT][NT][4], float sl
         for (int n = 0; n < NT; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const int32_t distance = abs(row + 16 * m + 8 * (e / 2) + g - (col + 8 * n + 2 * t + (e & 1)));
-                logit[m][n][e] = fmaf(-slope, static_cast<float>(distance), logit[m][n][e]);
+                const int32_t at_row = row + 16 * m + 8 * (e / 2) + g, at_col = col + 8 * n + 2 * t + (e & 1);
+                const int32_t distance = abs(at_row - at_col);
+                if (rule.of_key > 0)
+                    logit[m][n][e] += dsc_attention_key_addend(rule.of_key, slope, KEYS_ARE_ROWS ? at_row : at_col);
+                else
+                    logit[m][n][e] = fmaf(-slope, static_cast<float>(distance), logit[m][n][e]);
             }
 }
 

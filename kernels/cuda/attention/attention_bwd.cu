@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(32 * WARPS) dkv_kernel(const bwd_arrays a)
             multiply_rows<DP, MT, BQ / 8>(ds, v_tile, warp_row, d_out);
             if (MORE && a.rule.any) {
                 key_logits<MT, BQ>(score, ds, stages.numbers, now * BQ, a.rule);
-                slope_scores(score, slope_of(a.rule, a.heads, head_first + j / tiles), key, query);
+                slope_scores<true>(score, a.rule, slope_of(a.rule, a.heads, head_first + j / tiles), key, query);
             }
             key_probabilities<MT, BQ>(score, stages.numbers, now * BQ, a, key, query, scale2, hidden);
             if (both)
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(32 * WARPS) dq_kernel(const bwd_arrays a)
             multiply_rows<DP, MT, BC / 8>(ds, d_tile, warp_row, v_tile + now);
             if (MORE && a.rule.any) {
                 row_logits<MT, BC>(score, ds, numbers, a.rule);
-                slope_scores(score, slope, row, j * BC);
+                slope_scores<false>(score, a.rule, slope, row, j * BC);
             }
             row_probabilities<MT, BC>(score, numbers, a, batch, row, j * BC, scale2);
             if (both)

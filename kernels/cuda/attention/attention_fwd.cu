@@ -72,7 +72,7 @@ template <int DP, int MT, int BC, bool MORE> __global__ void __launch_bounds__(T
             multiply_rows<DP, MT, BC / 8>(score, q_tile, warp_row, k_tile + now);
             if (MORE && a.rule.any) {
                 cap_scores(score, a.rule);
-                slope_scores(score, slope, past + row, j * BC);
+                slope_scores<false>(score, a.rule, slope, past + row, j * BC);
             }
             if (a.keys.all)
                 mask_hidden<MT, BC>(score, a.keys, batch, a.tokens, j * BC);

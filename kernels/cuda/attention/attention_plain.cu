@@ -51,7 +51,7 @@ __device__ __forceinline__ int64_t keys_of(const plain_arrays<T> &a, int64_t bat
 
 /* The logit of a scaled score, and in *slope how fast it grows with that. */
 __device__ __forceinline__ float logit_of(const logit_rule &rule, float score, float head_slope, int64_t distance,
-                                          float *slope)
+                                          int64_t key, float *slope)
 {
     float x = score;
     *slope = 1.0f;
@@ -61,6 +61,8 @@ __device__ __forceinline__ float logit_of(const logit_rule &rule, float score, f
         *slope = 1.0f - t * t;
         x = rule.softcap * t;
     }
+    if (rule.of_key > 0)
+        return x + dsc_attention_key_addend(rule.of_key, head_slope, static_cast<int32_t>(key));
     return rule.alibi > 0 ? fmaf(-head_slope, fabsf(static_cast<float>(distance)), x) : x;
 }
 
@@ -121,7 +123,7 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) fwd_ker
         if (key < keys)
             score = hides(a, at.batch, key) ? LOW_SCORE : dot(q, a.k + kv + key * a.kv_stride, a.size) * a.scale;
         if (MORE && key < keys && a.rule.any && !hides(a, at.batch, key))
-            score = logit_of(a.rule, score, head_slope, a.keys.past + at.token - key, &slope);
+            score = logit_of(a.rule, score, head_slope, a.keys.past + at.token - key, key, &slope);
         const float new_max = fmaxf(max, warp_max(score)), old = expf(max - new_max), p = expf(score - new_max);
         sum = sum * old + warp_sum(p);
         max = new_max;
@@ -155,14 +157,15 @@ template <class T> __global__ void __launch_bounds__(THREADS) delta_kernel(const
 /* p and ds = p (dp - delta) * scale of one query and one key; of a cap its slope too. */
 template <bool MORE, class T>
 __device__ __forceinline__ float2 gradients(const plain_arrays<T> &a, const T *q, const T *d_out, int64_t number,
-                                            const T *k, const T *v, float head_slope, int64_t distance)
+                                            const T *k, const T *v, float head_slope, int64_t distance, int64_t key)
 {
     if (!MORE || !a.rule.any) {
         const float p = expf(dot(q, k, a.size) * a.scale - a.lse[number]);
         return make_float2(p, p * (dot(d_out, v, a.size) - a.delta[number]) * a.scale);
     }
     float slope;
-    const float p = expf(logit_of(a.rule, dot(q, k, a.size) * a.scale, head_slope, distance, &slope) - a.lse[number]);
+    const float logit = logit_of(a.rule, dot(q, k, a.size) * a.scale, head_slope, distance, key, &slope);
+    const float p = expf(logit - a.lse[number]);
     return make_float2(p, p * (dot(d_out, v, a.size) - a.delta[number]) * slope * a.scale);
 }
 
@@ -185,7 +188,7 @@ template <class T, bool MORE> __global__ void __launch_bounds__(THREADS) dq_kern
         float ds = 0.0f;
         if (first + lane < keys && !hides(a, at.batch, first + lane))
             ds = gradients<MORE>(a, a.q + q_row, d_out, number, a.k + key, a.v + key, head_slope,
-                                 at.token - first - lane)
+                                 at.token - first - lane, first + lane)
                      .y;
         const int32_t count = static_cast<int32_t>(min(keys - first, static_cast<int64_t>(32)));
         add_rows(dq, ds, a.k + kv + first * a.kv_stride, a.kv_stride, count, a.size);
@@ -218,7 +221,7 @@ __global__ void __launch_bounds__(THREADS) dkv_kernel(const plain_arrays<T> a, i
             if (first + lane < a.tokens && start_of<MORE>(a, at.batch, first + lane) <= at.token)
                 g = gradients<MORE>(a, q + lane * a.q_stride, d_out + lane * a.out_stride,
                                     (at.batch * a.heads + head) * a.tokens + first + lane, a.k + kv, a.v + kv,
-                                    head_slope, first + lane - at.token);
+                                    head_slope, first + lane - at.token, at.token);
             const int32_t count = static_cast<int32_t>(min(a.tokens - first, static_cast<int64_t>(32)));
             add_rows(dv, g.x, d_out, a.out_stride, count, a.size);
             add_rows(dk, g.y, q, a.q_stride, count, a.size);
