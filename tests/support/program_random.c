@@ -298,15 +298,18 @@ static int16_t same_shape(program_random *r, const int16_t *values, int count, i
 static int16_t random_op(program_random *r, const int16_t *values, int count)
 {
     const int16_t x = values[program_random_draw(r, program_random_draw(r, 2) == 0 ? count : dsc_min_i64(count, 3))];
-    switch (program_random_draw(r, 16)) {
+    switch (program_random_draw(r, 20)) {
     case 0:
     case 1:
         return linear(r, x, 4 * (1 + program_random_draw(r, 4)));
     case 2:
         return norm(r, x);
     case 3:
+    case 15:
         return attention(r, x);
     case 4:
+    case 16:
+    case 17:
         return gated(r, x);
     case 5:
         return dsc_program_activation(&r->source, x, any_activation(r));

@@ -228,9 +228,9 @@ static void contradictions_are_refused_by_name(void **state)
     mf_expect_refusal(mf_dir, NULL, DSC_ERR_INPUT,
                       "\"" GATE_UP "_blocks\" is in MXFP4, and config.json has no \"quantization_config\"");
     make(&f);
-    f.config = CONFIG(", \"quantization_config\": {\"quant_method\": \"fp8\"}");
+    f.config = CONFIG(", \"quantization_config\": {\"quant_method\": \"gptq\"}");
     write_folder(&f);
-    mf_expect_refusal(mf_dir, NULL, DSC_ERR_UNSUPPORTED, "\"quant_method\": \"fp8\"");
+    mf_expect_refusal(mf_dir, NULL, DSC_ERR_UNSUPPORTED, "\"quant_method\": \"gptq\"");
 }
 
 /* 255 is NaN in the format's scales, and 254 times 6 is infinite. */
