@@ -155,8 +155,8 @@ typedef struct dsc_lm_family {
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
     const struct dsc_lm_classifier *token_classifier; /* likewise, for labels of tokens */
     bool classifies;                            /* a copy of a family that has that head */
-    /* The end of names of parameters that are never trained, and that exports have in fp32 where the files have them so:
-     * ".e_score_correction_bias". NULL: none. */
+    /* The end of names of parameters that are never trained: ".e_score_correction_bias". Exports have them in fp32
+     * where the files have them so. NULL: none. */
     const char *kept;
 } dsc_lm_family;
 

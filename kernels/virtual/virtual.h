@@ -50,7 +50,7 @@ typedef enum dsc_virtual_part {
 } dsc_virtual_part;
 const char *dsc_virtual_part_text(dsc_virtual_part part); /* "products" */
 
-/* What moves clocks. */
+/* Kinds of work and waits, which move clocks. */
 typedef enum dsc_virtual_kind {
     DSC_VIRTUAL_KERNEL,      /* work of a stream on the card */
     DSC_VIRTUAL_TRANSFER,    /* work of a stream beside the card's kernels: a copy to or from the host */
@@ -64,7 +64,7 @@ typedef enum dsc_virtual_kind {
     DSC_VIRTUAL_CALL_END     /* its end; the calling thread goes on where it was */
 } dsc_virtual_kind;
 
-/* One of them. `stream` and `event` are numbers from 0; -1: none. */
+/* Work or a wait. `stream` and `event` are numbers from 0; -1: none. */
 typedef struct dsc_virtual_item {
     dsc_virtual_kind kind;
     dsc_virtual_part part;

@@ -1,9 +1,9 @@
 /* simulate.c - `dsc simulate`: how fast a config would train on up to 1,024 GPUs that need not be here.
+ * SPDX-License-Identifier: Apache-2.0
  *
  * For each number of ranks the engine makes two steps on a virtual card (plan_card.h). The second one is replayed on
  * the clocks of all ranks (kernels/virtual/replay.h), with slow ranks and noise. Failures then follow from a seeded
- * random process over 30 days: each one costs a restart and the work since the last save. SPDX-License-Identifier:
- * Apache-2.0 */
+ * random process over 30 days: each one costs a restart and the work since the last save. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
