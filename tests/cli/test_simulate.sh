@@ -24,17 +24,17 @@ same() {
     done
 }
 report "steps last as long as dsc plan --time says" same
-even=$(value 64 step_s)
+even=$(value 8 step_s)
 report "each rank has the same work" [ "$(value 64 train_batch_size)" -eq 4096 ]
-report "more ranks are less efficient" holds "$(value 64 efficiency) < $(value 8 efficiency) && $(value 8 efficiency) <= 1"
+report "more ranks are less efficient" holds "$(value 64 efficiency) < $(value 8 efficiency) && $(value 64 efficiency) < 1"
 
 # ---- slow ranks and noise ----
-simulate --config "$tmp/c.json" --gpu H200 --ranks 64 --slow 1:1.5 --json
-report "one slow rank delays all" holds "$(value 64 step_s) > 1.3 * $even && $(value 64 waiting_share) > 0.2"
-simulate --config "$tmp/c.json" --gpu H200 --ranks 2,64 --noise 10 --steps 1 --json
-report "noise costs more on more ranks" holds "$(value 64 waiting_share) > 0 && $(value 64 step_s) > 1.1 * $even"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 8 --slow 1:1.5 --json
+report "one slow rank delays all" holds "$(value 8 step_s) > 1.4 * $even && $(value 8 waiting_share) > 0.2"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 2,8 --noise 10 --steps 1 --json
+report "noise costs more than its mean" holds "$(value 8 waiting_share) > 0 && $(value 8 step_s) > 1.1 * $even"
 cp "$tmp/out" "$tmp/first"
-simulate --config "$tmp/c.json" --gpu H200 --ranks 2,64 --noise 10 --steps 1 --json
+simulate --config "$tmp/c.json" --gpu H200 --ranks 2,8 --noise 10 --steps 1 --json
 report "a seed gives the same table" cmp -s "$tmp/first" "$tmp/out"
 
 # ---- the batch shared by the ranks ----
