@@ -48,9 +48,8 @@ def names_that_are_no_model(b):
     for name in ("nope", "gpt3", "GPT2", "gpt2-", "resnet50", "llama-7b", "mobilenet", "bert-base", "../nope", "/nope",
                  "gpt2-nano/", "m" * 5000, "a\nb", "\x1b[31m", "\xff\xfe", "%s%n%n", "-x"):
         b.refuse(2, "model", *without(b.train, "--model"), "--model=" + name)
-    for name in ("gpt3", "resnet50", "llama-7b"):
-        b.refuse(2, [f'"{name}"', "gpt2-nano", "gpt2-124m", "config.json"], *without(b.train, "--model"), "--model",
-                 name)
+    for name, near in (("gpt3", "gpt2-124m"), ("resnet50", "gpt2-nano"), ("llama-7b", "llama-2-7b")):
+        b.refuse(2, [f'"{name}"', near, "dsc model list", "config.json"], *without(b.train, "--model"), "--model", name)
     for name, word in (("pipe", "pipe or a device"), ("loop", "loop"), ("weights.bin", "folder"),
                        ("model.yaml", "json")):
         refuse_folder(b, [name, word], b.path(name), plan=True)
