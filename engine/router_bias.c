@@ -13,6 +13,12 @@ bool dsc_name_is_router_bias(const char *name)
     return bytes >= most && strcmp(name + bytes - most, end) == 0;
 }
 
+/* [experts], or [1,experts] as ERNIE has it. */
+static int64_t elements_of(const dsc_param_spec *spec)
+{
+    return spec->dim_count == 1 ? spec->dim[0] : spec->dim_count == 2 && spec->dim[0] == 1 ? spec->dim[1] : 0;
+}
+
 static bool biases_move(const dsc_engine *engine) { return engine->config.own.moe.bias_speed > 0; }
 
 dsc_status dsc_engine_check_biases(const dsc_engine *engine, dsc_error *err)
@@ -27,8 +33,8 @@ dsc_status dsc_engine_check_biases(const dsc_engine *engine, dsc_error *err)
         for (int32_t p = 0; p < model->modules[m].param_count; p++) {
             const dsc_param_spec *spec = &model->modules[m].params[p];
             found += dsc_name_is_router_bias(spec->name);
-            alike = alike && (!dsc_name_is_router_bias(spec->name) ||
-                              (spec->dim_count == 1 && spec->dim[0] == x->experts && spec->trainable));
+            alike =
+                alike && (!dsc_name_is_router_bias(spec->name) || (elements_of(spec) == x->experts && spec->trainable));
         }
     if (model->adapter_json != NULL || x->routers == 0 || found != x->routers || !alike)
         return DSC_FAIL(err, DSC_ERR_CONFIG, "dsc.moe.bias_update_speed",
@@ -47,7 +53,7 @@ dsc_status dsc_engine_zero_biases(const dsc_engine *engine, int32_t module, dsc_
     const dsc_module *of = &engine->model->modules[module];
     for (int32_t p = 0; p < of->param_count && biases_move(engine); p++)
         if (dsc_name_is_router_bias(of->params[p].name) && engine->work.grad[p] != NULL)
-            DSC_TRY(dsc_fill_zero(engine->compute, engine->work.grad[p], of->params[p].dim[0] * 4, err));
+            DSC_TRY(dsc_fill_zero(engine->compute, engine->work.grad[p], elements_of(&of->params[p]) * 4, err));
     return DSC_OK;
 }
 

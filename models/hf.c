@@ -43,7 +43,8 @@ static const dsc_lm_family *family_of(const char *model_type, char *list, size_t
         const size_t used = strlen(list);
         if (strcmp(model_type, family->model_type) == 0)
             return family;
-        snprintf(list + used, bytes - used, "%s%s", i > 0 ? ", " : "", family->model_type);
+        if (used + strlen(family->model_type) + 2 < bytes)
+            snprintf(list + used, bytes - used, "%s%s", i > 0 ? ", " : "", family->model_type);
     }
     return NULL;
 }
@@ -51,7 +52,7 @@ static const dsc_lm_family *family_of(const char *model_type, char *list, size_t
 /* A family, or a model around one. */
 static dsc_status find_family(hf_folder *folder, dsc_error *err)
 {
-    char list[500];
+    char list[200]; /* the message has no room for all */
     const cJSON *root = dsc_json_root(folder->json);
     dsc_hf_config reader = { .json = folder->json, .object = root, .err = err };
     const cJSON *item = cJSON_IsObject(root) ? cJSON_GetObjectItemCaseSensitive(root, "model_type") : NULL;
@@ -67,7 +68,7 @@ static dsc_status find_family(hf_folder *folder, dsc_error *err)
     if (folder->wrapper.object == NULL) {
         dsc_json_where(folder->json, item, reader.where, sizeof reader.where);
         return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED,
-                             "model_type \"%.60s\" is not built; what exists: %s; docs/models.md has multimodal ones",
+                             "model_type \"%.60s\" is not built; what exists: %s and others; docs/models.md has all",
                              item->valuestring, list);
     }
     folder->wrapped_family = *family_of(folder->wrapper.text_type, list, sizeof list);

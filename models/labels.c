@@ -1,6 +1,7 @@
 /* labels.c - heads that classify texts, as transformers' classes *ForSequenceClassification have them: what config.json
  * says about labels, and a family with such a head. SPDX-License-Identifier: Apache-2.0 */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "models/families.h"
@@ -60,6 +61,29 @@ static const char *name_of(const struct dsc_label_options *options, const cJSON 
     return id2label != NULL && options->count == 0 ? name_in(id2label, i) : usual;
 }
 
+static int compare_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* A row names one class, and "label2id" has a name once. */
+static dsc_status refuse_equal_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
+                                     const cJSON *id2label, int64_t count)
+{
+    const char **sorted = NULL;
+    dsc_status status = DSC_OK;
+    if (options->names != NULL || id2label == NULL || options->count != 0)
+        return DSC_OK;
+    DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *sorted, &sorted, reader->err));
+    for (int64_t i = 0; i < count; i++)
+        sorted[i] = name_in(id2label, i);
+    qsort((void *)sorted, (size_t)count, sizeof *sorted, compare_texts);
+    for (int64_t i = 1; i < count && status == DSC_OK; i++)
+        if (strcmp(sorted[i - 1], sorted[i]) == 0)
+            status =
+                DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                              "\"id2label\" has \"%.60s\" for two classes; expected another name for each", sorted[i]);
+    dsc_alloc_free(alloc, (void *)sorted);
+    return status;
+}
+
 /* Pointers and texts in one block. */
 static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const struct dsc_label_options *options,
                              const cJSON *id2label, int64_t count, const char *const **out)
@@ -76,6 +100,7 @@ static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const stru
         bytes += (int64_t)strlen(name) + 1;
     }
     const char **names = NULL;
+    DSC_TRY(refuse_equal_names(reader, alloc, options, id2label, count));
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, bytes, 1, &names, reader->err));
     char *at = (char *)(names + count);
     for (int64_t i = 0; i < count; i++) {

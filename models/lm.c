@@ -7,7 +7,6 @@
 #include "models/mxfp4.h"
 #include "models/wrapper.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>

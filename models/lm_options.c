@@ -79,6 +79,8 @@ static dsc_status apply_data_options(dsc_lm_config *config, const dsc_model_opti
                          : options->cache_tokens > 0     ? "continuing a text"
                          : options->preference.beta != 0 ? "dsc.dpo"
                          : options->vocab_tokens > 0     ? "dsc.grow_vocab"
+                         : options->router_balance > 0   ? "dsc.moe.aux_loss_coef"
+                         : options->router_z > 0         ? "dsc.moe.z_loss_coef"
                                                          : NULL;
     if (option != NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,

@@ -241,7 +241,8 @@ dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params
         if (ends_with_name(weight->name, shorter))
             found = weight;
     }
-    if (strcmp(name, params->family->head_table) == 0 && params->config->classes == 0)
+    if (strcmp(name, params->family->head_table) == 0 && params->config->classes == 0 &&
+        params->family->emit_last == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_weights_dir(weights),
                         "tensor \"%s\" is missing from its weights; if the "
                         "head is the table of tokens, set \"tie_word_embeddings\": true in config.json",
@@ -291,7 +292,8 @@ void dsc_lm_warn_fresh(const dsc_lm_params *params, const dsc_weight *const *sou
         if (sources[i] == NULL && !is_adapter(params, i))
             dsc_hf_warn(warnings, bytes, "\"%.100s\" is in no file and begins with fresh values%s",
                         params->spec[i].name,
-                        strcmp(params->spec[i].name, params->family->head_table) == 0 && params->config->classes == 0
+                        strcmp(params->spec[i].name, params->family->head_table) == 0 && params->config->classes == 0 &&
+                                params->family->emit_last == NULL
                             ? " (if the head is the table of tokens, set \"tie_word_embeddings\": true in config.json)"
                             : "");
 }
@@ -420,7 +422,7 @@ static dsc_status match(const dsc_weights *weights, dsc_alloc *alloc, const dsc_
             sources[i] = params->parts[i][0].of;
             continue;
         }
-        if (spec->dim_count == 3) {
+        if (spec->dim_count == 3 && params->family->has_mxfp4) {
             DSC_TRY(dsc_lm_match_experts(weights, params, i, &sources[i], used, err));
             continue;
         }

@@ -14,6 +14,7 @@ static int32_t declare_bias(const dsc_block *block, const dsc_moe_config *config
                                      .dim_count = row ? 2 : 1,
                                      .dim = { row ? 1 : experts, row ? experts : 0 },
                                      .init = DSC_INIT_ZEROS,
+                                     .as_stored = true,
                                      .frozen = true };
     return bias.name != NULL ? dsc_program_declare(block->program, &bias) : DSC_PROGRAM_NONE;
 }

@@ -48,11 +48,12 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
 {
     const dsc_lm_family *family = builtin_family(&index);
     dsc_lm_config *config = NULL;
-    if (options->labels.wanted)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, family->builtin(index, NULL),
-                        "a head for labels is built for Hugging Face folders (config.json), not for built-in names");
     if (family == NULL)
         return dsc_hf_open_named(out, alloc, dsc_named_model_at(index), options, lora, err);
+    if (options->labels.wanted)
+        return DSC_FAIL(
+            err, DSC_ERR_UNSUPPORTED, family->builtin(index, NULL),
+            "a head for labels is not built for this built-in name; give a Hugging Face folder (config.json)");
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
     const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config,
                                     .lora = lora };

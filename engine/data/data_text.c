@@ -17,7 +17,7 @@
 #define TOKENIZER_BYTES_MAX (INT64_C(64) << 20)
 #define KEPT_VERSION "dsc tokens 2" /* format of a cached token file; a change makes a new file */
 #define KEPT_SAMPLES "dsc samples 2" /* format of a cached file of samples, likewise */
-#define KEPT_LABELS "dsc labels 1"   /* format of one with labels, likewise */
+#define KEPT_LABELS "dsc labels 2"   /* format of one with labels, likewise */
 #define KEPT_BYTES "dsc bytes 1"     /* format of a decompressed text file, likewise */
 #define UNPACK_BYTES (1 << 20)
 #define NAME_BYTES 64 /* prefix from the text's name */
@@ -107,7 +107,7 @@ static dsc_status add_templates(const dsc_data_text *text, dsc_sha256 *sha, dsc_
 
 static void add_labels(const dsc_sft_section *s, dsc_sha256 *sha)
 {
-    const int64_t numbers[] = { s->labels.kind, s->labels.count };
+    const int64_t numbers[] = { s->labels.kind, s->labels.count, s->labels.tokens };
     add_text(sha, KEPT_LABELS);
     dsc_sha256_update(sha, numbers, sizeof numbers);
     for (int64_t i = 0; i < s->labels.count; i++)

@@ -65,8 +65,8 @@ static dsc_status take_norm(const cJSON *root, const char *path, int64_t planes,
     for (int64_t i = 0; i < planes; i++) {
         if (is_off(root, "do_normalize"))
             out->mean[i] = 0, out->std[i] = 1;
-        if (!(out->std[i] > 0))
-            return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"image_std\" must be above 0");
+        if (!(out->std[i] >= 1e-6))
+            return DSC_FAIL(err, DSC_ERR_INPUT, path, "\"image_std\" must be 1e-6 or more");
     }
     return DSC_OK;
 }

@@ -292,6 +292,10 @@ static dsc_status check_kind(const dsc_infer *infer, dsc_error *err)
         return DSC_FAIL(err, DSC_ERR_INPUT, infer->o.model,
                         "the model has no head for labels (not a class *ForSequenceClassification); train one with "
                         "dsc.labels");
+    if (infer->o.labels && (strcmp(infer->loaded->batch[0].name, "tokens") != 0 || infer->loaded->labels.names == NULL))
+        return DSC_FAIL(
+            err, DSC_ERR_UNSUPPORTED, infer->o.model,
+            "the model classifies no texts, as dsc classify does; a model of pictures is evaluated by train");
     if (infer->o.labels && infer->loaded->labels.tokens > 0)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, infer->o.model,
                         "the model has a label for each token; dsc classify prints labels of whole texts");

@@ -6,6 +6,7 @@
 #include "engine/text/unicode.h"
 
 #define CLUSTER_BYTES_MAX 5
+#define GROWTH_MAX 64 /* published maps make a character at most 33 bytes */
 
 struct dsc_charsmap {
     dsc_alloc *alloc;
@@ -146,6 +147,7 @@ dsc_status dsc_charsmap_apply(const dsc_charsmap *map, const char *text, int64_t
 {
     dsc_charsmap_walk walk = dsc_charsmap_start(map, text, bytes);
     dsc_charsmap_part part;
+    const int64_t before = out->bytes;
     for (;;) {
         if (walk.at == walk.cluster_end) {
             const int64_t same = bytes_that_stay(map, walk.at, walk.end - walk.at);
@@ -155,6 +157,11 @@ dsc_status dsc_charsmap_apply(const dsc_charsmap *map, const char *text, int64_t
         DSC_TRY(dsc_charsmap_next(&walk, &part, err));
         if (part.from_bytes == 0)
             return DSC_OK;
+        if (out->bytes - before > GROWTH_MAX * bytes + 4096)
+            return DSC_FAIL(
+                err, DSC_ERR_INPUT, "normalizer",
+                "the charsmap makes a text of %lld bytes more than %d times as long; such a map is not read",
+                (long long)bytes, GROWTH_MAX);
         DSC_TRY(dsc_text_add(out, part.to, part.to_bytes, err));
     }
 }

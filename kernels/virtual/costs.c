@@ -173,6 +173,15 @@ static double table_bytes(dsc_kernel kernel, const void *args)
         const dsc_cross_entropy_args *a = args;
         return rows_bytes(a->rows, a->vocab, a->dtype, a->write_gradient ? 2 : 1);
     }
+    case DSC_KERNEL_LABEL_LOSS: {
+        const dsc_label_loss_args *a = args;
+        return rows_bytes(a->rows, a->classes, a->dtype, a->write_gradient ? 2 : 1);
+    }
+    case DSC_KERNEL_MEAN_ROWS_FWD:
+    case DSC_KERNEL_MEAN_ROWS_BWD: {
+        const dsc_mean_rows_args *a = args;
+        return rows_bytes(a->batch * a->tokens, a->channels, a->dtype, 1);
+    }
     case DSC_KERNEL_HEADS_FWD:
     case DSC_KERNEL_HEADS_BWD: {
         const dsc_heads_args *a = args;
@@ -352,6 +361,9 @@ static double bytes_of(dsc_kernel kernel, const void *args)
         return activation_bytes(kernel, args);
     case DSC_KERNEL_EMBEDDING_FWD:
     case DSC_KERNEL_EMBEDDING_BWD:
+    case DSC_KERNEL_LABEL_LOSS:
+    case DSC_KERNEL_MEAN_ROWS_FWD:
+    case DSC_KERNEL_MEAN_ROWS_BWD:
     case DSC_KERNEL_CROSS_ENTROPY:
     case DSC_KERNEL_COLSUM:
     case DSC_KERNEL_GATHER_ROWS_FWD:

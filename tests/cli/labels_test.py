@@ -423,7 +423,7 @@ def base_folders():
         text = run(*base, write_config(place, {"labels": {}}), fails=True)
         check("an unknown number of classes is refused", "the number of classes is not known" in text, text)
         text = run(f"{BIN}/train", "--model", "gpt2-nano", "--data", data, "--config", write_config(place, {"labels": {"count": 2}}), fails=True)
-        check("a built-in name is refused", "not for built-in names" in text, text)
+        check("a built-in name is refused", "not built for this built-in name" in text, text)
 
 
 def refused_rows():

@@ -62,6 +62,15 @@ simulate --config "$tmp/c.json" --gpu H200 --ranks 2048
 report "more than 1024 ranks" refused 'up to 1024'
 simulate --config "$tmp/c.json" --gpu H200 --slow 1
 report "slow ranks without a factor" refused 'such as 2:1.5'
+simulate --config "$tmp/c.json" --gpu H200 --ranks 1024 --noise 1 --steps 1000
+report "a replay that takes too long" grep -q 'give fewer --steps' "$tmp/out"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 8 --out "$tmp/f" --svg "$tmp/f"
+report "one file for a table and a picture" refused "the picture has the table's file"
+sed 's/"gradient_accumulation_steps": 16/"gradient_accumulation_steps": 1000000/' "$tmp/c.json" >"$tmp/many.json"
+simulate --config "$tmp/many.json" --gpu H200 --ranks 1
+report "a step of too many micro-batches" grep -q 'take too long to predict' "$tmp/out"
+simulate --config "$tmp/c.json" --gpu H200 --ranks 1024 --fail-hours 1e-300
+report "cards that fail all the time" [ $code -eq 0 ]
 simulate --config "$tmp/c.json" --gpu GTX480
 report "a card without rates" refused 'no rates of "GTX480"'
 simulate --config "$tmp/c.json" --gpu RTX4090 --ranks 1

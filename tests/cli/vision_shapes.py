@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0"""
 import json
 import os
 import struct
+import subprocess
 import sys
 
 from hf_runs import BATCH, BIN, STEPS, files_of, load_file, run, run_all, save_file, torch, transformers
@@ -174,6 +175,8 @@ def base_alone(folder):
         write_pictures(data, pictures, torch.randint(0, CLASSES, (8,)))
         losses = train_ours(hf, data, folder, 1e-3, 2, 4, 1)
         assert len(losses) == 2 and all(0 < x < 10 for x in losses), f"losses {losses}"
+        done = subprocess.run([f"{BIN}/dsc", "classify", "--model", hf, "--max-tokens", "8", data], capture_output=True, text=True)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, f"texts to a model of pictures: {done}"
 
 
 CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False, hidden_act="gelu_new", num_hidden_layers=3)),

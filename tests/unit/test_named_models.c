@@ -152,11 +152,30 @@ static void names_differ_and_are_listed(void **state)
     assert_true(count > (int32_t)DSC_COUNT(published));
 }
 
+/* Texts of config.json have a head for labels as folders do; the older built-in names refuse one. */
+static void a_name_may_have_a_head_for_labels(void **state)
+{
+    (void)state;
+    dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    options.labels.wanted = true;
+    options.labels.kind = DSC_LABELS_CLASS;
+    options.labels.count = 3;
+    if (dsc_model_open(&model, "bert-base", &options, &err) != DSC_OK)
+        fail_msg("%s", err.message);
+    assert_int_equal(model->labels.count, 3);
+    dsc_model_close(&model);
+    assert_int_equal(dsc_model_open(&model, "gpt2-nano", &options, &err), DSC_ERR_UNSUPPORTED);
+    assert_non_null(strstr(err.message, "a head for labels is not built"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_parameters_are_the_published_ones),
         cmocka_unit_test(names_differ_and_are_listed),
+        cmocka_unit_test(a_name_may_have_a_head_for_labels),
     };
     return cmocka_run_group_tests(tests, mf_setup, mf_teardown);
 }

@@ -237,7 +237,7 @@ static void a_preprocessor_says_mean_and_std(void **state)
     static const struct {
         const char *text, *words;
     } wrong[] = { { "{\"image_mean\": [1, 2]}", "\"image_mean\" must have a number for each of the 3 channels" },
-                  { "{\"image_std\": [1, 2, 0]}", "\"image_std\" must be above 0" },
+                  { "{\"image_std\": [1, 2, 0]}", "\"image_std\" must be 1e-6 or more" },
                   { "{\"image_std\": \"x\"}", "\"image_std\" must have a number" },
                   { "{\"rescale_factor\": -1}", "\"rescale_factor\" must be a number above 0" } };
     dsc_alloc *alloc = NULL;

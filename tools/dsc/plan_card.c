@@ -18,6 +18,7 @@
 
 #define CARD_BYTES_MAX 65536
 #define STEPS 2
+#define MICRO_STEPS_MAX 4096
 #define BATCH_TENSORS_MAX 16 /* as models/check.c */
 
 /* ---- rates ---- */
@@ -185,10 +186,18 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
 {
     const int64_t micro_steps = planned->config->gradient_accumulation_steps;
     dsc_virtual_clock before = *clock;
+    if (micro_steps > MICRO_STEPS_MAX)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "gradient_accumulation_steps",
+                        "%lld micro-batches of a step take too long to predict; give at most %d",
+                        (long long)micro_steps, MICRO_STEPS_MAX);
     for (int i = 0; i < STEPS; i++) {
         before = *clock;
         clock->trace = i == STEPS - 1 ? trace : NULL;
         DSC_TRY(run_step(engine, batch, micro_steps, err));
+        if (trace != NULL && trace->full)
+            return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "gradient_accumulation_steps",
+                            "a step has more than %lld launches and waits; give fewer micro-batches",
+                            (long long)trace->capacity);
     }
     clock->trace = NULL; /* the engine's close is no part of a step */
     out->streams = clock->streams;
@@ -198,7 +207,8 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
     for (int p = 0; p < DSC_VIRTUAL_PART_COUNT; p++)
         out->busy_s[p] = clock->busy_s[p] - before.busy_s[p];
     out->flops = planned->flops_per_micro_batch * (double)micro_steps;
-    out->tokens = (double)(planned->config->train_micro_batch_size_per_gpu * micro_steps * planned->model->seq_length);
+    out->tokens = (double)(planned->config->train_micro_batch_size_per_gpu * micro_steps *
+                           dsc_max_i64(1, planned->model->seq_length)); /* pictures count as one */
     return DSC_OK;
 }
 

@@ -21,6 +21,7 @@
 
 enum { ROWS_MAX = 16, RANKS_MOST = 1024, ITEMS_MAX = 1 << 22 };
 #define DAYS_S (30 * 86400.0)
+#define WORK_MAX 2e10 /* items of all clocks and steps: about ten minutes */
 
 typedef struct simulated_row {
     int64_t ranks, micro_batch, accumulation;
@@ -119,18 +120,20 @@ static dsc_status replay_row(const simulation *s, simulated_row *row, dsc_error 
                                          .slow_factor = s->slow_factor,
                                          .noise = s->noise_percent / 100,
                                          .seed = (uint64_t)s->seed };
-    if (s->trace.full)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, s->config,
-                        "a step has more than %d launches and waits; set a smaller gradient_accumulation_steps",
-                        ITEMS_MAX);
+    const double clocks = s->noise_percent > 0 ? (double)row->ranks : 2;
+    if ((double)s->trace.count * clocks * (double)(s->steps + 1) > WORK_MAX)
+        return DSC_FAIL(
+            err, DSC_ERR_UNSUPPORTED, s->config,
+            "%lld steps of %lld launches and waits on %lld ranks with noise take too long; give fewer --steps",
+            (long long)s->steps, (long long)s->trace.count, (long long)row->ranks);
     return dsc_virtual_replay(&options, &row->replay, err);
 }
 
 /* Saves cost save_s each; a failure loses what followed the last one. Young's rule: the square root of twice the cost
- * of a save times the mean time between failures. */
+ * of a save times the mean time between failures, which is at least a second here. */
 static void add_failures(const simulation *s, simulated_row *row)
 {
-    const double mean_s = s->fail_hours * 3600 / (double)row->ranks;
+    const double mean_s = fmax(s->fail_hours * 3600 / (double)row->ranks, 1);
     double now_s = 0, useful_s = 0;
     row->useful = 1;
     if (s->fail_hours <= 0)
@@ -198,7 +201,7 @@ static simulated_numbers numbers_of(const simulation *s, const simulated_row *ro
     n.tokens_per_s = row->tokens / n.step_s;
     n.speed_up = n.tokens_per_s / (first->tokens / first->replay.step_s) * (double)first->ranks;
     n.efficiency = n.speed_up / (double)row->ranks;
-    n.waited = row->replay.waited_s / n.step_s;
+    n.waited = fmax(0, row->replay.waited_s / n.step_s);
     n.mfu = row->one.flops / (n.step_s * s->card.peak_flops);
     n.exchange = row->one.busy_s[DSC_VIRTUAL_EXCHANGE] / n.step_s;
     n.useful = row->useful;
@@ -410,7 +413,7 @@ static const dsc_flag rows[] = {
       .help = "time that a save takes from training; default 30" },
     { "--save-every-s", NULL, "SECONDS", DSC_FLAG_NUMBER, AT(save_every_s), .low = 0, .high = 1e9,
       .help = "time between saves; default: the best one by Young's rule" },
-    { "--restart-s", NULL, "SECONDS", DSC_FLAG_NUMBER, AT(restart_s), .low = 0, .high = 1e6,
+    { "--restart-s", NULL, "SECONDS", DSC_FLAG_NUMBER, AT(restart_s), .low = 1, .high = 1e6,
       .help = "time from a failure to the next step; default 120" },
     { "--seed", NULL, "N", DSC_FLAG_INTEGER, AT(seed), .min = 0, .max = INT64_MAX,
       .help = "of noise and failures; default 1" },
@@ -432,6 +435,8 @@ static dsc_status run(simulation *s, dsc_error *err)
     for (size_t i = 0; i < DSC_COUNT(outputs); i++)
         if (outputs[i] != NULL)
             DSC_TRY(dsc_io_refuse_input(outputs[i], &s->config, 1, err));
+    if (s->out != NULL && s->svg != NULL && strcmp(s->out, s->svg) == 0)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--svg", "the picture has the table's file; give it another name");
     DSC_TRY(plan_card_read(s->card_name, &s->card, err));
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, ITEMS_MAX, sizeof *s->trace.item, &s->trace.item, err));
     s->trace.capacity = ITEMS_MAX;
