@@ -61,7 +61,7 @@ typedef struct dsc_comm_math {
 void dsc_comm_math_init(dsc_comm_math *math);
 DSC_MUST_USE dsc_status dsc_comm_cast(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from,
                                       int64_t count, dsc_stream *stream, dsc_error *err);
-/* The same for `rows` runs of `count` elements that are from_stride apart; `to` has them one behind the other. */
+/* Casts `rows` runs of `count` elements, which are from_stride apart in `from` and adjacent in `to`. */
 DSC_MUST_USE dsc_status dsc_comm_cast_rows(const dsc_comm_math *math, void *to, dsc_dtype to_dtype, const float *from,
                                            int64_t rows, int64_t count, int64_t from_stride, dsc_stream *stream,
                                            dsc_error *err);

@@ -1,4 +1,4 @@
-/* experts.h - what a step's routers did: loads of experts, and their losses (include/dsc/model.h, dsc_model_experts).
+/* experts.h - loads of experts and losses of routers in a step (include/dsc/model.h, dsc_model_experts).
  *
  * Modules write records of a micro-batch on the device. They come to the host with the micro-batch's losses, and the
  * host makes the routers' losses from them in double. Each is a part of the micro-batch's loss, with the weight of its

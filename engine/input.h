@@ -13,7 +13,7 @@
 typedef struct dsc_engine_input {
     dsc_data_source source, eval_source;    /* fill NULL: none */
     dsc_data *data, *eval;                  /* of tokens */
-    dsc_pictures *pictures, *eval_pictures; /* of a model that sees pictures */
+    dsc_pictures *pictures, *eval_pictures; /* data of a model of pictures */
     dsc_reader *reader;
     bool masks; /* the source may have masked targets; equal on all ranks */
     int64_t samples_per_epoch, steps_per_epoch, total_steps;

@@ -16,7 +16,7 @@ typedef struct dsc_expert_bias_fwd_args {
     const int32_t *starts; /* [experts + 1] */
     int64_t rows, cols;    /* rows: starts[experts] */
     int32_t experts;
-    dsc_dtype dtype; /* of x and bias: F32, BF16 or F16 */
+    dsc_dtype dtype; /* dtype of x and bias: F32, BF16 or F16 */
 } dsc_expert_bias_fwd_args;
 
 /* d_bias[e] = the sum of the expert's rows in order, in fp32; 0 without rows. */

@@ -121,7 +121,7 @@ static dsc_status read_dense(dsc_hf_config *reader, int64_t usual, dsc_moe_confi
     return DSC_OK;
 }
 
-/* Layers that predict further tokens stand behind the model's in files, and are no part of it. */
+/* Layers that predict further tokens follow the model's layers in files; the model does not read them. */
 static dsc_status read_later_layers(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     DSC_TRY(read_count(reader, "num_nextn_predict_layers", DSC_LM_LAYERS_MAX, 1, &lm->later_layers));

@@ -289,7 +289,7 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
         cJSON_DeleteItemFromObjectCaseSensitive(object, "vocab_size");
         good = cJSON_AddNumberToObject(object, "vocab_size", (double)folder->config->vocab_rows) != NULL;
     }
-    if (good && is_quantized(folder)) /* what is saved is not */
+    if (good && is_quantized(folder)) /* saved weights are not */
         cJSON_DeleteItemFromObjectCaseSensitive(root, "quantization_config");
     if (good && folder->untied) {
         cJSON_DeleteItemFromObjectCaseSensitive(root, "tie_word_embeddings");

@@ -125,7 +125,7 @@ typedef struct dsc_lm_family {
     bool wrapped; /* the text part of another model, whose other tensors are not the family's (wrapper.h) */
     dsc_norm_kind norm;
     int64_t config_bytes; /* size of the family's own config */
-    const void *traits;   /* what read_config reads the keys by: reader->traits; NULL: it has them itself */
+    const void *traits;   /* reader->traits for read_config; NULL: read_config has its own */
 
     /* Reads config.json. `sequence` and `vocab_rows` are set by the caller. */
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
@@ -153,7 +153,7 @@ typedef struct dsc_lm_family {
     const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
     bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
-    const struct dsc_lm_classifier *token_classifier; /* likewise, for labels of tokens */
+    const struct dsc_lm_classifier *token_classifier; /* head for labels of tokens; NULL: none is built */
     bool classifies;                            /* a copy of a family that has that head */
     /* The end of names of parameters that are never trained: ".e_score_correction_bias". Exports have them in fp32
      * where the files have them so. NULL: none. */
@@ -195,8 +195,8 @@ typedef struct dsc_lm_module {
     const dsc_lm_config *config; /* the beginning of the family's own */
     int64_t layer;               /* of a block */
     dsc_lora lora;
-    const dsc_program *program; /* of a block, and of a first or last module that is one */
-    int32_t first_record;        /* of a block's routers */
+    const dsc_program *program; /* program of a block, or of a first or last module that has one */
+    int32_t first_record;       /* first record of a block's routers */
 } dsc_lm_module;
 
 /* Options of an opening. `config` and `family` are copied. */
@@ -375,7 +375,7 @@ typedef struct dsc_lm_params {
     bool untied;   /* the head's tensor is that of the table of tokens */
     dsc_packed_weight *packed; /* [count] */
     dsc_weight_part **parts;   /* [count] of parted parameters, [dim[0]] each */
-    struct dsc_mxfp4 *mxfp4;   /* what is in MXFP4; NULL: config.json says that nothing is */
+    struct dsc_mxfp4 *mxfp4;   /* tensors in MXFP4; NULL: config.json names none */
 } dsc_lm_params;
 DSC_MUST_USE dsc_status dsc_lm_match_weights(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params,
                                              const dsc_weight **sources, dsc_error *err);

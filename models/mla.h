@@ -9,10 +9,10 @@
 
 typedef struct dsc_mla {
     int64_t q_latent;  /* columns of the queries' latent; 0: q is a product of x */
-    int64_t kv_latent; /* of that of keys and values */
+    int64_t kv_latent; /* columns of the latent of keys and values */
     int64_t heads, plain, turned, value; /* H, N, R, V */
     bool latent_bias, out_bias; /* latent_bias: of the products that make latents */
-    double latent_eps;          /* of the latents' norms */
+    double latent_eps;          /* eps of the latents' norms */
     double scale;               /* factor of the scores */
     const dsc_rope *rope;       /* of R columns */
 } dsc_mla;

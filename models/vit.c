@@ -33,7 +33,7 @@ static bool may_ignore(const char *part) { return false; }
 
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
-    /* Of the pooler and of masked picture modeling, which have no part in a classifier. */
+    /* Keys of the pooler and of masked picture modeling, which a classifier does not need. */
     static const char *const others[] = { "encoder_stride", "pooler_act", "pooler_output_size" };
     for (size_t i = 0; i < DSC_COUNT(others); i++)
         (void)dsc_hf_field(reader, others[i]);

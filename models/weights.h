@@ -12,7 +12,7 @@ typedef struct dsc_weight {
     const char *name;
     const dsc_safetensors *file;
     const dsc_safetensors_entry *entry;
-    const struct dsc_weight *scales; /* of a matrix in fp8, else NULL */
+    const struct dsc_weight *scales; /* scales of a matrix in fp8, else NULL */
     int32_t block_rows, block_cols;  /* with scales: each block of so many elements has one */
     bool is_scales;
 } dsc_weight;

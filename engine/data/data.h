@@ -54,7 +54,7 @@ typedef struct dsc_data_options {
     bool shuffle;
     uint64_t seed;
     bool pairs; /* every file has pairs of preferences; false: none has */
-    dsc_labels labels; /* of the model: every file has samples with such labels */
+    dsc_labels labels; /* the model's labels, which the samples of every file have */
 } dsc_data_options;
 
 /* Missing, truncated or not regular files, and too few tokens for a sample in all: DSC_ERR_INPUT. Nothing is read

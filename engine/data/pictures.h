@@ -30,7 +30,7 @@ typedef struct dsc_picture_options {
     const dsc_io *io;
     const char *const *paths; /* [path_count], borrowed until open returns */
     int64_t path_count;
-    int64_t planes, height, width; /* of the model's pictures; files have the same sizes */
+    int64_t planes, height, width; /* size of the model's pictures and of those in files */
     int64_t classes;
     dsc_picture_norm norm;
     bool shuffle;

@@ -7,8 +7,8 @@
 
 /* A special token, or the place of a text. */
 typedef struct dsc_pair_piece {
-    int32_t id;   /* of the token; or one of those below */
-    int32_t type; /* of the piece's tokens: 0 or 1 */
+    int32_t id;   /* token, or one of the numbers below */
+    int32_t type; /* token type of the piece: 0 or 1 */
 } dsc_pair_piece;
 enum { DSC_PAIR_FIRST = -1, DSC_PAIR_SECOND = -2 };
 

@@ -105,7 +105,7 @@ struct dsc_tokenizer {
     dsc_tree as_written, normalized; /* of added tokens */
     int32_t before[TOK_AROUND_MAX], after[TOK_AROUND_MAX];
     int32_t before_count, after_count;
-    tok_form form[2]; /* of one text, of two; a later processor's replaces an earlier one's */
+    tok_form form[2]; /* forms of one text and of two; a later processor's form replaces an earlier one */
     dsc_text strings; /* all that tok_string and added point into: reserved whole before */
     bool of_byte_chars; /* steps behind ByteLevel see the printable characters that stand for bytes */
     bool may_cut;

@@ -340,7 +340,7 @@ typedef struct dsc_run_info {
     bool curriculum;         /* samples of the first steps are shorter */
     bool node_local; /* checkpoint.use_node_local_storage: hosts may have checkpoint folders of their own */
     bool pairs;      /* the model is trained on preference pairs, and steps have rewards */
-    int32_t routers, experts; /* of dsc_model_experts; 0: none */
+    int32_t routers, experts; /* numbers in dsc_model_experts; 0: none */
     bool router_losses;       /* steps have aux_loss and z_loss */
     bool log_expert_load;     /* "dsc".moe.log_load */
 } dsc_run_info;

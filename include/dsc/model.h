@@ -250,7 +250,7 @@ typedef struct dsc_module_ctx {
     const dsc_model_experts *experts;
     void *records;
     bool pairs;           /* the losses of routers count alike in each micro-batch */
-    int32_t first_record; /* of a module, which sets it */
+    int32_t first_record; /* first record of a module, which sets it */
 } dsc_module_ctx;
 
 enum {

@@ -7,7 +7,7 @@
 #include "kernels/cpu/range.h"
 #include "kernels/kernels.h"
 
-enum { CHANNELS = 64, BLOCK_ROWS = 64 }; /* of a sum over rows */
+enum { CHANNELS = 64, BLOCK_ROWS = 64 }; /* block of a sum over rows */
 
 /* ---- columns ----------------------------------------------------------------------------------------------------- */
 

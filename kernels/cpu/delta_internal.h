@@ -1,4 +1,4 @@
-/* delta_internal.h - what the variants of the gated delta rule share: a chunk's memory and rows. Private to kernels/.
+/* delta_internal.h - memory and rows of a chunk, for all variants of the gated delta rule. Private to kernels/.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_KERNELS_CPU_DELTA_INTERNAL_H
 #define DSC_KERNELS_CPU_DELTA_INTERNAL_H

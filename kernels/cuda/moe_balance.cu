@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(32) real_kernel(int32_t *real, const int32_t *
         real[blockIdx.x] = end == 0 ? 0 : static_cast<int32_t>(min(static_cast<int64_t>(end) + 1, length));
 }
 
-/* Of a token's logits. */
+/* Statistics of a token's logits. */
 struct softmax_of {
     float largest, sum;
     __device__ __forceinline__ float at(float x) const { return expf(x - largest) / sum; }

@@ -27,9 +27,9 @@ typedef struct dsc_replay_options {
 } dsc_replay_options;
 
 typedef struct dsc_replay_result {
-    double step_s;   /* of the slowest rank, mean of the steps */
+    double step_s;   /* step of the slowest rank, mean of the steps */
     double most_s;   /* the longest step */
-    double waited_s; /* of a step: from a rank's arrival at a collective to its start; mean of ranks and steps */
+    double waited_s; /* waits of a step, from arrival at a collective to its start; mean of ranks and steps */
 } dsc_replay_result;
 
 /* DSC_ERR_UNSUPPORTED: a collective is between some of the ranks only. DSC_ERR_NOMEM. */

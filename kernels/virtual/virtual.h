@@ -54,7 +54,7 @@ const char *dsc_virtual_part_text(dsc_virtual_part part); /* "products" */
 typedef enum dsc_virtual_kind {
     DSC_VIRTUAL_KERNEL,      /* work of a stream on the card */
     DSC_VIRTUAL_TRANSFER,    /* work of a stream beside the card's kernels: a copy to or from the host */
-    DSC_VIRTUAL_COLLECTIVE,  /* the same, from the time on at which the last rank has reached it */
+    DSC_VIRTUAL_COLLECTIVE,  /* exchange that starts when the last rank has reached it */
     DSC_VIRTUAL_HOST_WORK,   /* work of the calling thread, behind that of the stream */
     DSC_VIRTUAL_RECORD,      /* the event has the stream's time */
     DSC_VIRTUAL_STREAM_WAIT, /* the stream waits for the event */
@@ -87,7 +87,7 @@ typedef struct dsc_virtual_clock {
     const dsc_card_rates *rates;
     dsc_virtual_trace *trace; /* NULL, or where items are kept; the caller may change it between two steps */
     int32_t streams, events;  /* numbers that are taken */
-    double host_s;            /* of the thread that calls */
+    double host_s;            /* time of the calling thread */
     double caller_s;          /* between CALL_BEGIN and CALL_END: of the thread that goes on behind them */
     double card_s;            /* the card is free from then on */
     /* Times before, in order, in which the card is free: a kernel that waited for a copy left them. Later launches of

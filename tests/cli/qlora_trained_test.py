@@ -15,8 +15,8 @@ from hf_runs import BIN, run, run_all, torch, transformers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SEQ, BATCH, BASE_STEPS, STEPS, RATE = 128, 16, 300, 50, 2e-4
-ENOUGH = 1e-3  # what each step's loss of QLoRA may differ from that of LoRA beside the same weights in bf16
-EQUAL = 2e-4   # what each step's loss may differ in two programs that compute the same numbers in fp32
+ENOUGH = 1e-3  # largest difference of a step's loss: QLoRA beside LoRA on the same weights in bf16
+EQUAL = 2e-4   # largest difference of a step's loss: two programs that compute the same numbers in fp32
 
 
 def train(folder, name, model, steps, rate, own, *more, warm_up=0, bf16=True):

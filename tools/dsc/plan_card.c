@@ -199,7 +199,7 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
                             "a step has more than %lld launches and waits; give fewer micro-batches",
                             (long long)trace->capacity);
     }
-    clock->trace = NULL; /* the engine's close is no part of a step */
+    clock->trace = NULL; /* a step ends before the engine closes */
     out->streams = clock->streams;
     out->events = clock->events;
     out->step_s = clock->host_s - before.host_s;

@@ -27,7 +27,7 @@ typedef struct simulated_row {
     int64_t ranks, micro_batch, accumulation;
     bool ran;
     char why[256]; /* else: why there is no time */
-    double tokens; /* of a step, over all ranks */
+    double tokens; /* tokens of a step, over all ranks */
     plan_card_time one;
     dsc_replay_result replay;
     double save_every_s, useful; /* share of the time that finished steps took; 1 without failures */
@@ -145,7 +145,7 @@ static void add_failures(const simulation *s, simulated_row *row)
         const double until_s = fmin(-mean_s * log(uniform), DAYS_S - now_s);
         const double saves = floor(until_s / (row->save_every_s + s->save_s));
         useful_s += saves * row->save_every_s;
-        if (now_s + until_s >= DAYS_S) /* the end is no failure */
+        if (now_s + until_s >= DAYS_S) /* the 30 days end without a failure */
             useful_s += fmin(until_s - saves * (row->save_every_s + s->save_s), row->save_every_s);
         else
             row->failures++;
@@ -384,7 +384,7 @@ static dsc_status set_slow(void *out, const dsc_flag *flag, const char *text, ds
     const double times = pair ? strtod(factor, &end) : 0;
     if (!pair || end == factor || *end != 0 || ranks < 1 || ranks > RANKS_MOST || !(times >= 1 && times <= 1000))
         return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
-                        "\"%.60s\" is no number of ranks with a factor of 1 to 1000, such as 2:1.5", text);
+                        "\"%.60s\" is not a number of ranks with a factor of 1 to 1000, such as 2:1.5", text);
     s->slow_ranks = ranks;
     s->slow_factor = times;
     return DSC_OK;

@@ -16,7 +16,7 @@ typedef struct train_progress {
     double flops_per_step; /* values of the last step */
     int64_t seq_length;    /* length of whole samples, if steps have their own lengths; else 0 */
     bool pairs;            /* steps have rewards */
-    int32_t routers, experts; /* of the model; 0: none */
+    int32_t routers, experts; /* number in the model; 0: none */
     bool router_losses;
     const dsc_engine *loads; /* each step's loads are logged; NULL: they are not */
     int64_t memory_bytes;

@@ -15,12 +15,12 @@ static const char *const text_names[] = { "text", "sentence", "sentence1", "prem
 static const char *const pair_names[] = { "text_pair", "sentence2", "hypothesis", "question2" };
 static const char *const label_names[] = { "label", "labels", "score" };
 
-/* Of rows whose words have labels. */
+/* Limits of rows whose words have labels. */
 static const char *const words_names[] = { "tokens", "words" };
 static const char *const tags_names[] = { "ner_tags", "tags", "labels", "pos_tags", "label" };
 
 typedef struct label_column {
-    const char *name;   /* of the column that the row has, or of the one that it should have */
+    const char *name;   /* name of the column that the row has or should have */
     const cJSON *value; /* NULL: the row has none */
 } label_column;
 

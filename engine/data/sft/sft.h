@@ -66,7 +66,7 @@ typedef struct dsc_sft_section {
     char template_file[DSC_SFT_TEXT_BYTES]; /* "": the model folder's template */
     bool end_token, packing, drop_long;
     bool pairs; /* the config has dsc.dpo: rows are preferences, and are not packed */
-    dsc_labels labels; /* of the model, whose rows have labels, and are not packed; names are borrowed */
+    dsc_labels labels; /* the model's labels; rows with labels are not packed; names are borrowed */
     bool unlabeled;    /* only texts of such rows are read */
 } dsc_sft_section;
 #define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }
