@@ -81,7 +81,7 @@ install: all
 # that a file's target lacks. The optimizer and the linker report nothing more, and gcc's programs are the ones that tests run.
 CLANG_CHECK := -O1 -Xclang -disable-llvm-passes -emit-llvm
 .PHONY: lint
-## lint: format, layers, cycles of folders, language, folder pages, assertions, commit subjects, public headers, warnings as errors with gcc and clang
+## lint: format, layers, cycles of folders, links, language, folder pages, assertions, commit subjects, public headers, warnings as errors with gcc and clang
 # Folders whose comments and pages tests/lint/language.py checks.
 LANGUAGE := README.md CONTRIBUTING.md docs base bench comm configs engine examples include kernels launcher models offload tests tools zero
 # Folders with at least one assertion per function on average.
@@ -90,6 +90,7 @@ lint: headers
 	$(Q)tests/lint/format.sh
 	$(Q)tests/lint/layers.sh
 	$(Q)tests/lint/folders.py
+	$(Q)tests/lint/links.sh
 	$(Q)tests/lint/readmes.py
 	$(Q)tests/lint/language.py $(LANGUAGE)
 	$(Q)tests/lint/asserts.py $(ASSERTED)
