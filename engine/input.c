@@ -66,13 +66,16 @@ static dsc_sft_section section_of(const dsc_engine *engine)
     return section;
 }
 
+/* NULL: not given. */
+static const char *data_field(const dsc_ext_config *own) { return own->data_field[0] != 0 ? own->data_field : NULL; }
+
 /* The rows of a data file. */
 static dsc_rows rows_of(const dsc_engine *engine, const char *path)
 {
     const dsc_ext_config *own = &engine->config.own;
     if (!dsc_token_path_is_text(path) || dsc_sample_path(path))
         return DSC_ROWS_NONE;
-    return dsc_sft_detect(&engine->io, engine->alloc, path, &own->sft, own->data_field);
+    return dsc_sft_detect(&engine->io, engine->alloc, path, &own->sft, data_field(own));
 }
 
 /* Whether a name, or a file of a pattern, has examples. A file that cannot be read has none: opening the data will
@@ -170,7 +173,7 @@ static dsc_status find_tokens(dsc_engine *engine, dsc_data_text_shared *shared, 
                                  .io = &engine->io,
                                  .log = engine->place.rank == 0 ? &engine->log : NULL,
                                  .tokenizer = engine->input.tokenizer,
-                                 .field = own->data_field,
+                                 .field = data_field(own),
                                  .folder = own->data_cache,
                                  .threads = (int32_t)dsc_min_i64(threads, TEXT_THREADS_MAX),
                                  .examples = examples ? &section : NULL,

@@ -308,7 +308,7 @@ typedef struct dsc_ext_config {
     int group_count;
     bool nvtx;
     char tokenizer[DSC_CONFIG_TEXT]; /* for text data; "": the model folder's, "none": bytes are tokens */
-    char data_field[128];            /* member of each object of a *.jsonl */
+    char data_field[128];            /* member or column with the text; "": not given */
     char data_cache[DSC_CONFIG_TEXT];
     int64_t document_end; /* a token; -1: samples are one document */
     int64_t seq_length; /* 0: the model's */

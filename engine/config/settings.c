@@ -285,7 +285,9 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
     }
     put(lines, dsc_config_keys[DSC_ID_DATA_WEIGHTS].path, &v);
     put_field(lines, config, DSC_ID_TOKENIZER);
-    put_field(lines, config, DSC_ID_DATA_FIELD);
+    setting_value field = { .bytes = 0 };
+    add(&field, "%s", own->data_field[0] != 0 ? own->data_field : "text");
+    put(lines, dsc_config_keys[DSC_ID_DATA_FIELD].path, &field);
     if (config->curriculum.enabled)
         put_curriculum(lines, &config->curriculum);
     if (own->sft.enabled)

@@ -148,7 +148,7 @@ static dsc_status name_kept(const dsc_data_text *text, dsc_alloc *alloc, const c
     DSC_TRY(find_folder(text, folder, sizeof folder, err));
     dsc_sha256_init(&sha);
     add_text(&sha, text->tokenizer[0] != 0 ? KEPT_VERSION : KEPT_BYTES);
-    add_text(&sha, text->field);
+    add_text(&sha, text->field != NULL ? text->field : "");
     DSC_TRY(add_file(path, &sha, err));
     if (text->tokenizer[0] != 0)
         DSC_TRY(add_tokenizer(text, alloc, &sha, err));
@@ -290,7 +290,7 @@ static dsc_status check_format(const dsc_data_text *text, dsc_alloc *alloc, cons
     dsc_content content;
     if (text->examples == NULL)
         return dsc_documents_open(text->io, alloc, path, text->field, &documents, err);
-    DSC_TRY(dsc_content_detect(text->io, path, text->field, &content, err));
+    DSC_TRY(dsc_content_detect(text->io, path, DSC_DOCUMENTS_FIELD, &content, err));
     return dsc_content_refuse(&content, path, err);
 }
 

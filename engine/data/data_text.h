@@ -28,7 +28,7 @@ typedef struct dsc_data_text {
     const dsc_io *io;
     const dsc_log *log; /* gets a line for slow work; NULL: none */
     const char *tokenizer; /* a tokenizer.json or its folder; "": a byte is a token */
-    const char *field;     /* member or column with the text of a document */
+    const char *field;     /* member or column with the text of a document; NULL: not given */
     const char *folder;    /* cache of token files; "": $XDG_CACHE_HOME/dsc or ~/.cache/dsc */
     int32_t threads;
     const dsc_sft_section *examples; /* the text is instruction data; NULL: one of documents */

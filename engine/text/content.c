@@ -209,7 +209,7 @@ dsc_status dsc_content_detect(const dsc_io *io, const char *path, const char *fi
     if (status == DSC_OK)
         status = dsc_source_read(&source, text, PROBE_BYTES, &p.bytes, err);
     p.whole = source.ended;
-    const bool packed = dsc_source_is_packed(&source);
+    const bool packed = source.unpacker != NULL; /* Parquet is a format, with or without compression in it */
     (void)dsc_source_close(&source, NULL);
     if (status == DSC_OK) {
         detect(name_unpacked(path, packed, name, sizeof name), &p, field, out);

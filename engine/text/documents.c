@@ -36,10 +36,15 @@ static dsc_status read_header(dsc_documents *d, dsc_text *text, const char *path
     d->first_line += header.lines;
     d->column = header.column;
     d->cells = header.cells;
-    if (header.column >= 0)
+    if (header.column >= 0 && d->named)
         return DSC_OK;
     list_columns(text->ptr, header.bytes, d->content.delimiter, &cell, columns, sizeof columns);
     dsc_text_free(&cell);
+    if (!d->named)
+        return DSC_FAIL(err, DSC_ERR_INPUT, path,
+                        "a table with the columns %s: name the one with the text "
+                        "(--field, dsc.data_field)",
+                        columns);
     return DSC_FAIL(err, DSC_ERR_INPUT, path, "a table without a column \"%.60s\"; its columns are %s: name the one "
                     "with the text (--field, dsc.data_field)", d->field, columns);
 }
@@ -65,8 +70,10 @@ static dsc_status open_table(const dsc_io *io, dsc_alloc *alloc, const char *pat
 dsc_status dsc_documents_open(const dsc_io *io, dsc_alloc *alloc, const char *path, const char *field,
                               dsc_documents *out, dsc_error *err)
 {
-    *out = (dsc_documents){ .field = field, .first_line = 1 };
-    DSC_TRY(dsc_content_detect(io, path, field, &out->content, err));
+    *out = (dsc_documents) { .field = field != NULL ? field : DSC_DOCUMENTS_FIELD,
+                             .named = field != NULL,
+                             .first_line = 1 };
+    DSC_TRY(dsc_content_detect(io, path, out->field, &out->content, err));
     DSC_TRY(dsc_content_refuse(&out->content, path, err));
     out->start = out->content.start;
     return out->content.kind == DSC_CONTENT_TABLE ? open_table(io, alloc, path, out, err) : DSC_OK;

@@ -8,6 +8,8 @@
 #include "engine/text/content.h"
 #include "engine/text/table.h"
 
+/* The member of an object with its text, where none is named. */
+#define DSC_DOCUMENTS_FIELD "text"
 /* A document that is not cut. */
 #define DSC_DOCUMENT_BYTES_MAX (INT64_C(1) << 30)
 
@@ -15,12 +17,14 @@
 typedef struct dsc_documents {
     dsc_content content;
     const char *field;  /* member or column with the text; borrowed */
+    bool named;         /* by the user */
     int64_t start;      /* bytes before the first document */
     int64_t first_line; /* line of that byte, from 1 */
     int32_t column, cells; /* TABLE */
 } dsc_documents;
 
-/* DSC_ERR_INPUT: a binary format, or a table without the column. */
+/* `field` NULL: DSC_DOCUMENTS_FIELD in JSON, and a table is refused, since any of its columns may be meant.
+ * DSC_ERR_INPUT: a binary format, or a table without the column. */
 DSC_MUST_USE dsc_status dsc_documents_open(const dsc_io *io, dsc_alloc *alloc, const char *path, const char *field,
                                            dsc_documents *out, dsc_error *err);
 

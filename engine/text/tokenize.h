@@ -28,7 +28,7 @@ typedef struct dsc_tokenize_options {
     const dsc_tokenizer *tokenizer;
     const char *const *paths;
     int32_t path_count;
-    const char *field; /* member or column with the text of a document */
+    const char *field; /* member or column with the text of a document; NULL: not given */
     /* Ids before and behind each document; -1: none. The post-processor's ids behind a text come before the separator,
      * which is left out if it is the last of them. */
     int32_t begin, separator;

@@ -35,8 +35,9 @@ END
 run() { code=0; timeout 60 "$@" >out 2>err </dev/null || code=$?; }
 refused() { [ "$code" -eq 2 ] && [ "$(grep -c '^dsc: error: ' err)" -eq 1 ] && grep -qF -- "$1" err; }
 tokenize() { run "$dsc" data tokenize --tokenizer model "$@"; }
+named= # ', "data_field": "NAME"', or nothing
 train() { # NAME FLAGS...
-    echo '{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, "dsc": {"seq_length": 32, "steps": 2, "seed": 3, "threads": 1}}' >c.json
+    echo '{"train_micro_batch_size_per_gpu": 1, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}, "dsc": {"seq_length": 32, "steps": 2, "seed": 3, "threads": 1'"$named"'}}' >c.json
     run "$bin/train" --config c.json --log "$1.log" "${@:2}"
     grep -o '"loss":[0-9.]*' "$1.log" >"$1.losses" 2>/dev/null
 }
@@ -44,15 +45,32 @@ train() { # NAME FLAGS...
 tokenize d.jsonl -o want.bin
 train want --model model --data d.jsonl
 for file in corpus.json a.ndjson a.jsonlines A.JSONL noname wrong.txt a.jsonl.gz list.json list.txt t.csv t.tsv semicolon.csv table; do
-    tokenize "$file" -o got.bin
+    flags=()
+    case $file in
+    *.gz) flags=(--decompress) ;;
+    t.* | semicolon.csv | table)
+        tokenize "$file" -o no.bin
+        report "tokenize $file: a table without the name of a column is refused" eval 'refused "a table with the columns id, text: name the one with the text" && [ ! -e no.bin ]'
+        train no --model model --data "$file"
+        report "train on $file: likewise" refused "a table with the columns id, text: name the one with the text"
+        flags=(--field text) named=', "data_field": "text"'
+        ;;
+    esac
+    rm -f got.bin
+    tokenize "$file" -o got.bin "${flags[@]}"
     report "tokenize $file: the documents of d.jsonl" cmp want.bin got.bin
     train got --model model --data "$file"
     report "train on $file: the losses of d.jsonl" eval '[ -s want.losses ] && cmp want.losses got.losses'
+    named=
 done
+tokenize a.jsonl.gz -o no.bin
+report "tokenize refuses a compressed file without --decompress" eval 'refused "the file is compressed; add --decompress" && [ ! -e no.bin ]'
+tokenize t.csv -o no.bin --field body
+report "the columns are named where none has the name" refused 'without a column "body"; its columns are id, text'
 tokenize body.csv -o got.bin --field body
 report "a table with the text in another column" cmp want.bin got.bin
 tokenize body.csv -o no.bin
-report "the columns are named where none has the text" refused "its columns are body, id"
+report "the columns are named where none is asked for" refused "a table with the columns body, id"
 report "and nothing is written" [ ! -e no.bin ]
 
 for file in part.parquet renamed.txt a.bz2 a.arrow latin1.txt late.txt; do

@@ -43,12 +43,12 @@ else
 fi
 run() { code=0; timeout 60 "$@" >out 2>err </dev/null || code=$?; }
 refused() { [ "$code" -eq 2 ] && [ "$(grep -c '^dsc: error: ' err)" -eq 1 ] && grep -qF -- "$1" err; }
-tokenize() { run "$dsc" data tokenize --tokenizer model "$@"; }
+tokenize() { run "$dsc" data tokenize --tokenizer model --decompress --field text "$@"; }
 # train NAME RANKS STEPS DATA FLAGS...: losses in NAME.losses, the checkpoint's hash in NAME.hash
 train() {
     local name=$1 ranks=$2 steps=$3 data=$4
     shift 4
-    echo "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}}, \"dsc\": {\"model\": \"${model:-model}\", \"seq_length\": 32, \"steps\": $steps, \"seed\": 3, \"threads\": 1, \"data\": \"$data\"}}" >c.json
+    echo "{\"train_batch_size\": 4, \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 0.001}}, \"dsc\": {\"model\": \"${model:-model}\", \"seq_length\": 32, \"steps\": $steps, \"seed\": 3, \"threads\": 1, \"data_field\": \"text\", \"data\": \"$data\"}}" >c.json
     run "$bin/dsc-launch" --num_gpus="$ranks" train --config c.json --log "$name.log" --save "$name.save" "$@"
     grep -o '"loss":[0-9.]*' "$name.log" >"$name.losses" 2>/dev/null
     "$dsc" ckpt hash "$name.save/step-$steps" 2>&1 | sed 's/ .*//' >"$name.hash"
@@ -122,7 +122,7 @@ refusal flip.jsonl.gz "the gzip stream is damaged at byte"
 refusal parquet.gz "the content is a compressed file of Parquet"
 code=0
 # Shadow memory of a sanitizer is address space.
-([ -n "${DSC_SAN:-}" ] || ulimit -v 1048576; timeout 60 "$dsc" data tokenize --tokenizer model --threads 1 bomb.jsonl.gz -o no.bin) >out 2>err </dev/null || code=$?
+([ -n "${DSC_SAN:-}" ] || ulimit -v 1048576; timeout 60 "$dsc" data tokenize --tokenizer model --decompress --threads 1 bomb.jsonl.gz -o no.bin) >out 2>err </dev/null || code=$?
 report "400 MB of one line over and over are refused" eval 'refused "256 for each byte, and 16 MiB" && [ ! -e no.bin ]'
 printf '%s\n' '#define _GNU_SOURCE' '#include <dlfcn.h>' '#include <string.h>' \
     'void *dlopen(const char *name, int flags) {' \
@@ -131,7 +131,7 @@ printf '%s\n' '#define _GNU_SOURCE' '#include <dlfcn.h>' '#include <string.h>' \
 if [ -n "${DSC_SAN:-}" ]; then
     skip "without zlib: the package and the command are named" "nothing is preloaded into a sanitized program"
 elif ${CC:-cc} -shared -fPIC -w none.c -o none.so 2>/dev/null; then
-    run env LD_PRELOAD="${LD_PRELOAD:-} $tmp/none.so" "$dsc" data tokenize --tokenizer model docs.jsonl.gz -o no.bin
+    run env LD_PRELOAD="${LD_PRELOAD:-} $tmp/none.so" "$dsc" data tokenize --decompress --tokenizer model docs.jsonl.gz -o no.bin
     report "without zlib: the package and the command are named" eval '[ $code -ne 0 ] && grep -q "zlib1g" err && grep -q "gunzip -k FILE" err && [ $(wc -l <err) -eq 1 ]'
 fi
 end_of_tests

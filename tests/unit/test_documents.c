@@ -97,6 +97,20 @@ static void documents_are_the_same_for_any_cuts(void **state)
     expect_documents("mark.csv", "\xef\xbb\xbftext,n\nfirst,1\n", "|first");
 }
 
+static void tables_need_the_name_of_a_column(void **state)
+{
+    dsc_documents d;
+    dsc_error err = DSC_ERROR_INIT;
+    const char *const table = "id,text\n1,a\n", *const json = "{\"text\": \"a\"}\n";
+    (void)state;
+    assert_int_equal(dsc_documents_open(NULL, alloc, write_file("t", table, (int64_t)strlen(table)), NULL, &d, &err),
+                     DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "a table with the columns id, text: name the one with the text"));
+    assert_int_equal(dsc_documents_open(NULL, alloc, write_file("j", json, (int64_t)strlen(json)), NULL, &d, &err),
+                     DSC_OK);
+    assert_string_equal(d.field, "text");
+}
+
 static void expect_refused(const char *name, const char *text, const char *where, const char *words)
 {
     dsc_documents d;
@@ -242,6 +256,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(documents_are_the_same_for_any_cuts),
+        cmocka_unit_test(tables_need_the_name_of_a_column),
         cmocka_unit_test(invalid_documents_are_refused_with_their_line),
         cmocka_unit_test(content_decides_what_a_file_is),
         cmocka_unit_test(binary_formats_are_named_with_the_command_that_converts_them),

@@ -929,19 +929,21 @@ static void test_detection(void **state)
     (void)state;
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
         write_file("noname", cases[i].text, strlen(cases[i].text));
-        assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "text"), cases[i].rows);
+        assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, NULL), cases[i].rows);
     }
+    write_file("noname", cases[1].text, strlen(cases[1].text));
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "text"), DSC_ROWS_DOCUMENTS);
     write_file("noname", "{\"body\":\"a\",\"prompt\":\"\",\"completion\":\"\"}", 40);
     assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_ROWS_DOCUMENTS);
     section.enabled = true;
     assert_int_equal(dsc_sft_detect(NULL, alloc, "noname", &section, "body"), DSC_ROWS_EXAMPLES);
     section.enabled = false;
     write_file("a.csv", "id,text\n1,a\n", 12);
-    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, "text"), DSC_ROWS_DOCUMENTS);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, NULL), DSC_ROWS_DOCUMENTS);
     write_file("a.csv", "prompt,completion\na,b\n", 22);
-    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, "text"), DSC_ROWS_EXAMPLES);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, NULL), DSC_ROWS_EXAMPLES);
     write_file("a.csv", "question,answer\na,b\n", 20);
-    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, "text"), DSC_ROWS_DOCUMENTS);
+    assert_int_equal(dsc_sft_detect(NULL, alloc, "a.csv", &section, NULL), DSC_ROWS_DOCUMENTS);
 }
 
 static void test_failing_memory(void **state)

@@ -16,6 +16,7 @@ typedef struct settings {
     const char *path; /* token file to show */
     dsc_flag_list paths;
     int64_t threads, first, count;
+    bool decompress;
     dsc_token_format format;
     struct {
         int64_t sample, sequence;
@@ -44,7 +45,8 @@ static const dsc_flag tokenize_rows[] = {
     TOKENIZER_ROW,
     { "--out", "-o", "OUT.bin", DSC_FLAG_TEXT, AT(out), .required = true, .help = "token file to write" },
     { "--field", NULL, "NAME", DSC_FLAG_TEXT, AT(field),
-      .help = "member of a JSON object, or column of a table, that holds the text; default text" },
+      .help = "member of a JSON object, or column of a table, that holds the text; default text for JSON" },
+    { "--decompress", NULL, NULL, DSC_FLAG_BOOL, AT(decompress), .help = "read files compressed by gzip or zstd" },
     { "--separator", NULL, "TOKEN", DSC_FLAG_TEXT, AT(separator), .allow_empty = true,
       .help = "token after each text, or none; default: the end token of the tokenizer" },
     { "--begin", NULL, "TOKEN", DSC_FLAG_TEXT, AT(begin), .allow_empty = true,
@@ -141,6 +143,10 @@ static dsc_status check_files(const settings *s, dsc_error *err)
     for (int32_t i = 0; i < s->paths.count; i++) {
         dsc_documents documents;
         DSC_TRY(dsc_documents_open(NULL, s->alloc, s->paths.text[i], s->field, &documents, err));
+        if (documents.content.packed && !s->decompress)
+            return DSC_FAIL(err, DSC_ERR_INPUT, s->paths.text[i],
+                            "the file is compressed; add --decompress to read the "
+                            "texts in it");
         if (documents.content.kind == DSC_CONTENT_EMPTY)
             fprintf(stderr, "dsc: note: %s is empty and has no document\n", s->paths.text[i]);
     }
@@ -243,7 +249,6 @@ static int run(int argc, char **argv, bool shows)
 {
     static const char *paths[FILES_MAX]; /* too large for a stack */
     settings s = { .examples = { .sample = -1 },
-                   .field = "text",
                    .threads = sysconf(_SC_NPROCESSORS_ONLN),
                    .count = 256,
                    .paths = { paths, 0, FILES_MAX } };

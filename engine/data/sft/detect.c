@@ -11,10 +11,10 @@
 static dsc_rows rows_of(const cJSON *row, bool table, const dsc_sft_section *section, const char *field)
 {
     dsc_sft_format format = DSC_SFT_AUTO;
-    const bool documents = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(row, field));
+    const bool documents = cJSON_IsString(cJSON_GetObjectItemCaseSensitive(row, field != NULL ? field : "text"));
     if (section->enabled || section->pairs)
         return DSC_ROWS_EXAMPLES;
-    if (documents && strcmp(field, "text") != 0) /* the config names it */
+    if (documents && field != NULL)
         return DSC_ROWS_DOCUMENTS;
     if (dsc_sft_find_format(section, "", row, &format, NULL) == DSC_OK && format != DSC_SFT_TEXT)
         return DSC_ROWS_EXAMPLES;
@@ -27,7 +27,7 @@ dsc_rows dsc_sft_detect(const dsc_io *io, dsc_alloc *alloc, const char *path, co
     dsc_records *records = NULL;
     const cJSON *row = NULL;
     dsc_content content;
-    if (dsc_content_detect(io, path, field, &content, NULL) != DSC_OK ||
+    if (dsc_content_detect(io, path, field != NULL ? field : "text", &content, NULL) != DSC_OK ||
         (content.kind != DSC_CONTENT_JSON_LINES && content.kind != DSC_CONTENT_JSON_LIST &&
          content.kind != DSC_CONTENT_TABLE) ||
         dsc_records_open(io, alloc, path, &records, NULL) != DSC_OK)

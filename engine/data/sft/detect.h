@@ -11,8 +11,8 @@ typedef enum dsc_rows {
     DSC_ROWS_EXAMPLES   /* instruction data */
 } dsc_rows;
 
-/* By the first object of the file. `field` is the member with a document's text. Objects with a text alone are examples
- * if the config has the section dsc.sft. A file that cannot be read has none. */
+/* By the first object of the file. `field` is the member with a document's text, NULL: not given. Objects with a text
+ * alone are examples if the config has the section dsc.sft. A file that cannot be read has none. */
 dsc_rows dsc_sft_detect(const dsc_io *io, dsc_alloc *alloc, const char *path, const dsc_sft_section *section,
                            const char *field);
 
