@@ -71,7 +71,9 @@ bool ranks_forbid_calls(void);
 bool ranks_have(ranks_kind kind, dsc_error *why);
 /* Starts this program under mpirun as "PROGRAM mpi MODE"; 0: every rank called ranks_mpi_done with 0; 77: no mpirun. */
 int ranks_mpirun(int32_t size, const char *mode);
+/* Says how this rank ended, and returns when all have: mpirun ends all when the first leaves without MPI's goodbye. */
 void ranks_mpi_done(int failed);
+void ranks_mpi_wait_done(int32_t count); /* until so many ranks have said it */
 /* A port of this host that nobody listens on now. */
 int32_t ranks_choose_port(void);
 /* A token that no other test running now uses. */
