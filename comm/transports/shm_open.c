@@ -193,8 +193,9 @@ dsc_status dsc_shm_open(const dsc_comm_ops *ops, dsc_transport **out, const dsc_
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" is for ranks of one host; %d of %d are here",
                         info->local_size, info->size);
     if (info->size > DSC_SHM_BARRIER_RANKS_MAX)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm", "\"shm\" takes at most %d ranks",
-                        DSC_SHM_BARRIER_RANKS_MAX);
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
+                        "%d ranks of one host; \"shm\" takes at most %d: give \"tcp\", or start fewer ranks",
+                        info->size, DSC_SHM_BARRIER_RANKS_MAX);
     opening o = { .ops = ops, .options = options, .layout = layout_of(options), .segment = -1, .heap = -1 };
     int file[1 + DSC_SHM_BARRIER_RANKS_MAX];
     for (int32_t i = 0; i <= info->size; i++)

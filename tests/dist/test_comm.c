@@ -650,6 +650,23 @@ static void test_choice(void **state)
     dsc_local_world_close(&world);
 }
 
+/* The message has both numbers and the transport that takes them. */
+static void test_shm_ranks(void **state)
+{
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_alloc *alloc = NULL;
+    dsc_comm *comm = NULL;
+    assert_int_equal(dsc_alloc_open(&alloc, NULL), DSC_OK);
+    const dsc_comm_options options = { .alloc = alloc,
+                                       .rank_info = { .size = 129, .local_size = 129, .node_count = 1 },
+                                       .transport = "shm",
+                                       .channel_count = 1 };
+    assert_int_equal(dsc_comm_open(&options, &comm, &err), DSC_ERR_UNSUPPORTED);
+    assert_string_equal(err.message,
+                        "129 ranks of one host; \"shm\" takes at most 128: give \"tcp\", or start fewer ranks");
+    dsc_alloc_close(&alloc);
+}
+
 /* Under mpirun: this process is one rank. */
 static int mpi_rank(void)
 {
@@ -705,6 +722,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_skeleton),
         cmocka_unit_test(test_trace),
         cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_shm_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
