@@ -9,10 +9,11 @@
 
 #include "base/io.h"
 #include "tools/dsc/plot.h"
+#include "tools/dsc/scaling.h"
 #include "tools/dsc/tool.h"
 #include "tools/dsc/trial.h"
 
-enum { ROWS_MAX = 16, RANKS_MOST = 4096 };
+enum { RANKS_MOST = 4096 };
 
 typedef struct scale_row {
     int64_t ranks;
@@ -25,9 +26,9 @@ typedef struct scale {
     const char *out, *svg;
     bool strong, json;
     int64_t repeat;
-    int64_t micro_batch, accumulation, batch; /* the config's on the first number of ranks */
+    scaling_batch batch;
     int row_count;
-    scale_row *row; /* [ROWS_MAX] */
+    scale_row *row; /* [SCALING_ROWS_MAX] */
 } scale;
 
 /* ---- what each number of ranks gets ---- */
@@ -36,24 +37,10 @@ static dsc_status read_batch(scale *s, dsc_error *err)
 {
     dsc_config *config = NULL;
     DSC_TRY(trial_resolve(&s->setup, s->setup.config, s->row[0].ranks, &config, err));
-    s->micro_batch = config->train_micro_batch_size_per_gpu;
-    s->accumulation = config->gradient_accumulation_steps;
-    s->batch = config->train_batch_size;
+    s->batch = (scaling_batch) { config->train_micro_batch_size_per_gpu, config->gradient_accumulation_steps,
+                                 config->train_batch_size };
     dsc_alloc_free(s->setup.alloc, config);
     return DSC_OK;
-}
-
-static void share_batch(const scale *s, scale_row *row)
-{
-    row->micro_batch = s->micro_batch;
-    row->accumulation = s->accumulation;
-    if (!s->strong)
-        return;
-    if (trial_share_batch(s->batch, row->ranks, s->micro_batch, &row->micro_batch, &row->accumulation))
-        return;
-    row->accumulation = 0;
-    snprintf(row->result.why, sizeof row->result.why, "a batch of %lld has no equal parts for %lld ranks",
-             (long long)s->batch, (long long)row->ranks);
 }
 
 /* In turns, so that what else the machine does meets all alike. */
@@ -145,50 +132,44 @@ static void print_table(const scale *s)
     printf("waiting: collectives under way and nothing else to do, the mean over the ranks\n");
 }
 
-static dsc_status add_number(cJSON *to, const char *name, double value)
-{
-    const cJSON *made = isfinite(value) ? cJSON_AddNumberToObject(to, name, value) : cJSON_AddNullToObject(to, name);
-    return made != NULL ? DSC_OK : DSC_ERR_NOMEM;
-}
-
-static dsc_status add_row(const scale *s, const scale_row *row, cJSON *rows)
+static dsc_status add_row(const scale *s, const scale_row *row, cJSON *rows, dsc_error *err)
 {
     const scale_numbers n = numbers_of(s, row);
-    const struct { const char *name; double value; } members[] = {
+    const scaling_member members[] = {
         { "ranks", (double)row->ranks },
         { "train_batch_size", (double)(row->micro_batch * row->accumulation * row->ranks) },
         { "train_micro_batch_size_per_gpu", (double)row->micro_batch },
         { "gradient_accumulation_steps", (double)row->accumulation },
-        { "steps", (double)row->result.step_count }, { "step_s", n.step_s }, { "step_s_low", n.low_s },
-        { "step_s_high", n.high_s }, { "tokens_per_s", n.tokens_per_s }, { "speed_up", n.speed_up },
-        { "efficiency", n.efficiency }, { "waiting_share", n.waited }, { "epoch_s", n.epoch_s },
+        { "steps", (double)row->result.step_count },
+        { "step_s", n.step_s },
+        { "step_s_low", n.low_s },
+        { "step_s_high", n.high_s },
+        { "tokens_per_s", n.tokens_per_s },
+        { "speed_up", n.speed_up },
+        { "efficiency", n.efficiency },
+        { "waiting_share", n.waited },
+        { "epoch_s", n.epoch_s },
     };
-    cJSON *item = cJSON_CreateObject();
-    if (item == NULL || !cJSON_AddItemToArray(rows, item))
-        return DSC_ERR_NOMEM;
-    for (size_t i = 0; i < DSC_COUNT(members); i++)
-        DSC_TRY(add_number(item, members[i].name, members[i].value));
-    return row->result.why[0] == 0 || cJSON_AddStringToObject(item, "failed", row->result.why) != NULL ? DSC_OK
-                                                                                                    : DSC_ERR_NOMEM;
+    return scaling_add_row(rows, members, DSC_COUNT(members), row->result.why[0] != 0 ? row->result.why : NULL, err);
 }
 
-/* The caller frees *out by cJSON_free. */
-static dsc_status make_json(const scale *s, char **out, dsc_error *err)
+static dsc_status write_table(const scale *s, dsc_error *err)
 {
-    cJSON *root = cJSON_CreateObject();
-    cJSON *rows = root != NULL && cJSON_AddStringToObject(root, "scaling", s->strong ? "strong" : "weak") != NULL
-                      ? cJSON_AddArrayToObject(root, "rows") : NULL;
-    dsc_status status = rows != NULL ? DSC_OK : DSC_ERR_NOMEM;
+    cJSON *root, *rows;
+    DSC_TRY(scaling_open_table(s->strong, &root, &rows, err));
+    dsc_status status = DSC_OK;
     for (int i = 0; i < s->row_count && status == DSC_OK; i++)
-        status = add_row(s, &s->row[i], rows);
-    *out = status == DSC_OK ? cJSON_Print(root) : NULL;
+        status = add_row(s, &s->row[i], rows, err);
+    if (status == DSC_OK)
+        status = scaling_write_table(root, s->json, s->out, err);
     cJSON_Delete(root);
-    return *out != NULL ? DSC_OK : DSC_FAIL(err, DSC_ERR_NOMEM, "dsc scale", "out of host memory: no table");
+    return status;
 }
 
 static dsc_status draw(const scale *s, dsc_error *err)
 {
-    double ranks[ROWS_MAX], tokens[ROWS_MAX], ideal[ROWS_MAX], efficiency[ROWS_MAX], waiting[ROWS_MAX];
+    double ranks[SCALING_ROWS_MAX], tokens[SCALING_ROWS_MAX], ideal[SCALING_ROWS_MAX], efficiency[SCALING_ROWS_MAX],
+        waiting[SCALING_ROWS_MAX];
     int64_t count = 0;
     for (int i = 0; i < s->row_count; i++) {
         const scale_numbers n = numbers_of(s, &s->row[i]);
@@ -212,22 +193,14 @@ static dsc_status draw(const scale *s, dsc_error *err)
 
 static dsc_status tell(const scale *s, dsc_error *err)
 {
-    char *text = NULL;
-    DSC_TRY(make_json(s, &text, err));
-    if (s->json)
-        printf("%s\n", text);
-    else
+    if (!s->json)
         print_table(s);
-    dsc_status status = DSC_OK;
-    if (s->out != NULL)
-        status = dsc_io_write_all_atomic(NULL, s->out, text, (int64_t)strlen(text), err);
-    cJSON_free(text);
-    if (status == DSC_OK && s->svg != NULL)
-        status = draw(s, err);
-    for (int i = 0; i < s->row_count && status == DSC_OK; i++)
+    DSC_TRY(write_table(s, err));
+    if (s->svg != NULL)
+        DSC_TRY(draw(s, err));
+    for (int i = 0; i < s->row_count; i++)
         if (s->row[i].result.runs > 0)
             return DSC_OK;
-    DSC_TRY(status);
     return DSC_FAIL(err, DSC_ERR_INPUT, s->setup.path, "no run ended well; the table has their words");
 }
 
@@ -236,21 +209,12 @@ static dsc_status tell(const scale *s, dsc_error *err)
 static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
     scale *s = out;
-    int64_t before = 0;
-    s->row_count = 0;
-    for (const char *at = text; s->row_count < ROWS_MAX;) {
-        char *end;
-        const long long ranks = strtoll(at, &end, 10);
-        if (end == at || ranks <= before || ranks > RANKS_MOST || (*end != ',' && *end != 0))
-            break;
-        s->row[s->row_count++].ranks = before = ranks;
-        if (*end == 0)
-            return DSC_OK;
-        at = end + 1;
-    }
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
-                    "\"%.60s\" is not a list of ranks; expected at most %d rising numbers, such as 1,2,4", text,
-                    ROWS_MAX);
+    scaling_ranks ranks;
+    DSC_TRY(scaling_read_ranks(flag->name, text, RANKS_MOST, "1,2,4", &ranks, err));
+    s->row_count = ranks.count;
+    for (int i = 0; i < ranks.count; i++)
+        s->row[i].ranks = ranks.value[i];
+    return DSC_OK;
 }
 
 static dsc_status set_mode(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
@@ -290,7 +254,8 @@ static dsc_status run(scale *s, dsc_error *err)
     if (status == DSC_OK)
         status = read_batch(s, err);
     for (int i = 0; i < s->row_count && status == DSC_OK; i++)
-        share_batch(s, &s->row[i]);
+        (void)scaling_share_batch(&s->batch, s->strong, s->row[i].ranks, &s->row[i].micro_batch,
+                                  &s->row[i].accumulation, s->row[i].result.why, sizeof s->row[i].result.why);
     if (status == DSC_OK)
         status = measure(s, err);
     const dsc_status closed = trial_close(&s->setup, status == DSC_OK ? err : NULL);
@@ -303,7 +268,7 @@ int dsc_cmd_scale(int argc, char **argv)
 {
     scale s = { .setup = TRIAL_SETUP_INIT, .repeat = 1, .row_count = 3 };
     dsc_error err = DSC_ERROR_INIT;
-    s.row = calloc(ROWS_MAX, sizeof *s.row);
+    s.row = calloc(SCALING_ROWS_MAX, sizeof *s.row);
     if (s.row == NULL)
         return dsc_tool_usage("dsc scale", "out of host memory");
     for (int i = 0; i < s.row_count; i++)

@@ -16,10 +16,10 @@
 #include "kernels/virtual/replay.h"
 #include "tools/dsc/plan_card.h"
 #include "tools/dsc/plot.h"
+#include "tools/dsc/scaling.h"
 #include "tools/dsc/tool.h"
-#include "tools/dsc/trial.h"
 
-enum { ROWS_MAX = 16, RANKS_MOST = 1024, ITEMS_MAX = 1 << 22 };
+enum { RANKS_MOST = 1024, ITEMS_MAX = 1 << 22 };
 #define DAYS_S (30 * 86400.0)
 #define WORK_MAX 2e10 /* items of all clocks and steps: about ten minutes */
 
@@ -42,9 +42,9 @@ typedef struct simulation {
     dsc_alloc *alloc;
     plan_card card;
     dsc_virtual_trace trace;
-    int64_t micro_batch, accumulation, batch; /* the config's on the first number of ranks */
+    scaling_batch batch;
     int row_count;
-    simulated_row *row; /* [ROWS_MAX] */
+    simulated_row *row; /* [SCALING_ROWS_MAX] */
 } simulation;
 
 /* ---- one number of ranks ---- */
@@ -89,22 +89,10 @@ static dsc_status read_batch(simulation *s, dsc_error *err)
     DSC_TRY(fill_options(s, &s->row[0], &o, err));
     DSC_TRY(dsc_engine_open(&engine, &o.options, err));
     dsc_engine_planned_get(engine, &planned);
-    s->micro_batch = planned.config->train_micro_batch_size_per_gpu;
-    s->accumulation = planned.config->gradient_accumulation_steps;
-    s->batch = planned.config->train_batch_size;
+    s->batch = (scaling_batch) { planned.config->train_micro_batch_size_per_gpu,
+                                 planned.config->gradient_accumulation_steps, planned.config->train_batch_size };
     dsc_engine_close(&engine);
     return DSC_OK;
-}
-
-static void share_batch(const simulation *s, simulated_row *row)
-{
-    row->micro_batch = s->micro_batch;
-    row->accumulation = s->accumulation;
-    if (s->strong && !trial_share_batch(s->batch, row->ranks, s->micro_batch, &row->micro_batch, &row->accumulation)) {
-        row->accumulation = 0;
-        snprintf(row->why, sizeof row->why, "a batch of %lld has no equal parts for %lld ranks", (long long)s->batch,
-                 (long long)row->ranks);
-    }
 }
 
 static dsc_status replay_row(const simulation *s, simulated_row *row, dsc_error *err)
@@ -249,13 +237,10 @@ static void print_table(const simulation *s)
         s->card.measured ? "" : "; the card's rates come from data sheets");
 }
 
-static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *rows)
+static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *rows, dsc_error *err)
 {
     const simulated_numbers n = numbers_of(s, row);
-    const struct {
-        const char *name;
-        double value;
-    } members[] = {
+    const scaling_member members[] = {
         { "ranks", (double)row->ranks },
         { "train_batch_size", (double)(row->micro_batch * row->accumulation * row->ranks) },
         { "train_micro_batch_size_per_gpu", (double)row->micro_batch },
@@ -270,38 +255,28 @@ static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *
         { "waiting_share", n.waited },
         { "useful_share", n.useful },
     };
-    cJSON *item = cJSON_CreateObject();
-    if (item == NULL || !cJSON_AddItemToArray(rows, item))
-        return DSC_ERR_NOMEM;
-    for (size_t i = 0; i < DSC_COUNT(members); i++) {
-        const cJSON *made = isfinite(members[i].value)
-                                ? cJSON_AddNumberToObject(item, members[i].name, members[i].value)
-                                : cJSON_AddNullToObject(item, members[i].name);
-        if (made == NULL)
-            return DSC_ERR_NOMEM;
-    }
-    return row->ran || cJSON_AddStringToObject(item, "failed", row->why) != NULL ? DSC_OK : DSC_ERR_NOMEM;
+    return scaling_add_row(rows, members, DSC_COUNT(members), row->ran ? NULL : row->why, err);
 }
 
-/* The caller frees *out by cJSON_free. */
-static dsc_status make_json(const simulation *s, char **out, dsc_error *err)
+static dsc_status write_table(const simulation *s, dsc_error *err)
 {
-    cJSON *root = cJSON_CreateObject();
-    const bool made = root != NULL && cJSON_AddBoolToObject(root, "simulated", true) != NULL &&
-                      cJSON_AddStringToObject(root, "scaling", s->strong ? "strong" : "weak") != NULL &&
-                      cJSON_AddStringToObject(root, "card", s->card.rates.name) != NULL;
-    cJSON *rows = made ? cJSON_AddArrayToObject(root, "rows") : NULL;
-    dsc_status status = rows != NULL ? DSC_OK : DSC_ERR_NOMEM;
+    cJSON *root, *rows;
+    DSC_TRY(scaling_open_table(s->strong, &root, &rows, err));
+    dsc_status status = DSC_OK;
+    if (cJSON_AddTrueToObject(root, "simulated") == NULL ||
+        cJSON_AddStringToObject(root, "card", s->card.rates.name) == NULL)
+        status = DSC_FAIL(err, DSC_ERR_NOMEM, "dsc simulate", "out of host memory: no table");
     for (int i = 0; i < s->row_count && status == DSC_OK; i++)
-        status = add_row(s, &s->row[i], rows);
-    *out = status == DSC_OK ? cJSON_Print(root) : NULL;
+        status = add_row(s, &s->row[i], rows, err);
+    if (status == DSC_OK)
+        status = scaling_write_table(root, s->json, s->out, err);
     cJSON_Delete(root);
-    return *out != NULL ? DSC_OK : DSC_FAIL(err, DSC_ERR_NOMEM, "dsc simulate", "out of host memory: no table");
+    return status;
 }
 
 static dsc_status draw(const simulation *s, dsc_error *err)
 {
-    double ranks[ROWS_MAX], tokens[ROWS_MAX], ideal[ROWS_MAX], efficiency[ROWS_MAX];
+    double ranks[SCALING_ROWS_MAX], tokens[SCALING_ROWS_MAX], ideal[SCALING_ROWS_MAX], efficiency[SCALING_ROWS_MAX];
     int64_t count = 0;
     for (int i = 0; i < s->row_count; i++) {
         const simulated_numbers n = numbers_of(s, &s->row[i]);
@@ -325,19 +300,11 @@ static dsc_status draw(const simulation *s, dsc_error *err)
 
 static dsc_status report(const simulation *s, dsc_error *err)
 {
-    char *text = NULL;
-    DSC_TRY(make_json(s, &text, err));
-    if (s->json)
-        printf("%s\n", text);
-    else
+    if (!s->json)
         print_table(s);
-    dsc_status status = DSC_OK;
-    if (s->out != NULL)
-        status = dsc_io_write_all_atomic(NULL, s->out, text, (int64_t)strlen(text), err);
-    cJSON_free(text);
-    if (status == DSC_OK && s->svg != NULL)
-        status = draw(s, err);
-    DSC_TRY(status);
+    DSC_TRY(write_table(s, err));
+    if (s->svg != NULL)
+        DSC_TRY(draw(s, err));
     for (int i = 0; i < s->row_count; i++)
         if (s->row[i].ran)
             return DSC_OK;
@@ -349,21 +316,12 @@ static dsc_status report(const simulation *s, dsc_error *err)
 static dsc_status set_ranks(void *out, const dsc_flag *flag, const char *text, dsc_error *err)
 {
     simulation *s = out;
-    int64_t before = 0;
-    s->row_count = 0;
-    for (const char *at = text; s->row_count < ROWS_MAX;) {
-        char *end;
-        const long long ranks = strtoll(at, &end, 10);
-        if (end == at || ranks <= before || ranks > RANKS_MOST || (*end != ',' && *end != 0))
-            break;
-        s->row[s->row_count++].ranks = before = ranks;
-        if (*end == 0)
-            return DSC_OK;
-        at = end + 1;
-    }
-    return DSC_FAIL(err, DSC_ERR_INPUT, flag->name,
-                    "\"%.60s\" is not a list of ranks; expected at most %d rising numbers up to %d, such as 8,64,512",
-                    text, ROWS_MAX, RANKS_MOST);
+    scaling_ranks ranks;
+    DSC_TRY(scaling_read_ranks(flag->name, text, RANKS_MOST, "8,64,512", &ranks, err));
+    s->row_count = ranks.count;
+    for (int i = 0; i < ranks.count; i++)
+        s->row[i].ranks = ranks.value[i];
+    return DSC_OK;
 }
 
 static dsc_status set_mode(void *out, const dsc_flag *flag, const char *value, dsc_error *err)
@@ -442,8 +400,10 @@ static dsc_status run(simulation *s, dsc_error *err)
     s->trace.capacity = ITEMS_MAX;
     DSC_TRY(read_batch(s, err));
     for (int i = 0; i < s->row_count; i++) {
-        share_batch(s, &s->row[i]);
-        DSC_TRY(simulate_row(s, &s->row[i], err));
+        simulated_row *row = &s->row[i];
+        (void)scaling_share_batch(&s->batch, s->strong, row->ranks, &row->micro_batch, &row->accumulation, row->why,
+                                  sizeof row->why); /* else the row says why */
+        DSC_TRY(simulate_row(s, row, err));
     }
     return report(s, err);
 }
@@ -455,7 +415,7 @@ int dsc_cmd_simulate(int argc, char **argv)
         .steps = 5, .slow_factor = 1, .save_s = 30, .restart_s = 120, .seed = 1, .row_count = (int)DSC_COUNT(usual)
     };
     dsc_error err = DSC_ERROR_INIT;
-    s.row = calloc(ROWS_MAX, sizeof *s.row);
+    s.row = calloc(SCALING_ROWS_MAX, sizeof *s.row);
     if (s.row == NULL)
         return dsc_tool_usage("dsc simulate", "out of host memory");
     for (int i = 0; i < s.row_count; i++)
