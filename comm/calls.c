@@ -162,6 +162,21 @@ static int64_t received_bytes(const comm_call *call)
     return 0;
 }
 
+/* Payload that this rank sends to others: as much, but for the operations with a root or a peer. */
+static int64_t sent_bytes(const comm_call *call)
+{
+    switch (call->op) {
+    case DSC_COMM_BROADCAST:
+        return call->peer == call->comm->rank ? (call->comm->size - 1) * call->bytes : 0;
+    case DSC_COMM_SEND:
+        return call->bytes;
+    case DSC_COMM_RECV:
+        return 0;
+    default:
+        return received_bytes(call);
+    }
+}
+
 /* The call record as every rank has it, or both ranks of a send and its recv, with the labels of this rank. */
 static dsc_flight_entry flight_entry(const comm_call *call)
 {
@@ -237,15 +252,40 @@ static dsc_status run(const comm_call *call, dsc_stream *stream, dsc_error *err)
 /* A blocking transport's call, on the stream's own thread. */
 static dsc_status run_now(void *args, dsc_error *err) { return run(args, NULL, err); }
 
+static void count_payload(const comm_call *call)
+{
+    dsc_comm_channel *channel = &call->comm->channel[call->channel];
+    atomic_fetch_add_explicit(&channel->sent, sent_bytes(call), memory_order_relaxed);
+    atomic_fetch_add_explicit(&channel->received, received_bytes(call), memory_order_relaxed);
+}
+
+static dsc_status run_blocked(const comm_call *call, dsc_error *err)
+{
+    const int64_t start_ns = dsc_clock_ns();
+    const dsc_status status = run(call, NULL, err);
+    if (call->comm->size > 1)
+        atomic_fetch_add_explicit(&call->comm->blocked_ns, dsc_clock_ns() - start_ns, memory_order_relaxed);
+    return status;
+}
+
+/* A stream that computes is occupied by the exchanges that it is given, so that they count as its waits. */
 static dsc_status submit(comm_call *call, dsc_stream *stream, dsc_error *err)
 {
     DSC_ASSERT(call->channel >= 0 && call->channel < call->comm->channel_count);
     DSC_ASSERT(call->bytes >= 0);
     call->step = atomic_load_explicit(&call->comm->step, memory_order_relaxed);
     call->module = atomic_load_explicit(&call->comm->channel[call->channel].module, memory_order_relaxed);
-    if (stream == NULL || call->comm->ops->enqueues)
-        return run(call, stream, err);
-    return dsc_host_call(stream, run_now, call, (int64_t)sizeof *call, err);
+    count_payload(call);
+    if (stream == NULL)
+        return run_blocked(call, err);
+    if (call->comm->size > 1)
+        dsc_wait_begin(stream);
+    const dsc_status status = call->comm->ops->enqueues
+                                  ? run(call, stream, err)
+                                  : dsc_host_call(stream, run_now, call, (int64_t)sizeof *call, err);
+    if (call->comm->size > 1)
+        dsc_wait_end(stream);
+    return status;
 }
 
 /* ---- what callers see -------------------------------------------------------------------------------------------- */

@@ -183,6 +183,11 @@ typedef struct dsc_comm_stats {
     int64_t ns[DSC_COMM_OP_COUNT];    /* inside the transport, waiting included */
 } dsc_comm_stats;
 
+/* Payload of a channel's calls, counted when a call is given: what this rank sends to others, and what it receives. */
+typedef struct dsc_comm_payload {
+    int64_t sent, received;
+} dsc_comm_payload;
+
 /* Collective. *out is owned by the caller. Closing and opening again in a living process is allowed: a new epoch. */
 DSC_MUST_USE dsc_status dsc_comm_open(const dsc_comm_options *options, dsc_comm **out, dsc_error *err);
 /* dsc_comm_open with a table of the caller; options->transport is not read. */
@@ -204,6 +209,9 @@ int32_t dsc_comm_rank(const dsc_comm *comm);
 int32_t dsc_comm_size(const dsc_comm *comm);
 const char *dsc_comm_name(const dsc_comm *comm); /* "shm" */
 void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats);
+void dsc_comm_payload_get(const dsc_comm *comm, int32_t channel, dsc_comm_payload *payload);
+/* Time inside calls without a stream, which the calling thread waits for; 0 for one rank. */
+int64_t dsc_comm_blocked_ns(const dsc_comm *comm);
 void dsc_comm_abort(dsc_comm *comm, const char *reason);
 DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as the hook */
 /* Bytes that open will map under the tag COMM for these options: the lists of the front and of the transport (all

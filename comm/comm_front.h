@@ -19,6 +19,7 @@ typedef struct dsc_comm_channel {
     atomic_bool busy;        /* a call is inside: two at once on one channel is a bug of the caller */
     dsc_flight_track *track; /* or NULL */
     _Atomic int32_t module;  /* label of calls to come */
+    _Atomic int64_t sent, received; /* payload of the calls given so far */
 } dsc_comm_channel;
 
 typedef struct dsc_comm_count { _Atomic int64_t calls, bytes, ns; } dsc_comm_count;
@@ -37,6 +38,7 @@ struct dsc_comm {
     dsc_flight flight;
     dsc_comm_progress *progress; /* for a transport that enqueues and a flight log; else NULL */
     _Atomic int64_t step; /* label of calls to come */
+    _Atomic int64_t blocked_ns; /* in calls without a stream */
     dsc_comm_channel channel[DSC_COMM_CHANNELS_MAX];
     dsc_comm_memory memory; /* buffers of the channels */
     dsc_comm_count count[DSC_COMM_OP_COUNT];

@@ -5,6 +5,7 @@
 
 #include <dsc/dsc.h>
 
+#include "engine/exchange.h"
 #include "engine/monitor/gpu_sensor.h"
 #include "engine/monitor/monitor.h"
 #include "engine/preference.h"
@@ -14,6 +15,7 @@
 typedef struct dsc_engine_times {
     int64_t step_start_ns, forward_ns, backward_ns, update_ns, data_wait_ns;
     int64_t last_forward_ns, last_backward_ns, last_step_ns, last_data_wait_ns;
+    dsc_exchange_counts exchange_before, last_exchange; /* at the step's start; of the last step */
 } dsc_engine_times;
 
 /* And the destinations of reports. */

@@ -249,6 +249,7 @@ static dsc_status forward(dsc_engine *engine, const void *const *batch, double *
     const int64_t start = dsc_clock_ns();
     if (engine->progress.micro_step == 0) {
         engine->times.step_start_ns = start;
+        dsc_engine_exchange_counts(engine, &engine->times.exchange_before);
         dsc_engine_label_step(engine, engine->progress.step + 1);
         dsc_engine_counts_begin(engine);
         dsc_engine_experts_begin(engine);
@@ -409,6 +410,9 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
     full.flops = dsc_engine_step_flops(engine, engine->progress.step);
     full.step_ns = engine->times.last_step_ns;
     full.data_wait_ns = longest_data_wait(engine);
+    memcpy(full.sent_bytes, engine->times.last_exchange.sent, sizeof full.sent_bytes);
+    memcpy(full.received_bytes, engine->times.last_exchange.received, sizeof full.received_bytes);
+    full.exchange_wait_ns = engine->times.last_exchange.wait_ns;
     full.skipped = update->skip;
     full.loss_scale = loss_scale;
     full.epoch = engine->input.samples_per_epoch > 0
@@ -426,6 +430,9 @@ static void tell_result(const dsc_engine *engine, const dsc_update *update, doub
 static void close_step(dsc_engine *engine, int64_t start)
 {
     const int64_t now = dsc_clock_ns();
+    dsc_exchange_counts exchanged;
+    dsc_engine_exchange_counts(engine, &exchanged);
+    engine->times.last_exchange = dsc_exchange_since(&engine->times.exchange_before, &exchanged);
     engine->times.update_ns = now - start;
     engine->times.last_forward_ns = engine->times.forward_ns;
     engine->times.last_backward_ns = engine->times.backward_ns;

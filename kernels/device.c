@@ -25,12 +25,13 @@ static bool is_whole(const dsc_device_ops *ops)
            ops->stream_sync != NULL && ops->event_open != NULL && ops->event_close != NULL &&
            ops->event_record != NULL && ops->stream_wait != NULL && ops->event_sync != NULL &&
            ops->event_passed != NULL && ops->copy != NULL && ops->zero != NULL && ops->launch != NULL &&
-           ops->host_call != NULL && ops->mem_open != NULL && ops->mem_close != NULL &&
-           ops->gemm_prepare != NULL && ops->props != NULL &&
-           (ops->gemm_measure != NULL) == (ops->gemm_plans_get != NULL) &&
+           ops->host_call != NULL && ops->mem_open != NULL && ops->mem_close != NULL && ops->gemm_prepare != NULL &&
+           ops->props != NULL && (ops->gemm_measure != NULL) == (ops->gemm_plans_get != NULL) &&
            (ops->gemm_measure != NULL) == (ops->gemm_plans_set != NULL) &&
            (ops->sections_open != NULL) == (ops->section_begin != NULL) &&
-           (ops->sections_open != NULL) == (ops->section_end != NULL);
+           (ops->sections_open != NULL) == (ops->section_end != NULL) &&
+           (ops->wait_begin != NULL) == (ops->wait_end != NULL) &&
+           (ops->wait_begin != NULL) == (ops->waited_ns != NULL);
 }
 
 dsc_status dsc_device_open(const dsc_device_ops *ops, dsc_device **out, const dsc_device_options *options,

@@ -201,6 +201,12 @@ typedef struct dsc_device_ops {
     dsc_status (*section_end)(dsc_stream *stream, bool run, dsc_error *err);
     /* Optional: opens the device that computes in this one's pinned memory. NULL: it is the cpu device. */
     dsc_status (*open_host)(dsc_device *device, const dsc_device_options *options, dsc_device **out, dsc_error *err);
+    /* Optional, all three or none: the time of a COMPUTE stream between begin and end counts as a wait. Neither makes
+     * the host wait, and a device that cannot take the time leaves it out. `waited_ns` is the sum since the stream's
+     * opening, of those ends that the stream has passed. NULL: the time is unknown. */
+    void (*wait_begin)(dsc_stream *stream);
+    void (*wait_end)(dsc_stream *stream);
+    int64_t (*waited_ns)(dsc_stream *stream);
 } dsc_device_ops;
 
 /* Every device, stream and event struct starts with its ops, so that callers never name a backend. */
@@ -277,6 +283,21 @@ DSC_MUST_USE dsc_status dsc_device_bind(dsc_device *device, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_sections_open(dsc_stream *stream, int32_t count, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_section_begin(dsc_stream *stream, int32_t section, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_section_end(dsc_stream *stream, bool run, dsc_error *err);
+/* Without nesting. On an ASYNC stream both do nothing. */
+static inline void dsc_wait_begin(dsc_stream *stream)
+{
+    if (stream->ops->wait_begin != NULL)
+        stream->ops->wait_begin(stream);
+}
+static inline void dsc_wait_end(dsc_stream *stream)
+{
+    if (stream->ops->wait_end != NULL)
+        stream->ops->wait_end(stream);
+}
+static inline int64_t dsc_waited_ns(dsc_stream *stream)
+{
+    return stream->ops->waited_ns != NULL ? stream->ops->waited_ns(stream) : 0;
+}
 static inline bool dsc_device_host_visible(const dsc_device *device) { return device->ops->host_visible; }
 
 /* Typed launches: DSC_RUN(stream, ADAMW, &adamw_args, err). The static type of the struct is checked. */

@@ -521,14 +521,14 @@ static dsc_status use_group(dsc_zero *zero, int32_t use, bool backward, const ch
     *base = NULL;
     if (i >= 0) {
         DSC_ASSERT(zero->gathers.gather[i].group == layout->use_group[use]);
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->gathers.gather[i].done, err));
+        DSC_TRY(dsc_zero_after_exchange(zero, zero->stream.gather, zero->gathers.gather[i].done, err));
         *base = window_of(zero, &zero->gathers.gather[i]);
     } else if (state->param_whole && !dsc_is_packed(zero, layout->use_group[use])) {
         DSC_TRY(dsc_zero_after_update(zero, layout->use_group[use], zero->o.compute, err));
         if (state->gather.unshared)
             DSC_TRY(dsc_gather_params(zero, layout->use_group[use], err));
         if (state->gather.pending)
-            DSC_TRY(dsc_stream_wait(zero->o.compute, state->gather.gathered, err));
+            DSC_TRY(dsc_zero_after_exchange(zero, zero->stream.gather, state->gather.gathered, err));
         state->gather.pending = false;
         *base = state->param;
     }

@@ -105,7 +105,8 @@ dsc_status dsc_zero_grad_part(dsc_zero *zero, int32_t module, int64_t micro_step
         const dsc_grad_part *part = &zero->parts.part[i];
         DSC_ASSERT(part->module == module);
         DSC_ASSERT(part->mb == mb);
-        DSC_TRY(dsc_stream_wait(zero->o.compute, zero->parts.slot[part->after].mark[part->after_mark], err));
+        DSC_TRY(dsc_zero_after_exchange(zero, zero->stream.reduce, zero->parts.slot[part->after].mark[part->after_mark],
+                                        err));
         DSC_TRY(open_part(zero, part, grad, err));
     }
     return DSC_OK;
@@ -390,5 +391,5 @@ dsc_status dsc_reduce_finish(dsc_zero *zero, dsc_error *err)
     }
     DSC_TRY(dsc_grad_tiles_drain(zero, err));
     DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.reduce, err));
-    return dsc_stream_wait(zero->o.compute, zero->event.idle, err);
+    return dsc_zero_after_exchange(zero, zero->stream.reduce, zero->event.idle, err);
 }

@@ -52,7 +52,7 @@ dsc_status dsc_zero_sumsq(dsc_zero *zero, dsc_fixed_sum *sum, dsc_error *err)
 static dsc_status after_gathers(dsc_zero *zero, dsc_error *err)
 {
     DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.gather, err));
-    return dsc_stream_wait(zero->o.compute, zero->event.idle, err);
+    return dsc_zero_after_exchange(zero, zero->stream.gather, zero->event.idle, err);
 }
 
 typedef struct group_call {
@@ -109,18 +109,26 @@ static dsc_status share_params(dsc_zero *zero, int32_t g, dsc_error *err)
     return shared && !zero->group[g].gather.unshared ? dsc_gather_params(zero, g, err) : DSC_OK;
 }
 
+/* The reduce stream has passed its own exchanges of the step (dsc_zero_sumsq), so that its channel is free. */
+static dsc_status gather_sums(dsc_zero *zero, int32_t g, dsc_error *err)
+{
+    const dsc_layout_group *group = &zero->o.layout->group[g];
+    DSC_ASSERT(zero->o.stage == 0);
+    dsc_comm_label_module(zero->o.comm, DSC_CHANNEL_REDUCE, group->module);
+    return dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, zero->group[g].grad, dsc_zero_own_sum(zero, g),
+                               group->slice, DSC_F32, zero->o.compute, err);
+}
+
 static dsc_status update_groups(dsc_zero *zero, const dsc_update_terms *terms, dsc_round round, dsc_error *err)
 {
     DSC_ASSERT(round.first >= 0);
     DSC_ASSERT(round.end <= zero->o.layout->group_count);
     for (int32_t i = round.first; i < round.end; i++) {
         const int32_t g = zero->store->order[i];
-        const dsc_group_state *state = &zero->group[g];
         if (!has_update(zero, g) || dsc_update_tiles_yields_to_compute(zero, g))
             continue;
         if (zero->o.stage == 0 && zero->world_size > 1 && !zero->sums_are_own)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_CONTROL, state->grad, dsc_zero_own_sum(zero, g),
-                                        zero->o.layout->group[g].slice, DSC_F32, zero->o.compute, err));
+            DSC_TRY(gather_sums(zero, g, err));
         DSC_TRY(start_update(zero, terms, g, i < zero->store->updated_count, err));
         DSC_TRY(share_params(zero, g, err));
     }

@@ -326,6 +326,18 @@ void dsc_comm_stats_get(dsc_comm *comm, dsc_comm_stats *stats)
     }
 }
 
+void dsc_comm_payload_get(const dsc_comm *comm, int32_t channel, dsc_comm_payload *payload)
+{
+    DSC_ASSERT(channel >= 0 && channel < comm->channel_count);
+    payload->sent = atomic_load_explicit(&comm->channel[channel].sent, memory_order_relaxed);
+    payload->received = atomic_load_explicit(&comm->channel[channel].received, memory_order_relaxed);
+}
+
+int64_t dsc_comm_blocked_ns(const dsc_comm *comm)
+{
+    return atomic_load_explicit(&comm->blocked_ns, memory_order_relaxed);
+}
+
 dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
 {
     DSC_ASSERT(bytes >= 0);

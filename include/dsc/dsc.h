@@ -119,6 +119,12 @@ DSC_API void dsc_engine_close(dsc_engine **engine);
  * micro-batches are summed, and the update divides the sum by the count, together with the loss scale. A step without
  * any counted target is skipped on all ranks with a warning, and keeps the loss scale. A static fp16.loss_scale applies
  * before this division, so a larger one suits data with few counted targets. */
+typedef enum dsc_exchange {
+    DSC_EXCHANGE_GATHER, /* parameters */
+    DSC_EXCHANGE_REDUCE, /* gradients, and sums of copies of the states */
+    DSC_EXCHANGE_OTHER   /* scalars, verdicts, the optimizer's own */
+} dsc_exchange;
+
 typedef struct dsc_step_result {
     uint32_t struct_bytes;
     int64_t step;       /* optimizer steps done, from 1 */
@@ -145,11 +151,16 @@ typedef struct dsc_step_result {
     double aux_loss, z_loss, expert_load_ratio;
     int32_t busiest_router, busiest_expert;
     int64_t experts_idle;
+    /* This rank's payload of the exchanges that the step gave: indexes are dsc_exchange. exchange_wait_ns is the time
+     * that computation stood still for exchanges: the compute stream's waits, and exchanges that the host waits for.
+     * Where one stream also reads files or adds sums, a wait for it includes that. 0 with one rank. */
+    int64_t sent_bytes[3], received_bytes[3];
+    int64_t exchange_wait_ns;
 } dsc_step_result;
 #define DSC_STEP_RESULT_INIT                                                                                           \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_step_result), 0, 0, 0, 0, 0, 0, false, 1, 0, 0, false, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,   \
-            0, 0, 0                                                                                                    \
+            0, 0, 0, { 0 }, { 0 }, 0                                                                                   \
     }
 
 /* Collective. One optimizer step: gradient_accumulation_steps micro-batches from the data source, forward, backward,

@@ -3,6 +3,7 @@
  * An event is a (stream, ticket) pair, so recording is one store. A wait captures exactly the work that was queued
  * when the event was recorded, regardless of later records. An event of a closed stream counts as done: streams and
  * their tickets live as long as the device (device_cpu.h). SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
 #include "kernels/cpu/device_cpu.h"
 
 #include <signal.h>
@@ -148,6 +149,18 @@ static bool cpu_event_passed(dsc_event *event)
     return s == NULL || atomic_load_explicit(&s->done, memory_order_acquire) >= ticket;
 }
 
+/* A COMPUTE stream works on the calling thread, which waits itself. */
+static void cpu_wait_begin(dsc_stream *stream) { ((dsc_cpu_stream *)stream)->wait_from_ns = dsc_clock_ns(); }
+
+static void cpu_wait_end(dsc_stream *stream)
+{
+    dsc_cpu_stream *s = (dsc_cpu_stream *)stream;
+    if (s->kind == DSC_STREAM_COMPUTE)
+        s->waited_ns += dsc_clock_ns() - s->wait_from_ns;
+}
+
+static int64_t cpu_waited_ns(dsc_stream *stream) { return ((dsc_cpu_stream *)stream)->waited_ns; }
+
 /* Both tiers are host memory here. */
 static dsc_status cpu_mem_open(dsc_device *device, dsc_tag tag, dsc_tier tier, int64_t bytes, dsc_buf *out,
                                dsc_error *err)
@@ -249,6 +262,7 @@ static dsc_status cpu_stream_open(dsc_device *device, dsc_stream_kind kind, cons
     pthread_mutex_lock(&s->lock); /* somebody may still ask about the stream's former life */
     s->failed_ticket = 0;
     s->closing = s->idle = false;
+    s->wait_from_ns = s->waited_ns = 0;
     pthread_mutex_unlock(&s->lock);
     const dsc_status status = kind == DSC_STREAM_ASYNC ? thread_start(s, name, err) : DSC_OK;
     if (status == DSC_OK)
@@ -344,4 +358,7 @@ const dsc_device_ops dsc_device_cpu = {
     .mem_close = cpu_mem_close,
     .gemm_prepare = cpu_gemm_prepare,
     .props = cpu_props,
+    .wait_begin = cpu_wait_begin,
+    .wait_end = cpu_wait_end,
+    .waited_ns = cpu_waited_ns,
 };

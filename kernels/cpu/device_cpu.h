@@ -53,6 +53,7 @@ struct dsc_cpu_stream {
     uint64_t failed_ticket; /* 0: no error */
     int32_t waiters;
     bool idle, closing;
+    int64_t wait_from_ns, waited_ns; /* of the thread that calls, on a COMPUTE stream */
     dsc_error error;
 };
 

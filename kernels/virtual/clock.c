@@ -113,5 +113,11 @@ void dsc_virtual_move(dsc_virtual_clock *clock, double *stream_s, double *event_
         *stream_s = clock->host_s;
         clock->host_s = clock->caller_s + clock->rates->launch_s;
         break;
+    case DSC_VIRTUAL_WAIT_BEGIN:
+        clock->wait_from_s = fmax(*stream_s, clock->host_s);
+        break;
+    case DSC_VIRTUAL_WAIT_END:
+        clock->exposed_s += fmax(0, fmax(*stream_s, clock->host_s) - clock->wait_from_s);
+        break;
     }
 }

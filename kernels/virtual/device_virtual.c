@@ -23,6 +23,7 @@ typedef struct virtual_stream {
     int32_t number;
     double at_s; /* all that it was given is done */
     int64_t workspace_bytes;
+    bool computes; /* a COMPUTE stream, whose waits for exchanges count */
 } virtual_stream;
 
 typedef struct virtual_event {
@@ -208,7 +209,7 @@ static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, 
         dsc_alloc_free(d->alloc, s);
         return status;
     }
-    *s = (virtual_stream) { { &dsc_device_virtual, 0 }, d, d->clock->streams++, 0, bytes };
+    *s = (virtual_stream) { { &dsc_device_virtual, 0 }, d, d->clock->streams++, 0, bytes, kind == DSC_STREAM_COMPUTE };
     *out = &s->base;
     return DSC_OK;
 }
@@ -258,6 +259,23 @@ static dsc_status virtual_event_sync(dsc_event *event, dsc_error *err)
 {
     wait_or_record(NULL, (virtual_event *)event, DSC_VIRTUAL_EVENT_SYNC);
     return DSC_OK;
+}
+
+static void virtual_wait_begin(dsc_stream *stream)
+{
+    if (((virtual_stream *)stream)->computes)
+        wait_or_record((virtual_stream *)stream, NULL, DSC_VIRTUAL_WAIT_BEGIN);
+}
+
+static void virtual_wait_end(dsc_stream *stream)
+{
+    if (((virtual_stream *)stream)->computes)
+        wait_or_record((virtual_stream *)stream, NULL, DSC_VIRTUAL_WAIT_END);
+}
+
+static int64_t virtual_waited_ns(dsc_stream *stream)
+{
+    return (int64_t)(((virtual_stream *)stream)->device->clock->exposed_s * 1e9);
 }
 
 /* A caller that polls would poll for ever, because only waits move the clock. */
@@ -351,4 +369,7 @@ const dsc_device_ops dsc_device_virtual = {
     .mem_close = virtual_mem_close,
     .gemm_prepare = virtual_gemm_prepare,
     .props = virtual_props,
+    .wait_begin = virtual_wait_begin,
+    .wait_end = virtual_wait_end,
+    .waited_ns = virtual_waited_ns,
 };

@@ -101,6 +101,15 @@ static double replay_step(replay *r)
     return slowest_host_s(r) - before;
 }
 
+/* Mean of the ranks since the first step. */
+static double exposed_s(const replay *r)
+{
+    double sum = 0;
+    for (int32_t c = 0; c < r->clocks; c++)
+        sum += r->clock[c].exposed_s * ranks_of(r, c);
+    return sum / r->o->ranks;
+}
+
 static dsc_status check(const dsc_replay_options *o, dsc_error *err)
 {
     DSC_ASSERT(o->ranks > 0 && o->steps > 0 && o->slow_ranks <= o->ranks && o->slow_factor >= 1 && o->noise >= 0);
@@ -136,6 +145,7 @@ dsc_status dsc_virtual_replay(const dsc_replay_options *options, dsc_replay_resu
     const dsc_status status = open_clocks(&r, err);
     if (status == DSC_OK) {
         (void)replay_step(&r);
+        const double before = exposed_s(&r);
         r.waited_s = 0;
         for (int32_t step = 0; step < options->steps; step++) {
             const double seconds = replay_step(&r);
@@ -143,6 +153,7 @@ dsc_status dsc_virtual_replay(const dsc_replay_options *options, dsc_replay_resu
             out->most_s = fmax(out->most_s, seconds);
         }
         out->waited_s = r.waited_s / options->steps;
+        out->exposed_s = (exposed_s(&r) - before) / options->steps;
     }
     dsc_alloc_free(options->alloc, r.clock);
     dsc_alloc_free(options->alloc, r.kernels);

@@ -29,6 +29,7 @@ typedef struct dsc_replay_options {
 typedef struct dsc_replay_result {
     double step_s;   /* step of the slowest rank, mean of the steps */
     double most_s;   /* the longest step */
+    double exposed_s; /* time of a step that computation waited for exchanges; mean of ranks and steps */
     double waited_s; /* waits of a step, from arrival at a collective to its start; mean of ranks and steps */
 } dsc_replay_result;
 

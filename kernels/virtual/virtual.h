@@ -61,7 +61,9 @@ typedef enum dsc_virtual_kind {
     DSC_VIRTUAL_STREAM_SYNC, /* the calling thread waits for the stream */
     DSC_VIRTUAL_EVENT_SYNC,  /* the calling thread waits for the event */
     DSC_VIRTUAL_CALL_BEGIN,  /* a thread of its own goes on at the stream's time */
-    DSC_VIRTUAL_CALL_END     /* its end; the calling thread goes on where it was */
+    DSC_VIRTUAL_CALL_END,    /* its end; the calling thread goes on where it was */
+    DSC_VIRTUAL_WAIT_BEGIN,  /* the stream's time from here */
+    DSC_VIRTUAL_WAIT_END     /* to here is exposed */
 } dsc_virtual_kind;
 
 /* Work or a wait. `stream` and `event` are numbers from 0; -1: none. */
@@ -90,6 +92,8 @@ typedef struct dsc_virtual_clock {
     double host_s;            /* time of the calling thread */
     double caller_s;          /* between CALL_BEGIN and CALL_END: of the thread that goes on behind them */
     double card_s;            /* the card is free from then on */
+    double wait_from_s;       /* between WAIT_BEGIN and WAIT_END: the stream's time at the begin */
+    double exposed_s;         /* time so far that computation waited for exchanges */
     /* Times before, in order, in which the card is free: a kernel that waited for a copy left them. Later launches of
      * other streams fill them, in pieces. */
     struct {

@@ -26,6 +26,7 @@ same() {
 report "steps last as long as dsc plan --time says" same
 even=$(value 8 step_s)
 report "each rank has the same work" [ "$(value 64 train_batch_size)" -eq 4096 ]
+report "computation waits for a part of the exchanges" holds "$(value 8 exposed_share) > 0 && $(value 8 exposed_share) < $(value 8 exchange_share) && $(value 1 exposed_share) == 0"
 report "more ranks are less efficient" holds "$(value 64 efficiency) < $(value 8 efficiency) && $(value 64 efficiency) < 1"
 
 # ---- slow ranks and noise ----

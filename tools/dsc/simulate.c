@@ -172,13 +172,14 @@ static dsc_status simulate_row(simulation *s, simulated_row *row, dsc_error *err
 /* ---- the table ---- */
 
 typedef struct simulated_numbers {
-    double step_s, most_s, tokens_per_s, speed_up, efficiency, waited, mfu, exchange, useful; /* NaN: unknown */
+    double step_s, most_s, tokens_per_s, speed_up, efficiency, waited, mfu, exchange, exposed,
+        useful; /* NaN: unknown */
 } simulated_numbers;
 
 /* Speed-up and efficiency are against the first number of ranks that runs, taken as perfect. */
 static simulated_numbers numbers_of(const simulation *s, const simulated_row *row)
 {
-    simulated_numbers n = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    simulated_numbers n = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     const simulated_row *first = NULL;
     for (int i = 0; i < s->row_count && first == NULL; i++)
         first = s->row[i].ran ? &s->row[i] : NULL;
@@ -192,6 +193,7 @@ static simulated_numbers numbers_of(const simulation *s, const simulated_row *ro
     n.waited = fmax(0, row->replay.waited_s / n.step_s);
     n.mfu = row->one.flops / (n.step_s * s->card.peak_flops);
     n.exchange = row->one.busy_s[DSC_VIRTUAL_EXCHANGE] / n.step_s;
+    n.exposed = row->replay.exposed_s / n.step_s;
     n.useful = row->useful;
     return n;
 }
@@ -213,7 +215,7 @@ static void print_table(const simulation *s)
 {
     print_head(s);
     printf("ranks   batch  micro x acc    step ms (longest)      tokens/s  speed-up  efficiency    MFU  exchange  "
-           "waiting");
+           "exposed  waiting");
     printf("%s\n", s->fail_hours > 0 ? "  useful  failures in 30 days" : "");
     for (int i = 0; i < s->row_count; i++) {
         const simulated_row *row = &s->row[i];
@@ -223,17 +225,17 @@ static void print_table(const simulation *s)
             printf("  %s\n", row->why);
             continue;
         }
-        printf("  %6lld  %5lldx%-5lld  %9.2f (%.2f)  %12.0f  %8.2f  %9.1f%%  %4.1f%%  %7.1f%%  %6.1f%%",
+        printf("  %6lld  %5lldx%-5lld  %9.2f (%.2f)  %12.0f  %8.2f  %9.1f%%  %4.1f%%  %7.1f%%  %6.1f%%  %6.1f%%",
                (long long)(row->micro_batch * row->accumulation * row->ranks), (long long)row->micro_batch,
                (long long)row->accumulation, n.step_s * 1e3, n.most_s * 1e3, n.tokens_per_s, n.speed_up,
-               n.efficiency * 100, n.mfu * 100, n.exchange * 100, n.waited * 100);
+               n.efficiency * 100, n.mfu * 100, n.exchange * 100, n.exposed * 100, n.waited * 100);
         if (s->fail_hours > 0)
             printf("  %5.1f%%  %lld, a save every %.0f s", n.useful * 100, (long long)row->failures, row->save_every_s);
         printf("\n");
     }
     printf(
-        "All times are simulated%s. Exchanges run beside kernels. Waiting: a rank has reached an exchange and others "
-        "have not.\n",
+        "All times are simulated%s. Exchanges run beside kernels. Exposed: computation waits for exchanges. Waiting: a "
+        "rank has reached an exchange and others have not.\n",
         s->card.measured ? "" : "; the card's rates come from data sheets");
 }
 
@@ -252,6 +254,7 @@ static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *
         { "efficiency", n.efficiency },
         { "mfu", n.mfu },
         { "exchange_share", n.exchange },
+        { "exposed_share", n.exposed },
         { "waiting_share", n.waited },
         { "useful_share", n.useful },
     };

@@ -198,6 +198,12 @@ static dsc_status write_json(train_progress *p, const dsc_step_result *r, dsc_er
         fprintf(p->jsonl, "\"seq_length\":%lld,", (long long)r->seq_length);
     json_number(p->jsonl, "step_ms", (double)r->step_ns * 1e-6);
     json_number(p->jsonl, "data_wait_ms", (double)r->data_wait_ns * 1e-6);
+    for (int kind = 0; kind < 3; kind++) {
+        static const char *const kinds[] = { "gather", "reduce", "other" };
+        fprintf(p->jsonl, "\"%s_sent_bytes\":%lld,\"%s_received_bytes\":%lld,", kinds[kind],
+                (long long)r->sent_bytes[kind], kinds[kind], (long long)r->received_bytes[kind]);
+    }
+    json_number(p->jsonl, "exchange_wait_ms", (double)r->exchange_wait_ns * 1e-6);
     json_number(p->jsonl, "tokens_per_s", (double)r->tokens / ((double)r->step_ns * 1e-9));
     if (p->steps_per_epoch > 0)
         json_number(p->jsonl, "epoch", (double)r->step / (double)p->steps_per_epoch);
@@ -251,9 +257,20 @@ static void describe_experts(const train_progress *p, const dsc_step_result *r, 
     snprintf(out, out_bytes, "%s  load %.2f  idle %lld", losses, r->expert_load_ratio, (long long)r->experts_idle);
 }
 
+/* Both directions; nothing with one rank. */
+static void describe_exchange(const dsc_step_result *r, char *out, size_t out_bytes)
+{
+    int64_t bytes = 0;
+    for (int kind = 0; kind < 3; kind++)
+        bytes += r->sent_bytes[kind] + r->received_bytes[kind];
+    if (bytes > 0)
+        snprintf(out, out_bytes, "  exchanged %.2f MiB  waited %.1f ms", (double)bytes / 1048576.0,
+                 (double)r->exchange_wait_ns * 1e-6);
+}
+
 dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_error *err)
 {
-    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "", experts[80] = "";
+    char eta[32] = "?", epoch[48] = "", length[48] = "", pairs[128] = "", experts[80] = "", exchange[64] = "";
     const double seconds = (double)r->step_ns * 1e-9;
     p->tokens += r->tokens;
     p->step_ns_smooth =
@@ -271,17 +288,17 @@ dsc_status train_progress_step(train_progress *p, const dsc_step_result *r, dsc_
                  r->reward_margin, r->reward_chosen, r->reward_rejected);
     if (p->routers > 0)
         describe_experts(p, r, experts, sizeof experts);
+    describe_exchange(r, exchange, sizeof exchange);
     p->flops_per_step = r->flops;
     DSC_TRY(write_json(p, r, err));
     if ((p->every > 0 && r->step % p->every == 0) || r->step == p->first_step + 1 || r->step == p->last_step ||
         r->skipped)
         train_progress_say(p,
                            "step %lld/%lld  loss %.6f%s%s  lr %.3e  norm %.4f%s  %.0f ms  %.0f tokens/s  %.1f GFLOP/s  "
-                           "%.0f MiB%s  ETA "
-                           "%s%s",
+                           "%.0f MiB%s%s  ETA %s%s",
                            (long long)r->step, (long long)p->last_step, r->loss, pairs, experts, r->lr, r->grad_norm,
                            length, seconds * 1e3, (double)r->tokens / seconds, p->flops_per_step / seconds * 1e-9,
-                           (double)p->memory_bytes / 1048576.0, epoch, eta, describe_skip(r));
+                           (double)p->memory_bytes / 1048576.0, epoch, exchange, eta, describe_skip(r));
     draw_bar(p, r, eta);
     end_epoch(p, r);
     return DSC_OK;

@@ -15,6 +15,18 @@ dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error 
     return dsc_stream_order(zero->event.compute_mark, zero->o.compute, stream, err);
 }
 
+dsc_status dsc_zero_after_exchange(dsc_zero *zero, const dsc_stream *by, dsc_event *event, dsc_error *err)
+{
+    const bool exchanges = zero->world_size > 1 || zero->o.replica_count > 1;
+    DSC_ASSERT(by == zero->stream.gather || by == zero->stream.reduce);
+    if (by == zero->o.compute || !exchanges) /* its exchanges were waits already (comm/calls.c) */
+        return dsc_stream_wait(zero->o.compute, event, err);
+    dsc_wait_begin(zero->o.compute);
+    const dsc_status status = dsc_stream_wait(zero->o.compute, event, err);
+    dsc_wait_end(zero->o.compute);
+    return status;
+}
+
 dsc_dtype dsc_zero_dtype(const dsc_zero *zero, dsc_plane plane)
 {
     switch (plane) {

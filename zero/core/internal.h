@@ -212,6 +212,9 @@ static inline bool dsc_zero_param_is_away(const dsc_zero *zero, int32_t group)
 char *dsc_zero_place_moments(const dsc_zero *zero, int32_t group, char *from);
 
 dsc_status dsc_zero_after_compute(dsc_zero *zero, dsc_stream *stream, dsc_error *err);
+/* The compute stream waits for what the gather or the reduce stream `by` has done up to the event. The wait counts as
+ * the step's wait for exchanges. */
+dsc_status dsc_zero_after_exchange(dsc_zero *zero, const dsc_stream *by, dsc_event *event, dsc_error *err);
 static inline int32_t dsc_backward_step(const dsc_zero *zero, int32_t module)
 {
     DSC_ASSERT(module >= 0);

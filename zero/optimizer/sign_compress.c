@@ -367,7 +367,8 @@ dsc_status dsc_sign_compress_mean(dsc_zero *zero, int32_t g, double factor, dsc_
     DSC_TRY(scale(zero, reduced, slice, factor, err));
     DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_REDUCE, own, reduced, slice, DSC_F32, zero->stream.reduce,
                                 err));
-    DSC_TRY(dsc_stream_order(zero->event.idle, zero->stream.reduce, zero->o.compute, err));
+    DSC_TRY(dsc_event_record(zero->event.idle, zero->stream.reduce, err));
+    DSC_TRY(dsc_zero_after_exchange(zero, zero->stream.reduce, zero->event.idle, err));
     return dsc_sign_compress_mask(zero, g, own, err);
 }
 

@@ -399,6 +399,9 @@ const dsc_device_ops dsc_device_cuda = {
     dsc_cuda_section_begin,
     dsc_cuda_section_end,
     NULL, /* open_host: the host is the cpu device */
+    dsc_cuda_wait_begin,
+    dsc_cuda_wait_end,
+    dsc_cuda_waited_ns,
 };
 
 /* ---- as a plugin ---- */

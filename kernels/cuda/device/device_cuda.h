@@ -16,6 +16,7 @@ extern "C" const dsc_device_ops dsc_device_cuda;
 
 struct cuda_stream;
 struct cuda_sections;
+struct cuda_waits;
 
 /* Work that a stream is asked for, by value: what is not used is 0, so that two of the same bytes are the same work.
  * HOST is none: `args` are bytes of host memory that the launch before it reads. */
@@ -78,6 +79,8 @@ typedef struct cuda_stream {
     cuda_host_call *calls; /* [DSC_CUDA_HOST_CALLS] */
     uint64_t call_count;
     struct cuda_sections *sections; /* sections_cuda.cu; NULL: none */
+    bool computes;                  /* a COMPUTE stream */
+    struct cuda_waits *waits;       /* waits_cuda.cu; NULL: none so far */
 } cuda_stream;
 
 typedef struct cuda_event {
@@ -125,6 +128,12 @@ dsc_status dsc_cuda_host_call(dsc_stream *stream, dsc_host_fn fn, const void *ar
 dsc_status dsc_cuda_call_run(cuda_stream *stream, const cuda_call *call, dsc_error *err);
 /* Turns a CUDA error of the stream's work into the device's failure, with the stream and its last kernel. */
 dsc_status dsc_cuda_stream_check(cuda_stream *stream, cudaError_t error, dsc_error *err);
+
+/* waits_cuda.cu */
+void dsc_cuda_wait_begin(dsc_stream *stream);
+void dsc_cuda_wait_end(dsc_stream *stream);
+int64_t dsc_cuda_waited_ns(dsc_stream *stream);
+void dsc_cuda_waits_close(cuda_stream *stream);
 
 /* sections_cuda.cu */
 dsc_status dsc_cuda_sections_open(dsc_stream *stream, int32_t count, dsc_error *err);

@@ -36,6 +36,7 @@ static cuda_stream *of(dsc_stream *stream) { return (cuda_stream *)stream; }
 static dsc_status create(cuda_stream *s, dsc_stream_kind kind, dsc_error *err)
 {
     cuda_device *d = s->device;
+    s->computes = kind == DSC_STREAM_COMPUTE;
     int least = 0, greatest = 0;
     DSC_TRY(dsc_cuda_check(d, cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading priorities", err));
     DSC_TRY(dsc_cuda_check(d,
@@ -78,6 +79,7 @@ static void destroy(cuda_stream *s)
         (void)cudaStreamDestroy(s->handle);
     (void)cudaGetLastError();
     dsc_cuda_sections_close(s);
+    dsc_cuda_waits_close(s);
     dsc_cuda_mem_close(&d->base, &s->workspace);
     dsc_alloc_free(d->alloc, s->calls);
     dsc_alloc_free(d->alloc, s);
