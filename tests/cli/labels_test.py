@@ -438,7 +438,7 @@ def refused_rows():
         "a missing text": ({}, ['{"sentence9": "bad", "label": 1}'], '"text" is missing; expected a text'),
         "a text of another type": ({}, ['{"text": 7, "label": 1}'], '"text" is of another type'),
         "NaN in a regression": ({"num_labels": 1}, ["text,label", "good,1.5", "bad,nan"], '"label" is not a label; expected a number'),
-        "an infinite number": ({"num_labels": 1}, ['{"text": "bad", "label": 1e39}'], "expected a number that fp32 holds"),
+        "an infinite number": ({"num_labels": 1}, ['{"text": "bad", "label": 1e39}'], "expected numbers from -1e15 to 1e15"),
         "a list of another length": ({"problem_type": "multi_label_classification"}, ['{"text": "bad", "label": [1, 0]}'], "a list of 3 numbers"),
         "plain text": ({}, None, "has no rows with labels"),
     }

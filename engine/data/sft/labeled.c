@@ -9,6 +9,8 @@
 #include "engine/text/pair.h"
 
 #define NUMBER_TEXT_MAX 64
+/* Numbers whose square, and the sum of a batch's squares, fp32 holds. */
+#define NUMBER_MAX 1e15
 
 /* Names of columns that data sets of the Hugging Face hub have, the first one of which counts. */
 static const char *const text_names[] = { "text", "sentence", "sentence1", "premise", "question1", "content" };
@@ -113,10 +115,26 @@ static dsc_status refuse_class(const label_reader *r, const cJSON *value)
                     labels->names[labels->count - 1]);
 }
 
-/* A name comes before a number that a text may also be. */
+/* Names such as "1" to "5": a number that names another class than it counts has two meanings. */
+static dsc_status refuse_two_meanings(const label_reader *r, int64_t number)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)number);
+    for (int64_t i = 0; i < r->labels->count; i++)
+        if (i != number && strcmp(r->labels->names[i], text) == 0)
+            return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
+                            "\"%.60s\" is the number %s, which is also the name of class %lld; write names as texts, "
+                            "as \"%s\", or give the classes names that are no numbers",
+                            r->name, text, (long long)i, text);
+    return DSC_OK;
+}
+
+/* A name comes before a number that a text may also be: all cells of a CSV file are texts. */
 static dsc_status find_class(const label_reader *r, const cJSON *value, int32_t *out)
 {
     double number = -1;
+    if (cJSON_IsNumber(value) && fabs(value->valuedouble) < 1e9 && floor(value->valuedouble) == value->valuedouble)
+        DSC_TRY(refuse_two_meanings(r, (int64_t)value->valuedouble));
     for (int64_t i = 0; cJSON_IsString(value) && i < r->labels->count; i++)
         if (strcmp(r->labels->names[i], value->valuestring) == 0) {
             *out = (int32_t)i;
@@ -132,8 +150,8 @@ static dsc_status add_float(const label_reader *r, double number)
 {
     const float value = (float)number;
     int32_t word;
-    if (!isfinite(value))
-        return refuse(r, "a number that fp32 holds");
+    if (!(fabs(number) <= NUMBER_MAX))
+        return refuse(r, "numbers from -1e15 to 1e15, whose squares the loss can add");
     memcpy(&word, &value, sizeof word);
     return dsc_ids_add(r->words, word, r->err);
 }
