@@ -205,23 +205,49 @@ void dsc_picture_file_close(const dsc_io *io, dsc_picture_file *file)
     (void)dsc_io_close(io, &file->labels, NULL);
 }
 
+static dsc_file *labels_of(dsc_picture_file *file) { return file->labels.fd >= 0 ? &file->labels : &file->pixels; }
+
+static dsc_status check_label(dsc_picture_file *file, int64_t i, int32_t label, int64_t classes, dsc_error *err)
+{
+    if (label >= 0 && label < classes)
+        return DSC_OK;
+    return DSC_FAIL(
+        err, DSC_ERR_INPUT, labels_of(file)->path,
+        "picture %lld has class %d, and the model has %lld classes: give a model with more (\"id2label\" of "
+        "its config.json)",
+        (long long)i, (int)label, (long long)classes);
+}
+
+/* Reads of labels that follow each other are of many at once. */
+dsc_status dsc_picture_file_check(const dsc_io *io, dsc_picture_file *file, int64_t classes, dsc_error *err)
+{
+    enum { AT_ONCE = 4096 };
+    uint8_t bytes[4 * AT_ONCE];
+    const int64_t most = file->label_stride == file->label_bytes ? AT_ONCE : 1;
+    for (int64_t i = 0; i < file->count; i += most) {
+        const int64_t count = dsc_min_i64(most, file->count - i);
+        DSC_TRY(dsc_io_read(io, labels_of(file), bytes, count * file->label_bytes,
+                            file->label_start + i * file->label_stride, err));
+        for (int64_t k = 0; k < count; k++) {
+            int32_t label = bytes[k];
+            if (file->label_bytes == 4)
+                memcpy(&label, bytes + 4 * k, sizeof label);
+            DSC_TRY(check_label(file, i + k, label, classes, err));
+        }
+    }
+    return DSC_OK;
+}
+
 dsc_status dsc_picture_file_read(const dsc_io *io, dsc_picture_file *file, int64_t i, int64_t classes, uint8_t *pixels,
                                  int32_t *label, dsc_error *err)
 {
     uint8_t byte = 0;
-    dsc_file *labels = file->labels.fd >= 0 ? &file->labels : &file->pixels;
     DSC_ASSERT(i >= 0 && i < file->count);
     DSC_TRY(dsc_io_read(io, &file->pixels, pixels, file->height * file->width * file->channels,
                         file->pixel_start + i * file->pixel_stride, err));
-    DSC_TRY(dsc_io_read(io, labels, file->label_bytes == 4 ? (void *)label : &byte, file->label_bytes,
+    DSC_TRY(dsc_io_read(io, labels_of(file), file->label_bytes == 4 ? (void *)label : &byte, file->label_bytes,
                         file->label_start + i * file->label_stride, err));
     if (file->label_bytes == 1)
         *label = byte;
-    if (*label >= 0 && *label < classes)
-        return DSC_OK;
-    return DSC_FAIL(
-        err, DSC_ERR_INPUT, labels->path,
-        "picture %lld has class %d, and the model has %lld classes: give a model with more (\"id2label\" of "
-        "its config.json)",
-        (long long)i, (int)*label, (long long)classes);
+    return check_label(file, i, *label, classes, err);
 }

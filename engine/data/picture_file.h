@@ -40,6 +40,9 @@ typedef struct dsc_picture_file {
 DSC_MUST_USE dsc_status dsc_picture_file_open(const dsc_io *io, const char *path, dsc_picture_file *out,
                                               dsc_error *err);
 void dsc_picture_file_close(const dsc_io *io, dsc_picture_file *file);
+/* The class of every picture, which must be below `classes`: DSC_ERR_INPUT names the first other one. */
+DSC_MUST_USE dsc_status dsc_picture_file_check(const dsc_io *io, dsc_picture_file *file, int64_t classes,
+                                               dsc_error *err);
 /* Picture i: pixels[height * width * channels] as they lie in the file, and its class, which is below `classes`. */
 DSC_MUST_USE dsc_status dsc_picture_file_read(const dsc_io *io, dsc_picture_file *file, int64_t i, int64_t classes,
                                               uint8_t *pixels, int32_t *label, dsc_error *err);

@@ -125,6 +125,7 @@ static dsc_status open_files(dsc_pictures *p, dsc_error *err)
     for (int64_t i = 0; i < o->path_count; i++) {
         DSC_TRY(dsc_picture_file_open(o->io, o->paths[i], &p->file[i], err));
         DSC_TRY(check_file(p, &p->file[i], err));
+        DSC_TRY(dsc_picture_file_check(o->io, &p->file[i], o->classes, err));
         p->first[i] = p->count;
         p->count += p->file[i].count;
     }

@@ -211,6 +211,19 @@ static void samples_are_normalised_planes(void **state)
     assert_non_null(strstr(err.message, "the model takes 2 by 4 with 4"));
 }
 
+static void a_class_out_of_range_is_refused_when_files_are_opened(void **state)
+{
+    (void)state;
+    dsc_pictures *pictures = NULL;
+    dsc_error err = DSC_ERROR_INIT;
+    const int64_t bytes = make_packed();
+    const int32_t wrong = 3;
+    memcpy(made + DSC_PICTURE_HEADER_BYTES + 4 * (COUNT - 1), &wrong, sizeof wrong);
+    assert_int_equal(open_pictures(write_made("w.pictures", bytes), false, CHANNELS, &pictures, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "picture 2 has class 3, and the model has 3 classes"));
+    assert_null(pictures);
+}
+
 static void an_epoch_has_each_sample_once(void **state)
 {
     (void)state;
@@ -284,6 +297,7 @@ int main(void)
         cmocka_unit_test(idx_files_are_read_with_the_labels_beside_them),
         cmocka_unit_test(cifar_files_are_known_by_their_size),
         cmocka_unit_test(samples_are_normalised_planes),
+        cmocka_unit_test(a_class_out_of_range_is_refused_when_files_are_opened),
         cmocka_unit_test(an_epoch_has_each_sample_once),
         cmocka_unit_test(a_preprocessor_says_mean_and_std),
     };
