@@ -7,7 +7,7 @@
 #include "models/families.h"
 #include "models/wrapper.h"
 
-static const dsc_json_limits config_limits = DSC_JSON_LIMITS_CONFIG;
+static const dsc_json_limits config_limits = DSC_JSON_LIMITS_MODEL;
 
 /* Objects of one opening; freed in reverse order unless the model owns them. */
 typedef struct hf_folder {
@@ -300,6 +300,11 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
     char *printed = good ? cJSON_Print(root) : NULL;
     if (printed == NULL)
         status = DSC_FAIL(err, DSC_ERR_NOMEM, folder->config_path, "out of host memory: no config.json");
+    else if ((int64_t)strlen(printed) > config_limits.bytes)
+        status = DSC_FAIL(err, DSC_ERR_INPUT, folder->config_path,
+                          "names of classes make a config.json of %lld bytes; expected at most %lld, which readers of "
+                          "the saved model accept: give shorter names",
+                          (long long)strlen(printed), (long long)config_limits.bytes);
     else
         status = dsc_alloc_strdup(folder->alloc, DSC_TAG_CONTROL, printed, &text, err);
     if (status == DSC_OK) {

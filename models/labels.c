@@ -44,21 +44,26 @@ static dsc_status refuse_family(dsc_hf_config *reader, const dsc_lm_family *fami
 
 /* ---- names of classes -------------------------------------------------------------------------------------------- */
 
-/* The name of class i in "id2label"; NULL: it is missing. */
-static const char *name_in(const cJSON *id2label, int64_t i)
+/* The name of class i in "id2label"; NULL: it is missing. Files have the classes in order, so the search begins at
+ * *next, the member behind the one that was found last. */
+static const char *name_in(const cJSON *id2label, int64_t i, const cJSON **next)
 {
     char key[32];
     snprintf(key, sizeof key, "%lld", (long long)i);
-    const cJSON *item = cJSON_GetObjectItemCaseSensitive(id2label, key);
+    const cJSON *item = *next;
+    if (item == NULL || strcmp(item->string, key) != 0)
+        item = cJSON_GetObjectItemCaseSensitive(id2label, key);
+    *next = item != NULL ? item->next : NULL;
     return cJSON_IsString(item) ? item->valuestring : NULL;
 }
 
-static const char *name_of(const struct dsc_label_options *options, const cJSON *id2label, int64_t i, char usual[32])
+static const char *name_of(const struct dsc_label_options *options, const cJSON *id2label, int64_t i, char usual[32],
+                           const cJSON **next)
 {
     snprintf(usual, 32, "LABEL_%lld", (long long)i);
     if (options->names != NULL)
         return options->names[i];
-    return id2label != NULL && options->count == 0 ? name_in(id2label, i) : usual;
+    return id2label != NULL && options->count == 0 ? name_in(id2label, i, next) : usual;
 }
 
 static int compare_texts(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -68,12 +73,13 @@ static dsc_status refuse_equal_names(dsc_hf_config *reader, dsc_alloc *alloc, co
                                      const cJSON *id2label, int64_t count)
 {
     const char **sorted = NULL;
+    const cJSON *next = NULL;
     dsc_status status = DSC_OK;
     if (options->names != NULL || id2label == NULL || options->count != 0)
         return DSC_OK;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, count, sizeof *sorted, &sorted, reader->err));
     for (int64_t i = 0; i < count; i++)
-        sorted[i] = name_in(id2label, i);
+        sorted[i] = name_in(id2label, i, &next);
     qsort((void *)sorted, (size_t)count, sizeof *sorted, compare_texts);
     for (int64_t i = 1; i < count && status == DSC_OK; i++)
         if (strcmp(sorted[i - 1], sorted[i]) == 0)
@@ -89,9 +95,10 @@ static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const stru
                              const cJSON *id2label, int64_t count, const char *const **out)
 {
     char usual[32];
+    const cJSON *next = NULL;
     int64_t bytes = count * (int64_t)sizeof(char *);
     for (int64_t i = 0; i < count; i++) {
-        const char *name = name_of(options, id2label, i, usual);
+        const char *name = name_of(options, id2label, i, usual, &next);
         if (name == NULL)
             return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
                                  "\"id2label\" has no name for class %lld; expected a text for "
@@ -104,7 +111,7 @@ static dsc_status copy_names(dsc_hf_config *reader, dsc_alloc *alloc, const stru
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, bytes, 1, &names, reader->err));
     char *at = (char *)(names + count);
     for (int64_t i = 0; i < count; i++) {
-        const char *name = name_of(options, id2label, i, usual);
+        const char *name = name_of(options, id2label, i, usual, &next);
         const size_t size = strlen(name) + 1;
         memcpy(at, name, size);
         names[i] = at;

@@ -29,6 +29,11 @@ typedef struct dsc_json_limits {
 } dsc_json_limits;
 /* 1 MB, 32, 10,000: configs. Headers of model files pass their own. */
 #define DSC_JSON_LIMITS_CONFIG { 1000000, 32, 10000 }
+/* Config.json of a model, whose "id2label" and "label2id" may have 65,536 classes. */
+#define DSC_JSON_LIMITS_MODEL                                                                                          \
+    {                                                                                                                  \
+        16000000, 32, 200000                                                                                           \
+    }
 
 typedef struct dsc_json dsc_json;
 

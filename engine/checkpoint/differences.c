@@ -169,7 +169,7 @@ static void warn_members(const dsc_log *log, const cJSON *saved, const cJSON *no
 
 void dsc_ckpt_warn_model(const dsc_ckpt_ctx *c, const dsc_ckpt_reader *reader, const char *step_dir)
 {
-    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    static const dsc_json_limits limits = DSC_JSON_LIMITS_MODEL;
     const char *text = c->model->config_json;
     char path[DSC_CKPT_PATH_BYTES], *saved_text = NULL;
     int64_t bytes = 0;

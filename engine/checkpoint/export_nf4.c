@@ -166,7 +166,7 @@ static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err
 dsc_status dsc_ckpt_nf4_check_config(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
                                      dsc_error *err)
 {
-    static const dsc_json_limits limits = DSC_JSON_LIMITS_CONFIG;
+    static const dsc_json_limits limits = DSC_JSON_LIMITS_MODEL;
     dsc_json *json = NULL;
     DSC_ASSERT(bytes >= 0);
     DSC_TRY(dsc_json_open(alloc, path, text, bytes, DSC_JSON_STRICT, &limits, &json, err));

@@ -76,7 +76,8 @@ static dsc_status take(void *user, const uint32_t *words, dsc_error *err)
     return DSC_OK;
 }
 
-static const char *const names[] = { "bad", "good", "fine" };
+static const char *const words[] = { "bad", "good", "fine" };
+static const char *names[] = { "bad", "good", "fine" };
 static int64_t word_labels; /* T: the words of rows have labels */
 
 /* The samples of the file, whose tokenizer is BERT's. */
@@ -200,7 +201,8 @@ static void test_rows_that_are_refused(void **state)
         { "{\"text\": \"a\"}", "\"label\" is missing", DSC_LABELS_CLASS },
         { "{\"label\": 1}", "\"text\" is missing; expected a text", DSC_LABELS_CLASS },
         { "{\"text\": \"a\", \"label\": [1, 2]}", "a list of 3 numbers", DSC_LABELS_NUMBERS },
-        { "{\"text\": \"a\", \"label\": [1, 2, 1e60]}", "a number that fp32 holds", DSC_LABELS_NUMBERS },
+        { "{\"text\": \"a\", \"label\": [1, 2, 1e60]}", "numbers from -1e15 to 1e15", DSC_LABELS_NUMBERS },
+        { "{\"text\": \"a\", \"label\": [1, 1e20, 2]}", "numbers from -1e15 to 1e15", DSC_LABELS_NUMBERS },
         { "{\"text\": \"a\", \"label\": [0, 2, 0]}", "a list of 3 numbers from 0 to 1", DSC_LABELS_SET },
         { "{\"text\": \"a\", \"label\": [\"bad\", 1]}", "a list of names of classes", DSC_LABELS_SET },
     };
@@ -212,6 +214,33 @@ static void test_rows_that_are_refused(void **state)
         assert_non_null(strstr(error.message, cases[i].message));
         assert_string_equal(error.where, FILE_PATH ", line 1");
     }
+}
+
+/* A CSV file has only texts, and JSON has numbers too: a cell never is another class than the same number in JSON. */
+static void test_names_that_are_numbers_have_one_meaning(void **state)
+{
+    static const char *const stars[] = { "1", "2", "3" }, *const own[] = { "0", "1", "2" };
+    taken t;
+    dsc_sample_summary summary;
+    (void)state;
+    memcpy(names, stars, sizeof stars);
+    assert_int_equal(read_rows("{\"text\": \"a\", \"label\": \"1\"}", DSC_LABELS_CLASS, 3, 1, &t, &summary), DSC_OK);
+    assert_int_equal(t.words[0][T], 0);
+    for (int number = 1; number <= 3; number++) {
+        char row[60], expected[60];
+        snprintf(row, sizeof row, "{\"text\": \"a\", \"label\": %d}", number);
+        snprintf(expected, sizeof expected, "is the number %d, which is also the name of class %d", number, number - 1);
+        assert_int_equal(read_rows(row, DSC_LABELS_CLASS, 3, 1, &t, &summary), DSC_ERR_INPUT);
+        assert_non_null(strstr(error.message, expected));
+        assert_string_equal(error.where, FILE_PATH ", line 1");
+    }
+    memcpy(names, own, sizeof own);
+    assert_int_equal(read_rows("{\"text\": \"a\", \"label\": \"2\"}\n{\"text\": \"a\", \"label\": 2}", DSC_LABELS_CLASS,
+                               3, 1, &t, &summary),
+                     DSC_OK);
+    assert_int_equal(t.words[0][T], 2);
+    assert_int_equal(t.words[1][T], 2);
+    memcpy(names, words, sizeof words);
 }
 
 #define BERT                                                                                                           \
@@ -275,6 +304,39 @@ static void test_labels_of_config_files(void **state)
     }
 }
 
+/* ImageNet-21k has 21,841 classes; the most that a model may have is what its own saved config.json is read with. */
+static void test_a_config_of_the_most_classes_is_read_again(void **state)
+{
+    const struct dsc_label_options asked = { true, DSC_LABELS_CLASS, DSC_LABELS_MAX, NULL, false };
+    const dsc_model_options options = DSC_MODEL_OPTIONS_INIT;
+    dsc_model *model = NULL, *again = NULL;
+    (void)state;
+    assert_int_equal(open_folder("", &asked, &model), DSC_OK);
+    write_file(CONFIG_PATH, model->config_json);
+    assert_int_equal(dsc_model_open(&again, CONFIG_PATH, &options, &error), DSC_OK);
+    assert_int_equal(again->labels.count, DSC_LABELS_MAX);
+    assert_string_equal(again->labels.names[DSC_LABELS_MAX - 1], "LABEL_65535");
+    dsc_model_close(&again);
+    dsc_model_close(&model);
+}
+
+/* Names of 300 bytes of 65,536 classes are more than the reader of config.json accepts. */
+static void test_names_that_no_reader_would_accept_are_refused(void **state)
+{
+    static char name[DSC_LABELS_MAX][301];
+    static const char *list[DSC_LABELS_MAX];
+    const struct dsc_label_options asked = { true, DSC_LABELS_CLASS, DSC_LABELS_MAX, list, false };
+    dsc_model *model = NULL;
+    (void)state;
+    for (int i = 0; i < DSC_LABELS_MAX; i++) {
+        snprintf(name[i], sizeof name[i], "%0300d", i);
+        list[i] = name[i];
+    }
+    assert_int_equal(open_folder("", &asked, &model), DSC_ERR_INPUT);
+    assert_non_null(strstr(error.message, "expected at most 16000000"));
+    assert_null(model);
+}
+
 static void test_labels_that_are_refused(void **state)
 {
     static const struct {
@@ -315,6 +377,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_words_with_labels, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_rows_that_are_refused, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_labels_of_config_files, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_names_that_are_numbers_have_one_meaning, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_a_config_of_the_most_classes_is_read_again, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_names_that_no_reader_would_accept_are_refused, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_labels_that_are_refused, open_all, close_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
