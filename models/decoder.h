@@ -52,6 +52,7 @@ typedef struct dsc_decoder_traits {
     int32_t padding;
     bool rope_neighbours;              /* pairs that turn are neighbours in a head */
     bool own_layer_types;              /* layer_types is read by read_config of the family */
+    bool one_window;                   /* layer_types is not a key: all layers have the window */
     const dsc_rope_layer *rope_layers; /* [DSC_DECODER_ROPES], or NULL: all layers turn alike */
     /* Names of layers in a block; NULL: Llama's. `qkv`: one product of q, k and v. */
     const char *qkv, *attention_out, *up, *down;

@@ -26,7 +26,7 @@ static dsc_status read_heads(dsc_hf_config *reader, dsc_decoder_config *out)
     if (traits->head_size > 0)
         DSC_TRY(dsc_hf_int(reader, traits->head_size_key != NULL ? traits->head_size_key : "head_dim",
                            DSC_DECODER_HEAD_MAX, traits->head_size, &size));
-    else if (traits->has_head_size)
+    else /* transformers asks for the key in families too whose configs have no such member */
         DSC_TRY(dsc_hf_int_or_null(reader, "head_dim", DSC_DECODER_HEAD_MAX, 0, &size));
     if (size > 0) {
         out->head_size = size;
@@ -96,7 +96,7 @@ static dsc_status read_layers(dsc_hf_config *reader, dsc_decoder_config *config,
     *on = off == NULL && first < (double)lm->layers;
     for (int64_t layer = 0; layer < lm->layers; layer++)
         lm->full[layer] = (double)layer < first || (full_every > 0 && (layer + 1) % full_every == 0);
-    if (dsc_hf_field(reader, "layer_types") == NULL) {
+    if (config->traits->one_window || dsc_hf_field(reader, "layer_types") == NULL) {
         (void)dsc_hf_field(reader, "sliding_window");
         if (off != NULL && full_every > 1)
             return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,

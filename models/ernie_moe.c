@@ -59,12 +59,17 @@ static dsc_status read_router(dsc_hf_config *reader, dsc_moe_config *out)
 static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 {
     dsc_moe_config *out = (dsc_moe_config *)(void *)config;
-    bool bias = false;
+    bool bias = false, losses = false;
     config->rope.neighbours = true;
     DSC_TRY(dsc_hf_bool(reader, "use_bias", false, &bias));
     if (bias) /* the head has one too */
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
                              "\"use_bias\": true is not built for ernie4_5_moe; what exists: false");
+    DSC_TRY(dsc_hf_bool(reader, "output_router_logits", false, &losses));
+    (void)dsc_hf_field(reader, "router_aux_loss_coef"); /* of that loss */
+    if (losses) /* it counts the experts of the largest scores without the bias, which are not the chosen ones */
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"output_router_logits\": true is not built for ernie4_5_moe; what exists: false");
     DSC_TRY(read_router(reader, out));
     DSC_TRY(read_dense(reader, out));
     return dsc_lm_read_padding(reader, 0, &config->lm);

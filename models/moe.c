@@ -119,6 +119,7 @@ static const dsc_moe_traits traits_of_mixtral = { .decoder = { .activation = DSC
                                                                .norm_eps = 1e-5,
                                                                .theta = 1e6,
                                                                .window = DSC_WINDOW_ALL,
+                                                               .one_window = true,
                                                                .window_default = DSC_WINDOW_OFF },
                                                   .router = "block_sparse_moe.gate",
                                                   .gate = "block_sparse_moe.experts.*.w1",

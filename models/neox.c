@@ -43,6 +43,13 @@ dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *lm)
     if (lm->channels / out->heads > 2 * DSC_ROPE_PAIRS_MAX)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "heads of %lld elements are not built; what exists: up to %d",
                              (long long)(lm->channels / out->heads), 2 * DSC_ROPE_PAIRS_MAX);
+    int64_t turned = 0;
+    DSC_TRY(dsc_hf_int_or_null(reader, "head_dim", DSC_LM_CHANNELS_MAX, lm->channels / out->heads, &turned));
+    if (turned != lm->channels / out->heads) /* transformers takes it for positions alone */
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
+                             "\"head_dim\" %lld is not built for gpt_neox; what exists: %lld, which is \"hidden_size\" "
+                             "by \"num_attention_heads\"",
+                             (long long)turned, (long long)(lm->channels / out->heads));
     DSC_TRY(dsc_hf_number(reader, "layer_norm_eps", (dsc_hf_range){ 1e-30, 1 }, 1e-5, &lm->norm_eps));
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
     DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", false, &lm->tied));

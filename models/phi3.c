@@ -6,7 +6,7 @@ static const dsc_decoder_traits traits = {
     .activation = DSC_SILU, .family = &dsc_phi3_family, .qkv = "self_attn.qkv_proj", .up = "mlp.gate_up_proj",
     .gate_in_up = true, .vocab = 32064, .channels = 3072, .inner = 8192, .positions = 4096, .has_head_size = true,
     .norm_eps = 1e-5, .partial = "partial_rotary_factor", .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF,
-    .dropouts = { "resid_pdrop", "embd_pdrop" }
+    .one_window = true, .dropouts = { "resid_pdrop", "embd_pdrop" }
 };
 
 static const char *const lora_layers[] = { "qkv_proj", NULL };

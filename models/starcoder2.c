@@ -15,7 +15,7 @@ static const dsc_decoder_traits traits = {
     .layers = 30, .channels = 3072, .heads = 24, .kv_heads = 2, .inner = 12288, .positions = 4096,
     .has_head_size = true, .norm_key = "norm_epsilon", .norm_eps = 1e-5, .init_std = 0.018042, .tied = true,
     .window = DSC_WINDOW_ALL, .window_default = DSC_WINDOW_OFF, .dropouts = { "residual_dropout", "embedding_dropout" },
-    .activation = DSC_GELU_TANH, .read_more = read_more
+    .one_window = true, .activation = DSC_GELU_TANH, .read_more = read_more
 };
 
 const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_BY_TRAITS("starcoder2", traits), .norm = DSC_NORM_LAYER,

@@ -1,0 +1,126 @@
+/* test_hub_configs.c - keys that published folders have in config.json beside those of their class in transformers: read
+ * as transformers' models read them, or refused by name. SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/base.h"
+#include "tests/support/model_folder.h"
+
+#define SIZES                                                                                                          \
+    "\"vocab_size\": 11, \"hidden_size\": 16, \"num_hidden_layers\": 2, \"num_attention_heads\": 2, "                 \
+    "\"num_key_value_heads\": 1, \"intermediate_size\": 8, \"max_position_embeddings\": 64"
+
+static dsc_model *open_text(const char *text)
+{
+    mf_write("c.json", text);
+    return mf_open(mf_path("c.json"), NULL);
+}
+
+static void refuse_text(const char *text, const char *what)
+{
+    mf_write("c.json", text);
+    mf_expect_refusal(mf_path("c.json"), NULL, DSC_ERR_UNSUPPORTED, what);
+}
+
+/* The first parameter whose name ends so. */
+static const dsc_param_spec *find_param(const dsc_model *model, const char *end)
+{
+    for (int32_t m = 0; m < model->module_count; m++)
+        for (int32_t p = 0; p < model->modules[m].param_count; p++) {
+            const char *name = model->modules[m].params[p].name;
+            if (strlen(name) >= strlen(end) && strcmp(name + strlen(name) - strlen(end), end) == 0)
+                return &model->modules[m].params[p];
+        }
+    return NULL;
+}
+
+/* These classes have no member head_dim, and their models ask for it all the same. */
+static void a_size_of_heads_is_read_in_every_decoder(void **state)
+{
+    static const char *const types[] = { "llama",   "qwen2", "smollm3",  "olmo2", "olmo3",     "granite",
+                                         "cohere",  "phi",   "glm4_moe", "olmoe", "qwen2_moe", "qwen3_moe",
+                                         "exaone4", "arcee", "seed_oss", "glm",   "mixtral",   "starcoder2" };
+    char text[600];
+    (void)state;
+    mf_empty();
+    for (size_t i = 0; i < DSC_COUNT(types); i++) {
+        snprintf(text, sizeof text, "{\"model_type\": \"%s\", \"pad_token_id\": null, \"head_dim\": 24, " SIZES "}",
+                 types[i]);
+        dsc_model *model = open_text(text);
+        const dsc_param_spec *query = find_param(model, "q_proj.weight");
+        assert_non_null(query);
+        assert_int_equal(query->dim[0], 2 * 24);
+        dsc_model_close(&model);
+    }
+    refuse_text("{\"model_type\": \"gpt_neox\", \"hidden_size\": 16, \"num_attention_heads\": 2, \"head_dim\": 16}",
+                "\"head_dim\" 16 is not built for gpt_neox");
+}
+
+/* transformers has one mask for all layers of these, whatever layer_types says. */
+static void kinds_of_layers_are_no_key_where_all_have_the_window(void **state)
+{
+    static const char *const types[] = { "phi3", "starcoder2", "mixtral" };
+    char text[600];
+    (void)state;
+    mf_empty();
+    for (size_t i = 0; i < DSC_COUNT(types); i++) {
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"%s\", \"pad_token_id\": null, \"sliding_window\": 9, "
+                 "\"layer_types\": [\"full_attention\", \"full_attention\"], " SIZES "}",
+                 types[i]);
+        dsc_model *model = open_text(text);
+        assert_non_null(model->warnings);
+        assert_non_null(strstr(model->warnings, "\"layer_types\""));
+        dsc_model_close(&model);
+    }
+}
+
+#define ERNIE "{\"model_type\": \"ernie4_5_moe\", \"moe_num_experts\": 4, \"moe_k\": 2, \"moe_intermediate_size\": 8, " SIZES
+
+static void ernies_losses_and_biases_are_refused(void **state)
+{
+    (void)state;
+    mf_empty();
+    dsc_model *model = open_text(ERNIE ", \"output_router_logits\": false, \"router_aux_loss_coef\": 0.001}");
+    assert_null(model->warnings);
+    dsc_model_close(&model);
+    refuse_text(ERNIE ", \"output_router_logits\": true}", "\"output_router_logits\": true is not built");
+    refuse_text(ERNIE ", \"use_bias\": true}", "\"use_bias\": true is not built");
+}
+
+/* ERNIE's has two dimensions, as matrices have that dsc.quantize_base puts in 4 bits. */
+static void biases_of_routers_stay_as_they_are_stored(void **state)
+{
+    static const char *const texts[] = {
+        ERNIE "}",
+        "{\"model_type\": \"glm4_moe\", \"pad_token_id\": null, \"n_routed_experts\": 4, \"num_experts_per_tok\": 2, "
+        "\"moe_intermediate_size\": 8, \"first_k_dense_replace\": 0, " SIZES "}",
+    };
+    (void)state;
+    mf_empty();
+    for (size_t i = 0; i < DSC_COUNT(texts); i++) {
+        dsc_model *model = open_text(texts[i]);
+        const dsc_param_spec *bias = find_param(model, "e_score_correction_bias");
+        assert_non_null(bias);
+        assert_true(bias->as_stored);
+        assert_int_equal(bias->dim_count, i == 0 ? 2 : 1);
+        dsc_model_close(&model);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_size_of_heads_is_read_in_every_decoder),
+        cmocka_unit_test(kinds_of_layers_are_no_key_where_all_have_the_window),
+        cmocka_unit_test(ernies_losses_and_biases_are_refused),
+        cmocka_unit_test(biases_of_routers_stay_as_they_are_stored),
+    };
+    return cmocka_run_group_tests(tests, mf_setup, mf_teardown);
+}
