@@ -254,6 +254,21 @@ def hostile_maps():
     check("damaged maps are refused or read", refused > 20)
 
 
+def growing_map():
+    """A text that a map makes more than 64 times as long is refused; one below that is read."""
+    for length, refused in ((60, False), (200, True)):
+        file = json.loads(Tokenizer(models.Unigram([("<unk>", 0.0), ("b", -1.0)], 0, False)).to_str())
+        file["normalizer"] = {"type": "Precompiled",
+                              "precompiled_charsmap": base64.b64encode(build_charsmap({"a": "b" * length})).decode()}
+        ours, said = Ours(file), ""
+        try:
+            ours.encode(b"a" * 300)
+        except RuntimeError as error:
+            said = str(error)
+        ours.close()
+        check(f"a map to {length} characters is {'refused' if refused else 'read'}", ("more than 64 times as long" in said) == refused)
+
+
 charsmap = nfkc_map()
 published_styles(charsmap)
 random_vocabularies()
@@ -265,4 +280,5 @@ for rule, made in maps.items():
 if not maps:
     print("# the sentencepiece package is not installed: its own maps are not compared")
 hostile_maps()
+growing_map()
 finish()

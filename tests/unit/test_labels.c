@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "base/io.h"
+#include "engine/data/data_text.h"
 #include "engine/data/sft/pack.h"
 #include "engine/text/pair.h"
 #include "models/families.h"
@@ -243,6 +244,46 @@ static void test_names_that_are_numbers_have_one_meaning(void **state)
     memcpy(names, words, sizeof words);
 }
 
+/* The path of the samples that are kept for rows with labels. */
+static void kept_path(const dsc_sft_section *section, const char *folder, char out[512])
+{
+    dsc_data_text_shared shared = { 0 };
+    const dsc_data_text text = { .shared = &shared,
+                                 .tokenizer = "tests/golden/tokenizer_bert.json",
+                                 .field = "text",
+                                 .folder = folder,
+                                 .threads = 1,
+                                 .examples = section,
+                                 .sequence = T };
+    assert_int_equal(dsc_data_text_tokens(&text, FILE_PATH, out, 512, &error), DSC_OK);
+    dsc_data_text_shared_close(&shared);
+}
+
+/* Samples hold numbers of classes: other names, kinds and columns need samples of their own. */
+static void test_kept_samples_are_of_the_labels(void **state)
+{
+    static const char *const turned[] = { "good", "bad", "fine" };
+    char path[6][512], folder[] = "/tmp/dsc_labels_XXXXXX", command[64];
+    dsc_sft_section section[6];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    write_file(FILE_PATH, "{\"text\": \"the\", \"other\": \"a\", \"label\": \"good\", \"labels\": \"bad\"}\n");
+    for (int i = 0; i < 6; i++)
+        section[i] = (dsc_sft_section) { .labels = { .kind = DSC_LABELS_CLASS, .count = 3, .names = names } };
+    section[1].labels.names = turned;
+    section[2].labels.count = 2;
+    snprintf(section[3].column[DSC_SFT_COLUMN_LABEL], sizeof section[3].column[0], "labels");
+    snprintf(section[4].column[DSC_SFT_COLUMN_TEXT_PAIR], sizeof section[4].column[0], "other");
+    for (int i = 0; i < 6; i++)
+        kept_path(&section[i], folder, path[i]);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+    assert_string_equal(path[5], path[0]);
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(path[i], path[k]);
+}
+
 #define BERT                                                                                                           \
     "{\"model_type\": \"bert\", \"vocab_size\": 40, \"hidden_size\": 8, \"num_hidden_layers\": 1, "                    \
     "\"num_attention_heads\": 2, \"intermediate_size\": 8, \"max_position_embeddings\": 16"
@@ -377,6 +418,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_words_with_labels, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_rows_that_are_refused, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_labels_of_config_files, open_all, close_all),
+        cmocka_unit_test_setup_teardown(test_kept_samples_are_of_the_labels, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_names_that_are_numbers_have_one_meaning, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_a_config_of_the_most_classes_is_read_again, open_all, close_all),
         cmocka_unit_test_setup_teardown(test_names_that_no_reader_would_accept_are_refused, open_all, close_all),

@@ -177,6 +177,20 @@ static void times_follow_from_the_arguments(void **state)
     assert_int_equal(part, DSC_VIRTUAL_UPDATE);
 }
 
+/* The bytes of logits, read once and with gradients written once; those of all rows, read or written once. */
+static void heads_for_labels_take_time(void **state)
+{
+    (void)state;
+    dsc_virtual_part part;
+    dsc_label_loss_args loss = { .rows = 100, .classes = 21841, .stride = 21841, .dtype = DSC_BF16 };
+    const dsc_mean_rows_args mean = { .batch = 4, .tokens = 128, .channels = 768, .dtype = DSC_F32 };
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_LABEL_LOSS, &loss, &part), 100.0 * 21841 * 2 / 1e9);
+    loss.write_gradient = true;
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_LABEL_LOSS, &loss, &part), 2 * 100.0 * 21841 * 2 / 1e9);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_MEAN_ROWS_FWD, &mean, &part), 4.0 * 128 * 768 * 4 / 1e9);
+    near(dsc_virtual_kernel_s(&rates, DSC_KERNEL_MEAN_ROWS_BWD, &mean, &part), 4.0 * 128 * 768 * 4 / 1e9);
+}
+
 /* A step of two kernels around a collective, and a wait for its end: 3 + 2 + 6 seconds. */
 static dsc_virtual_trace trace_step(machine *m, dsc_virtual_item *items, int64_t capacity)
 {
@@ -288,6 +302,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_host_call_has_a_clock_of_its_own, set_up, tear_down),
         cmocka_unit_test_setup_teardown(the_host_beside_the_card_works_on_the_callers_clock, set_up, tear_down),
         cmocka_unit_test(times_follow_from_the_arguments),
+        cmocka_unit_test(heads_for_labels_take_time),
         cmocka_unit_test_setup_teardown(ranks_that_are_equally_fast_replay_the_step_of_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(all_ranks_wait_for_a_slow_one, set_up, tear_down),
         cmocka_unit_test_setup_teardown(noise_costs_more_than_its_mean, set_up, tear_down),
