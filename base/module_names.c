@@ -1,7 +1,10 @@
 /* module_names.c - see module_names.h. SPDX-License-Identifier: Apache-2.0 */
 #include "base/module_names.h"
 
+#include <stdio.h>
 #include <string.h>
+
+#include "base/base.h"
 
 dsc_module_match dsc_module_around(const char *param, const char *module)
 {
@@ -16,4 +19,35 @@ dsc_module_match dsc_module_around(const char *param, const char *module)
         best = DSC_MODULE_PARTLY;
     }
     return best;
+}
+
+#define VIT_LAYERS "vit.encoder.layer."
+
+bool dsc_module_is_vit(const char *name) { return strncmp(name, VIT_LAYERS, sizeof VIT_LAYERS - 1) == 0; }
+
+void dsc_module_vit_in_peft(const char *name, char *out, size_t bytes)
+{
+    /* The attention's output is before the MLP's, whose name is the end of it. */
+    static const char *const parts[][2] = {
+        { VIT_LAYERS, "vit.layers." },
+        { "attention.attention.query", "attention.q_proj" },
+        { "attention.attention.key", "attention.k_proj" },
+        { "attention.attention.value", "attention.v_proj" },
+        { "attention.output.dense", "attention.o_proj" },
+        { "intermediate.dense", "mlp.fc1" },
+        { "output.dense", "mlp.fc2" },
+    };
+    static const char *const last[][2] = { { "query", "q_proj" }, { "key", "k_proj" }, { "value", "v_proj" } };
+    char rest[512];
+    snprintf(out, bytes, "%s", name);
+    for (size_t i = 0; i < DSC_COUNT(last); i++)
+        if (strcmp(name, last[i][0]) == 0)
+            snprintf(out, bytes, "%s", last[i][1]);
+    for (size_t i = 0; i < DSC_COUNT(parts); i++) {
+        char *const at = strstr(out, parts[i][0]);
+        if (at == NULL)
+            continue;
+        snprintf(rest, sizeof rest, "%s", at + strlen(parts[i][0]));
+        snprintf(at, bytes - (size_t)(at - out), "%s%s", parts[i][1], rest);
+    }
 }

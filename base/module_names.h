@@ -14,4 +14,14 @@ typedef enum dsc_module_match {
 /* The best match over all modules around the parameter, the innermost one included. */
 dsc_module_match dsc_module_around(const char *param, const char *module);
 
+/* Names of ViT's modules. Files have the older ones, in transformers' model and so in PEFT's adapters are others since
+ * transformers 5:
+ *
+ *     vit.encoder.layer.0.attention.attention.query    vit.layers.0.attention.q_proj
+ */
+bool dsc_module_is_vit(const char *name); /* of a whole name, of a module or a parameter */
+/* The name that PEFT has of a module or a parameter; `name` may be the end of one. out[0..bytes) is cut if too short.
+ */
+void dsc_module_vit_in_peft(const char *name, char *out, size_t bytes);
+
 #endif

@@ -535,7 +535,7 @@ static dsc_status match_adapter(const dsc_weights *weights, dsc_alloc *alloc, co
         if (!spec->trainable && !is_table(params, i))
             continue;
         snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", spec->name);
-        const dsc_weight *found = dsc_weights_find(weights, name);
+        const dsc_weight *found = dsc_lora_find(weights, spec->name);
         if (found == NULL && !spec->trainable)
             continue; /* a table that the adapter does not bring */
         if (found == NULL)

@@ -80,6 +80,8 @@ DSC_MUST_USE dsc_status dsc_lora_check_used(const dsc_lora_config *config, const
 /* Whether the layer "model.layers.3.self_attn.q_proj" gets an adapter. usual[], up to a NULL, stand in for targets when
  * none are given. */
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
+/* A parameter's tensor in an adapter's files, by its name in them; NULL: there is none. */
+const dsc_weight *dsc_lora_find(const dsc_weights *weights, const char *name);
 /* Whether a parameter, not an adapter's, is trained whole: it is of one of PEFT's modules_to_save. */
 bool dsc_lora_saves(dsc_lora_config *config, const char *param);
 /* Whether a parameter's name is that of an adapter's A, B or magnitudes. */

@@ -26,6 +26,28 @@ bool dsc_lora_is_adapter(const char *param)
            strstr(param, "." DSC_LORA_MAGNITUDE) != NULL;
 }
 
+const dsc_weight *dsc_lora_find(const dsc_weights *weights, const char *name)
+{
+    char key[512], live[512];
+    snprintf(key, sizeof key, DSC_LORA_PREFIX "%s", name);
+    const dsc_weight *found = dsc_weights_find(weights, key);
+    if (found != NULL || !dsc_module_is_vit(name))
+        return found;
+    dsc_module_vit_in_peft(name, live, sizeof live);
+    snprintf(key, sizeof key, DSC_LORA_PREFIX "%.480s", live);
+    return dsc_weights_find(weights, key);
+}
+
+/* Whether `target` is a layer's name, or the end of it, in files or in PEFT. */
+static bool is_named_anywhere(const char *layer, const char *target)
+{
+    char live[256];
+    if (dsc_lora_is_named(layer, target) || !dsc_module_is_vit(layer))
+        return dsc_lora_is_named(layer, target);
+    dsc_module_vit_in_peft(layer, live, sizeof live);
+    return dsc_lora_is_named(live, target);
+}
+
 /* ---- regular expressions ---- */
 
 /* The first failure is kept for dsc_lora_check; patterns that were checked fail by their steps alone. */
@@ -104,7 +126,7 @@ static bool is_excluded(dsc_lora_config *config, const char *layer)
         config->exclude_used[0] |= excluded;
     }
     for (int32_t i = 0; i < config->exclude_count; i++) {
-        const bool here = dsc_lora_is_named(layer, config->exclude[i]);
+        const bool here = is_named_anywhere(layer, config->exclude[i]);
         config->exclude_used[i] |= here;
         excluded |= here;
     }
@@ -161,7 +183,7 @@ static bool is_target(dsc_lora_config *config, const char *layer, const char *co
     for (int32_t i = 0; config->target_count == 0 && usual[i] != NULL; i++)
         target |= dsc_lora_is_named(layer, usual[i]);
     for (int32_t i = 0; i < config->target_count; i++) {
-        const bool here = dsc_lora_is_all_linear(config->targets[i]) || dsc_lora_is_named(layer, config->targets[i]);
+        const bool here = dsc_lora_is_all_linear(config->targets[i]) || is_named_anywhere(layer, config->targets[i]);
         config->used[i] |= here;
         target |= here;
     }
@@ -175,8 +197,8 @@ bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *cons
     if (is_in_saved(config, name))
         return false;
     if (config->weights != NULL) {
-        snprintf(name, sizeof name, DSC_LORA_PREFIX "%s.lora_A.weight", layer);
-        return dsc_weights_find(config->weights, name) != NULL;
+        snprintf(name, sizeof name, "%s.lora_A.weight", layer);
+        return dsc_lora_find(config->weights, name) != NULL;
     }
     const bool excluded = is_excluded(config, layer), target = is_target(config, layer, usual);
     return target && !excluded && is_in_layers(config, layer);
@@ -188,8 +210,12 @@ bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *cons
 static double find_pattern(dsc_lora_config *config, const char *key, dsc_lora_pattern *patterns, int32_t count,
                            const char *layer, double otherwise)
 {
+    char live[256];
+    snprintf(live, sizeof live, "%s", layer);
+    if (dsc_module_is_vit(layer))
+        dsc_module_vit_in_peft(layer, live, sizeof live);
     for (int32_t i = 0; i < count; i++)
-        if (fits_key(config, key, patterns[i].name, layer)) {
+        if (fits_key(config, key, patterns[i].name, layer) || fits_key(config, key, patterns[i].name, live)) {
             patterns[i].used = true;
             return patterns[i].value;
         }

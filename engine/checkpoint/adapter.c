@@ -85,6 +85,11 @@ static dsc_status find_pattern(const dsc_ckpt_adapter *adapter, int kind, const 
         bool fits = false;
         snprintf(whole, sizeof whole, "(.*\\.)?(%s)$", adapter->pattern[kind][i].name);
         DSC_TRY(dsc_name_regex_match(whole, layer, "adapter.json", &steps, &fits, err));
+        if (!fits && dsc_module_is_vit(layer)) {
+            char live[DSC_SAFETENSORS_NAME_BYTES_MAX];
+            dsc_module_vit_in_peft(layer, live, sizeof live);
+            DSC_TRY(dsc_name_regex_match(whole, live, "adapter.json", &steps, &fits, err));
+        }
         if (fits) {
             *value = adapter->pattern[kind][i].value;
             return DSC_OK;
@@ -186,13 +191,60 @@ bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name)
     return saves;
 }
 
-dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, char **out,
-                                     dsc_error *err)
+/* A copy of a list of modules' names with those of PEFT; NULL: out of memory. */
+static cJSON *names_in_peft(const cJSON *list)
+{
+    cJSON *const renamed = cJSON_CreateArray();
+    bool good = renamed != NULL;
+    DSC_ASSERT(cJSON_IsArray(list));
+    for (const cJSON *each = list->child; each != NULL && good; each = each->next) {
+        char name[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
+        dsc_module_vit_in_peft(cJSON_IsString(each) ? each->valuestring : "", name, sizeof name);
+        good = cJSON_AddItemToArray(renamed, cJSON_CreateString(name));
+    }
+    if (!good)
+        cJSON_Delete(renamed);
+    return good ? renamed : NULL;
+}
+
+/* A copy of an object whose keys are patterns of names; NULL: out of memory. */
+static cJSON *patterns_in_peft(const cJSON *object)
+{
+    cJSON *const renamed = cJSON_CreateObject();
+    bool good = renamed != NULL;
+    DSC_ASSERT(cJSON_IsObject(object));
+    for (const cJSON *each = object->child; each != NULL && good; each = each->next) {
+        char name[2 * DSC_SAFETENSORS_NAME_BYTES_MAX];
+        dsc_module_vit_in_peft(each->string, name, sizeof name);
+        good = cJSON_AddItemToObject(renamed, name, cJSON_Duplicate(each, true));
+    }
+    if (!good)
+        cJSON_Delete(renamed);
+    return good ? renamed : NULL;
+}
+
+static bool rename_modules(cJSON *root)
+{
+    static const char *const keys[] = { "target_modules", "modules_to_save", "rank_pattern", "alpha_pattern" };
+    bool good = root != NULL;
+    for (size_t i = 0; i < DSC_COUNT(keys) && good; i++) {
+        const cJSON *list = cJSON_GetObjectItemCaseSensitive(root, keys[i]);
+        cJSON *renamed = cJSON_IsArray(list) ? names_in_peft(list) : NULL;
+        if (cJSON_IsObject(list))
+            renamed = patterns_in_peft(list);
+        if (cJSON_IsArray(list) || cJSON_IsObject(list))
+            good = renamed != NULL && cJSON_ReplaceItemInObjectCaseSensitive(root, keys[i], renamed);
+    }
+    return good;
+}
+
+dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes, bool vit,
+                                     char **out, dsc_error *err)
 {
     DSC_ASSERT(*out == NULL);
     cJSON *root = cJSON_ParseWithLength(text, (size_t)bytes);
     cJSON_DeleteItemFromObjectCaseSensitive(root, TABLES_KEY);
-    char *printed = root != NULL ? cJSON_Print(root) : NULL;
+    char *printed = root != NULL && (!vit || rename_modules(root)) ? cJSON_Print(root) : NULL;
     const dsc_status status = printed != NULL
                                   ? dsc_alloc_strdup(alloc, DSC_TAG_IO, printed, out, err)
                                   : DSC_FAIL(err, DSC_ERR_NOMEM, path, "out of host memory: no adapter_config.json");

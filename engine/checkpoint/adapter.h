@@ -38,9 +38,10 @@ DSC_MUST_USE dsc_status dsc_ckpt_adapter_check(const dsc_io *io, dsc_alloc *allo
 bool dsc_ckpt_adapter_is(const char *name); /* the name of an adapter's tensor */
 /* Whether a tensor, not an adapter's, is of a module that is trained whole, or a table that is saved all the same. */
 bool dsc_ckpt_adapter_saves(const dsc_ckpt_adapter *adapter, const char *name);
-/* *out <- the text of a valid adapter.json without the key that is not PEFT's. Owned by the caller. */
+/* *out <- the text of a valid adapter.json without the key that is not PEFT's, and with the names that PEFT has of
+ * ViT's modules if `vit`. Owned by the caller. */
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
-                                                  char **out, dsc_error *err);
+                                                  bool vit, char **out, dsc_error *err);
 
 /* A weight and the adapter beside it. */
 typedef struct dsc_ckpt_merge_state {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/formats/json.h"
+#include "base/module_names.h"
 #include "engine/checkpoint/adapter.h"
 #include "engine/checkpoint/export_nf4.h"
 #include "kernels/scalar.h"
@@ -121,12 +122,15 @@ static dsc_status plan_packed(export_job *j, const dsc_safetensors_entry *weight
 
 static dsc_status plan_trained(export_job *j, const dsc_safetensors_entry *weights, dsc_error *err)
 {
-    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX];
+    char name[DSC_SAFETENSORS_NAME_BYTES_MAX + sizeof ADAPTER_PREFIX], live[DSC_SAFETENSORS_NAME_BYTES_MAX];
     if (packs(j, weights))
         return plan_packed(j, weights, err);
     export_tensor *t = &j->tensor[j->count++];
     t->weights = weights;
-    snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", weights->name);
+    snprintf(live, sizeof live, "%s", weights->name);
+    if (takes_adapters(j) && dsc_module_is_vit(weights->name))
+        dsc_module_vit_in_peft(weights->name, live, sizeof live);
+    snprintf(name, sizeof name, "%s%s", takes_adapters(j) ? ADAPTER_PREFIX : "", live);
     DSC_TRY(dsc_alloc_strdup(j->alloc, DSC_TAG_IO, name, &t->name, err));
     find_source(j, t);
     t->desc = weights->desc;
@@ -450,9 +454,13 @@ static dsc_status write_adapter_config(const export_job *j, dsc_error *err)
 {
     char *text = NULL;
     DSC_ASSERT(j->adapter_text != NULL);
-    if (j->adapter.table_count == 0)
+    bool vit = false;
+    for (int64_t i = 0; i < dsc_safetensors_count(j->reader.file[DSC_CKPT_MODEL]) && !vit; i++)
+        vit = dsc_module_is_vit(dsc_safetensors_at(j->reader.file[DSC_CKPT_MODEL], i)->name);
+    if (j->adapter.table_count == 0 && !vit)
         return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
-    dsc_status status = dsc_ckpt_adapter_for_peft(j->alloc, j->step_dir, j->adapter_text, j->adapter_bytes, &text, err);
+    dsc_status status =
+        dsc_ckpt_adapter_for_peft(j->alloc, j->step_dir, j->adapter_text, j->adapter_bytes, vit, &text, err);
     if (status == DSC_OK)
         status = write_small(j, "adapter_config.json", text, (int64_t)strlen(text), err);
     dsc_alloc_free(j->alloc, text);

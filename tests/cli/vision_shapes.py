@@ -179,11 +179,58 @@ def base_alone(folder):
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, f"texts to a model of pictures: {done}"
 
 
+def adapters(folder):
+    """An adapter of a ViT in peft: the losses' model is that of peft, and an adapter that peft saved goes on. Names are those of files or of
+    transformers' modules."""
+    import peft
+    hf, data = f"{folder}/hf", f"{folder}/d.pictures"
+    model = model_of(vit())
+    save_model(model, vit(), hf)
+    pictures, labels = torch.randint(0, 256, (26, 24, 24, 3), dtype=torch.uint8), torch.randint(0, CLASSES, (26,))
+    write_pictures(data, pictures, labels)
+    pixels = normalised(pictures)
+
+    def trains(name, lora):
+        config, save, out = (f"{folder}/{name}{end}" for end in (".json", "-save", "-out"))
+        json.dump({"train_batch_size": BATCH, "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0}},
+                   "dsc": {"lora": lora}}, open(config, "w"))
+        log = f"{folder}/{name}.jsonl"
+        run(f"{BIN}/train", "--config", config, "--model", hf, "--data", data, "--no-shuffle", "--steps", "6", "--log", log, "--save", save)
+        run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-6", "--out", out)
+        run(f"{BIN}/dsc", "ckpt", "export", f"{save}/step-6", "--out", f"{out}-merged", "--merge")
+        theirs = peft.PeftModel.from_pretrained(transformers.ViTForImageClassification.from_pretrained(hf), out).eval()
+        merged = transformers.ViTForImageClassification.from_pretrained(f"{out}-merged").eval()
+        with torch.no_grad():
+            apart = (logits_of(theirs, pixels) - logits_of(merged, pixels)).abs().max().item()
+            moved = (logits_of(merged, pixels) - logits_of(model.eval(), pixels)).abs().max().item()
+        print(f"# {name}: logits of peft's model are {apart:.2g} from those of the merged one, training moved them by {moved:.2g}", flush=True)
+        assert apart < 1e-4 < moved, f"{name}: {apart} apart, moved by {moved}"
+        return theirs, [json.loads(line)["loss"] for line in open(log)]
+
+    theirs, _ = trains("names-of-files", {"r": 4, "target_modules": ["query", "value"], "rank_pattern": {"query": 2}})
+    trains("names-of-modules", {"r": 4, "target_modules": ["q_proj", "o_proj", "fc2"]})
+    trains("all-linear", {"r": 2, "target_modules": "all-linear"})
+    theirs.save_pretrained(f"{folder}/theirs")
+    with torch.no_grad():
+        want = torch.nn.functional.cross_entropy(logits_of(theirs, pixels[:BATCH]), labels[:BATCH]).item()
+    _, losses = trains("from-peft", {"adapter": f"{folder}/theirs"})
+    assert abs(losses[0] - want) < 1e-4, f"the first loss is {losses[0]}, that of peft's model {want}"
+
+
+def has_peft():
+    try:
+        import peft
+        return bool(peft)
+    except ImportError:
+        return False
+
+
 CASES = [("ViT", vit()), ("ViT without biases of q, k and v", vit(qkv_bias=False, hidden_act="gelu_new", num_hidden_layers=3)),
          ("ViT of a gray picture that no patches cover whole", vit(num_channels=1, image_size=[26, 35], patch_size=8)),
          ("ViT with one patch", vit(image_size=8, layer_norm_eps=1e-6)), ("CLIP's vision tower", clip()),
          ("CLIP's vision tower with gelu", clip(hidden_act="gelu", num_channels=3, image_size=32, patch_size=16, num_hidden_layers=3))]
 
 chosen = os.environ.get("DSC_TEST_NAMES")
-TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ())]
+TESTS = [(name, check, (config,)) for name, config in CASES] + [("folders without a classifier", base_alone, ()),
+    ("adapters in peft", adapters if has_peft() else None, () if has_peft() else "peft is not installed")]
 sys.exit(run_all([t for t in TESTS if chosen is None or t[0] in chosen.split(",")]))

@@ -1,5 +1,5 @@
-/* test_hub_configs.c - keys that published folders have in config.json beside those of their class in transformers: read
- * as transformers' models read them, or refused by name. SPDX-License-Identifier: Apache-2.0 */
+/* test_hub_configs.c - keys of published config.json that are not in the classes of transformers: read as its models
+ * read them, or refused by name. SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/base.h"
+#include "base/module_names.h"
 #include "tests/support/model_folder.h"
 
 #define SIZES                                                                                                          \
@@ -81,7 +82,8 @@ static void kinds_of_layers_are_no_key_where_all_have_the_window(void **state)
     }
 }
 
-#define ERNIE "{\"model_type\": \"ernie4_5_moe\", \"moe_num_experts\": 4, \"moe_k\": 2, \"moe_intermediate_size\": 8, " SIZES
+#define ERNIE                                                                                                          \
+    "{\"model_type\": \"ernie4_5_moe\", \"moe_num_experts\": 4, \"moe_k\": 2, \"moe_intermediate_size\": 8, " SIZES
 
 static void ernies_losses_and_biases_are_refused(void **state)
 {
@@ -114,12 +116,38 @@ static void biases_of_routers_stay_as_they_are_stored(void **state)
     }
 }
 
+/* The names that a PEFT of transformers 5 has, and ends of them. */
+static void modules_of_a_vit_have_other_names_in_peft(void **state)
+{
+    static const char *const names[][2] = {
+        { "vit.encoder.layer.11.attention.attention.query.lora_A.weight",
+          "vit.layers.11.attention.q_proj.lora_A.weight" },
+        { "vit.encoder.layer.0.attention.output.dense", "vit.layers.0.attention.o_proj" },
+        { "vit.encoder.layer.0.intermediate.dense", "vit.layers.0.mlp.fc1" },
+        { "vit.encoder.layer.0.output.dense", "vit.layers.0.mlp.fc2" },
+        { "attention.attention.value", "attention.v_proj" },
+        { "query", "q_proj" },
+        { "classifier.weight", "classifier.weight" },
+    };
+    char out[128], cut[8];
+    (void)state;
+    for (size_t i = 0; i < DSC_COUNT(names); i++) {
+        dsc_module_vit_in_peft(names[i][0], out, sizeof out);
+        assert_string_equal(out, names[i][1]);
+        dsc_module_vit_in_peft(names[i][0], cut, sizeof cut);
+        assert_true(strnlen(cut, sizeof cut) < sizeof cut);
+    }
+    assert_true(dsc_module_is_vit(names[0][0]));
+    assert_false(dsc_module_is_vit("bert.encoder.layer.0.output.dense.weight"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_size_of_heads_is_read_in_every_decoder),
         cmocka_unit_test(kinds_of_layers_are_no_key_where_all_have_the_window),
         cmocka_unit_test(ernies_losses_and_biases_are_refused),
+        cmocka_unit_test(modules_of_a_vit_have_other_names_in_peft),
         cmocka_unit_test(biases_of_routers_stay_as_they_are_stored),
     };
     return cmocka_run_group_tests(tests, mf_setup, mf_teardown);
