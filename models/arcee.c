@@ -6,4 +6,4 @@ static const dsc_decoder_traits traits = {
     .inner = 18432, .positions = 4096, .has_head_size = true, .attention_bias = true, .mlp_bias = true, .norm_eps = 1e-5
 };
 
-const dsc_lm_family dsc_arcee_family = { DSC_DECODER_LIKE_LLAMA("arcee", traits) };
+const dsc_lm_family dsc_arcee_family = { DSC_DECODER_RMS("arcee", traits) };

@@ -13,11 +13,6 @@ const dsc_dense_traits dsc_bert_traits = {
 
 static const char *const lora_layers[] = { "query", "value", NULL };
 
-static bool may_ignore(const char *part)
-{
-    return false;
-}
-
 /* Files of the first versions, and of Google's own, have the latter. */
 static const char *const aliases[][2] = {
     { "LayerNorm.weight", "LayerNorm.gamma" }, { "LayerNorm.bias", "LayerNorm.beta" },
@@ -68,10 +63,8 @@ const dsc_lm_family dsc_bert_family = { .model_type = "bert",
                                         .norm = DSC_NORM_LAYER,
                                         .config_bytes = sizeof(dsc_dense_config),
                                         .read_config = dsc_bert_read_config,
-                                        .builtin = dsc_dense_no_builtin,
                                         .emit_block = dsc_dense_emit_block,
                                         .lora_layers = lora_layers,
-                                        .may_ignore = may_ignore,
                                         .aliases = aliases,
                                         .beside = beside,
                                         .classifier = &classifier,

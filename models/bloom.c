@@ -12,12 +12,6 @@ static const dsc_dense_traits traits = {
 
 static const char *const lora_layers[] = { "query_key_value", NULL };
 
-static bool may_ignore(const char *part)
-{
-    (void)part;
-    return false;
-}
-
 /* Older files have other names of some keys; where both are there, Hugging Face's code takes the one that is `wins`. */
 static dsc_status read_either(dsc_hf_config *reader, const char *other, const char *wins, int64_t max, int64_t fallback,
                               int64_t *out)
@@ -75,6 +69,6 @@ const dsc_lm_family dsc_bloom_family = {
     .model_type = "bloom", .layers_key = "n_layer", .base = "transformer.", .layer = "h.",
     .token_table = "word_embeddings.weight", .embed_norm = "word_embeddings_layernorm", .head_table = "lm_head.weight",
     .final_norm = "ln_f", .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config),
-    .read_config = read_config, .builtin = dsc_dense_no_builtin, .emit_block = dsc_dense_emit_block,
-    .lora_layers = lora_layers, .may_ignore = may_ignore
+    .read_config = read_config, .emit_block = dsc_dense_emit_block,
+    .lora_layers = lora_layers
 };

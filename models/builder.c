@@ -292,18 +292,6 @@ static void emit_last(dsc_program *program, const dsc_lm_config *base)
     *program = *((const built_config *)(const void *)base)->builder->last;
 }
 
-static bool may_ignore(const char *part)
-{
-    (void)part;
-    return false;
-}
-
-static const char *no_builtin(int32_t index, dsc_lm_config *out)
-{
-    (void)index, (void)out;
-    return NULL;
-}
-
 static dsc_lm_family family_of(const dsc_builder *b, const dsc_build_head_options *head)
 {
     return (dsc_lm_family) { .model_type = "program",
@@ -318,9 +306,7 @@ static dsc_lm_family family_of(const dsc_builder *b, const dsc_build_head_option
                              .emit_first = b->first != NULL ? emit_first : NULL,
                              .emit_last = b->last != NULL ? emit_last : NULL,
                              .config_bytes = sizeof(built_config),
-                             .builtin = no_builtin,
-                             .emit_block = emit_block,
-                             .may_ignore = may_ignore };
+                             .emit_block = emit_block };
 }
 
 static void close_built(dsc_model *model)

@@ -30,8 +30,6 @@ static const char *const beside[][2] = { { "embeddings.position_ids", NULL },
                                          { "visual_projection.", "projection" },
                                          { NULL, NULL } };
 
-static bool may_ignore(const char *part) { return false; }
-
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     static const char *const others[] = { "projection_dim", "initializer_factor" };
@@ -50,10 +48,8 @@ const dsc_lm_family dsc_clip_vision_family = { .model_type = "clip_vision_model"
                                                .norm = DSC_NORM_LAYER,
                                                .config_bytes = sizeof(dsc_vision_config),
                                                .read_config = read_config,
-                                               .builtin = dsc_dense_no_builtin,
                                                .emit_first = dsc_vision_emit_first,
                                                .emit_block = dsc_vision_emit_block,
                                                .emit_last = dsc_vision_emit_last,
                                                .lora_layers = lora_layers,
-                                               .may_ignore = may_ignore,
                                                .beside = beside };

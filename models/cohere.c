@@ -30,9 +30,5 @@ static const dsc_decoder_traits traits2 = {
     .full_every_key = "sliding_window_pattern", .read_more = read_more2
 };
 
-#define COHERE_FAMILY(type, table)                                                                                     \
-    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_LAYER, .emit_block = dsc_decoder_emit_llama,                  \
-        .lora_layers = dsc_decoder_lora_layers
-
-const dsc_lm_family dsc_cohere_family = { COHERE_FAMILY("cohere", traits) };
-const dsc_lm_family dsc_cohere2_family = { COHERE_FAMILY("cohere2", traits2) };
+const dsc_lm_family dsc_cohere_family = { DSC_DECODER_LAYER_NORM("cohere", traits) };
+const dsc_lm_family dsc_cohere2_family = { DSC_DECODER_LAYER_NORM("cohere2", traits2) };

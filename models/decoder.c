@@ -2,17 +2,10 @@
 #include "models/decoder.h"
 
 #include <math.h>
-#include <string.h>
 
 const char *const dsc_decoder_lora_layers[] = { "q_proj", "v_proj", NULL };
 
-bool dsc_decoder_may_ignore(const char *part) { return strcmp(part, "self_attn.rotary_emb.inv_freq") == 0; }
-
-const char *dsc_decoder_no_builtin(int32_t index, dsc_lm_config *out)
-{
-    (void)index, (void)out;
-    return NULL;
-}
+const char *const dsc_decoder_may_ignore[] = { "self_attn.rotary_emb.inv_freq", NULL };
 
 const dsc_decoder_config *dsc_decoder_config_of(const dsc_lm_config *base)
 {
@@ -45,7 +38,7 @@ static const char *name_or(const char *name, const char *usual) { return name !=
 dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer)
 {
     const dsc_decoder_traits *traits = config->traits;
-    const bool head_norm = traits->head_norm;
+    const bool head_norm = traits->head_norm || config->head_norm;
     const double scale = config->attention_scale;
     return (dsc_block_attention) { .kind = traits->qkv != NULL ? DSC_QKV_PARTS : DSC_QKV_APART,
                                    .qkv = { name_or(traits->qkv, "self_attn.q_proj"), "self_attn.k_proj",
@@ -53,8 +46,10 @@ dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int6
                                    .out = name_or(traits->attention_out, "self_attn.o_proj"),
                                    .qkv_bias = config->qkv_bias,
                                    .out_bias = config->out_bias,
-                                   .q_norm = head_norm ? "self_attn.q_norm" : NULL,
-                                   .k_norm = head_norm ? "self_attn.k_norm" : NULL,
+                                   .q_norm = head_norm ? name_or(traits->q_norm, "self_attn.q_norm") : NULL,
+                                   .k_norm = head_norm ? name_or(traits->k_norm, "self_attn.k_norm") : NULL,
+                                   .norm_whole = traits->norm_whole,
+                                   .norm_turned = traits->norm_turned,
                                    .rope = { .rope = rope_of(config, layer) },
                                    .op = { .heads = config->heads,
                                            .kv_heads = config->kv_heads,
@@ -64,45 +59,45 @@ dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int6
                                            .window = config->lm.full[layer] ? 0 : config->lm.window } };
 }
 
-dsc_block_mlp dsc_decoder_mlp(const dsc_decoder_config *config)
+int16_t dsc_decoder_attend(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x)
 {
-    const dsc_decoder_traits *traits = config->traits;
-    return (dsc_block_mlp) { .gate = traits->no_gate || traits->gate_in_up ? NULL : "mlp.gate_proj",
-                             .gate_in_up = traits->gate_in_up,
-                             .up = name_or(traits->up, "mlp.up_proj"),
-                             .down = name_or(traits->down, "mlp.down_proj"),
-                             .up_bias = config->mlp_bias,
-                             .down_bias = config->mlp_bias,
-                             .inner = config->inner,
-                             .activation = config->activation };
+    const dsc_block_attention attention = dsc_decoder_attention(dsc_decoder_config_of(base), layer);
+    return dsc_block_attend(block, x, &attention);
 }
 
-void dsc_decoder_emit(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp)
+int16_t dsc_decoder_feed(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x)
 {
-    dsc_program *program = block->program;
-    dsc_step step = dsc_block_begin(block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
-    const int16_t x = dsc_block_end(block, &step, dsc_block_attend(block, step.in, attention), step.x);
-    step = dsc_block_begin(block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
-    dsc_program_end(program, dsc_block_end(block, &step, dsc_block_feed(block, step.in, mlp), x));
-}
-
-/* The MLP reads the norm that the attention reads, and both are added to x. */
-static void emit_parallel(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp)
-{
-    dsc_program *program = block->program;
-    const dsc_step step = dsc_block_begin(block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
-    const int16_t x = dsc_block_end(block, &step, dsc_block_attend(block, step.in, attention), step.x);
-    dsc_program_end(program, dsc_block_end(block, &step, dsc_block_feed(block, step.in, mlp), x));
-}
-
-void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
+    (void)layer;
     const dsc_decoder_config *config = dsc_decoder_config_of(base);
+    const dsc_decoder_traits *traits = config->traits;
+    const dsc_block_mlp mlp = { .gate = traits->no_gate || traits->gate_in_up ? NULL : "mlp.gate_proj",
+                                .gate_in_up = traits->gate_in_up,
+                                .up = name_or(traits->up, "mlp.up_proj"),
+                                .down = name_or(traits->down, "mlp.down_proj"),
+                                .up_bias = config->mlp_bias,
+                                .down_bias = config->mlp_bias,
+                                .inner = config->inner,
+                                .activation = config->activation };
+    return dsc_block_feed(block, x, &mlp);
+}
+
+void dsc_decoder_emit(dsc_program *program, const dsc_lm_config *base, int64_t layer, dsc_decoder_part attend,
+                      dsc_decoder_part feed)
+{
+    static const dsc_step_norms usual[2] = { { .before = "input_layernorm" },
+                                             { .before = "post_attention_layernorm" } };
+    const dsc_decoder_config *config = dsc_decoder_config_of(base);
+    const dsc_step_norms *own = config->traits->steps;
+    const dsc_step_norms *norms = own[0].before != NULL || own[0].behind != NULL ? own : usual;
     const dsc_block block = dsc_decoder_block(program, config);
-    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    if (config->parallel)
-        emit_parallel(&block, &attention, &mlp);
-    else
-        dsc_decoder_emit(&block, &attention, &mlp);
+    dsc_step step = dsc_block_begin(&block, program->input, &norms[0]);
+    const int16_t x = dsc_block_end(&block, &step, attend(&block, base, layer, step.in), step.x);
+    if (!config->parallel)
+        step = dsc_block_begin(&block, x, &norms[1]);
+    dsc_program_end(program, dsc_block_end(&block, &step, feed(&block, base, layer, step.in), x));
+}
+
+void dsc_decoder_emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    dsc_decoder_emit(program, base, layer, dsc_decoder_attend, dsc_decoder_feed);
 }

@@ -33,7 +33,9 @@ typedef struct dsc_decoder_traits {
     bool qkv_bias;                   /* always */
     bool attention_bias;             /* a key: biases of q, k, v and o */
     bool mlp_bias;                   /* a key */
-    bool head_norm;                  /* q and k are normalised head by head */
+    bool head_norm;                  /* q and k are normalised head by head, by self_attn.q_norm and k_norm */
+    const char *q_norm, *k_norm;     /* other names of these */
+    bool norm_whole, norm_turned;    /* over all heads; behind the rotary positions */
     bool tied;                       /* without tie_word_embeddings */
     const char *norm_key;            /* NULL: rms_norm_eps */
     double norm_eps;                 /* 0: 1e-6 */
@@ -57,6 +59,7 @@ typedef struct dsc_decoder_traits {
     /* Names of layers in a block; NULL: Llama's. `qkv`: one product of q, k and v. */
     const char *qkv, *attention_out, *up, *down;
     bool no_gate, gate_in_up; /* of the MLP: none, or one product of gate and up */
+    dsc_step_norms steps[2];  /* norms of attention and MLP; without names: Llama's */
     /* Further keys, once the others are read; NULL: none. */
     dsc_status (*read_more)(dsc_hf_config *reader, dsc_decoder_config *config);
 } dsc_decoder_traits;
@@ -66,7 +69,8 @@ struct dsc_decoder_config {
     const dsc_decoder_traits *traits;
     int64_t heads, kv_heads, head_size, inner;
     bool qkv_bias, out_bias, mlp_bias;
-    bool parallel; /* attention and MLP read the same norm */
+    bool head_norm; /* as the traits', by a key */
+    bool parallel;  /* attention and MLP read the same norm */
     double residual;          /* factor of what a part adds to the residual stream; 0: 1 */
     double attention_scale;   /* factor of the scores; 0: 1 / sqrt(D) */
     double attention_softcap; /* 0: none */
@@ -86,47 +90,48 @@ extern const dsc_lm_family dsc_glm_family, dsc_glm4_family, dsc_phi_family, dsc_
 extern const dsc_decoder_traits dsc_traits_of_llama, dsc_traits_of_mistral, dsc_traits_of_qwen2, dsc_traits_of_qwen3;
 
 /* decoder_config.c */
-DSC_MUST_USE dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *out,
-                                                const dsc_decoder_traits *traits);
-/* By the traits of the family's table. */
+/* By the reader's traits, which are a decoder's or begin with them. */
 DSC_MUST_USE dsc_status dsc_decoder_read(dsc_hf_config *reader, dsc_lm_config *out);
-/* Which layers have a window, by layer_types: full_attention or sliding_attention for each layer. Without the key
- * nothing changes, and *sliding is false. */
-DSC_MUST_USE dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, dsc_lm_config *lm, bool *sliding);
+/* full[layers] <- by layer_types: full_attention or `other` for each layer. Without the key nothing changes. Whether
+ * there is another one. */
+DSC_MUST_USE dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, int64_t layers, const char *other,
+                                                     bool *full, bool *any);
 DSC_MUST_USE dsc_status dsc_decoder_read_activation(dsc_hf_config *reader, const char *key, dsc_activation fallback,
                                                     dsc_activation *out);
 int dsc_decoder_write_config(const dsc_lm_config *config, char *out, size_t bytes);
-const char *dsc_decoder_no_builtin(int32_t index, dsc_lm_config *out);
-/* llama_sizes.c */
-const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_decoder_traits *traits);
+const char *dsc_llama_builtin(const void *traits, int32_t index, dsc_lm_config *out); /* llama_sizes.c */
 
-/* ---- Blocks, decoder.c: the parts as most families have them, which a family's emit_block changes ---- */
+/* ---- Blocks, decoder.c: a block as its traits say, of parts that a family may replace ---- */
 
 const dsc_decoder_config *dsc_decoder_config_of(const dsc_lm_config *base);
 dsc_block dsc_decoder_block(dsc_program *program, const dsc_decoder_config *config);
 /* self_attn.q_proj and so on, one product each. */
 dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer);
-dsc_block_mlp dsc_decoder_mlp(const dsc_decoder_config *config); /* mlp.gate_proj, mlp.up_proj, mlp.down_proj */
-/* x + attention(norm(x)), then x + mlp(norm(x)), with the names of norms in Llama. */
-void dsc_decoder_emit(const dsc_block *block, const dsc_block_attention *attention, const dsc_block_mlp *mlp);
-/* The whole block of Llama; a parallel one has its first norm alone. */
-void dsc_decoder_emit_llama(dsc_program *program, const dsc_lm_config *base, int64_t layer);
+/* What attention or MLP make of their input; the config begins with a decoder's. */
+typedef int16_t (*dsc_decoder_part)(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x);
+int16_t dsc_decoder_attend(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x);
+/* mlp.gate_proj, mlp.up_proj, mlp.down_proj */
+int16_t dsc_decoder_feed(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x);
+/* x + attention(norm(x)), then x + mlp(norm(x)), with the traits' norms; a parallel block has the first one alone. */
+void dsc_decoder_emit(dsc_program *program, const dsc_lm_config *base, int64_t layer, dsc_decoder_part attend,
+                      dsc_decoder_part feed);
+void dsc_decoder_emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer);
 
 extern const char *const dsc_decoder_lora_layers[]; /* q_proj, v_proj */
-bool dsc_decoder_may_ignore(const char *part);      /* frequencies, which older versions saved */
+extern const char *const dsc_decoder_may_ignore[];  /* frequencies, which older versions saved */
 
-/* Members that the tables of all these families have in common. */
-#define DSC_DECODER_FAMILY                                                                                             \
-    .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.", .token_table = "embed_tokens.weight",     \
-    .head_table = "lm_head.weight", .final_norm = "norm", .config_bytes = sizeof(dsc_decoder_config),                  \
-    .may_ignore = dsc_decoder_may_ignore
-/* And those of a family whose config.json is read by its traits, without sizes that have a name. */
+/* Members that the tables of all these families have in common; `config` is the type of the family's own. */
+#define DSC_DECODER_FAMILY(type, table, config, last_norm)                                                             \
+    .model_type = (type), .traits = &(table), .config_bytes = sizeof(config), .layers_key = "num_hidden_layers",       \
+    .base = "model.", .layer = "layers.", .token_table = "embed_tokens.weight", .head_table = "lm_head.weight",        \
+    .final_norm = (last_norm), .may_ignore = dsc_decoder_may_ignore
+/* And those of a family of which the traits say all. */
 #define DSC_DECODER_BY_TRAITS(type, table)                                                                             \
-    DSC_DECODER_FAMILY, .model_type = (type), .traits = &(table), .read_config = dsc_decoder_read,                     \
-        .builtin = dsc_decoder_no_builtin
-/* And of one whose block is Llama's. */
-#define DSC_DECODER_LIKE_LLAMA(type, table)                                                                            \
-    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_RMS, .emit_block = dsc_decoder_emit_llama,                    \
-        .lora_layers = dsc_decoder_lora_layers
+    DSC_DECODER_FAMILY(type, table, dsc_decoder_config, "norm"), .read_config = dsc_decoder_read,                      \
+        .emit_block = dsc_decoder_emit_block
+#define DSC_DECODER_RMS(type, table)                                                                                   \
+    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_RMS, .lora_layers = dsc_decoder_lora_layers
+#define DSC_DECODER_LAYER_NORM(type, table)                                                                            \
+    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_LAYER, .lora_layers = dsc_decoder_lora_layers
 
 #endif

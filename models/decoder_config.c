@@ -57,27 +57,25 @@ static dsc_status read_sizes(dsc_hf_config *reader, dsc_decoder_config *out)
     return read_heads(reader, out);
 }
 
-dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, dsc_lm_config *lm, bool *sliding)
+dsc_status dsc_decoder_read_layer_types(dsc_hf_config *reader, int64_t layers, const char *other, bool *full, bool *any)
 {
-    static const char *const names[] = { "full_attention", "sliding_attention" };
     const cJSON *types = dsc_hf_field(reader, "layer_types"), *type = NULL;
     int64_t layer = 0;
-    *sliding = false;
+    *any = false;
     if (types == NULL)
         return DSC_OK;
-    if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != lm->layers)
+    if (!cJSON_IsArray(types) || cJSON_GetArraySize(types) != layers)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"layer_types\" must be a list of %lld kinds, one for each layer",
-                             (long long)lm->layers);
+                             (long long)layers);
     cJSON_ArrayForEach(type, types)
     {
         const char *name = cJSON_IsString(type) ? type->valuestring : "";
-        if (strcmp(name, names[0]) != 0 && strcmp(name, names[1]) != 0)
+        full[layer] = strcmp(name, "full_attention") == 0;
+        if (!full[layer] && strcmp(name, other) != 0)
             return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
-                                 "a kind of layer in \"layer_types\" is not built; what "
-                                 "exists: full_attention, sliding_attention");
-        lm->full[layer] = strcmp(name, names[0]) == 0;
-        *sliding = *sliding || !lm->full[layer];
-        layer++;
+                                 "a kind of layer in \"layer_types\" is not built; what exists: full_attention, %s",
+                                 other);
+        *any |= !full[layer++];
     }
     return DSC_OK;
 }
@@ -104,7 +102,7 @@ static dsc_status read_layers(dsc_hf_config *reader, dsc_decoder_config *config,
                                  "a window");
         return DSC_OK;
     }
-    DSC_TRY(dsc_decoder_read_layer_types(reader, lm, &sliding));
+    DSC_TRY(dsc_decoder_read_layer_types(reader, lm->layers, "sliding_attention", lm->full, &sliding));
     if (sliding && off != NULL)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
                              "\"layer_types\" has sliding_attention, but %s that there is no "
@@ -227,9 +225,10 @@ static dsc_status read_dropouts(dsc_hf_config *reader, const dsc_decoder_traits 
     return DSC_OK;
 }
 
-dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const dsc_decoder_traits *traits)
+dsc_status dsc_decoder_read(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     static const dsc_hf_range eps = { 1e-30, 1 };
+    const dsc_decoder_traits *traits = reader->traits;
     dsc_decoder_config *out = (dsc_decoder_config *)(void *)lm;
     out->traits = traits;
     DSC_TRY(read_sizes(reader, out));
@@ -246,11 +245,6 @@ dsc_status dsc_decoder_read_config(dsc_hf_config *reader, dsc_lm_config *lm, con
     DSC_TRY(read_rope(reader, out));
     DSC_TRY(read_dropouts(reader, traits));
     return traits->read_more != NULL ? traits->read_more(reader, out) : DSC_OK;
-}
-
-dsc_status dsc_decoder_read(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    return dsc_decoder_read_config(reader, out, reader->traits);
 }
 
 /* The keys that only some families have. */

@@ -123,8 +123,3 @@ dsc_status dsc_dense_read_dropout(dsc_hf_config *reader, const char *const *keys
         dsc_hf_warn(reader->warnings, reader->warnings_bytes, "the model's dropout is off (config.json: %s)", list);
     return DSC_OK;
 }
-
-const char *dsc_dense_no_builtin(int32_t index, dsc_lm_config *out)
-{
-    return NULL;
-}

@@ -46,13 +46,12 @@ extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, 
 void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
 dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
-const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out);
+const char *dsc_gpt2_builtin(const void *traits, int32_t index, dsc_lm_config *out);
 dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *out);
 /* All keys that BERT and RoBERTa have in common, which are all but that of padding; `vocab` without vocab_size. */
 dsc_status dsc_bert_read_common(dsc_hf_config *reader, dsc_lm_config *out, int64_t vocab);
-const char *dsc_dense_no_builtin(int32_t index, dsc_lm_config *out);
 /* C must be a multiple of the heads; keys are the family's names of both, for the message. */
 DSC_MUST_USE dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config,
                                               const char *channels_key, const char *heads_key);

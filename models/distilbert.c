@@ -14,11 +14,6 @@ static const dsc_dense_traits traits = { .norm1 = "sa_layer_norm",
 /* PEFT has no entry for the family; these are the layers that it takes in BERT. */
 static const char *const lora_layers[] = { "q_lin", "v_lin", NULL };
 
-static bool may_ignore(const char *part)
-{
-    return false;
-}
-
 static const char *const beside[][2] = { { "embeddings.position_ids", NULL }, { NULL, NULL } };
 
 static const char *const beside_labels[][2] = { { "embeddings.position_ids", NULL },
@@ -78,10 +73,8 @@ const dsc_lm_family dsc_distilbert_family = { .model_type = "distilbert",
                                               .norm = DSC_NORM_LAYER,
                                               .config_bytes = sizeof(dsc_dense_config),
                                               .read_config = read_config,
-                                              .builtin = dsc_dense_no_builtin,
                                               .emit_block = dsc_dense_emit_block,
                                               .lora_layers = lora_layers,
-                                              .may_ignore = may_ignore,
                                               .beside = beside,
                                               .classifier = &classifier,
                                               .token_classifier = &token_classifier };

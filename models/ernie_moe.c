@@ -2,23 +2,13 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/moe.h"
 
-/* A whole number from -1, which is the last layer where it says so. */
-static dsc_status read_index(dsc_hf_config *reader, const char *key, int64_t fallback, int64_t *out)
-{
-    const cJSON *item = dsc_hf_field(reader, key);
-    *out = fallback;
-    if (item != NULL && !dsc_json_integer(item, -1, INT32_MAX, out))
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a whole number from -1 to %d", key, INT32_MAX);
-    return DSC_OK;
-}
-
 /* Layers outside of a range, or between every so many, have one MLP. */
 static dsc_status read_dense(dsc_hf_config *reader, dsc_moe_config *out)
 {
     const int64_t layers = out->decoder.lm.layers;
     int64_t start = 0, end = 0, every = 1;
-    DSC_TRY(read_index(reader, "moe_layer_start_index", 1, &start));
-    DSC_TRY(read_index(reader, "moe_layer_end_index", -1, &end));
+    DSC_TRY(dsc_hf_int_from(reader, "moe_layer_start_index", -1, INT32_MAX, 1, &start));
+    DSC_TRY(dsc_hf_int_from(reader, "moe_layer_end_index", -1, INT32_MAX, -1, &end)); /* -1: the last layer */
     DSC_TRY(dsc_hf_int(reader, "moe_layer_interval", DSC_LM_LAYERS_MAX, 1, &every));
     if (end == -1)
         end = layers - 1;
@@ -34,18 +24,11 @@ static dsc_status read_router(dsc_hf_config *reader, dsc_moe_config *out)
     DSC_TRY(dsc_hf_int(reader, "moe_num_experts", DSC_MOE_EXPERTS_MAX, 64, &experts));
     DSC_TRY(dsc_hf_int(reader, "moe_k", DSC_MOE_TOP_K_MAX, 6, &slots));
     DSC_TRY(dsc_hf_int(reader, "moe_intermediate_size", DSC_LM_INNER_MAX, 1536, &out->inner));
-    DSC_TRY(read_index(reader, "moe_num_shared_experts", 2, &shared));
+    DSC_TRY(dsc_hf_int_from(reader, "moe_num_shared_experts", -1, INT32_MAX, 2, &shared));
     DSC_TRY(dsc_hf_number(reader, "moe_norm_min", (dsc_hf_range) { 0, 1 }, 1e-12, &least));
-    DSC_TRY(read_index(reader, "num_nextn_predict_layers", later, &later));
+    DSC_TRY(dsc_hf_int_from(reader, "num_nextn_predict_layers", -1, INT32_MAX, later, &later));
     out->decoder.lm.later_layers = later > 0 ? later : 0;
-    out->rule = (dsc_moe_rule) { .experts = (int32_t)experts,
-                                 .top_k = (int32_t)slots,
-                                 .score = DSC_MOE_SOFTMAX,
-                                 .renormalize = true,
-                                 .factor = 1 };
-    if (slots > experts)
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"moe_k\" %lld is more than the %lld experts", (long long)slots,
-                             (long long)experts);
+    DSC_TRY(dsc_moe_set_rule(reader, out, "moe_k", experts, slots));
     if (shared < 0 || shared > DSC_LM_INNER_MAX / out->inner)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"moe_num_shared_experts\" %lld is not between 0 and %lld",
                              (long long)shared, (long long)(DSC_LM_INNER_MAX / out->inner));
@@ -60,7 +43,6 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 {
     dsc_moe_config *out = (dsc_moe_config *)(void *)config;
     bool bias = false, losses = false;
-    config->rope.neighbours = true;
     DSC_TRY(dsc_hf_bool(reader, "use_bias", false, &bias));
     if (bias) /* the head has one too */
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
@@ -76,56 +58,13 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 }
 
 static const dsc_moe_traits traits = {
-    .decoder = { .activation = DSC_SILU,
-                 .architecture = "Ernie4_5_MoeForCausalLM",
-                 .family = &dsc_ernie4_5_moe_family,
-                 .vocab = 103424,
-                 .layers = 28,
-                 .channels = 2560,
-                 .heads = 20,
-                 .kv_heads = 4,
-                 .inner = 12288,
-                 .positions = 131072,
-                 .has_head_size = true,
-                 .norm_eps = 1e-5,
-                 .theta = 500000,
-                 .tied = true,
-                 .window = DSC_WINDOW_NONE,
-                 .read_more = read_more },
-    .router = "mlp.gate",
-    DSC_MOE_EXPERT_NAMES,
-    .whole = { "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj" },
-    .bias = "mlp.moe_statics",
-    .bias_row = true
+    .decoder = { .activation = DSC_SILU, .architecture = "Ernie4_5_MoeForCausalLM", .family = &dsc_ernie4_5_moe_family,
+                 .vocab = 103424, .layers = 28, .channels = 2560, .heads = 20, .kv_heads = 4, .inner = 12288,
+                 .positions = 131072, .has_head_size = true, .norm_eps = 1e-5, .theta = 500000, .tied = true,
+                 .rope_neighbours = true, .read_more = read_more },
+    .router = "mlp.gate", DSC_MOE_EXPERT_NAMES, .whole = DSC_MOE_WHOLE_NAMES("mlp.shared_experts"),
+    .bias = "mlp.moe_statics", .bias_row = true
 };
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
-{
-    ((dsc_moe_config *)(void *)out)->traits = &traits;
-    return dsc_decoder_read_config(reader, out, &traits.decoder);
-}
-
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_moe_config *config = (const dsc_moe_config *)(const void *)base;
-    const dsc_block block = dsc_decoder_block(program, &config->decoder);
-    const dsc_block_attention attention = dsc_decoder_attention(&config->decoder, layer);
-    dsc_moe_emit(&block, config, layer, &attention);
-}
-
-const dsc_lm_family dsc_ernie4_5_moe_family = { .model_type = "ernie4_5_moe",
-                                                .layers_key = "num_hidden_layers",
-                                                .base = "model.",
-                                                .layer = "layers.",
-                                                .token_table = "embed_tokens.weight",
-                                                .head_table = "lm_head.weight",
-                                                .final_norm = "norm",
-                                                .norm = DSC_NORM_RMS,
-                                                .config_bytes = sizeof(dsc_moe_config),
-                                                .read_config = read_config,
-                                                .builtin = dsc_decoder_no_builtin,
-                                                .emit_block = emit_block,
-                                                .lora_layers = dsc_decoder_lora_layers,
-                                                .may_ignore = dsc_decoder_may_ignore,
-                                                .stacked = dsc_moe_stacked,
-                                                .kept = ".e_score_correction_bias" };
+const dsc_lm_family dsc_ernie4_5_moe_family = { DSC_MOE_FAMILY("ernie4_5_moe", traits),
+                                                .lora_layers = dsc_decoder_lora_layers, .kept = DSC_MOE_KEPT };

@@ -35,21 +35,8 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 static const dsc_decoder_traits traits = {
     .activation = DSC_SILU, .family = &dsc_exaone4_family, .vocab = 102400, .kv_heads = 32, .inner = 16384,
     .positions = 2048, .has_head_size = true, .head_norm = true, .norm_eps = 1e-5, .window = DSC_WINDOW_ALL,
-    .full_every = 4, .read_more = read_more
+    .full_every = 4, .steps = { { .behind = "post_attention_layernorm" }, { .behind = "post_feedforward_layernorm" } },
+    .read_more = read_more
 };
 
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_decoder_config *config = dsc_decoder_config_of(base);
-    const dsc_block block = dsc_decoder_block(program, config);
-    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    dsc_step step =
-        dsc_block_begin(&block, program->input, &(dsc_step_norms) { .behind = "post_attention_layernorm" });
-    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .behind = "post_feedforward_layernorm" });
-    dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
-}
-
-const dsc_lm_family dsc_exaone4_family = { DSC_DECODER_BY_TRAITS("exaone4", traits), .norm = DSC_NORM_RMS,
-                                           .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_exaone4_family = { DSC_DECODER_RMS("exaone4", traits) };

@@ -2,7 +2,6 @@
  * blocks of 40B, 180B and Falcon 2 group the fused product by key heads, and may have a norm for each of the two parts.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <string.h>
 
 #include "models/dense.h"
 
@@ -26,7 +25,7 @@ static const dsc_dense_traits newer_traits[3][2] = {
     { { ONE_NORM, .kind = DSC_QKV_GROUPS }, { TWO_NORMS, .kind = DSC_QKV_GROUPS } },
 };
 
-static bool may_ignore(const char *part) { return strcmp(part, "self_attention.rotary_emb.inv_freq") == 0; }
+static const char *const may_ignore[] = { "self_attention.rotary_emb.inv_freq", NULL };
 
 /* Older files have other names of some keys; where both are there, the older one goes before it. */
 static dsc_status read_either(dsc_hf_config *reader, const char *key, const char *older, int64_t max, int64_t fallback,
@@ -136,6 +135,6 @@ const dsc_lm_family dsc_falcon_family = {
     .model_type = "falcon", .layers_key = "num_hidden_layers", .base = "transformer.", .layer = "h.",
     .token_table = "word_embeddings.weight", .head_table = "lm_head.weight", .final_norm = "ln_f",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = read_config,
-    .builtin = dsc_dense_no_builtin, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
     .may_ignore = may_ignore
 };

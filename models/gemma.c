@@ -34,25 +34,9 @@ static const dsc_decoder_traits gemma_traits = {
     .kv_heads = 16, .inner = 24576, .positions = 8192, .read_more = read_more
 };
 
-const dsc_lm_family dsc_gemma_family = { DSC_DECODER_LIKE_LLAMA("gemma", gemma_traits) };
+const dsc_lm_family dsc_gemma_family = { DSC_DECODER_RMS("gemma", gemma_traits) };
 
 /* ---- Gemma 2 and 3 ----------------------------------------------------------------------------------------------- */
-
-/* x + norm(attention(norm(x))), then x + norm(mlp(norm(x))). */
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_decoder_config *config = dsc_decoder_config_of(base);
-    const dsc_block block = dsc_decoder_block(program, config);
-    const dsc_block_attention attention = dsc_decoder_attention(config, layer);
-    const dsc_block_mlp mlp = dsc_decoder_mlp(config);
-    dsc_step step =
-        dsc_block_begin(&block, program->input,
-                        &(dsc_step_norms) { .before = "input_layernorm", .behind = "post_attention_layernorm" });
-    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    step = dsc_block_begin(
-        &block, x, &(dsc_step_norms) { .before = "pre_feedforward_layernorm", .behind = "post_feedforward_layernorm" });
-    dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
-}
 
 /* null: no cap. */
 static dsc_status read_cap(dsc_hf_config *reader, const char *key, double usual, double *out)
@@ -89,7 +73,9 @@ static dsc_status read_more3(dsc_hf_config *reader, dsc_decoder_config *config)
 
 #define GEMMA2_TRAITS                                                                                                  \
     GEMMA_TRAITS, .layers = 26, .channels = 2304, .heads = 8, .kv_heads = 4, .inner = 9216, .window = DSC_WINDOW_ALL,  \
-                  .activation_key = "hidden_activation"
+        .activation_key = "hidden_activation",                                                                         \
+        .steps = { { .before = "input_layernorm", .behind = "post_attention_layernorm" },                              \
+                   { .before = "pre_feedforward_layernorm", .behind = "post_feedforward_layernorm" } }
 
 static const dsc_decoder_traits gemma2_traits = {
     GEMMA2_TRAITS, .family = &dsc_gemma2_family, .vocab = 256000, .positions = 8192, .full_every = 2,
@@ -106,9 +92,5 @@ static const dsc_decoder_traits gemma3_traits = {
     .full_every = 6, .full_every_key = "sliding_window_pattern", .rope_layers = gemma3_ropes, .read_more = read_more3
 };
 
-#define GEMMA2_FAMILY(type, table)                                                                                     \
-    DSC_DECODER_BY_TRAITS(type, table), .norm = DSC_NORM_RMS, .emit_block = emit_block,                                \
-        .lora_layers = dsc_decoder_lora_layers
-
-const dsc_lm_family dsc_gemma2_family = { GEMMA2_FAMILY("gemma2", gemma2_traits) };
-const dsc_lm_family dsc_gemma3_family = { GEMMA2_FAMILY("gemma3_text", gemma3_traits) };
+const dsc_lm_family dsc_gemma2_family = { DSC_DECODER_RMS("gemma2", gemma2_traits) };
+const dsc_lm_family dsc_gemma3_family = { DSC_DECODER_RMS("gemma3_text", gemma3_traits) };

@@ -1,8 +1,6 @@
 /* gpt2.c - the family of GPT-2 (Radford et al. 2019): its names. SPDX-License-Identifier: Apache-2.0 */
 #include "models/dense.h"
 
-#include <string.h>
-
 const dsc_dense_traits dsc_gpt2_traits = {
     .norm1 = "ln_1", .qkv = { "attn.c_attn" }, .proj = "attn.c_proj", .norm2 = "ln_2", .fc = "mlp.c_fc",
     .out = "mlp.c_proj", .kind = DSC_QKV_PARTS, .scaled_init = true
@@ -11,10 +9,7 @@ const dsc_dense_traits dsc_gpt2_traits = {
 static const char *const lora_layers[] = { "c_attn", NULL };
 
 /* Causal masks, which older versions saved. */
-static bool may_ignore(const char *part)
-{
-    return strcmp(part, "attn.bias") == 0 || strcmp(part, "attn.masked_bias") == 0;
-}
+static const char *const may_ignore[] = { "attn.bias", "attn.masked_bias", NULL };
 
 const dsc_lm_family dsc_gpt2_family = {
     .model_type = "gpt2", .layers_key = "n_layer", .base = "transformer.", .layer = "h.", .token_table = "wte.weight",

@@ -19,8 +19,9 @@ static const builtin_size sizes[] = {
     { "gpt2-xl", 48, 25, 1600, 1024, 50257, 1024 },
 };
 
-const char *dsc_gpt2_builtin(int32_t index, dsc_lm_config *out)
+const char *dsc_gpt2_builtin(const void *traits, int32_t index, dsc_lm_config *out)
 {
+    (void)traits;
     if (index < 0 || index >= (int32_t)DSC_COUNT(sizes))
         return NULL;
     const builtin_size *size = &sizes[index];

@@ -7,10 +7,10 @@ typedef struct gpt_oss_config {
     dsc_swiglu_clamp clamp;
 } gpt_oss_config;
 
-static const gpt_oss_config *config_of(const dsc_lm_config *base) { return (const gpt_oss_config *)(const void *)base; }
-
-static int16_t emit_experts(const dsc_block *block, const gpt_oss_config *config, int16_t x)
+static int16_t feed(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x)
 {
+    (void)layer;
+    const gpt_oss_config *config = (const gpt_oss_config *)(const void *)base;
     const dsc_program_linear_args router = { .name = config->moe.traits->router,
                                              .shape = { .out = config->moe.rule.experts, .out_in = true },
                                              .bias = true,
@@ -28,26 +28,25 @@ static int16_t emit_experts(const dsc_block *block, const gpt_oss_config *config
     return dsc_program_pair_experts(block->program, x, dsc_program_linear(block->program, x, &router), &experts);
 }
 
-/* x + attention(norm(x)), then x + experts(norm(x)). */
-static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+static int16_t attend(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x)
 {
-    const gpt_oss_config *config = config_of(base);
-    const dsc_decoder_config *decoder = &config->moe.decoder;
-    const dsc_block block = dsc_decoder_block(program, decoder);
+    const dsc_decoder_config *decoder = dsc_decoder_config_of(base);
     const dsc_program_param sinks = { .name = "self_attn.sinks",
                                       .part = "",
                                       .dim_count = 1,
                                       .dim = { decoder->heads },
                                       .init = DSC_INIT_NORMAL,
-                                      .std = block.std,
+                                      .std = block->std,
                                       .split = DSC_SPLIT_NONE };
     dsc_block_attention attention = dsc_decoder_attention(decoder, layer);
-    dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
     attention.op.has_sinks = true;
-    attention.op.sinks = dsc_program_declare(program, &sinks);
-    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
-    dsc_program_end(program, dsc_block_end(&block, &step, emit_experts(&block, config, step.in), x));
+    attention.op.sinks = dsc_program_declare(block->program, &sinks);
+    return dsc_block_attend(block, x, &attention);
+}
+
+static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
+{
+    dsc_decoder_emit(program, base, layer, attend, feed);
 }
 
 /* A file without rotary positions has those of the published models. */
@@ -79,30 +78,14 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 }
 
 /* Defaults are those of Hugging Face's configuration class. */
-static const dsc_moe_traits traits = { .decoder = { .activation = DSC_SILU,
-                                                    .architecture = "GptOssForCausalLM",
-                                                    .family = &dsc_gpt_oss_family,
-                                                    .vocab = 201088,
-                                                    .inner = 2880,
-                                                    .positions = 131072,
-                                                    .layers = 36,
-                                                    .channels = 2880,
-                                                    .heads = 64,
-                                                    .kv_heads = 8,
-                                                    .head_size = 64,
-                                                    .norm_eps = 1e-5,
-                                                    .theta = 150000,
-                                                    .window = DSC_WINDOW_ALL,
-                                                    .window_default = 128,
-                                                    .full_every = 2,
-                                                    .read_more = read_more },
-                                       .router = "mlp.router",
-                                       .inner_key = "intermediate_size",
-                                       .experts = 128,
-                                       .top_k = 4,
-                                       .moe_inner = 2880,
-                                       .padding = -1,
-                                       .renormalized = true };
+static const dsc_moe_traits traits = {
+    .decoder = { .activation = DSC_SILU, .architecture = "GptOssForCausalLM", .family = &dsc_gpt_oss_family,
+                 .vocab = 201088, .inner = 2880, .positions = 131072, .layers = 36, .channels = 2880, .heads = 64,
+                 .kv_heads = 8, .head_size = 64, .norm_eps = 1e-5, .theta = 150000, .window = DSC_WINDOW_ALL,
+                 .window_default = 128, .full_every = 2, .read_more = read_more },
+    .router = "mlp.router", .inner_key = "intermediate_size", .experts = 128, .top_k = 4, .moe_inner = 2880,
+    .padding = -1, .renormalized = true
+};
 
 /* Published files name two numbers again, as OpenAI's own code does. Equal ones need no warning. */
 static void read_again(dsc_hf_config *reader, const char *key, double known)
@@ -115,26 +98,12 @@ static void read_again(dsc_hf_config *reader, const char *key, double known)
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *out)
 {
     const dsc_moe_config *config = (const dsc_moe_config *)(const void *)out;
-    DSC_TRY(dsc_moe_read_config(reader, out, &traits));
+    DSC_TRY(dsc_moe_read(reader, out));
     read_again(reader, "experts_per_token", config->rule.top_k);
     read_again(reader, "initial_context_length", config->decoder.rope.original_positions);
     return DSC_OK;
 }
 
-const dsc_lm_family dsc_gpt_oss_family = {
-    .layers_key = "num_hidden_layers",
-    .base = "model.",
-    .layer = "layers.",
-    .token_table = "embed_tokens.weight",
-    .head_table = "lm_head.weight",
-    .final_norm = "norm",
-    .may_ignore = dsc_decoder_may_ignore,
-    .model_type = "gpt_oss",
-    .norm = DSC_NORM_RMS,
-    .config_bytes = sizeof(gpt_oss_config),
-    .read_config = read_config,
-    .builtin = dsc_decoder_no_builtin,
-    .emit_block = emit_block,
-    .lora_layers = dsc_decoder_lora_layers,
-    .has_mxfp4 = true,
-};
+const dsc_lm_family dsc_gpt_oss_family = { DSC_DECODER_FAMILY("gpt_oss", traits, gpt_oss_config, "norm"),
+                                           .norm = DSC_NORM_RMS, .read_config = read_config, .emit_block = emit_block,
+                                           .lora_layers = dsc_decoder_lora_layers, .has_mxfp4 = true };

@@ -1,7 +1,5 @@
 /* gptj.c - GPT-J (Wang and Komatsuzaki 2021): attention and MLP read one norm, and neighbouring elements of a part of
  * each head turn. SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "models/dense.h"
 
 static const dsc_dense_traits traits = {
@@ -12,10 +10,7 @@ static const dsc_dense_traits traits = {
 static const char *const lora_layers[] = { "q_proj", "v_proj", NULL };
 
 /* Causal masks, which older versions saved. */
-static bool may_ignore(const char *part)
-{
-    return strcmp(part, "attn.bias") == 0 || strcmp(part, "attn.masked_bias") == 0;
-}
+static const char *const may_ignore[] = { "attn.bias", "attn.masked_bias", NULL };
 
 /* Under GPT-J's own name, or the one that other models have, which goes before it. */
 static dsc_status read_size(dsc_hf_config *reader, const char *own, const char *common, int64_t max, int64_t fallback,
@@ -71,6 +66,6 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 const dsc_lm_family dsc_gptj_family = {
     .model_type = "gptj", .layers_key = "n_layer", .base = "transformer.", .layer = "h.", .token_table = "wte.weight",
     .head_table = "lm_head.weight", .head_bias = "lm_head.bias", .final_norm = "ln_f", .norm = DSC_NORM_LAYER,
-    .config_bytes = sizeof(dsc_dense_config), .read_config = read_config, .builtin = dsc_dense_no_builtin,
+    .config_bytes = sizeof(dsc_dense_config), .read_config = read_config,
     .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };

@@ -19,4 +19,4 @@ static const dsc_decoder_traits traits = {
     .has_head_size = true, .attention_bias = true, .mlp_bias = true, .read_more = read_more
 };
 
-const dsc_lm_family dsc_granite_family = { DSC_DECODER_LIKE_LLAMA("granite", traits) };
+const dsc_lm_family dsc_granite_family = { DSC_DECODER_RMS("granite", traits) };

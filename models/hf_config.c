@@ -47,6 +47,17 @@ dsc_status dsc_hf_int_or_null(dsc_hf_config *reader, const char *key, int64_t ma
     return dsc_hf_field(reader, key) != NULL ? dsc_hf_int(reader, key, max, fallback, out) : DSC_OK;
 }
 
+dsc_status dsc_hf_int_from(dsc_hf_config *reader, const char *key, int64_t min, int64_t max, int64_t fallback,
+                           int64_t *out)
+{
+    const cJSON *item = dsc_hf_field(reader, key);
+    *out = fallback;
+    if (item != NULL && !dsc_json_integer(item, min, max, out))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be a whole number from %lld to %lld", key,
+                             (long long)min, (long long)max);
+    return DSC_OK;
+}
+
 dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback, double *out)
 {
     const cJSON *item = value_of(reader, key);
@@ -76,6 +87,28 @@ dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bo
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" must be true or false", key);
     *out = cJSON_IsTrue(item);
     return DSC_OK;
+}
+
+dsc_status dsc_hf_only(dsc_hf_config *reader, const char *key, bool value)
+{
+    bool is = value;
+    DSC_TRY(dsc_hf_bool(reader, key, value, &is));
+    if (is != value)
+        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"%s\": %s is not built; what exists: %s", key,
+                             is ? "true" : "false", value ? "true" : "false");
+    return DSC_OK;
+}
+
+dsc_status dsc_hf_only_word(dsc_hf_config *reader, const char *key, const char *word)
+{
+    int32_t index = 0;
+    return dsc_hf_choice(reader, key, &word, 1, &index);
+}
+
+void dsc_hf_skip(dsc_hf_config *reader, const char *const *keys)
+{
+    for (int32_t i = 0; keys[i] != NULL; i++)
+        (void)dsc_hf_field(reader, keys[i]);
 }
 
 dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,

@@ -29,6 +29,9 @@ const cJSON *dsc_hf_field(dsc_hf_config *reader, const char *key);
 DSC_MUST_USE dsc_status dsc_hf_int(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback, int64_t *out);
 DSC_MUST_USE dsc_status dsc_hf_int_or_null(dsc_hf_config *reader, const char *key, int64_t max, int64_t fallback,
                                            int64_t *out);
+/* The same from `min`, which is 0 or -1; null is as no key. */
+DSC_MUST_USE dsc_status dsc_hf_int_from(dsc_hf_config *reader, const char *key, int64_t min, int64_t max,
+                                        int64_t fallback, int64_t *out);
 /* A number from min to max; fallback may be outside. */
 typedef struct dsc_hf_range { double min, max; } dsc_hf_range;
 DSC_MUST_USE dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, dsc_hf_range range, double fallback,
@@ -36,9 +39,14 @@ DSC_MUST_USE dsc_status dsc_hf_number(dsc_hf_config *reader, const char *key, ds
 DSC_MUST_USE dsc_status dsc_hf_number_or_null(dsc_hf_config *reader, const char *key, dsc_hf_range range,
                                               double fallback, double *out);
 DSC_MUST_USE dsc_status dsc_hf_bool(dsc_hf_config *reader, const char *key, bool fallback, bool *out);
+/* A switch or a word that has this value, also without the key; another one is refused. */
+DSC_MUST_USE dsc_status dsc_hf_only(dsc_hf_config *reader, const char *key, bool value);
+DSC_MUST_USE dsc_status dsc_hf_only_word(dsc_hf_config *reader, const char *key, const char *word);
 /* One of names[count], *index its place; absent: 0. Another one is refused with the list. */
 DSC_MUST_USE dsc_status dsc_hf_choice(dsc_hf_config *reader, const char *key, const char *const *names, int32_t count,
                                       int32_t *index);
+/* Keys without effect, which are known and not read; keys: up to a NULL. */
+void dsc_hf_skip(dsc_hf_config *reader, const char *const *keys);
 /* Whether a key was read, at any depth. */
 bool dsc_hf_was_asked(const dsc_hf_config *reader, const char *key);
 void dsc_hf_warn(char *warnings, size_t bytes, const char *fmt, ...) DSC_PRINTF(3, 4);

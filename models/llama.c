@@ -47,33 +47,20 @@ static const dsc_decoder_traits ministral = {
     .kv_heads = 8, .has_head_size = true, .window = DSC_WINDOW_ALL
 };
 
-const dsc_lm_family dsc_ministral_family = { DSC_DECODER_LIKE_LLAMA("ministral", ministral) };
+const dsc_lm_family dsc_ministral_family = { DSC_DECODER_RMS("ministral", ministral) };
 
 static const char *const beside_labels[][2] = { { "lm_head.", "head of the language model" }, { NULL, NULL } };
 
 #define FAMILY(name, class_name)                                                                                       \
-    static dsc_status read_##name(dsc_hf_config *reader, dsc_lm_config *out)                                           \
-    {                                                                                                                  \
-        return dsc_decoder_read_config(reader, out, &dsc_traits_of_##name);                                            \
-    }                                                                                                                  \
-    static const char *builtin_##name(int32_t index, dsc_lm_config *out)                                               \
-    {                                                                                                                  \
-        return dsc_llama_builtin(index, out, &dsc_traits_of_##name);                                                   \
-    }                                                                                                                  \
     static const dsc_lm_classifier classifier_of_##name = { .class_prefix = (class_name),                              \
                                                             .table = "score.weight",                                   \
                                                             .beside = beside_labels };                                 \
     static const dsc_lm_classifier token_classifier_of_##name = {                                                      \
         .class_prefix = (class_name), .table = "score.weight", .bias = "score.bias", .beside = beside_labels           \
     };                                                                                                                 \
-    const dsc_lm_family dsc_##name##_family = { DSC_DECODER_FAMILY,                                                    \
-                                                .model_type = #name,                                                   \
-                                                .norm = DSC_NORM_RMS,                                                  \
-                                                .read_config = read_##name,                                            \
+    const dsc_lm_family dsc_##name##_family = { DSC_DECODER_RMS(#name, dsc_traits_of_##name),                          \
                                                 .write_config = dsc_decoder_write_config,                              \
-                                                .builtin = builtin_##name,                                             \
-                                                .emit_block = dsc_decoder_emit_llama,                                  \
-                                                .lora_layers = dsc_decoder_lora_layers,                                \
+                                                .builtin = dsc_llama_builtin,                                          \
                                                 .classifier = &classifier_of_##name,                                   \
                                                 .token_classifier = &token_classifier_of_##name };
 FAMILY(llama, "Llama")

@@ -29,8 +29,9 @@ static const builtin_size sizes[] = {
     { "qwen3-0.6b", &dsc_traits_of_qwen3, 28, 1024, 16, 8, 128, 3072, 40960, 151936, 2048, 1e-6, true, PLAIN(1000000) },
 };
 
-const char *dsc_llama_builtin(int32_t index, dsc_lm_config *out, const dsc_decoder_traits *traits)
+const char *dsc_llama_builtin(const void *family_traits, int32_t index, dsc_lm_config *out)
 {
+    const dsc_decoder_traits *traits = family_traits;
     const builtin_size *size = NULL;
     for (size_t i = 0; i < DSC_COUNT(sizes) && index >= 0 && size == NULL; i++)
         if (sizes[i].traits == traits && index-- == 0)

@@ -131,9 +131,9 @@ typedef struct dsc_lm_family {
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
     /* Writes config.json of a built-in size; as snprintf. NULL: there is none. */
     int (*write_config)(const dsc_lm_config *config, char *out, size_t bytes);
-    /* The i-th built-in size: its name (NULL past the end) and, when out is not NULL, its config with the sequence that
-     * it has by default. */
-    const char *(*builtin)(int32_t index, dsc_lm_config *out);
+    /* The i-th built-in size of a family of these traits: its name (NULL past the end) and, when out is not NULL, its
+     * config with the sequence that it has by default. NULL: there is none. */
+    const char *(*builtin)(const void *traits, int32_t index, dsc_lm_config *out);
 
     /* The block's ops and parameters: names follow the layer's own, as "attn.c_attn" in "transformer.h.3.". The same
      * layer gives the same program each time, with texts that stay as long as the model. */
@@ -144,8 +144,8 @@ typedef struct dsc_lm_family {
     void (*emit_first)(dsc_program *program, const dsc_lm_config *config);
     void (*emit_last)(dsc_program *program, const dsc_lm_config *config);
     const char *const *lora_layers; /* layers that PEFT adapts by default, up to a NULL */
-    /* Whether a file may hold this tensor of a layer ("attn.bias") beside the parameters. */
-    bool (*may_ignore)(const char *part);
+    /* Tensors of a layer ("attn.bias") that a file may hold beside the parameters, up to a NULL. NULL: none. */
+    const char *const *may_ignore;
     /* Alternative ends of names in files: { ".LayerNorm.weight", ".LayerNorm.gamma" }, up to a NULL. Then beginnings
      * of names, after base, of tensors that a file may hold in addition to the model: { name, description }. A NULL
      * description: nothing is lost without the tensor. NULL: none. */

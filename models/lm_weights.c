@@ -159,12 +159,20 @@ static const char *layer_part(const dsc_lm_params *params, const char *shorter)
     return part_of_layers(params->family, shorter, 0, params->config->layers);
 }
 
+static bool is_ignored(const dsc_lm_family *family, const char *part)
+{
+    for (int32_t i = 0; family->may_ignore != NULL && family->may_ignore[i] != NULL; i++)
+        if (strcmp(family->may_ignore[i], part) == 0)
+            return true;
+    return false;
+}
+
 /* Beside its parameters a file may hold what the family knows to be constant, and the head of a tied model. */
 static bool may_ignore(const dsc_lm_params *params, const char *name)
 {
     const char *shorter = without_base(params->family, name), *part = layer_part(params, shorter);
     if (part != NULL)
-        return params->family->may_ignore(part);
+        return is_ignored(params->family, part);
     return beside_of(params->family, name) != NULL || is_later(params->family, params->config, name) ||
            (params->config->tied && strcmp(shorter, params->family->head_table) == 0);
 }

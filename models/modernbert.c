@@ -2,7 +2,6 @@
  * see a window to both sides; these layers have rotary positions of their own. The first layer has no norm before its
  * attention, as the embedding ends with one. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
-#include <string.h>
 
 #include "models/blocks.h"
 #include "models/decoder.h"
@@ -21,10 +20,7 @@ typedef struct modernbert_config {
 /* PEFT has no entry for the family. */
 static const char *const lora_layers[] = { "Wqkv", NULL };
 
-static bool may_ignore(const char *part)
-{
-    return strcmp(part, "attn.rotary_emb.inv_freq") == 0;
-}
+static const char *const may_ignore[] = { "attn.rotary_emb.inv_freq", NULL };
 
 static const char *const beside_labels[][2] = { { "decoder.", "masked language model's head" }, { NULL, NULL } };
 
@@ -117,7 +113,7 @@ static dsc_status read_layers(dsc_hf_config *reader, dsc_lm_config *lm)
         lm->window = 2 * half;
     for (int64_t layer = 0; layer < lm->layers; layer++)
         lm->full[layer] = layer % every == 0;
-    return dsc_hf_field(reader, "layer_types") != NULL ? dsc_decoder_read_layer_types(reader, lm, &sliding) : DSC_OK;
+    return dsc_decoder_read_layer_types(reader, lm->layers, "sliding_attention", lm->full, &sliding);
 }
 
 static dsc_status read_rope(dsc_hf_config *reader, modernbert_config *out)
@@ -188,7 +184,6 @@ const dsc_lm_family dsc_modernbert_family = { .model_type = "modernbert",
                                               .norm = DSC_NORM_LAYER,
                                               .config_bytes = sizeof(modernbert_config),
                                               .read_config = read_config,
-                                              .builtin = dsc_dense_no_builtin,
                                               .emit_block = emit_block,
                                               .lora_layers = lora_layers,
                                               .may_ignore = may_ignore,

@@ -11,11 +11,10 @@ typedef struct dsc_moe_traits {
     dsc_decoder_traits decoder;
     const char *router;                /* "mlp.gate" */
     const char *gate, *up, *down;      /* "mlp.experts.*.gate_proj" */
-    const char *inner_key;             /* width of an expert */
+    const char *inner_key;             /* width of an expert; NULL: read_more reads all keys of experts */
     int64_t experts, top_k, moe_inner; /* without their keys */
     int32_t padding;                   /* likewise; -1: none */
     double balance;                    /* factor of the balance loss, without its key; 0: 0.001 */
-    bool whole_norm;                   /* q and k are normalised over all heads */
     bool renormalized;                 /* always, else by norm_topk_prob */
     bool some_dense;                   /* decoder_sparse_step and mlp_only_layers are keys */
     bool shared;                       /* one more expert that every token goes to, by a sigmoid */
@@ -32,7 +31,6 @@ typedef struct dsc_moe_config {
     dsc_moe_rule rule;
     int64_t inner, shared_inner;
     dsc_mla mla;                   /* kv_latent 0: the attention is the decoder's */
-    bool head_norm;                /* q and k are normalised head by head */
     bool dense[DSC_LM_LAYERS_MAX]; /* layers with an MLP of their own */
 } dsc_moe_config;
 
@@ -43,16 +41,29 @@ extern const dsc_lm_family dsc_deepseek_v2_family, dsc_deepseek_v3_family, dsc_k
 
 extern const dsc_lm_family dsc_ernie4_5_moe_family, dsc_hunyuan_moe_family; /* ernie_moe.c, hunyuan.c */
 
-/* moe.c: the mixture of experts of a block, for families with a block of their own; and the whole block. */
+/* moe.c: the mixture of experts of a block; that or a dense layer's MLP; and the whole block. */
 int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16_t x);
-void dsc_moe_emit(const dsc_block *block, const dsc_moe_config *config, int64_t layer,
-                  const dsc_block_attention *attention);
+int16_t dsc_moe_feed_layer(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x);
+void dsc_moe_emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer);
 /* The products of experts that Mixtral's followers have, with the tensors of all experts. */
 #define DSC_MOE_EXPERT_NAMES                                                                                           \
     .gate = "mlp.experts.*.gate_proj", .up = "mlp.experts.*.up_proj", .down = "mlp.experts.*.down_proj"
+#define DSC_MOE_WHOLE_NAMES(name) { name ".gate_proj", name ".up_proj", name ".down_proj" }
 extern const dsc_lm_stacked dsc_moe_stacked[];
+#define DSC_MOE_KEPT ".e_score_correction_bias"
 
-/* moe_config.c */
-dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *out, const dsc_moe_traits *traits);
+/* mla_config.c: keys of attention by latents. */
+DSC_MUST_USE dsc_status dsc_mla_read(dsc_hf_config *reader, dsc_decoder_config *config, dsc_mla *mla);
+
+/* moe_config.c: config.json by the reader's traits. */
+DSC_MUST_USE dsc_status dsc_moe_read(dsc_hf_config *reader, dsc_lm_config *out);
+/* A choice by softmax whose weights' sum becomes 1; `key` is that of `slots`, for the message. */
+DSC_MUST_USE dsc_status dsc_moe_set_rule(dsc_hf_config *reader, dsc_moe_config *out, const char *key, int64_t experts,
+                                         int64_t slots);
+
+/* Members that the tables of these families have in common. */
+#define DSC_MOE_FAMILY(type, table)                                                                                    \
+    DSC_DECODER_FAMILY(type, table, dsc_moe_config, "norm"), .norm = DSC_NORM_RMS, .read_config = dsc_moe_read,        \
+        .emit_block = dsc_moe_emit_block, .stacked = dsc_moe_stacked
 
 #endif

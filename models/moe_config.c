@@ -1,12 +1,24 @@
 /* moe_config.c - config.json of mixtures of experts as Hugging Face writes it. SPDX-License-Identifier: Apache-2.0 */
 #include "models/moe.h"
 
+dsc_status dsc_moe_set_rule(dsc_hf_config *reader, dsc_moe_config *out, const char *key, int64_t experts, int64_t slots)
+{
+    out->rule = (dsc_moe_rule) { .experts = (int32_t)experts,
+                                 .top_k = (int32_t)slots,
+                                 .score = DSC_MOE_SOFTMAX,
+                                 .renormalize = true,
+                                 .factor = 1 };
+    if (slots > experts)
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" %lld is more than the %lld experts", key, (long long)slots,
+                             (long long)experts);
+    return DSC_OK;
+}
+
 /* "num_experts" and "num_local_experts" are one key. */
 static dsc_status read_experts(dsc_hf_config *reader, dsc_moe_config *out)
 {
     const dsc_moe_traits *traits = out->traits;
     int64_t experts = 0, again = 0, top_k = 0;
-    bool renormalize = traits->renormalized;
     DSC_TRY(dsc_hf_int(reader, "num_local_experts", DSC_MOE_EXPERTS_MAX, traits->experts, &experts));
     DSC_TRY(dsc_hf_int(reader, "num_experts", DSC_MOE_EXPERTS_MAX, experts, &again));
     if (again != experts && dsc_hf_field(reader, "num_local_experts") != NULL)
@@ -14,20 +26,13 @@ static dsc_status read_experts(dsc_hf_config *reader, dsc_moe_config *out)
                              (long long)experts, (long long)again);
     experts = again;
     DSC_TRY(dsc_hf_int(reader, "num_experts_per_tok", DSC_MOE_TOP_K_MAX, traits->top_k, &top_k));
-    if (top_k > experts)
-        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"num_experts_per_tok\" %lld is more than the %lld experts",
-                             (long long)top_k, (long long)experts);
+    DSC_TRY(dsc_moe_set_rule(reader, out, "num_experts_per_tok", experts, top_k));
     DSC_TRY(dsc_hf_int(reader, traits->inner_key, DSC_LM_INNER_MAX, traits->moe_inner, &out->inner));
     if (!traits->renormalized)
-        DSC_TRY(dsc_hf_bool(reader, "norm_topk_prob", traits->renormalized_default, &renormalize));
+        DSC_TRY(dsc_hf_bool(reader, "norm_topk_prob", traits->renormalized_default, &out->rule.renormalize));
     if (traits->shared)
-        DSC_TRY(dsc_hf_int(reader, "shared_expert_intermediate_size", DSC_LM_INNER_MAX,
-                           traits->shared_inner > 0 ? traits->shared_inner : 5632, &out->shared_inner));
-    out->rule = (dsc_moe_rule) { .experts = (int32_t)experts,
-                                 .top_k = (int32_t)top_k,
-                                 .score = DSC_MOE_SOFTMAX,
-                                 .renormalize = renormalize,
-                                 .factor = 1 };
+        return dsc_hf_int(reader, "shared_expert_intermediate_size", DSC_LM_INNER_MAX,
+                          traits->shared_inner > 0 ? traits->shared_inner : 5632, &out->shared_inner);
     return DSC_OK;
 }
 
@@ -87,11 +92,14 @@ static dsc_status refuse_others(dsc_hf_config *reader)
     return DSC_OK;
 }
 
-dsc_status dsc_moe_read_config(dsc_hf_config *reader, dsc_lm_config *lm, const dsc_moe_traits *traits)
+dsc_status dsc_moe_read(dsc_hf_config *reader, dsc_lm_config *lm)
 {
+    const dsc_moe_traits *traits = reader->traits;
     dsc_moe_config *out = (dsc_moe_config *)(void *)lm;
-    DSC_TRY(dsc_decoder_read_config(reader, lm, &traits->decoder));
     out->traits = traits;
+    DSC_TRY(dsc_decoder_read(reader, lm));
+    if (traits->inner_key == NULL)
+        return DSC_OK;
     if (traits->decoder.qkv_bias) /* a key here */
         DSC_TRY(dsc_hf_bool(reader, "qkv_bias", true, &out->decoder.qkv_bias));
     DSC_TRY(dsc_lm_read_padding(reader, traits->padding, lm));

@@ -11,12 +11,6 @@ static const dsc_dense_traits traits = {
 
 static const char *const lora_layers[] = { "Wqkv", NULL };
 
-static bool may_ignore(const char *part)
-{
-    (void)part;
-    return false;
-}
-
 typedef struct only { const char *key; bool value; } only;
 
 static dsc_status read_only(dsc_hf_config *reader, const only *switches, size_t count)
@@ -100,6 +94,6 @@ static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 const dsc_lm_family dsc_mpt_family = {
     .model_type = "mpt", .layers_key = "n_layers", .base = "transformer.", .layer = "blocks.",
     .token_table = "wte.weight", .head_table = "lm_head.weight", .final_norm = "norm_f", .norm = DSC_NORM_LAYER,
-    .config_bytes = sizeof(dsc_dense_config), .read_config = read_config, .builtin = dsc_dense_no_builtin,
-    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
+    .config_bytes = sizeof(dsc_dense_config), .read_config = read_config,
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers
 };

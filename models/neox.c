@@ -1,7 +1,5 @@
 /* neox.c - GPT-NeoX (Black et al. 2022), Pythia among them: its names, and its config.json as Hugging Face writes it.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <string.h>
-
 #include "models/dense.h"
 
 const dsc_dense_traits dsc_neox_traits = {
@@ -13,17 +11,13 @@ const dsc_dense_traits dsc_neox_traits = {
 static const char *const lora_layers[] = { "query_key_value", NULL };
 
 /* Causal masks and frequencies, which older versions saved. */
-static bool may_ignore(const char *part)
-{
-    return strcmp(part, "attention.bias") == 0 || strcmp(part, "attention.masked_bias") == 0 ||
-           strcmp(part, "attention.rotary_emb.inv_freq") == 0;
-}
+static const char *const may_ignore[] = { "attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq",
+                                          NULL };
 
 const dsc_lm_family dsc_neox_family = {
     .model_type = "gpt_neox", .layers_key = "num_hidden_layers", .base = "gpt_neox.", .layer = "layers.",
     .token_table = "embed_in.weight", .head_table = "embed_out.weight", .final_norm = "final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_neox_read_config,
-    .builtin = dsc_dense_no_builtin,
     .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
 };
 

@@ -10,11 +10,6 @@ const dsc_dense_traits dsc_opt_traits = {
 
 static const char *const lora_layers[] = { "q_proj", "v_proj", NULL };
 
-static bool may_ignore(const char *part)
-{
-    return false;
-}
-
 /* Positions are counted from 2: the table's first rows were for padding. */
 const dsc_lm_family dsc_opt_family = {
     .model_type = "opt", .layers_key = "num_hidden_layers", .base = "model.", .layer = "decoder.layers.",
@@ -22,8 +17,7 @@ const dsc_lm_family dsc_opt_family = {
     .position_first = 2, .project_in = "decoder.project_in", .project_out = "decoder.project_out",
     .head_table = "lm_head.weight", .final_norm = "decoder.final_layer_norm",
     .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = dsc_opt_read_config,
-    .builtin = dsc_dense_no_builtin,
-    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers, .may_ignore = may_ignore
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers
 };
 
 /* Where the norms are, and how wide the token table is: OPT-350m has norms of the sums and a narrower table. */

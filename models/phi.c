@@ -19,10 +19,7 @@ static const dsc_decoder_traits traits = {
 
 static const char *const lora_layers[] = { "q_proj", "v_proj", "fc1", "fc2", NULL };
 
-const dsc_lm_family dsc_phi_family = {
-    .model_type = "phi", .traits = &traits, .read_config = dsc_decoder_read, .builtin = dsc_decoder_no_builtin,
-    .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.", .token_table = "embed_tokens.weight",
-    .head_table = "lm_head.weight", .head_bias = "lm_head.bias", .final_norm = "final_layernorm",
-    .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_decoder_config), .emit_block = dsc_decoder_emit_llama,
-    .lora_layers = lora_layers, .may_ignore = dsc_decoder_may_ignore
-};
+const dsc_lm_family dsc_phi_family = { DSC_DECODER_FAMILY("phi", traits, dsc_decoder_config, "final_layernorm"),
+                                       .norm = DSC_NORM_LAYER, .head_bias = "lm_head.bias",
+                                       .read_config = dsc_decoder_read, .emit_block = dsc_decoder_emit_block,
+                                       .lora_layers = lora_layers };

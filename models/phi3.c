@@ -12,4 +12,4 @@ static const dsc_decoder_traits traits = {
 static const char *const lora_layers[] = { "qkv_proj", NULL };
 
 const dsc_lm_family dsc_phi3_family = { DSC_DECODER_BY_TRAITS("phi3", traits), .norm = DSC_NORM_RMS,
-                                        .emit_block = dsc_decoder_emit_llama, .lora_layers = lora_layers };
+                                        .lora_layers = lora_layers };

@@ -1,11 +1,6 @@
 /* qwen3_next.c - see qwen3_next.h: the block, and what tells the families apart. SPDX-License-Identifier: Apache-2.0 */
 #include "models/qwen3_next.h"
 
-static const dsc_qwen3_next_config *config_of(const dsc_lm_config *base)
-{
-    return (const dsc_qwen3_next_config *)(const void *)base;
-}
-
 /* ---- linear attention -------------------------------------------------------------------------------------------- */
 
 /* Outputs of a layer's products: parts of q, k and v, the gate z of the output, and b and a of the rule's gates. */
@@ -95,27 +90,17 @@ static int16_t emit_linear(const dsc_block *block, const dsc_qwen3_next_config *
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
-static int16_t emit_attention(const dsc_block *block, const dsc_qwen3_next_config *config, int64_t layer, int16_t x)
+static int16_t attend(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x)
 {
+    const dsc_qwen3_next_config *config = (const dsc_qwen3_next_config *)(const void *)base;
     dsc_block_attention attention = dsc_decoder_attention(&config->moe.decoder, layer);
     attention.gated = true;
-    return dsc_block_attend(block, x, &attention);
+    return config->linear[layer] ? emit_linear(block, config, x) : dsc_block_attend(block, x, &attention);
 }
 
-/* x + attention(norm(x)), then x + mlp(norm(x)). */
 static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
 {
-    const dsc_qwen3_next_config *config = config_of(base);
-    const dsc_block block = dsc_decoder_block(program, &config->moe.decoder);
-    const dsc_block_mlp mlp = dsc_decoder_mlp(&config->moe.decoder);
-    dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = "input_layernorm" });
-    const int16_t mixed = config->linear[layer] ? emit_linear(&block, config, step.in)
-                                                : emit_attention(&block, config, layer, step.in);
-    const int16_t x = dsc_block_end(&block, &step, mixed, step.x);
-    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = "post_attention_layernorm" });
-    const int16_t part = config->moe.dense[layer] ? dsc_block_feed(&block, step.in, &mlp)
-                                                  : dsc_moe_feed(&block, &config->moe, step.in);
-    dsc_program_end(program, dsc_block_end(&block, &step, part, x));
+    dsc_decoder_emit(program, base, layer, attend, dsc_moe_feed_layer);
 }
 
 /* ---- families ---------------------------------------------------------------------------------------------------- */
@@ -125,68 +110,34 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     .activation = DSC_SILU, .positions = 32768, .heads = 16, .head_size = 256, .attention_bias = true,                 \
     .head_norm = true, .partial = "partial_rotary_factor", .partial_default = 0.25, .own_layer_types = true
 #define EXPERT_TRAITS                                                                                                  \
-    .router = "mlp.gate", .gate = "mlp.experts.*.gate_proj", .up = "mlp.experts.*.up_proj",                            \
-    .down = "mlp.experts.*.down_proj", .inner_key = "moe_intermediate_size", .moe_inner = 512, .padding = -1,          \
+    .router = "mlp.gate", DSC_MOE_EXPERT_NAMES, .inner_key = "moe_intermediate_size", .moe_inner = 512, .padding = -1, \
     .shared = true, .shared_inner = 512
 
 static const dsc_qwen3_next_traits traits_of_qwen3_next = {
-    .moe = { .decoder = { DECODER_TRAITS,
-                          .architecture = "Qwen3NextForCausalLM",
-                          .family = &dsc_qwen3_next_family,
-                          .vocab = 151936,
-                          .layers = 48,
-                          .channels = 2048,
-                          .kv_heads = 2,
-                          .inner = 5632 },
-             EXPERT_TRAITS,
-             .experts = 512,
-             .top_k = 10,
-             .some_dense = true,
-             .renormalized_default = true },
-    .experts = true,
+    .moe = { .decoder = { DECODER_TRAITS, .architecture = "Qwen3NextForCausalLM", .family = &dsc_qwen3_next_family,
+                          .vocab = 151936, .layers = 48, .channels = 2048, .kv_heads = 2, .inner = 5632 },
+             EXPERT_TRAITS, .experts = 512, .top_k = 10, .some_dense = true, .renormalized_default = true },
     .together = true
 };
 static const dsc_qwen3_next_traits traits_of_qwen3_5 = {
-    .moe = { .decoder = { DECODER_TRAITS,
-                          .architecture = "Qwen3_5ForCausalLM",
-                          .family = &dsc_qwen3_5_family,
-                          .vocab = 248320,
-                          .layers = 32,
-                          .channels = 4096,
-                          .kv_heads = 4,
-                          .inner = 12288 } }
+    .moe = { .decoder = { DECODER_TRAITS, .architecture = "Qwen3_5ForCausalLM", .family = &dsc_qwen3_5_family,
+                          .vocab = 248320, .layers = 32, .channels = 4096, .kv_heads = 4, .inner = 12288 } }
 };
 static const dsc_qwen3_next_traits traits_of_qwen3_5_moe = {
-    .moe = { .decoder = { DECODER_TRAITS,
-                          .architecture = "Qwen3_5MoeForCausalLM",
-                          .family = &dsc_qwen3_5_moe_family,
-                          .vocab = 248320,
-                          .layers = 40,
-                          .channels = 2048,
-                          .kv_heads = 2,
-                          .inner = 512 },
-             EXPERT_TRAITS,
-             .experts = 256,
-             .top_k = 8,
-             .renormalized = true },
-    .experts = true
+    .moe = { .decoder = { DECODER_TRAITS, .architecture = "Qwen3_5MoeForCausalLM", .family = &dsc_qwen3_5_moe_family,
+                          .vocab = 248320, .layers = 40, .channels = 2048, .kv_heads = 2, .inner = 512 },
+             EXPERT_TRAITS, .experts = 256, .top_k = 8, .renormalized = true }
 };
 
 /* Layers that predict further tokens: transformers leaves them out too. */
 static const char *const beside[][2] = { { "mtp.", "prediction of further tokens" }, { NULL, NULL } };
 
 #define FAMILY(name, type)                                                                                             \
-    static dsc_status read_##name(dsc_hf_config *reader, dsc_lm_config *out)                                           \
-    {                                                                                                                  \
-        return dsc_qwen3_next_read_config(reader, out, &traits_of_##name);                                             \
-    }                                                                                                                  \
     const dsc_lm_family dsc_##name##_family = {                                                                        \
-        .model_type = type, .layers_key = "num_hidden_layers", .base = "model.", .layer = "layers.",                   \
-        .token_table = "embed_tokens.weight", .head_table = "lm_head.weight", .final_norm = "norm",                    \
-        .norm = DSC_NORM_RMS, .config_bytes = sizeof(dsc_qwen3_next_config), .read_config = read_##name,               \
-        .builtin = dsc_decoder_no_builtin, .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers,           \
-        .may_ignore = dsc_decoder_may_ignore, .beside = beside, .stacked = dsc_moe_stacked                             \
-    };
-FAMILY(qwen3_next, "qwen3_next")
-FAMILY(qwen3_5, "qwen3_5_text")
-FAMILY(qwen3_5_moe, "qwen3_5_moe_text")
+        DSC_DECODER_FAMILY(type, traits_of_##name, dsc_qwen3_next_config, "norm"), .norm = DSC_NORM_RMS,               \
+        .read_config = dsc_qwen3_next_read, .emit_block = emit_block, .lora_layers = dsc_decoder_lora_layers,          \
+        .beside = beside, .stacked = dsc_moe_stacked                                                                   \
+    }
+FAMILY(qwen3_next, "qwen3_next");
+FAMILY(qwen3_5, "qwen3_5_text");
+FAMILY(qwen3_5_moe, "qwen3_5_moe_text");

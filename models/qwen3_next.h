@@ -6,9 +6,8 @@
 #include "models/moe.h"
 
 typedef struct dsc_qwen3_next_traits {
-    dsc_moe_traits moe;
-    bool experts;  /* else every layer has an MLP of its own */
-    bool together; /* queries, keys, values and gates are outputs of one product, in groups of a head of keys */
+    dsc_moe_traits moe; /* without experts every layer has an MLP of its own */
+    bool together;      /* queries, keys, values and gates are outputs of one product, in groups of a head of keys */
 } dsc_qwen3_next_traits;
 
 typedef struct dsc_qwen3_next_config {
@@ -21,8 +20,6 @@ typedef struct dsc_qwen3_next_config {
 
 extern const dsc_lm_family dsc_qwen3_next_family, dsc_qwen3_5_family, dsc_qwen3_5_moe_family;
 
-/* qwen3_next_config.c */
-DSC_MUST_USE dsc_status dsc_qwen3_next_read_config(dsc_hf_config *reader, dsc_lm_config *out,
-                                                   const dsc_qwen3_next_traits *traits);
+DSC_MUST_USE dsc_status dsc_qwen3_next_read(dsc_hf_config *reader, dsc_lm_config *out); /* qwen3_next_config.c */
 
 #endif

@@ -10,12 +10,17 @@
 #define VOCAB_MULTIPLE_MAX 65536
 #define NAMES_MAX 8 /* of an error */
 
+static const char *own_name(const dsc_lm_family *family, int32_t index)
+{
+    return family->builtin != NULL ? family->builtin(family->traits, index, NULL) : NULL;
+}
+
 /* The family and, in *index, its own number of the built-in model `index` of all; NULL past the end. */
 static const dsc_lm_family *builtin_family(int32_t *index)
 {
     const dsc_lm_family *family;
     for (int32_t f = 0; (family = dsc_lm_family_at(f)) != NULL && *index >= 0; f++)
-        for (int32_t i = 0; family->builtin(i, NULL) != NULL; i++) {
+        for (int32_t i = 0; own_name(family, i) != NULL; i++) {
             if (*index == 0) {
                 *index = i;
                 return family;
@@ -30,7 +35,7 @@ const char *dsc_model_builtin_name(int32_t index)
 {
     const dsc_lm_family *family = index >= 0 ? builtin_family(&index) : NULL;
     if (family != NULL)
-        return family->builtin(index, NULL);
+        return own_name(family, index);
     const dsc_named_model *named = dsc_named_model_at(index);
     return named != NULL ? named->name : NULL;
 }
@@ -52,11 +57,11 @@ static dsc_status open_builtin(dsc_model **out, dsc_alloc *alloc, int32_t index,
         return dsc_hf_open_named(out, alloc, dsc_named_model_at(index), options, lora, err);
     if (options->labels.wanted)
         return DSC_FAIL(
-            err, DSC_ERR_UNSUPPORTED, family->builtin(index, NULL),
+            err, DSC_ERR_UNSUPPORTED, own_name(family, index),
             "a head for labels is not built for this built-in name; give a Hugging Face folder (config.json)");
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, family->config_bytes, 1, &config, err));
-    const dsc_lm_open_args args = { .family = family, .name = family->builtin(index, config), .config = config,
-                                    .lora = lora };
+    const dsc_lm_open_args args = { .family = family, .name = family->builtin(family->traits, index, config),
+                                    .config = config, .lora = lora };
     dsc_status status = dsc_lm_apply_options(config, options, dsc_lm_adapter_rows(family, lora), args.name, err);
     if (status == DSC_OK)
         status = dsc_lm_open(out, alloc, &args, err);

@@ -5,11 +5,6 @@
 
 static const char *const lora_layers[] = { "query", "value", NULL };
 
-static bool may_ignore(const char *part)
-{
-    return false;
-}
-
 static const char *const aliases[][2] = {
     { "LayerNorm.weight", "LayerNorm.gamma" },
     { "LayerNorm.bias", "LayerNorm.beta" },
@@ -97,8 +92,8 @@ static dsc_status read_later(dsc_hf_config *reader, dsc_lm_config *lm)
     .segment_table = "embeddings.token_type_embeddings.weight", .embed_norm = "embeddings.LayerNorm",                  \
     .transform = "lm_head.dense", .final_norm = "lm_head.layer_norm", .head_table = "lm_head.decoder.weight",          \
     .head_bias = "lm_head.bias", .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config),                     \
-    .builtin = dsc_dense_no_builtin, .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,                   \
-    .may_ignore = may_ignore, .aliases = aliases, .beside = beside
+    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,                   \
+    .aliases = aliases, .beside = beside
 
 const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY, .model_type = "roberta", .read_config = read_roberta,
                                            .classifier = &roberta_classifier, .token_classifier = &roberta_tokens };

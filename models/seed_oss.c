@@ -15,4 +15,4 @@ static const dsc_decoder_traits traits = {
     .read_more = read_more
 };
 
-const dsc_lm_family dsc_seed_oss_family = { DSC_DECODER_LIKE_LLAMA("seed_oss", traits) };
+const dsc_lm_family dsc_seed_oss_family = { DSC_DECODER_RMS("seed_oss", traits) };

@@ -39,7 +39,7 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
     used = used && window > 0;
     for (int64_t i = 0; i < lm->layers; i++)
         lm->full[i] = !config->unturned[i];
-    DSC_TRY(dsc_decoder_read_layer_types(reader, lm, &sliding));
+    DSC_TRY(dsc_decoder_read_layer_types(reader, lm->layers, "sliding_attention", lm->full, &sliding));
     if (used && window < lm->positions)
         lm->window = window;
     return DSC_OK;
@@ -51,4 +51,4 @@ static const dsc_decoder_traits traits = {
     .tied = true, .theta = 2000000, .read_more = read_more
 };
 
-const dsc_lm_family dsc_smollm3_family = { DSC_DECODER_LIKE_LLAMA("smollm3", traits) };
+const dsc_lm_family dsc_smollm3_family = { DSC_DECODER_RMS("smollm3", traits) };

@@ -15,6 +15,4 @@ static const dsc_decoder_traits traits = {
     .read_more = read_more
 };
 
-const dsc_lm_family dsc_stablelm_family = { DSC_DECODER_BY_TRAITS("stablelm", traits), .norm = DSC_NORM_LAYER,
-                                            .emit_block = dsc_decoder_emit_llama,
-                                            .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_stablelm_family = { DSC_DECODER_LAYER_NORM("stablelm", traits) };

@@ -18,6 +18,4 @@ static const dsc_decoder_traits traits = {
     .one_window = true, .activation = DSC_GELU_TANH, .read_more = read_more
 };
 
-const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_BY_TRAITS("starcoder2", traits), .norm = DSC_NORM_LAYER,
-                                              .emit_block = dsc_decoder_emit_llama,
-                                              .lora_layers = dsc_decoder_lora_layers };
+const dsc_lm_family dsc_starcoder2_family = { DSC_DECODER_LAYER_NORM("starcoder2", traits) };

@@ -29,8 +29,6 @@ static const char *const beside[][2] = { { "pooler.", "pooler" },
                                          { "embeddings.mask_token", "mask token" },
                                          { NULL, NULL } };
 
-static bool may_ignore(const char *part) { return false; }
-
 static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     /* Keys of the pooler and of masked picture modeling, which a classifier does not need. */
@@ -50,10 +48,8 @@ const dsc_lm_family dsc_vit_family = { .model_type = "vit",
                                        .norm = DSC_NORM_LAYER,
                                        .config_bytes = sizeof(dsc_vision_config),
                                        .read_config = read_config,
-                                       .builtin = dsc_dense_no_builtin,
                                        .emit_first = dsc_vision_emit_first,
                                        .emit_block = dsc_vision_emit_block,
                                        .emit_last = dsc_vision_emit_last,
                                        .lora_layers = lora_layers,
-                                       .may_ignore = may_ignore,
                                        .beside = beside };
