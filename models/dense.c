@@ -1,10 +1,7 @@
-/* dense.c - the dense block, and keys of config.json that its families share.
- * SPDX-License-Identifier: Apache-2.0 */
+/* dense.c - the dense block. SPDX-License-Identifier: Apache-2.0 */
 #include "models/dense.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 static const dsc_dense_config *config_of(const dsc_lm_config *base)
 {
@@ -24,6 +21,14 @@ static dsc_block block_of(dsc_program *program, const dsc_dense_config *config)
                              config->traits->scaled_init ? base->init_std / sqrt(2.0 * (double)base->layers) : 0 };
 }
 
+/* The positions of a layer; NULL: it has none. */
+static const dsc_rope *rope_of(const dsc_dense_config *config, int64_t layer)
+{
+    if (!config->traits->rotary || config->alibi > 0)
+        return NULL;
+    return config->traits->two_ropes && !config->lm.full[layer] ? &config->sliding_rope : &config->rope;
+}
+
 static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t layer)
 {
     const dsc_lm_config *base = &config->lm;
@@ -37,7 +42,7 @@ static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t 
         .out = traits->proj,
         .qkv_bias = config->attention_bias,
         .out_bias = config->attention_bias,
-        .rope = { .rope = traits->rotary && config->alibi == 0 ? &config->rope : NULL },
+        .rope = { .rope = rope_of(config, layer) },
         .op = { .heads = config->heads,
                 .kv_heads = config->kv_heads > 0 ? config->kv_heads : config->heads,
                 .head_size = size,
@@ -61,65 +66,18 @@ void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *base, int64
     const dsc_dense_traits *traits = config->traits;
     const dsc_block block = block_of(program, config);
     const dsc_block_attention attention = attention_of(config, layer);
-    const dsc_block_mlp mlp = { .up = traits->fc,
+    const dsc_block_mlp mlp = { .gate_in_up = traits->gate_in_up,
+                                .up = traits->fc,
                                 .down = traits->out,
                                 .up_bias = !config->bare_mlp,
                                 .down_bias = !config->bare_mlp,
                                 .inner = config->inner,
                                 .activation = config->activation };
-    const dsc_step_norms first = norms_of(config, traits->norm1), second = norms_of(config, traits->norm2);
+    const dsc_step_norms first = norms_of(config, traits->bare_first && layer == 0 ? NULL : traits->norm1);
+    const dsc_step_norms second = norms_of(config, traits->norm2);
     dsc_step step = dsc_block_begin(&block, program->input, &first);
     const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
     if (traits->norm2 != NULL)
         step = dsc_block_begin(&block, config->parallel ? program->input : x, &second);
     dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
-}
-
-/* ---- keys of config.json ----------------------------------------------------------------------------------------- */
-
-dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config, const char *channels_key,
-                                 const char *heads_key)
-{
-    if (config->lm.channels % config->heads == 0)
-        return DSC_OK;
-    return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"%s\" %lld is not a multiple of \"%s\" %lld", channels_key,
-                         (long long)config->lm.channels, heads_key, (long long)config->heads);
-}
-
-/* The first three are one function under three names. */
-static const char *const activation_names[] = { "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu", "relu" };
-static const dsc_activation activations[] = { DSC_GELU_TANH, DSC_GELU_TANH, DSC_GELU_TANH, DSC_GELU_ERF, DSC_RELU };
-
-dsc_status dsc_dense_read_activation(dsc_hf_config *reader, const char *key, dsc_activation fallback,
-                                     dsc_activation *out)
-{
-    int32_t index = 0;
-    const bool given = dsc_hf_field(reader, key) != NULL;
-    DSC_TRY(dsc_hf_choice(reader, key, activation_names, DSC_COUNT(activation_names), &index));
-    *out = given ? activations[index] : fallback;
-    return DSC_OK;
-}
-
-const char *dsc_dense_activation_name(dsc_activation activation)
-{
-    int32_t index = 0;
-    while (activations[index] != activation)
-        index++;
-    return activation_names[index];
-}
-
-dsc_status dsc_dense_read_dropout(dsc_hf_config *reader, const char *const *keys, int32_t count, double fallback)
-{
-    char list[200] = "";
-    bool any = false;
-    for (int32_t i = 0; i < count; i++) {
-        const size_t used = strlen(list);
-        double share = 0;
-        DSC_TRY(dsc_hf_number(reader, keys[i], (dsc_hf_range){ 0, 1 }, fallback, &share));
-        snprintf(list + used, sizeof list - used, "%s%s %g", i > 0 ? ", " : "", keys[i], share);
-        any = any || share > 0;
-    }
-    if (any)
-        dsc_hf_warn(reader->warnings, reader->warnings_bytes, "the model's dropout is off (config.json: %s)", list);
-    return DSC_OK;
 }

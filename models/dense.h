@@ -16,10 +16,42 @@ typedef struct dsc_dense_traits {
     dsc_qkv_kind kind;
     bool out_in; /* weights are stored [out,in] */
     bool rotary;
+    bool two_ropes;   /* layers with a window have rotary positions of their own */
+    bool bare_first;  /* the first layer has no norm1 */
+    bool gate_in_up;  /* `fc` has the outputs of a gate too */
     bool scaled_init; /* addends of the residual stream start smaller by the number of additions: GPT-2 */
 } dsc_dense_traits;
 
-typedef struct dsc_dense_config {
+/* A size in config.json under one or several names, of which the last one that is there holds. */
+typedef struct dsc_dense_size {
+    const char *key[3];
+    int64_t usual; /* without any */
+    uint32_t null; /* bit i: key[i] may be null, which is as no key */
+} dsc_dense_size;
+
+typedef struct dsc_dense_config dsc_dense_config;
+
+/* Keys of a family's config.json, and values without them. */
+typedef struct dsc_dense_keys {
+    const dsc_dense_traits *block; /* NULL: read_more chooses them */
+    int64_t vocab;
+    /* Without names: max_position_embeddings, num_hidden_layers, hidden_size, intermediate_size and
+     * num_attention_heads. */
+    dsc_dense_size positions, layers, channels, inner, heads;
+    bool fixed_inner; /* I = 4 C, which no key says */
+    int64_t head_max; /* the largest D; 0: any */
+    const char *eps;  /* NULL: no key */
+    double eps_usual;
+    const char *std; /* NULL: initializer_range */
+    bool tied;
+    const char *activation; /* NULL: no key */
+    dsc_activation activation_usual;
+    const char *dropouts[3];
+    double dropout_usual;
+    dsc_status (*read_more)(dsc_hf_config *reader, dsc_dense_config *out);
+} dsc_dense_keys;
+
+struct dsc_dense_config {
     dsc_lm_config lm;
     const dsc_dense_traits *traits;
     int64_t heads, inner;
@@ -33,29 +65,23 @@ typedef struct dsc_dense_config {
     bool scale_attention_by_layer; /* and times 1 / (layer + 1) */
     double scale;                  /* factor of scores; 0: by the two above */
     double alibi, alibi_of_key;    /* as in dsc_op_attention */
-    dsc_rope rope;                 /* rotary */
-} dsc_dense_config;
+    dsc_rope rope, sliding_rope;   /* rotary */
+};
 
 extern const dsc_lm_family dsc_gpt2_family, dsc_neox_family, dsc_opt_family, dsc_bert_family;
 extern const dsc_lm_family dsc_bloom_family, dsc_gptj_family, dsc_falcon_family, dsc_mpt_family;
 extern const dsc_lm_family dsc_roberta_family, dsc_xlm_roberta_family, dsc_camembert_family, dsc_distilbert_family,
     dsc_modernbert_family;
-extern const dsc_dense_traits dsc_gpt2_traits, dsc_neox_traits, dsc_opt_traits, dsc_bert_traits;
+extern const dsc_dense_traits dsc_gpt2_traits, dsc_bert_traits;
 
-/* The parts of the families' tables. dense.c, and a _config.c and _sizes.c for a family */
 void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
-dsc_status dsc_gpt2_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-int dsc_gpt2_write_config(const dsc_lm_config *config, char *out, size_t bytes);
-const char *dsc_gpt2_builtin(const void *traits, int32_t index, dsc_lm_config *out);
-dsc_status dsc_neox_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-dsc_status dsc_opt_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-dsc_status dsc_bert_read_config(dsc_hf_config *reader, dsc_lm_config *out);
-/* All keys that BERT and RoBERTa have in common, which are all but that of padding; `vocab` without vocab_size. */
-dsc_status dsc_bert_read_common(dsc_hf_config *reader, dsc_lm_config *out, int64_t vocab);
-/* C must be a multiple of the heads; keys are the family's names of both, for the message. */
-DSC_MUST_USE dsc_status dsc_dense_check_heads(dsc_hf_config *reader, const dsc_dense_config *config,
-                                              const char *channels_key, const char *heads_key);
+const char *dsc_gpt2_builtin(const void *traits, int32_t index, dsc_lm_config *out); /* gpt2_sizes.c */
 
+/* dense_config.c: config.json by the reader's traits, a dsc_dense_keys. */
+DSC_MUST_USE dsc_status dsc_dense_read(dsc_hf_config *reader, dsc_lm_config *out);
+/* Rotary positions of whole heads, or of the share that the key `partial` says. */
+DSC_MUST_USE dsc_status dsc_dense_read_rope(dsc_hf_config *reader, dsc_dense_config *out, const char *theta,
+                                            const char *partial, double share);
 /* By Hugging Face's names; `fallback` without the key. */
 DSC_MUST_USE dsc_status dsc_dense_read_activation(dsc_hf_config *reader, const char *key, dsc_activation fallback,
                                                   dsc_activation *out);
@@ -63,5 +89,25 @@ const char *dsc_dense_activation_name(dsc_activation activation);
 /* Shares of dropout that a config.json has, which are not done: said when one is above 0. keys[0 .. count - 1]. */
 DSC_MUST_USE dsc_status dsc_dense_read_dropout(dsc_hf_config *reader, const char *const *keys, int32_t count,
                                                double fallback);
+
+/* Members that the tables of all these families have in common. */
+#define DSC_DENSE_FAMILY(type, keys)                                                                                   \
+    .model_type = (type), .traits = &(keys), .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config),         \
+    .read_config = dsc_dense_read, .emit_block = dsc_dense_emit_block
+
+/* bert.c: parts of BERT that RoBERTa's families have too. */
+extern const char *const dsc_bert_lora_layers[];
+DSC_MUST_USE dsc_status dsc_bert_read_more(dsc_hf_config *reader, dsc_dense_config *out);
+#define DSC_BERT_KEYS(tokens, more)                                                                                    \
+    .block = &dsc_bert_traits, .vocab = (tokens), .positions = { .usual = 512 }, .layers = { .usual = 12 },            \
+    .channels = { .usual = 768 }, .inner = { .usual = 3072 }, .heads = { .usual = 12 }, .eps = "layer_norm_eps",       \
+    .eps_usual = 1e-12, .tied = true, .activation = "hidden_act", .activation_usual = DSC_GELU_ERF,                    \
+    .dropouts = { "hidden_dropout_prob", "attention_probs_dropout_prob" }, .dropout_usual = 0.1, .read_more = (more)
+#define DSC_BERT_FAMILY(type, keys)                                                                                    \
+    DSC_DENSE_FAMILY(type, keys), .layers_key = "num_hidden_layers", .layer = "encoder.layer.",                        \
+        .token_table = "embeddings.word_embeddings.weight",                                                            \
+        .position_table = "embeddings.position_embeddings.weight",                                                     \
+        .segment_table = "embeddings.token_type_embeddings.weight", .embed_norm = "embeddings.LayerNorm",              \
+        .lora_layers = dsc_bert_lora_layers
 
 #endif

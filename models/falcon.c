@@ -27,30 +27,6 @@ static const dsc_dense_traits newer_traits[3][2] = {
 
 static const char *const may_ignore[] = { "self_attention.rotary_emb.inv_freq", NULL };
 
-/* Older files have other names of some keys; where both are there, the older one goes before it. */
-static dsc_status read_either(dsc_hf_config *reader, const char *key, const char *older, int64_t max, int64_t fallback,
-                              int64_t *out)
-{
-    DSC_TRY(dsc_hf_int(reader, key, max, fallback, out));
-    return older != NULL ? dsc_hf_int_or_null(reader, older, max, *out, out) : DSC_OK;
-}
-
-static dsc_status read_sizes(dsc_hf_config *reader, dsc_dense_config *out)
-{
-    dsc_lm_config *lm = &out->lm;
-    DSC_TRY(dsc_hf_int(reader, "vocab_size", DSC_LM_VOCAB_MAX, 65024, &lm->vocab));
-    DSC_TRY(dsc_hf_int(reader, "max_position_embeddings", DSC_LM_POSITIONS_MAX, 2048, &lm->positions));
-    DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 32, &lm->layers));
-    DSC_TRY(read_either(reader, "hidden_size", "n_embed", DSC_LM_CHANNELS_MAX, 4544, &lm->channels));
-    DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 71, &out->heads));
-    DSC_TRY(dsc_hf_int_or_null(reader, "ffn_hidden_size", DSC_LM_INNER_MAX, 4 * lm->channels, &out->inner));
-    DSC_TRY(dsc_dense_check_heads(reader, out, "hidden_size", "num_attention_heads"));
-    if (lm->channels / out->heads > 2 * DSC_ROPE_PAIRS_MAX)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "heads of %lld elements are not built; what exists: up to %d",
-                             (long long)(lm->channels / out->heads), 2 * DSC_ROPE_PAIRS_MAX);
-    return DSC_OK;
-}
-
 /* The newer blocks, which are parallel and have any number of key heads. */
 static dsc_status read_newer(dsc_hf_config *reader, dsc_dense_config *out)
 {
@@ -93,48 +69,35 @@ static dsc_status read_places(dsc_hf_config *reader, dsc_dense_config *out)
         out->alibi_of_key = 1 / sqrt((double)(lm->channels / out->heads));
         return DSC_OK;
     }
-    const dsc_rope_keys keys = { .theta = "rope_theta", .positions = lm->positions,
-                                 .head_size = lm->channels / out->heads, .partial_default = 1 };
-    DSC_TRY(dsc_rope_read(reader, &keys, &out->rope));
-    lm->short_positions = dsc_rope_short_positions(&out->rope);
-    return DSC_OK;
+    return dsc_dense_read_rope(reader, out, "rope_theta", NULL, 1);
 }
 
-static dsc_status read_parts(dsc_hf_config *reader, dsc_dense_config *out)
+static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 {
-    bool newer = false, one_key = true, bias = false, behind = false;
+    bool newer = false, one_key = true, bias = false;
+    out->scale_attention = true;
     DSC_TRY(dsc_hf_bool(reader, "new_decoder_architecture", false, &newer));
-    DSC_TRY(dsc_hf_bool(reader, "apply_residual_connection_post_layernorm", false, &behind));
-    if (behind)
-        return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED, "\"apply_residual_connection_post_layernorm\": true is not "
-                             "built; what exists: false");
+    DSC_TRY(dsc_hf_only(reader, "apply_residual_connection_post_layernorm", false));
     DSC_TRY(dsc_hf_bool(reader, "multi_query", true, &one_key));
     DSC_TRY(dsc_hf_bool(reader, "parallel_attn", true, &out->parallel));
     DSC_TRY(dsc_hf_bool(reader, "bias", false, &bias));
     out->attention_bias = bias;
     out->bare_mlp = !bias;
-    return newer ? read_newer(reader, out) : read_older(reader, out, one_key);
+    DSC_TRY(newer ? read_newer(reader, out) : read_older(reader, out, one_key));
+    return read_places(reader, out);
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm)
-{
-    static const char *const dropouts[] = { "hidden_dropout", "attention_dropout" };
-    dsc_dense_config *out = (dsc_dense_config *)(void *)lm;
-    out->scale_attention = true;
-    DSC_TRY(read_sizes(reader, out));
-    DSC_TRY(read_parts(reader, out));
-    DSC_TRY(dsc_hf_number(reader, "layer_norm_epsilon", (dsc_hf_range){ 1e-30, 1 }, 1e-5, &lm->norm_eps));
-    DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range){ 0, 1000 }, 0.02, &lm->init_std));
-    DSC_TRY(dsc_hf_bool(reader, "tie_word_embeddings", true, &lm->tied));
-    DSC_TRY(dsc_dense_read_activation(reader, "activation", DSC_GELU_ERF, &out->activation));
-    DSC_TRY(read_places(reader, out));
-    return dsc_dense_read_dropout(reader, dropouts, DSC_COUNT(dropouts), 0);
-}
+/* Older files have other names of some sizes; where both are there, the older one goes before it. */
+static const dsc_dense_keys keys = {
+    .vocab = 65024, .positions = { .usual = 2048 }, .layers = { .usual = 32 },
+    .channels = { { "hidden_size", "n_embed" }, 4544, .null = 2 }, .inner = { { "ffn_hidden_size" }, .null = 1 },
+    .heads = { .usual = 71 }, .head_max = 2 * DSC_ROPE_PAIRS_MAX, .eps = "layer_norm_epsilon", .eps_usual = 1e-5,
+    .tied = true, .activation = "activation", .activation_usual = DSC_GELU_ERF,
+    .dropouts = { "hidden_dropout", "attention_dropout" }, .read_more = read_more
+};
 
 const dsc_lm_family dsc_falcon_family = {
-    .model_type = "falcon", .layers_key = "num_hidden_layers", .base = "transformer.", .layer = "h.",
+    DSC_DENSE_FAMILY("falcon", keys), .layers_key = "num_hidden_layers", .base = "transformer.", .layer = "h.",
     .token_table = "word_embeddings.weight", .head_table = "lm_head.weight", .final_norm = "ln_f",
-    .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config), .read_config = read_config,
-    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,
-    .may_ignore = may_ignore
+    .lora_layers = lora_layers, .may_ignore = may_ignore
 };

@@ -217,7 +217,7 @@ bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_
     char text[100];
     for (size_t i = 0; i < DSC_COUNT(own); i++)
         cJSON_DeleteItemFromObjectCaseSensitive(root, own[i]);
-    snprintf(text, sizeof text, "%s%s", head_of(family, config->of_tokens)->class_prefix, endings[config->of_tokens]);
+    snprintf(text, sizeof text, "%s%s", family->class_prefix, endings[config->of_tokens]);
     cJSON *list = cJSON_AddArrayToObject(root, "architectures");
     bool good = list != NULL && cJSON_AddItemToArray(list, cJSON_CreateString(text));
     cJSON *const by_id = cJSON_AddObjectToObject(root, "id2label");

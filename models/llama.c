@@ -51,19 +51,17 @@ const dsc_lm_family dsc_ministral_family = { DSC_DECODER_RMS("ministral", minist
 
 static const char *const beside_labels[][2] = { { "lm_head.", "head of the language model" }, { NULL, NULL } };
 
-#define FAMILY(name, class_name)                                                                                       \
-    static const dsc_lm_classifier classifier_of_##name = { .class_prefix = (class_name),                              \
-                                                            .table = "score.weight",                                   \
-                                                            .beside = beside_labels };                                 \
-    static const dsc_lm_classifier token_classifier_of_##name = {                                                      \
-        .class_prefix = (class_name), .table = "score.weight", .bias = "score.bias", .beside = beside_labels           \
-    };                                                                                                                 \
-    const dsc_lm_family dsc_##name##_family = { DSC_DECODER_RMS(#name, dsc_traits_of_##name),                          \
-                                                .write_config = dsc_decoder_write_config,                              \
-                                                .builtin = dsc_llama_builtin,                                          \
-                                                .classifier = &classifier_of_##name,                                   \
-                                                .token_classifier = &token_classifier_of_##name };
-FAMILY(llama, "Llama")
-FAMILY(mistral, "Mistral")
-FAMILY(qwen2, "Qwen2")
-FAMILY(qwen3, "Qwen3")
+static const dsc_lm_classifier classifier = { .table = "score.weight", .beside = beside_labels };
+static const dsc_lm_classifier token_classifier = { .table = "score.weight", .bias = "score.bias",
+                                                    .beside = beside_labels };
+
+#define FAMILY(name, prefix)                                                                                           \
+    const dsc_lm_family dsc_##name##_family = {                                                                        \
+        DSC_DECODER_RMS(#name, dsc_traits_of_##name), .write_config = dsc_decoder_write_config,                        \
+        .builtin = dsc_llama_builtin, .class_prefix = (prefix), .classifier = &classifier,                             \
+        .token_classifier = &token_classifier                                                                          \
+    }
+FAMILY(llama, "Llama");
+FAMILY(mistral, "Mistral");
+FAMILY(qwen2, "Qwen2");
+FAMILY(qwen3, "Qwen3");

@@ -152,6 +152,7 @@ typedef struct dsc_lm_family {
     const char *const (*aliases)[2], *const (*beside)[2];
     const struct dsc_lm_stacked *stacked; /* up to one without a part; NULL: none */
     bool has_mxfp4; /* experts' matrices, parameters of three dimensions, may be in MXFP4 (mxfp4.h) */
+    const char *class_prefix; /* "Bert" of BertForSequenceClassification in transformers, with a classifier */
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
     const struct dsc_lm_classifier *token_classifier; /* head for labels of tokens; NULL: none is built */
     bool classifies;                            /* a copy of a family that has that head */
@@ -162,7 +163,6 @@ typedef struct dsc_lm_family {
 
 /* The head of a family that classifies texts. It takes the place of the one that predicts tokens; names are whole. */
 typedef struct dsc_lm_classifier {
-    const char *class_prefix;       /* of its class in transformers: "Bert" of BertForSequenceClassification */
     const char *transform; /* NULL: of tokens; or of a decoder, whose last token the head sees behind the norm */
     const char *norm;               /* before the table, of an encoder; NULL: none */
     const char *table, *bias;       /* bias: NULL: none */

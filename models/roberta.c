@@ -3,8 +3,6 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/dense.h"
 
-static const char *const lora_layers[] = { "query", "value", NULL };
-
 static const char *const aliases[][2] = {
     { "LayerNorm.weight", "LayerNorm.gamma" },
     { "LayerNorm.bias", "LayerNorm.beta" },
@@ -28,24 +26,13 @@ static const char *const beside_labels[][2] = {
     { NULL, NULL },
 };
 
-#define ROBERTA_CLASSIFIER(class_name)                                                                                 \
-    {                                                                                                                  \
-        .class_prefix = (class_name), .transform = "classifier.dense", .table = "classifier.out_proj.weight",          \
-        .bias = "classifier.out_proj.bias", .tanh = true, .beside = beside_labels                                      \
-    }
-
-#define TOKEN_CLASSIFIER(name)                                                                                         \
-    {                                                                                                                  \
-        .class_prefix = (name), .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_labels       \
-    }
-
-static const dsc_lm_classifier roberta_classifier = ROBERTA_CLASSIFIER("Roberta");
-static const dsc_lm_classifier xlm_classifier = ROBERTA_CLASSIFIER("XLMRoberta");
-static const dsc_lm_classifier camembert_classifier = ROBERTA_CLASSIFIER("Camembert");
-
-static const dsc_lm_classifier roberta_tokens = TOKEN_CLASSIFIER("Roberta");
-static const dsc_lm_classifier xlm_tokens = TOKEN_CLASSIFIER("XLMRoberta");
-static const dsc_lm_classifier camembert_tokens = TOKEN_CLASSIFIER("Camembert");
+static const dsc_lm_classifier classifier = {
+    .transform = "classifier.dense", .table = "classifier.out_proj.weight", .bias = "classifier.out_proj.bias",
+    .tanh = true, .beside = beside_labels
+};
+static const dsc_lm_classifier token_classifier = {
+    .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_labels
+};
 
 /* transformers counts places by the token of padding, so that there must be one. */
 static dsc_status read_positions(dsc_hf_config *reader, dsc_lm_config *lm)
@@ -69,36 +56,21 @@ static dsc_status read_positions(dsc_hf_config *reader, dsc_lm_config *lm)
     return DSC_OK;
 }
 
-static dsc_status read_config(dsc_hf_config *reader, dsc_lm_config *lm, int64_t vocab)
+static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 {
-    DSC_TRY(dsc_bert_read_common(reader, lm, vocab));
-    lm->activation = DSC_GELU_ERF; /* the head's, whatever the blocks' is */
-    return read_positions(reader, lm);
+    DSC_TRY(dsc_bert_read_more(reader, out));
+    out->lm.activation = DSC_GELU_ERF; /* the head's, whatever the blocks' is */
+    return read_positions(reader, &out->lm);
 }
 
-static dsc_status read_roberta(dsc_hf_config *reader, dsc_lm_config *lm)
-{
-    return read_config(reader, lm, 50265);
-}
+static const dsc_dense_keys roberta_keys = { DSC_BERT_KEYS(50265, read_more) };
+static const dsc_dense_keys later_keys = { DSC_BERT_KEYS(30522, read_more) };
 
-static dsc_status read_later(dsc_hf_config *reader, dsc_lm_config *lm)
-{
-    return read_config(reader, lm, 30522);
-}
+#define ROBERTA_FAMILY(type, keys, prefix)                                                                             \
+    DSC_BERT_FAMILY(type, keys), .base = "roberta.", .transform = "lm_head.dense", .final_norm = "lm_head.layer_norm", \
+        .head_table = "lm_head.decoder.weight", .head_bias = "lm_head.bias", .aliases = aliases, .beside = beside,     \
+        .class_prefix = (prefix), .classifier = &classifier, .token_classifier = &token_classifier
 
-#define ROBERTA_FAMILY                                                                                                 \
-    .layers_key = "num_hidden_layers", .base = "roberta.", .layer = "encoder.layer.",                                  \
-    .token_table = "embeddings.word_embeddings.weight", .position_table = "embeddings.position_embeddings.weight",     \
-    .segment_table = "embeddings.token_type_embeddings.weight", .embed_norm = "embeddings.LayerNorm",                  \
-    .transform = "lm_head.dense", .final_norm = "lm_head.layer_norm", .head_table = "lm_head.decoder.weight",          \
-    .head_bias = "lm_head.bias", .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_dense_config),                     \
-    .emit_block = dsc_dense_emit_block, .lora_layers = lora_layers,                   \
-    .aliases = aliases, .beside = beside
-
-const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY, .model_type = "roberta", .read_config = read_roberta,
-                                           .classifier = &roberta_classifier, .token_classifier = &roberta_tokens };
-const dsc_lm_family dsc_xlm_roberta_family = { ROBERTA_FAMILY, .model_type = "xlm-roberta", .read_config = read_later,
-                                               .classifier = &xlm_classifier, .token_classifier = &xlm_tokens };
-const dsc_lm_family dsc_camembert_family = { ROBERTA_FAMILY, .model_type = "camembert", .read_config = read_later,
-                                             .classifier = &camembert_classifier,
-                                             .token_classifier = &camembert_tokens };
+const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY("roberta", roberta_keys, "Roberta") };
+const dsc_lm_family dsc_xlm_roberta_family = { ROBERTA_FAMILY("xlm-roberta", later_keys, "XLMRoberta") };
+const dsc_lm_family dsc_camembert_family = { ROBERTA_FAMILY("camembert", later_keys, "Camembert") };

@@ -164,8 +164,6 @@ static dsc_status read_picture(dsc_hf_config *reader, dsc_vision_config *out)
 /* As transformers counts them: the names of "id2label", else "num_labels", else two. */
 static dsc_status read_classes(dsc_hf_config *reader, dsc_lm_config *lm)
 {
-    static const char *const problems[] = { "single_label_classification" };
-    int32_t problem = 0;
     int64_t count = 0;
     DSC_TRY(dsc_hf_int_or_null(reader, "num_labels", DSC_LABELS_MAX, 2, &lm->vocab));
     const cJSON *names = dsc_hf_field(reader, "id2label");
@@ -180,9 +178,9 @@ static dsc_status read_classes(dsc_hf_config *reader, dsc_lm_config *lm)
         return DSC_HF_REFUSE(reader, DSC_ERR_UNSUPPORTED,
                              "a classifier of %lld classes is not built; what exists: 2 to %d classes in \"id2label\"",
                              (long long)lm->vocab, DSC_LABELS_MAX);
-    if (dsc_hf_field(reader, "problem_type") != NULL)
-        DSC_TRY(dsc_hf_choice(reader, "problem_type", problems, DSC_COUNT(problems), &problem));
-    return DSC_OK;
+    return dsc_hf_field(reader, "problem_type") != NULL
+               ? dsc_hf_only_word(reader, "problem_type", "single_label_classification")
+               : DSC_OK;
 }
 
 static dsc_status read_activation(dsc_hf_config *reader, dsc_vision_config *out, dsc_activation fallback)
@@ -198,12 +196,13 @@ static dsc_status read_activation(dsc_hf_config *reader, dsc_vision_config *out,
     return dsc_dense_read_activation(reader, "hidden_act", fallback, &out->activation);
 }
 
-dsc_status dsc_vision_read_config(dsc_hf_config *reader, const dsc_vision_traits *traits, dsc_lm_config *lm)
+dsc_status dsc_vision_read(dsc_hf_config *reader, dsc_lm_config *lm)
 {
+    const dsc_vision_traits *traits = reader->traits;
     dsc_vision_config *out = (dsc_vision_config *)(void *)lm;
-    int32_t dropouts = 0;
     out->traits = traits;
     out->qkv_bias = true;
+    dsc_hf_skip(reader, traits->without_effect);
     DSC_TRY(read_picture(reader, out));
     DSC_TRY(read_classes(reader, lm));
     DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 12, &lm->layers));
@@ -219,7 +218,5 @@ dsc_status dsc_vision_read_config(dsc_hf_config *reader, const dsc_vision_traits
     if (traits->bias_key != NULL)
         DSC_TRY(dsc_hf_bool(reader, traits->bias_key, true, &out->qkv_bias));
     DSC_TRY(read_activation(reader, out, traits->quick ? DSC_SILU : DSC_GELU_ERF));
-    while (traits->dropouts[dropouts] != NULL)
-        dropouts++;
-    return dsc_dense_read_dropout(reader, traits->dropouts, dropouts, 0);
+    return dsc_dense_read_dropout(reader, traits->dropouts, traits->dropouts[1] != NULL ? 2 : 1, 0);
 }

@@ -22,7 +22,8 @@ typedef struct dsc_vision_traits {
     int64_t patch;
     double eps;
     const char *bias_key;        /* whether q, k and v have biases; NULL: they have */
-    const char *const *dropouts; /* up to a NULL */
+    const char *dropouts[2];
+    const char *const *without_effect; /* keys of other tasks, up to a NULL */
 } dsc_vision_traits;
 
 typedef struct dsc_vision_config {
@@ -37,9 +38,14 @@ typedef struct dsc_vision_config {
 void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *config);
 void dsc_vision_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
 void dsc_vision_emit_last(dsc_program *program, const dsc_lm_config *config);
-/* The keys that the families share. */
-DSC_MUST_USE dsc_status dsc_vision_read_config(dsc_hf_config *reader, const dsc_vision_traits *traits,
-                                               dsc_lm_config *out);
+DSC_MUST_USE dsc_status dsc_vision_read(dsc_hf_config *reader, dsc_lm_config *out);
+
+/* Members that the tables of all these families have in common. */
+#define DSC_VISION_FAMILY(type, table)                                                                                 \
+    .model_type = (type), .traits = &(table), .layers_key = "num_hidden_layers", .token_table = "",                    \
+    .head_table = "classifier.weight", .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_vision_config),              \
+    .read_config = dsc_vision_read, .emit_first = dsc_vision_emit_first, .emit_block = dsc_vision_emit_block,          \
+    .emit_last = dsc_vision_emit_last
 
 extern const dsc_lm_family dsc_vit_family, dsc_clip_vision_family;
 
