@@ -16,6 +16,16 @@ typedef struct dsc_op_batch {
     dsc_dtype dtype;
 } dsc_op_batch;
 
+/* Functions of a kind of op. */
+typedef dsc_status dsc_op_launch(struct dsc_exec *exec, const dsc_op *op);
+typedef int64_t dsc_op_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+typedef int64_t dsc_op_state(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
+typedef double dsc_op_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
+typedef dsc_status dsc_op_plan(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
+                               dsc_error *err);
+typedef bool dsc_op_can_lie(const dsc_place *places, const dsc_op *op);
+typedef dsc_status dsc_op_rule(struct dsc_tape *tape, dsc_op *op, dsc_error *err);
+
 /* All that is known of one kind of op. Masks have a bit for each operand of dsc_op in order. NULL: it has none. */
 typedef struct dsc_op_info {
     const char *name;
@@ -31,20 +41,19 @@ typedef struct dsc_op_info {
     uint32_t strided_in, strided_out; /* operands that may be columns of a wider value */
     uint32_t cached;                  /* inputs that the cache keeps */
     /* Bytes of what the op keeps of a text so far in the cache, whatever its length. */
-    int64_t (*state)(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
+    dsc_op_state *state;
     /* Whether the kernel can read and write operands at these places. */
-    bool (*can_lie)(const dsc_place *places, const dsc_op *op);
-    int64_t (*scratch)(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+    dsc_op_can_lie *can_lie;
+    dsc_op_scratch *scratch;
 
     /* ---- Run and plan ---- */
-    dsc_status (*launch)(struct dsc_exec *exec, const dsc_op *op);
-    double (*flops)(const dsc_program *program, const dsc_op *op, int64_t batch);
-    dsc_status (*plan)(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
-                       dsc_error *err); /* the launches for a plan's sink */
+    dsc_op_launch *launch;
+    dsc_op_flops *flops;
+    dsc_op_plan *plan; /* the launches for a plan's sink */
 
     /* ---- Backward ---- */
     /* Emits the ops of the gradients. NULL: no gradient goes through. */
-    dsc_status (*rule)(struct dsc_tape *tape, dsc_op *op, dsc_error *err);
+    dsc_op_rule *rule;
     uint32_t gradients; /* inputs that have one */
     /* For the rule dsc_rule_one_op: the kind that it emits, whose inputs are the gradient of output 0, and then these
      * outputs and inputs of forward. */

@@ -50,112 +50,55 @@ static inline bool dsc_op_lie_apart_alike(const dsc_place *places, int16_t a, in
 }
 
 /* ---- Products and norms, ops_products.c ---- */
-dsc_status dsc_op_run_linear(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_linear_dx(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_linear_dw(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_product_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-double dsc_op_product_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
-dsc_status dsc_op_plan_linear(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
-                              dsc_error *err);
-dsc_status dsc_op_run_norm(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_norm_bwd(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_norm_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
+dsc_op_launch dsc_op_run_linear, dsc_op_run_linear_dx, dsc_op_run_linear_dw, dsc_op_run_norm, dsc_op_run_norm_bwd;
+dsc_op_scratch dsc_op_product_scratch, dsc_op_norm_bwd_scratch;
+dsc_op_flops dsc_op_product_flops;
+dsc_op_plan dsc_op_plan_linear;
 
 /* ---- Rotary positions and attention, ops_attention.c ---- */
-dsc_status dsc_op_run_rope_table(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_rope(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_regroup(dsc_exec *exec, const dsc_op *op);
-bool dsc_op_rope_can_lie(const dsc_place *places, const dsc_op *op);
-dsc_status dsc_op_run_attention(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_attention_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-double dsc_op_attention_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
-dsc_status dsc_op_plan_attention(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
-                                 dsc_error *err);
-bool dsc_op_attention_can_lie(const dsc_place *places, const dsc_op *op);
-dsc_status dsc_op_run_attention_bwd(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_attention_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-bool dsc_op_attention_bwd_can_lie(const dsc_place *places, const dsc_op *op);
+dsc_op_launch dsc_op_run_rope_table, dsc_op_run_rope, dsc_op_run_regroup, dsc_op_run_attention,
+    dsc_op_run_attention_bwd;
+dsc_op_scratch dsc_op_attention_scratch, dsc_op_attention_bwd_scratch;
+dsc_op_flops dsc_op_attention_flops;
+dsc_op_plan dsc_op_plan_attention;
+dsc_op_can_lie dsc_op_rope_can_lie, dsc_op_attention_can_lie, dsc_op_attention_bwd_can_lie;
 
 /* ---- Heads, ops_heads.c ---- */
-dsc_status dsc_op_run_heads(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_heads_bwd(dsc_exec *exec, const dsc_op *op);
+dsc_op_launch dsc_op_run_heads, dsc_op_run_heads_bwd;
 
 /* ---- Element by element, ops_elements.c ---- */
-dsc_status dsc_op_run_activation(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_activation_bwd(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_gated(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_gated_bwd(dsc_exec *exec, const dsc_op *op);
-bool dsc_op_gated_can_lie(const dsc_place *places, const dsc_op *op);
-bool dsc_op_gated_bwd_can_lie(const dsc_place *places, const dsc_op *op);
-dsc_status dsc_op_run_pairs(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_pairs_bwd(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_copy(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_scale(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_dropout(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_add(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_multiply(dsc_exec *exec, const dsc_op *op);
+dsc_op_launch dsc_op_run_activation, dsc_op_run_activation_bwd, dsc_op_run_gated, dsc_op_run_gated_bwd,
+    dsc_op_run_pairs, dsc_op_run_pairs_bwd, dsc_op_run_copy, dsc_op_run_scale, dsc_op_run_dropout, dsc_op_run_add,
+    dsc_op_run_multiply;
+dsc_op_can_lie dsc_op_gated_can_lie, dsc_op_gated_bwd_can_lie;
 
 /* ---- Callbacks, ops_custom.c ---- */
-dsc_status dsc_op_run_custom(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_custom_bwd(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_custom_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-double dsc_op_custom_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
-dsc_status dsc_rule_custom(dsc_tape *tape, dsc_op *op, dsc_error *err);
+dsc_op_launch dsc_op_run_custom, dsc_op_run_custom_bwd;
+dsc_op_scratch dsc_op_custom_scratch;
+dsc_op_flops dsc_op_custom_flops;
+dsc_op_rule dsc_rule_custom;
 
 /* ---- Mixture of experts, ops_moe.c ---- */
-dsc_status dsc_op_run_router(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_router_bwd(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_router_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-int64_t dsc_op_router_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-dsc_status dsc_op_run_order(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_dispatch(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_dispatch_bwd(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_grouped(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_grouped_dx(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_grouped_dw(dsc_exec *exec, const dsc_op *op);
-double dsc_op_grouped_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
-dsc_status dsc_op_run_combine(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_combine_bwd(dsc_exec *exec, const dsc_op *op);
+dsc_op_launch dsc_op_run_router, dsc_op_run_router_bwd, dsc_op_run_order, dsc_op_run_dispatch, dsc_op_run_dispatch_bwd,
+    dsc_op_run_grouped, dsc_op_run_grouped_dx, dsc_op_run_grouped_dw, dsc_op_run_combine, dsc_op_run_combine_bwd;
+dsc_op_scratch dsc_op_router_scratch, dsc_op_router_bwd_scratch;
+dsc_op_flops dsc_op_grouped_flops;
 
 /* ---- Linear attention, ops_delta.c ---- */
-dsc_status dsc_op_run_pack(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_conv(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_conv_bwd(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_conv_state(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
-dsc_status dsc_rule_conv(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_op_run_delta(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_delta_bwd(dsc_exec *exec, const dsc_op *op);
-int64_t dsc_op_delta_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-int64_t dsc_op_delta_bwd_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);
-int64_t dsc_op_delta_state(const dsc_program *program, const dsc_op *op, dsc_dtype dtype);
-double dsc_op_delta_flops(const dsc_program *program, const dsc_op *op, int64_t batch);
+dsc_op_launch dsc_op_run_pack, dsc_op_run_conv, dsc_op_run_conv_bwd, dsc_op_run_delta, dsc_op_run_delta_bwd;
+dsc_op_scratch dsc_op_delta_scratch, dsc_op_delta_bwd_scratch;
+dsc_op_state dsc_op_conv_state, dsc_op_delta_state;
+dsc_op_flops dsc_op_delta_flops;
+dsc_op_rule dsc_rule_conv;
 
 /* ---- What a batch brings, and rows of samples, ops_rows.c ---- */
-dsc_status dsc_op_run_data(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_patches(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_prepend(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_prepend_bwd(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_table(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_table_dw(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_pick(dsc_exec *exec, const dsc_op *op);
-dsc_status dsc_op_run_pick_bwd(dsc_exec *exec, const dsc_op *op);
+dsc_op_launch dsc_op_run_data, dsc_op_run_patches, dsc_op_run_prepend, dsc_op_run_prepend_bwd, dsc_op_run_table,
+    dsc_op_run_table_dw, dsc_op_run_pick, dsc_op_run_pick_bwd;
 
 /* ---- Backward, rules.c ---- */
-/* One op of the kind's `gradient_kind`. */
-dsc_status dsc_rule_one_op(dsc_tape *tape, dsc_op *op, dsc_error *err);
-/* The gradient of the output is that of the inputs too. */
-dsc_status dsc_rule_pass(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_linear(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_norm(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_rope(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_regroup(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_gated(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_multiply(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_slice(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_heads(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_prepend(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_table(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_dispatch(dsc_tape *tape, dsc_op *op, dsc_error *err);
-dsc_status dsc_rule_grouped(dsc_tape *tape, dsc_op *op, dsc_error *err);
+/* One op of the kind's `gradient_kind`; and where the gradient of the output is that of the inputs too. */
+dsc_op_rule dsc_rule_one_op, dsc_rule_pass;
+dsc_op_rule dsc_rule_linear, dsc_rule_norm, dsc_rule_rope, dsc_rule_regroup, dsc_rule_gated, dsc_rule_multiply,
+    dsc_rule_slice, dsc_rule_heads, dsc_rule_prepend, dsc_rule_table, dsc_rule_dispatch, dsc_rule_grouped;
 
 #endif
