@@ -7,6 +7,9 @@
 #include "base/clock.h"
 #include "comm/comm_front.h"
 
+/* Bytes that a rank sends at once, above which two chunks take less time than one and a second exchange. */
+#define TWO_SLOTS_BYTES (INT64_C(32) << 20)
+
 /* One call, as it travels on a stream. */
 typedef struct comm_call {
     dsc_comm *comm;
@@ -38,41 +41,91 @@ static dsc_status exchange(dsc_comm *comm, int32_t channel, bool natively, void 
     return t->ops->all_to_all(t, channel, in, out, count * (int64_t)dsc_dtype_bytes(dtype), stream, err);
 }
 
-/* *packed <- pieces in the wire dtype: in place if they need no cast and follow each other, else cast to `out`. */
-static dsc_status pack(dsc_comm *comm, const dsc_reduce_scatter_args *args, int64_t first, int64_t count, void *out,
-                       const void **packed, dsc_stream *stream, dsc_error *err)
+/* One reduce-scatter by an exchange: how it is cut, and the place of each chunk in the staging. */
+typedef struct reduction {
+    dsc_comm *comm;
+    int32_t channel;
+    const dsc_reduce_scatter_args *args;
+    bool natively;
+    int64_t each;                           /* elements of a piece in a chunk, but for the last chunk */
+    char *out[DSC_PIPELINE_SLOTS], *in[DSC_PIPELINE_SLOTS];
+    const void *packed[DSC_PIPELINE_SLOTS]; /* what is sent */
+} reduction;
+
+static int64_t count_of(const reduction *r, int64_t chunk)
 {
-    const bool whole = args->leaf_stride == count; /* pieces follow each other */
-    *packed = whole && args->wire_dtype == DSC_F32 ? args->leaf : out;
-    if (*packed != out)
-        return DSC_OK;
-    if (whole)
-        return dsc_comm_cast(&comm->math, out, args->wire_dtype, args->leaf, comm->size * count, stream, err);
-    return dsc_comm_cast_rows(&comm->math, out, args->wire_dtype, args->leaf + first, comm->size, count,
-                              args->leaf_stride, stream, err);
+    return dsc_min_i64(r->each, r->args->count - chunk * r->each);
 }
 
-/* Without a hook: pieces are cast into the first half of the staging, exchanged, and folded from the second. */
+/* Pieces in the wire dtype: in place if they need no cast and follow each other, else cast to the staging. */
+static dsc_status pack(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    reduction *r = user;
+    const dsc_reduce_scatter_args *args = r->args;
+    const int64_t count = count_of(r, chunk);
+    const bool whole = args->leaf_stride == count; /* pieces follow each other */
+    r->packed[slot] = whole && args->wire_dtype == DSC_F32 ? (const void *)args->leaf : r->out[slot];
+    if (r->packed[slot] != r->out[slot])
+        return DSC_OK;
+    if (whole)
+        return dsc_comm_cast(&r->comm->math, r->out[slot], args->wire_dtype, args->leaf, r->comm->size * count, stream,
+                             err);
+    return dsc_comm_cast_rows(&r->comm->math, r->out[slot], args->wire_dtype, args->leaf + chunk * r->each,
+                              r->comm->size, count, args->leaf_stride, stream, err);
+}
+
+static dsc_status exchange_chunk(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const reduction *r = user;
+    return exchange(r->comm, r->channel, r->natively, r->in[slot], r->packed[slot], count_of(r, chunk),
+                    r->args->wire_dtype, stream, err);
+}
+
+static dsc_status fold(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const reduction *r = user;
+    const int64_t count = count_of(r, chunk);
+    const dsc_comm_parts leaves = { .at = r->in[slot],
+                                    .stride_bytes = count * (int64_t)dsc_dtype_bytes(r->args->wire_dtype),
+                                    .dtype = r->args->wire_dtype,
+                                    .count = r->natively ? 1 : r->comm->size };
+    return dsc_comm_ordered_reduce(&r->comm->math, r->args, &leaves, chunk * r->each, count, stream, err);
+}
+
+/* Cuts the pieces into chunks. Two slots halve the staging of a chunk, which pays off for long pieces; those that fit
+ * into one slot and are short are a single exchange. */
+static int64_t cut(reduction *r, const dsc_buf *staging, bool two_streams)
+{
+    const int64_t row_bytes = r->comm->size * (int64_t)dsc_dtype_bytes(r->args->wire_dtype);
+    const int64_t one_slot = staging->bytes / 2 / row_bytes / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
+    const bool two = two_streams && r->args->count > dsc_min_i64(one_slot, TWO_SLOTS_BYTES / row_bytes);
+    const int64_t part = staging->bytes / (two ? 2 * DSC_PIPELINE_SLOTS : 2) / 64 * 64;
+    const int64_t most = part / row_bytes / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
+    DSC_ASSERT(most > 0);
+    for (int32_t slot = 0; slot < DSC_PIPELINE_SLOTS; slot++) {
+        r->out[slot] = (char *)staging->ptr + (two ? 2 * slot : 0) * part;
+        r->in[slot] = r->out[slot] + part;
+    }
+    const int64_t chunks = dsc_max_i64(1, dsc_div_ceil(r->args->count, most));
+    r->each = two ? dsc_align_up(dsc_div_ceil(r->args->count, chunks), DSC_COMM_PIECE_ALIGN) : most;
+    DSC_ASSERT(r->each <= most);
+    return dsc_max_i64(1, dsc_div_ceil(r->args->count, r->each));
+}
+
+/* Without a hook: pieces are cast into the staging, exchanged, and folded from the other half of it. */
 static dsc_status reduce_by_exchange(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,
                                      dsc_stream *stream, dsc_error *err)
 {
-    const bool natively = comm->native_sums && comm->transport->ops->native_sum != NULL && args->apart == NULL;
-    const dsc_buf *staging = &comm->channel[channel].staging;
-    const int64_t wire_bytes = (int64_t)dsc_dtype_bytes(args->wire_dtype);
-    const int64_t most = staging->bytes / 2 / comm->size / wire_bytes / DSC_COMM_PIECE_ALIGN * DSC_COMM_PIECE_ALIGN;
-    char *out = staging->ptr, *in = (char *)staging->ptr + staging->bytes / 2;
-    DSC_ASSERT(most > 0);
-    for (int64_t first = 0; first == 0 || first < args->count; first += most) {
-        const int64_t count = dsc_min_i64(most, args->count - first), piece_bytes = count * wire_bytes;
-        const void *packed = NULL;
-        DSC_TRY(pack(comm, args, first, count, out, &packed, stream, err));
-        DSC_TRY(exchange(comm, channel, natively, in, packed, count, args->wire_dtype, stream, err));
-        const dsc_comm_parts leaves = {
-            .at = in, .stride_bytes = piece_bytes, .dtype = args->wire_dtype, .count = natively ? 1 : comm->size
-        };
-        DSC_TRY(dsc_comm_ordered_reduce(&comm->math, args, &leaves, first, count, stream, err));
-    }
-    return DSC_OK;
+    const dsc_comm_channel *ch = &comm->channel[channel];
+    reduction r = { .comm = comm, .channel = channel, .args = args };
+    r.natively = comm->native_sums && comm->transport->ops->native_sum != NULL && args->apart == NULL;
+    const bool two_streams = stream != NULL && ch->pipeline.beside != NULL;
+    const dsc_pipeline_work work = { .user = &r,
+                                     .chunks = cut(&r, &ch->staging, two_streams),
+                                     .pack = pack,
+                                     .exchange = exchange_chunk,
+                                     .unpack = fold };
+    return dsc_pipeline_run(two_streams ? &ch->pipeline : &(dsc_pipeline){ NULL, NULL, NULL }, &work, stream, err);
 }
 
 static dsc_status reduce_scatter(dsc_comm *comm, int32_t channel, const dsc_reduce_scatter_args *args,

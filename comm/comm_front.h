@@ -7,6 +7,7 @@
 
 #include "base/flight_log.h"
 #include "comm/comm_internal.h"
+#include "comm/pipeline.h"
 #include "comm/progress.h"
 
 /* An all-reduce cuts a vector into pieces of whole cache lines: 16 fp32 elements. */
@@ -16,6 +17,7 @@ typedef struct dsc_comm_channel {
     dsc_buf gather;          /* [W * gather_elements] fp32: short vectors of an all-reduce; not open at W = 1 */
     int64_t gather_elements; /* longest vector that is gathered whole */
     dsc_buf staging;         /* for transports without a reduce_scatter */
+    dsc_pipeline pipeline;   /* casts and folds beside exchanges; open for sums between GPUs */
     atomic_bool busy;        /* a call is inside: two at once on one channel is a bug of the caller */
     dsc_flight_track *track; /* or NULL */
     _Atomic int32_t module;  /* label of calls to come */

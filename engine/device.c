@@ -14,8 +14,9 @@
 #include "kernels/virtual/virtual.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
-/* Buffer of a GPU's reduce channel: pieces of 4 MiB to each of 8 peers keep NVLink busy. */
-#define DEVICE_STAGING_BYTES_MAX (INT64_C(64) << 20)
+/* Buffers of a GPU's reduce channel, two to send and two to receive: pieces of 4 MiB to each of 8 peers keep NVLink
+ * busy, while the pieces before and behind them are folded and cast. */
+#define DEVICE_STAGING_BYTES_MAX (INT64_C(128) << 20)
 #define GATHER_STAGING_BYTES 65536
 
 /* ---- device ---- */

@@ -3,7 +3,8 @@
  *
  * Owners pack their slices, packed slices are gathered, and every rank unpacks all of them, its own too. So all ranks
  * compute with the same numbers. Gradient parts are packed by the rank that makes them, and are added in fp32 by their
- * owners, in rank order. Both pass in chunks through buffers of a bounded size. Blocks begin at fixed positions of a
+ * owners, in rank order. Both pass in chunks through buffers of a bounded size, on GPUs through two of each, so that
+ * packing and unpacking run beside exchanges (comm/pipeline.h). Blocks begin at fixed positions of a
  * group, and a single rank packs and unpacks as well, so neither depends on the world size. With grad_part_errors each
  * rank adds the rounding error of a part to the next part of that use. Sums then depend on which rank made which part.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -30,6 +31,14 @@ static int64_t chunk_bytes(const dsc_zero *zero, dsc_quant quant, int64_t count)
     return zero->world_size * dsc_quant_bytes(quant, count);
 }
 
+/* Buffers of each kind: two where a second stream packs and unpacks. */
+static int32_t slots_of(const dsc_zero *zero)
+{
+    const bool beside = zero->world_size > 1 && zero->o.overlap && !dsc_device_host_visible(zero->o.device);
+    DSC_ASSERT(zero->world_size >= 1);
+    return beside ? DSC_PIPELINE_SLOTS : 1;
+}
+
 static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_part_bytes)
 {
     const dsc_layout *layout = zero->o.layout;
@@ -44,8 +53,9 @@ static void size_chunks(dsc_zero *zero, int64_t *gather_bytes, int64_t *grad_par
     zero->pack_part_chunk = chunk_of(zero, parts, zero->o.packed_grad_part_elements);
     DSC_ASSERT(zero->pack_chunk <= params);
     DSC_ASSERT(zero->pack_part_chunk <= parts);
-    *gather_bytes = params == 0 ? 0 : chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
-    *grad_part_bytes = parts == 0 ? 0 : chunk_bytes(zero, zero->o.quant_grad_parts, zero->pack_part_chunk);
+    *gather_bytes = params == 0 ? 0 : slots_of(zero) * chunk_bytes(zero, DSC_QUANT_INT8, zero->pack_chunk);
+    *grad_part_bytes =
+        parts == 0 ? 0 : slots_of(zero) * chunk_bytes(zero, zero->o.quant_grad_parts, zero->pack_part_chunk);
     if (zero->world_size > 1)
         *grad_part_bytes *= 2; /* one half is sent, one half arrives */
 }
@@ -93,47 +103,111 @@ dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)
 {
     dsc_need needs[NEEDS];
     size_needs(zero, needs);
-    return dsc_needs_open(&zero->needs, needs, NEEDS, err);
+    DSC_TRY(dsc_needs_open(&zero->needs, needs, NEEDS, err));
+    if (slots_of(zero) == 1)
+        return DSC_OK;
+    if (zero->buf.pack.bytes > 0)
+        DSC_TRY(dsc_pipeline_open(&zero->pack_pipeline, zero->o.device, "packed parameters", err));
+    return zero->buf.pack_part.bytes > 0
+               ? dsc_pipeline_open(&zero->pack_part_pipeline, zero->o.device, "packed gradients", err)
+               : DSC_OK;
 }
 
 void dsc_pack_close(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
+    dsc_pipeline_close(&zero->pack_part_pipeline);
+    dsc_pipeline_close(&zero->pack_pipeline);
     list_needs(zero, 0, 0, 0, needs);
     dsc_needs_close(&zero->needs, needs, NEEDS);
 }
 
+/* Chunks of one transfer. Chunk i has elements [i * each, ...) of every rank's slice. */
+typedef struct packed_gather {
+    dsc_zero *zero;
+    char *window;
+    const char *mine;
+    int64_t slice, each;
+    dsc_quant quant;
+} packed_gather;
+
+static int64_t gather_count(const packed_gather *g, int64_t chunk)
+{
+    DSC_ASSERT(chunk * g->each < g->slice);
+    return dsc_min_i64(g->each, g->slice - chunk * g->each);
+}
+
+/* Packed slices of all ranks. */
+static char *gather_slot(const packed_gather *g, int32_t slot)
+{
+    const int64_t bytes = chunk_bytes(g->zero, g->quant, g->each);
+    DSC_ASSERT((slot + 1) * bytes <= g->zero->buf.pack.bytes);
+    return (char *)g->zero->buf.pack.ptr + slot * bytes;
+}
+
+static dsc_status pack_params(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const packed_gather *g = user;
+    const int64_t count = gather_count(g, chunk);
+    const dsc_quantize_args pack = { .to = gather_slot(g, slot) + g->zero->o.rank * dsc_quant_bytes(g->quant, count),
+                                     .from = g->mine + chunk * g->each * g->zero->param_bytes_each,
+                                     .count = count,
+                                     .pieces = 1,
+                                     .from_dtype = g->zero->o.compute_dtype,
+                                     .quant = g->quant };
+    DSC_ASSERT(count > 0);
+    return DSC_RUN(stream, QUANTIZE, &pack, err);
+}
+
+static dsc_status exchange_params(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const packed_gather *g = user;
+    const int64_t bytes = dsc_quant_bytes(g->quant, gather_count(g, chunk));
+    char *packed = gather_slot(g, slot);
+    DSC_ASSERT(bytes > 0);
+    return g->zero->world_size == 1 ? DSC_OK
+                                    : dsc_comm_all_gather(g->zero->o.comm, DSC_CHANNEL_GATHER, packed,
+                                                          packed + g->zero->o.rank * bytes, bytes, DSC_U8, stream, err);
+}
+
+static dsc_status unpack_params(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const packed_gather *g = user;
+    const int64_t count = gather_count(g, chunk);
+    const dsc_dequantize_args unpack = { .to = g->window + chunk * g->each * g->zero->param_bytes_each,
+                                         .from = gather_slot(g, slot),
+                                         .count = count,
+                                         .pieces = g->zero->world_size,
+                                         .to_stride = g->slice,
+                                         .from_stride_bytes = dsc_quant_bytes(g->quant, count),
+                                         .to_dtype = g->zero->o.compute_dtype,
+                                         .quant = g->quant };
+    DSC_ASSERT(count > 0);
+    return DSC_RUN(stream, DEQUANTIZE, &unpack, err);
+}
+
 dsc_status dsc_pack_gather(dsc_zero *zero, int32_t group, char *window, const char *mine, dsc_error *err)
 {
-    const int64_t slice = zero->o.layout->group[group].slice, each = zero->param_bytes_each;
-    const dsc_quant quant = dsc_pack_of_params(zero, group);
-    DSC_ASSERT(quant != DSC_QUANT_NONE);
-    DSC_ASSERT(slice % DSC_QUANT_UNIT == 0);
-    for (int64_t first = 0, count; first < slice; first += count) {
-        count = dsc_min_i64(zero->pack_chunk, slice - first);
-        const int64_t bytes = dsc_quant_bytes(quant, count);
-        DSC_ASSERT(bytes * zero->world_size <= zero->buf.pack.bytes);
-        char *packed = zero->buf.pack.ptr;
-        const dsc_quantize_args pack = { .to = packed + zero->o.rank * bytes, .from = mine + first * each,
-                                         .count = count, .pieces = 1, .from_dtype = zero->o.compute_dtype,
-                                         .quant = quant };
-        DSC_TRY(DSC_RUN(zero->stream.gather, QUANTIZE, &pack, err));
-        if (zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_gather(zero->o.comm, DSC_CHANNEL_GATHER, packed, pack.to, bytes, DSC_U8,
-                                        zero->stream.gather, err));
-        const dsc_dequantize_args unpack = { .to = window + first * each, .from = packed, .count = count,
-                                             .pieces = zero->world_size, .to_stride = slice,
-                                             .from_stride_bytes = bytes, .to_dtype = zero->o.compute_dtype,
-                                             .quant = quant };
-        DSC_TRY(DSC_RUN(zero->stream.gather, DEQUANTIZE, &unpack, err));
-    }
-    return DSC_OK;
+    packed_gather g = { .zero = zero,
+                        .window = window,
+                        .mine = mine,
+                        .slice = zero->o.layout->group[group].slice,
+                        .each = zero->pack_chunk,
+                        .quant = dsc_pack_of_params(zero, group) };
+    DSC_ASSERT(g.quant != DSC_QUANT_NONE);
+    DSC_ASSERT(g.slice % DSC_QUANT_UNIT == 0);
+    const dsc_pipeline_work work = { .user = &g,
+                                     .chunks = dsc_div_ceil(g.slice, g.each),
+                                     .pack = pack_params,
+                                     .exchange = exchange_params,
+                                     .unpack = unpack_params };
+    return g.slice == 0 ? DSC_OK : dsc_pipeline_run(&zero->pack_pipeline, &work, zero->stream.gather, err);
 }
 
 /* Adds packed parts of all ranks, `bytes` each, to the sum, or unpacks them separately; from element `first` of args
  * on. */
 static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *args, const char *parts, int64_t bytes,
-                                int64_t first, int64_t count, dsc_error *err)
+                                int64_t first, int64_t count, dsc_stream *stream, dsc_error *err)
 {
     const dsc_quant quant = zero->o.quant_grad_parts;
     DSC_ASSERT(first + count <= args->count);
@@ -145,7 +219,7 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
                                             .pieces = 1,
                                             .to_dtype = DSC_F32,
                                             .quant = quant };
-        DSC_TRY(DSC_RUN(zero->stream.reduce, DEQUANTIZE, &apart, err));
+        DSC_TRY(DSC_RUN(stream, DEQUANTIZE, &apart, err));
     }
     if (args->apart != NULL)
         return DSC_OK;
@@ -156,7 +230,7 @@ static dsc_status reduce_packed(dsc_zero *zero, const dsc_reduce_scatter_args *a
                                                      .count = count,
                                                      .quant = quant,
                                                      .overwrite = args->overwrite };
-    return DSC_RUN(zero->stream.reduce, ORDERED_REDUCE_QUANTIZED, &fold, err);
+    return DSC_RUN(stream, ORDERED_REDUCE_QUANTIZED, &fold, err);
 }
 
 /* Rounding errors of the part's elements from `from` on. */
@@ -178,35 +252,85 @@ dsc_status dsc_zero_forget_errors(dsc_zero *zero, dsc_error *err)
     return dsc_fill_zero(zero->stream.reduce, zero->buf.error.ptr, zero->buf.error.bytes, err);
 }
 
+typedef struct packed_reduce {
+    dsc_zero *zero;
+    const dsc_grad_part *part;
+    const dsc_reduce_scatter_args *args;
+    int64_t each;
+    dsc_quant quant;
+} packed_reduce;
+
+static int64_t reduce_count(const packed_reduce *r, int64_t chunk)
+{
+    DSC_ASSERT(chunk * r->each < r->args->count);
+    return dsc_min_i64(r->each, r->args->count - chunk * r->each);
+}
+
+/* Pieces that are sent, and those that arrive; a single rank has one buffer for both. */
+static void reduce_slot(const packed_reduce *r, int32_t slot, char **out, char **in)
+{
+    const int64_t bytes = chunk_bytes(r->zero, r->quant, r->each), buffers = r->zero->world_size > 1 ? 2 : 1;
+    DSC_ASSERT((slot + 1) * buffers * bytes <= r->zero->buf.pack_part.bytes);
+    *out = (char *)r->zero->buf.pack_part.ptr + slot * buffers * bytes;
+    *in = *out + (buffers - 1) * bytes;
+}
+
+static dsc_status pack_part(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const packed_reduce *r = user;
+    const int64_t count = reduce_count(r, chunk);
+    const float *from = r->args->leaf + chunk * r->each;
+    char *out, *in;
+    reduce_slot(r, slot, &out, &in);
+    const dsc_quantize_args pack = { .to = out,
+                                     .from = from,
+                                     .error = errors_of(r->zero, r->part, from),
+                                     .count = count,
+                                     .pieces = r->zero->world_size,
+                                     .from_stride = r->args->leaf_stride,
+                                     .to_stride_bytes = dsc_quant_bytes(r->quant, count),
+                                     .from_dtype = DSC_F32,
+                                     .quant = r->quant };
+    DSC_ASSERT(count > 0);
+    return DSC_RUN(stream, QUANTIZE, &pack, err);
+}
+
+static dsc_status exchange_part(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const packed_reduce *r = user;
+    const int64_t bytes = dsc_quant_bytes(r->quant, reduce_count(r, chunk));
+    char *out, *in;
+    reduce_slot(r, slot, &out, &in);
+    DSC_ASSERT(bytes > 0);
+    return r->zero->world_size == 1
+               ? DSC_OK
+               : dsc_comm_all_to_all(r->zero->o.comm, DSC_CHANNEL_REDUCE, in, out, bytes, stream, err);
+}
+
+static dsc_status fold_part(void *user, int64_t chunk, int32_t slot, dsc_stream *stream, dsc_error *err)
+{
+    const packed_reduce *r = user;
+    const int64_t count = reduce_count(r, chunk);
+    char *out, *in;
+    reduce_slot(r, slot, &out, &in);
+    DSC_ASSERT(count > 0);
+    return reduce_packed(r->zero, r->args, in, dsc_quant_bytes(r->quant, count), chunk * r->each, count, stream, err);
+}
+
 dsc_status dsc_pack_reduce(dsc_zero *zero, const dsc_grad_part *part, const dsc_reduce_scatter_args *args,
                            dsc_error *err)
 {
     DSC_ASSERT(args->leaf_stride == zero->o.layout->group[part->group].slice);
     DSC_ASSERT(args->count <= args->leaf_stride);
-    const dsc_quant quant = zero->o.quant_grad_parts;
-    if (quant == DSC_QUANT_NONE)
+    if (zero->o.quant_grad_parts == DSC_QUANT_NONE)
         return dsc_comm_reduce_scatter(zero->o.comm, DSC_CHANNEL_REDUCE, args, zero->stream.reduce, err);
-    char *out = zero->buf.pack_part.ptr, *in = out;
-    if (zero->world_size > 1)
-        in += chunk_bytes(zero, quant, zero->pack_part_chunk);
-    for (int64_t first = 0, count; first < args->count; first += count) {
-        count = dsc_min_i64(zero->pack_part_chunk, args->count - first);
-        const int64_t bytes = dsc_quant_bytes(quant, count);
-        DSC_ASSERT(count > 0);
-        DSC_ASSERT(in - out + bytes * zero->world_size <= zero->buf.pack_part.bytes);
-        const dsc_quantize_args pack = { .to = out,
-                                         .from = args->leaf + first,
-                                         .error = errors_of(zero, part, args->leaf + first),
-                                         .count = count,
-                                         .pieces = zero->world_size,
-                                         .from_stride = args->leaf_stride,
-                                         .to_stride_bytes = bytes,
-                                         .from_dtype = DSC_F32,
-                                         .quant = quant };
-        DSC_TRY(DSC_RUN(zero->stream.reduce, QUANTIZE, &pack, err));
-        if (zero->world_size > 1)
-            DSC_TRY(dsc_comm_all_to_all(zero->o.comm, DSC_CHANNEL_REDUCE, in, out, bytes, zero->stream.reduce, err));
-        DSC_TRY(reduce_packed(zero, args, in, bytes, first, count, err));
-    }
-    return DSC_OK;
+    packed_reduce r = {
+        .zero = zero, .part = part, .args = args, .each = zero->pack_part_chunk, .quant = zero->o.quant_grad_parts
+    };
+    const dsc_pipeline_work work = { .user = &r,
+                                     .chunks = dsc_div_ceil(args->count, r.each),
+                                     .pack = pack_part,
+                                     .exchange = exchange_part,
+                                     .unpack = fold_part };
+    return args->count == 0 ? DSC_OK : dsc_pipeline_run(&zero->pack_part_pipeline, &work, zero->stream.reduce, err);
 }

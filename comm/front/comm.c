@@ -97,13 +97,21 @@ static int64_t gather_bytes(int32_t size)
     return size == 1 ? 0 : dsc_align_up(gather_elements(size) * size * (int64_t)sizeof(float), 64);
 }
 
-/* Only transports without a reduce_scatter of their own use the front's staging: half to send, half to receive. */
+/* Sums over device memory run on two streams (comm/pipeline.h). */
+static bool has_pipeline(const dsc_comm_ops *ops, const dsc_comm_options *options)
+{
+    return ops->enqueues && ops->reduce_scatter == NULL && options->device != NULL && options->rank_info.size > 1;
+}
+
+/* Only transports without a reduce_scatter of their own use the front's staging: half to send, half to receive. With
+ * two streams there are two of both. */
 static int64_t front_staging_bytes(const dsc_comm_ops *ops, const dsc_comm_options *options)
 {
     if (ops->reduce_scatter != NULL)
         return 0;
-    const int64_t least = 2 * (int64_t)sizeof(float) * DSC_COMM_PIECE_ALIGN * options->rank_info.size;
-    return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 64);
+    const int64_t parts = has_pipeline(ops, options) ? 2 * DSC_PIPELINE_SLOTS : 2;
+    const int64_t least = parts * (int64_t)sizeof(float) * DSC_COMM_PIECE_ALIGN * options->rank_info.size;
+    return dsc_align_up(dsc_max_i64(options->staging_bytes, least), 32 * parts);
 }
 
 static bool needs_staging(const dsc_comm_options *options, int32_t channel)
@@ -157,7 +165,11 @@ static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options,
     for (int32_t c = 0; c < comm->channel_count; c++)
         comm->channel[c].gather_elements = gather_elements(comm->size);
     comm->memory.count = list_front(comm->ops, options, comm, comm->memory.need);
-    return dsc_comm_memory_open(&comm->memory, options, err);
+    DSC_TRY(dsc_comm_memory_open(&comm->memory, options, err));
+    for (int32_t c = 0; c < comm->channel_count; c++)
+        if (has_pipeline(comm->ops, options) && needs_staging(options, c))
+            DSC_TRY(dsc_pipeline_open(&comm->channel[c].pipeline, options->device, "sums", err));
+    return DSC_OK;
 }
 
 /* Ranks of one communicator have a token, or a group's name, in common; those of the same ranks' devices another. */
@@ -292,6 +304,8 @@ void dsc_comm_close(dsc_comm **comm_ptr)
         return;
     close_flight(comm);
     comm->transport->ops->close(comm->transport);
+    for (int32_t c = 0; c < comm->channel_count; c++)
+        dsc_pipeline_close(&comm->channel[c].pipeline); /* what it waited for has ended with the transport */
     dsc_comm_memory_close(&comm->memory);
     dsc_local_world_drop(comm->group_world);
     dsc_alloc_free(comm->alloc, comm);

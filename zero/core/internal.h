@@ -8,6 +8,7 @@
 
 #include <stdatomic.h>
 
+#include "comm/pipeline.h"
 #include "kernels/needs.h"
 #include "zero/core/gather_state.h"
 #include "zero/core/grad_part.h"
@@ -107,6 +108,7 @@ struct dsc_zero {
      * dsc_zero_update writes them; all others are given a pointer. */
     dsc_update_terms update_terms;
     int64_t pack_chunk, pack_part_chunk; /* elements of a rank that pass packed at a time */
+    dsc_pipeline pack_pipeline, pack_part_pipeline; /* of the gather stream; of the reduce stream */
     int64_t packed_chunk;                /* elements of a rank's slice of a packed group that are gathered at a time */
     struct dsc_packed_tensor *packed;    /* [tensor_count] zero/packed.h; NULL: no group is packed */
 };
