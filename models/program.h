@@ -51,7 +51,7 @@ typedef enum dsc_op_kind {
     DSC_OP_ROUTER,   /* logits -> weights, chosen */
     DSC_OP_ORDER,    /* chosen -> place, source, starts */
     DSC_OP_DISPATCH, /* x, source, place -> rows */
-    DSC_OP_GROUPED,  /* rows, starts -> rows, each times its expert's matrix, and its expert's bias */
+    DSC_OP_GROUPED,  /* rows, starts, other or none -> rows, each times its expert's matrix, its expert's bias, other */
     DSC_OP_COMBINE,  /* rows, weights, place -> y */
     /* Linear attention */
     DSC_OP_PACK,  /* x, which may be columns of a wider value -> y, the same side by side */
@@ -163,6 +163,9 @@ typedef struct dsc_op_grouped {
     int32_t experts, weight; /* the parameter's number */
     int32_t bias;            /* likewise, [experts, out]; DSC_PROGRAM_NONE: none */
     bool in_out;             /* matrices are stored [in, out], else [out, in] */
+    /* Or element (o, i) of expert e is element (first + o * in + i) * experts + e, as in PEFT's lora_B. */
+    bool spread;
+    int64_t first;
 } dsc_op_grouped;
 
 typedef struct dsc_op_conv {
@@ -265,6 +268,7 @@ typedef struct dsc_program {
     int16_t op_count, forward_count, value_count, buffer_count[2], cache_count;
     int32_t param_count, layer_count;
     int16_t record_count; /* of routers */
+    const dsc_lora *adapters; /* the module's, while the block is described with its experts' adapters; NULL: without */
     int64_t cache_tokens;
     dsc_program_param param[DSC_PROGRAM_PARAMS];
     dsc_program_layer layer[DSC_PROGRAM_LAYERS];

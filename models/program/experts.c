@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "models/lora.h"
 #include "models/program/internal.h"
 
 #define REFUSE(program, ...)                                                                                           \
@@ -94,23 +95,65 @@ static int16_t dispatch(dsc_program *program, int16_t x, const routed *by, int32
     return add_out(program, op, 0, "dispatch", shape);
 }
 
-/* The op, whose parameters are declared: op->grouped but for `in`, which is what the rows have. */
-static int16_t product(dsc_program *program, int16_t rows, int16_t starts, const char *name, const dsc_op_grouped *of)
+/* What the products of one input share: s x A^T of the adapter that has matrices of A's number. */
+typedef struct narrow {
+    int32_t a;
+    int16_t value;
+    int64_t outputs; /* rows of B that products before have taken */
+} narrow;
+
+/* Field by field: equal programs are equal bytes. `other`: added to the output, NONE: nothing. */
+static int16_t add_product(dsc_program *program, int16_t rows, int16_t starts, int16_t other, const char *name,
+                           const dsc_op_grouped *of)
 {
-    dsc_op *op = add(program, DSC_OP_GROUPED, name);
+    dsc_op *op = program->status == DSC_OK ? add(program, DSC_OP_GROUPED, name) : NULL;
     if (op == NULL)
         return DSC_PROGRAM_NONE;
-    op->in[0] = rows, op->in[1] = starts;
+    op->in[0] = rows, op->in[1] = starts, op->in[2] = other;
     op->grouped.in = program->value[rows].columns, op->grouped.out = of->out;
     op->grouped.experts = of->experts, op->grouped.weight = of->weight;
     op->grouped.bias = of->bias, op->grouped.in_out = of->in_out;
+    op->grouped.spread = of->spread, op->grouped.first = of->first;
     dsc_value shape = program->value[rows];
     shape.columns = of->out;
     return add_out(program, op, 0, name, shape);
 }
 
+/* y + s (x A^T) B^T with the low-rank pair of each row's expert. */
+static int16_t adapt(dsc_program *program, int16_t rows, int16_t starts, int16_t y, const dsc_op_grouped *of,
+                     narrow *shared)
+{
+    const dsc_lora *lora = program->adapters;
+    if (program->status != DSC_OK || lora == NULL || !dsc_lora_has(lora, of->weight))
+        return y;
+    const int32_t a = lora->first[of->weight];
+    const int64_t rank = lora->ranks[of->weight];
+    if (shared->a != a) {
+        const dsc_op_grouped down = { .out = rank, .experts = of->experts, .weight = a, .bias = DSC_PROGRAM_NONE };
+        const double scale = (double)lora->scales[of->weight];
+        const int16_t made = add_product(program, rows, starts, DSC_PROGRAM_NONE, "lora_A", &down);
+        *shared = (narrow) { .a = a, .value = scale == 1 ? made : dsc_program_scale(program, made, scale) };
+    }
+    const dsc_op_grouped up = { .out = of->out,
+                                .experts = of->experts,
+                                .weight = a + 1,
+                                .bias = DSC_PROGRAM_NONE,
+                                .spread = true,
+                                .first = shared->outputs * rank };
+    shared->outputs += of->out;
+    return add_product(program, shared->value, starts, y, "lora_B", &up);
+}
+
+/* The ops, whose parameters are declared: op->grouped but for `in`, which is what the rows have. */
+static int16_t product(dsc_program *program, int16_t rows, int16_t starts, const char *name, const dsc_op_grouped *of,
+                       narrow *shared)
+{
+    const int16_t y = add_product(program, rows, starts, DSC_PROGRAM_NONE, name, of);
+    return adapt(program, rows, starts, y, of, shared);
+}
+
 static int16_t grouped(dsc_program *program, int16_t rows, int16_t starts, const char *name, int64_t out,
-                       const dsc_program_experts_args *args)
+                       const dsc_program_experts_args *args, narrow *shared)
 {
     if (program->status != DSC_OK)
         return DSC_PROGRAM_NONE;
@@ -127,7 +170,7 @@ static int16_t grouped(dsc_program *program, int16_t rows, int16_t starts, const
                                 .experts = args->rule.experts,
                                 .weight = dsc_program_declare(program, &weight),
                                 .bias = DSC_PROGRAM_NONE };
-    return product(program, rows, starts, name, &of);
+    return product(program, rows, starts, name, &of, shared);
 }
 
 /* A pattern has one '*', which stands for the expert's number in files. */
@@ -189,10 +232,11 @@ int16_t dsc_program_experts(dsc_program *program, int16_t x, int16_t logits, con
     const int64_t channels = program->value[x].columns;
     const routed by = route(program, logits, &args->rule, args->has_bias ? args->bias : DSC_PROGRAM_NONE);
     const int16_t rows = dispatch(program, x, &by, args->rule.top_k);
-    const int16_t gate = grouped(program, rows, by.starts, args->gate, args->inner, args);
-    const int16_t up = grouped(program, rows, by.starts, args->up, args->inner, args);
+    narrow of_rows = { 0 }, of_middle = { 0 };
+    const int16_t gate = grouped(program, rows, by.starts, args->gate, args->inner, args, &of_rows);
+    const int16_t up = grouped(program, rows, by.starts, args->up, args->inner, args, &of_rows);
     const int16_t middle = dsc_program_gated(program, gate, up, args->activation);
-    const int16_t out = grouped(program, middle, by.starts, args->down, channels, args);
+    const int16_t out = grouped(program, middle, by.starts, args->down, channels, args, &of_middle);
     return combine(program, out, &by, x);
 }
 
@@ -247,7 +291,8 @@ static int16_t biased(dsc_program *program, int16_t rows, int16_t starts, const 
                                 .weight = number,
                                 .bias = dsc_program_declare(program, &bias),
                                 .in_out = true };
-    return product(program, rows, starts, names[0], &of);
+    narrow shared = { 0 };
+    return product(program, rows, starts, names[0], &of, &shared);
 }
 
 int16_t dsc_program_pair_experts(dsc_program *program, int16_t x, int16_t logits,

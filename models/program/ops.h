@@ -81,8 +81,9 @@ dsc_op_rule dsc_rule_custom;
 /* ---- Mixture of experts, ops_moe.c ---- */
 dsc_op_launch dsc_op_run_router, dsc_op_run_router_bwd, dsc_op_run_order, dsc_op_run_dispatch, dsc_op_run_dispatch_bwd,
     dsc_op_run_grouped, dsc_op_run_grouped_dx, dsc_op_run_grouped_dw, dsc_op_run_combine, dsc_op_run_combine_bwd;
-dsc_op_scratch dsc_op_router_scratch, dsc_op_router_bwd_scratch;
+dsc_op_scratch dsc_op_router_scratch, dsc_op_router_bwd_scratch, dsc_op_grouped_scratch, dsc_op_grouped_dw_scratch;
 dsc_op_flops dsc_op_grouped_flops;
+dsc_op_plan dsc_op_plan_grouped;
 
 /* ---- Linear attention, ops_delta.c ---- */
 dsc_op_launch dsc_op_run_pack, dsc_op_run_conv, dsc_op_run_conv_bwd, dsc_op_run_delta, dsc_op_run_delta_bwd;

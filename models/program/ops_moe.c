@@ -1,4 +1,5 @@
 /* ops_moe.c - launches of mixture of experts. SPDX-License-Identifier: Apache-2.0 */
+#include "kernels/columns.h"
 #include "kernels/device.h"
 #include "models/program/ops.h"
 
@@ -176,6 +177,45 @@ dsc_status dsc_op_run_combine_bwd(dsc_exec *exec, const dsc_op *op)
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
+/* Bytes of all experts' matrices side by side, of those that are stored spread. */
+static int64_t matrix_bytes(const dsc_op *op, dsc_dtype dtype)
+{
+    const dsc_op_grouped *of = &op->grouped;
+    return of->spread ? of->experts * of->in * of->out * (int64_t)dsc_dtype_bytes(dtype) : 0;
+}
+
+int64_t dsc_op_grouped_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    (void)program;
+    return matrix_bytes(op, of->dtype);
+}
+
+int64_t dsc_op_grouped_dw_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of)
+{
+    (void)program;
+    (void)of;
+    return matrix_bytes(op, DSC_F32);
+}
+
+/* Between `spread`, the parameter or its gradient, and matrices side by side. */
+static dsc_status turn(const dsc_exec *exec, const dsc_op *op, void *spread, void *side_by_side, bool back,
+                       dsc_dtype dtype)
+{
+    const dsc_op_grouped *of = &op->grouped;
+    const int64_t each = of->in * of->out;
+    void *const first = (char *)spread + of->first * of->experts * (int64_t)dsc_dtype_bytes(dtype);
+    const dsc_columns apart = { .stride = 1, .width = 1, .apart = of->experts };
+    const dsc_columns dense = { .stride = each, .width = each, .apart = each };
+    const dsc_copy_columns_args args = { .out = back ? first : side_by_side,
+                                         .in = back ? side_by_side : first,
+                                         .rows = of->experts,
+                                         .cols = each,
+                                         .out_columns = back ? apart : dense,
+                                         .in_columns = back ? dense : apart,
+                                         .dtype = dtype };
+    return DSC_RUN(exec->ctx->stream, COPY_COLUMNS, &args, exec->err);
+}
+
 /* A product by matrices that are stored [in,out] is the one that gives gradients of inputs, with in and out changed. */
 static dsc_grouped_gemm_args grouped_of(const dsc_exec *exec, const dsc_op *op, dsc_grouped_kind kind, int16_t starts)
 {
@@ -183,7 +223,7 @@ static dsc_grouped_gemm_args grouped_of(const dsc_exec *exec, const dsc_op *op, 
     if (of->in_out && kind != DSC_GROUPED_WEIGHT)
         kind = kind == DSC_GROUPED_FORWARD ? DSC_GROUPED_INPUT : DSC_GROUPED_FORWARD;
     return (dsc_grouped_gemm_args) { .a = dsc_exec_at(exec, op->in[0]),
-                                     .b = exec->ctx->param[of->weight],
+                                     .b = of->spread ? (void *)dsc_exec_work(exec, op) : exec->ctx->param[of->weight],
                                      .c = dsc_exec_at(exec, op->out[0]),
                                      .starts = ints_at(exec, starts),
                                      .rows = dsc_exec_rows(exec, op->in[0]),
@@ -194,10 +234,20 @@ static dsc_grouped_gemm_args grouped_of(const dsc_exec *exec, const dsc_op *op, 
                                      .dtype = exec->ctx->dtype };
 }
 
+/* The product, with its matrices side by side. */
+static dsc_status multiply(dsc_exec *exec, const dsc_op *op, const dsc_grouped_gemm_args *args)
+{
+    void *const weight = (void *)(uintptr_t)exec->ctx->param[op->grouped.weight];
+    if (op->grouped.spread)
+        DSC_TRY(turn(exec, op, weight, dsc_exec_work(exec, op), false, exec->ctx->dtype));
+    return DSC_RUN(exec->ctx->stream, GROUPED_GEMM, args, exec->err);
+}
+
 dsc_status dsc_op_run_grouped(dsc_exec *exec, const dsc_op *op)
 {
-    const dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_FORWARD, op->in[1]);
-    DSC_TRY(DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err));
+    dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_FORWARD, op->in[1]);
+    args.add = dsc_exec_at(exec, op->in[2]);
+    DSC_TRY(multiply(exec, op, &args));
     if (op->grouped.bias == DSC_PROGRAM_NONE)
         return DSC_OK;
     const dsc_expert_bias_fwd_args bias = { .x = args.c,
@@ -214,7 +264,7 @@ dsc_status dsc_op_run_grouped_dx(dsc_exec *exec, const dsc_op *op)
 {
     dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_INPUT, op->in[2]);
     args.add = dsc_exec_at(exec, op->in[1]);
-    return DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err);
+    return multiply(exec, op, &args);
 }
 
 static dsc_status bias_gradient(dsc_exec *exec, const dsc_op *op)
@@ -233,16 +283,31 @@ dsc_status dsc_op_run_grouped_dw(dsc_exec *exec, const dsc_op *op)
 {
     dsc_grouped_gemm_args args = grouped_of(exec, op, DSC_GROUPED_WEIGHT, op->in[2]);
     const void *const x = args.a, *const d = dsc_exec_at(exec, op->in[1]);
+    float *const gradient = exec->ctx->grad[op->grouped.weight];
     args.a = op->grouped.in_out ? x : d;
     args.b = op->grouped.in_out ? d : x;
-    args.c = exec->ctx->grad[op->grouped.weight];
+    args.c = op->grouped.spread ? (void *)dsc_exec_work(exec, op) : gradient;
     if (op->grouped.bias != DSC_PROGRAM_NONE)
         DSC_TRY(bias_gradient(exec, op));
-    return args.c != NULL ? DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err) : DSC_OK;
+    if (gradient == NULL)
+        return DSC_OK;
+    DSC_TRY(DSC_RUN(exec->ctx->stream, GROUPED_GEMM, &args, exec->err));
+    return op->grouped.spread ? turn(exec, op, gradient, args.c, true, DSC_F32) : DSC_OK;
 }
 
 double dsc_op_grouped_flops(const dsc_program *program, const dsc_op *op, int64_t batch)
 {
     return 2.0 * (double)dsc_value_rows(&program->value[op->in[0]], batch) * (double)op->grouped.in *
            (double)op->grouped.out;
+}
+
+/* A frozen matrix has no gradient. */
+dsc_status dsc_op_plan_grouped(const dsc_program *program, const dsc_op *op, int64_t batch, dsc_linear_planned *plan,
+                               dsc_error *err)
+{
+    const double each = dsc_op_grouped_flops(program, op, batch);
+    (void)err;
+    plan->forward_flops += each;
+    plan->backward_flops += plan->module->params[op->grouped.weight].trainable ? 2 * each : each;
+    return DSC_OK;
 }

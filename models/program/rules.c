@@ -164,6 +164,8 @@ dsc_status dsc_rule_grouped(dsc_tape *t, dsc_op *grouped, dsc_error *err)
     dsc_op *op = dsc_tape_emit(t, DSC_OP_GROUPED_DX, grouped);
     op->in[0] = gradient, op->in[1] = t->gradient[x], op->in[2] = starts;
     t->gradient[x] = dsc_tape_emit_value(t, op, 0, x);
+    if (grouped->in[2] != DSC_PROGRAM_NONE && !t->full)
+        dsc_tape_add(t, grouped, grouped->in[2], gradient);
     return DSC_OK;
 }
 

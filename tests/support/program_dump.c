@@ -83,9 +83,11 @@ static void put_op(FILE *file, const program_random *r, const program_reference 
                 (int)op->rule.experts, (int)op->rule.top_k, op->rule.score == DSC_MOE_SIGMOID, op->rule.renormalize,
                 (double)op->rule.factor);
     if (op->kind == DSC_OP_GROUPED)
-        fprintf(file, "\"n_in\": %d, \"n_out\": %d, \"experts\": %d, \"weight\": %d, \"bias\": %d, \"in_out\": %d, ",
+        fprintf(file,
+                "\"n_in\": %d, \"n_out\": %d, \"experts\": %d, \"weight\": %d, \"bias\": %d, \"in_out\": %d, "
+                "\"spread\": %d, \"first\": %d, ",
                 (int)op->grouped.in, (int)op->grouped.out, (int)op->grouped.experts, (int)op->grouped.weight,
-                (int)op->grouped.bias, op->grouped.in_out);
+                (int)op->grouped.bias, op->grouped.in_out, op->grouped.spread, (int)op->grouped.first);
     if (op->kind == DSC_OP_PAIRS)
         fprintf(file, "\"alpha\": %.17g, \"limit\": %.17g, ", (double)op->clamp.alpha, (double)op->clamp.limit);
     if (op->kind == DSC_OP_CONV)

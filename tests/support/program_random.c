@@ -9,6 +9,7 @@
 #include "base/bf16.h"
 #include "base/rng.h"
 #include "kernels/device.h"
+#include "models/lora.h"
 
 /* ---- random programs --------------------------------------------------------------------------------------------- */
 
@@ -186,9 +187,51 @@ static int16_t gated(program_random *r, int16_t x)
     return dsc_program_gated(&r->source, gate, linear(r, x, width), activation);
 }
 
+/* Low-rank pairs beside experts' matrices, by the numbers of these. */
+typedef struct expert_adapters {
+    dsc_lora lora;
+    int32_t first[PROGRAM_PARAMS_MAX], ranks[PROGRAM_PARAMS_MAX];
+    float scales[PROGRAM_PARAMS_MAX];
+} expert_adapters;
+
+/* Declares one for `count` matrices, whose outputs lie one after another in B, from number `weight` on. */
+static void add_pair(program_random *r, expert_adapters *out, const dsc_op_grouped *of, int32_t weight, int32_t count)
+{
+    const int64_t rank = 1 + (int64_t)(r->seed / 3 % 3);
+    const dsc_program_param a = { .name = "a", .part = "", .dim_count = 2, .dim = { of->experts * rank, of->in } };
+    const dsc_program_param b = { .name = "b",
+                                  .part = "",
+                                  .dim_count = 2,
+                                  .dim = { count * of->out, of->experts * rank } };
+    const int32_t number = dsc_program_declare(&r->source, &a);
+    dsc_program_declare(&r->source, &b);
+    for (int32_t i = weight; i < weight + count; i++)
+        out->first[i] = number, out->ranks[i] = (int32_t)rank, out->scales[i] = r->seed % 2 == 0 ? 1 : 0.75f;
+    out->lora = (dsc_lora) { .rank = rank, .first = out->first, .ranks = out->ranks, .scales = out->scales };
+}
+
+/* Some programs have adapters of experts: no draw of its own, so that the others stay what they are. `biases`: behind
+ * each matrix stands its bias. */
+static void adapt_experts(program_random *r, expert_adapters *out, int16_t x, int32_t experts, int64_t inner,
+                          bool biases)
+{
+    const int64_t channels = r->source.value[x].columns;
+    const int32_t weight = r->source.param_count + (r->seed % 3 == 1 ? 2 : 4), both = biases ? 1 : 2;
+    const dsc_op_grouped up = { .in = channels, .out = biases ? 2 * inner : inner, .experts = experts };
+    const dsc_op_grouped down = { .in = inner, .out = channels, .experts = experts };
+    *out = (expert_adapters) { 0 };
+    if (r->seed % 3 == 0)
+        return;
+    add_pair(r, out, &up, weight, both);
+    if (r->seed % 3 == 2)
+        add_pair(r, out, &down, weight + 2, 1);
+    r->source.adapters = &out->lora;
+}
+
 /* Products of biases, and the clamped activation on pairs. */
 static int16_t pair_experts(program_random *r, int16_t x, const dsc_moe_rule *rule)
 {
+    expert_adapters adapters;
     const dsc_program_pair_experts_args args = { .gate_up = "experts.gate_up",
                                                  .gate_up_bias = "experts.gate_up_bias",
                                                  .down = "experts.down",
@@ -196,7 +239,17 @@ static int16_t pair_experts(program_random *r, int16_t x, const dsc_moe_rule *ru
                                                  .rule = *rule,
                                                  .clamp = { 1.702f, 0.125f * (float)(1 + program_random_draw(r, 8)) },
                                                  .inner = 3 + program_random_draw(r, 6) };
-    return dsc_program_pair_experts(&r->source, x, linear(r, x, rule->experts), &args);
+    const int16_t logits = linear(r, x, rule->experts);
+    adapt_experts(r, &adapters, x, rule->experts, args.inner, true);
+    return dsc_program_pair_experts(&r->source, x, logits, &args);
+}
+
+static int16_t plain_experts(program_random *r, int16_t x, const dsc_program_experts_args *args)
+{
+    expert_adapters adapters;
+    const int16_t logits = linear(r, x, args->rule.experts);
+    adapt_experts(r, &adapters, x, args->rule.experts, args->inner, false);
+    return dsc_program_experts(&r->source, x, logits, args);
 }
 
 /* Experts of which some have no row, or a value times one sigmoid for each row. */
@@ -224,8 +277,8 @@ static int16_t experts(program_random *r, int16_t x)
         .activation = any_activation(r),
         .inner = 3 + program_random_draw(r, 6)
     };
-    const int16_t y = program_random_draw(r, 3) == 0 ? pair_experts(r, x, &args.rule)
-                                                     : dsc_program_experts(&r->source, x, linear(r, x, count), &args);
+    const int16_t y = program_random_draw(r, 3) == 0 ? pair_experts(r, x, &args.rule) : plain_experts(r, x, &args);
+    r->source.adapters = NULL;
     program_random_take_params(r);
     return y;
 }

@@ -152,6 +152,25 @@ static void pairs(program_reference *r, const dsc_op *op, bool backward)
     }
 }
 
+/* Element (o, i) of expert e in the parameter. */
+static int64_t matrix_at(const dsc_op_grouped *g, int32_t e, int64_t o, int64_t i)
+{
+    if (g->spread)
+        return (g->first + o * g->in + i) * g->experts + e;
+    return g->in_out ? (e * g->in + i) * g->out + o : (e * g->out + o) * g->in + i;
+}
+
+/* What is added to the outputs of a product. */
+static void other(program_reference *r, const dsc_op *op, bool backward)
+{
+    for (int64_t i = 0; op->in[2] != DSC_PROGRAM_NONE && i < program_reference_elements(r, op->out[0]); i++) {
+        if (backward)
+            r->d_value[op->in[2]][i] += r->d_value[op->out[0]][i];
+        else
+            r->value[op->out[0]][i] += r->value[op->in[2]][i];
+    }
+}
+
 static void grouped(program_reference *r, const dsc_op *op, bool backward)
 {
     const dsc_op_grouped *g = &op->grouped;
@@ -160,8 +179,7 @@ static void grouped(program_reference *r, const dsc_op *op, bool backward)
         for (int64_t row = (int64_t)starts[e]; row < (int64_t)starts[e + 1]; row++)
             for (int64_t o = 0; o < g->out; o++)
                 for (int64_t i = 0; i < g->in; i++) {
-                    const int64_t at = g->in_out ? (e * g->in + i) * g->out + o : (e * g->out + o) * g->in + i,
-                                  x = row * g->in + i, y = row * g->out + o;
+                    const int64_t at = matrix_at(g, e, o, i), x = row * g->in + i, y = row * g->out + o;
                     if (!backward) {
                         r->value[op->out[0]][y] += r->value[op->in[0]][x] * w[at];
                         continue;
@@ -169,6 +187,7 @@ static void grouped(program_reference *r, const dsc_op *op, bool backward)
                     r->d_value[op->in[0]][x] += r->d_value[op->out[0]][y] * w[at];
                     r->d_param[g->weight][at] += r->d_value[op->out[0]][y] * r->value[op->in[0]][x];
                 }
+    other(r, op, backward);
     if (g->bias != DSC_PROGRAM_NONE)
         expert_bias(r, op, backward);
 }

@@ -124,10 +124,15 @@ def experts_op(op, x, y, z, params):
         return x[y // (len(y) // len(x))]
     if op["kind"] == "grouped":
         shape = (op["n_in"], op["n_out"]) if op["in_out"] else (op["n_out"], op["n_in"])
-        weight = params[op["weight"]].reshape(op["experts"], *shape)
-        weight = weight.mT if op["in_out"] else weight
+        if op["spread"]:  # peft's lora_B, of which a product has some rows
+            b = params[op["weight"]].reshape(-1, op["n_in"], op["experts"]).permute(2, 0, 1)
+            weight = b[:, op["first"] // op["n_in"]:][:, :op["n_out"]]
+        else:
+            weight = params[op["weight"]].reshape(op["experts"], *shape)
+            weight = weight.mT if op["in_out"] else weight
         bias = params[op["bias"]].reshape(op["experts"], op["n_out"]) if op["bias"] >= 0 else [None] * op["experts"]
-        return torch.cat([F.linear(x[y[e]:y[e + 1]], weight[e], bias[e]) for e in range(op["experts"])])
+        out = torch.cat([F.linear(x[y[e]:y[e + 1]], weight[e], bias[e]) for e in range(op["experts"])])
+        return out if z is None else out + z
     return (x[z] * y.reshape(-1, 1)).reshape(*y.shape, -1).sum(1)
 
 
