@@ -6,7 +6,7 @@
 /* The section "dsc.lora" as options of a model, and the lists that they point to. */
 typedef struct lora_lists {
     const char *targets[DSC_CONFIG_TEXTS_MAX], *save[DSC_CONFIG_TEXTS_MAX], *exclude[DSC_CONFIG_TEXTS_MAX],
-        *layers_pattern[DSC_CONFIG_TEXTS_MAX];
+        *layers_pattern[DSC_CONFIG_TEXTS_MAX], *parameters[DSC_CONFIG_TEXTS_MAX];
     dsc_lora_value ranks[DSC_LORA_NUMBERS_MAX], alphas[DSC_LORA_NUMBERS_MAX];
     dsc_lora_options options;
 } lora_lists;
@@ -40,6 +40,8 @@ static void list_lora(const dsc_lora_section *lora, lora_lists *out)
         to->target_regex = lora->targets[0];
     else
         to->target_count = list_texts(out->targets, lora->targets, lora->target_count);
+    to->target_parameters = out->parameters;
+    to->target_parameter_count = list_texts(out->parameters, lora->parameters, lora->parameter_count);
     to->exclude = out->exclude;
     if (lora->exclude_is_regex)
         to->exclude_regex = lora->exclude[0];

@@ -14,7 +14,7 @@ static int16_t feed(const dsc_block *block, const dsc_lm_config *base, int64_t l
     const dsc_program_linear_args router = { .name = config->moe.traits->router,
                                              .shape = { .out = config->moe.rule.experts, .out_in = true },
                                              .bias = true,
-                                             .no_adapter = true,
+                                             .by_parameter = true,
                                              .as_stored = true, /* bitsandbytes packs modules that are linear layers */
                                              .std = block->std };
     const dsc_program_pair_experts_args experts = { .gate_up = "mlp.experts.gate_up_proj",

@@ -143,7 +143,7 @@ static void add_head(dsc_lm *lm)
 static void add_program(dsc_lm *lm, int64_t layer)
 {
     dsc_program *program = lm->source;
-    dsc_lm_describe_block(lm, layer, program);
+    dsc_lm_describe_block(lm, layer, NULL, program);
     DSC_ASSERT(program->status == DSC_OK); /* as when it was counted */
     for (int32_t i = 0; i < program->param_count; i++) {
         const dsc_program_param *param = &program->param[i];
@@ -160,8 +160,9 @@ static void add_program(dsc_lm *lm, int64_t layer)
         const dsc_program_layer *of = &program->layer[i];
         const lm_linear linear = { of->name, of->shape, .out_split = of->out_split };
         if (!of->no_adapter)
-            (void)add_layer(lm, &linear, of->weight, true);
+            add_layer(lm, &linear, of->weight, true)->by_parameter = of->by_parameter;
     }
+    (void)dsc_lm_find_experts(lm, program);
 }
 
 static void add_first(dsc_lm *lm, dsc_module *module)
@@ -201,7 +202,7 @@ static void describe_modules(dsc_lm *lm)
         lm->selves[i] = (dsc_lm_module){ .family = lm->family, .config = lm->config, .layer = i - 1 };
         *module = (dsc_module){ .struct_bytes = sizeof *module, .name = lm->names[i], .self = &lm->selves[i],
                                 .params = &lm->params[first] };
-        lm->own_count = 0;
+        lm->own_count = lm->own_experts_count = 0;
         if (i == 1)
             lm->block_layer = lm->all_layers;
         if (i == 0) {
@@ -219,8 +220,10 @@ static void describe_modules(dsc_lm *lm)
             module->flags |= DSC_MODULE_FP8;
             dsc_lm_block_init(module);
         }
-        if (lm->lora != NULL)
+        if (lm->lora != NULL) {
             dsc_lm_add_adapters(lm, &lm->selves[i].lora);
+            dsc_lm_add_expert_adapters(lm, &lm->selves[i].lora);
+        }
         module->param_count = (int32_t)(lm->param_count - first);
     }
     if (lm->lora != NULL)
@@ -238,14 +241,19 @@ static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
     const int64_t end = dsc_lm_end_program(lm->family, lm->config);
     for (int64_t i = dsc_lm_first_program(lm->family); i < end; i++) {
         const dsc_program *program = lm->source;
-        dsc_lm_describe_block(lm, i, lm->source);
+        dsc_lm_describe_block(lm, i, NULL, lm->source);
         if (program->status != DSC_OK) {
             if (err != NULL)
                 *err = program->err;
             return program->status;
         }
         counts->params += program->param_count;
-        counts->layers += program->layer_count;
+        const int32_t experts = dsc_lm_find_experts(lm, program);
+        counts->layers += program->layer_count + experts;
+        if (experts > 0) {
+            memcpy(lm->known_experts, lm->own_experts, sizeof lm->known_experts);
+            lm->known_experts_count = experts;
+        }
         lm->own_count = 0;
         for (int32_t k = 0; k < program->layer_count; k++)
             if (!program->layer[k].no_adapter &&
@@ -255,7 +263,7 @@ static dsc_status count_blocks(dsc_lm *lm, lm_counts *counts, dsc_error *err)
                                 BLOCK_LAYERS_MAX);
     }
     lm->all_layers = 0;
-    return DSC_OK;
+    return dsc_lm_fuse_targets(lm, err);
 }
 
 static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)

@@ -16,6 +16,19 @@ static void add_magnitude(dsc_lm *lm, const lm_layer *layer)
     magnitude->split = layer->b_split == DSC_SPLIT_NONE ? DSC_SPLIT_NONE : DSC_SPLIT_COLUMN;
 }
 
+/* Whether a layer gets an adapter, by its name or by that of its weight; key <- the one that it is asked for by. */
+static bool is_wanted(dsc_lm *lm, lm_layer *layer, const char *own, char name[3 * NAME_BYTES], char key[3 * NAME_BYTES])
+{
+    snprintf(name, (size_t)2 * NAME_BYTES, "%s%s", lm->prefix, own);
+    snprintf(key, (size_t)3 * NAME_BYTES, "%.160s.weight", name);
+    if (layer->shape.out_in && dsc_lora_wants_parameter(lm->lora, key)) {
+        layer->named++;
+        return true;
+    }
+    snprintf(key, (size_t)3 * NAME_BYTES, "%s", name);
+    return !layer->by_parameter && dsc_lora_wants(lm->lora, name, lm->family->lora_layers);
+}
+
 /* Behind the module's own parameters, which are then not trained, those of its layers' adapters. First values as PEFT
  * makes them: B 0, so that the model starts as it was, and A uniform as PyTorch starts a linear layer. */
 void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
@@ -29,23 +42,23 @@ void dsc_lm_add_adapters(dsc_lm *lm, dsc_lora *out)
                         .first_param = lm->first_param };
     for (int32_t i = 0; i < lm->own_count; i++) {
         lm_layer *layer = &lm->layer[lm->own[i]];
-        char name[2 * NAME_BYTES];
-        snprintf(name, sizeof name, "%s%s", lm->prefix, layer->name);
-        if (!dsc_lora_wants(lm->lora, name, lm->family->lora_layers))
+        char own[NAME_BYTES], name[3 * NAME_BYTES], key[3 * NAME_BYTES];
+        dsc_lm_name_adapter(lm, layer, own);
+        if (!is_wanted(lm, layer, own, name, key))
             continue;
-        const int64_t rank = dsc_lora_rank(lm->lora, name);
+        const int64_t rank = dsc_lora_rank(lm->lora, key);
         layer->adapted++;
         out->rank = dsc_max_i64(out->rank, rank);
         out->widest = dsc_max_i64(out->widest, layer->shape.in);
         out->widest_out = dsc_max_i64(out->widest_out, layer->shape.out);
         lm->adapter_rank[lm->first_param + layer->weight] = (int32_t)rank;
-        lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, name);
+        lm->adapter_scale[lm->first_param + layer->weight] = dsc_lora_scale(lm->lora, key);
         lm->adapter_of[lm->first_param + layer->weight] = (int32_t)(lm->param_count - lm->first_param);
-        dsc_param_spec *a = dsc_lm_add_param(lm, layer->name, "lora_A.weight", rank, layer->shape.in, 0);
+        dsc_param_spec *a = dsc_lm_add_param(lm, own, "lora_A.weight", rank, layer->shape.in, 0);
         a->init = DSC_INIT_UNIFORM;
         a->init_std = (float)(1 / sqrt((double)layer->shape.in));
         a->split = layer->a_split;
-        dsc_param_spec *b = dsc_lm_add_param(lm, layer->name, "lora_B.weight", layer->shape.out, rank, 0);
+        dsc_param_spec *b = dsc_lm_add_param(lm, own, "lora_B.weight", layer->shape.out, rank, 0);
         b->split = layer->b_split;
         if (lm->lora->use_dora)
             add_magnitude(lm, layer);
@@ -112,6 +125,20 @@ static dsc_status check_saved(const dsc_lm *lm, const char *model, dsc_error *er
     return DSC_OK;
 }
 
+/* Each target parameter that was asked for is one that can have an adapter. */
+static dsc_status check_parameters(const dsc_lm *lm, const char *model, dsc_error *err)
+{
+    char experts[256] = "";
+    dsc_lm_list_experts(lm, experts, sizeof experts);
+    for (int32_t i = 0; i < lm->lora->parameter_count; i++)
+        if (!lm->lora->parameter_used[i])
+            return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.target_parameters",
+                            "\"%.100s\" is no parameter of %.200s that can have an adapter; expected tensors of "
+                            "experts (%s), weights of linear layers as \"q_proj.weight\", or their whole names",
+                            lm->lora->parameters[i], model, experts[0] != 0 ? experts : "this model has none");
+    return DSC_OK;
+}
+
 /* Every name that was asked for is that of a layer. */
 dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error *err)
 {
@@ -122,6 +149,7 @@ dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error 
         snprintf(list + used, sizeof list - used, "%s%s", i > 0 ? ", " : "", lm->layer[i].name);
         adapted += lm->layer[i].adapted;
     }
+    adapted += lm->experts_adapted;
     DSC_TRY(dsc_lora_check(lm->lora, err));
     if (lm->lora->target_regex != NULL && adapted == 0)
         return DSC_FAIL(
@@ -137,11 +165,19 @@ dsc_status dsc_lm_check_adapters(const dsc_lm *lm, const char *model, dsc_error 
                             lm->lora->targets[i], model, list);
     if (lm->lora->weights == NULL)
         DSC_TRY(dsc_lora_check_used(lm->lora, model, err));
+    DSC_TRY(check_parameters(lm, model, err));
     DSC_TRY(check_saved(lm, model, err));
     if (adapted == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora", "no layer of %.200s has an adapter; its linear layers are %s",
                         model, list);
     return DSC_OK;
+}
+
+/* Modules whose layer target_modules gives an adapter. PEFT takes some names for those of experts, and finds such
+ * layers by target_parameters. */
+static int64_t adapted_by_module(const dsc_lm *lm, const lm_layer *layer)
+{
+    return dsc_lora_is_fused(lm->lora, layer->name) ? 0 : layer->adapted - layer->named;
 }
 
 /* Whether PEFT, given the layers with adapters by their names in a module, adapts those and no others. */
@@ -151,50 +187,102 @@ static bool is_named_by_layers(const dsc_lm *lm)
         const lm_layer *layer = &lm->layer[i];
         char name[2 * NAME_BYTES];
         snprintf(name, sizeof name, "%s%s", layer->prefix, layer->name);
-        if (layer->adapted > 0 && layer->adapted < layer->count)
+        if (layer->adapted > layer->named && layer->adapted < layer->count)
             return false;
         for (int32_t k = 0; k < lm->all_layers && layer->adapted == 0; k++)
-            if (lm->layer[k].adapted > 0 && dsc_lora_is_named(name, lm->layer[k].name))
+            if (adapted_by_module(lm, &lm->layer[k]) > 0 && dsc_lora_is_named(name, lm->layer[k].name))
                 return false;
     }
     return true;
 }
 
-/* Layers by their names in a module where that says it all, else by their whole names. */
-dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err)
+/* Names of layers for PEFT's config, of target_modules and of target_parameters. */
+typedef struct lm_targets {
+    const char **module, **parameter;
+    lm_name *text;
+    int64_t modules, parameters, texts;
+} lm_targets;
+
+/* A layer that was named by no parameter of the config's list. */
+static void add_target(const dsc_lm *lm, lm_targets *out, const char *name)
 {
-    const char **list = NULL;
-    lm_name *whole = NULL;
-    int64_t count = 0;
+    char *text = out->text[out->texts++];
+    const bool fused = dsc_lora_is_fused(lm->lora, name);
+    snprintf(text, NAME_BYTES, "%.72s%s", name, fused ? ".weight" : ""); /* A's name is longer */
+    if (fused)
+        out->parameter[out->parameters++] = text;
+    else
+        out->module[out->modules++] = text;
+}
+
+/* Whether an adapter's A belongs to a layer of target_modules. */
+static bool is_of_module(dsc_lm *lm, const char *layer)
+{
+    char weight[2 * NAME_BYTES];
+    bool linear = false;
+    snprintf(weight, sizeof weight, "%s.weight", layer);
+    for (int32_t k = 0; k < lm->all_layers; k++)
+        linear |= !lm->layer[k].by_parameter && dsc_lora_is_named(layer, lm->layer[k].name);
+    return linear && !dsc_lora_wants_parameter(lm->lora, weight);
+}
+
+/* Layers by their names in a module where that says it all, else by their whole names. */
+static void list_targets(dsc_lm *lm, lm_targets *out)
+{
     const bool same = is_named_by_layers(lm);
-    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *whole, &whole, err));
-    dsc_status status = dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, lm->param_count, sizeof *list, &list, err);
-    for (int32_t i = 0; i < lm->all_layers && same && status == DSC_OK; i++)
-        if (lm->layer[i].adapted > 0)
-            list[count++] = lm->layer[i].name;
-    for (int64_t i = 0; i < lm->param_count && !same && status == DSC_OK; i++) {
+    for (int32_t i = 0; i < lm->all_layers && same; i++)
+        if (lm->layer[i].adapted > lm->layer[i].named)
+            add_target(lm, out, lm->layer[i].name);
+    for (int64_t i = 0; i < lm->param_count && !same; i++) {
         const char *end = strstr(lm->params[i].name, ".lora_A.weight");
+        char layer[NAME_BYTES];
         if (!lm->params[i].trainable || end == NULL)
             continue;
-        snprintf(whole[count], NAME_BYTES, "%.*s", (int)(end - lm->params[i].name), lm->params[i].name);
-        list[count] = whole[count];
-        count++;
+        snprintf(layer, sizeof layer, "%.*s", (int)(end - lm->params[i].name), lm->params[i].name);
+        if (is_of_module(lm, layer))
+            add_target(lm, out, layer);
     }
+}
+
+static dsc_status open_targets(const dsc_lm *lm, lm_targets *out, dsc_error *err)
+{
+    const int64_t most = lm->param_count + lm->all_layers;
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, most, sizeof *out->text, &out->text, err));
+    DSC_TRY(dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, most, sizeof *out->module, &out->module, err));
+    return dsc_alloc_zeroed(lm->alloc, DSC_TAG_CONTROL, most, sizeof *out->parameter, &out->parameter, err);
+}
+
+static dsc_status write_targets(dsc_lm *lm, const char *base, const lm_targets *targets, dsc_error *err)
+{
     const char *tables[LM_TABLES_MAX];
+    char experts[2048];
     const int32_t table_count = dsc_lm_saved_tables(lm, tables);
+    dsc_lm_print_experts(lm, experts, sizeof experts);
     const dsc_lora_text text = { .base = base,
                                  .tables = tables,
                                  .table_count = table_count,
-                                 .names = list,
-                                 .count = count,
-                                 .task = lm->config->classes > 0 ? "SEQ_CLS"
-                                         : lm->config->masked || lm->family->emit_last != NULL
-                                             ? NULL
-                                             : "CAUSAL_LM",
+                                 .names = targets->module,
+                                 .count = targets->modules,
+                                 .parameters = targets->parameter,
+                                 .parameter_count = targets->parameters,
+                                 .experts = experts,
+                                 .task = lm->config->classes > 0                               ? "SEQ_CLS"
+                                         : lm->config->masked || lm->family->emit_last != NULL ? NULL
+                                                                                               : "CAUSAL_LM",
                                  .in_out = !lm->layer[lm->block_layer].shape.out_in };
-    if (status == DSC_OK)
-        status = dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);
-    dsc_alloc_free(lm->alloc, (void *)list);
-    dsc_alloc_free(lm->alloc, whole);
+    return dsc_lora_write_config(lm->lora, lm->alloc, &text, &lm->adapter_json, err);
+}
+
+dsc_status dsc_lm_write_adapter_json(dsc_lm *lm, const char *base, dsc_error *err)
+{
+    lm_targets targets = { 0 };
+    dsc_status status = open_targets(lm, &targets, err);
+    if (status == DSC_OK) {
+        list_targets(lm, &targets);
+        status = write_targets(lm, base, &targets, err);
+    }
+    dsc_alloc_free(lm->alloc, targets.text);
+    dsc_alloc_free(lm->alloc, (void *)targets.module);
+    dsc_alloc_free(lm->alloc, (void *)targets.parameter);
     return status;
 }

@@ -22,8 +22,19 @@ typedef struct lm_layer {
     dsc_linear shape;
     dsc_split_axis b_split, a_split; /* of its adapter */
     int32_t weight;                  /* among the module's parameters */
+    bool by_parameter;               /* as in dsc_program_linear_args */
     int64_t count, adapted;          /* modules that have it; of those, with an adapter */
+    int64_t named;                   /* with one that target_parameters names */
 } lm_layer;
+
+/* Matrices of a module's experts, a parameter [experts, out, in] or [experts, in, out]. */
+enum { LM_EXPERTS_MAX = 8 };
+typedef struct lm_experts {
+    const char *name; /* as in the program's parameter: "mlp.experts.*.up_proj" */
+    bool parted, in_out;
+    int32_t weight, experts;
+    int64_t in, out;
+} lm_experts;
 
 /* The mean row of a table's rows in its file, which the rows that the file lacks begin as. */
 typedef struct lm_mean {
@@ -51,6 +62,11 @@ struct dsc_lm {
     lm_layer layer[LINEARS_MAX];      /* [all_layers] */
     int32_t block_layer, all_layers;  /* the blocks' first one; of all modules */
     int32_t own[LINEARS_MAX], own_count; /* layers of the module that is being described */
+    lm_experts own_experts[LM_EXPERTS_MAX]; /* [own_experts_count] and matrices of its experts */
+    int32_t own_experts_count;
+    lm_experts known_experts[LM_EXPERTS_MAX]; /* [known_experts_count] those of the last block that has any */
+    int32_t known_experts_count;
+    int64_t experts_adapted;             /* tensors of experts with an adapter, of all modules */
     dsc_program *source;                 /* the block in hand as its family describes it, while the model is built */
     dsc_program **programs;           /* of blocks that differ, up to a NULL */
     dsc_model_experts experts;
@@ -78,7 +94,7 @@ dsc_param_spec *dsc_lm_add_param(dsc_lm *lm, const char *name, const char *part,
 
 /* lm_program.c: a block as its family describes it, which is not compiled; the first failure is in out->status. Then
  * the compiled programs of all blocks, once all parameters and adapters are known. */
-void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out);
+void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out);
 DSC_MUST_USE dsc_status dsc_lm_compile(dsc_lm *lm, dsc_error *err);
 /* Fills lm->experts from compiled programs, and the numbers of records. */
 DSC_MUST_USE dsc_status dsc_lm_find_routers(dsc_lm *lm, dsc_error *err);
@@ -114,6 +130,18 @@ DSC_MUST_USE dsc_status dsc_lm_fill_grown(dsc_lm *lm, const dsc_param_spec *spec
  * or came with an adapter. names[LM_TABLES_MAX]; the count. */
 enum { LM_TABLES_MAX = 2 };
 int32_t dsc_lm_saved_tables(const dsc_lm *lm, const char *names[LM_TABLES_MAX]);
+
+/* lm_expert_adapters.c: lm->own_experts of a described program; their number. Targets that name
+ * experts' layers become parameters, as in PEFT, once the experts are known. The adapters of experts of the module that is being described. */
+int32_t dsc_lm_find_experts(dsc_lm *lm, const dsc_program *program);
+DSC_MUST_USE dsc_status dsc_lm_fuse_targets(dsc_lm *lm, dsc_error *err);
+void dsc_lm_add_expert_adapters(dsc_lm *lm, dsc_lora *out);
+/* A layer's name in PEFT's files, which is transformers 5's where files have another. */
+void dsc_lm_name_adapter(const dsc_lm *lm, const lm_layer *layer, lm_name out);
+/* Appends the names of experts' tensors to a list for messages. The member of adapter.json that tells a checkpoint
+ * where adapters of experts belong, with a comma in front; "": there are none. */
+void dsc_lm_list_experts(const dsc_lm *lm, char *out, size_t bytes);
+void dsc_lm_print_experts(const dsc_lm *lm, char *out, size_t bytes);
 
 /* lm_adapters.c: the adapters of the module that is being described; and of the whole model: which parameters are
  * trained, whether what was asked for exists, adapter_config.json. */

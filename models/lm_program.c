@@ -4,16 +4,18 @@
 
 #include <string.h>
 
-void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out)
+void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, const dsc_lora *adapters, dsc_program *out)
 {
     const dsc_lm_config *config = lm->config;
     if (layer < 0) {
         dsc_program_begin_first(out, config->sequence);
+        out->adapters = adapters;
         lm->family->emit_first(out, config);
         return;
     }
     dsc_program_begin(out, config->sequence, config->channels,
                       config->documents ? (int32_t)DSC_LM_POSITIONS : DSC_PROGRAM_NONE);
+    out->adapters = adapters;
     if (layer < config->layers)
         lm->family->emit_block(out, config, layer);
     else
@@ -23,7 +25,8 @@ void dsc_lm_describe_block(const dsc_lm *lm, int64_t layer, dsc_program *out)
 static dsc_status compile(const dsc_lm *lm, const dsc_lm_module *self, dsc_program *out, dsc_error *err)
 {
     const dsc_program_options options = { .lora = &self->lora, .cache_tokens = lm->config->cache };
-    dsc_lm_describe_block(lm, self->layer, out);
+    dsc_lm_describe_block(lm, self->layer, lm->lora != NULL ? &self->lora : NULL, out);
+    out->adapters = NULL; /* equal programs are equal bytes */
     return dsc_program_compile(out, &options, err);
 }
 

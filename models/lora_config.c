@@ -59,7 +59,6 @@ static dsc_status refuse_variants(dsc_hf_config *reader)
     } plain[] = {
         { "lora_bias", NULL },
         { "layer_replication", NULL },
-        { "target_parameters", NULL },
         { "trainable_token_indices", NULL },
         { "ensure_weight_tying", NULL },
         { "bias", "none" },
@@ -122,6 +121,20 @@ static dsc_status read_saved(dsc_hf_config *reader, dsc_lora_config *out)
     return DSC_OK;
 }
 
+static dsc_status read_parameters(dsc_hf_config *reader, dsc_lora_config *out)
+{
+    const cJSON *const list = dsc_hf_field(reader, "target_parameters");
+    if (list != NULL && !cJSON_IsNull(list) && !cJSON_IsArray(list))
+        return DSC_HF_REFUSE(reader, DSC_ERR_INPUT, "\"target_parameters\": expected a list of names of parameters");
+    for (const cJSON *each = list != NULL ? list->child : NULL; each != NULL; each = each->next) {
+        if (!cJSON_IsString(each) || each->valuestring[0] == 0)
+            return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
+                                 "\"target_parameters\": expected a list of names of parameters");
+        DSC_TRY(dsc_lora_add_parameter(out, each->valuestring, reader->where, reader->err));
+    }
+    return DSC_OK;
+}
+
 static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
 {
     static const char *const starts[] = { "gaussian", "eva", "orthogonal" }; /* those that leave the base as it is */
@@ -138,6 +151,8 @@ static dsc_status read_keys(dsc_hf_config *reader, dsc_lora_config *out)
     if (dsc_hf_field(reader, "use_dora") != NULL)
         DSC_TRY(dsc_hf_bool(reader, "use_dora", false, &out->use_dora));
     DSC_TRY(dsc_hf_number(reader, "lora_dropout", (dsc_hf_range) { 0, DROPOUT_MAX }, 0, &out->dropout));
+    DSC_TRY(read_parameters(reader, out));
+    DSC_TRY(dsc_lora_check_parameters(out, reader->where, reader->err));
     const cJSON *start = dsc_hf_field(reader, "init_lora_weights");
     int32_t index = 0;
     return cJSON_IsString(start) ? dsc_hf_choice(reader, "init_lora_weights", starts, DSC_COUNT(starts), &index)
@@ -216,6 +231,9 @@ static dsc_status take_options(dsc_lora_config *out, const dsc_lora_options *opt
     if (options->exclude_count < 0 || options->exclude_count > DSC_LORA_TARGETS_MAX)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.lora.exclude_modules", "%d names; expected at most %d",
                         options->exclude_count, DSC_LORA_TARGETS_MAX);
+    for (int32_t i = 0; i < options->target_parameter_count; i++)
+        DSC_TRY(dsc_lora_add_parameter(out, options->target_parameters[i], "dsc.lora.target_parameters", err));
+    DSC_TRY(dsc_lora_check_parameters(out, "dsc.lora.target_parameters", err));
     for (int32_t i = 0; i < options->modules_to_save_count; i++)
         DSC_TRY(add_saved(out, options->modules_to_save[i], "dsc.lora", err));
     DSC_TRY(take_pattern(out->rank_pattern, &out->rank_pattern_count, options->rank_pattern,
@@ -277,6 +295,19 @@ static int64_t put_patterns(char *out, int64_t capacity, const char *key, const 
     return used + (count > 0 ? snprintf(out + used, (size_t)(capacity - used), "}") : 0);
 }
 
+/* ,"target_parameters": [...]; nothing without any. */
+static int64_t put_parameters(char *out, int64_t capacity, const dsc_lora_config *config, const dsc_lora_text *text)
+{
+    const int64_t count = config->parameter_count + text->parameter_count;
+    int64_t used = count > 0 ? snprintf(out, (size_t)capacity, ",\n  \"target_parameters\": [") : 0;
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t more = i - config->parameter_count;
+        used += snprintf(out + used, (size_t)(capacity - used), "%s", i > 0 ? ", " : "");
+        used += put_quoted(out + used, capacity - used, more < 0 ? config->parameters[i] : text->parameters[more]);
+    }
+    return used + (count > 0 ? snprintf(out + used, (size_t)(capacity - used), "]") : 0);
+}
+
 /* null, or the list of names. */
 static int64_t put_saved(char *out, int64_t capacity, const dsc_lora_config *config)
 {
@@ -292,12 +323,15 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
                                  dsc_error *err)
 {
     int64_t capacity = 1024 + (text->base != NULL ? 6 * (int64_t)strlen(text->base) : 0), used;
+    capacity += (int64_t)strlen(text->experts);
     char alpha[32], dropout[32];
     for (int64_t i = 0; i < text->count; i++)
         capacity += 6 * (int64_t)strlen(text->names[i]) + 8;
     capacity +=
         (config->rank_pattern_count + config->alpha_pattern_count) * (int64_t)(6 * sizeof config->rank_pattern->name);
-    capacity += config->saved_count * (int64_t)(6 * DSC_LORA_NAME_BYTES);
+    capacity += (config->saved_count + config->parameter_count) * (int64_t)(6 * DSC_LORA_NAME_BYTES);
+    for (int64_t i = 0; i < text->parameter_count; i++)
+        capacity += 6 * (int64_t)strlen(text->parameters[i]) + 8;
     for (int32_t i = 0; i < text->table_count; i++)
         capacity += 6 * (int64_t)strlen(text->tables[i]) + 64;
     DSC_TRY(dsc_alloc_zeroed(alloc, DSC_TAG_CONTROL, capacity, 1, out, err));
@@ -309,7 +343,9 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
                      "  \"init_lora_weights\": true,\n  \"lora_alpha\": %s,\n  \"lora_dropout\": %s,\n"
                      "  \"modules_to_save\": ",
                      text->in_out ? "true" : "false", dsc_hf_number_text(config->alpha, alpha, sizeof alpha),
-                     config->dropout > 0 ? dsc_hf_number_text(config->dropout, dropout, sizeof dropout) : "0.0");
+                     config->dropout > 0 && text->parameter_count == 0
+                         ? dsc_hf_number_text(config->dropout, dropout, sizeof dropout)
+                         : "0.0"); /* PEFT has no dropout beside target_parameters, and exports are for inference */
     used += put_saved(at + used, capacity - used, config);
     used += snprintf(at + used, (size_t)(capacity - used),
                      ",\n  \"peft_type\": \"LORA\",\n  \"r\": %lld,\n  \"target_modules\": [", (long long)config->rank);
@@ -323,6 +359,7 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
                      text->task != NULL ? "\"" : "", text->task != NULL ? text->task : "null",
                      text->task != NULL ? "\"" : "", config->use_dora ? "true" : "false",
                      config->rank_stabilized ? "true" : "false");
+    used += put_parameters(at + used, capacity - used, config, text);
     used += put_patterns(at + used, capacity - used, "rank_pattern", config->rank_pattern, config->rank_pattern_count);
     used +=
         put_patterns(at + used, capacity - used, "alpha_pattern", config->alpha_pattern, config->alpha_pattern_count);
@@ -330,7 +367,8 @@ dsc_status dsc_lora_write_config(const dsc_lora_config *config, dsc_alloc *alloc
         used += snprintf(at + used, (size_t)(capacity - used), "%s", i == 0 ? ",\n  \"" DSC_LORA_TABLES "\": [" : ", ");
         used += put_quoted(at + used, capacity - used, text->tables[i]);
     }
-    used += snprintf(at + used, (size_t)(capacity - used), "%s\n}\n", text->table_count > 0 ? "]" : "");
+    used +=
+        snprintf(at + used, (size_t)(capacity - used), "%s%s\n}\n", text->table_count > 0 ? "]" : "", text->experts);
     DSC_ASSERT(used < capacity);
     return DSC_OK;
 }

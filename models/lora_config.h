@@ -16,10 +16,14 @@
 /* A key of checkpoints' adapter.json alone: tables that PEFT's save_embedding_layers would save. */
 #define DSC_LORA_TABLES "save_embedding_layers"
 
+#define DSC_LORA_EXPERTS "experts" /* likewise: where adapters of experts belong */
+
 #define DSC_LORA_NAME_BYTES 128
 #define DSC_LORA_PATTERN_BYTES 256
 #define DSC_LORA_PATTERNS_MAX 64
 #define DSC_LORA_SAVED_MAX 64
+#define DSC_LORA_PARAMETERS_MAX 64
+#define DSC_LORA_FUSED_MAX 8
 #define DSC_LORA_BLOCKS_MAX 1024
 #define DSC_LORA_REGEX_BYTES 512
 #define DSC_LORA_STEPS INT64_C(100000000) /* work of all matches of one opening: seconds */
@@ -55,6 +59,15 @@ typedef struct dsc_lora_config {
     int32_t saved_count;
     bool saved_used[DSC_LORA_SAVED_MAX];   /* saved[i] was the end of a module's name */
     bool saved_partly[DSC_LORA_SAVED_MAX]; /* of a linear layer's, within a component */
+    /* [parameter_count] PEFT's target_parameters: parameters that have an adapter, by their names or their ends. */
+    char parameters[DSC_LORA_PARAMETERS_MAX][DSC_LORA_NAME_BYTES];
+    int32_t parameter_count;
+    bool parameter_used[DSC_LORA_PARAMETERS_MAX];
+    /* Experts' matrices had layers of their own before transformers 5. Targets that named them became parameters, and
+     * the last components of those layers' names are no targets elsewhere. */
+    bool taken[DSC_LORA_TARGETS_MAX];
+    const char *fused[DSC_LORA_FUSED_MAX];
+    int32_t fused_count;
     dsc_weights *weights;            /* an adapter to continue from: its tensors name the layers; NULL: fresh */
     char warnings[256];
     int64_t steps_left; /* of regular expressions */
@@ -82,6 +95,14 @@ DSC_MUST_USE dsc_status dsc_lora_check_used(const dsc_lora_config *config, const
 bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *const *usual);
 /* A parameter's tensor in an adapter's files, by its name in them; NULL: there is none. */
 const dsc_weight *dsc_lora_find(const dsc_weights *weights, const char *name);
+/* Whether the parameter "model.layers.3.mlp.experts.down_proj" gets an adapter. */
+bool dsc_lora_wants_parameter(dsc_lora_config *config, const char *param);
+/* One more of these; then whether what PEFT refuses beside them is asked for. */
+DSC_MUST_USE dsc_status dsc_lora_add_parameter(dsc_lora_config *config, const char *name, const char *where,
+                                               dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lora_check_parameters(const dsc_lora_config *config, const char *where, dsc_error *err);
+/* Whether the last component of a layer's name is one of config->fused. */
+bool dsc_lora_is_fused(const dsc_lora_config *config, const char *layer);
 /* Whether a parameter, not an adapter's, is trained whole: it is of one of PEFT's modules_to_save. */
 bool dsc_lora_saves(dsc_lora_config *config, const char *param);
 /* Whether a parameter's name is that of an adapter's A, B or magnitudes. */
@@ -97,6 +118,9 @@ typedef struct dsc_lora_text {
     int64_t count;
     bool in_out;              /* weights are stored [in,out] */
     const char *task;         /* PEFT's name of it; NULL: it has none, as for a masked language model */
+    const char *experts;      /* a member with a comma in front, or "" */
+    const char *const *parameters; /* [parameter_count] of linear layers that PEFT finds by target_parameters alone */
+    int64_t parameter_count;
     const char *const *tables; /* [table_count] that an export has beside what is trained */
     int32_t table_count;
 } dsc_lora_text;

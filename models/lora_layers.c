@@ -174,16 +174,25 @@ static bool is_in_layers(dsc_lora_config *config, const char *layer)
 
 bool dsc_lora_is_all_linear(const char *target) { return strcasecmp(target, ALL_LINEAR) == 0; }
 
-/* By the targets alone. */
+bool dsc_lora_is_fused(const dsc_lora_config *config, const char *layer)
+{
+    bool fused = false;
+    for (int32_t i = 0; i < config->fused_count; i++)
+        fused |= dsc_lora_is_named(layer, config->fused[i]);
+    return fused;
+}
+
+/* By the targets alone. Parameters without targets leave no usual ones, as in PEFT. */
 static bool is_target(dsc_lora_config *config, const char *layer, const char *const *usual)
 {
     bool target = false;
     if (config->target_regex != NULL)
         return fits(config, "target_modules", "", config->target_regex, "", layer);
-    for (int32_t i = 0; config->target_count == 0 && usual[i] != NULL; i++)
+    for (int32_t i = 0; config->target_count + config->parameter_count == 0 && usual[i] != NULL; i++)
         target |= dsc_lora_is_named(layer, usual[i]);
     for (int32_t i = 0; i < config->target_count; i++) {
-        const bool here = dsc_lora_is_all_linear(config->targets[i]) || is_named_anywhere(layer, config->targets[i]);
+        const bool all = dsc_lora_is_all_linear(config->targets[i]) && !dsc_lora_is_fused(config, layer);
+        const bool here = !config->taken[i] && (all || is_named_anywhere(layer, config->targets[i]));
         config->used[i] |= here;
         target |= here;
     }
@@ -202,6 +211,43 @@ bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *cons
     }
     const bool excluded = is_excluded(config, layer), target = is_target(config, layer, usual);
     return target && !excluded && is_in_layers(config, layer);
+}
+
+/* ---- parameters ---- */
+
+bool dsc_lora_wants_parameter(dsc_lora_config *config, const char *param)
+{
+    bool wants = false;
+    for (int32_t i = 0; i < config->parameter_count; i++) {
+        const bool here = dsc_lora_is_named(param, config->parameters[i]);
+        config->parameter_used[i] |= here;
+        wants |= here;
+    }
+    return wants;
+}
+
+dsc_status dsc_lora_add_parameter(dsc_lora_config *config, const char *name, const char *where, dsc_error *err)
+{
+    for (int32_t i = 0; i < config->parameter_count; i++)
+        if (strcmp(config->parameters[i], name) == 0)
+            return DSC_OK;
+    if (config->parameter_count == DSC_LORA_PARAMETERS_MAX || name[0] == 0 || strlen(name) >= DSC_LORA_NAME_BYTES)
+        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                        "target_parameters: at most %d names of 1 to %d bytes are read; \"mlp.experts.down_proj\" is "
+                        "that of all blocks",
+                        DSC_LORA_PARAMETERS_MAX, DSC_LORA_NAME_BYTES - 1);
+    snprintf(config->parameters[config->parameter_count++], DSC_LORA_NAME_BYTES, "%s", name);
+    return DSC_OK;
+}
+
+dsc_status dsc_lora_check_parameters(const dsc_lora_config *config, const char *where, dsc_error *err)
+{
+    if (config->parameter_count == 0 || (!(config->dropout > 0) && !config->use_dora))
+        return DSC_OK;
+    return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, where,
+                    "adapters of parameters, as of \"%.100s\", have no %s, as in PEFT; leave %s out, or these targets",
+                    config->parameters[0], config->use_dora ? "magnitudes" : "dropout",
+                    config->use_dora ? "use_dora" : "the dropout");
 }
 
 /* ---- numbers ---- */

@@ -39,7 +39,7 @@ int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16
     dsc_program *program = block->program;
     const dsc_program_linear_args router = { .name = traits->router,
                                              .shape = { .out = config->rule.experts, .out_in = true },
-                                             .no_adapter = true,
+                                             .by_parameter = true,
                                              .std = block->std };
     const int16_t logits = dsc_program_linear(program, x, &router);
     const dsc_program_experts_args experts = { .activation = config->decoder.activation,

@@ -119,7 +119,7 @@ typedef struct dsc_program_layer {
     const char *name;
     dsc_linear shape;
     int32_t weight, bias; /* bias: NONE without one */
-    bool out_split, no_adapter;
+    bool out_split, no_adapter, by_parameter;
 } dsc_program_layer;
 
 typedef struct dsc_op_norm {
@@ -306,6 +306,7 @@ typedef struct dsc_program_linear_args {
     const int64_t *dims; /* [dim_count] of the weight, whose product is that of the shape; NULL: two dimensions */
     int32_t dim_count;
     bool no_adapter; /* the layer cannot have a low-rank adapter */
+    bool by_parameter; /* it has one where its weight is named, and not by the name of the layer */
     bool as_stored;  /* its weight stays as it is beside others in 4 bits */
     double std;      /* of the weight's first values; 0: zeros. Those of a bias are zeros. */
 } dsc_program_linear_args;

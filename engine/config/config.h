@@ -215,6 +215,8 @@ typedef struct dsc_lora_section {
     double dropout;
     char targets[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int target_count;
+    char parameters[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT]; /* target_parameters */
+    int parameter_count;
     bool target_is_regex; /* targets[0] is a regular expression, not a name */
     char exclude[DSC_CONFIG_TEXTS_MAX][DSC_CONFIG_TEXT];
     int exclude_count;

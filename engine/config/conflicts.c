@@ -97,6 +97,7 @@ static const conflict conflicts[] = {
     { DSC_ID_LORA_RANK, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_ALPHA, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_TARGETS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
+    { DSC_ID_LORA_PARAMETERS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_EXCLUDE, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_LAYERS, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },
     { DSC_ID_LORA_LAYERS_PATTERN, set, DSC_ID_LORA_ADAPTER, named, false, from_adapter },

@@ -58,6 +58,8 @@ dsc_status dsc_config_fill_lora(dsc_config_parse_state *s)
         dsc_config_copy_texts(s->given[DSC_ID_LORA_LAYERS_PATTERN], lora->layers_pattern, DSC_CONFIG_TEXTS_MAX);
     lora->enabled = s->given[DSC_ID_LORA] != NULL;
     lora->target_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_TARGETS], lora->targets, DSC_CONFIG_TEXTS_MAX);
+    lora->parameter_count =
+        dsc_config_copy_texts(s->given[DSC_ID_LORA_PARAMETERS], lora->parameters, DSC_CONFIG_TEXTS_MAX);
     lora->save_count = dsc_config_copy_texts(s->given[DSC_ID_LORA_SAVE], lora->save, DSC_CONFIG_TEXTS_MAX);
     DSC_TRY(fill_lora_layers(s, lora));
     DSC_TRY(fill_lora_pattern(s, DSC_ID_LORA_RANKS, &lora->rank_pattern));

@@ -388,11 +388,19 @@ typedef struct dsc_lora_options {
     /* DoRA: y = m (W x + s B (A x)) / |W + s B A| + b, with a trained magnitude m and a norm for each output. It begins
      * as the norm and is named "<layer>.lora_magnitude_vector". */
     bool use_dora;
+    /* [target_parameter_count] names of experts' tensors as transformers 5 has them, or their ends, as in PEFT:
+     * "mlp.experts.gate_up_proj". Each expert has a pair A [r,in], B [out,r] of its own. All A are the tensor
+     * "<module>.lora_A.weight" [experts * r, in]. All B are "<module>.lora_B.weight" [out, r * experts], where column
+     * k * experts + e is column k of expert e. A module of
+     * which a later tensor has an adapter too is named "<module>.base_layer". Also "<layer>.weight" of a linear layer.
+     * Not beside dropout and use_dora. */
+    const char *const *target_parameters;
+    int32_t target_parameter_count;
 } dsc_lora_options;
 #define DSC_LORA_OPTIONS_INIT                                                                                          \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_lora_options), 8, 8.0, false, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL, 0, NULL, 0, NULL, \
-            0, NULL, NULL, 0, 0, 0, false                                                                              \
+            0, NULL, NULL, 0, 0, 0, false, NULL, 0                                                                     \
     }
 
 typedef struct dsc_model_options {

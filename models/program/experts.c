@@ -95,7 +95,7 @@ static int16_t dispatch(dsc_program *program, int16_t x, const routed *by, int32
     return add_out(program, op, 0, "dispatch", shape);
 }
 
-/* What the products of one input share: s x A^T of the adapter that has matrices of A's number. */
+/* A value that products of one input share: s x A^T of the adapter whose A has this number. */
 typedef struct narrow {
     int32_t a;
     int16_t value;

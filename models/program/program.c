@@ -227,6 +227,7 @@ int32_t dsc_program_declare_linear(dsc_program *program, const dsc_program_linea
     layer->shape.in = shape.in, layer->shape.out = shape.out, layer->shape.out_in = shape.out_in;
     layer->weight = number, layer->bias = bias;
     layer->out_split = args->out_split, layer->no_adapter = args->no_adapter;
+    layer->by_parameter = args->by_parameter;
     return program->layer_count++;
 }
 

@@ -234,6 +234,8 @@ static void print_values(const dsc_config *config, const dsc_json *file, bool js
             print_texts(key->path, config->own.freeze, config->own.freeze_count, json);
         else if (id == DSC_ID_LORA_TARGETS)
             print_texts(key->path, config->own.lora.targets, config->own.lora.target_count, json);
+        else if (id == DSC_ID_LORA_PARAMETERS)
+            print_texts(key->path, config->own.lora.parameters, config->own.lora.parameter_count, json);
         else if (id == DSC_ID_LORA_EXCLUDE)
             print_texts(key->path, config->own.lora.exclude, config->own.lora.exclude_count, json);
         else if (id == DSC_ID_LORA_LAYERS_PATTERN)
