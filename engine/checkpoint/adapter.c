@@ -132,7 +132,7 @@ dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char
                                     .rank_stabilized = get_bool(root, "use_rslora"),
                                     .use_dora = get_bool(root, "use_dora") };
     good = good && read_patterns(root, "rank_pattern", out, 0) && read_patterns(root, "alpha_pattern", out, 1) &&
-           read_saved(root, out) && read_tables(root, out);
+           read_saved(root, out) && read_tables(root, out) && dsc_ckpt_adapter_read_experts(root, out);
     dsc_json_close(&json);
     DSC_ASSERT(!good || out->rank >= 1);
     return good
@@ -244,6 +244,7 @@ dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const c
     DSC_ASSERT(*out == NULL);
     cJSON *root = cJSON_ParseWithLength(text, (size_t)bytes);
     cJSON_DeleteItemFromObjectCaseSensitive(root, TABLES_KEY);
+    cJSON_DeleteItemFromObjectCaseSensitive(root, DSC_CKPT_EXPERTS_KEY);
     char *printed = root != NULL && (!vit || rename_modules(root)) ? cJSON_Print(root) : NULL;
     const dsc_status status = printed != NULL
                                   ? dsc_alloc_strdup(alloc, DSC_TAG_IO, printed, out, err)
@@ -254,6 +255,16 @@ dsc_status dsc_ckpt_adapter_for_peft(dsc_alloc *alloc, const char *path, const c
 }
 
 /* ---- merging ---- */
+
+/* Whether target_parameters name a weight, so that patterns fit its name and not the layer's. */
+static bool is_parameter(const dsc_ckpt_adapter *adapter, const char *weight)
+{
+    bool is = false;
+    DSC_ASSERT(adapter->parameter_count <= DSC_CKPT_PATTERNS_MAX);
+    for (int32_t i = 0; i < adapter->parameter_count; i++)
+        is |= dsc_ckpt_adapter_names(weight, adapter->parameter[i]);
+    return is;
+}
 
 /* The master weights, or the weights where these are fp32, of "<layer><end>". */
 static const dsc_safetensors_entry *find(const dsc_ckpt_reader *reader, const char *layer, const char *end,
@@ -292,18 +303,22 @@ static bool shapes_fit(const dsc_ckpt_adapter *adapter, const dsc_tensor_desc *w
 
 static int64_t output_of(const dsc_ckpt_merge_state *merge, int64_t element)
 {
+    element %= merge->in * merge->out; /* of one expert */
     return merge->adapter.in_out ? element % merge->out : element / merge->in;
 }
 
 /* An element of the weight, which is x, with s B A added. */
 static double merged(const dsc_ckpt_merge_state *merge, int64_t element, double x)
 {
-    const int64_t rank = merge->adapter.rank, out = output_of(merge, element);
-    const int64_t in = merge->adapter.in_out ? element / merge->out : element % merge->in;
+    const int64_t rank = merge->adapter.rank, out = output_of(merge, element), each = merge->in * merge->out;
+    const int64_t expert = element / each, within = element % each;
+    const int64_t in = merge->adapter.in_out ? within / merge->out : within % merge->in;
     double sum = 0;
     DSC_ASSERT(in < merge->in);
+    DSC_ASSERT(expert < merge->experts);
     for (int64_t r = 0; r < rank; r++)
-        sum += (double)merge->b[out * rank + r] * (double)merge->a[r * merge->in + in];
+        sum += (double)merge->b[((merge->first + out) * rank + r) * merge->experts + expert] *
+               (double)merge->a[(expert * rank + r) * merge->in + in];
     return x + (double)merge->adapter.scale * sum;
 }
 
@@ -346,6 +361,56 @@ static dsc_status find_factors(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
     return status;
 }
 
+/* The weight of experts is [experts,out,in] or [experts,in,out], and its outputs are some of B's. */
+static bool place_experts(dsc_ckpt_merge_state *merge, const dsc_ckpt_expert_place *place,
+                          const dsc_tensor_desc *weight, const dsc_tensor_desc *a, const dsc_tensor_desc *b)
+{
+    const int64_t rank = merge->adapter.rank;
+    DSC_ASSERT(rank >= 1);
+    merge->adapter.in_out = place->in_out;
+    const int32_t row = weight->dim_count - 2; /* a router is one matrix */
+    if (row < 0 || row > 1 || a->dim_count != 2 || b->dim_count != 2)
+        return false;
+    merge->experts = row == 1 ? weight->dim[0] : 1;
+    merge->out = weight->dim[row + place->in_out];
+    merge->in = weight->dim[row + !place->in_out];
+    merge->first = place->index * merge->out;
+    return a->dim[0] == merge->experts * rank && a->dim[1] == merge->in && b->dim[0] == place->count * merge->out &&
+           b->dim[1] == merge->experts * rank;
+}
+
+static dsc_status refuse_shapes(const dsc_safetensors_entry *weight, dsc_error *err)
+{
+    return DSC_FAIL(err, DSC_ERR_INPUT, weight->name, "its adapter has not the shapes that adapter.json says");
+}
+
+/* A and B of the weight. */
+static dsc_status read_pair(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
+                            const dsc_ckpt_manifest_tensor *of_a, const dsc_ckpt_manifest_tensor *of_b, void *buffer,
+                            dsc_error *err)
+{
+    DSC_ASSERT(merge->a == NULL);
+    DSC_TRY(
+        dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, of_a->elements + of_b->elements, sizeof *merge->a, &merge->a, err));
+    merge->b = merge->a + of_a->elements;
+    DSC_TRY(read_values(reader, of_a, buffer, merge->a, err));
+    return read_values(reader, of_b, buffer, merge->b, err);
+}
+
+static dsc_status merge_experts(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
+                                const dsc_ckpt_expert_place *place, const dsc_safetensors_entry *weight, void *buffer,
+                                dsc_error *err)
+{
+    const dsc_ckpt_manifest_tensor *of_a = NULL, *of_b = NULL;
+    const dsc_safetensors_entry *a = find(reader, place->module, ".lora_A" WEIGHT_END, &of_a);
+    const dsc_safetensors_entry *b = find(reader, place->module, ".lora_B" WEIGHT_END, &of_b);
+    DSC_ASSERT(place->index < place->count);
+    DSC_TRY(take_layer(&merge->adapter, place->parameter, err));
+    if (a == NULL || b == NULL || !place_experts(merge, place, &weight->desc, &a->desc, &b->desc))
+        return refuse_shapes(weight, err);
+    return read_pair(merge, reader, of_a, of_b, buffer, err);
+}
+
 dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
                                const dsc_ckpt_adapter *adapter, const dsc_safetensors_entry *weight, void *buffer,
                                dsc_error *err)
@@ -353,7 +418,10 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
     char layer[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
     const size_t end = strlen(WEIGHT_END), bytes = strlen(weight->name);
     const dsc_ckpt_manifest_tensor *of_a = NULL, *of_b = NULL;
-    *merge = (dsc_ckpt_merge_state) { .adapter = *adapter };
+    dsc_ckpt_expert_place place;
+    *merge = (dsc_ckpt_merge_state) { .adapter = *adapter, .experts = 1 };
+    if (dsc_ckpt_adapter_find_experts(adapter, weight->name, &place))
+        return merge_experts(merge, reader, &place, weight, buffer, err);
     if (bytes <= end || strcmp(weight->name + bytes - end, WEIGHT_END) != 0)
         return DSC_OK;
     snprintf(layer, sizeof layer, "%.*s", (int)(bytes - end), weight->name);
@@ -362,17 +430,14 @@ dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reade
     const dsc_safetensors_entry *b = find(reader, layer, ".lora_B" WEIGHT_END, &of_b);
     if (a == NULL && b == NULL)
         return DSC_OK;
-    DSC_TRY(take_layer(&merge->adapter, layer, err));
+    DSC_TRY(take_layer(&merge->adapter, is_parameter(adapter, weight->name) ? weight->name : layer, err));
     if (a == NULL || b == NULL || !shapes_fit(adapter, &weight->desc, &a->desc, &b->desc))
-        return DSC_FAIL(err, DSC_ERR_INPUT, weight->name, "its adapter has not the shapes that adapter.json says");
+        return refuse_shapes(weight, err);
     merge->out = b->desc.dim[0];
     merge->in = a->desc.dim[1];
     DSC_ASSERT(a->count == adapter->rank * merge->in);
     DSC_ASSERT(b->count == adapter->rank * merge->out);
-    DSC_TRY(dsc_alloc_zeroed(reader->alloc, DSC_TAG_IO, a->count + b->count, sizeof *merge->a, &merge->a, err));
-    merge->b = merge->a + a->count;
-    DSC_TRY(read_values(reader, of_a, buffer, merge->a, err));
-    DSC_TRY(read_values(reader, of_b, buffer, merge->b, err));
+    DSC_TRY(read_pair(merge, reader, of_a, of_b, buffer, err));
     return adapter->use_dora ? find_factors(merge, reader, layer, buffer, err) : DSC_OK;
 }
 

@@ -3,9 +3,12 @@
 #ifndef DSC_ENGINE_CHECKPOINT_ADAPTER_H
 #define DSC_ENGINE_CHECKPOINT_ADAPTER_H
 
+#include "base/formats/json.h"
 #include "engine/checkpoint/internal.h"
 
 #define DSC_CKPT_PATTERNS_MAX 64
+#define DSC_CKPT_EXPERTS_MAX 4
+#define DSC_CKPT_EXPERTS_KEY "experts" /* as in models/lora_config.h; no key of PEFT's config */
 
 /* Fields of PEFT's adapter_config.json that adding an adapter needs. */
 typedef struct dsc_ckpt_adapter {
@@ -24,6 +27,15 @@ typedef struct dsc_ckpt_adapter {
     int32_t saved_count;
     char table[2][128]; /* tables of tokens that are saved with the adapters and not trained: whole names */
     int32_t table_count;
+    char parameter[DSC_CKPT_PATTERNS_MAX][128]; /* PEFT's target_parameters: ends of names */
+    int32_t parameter_count;
+    /* Tensors that have an adapter for all experts, in the order of their module, and the weights that they are. */
+    struct dsc_ckpt_experts {
+        char parameter[96], weight[2][96]; /* ends of names: "mlp.experts.gate_up_proj" */
+        int32_t weight_count;
+        bool in_out;
+    } experts[DSC_CKPT_EXPERTS_MAX];
+    int32_t expert_count;
 } dsc_ckpt_adapter;
 
 DSC_MUST_USE dsc_status dsc_ckpt_adapter_parse(dsc_alloc *alloc, const char *path, const char *text, int64_t bytes,
@@ -49,7 +61,23 @@ typedef struct dsc_ckpt_merge_state {
     int64_t in, out;
     float *a, *b;    /* NULL: the weight has none */
     double *factors; /* [out] of outputs with magnitudes; NULL: 1 */
+    /* Of matrices of experts: a is [experts * rank, in] and b [more, rank * experts], whose rows for these outputs
+     * begin with this one. */
+    int64_t experts, first;
 } dsc_ckpt_merge_state;
+/* PEFT's rule: `end` is the whole name, or what follows a point in it. */
+bool dsc_ckpt_adapter_names(const char *name, const char *end);
+/* adapter_experts.c: reads what adapter.json says of experts; false: it is not valid. Whether a weight is one of
+ * experts with an adapter: the name of the adapter's module then, that of its tensor, and the weight's place in it. */
+bool dsc_ckpt_adapter_read_experts(const cJSON *root, dsc_ckpt_adapter *out);
+typedef struct dsc_ckpt_expert_place {
+    char module[DSC_SAFETENSORS_NAME_BYTES_MAX + 1], parameter[DSC_SAFETENSORS_NAME_BYTES_MAX + 1];
+    int32_t index, count; /* of the weights that the tensor consists of */
+    bool in_out;
+} dsc_ckpt_expert_place;
+/* Whether a file has the weight that the adapter of a module, or of a layer, belongs to. */
+bool dsc_ckpt_adapter_has_base(const dsc_ckpt_adapter *adapter, const dsc_safetensors *model, const char *module);
+bool dsc_ckpt_adapter_find_experts(const dsc_ckpt_adapter *adapter, const char *weight, dsc_ckpt_expert_place *out);
 /* buffer: DSC_CKPT_BLOCK_BYTES. To be closed also after a failure. */
 DSC_MUST_USE dsc_status dsc_ckpt_merge_open(dsc_ckpt_merge_state *merge, const dsc_ckpt_reader *reader,
                                             const dsc_ckpt_adapter *adapter, const dsc_safetensors_entry *weight,

@@ -457,7 +457,7 @@ static dsc_status write_adapter_config(const export_job *j, dsc_error *err)
     bool vit = false;
     for (int64_t i = 0; i < dsc_safetensors_count(j->reader.file[DSC_CKPT_MODEL]) && !vit; i++)
         vit = dsc_module_is_vit(dsc_safetensors_at(j->reader.file[DSC_CKPT_MODEL], i)->name);
-    if (j->adapter.table_count == 0 && !vit)
+    if (j->adapter.table_count + j->adapter.expert_count == 0 && !vit)
         return write_small(j, "adapter_config.json", j->adapter_text, j->adapter_bytes, err);
     dsc_status status =
         dsc_ckpt_adapter_for_peft(j->alloc, j->step_dir, j->adapter_text, j->adapter_bytes, vit, &text, err);
@@ -505,12 +505,13 @@ static dsc_status check_bases(const export_job *j, dsc_error *err)
         const char *adapter = dsc_safetensors_at(model, i)->name, *end = strstr(adapter, ".lora_A.weight");
         if (end == NULL)
             continue;
-        snprintf(name, sizeof name, "%.*s.weight", (int)(end - adapter), adapter);
-        if (dsc_safetensors_find(model, name) == NULL)
-            return DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir,
-                            "has adapters without \"%.200s\": the run kept its base in 4 bits (dsc.quantize_base); "
-                            "export without --merge, and merge with peft's merge_and_unload",
-                            name);
+        snprintf(name, sizeof name, "%.*s", (int)(end - adapter), adapter);
+        if (!dsc_ckpt_adapter_has_base(&j->adapter, model, name))
+            return DSC_FAIL(
+                err, DSC_ERR_INPUT, j->step_dir,
+                "has adapters without \"%.200s.weight\": the run kept its base in 4 bits (dsc.quantize_base); "
+                "export without --merge, and merge with peft's merge_and_unload",
+                name);
     }
     return DSC_OK;
 }
@@ -520,9 +521,9 @@ static dsc_status read_adapter(export_job *j, dsc_error *err)
     DSC_ASSERT(j->adapter_text == NULL);
     j->adapted = j->reader.manifest.file[DSC_CKPT_ADAPTER].bytes >= 0;
     if (j->adapted) {
-        DSC_TRY(check_bases(j, err));
-        return dsc_ckpt_adapter_read(j->io, j->alloc, j->step_dir, &j->adapter_text, &j->adapter_bytes, &j->adapter,
-                                     err);
+        DSC_TRY(
+            dsc_ckpt_adapter_read(j->io, j->alloc, j->step_dir, &j->adapter_text, &j->adapter_bytes, &j->adapter, err));
+        return check_bases(j, err);
     }
     return !j->options->merge ? DSC_OK
                               : DSC_FAIL(err, DSC_ERR_INPUT, j->step_dir, "has no adapters that could be merged");
