@@ -26,8 +26,8 @@ static dsc_status run_in_turn(const dsc_pipeline_work *work, dsc_stream *stream,
     return DSC_OK;
 }
 
-/* The second stream gets: pack 0, pack 1, unpack 0, pack 2, unpack 1, ... So the wait for pack i + 2 is also one for
- * unpack i, and the slot is free in both directions. */
+/* The second stream's order: pack 0, pack 1, unpack 0, pack 2, unpack 1 and so on. So the wait for pack i + 2 is one
+ * for unpack i too. The slot is free in both directions then. */
 static dsc_status run_beside(const dsc_pipeline *p, const dsc_pipeline_work *work, dsc_stream *stream, dsc_error *err)
 {
     for (int64_t i = 0; i <= work->chunks; i++) {

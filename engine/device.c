@@ -14,8 +14,8 @@
 #include "kernels/virtual/virtual.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
-/* Buffers of a GPU's reduce channel, two to send and two to receive: pieces of 4 MiB to each of 8 peers keep NVLink
- * busy, while the pieces before and behind them are folded and cast. */
+/* Buffers of a GPU's reduce channel, two to send and two to receive. Pieces of 4 MiB to each of 8 peers keep NVLink
+ * busy. The pieces before and behind them are folded and cast at the same time. */
 #define DEVICE_STAGING_BYTES_MAX (INT64_C(128) << 20)
 #define GATHER_STAGING_BYTES 65536
 

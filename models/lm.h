@@ -131,8 +131,8 @@ typedef struct dsc_lm_family {
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
     /* Writes config.json of a built-in size; as snprintf. NULL: there is none. */
     int (*write_config)(const dsc_lm_config *config, char *out, size_t bytes);
-    /* The i-th built-in size of a family of these traits: its name (NULL past the end) and, when out is not NULL, its
-     * config with the sequence that it has by default. NULL: there is none. */
+    /* The i-th built-in size of a family of these traits: its name, NULL past the end. If out is not NULL, it gets the
+     * size's config with its default sequence. A NULL function: there is none. */
     const char *(*builtin)(const void *traits, int32_t index, dsc_lm_config *out);
 
     /* The block's ops and parameters: names follow the layer's own, as "attn.c_attn" in "transformer.h.3.". The same

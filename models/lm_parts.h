@@ -131,8 +131,8 @@ DSC_MUST_USE dsc_status dsc_lm_fill_grown(dsc_lm *lm, const dsc_param_spec *spec
 enum { LM_TABLES_MAX = 2 };
 int32_t dsc_lm_saved_tables(const dsc_lm *lm, const char *names[LM_TABLES_MAX]);
 
-/* lm_expert_adapters.c: lm->own_experts of a described program; their number. Targets that name
- * experts' layers become parameters, as in PEFT, once the experts are known. The adapters of experts of the module that is being described. */
+/* lm_expert_adapters.c: lm->own_experts of a described program; their number. Targets that name experts' layers become
+ * parameters, as in PEFT, once the experts are known. The adapters of experts of the module that is being described. */
 int32_t dsc_lm_find_experts(dsc_lm *lm, const dsc_program *program);
 DSC_MUST_USE dsc_status dsc_lm_fuse_targets(dsc_lm *lm, dsc_error *err);
 void dsc_lm_add_expert_adapters(dsc_lm *lm, dsc_lora *out);

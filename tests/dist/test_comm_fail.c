@@ -48,7 +48,7 @@ typedef struct play {
     atomic_int *gave_up;  /* ranks whose wait has ended, shared by all; NULL: those of mpirun */
 } play;
 
-/* What ranks on a busy machine keep among themselves. */
+/* Timeout that ranks on a busy machine keep among themselves. */
 static int64_t short_timeout_ns(void) { return getenv("DSC_TEST_STRICT") != NULL ? SECOND * 3 / 10 : SECOND; }
 
 static const char *short_timeout_text(void) { return short_timeout_ns() == SECOND ? "1.0 s" : "0.3 s"; }

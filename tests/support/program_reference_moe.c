@@ -160,7 +160,7 @@ static int64_t matrix_at(const dsc_op_grouped *g, int32_t e, int64_t o, int64_t 
     return g->in_out ? (e * g->in + i) * g->out + o : (e * g->out + o) * g->in + i;
 }
 
-/* What is added to the outputs of a product. */
+/* The value that is added to the outputs of a product. */
 static void other(program_reference *r, const dsc_op *op, bool backward)
 {
     for (int64_t i = 0; op->in[2] != DSC_PROGRAM_NONE && i < program_reference_elements(r, op->out[0]); i++) {
