@@ -96,6 +96,7 @@ typedef struct dsc_comm_options {
      * library is to be called by one thread then needs none of its own (mpi). */
     bool one_thread;
     bool only_this_rank; /* the others are imagined: `device`, if any, is a virtual GPU (kernels/virtual) */
+    struct dsc_virtual_clock *clock; /* with only_this_rank: the rank's; borrowed until close */
     bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
 } dsc_comm_options;
 
@@ -167,7 +168,7 @@ typedef struct dsc_comm_ops {
 } dsc_comm_ops;
 
 extern const dsc_comm_ops dsc_comm_self, dsc_comm_local, dsc_comm_shm, dsc_comm_tcp, dsc_comm_hier, dsc_comm_gloo,
-    dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton, dsc_comm_virtual;
+    dsc_comm_mpi, dsc_comm_nccl, dsc_comm_skeleton, dsc_comm_virtual, dsc_comm_virtual_cpu;
 
 /* The table that options->transport names. "auto" is self for one rank, nccl over the memory of a device that is not
  * host_visible, local in a local_world, and shm when all ranks are on this host. Between hosts "auto" is tcp, or

@@ -11,7 +11,7 @@
 #include "engine/fp8.h"
 #include "engine/internal.h"
 #include "engine/machine.h"
-#include "kernels/virtual/virtual.h"
+#include "kernels/virtual/launch_times.h"
 
 #define STAGING_BYTES_MAX (4 << 20) /* per channel and rank: above this a transport gains nothing (bench/comm) */
 /* Buffers of a GPU's reduce channel, two to send and two to receive. Pieces of 4 MiB to each of 8 peers keep NVLink
@@ -81,13 +81,18 @@ dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *
                                   .plans = engine->config.own.gemm_plans };
     engine->ranks_of_gpu = 1;
     if (engine->clock != NULL) {
-        ops = &dsc_device_virtual;
+        ops = engine->clock->rates->cores > 0 ? &dsc_device_virtual_cpu : &dsc_device_virtual;
         device.clock = engine->clock;
     } else if (engine->plan_only && options->plan_gpu_bytes > 0) {
         ops = &dsc_device_planned;
         device.planned_bytes = options->plan_gpu_bytes;
     } else {
         DSC_TRY(find_device(engine, &ops, &device.index, err));
+    }
+    if (engine->times_of_launches != NULL) {
+        engine->times_of_launches->inner = ops;
+        device.times = engine->times_of_launches;
+        ops = dsc_launch_times_device(engine->times_of_launches);
     }
     device.caps = engine->cpu_caps = dsc_cpu_caps() & options->cpu_caps_mask;
     device.threads = engine->threads = choose_threads(engine);
@@ -117,6 +122,7 @@ static void comm_options(const dsc_engine *engine, int64_t fault_at, dsc_comm_op
         .fault_at = fault_at,
         .log = &engine->log,
         .only_this_rank = engine->clock != NULL,
+        .clock = engine->clock,
         .trace = { engine->output.profile != NULL ? dsc_profile_comm : NULL, engine->output.profile },
     };
 }

@@ -64,7 +64,8 @@ struct dsc_engine {
     uint32_t cpu_caps;
     int32_t threads;
     bool plan_only, failed;
-    struct dsc_virtual_clock *clock; /* the ranks are virtual GPUs (planned.h), with plan_only; else NULL */
+    struct dsc_virtual_clock *clock;            /* the ranks are virtual (planned.h), with plan_only; else NULL */
+    struct dsc_launch_times *times_of_launches; /* launches are timed; else NULL */
     bool values_due; /* parameters have no values yet, on all ranks alike */
     int64_t host_free_bytes; /* for plans, before any rank of the host has taken memory; INT64_MAX: unknown */
 

@@ -400,7 +400,7 @@ static void complete_plan(dsc_engine *engine)
 }
 
 static dsc_status open_engine(dsc_engine **out, const dsc_engine_options *options, struct dsc_virtual_clock *clock,
-                              dsc_error *err)
+                              struct dsc_launch_times *times, dsc_error *err)
 {
     *out = NULL;
     if (options == NULL || options->struct_bytes != sizeof *options)
@@ -411,6 +411,7 @@ static dsc_status open_engine(dsc_engine **out, const dsc_engine_options *option
     dsc_status status = create(options, &engine, &failure);
     if (status == DSC_OK) {
         engine->clock = clock;
+        engine->times_of_launches = times;
         status = open_all(engine, options, &failure);
     }
     if (status != DSC_OK) {
@@ -429,7 +430,14 @@ static dsc_status open_engine(dsc_engine **out, const dsc_engine_options *option
 
 dsc_status dsc_engine_open(dsc_engine **out, const dsc_engine_options *options, dsc_error *err)
 {
-    return open_engine(out, options, NULL, err);
+    return open_engine(out, options, NULL, NULL, err);
+}
+
+dsc_status dsc_engine_open_timed(dsc_engine **out, const dsc_engine_options *options, struct dsc_launch_times *times,
+                                 dsc_error *err)
+{
+    DSC_ASSERT(times != NULL);
+    return open_engine(out, options, NULL, times, err);
 }
 
 dsc_status dsc_engine_open_virtual(dsc_engine **out, const dsc_engine_options *options, struct dsc_virtual_clock *clock,
@@ -437,7 +445,7 @@ dsc_status dsc_engine_open_virtual(dsc_engine **out, const dsc_engine_options *o
 {
     DSC_ASSERT((options->flags & DSC_ENGINE_PLAN_ONLY) != 0);
     DSC_ASSERT(options->plan_world_size > 0);
-    return open_engine(out, options, clock, err);
+    return open_engine(out, options, clock, NULL, err);
 }
 
 void dsc_engine_close(dsc_engine **engine_ptr)

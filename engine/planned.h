@@ -24,9 +24,14 @@ typedef struct dsc_engine_planned {
     dsc_zero_kept kept;
 } dsc_engine_planned;
 
-/* Rank 0 of options->plan_world_size virtual GPUs (kernels/virtual), with DSC_ENGINE_PLAN_ONLY: no file is read beside
- * the config and the model's, and no value is computed. Its passes and steps move `clock`, which is borrowed until the
- * engine closes. Batches are the caller's, with valid tokens. */
+/* A real rank whose launches are timed (kernels/virtual/launch_times.h). `times` is borrowed until the engine closes.
+ */
+struct dsc_launch_times;
+DSC_MUST_USE dsc_status dsc_engine_open_timed(dsc_engine **out, const dsc_engine_options *options,
+                                              struct dsc_launch_times *times, dsc_error *err);
+/* Rank 0 of options->plan_world_size virtual GPUs or CPU ranks (kernels/virtual), with DSC_ENGINE_PLAN_ONLY: no file is
+ * read beside the config and the model's, and no value is computed. Its passes and steps move `clock`, which is
+ * borrowed until the engine closes. Batches are the caller's, with valid tokens. */
 DSC_MUST_USE dsc_status dsc_engine_open_virtual(dsc_engine **out, const dsc_engine_options *options,
                                                 struct dsc_virtual_clock *clock, dsc_error *err);
 void dsc_engine_planned_get(const dsc_engine *engine, dsc_engine_planned *out);

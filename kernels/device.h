@@ -66,6 +66,7 @@ typedef struct dsc_device_options {
     dsc_attention_source attention; /* cuda */
     dsc_gemm_choice plans;          /* cuda: what gemm_measure will be asked for */
     struct dsc_virtual_clock *clock; /* virtual: borrowed until close; others: not read */
+    struct dsc_launch_times *times;  /* timed (kernels/virtual): borrowed until close; others: not read */
 } dsc_device_options;
 
 typedef struct dsc_device_props {

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "comm/comm_front.h"
+#include "kernels/virtual/virtual.h"
 
 static const dsc_comm_ops *const registry[] = { &dsc_comm_self, &dsc_comm_local, &dsc_comm_shm, &dsc_comm_tcp,
                                                 &dsc_comm_hier, &dsc_comm_gloo, &dsc_comm_mpi, &dsc_comm_nccl };
@@ -56,7 +57,8 @@ dsc_status dsc_comm_choose(const dsc_comm_options *options, const dsc_comm_ops *
 {
     const char *name = options->transport != NULL ? options->transport : "auto", *why = NULL;
     if (options->only_this_rank && options->rank_info.size > 1) {
-        *out = &dsc_comm_virtual;
+        const bool cpu = options->clock != NULL && options->clock->rates->cores > 0;
+        *out = cpu ? &dsc_comm_virtual_cpu : &dsc_comm_virtual;
         return DSC_OK;
     }
     if (strcmp(name, "auto") == 0)

@@ -7,23 +7,26 @@
 #include <string.h>
 
 #include "comm/comm_internal.h"
-#include "kernels/virtual/virtual.h"
+#include "kernels/virtual/launch_times.h"
 
 typedef struct virtual_transport {
     dsc_transport base;
     dsc_alloc *alloc;
     int32_t rank, size;
     const dsc_card_rates *rates; /* NULL: over host memory alone */
+    const dsc_virtual_clock *clock; /* of a CPU rank */
 } virtual_transport;
 
 static dsc_status virtual_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
 {
     virtual_transport *t = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *t, &t, err));
-    t->base.ops = &dsc_comm_virtual;
+    t->base.ops =
+        options->clock != NULL && options->clock->rates->cores > 0 ? &dsc_comm_virtual_cpu : &dsc_comm_virtual;
     t->alloc = options->alloc;
     t->rank = options->rank_info.rank;
     t->size = options->rank_info.size;
+    t->clock = options->clock;
     t->rates = options->device != NULL ? dsc_virtual_clock_of(options->device)->rates : NULL;
     *out = &t->base;
     return DSC_OK;
@@ -123,3 +126,85 @@ const dsc_comm_ops dsc_comm_virtual = { .name = "virtual",
                                         .send = virtual_send,
                                         .recv = virtual_recv,
                                         .abort = virtual_abort };
+
+/* ---- ranks on CPUs ---- */
+
+/* The transport shm: each rank reads the others' memory itself, behind a meeting of all and before another. */
+static dsc_status cpu_exchange(const virtual_transport *t, int32_t kind, const int64_t *shape, dsc_stream *stream)
+{
+    const dsc_card_rates *r = t->clock->rates;
+    const double seconds = dsc_virtual_cpu_s(t->clock, kind, shape) + r->peer_s * fmax(1, t->clock->share);
+    dsc_virtual_exchange(stream, t->size, seconds);
+    return DSC_OK;
+}
+
+static dsc_status cpu_copy(const virtual_transport *t, int64_t bytes, dsc_stream *stream)
+{
+    const int64_t shape[DSC_LAUNCH_SHAPE] = { bytes };
+    return cpu_exchange(t, DSC_LAUNCH_COPY, shape, stream);
+}
+
+static dsc_status cpu_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
+                                 dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    return stream != NULL ? cpu_copy(t, (t->size - 1) * bytes, stream)
+                          : virtual_all_gather(transport, channel, recv, send, bytes, NULL, err);
+}
+
+static dsc_status cpu_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
+                                 dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    return stream != NULL ? cpu_copy(t, t->size * bytes, stream)
+                          : virtual_all_to_all(transport, channel, recv, send, bytes, NULL, err);
+}
+
+static dsc_status cpu_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
+                                dsc_stream *stream, dsc_error *err)
+{
+    return stream != NULL ? cpu_copy((const virtual_transport *)transport, bytes, stream) : DSC_OK;
+}
+
+/* The owner folds all ranks' leaves where they lie. */
+static dsc_status cpu_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
+                                     dsc_stream *stream, dsc_error *err)
+{
+    const virtual_transport *t = (const virtual_transport *)transport;
+    const dsc_ordered_reduce_args fold = { .grad_part_count = t->size,
+                                           .count = args->count,
+                                           .leaf_dtype = DSC_F32,
+                                           .wire_dtype = args->wire_dtype,
+                                           .overwrite = args->overwrite };
+    int64_t shape[DSC_LAUNCH_SHAPE];
+    dsc_launch_shape(DSC_KERNEL_ORDERED_REDUCE, &fold, shape);
+    return stream != NULL ? cpu_exchange(t, DSC_KERNEL_ORDERED_REDUCE, shape, stream) : DSC_OK;
+}
+
+static dsc_status cpu_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
+                           dsc_stream *stream, dsc_error *err)
+{
+    return stream != NULL ? cpu_copy((const virtual_transport *)transport, bytes, stream) : DSC_OK;
+}
+
+static dsc_status cpu_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
+                           dsc_stream *stream, dsc_error *err)
+{
+    if (stream == NULL)
+        memset(buf, 0, (size_t)bytes);
+    return cpu_send(transport, channel, buf, bytes, from, stream, err);
+}
+
+const dsc_comm_ops dsc_comm_virtual_cpu = { .name = "virtual",
+                                            .version = DSC_COMM_OPS_VERSION,
+                                            .enqueues = true,
+                                            .open = virtual_open,
+                                            .close = virtual_close,
+                                            .all_gather = cpu_all_gather,
+                                            .all_to_all = cpu_all_to_all,
+                                            .broadcast = cpu_broadcast,
+                                            .reduce_scatter = cpu_reduce_scatter,
+                                            .barrier = virtual_barrier,
+                                            .send = cpu_send,
+                                            .recv = cpu_recv,
+                                            .abort = virtual_abort };

@@ -74,7 +74,7 @@ static void work(dsc_virtual_clock *clock, double *stream_s, const dsc_virtual_i
     const double start = fmax(*stream_s, clock->host_s);
     const bool kernel = item->kind == DSC_VIRTUAL_KERNEL;
     DSC_ASSERT(item->seconds >= 0);
-    *stream_s = kernel ? use_card(clock, start, item->seconds) : start + item->seconds;
+    *stream_s = kernel || clock->rates->cores > 0 ? use_card(clock, start, item->seconds) : start + item->seconds;
     clock->kernels += kernel;
     clock->busy_s[item->part] += item->seconds;
     clock->host_s += clock->rates->launch_s;
@@ -89,7 +89,9 @@ void dsc_virtual_move(dsc_virtual_clock *clock, double *stream_s, double *event_
         work(clock, stream_s, item);
         break;
     case DSC_VIRTUAL_HOST_WORK:
-        clock->host_s = fmax(clock->host_s, *stream_s) + item->seconds;
+        clock->host_s = fmax(clock->host_s, *stream_s);
+        clock->host_s =
+            clock->rates->cores > 0 ? use_card(clock, clock->host_s, item->seconds) : clock->host_s + item->seconds;
         clock->busy_s[item->part] += item->seconds;
         *stream_s = clock->host_s;
         break;

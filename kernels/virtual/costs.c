@@ -1,7 +1,8 @@
 /* costs.c - the time of a kernel from its arguments and the card's rates. SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <string.h>
 
-#include "kernels/virtual/virtual.h"
+#include "kernels/virtual/launch_times.h"
 
 /* Output tiles of cuBLASLt's kernels for large products on sm_90. */
 #define TILE_ROWS 128
@@ -399,6 +400,29 @@ static double bytes_of(dsc_kernel kernel, const void *args)
         return linear_bytes(kernel, args);
     default:
         return flat_bytes(kernel, args);
+    }
+}
+
+/* Leading numbers of a shape that say how much work it is; a product's kind of operands is the last one. */
+void dsc_launch_shape(dsc_kernel kernel, const void *args, int64_t shape[DSC_LAUNCH_SHAPE])
+{
+    static const dsc_card_rates ones = { .attention_forward_flops = { 1, 1 }, .attention_backward_flops = { 1, 1 } };
+    dsc_virtual_part part;
+    memset(shape, 0, DSC_LAUNCH_SHAPE * sizeof shape[0]);
+    if (kernel == DSC_KERNEL_GEMM) {
+        const dsc_gemm_args *a = args;
+        shape[0] = 2 * a->m * a->n * a->k;
+        shape[1] = a->m;
+        shape[2] = a->n;
+        shape[3] = a->a_transposed | a->b_transposed << 1 | a->accumulate << 2 | (int64_t)a->epilogue << 4 |
+                   (int64_t)a->ab_dtype << 8 | (int64_t)a->c_dtype << 12 | (int64_t)a->sums_of << 16 |
+                   (int64_t)a->a_fp8 << 20;
+    } else if (kernel == DSC_KERNEL_ATTENTION_FWD || kernel == DSC_KERNEL_ATTENTION_BWD) {
+        shape[0] = (int64_t)dsc_virtual_kernel_s(&ones, kernel, args, &part);
+        shape[1] = kernel == DSC_KERNEL_ATTENTION_FWD ? ((const dsc_attention_fwd_args *)args)->head_size
+                                                      : ((const dsc_attention_bwd_args *)args)->head_size;
+    } else {
+        shape[0] = (int64_t)bytes_of(kernel, args);
     }
 }
 

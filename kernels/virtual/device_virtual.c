@@ -1,9 +1,10 @@
 /* device_virtual.c - see virtual.h. SPDX-License-Identifier: Apache-2.0 */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "kernels/virtual/virtual.h"
+#include "kernels/virtual/launch_times.h"
 
 /* Addresses of device memory. They have no pages: nobody but streams may touch them, and streams touch nothing. */
 #define ARENA_BYTES (INT64_C(1) << 40)
@@ -43,7 +44,19 @@ const char *dsc_virtual_part_text(dsc_virtual_part part)
     return texts[part];
 }
 
-bool dsc_virtual_is(const dsc_device *device) { return device->ops == &dsc_device_virtual; }
+bool dsc_virtual_is(const dsc_device *device)
+{
+    return device->ops == &dsc_device_virtual || device->ops == &dsc_device_virtual_cpu;
+}
+
+static bool is_cpu(const virtual_device *d) { return d->base.ops == &dsc_device_virtual_cpu; }
+
+double dsc_virtual_cpu_s(const dsc_virtual_clock *clock, int32_t kind, const int64_t *shape)
+{
+    bool known;
+    const double seconds = dsc_launch_times_get(clock->rates->launches, kind, shape, &known);
+    return (seconds + clock->rates->launch_s) * fmax(1, clock->share);
+}
 
 dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device)
 {
@@ -53,12 +66,14 @@ dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device)
 
 /* ---- devices ---- */
 
-static dsc_status open_one(const dsc_device_options *options, bool card, dsc_device **out, dsc_error *err)
+static dsc_status open_one(const dsc_device_ops *ops, const dsc_device_options *options, dsc_device **out,
+                           dsc_error *err)
 {
+    const bool card = ops == &dsc_device_virtual && options->index >= 0;
     virtual_device *d = NULL;
     DSC_ASSERT(options->clock != NULL && options->clock->rates != NULL);
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *d, &d, err));
-    *d = (virtual_device) { { &dsc_device_virtual }, options->alloc, options->clock, NULL, 0 };
+    *d = (virtual_device) { { ops }, options->alloc, options->clock, NULL, 0 };
     *out = &d->base;
     if (!card)
         return DSC_OK;
@@ -74,7 +89,13 @@ static dsc_status open_one(const dsc_device_options *options, bool card, dsc_dev
 
 static dsc_status virtual_open(dsc_device **out, const dsc_device_options *options, dsc_error *err)
 {
-    return open_one(options, true, out, err);
+    return open_one(&dsc_device_virtual, options, out, err);
+}
+
+static dsc_status virtual_open_cpu(dsc_device **out, const dsc_device_options *options, dsc_error *err)
+{
+    DSC_ASSERT(options->clock->rates->cores > 0 && options->clock->rates->launches != NULL);
+    return open_one(&dsc_device_virtual_cpu, options, out, err);
 }
 
 static dsc_status virtual_open_host(dsc_device *device, const dsc_device_options *options, dsc_device **out,
@@ -82,7 +103,8 @@ static dsc_status virtual_open_host(dsc_device *device, const dsc_device_options
 {
     dsc_device_options host = *options;
     host.clock = ((virtual_device *)device)->clock;
-    return open_one(&host, false, out, err);
+    host.index = -1; /* the host beside the card */
+    return open_one(&dsc_device_virtual, &host, out, err);
 }
 
 static void virtual_close(dsc_device *device)
@@ -91,6 +113,11 @@ static void virtual_close(dsc_device *device)
     if (d->arena != NULL)
         munmap(d->arena, ARENA_BYTES);
     dsc_alloc_free(d->alloc, d);
+}
+
+static void virtual_cpu_props(dsc_device *device, dsc_device_props *out)
+{
+    snprintf(out->name, sizeof out->name, "a virtual CPU");
 }
 
 static void virtual_props(dsc_device *device, dsc_device_props *out)
@@ -180,6 +207,20 @@ static void wait_or_record(virtual_stream *s, virtual_event *e, dsc_virtual_kind
     move(s, e, kind, DSC_VIRTUAL_PART_COUNT, 0, 0);
 }
 
+/* A CPU's work: by the calling thread, or by the stream's own. */
+static void work_on_cpu(virtual_stream *s, dsc_virtual_part part, int32_t kind, const int64_t *shape)
+{
+    const double seconds = dsc_virtual_cpu_s(s->device->clock, kind, shape);
+    move(s, NULL, s->computes ? DSC_VIRTUAL_HOST_WORK : DSC_VIRTUAL_KERNEL, part, 0, seconds);
+}
+
+/* The calling thread is where its COMPUTE stream is. */
+static void follow(virtual_stream *s)
+{
+    if (is_cpu(s->device) && s->computes)
+        wait_or_record(s, NULL, DSC_VIRTUAL_STREAM_SYNC);
+}
+
 /* The host's own work: the thread that calls does it. */
 static void work_on_host(virtual_stream *s, double seconds)
 {
@@ -195,6 +236,7 @@ static void occupy(virtual_stream *s, dsc_virtual_part part, double seconds)
 void dsc_virtual_exchange(dsc_stream *stream, int32_t ranks, double seconds)
 {
     move((virtual_stream *)stream, NULL, DSC_VIRTUAL_COLLECTIVE, DSC_VIRTUAL_EXCHANGE, ranks, seconds);
+    follow((virtual_stream *)stream);
 }
 
 static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, const char *name, dsc_stream **out,
@@ -209,7 +251,7 @@ static dsc_status virtual_stream_open(dsc_device *device, dsc_stream_kind kind, 
         dsc_alloc_free(d->alloc, s);
         return status;
     }
-    *s = (virtual_stream) { { &dsc_device_virtual, 0 }, d, d->clock->streams++, 0, bytes, kind == DSC_STREAM_COMPUTE };
+    *s = (virtual_stream) { { d->base.ops, 0 }, d, d->clock->streams++, 0, bytes, kind == DSC_STREAM_COMPUTE };
     *out = &s->base;
     return DSC_OK;
 }
@@ -232,7 +274,7 @@ static dsc_status virtual_event_open(dsc_device *device, dsc_event **out, dsc_er
     virtual_device *d = (virtual_device *)device;
     virtual_event *e = NULL;
     DSC_TRY(dsc_alloc_zeroed(d->alloc, DSC_TAG_CONTROL, 1, sizeof *e, &e, err));
-    *e = (virtual_event) { { &dsc_device_virtual }, d, d->clock->events++, 0 };
+    *e = (virtual_event) { { d->base.ops }, d, d->clock->events++, 0 };
     *out = &e->base;
     return DSC_OK;
 }
@@ -252,6 +294,7 @@ static dsc_status virtual_event_record(dsc_event *event, dsc_stream *stream, dsc
 static dsc_status virtual_stream_wait(dsc_stream *stream, dsc_event *event, dsc_error *err)
 {
     wait_or_record((virtual_stream *)stream, (virtual_event *)event, DSC_VIRTUAL_STREAM_WAIT);
+    follow((virtual_stream *)stream);
     return DSC_OK;
 }
 
@@ -288,7 +331,10 @@ static dsc_status virtual_copy(dsc_stream *stream, void *to, const void *from, i
     virtual_stream *s = (virtual_stream *)stream;
     const dsc_card_rates *rates = s->device->clock->rates;
     const double count = (double)bytes;
-    if (s->device->arena == NULL)
+    const int64_t shape[DSC_LAUNCH_SHAPE] = { bytes };
+    if (is_cpu(s->device))
+        work_on_cpu(s, DSC_VIRTUAL_MEMORY_KERNELS, DSC_LAUNCH_COPY, shape);
+    else if (s->device->arena == NULL)
         work_on_host(s, 2 * count / rates->host_update_bytes);
     else if (on_card(s->device, to) && on_card(s->device, from))
         occupy(s, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + 2 * count / rates->kernel_bytes);
@@ -302,7 +348,10 @@ static dsc_status virtual_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_
 {
     virtual_stream *s = (virtual_stream *)stream;
     const dsc_card_rates *rates = s->device->clock->rates;
-    if (s->device->arena == NULL)
+    const int64_t shape[DSC_LAUNCH_SHAPE] = { bytes };
+    if (is_cpu(s->device))
+        work_on_cpu(s, DSC_VIRTUAL_MEMORY_KERNELS, DSC_LAUNCH_ZERO, shape);
+    else if (s->device->arena == NULL)
         work_on_host(s, (double)bytes / rates->host_update_bytes);
     else
         occupy(s, DSC_VIRTUAL_MEMORY_KERNELS, rates->kernel_s + (double)bytes / rates->kernel_bytes);
@@ -316,6 +365,13 @@ static dsc_status virtual_launch(dsc_stream *stream, dsc_kernel kernel, const vo
     const dsc_card_rates *rates = s->device->clock->rates;
     dsc_virtual_part part;
     DSC_ASSERT(args_bytes <= DSC_LAUNCH_ARGS_MAX);
+    if (is_cpu(s->device)) {
+        int64_t shape[DSC_LAUNCH_SHAPE];
+        dsc_launch_shape(kernel, args, shape);
+        (void)dsc_virtual_kernel_s(rates, kernel, args, &part);
+        work_on_cpu(s, part, (int32_t)kernel, shape);
+        return DSC_OK;
+    }
     if (s->device->arena == NULL) {
         work_on_host(s, dsc_virtual_host_kernel_s(rates, kernel, args));
         return DSC_OK;
@@ -369,6 +425,34 @@ const dsc_device_ops dsc_device_virtual = {
     .mem_close = virtual_mem_close,
     .gemm_prepare = virtual_gemm_prepare,
     .props = virtual_props,
+    .wait_begin = virtual_wait_begin,
+    .wait_end = virtual_wait_end,
+    .waited_ns = virtual_waited_ns,
+};
+
+const dsc_device_ops dsc_device_virtual_cpu = {
+    .name = "cpu",
+    .version = DSC_DEVICE_OPS_VERSION,
+    .host_visible = true,
+    .open = virtual_open_cpu,
+    .close = virtual_close,
+    .stream_open = virtual_stream_open,
+    .stream_close = virtual_stream_close,
+    .stream_sync = virtual_stream_sync,
+    .event_open = virtual_event_open,
+    .event_close = virtual_event_close,
+    .event_record = virtual_event_record,
+    .stream_wait = virtual_stream_wait,
+    .event_sync = virtual_event_sync,
+    .event_passed = virtual_event_passed,
+    .copy = virtual_copy,
+    .zero = virtual_zero,
+    .launch = virtual_launch,
+    .host_call = virtual_host_call,
+    .mem_open = virtual_mem_open,
+    .mem_close = virtual_mem_close,
+    .gemm_prepare = virtual_gemm_prepare,
+    .props = virtual_cpu_props,
     .wait_begin = virtual_wait_begin,
     .wait_end = virtual_wait_end,
     .waited_ns = virtual_waited_ns,

@@ -71,7 +71,7 @@ static void replay_alone(replay *r, int32_t clock, const dsc_virtual_item *items
 {
     for (int64_t i = 0; i < count; i++) {
         dsc_virtual_item mine = items[i];
-        if (mine.kind == DSC_VIRTUAL_KERNEL)
+        if (mine.kind == DSC_VIRTUAL_KERNEL || (mine.kind == DSC_VIRTUAL_HOST_WORK && r->o->rates->cores > 0))
             mine.seconds *= slowness(r, clock);
         dsc_virtual_move(&r->clock[clock], stream_of(r, clock, &mine), event_of(r, clock, &mine), &mine);
     }

@@ -34,6 +34,10 @@ typedef struct dsc_card_rates {
     double cards_of_host;
     double network_bytes; /* into one card's share of its host's network, a second */
     double network_s;     /* start of an exchange between hosts */
+    /* A CPU: cores of the host (0: a GPU) and the times of its launches. Of the rates above, launch_s is the engine's
+     * own work for a launch, and peer_s the start of an exchange. */
+    double cores;
+    const struct dsc_launch_times *launches;
 } dsc_card_rates;
 
 /* Parts of a step's time. */
@@ -89,6 +93,7 @@ typedef struct dsc_virtual_clock {
     const dsc_card_rates *rates;
     dsc_virtual_trace *trace; /* NULL, or where items are kept; the caller may change it between two steps */
     int32_t streams, events;  /* numbers that are taken */
+    double share;             /* how many times as long a CPU rank's work takes beside the others; 0: as long */
     double host_s;            /* time of the calling thread */
     double caller_s;          /* between CALL_BEGIN and CALL_END: of the thread that goes on behind them */
     double card_s;            /* the card is free from then on */
@@ -108,11 +113,16 @@ typedef struct dsc_virtual_clock {
 void dsc_virtual_move(dsc_virtual_clock *clock, double *stream_s, double *event_s, const dsc_virtual_item *item);
 
 extern const dsc_device_ops dsc_device_virtual; /* options.clock is set */
+/* A rank on a CPU of the clock's `launches`. Its COMPUTE stream works on the calling thread, and all its streams share
+ * the rank's core. */
+extern const dsc_device_ops dsc_device_virtual_cpu;
 
 /* The stream exchanges with `ranks` ranks for that time, from its clock on. */
 void dsc_virtual_exchange(dsc_stream *stream, int32_t ranks, double seconds);
 bool dsc_virtual_is(const dsc_device *device);
 dsc_virtual_clock *dsc_virtual_clock_of(dsc_device *device);
+/* Seconds of a CPU's work of one launch by its clock's times, with the engine's part and the share. */
+double dsc_virtual_cpu_s(const dsc_virtual_clock *clock, int32_t kind, const int64_t *shape);
 
 /* costs.c: seconds of one launch on the card, and the part that it belongs to. */
 double dsc_virtual_kernel_s(const dsc_card_rates *rates, dsc_kernel kernel, const void *args, dsc_virtual_part *part);
