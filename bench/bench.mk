@@ -89,6 +89,12 @@ bench-recompute: $(BENCH_BIN)/step_worker $(BIN)/dsc
 	$(Q)bench/bench_recompute.py $(BENCH_BIN) $(BIN)/dsc $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) \
 	    $(if $(SHORT),--model gpt2-nano --sequence 64)
 
+.PHONY: bench-simulate
+## bench-simulate: predictions of dsc simulate beside steps of 1, 2 and 4 CPU ranks: [ROUNDS=11]
+bench-simulate: $(BENCH_BIN)/step_worker $(BIN)/dsc
+	$(Q)bench/bench_simulate.py --bin $(BIN) --worker $(BENCH_BIN)/step_worker $(addprefix --rounds ,$(call BENCH_ROUNDS,2)) \
+	    $(if $(SHORT),--models small --stages 2 --accumulation 1)
+
 .PHONY: bench-offload
 ## bench-offload: steps with states in files beside steps in memory and the disk's limit. [DIR=/tmp] [CASES='files compute alike']. Settings of a case: [ROUNDS=15] [MODEL=gpt2-124m] [SEQUENCE=64] [BUFFERS=4] [RATIO=1] [GRADIENTS=0] [TOGETHER=1] [EARLY=1] [WAITING=1] [BLOCK=1024] [CLIP=1]
 bench-offload: $(BENCH_BIN)/step_worker $(BENCH_BIN)/bench_io $(BIN)/dsc
@@ -145,7 +151,7 @@ bench-gpu: $(BENCH_BIN)/step_worker $(CHECK_BIN) $(GPU_BENCH_PLUGIN)
 
 .PHONY: bench
 ## bench: every bench that needs no more than PEERS=DIR; SHORT=1, here and for one bench: a trial of seconds
-bench: bench-kern bench-adam bench-comm bench-startup bench-io bench-offload bench-ckpt bench-recompute bench-train
+bench: bench-kern bench-adam bench-comm bench-startup bench-io bench-offload bench-ckpt bench-recompute bench-simulate bench-train
 
 # tests/cli/test_benches.sh finds the programs there. The plain build alone has benches to run.
 ifeq ($(SAN),)

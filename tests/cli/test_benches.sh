@@ -15,6 +15,7 @@ declare -A row=(
     [train]="_speed $n times" [io]="^(read|write) +dsc .* $n GB/s +$n \.\. +$n +cpu $n"
     [watch]="^watch_(none|all) $n ms/step|^watch_adds -?$n us/step .* share -?$n %"
     [recompute]="^  (kept|none|selective|full) +activations +$n MB .* step +$n \($n \.\. $n\) s, x +$n"
+    [simulate]="^small +2 +1 +[124] +$n +$n +$n +$n +$n \($n\) +$n +$n %"
     [offload]="^  (step in memory|link|both at once|step in files) +$n \($n \.\. $n\) s"
     [ckpt]="^(save|load|load, idle memory): +$n |^beside: .* adds +-?$n |^restart: .* step +$n "
     [generate]="^(gpt2|llama) .* dsc $n \($n \.\. $n\) tokens/s;" [startup]="^dsc-launch, .* here.* $n s  middle half $n \.\. $n"
@@ -22,7 +23,7 @@ declare -A row=(
     [moe]="^  (dsc|transformers) +step $n \($n\.\.$n\) ms|^  transformers' step is $n"
     [gpu-kern]="^# bench .* [0-9]+ ns" [gpu]="^nano (dsc|graphs) +$n ms  min $n max $n +$n tokens/s"
 )
-declare -A rows=([kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
+declare -A rows=([kern]=4 [adam]=2 [comm]=12 [builds]=21 [train]=1 [io]=6 [watch]=3 [recompute]=4 [simulate]=3 [offload]=4 [ckpt]=5 [generate]=2 [startup]=3 [sft-data]=2
     [moe]=3 [gpu-kern]=4 [gpu]=2)
 may_skip=" train generate sft-data moe gpu-kern gpu "
 only_by_night=" "

@@ -56,6 +56,30 @@ report "the table says that it is simulated" grep -q '^simulated weak scaling of
 report "and that rates come from data sheets" grep -q 'the card.s rates come from data sheets' "$tmp/out"
 report "as JSON and as a picture" sh -c "python3 -m json.tool '$tmp/t.json' >/dev/null && grep -q '<svg' '$tmp/t.svg'"
 
+# ---- ranks on this CPU ----
+echo '{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}, "optimizer": {"type": "AdamW"}, "dsc": {"model": "gpt2-nano", "seq_length": 32}}' >"$tmp/n.json"
+simulate --measure "$tmp/cpu.json" --config "$tmp/n.json"
+report "this CPU is measured" grep -qE '^[0-9]+ shapes of launches measured' "$tmp/out"
+simulate --cpu "$tmp/cpu.json" --config "$tmp/n.json" --ranks 1,2,4,1024 --json
+report "one rank has no exchange, and others have one" holds "$(value 1 exchange_share) == 0 && $(value 2 exchange_share) > 0 && $(value 2 exposed_share) > 0"
+cores=$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["cores"])' "$tmp/cpu.json")
+report "ranks that outnumber the cores share them" holds "$(value 1024 step_s) > 0.5 * 1024 / $cores * $(value 1 step_s)"
+report "and each uses as much time as one" holds "$(value 4 rank_cpu_s) > 0.5 * $(value 1 rank_cpu_s) && $(value 4 rank_cpu_s) < 2 * $(value 1 rank_cpu_s)"
+simulate --cpu "$tmp/cpu.json" --gpu H200 --config "$tmp/n.json"
+report "a card and a CPU at once" refused 'give a card by --gpu, or a CPU by --cpu'
+simulate --config "$tmp/n.json"
+report "neither a card nor a CPU" refused 'give a card by --gpu, or a CPU by --cpu'
+simulate --measure "$tmp/x.json" --gpu H200 --config "$tmp/n.json"
+report "a card to measure" refused 'measures this CPU; leave out --gpu and --cpu'
+for bad in '{}' '{"kind":"cpu","cores":0,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[]}' \
+    '{"kind":"cpu","cores":2,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[{"kind":"ADD","shape":[1,0,0],"seconds":1}]}' \
+    '{"kind":"cpu","cores":2,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[{"kind":"ADD","shape":[-1,0,0,0],"seconds":1}]}' \
+    '{"kind":"cpu","cores":2,"peak_flops":1,"engine_s":0,"exchange_s":0,"launches":[7]}'; do
+    echo "$bad" >"$tmp/bad.json"
+    simulate --cpu "$tmp/bad.json" --config "$tmp/n.json" --ranks 1
+    report "a file that is no CPU's: ${bad: -40}" refused 'dsc simulate --measure'
+done
+
 # ---- refused ----
 simulate --config "$tmp/c.json" --gpu H200 --ranks 8,4
 report "ranks that do not rise" refused '"8,4" is not a list of ranks'

@@ -19,7 +19,6 @@
 #define CARD_BYTES_MAX 65536
 #define STEPS 2
 #define MICRO_STEPS_MAX 4096
-#define BATCH_TENSORS_MAX 16 /* as models/check.c */
 
 /* ---- rates ---- */
 
@@ -152,10 +151,10 @@ dsc_status plan_card_read(const char *name, plan_card *out, dsc_error *err)
 /* ---- a step ---- */
 
 /* One micro-batch whose tokens are all 0; places of predicted tokens are the first ones. */
-static dsc_status open_batch(dsc_alloc *alloc, const dsc_engine_planned *planned, void **data, dsc_error *err)
+dsc_status plan_card_open_batch(dsc_alloc *alloc, const dsc_engine_planned *planned, void **data, dsc_error *err)
 {
     const dsc_model *model = planned->model;
-    DSC_ASSERT(model->batch_count <= BATCH_TENSORS_MAX);
+    DSC_ASSERT(model->batch_count <= PLAN_CARD_BATCH);
     for (int32_t i = 0; i < model->batch_count; i++) {
         const dsc_batch_spec *spec = &model->batch[i];
         const int64_t samples = planned->config->train_micro_batch_size_per_gpu;
@@ -170,7 +169,7 @@ static dsc_status open_batch(dsc_alloc *alloc, const dsc_engine_planned *planned
     return DSC_OK;
 }
 
-static dsc_status run_step(dsc_engine *engine, const void *const *batch, int64_t micro_steps, dsc_error *err)
+dsc_status plan_card_step(dsc_engine *engine, const void *const *batch, int64_t micro_steps, dsc_error *err)
 {
     for (int64_t m = 0; m < micro_steps; m++) {
         DSC_TRY(dsc_engine_forward(engine, batch, NULL, err));
@@ -193,7 +192,7 @@ static dsc_status run_steps(dsc_engine *engine, const dsc_engine_planned *planne
     for (int i = 0; i < STEPS; i++) {
         before = *clock;
         clock->trace = i == STEPS - 1 ? trace : NULL;
-        DSC_TRY(run_step(engine, batch, micro_steps, err));
+        DSC_TRY(plan_card_step(engine, batch, micro_steps, err));
         if (trace != NULL && trace->full)
             return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "gradient_accumulation_steps",
                             "a step has more than %lld launches and waits; give fewer micro-batches",
@@ -234,24 +233,26 @@ dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *op
     dsc_engine *engine = NULL;
     dsc_alloc *alloc = NULL;
     dsc_engine_planned planned;
-    void *batch[BATCH_TENSORS_MAX] = { NULL };
+    void *batch[PLAN_CARD_BATCH] = { NULL };
     dsc_engine_options mine = *options;
     *out = (plan_card_time) { 0 };
     mine.flags |= DSC_ENGINE_PLAN_ONLY;
     mine.log = (dsc_log) { NULL, NULL }; /* the plan has warned */
     mine.plan_world_size = mine.plan_world_size > 0 ? mine.plan_world_size : 1;
+    if (card->rates.cores > 0) /* ranks of a host share its cores */
+        clock.share = (double)mine.plan_world_size / card->rates.cores;
     DSC_TRY(dsc_alloc_open(&alloc, err));
     dsc_status status = dsc_engine_open_virtual(&engine, &mine, &clock, err);
     if (status == DSC_OK) {
         dsc_engine_planned_get(engine, &planned);
-        status = open_batch(alloc, &planned, batch, err);
+        status = plan_card_open_batch(alloc, &planned, batch, err);
     }
     if (status == DSC_OK)
         status = run_steps(engine, &planned, (const void *const *)batch, trace, &clock, out, err);
     if (status == DSC_OK)
         status = read_memory(engine, planned.alloc, out, err);
     dsc_engine_close(&engine);
-    for (int i = 0; i < BATCH_TENSORS_MAX; i++)
+    for (int i = 0; i < PLAN_CARD_BATCH; i++)
         dsc_alloc_free(alloc, batch[i]);
     dsc_alloc_close(&alloc);
     return status;

@@ -5,6 +5,7 @@
 
 #include <dsc/dsc.h>
 
+#include "engine/planned.h"
 #include "kernels/virtual/virtual.h"
 
 /* The most by which predictions differ from the measured runs in the card's file, which a test checks. */
@@ -33,6 +34,12 @@ DSC_MUST_USE dsc_status plan_card_read(const char *name, plan_card *out, dsc_err
  * gets the items of that step, or is NULL. */
 DSC_MUST_USE dsc_status plan_card_predict(const plan_card *card, const dsc_engine_options *options,
                                           dsc_virtual_trace *trace, plan_card_time *out, dsc_error *err);
+/* For a real engine: the data of one micro-batch, [PLAN_CARD_BATCH], which the caller frees; one optimizer step. */
+#define PLAN_CARD_BATCH 16 /* as models/check.c */
+DSC_MUST_USE dsc_status plan_card_open_batch(dsc_alloc *alloc, const dsc_engine_planned *planned, void **data,
+                                             dsc_error *err);
+DSC_MUST_USE dsc_status plan_card_step(dsc_engine *engine, const void *const *batch, int64_t micro_steps,
+                                       dsc_error *err);
 void plan_card_print(const plan_card *card, const plan_card_time *time, int64_t ranks);
 /* ,"time":{...} */
 void plan_card_print_json(const plan_card *card, const plan_card_time *time);

@@ -1,4 +1,4 @@
-/* simulate.c - `dsc simulate`: how fast a config would train on up to 1,024 GPUs that need not be here.
+/* simulate.c - `dsc simulate`: how fast a config would train on up to 1,024 GPUs that need not be here, or CPU ranks.
  * SPDX-License-Identifier: Apache-2.0
  *
  * For each number of ranks the engine makes two steps on a virtual card (plan_card.h). The second one is replayed on
@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "engine/planned.h"
 #include "kernels/virtual/replay.h"
+#include "tools/dsc/cpu_card.h"
 #include "tools/dsc/plan_card.h"
 #include "tools/dsc/plot.h"
 #include "tools/dsc/scaling.h"
@@ -35,12 +36,13 @@ typedef struct simulated_row {
 } simulated_row;
 
 typedef struct simulation {
-    const char *config, *model, *card_name, *out, *svg;
+    const char *config, *model, *card_name, *cpu, *measure, *out, *svg;
     bool strong, json;
     int64_t steps, seed, slow_ranks;
     double slow_factor, noise_percent, fail_hours, save_s, restart_s, save_every_s;
     dsc_alloc *alloc;
     plan_card card;
+    dsc_launch_times launches; /* of a CPU */
     dsc_virtual_trace trace;
     scaling_batch batch;
     int row_count;
@@ -52,7 +54,7 @@ typedef struct simulation {
 typedef struct simulated_options {
     dsc_engine_options options;
     char model[8192], number[3][24];
-    dsc_override overrides[4];
+    dsc_override overrides[6];
 } simulated_options;
 
 /* Without a batch the config's own counts. */
@@ -73,6 +75,10 @@ static dsc_status fill_options(const simulation *s, const simulated_row *row, si
         o->overrides[count++] = (dsc_override) { keys[i], o->number[i], "--ranks" };
     }
     o->options.overrides = o->overrides;
+    if (s->card_name == NULL) { /* a launch is measured on the thread that makes it */
+        o->overrides[count++] = (dsc_override) { "dsc.device", "\"cpu\"", "--cpu" };
+        o->overrides[count++] = (dsc_override) { "dsc.threads", "1", "--cpu" };
+    }
     o->options.override_count = count;
     o->options.plan_gpu_bytes = (int64_t)s->card.rates.memory_bytes;
     o->options.config_path = s->config;
@@ -172,14 +178,14 @@ static dsc_status simulate_row(simulation *s, simulated_row *row, dsc_error *err
 /* ---- the table ---- */
 
 typedef struct simulated_numbers {
-    double step_s, most_s, tokens_per_s, speed_up, efficiency, waited, mfu, exchange, exposed,
-        useful; /* NaN: unknown */
+    double step_s, most_s, tokens_per_s, speed_up, efficiency, waited, mfu, exchange, exposed, useful,
+        cpu_s; /* NaN: unknown */
 } simulated_numbers;
 
 /* Speed-up and efficiency are against the first number of ranks that runs, taken as perfect. */
 static simulated_numbers numbers_of(const simulation *s, const simulated_row *row)
 {
-    simulated_numbers n = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    simulated_numbers n = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     const simulated_row *first = NULL;
     for (int i = 0; i < s->row_count && first == NULL; i++)
         first = s->row[i].ran ? &s->row[i] : NULL;
@@ -194,6 +200,8 @@ static simulated_numbers numbers_of(const simulation *s, const simulated_row *ro
     n.mfu = row->one.flops / (n.step_s * s->card.peak_flops);
     n.exchange = row->one.busy_s[DSC_VIRTUAL_EXCHANGE] / n.step_s;
     n.exposed = row->replay.exposed_s / n.step_s;
+    for (int p = 0; s->cpu != NULL && p < DSC_VIRTUAL_PART_COUNT; p++)
+        n.cpu_s = (p > 0 ? n.cpu_s : 0) + row->one.busy_s[p] / fmax(1, (double)row->ranks / s->card.rates.cores);
     n.useful = row->useful;
     return n;
 }
@@ -255,6 +263,7 @@ static dsc_status add_row(const simulation *s, const simulated_row *row, cJSON *
         { "mfu", n.mfu },
         { "exchange_share", n.exchange },
         { "exposed_share", n.exposed },
+        { "rank_cpu_s", n.cpu_s },
         { "waiting_share", n.waited },
         { "useful_share", n.useful },
     };
@@ -356,8 +365,12 @@ static const dsc_flag rows[] = {
     { "--config", NULL, "FILE", DSC_FLAG_TEXT, AT(config), .required = true, .help = "the ds_config.json" },
     { "--model", NULL, "NAME|DIR", DSC_FLAG_TEXT, AT(model),
       .help = "built-in model or model folder; default: the config's dsc.model" },
-    { "--gpu", NULL, "CARD", DSC_FLAG_TEXT, AT(card_name), .required = true,
+    { "--gpu", NULL, "CARD", DSC_FLAG_TEXT, AT(card_name),
       .help = "the card, such as H200; its rates are in share/dsc/cards" },
+    { "--cpu", NULL, "FILE", DSC_FLAG_TEXT, AT(cpu),
+      .help = "instead of --gpu: ranks on one host's CPU, which --measure has written to the file" },
+    { "--measure", NULL, "FILE", DSC_FLAG_TEXT, AT(measure),
+      .help = "measure this CPU by steps of one rank of the config, write the file, and simulate nothing" },
     { "--ranks", NULL, "LIST", DSC_FLAG_CALL, 0, .set = set_ranks,
       .help = "numbers of GPUs, rising, up to 1024; default 1,8,64,512" },
     { "--weak", NULL, NULL, DSC_FLAG_SWITCH, 0, .set = set_mode,
@@ -390,6 +403,41 @@ static const dsc_flag_command page = {
     .exit_codes = "0 done; 1 failed; 2 wrong command line, config or model, or no number of ranks can run it",
 };
 
+static dsc_status open_launches(simulation *s, dsc_error *err)
+{
+    return dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, DSC_LAUNCH_TIMES, sizeof *s->launches.row, &s->launches.row,
+                            err);
+}
+
+static dsc_status measure(simulation *s, dsc_error *err)
+{
+    const simulated_row one = { .ranks = 1 };
+    simulated_options o;
+    if (s->card_name != NULL || s->cpu != NULL)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--measure", "measures this CPU; leave out --gpu and --cpu");
+    DSC_TRY(dsc_io_refuse_input(s->measure, &s->config, 1, err));
+    DSC_TRY(open_launches(s, err));
+    DSC_TRY(fill_options(s, &one, &o, err));
+    o.options.flags = 0;
+    o.options.plan_world_size = 0;
+    DSC_TRY(cpu_card_measure(&o.options, &s->launches, &s->card, err));
+    DSC_TRY(cpu_card_write(&s->card, s->measure, err));
+    printf("%d shapes of launches measured; the engine's own part is %.2f us a launch, an exchange starts in %.1f us\n",
+           (int)s->launches.count, s->card.rates.launch_s * 1e6, s->card.rates.peer_s * 1e6);
+    return DSC_OK;
+}
+
+static dsc_status read_card(simulation *s, dsc_error *err)
+{
+    if ((s->card_name != NULL) == (s->cpu != NULL))
+        return DSC_FAIL(err, DSC_ERR_INPUT, "--gpu", "%s; give a card by --gpu, or a CPU by --cpu",
+                        s->cpu != NULL ? "is there beside --cpu" : "is missing");
+    if (s->card_name != NULL)
+        return plan_card_read(s->card_name, &s->card, err);
+    DSC_TRY(open_launches(s, err));
+    return cpu_card_read(s->alloc, s->cpu, &s->launches, &s->card, err);
+}
+
 static dsc_status run(simulation *s, dsc_error *err)
 {
     const char *const outputs[] = { s->out, s->svg };
@@ -398,7 +446,9 @@ static dsc_status run(simulation *s, dsc_error *err)
             DSC_TRY(dsc_io_refuse_input(outputs[i], &s->config, 1, err));
     if (s->out != NULL && s->svg != NULL && strcmp(s->out, s->svg) == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, "--svg", "the picture has the table's file; give it another name");
-    DSC_TRY(plan_card_read(s->card_name, &s->card, err));
+    if (s->measure != NULL)
+        return measure(s, err);
+    DSC_TRY(read_card(s, err));
     DSC_TRY(dsc_alloc_zeroed(s->alloc, DSC_TAG_CONTROL, ITEMS_MAX, sizeof *s->trace.item, &s->trace.item, err));
     s->trace.capacity = ITEMS_MAX;
     DSC_TRY(read_batch(s, err));
@@ -430,6 +480,7 @@ int dsc_cmd_simulate(int argc, char **argv)
             status = run(&s, &err);
         code = status == DSC_OK ? dsc_tool_end() : dsc_tool_fail(&err);
         dsc_alloc_free(s.alloc, s.trace.item);
+        dsc_alloc_free(s.alloc, s.launches.row);
         dsc_alloc_close(&s.alloc);
     }
     free(s.row);
