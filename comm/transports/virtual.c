@@ -9,12 +9,18 @@
 #include "comm/comm_internal.h"
 #include "kernels/virtual/launch_times.h"
 
+enum { SHARED_MAX = 16 }; /* buffers of a CPU rank that the others map */
+
 typedef struct virtual_transport {
     dsc_transport base;
     dsc_alloc *alloc;
     int32_t rank, size;
     const dsc_card_rates *rates; /* NULL: over host memory alone */
     const dsc_virtual_clock *clock; /* of a CPU rank */
+    struct {
+        const char *at;
+        int64_t bytes;
+    } shared[SHARED_MAX];
 } virtual_transport;
 
 static dsc_status virtual_open(dsc_transport **out, const dsc_comm_options *options, dsc_error *err)
@@ -129,26 +135,60 @@ const dsc_comm_ops dsc_comm_virtual = { .name = "virtual",
 
 /* ---- ranks on CPUs ---- */
 
-/* The transport shm: each rank reads the others' memory itself, behind a meeting of all and before another. */
-static dsc_status cpu_exchange(const virtual_transport *t, int32_t kind, const int64_t *shape, dsc_stream *stream)
+/* The transport shm: each rank reads the others' memory itself, behind a meeting of all and before another. Memory of
+ * mem_open is mapped by all of them; other memory is read by a system call. */
+static bool is_shared(const virtual_transport *t, const void *p)
 {
-    const dsc_card_rates *r = t->clock->rates;
-    const double seconds = dsc_virtual_cpu_s(t->clock, kind, shape) + r->peer_s * fmax(1, t->clock->share);
-    dsc_virtual_exchange(stream, t->size, seconds);
+    for (int i = 0; i < SHARED_MAX; i++)
+        if ((const char *)p >= t->shared[i].at && (const char *)p < t->shared[i].at + t->shared[i].bytes)
+            return true;
+    return false;
+}
+
+static dsc_status cpu_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
+{
+    virtual_transport *t = (virtual_transport *)transport;
+    DSC_TRY(dsc_buf_open(t->alloc, tag, DSC_TIER_DEVICE, bytes, out, err));
+    for (int i = 0; i < SHARED_MAX; i++)
+        if (t->shared[i].at == NULL) {
+            t->shared[i].at = out->ptr;
+            t->shared[i].bytes = bytes;
+            break;
+        }
     return DSC_OK;
 }
 
-static dsc_status cpu_copy(const virtual_transport *t, int64_t bytes, dsc_stream *stream)
+static void cpu_mem_close(dsc_transport *transport, dsc_buf *buf)
+{
+    virtual_transport *t = (virtual_transport *)transport;
+    for (int i = 0; i < SHARED_MAX; i++)
+        if (t->shared[i].at == buf->ptr)
+            t->shared[i].at = NULL, t->shared[i].bytes = 0;
+    dsc_buf_close(buf);
+}
+
+static double cpu_read_s(const virtual_transport *t, const void *from, int64_t bytes)
 {
     const int64_t shape[DSC_LAUNCH_SHAPE] = { bytes };
-    return cpu_exchange(t, DSC_LAUNCH_COPY, shape, stream);
+    return dsc_virtual_cpu_s(t->clock, is_shared(t, from) ? DSC_LAUNCH_COPY : DSC_LAUNCH_PULL, shape);
+}
+
+static dsc_status cpu_exchange(const virtual_transport *t, double seconds, dsc_stream *stream)
+{
+    dsc_virtual_exchange(stream, t->size, seconds + t->clock->rates->peer_s * fmax(1, t->clock->share));
+    return DSC_OK;
+}
+
+static dsc_status cpu_copy(const virtual_transport *t, const void *from, int64_t bytes, dsc_stream *stream)
+{
+    return cpu_exchange(t, cpu_read_s(t, from, bytes), stream);
 }
 
 static dsc_status cpu_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send, int64_t bytes,
                                  dsc_stream *stream, dsc_error *err)
 {
     const virtual_transport *t = (const virtual_transport *)transport;
-    return stream != NULL ? cpu_copy(t, (t->size - 1) * bytes, stream)
+    return stream != NULL ? cpu_copy(t, send, (t->size - 1) * bytes, stream)
                           : virtual_all_gather(transport, channel, recv, send, bytes, NULL, err);
 }
 
@@ -156,17 +196,17 @@ static dsc_status cpu_all_to_all(dsc_transport *transport, int32_t channel, void
                                  dsc_stream *stream, dsc_error *err)
 {
     const virtual_transport *t = (const virtual_transport *)transport;
-    return stream != NULL ? cpu_copy(t, t->size * bytes, stream)
+    return stream != NULL ? cpu_copy(t, send, t->size * bytes, stream)
                           : virtual_all_to_all(transport, channel, recv, send, bytes, NULL, err);
 }
 
 static dsc_status cpu_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                 dsc_stream *stream, dsc_error *err)
 {
-    return stream != NULL ? cpu_copy((const virtual_transport *)transport, bytes, stream) : DSC_OK;
+    return stream != NULL ? cpu_copy((const virtual_transport *)transport, buf, bytes, stream) : DSC_OK;
 }
 
-/* The owner folds all ranks' leaves where they lie. */
+/* The owner folds all ranks' leaves where they lie, or where it has pulled them to. */
 static dsc_status cpu_reduce_scatter(dsc_transport *transport, int32_t channel, const dsc_reduce_scatter_args *args,
                                      dsc_stream *stream, dsc_error *err)
 {
@@ -177,14 +217,18 @@ static dsc_status cpu_reduce_scatter(dsc_transport *transport, int32_t channel, 
                                            .wire_dtype = args->wire_dtype,
                                            .overwrite = args->overwrite };
     int64_t shape[DSC_LAUNCH_SHAPE];
+    if (stream == NULL)
+        return DSC_OK;
     dsc_launch_shape(DSC_KERNEL_ORDERED_REDUCE, &fold, shape);
-    return stream != NULL ? cpu_exchange(t, DSC_KERNEL_ORDERED_REDUCE, shape, stream) : DSC_OK;
+    const int64_t others = (t->size - 1) * args->count * (int64_t)sizeof(float);
+    const double pulled_s = is_shared(t, args->leaf) ? 0 : cpu_read_s(t, args->leaf, others);
+    return cpu_exchange(t, pulled_s + dsc_virtual_cpu_s(t->clock, DSC_KERNEL_ORDERED_REDUCE, shape), stream);
 }
 
 static dsc_status cpu_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                            dsc_stream *stream, dsc_error *err)
 {
-    return stream != NULL ? cpu_copy((const virtual_transport *)transport, bytes, stream) : DSC_OK;
+    return stream != NULL ? cpu_copy((const virtual_transport *)transport, buf, bytes, stream) : DSC_OK;
 }
 
 static dsc_status cpu_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
@@ -205,6 +249,8 @@ const dsc_comm_ops dsc_comm_virtual_cpu = { .name = "virtual",
                                             .broadcast = cpu_broadcast,
                                             .reduce_scatter = cpu_reduce_scatter,
                                             .barrier = virtual_barrier,
+                                            .mem_open = cpu_mem_open,
+                                            .mem_close = cpu_mem_close,
                                             .send = cpu_send,
                                             .recv = cpu_recv,
                                             .abort = virtual_abort };

@@ -30,7 +30,7 @@ static dsc_launch_time *find(const dsc_launch_times *times, int32_t kind, const 
     return NULL;
 }
 
-static void add_sample(dsc_launch_times *times, int32_t kind, const int64_t shape[DSC_LAUNCH_SHAPE], double seconds)
+void dsc_launch_times_add(dsc_launch_times *times, int32_t kind, const int64_t shape[DSC_LAUNCH_SHAPE], double seconds)
 {
     dsc_launch_time *row = find(times, kind, shape);
     times->seconds += seconds;
@@ -66,7 +66,7 @@ static dsc_status timed_launch(dsc_stream *stream, dsc_kernel kernel, const void
     dsc_launch_shape(kernel, args, shape);
     const double start = thread_s();
     const dsc_status status = times->inner->launch(stream, kernel, args, args_bytes, err);
-    add_sample(times, (int32_t)kernel, shape, thread_s() - start);
+    dsc_launch_times_add(times, (int32_t)kernel, shape, thread_s() - start);
     return status;
 }
 
@@ -77,7 +77,7 @@ static dsc_status timed_copy(dsc_stream *stream, void *to, const void *from, int
     const double start = thread_s();
     const dsc_status status = times->inner->copy(stream, to, from, bytes, err);
     if (times->measures)
-        add_sample(times, DSC_LAUNCH_COPY, shape, thread_s() - start);
+        dsc_launch_times_add(times, DSC_LAUNCH_COPY, shape, thread_s() - start);
     return status;
 }
 
@@ -88,7 +88,7 @@ static dsc_status timed_zero(dsc_stream *stream, void *to, int64_t bytes, dsc_er
     const double start = thread_s();
     const dsc_status status = times->inner->zero(stream, to, bytes, err);
     if (times->measures)
-        add_sample(times, DSC_LAUNCH_ZERO, shape, thread_s() - start);
+        dsc_launch_times_add(times, DSC_LAUNCH_ZERO, shape, thread_s() - start);
     return status;
 }
 

@@ -15,6 +15,7 @@ extern "C" {
 enum {
     DSC_LAUNCH_COPY = DSC_KERNEL_COUNT, /* kinds of work beside kernels */
     DSC_LAUNCH_ZERO,
+    DSC_LAUNCH_PULL, /* from another process's memory, by a system call */
     DSC_LAUNCH_KINDS,
     DSC_LAUNCH_SHAPE = 4,    /* numbers of a shape */
     DSC_LAUNCH_SAMPLES = 64, /* of one shape */
@@ -23,7 +24,7 @@ enum {
 
 /* Shape 0 is the amount of work: operations of a product, bytes of other kernels. The others tell products apart. */
 typedef struct dsc_launch_time {
-    int32_t kind; /* dsc_kernel, DSC_LAUNCH_COPY or DSC_LAUNCH_ZERO */
+    int32_t kind; /* dsc_kernel, or DSC_LAUNCH_COPY and what follows */
     int64_t shape[DSC_LAUNCH_SHAPE];
     double seconds;                   /* median of the samples */
     int64_t count;                    /* launches measured */
@@ -45,6 +46,8 @@ typedef struct dsc_launch_times {
 /* A device that does `inner`'s work and measures the CPU time of each launch on the calling thread. Its options have
  * `times`. */
 const dsc_device_ops *dsc_launch_times_device(dsc_launch_times *times);
+/* One more launch, which the caller has measured. */
+void dsc_launch_times_add(dsc_launch_times *times, int32_t kind, const int64_t shape[DSC_LAUNCH_SHAPE], double seconds);
 /* The medians, after the last measured launch. */
 void dsc_launch_times_settle(dsc_launch_times *times);
 /* Seconds of that work. A shape that was not measured: by the nearest amount of work of the same kind and, for

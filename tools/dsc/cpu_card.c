@@ -1,10 +1,15 @@
 /* cpu_card.c - see cpu_card.h. SPDX-License-Identifier: Apache-2.0 */
 #include "tools/dsc/cpu_card.h"
 
+#include <errno.h>
 #include <math.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +24,7 @@
 #define STEPS 12
 #define MOST_BYTES (INT64_C(4) << 20)    /* of a copy, and of the leaves of a fold */
 #define REGION_BYTES (INT64_C(64) << 20) /* more than caches hold */
+#define PULL_BYTES (INT64_C(256) << 10)  /* comm/transports/shm.c */
 #define ROUNDS 15
 
 /* ---- measuring ---- */
@@ -56,9 +62,50 @@ static dsc_status measure_steps(dsc_engine *engine, const void *const *batch, in
     return DSC_OK;
 }
 
-/* Copies and folds of these sizes: what exchanges between ranks of a host are made of. Each one takes other memory, as
- * what another core has written is in none of this core's caches. */
-static dsc_status measure_memory(dsc_stream *stream, char *memory, dsc_launch_times *times, dsc_error *err)
+/* Another core, whose thread writes what this one then reads: as far as a rank's memory is from its neighbour. */
+typedef struct writer {
+    pthread_t thread;
+    pthread_barrier_t meet; /* before and after each write */
+    char *at;
+    int64_t bytes; /* 0: the end */
+    int core;
+} writer;
+
+static void stay_on(int core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+}
+
+static void *write_on_request(void *user)
+{
+    writer *w = user;
+    stay_on(w->core);
+    for (int value = 1;; value = -value) {
+        pthread_barrier_wait(&w->meet);
+        if (w->bytes == 0)
+            return NULL;
+        for (int64_t i = 0; i < w->bytes / (int64_t)sizeof(float); i++)
+            ((float *)(void *)w->at)[i] = (float)value;
+        pthread_barrier_wait(&w->meet);
+    }
+}
+
+static void have_written(writer *w, char *at, int64_t bytes)
+{
+    w->at = at;
+    w->bytes = bytes;
+    pthread_barrier_wait(&w->meet);
+    if (bytes > 0)
+        pthread_barrier_wait(&w->meet);
+}
+
+/* Copies and folds of these sizes, of memory that another core has just written: what exchanges between ranks of a host
+ * are made of. Each one takes other memory. */
+static dsc_status measure_copies(dsc_stream *stream, char *memory, writer *other, dsc_launch_times *times,
+                                 dsc_error *err)
 {
     int64_t used = 0;
     times->measures = true;
@@ -74,6 +121,7 @@ static dsc_status measure_memory(dsc_stream *stream, char *memory, dsc_launch_ti
                                                        .leaf_dtype = DSC_F32,
                                                        .wire_dtype = DSC_F32,
                                                        .overwrite = true };
+                have_written(other, from, bytes);
                 DSC_TRY(parts == 1 ? dsc_copy(stream, to, from, bytes, err)
                                    : DSC_RUN(stream, ORDERED_REDUCE, &fold, err));
             }
@@ -81,11 +129,96 @@ static dsc_status measure_memory(dsc_stream *stream, char *memory, dsc_launch_ti
     return DSC_OK;
 }
 
+/* As the transport shm reads a neighbour's memory: in pieces that stay in the cache. */
+static dsc_status pull_all(pid_t neighbour, char *memory, dsc_launch_times *times, dsc_error *err)
+{
+    int64_t used = 0;
+    for (int round = 0; round < ROUNDS; round++)
+        for (int64_t bytes = INT64_C(16) << 10; bytes <= MOST_BYTES; bytes *= 4, used += bytes) {
+            const int64_t shape[DSC_LAUNCH_SHAPE] = { bytes };
+            char *from = memory + used % (REGION_BYTES - MOST_BYTES);
+            const double start = thread_s();
+            for (int64_t at = 0; at < bytes; at += PULL_BYTES) {
+                const int64_t piece = dsc_min_i64(PULL_BYTES, bytes - at);
+                const struct iovec to = { memory + REGION_BYTES, (size_t)piece }, remote = { from + at, (size_t)piece };
+                if (process_vm_readv(neighbour, &to, 1, &remote, 1, 0) != (ssize_t)piece)
+                    return DSC_FAIL(err, DSC_ERR_IO, "dsc simulate", "process_vm_readv: %s", strerror(errno));
+            }
+            dsc_launch_times_add(times, DSC_LAUNCH_PULL, shape, thread_s() - start);
+        }
+    return DSC_OK;
+}
+
+/* The neighbour is a copy of this process, which writes its own pages and waits. */
+static dsc_status measure_pulls(char *memory, dsc_launch_times *times, dsc_error *err)
+{
+    int ready[2], end[2];
+    char word = 0;
+    if (pipe(ready) != 0 || pipe(end) != 0)
+        return DSC_FAIL(err, DSC_ERR_IO, "dsc simulate", "pipe: %s", strerror(errno));
+    const pid_t neighbour = fork();
+    if (neighbour == 0) {
+        close(end[1]);
+        memset(memory, 1, (size_t)REGION_BYTES);
+        (void)!write(ready[1], &word, 1);
+        (void)!read(end[0], &word, 1); /* until the parent closes it */
+        _exit(0);
+    }
+    close(ready[1]);
+    close(end[0]);
+    dsc_status status = DSC_OK;
+    if (neighbour < 0 || read(ready[0], &word, 1) != 1)
+        status = DSC_FAIL(err, DSC_ERR_NOMEM, "dsc simulate", "the system starts no process");
+    if (status == DSC_OK)
+        status = pull_all(neighbour, memory, times, err);
+    close(ready[0]);
+    close(end[1]);
+    if (neighbour > 0)
+        (void)waitpid(neighbour, NULL, 0);
+    return status;
+}
+
+static int core_of(const cpu_set_t *usable, int number)
+{
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, usable) && number-- == 0)
+            return core;
+    return core_of(usable, 0); /* one core has to be both */
+}
+
+static dsc_status measure_memory(dsc_stream *stream, char *memory, dsc_launch_times *times, dsc_error *err)
+{
+    cpu_set_t usable;
+    writer other = { .bytes = 1 };
+    if (pthread_getaffinity_np(pthread_self(), sizeof usable, &usable) != 0)
+        return DSC_FAIL(err, DSC_ERR_STATE, "dsc simulate", "the system names no core of this thread");
+    other.core = core_of(&usable, 1);
+    if (pthread_barrier_init(&other.meet, NULL, 2) != 0)
+        return DSC_FAIL(err, DSC_ERR_NOMEM, "dsc simulate", "the system has no memory for a barrier");
+    dsc_status status = DSC_OK;
+    if (pthread_create(&other.thread, NULL, write_on_request, &other) != 0)
+        status = DSC_FAIL(err, DSC_ERR_NOMEM, "dsc simulate", "the system starts no thread");
+    if (status == DSC_OK) {
+        stay_on(core_of(&usable, 0));
+        status = measure_copies(stream, memory, &other, times, err);
+        if (status == DSC_OK)
+            status = measure_pulls(memory, times, err);
+        have_written(&other, NULL, 0);
+        pthread_join(other.thread, NULL);
+        (void)pthread_setaffinity_np(pthread_self(), sizeof usable, &usable);
+    }
+    pthread_barrier_destroy(&other.meet);
+    return status;
+}
+
 /* The median all-gather of 4 KiB between two ranks, by this program's own bench. */
 static dsc_status measure_exchange(double *seconds, dsc_error *err)
 {
-    char command[96], line[512];
-    snprintf(command, sizeof command, "/proc/%d/exe comm bench --ranks 2 --kib 4 --rounds 101 --json", (int)getpid());
+    char command[192], line[512];
+    snprintf(command, sizeof command,
+             "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE LOCAL_WORLD_SIZE; /proc/%d/exe comm bench --ranks 2 --kib 4 "
+             "--rounds 101 --json",
+             (int)getpid());
     fflush(stdout);
     FILE *bench = popen(command, "r");
     *seconds = 0;
@@ -168,7 +301,8 @@ dsc_status cpu_card_measure(const dsc_engine_options *options, dsc_launch_times 
 
 static const char *kind_text(int32_t kind)
 {
-    return kind == DSC_LAUNCH_COPY ? "COPY" : kind == DSC_LAUNCH_ZERO ? "ZERO" : dsc_kernel_text((dsc_kernel)kind);
+    static const char *const texts[] = { "COPY", "ZERO", "PULL" };
+    return kind >= DSC_KERNEL_COUNT ? texts[kind - DSC_KERNEL_COUNT] : dsc_kernel_text((dsc_kernel)kind);
 }
 
 static bool add_launch(cJSON *list, const dsc_launch_time *row)
