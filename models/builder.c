@@ -117,25 +117,35 @@ dsc_status dsc_build_open(dsc_builder **out, const dsc_build_options *options, d
     return status;
 }
 
+void *dsc_builder_keep(dsc_builder *b, builder_list list, size_t bytes)
+{
+    builder_kept *kept = NULL;
+    if (b->status == DSC_OK)
+        b->status = dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, (int64_t)(sizeof *kept + bytes), &kept, &b->err);
+    if (b->status != DSC_OK)
+        return NULL;
+    kept->next = b->kept[list];
+    b->kept[list] = kept;
+    return kept->copy;
+}
+
+static void free_list(dsc_builder *b, builder_list list)
+{
+    while (b->kept[list] != NULL) {
+        builder_kept *next = b->kept[list]->next;
+        dsc_alloc_free(b->alloc, b->kept[list]);
+        b->kept[list] = next;
+    }
+}
+
 /* The programs, which a model that is open does not need. */
 static void free_programs(dsc_builder *b)
 {
-    while (b->programs != NULL) {
-        builder_program *next = b->programs->next;
-        dsc_alloc_free(b->alloc, b->programs);
-        b->programs = next;
-    }
+    free_list(b, BUILDER_PROGRAMS);
     dsc_alloc_free(b->alloc, b->program);
     dsc_alloc_free(b->alloc, b->trial);
     b->program = b->trial = NULL;
 }
-
-#define FREE_LIST(b, list, type)                                                                                       \
-    while ((list) != NULL) {                                                                                           \
-        type *next = (list)->next;                                                                                     \
-        dsc_alloc_free((b)->alloc, (list));                                                                            \
-        (list) = next;                                                                                                 \
-    }
 
 void dsc_build_close(dsc_builder **builder)
 {
@@ -145,9 +155,8 @@ void dsc_build_close(dsc_builder **builder)
         return;
     dsc_alloc *alloc = b->alloc;
     free_programs(b);
-    FREE_LIST(b, b->texts, builder_text);
-    FREE_LIST(b, b->ropes, builder_rope);
-    FREE_LIST(b, b->customs, builder_custom);
+    for (int list = 0; list < BUILDER_LISTS; list++)
+        free_list(b, (builder_list)list);
     dsc_alloc_free(alloc, (void *)(uintptr_t)b->options.name);
     dsc_alloc_free(alloc, (void *)(uintptr_t)b->options.data.name);
     dsc_alloc_free(alloc, b);
@@ -205,23 +214,24 @@ static void check_names(dsc_builder *b)
 }
 
 /* The program in hand becomes one more module; it is shared with an equal one. */
-static dsc_status keep_module(dsc_builder *b, dsc_error *err)
+static void keep_module(dsc_builder *b)
 {
-    builder_program *at = b->programs;
-    while (at != NULL && memcmp(&at->program, b->program, sizeof *b->program) != 0)
-        at = at->next;
-    if (at == NULL) {
-        DSC_TRY(dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *at, &at, err));
-        at->program = *b->program;
-        at->next = b->programs;
-        b->programs = at;
+    const dsc_program *same = NULL;
+    for (const builder_kept *at = b->kept[BUILDER_PROGRAMS]; at != NULL && same == NULL; at = at->next)
+        if (memcmp(at->copy, b->program, sizeof *b->program) == 0)
+            same = (const void *)at->copy;
+    if (same == NULL) {
+        dsc_program *own = dsc_builder_keep(b, BUILDER_PROGRAMS, sizeof *own);
+        if (own == NULL)
+            return;
+        *own = *b->program;
+        same = own;
     }
     if (b->kind == BUILDER_BLOCK)
-        b->block[b->block_count++] = &at->program;
+        b->block[b->block_count++] = same;
     else
-        *(b->kind == BUILDER_FIRST ? &b->first : &b->last) = &at->program;
+        *(b->kind == BUILDER_FIRST ? &b->first : &b->last) = same;
     b->serial++;
-    return DSC_OK;
 }
 
 /* Rows of a sample in a module's output, and columns. */
@@ -258,7 +268,7 @@ void dsc_build_end(dsc_builder *b, dsc_node output)
     if (status != DSC_OK)
         BUILDER_REFUSE(b, status, "%s", err.message);
     if (b->status == DSC_OK)
-        b->status = keep_module(b, &b->err);
+        keep_module(b);
     b->open = false;
 }
 

@@ -3,29 +3,27 @@
 #ifndef DSC_MODELS_BUILDER_H
 #define DSC_MODELS_BUILDER_H
 
+#include <stddef.h>
+
 #include <dsc/program.h>
 
 #include "models/lm.h"
 
 enum { BUILDER_BLOCK_ROPES = 8 };
 
-/* Copies that live as long as the model: of texts, rotary positions, custom ops and blocks. */
-typedef struct builder_text {
-    struct builder_text *next;
-    char text[];
-} builder_text;
-typedef struct builder_rope {
-    struct builder_rope *next;
-    dsc_rope rope;
-} builder_rope;
-typedef struct builder_custom {
-    struct builder_custom *next;
-    dsc_custom_op op;
-} builder_custom;
-typedef struct builder_program {
-    struct builder_program *next;
-    dsc_program program;
-} builder_program;
+/* Copies that live as long as the model: of texts, rotary positions, custom ops and blocks that differ. A block itself
+ * is not needed by a model that is open. */
+typedef enum builder_list {
+    BUILDER_TEXTS,
+    BUILDER_ROPES,
+    BUILDER_CUSTOMS,
+    BUILDER_PROGRAMS,
+    BUILDER_LISTS
+} builder_list;
+typedef struct builder_kept {
+    struct builder_kept *next;
+    max_align_t copy[];
+} builder_kept;
 
 typedef enum builder_kind { BUILDER_BLOCK, BUILDER_FIRST, BUILDER_LAST } builder_kind;
 
@@ -34,10 +32,7 @@ struct dsc_builder {
     dsc_status status; /* the first failure */
     dsc_error err;
     dsc_build_options options; /* name: a copy */
-    builder_text *texts;
-    builder_rope *ropes;
-    builder_custom *customs;
-    builder_program *programs; /* blocks that differ */
+    builder_kept *kept[BUILDER_LISTS];
     const dsc_program *block[DSC_LM_LAYERS_MAX];
     int64_t block_count;
     const dsc_program *first, *last; /* modules in place of embedding and head, or NULL */
@@ -66,6 +61,8 @@ const char *dsc_builder_where(const dsc_builder *b, char *out);
 /* Takes over a failure of the block in hand. */
 void dsc_builder_keep_failure(dsc_builder *b, const dsc_program *program);
 
+/* builder.c: zeroed memory for a copy, which the list has from now on; NULL after a failure. */
+void *dsc_builder_keep(dsc_builder *b, builder_list list, size_t bytes);
 /* builder.c: begins a module of that kind; false after a failure. */
 bool dsc_builder_begin(dsc_builder *b, builder_kind kind);
 /* builder_ops.c: a copy of an op's name, with that of a first or last module before it; NULL after a failure. */

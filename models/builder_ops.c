@@ -35,18 +35,11 @@ int16_t dsc_builder_value(dsc_builder *b, dsc_node node, const char *op)
 /* One copy for equal texts, so that equal blocks have equal pointers. */
 static const char *keep_text(dsc_builder *b, const char *text)
 {
-    builder_text *at = b->texts;
-    while (at != NULL && strcmp(at->text, text) != 0)
-        at = at->next;
-    if (at != NULL || b->status != DSC_OK)
-        return at != NULL ? at->text : NULL;
-    b->status = dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, (int64_t)(sizeof *at + strlen(text) + 1), &at, &b->err);
-    if (b->status != DSC_OK)
-        return NULL;
-    memcpy(at->text, text, strlen(text) + 1);
-    at->next = b->texts;
-    b->texts = at;
-    return at->text;
+    for (const builder_kept *at = b->kept[BUILDER_TEXTS]; at != NULL; at = at->next)
+        if (strcmp((const char *)at->copy, text) == 0)
+            return (const char *)at->copy;
+    char *own = dsc_builder_keep(b, BUILDER_TEXTS, strlen(text) + 1);
+    return own != NULL ? memcpy(own, text, strlen(text) + 1) : NULL;
 }
 
 const char *dsc_builder_name(dsc_builder *b, const char *name)
@@ -111,19 +104,17 @@ dsc_node dsc_build_norm(dsc_builder *b, dsc_node x, const char *name, dsc_build_
 
 static const dsc_rope *keep_rope(dsc_builder *b, int64_t turned, double theta)
 {
-    builder_rope *at = b->ropes;
-    while (at != NULL && (at->rope.pairs != turned / 2 || at->rope.theta != theta))
-        at = at->next;
-    if (at != NULL)
-        return &at->rope;
-    b->status = dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *at, &at, &b->err);
-    if (b->status != DSC_OK)
-        return NULL;
-    at->rope.theta = theta;
-    dsc_rope_set(&at->rope, turned);
-    at->next = b->ropes;
-    b->ropes = at;
-    return &at->rope;
+    for (const builder_kept *at = b->kept[BUILDER_ROPES]; at != NULL; at = at->next) {
+        const dsc_rope *rope = (const void *)at->copy;
+        if (rope->pairs == turned / 2 && rope->theta == theta)
+            return rope;
+    }
+    dsc_rope *own = dsc_builder_keep(b, BUILDER_ROPES, sizeof *own);
+    if (own != NULL) {
+        own->theta = theta;
+        dsc_rope_set(own, turned);
+    }
+    return own;
 }
 
 /* Cosines and sines, which a block makes once. */
@@ -335,18 +326,13 @@ static const dsc_custom_op *keep_custom(dsc_builder *b, const dsc_custom_op *op,
         snprintf(text, sizeof text, "%s.%s", own.name != NULL ? own.name : "", op->param[i].name);
         own.param[i].name = keep_text(b, text);
     }
-    builder_custom *at = b->customs;
-    while (at != NULL && !is_same_custom(&at->op, &own))
-        at = at->next;
-    if (at != NULL || b->status != DSC_OK)
-        return at != NULL ? &at->op : NULL;
-    b->status = dsc_alloc_zeroed(b->alloc, DSC_TAG_CONTROL, 1, sizeof *at, &at, &b->err);
-    if (b->status != DSC_OK)
-        return NULL;
-    at->op = own;
-    at->next = b->customs;
-    b->customs = at;
-    return &at->op;
+    for (const builder_kept *at = b->kept[BUILDER_CUSTOMS]; at != NULL; at = at->next)
+        if (is_same_custom((const void *)at->copy, &own))
+            return (const void *)at->copy;
+    dsc_custom_op *copy = dsc_builder_keep(b, BUILDER_CUSTOMS, sizeof *copy);
+    if (copy != NULL)
+        *copy = own;
+    return copy;
 }
 
 dsc_node dsc_build_custom(dsc_builder *b, const dsc_node *in, const dsc_custom_op *op)
