@@ -4,39 +4,11 @@
 #include "kernels/conv.h"
 #include "kernels/delta.h"
 
-/* Keeps the first failure. The formatted text is a message's. */
-#define REFUSE(program, ...)                                                                                           \
-    do {                                                                                                               \
-        if ((program)->status == DSC_OK)                                                                               \
-            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
-    } while (0)
-
 static bool are_values(dsc_program *program, dsc_op_kind kind, const int16_t *values, int32_t count)
 {
     for (int32_t i = 0; i < count; i++)
-        if (program->status == DSC_OK && (values[i] < 0 || values[i] >= program->value_count))
-            REFUSE(program, "op \"%s\": value %d is not one of the program's %d", dsc_op_infos[kind].name,
-                   (int)values[i], (int)program->value_count);
+        (void)dsc_program_is_value(program, kind, NULL, values[i]);
     return program->status == DSC_OK;
-}
-
-static dsc_op *add(dsc_program *program, dsc_op_kind kind)
-{
-    dsc_op *op = NULL;
-    if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
-        op = dsc_program_add_op(program, kind, dsc_op_infos[kind].name);
-    if (op == NULL)
-        REFUSE(program, "op \"%s\": a program has at most %d ops; split the module", dsc_op_infos[kind].name,
-               DSC_PROGRAM_FORWARD_OPS);
-    return op;
-}
-
-static int16_t add_out(dsc_program *program, dsc_op *op, int output, dsc_value shape)
-{
-    const int16_t value = dsc_program_add_value(program, op->name, &shape);
-    DSC_ASSERT(value != DSC_PROGRAM_NONE); /* there is room for every forward op's */
-    dsc_program_set_out(program, op, output, value);
-    return value;
 }
 
 static bool is_param(const dsc_program *program, int32_t param, int32_t dims, int64_t first, int64_t last)
@@ -49,11 +21,11 @@ static bool is_param(const dsc_program *program, int32_t param, int32_t dims, in
 
 int16_t dsc_program_pack(dsc_program *program, int16_t x)
 {
-    dsc_op *op = are_values(program, DSC_OP_PACK, &x, 1) ? add(program, DSC_OP_PACK) : NULL;
+    dsc_op *op = are_values(program, DSC_OP_PACK, &x, 1) ? dsc_program_add_forward(program, DSC_OP_PACK, NULL) : NULL;
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     op->in[0] = x;
-    return add_out(program, op, 0, program->value[x]);
+    return dsc_program_add_output(program, op, 0, op->name, program->value[x]);
 }
 
 /* Each row is a token of a sample. */
@@ -73,7 +45,7 @@ int16_t dsc_program_conv(dsc_program *program, const int16_t *x, int32_t count, 
     DSC_ASSERT(count <= 3);
     if (!are_values(program, DSC_OP_CONV, x, count))
         return DSC_PROGRAM_NONE;
-    dsc_op *op = add(program, DSC_OP_CONV);
+    dsc_op *op = dsc_program_add_forward(program, DSC_OP_CONV, NULL);
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     dsc_value shape = program->value[x[0]];
@@ -89,7 +61,7 @@ int16_t dsc_program_conv(dsc_program *program, const int16_t *x, int32_t count, 
         REFUSE(program, "op \"conv\": its weight is parameter %d; expected a declared one [%lld,1,%d]",
                (int)args->weight, (long long)shape.columns, (int)args->width);
     op->conv.width = args->width, op->conv.weight = args->weight;
-    return add_out(program, op, 0, shape);
+    return dsc_program_add_output(program, op, 0, op->name, shape);
 }
 
 /* Sizes of the operands, which are values of the program. */
@@ -125,7 +97,7 @@ int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t 
     const int16_t in[3] = { qkv, b, a };
     if (!are_values(program, DSC_OP_DELTA, in, 3))
         return DSC_PROGRAM_NONE;
-    dsc_op *op = add(program, DSC_OP_DELTA);
+    dsc_op *op = dsc_program_add_forward(program, DSC_OP_DELTA, NULL);
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     check_tokens(program, DSC_OP_DELTA, in, 3);
@@ -136,11 +108,11 @@ int16_t dsc_program_delta(dsc_program *program, int16_t qkv, int16_t b, int16_t 
     op->delta = *args;
     dsc_value shape = program->value[qkv];
     shape.columns = args->value_heads * args->value_size;
-    const int16_t y = add_out(program, op, 0, shape);
+    const int16_t y = dsc_program_add_output(program, op, 0, op->name, shape);
     const dsc_value states = { .rows = dsc_delta_chunks(program->tokens) * args->value_heads * args->key_size,
                                .columns = args->value_size,
                                .per_sample = true,
                                .f32 = true };
-    (void)add_out(program, op, 1, states);
+    (void)dsc_program_add_output(program, op, 1, op->name, states);
     return y;
 }

@@ -6,31 +6,6 @@
 #include "models/lora.h"
 #include "models/program/internal.h"
 
-#define REFUSE(program, ...)                                                                                           \
-    do {                                                                                                               \
-        if ((program)->status == DSC_OK)                                                                               \
-            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
-    } while (0)
-
-static dsc_op *add(dsc_program *program, dsc_op_kind kind, const char *name)
-{
-    dsc_op *op = NULL;
-    if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
-        op = dsc_program_add_op(program, kind, name);
-    if (op == NULL)
-        REFUSE(program, "op \"%.60s\" (%s): a program has at most %d ops; split the module", name,
-               dsc_op_infos[kind].name, DSC_PROGRAM_FORWARD_OPS);
-    return op;
-}
-
-static int16_t add_out(dsc_program *program, dsc_op *op, int output, const char *name, dsc_value shape)
-{
-    const int16_t value = dsc_program_add_value(program, name, &shape);
-    DSC_ASSERT(value != DSC_PROGRAM_NONE); /* there is room for every forward op's */
-    dsc_program_set_out(program, op, output, value);
-    return value;
-}
-
 /* Field by field: equal programs are equal bytes. */
 static void set_rule(dsc_op *op, const dsc_moe_rule *rule)
 {
@@ -50,7 +25,7 @@ typedef struct routed {
 static routed route(dsc_program *program, int16_t logits, const dsc_moe_rule *rule, int32_t bias)
 {
     const routed none = { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
-    dsc_op *router = add(program, DSC_OP_ROUTER, "router");
+    dsc_op *router = dsc_program_add_forward(program, DSC_OP_ROUTER, "router");
     if (router == NULL)
         return none;
     dsc_value shape = program->value[logits];
@@ -58,41 +33,41 @@ static routed route(dsc_program *program, int16_t logits, const dsc_moe_rule *ru
     router->router.bias = bias;
     router->in[0] = logits;
     shape.columns = rule->top_k, shape.f32 = true;
-    const int16_t weights = add_out(program, router, 0, "weights", shape);
-    const int16_t chosen = add_out(program, router, 1, "chosen", shape);
-    dsc_op *order = add(program, DSC_OP_ORDER, "order");
+    const int16_t weights = dsc_program_add_output(program, router, 0, "weights", shape);
+    const int16_t chosen = dsc_program_add_output(program, router, 1, "chosen", shape);
+    dsc_op *order = dsc_program_add_forward(program, DSC_OP_ORDER, "order");
     if (order == NULL)
         return none;
     set_rule(order, rule);
     order->in[0] = chosen;
     shape.rows *= rule->top_k, shape.columns = 1;
-    const int16_t place = add_out(program, order, 0, "place", shape);
-    const int16_t source = add_out(program, order, 1, "source", shape);
+    const int16_t place = dsc_program_add_output(program, order, 0, "place", shape);
+    const int16_t source = dsc_program_add_output(program, order, 1, "source", shape);
     shape.rows = rule->experts + 1, shape.per_sample = false;
-    return (routed) { weights, place, source, add_out(program, order, 2, "starts", shape) };
+    return (routed) { weights, place, source, dsc_program_add_output(program, order, 2, "starts", shape) };
 }
 
 static int16_t combine(dsc_program *program, int16_t rows, const routed *by, int16_t like)
 {
-    dsc_op *op = add(program, DSC_OP_COMBINE, "combine");
+    dsc_op *op = dsc_program_add_forward(program, DSC_OP_COMBINE, "combine");
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     op->in[0] = rows, op->in[1] = by->weights, op->in[2] = by->place;
-    return add_out(program, op, 0, "combine", program->value[like]);
+    return dsc_program_add_output(program, op, 0, "combine", program->value[like]);
 }
 
 /* ---- experts ----------------------------------------------------------------------------------------------------- */
 
 static int16_t dispatch(dsc_program *program, int16_t x, const routed *by, int32_t top_k)
 {
-    dsc_op *op = add(program, DSC_OP_DISPATCH, "dispatch");
+    dsc_op *op = dsc_program_add_forward(program, DSC_OP_DISPATCH, "dispatch");
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     dsc_value shape = program->value[x];
     program->op[program->value[by->weights].maker].record = ++program->record_count; /* of a router of experts alone */
     op->in[0] = x, op->in[1] = by->source, op->in[2] = by->place;
     shape.rows *= top_k;
-    return add_out(program, op, 0, "dispatch", shape);
+    return dsc_program_add_output(program, op, 0, "dispatch", shape);
 }
 
 /* A value that products of one input share: s x A^T of the adapter whose A has this number. */
@@ -106,7 +81,7 @@ typedef struct narrow {
 static int16_t add_product(dsc_program *program, int16_t rows, int16_t starts, int16_t other, const char *name,
                            const dsc_op_grouped *of)
 {
-    dsc_op *op = program->status == DSC_OK ? add(program, DSC_OP_GROUPED, name) : NULL;
+    dsc_op *op = program->status == DSC_OK ? dsc_program_add_forward(program, DSC_OP_GROUPED, name) : NULL;
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     op->in[0] = rows, op->in[1] = starts, op->in[2] = other;
@@ -116,7 +91,7 @@ static int16_t add_product(dsc_program *program, int16_t rows, int16_t starts, i
     op->grouped.spread = of->spread, op->grouped.first = of->first;
     dsc_value shape = program->value[rows];
     shape.columns = of->out;
-    return add_out(program, op, 0, name, shape);
+    return dsc_program_add_output(program, op, 0, name, shape);
 }
 
 /* y + s (x A^T) B^T with the low-rank pair of each row's expert. */
@@ -255,14 +230,14 @@ int16_t dsc_program_pairs(dsc_program *program, int16_t x, const dsc_swiglu_clam
                (double)clamp->limit, (double)clamp->alpha);
         return DSC_PROGRAM_NONE;
     }
-    dsc_op *op = add(program, DSC_OP_PAIRS, "pairs");
+    dsc_op *op = dsc_program_add_forward(program, DSC_OP_PAIRS, "pairs");
     if (op == NULL)
         return DSC_PROGRAM_NONE;
     dsc_value shape = program->value[x];
     op->in[0] = x;
     op->clamp.alpha = clamp->alpha, op->clamp.limit = clamp->limit;
     shape.columns /= 2;
-    return add_out(program, op, 0, "pairs", shape);
+    return dsc_program_add_output(program, op, 0, "pairs", shape);
 }
 
 /* A product with a bias, of tensors that have all experts. */

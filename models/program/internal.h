@@ -16,6 +16,20 @@ typedef struct dsc_op_batch {
     dsc_dtype dtype;
 } dsc_op_batch;
 
+/* ---- Builder, program.c ---- */
+/* Keeps the first failure. The formatted text is a message's. */
+#define REFUSE(program, ...)                                                                                           \
+    do {                                                                                                               \
+        if ((program)->status == DSC_OK)                                                                               \
+            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
+    } while (0)
+/* name NULL: the kind's, which messages then do not tell again. A value may be one of the program's; after a failure
+ * none is. */
+bool dsc_program_is_value(dsc_program *program, dsc_op_kind kind, const char *name, int16_t value);
+dsc_op *dsc_program_add_forward(dsc_program *program, dsc_op_kind kind, const char *name); /* NULL: a failure */
+/* There is room for every forward op's outputs. */
+int16_t dsc_program_add_output(dsc_program *program, dsc_op *op, int output, const char *name, dsc_value shape);
+
 /* Functions of a kind of op. */
 typedef dsc_status dsc_op_launch(struct dsc_exec *exec, const dsc_op *op);
 typedef int64_t dsc_op_scratch(const dsc_program *program, const dsc_op *op, const dsc_op_batch *of);

@@ -84,37 +84,39 @@ int32_t dsc_program_readers(const dsc_program *program, int16_t value, int16_t *
 
 /* ---- the builder ------------------------------------------------------------------------------------------------- */
 
-/* Keeps the first failure. The formatted text is a message's. */
-#define REFUSE(program, ...)                                                                                           \
-    do {                                                                                                               \
-        if ((program)->status == DSC_OK)                                                                               \
-            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
-    } while (0)
+/* An op in messages: its name, and the kind beside a name of its own. */
+static const char *op_text(dsc_op_kind kind, const char *name, char out[100])
+{
+    const char *kind_name = dsc_op_infos[kind].name;
+    const bool own = name != NULL;
+    snprintf(out, 100, "op \"%.60s\"%s%.30s%s", own ? name : kind_name, own ? " (" : "", own ? kind_name : "",
+             own ? ")" : "");
+    return out;
+}
 
-/* Whether a value is one of the program's; after a failure none is. */
-static bool is_value(dsc_program *program, dsc_op_kind kind, const char *name, int16_t value)
+bool dsc_program_is_value(dsc_program *program, dsc_op_kind kind, const char *name, int16_t value)
 {
     if (program->status == DSC_OK && (value < 0 || value >= program->value_count))
-        REFUSE(program, "op \"%.60s\" (%s): value %d is not one of the program's %d", name, dsc_op_infos[kind].name,
+        REFUSE(program, "%s: value %d is not one of the program's %d", op_text(kind, name, (char[100]) { 0 }),
                (int)value, (int)program->value_count);
     return program->status == DSC_OK;
 }
 
-static dsc_op *add_forward(dsc_program *program, dsc_op_kind kind, const char *name)
+dsc_op *dsc_program_add_forward(dsc_program *program, dsc_op_kind kind, const char *name)
 {
     dsc_op *op = NULL;
     if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
-        op = dsc_program_add_op(program, kind, name);
+        op = dsc_program_add_op(program, kind, name != NULL ? name : dsc_op_infos[kind].name);
     if (op == NULL)
-        REFUSE(program, "op \"%.60s\" (%s): a program has at most %d ops; split the module", name,
-               dsc_op_infos[kind].name, DSC_PROGRAM_FORWARD_OPS);
+        REFUSE(program, "%s: a program has at most %d ops; split the module", op_text(kind, name, (char[100]) { 0 }),
+               DSC_PROGRAM_FORWARD_OPS);
     return op;
 }
 
-static int16_t add_output(dsc_program *program, dsc_op *op, int output, dsc_value shape)
+int16_t dsc_program_add_output(dsc_program *program, dsc_op *op, int output, const char *name, dsc_value shape)
 {
-    const int16_t value = dsc_program_add_value(program, op->name, &shape);
-    DSC_ASSERT(value != DSC_PROGRAM_NONE); /* there is room for every forward op's */
+    const int16_t value = dsc_program_add_value(program, name, &shape);
+    DSC_ASSERT(value != DSC_PROGRAM_NONE);
     dsc_program_set_out(program, op, output, value);
     return value;
 }
@@ -144,11 +146,11 @@ void dsc_program_begin_first(dsc_program *program, int64_t tokens)
 /* Input, output and name of an op with one of each. */
 static int16_t add_unary(dsc_program *program, dsc_op_kind kind, const char *name, int16_t x, dsc_op **out)
 {
-    *out = is_value(program, kind, name, x) ? add_forward(program, kind, name) : NULL;
+    *out = dsc_program_is_value(program, kind, name, x) ? dsc_program_add_forward(program, kind, name) : NULL;
     if (*out == NULL)
         return DSC_PROGRAM_NONE;
     (*out)->in[0] = x;
-    return add_output(program, *out, 0, program->value[x]);
+    return dsc_program_add_output(program, *out, 0, name, program->value[x]);
 }
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
@@ -273,7 +275,7 @@ int16_t dsc_program_linear_of(dsc_program *program, int16_t x, int32_t number)
 int16_t dsc_program_linear(dsc_program *program, int16_t x, const dsc_program_linear_args *args)
 {
     dsc_program_linear_args own = *args;
-    if (!is_value(program, DSC_OP_LINEAR, args->name, x))
+    if (!dsc_program_is_value(program, DSC_OP_LINEAR, args->name, x))
         return DSC_PROGRAM_NONE;
     if (own.shape.in == 0)
         own.shape.in = program->value[x].columns;
@@ -322,14 +324,14 @@ int16_t dsc_program_norm_of(dsc_program *program, int16_t x, const dsc_op_norm *
                         .columns = args->kind == DSC_NORM_LAYER ? 2 : 1,
                         .per_sample = in.per_sample,
                         .f32 = true };
-    (void)add_output(program, op, 1, stats);
+    (void)dsc_program_add_output(program, op, 1, op->name, stats);
     return y;
 }
 
 int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, const dsc_op_norm *args)
 {
     dsc_op_norm own = *args;
-    if (!is_value(program, DSC_OP_NORM, name, x))
+    if (!dsc_program_is_value(program, DSC_OP_NORM, name, x))
         return DSC_PROGRAM_NONE;
     dsc_program_declare_norm(program, name, program->value[x].columns / dsc_max_i64(1, args->groups), &own);
     return dsc_program_norm_of(program, x, &own);
@@ -339,19 +341,20 @@ int16_t dsc_program_norm(dsc_program *program, int16_t x, const char *name, cons
 
 dsc_program_tables dsc_program_rope_tables(dsc_program *program, const dsc_rope *rope)
 {
-    dsc_op *op = add_forward(program, DSC_OP_ROPE_TABLE, "positions");
+    dsc_op *op = dsc_program_add_forward(program, DSC_OP_ROPE_TABLE, "positions");
     if (op == NULL)
         return (dsc_program_tables) { DSC_PROGRAM_NONE, DSC_PROGRAM_NONE };
     const dsc_value table = { .rows = program->tokens, .columns = rope->pairs, .f32 = true };
     op->rope.rope = rope;
-    const int16_t cos = add_output(program, op, 0, table);
-    return (dsc_program_tables) { cos, add_output(program, op, 1, table) };
+    const int16_t cos = dsc_program_add_output(program, op, 0, op->name, table);
+    return (dsc_program_tables) { cos, dsc_program_add_output(program, op, 1, op->name, table) };
 }
 
 int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tables, const dsc_op_rope *args)
 {
     dsc_op *op;
-    if (!is_value(program, DSC_OP_ROPE, "rope", tables.cos) || !is_value(program, DSC_OP_ROPE, "rope", tables.sin))
+    if (!dsc_program_is_value(program, DSC_OP_ROPE, "rope", tables.cos) ||
+        !dsc_program_is_value(program, DSC_OP_ROPE, "rope", tables.sin))
         return DSC_PROGRAM_NONE;
     const int16_t y = add_unary(program, DSC_OP_ROPE, "rope", x, &op);
     if (y == DSC_PROGRAM_NONE)
@@ -374,7 +377,8 @@ int16_t dsc_program_rope(dsc_program *program, int16_t x, dsc_program_tables tab
 int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_t v, const dsc_op_attention *args)
 {
     dsc_op *op;
-    if (!is_value(program, DSC_OP_ATTENTION, "attention", k) || !is_value(program, DSC_OP_ATTENTION, "attention", v))
+    if (!dsc_program_is_value(program, DSC_OP_ATTENTION, "attention", k) ||
+        !dsc_program_is_value(program, DSC_OP_ATTENTION, "attention", v))
         return DSC_PROGRAM_NONE;
     const int16_t y = add_unary(program, DSC_OP_ATTENTION, "attention", q, &op);
     if (y == DSC_PROGRAM_NONE)
@@ -407,7 +411,7 @@ int16_t dsc_program_attention(dsc_program *program, int16_t q, int16_t k, int16_
     op->in[1] = k, op->in[2] = v;
     program->value[y].columns = args->heads * args->head_size;
     const dsc_value lse = { .rows = args->heads * program->tokens, .columns = 1, .per_sample = true, .f32 = true };
-    (void)add_output(program, op, 1, lse);
+    (void)dsc_program_add_output(program, op, 1, op->name, lse);
     return y;
 }
 
@@ -436,7 +440,7 @@ static int16_t add_binary(dsc_program *program, dsc_op_kind kind, int16_t a, int
 {
     dsc_op *op;
     const char *name = dsc_op_infos[kind].name;
-    if (!is_value(program, kind, name, b))
+    if (!dsc_program_is_value(program, kind, name, b))
         return DSC_PROGRAM_NONE;
     const int16_t y = add_unary(program, kind, name, a, &op);
     if (y == DSC_PROGRAM_NONE)
@@ -532,7 +536,7 @@ int16_t dsc_program_heads(dsc_program *program, int16_t own, int16_t shared, con
 {
     dsc_op *op;
     const bool has_shared = shared != DSC_PROGRAM_NONE;
-    if (has_shared && !is_value(program, DSC_OP_HEADS, "heads", shared))
+    if (has_shared && !dsc_program_is_value(program, DSC_OP_HEADS, "heads", shared))
         return DSC_PROGRAM_NONE;
     const int16_t y = add_unary(program, DSC_OP_HEADS, "heads", own, &op);
     if (y == DSC_PROGRAM_NONE)
@@ -570,7 +574,7 @@ int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_cu
 {
     dsc_op *op;
     for (int32_t i = 1; i < custom->input_count; i++)
-        if (!is_value(program, DSC_OP_CUSTOM, custom->name, in[i]))
+        if (!dsc_program_is_value(program, DSC_OP_CUSTOM, custom->name, in[i]))
             return DSC_PROGRAM_NONE;
     const int16_t y = add_unary(program, DSC_OP_CUSTOM, custom->name, in[0], &op);
     if (y == DSC_PROGRAM_NONE)
@@ -594,6 +598,6 @@ int16_t dsc_program_custom(dsc_program *program, const int16_t *in, const dsc_cu
 
 void dsc_program_end(dsc_program *program, int16_t output)
 {
-    if (is_value(program, DSC_OP_COPY, "end", output))
+    if (dsc_program_is_value(program, DSC_OP_COPY, "end", output))
         program->output = output;
 }

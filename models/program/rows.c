@@ -2,28 +2,15 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "models/program/internal.h"
 
-#define REFUSE(program, ...)                                                                                           \
-    do {                                                                                                               \
-        if ((program)->status == DSC_OK)                                                                               \
-            (program)->status = DSC_FAIL(&(program)->err, DSC_ERR_INPUT, "", __VA_ARGS__);                             \
-    } while (0)
-
 /* An op whose output has this shape; x: its input, or NONE. */
 static int16_t add(dsc_program *program, dsc_op_kind kind, int16_t x, const dsc_value *shape, dsc_op **out)
 {
-    const char *name = dsc_op_infos[kind].name;
-    *out = NULL;
-    if (program->status == DSC_OK && program->op_count < DSC_PROGRAM_FORWARD_OPS)
-        *out = dsc_program_add_op(program, kind, name);
-    if (*out == NULL) {
-        REFUSE(program, "op \"%s\": a program has at most %d ops; split the module", name, DSC_PROGRAM_FORWARD_OPS);
+    *out = dsc_program_add_forward(program, kind, NULL);
+    if (*out == NULL)
         return DSC_PROGRAM_NONE;
-    }
-    const int16_t y = dsc_program_add_value(program, name, shape);
-    DSC_ASSERT(y != DSC_PROGRAM_NONE); /* there is room for every forward op's */
+    const int16_t y = dsc_program_add_output(program, *out, 0, (*out)->name, *shape);
     program->value[y].is_data = x == DSC_PROGRAM_NONE;
     (*out)->in[0] = x;
-    dsc_program_set_out(program, *out, 0, y);
     return y;
 }
 
