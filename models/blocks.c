@@ -29,6 +29,18 @@ static int16_t linear(const dsc_block *block, int16_t x, const char *name, int64
     return dsc_program_linear(block->program, x, &args);
 }
 
+int32_t dsc_block_vector(const dsc_block *block, const char *name, int64_t elements, dsc_init_kind init)
+{
+    const dsc_program_param param = { .name = name,
+                                      .part = "",
+                                      .dim_count = 1,
+                                      .dim = { elements },
+                                      .init = init,
+                                      .std = init == DSC_INIT_NORMAL ? block->std : 0,
+                                      .split = DSC_SPLIT_NONE };
+    return dsc_program_declare(block->program, &param);
+}
+
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static dsc_op_norm norm_of(const dsc_block *block, int64_t groups)

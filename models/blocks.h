@@ -22,6 +22,9 @@ typedef struct dsc_block {
 
 int16_t dsc_block_norm(const dsc_block *block, int16_t x, const char *name);
 
+/* A parameter [elements] of its own name, whole on each rank: its number. */
+int32_t dsc_block_vector(const dsc_block *block, const char *name, int64_t elements, dsc_init_kind init);
+
 /* One step on the residual stream: of x, its norm goes into a part, and the part's output is added to x. */
 typedef struct dsc_step_norms {
     const char *before; /* norm of the part's input; NULL: the part reads x */

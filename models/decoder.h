@@ -107,7 +107,7 @@ const dsc_decoder_config *dsc_decoder_config_of(const dsc_lm_config *base);
 dsc_block dsc_decoder_block(dsc_program *program, const dsc_decoder_config *config);
 /* self_attn.q_proj and so on, one product each. */
 dsc_block_attention dsc_decoder_attention(const dsc_decoder_config *config, int64_t layer);
-/* The value that attention or MLP make of their input; the config begins with a decoder's. */
+/* The function of attention or MLP on their input; the config begins with a decoder's. */
 typedef int16_t (*dsc_decoder_part)(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x);
 int16_t dsc_decoder_attend(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x);
 /* mlp.gate_proj, mlp.up_proj, mlp.down_proj */

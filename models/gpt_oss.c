@@ -31,16 +31,9 @@ static int16_t feed(const dsc_block *block, const dsc_lm_config *base, int64_t l
 static int16_t attend(const dsc_block *block, const dsc_lm_config *base, int64_t layer, int16_t x)
 {
     const dsc_decoder_config *decoder = dsc_decoder_config_of(base);
-    const dsc_program_param sinks = { .name = "self_attn.sinks",
-                                      .part = "",
-                                      .dim_count = 1,
-                                      .dim = { decoder->heads },
-                                      .init = DSC_INIT_NORMAL,
-                                      .std = block->std,
-                                      .split = DSC_SPLIT_NONE };
     dsc_block_attention attention = dsc_decoder_attention(decoder, layer);
     attention.op.has_sinks = true;
-    attention.op.sinks = dsc_program_declare(block->program, &sinks);
+    attention.op.sinks = dsc_block_vector(block, "self_attn.sinks", decoder->heads, DSC_INIT_NORMAL);
     return dsc_block_attend(block, x, &attention);
 }
 

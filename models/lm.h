@@ -131,8 +131,8 @@ typedef struct dsc_lm_family {
     dsc_status (*read_config)(dsc_hf_config *reader, dsc_lm_config *out);
     /* Writes config.json of a built-in size; as snprintf. NULL: there is none. */
     int (*write_config)(const dsc_lm_config *config, char *out, size_t bytes);
-    /* The i-th built-in size of a family of these traits: its name, NULL past the end. If out is not NULL, it gets the
-     * size's config with its default sequence. A NULL function: there is none. */
+    /* The i-th built-in size of a family of these traits: its name, NULL past the end. *out <- its config with the
+     * sequence that it has by default; out may be NULL. A NULL function: the family has no built-in size. */
     const char *(*builtin)(const void *traits, int32_t index, dsc_lm_config *out);
 
     /* The block's ops and parameters: names follow the layer's own, as "attn.c_attn" in "transformer.h.3.". The same
@@ -319,6 +319,20 @@ static inline int32_t dsc_lm_norm_params(const dsc_lm_family *family, const dsc_
 static inline int32_t dsc_lm_norm_bias(const dsc_lm_family *family, const dsc_lm_config *config, int32_t weight)
 {
     return dsc_lm_norm_params(family, config) > 1 ? weight + 1 : DSC_NORM_NONE;
+}
+
+/* The embedding's, the transform's or the head's norm, whose weight has that number. */
+static inline dsc_norm dsc_lm_norm(const dsc_lm_module *self, int64_t rows, int64_t channels, int32_t weight,
+                                   void *stats)
+{
+    return (dsc_norm) { .kind = self->family->norm,
+                        .rows = rows,
+                        .channels = channels,
+                        .eps = self->config->norm_eps,
+                        .weight = weight,
+                        .bias = dsc_lm_norm_bias(self->family, self->config, weight),
+                        .plus_one = self->config->norm_plus_one,
+                        .stats = stats };
 }
 
 /* A transform's parameters are its weight, a bias, and those of the norm before it. The number of the norm's first. */

@@ -144,14 +144,8 @@ static dsc_status look_up(const embed_call *call, dsc_embedding_fwd_args args)
 /* The norm of the sums, with its statistics at `stats` of the scratch. */
 static dsc_norm norm_of(const embed_call *call, int64_t stats)
 {
-    return (dsc_norm) { .kind = call->self->family->norm,
-                        .rows = call->at.rows,
-                        .channels = call->config->channels,
-                        .eps = call->config->norm_eps,
-                        .weight = call->params.norm,
-                        .bias = dsc_lm_norm_bias(call->self->family, call->config, call->params.norm),
-                        .plus_one = call->config->norm_plus_one,
-                        .stats = (char *)call->ctx->scratch + stats };
+    return dsc_lm_norm(call->self, call->at.rows, call->config->channels, call->params.norm,
+                       (char *)call->ctx->scratch + stats);
 }
 
 /* The segments of tokens; NULL: all are in the first one. */

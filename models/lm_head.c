@@ -159,14 +159,7 @@ static char *element_at(const head_call *call, const void *base, int64_t element
 /* The norm of `rows` rows, with its statistics in the scratch. */
 static dsc_norm norm_of(const head_call *call, int64_t rows)
 {
-    return (dsc_norm) { .kind = call->self->family->norm,
-                        .rows = rows,
-                        .channels = call->config->embed_channels,
-                        .eps = call->config->norm_eps,
-                        .weight = 0,
-                        .bias = dsc_lm_norm_bias(call->self->family, call->config, 0),
-                        .plus_one = call->config->norm_plus_one,
-                        .stats = call->scratch + call->at.stats };
+    return dsc_lm_norm(call->self, rows, call->config->embed_channels, 0, call->scratch + call->at.stats);
 }
 
 static const void *table_of(const head_call *call)

@@ -109,16 +109,8 @@ static dsc_gather_rows_args gather_args(const transform_call *call, const void *
 
 static dsc_norm norm_of(const transform_call *call)
 {
-    const dsc_lm_family *family = call->self->family;
-    const int32_t weight = dsc_lm_transform_norm(call->config);
-    return (dsc_norm) { .kind = family->norm,
-                        .rows = call->at.normed_rows,
-                        .channels = call->config->channels,
-                        .eps = call->config->norm_eps,
-                        .weight = weight,
-                        .bias = dsc_lm_norm_bias(family, call->config, weight),
-                        .plus_one = call->config->norm_plus_one,
-                        .stats = (char *)call->ctx->scratch + call->at.stats };
+    return dsc_lm_norm(call->self, call->at.normed_rows, call->config->channels, dsc_lm_transform_norm(call->config),
+                       (char *)call->ctx->scratch + call->at.stats);
 }
 
 /* `all` has the rows of all tokens, `mean` the means of texts. */

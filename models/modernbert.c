@@ -17,13 +17,11 @@ static const char *const may_ignore[] = { "attn.rotary_emb.inv_freq", NULL };
 
 static const char *const beside_labels[][2] = { { "decoder.", "masked language model's head" }, { NULL, NULL } };
 
-static const dsc_lm_classifier classifier = {
-    .transform = "head.dense", .norm = "head.norm", .table = "classifier.weight", .bias = "classifier.bias",
-    .pools_by_key = true, .beside = beside_labels
-};
-static const dsc_lm_classifier token_classifier = { .transform = "head.dense", .norm = "head.norm",
-                                                    .table = "classifier.weight", .bias = "classifier.bias",
-                                                    .beside = beside_labels };
+#define CLASSIFIER                                                                                                     \
+    .transform = "head.dense", .norm = "head.norm", .table = "classifier.weight", .bias = "classifier.bias",           \
+    .beside = beside_labels
+static const dsc_lm_classifier classifier = { CLASSIFIER, .pools_by_key = true };
+static const dsc_lm_classifier token_classifier = { CLASSIFIER };
 
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 

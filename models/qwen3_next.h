@@ -20,6 +20,7 @@ typedef struct dsc_qwen3_next_config {
 
 extern const dsc_lm_family dsc_qwen3_next_family, dsc_qwen3_5_family, dsc_qwen3_5_moe_family;
 
+int16_t dsc_qwen3_next_linear(const dsc_block *block, const dsc_qwen3_next_config *config, int16_t x);
 DSC_MUST_USE dsc_status dsc_qwen3_next_read(dsc_hf_config *reader, dsc_lm_config *out); /* qwen3_next_config.c */
 
 #endif
