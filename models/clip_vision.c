@@ -8,8 +8,9 @@ static const char *const others[] = { "projection_dim", "initializer_factor", NU
 static const dsc_vision_traits traits = {
     .class_token = "embeddings.class_embedding", .positions = "embeddings.position_embedding.weight",
     .patches = "embeddings.patch_embedding", .flat = true, .embed_norm = "pre_layrnorm", /* as the files spell it */
-    .norm1 = "layer_norm1", .qkv = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" },
-    .out = "self_attn.out_proj", .norm2 = "layer_norm2", .fc = "mlp.fc1", .proj = "mlp.fc2",
+    .block = { .norm1 = "layer_norm1", .qkv = { "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj" },
+               .proj = "self_attn.out_proj", .norm2 = "layer_norm2", .fc = "mlp.fc1", .out = "mlp.fc2",
+               .kind = DSC_QKV_APART, .out_in = true, .out_bias = true },
     .final_norm = "vision_model.post_layernorm", .patch = 32, .eps = 1e-5, .quick = true,
     .dropouts = { "attention_dropout" }, .without_effect = others
 };

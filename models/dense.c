@@ -41,12 +41,12 @@ static dsc_block_attention attention_of(const dsc_dense_config *config, int64_t 
         .qkv = { traits->qkv[0], traits->qkv[1], traits->qkv[2] },
         .out = traits->proj,
         .qkv_bias = config->attention_bias,
-        .out_bias = config->attention_bias,
+        .out_bias = config->attention_bias || traits->out_bias,
         .rope = { .rope = rope_of(config, layer) },
         .op = { .heads = config->heads,
                 .kv_heads = config->kv_heads > 0 ? config->kv_heads : config->heads,
                 .head_size = size,
-                .all = base->masked,
+                .all = base->masked || dsc_lm_has_data(base),
                 .scale = config->scale_attention_by_layer ? scale / (double)(layer + 1) : scale,
                 .window = base->full[layer] ? 0 : base->window,
                 .alibi = config->alibi,
@@ -72,7 +72,8 @@ void dsc_dense_emit_block(dsc_program *program, const dsc_lm_config *base, int64
                                 .up_bias = !config->bare_mlp,
                                 .down_bias = !config->bare_mlp,
                                 .inner = config->inner,
-                                .activation = config->activation };
+                                .activation = config->activation,
+                                .activation_scale = config->activation_scale };
     const dsc_step_norms first = norms_of(config, traits->bare_first && layer == 0 ? NULL : traits->norm1);
     const dsc_step_norms second = norms_of(config, traits->norm2);
     dsc_step step = dsc_block_begin(&block, program->input, &first);

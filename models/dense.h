@@ -15,6 +15,7 @@ typedef struct dsc_dense_traits {
     const char *norm1, *qkv[3], *proj, *norm2, *fc, *out;
     dsc_qkv_kind kind;
     bool out_in; /* weights are stored [out,in] */
+    bool out_bias; /* the projection has a bias also where q, k and v have none */
     bool rotary;
     bool two_ropes;   /* layers with a window have rotary positions of their own */
     bool bare_first;  /* the first layer has no norm1 */
@@ -57,6 +58,7 @@ struct dsc_dense_config {
     int64_t heads, inner;
     int64_t kv_heads; /* 0: as many as heads */
     dsc_activation activation;
+    double activation_scale;       /* activation(s x) / s; 0: 1 */
     bool attention_bias;           /* q, k, v and the projection have biases */
     bool bare_mlp;                 /* the MLP has none */
     bool parallel;                 /* x + attention(norm1(x)) + mlp(norm2(x)), else one after the other */

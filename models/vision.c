@@ -1,11 +1,9 @@
 /* vision.c - see vision.h. SPDX-License-Identifier: Apache-2.0 */
 #include "models/vision.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "models/blocks.h"
-#include "models/dense.h"
 
 enum { PLANES_MAX = 64, SIDE_MAX = 1 << 14 };
 
@@ -63,35 +61,6 @@ void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *base)
     dsc_program_end(program, traits->embed_norm != NULL ? dsc_block_norm(&block, x, traits->embed_norm) : x);
 }
 
-void dsc_vision_emit_block(dsc_program *program, const dsc_lm_config *base, int64_t layer)
-{
-    const dsc_vision_config *config = config_of(base);
-    const dsc_vision_traits *traits = config->traits;
-    const dsc_block block = block_of(program, base);
-    const int64_t size = base->channels / config->heads;
-    const dsc_block_attention attention = { .kind = DSC_QKV_APART,
-                                            .qkv = { traits->qkv[0], traits->qkv[1], traits->qkv[2] },
-                                            .out = traits->out,
-                                            .qkv_bias = config->qkv_bias,
-                                            .out_bias = true,
-                                            .op = { .heads = config->heads,
-                                                    .kv_heads = config->heads,
-                                                    .head_size = size,
-                                                    .all = true,
-                                                    .scale = 1 / sqrt((double)size) } };
-    const dsc_block_mlp mlp = { .up = traits->fc,
-                                .down = traits->proj,
-                                .up_bias = true,
-                                .down_bias = true,
-                                .inner = config->inner,
-                                .activation = config->activation,
-                                .activation_scale = config->activation_scale };
-    dsc_step step = dsc_block_begin(&block, program->input, &(dsc_step_norms) { .before = traits->norm1 });
-    const int16_t x = dsc_block_end(&block, &step, dsc_block_attend(&block, step.in, &attention), step.x);
-    step = dsc_block_begin(&block, x, &(dsc_step_norms) { .before = traits->norm2 });
-    dsc_program_end(program, dsc_block_end(&block, &step, dsc_block_feed(&block, step.in, &mlp), x));
-}
-
 /* A row's norm reads that row alone, so the class token's is the norm of one row. */
 void dsc_vision_emit_last(dsc_program *program, const dsc_lm_config *base)
 {
@@ -135,7 +104,7 @@ static dsc_status read_sides(dsc_hf_config *reader, const char *key, int64_t fal
 /* Patches of a picture and the class token are the rows of a sample. */
 static dsc_status read_picture(dsc_hf_config *reader, dsc_vision_config *out)
 {
-    dsc_lm_config *lm = &out->lm;
+    dsc_lm_config *lm = &out->dense.lm;
     int64_t sides[2], patch[2];
     DSC_TRY(dsc_hf_int(reader, "num_channels", PLANES_MAX, 3, &out->planes));
     DSC_TRY(read_sides(reader, "image_size", 224, sides));
@@ -183,40 +152,40 @@ static dsc_status read_classes(dsc_hf_config *reader, dsc_lm_config *lm)
                : DSC_OK;
 }
 
-static dsc_status read_activation(dsc_hf_config *reader, dsc_vision_config *out, dsc_activation fallback)
+/* 1.702 and SiLU make the quick GELU. */
+static dsc_status read_activation(dsc_hf_config *reader, dsc_dense_config *out, bool usually_quick)
 {
     const cJSON *item = dsc_hf_field(reader, "hidden_act");
     const bool quick =
-        item == NULL ? fallback == DSC_SILU : cJSON_IsString(item) && strcmp(item->valuestring, "quick_gelu") == 0;
+        item == NULL ? usually_quick : cJSON_IsString(item) && strcmp(item->valuestring, "quick_gelu") == 0;
     out->activation = DSC_SILU;
-    out->activation_scale = 1.702;
-    if (quick)
-        return DSC_OK;
-    out->activation_scale = 0;
-    return dsc_dense_read_activation(reader, "hidden_act", fallback, &out->activation);
+    out->activation_scale = quick ? 1.702 : 0;
+    return quick ? DSC_OK : dsc_dense_read_activation(reader, "hidden_act", DSC_GELU_ERF, &out->activation);
 }
 
 dsc_status dsc_vision_read(dsc_hf_config *reader, dsc_lm_config *lm)
 {
     const dsc_vision_traits *traits = reader->traits;
     dsc_vision_config *out = (dsc_vision_config *)(void *)lm;
+    dsc_dense_config *dense = &out->dense;
     out->traits = traits;
-    out->qkv_bias = true;
+    dense->traits = &traits->block;
+    dense->scale_attention = dense->attention_bias = true;
     dsc_hf_skip(reader, traits->without_effect);
     DSC_TRY(read_picture(reader, out));
     DSC_TRY(read_classes(reader, lm));
     DSC_TRY(dsc_hf_int(reader, "num_hidden_layers", DSC_LM_LAYERS_MAX, 12, &lm->layers));
     DSC_TRY(dsc_hf_int(reader, "hidden_size", DSC_LM_CHANNELS_MAX, 768, &lm->channels));
-    DSC_TRY(dsc_hf_int(reader, "intermediate_size", DSC_LM_INNER_MAX, 3072, &out->inner));
-    DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 12, &out->heads));
-    if (lm->channels % out->heads != 0)
+    DSC_TRY(dsc_hf_int(reader, "intermediate_size", DSC_LM_INNER_MAX, 3072, &dense->inner));
+    DSC_TRY(dsc_hf_int(reader, "num_attention_heads", DSC_LM_CHANNELS_MAX, 12, &dense->heads));
+    if (lm->channels % dense->heads != 0)
         return DSC_HF_REFUSE(reader, DSC_ERR_INPUT,
                              "\"hidden_size\" %lld is not a multiple of \"num_attention_heads\" %lld",
-                             (long long)lm->channels, (long long)out->heads);
+                             (long long)lm->channels, (long long)dense->heads);
     DSC_TRY(dsc_hf_number(reader, "layer_norm_eps", (dsc_hf_range) { 1e-30, 1 }, traits->eps, &lm->norm_eps));
     DSC_TRY(dsc_hf_number(reader, "initializer_range", (dsc_hf_range) { 0, 1000 }, 0.02, &lm->init_std));
     if (traits->bias_key != NULL)
-        DSC_TRY(dsc_hf_bool(reader, traits->bias_key, true, &out->qkv_bias));
-    DSC_TRY(read_activation(reader, out, traits->quick ? DSC_SILU : DSC_GELU_ERF));
+        DSC_TRY(dsc_hf_bool(reader, traits->bias_key, true, &dense->attention_bias));
+    DSC_TRY(read_activation(reader, dense, traits->quick));
     return dsc_dense_read_dropout(reader, traits->dropouts, traits->dropouts[1] != NULL ? 2 : 1, 0);
 }

@@ -7,7 +7,7 @@
 #ifndef DSC_MODELS_VISION_H
 #define DSC_MODELS_VISION_H
 
-#include "models/lm.h"
+#include "models/dense.h"
 
 typedef struct dsc_vision_traits {
     /* After the family's base. Class token and positions are whole names of parameters; `flat`: [C] and [N,C], else
@@ -15,8 +15,7 @@ typedef struct dsc_vision_traits {
     const char *class_token, *positions, *patches;
     bool flat, patch_bias, quick; /* quick: the default activation is the quick GELU, else GELU */
     const char *embed_norm;       /* of the first module's rows; NULL: none */
-    /* In a block, after the layer's name. */
-    const char *norm1, *qkv[3], *out, *norm2, *fc, *proj;
+    dsc_dense_traits block;
     const char *final_norm; /* a whole name, as is the classifier's: "classifier" */
     /* Defaults of config.json. */
     int64_t patch;
@@ -27,16 +26,13 @@ typedef struct dsc_vision_traits {
 } dsc_vision_traits;
 
 typedef struct dsc_vision_config {
-    dsc_lm_config lm;
+    dsc_dense_config dense;
     const dsc_vision_traits *traits;
-    int64_t planes, height, width, patch, heads, inner;
-    bool qkv_bias, pools_mean;
-    dsc_activation activation;
-    double activation_scale; /* activation(s x) / s: 1.702 and SiLU make the quick GELU; 0: 1 */
+    int64_t planes, height, width, patch;
+    bool pools_mean;
 } dsc_vision_config;
 
 void dsc_vision_emit_first(dsc_program *program, const dsc_lm_config *config);
-void dsc_vision_emit_block(dsc_program *program, const dsc_lm_config *config, int64_t layer);
 void dsc_vision_emit_last(dsc_program *program, const dsc_lm_config *config);
 DSC_MUST_USE dsc_status dsc_vision_read(dsc_hf_config *reader, dsc_lm_config *out);
 
@@ -44,7 +40,7 @@ DSC_MUST_USE dsc_status dsc_vision_read(dsc_hf_config *reader, dsc_lm_config *ou
 #define DSC_VISION_FAMILY(type, table)                                                                                 \
     .model_type = (type), .traits = &(table), .layers_key = "num_hidden_layers", .token_table = "",                    \
     .head_table = "classifier.weight", .norm = DSC_NORM_LAYER, .config_bytes = sizeof(dsc_vision_config),              \
-    .read_config = dsc_vision_read, .emit_first = dsc_vision_emit_first, .emit_block = dsc_vision_emit_block,          \
+    .read_config = dsc_vision_read, .emit_first = dsc_vision_emit_first, .emit_block = dsc_dense_emit_block,           \
     .emit_last = dsc_vision_emit_last
 
 extern const dsc_lm_family dsc_vit_family, dsc_clip_vision_family;

@@ -7,9 +7,11 @@ static const char *const others[] = { "encoder_stride", "pooler_act", "pooler_ou
 
 static const dsc_vision_traits traits = {
     .class_token = "embeddings.cls_token", .positions = "embeddings.position_embeddings",
-    .patches = "embeddings.patch_embeddings.projection", .patch_bias = true, .norm1 = "layernorm_before",
-    .qkv = { "attention.attention.query", "attention.attention.key", "attention.attention.value" },
-    .out = "attention.output.dense", .norm2 = "layernorm_after", .fc = "intermediate.dense", .proj = "output.dense",
+    .patches = "embeddings.patch_embeddings.projection", .patch_bias = true,
+    .block = { .norm1 = "layernorm_before",
+               .qkv = { "attention.attention.query", "attention.attention.key", "attention.attention.value" },
+               .proj = "attention.output.dense", .norm2 = "layernorm_after", .fc = "intermediate.dense",
+               .out = "output.dense", .kind = DSC_QKV_APART, .out_in = true, .out_bias = true },
     .final_norm = "vit.layernorm", .patch = 16, .eps = 1e-12, .bias_key = "qkv_bias",
     .dropouts = { "hidden_dropout_prob", "attention_probs_dropout_prob" }, .without_effect = others
 };
