@@ -22,25 +22,24 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     .rope_neighbours = true
 
 static const dsc_deepseek_traits v2 = {
-    .moe = { .decoder = { MLA_TRAITS, .architecture = "DeepseekV2ForCausalLM", .family = &dsc_deepseek_v2_family,
-                          .vocab = 102400, .inner = 11008, .positions = 2048, .mlp_bias = true,
-                          .read_more = dsc_deepseek_read_v2 },
+    .moe = { .decoder = { MLA_TRAITS, .family = &dsc_deepseek_v2_family, .vocab = 102400, .inner = 11008,
+                          .positions = 2048, .mlp_bias = true, .read_more = dsc_deepseek_read_v2 },
              EXPERT_NAMES, .experts = 64, .moe_inner = 1407 },
     .shared = 2, .factor = 1
 };
 static const dsc_deepseek_traits v3 = {
-    .moe = { .decoder = { MLA_TRAITS, .architecture = "DeepseekV3ForCausalLM", .family = &dsc_deepseek_v3_family,
-                          .vocab = 129280, .inner = 18432, .positions = 4096, .layers = 61, .channels = 7168,
-                          .heads = 128, .read_more = dsc_deepseek_read_v3 },
+    .moe = { .decoder = { MLA_TRAITS, .family = &dsc_deepseek_v3_family, .vocab = 129280, .inner = 18432,
+                          .positions = 4096, .layers = 61, .channels = 7168, .heads = 128,
+                          .read_more = dsc_deepseek_read_v3 },
              EXPERT_NAMES, .bias = "mlp.gate", .experts = 256, .top_k = 8, .moe_inner = 2048 },
     .shared = 1, .groups = 8, .best_groups = 4, .first = 3, .factor = 2.5
 };
 static const dsc_deepseek_traits glm4_moe = {
-    .moe = { .decoder = { .activation = DSC_SILU, .architecture = "Glm4MoeForCausalLM",
-                          .family = &dsc_glm4_moe_family, .vocab = 151552, .inner = 10944, .positions = 131072,
-                          .layers = 46, .channels = 4096, .heads = 96, .kv_heads = 8, .has_head_size = true,
-                          .attention_bias = true, .norm_eps = 1e-5, .partial = "partial_rotary_factor",
-                          .partial_default = 0.5, .read_more = dsc_deepseek_read_glm },
+    .moe = { .decoder = { .activation = DSC_SILU, .family = &dsc_glm4_moe_family, .vocab = 151552, .inner = 10944,
+                          .positions = 131072, .layers = 46, .channels = 4096, .heads = 96, .kv_heads = 8,
+                          .has_head_size = true, .attention_bias = true, .norm_eps = 1e-5,
+                          .partial = "partial_rotary_factor", .partial_default = 0.5,
+                          .read_more = dsc_deepseek_read_glm },
              EXPERT_NAMES, .bias = "mlp.gate", .experts = 128, .top_k = 8, .moe_inner = 1408 },
     .shared = 1, .groups = 1, .best_groups = 1, .first = 1, .factor = 1
 };

@@ -58,10 +58,10 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 }
 
 static const dsc_moe_traits traits = {
-    .decoder = { .activation = DSC_SILU, .architecture = "Ernie4_5_MoeForCausalLM", .family = &dsc_ernie4_5_moe_family,
-                 .vocab = 103424, .layers = 28, .channels = 2560, .heads = 20, .kv_heads = 4, .inner = 12288,
-                 .positions = 131072, .has_head_size = true, .norm_eps = 1e-5, .theta = 500000, .tied = true,
-                 .rope_neighbours = true, .read_more = read_more },
+    .decoder = { .activation = DSC_SILU, .family = &dsc_ernie4_5_moe_family, .vocab = 103424, .layers = 28,
+                 .channels = 2560, .heads = 20, .kv_heads = 4, .inner = 12288, .positions = 131072,
+                 .has_head_size = true, .norm_eps = 1e-5, .theta = 500000, .tied = true, .rope_neighbours = true,
+                 .read_more = read_more },
     .router = "mlp.gate", DSC_MOE_EXPERT_NAMES, .whole = DSC_MOE_WHOLE_NAMES("mlp.shared_experts"),
     .bias = "mlp.moe_statics", .bias_row = true
 };

@@ -72,10 +72,10 @@ static dsc_status read_more(dsc_hf_config *reader, dsc_decoder_config *config)
 
 /* Defaults are those of Hugging Face's configuration class. */
 static const dsc_moe_traits traits = {
-    .decoder = { .activation = DSC_SILU, .architecture = "GptOssForCausalLM", .family = &dsc_gpt_oss_family,
-                 .vocab = 201088, .inner = 2880, .positions = 131072, .layers = 36, .channels = 2880, .heads = 64,
-                 .kv_heads = 8, .head_size = 64, .norm_eps = 1e-5, .theta = 150000, .window = DSC_WINDOW_ALL,
-                 .window_default = 128, .full_every = 2, .read_more = read_more },
+    .decoder = { .activation = DSC_SILU, .family = &dsc_gpt_oss_family, .vocab = 201088, .inner = 2880,
+                 .positions = 131072, .layers = 36, .channels = 2880, .heads = 64, .kv_heads = 8, .head_size = 64,
+                 .norm_eps = 1e-5, .theta = 150000, .window = DSC_WINDOW_ALL, .window_default = 128,
+                 .full_every = 2, .read_more = read_more },
     .router = "mlp.router", .inner_key = "intermediate_size", .experts = 128, .top_k = 4, .moe_inner = 2880,
     .padding = -1, .renormalized = true
 };

@@ -100,8 +100,7 @@ static dsc_status read_experts(dsc_hf_config *reader, dsc_decoder_config *config
 }
 
 static const dsc_moe_traits moe_traits = {
-    .decoder = { HUNYUAN_TRAITS, .architecture = "HunYuanMoEV1ForCausalLM", .family = &dsc_hunyuan_moe_family,
-                 .read_more = read_experts },
+    .decoder = { HUNYUAN_TRAITS, .family = &dsc_hunyuan_moe_family, .read_more = read_experts },
     .router = "mlp.gate.wg", DSC_MOE_EXPERT_NAMES, .whole = DSC_MOE_WHOLE_NAMES("mlp.shared_mlp")
 };
 

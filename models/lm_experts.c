@@ -35,11 +35,7 @@ static dsc_status check_stacked(const dsc_weight *weight, const dsc_param_spec *
                         "tensor \"%.200s\" has %d dimensions or other sizes; config.json needs [%lld,%lld,%lld]",
                         weight->name, (int)desc->dim_count, (long long)spec->dim[0], (long long)(count * spec->dim[1]),
                         (long long)spec->dim[2]);
-    if (desc->dtype != DSC_F32 && desc->dtype != DSC_BF16 && desc->dtype != DSC_F16)
-        return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, dsc_safetensors_path(weight->file),
-                        "tensor \"%.200s\" is in %s; weights are read from F32, BF16 or F16", weight->name,
-                        weight->entry->dtype_text);
-    return DSC_OK;
+    return dsc_lm_check_dtype(weight, err);
 }
 
 /* Expert e's part of a tensor [E, count * rows, cols] is the `index`-th group of rows. */

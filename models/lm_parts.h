@@ -103,6 +103,7 @@ int dsc_lm_show_module(const dsc_model *model, int32_t module, int64_t batch, ds
 /* lm_weights.c: by its name or an alias, NULL: none; its shape and dtype; the refusal of one that is missing. */
 DSC_MUST_USE dsc_status dsc_lm_find_tensor(const dsc_weights *weights, const dsc_lm_family *family, const char *name,
                                            const dsc_weight **out, dsc_error *err);
+DSC_MUST_USE dsc_status dsc_lm_check_dtype(const dsc_weight *weight, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err);
 DSC_MUST_USE dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params *params, const char *name,
                                               dsc_error *err);

@@ -19,7 +19,7 @@ static const char *shape_text(const int64_t *dim, int32_t dim_count, char *out, 
     return out;
 }
 
-static dsc_status check_dtype(const dsc_weight *weight, dsc_error *err)
+dsc_status dsc_lm_check_dtype(const dsc_weight *weight, dsc_error *err)
 {
     const dsc_dtype dtype = weight->entry->desc.dtype;
     if (dtype != DSC_F32 && dtype != DSC_BF16 && dtype != DSC_F16 && weight->scales == NULL)
@@ -39,7 +39,7 @@ static dsc_status check_dims(const dsc_weight *weight, const int64_t *dim, int32
                         "tensor \"%.200s\" is %s, config.json needs %s", weight->name,
                         shape_text(desc->dim, desc->dim_count, is, sizeof is),
                         shape_text(dim, dim_count, needs, sizeof needs));
-    return check_dtype(weight, err);
+    return dsc_lm_check_dtype(weight, err);
 }
 
 dsc_status dsc_lm_check_tensor(const dsc_weight *weight, int64_t rows, int64_t cols, dsc_error *err)

@@ -1,5 +1,5 @@
-/* moe.h - families of Llama's block whose MLP is a mixture of experts: Mixtral (Jiang et al. 2024), OLMoE (Muennighoff
- * et al. 2024), Qwen2 MoE and Qwen3 MoE. Inside models/ only. SPDX-License-Identifier: Apache-2.0 */
+/* moe.h - families of Llama's block whose MLP is a mixture of experts. Inside models/ only.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_MOE_H
 #define DSC_MODELS_MOE_H
 
@@ -34,12 +34,10 @@ typedef struct dsc_moe_config {
     bool dense[DSC_LM_LAYERS_MAX]; /* layers with an MLP of their own */
 } dsc_moe_config;
 
+/* mixtral.c; ernie_moe.c, hunyuan.c, gpt_oss.c; deepseek.c */
 extern const dsc_lm_family dsc_mixtral_family, dsc_olmoe_family, dsc_qwen2_moe_family, dsc_qwen3_moe_family;
-extern const dsc_lm_family dsc_gpt_oss_family; /* gpt_oss.c */
-/* deepseek.c */
+extern const dsc_lm_family dsc_ernie4_5_moe_family, dsc_hunyuan_moe_family, dsc_gpt_oss_family;
 extern const dsc_lm_family dsc_deepseek_v2_family, dsc_deepseek_v3_family, dsc_kimi_k2_family, dsc_glm4_moe_family;
-
-extern const dsc_lm_family dsc_ernie4_5_moe_family, dsc_hunyuan_moe_family; /* ernie_moe.c, hunyuan.c */
 
 /* moe.c: the mixture of experts of a block; that or a dense layer's MLP; and the whole block. */
 int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16_t x);

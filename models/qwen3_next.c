@@ -23,18 +23,18 @@ static void emit_block(dsc_program *program, const dsc_lm_config *base, int64_t 
     .shared = true, .shared_inner = 512
 
 static const dsc_qwen3_next_traits traits_of_qwen3_next = {
-    .moe = { .decoder = { DECODER_TRAITS, .architecture = "Qwen3NextForCausalLM", .family = &dsc_qwen3_next_family,
-                          .vocab = 151936, .layers = 48, .channels = 2048, .kv_heads = 2, .inner = 5632 },
+    .moe = { .decoder = { DECODER_TRAITS, .family = &dsc_qwen3_next_family, .vocab = 151936, .layers = 48,
+                          .channels = 2048, .kv_heads = 2, .inner = 5632 },
              EXPERT_TRAITS, .experts = 512, .top_k = 10, .some_dense = true, .renormalized_default = true },
     .together = true
 };
 static const dsc_qwen3_next_traits traits_of_qwen3_5 = {
-    .moe = { .decoder = { DECODER_TRAITS, .architecture = "Qwen3_5ForCausalLM", .family = &dsc_qwen3_5_family,
-                          .vocab = 248320, .layers = 32, .channels = 4096, .kv_heads = 4, .inner = 12288 } }
+    .moe = { .decoder = { DECODER_TRAITS, .family = &dsc_qwen3_5_family, .vocab = 248320, .layers = 32,
+                          .channels = 4096, .kv_heads = 4, .inner = 12288 } }
 };
 static const dsc_qwen3_next_traits traits_of_qwen3_5_moe = {
-    .moe = { .decoder = { DECODER_TRAITS, .architecture = "Qwen3_5MoeForCausalLM", .family = &dsc_qwen3_5_moe_family,
-                          .vocab = 248320, .layers = 40, .channels = 2048, .kv_heads = 2, .inner = 512 },
+    .moe = { .decoder = { DECODER_TRAITS, .family = &dsc_qwen3_5_moe_family, .vocab = 248320, .layers = 40,
+                          .channels = 2048, .kv_heads = 2, .inner = 512 },
              EXPERT_TRAITS, .experts = 256, .top_k = 8, .renormalized = true }
 };
 
