@@ -1,5 +1,5 @@
 /* dense.h - blocks of layer norms, attention, and an MLP of two products: GPT-2, GPT-NeoX, OPT, BERT,
- * RoBERTa, DistilBERT, BLOOM, GPT-J, Falcon and MPT. Inside models/ only.
+ * RoBERTa, DistilBERT, ModernBERT, BLOOM, GPT-J, Falcon, MPT, ViT and CLIP. Inside models/ only.
  *
  * Letters, beside lm.h's: H heads, D = C / H, I inner width of the MLP. SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_MODELS_DENSE_H
@@ -20,7 +20,7 @@ typedef struct dsc_dense_traits {
     bool two_ropes;   /* layers with a window have rotary positions of their own */
     bool bare_first;  /* the first layer has no norm1 */
     bool gate_in_up;  /* `fc` has the outputs of a gate too */
-    bool scaled_init; /* addends of the residual stream start smaller by the number of additions: GPT-2 */
+    bool scaled_init; /* addends of the residual stream start smaller by the number of additions: GPT-2, ModernBERT */
 } dsc_dense_traits;
 
 /* A size in config.json under one or several names, of which the last one that is there holds. */
@@ -36,8 +36,8 @@ typedef struct dsc_dense_config dsc_dense_config;
 typedef struct dsc_dense_keys {
     const dsc_dense_traits *block; /* NULL: read_more chooses them */
     int64_t vocab;
-    /* Without names: max_position_embeddings, num_hidden_layers, hidden_size, intermediate_size and
-     * num_attention_heads. */
+    /* Without names: max_position_embeddings, num_hidden_layers, hidden_size, intermediate_size (without a usual one
+     * 4 C) and num_attention_heads. */
     dsc_dense_size positions, layers, channels, inner, heads;
     bool fixed_inner; /* I = 4 C, which no key says */
     int64_t head_max; /* the largest D; 0: any */
