@@ -154,6 +154,7 @@ static void add_program(dsc_lm *lm, int64_t layer)
         spec->split = param->split;
         spec->parted = param->parted;
         spec->as_stored = param->as_stored;
+        spec->experts = param->experts;
         spec->trainable = !param->frozen;
     }
     for (int32_t i = 0; i < program->layer_count; i++) {

@@ -271,12 +271,24 @@ static dsc_status fuse(dsc_lm *lm, const lm_fused *fused, dsc_error *err)
     return dsc_lora_add_parameter(lm->lora, last_of(fused->name), "dsc.lora.target_modules", err);
 }
 
+/* Whether PEFT (0.21, with transformers 5) converts targets of the family. Qwen2 MoE, whose rules the others have, is
+ * not among those that it does. */
+static bool converts(const dsc_lm *lm)
+{
+    static const char *const types[] = { "mixtral",     "olmoe",    "qwen3_moe",    "qwen3_next",    "deepseek_v2",
+                                         "deepseek_v3", "glm4_moe", "ernie4_5_moe", "hunyuan_v1_moe" };
+    bool found = false;
+    for (size_t i = 0; i < DSC_COUNT(types); i++)
+        found |= strcmp(lm->family->model_type, types[i]) == 0;
+    return found;
+}
+
 dsc_status dsc_lm_fuse_targets(dsc_lm *lm, dsc_error *err)
 {
     lm_fused fused[LM_EXPERTS_MAX];
     dsc_lora_config *lora = lm->lora;
     const int32_t count = list_fused(lm, lm->known_experts, lm->known_experts_count, fused);
-    if (lora == NULL || count == 0 || !lm->known_experts[0].parted)
+    if (lora == NULL || count == 0 || !lm->known_experts[0].parted || !converts(lm))
         return DSC_OK;
     for (int32_t i = 0; i < lm->known_experts_count && lora->fused_count < DSC_LORA_FUSED_MAX; i++)
         lora->fused[lora->fused_count++] = last_of(lm->known_experts[i].name);

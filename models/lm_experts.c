@@ -51,8 +51,19 @@ static dsc_status match_stacked(const dsc_weights *weights, const dsc_lm_params 
     DSC_TRY(check_stacked(whole, spec, kind->count, err));
     used[whole - dsc_weights_at(weights, 0)] = true;
     for (int64_t e = 0; e < spec->dim[0]; e++)
-        parts[e] = (dsc_weight_part) { whole, (e * kind->count + kind->index) * part_elements(spec) };
+        parts[e] = (dsc_weight_part) { .of = whole, .first = (e * kind->count + kind->index) * part_elements(spec) };
     return DSC_OK;
+}
+
+/* transformers before version 5 had a linear layer for each expert's matrix, which bitsandbytes puts in 4 bits. */
+static dsc_status check_part(const dsc_weights *weights, dsc_alloc *alloc, const dsc_param_spec *spec,
+                             dsc_weight_part *part, bool *used, dsc_error *err)
+{
+    DSC_ASSERT(spec->dim_count == 3);
+    used[part->of - dsc_weights_at(weights, 0)] = true;
+    if (dsc_packed_weight_is(weights, part->of))
+        return dsc_packed_weight_open(weights, alloc, part->of, spec->dim[1], spec->dim[2], &part->packed, used, err);
+    return dsc_lm_check_tensor(part->of, spec->dim[1], spec->dim[2], err);
 }
 
 dsc_status dsc_lm_match_parts(const dsc_weights *weights, dsc_alloc *alloc, const dsc_lm_params *params, int64_t i,
@@ -74,8 +85,7 @@ dsc_status dsc_lm_match_parts(const dsc_weights *weights, dsc_alloc *alloc, cons
             return DSC_OK;
         if (parts[e].of == NULL)
             return dsc_lm_refuse_missing(weights, params, name, err);
-        DSC_TRY(dsc_lm_check_tensor(parts[e].of, spec->dim[1], spec->dim[2], err));
-        used[parts[e].of - dsc_weights_at(weights, 0)] = true;
+        DSC_TRY(check_part(weights, alloc, spec, &parts[e], used, err));
     }
     return DSC_OK;
 }
@@ -117,7 +127,9 @@ dsc_status dsc_lm_read_parts(const dsc_param_spec *spec, const dsc_weight_part *
     const int64_t each = part_elements(spec);
     for (const int64_t end = first + count; first < end;) {
         const int64_t part = first / each, at = first % each, here = dsc_min_i64(each - at, end - first);
-        DSC_TRY(dsc_weight_read_f32(parts[part].of, parts[part].first + at, here, out, err));
+        DSC_TRY(parts[part].packed.codes != NULL
+                    ? dsc_packed_weight_read_f32(&parts[part].packed, at, here, out, err)
+                    : dsc_weight_read_f32(parts[part].of, parts[part].first + at, here, out, err));
         first += here;
         out += here;
     }

@@ -39,6 +39,7 @@ int16_t dsc_moe_feed(const dsc_block *block, const dsc_moe_config *config, int16
     const dsc_program_linear_args router = { .name = traits->router,
                                              .shape = { .out = config->rule.experts, .out_in = true },
                                              .by_parameter = true,
+                                             .as_stored = true, /* as of GPT-OSS: bitsandbytes packs linear layers */
                                              .std = block->std };
     const int16_t logits = dsc_program_linear(program, x, &router);
     const dsc_program_experts_args experts = { .activation = config->decoder.activation,

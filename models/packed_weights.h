@@ -17,6 +17,13 @@ typedef struct dsc_packed_weight {
     int64_t count; /* elements */
 } dsc_packed_weight;
 
+/* Where a part of a parameter begins in a tensor, or the tensor in 4 bits that it is. */
+typedef struct dsc_weight_part {
+    const dsc_weight *of;
+    int64_t first;            /* its first element */
+    dsc_packed_weight packed; /* codes: NULL: it is not in 4 bits */
+} dsc_weight_part;
+
 /* Whether a weight has the tensors of one in 4 bits beside it. */
 bool dsc_packed_weight_is(const dsc_weights *weights, const dsc_weight *weight);
 /* Checks all of its tensors against the shape that the model needs, and marks them in used[], which has an entry for

@@ -112,6 +112,7 @@ typedef struct dsc_program_param {
     dsc_split_axis split;
     bool parted, as_stored; /* as in dsc_param_spec */
     bool frozen; /* never trained */
+    bool experts; /* as in dsc_param_spec */
 } dsc_program_param;
 
 /* A linear layer of the module, with the numbers of its parameters. */

@@ -17,12 +17,6 @@ typedef struct dsc_weight {
     bool is_scales;
 } dsc_weight;
 
-/* Where a part of a parameter begins in a tensor. */
-typedef struct dsc_weight_part {
-    const dsc_weight *of;
-    int64_t first; /* its first element */
-} dsc_weight_part;
-
 /* Opens every file. *out = NULL and DSC_OK when the folder has no weights at all. A folder with weights in another
  * format only (pytorch_model.bin) is refused with the command that converts it. Owned by the caller. */
 DSC_MUST_USE dsc_status dsc_weights_open(dsc_weights **out, dsc_alloc *alloc, const char *dir, dsc_error *err);

@@ -46,6 +46,9 @@ typedef struct dsc_param_spec {
     bool parted;
     /* A frozen weight that dsc.quantize_base leaves as it is: its files have others in 4 bits, and not this one. */
     bool as_stored;
+    /* Matrices of experts, [experts,rows,columns]: dsc.quantize_base.experts keeps them in 4 bits while they are
+     * frozen. */
+    bool experts;
 } dsc_param_spec;
 
 /* The name of a language model's tensor of targets, which hold one token or class for each loss item. A negative target

@@ -140,7 +140,8 @@ static int16_t grouped(dsc_program *program, int16_t rows, int16_t starts, const
                                        .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
                                        .std = args->std,
                                        .split = DSC_SPLIT_NONE,
-                                       .parted = true };
+                                       .parted = true,
+                                       .experts = true };
     const dsc_op_grouped of = { .out = out,
                                 .experts = args->rule.experts,
                                 .weight = dsc_program_declare(program, &weight),
@@ -252,7 +253,8 @@ static int16_t biased(dsc_program *program, int16_t rows, int16_t starts, const 
                                        .dim = { args->rule.experts, program->value[rows].columns, out },
                                        .init = args->std > 0 ? DSC_INIT_NORMAL : DSC_INIT_ZEROS,
                                        .std = args->std,
-                                       .split = DSC_SPLIT_NONE };
+                                       .split = DSC_SPLIT_NONE,
+                                       .experts = true };
     const dsc_program_param bias = { .name = names[1],
                                      .part = "",
                                      .dim_count = 2,

@@ -170,7 +170,7 @@ int32_t dsc_program_declare(dsc_program *program, const dsc_program_param *param
         own->dim[i] = param->dim[i];
     own->init = param->init, own->std = param->std, own->split = param->split;
     own->parted = param->parted, own->as_stored = param->as_stored;
-    own->frozen = param->frozen;
+    own->frozen = param->frozen, own->experts = param->experts;
     return program->param_count++;
 }
 
