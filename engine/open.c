@@ -257,8 +257,9 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
     DSC_TRY(dsc_config_settings(engine->alloc, &engine->config, &engine->settings, err));
     dsc_engine_report_config(engine);
     DSC_TRY(dsc_layout_open(engine->alloc, engine->model, engine->config.optimizer.recipe,
-                            dsc_engine_packed_kind(engine), engine->config.own.moments,
-                            dsc_plan_shards(&engine->config, engine->place.size), &engine->layout, err));
+                            dsc_engine_packed_kind(engine), engine->config.own.quantize.experts,
+                            engine->config.own.moments, dsc_plan_shards(&engine->config, engine->place.size),
+                            &engine->layout, err));
     DSC_TRY(dsc_engine_group_params(engine, &engine->layout, err));
     DSC_TRY(dsc_engine_open_preference(engine, err));
     dsc_plan_options plan;

@@ -139,6 +139,16 @@ void dsc_ckpt_nf4_close(dsc_ckpt_nf4_weight *w, dsc_alloc *alloc)
 
 /* ---- config.json ---- */
 
+/* Whether a config.json is that of a mixture of experts. */
+static bool has_experts(const cJSON *root)
+{
+    static const char *const keys[] = { "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts" };
+    bool has = false;
+    for (size_t i = 0; i < DSC_COUNT(keys); i++)
+        has |= cJSON_IsNumber(cJSON_GetObjectItemCaseSensitive(root, keys[i]));
+    return has;
+}
+
 static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err)
 {
     /* All matrices of their blocks are linear layers, stored [out,in]; dsc_ckpt_nf4_is knows those elsewhere. */
@@ -154,6 +164,12 @@ static dsc_status check_root(const char *path, const cJSON *root, dsc_error *err
         if (strcmp(type->valuestring, families[i]) == 0)
             return DSC_OK;
     const char *name = cJSON_IsString(type) ? type->valuestring : "";
+    if (has_experts(root))
+        return DSC_FAIL(
+            err, DSC_ERR_UNSUPPORTED, path,
+            "\"model_type\" is \"%.40s\", whose experts are parameters that transformers and bitsandbytes do "
+            "not read in 4 bits; export without --nf4, and load with load_in_4bit",
+            name);
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, path,
                     "\"model_type\" is \"%.40s\"%s; weights in 4 bits are written for llama and families like it "
                     "(docs/models.md), gpt_neox, opt and bert; export without --nf4",

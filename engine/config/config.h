@@ -246,6 +246,7 @@ typedef struct dsc_param_group {
 typedef struct dsc_quantize_section {
     bool enabled; /* the section is there */
     bool double_quant;
+    bool experts; /* matrices of experts too */
     int64_t block;
 } dsc_quantize_section;
 

@@ -65,7 +65,8 @@ dsc_status dsc_config_fill_lora(dsc_config_parse_state *s)
     DSC_TRY(fill_lora_pattern(s, DSC_ID_LORA_RANKS, &lora->rank_pattern));
     DSC_TRY(fill_lora_pattern(s, DSC_ID_LORA_ALPHAS, &lora->alpha_pattern));
     /* A flag gives a key without its section. */
-    s->config->own.quantize.enabled =
-        s->given[DSC_ID_QUANTIZE_BASE] != NULL || dsc_config_has(s, DSC_ID_QUANTIZE_DOUBLE);
+    s->config->own.quantize.enabled = s->given[DSC_ID_QUANTIZE_BASE] != NULL ||
+                                      dsc_config_has(s, DSC_ID_QUANTIZE_DOUBLE) ||
+                                      dsc_config_has(s, DSC_ID_QUANTIZE_EXPERTS);
     return DSC_OK;
 }

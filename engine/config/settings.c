@@ -327,6 +327,8 @@ static void put_all(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_LORA_DROPOUT);
     if (config->own.quantize.enabled)
         put_field(lines, config, DSC_ID_QUANTIZE_DOUBLE);
+    if (config->own.quantize.experts)
+        put_field(lines, config, DSC_ID_QUANTIZE_EXPERTS);
     if (config->own.moe.balance >= 0)
         put_field(lines, config, DSC_ID_MOE_BALANCE);
     if (config->own.moe.z >= 0)

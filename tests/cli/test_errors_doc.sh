@@ -104,6 +104,18 @@ report "no such checkpoint" train "no such checkpoint folder" --load nowhere
 "$bin/train" --config run.json --save run >out 2>err </dev/null
 report "a save in the way" train "exists already and this run did not resume from it" --save run
 report "a family that is not written in 4 bits" says "weights in 4 bits are written for llama" "$dsc" ckpt export run --out packed --nf4 double
+config moe "{\"model_type\": \"mixtral\", \"num_local_experts\": 2, \"num_experts_per_tok\": 1, \"num_key_value_heads\": 2, $sizes}"
+experts() { # NAME LORA: a run on experts, with adapters or without
+    config "$1" "{\"train_batch_size\": 2, \"dsc\": {\"model\": \"moe.json\", \"data\": \"text.txt\", \"steps\": 1, \"seq_length\": 16, \"threads\": 1$2}}"
+}
+experts whole ''; "$bin/train" --config whole.json --save whole >out 2>err </dev/null
+report "experts in 4 bits" says "whose experts are parameters" "$dsc" ckpt export whole --out packed --nf4 double
+experts named ', "lora": {"target_parameters": ["experts.w1"]}'
+report "a parameter that is none" says "is no parameter of" "$bin/train" --config named.json
+experts dropped ', "lora": {"target_parameters": ["experts.down_proj"], "dropout": 0.1}'
+report "adapters of experts with dropout" says "adapters of parameters" "$bin/train" --config dropped.json
+experts half ', "lora": {"target_modules": ["w1"]}'
+report "one matrix of a tensor" says "both lie in one tensor" "$bin/train" --config half.json
 stray='{"train_batch_size": 2, "dsc": {"model": "gpt2-nano", "data": "text.txt", "steps": 1, "threads": 1, "comm_timeout_s": 1}}'
 config stray "$stray"
 report "one rank of several" says "or unset both to run alone" env RANK=0 WORLD_SIZE=2 MASTER_PORT=$((20000 + $$ % 20000)) \

@@ -52,9 +52,15 @@ static void run(const dsc_model *model, const variant *v, const run_options *bas
 
 /* ---- first values ---- */
 
+static bool is_filed(const dsc_param_spec *spec)
+{
+    return !spec->trainable && spec->dim_count >= 2 && strstr(spec->name, ".layers.") != NULL;
+}
+
 static bool is_linear(const dsc_param_spec *spec)
 {
-    return !spec->trainable && spec->dim_count == 2 && strstr(spec->name, ".layers.") != NULL;
+    const bool packs = (spec->dim_count == 2 && !spec->as_stored) || spec->experts; /* a router stays as it is */
+    return packs && is_filed(spec);
 }
 
 static int64_t elements_of(const dsc_param_spec *spec)
@@ -70,7 +76,7 @@ static float value_at(int64_t i) { return (float)(i * 7919 % 2003 - 1001) / (flo
 static dsc_status load_values(const dsc_model *m, int32_t module, int32_t param, int64_t first, int64_t count,
                               float *out, bool *found, dsc_error *err)
 {
-    *found = is_linear(&m->modules[module].params[param]);
+    *found = is_filed(&m->modules[module].params[param]);
     for (int64_t i = 0; *found && i < count; i++)
         out[i] = value_at(first + i);
     return DSC_OK;
@@ -110,14 +116,15 @@ static dsc_status load_unpacked(const dsc_model *m, dsc_nf4 kind, int32_t module
                                 int64_t count, float *out, bool *found)
 {
     const dsc_param_spec *spec = &m->modules[module].params[param];
-    *found = is_linear(spec);
+    *found = is_filed(spec);
     if (!*found)
         return DSC_OK;
     float *all = malloc((size_t)elements_of(spec) * 4);
     assert_non_null(all);
     for (int64_t i = 0; i < elements_of(spec); i++)
         all[i] = value_at(i);
-    unpack(kind, elements_of(spec), all);
+    if (is_linear(spec))
+        unpack(kind, elements_of(spec), all);
     memcpy(out, all + first, (size_t)count * 4);
     free(all);
     return DSC_OK;
@@ -305,6 +312,36 @@ static void refuses_a_model_without_adapters(void **state)
     dsc_model_close(&model);
 }
 
+/* Matrices of experts, with a low-rank pair each, in 4 bits and not. */
+static void experts_are_packed_where_they_are_asked_for(void **state)
+{
+    static const char with[] = ", \"quantize_base\": {\"experts\": true}";
+    static const variant ways[] = {
+        { 2, 3, NULL, with, "bf16" },
+        { 4, 2, NULL, with, "bf16" },
+        { 2, 3, ", \"offload_param\": {\"device\": \"cpu\"}", with, "bf16" },
+    };
+    dsc_model *model = tiny_model_open(TINY_EXPERTS, &tiny_expert_lora), files = *model, unpacked = *model;
+    run_result first, other;
+    files.load_param = load_values;
+    unpacked.load_param = load_nested;
+    run(&unpacked, &(variant) { 1, 0, NULL, NULL, "bf16" }, &(run_options) { 0 }, &first);
+    const int64_t whole = first.state_bytes[0];
+    run(&files, &(variant) { 1, 0, NULL, with, "bf16" }, &(run_options) { 0 }, &other);
+    same_losses(&other, &first, 3);
+    const int64_t all = other.state_bytes[0];
+    for (size_t i = 0; i < DSC_COUNT(ways); i++) {
+        run(&files, &ways[i], &(run_options) { 0 }, &first);
+        run_expect_same(&other, &first);
+        run_expect_planned(&first);
+    }
+    run(&files, &(variant) { 1, 0, NULL, NESTED, "bf16" }, &(run_options) { 0 }, &first);
+    assert_int_equal(first.status, DSC_OK);
+    assert_true(all < first.state_bytes[0]);
+    assert_true(first.state_bytes[0] < whole);
+    dsc_model_close(&model);
+}
+
 static int setup(void **state)
 {
     static const char config[] =
@@ -336,6 +373,7 @@ int main(void)
         cmocka_unit_test(resumes_beside_the_saved_base_alone),
         cmocka_unit_test(checkpoint_has_no_packed_weights),
         cmocka_unit_test(refuses_a_model_without_adapters),
+        cmocka_unit_test(experts_are_packed_where_they_are_asked_for),
     };
     return cmocka_run_group_tests_name("packed", tests, setup, teardown);
 }

@@ -31,6 +31,20 @@ static const dsc_lora_options tiny_dora_dropping = { .struct_bytes = sizeof tiny
                                                      .dropout = 0.2,
                                                      .use_dora = true };
 
+/* One in each expert, beside the attention. */
+static const char *const tiny_projections[] = { "q_proj", "o_proj" };
+static const char *const tiny_experts[] = { "mlp.experts.gate_up_proj", "mlp.experts.down_proj" };
+static const dsc_lora_options tiny_expert_lora = { .struct_bytes = sizeof tiny_expert_lora,
+                                                   .rank = 3,
+                                                   .alpha = 12,
+                                                   .targets = tiny_projections,
+                                                   .target_count = 2,
+                                                   .target_parameters = tiny_experts,
+                                                   .target_parameter_count = 2 };
+#define TINY_EXPERTS                                                                                                   \
+    "{\"model_type\": \"qwen3_moe\", " TINY_SIZES ", \"head_dim\": 24, \"num_experts\": 5,"                            \
+    " \"num_experts_per_tok\": 2, \"moe_intermediate_size\": 24, \"initializer_range\": 0.1}"
+
 static const struct { const char *name, *config; const dsc_lora_options *lora;
 } tiny_models[] = {
     { "llama", "{\"model_type\": \"llama\", " TINY_SIZES ", \"tie_word_embeddings\": true}", NULL },
@@ -76,6 +90,11 @@ static const struct { const char *name, *config; const dsc_lora_options *lora;
       &tiny_dora },
     { "neox with magnitudes and dropout",
       "{\"model_type\": \"gpt_neox\", " TINY_SIZES ", \"hidden_act\": \"gelu_new\"}", &tiny_dora_dropping },
+    { "qwen3 moe with adapters of experts", TINY_EXPERTS, &tiny_expert_lora },
+    { "gpt_oss with adapters of experts",
+      "{\"model_type\": \"gpt_oss\", " TINY_SIZES ", \"head_dim\": 24, \"num_local_experts\": 5,"
+      " \"num_experts_per_tok\": 2, \"sliding_window\": 3, \"initializer_range\": 0.1}",
+      &tiny_expert_lora },
 };
 
 #endif

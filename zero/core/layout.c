@@ -24,6 +24,7 @@ typedef struct group_kind {
 typedef struct layout_rules {
     dsc_recipe recipe;
     dsc_nf4 packed;
+    bool experts; /* matrices of experts are packed too */
 } layout_rules;
 
 /* A hidden matrix in DeepSpeed's sense. In a model with several modules it belongs neither to the first nor to the last
@@ -54,11 +55,12 @@ static bool is_matrix(const dsc_model *model, int32_t module_index, const dsc_pa
 
 static group_kind kind_of(const dsc_model *model, int32_t module_index, const dsc_param_spec *spec, layout_rules rules)
 {
+    const bool linear = spec->dim_count == 2 && !spec->as_stored, experts = rules.experts && spec->experts;
     DSC_ASSERT(spec->shared_module < 0);
     return (group_kind) { .trainable = spec->trainable,
                           .matrices = is_matrix(model, module_index, spec, rules.recipe),
-                          .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && !spec->as_stored &&
-                                    spec->dim_count == 2 && is_hidden_matrix(model, module_index, spec) };
+                          .packed = rules.packed != DSC_NF4_NONE && !spec->trainable && (linear || experts) &&
+                                    is_hidden_matrix(model, module_index, spec) };
 }
 
 static bool same_kind(group_kind a, group_kind b)
@@ -148,7 +150,7 @@ static void add_uses(dsc_layout *layout, const dsc_model *model)
     layout->module_first_use[model->module_count] = use_count;
 }
 
-dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
+dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed, bool experts,
                            dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out, dsc_error *err)
 {
     _Static_assert(DSC_Q8_BLOCK % DSC_LAYOUT_TENSOR_ALIGN == 0 && DSC_LAYOUT_SLICE_ALIGN % DSC_Q8_BLOCK == 0,
@@ -156,7 +158,7 @@ dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe 
     static const group_kind kinds[GROUPS_MOST] = {
         { .trainable = true, .matrices = true }, { .trainable = true }, { .trainable = false }, { .packed = true }
     };
-    const layout_rules rules = { recipe, packed };
+    const layout_rules rules = { recipe, packed, experts };
     DSC_ASSERT(world_size >= 1);
     dsc_layout layout = { .alloc = alloc,
                           .world_size = world_size,

@@ -66,9 +66,11 @@ typedef struct dsc_layout {
 } dsc_layout;
 
 /* For an update by `recipe` with moments in moment_dtype. `packed`: the storage of frozen matrices of hidden layers,
- * which linear layers have. The model has passed dsc_model_check. Owned; close frees what it points to. */
+ * which linear layers have, and with `experts` of frozen experts too. The model has passed dsc_model_check. Owned;
+ * close frees what it points to. */
 DSC_MUST_USE dsc_status dsc_layout_open(dsc_alloc *alloc, const dsc_model *model, dsc_recipe recipe, dsc_nf4 packed,
-                                        dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out, dsc_error *err);
+                                        bool experts, dsc_dtype moment_dtype, int32_t world_size, dsc_layout *out,
+                                        dsc_error *err);
 void dsc_layout_close(dsc_layout *layout);
 /* The recipe that updates a trainable group in a run of `recipe`. */
 static inline dsc_recipe dsc_layout_recipe(const dsc_layout *layout, int32_t group, dsc_recipe recipe)
