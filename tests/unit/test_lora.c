@@ -67,6 +67,32 @@ static void keeps_its_bits(void **state) { lmrun_cases_keep_their_bits(cases, 2)
 static void runs_as_planned(void **state) { lmrun_cases_run_as_planned(cases, DSC_COUNT(cases)); }
 static void gradient_is_the_slope(void **state) { lmrun_cases_have_slopes(cases, DSC_COUNT(cases)); }
 
+/* ---- experts ---- */
+
+/* As tests/cli/expert_adapters_test.py compares with peft. */
+static const char *const both_tensors[] = { "mlp.experts.gate_up_proj", "mlp.experts.down_proj" };
+static const char *const one_and_router[] = { "down_proj", "router.weight" };
+static const char *const q_alone[] = { "q_proj" };
+static const dsc_lora_options of_experts[] = {
+    { .struct_bytes = sizeof(dsc_lora_options),
+      .rank = 3,
+      .alpha = 6,
+      .target_parameters = both_tensors,
+      .target_parameter_count = 2 },
+    { .struct_bytes = sizeof(dsc_lora_options),
+      .rank = 2,
+      .alpha = 5,
+      .targets = q_alone,
+      .target_count = 1,
+      .target_parameters = one_and_router,
+      .target_parameter_count = 2 },
+};
+static const lmrun_case expert_cases[] = { { "hf_mixtral", 3, 7, 2, 24, false, 0, &of_experts[0] },
+                                           { "hf_gpt_oss", 3, 7, 2, 32, false, 0, &of_experts[1] } };
+
+static void experts_keep_their_bits(void **state) { lmrun_cases_keep_their_bits(expert_cases, 2); }
+static void gradients_of_experts_are_slopes(void **state) { lmrun_cases_have_slopes(expert_cases, 2); }
+
 /* ---- dropout ---- */
 
 static const dsc_lora_options dropping[] = {
@@ -190,6 +216,56 @@ static void modules_to_save_are_trained(void **state)
     assert_non_null(strstr(names, "model.layers.1.self_attn.q_proj.lora_A.weight "));
     assert_non_null(strstr(model->adapter_json, "\"modules_to_save\": [\"lm_head\", \"layers.0.mlp\"],"));
     dsc_model_close(&model);
+}
+
+static dsc_status open_mixtral(const dsc_lora_options *lora, dsc_model **out, dsc_error *err)
+{
+    return open_with("tests/golden/hf_mixtral.json", lora, out, err);
+}
+
+/* PEFT wraps a module once for each tensor, and the first one is inside. Each expert has rank 3 of A's rows. */
+static void experts_have_pairs(void **state)
+{
+    char names[2048];
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    assert_int_equal(open_mixtral(&of_experts[0], &model, &err), DSC_OK);
+    assert_int_equal(dsc_model_check(model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    const char first[] = "model.layers.0.mlp.experts.base_layer.lora_A.weight "
+                         "model.layers.0.mlp.experts.base_layer.lora_B.weight "
+                         "model.layers.0.mlp.experts.lora_A.weight model.layers.0.mlp.experts.lora_B.weight ";
+    assert_int_equal(strncmp(names, first, sizeof first - 1), 0);
+    const dsc_module *block = &model->modules[1];
+    const dsc_param_spec *last = &block->params[block->param_count - 4];
+    const int64_t rows[] = { 4 * 3, 2 * 20, 4 * 3, 24 }, columns[] = { 24, 3 * 4, 20, 3 * 4 };
+    for (int i = 0; i < 4; i++)
+        assert_true(last[i].dim[0] == rows[i] && last[i].dim[1] == columns[i]);
+    assert_non_null(strstr(model->adapter_json, "\"target_modules\": [\n  ]"));
+    assert_non_null(strstr(model->adapter_json,
+                           "\"target_parameters\": [\"mlp.experts.gate_up_proj\", \"mlp.experts.down_proj\"]"));
+    dsc_model_close(&model);
+}
+
+/* The names of the layers that experts were, as PEFT reads them. */
+static void names_of_layers_stand_for_tensors(void **state)
+{
+    static const char *const layers[] = { "w1", "experts.0.w3", "w2", "v_proj" }, *const half[] = { "w3" };
+    const dsc_lora_options lora = OPTIONS(3, 6, false, layers), one = OPTIONS(3, 6, false, half);
+    char names[2048];
+    dsc_error err = DSC_ERROR_INIT;
+    dsc_model *model = NULL;
+    assert_int_equal(open_mixtral(&lora, &model, &err), DSC_OK);
+    trained_names(model, names, sizeof names);
+    assert_non_null(strstr(names, "layers.1.self_attn.v_proj.lora_A.weight "));
+    const dsc_module *block = &model->modules[1];
+    assert_int_equal(block->params[block->param_count - 4].dim[0], 4 * 6); /* twice r for two matrices */
+    assert_int_equal(block->params[block->param_count - 2].dim[0], 4 * 3);
+    assert_non_null(strstr(model->adapter_json, "\"target_parameters\": [\"gate_up_proj\", \"down_proj\"]"));
+    assert_non_null(strstr(model->adapter_json, "\"rank_pattern\": {\".*\\\\.gate_up_proj\": 6}"));
+    dsc_model_close(&model);
+    assert_int_equal(open_mixtral(&one, &model, &err), DSC_ERR_INPUT);
+    assert_non_null(strstr(err.message, "\"w3\" is there without \"w1\""));
 }
 
 /* Layer names that peft accepts for the family. */
@@ -551,6 +627,10 @@ int main(void)
         cmocka_unit_test(runs_as_planned),
         cmocka_unit_test(gradient_is_the_slope),
         cmocka_unit_test(dropout_is_the_same_in_each_pass),
+        cmocka_unit_test(experts_keep_their_bits),
+        cmocka_unit_test(gradients_of_experts_are_slopes),
+        cmocka_unit_test(experts_have_pairs),
+        cmocka_unit_test(names_of_layers_stand_for_tensors),
         cmocka_unit_test(magnitudes_agree_with_peft),
         cmocka_unit_test(magnitudes_keep_their_bits),
         cmocka_unit_test(magnitudes_run_as_planned),
