@@ -24,7 +24,7 @@
 #define STEPS 12
 #define MOST_BYTES (INT64_C(4) << 20)    /* of a copy, and of the leaves of a fold */
 #define REGION_BYTES (INT64_C(64) << 20) /* more than caches hold */
-#define PULL_BYTES (INT64_C(256) << 10)  /* comm/transports/shm.c */
+#define PULL_BYTES (INT64_C(256) << 10)  /* at once, of two ranks: comm/transports/shm.c */
 #define ROUNDS 15
 
 /* ---- measuring ---- */
