@@ -7,6 +7,7 @@
 #define DSC_KERNELS_CUDA_PTX_SIM_H
 
 #include <deque>
+#include <iterator>
 #include <list>
 #include <vector>
 
@@ -21,7 +22,7 @@ struct sim_copy { void *to; const void *from; bool valid; };
 struct sim_copies { std::vector<sim_copy> open; std::deque<std::vector<sim_copy>> groups; };
 
 /* State of the calling CUDA thread; one block at a time runs on a host thread. */
-inline sim_copies &sim_copies_now()
+CUSIM_OWN inline sim_copies &sim_copies_now()
 {
     static thread_local sim_copies of[cusim::THREADS_MAX];
     return of[cusim::current->now->linear];
@@ -56,7 +57,7 @@ struct sim_rows { const unsigned short *row; unsigned *r; };
 template <bool TRANS> inline void sim_ldmatrix(unsigned (&r)[4], const void *row)
 {
     sim_rows mine = { static_cast<const unsigned short *>(row), r };
-    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) CUSIM_OWN {
         for (int lane = 0; lane < 32; lane++) {
             const int g = lane / 4, t = lane % 4;
             for (int i = 0; i < 4; i++) {
@@ -75,7 +76,7 @@ inline void ldmatrix_x4_trans(unsigned (&r)[4], const void *row) { sim_ldmatrix<
 
 struct sim_mma { float *d; const unsigned *a; unsigned b[2]; };
 
-inline float sim_half(unsigned pair, int which)
+CUSIM_OWN inline float sim_half(unsigned pair, int which)
 {
     return __uint_as_float(which == 0 ? pair << 16 : pair & 0xffff0000u);
 }
@@ -83,7 +84,7 @@ inline float sim_half(unsigned pair, int which)
 inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1)
 {
     sim_mma mine = { d, a, { b0, b1 } };
-    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine, [](cusim::warp &w, unsigned) CUSIM_OWN {
         float left[16][16], right[16][8], sum[16][8];
         for (int lane = 0; lane < 32; lane++) {
             const sim_mma *p = static_cast<sim_mma *>(w.given[lane]);
@@ -176,7 +177,7 @@ inline sim_unpublished &sim_unpublished_now()
     return now;
 }
 
-inline sim_barrier *sim_barrier_of(mbarrier *b)
+CUSIM_OWN inline sim_barrier *sim_barrier_of(mbarrier *b)
 {
     sim_barrier *s = reinterpret_cast<sim_barrier *>(b);
     if (s->arrivals == 0 || s->arrivals == 0xffff)
@@ -185,7 +186,7 @@ inline sim_barrier *sim_barrier_of(mbarrier *b)
 }
 
 /* True: the phase is over. */
-inline bool sim_arrived(sim_barrier *s)
+CUSIM_OWN inline bool sim_arrived(sim_barrier *s)
 {
     if (s->missing != 0 || s->bytes != 0)
         return false;
@@ -203,7 +204,7 @@ inline void mbarrier_init(mbarrier *b, unsigned arrivals)
 
 inline void mbarrier_publish() { sim_unpublished_now().barriers.clear(); }
 
-inline void mbarrier_expect(mbarrier *b, unsigned bytes)
+CUSIM_OWN inline void mbarrier_expect(mbarrier *b, unsigned bytes)
 {
     sim_barrier *s = sim_barrier_of(b);
     if (s->missing == 0)
@@ -235,7 +236,7 @@ inline unsigned shared_address(const void *p)
 }
 
 /* Swizzled position of byte `at`. */
-inline unsigned sim_swizzled(unsigned at) { return at ^ (at >> 7 & 7) << 4; }
+__forceinline__ unsigned sim_swizzled(unsigned at) { return at ^ (at >> 7 & 7) << 4; }
 
 /* One 16-byte part of a box's row: what of it is inside. */
 inline void sim_copy_part(char *to, const char *from, int64_t inside)
@@ -298,7 +299,7 @@ inline shared_matrix matrix_of(const void *first, int leading, int stride)
     return make_matrix(shared_address(first), leading, stride);
 }
 
-inline sim_warp &sim_warp_now()
+CUSIM_OWN inline sim_warp &sim_warp_now()
 {
     static thread_local sim_warp warps[cusim::WARPS_MAX];
     sim_warp &mine = warps[cusim::current->now->warp];
@@ -309,11 +310,12 @@ inline sim_warp &sim_warp_now()
 
 inline void wgmma_fence()
 {
-    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) { sim_warp_now().fenced = true; });
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr,
+                       [](cusim::warp &, unsigned) CUSIM_OWN { sim_warp_now().fenced = true; });
 }
 
 /* Element (row, col) of a matrix in shared memory. */
-inline float sim_element(uint64_t matrix, int row, int col)
+CUSIM_OWN inline float sim_element(uint64_t matrix, int row, int col)
 {
     const unsigned first = static_cast<unsigned>(matrix & 0x3fff) << 4;
     const unsigned leading = static_cast<unsigned>(matrix >> 16 & 0x3fff) << 4;
@@ -326,7 +328,7 @@ inline float sim_element(uint64_t matrix, int row, int col)
 }
 
 /* Once. */
-inline void sim_multiply(sim_wgmma &p)
+CUSIM_OWN inline void sim_multiply(sim_wgmma &p)
 {
     if (p.done)
         return;
@@ -350,8 +352,9 @@ inline void sim_multiply(sim_wgmma &p)
     const int turn = cusim::quirk_now() == CUSIM_OTHER_ORDER ? 15 : 0;
     for (int i = 0; i < 16; i++)
         for (int k = 0; k < 16; k++)
-            for (int j = 0; j < columns; j++)
-                sum[i][j] += left[i][k ^ turn] * right[k ^ turn][j];
+            for (int j = 0; j < columns; j += 8) /* as the compiler has vectors for */
+                for (int e = j; e < j + 8; e++)
+                    sum[i][e] += left[i][k ^ turn] * right[k ^ turn][e];
     for (int lane = 0; lane < 32; lane++)
         for (int e = 0; e < to.floats; e++)
             to.sum[lane][e] = sum[lane / 4 + 8 * (e / 2 & 1)][e / 4 * 8 + 2 * (lane % 4) + (e & 1)];
@@ -361,7 +364,7 @@ inline void sim_multiply(sim_wgmma &p)
  * thread sees the result before the wait. */
 inline void wgmma_commit()
 {
-    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) CUSIM_OWN {
         sim_warp &mine = sim_warp_now();
         mine.groups.push_back(std::move(mine.open));
         mine.open.clear();
@@ -377,7 +380,7 @@ template <int GROUPS> inline void sim_wait()
 {
     if (cusim::current->now->lane == 0)
         cusim::step_aside();
-    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, nullptr, [](cusim::warp &, unsigned) CUSIM_OWN {
         sim_warp &mine = sim_warp_now();
         mine.fenced = false;
         for (; mine.groups.size() > GROUPS; mine.groups.pop_front())
@@ -397,13 +400,15 @@ template <int GROUPS> inline void wgmma_wait(float (&)[8][4]) { sim_wait<GROUPS>
 template <int GROUPS> inline void wgmma_wait(float (&)[16][4]) { sim_wait<GROUPS>(); }
 
 /* The result that these registers are to have: of products that are under way, or a new one. */
-inline std::list<sim_result>::iterator sim_result_of(sim_warp &mine, float *const (&d)[32], int floats)
+CUSIM_OWN inline std::list<sim_result>::iterator sim_result_of(sim_warp &mine, float *const (&d)[32], int floats)
 {
     for (auto r = mine.results.begin(); r != mine.results.end(); ++r)
         if (r->d[0] == d[0])
             return r;
     const unsigned poison = 0x7fc0dead;
-    sim_result fresh = {};
+    mine.results.emplace_back();
+    sim_result &fresh = mine.results.back();
+    fresh.products = 0;
     fresh.floats = floats;
     fresh.first_row = static_cast<int>(cusim::current->now->warp % 4) * 16;
     for (int lane = 0; lane < 32; lane++) {
@@ -412,7 +417,7 @@ inline std::list<sim_result>::iterator sim_result_of(sim_warp &mine, float *cons
         for (int e = 0; e < floats; e++)
             memcpy(d[lane] + e, &poison, sizeof poison);
     }
-    return mine.results.insert(mine.results.end(), fresh);
+    return std::prev(mine.results.end());
 }
 
 struct sim_operands { float *d; int floats; const unsigned *a; uint64_t left, b; bool trans, adds; };
@@ -423,7 +428,7 @@ inline void sim_start(const sim_operands &given)
     for (const uint64_t matrix : { given.left, given.b })
         if (matrix != 0 && (matrix >> 62 != 1 || (matrix >> 49 & 7) != 0))
             cusim::broken("a matrix in shared memory whose rows are 128 bytes that are swapped around is meant");
-    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine_is, [](cusim::warp &w, unsigned) {
+    cusim::synchronize(CUSIM_SITE, 0xffffffffu, &mine_is, [](cusim::warp &w, unsigned) CUSIM_OWN {
         sim_warp &mine = sim_warp_now();
         sim_wgmma p = {};
         float *d[32];

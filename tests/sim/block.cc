@@ -106,19 +106,23 @@ void *begin_stack(block *b, thread *t)
 /* A lane that can run: of this warp, else of the next warp in the seed's order. NULL: none. */
 thread *find_runnable(block *b, unsigned from)
 {
-    unsigned position = 0;
-    while (b->warp_order[position] != from)
-        position++;
-    for (unsigned i = 0; i < b->warp_count; i++) {
-        warp &w = b->warps[b->warp_order[(position + i) % b->warp_count]];
-        if (w.runnable == 0)
-            continue;
-        const unsigned turn = b->lane_turn & 31;
-        const unsigned turned = turn == 0 ? w.runnable : w.runnable >> turn | w.runnable << (32 - turn);
-        const unsigned lane = (static_cast<unsigned>(__builtin_ctz(turned)) + turn) & 31;
-        return &b->threads[(&w - b->warps) * WARP + lane];
+    if (b->warps[from].runnable == 0) {
+        unsigned position = 0, i = 1;
+        while (b->warp_order[position] != from)
+            position++;
+        for (; i < b->warp_count; i++) {
+            position = position + 1 == b->warp_count ? 0 : position + 1;
+            if (b->warps[b->warp_order[position]].runnable != 0)
+                break;
+        }
+        if (i >= b->warp_count)
+            return nullptr;
+        from = b->warp_order[position];
     }
-    return nullptr;
+    const unsigned turn = b->lane_turn & 31, runnable = b->warps[from].runnable;
+    const unsigned turned = turn == 0 ? runnable : runnable >> turn | runnable << (32 - turn);
+    const unsigned lane = (static_cast<unsigned>(__builtin_ctz(turned)) + turn) & 31;
+    return &b->threads[from * WARP + lane];
 }
 
 void wake(block *b)
@@ -338,7 +342,7 @@ void begin_block(block *b, uint64_t seed)
         b->warp_order[j] = kept;
     }
     b->free_count = 0;
-    for (unsigned i = THREADS_MAX; i > 0; i--)
+    for (unsigned i = b->count; i > 0; i--)
         b->free_stacks[b->free_count++] = b->stacks + static_cast<size_t>(i - 1) * STACK_BYTES;
     for (unsigned i = 0; i < b->count; i++)
         b->threads[i].stack = nullptr;
@@ -523,5 +527,10 @@ void broken(const char *what)
 }
 
 char *dynamic_shared() { return shared_memory; }
+
+dim thread_index() { return current->now->index; }
+dim block_index() { return current->index; }
+dim block_size() { return current->size; }
+dim grid_size() { return current->grid; }
 
 } // namespace cusim

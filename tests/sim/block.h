@@ -75,6 +75,13 @@ struct block {
 
 extern thread_local block *current;
 
+/* Values of a kernel's built-in variables, the same as long as a thread runs. A kernel's code is instrumented: one call
+ * replaces the reports of three loads. */
+__attribute__((const)) dim thread_index();
+__attribute__((const)) dim block_index();
+__attribute__((const)) dim block_size();
+__attribute__((const)) dim grid_size();
+
 /* Runs the grid to its end on this host thread. False: a thread called __trap() (or assert). Violations do not return.
  */
 bool run_grid(const char *kernel, dim grid, dim size, size_t shared_bytes, uint64_t seed, void (*body)(void *),
@@ -94,7 +101,7 @@ void step_aside();
 /* Asynchronous work that a thread starts: done at once, or at the latest when all threads wait, as the seed decides. A
  * block must not end before it. */
 void start_async(std::function<void()> work);
-char *dynamic_shared(); /* memory of the running block, 1024-byte aligned */
+__attribute__((const)) char *dynamic_shared(); /* memory of the running block, 1024-byte aligned */
 
 } // namespace cusim
 

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -46,10 +45,10 @@ static inline uint2 make_uint2(unsigned x, unsigned y) { return { x, y }; }
 static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return { x, y, z, w }; }
 static inline double2 make_double2(double x, double y) { return { x, y }; }
 
-#define threadIdx (cusim::current->now->index)
-#define blockIdx (cusim::current->index)
-#define blockDim (cusim::current->size)
-#define gridDim (cusim::current->grid)
+#define threadIdx (cusim::thread_index())
+#define blockIdx (cusim::block_index())
+#define blockDim (cusim::block_size())
+#define gridDim (cusim::grid_size())
 static const int warpSize = 32;
 
 #define CUSIM_SITE (cusim::site{ __FILE__, __LINE__ })
@@ -66,26 +65,38 @@ static const int warpSize = 32;
 #define __any_sync(mask, p) (cusim::ballot(CUSIM_SITE, (mask), (p) != 0) != 0)
 #define __all_sync(mask, p) (cusim::ballot(CUSIM_SITE, (mask), !(p)) == 0)
 
+/* Code of the simulator among a kernel's: its accesses are not the kernel's, and are not looked at. */
+#define CUSIM_OWN __attribute__((no_sanitize("thread")))
+
 namespace cusim {
 
 inline void sync_warp(site at, unsigned mask = 0xffffffffu) { synchronize(at, mask, nullptr, nullptr); }
 
 /* Which lane each kind of shuffle reads, inside sections of `width` lanes; -1: the lane's own value. */
-struct to_index { static int from(int lane, int i, int width) { return lane / width * width + (i & (width - 1)); } };
-struct to_xor {
-    static int from(int lane, int i, int width) { return (lane ^ i) / width == lane / width ? lane ^ i : -1; }
+struct to_index {
+    static __forceinline__ int from(int lane, int i, int width) { return lane / width * width + (i & (width - 1)); }
 };
-struct to_down { static int from(int lane, int i, int width) { return lane % width + i < width ? lane + i : -1; } };
-struct to_up { static int from(int lane, int i, int width) { return lane % width >= i ? lane - i : -1; } };
+struct to_xor {
+    static __forceinline__ int from(int lane, int i, int width)
+    {
+        return (lane ^ i) / width == lane / width ? lane ^ i : -1;
+    }
+};
+struct to_down {
+    static __forceinline__ int from(int lane, int i, int width) { return lane % width + i < width ? lane + i : -1; }
+};
+struct to_up {
+    static __forceinline__ int from(int lane, int i, int width) { return lane % width >= i ? lane - i : -1; }
+};
 
 template <class T> struct shuffled { T value, result; int from; };
 [[noreturn]] void bad_shuffle(int from, unsigned mask);
 
-template <class K, class T> inline T shuffle_call(site at, K, unsigned mask, T value, int i, int width = 32)
+template <class K, class T> CUSIM_OWN inline T shuffle_call(site at, K, unsigned mask, T value, int i, int width = 32)
 {
     const int lane = static_cast<int>(current->now->lane);
     shuffled<T> mine = { value, value, K::from(lane, i, width) };
-    synchronize(at, mask, &mine, [](warp &w, unsigned all) {
+    synchronize(at, mask, &mine, [](warp &w, unsigned all) CUSIM_OWN {
         for (int l = 0; l < WARP; l++) {
             if ((all >> l & 1) == 0)
                 continue;
@@ -100,10 +111,10 @@ template <class K, class T> inline T shuffle_call(site at, K, unsigned mask, T v
     return mine.result;
 }
 
-inline unsigned ballot(site at, unsigned mask, bool mine_is)
+CUSIM_OWN inline unsigned ballot(site at, unsigned mask, bool mine_is)
 {
     struct vote { bool value; unsigned result; } mine = { mine_is, 0 };
-    synchronize(at, mask, &mine, [](warp &w, unsigned all) {
+    synchronize(at, mask, &mine, [](warp &w, unsigned all) CUSIM_OWN {
         unsigned sum = 0;
         for (int l = 0; l < WARP; l++)
             if ((all >> l & 1) != 0 && static_cast<vote *>(w.given[l])->value)
@@ -115,20 +126,51 @@ inline unsigned ballot(site at, unsigned mask, bool mine_is)
     return mine.result;
 }
 
+/* A kernel's arguments. Every thread of a kernel would call the functions of std::tuple, which are instrumented. */
+template <class... P> struct arguments {};
+template <class H, class... T> struct arguments<H, T...> {
+    H head;
+    arguments<T...> rest;
+    template <class A, class... B>
+    explicit arguments(A &&first, B &&...others) : head(static_cast<H>(first)), rest(static_cast<B &&>(others)...)
+    {
+    }
+};
+template <class K, class... D> CUSIM_OWN __forceinline__ void call_with(K kernel, arguments<> &, D &...done)
+{
+    kernel(done...);
+}
+template <class K, class H, class... T, class... D>
+CUSIM_OWN __forceinline__ void call_with(K kernel, arguments<H, T...> &left, D &...done)
+{
+    call_with(kernel, left.rest, done..., left.head);
+}
+inline void check_arguments(const launch_info &, int, arguments<> &) {}
+template <class H, class... T> inline void check_arguments(const launch_info &info, int number, arguments<H, T...> &a)
+{
+    check_argument(info, number, a.head);
+    check_arguments(info, number + 1, a.rest);
+}
+
 /* The arguments are kept by value in the kernel's own parameter types, as a GPU does. */
 template <class... P, class... A>
 inline void launch(const char *name, void (*kernel)(P...), dim3 grid, dim3 size, size_t shared_bytes,
                    cudaStream_t stream, A &&...args)
 {
-    typedef std::tuple<std::decay_t<P>...> kept_args;
-    struct kept { void (*kernel)(P...); kept_args args; };
-    kept *k = new kept{ kernel, kept_args(static_cast<std::decay_t<P>>(args)...) };
+    struct kept {
+        void (*kernel)(P...);
+        arguments<std::decay_t<P>...> args;
+    };
+    kept *k = new kept { kernel, arguments<std::decay_t<P>...>(static_cast<A &&>(args)...) };
     launch_info info = { name, reinterpret_cast<const void *>(kernel), { grid.x, grid.y, grid.z },
                          { size.x, size.y, size.z }, shared_bytes, stream };
-    int number = 0;
-    std::apply([&](auto &...a) { (check_argument(info, number++, a), ...); }, k->args);
+    check_arguments(info, 0, k->args);
     enqueue_launch(
-        info, k, [](void *p) { kept *own = static_cast<kept *>(p); std::apply(own->kernel, own->args); },
+        info, k,
+        [](void *p) CUSIM_OWN {
+            kept *own = static_cast<kept *>(p);
+            call_with(own->kernel, own->args);
+        },
         [](void *p) { delete static_cast<kept *>(p); });
 }
 
@@ -163,7 +205,12 @@ static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __frcp_rn(float a) { return 1.0f / a; }
 static inline float rsqrtf(float a) { return 1.0f / std::sqrt(a); }
 static inline int __float2int_rn(float x) { return (int)nearbyintf(x); } /* within an int's range */
-static inline float __uint_as_float(unsigned u) { float f; memcpy(&f, &u, sizeof f); return f; }
+static __forceinline__ float __uint_as_float(unsigned u)
+{
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
 static inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, sizeof u); return u; }
 static inline float __int_as_float(int u) { float f; memcpy(&f, &u, sizeof f); return f; }
 static inline int __float_as_int(float f) { int u; memcpy(&u, &f, sizeof u); return u; }
@@ -179,7 +226,7 @@ static inline unsigned __umulhi(unsigned a, unsigned b)
 template <class T> static inline T min(T a, T b) { return b < a ? b : a; }
 template <class T> static inline T max(T a, T b) { return a < b ? b : a; }
 /* Out of line and not instrumented: atomic operations report their own accesses to the tracking. */
-#define CUSIM_ATOMIC static __attribute__((noinline, no_sanitize("thread")))
+#define CUSIM_ATOMIC CUSIM_OWN __attribute__((noinline)) static
 template <class T> CUSIM_ATOMIC T atomicAdd(T *p, T v)
 {
     cusim::touch_atomic(p, sizeof *p);

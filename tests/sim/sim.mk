@@ -10,9 +10,13 @@ SIM_CXX     := $(if $(findstring clang,$(COMPILER)),clang++,g++)
 SIM_WARN    := -Wall -Wextra -Wshadow -Wpointer-arith -Wcast-qual -Wundef -Wno-unused-parameter -Wno-unused-function \
                -Wno-unknown-pragmas -Wno-psabi $(if $(filter 1,$(WERROR)),-Werror)
 SIM_OPT     := -O2
-SIM_FLAGS   := -std=gnu++17 $(SIM_OPT) -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
-# Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator.
-SIM_TRACK   := $(if $(filter address,$(SANITIZERS)),,-fsanitize=thread)
+# std::fma is an instruction where the CPU has one, and a slow call otherwise; the bits are the same.
+SIM_ARCH    := $(if $(shell grep -m 1 -w fma /proc/cpuinfo 2>/dev/null),-mfma)
+SIM_FLAGS   := -std=gnu++17 $(SIM_OPT) $(SIM_ARCH) -g -fPIC -ffp-contract=off -Itests/sim/include $(SANFLAGS) $(SIM_WARN)
+# Kernels' accesses are looked at (tests/sim/track.h): the compiler's calls for ThreadSanitizer come to the simulator,
+# which has no use for those at the beginning and end of functions.
+SIM_TRACK   := $(if $(filter address,$(SANITIZERS)),,-fsanitize=thread $(if $(findstring clang,$(COMPILER)),\
+               -mllvm -tsan-instrument-func-entry-exit=0,--param=tsan-instrument-func-entry-exit=0))
 SIM_SRC     := $(filter-out tests/sim/test_%,$(sort $(wildcard tests/sim/*.cc)))
 SIM_TESTS   := $(sort $(wildcard tests/sim/test_*.cc))
 SIM_CC_BIN  := $(SIM_TESTS:tests/%.cc=$(TEST_BIN)/%)
@@ -30,13 +34,13 @@ CHECK_SIM_BIN :=
 endif
 
 $(BUILD)/sim-flags: FORCE
-	@mkdir -p $(@D); echo '$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK)' | cmp -s - $@ || \
-	    echo '$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(SIM_TRACK)' > $@
+	@mkdir -p $(@D); echo '$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) -O3 $(SIM_TRACK)' | cmp -s - $@ || \
+	    echo '$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) -O3 $(SIM_TRACK)' > $@
 
 $(BUILD)/tests/sim/%.o: tests/sim/%.cc $(BUILD)/sim-flags
 	@mkdir -p $(@D)
 	$(if $(V),,@echo "  CXX   $<")
-	$(Q)$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(if $(findstring /test_,$<),$(SIM_TRACK)) -MMD -MP -c $< -o $@
+	$(Q)$(SIM_CXX) $(CPPFLAGS) $(SIM_FLAGS) $(if $(findstring /test_,$<),$(SIM_TRACK),-O3) -MMD -MP -c $< -o $@
 
 $(LIB)/libcusim.a: $(SIM_OBJ) $(LIB)/.variant
 	@mkdir -p $(@D); rm -f $@
