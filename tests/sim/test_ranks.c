@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@
 #include <dsc/dsc.h>
 
 #include "base/base.h"
+#include "base/clock.h"
 #include "tests/sim/cusim.h"
 #include "tests/support/run_expect.h"
 
@@ -30,8 +32,9 @@
 static const int64_t counts[TENSORS] = { 1000, 1, 5000 };
 
 typedef struct host_run {
-    int32_t late_rank; /* waits for late_s before its second step; -1: nobody */
-    int32_t late_s, lost_rank; /* returns before its second step; -1: nobody */
+    int32_t late_rank;      /* waits until the others have failed before its second step; -1: nobody */
+    int32_t lost_rank;      /* returns before its second step; -1: nobody */
+    _Atomic int32_t failed; /* ranks whose step has failed */
     dsc_world *world;
     const char *config;
     int32_t size;
@@ -70,7 +73,9 @@ static dsc_status optimize(host_run *run, int32_t rank, dsc_engine *engine, dsc_
     for (int s = 0; s < STEPS && status == DSC_OK; s++) {
         dsc_step_result result = DSC_STEP_RESULT_INIT;
         if (s == 1 && rank == run->late_rank)
-            sleep((unsigned)run->late_s);
+            for (const int64_t until = dsc_clock_ns() + INT64_C(60000000000);
+                 atomic_load(&run->failed) < run->size - 1 && dsc_clock_ns() < until;)
+                dsc_clock_sleep_ns(1000000);
         if (s == 1 && rank == run->lost_rank)
             break;
         for (int t = 0; t < TENSORS; t++)
@@ -78,6 +83,8 @@ static dsc_status optimize(host_run *run, int32_t rank, dsc_engine *engine, dsc_
                 grads[rank][t][i] = number(100 + s * 10 + t, i, rank);
         status = dsc_optimizer_step(optimizer, list, &result, err);
         run->norm[rank][s] = result.grad_norm;
+        if (status != DSC_OK)
+            atomic_fetch_add(&run->failed, 1);
     }
     dsc_optimizer_close(&optimizer);
     return status;
@@ -112,7 +119,7 @@ static void run_late(host_run *run, int32_t size, const char *device, const char
              " \"params\": {\"lr\": 0.01, \"weight_decay\": 0.1}},"
              " \"zero_optimization\": {\"reduce_bucket_size\": 1000},"
              " \"dsc\": {\"threads\": 1, \"comm_timeout_s\": %d, \"device\": \"%s\"%s}}",
-             run->late_s > 0 ? 1 : 30, device, own);
+             run->late_rank >= 0 || run->lost_rank >= 0 ? 1 : 30, device, own);
     run->config = config;
     run->size = size;
     assert_int_equal(dsc_world_open(size, &run->world, NULL), DSC_OK);
@@ -128,7 +135,6 @@ static void run_late(host_run *run, int32_t size, const char *device, const char
 static void run_host(host_run *run, int32_t size, const char *device, const char *own)
 {
     run->late_rank = run->lost_rank = -1;
-    run->late_s = 0;
     run_late(run, size, device, own);
 }
 
@@ -274,7 +280,7 @@ static void with_a_failing_send(void) { fail_in("ncclSend", "NCCL on rank 1, all
 static void with_a_late_rank(void)
 {
     static host_run run;
-    run = (host_run){ .late_rank = 1, .late_s = 4, .lost_rank = -1 };
+    run = (host_run) { .late_rank = 1, .lost_rank = -1 };
     run_late(&run, 3, "cuda", "");
     int stuck = 0;
     for (int32_t r = 0; r < 3; r++) {
@@ -283,7 +289,8 @@ static void with_a_late_rank(void)
     }
     must(stuck >= 1, "somebody says that it is stuck", &run.error[0]);
     const int32_t who = run.status[0] == DSC_ERR_STUCK ? 0 : 2;
-    must(strstr(run.error[who].message, "waited 1.") != NULL, "how long", &run.error[who]);
+    const char *how_long = strstr(run.error[who].message, "waited ");
+    must(how_long != NULL && atof(how_long + 7) >= 1, "how long", &run.error[who]);
     must(strstr(run.error[who].message, "(channel 2, call ") != NULL, "in which collectives", &run.error[who]);
 }
 
@@ -291,7 +298,7 @@ static void with_a_late_rank(void)
 static void with_a_lost_rank(void)
 {
     static host_run run;
-    run = (host_run){ .late_rank = -1, .late_s = 4, .lost_rank = 1 };
+    run = (host_run) { .late_rank = -1, .lost_rank = 1 };
     run_late(&run, 3, "cuda", "");
     must(run.status[1] == DSC_OK, "the rank that left has no error", &run.error[1]);
     for (int32_t r = 0; r < 3; r += 2)
