@@ -80,6 +80,8 @@ enum {
 };
 bool ck_benching(void);
 int64_t ck_bench_size(int64_t on_cpu, int64_t on_gpu);
+/* A simulated GPU, and no night: cases whose size means something to CPUs alone are smaller. */
+bool ck_shortened(void);
 void ck_bench(dsc_kernel kernel, const void *args, int64_t args_bytes, int64_t bytes, int64_t flops, uint32_t flags);
 
 /* ck_peak.c: measured limits of this machine with `threads` threads. */

@@ -40,6 +40,8 @@ bool ck_wants_cudnn(void) { return getenv("CK_CUDNN") != NULL; }
 
 bool ck_device_is_simulated(void) { return find_schedule() != NULL; }
 
+bool ck_shortened(void) { return ck_set_up.gpu && ck_device_is_simulated() && getenv("DSC_TEST_NIGHT") == NULL; }
+
 bool ck_device_open(dsc_error *err)
 {
     const dsc_device_ops *ops;

@@ -460,11 +460,12 @@ static void check_recipe(void)
     }
 }
 
-/* Large enough to be written around the caches; some misaligned. */
+/* Large enough to be written around the caches of a CPU; some misaligned. */
 static void check_large(void)
 {
+    const int64_t large = ck_shortened() ? 1 << 17 : 1 << 20;
     for (int64_t more = 0; more < (current == DSC_RECIPE_ADAMW ? 4 : 1); more++) {
-        const int64_t n = (1 << 20) + 17 * more, first = more % 2 == 0 ? 1024 : 1023;
+        const int64_t n = large + 17 * more, first = more % 2 == 0 ? 1024 : 1023;
         check_case(n, more < 3 ? DSC_BF16 : DSC_F16, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, more == 3, -1);
         if (more < 2)
             check_case(n, DSC_F16, more % 2 == 0 ? 0 : 0.05f, (int)more + 2, false, first);
