@@ -133,7 +133,7 @@ static void rows_of_packed_weights(void **state)
     for (int32_t world = 1; world <= run_most_ranks(3); world++)
         for (size_t i = 0; i < DSC_COUNT(zeros); i++) {
             snprintf(config, sizeof config,
-                     "{\"train_micro_batch_size_per_gpu\": 64, \"zero_optimization\": {%s,"
+                     "{\"train_micro_batch_size_per_gpu\": 4, \"zero_optimization\": {%s,"
                      " \"reduce_bucket_size\": 20000}, \"optimizer\": {\"type\": \"AdamW\"},"
                      " \"bf16\": {\"enabled\": true}, \"dsc\": {\"device\": \"cuda\", \"threads\": 1,"
                      " \"comm_timeout_s\": 60, \"quantize_base\": {\"double_quant\": %s}}}",
