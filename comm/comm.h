@@ -73,6 +73,24 @@ typedef struct dsc_comm_trace {
     void *user;
 } dsc_comm_trace;
 
+/* How NCCL uses a GPU's multiprocessors for exchanges (CTAs); the values are NCCL's. */
+typedef enum dsc_nccl_policy {
+    DSC_NCCL_POLICY_DEFAULT,    /* as many as are fastest */
+    DSC_NCCL_POLICY_EFFICIENCY, /* few; NCCL 2.27 */
+    DSC_NCCL_POLICY_ZERO        /* copy engines where they can; NCCL 2.28 */
+} dsc_nccl_policy;
+
+/* Wishes for NCCL's communicators, which other transports do not read. Those that the installed NCCL does not have are
+ * left out, with one warning. */
+typedef struct dsc_nccl_wishes {
+    int32_t min_ctas, max_ctas; /* multiprocessors that an exchange may take; 0: NCCL's choice */
+    dsc_nccl_policy policy;
+    bool blocking;       /* calls return when NCCL has done its part; a peer that goes meanwhile is not noticed */
+    bool symmetric;      /* memory of exchanges is NCCL's, in symmetric windows; NCCL 2.27. POLICY_ZERO implies it */
+    const char *network; /* NCCL's name of a network ("IB", "Socket", a plugin's); "" or NULL: its choice */
+} dsc_nccl_wishes;
+
+struct dsc_comm;
 typedef struct dsc_comm_options {
     dsc_alloc *alloc; /* borrowed until close */
     dsc_rank_info rank_info;
@@ -98,6 +116,11 @@ typedef struct dsc_comm_options {
     bool only_this_rank; /* the others are imagined: `device`, if any, is a virtual GPU (kernels/virtual) */
     struct dsc_virtual_clock *clock; /* with only_this_rank: the rank's; borrowed until close */
     bool native_sums; /* reduce_scatter by the transport's own sum where it has one: faster, not the same bits */
+    dsc_nccl_wishes nccl; /* `network` is borrowed until close */
+    /* NULL, or a communicator over device memory whose ranks all open groups now, one for each color. A transport may
+     * then make the group from it, without a rendezvous. Borrowed until open returns. */
+    struct dsc_comm *parent;
+    int32_t parent_color; /* >= 0 */
 } dsc_comm_options;
 
 /* One fold of this rank's slice: acc[i] (+)= sum over ranks r, in rank order, of round_wire(leaf of rank r).
@@ -220,6 +243,8 @@ DSC_MUST_USE dsc_status dsc_comm_health(dsc_comm *comm, dsc_error *err); /* as t
 int64_t dsc_comm_plan_bytes(const dsc_comm_options *options);
 /* Bytes that the transport's library takes of the device by itself, estimated: the tag LIBRARY. */
 int64_t dsc_comm_library_bytes(const dsc_comm_options *options);
+/* Of dsc_comm_plan_bytes, what open takes by dsc_comm_mem_open, from memory of the transport's library. */
+int64_t dsc_comm_window_bytes(const dsc_comm_options *options);
 /* Plain device memory where the transport has none of its own. */
 DSC_MUST_USE dsc_status dsc_comm_mem_open(dsc_comm *comm, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err);
 void dsc_comm_mem_close(dsc_comm *comm, dsc_buf *buf);

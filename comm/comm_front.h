@@ -31,6 +31,7 @@ typedef struct dsc_comm_count { _Atomic int64_t calls, bytes, ns; } dsc_comm_cou
 struct dsc_comm {
     const dsc_comm_ops *ops;  /* table of the transport itself, also under the fault wrapper */
     dsc_transport *transport; /* its ops are what calls go through */
+    dsc_transport *inner;     /* the same without the fault wrapper */
     dsc_alloc *alloc;
     dsc_device *device; /* NULL: buffers are host memory */
     int32_t rank, size, channel_count;

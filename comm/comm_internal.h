@@ -23,6 +23,9 @@ static inline int64_t dsc_comm_open_timeout_ns(const dsc_comm_options *options)
     return options->open_timeout_ns > 0 ? options->open_timeout_ns : DSC_COMM_OPEN_TIMEOUT_NS;
 }
 
+/* front/comm.c: the transport below a fault wrapper. */
+dsc_transport *dsc_comm_transport_of(const dsc_comm *comm);
+
 /* opening.c: the user learns at open that ranks are waited for, `text`, and which variables made this job. */
 void dsc_comm_log_wait(const dsc_comm_options *options, const char *text);
 /* For an open that blocks in a library: the same after DSC_COMM_NOTICE_NS, from a thread of its own, unless closed
@@ -46,6 +49,7 @@ void dsc_comm_add_origin(const dsc_rank_info *info, dsc_error *err);
 typedef struct dsc_comm_memory {
     dsc_alloc *alloc;
     dsc_device *device;
+    void *owner; /* of needs whose kind asks for one */
     dsc_need need[DSC_COMM_NEEDS_MAX];
     int count;
 } dsc_comm_memory;

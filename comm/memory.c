@@ -3,7 +3,7 @@
 
 dsc_status dsc_comm_memory_open(dsc_comm_memory *memory, const dsc_comm_options *options, dsc_error *err)
 {
-    dsc_needs needs = { .alloc = options->alloc, .device = options->device };
+    dsc_needs needs = { .alloc = options->alloc, .device = options->device, .owner = memory->owner };
     DSC_ASSERT(memory->count >= 0 && memory->count <= DSC_COMM_NEEDS_MAX);
     memory->alloc = options->alloc;
     memory->device = options->device;
@@ -14,7 +14,7 @@ dsc_status dsc_comm_memory_open(dsc_comm_memory *memory, const dsc_comm_options 
 
 void dsc_comm_memory_close(dsc_comm_memory *memory)
 {
-    const dsc_needs needs = { .alloc = memory->alloc, .device = memory->device };
+    const dsc_needs needs = { .alloc = memory->alloc, .device = memory->device, .owner = memory->owner };
     DSC_ASSERT(memory->count == 0 || memory->alloc != NULL);
     dsc_needs_close(&needs, memory->need, memory->count);
     memory->count = 0;

@@ -153,6 +153,13 @@ static void device_comm_options(const dsc_engine *engine, int64_t fault_at, dsc_
     out->staging_channels = 1u << DSC_CHANNEL_REDUCE;
     out->native_sums = engine->config.own.native_sums;
     out->register_memory = engine->config.own.nccl_register;
+    const dsc_nccl_section *nccl = &engine->config.own.nccl;
+    out->nccl = (dsc_nccl_wishes) { .min_ctas = (int32_t)nccl->min_ctas,
+                                    .max_ctas = (int32_t)nccl->max_ctas,
+                                    .policy = nccl->policy,
+                                    .blocking = nccl->blocking,
+                                    .symmetric = nccl->symmetric,
+                                    .network = nccl->network };
 }
 
 static void trace_gathers(void *user, int32_t channel, dsc_comm_op op, int64_t bytes, int64_t start_ns,
@@ -242,6 +249,18 @@ void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out)
     }
 }
 
+/* Sides open their staging the same way, but each rank has one of them at most. */
+int64_t dsc_engine_window_bytes(const dsc_engine *engine)
+{
+    const dsc_nccl_section *nccl = &engine->config.own.nccl;
+    dsc_comm_options options;
+    if (engine->host_visible || engine->place.size == 1 || engine->clock != NULL ||
+        !(nccl->symmetric || nccl->policy == DSC_NCCL_POLICY_ZERO))
+        return 0;
+    device_comm_options(engine, 0, &options);
+    return engine->plan.lent_bytes + dsc_comm_window_bytes(&options);
+}
+
 /* Nothing but compute streams, which a processor runs on the thread that calls. */
 static bool has_one_thread(const dsc_engine *engine, const dsc_engine_options *options)
 {
@@ -277,6 +296,19 @@ dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_opti
     return dsc_comm_open(&comm, &engine->comms.device, err);
 }
 
+/* The communicator of devices that a side's ranks are a part of, and this rank's side among all of its ranks. Replicas
+ * of shards are in none: its ranks are one copy of the states. */
+static dsc_comm *find_parent(const dsc_engine *engine, dsc_side side, int32_t *color)
+{
+    dsc_comm *const device = engine->comms.device;
+    const int32_t ranks = device != NULL ? dsc_comm_size(device) : 0;
+    side_ranks of;
+    if (side != DSC_SUB_NEIGHBOURS || engine->host_visible || ranks == 0 || !find_side(engine, side, &of))
+        return NULL;
+    *color = engine->place.rank % ranks / of.size;
+    return ranks % of.size == 0 ? device : NULL;
+}
+
 static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
 {
     side_ranks ranks;
@@ -293,13 +325,17 @@ static dsc_status open_side(dsc_engine *engine, dsc_side side, dsc_error *err)
     const dsc_rank_info info = comm.rank_info;
     side_options(engine, side, true, &comm);
     comm.rank_info = info;
+    comm.parent = find_parent(engine, side, &comm.parent_color);
     return dsc_comm_open(&comm, &out->device, err);
 }
 
-dsc_status dsc_engine_open_sub_communicators(dsc_engine *engine, dsc_error *err)
+dsc_status dsc_engine_open_communicators(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err)
 {
+    DSC_TRY(open_side(engine, DSC_SUB_SHARDS, err));
+    DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
     for (int side = 0; side < DSC_SUB_COUNT; side++)
-        DSC_TRY(open_side(engine, (dsc_side)side, err));
+        if (side != DSC_SUB_SHARDS)
+            DSC_TRY(open_side(engine, (dsc_side)side, err));
     return DSC_OK;
 }
 

@@ -23,13 +23,14 @@ typedef struct dsc_engine_comms {
 
 dsc_status dsc_engine_open_device(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 dsc_status dsc_engine_open_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
-/* Collective where the plan has sub-communicators. */
-dsc_status dsc_engine_open_sub_communicators(dsc_engine *engine, dsc_error *err);
+/* Collective: the sub-communicators of the plan, and between them that of devices. */
+dsc_status dsc_engine_open_communicators(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 void dsc_engine_close_sub_communicators(dsc_engine *engine);
-/* Follows the sub-communicators. */
 dsc_status dsc_engine_open_device_comm(dsc_engine *engine, const dsc_engine_options *options, dsc_error *err);
 /* The ranks whose slices form this rank's copy of the states. */
 dsc_comm *dsc_engine_shards(const dsc_engine *engine);
+/* Planned device memory that NCCL takes itself, for its windows. */
+int64_t dsc_engine_window_bytes(const dsc_engine *engine);
 void dsc_engine_comm_plan(const dsc_engine *engine, dsc_plan_options *out);
 void dsc_engine_label_step(dsc_engine *engine, int64_t step);  /* for the flight records of later calls */
 void dsc_engine_abort(dsc_engine *engine, const char *reason); /* every open communicator */

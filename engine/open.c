@@ -275,11 +275,12 @@ static dsc_status open_model_states(dsc_engine *engine, const dsc_engine_options
         DSC_TRY(dsc_engine_scan_data(engine, err));
     }
     /* Libraries allocate their buffers themselves. */
-    DSC_TRY(dsc_device_reserve(engine->device, engine->plan.tier_bytes[DSC_TIER_DEVICE] -
-                                                   engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE], err));
+    DSC_TRY(dsc_device_reserve(engine->device,
+                               engine->plan.tier_bytes[DSC_TIER_DEVICE] - dsc_engine_window_bytes(engine) -
+                                   engine->plan.bytes[DSC_TAG_LIBRARY][DSC_TIER_DEVICE],
+                               err));
     DSC_TRY(dsc_engine_choose_plans(engine, err)); /* while nothing lies in that memory */
-    DSC_TRY(dsc_engine_open_sub_communicators(engine, err));
-    DSC_TRY(dsc_engine_open_device_comm(engine, options, err));
+    DSC_TRY(dsc_engine_open_communicators(engine, options, err));
     dsc_zero_options zero;
     dsc_plan_zero_options(&plan, &engine->plan, &zero);
     const dsc_side_comm *side = engine->comms.side;

@@ -259,6 +259,7 @@ static dsc_status plan_states(const dsc_plan_options *o, dsc_plan *plan, dsc_err
     for (int tag = 0; tag < DSC_TAG_COUNT; tag++)
         for (int tier = 0; tier < DSC_TIER_COUNT; tier++)
             plan->bytes[tag][tier] += states.bytes[tag][tier];
+    plan->lent_bytes = states.lent_bytes;
     plan->traffic = states.traffic;
     plan->kept = states.kept;
     return DSC_OK;

@@ -26,6 +26,7 @@ typedef struct dsc_plan {
     dsc_alloc *alloc;
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT]; /* on a host_visible device every tier is host memory */
     int64_t tier_bytes[DSC_TIER_COUNT];
+    int64_t lent_bytes; /* of DEVICE, what the states' communicators may take from their libraries */
     int64_t total_bytes;          /* memory of all tiers except NVME */
     dsc_module_plan *module;      /* [module_count] for the micro-batch; bytes are enough for its cuts too */
     dsc_module_plan *shorter;     /* [cut_count][module_count] */

@@ -96,7 +96,7 @@ void dsc_pack_plan(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     size_needs(zero, needs);
-    dsc_needs_plan(&zero->needs, needs, NEEDS);
+    dsc_zero_plan_needs(zero, needs, NEEDS);
 }
 
 dsc_status dsc_pack_open(dsc_zero *zero, dsc_error *err)

@@ -35,7 +35,7 @@ void dsc_hpz_plan(dsc_zero *zero)
 {
     const dsc_need need = place_parts(zero);
     DSC_ASSERT(need.bytes == 0 || zero->o.neighbour_count > 1);
-    dsc_needs_plan(&zero->needs, &need, 1);
+    dsc_zero_plan_needs(zero, &need, 1);
 }
 
 dsc_status dsc_hpz_open(dsc_zero *zero, dsc_error *err)

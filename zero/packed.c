@@ -71,7 +71,7 @@ dsc_status dsc_packed_plan(dsc_zero *zero, dsc_error *err)
         return DSC_OK;
     size_needs(zero, needs);
     DSC_TRY(dsc_needs_plan_and_open(&zero->needs, needs, 1, err));
-    dsc_needs_plan(&zero->needs, needs + 1, NEEDS - 1);
+    dsc_zero_plan_needs(zero, needs + 1, NEEDS - 1);
     int64_t first = 0;
     for (int32_t t = 0; t < zero->o.layout->tensor_count; t++) {
         zero->packed[t].first_top = first;

@@ -143,13 +143,15 @@ enum { NEEDS = 9 };
 static void list_needs(dsc_zero *zero, dsc_need out[NEEDS])
 {
     const int64_t sum = (int64_t)sizeof(dsc_fixed_sum);
+    /* GPUs receive there. Processes read each other's slices alone, which saves them shared memory. */
+    const dsc_need_kind *windows = dsc_device_host_visible(zero->o.device) ? DSC_NEED_DEVICE : DSC_NEED_COMM;
     const dsc_need needs[NEEDS] = {
         { &zero->buf.resident, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->resident_bytes, DSC_NEED_COMM },
         { &zero->buf.param, DSC_TAG_PARAM, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_PARAM], DSC_NEED_COMM },
         { &zero->buf.grad, DSC_TAG_GRAD, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_GRAD], DSC_NEED_DEVICE },
         { &zero->buf.master, DSC_TAG_MASTER, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MASTER], DSC_NEED_DEVICE },
         { &zero->buf.moment, DSC_TAG_MOMENT, DSC_TIER_DEVICE, zero->state_bytes[DSC_TAG_MOMENT], DSC_NEED_DEVICE },
-        { &zero->buf.gather, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, DSC_NEED_DEVICE },
+        { &zero->buf.gather, DSC_TAG_GATHER, DSC_TIER_DEVICE, zero->window_bytes, windows },
         { &zero->buf.grad_part, DSC_TAG_LEAF, DSC_TIER_DEVICE, zero->grad_part_bytes, DSC_NEED_DEVICE },
         { &zero->buf.sum, DSC_TAG_CONTROL, DSC_TIER_DEVICE, sum, DSC_NEED_DEVICE },
         { &zero->buf.sums, DSC_TAG_CONTROL, DSC_TIER_PINNED, sum * zero->world_size, DSC_NEED_DEVICE },
@@ -161,7 +163,7 @@ static void plan_buffers(dsc_zero *zero)
 {
     dsc_need needs[NEEDS];
     list_needs(zero, needs);
-    dsc_needs_plan(&zero->needs, needs, NEEDS);
+    dsc_zero_plan_needs(zero, needs, NEEDS);
 }
 
 /* The plan is the sum of all lists. A resident group is this rank's slice, a model state like any other, and the window
@@ -172,6 +174,7 @@ static void sum_plan(dsc_zero *zero)
     memcpy(zero->plan.bytes, zero->needs.planned, sizeof zero->plan.bytes);
     zero->plan.bytes[DSC_TAG_GATHER][DSC_TIER_DEVICE] -= zero->resident_slice_bytes;
     zero->plan.bytes[DSC_TAG_PARAM][DSC_TIER_DEVICE] += zero->resident_slice_bytes;
+    zero->plan.lent_bytes = zero->lent_bytes;
 }
 
 /* All optimizer passes, in the order in which they run in an update:

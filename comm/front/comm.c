@@ -14,6 +14,7 @@ static dsc_status check_options(const dsc_comm_options *options, dsc_error *err)
     DSC_ASSERT(options->alloc != NULL);
     DSC_ASSERT(options->channel_count >= 1 && options->channel_count <= DSC_COMM_CHANNELS_MAX);
     DSC_ASSERT(options->staging_bytes >= 0);
+    DSC_ASSERT(options->parent == NULL || (options->device != NULL && options->parent_color >= 0));
     DSC_ASSERT(options->timeout_ns >= 0 && options->open_timeout_ns >= 0 && options->fault_at >= 0);
     if (info->size < 1)
         return DSC_FAIL(err, DSC_ERR_INPUT, "WORLD_SIZE", "%d ranks; expected at least 1", info->size);
@@ -121,6 +122,25 @@ static bool needs_staging(const dsc_comm_options *options, int32_t channel)
     return options->staging_channels == 0 || (options->staging_channels >> channel & 1u) != 0;
 }
 
+/* Memory of the transport's library, which is where it wants what it sends and receives. */
+static dsc_status window_open(const dsc_needs *needs, const dsc_need *need, dsc_error *err)
+{
+    return dsc_comm_mem_open(needs->owner, need->tag, need->bytes, need->out, err);
+}
+
+static void window_close(const dsc_needs *needs, const dsc_need *need)
+{
+    dsc_comm_mem_close(needs->owner, need->out);
+}
+
+static const dsc_need_kind window_kind = { dsc_buf_counted, window_open, window_close };
+
+static bool wants_windows(const dsc_comm_ops *ops, const dsc_comm_options *options)
+{
+    return ops == &dsc_comm_nccl && options->rank_info.size > 1 &&
+           (options->nccl.symmetric || options->nccl.policy == DSC_NCCL_POLICY_ZERO);
+}
+
 /* The front's buffers of each channel. `comm` is NULL while planning. */
 static int list_front(const dsc_comm_ops *ops, const dsc_comm_options *options, dsc_comm *comm, dsc_need *list)
 {
@@ -133,7 +153,8 @@ static int list_front(const dsc_comm_ops *ops, const dsc_comm_options *options, 
         if (gather > 0)
             list[count++] = (dsc_need) { ch != NULL ? &ch->gather : NULL, DSC_TAG_COMM, tier, gather, kind };
         if (staging > 0 && needs_staging(options, c))
-            list[count++] = (dsc_need) { ch != NULL ? &ch->staging : NULL, DSC_TAG_COMM, tier, staging, kind };
+            list[count++] = (dsc_need) { ch != NULL ? &ch->staging : NULL, DSC_TAG_COMM, tier, staging,
+                                         wants_windows(ops, options) ? &window_kind : kind };
     }
     DSC_ASSERT(count <= DSC_COMM_NEEDS_MAX);
     return count;
@@ -160,12 +181,25 @@ int64_t dsc_comm_plan_bytes(const dsc_comm_options *options) { return planned_by
 
 int64_t dsc_comm_library_bytes(const dsc_comm_options *options) { return planned_bytes(options, DSC_TAG_LIBRARY); }
 
+int64_t dsc_comm_window_bytes(const dsc_comm_options *options)
+{
+    const dsc_comm_ops *ops = NULL;
+    dsc_need list[DSC_COMM_NEEDS_MAX];
+    int64_t bytes = 0;
+    if (dsc_comm_choose(options, &ops, NULL) != DSC_OK)
+        return 0;
+    for (int i = list_front(ops, options, NULL, list); i-- > 0;)
+        bytes += list[i].kind == &window_kind ? dsc_need_planned_bytes(&list[i]) : 0;
+    return bytes;
+}
+
 /* ---- open and close ---------------------------------------------------------------------------------------------- */
 
 static dsc_status channels_open(dsc_comm *comm, const dsc_comm_options *options, dsc_error *err)
 {
     for (int32_t c = 0; c < comm->channel_count; c++)
         comm->channel[c].gather_elements = gather_elements(comm->size);
+    comm->memory.owner = comm;
     comm->memory.count = list_front(comm->ops, options, comm, comm->memory.need);
     DSC_TRY(dsc_comm_memory_open(&comm->memory, options, err));
     for (int32_t c = 0; c < comm->channel_count; c++)
@@ -262,7 +296,7 @@ dsc_status dsc_comm_open_with(const dsc_comm_ops *ops, const dsc_comm_options *o
         return status;
     }
     comm->ops = ops;
-    comm->transport = transport;
+    comm->transport = comm->inner = transport;
     comm->alloc = options->alloc;
     comm->device = options->device;
     comm->rank = options->rank_info.rank;
@@ -305,6 +339,8 @@ void dsc_comm_close(dsc_comm **comm_ptr)
     if (comm == NULL)
         return;
     close_flight(comm);
+    if (comm->device != NULL)
+        dsc_comm_memory_close(&comm->memory); /* some is the transport's library's, and its streams are idle */
     comm->transport->ops->close(comm->transport);
     for (int32_t c = 0; c < comm->channel_count; c++)
         dsc_pipeline_close(&comm->channel[c].pipeline); /* what it waited for has ended with the transport */
@@ -314,6 +350,7 @@ void dsc_comm_close(dsc_comm **comm_ptr)
     *comm_ptr = NULL;
 }
 
+dsc_transport *dsc_comm_transport_of(const dsc_comm *comm) { return comm->inner; }
 int32_t dsc_comm_rank(const dsc_comm *comm) { return comm->rank; }
 int32_t dsc_comm_size(const dsc_comm *comm) { return comm->size; }
 const char *dsc_comm_name(const dsc_comm *comm) { return comm->ops->name; }

@@ -14,60 +14,30 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "comm/transports/nccl_api.h"
+#include "comm/transports/nccl_internal.h"
 
 #define POLL_NS INT64_C(50000)
 #define SPIN_NS INT64_C(200000) /* NCCL takes a call in 20 to 150 us, which no sleep may lengthen */
 #define CLOSE_WAIT_NS INT64_C(5000000000)
-#define BUFFERS_MAX 8    /* registered ones: the engine has two */
 #define BARRIER_BYTES 64 /* one cache line for each rank */
 /* Buffers of one communicator between up to 8 GPUs of a host, as 2.18 to 2.28 take them by default. */
 #define LIBRARY_BYTES_PER_CHANNEL (INT64_C(160) << 20)
+#define WINDOW_GRANULARITY (INT64_C(2) << 20) /* NCCL's own memory comes in multiples of it */
 
-typedef struct nccl_channel {
-    dsc_nccl_comm *comm;
-    dsc_comm_op last_op; /* for words about a wait; written by the enqueuing thread */
-    int64_t last_bytes, call_count;
-} nccl_channel;
-
-/* A buffer that NCCL may read and write in place, by channel. */
-typedef struct nccl_buffer {
-    void *ptr; /* NULL: a free slot */
-    void *handle[DSC_COMM_CHANNELS_MAX];
-} nccl_buffer;
-
-typedef struct nccl_transport {
-    dsc_transport base;
-    dsc_alloc *alloc;
-    dsc_nccl_api api;
-    dsc_device *device;
-    dsc_comm *host;
-    int32_t rank, size, channel_count;
-    int64_t timeout_ns, library_bytes;
-    dsc_comm_memory memory;
-    bool registers;
-    nccl_buffer buffer[BUFFERS_MAX];
-    dsc_buf barrier; /* [channel_count * size * BARRIER_BYTES] */
-    nccl_channel channel[DSC_COMM_CHANNELS_MAX];
-    pthread_mutex_t lock; /* for the members below; also held while communicators are aborted */
-    bool aborted;
-    char reason[256];
-} nccl_transport;
-
-static nccl_transport *of(dsc_transport *transport) { return (nccl_transport *)transport; }
+static dsc_nccl_transport *of(dsc_transport *transport) { return (dsc_nccl_transport *)transport; }
 
 /* ---- words about failures ---- */
 
 /* "reduce_scatter (channel 2, call 12, 4096 bytes)" */
-static const char *call_text(const nccl_transport *t, int32_t channel, char *out, size_t out_bytes)
+static const char *call_text(const dsc_nccl_transport *t, int32_t channel, char *out, size_t out_bytes)
 {
-    const nccl_channel *ch = &t->channel[channel];
+    const dsc_nccl_channel *ch = &t->channel[channel];
     snprintf(out, out_bytes, "%s (channel %d, call %lld, %lld bytes)", dsc_comm_op_text(ch->last_op), channel,
              (long long)ch->call_count, (long long)ch->last_bytes);
     return out;
 }
 
-static dsc_status nccl_failed(nccl_transport *t, int32_t channel, dsc_nccl_result result, const char *what,
+static dsc_status nccl_failed(dsc_nccl_transport *t, int32_t channel, dsc_nccl_result result, const char *what,
                               dsc_error *err)
 {
     char call[128];
@@ -82,7 +52,7 @@ static dsc_status nccl_failed(nccl_transport *t, int32_t channel, dsc_nccl_resul
     return status;
 }
 
-static dsc_status check_aborted(nccl_transport *t, dsc_error *err)
+static dsc_status check_aborted(dsc_nccl_transport *t, dsc_error *err)
 {
     pthread_mutex_lock(&t->lock);
     const dsc_status status =
@@ -94,7 +64,7 @@ static dsc_status check_aborted(nccl_transport *t, dsc_error *err)
 /* ---- polling ---- */
 
 /* An error of any channel that NCCL found by itself. */
-static dsc_status check_async(nccl_transport *t, int32_t channel, bool *busy, dsc_error *err)
+static dsc_status check_async(dsc_nccl_transport *t, int32_t channel, bool *busy, dsc_error *err)
 {
     dsc_nccl_result result = DSC_NCCL_SUCCESS;
     dsc_status status = DSC_OK;
@@ -110,9 +80,9 @@ static dsc_status check_async(nccl_transport *t, int32_t channel, bool *busy, ds
     return status;
 }
 
-/* Waits until NCCL has taken the last call of a channel (its work is then on the stream). */
-static dsc_status settle(nccl_transport *t, int32_t channel, dsc_nccl_result result, const char *what,
-                         int64_t timeout_ns, dsc_error *err)
+/* The work of the call is on its stream afterwards. */
+dsc_status dsc_nccl_settle(dsc_nccl_transport *t, int32_t channel, dsc_nccl_result result, const char *what,
+                           int64_t timeout_ns, dsc_error *err)
 {
     const int64_t start_ns = dsc_clock_ns();
     bool busy = result == DSC_NCCL_IN_PROGRESS;
@@ -136,7 +106,7 @@ static dsc_status settle(nccl_transport *t, int32_t channel, dsc_nccl_result res
 
 static dsc_status health(dsc_transport *transport, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     bool busy;
     DSC_TRY(check_aborted(t, err));
     for (int32_t c = 0; c < t->channel_count; c++)
@@ -147,7 +117,7 @@ static dsc_status health(dsc_transport *transport, dsc_error *err)
 /* The host waits for the device: is there still somebody to wait for? */
 static dsc_status watch(void *user, int64_t waited_ns, dsc_error *err)
 {
-    nccl_transport *t = user;
+    dsc_nccl_transport *t = user;
     char text[DSC_COMM_CHANNELS_MAX * 128] = "", call[128];
     DSC_TRY(health(&t->base, err));
     if (waited_ns <= t->timeout_ns)
@@ -162,18 +132,28 @@ static dsc_status watch(void *user, int64_t waited_ns, dsc_error *err)
 
 /* ---- opening ---- */
 
+static void nccl_abort(dsc_transport *transport, const char *reason);
+
 /* One rank's word to all others over host memory. */
 typedef struct greeting {
     int32_t status, version;
     char message[256];
-    dsc_nccl_id id[DSC_COMM_CHANNELS_MAX]; /* rank 0's */
+    dsc_nccl_id id[DSC_COMM_CHANNELS_MAX]; /* rank 0's, but for groups of a parent */
 } greeting;
 
-static void greet(nccl_transport *t, const dsc_comm_options *options, greeting *mine)
+/* The transport of options->parent; NULL: the group has none, and meets by rank 0's id. */
+static dsc_nccl_transport *parent_of(const dsc_comm_options *options)
+{
+    dsc_transport *parent = options->parent != NULL ? dsc_comm_transport_of(options->parent) : NULL;
+    return parent != NULL && parent->ops == &dsc_comm_nccl ? of(parent) : NULL;
+}
+
+static void greet(dsc_nccl_transport *t, const dsc_comm_options *options, greeting *mine)
 {
     dsc_error err = DSC_ERROR_INIT;
     dsc_status status = dsc_nccl_load(&t->api, &err);
-    for (int32_t c = 0; status == DSC_OK && t->rank == 0 && c < t->channel_count; c++) {
+    const int32_t ids = t->rank == 0 && parent_of(options) == NULL ? t->channel_count : 0;
+    for (int32_t c = 0; status == DSC_OK && c < ids; c++) {
         const dsc_nccl_result result = t->api.get_id(&mine->id[c]);
         if (result != DSC_NCCL_SUCCESS)
             status = nccl_failed(t, c, result, "ncclGetUniqueId", &err);
@@ -202,24 +182,58 @@ static dsc_status compare(const greeting *all, int32_t size, dsc_error *err)
     return DSC_OK;
 }
 
-static dsc_status make_channel(nccl_transport *t, int32_t c, const dsc_nccl_id *id, int64_t timeout_ns, dsc_error *err)
+static void set_channel(dsc_nccl_transport *t, int32_t c, dsc_nccl_comm *comm)
 {
-    dsc_nccl_config config = DSC_NCCL_CONFIG_INIT;
-    dsc_nccl_comm *comm = NULL;
-    DSC_TRY(dsc_device_bind(t->device, err));
-    const dsc_nccl_result result = t->api.init(&comm, t->size, *id, t->rank, &config);
     pthread_mutex_lock(&t->lock);
     t->channel[c].comm = comm;
     pthread_mutex_unlock(&t->lock);
-    return settle(t, c, result, "the other ranks at open", timeout_ns, err);
+}
+
+/* This rank's group of the ranks of `from`, by the first communicator there. A split that does not end leaves `from`
+ * unusable: NCCL would write the new communicator into memory that is gone. */
+static dsc_status split_channel(dsc_nccl_transport *t, int32_t c, dsc_nccl_transport *from, int32_t color,
+                                const dsc_comm_options *options, dsc_error *err)
+{
+    const int64_t timeout_ns = dsc_comm_open_timeout_ns(options);
+    dsc_nccl_config config;
+    dsc_nccl_config_fill(t, &config);
+    const dsc_nccl_result result = t->api.split(from->channel[0].comm, color, t->rank, &t->channel[c].made, &config);
+    dsc_status status = dsc_nccl_settle(from, 0, result, "the other ranks at a split", timeout_ns, err);
+    if (status == DSC_OK && t->channel[c].made == NULL)
+        status = DSC_FAIL(err, DSC_ERR_COMM, "comm", "NCCL on rank %d made no communicator in a split", t->rank);
+    if (status != DSC_OK) {
+        nccl_abort(&from->base, err != NULL ? err->message : "a group of ranks could not be opened");
+        if (t->channel[c].made != NULL)
+            (void)t->api.abort(t->channel[c].made);
+        return status;
+    }
+    set_channel(t, c, t->channel[c].made);
+    return dsc_nccl_settle(t, c, DSC_NCCL_IN_PROGRESS, "the other ranks at open", timeout_ns, err);
+}
+
+static dsc_status make_channel(dsc_nccl_transport *t, int32_t c, const dsc_nccl_id *id,
+                               const dsc_comm_options *options, dsc_error *err)
+{
+    dsc_nccl_transport *parent = parent_of(options);
+    dsc_nccl_config config;
+    dsc_nccl_comm *comm = NULL;
+    DSC_TRY(dsc_device_bind(t->device, err));
+    if (parent != NULL)
+        return split_channel(t, c, parent, options->parent_color, options, err);
+    dsc_nccl_config_fill(t, &config);
+    const dsc_nccl_result result = t->api.init(&comm, t->size, *id, t->rank, &config);
+    set_channel(t, c, comm);
+    return dsc_nccl_settle(t, c, result, "the other ranks at open", dsc_comm_open_timeout_ns(options), err);
 }
 
 /* GPU memory that NCCL takes is estimated, because NCCL does not report it. */
 static int nccl_list_needs(const dsc_comm_options *options, dsc_transport *transport, dsc_need *list)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     const int64_t channels = options->channel_count, size = options->rank_info.size;
-    const int64_t library_bytes = size > 1 ? channels * LIBRARY_BYTES_PER_CHANNEL : 0;
+    const bool windows = options->nccl.symmetric || options->nccl.policy == DSC_NCCL_POLICY_ZERO;
+    const int64_t rounding = windows ? DSC_NCCL_BUFFERS_MAX * WINDOW_GRANULARITY : 0;
+    const int64_t library_bytes = size > 1 ? channels * LIBRARY_BYTES_PER_CHANNEL + rounding : 0;
     list[0] = (dsc_need) { t != NULL ? &t->library_bytes : NULL, DSC_TAG_LIBRARY, DSC_TIER_DEVICE, library_bytes,
                            DSC_NEED_NOTED };
     list[1] = (dsc_need) { t != NULL ? &t->barrier : NULL, DSC_TAG_CONTROL, DSC_TIER_DEVICE,
@@ -227,7 +241,7 @@ static int nccl_list_needs(const dsc_comm_options *options, dsc_transport *trans
     return 2;
 }
 
-static dsc_status make_all(nccl_transport *t, const dsc_comm_options *options, greeting *all, dsc_error *err)
+static dsc_status make_all(dsc_nccl_transport *t, const dsc_comm_options *options, greeting *all, dsc_error *err)
 {
     const int64_t bytes = (int64_t)sizeof *all;
     greet(t, options, &all[t->rank]);
@@ -235,19 +249,20 @@ static dsc_status make_all(nccl_transport *t, const dsc_comm_options *options, g
     DSC_TRY(compare(all, t->size, err));
     t->memory.count = nccl_list_needs(options, &t->base, t->memory.need);
     DSC_TRY(dsc_comm_memory_open(&t->memory, options, err));
+    dsc_nccl_grant(t, options);
     for (int32_t c = 0; c < t->channel_count; c++)
-        DSC_TRY(make_channel(t, c, &all[0].id[c], dsc_comm_open_timeout_ns(options), err));
+        DSC_TRY(make_channel(t, c, &all[0].id[c], options, err));
     dsc_device_watch(t->device, watch, t);
     if (options->register_memory && t->api.enroll == NULL)
         return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.nccl_register", "NCCL %d.%d cannot register memory; install "
                         "2.19 or newer, or take the key out", t->api.version / 10000, t->api.version / 100 % 100);
-    t->registers = options->register_memory;
+    t->registers = options->register_memory || t->wishes.symmetric;
     return DSC_OK;
 }
 
 static void nccl_abort(dsc_transport *transport, const char *reason)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     dsc_comm_abort(t->host, reason);
     pthread_mutex_lock(&t->lock);
     if (!t->aborted) {
@@ -263,13 +278,13 @@ static void nccl_abort(dsc_transport *transport, const char *reason)
 }
 
 /* Peers that are still there come to the same end; one that is not must not be waited for. */
-static void close_channel(nccl_transport *t, int32_t c)
+static void close_channel(dsc_nccl_transport *t, int32_t c)
 {
     dsc_nccl_comm *comm = t->channel[c].comm;
     if (comm == NULL)
         return;
     const dsc_nccl_result result = t->api.finalize(comm);
-    if (settle(t, c, result, "the other ranks at close", CLOSE_WAIT_NS, NULL) == DSC_OK)
+    if (dsc_nccl_settle(t, c, result, "the other ranks at close", CLOSE_WAIT_NS, NULL) == DSC_OK)
         (void)t->api.destroy(comm);
     else
         (void)t->api.abort(comm);
@@ -278,7 +293,7 @@ static void close_channel(nccl_transport *t, int32_t c)
 
 static void nccl_close(dsc_transport *transport)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     dsc_device_watch(t->device, NULL, t);
     (void)!dsc_device_bind(t->device, NULL);
     for (int32_t c = 0; c < t->channel_count; c++)
@@ -293,7 +308,7 @@ static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options
     const dsc_rank_info *info = &options->rank_info;
     if (options->device == NULL || dsc_device_host_visible(options->device) || options->host == NULL)
         return DSC_FAIL(err, DSC_ERR_INPUT, "dsc.comm", "\"nccl\" is for ranks on GPUs; these compute on the CPU");
-    nccl_transport *t = NULL;
+    dsc_nccl_transport *t = NULL;
     greeting *all = NULL;
     DSC_TRY(dsc_alloc_zeroed(options->alloc, DSC_TAG_CONTROL, 1, sizeof *t, &t, err));
     t->base.ops = &dsc_comm_nccl;
@@ -318,66 +333,14 @@ static dsc_status nccl_open(dsc_transport **out, const dsc_comm_options *options
     return DSC_OK;
 }
 
-/* ---- memory ---- */
-
-static void strike_buffer(nccl_transport *t, nccl_buffer *buffer)
-{
-    (void)!dsc_device_bind(t->device, NULL);
-    pthread_mutex_lock(&t->lock);
-    for (int32_t c = 0; c < t->channel_count; c++)
-        if (buffer->handle[c] != NULL && t->channel[c].comm != NULL) /* an aborted one has forgotten it */
-            (void)t->api.strike(t->channel[c].comm, buffer->handle[c]);
-    pthread_mutex_unlock(&t->lock);
-    *buffer = (nccl_buffer){ .ptr = NULL };
-}
-
-static dsc_status enroll_buffer(nccl_transport *t, const dsc_buf *buf, dsc_error *err)
-{
-    nccl_buffer *buffer = t->buffer;
-    while (buffer < t->buffer + BUFFERS_MAX && buffer->ptr != NULL)
-        buffer++;
-    if (buffer == t->buffer + BUFFERS_MAX)
-        return DSC_OK; /* works without, too */
-    DSC_TRY(dsc_device_bind(t->device, err));
-    buffer->ptr = buf->ptr;
-    dsc_status status = DSC_OK;
-    for (int32_t c = 0; c < t->channel_count && status == DSC_OK; c++) {
-        const dsc_nccl_result result =
-            t->api.enroll(t->channel[c].comm, buf->ptr, (size_t)buf->bytes, &buffer->handle[c]);
-        status = settle(t, c, result, "ncclCommRegister", t->timeout_ns, err);
-    }
-    if (status != DSC_OK)
-        strike_buffer(t, buffer);
-    return status;
-}
-
-static dsc_status nccl_mem_open(dsc_transport *transport, dsc_tag tag, int64_t bytes, dsc_buf *out, dsc_error *err)
-{
-    nccl_transport *t = of(transport);
-    DSC_TRY(dsc_mem_open(t->device, tag, DSC_TIER_DEVICE, bytes, out, err));
-    const dsc_status status = t->registers && bytes > 0 ? enroll_buffer(t, out, err) : DSC_OK;
-    if (status != DSC_OK)
-        dsc_mem_close(t->device, out);
-    return status;
-}
-
-static void nccl_mem_close(dsc_transport *transport, dsc_buf *buf)
-{
-    nccl_transport *t = of(transport);
-    for (int32_t i = 0; i < BUFFERS_MAX; i++)
-        if (buf->ptr != NULL && t->buffer[i].ptr == buf->ptr)
-            strike_buffer(t, &t->buffer[i]);
-    dsc_mem_close(t->device, buf);
-}
-
 /* ---- collectives ---- */
 
 /* Every call: begin, NCCL's calls, end. */
-static dsc_status begin(nccl_transport *t, int32_t channel, dsc_comm_op op, int64_t bytes, const dsc_stream *stream,
+static dsc_status begin(dsc_nccl_transport *t, int32_t channel, dsc_comm_op op, int64_t bytes, const dsc_stream *stream,
                         dsc_error *err)
 {
     DSC_ASSERT(stream != NULL);
-    nccl_channel *ch = &t->channel[channel];
+    dsc_nccl_channel *ch = &t->channel[channel];
     ch->last_op = op;
     ch->last_bytes = bytes;
     ch->call_count++;
@@ -385,16 +348,16 @@ static dsc_status begin(nccl_transport *t, int32_t channel, dsc_comm_op op, int6
     return dsc_device_bind(t->device, err);
 }
 
-static dsc_status end(nccl_transport *t, int32_t channel, dsc_nccl_result result, dsc_error *err)
+static dsc_status end(dsc_nccl_transport *t, int32_t channel, dsc_nccl_result result, dsc_error *err)
 {
     char call[128];
-    return settle(t, channel, result, call_text(t, channel, call, sizeof call), t->timeout_ns, err);
+    return dsc_nccl_settle(t, channel, result, call_text(t, channel, call, sizeof call), t->timeout_ns, err);
 }
 
 static dsc_status nccl_all_gather(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                   int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     DSC_TRY(begin(t, channel, DSC_COMM_ALL_GATHER, bytes, stream, err));
     if (bytes == 0)
         return DSC_OK;
@@ -404,13 +367,28 @@ static dsc_status nccl_all_gather(dsc_transport *transport, int32_t channel, voi
                err);
 }
 
+/* One call, which NCCL gives to copy engines if it may and both buffers are in symmetric windows. */
+static dsc_status all_to_all_at_once(dsc_nccl_transport *t, int32_t channel, void *recv, const void *send,
+                                     int64_t bytes, dsc_stream *stream, dsc_error *err)
+{
+    DSC_TRY(begin(t, channel, DSC_COMM_ALL_TO_ALL, bytes, stream, err));
+    if (bytes == 0)
+        return DSC_OK;
+    return end(t, channel,
+               t->api.all_to_all(send, recv, (size_t)bytes, DSC_NCCL_UINT8, t->channel[channel].comm,
+                                 dsc_stream_native(stream)),
+               err);
+}
+
 /* Sends and receives to all others are one group; the own piece is a copy. */
 static dsc_status nccl_all_to_all(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                   int64_t bytes, dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     dsc_nccl_comm *comm = t->channel[channel].comm;
     void *native = dsc_stream_native(stream);
+    if (t->wishes.policy == DSC_NCCL_POLICY_ZERO)
+        return all_to_all_at_once(t, channel, recv, send, bytes, stream, err);
     DSC_TRY(begin(t, channel, DSC_COMM_ALL_TO_ALL, bytes, stream, err));
     if (bytes == 0)
         return DSC_OK;
@@ -431,7 +409,7 @@ static dsc_status nccl_all_to_all(dsc_transport *transport, int32_t channel, voi
 static dsc_status nccl_broadcast(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t root,
                                  dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     DSC_TRY(begin(t, channel, DSC_COMM_BROADCAST, bytes, stream, err));
     if (bytes == 0)
         return DSC_OK;
@@ -444,7 +422,7 @@ static dsc_status nccl_broadcast(dsc_transport *transport, int32_t channel, void
 /* On a stream a gather of one line from everybody; without one the hosts meet. */
 static dsc_status nccl_barrier(dsc_transport *transport, int32_t channel, dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     if (stream == NULL)
         return dsc_comm_barrier(t->host, 0, NULL, err);
     char *lines = (char *)t->barrier.ptr + (int64_t)channel * t->size * BARRIER_BYTES;
@@ -458,7 +436,7 @@ static dsc_status nccl_barrier(dsc_transport *transport, int32_t channel, dsc_st
 static dsc_status nccl_send(dsc_transport *transport, int32_t channel, const void *buf, int64_t bytes, int32_t to,
                             dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     DSC_TRY(begin(t, channel, DSC_COMM_SEND, bytes, stream, err));
     if (bytes == 0)
         return DSC_OK;
@@ -470,7 +448,7 @@ static dsc_status nccl_send(dsc_transport *transport, int32_t channel, const voi
 static dsc_status nccl_recv(dsc_transport *transport, int32_t channel, void *buf, int64_t bytes, int32_t from,
                             dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     DSC_TRY(begin(t, channel, DSC_COMM_RECV, bytes, stream, err));
     if (bytes == 0)
         return DSC_OK;
@@ -483,7 +461,7 @@ static dsc_status nccl_recv(dsc_transport *transport, int32_t channel, void *buf
 static dsc_status nccl_native_sum(dsc_transport *transport, int32_t channel, void *recv, const void *send,
                                   int64_t count, dsc_dtype dtype, dsc_stream *stream, dsc_error *err)
 {
-    nccl_transport *t = of(transport);
+    dsc_nccl_transport *t = of(transport);
     const dsc_nccl_type type = dtype == DSC_BF16  ? DSC_NCCL_BFLOAT16
                                : dtype == DSC_F16 ? DSC_NCCL_FLOAT16
                                                   : DSC_NCCL_FLOAT32;
@@ -510,8 +488,8 @@ const dsc_comm_ops dsc_comm_nccl = {
     .send = nccl_send,
     .recv = nccl_recv,
     .native_sum = nccl_native_sum,
-    .mem_open = nccl_mem_open,
-    .mem_close = nccl_mem_close,
+    .mem_open = dsc_nccl_mem_open,
+    .mem_close = dsc_nccl_mem_close,
     .health = health,
     .abort = nccl_abort,
 };

@@ -8,15 +8,18 @@
 typedef struct symbol {
     const char *name;
     size_t offset; /* offset of the member in dsc_nccl_api */
+    int least;     /* the first version that has it; 0: all that are taken */
 } symbol;
 
-#define SYMBOL(member, symbol, arguments) { #symbol, offsetof(dsc_nccl_api, member) },
-static const symbol newer[] = { DSC_NCCL_NEWER_FUNCTIONS(SYMBOL) };
+#define NEWER(member, symbol, arguments, least) { #symbol, offsetof(dsc_nccl_api, member), least },
+static const symbol newer[] = { DSC_NCCL_NEWER_FUNCTIONS(NEWER) };
+#undef NEWER
+#define SYMBOL(member, symbol, arguments) { #symbol, offsetof(dsc_nccl_api, member), 0 },
 static const symbol symbols[] = {
     DSC_NCCL_FUNCTIONS(SYMBOL)
 #undef SYMBOL
-    { "ncclGetErrorString", offsetof(dsc_nccl_api, error_text) },
-    { "ncclGetLastError", offsetof(dsc_nccl_api, last_error) },
+    { "ncclGetErrorString", offsetof(dsc_nccl_api, error_text), 0 },
+    { "ncclGetLastError", offsetof(dsc_nccl_api, last_error), 0 },
 };
 
 /* NULL: all were found; else the first that is missing. */
@@ -28,11 +31,16 @@ static const char *resolve(void *library, dsc_nccl_api *out)
             return symbols[i].name;
         memcpy((char *)out + symbols[i].offset, &found, sizeof found);
     }
+    return NULL;
+}
+
+/* A function of a later version may be there under its name and not work yet. */
+static void resolve_newer(void *library, dsc_nccl_api *out)
+{
     for (size_t i = 0; i < DSC_COUNT(newer); i++) {
-        void *found = dlsym(library, newer[i].name);
+        void *found = out->version >= newer[i].least ? dlsym(library, newer[i].name) : NULL;
         memcpy((char *)out + newer[i].offset, &found, sizeof found);
     }
-    return NULL;
 }
 
 static dsc_status missing(dsc_error *err)
@@ -57,8 +65,10 @@ dsc_status dsc_nccl_load(dsc_nccl_api *out, dsc_error *err)
     const char *absent = resolve(library, out);
     if (absent == NULL && out->get_version(&out->version) != DSC_NCCL_SUCCESS)
         absent = "version number";
-    if (absent == NULL && out->version >= DSC_NCCL_VERSION_LEAST)
+    if (absent == NULL && out->version >= DSC_NCCL_VERSION_LEAST) {
+        resolve_newer(library, out);
         return DSC_OK;
+    }
     return DSC_FAIL(err, DSC_ERR_UNSUPPORTED, "dsc.comm",
                     "libnccl.so.2 is %s%s; several GPUs need NCCL %d.%d or newer: install a newer one",
                     absent != NULL ? "without " : "too old", absent != NULL ? absent : "",

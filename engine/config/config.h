@@ -9,6 +9,7 @@
 #include <dsc/log.h>
 
 #include "base/alloc.h"
+#include "comm/comm.h"
 #include "engine/data/curriculum.h"
 #include "engine/data/masking.h"
 #include "engine/data/sft/sft.h"
@@ -153,6 +154,14 @@ typedef struct dsc_aio_config {
 typedef enum dsc_reproducible { DSC_REPRODUCIBLE_PLAN, DSC_REPRODUCIBLE_WORLD_SIZE } dsc_reproducible;
 /* dsc.fp8. weights: kept in fp8 from one update to the next, or cast at each use. */
 typedef enum dsc_fp8_weights { DSC_FP8_WEIGHTS_AUTO, DSC_FP8_WEIGHTS_KEPT, DSC_FP8_WEIGHTS_EACH_USE } dsc_fp8_weights;
+/* dsc.nccl; see dsc_nccl_wishes in comm/comm.h. */
+typedef struct dsc_nccl_section {
+    int64_t min_ctas, max_ctas; /* 0: NCCL's choice */
+    dsc_nccl_policy policy;
+    bool blocking, symmetric;
+    char network[64]; /* "": NCCL's choice */
+} dsc_nccl_section;
+
 typedef struct dsc_fp8_section {
     bool enabled, hybrid; /* hybrid: gradients of activations are E5M2, else E4M3 */
     dsc_fp8_fast fast;
@@ -359,6 +368,7 @@ typedef struct dsc_ext_config {
     dsc_fp8_section fp8;
     bool cuda_graphs;                 /* a module's work on a GPU is started as one graph; false */
     bool nccl_register;               /* register the parameters' memory with NCCL */
+    dsc_nccl_section nccl;
     bool native_sums;                 /* "reduce": "native": the transport's own sum; else "exact" */
     int64_t skip_limit;               /* steps skipped in a row that end the run; 0: none */
     double comm_timeout_s;            /* a collective that waits longer ends the job with exit code 5; 600 */

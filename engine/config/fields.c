@@ -377,6 +377,17 @@ static dsc_status fill_fp8(dsc_config_parse_state *s)
                            dsc_dtype_text(dsc_config_compute_dtype(s->config)));
 }
 
+static dsc_status fill_nccl(dsc_config_parse_state *s)
+{
+    dsc_nccl_section *nccl = &s->config->own.nccl;
+    nccl->policy = (dsc_nccl_policy)dsc_config_choice_or(s, DSC_ID_NCCL_CTA_POLICY, DSC_NCCL_POLICY_DEFAULT);
+    if (nccl->max_ctas == 0 || nccl->min_ctas <= nccl->max_ctas)
+        return DSC_OK;
+    return dsc_config_fail(s, DSC_ID_NCCL_MIN_CTAS, DSC_ERR_CONFIG,
+                           "%d is more than dsc.nccl.max_ctas, which is %d; give the same number or less",
+                           (int)nccl->min_ctas, (int)nccl->max_ctas);
+}
+
 static dsc_status fill_own(dsc_config_parse_state *s)
 {
     dsc_ext_config *own = &s->config->own;
@@ -389,6 +400,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(dsc_config_fill_lora(s));
     DSC_TRY(fill_mlm(s));
     DSC_TRY(fill_fp8(s));
+    DSC_TRY(fill_nccl(s));
     DSC_TRY(fill_sft(s));
     DSC_TRY(fill_labels(s));
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);

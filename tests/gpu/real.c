@@ -26,3 +26,8 @@ int64_t cusim_products_taken(void) { return 0; }
 int64_t cusim_left(void) { return 0; }
 uint64_t cusim_operations(int device) { return 0; }
 uint64_t cusim_nccl_registrations(void) { return 0; }
+void cusim_set_nccl(int number) {}
+uint64_t cusim_nccl_windows(void) { return 0; }
+uint64_t cusim_nccl_copied(void) { return 0; }
+uint64_t cusim_nccl_splits(void) { return 0; }
+void cusim_nccl_last_config(cusim_nccl_config *out) { *out = (cusim_nccl_config){ 0 }; }

@@ -88,6 +88,14 @@ int64_t cusim_products_taken(void);
 int64_t cusim_left(void);
 /* Buffers that were registered with NCCL's communicators so far. */
 uint64_t cusim_nccl_registrations(void);
+/* The installed NCCL's version, as 22304; before the first communicator. CUSIM_NCCL sets it too. */
+void cusim_set_nccl(int number);
+/* So far: windows that were opened, collectives that copy engines could take, communicators split off by a rank. */
+uint64_t cusim_nccl_windows(void);
+uint64_t cusim_nccl_copied(void);
+uint64_t cusim_nccl_splits(void);
+typedef struct cusim_nccl_config { int min_ctas, max_ctas, policy, blocking; char network[32]; } cusim_nccl_config;
+void cusim_nccl_last_config(cusim_nccl_config *out);
 /* Parts of an allocation that the program itself gives out. Forbidden bytes may not be accessed (they become poison),
  * allowed ones may. The caller must have waited for earlier uses of bytes that it forbids. */
 void cusim_forbid(const void *p, size_t bytes);

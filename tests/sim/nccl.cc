@@ -5,17 +5,43 @@
  * flight shows. Sums are taken in an order of the seed's. SPDX-License-Identifier: Apache-2.0 */
 #include <cstring>
 #include <cuda_bf16.h>
-#include <nccl.h>
 
-#include "tests/sim/runtime.h"
+#include "tests/sim/nccl_state.h"
+
+namespace cusim {
+
+enum call_kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, PEER_TO_PEER, ALL_TO_ALL };
+
+/* One rank's side of a call. */
+struct part {
+    bool here = false;
+    const char *send = nullptr;
+    char *recv = nullptr;
+    size_t send_bytes = 0, recv_bytes = 0;
+    device_state *device = nullptr;
+    uint64_t hash = 0;
+};
+
+struct nccl_call {
+    call_kind kind;
+    size_t count;
+    ncclDataType_t type;
+    int op, root;      /* peer to peer: source and destination */
+    int first = -1;    /* the rank that called first */
+    std::vector<part> parts;
+    int came = 0, needed;
+    bool done = false;
+    uint64_t place = 0; /* of the received bytes in the ranks' windows; 0: not known yet */
+};
+
+} // namespace cusim
 
 namespace {
 
 using namespace cusim;
 
-enum call_kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, PEER_TO_PEER };
 const char *const call_names[] = { "ncclAllGather", "ncclReduceScatter", "ncclAllReduce", "ncclBroadcast",
-                                   "ncclSend/ncclRecv" };
+                                   "ncclSend/ncclRecv", "ncclAlltoAll" };
 
 const size_t bytes_of_types[] = { 1, 1, 4, 4, 8, 8, 2, 4, 8, 2 };
 bool is_type(ncclDataType_t type) { return static_cast<unsigned>(type) < sizeof bytes_of_types / sizeof(size_t); }
@@ -29,54 +55,13 @@ uint64_t hash_of(const void *p, size_t bytes)
     return h;
 }
 
-/* One rank's side of a call. */
-struct part {
-    bool here = false;
-    const char *send = nullptr;
-    char *recv = nullptr;
-    size_t send_bytes = 0, recv_bytes = 0;
-    device_state *device = nullptr;
-    uint64_t hash = 0;
-};
-
-struct call {
-    call_kind kind;
-    size_t count;
-    ncclDataType_t type;
-    int op, root;      /* peer to peer: source and destination */
-    int first = -1;    /* the rank that called first */
-    std::vector<part> parts;
-    int came = 0, needed;
-    bool done = false;
-};
-
-struct clique {
-    uint64_t id;
-    int size, joined = 0;
-    bool lost = false; /* a rank aborted: what comes after never ends, as for peers of a rank that died */
-    std::map<uint64_t, std::shared_ptr<call>> calls;                      /* by position in the order of calls */
-    std::map<std::pair<int, uint64_t>, std::shared_ptr<call>> transfers; /* by pair of ranks and position */
-    struct split_round { int came = 0; std::vector<std::pair<int, int>> wishes; std::map<int, uint64_t> ids; };
-    std::map<uint64_t, split_round> splits;
-};
+using call = cusim::nccl_call;
+using clique = cusim::nccl_clique;
 
 uint64_t next_id = 1;
 std::map<uint64_t, std::shared_ptr<clique>> cliques;
 
-} // namespace
-
-struct ncclComm {
-    std::shared_ptr<clique> all;
-    int rank;
-    device_state *device;
-    bool blocking = true, aborted = false;
-    uint64_t call_count = 0, split_count = 0;
-    std::map<int, uint64_t> pair_count;
-    std::map<uint64_t, std::pair<const char *, size_t>> registered;
-};
-
-namespace {
-
+std::set<ncclComm *> open_now;
 std::vector<std::unique_ptr<ncclComm>> closed; /* work of them may still be on a stream */
 
 std::string describe(const call &c)
@@ -160,6 +145,10 @@ void perform(call &c)
         case ALL_REDUCE: memcpy(p.recv, sum.data(), unit); break;
         case BROADCAST: memcpy(p.recv, in[static_cast<size_t>(c.root)].data(), unit); break;
         case PEER_TO_PEER: memcpy(p.recv, in[static_cast<size_t>(c.op)].data(), unit); break;
+        case ALL_TO_ALL:
+            for (size_t q = 0; q < n; q++)
+                memcpy(p.recv + q * unit, in[q].data() + r * unit, unit);
+            break;
         }
     }
     for (size_t r = 0; r < n; r++)
@@ -290,6 +279,7 @@ bool overlaps_badly(const ncclComm *comm, call_kind kind, const part &p)
         return false;
     const size_t rank = static_cast<size_t>(comm->rank);
     return kind == ALL_GATHER ? p.send != p.recv + rank * p.send_bytes
+           : kind == ALL_TO_ALL ? true
                               : p.recv != p.send + (kind == REDUCE_SCATTER ? rank * p.recv_bytes : 0);
 }
 
@@ -350,6 +340,8 @@ ncclResult_t add(ncclComm_t comm, cudaStream_t stream, call_kind kind, const voi
     if (c.kind != kind || c.count != count || c.type != type || c.op != op || c.root != root)
         fail("ranks disagree on a communicator: rank %d calls %s, rank %d calls %s", c.first, describe(c).c_str(),
              comm->rank, describe(e.mine).c_str());
+    if (kind == ALL_GATHER || kind == ALL_TO_ALL)
+        nccl_check_windows(comm, call_names[kind], send, send_bytes, recv, recv_bytes, &slot->place);
     e.shared = slot;
     e.side.device = comm->device;
     e.side.send = static_cast<const char *>(send);
@@ -371,18 +363,48 @@ void wait_open(guard &held, ncclComm *comm)
                "ncclCommInitRank");
 }
 
-ncclComm *join(guard &held, std::shared_ptr<clique> all, int rank, bool blocking)
+ncclComm *join(guard &held, std::shared_ptr<clique> all, int rank, bool blocking, int policy)
 {
     ncclComm *comm = new ncclComm();
+    open_now.insert(comm);
     things++;
     comm->all = all;
     comm->rank = rank;
     comm->device = &my_device(held);
     comm->blocking = blocking;
+    comm->policy = policy;
     all->joined++;
     sim().progress++;
     sim().changed.notify_all();
     return comm;
+}
+
+uint64_t splits = 0;
+cusim_nccl_config last_config;
+
+/* Bytes of ncclConfig_t in a version. */
+size_t config_bytes(int version) { return version < 22700 ? 48 : version < 22800 ? 72 : sizeof(ncclConfig_t); }
+
+bool is_count(int value) { return value == NCCL_CONFIG_UNDEF_INT || value > 0; }
+
+/* The CTA policy; a config that this version would not understand is a fault of the caller. */
+int read_config(const ncclConfig_t *config, bool *blocking)
+{
+    *blocking = config == nullptr || config->blocking != 0;
+    if (config == nullptr)
+        return 0;
+    const int version = nccl_version();
+    if (config->magic != 0xcafebeef || config->size > config_bytes(version) || config->size < 48 ||
+        config->version > static_cast<unsigned>(version) ||
+        config->size != config_bytes(static_cast<int>(config->version)))
+        fail("a config of %zu bytes and version %u for NCCL %d, whose config has %zu", config->size, config->version,
+             version, config_bytes(version));
+    const int policy = config->size > 48 && config->CTAPolicy != NCCL_CONFIG_UNDEF_INT ? config->CTAPolicy : 0;
+    if (!is_count(config->minCTAs) || !is_count(config->maxCTAs) || policy < 0 || policy > NCCL_CTA_POLICY_ZERO)
+        fail("a config with CTAs %d to %d and policy %d", config->minCTAs, config->maxCTAs, policy);
+    last_config = { config->minCTAs, config->maxCTAs, policy, config->blocking, "" };
+    snprintf(last_config.network, sizeof last_config.network, "%s", config->netName != nullptr ? config->netName : "");
+    return policy;
 }
 
 std::shared_ptr<clique> find_clique(uint64_t id, int size)
@@ -396,13 +418,42 @@ std::shared_ptr<clique> find_clique(uint64_t id, int size)
     return all;
 }
 
+/* Goes on with a pending split; true: it has ended, or none was pending. */
+bool poll_split(guard &held, ncclComm *comm)
+{
+    if (comm->split.out == nullptr)
+        return true;
+    clique &all = *comm->all;
+    clique::split_round &round = all.splits[comm->split.number];
+    if (round.came < all.size)
+        return false;
+    ncclComm **out = comm->split.out;
+    comm->split.out = nullptr;
+    if (comm->split.color == NCCL_SPLIT_NOCOLOR)
+        return true;
+    int rank = 0, size = 0;
+    for (int r = 0; r < all.size; r++) {
+        const std::pair<int, int> &w = round.wishes[static_cast<size_t>(r)];
+        if (w.first != comm->split.color)
+            continue;
+        size++;
+        rank += w.second < comm->split.key || (w.second == comm->split.key && r < comm->rank);
+    }
+    if (round.ids.count(comm->split.color) == 0)
+        round.ids[comm->split.color] = next_id++;
+    *out = join(held, find_clique(round.ids[comm->split.color], size), rank, comm->split.blocking, comm->split.policy);
+    return true;
+}
+
 } // namespace
+
+const std::set<ncclComm *> &cusim::nccl_communicators() { return open_now; }
 
 extern "C" {
 
 ncclResult_t ncclGetVersion(int *version)
 {
-    *version = NCCL_VERSION_CODE;
+    *version = nccl_version();
     return ncclSuccess;
 }
 
@@ -426,8 +477,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     std::shared_ptr<clique> all = find_clique(number, ranks);
     if (all->size != ranks || all->joined >= ranks)
         return ncclInvalidUsage;
-    const bool blocking = config == nullptr || config->blocking != 0;
-    *comm = join(held, all, rank, blocking);
+    bool blocking;
+    const int policy = read_config(config, &blocking);
+    *comm = join(held, all, rank, blocking, policy);
     if (group_depth > 0)
         group_opens.push_back(*comm);
     else if (blocking)
@@ -440,34 +492,44 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
 }
 
+/* Of a communicator that does not block, the new one is there when the parent's state says so. */
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *out, ncclConfig_t *config)
 {
     guard held(sim().lock);
     clique &all = *comm->all;
-    const uint64_t number = comm->split_count++;
-    clique::split_round &round = all.splits[number];
+    if (comm->split.out != nullptr)
+        fail("ncclCommSplit of rank %d: its last split has not ended", comm->rank);
+    *out = nullptr;
+    comm->split.out = out;
+    comm->split.color = color;
+    comm->split.key = key;
+    comm->split.number = comm->split_count++;
+    comm->split.policy = read_config(config, &comm->split.blocking);
+    clique::split_round &round = all.splits[comm->split.number];
     round.wishes.resize(static_cast<size_t>(all.size), { NCCL_SPLIT_NOCOLOR, 0 });
     round.wishes[static_cast<size_t>(comm->rank)] = { color, key };
     round.came++;
+    splits++;
     sim().progress++;
     sim().changed.notify_all();
-    wait_until(held, *comm->device, [&] { return round.came == all.size || comm->aborted; }, "ncclCommSplit");
-    *out = nullptr;
-    if (color == NCCL_SPLIT_NOCOLOR || comm->aborted)
-        return ncclSuccess;
-    int rank = 0, size = 0;
-    for (int r = 0; r < all.size; r++) {
-        const std::pair<int, int> &w = round.wishes[static_cast<size_t>(r)];
-        if (w.first != color)
-            continue;
-        size++;
-        rank += w.second < key || (w.second == key && r < comm->rank);
-    }
-    if (round.ids.count(color) == 0)
-        round.ids[color] = next_id++;
-    *out = join(held, find_clique(round.ids[color], size), rank, config == nullptr || config->blocking != 0);
-    wait_open(held, *out);
+    if (!comm->blocking)
+        return ncclInProgress;
+    wait_until(held, *comm->device, [&] { return poll_split(held, comm) || comm->aborted; }, "ncclCommSplit");
+    if (*out != nullptr)
+        wait_open(held, *out);
     return ncclSuccess;
+}
+
+uint64_t cusim_nccl_splits(void)
+{
+    guard held(sim().lock);
+    return splits;
+}
+
+void cusim_nccl_last_config(cusim_nccl_config *out)
+{
+    guard held(sim().lock);
+    *out = last_config;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
@@ -507,6 +569,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     comm->aborted = true;
     things -= static_cast<int64_t>(comm->registered.size());
     comm->registered.clear();
+    nccl_forget_windows(comm);
+    comm->split.out = nullptr;
+    open_now.erase(comm);
     closed.emplace_back(comm);
     things--;
     comm->all->lost = true;
@@ -518,9 +583,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     guard held(sim().lock);
-    if (!comm->registered.empty())
-        fail("ncclCommDestroy: %zu buffers are still registered", comm->registered.size());
+    if (!comm->registered.empty() || !comm->windows.empty())
+        fail("ncclCommDestroy: %zu buffers and %zu windows are still registered", comm->registered.size(),
+             comm->windows.size());
     comm->aborted = true;
+    open_now.erase(comm);
     closed.emplace_back(comm);
     things--;
     return ncclSuccess;
@@ -529,9 +596,9 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     guard held(sim().lock);
-    *error = comm->aborted                           ? ncclInvalidUsage
-             : comm->all->joined < comm->all->size ? ncclInProgress
-                                                     : ncclSuccess;
+    const bool waits = !comm->aborted && (comm->all->joined < comm->all->size || !poll_split(held, comm) ||
+                                          !nccl_poll_window(comm));
+    *error = comm->aborted ? ncclInvalidUsage : waits ? ncclInProgress : ncclSuccess;
     return ncclSuccess;
 }
 
@@ -619,6 +686,15 @@ ncclResult_t ncclAllGather(const void *send, void *recv, size_t count, ncclDataT
         return ncclInvalidArgument;
     return add(comm, stream, ALL_GATHER, send, bytes, recv, bytes * static_cast<size_t>(comm->all->size), count, type,
                0, 0, 0);
+}
+
+ncclResult_t ncclAlltoAll(const void *send, void *recv, size_t count, ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream)
+{
+    if (comm == nullptr)
+        return ncclInvalidArgument;
+    const size_t bytes = count * type_bytes(type) * static_cast<size_t>(comm->all->size);
+    return add(comm, stream, ALL_TO_ALL, send, bytes, recv, bytes, count, type, 0, 0, 0);
 }
 
 ncclResult_t ncclReduceScatter(const void *send, void *recv, size_t count, ncclDataType_t type, ncclRedOp_t op,

@@ -268,6 +268,25 @@ static void registered_memory_gives_the_same_bits(void **state)
     tiny_free_states(&registered);
 }
 
+/* Sums and gathers of stage 3 by copy engines. */
+static void windows_give_the_same_bits(void **state)
+{
+    const int32_t world = run_most_ranks(2);
+    run_result plain, windows;
+    tiny_variant v = { "cuda", world, 3, 2, true, true, DSC_RECOMPUTE_NONE, NULL };
+    if (world < 2 || !cusim_present())
+        skip();
+    run(&v, &plain);
+    const uint64_t opened = cusim_nccl_windows(), copied = cusim_nccl_copied();
+    v.own = ", \"nccl\": {\"cta_policy\": \"zero\"}";
+    run(&v, &windows);
+    assert_true(cusim_nccl_windows() > opened);
+    assert_true(cusim_nccl_copied() > copied);
+    assert_string_equal(plain.hash, windows.hash);
+    tiny_free_states(&plain);
+    tiny_free_states(&windows);
+}
+
 /* Counts of a step are unequal on its ranks. A graph holds the arguments of kernels, and no count is among these. */
 static void masked_targets_are_those_of_the_cpu(void **state)
 {
@@ -304,6 +323,7 @@ int main(void)
         cmocka_unit_test(chunks_of_the_head),
         cmocka_unit_test(native_sums_are_near),
         cmocka_unit_test(registered_memory_gives_the_same_bits),
+        cmocka_unit_test(windows_give_the_same_bits),
         cmocka_unit_test(masked_targets_are_those_of_the_cpu),
     };
     model = tiny_gpt_open(&(tiny_gpt){ .vocab = VOCAB, .sequence = SEQUENCE, .heads = 1, .layers = 2 });

@@ -60,11 +60,13 @@ static void options_of(const member *m, dsc_comm_options *out)
 }
 
 /* The group over the memory of GPUs, from the options that its host communicator left. */
-static dsc_status open_on_device(const member *m, dsc_comm_options *options, dsc_comm *host, dsc_comm **out,
-                                 dsc_error *err)
+static dsc_status open_on_device(const member *m, dsc_comm_options *options, dsc_comm *host, int32_t color,
+                                 dsc_comm **out, dsc_error *err)
 {
     options->device = m->device;
     options->host = host;
+    options->parent = m->all; /* NULL for the communicator of all itself */
+    options->parent_color = color;
     return dsc_comm_open(options, out, err);
 }
 
@@ -81,13 +83,13 @@ static dsc_status open_all(member *m, dsc_error *err)
     DSC_TRY(dsc_stream_open(m->device, DSC_STREAM_ASYNC, "columns", &m->column_stream, err));
     options_of(m, &options);
     DSC_TRY(dsc_comm_open(&options, &m->host, err));
-    DSC_TRY(open_on_device(m, &options, m->host, &m->all, err));
+    DSC_TRY(open_on_device(m, &options, m->host, 0, &m->all, err));
     options_of(m, &options);
     DSC_TRY(dsc_comm_split(m->host, m->rank / COLUMNS, 0, &options, &m->row_host, err));
-    DSC_TRY(open_on_device(m, &options, m->row_host, &m->row, err));
+    DSC_TRY(open_on_device(m, &options, m->row_host, m->rank / COLUMNS, &m->row, err));
     options_of(m, &options);
     DSC_TRY(dsc_comm_split(m->host, m->rank % COLUMNS, 0, &options, &m->column_host, err));
-    DSC_TRY(open_on_device(m, &options, m->column_host, &m->column, err));
+    DSC_TRY(open_on_device(m, &options, m->column_host, m->rank % COLUMNS, &m->column, err));
     DSC_TRY(dsc_mem_open(m->device, DSC_TAG_LEAF, DSC_TIER_DEVICE, COUNT * 4, &m->values, err));
     DSC_TRY(dsc_mem_open(m->device, DSC_TAG_LEAF, DSC_TIER_DEVICE, COUNT * 4, &m->others, err));
     return dsc_mem_open(m->device, DSC_TAG_LEAF, DSC_TIER_PINNED, COUNT * 4, &m->pinned, err);
@@ -215,7 +217,9 @@ static void rows_then_columns(void **state)
         skip();
     for (uint64_t seed = 1; seed <= 4; seed++) {
         cusim_set_schedule(seed, seed == 1 ? CUSIM_COMM_FIRST : CUSIM_RANDOM);
+        const uint64_t splits = cusim_nccl_splits();
         run(&w);
+        assert_true(!cusim_present() || cusim_nccl_splits() - splits == 2 * RANKS); /* no rendezvous of a group's own */
         for (int64_t i = 0; i < COUNT; i++) {
             float row[2], all = value(0, i);
             for (int k = 0; k < 2; k++) {

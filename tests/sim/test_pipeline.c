@@ -2,6 +2,7 @@
  *
  * The bits are those of the host's communicator, under every schedule. Each wait between the two streams is left out,
  * and the simulator's tracking must report each one. A call that NCCL refuses in the middle leaves nothing behind.
+ * The same sums run by copy engines over symmetric windows, and with versions of NCCL that have neither.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <pthread.h>
 #include <setjmp.h>
@@ -32,6 +33,9 @@ typedef struct world {
     dsc_dtype wire;
     bool apart;
     int64_t count, dropped; /* dropped: this wait of GPU 0's streams, counted from the sum on; -1: none */
+    dsc_nccl_wishes nccl;
+    int warnings;           /* that rank 0 logged */
+    char warning[512];      /* the last one */
     const char *refused;    /* function of NCCL that refuses its next call; NULL: none */
     int64_t waits;          /* of GPU 0's streams in the sum */
     dsc_status status[RANKS];
@@ -54,6 +58,15 @@ static float value(int32_t rank, int64_t i)
     return (float)(rank + 1) * 0.37f + (float)((i * 2654435761u) % 9973u) * 1e-3f;
 }
 
+static void on_log(void *user, dsc_log_level level, const char *text)
+{
+    world *w = user;
+    if (level != DSC_LOG_WARNING)
+        return;
+    w->warnings++;
+    snprintf(w->warning, sizeof w->warning, "%s", text);
+}
+
 static dsc_status open_all(member *m, dsc_error *err)
 {
     const dsc_device_ops *ops = NULL;
@@ -70,8 +83,10 @@ static dsc_status open_all(member *m, dsc_error *err)
                                  .staging_bytes = STAGING,
                                  .timeout_ns = INT64_C(20000000000) };
     const int64_t bytes = (int64_t)RANKS * STRIDE * 4;
+    const dsc_log log = { on_log, m->w };
     DSC_TRY(dsc_alloc_open(&m->alloc, err));
     options.alloc = m->alloc;
+    options.nccl = m->w->nccl;
     DSC_TRY(dsc_device_find("cuda", &ops, &count, err));
     DSC_TRY(dsc_device_open(ops, &m->device,
                             &(dsc_device_options){ .alloc = m->alloc, .threads = 1, .index = m->rank }, err));
@@ -79,9 +94,10 @@ static dsc_status open_all(member *m, dsc_error *err)
     DSC_TRY(dsc_comm_open(&options, &m->host, err));
     options.device = m->device;
     options.host = m->host;
+    options.log = m->rank == 0 ? &log : NULL;
     DSC_TRY(dsc_comm_open(&options, &m->comm, err));
-    DSC_TRY(dsc_mem_open(m->device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &m->leaf, err));
-    DSC_TRY(dsc_mem_open(m->device, DSC_TAG_LEAF, DSC_TIER_DEVICE, bytes, &m->acc, err));
+    DSC_TRY(dsc_comm_mem_open(m->comm, DSC_TAG_LEAF, bytes, &m->leaf, err));
+    DSC_TRY(dsc_comm_mem_open(m->comm, DSC_TAG_LEAF, bytes, &m->acc, err));
     return dsc_mem_open(m->device, DSC_TAG_LEAF, DSC_TIER_PINNED, 2 * bytes, &m->pinned, err);
 }
 
@@ -149,8 +165,10 @@ static void close_all(member *m)
 {
     dsc_stream_close(&m->stream);
     if (m->device != NULL) {
-        dsc_mem_close(m->device, &m->leaf);
-        dsc_mem_close(m->device, &m->acc);
+        if (m->comm != NULL) {
+            dsc_comm_mem_close(m->comm, &m->leaf);
+            dsc_comm_mem_close(m->comm, &m->acc);
+        }
         dsc_mem_close(m->device, &m->pinned);
     }
     dsc_comm_close(&m->comm);
@@ -274,12 +292,101 @@ static void a_refused_exchange_leaves_nothing(void **state)
     assert_int_equal(cusim_left(), before);
 }
 
+/* ---- settings of NCCL, and its windows ---- */
+
+static const dsc_nccl_wishes by_copies = {
+    .min_ctas = 2, .max_ctas = 8, .policy = DSC_NCCL_POLICY_ZERO, .network = "Socket"
+};
+
+/* Every NCCL gives the same bits; one without all of it leaves it out with one warning. */
+static void settings_by_version(void **state)
+{
+    static world w;
+    static const struct {
+        int version, policy;
+        bool windows, copies;
+        const char *missing;
+    } cases[] = {
+        { 22809, 2, true, true, NULL },
+        { 22703, 0, true, false, "without cta_policy \"zero\" (2.28)" },
+        { 22304, 0, false, false, "symmetric_windows (2.27)" },
+    };
+    if (run_most_ranks(RANKS) < RANKS || !cusim_present())
+        skip();
+    for (size_t c = 0; c < DSC_COUNT(cases); c++) {
+        const uint64_t windows = cusim_nccl_windows(), copies = cusim_nccl_copied();
+        const int64_t before = cusim_left();
+        cusim_nccl_config config;
+        cusim_set_nccl(cases[c].version);
+        cusim_set_schedule(c, CUSIM_RANDOM);
+        w = (world){ .wire = DSC_BF16, .count = COUNT, .dropped = -1, .nccl = by_copies };
+        w.nccl.symmetric = true;
+        run(&w);
+        expect_host_bits(&w);
+        cusim_nccl_last_config(&config);
+        assert_int_equal(config.min_ctas, 2);
+        assert_int_equal(config.max_ctas, 8);
+        assert_int_equal(config.policy, cases[c].policy);
+        assert_int_equal(config.blocking, 0);
+        assert_string_equal(config.network, "Socket");
+        assert_int_equal(cusim_nccl_windows() - windows, cases[c].windows ? 3 * RANKS : 0); /* staging, leaves, sum */
+        assert_true((cusim_nccl_copied() > copies) == cases[c].copies);
+        assert_int_equal(w.warnings, cases[c].missing != NULL);
+        assert_true(cases[c].missing == NULL || strstr(w.warning, cases[c].missing) != NULL);
+        assert_int_equal(cusim_left(), before);
+    }
+    cusim_set_nccl(22809);
+}
+
+static void calls_that_block(void **state)
+{
+    static world w;
+    cusim_nccl_config config;
+    if (run_most_ranks(RANKS) < RANKS || !cusim_present())
+        skip();
+    w = (world){ .wire = DSC_F32, .count = COUNT, .dropped = -1, .nccl = { .blocking = true, .symmetric = true } };
+    run(&w);
+    expect_host_bits(&w);
+    cusim_nccl_last_config(&config);
+    assert_int_equal(config.blocking, 1);
+    assert_int_equal(config.min_ctas, INT32_MIN);
+}
+
+/* Memory of a window, or a call by copy engines, that one rank does not get. */
+static void refused_windows_leave_nothing(void **state)
+{
+    static world w;
+    if (run_most_ranks(RANKS) < RANKS || !cusim_present())
+        skip();
+    const int64_t before = cusim_left();
+    w = (world){ .wire = DSC_BF16, .count = COUNT, .dropped = -1, .refused = "ncclAlltoAll", .nccl = by_copies };
+    run(&w);
+    assert_int_equal(w.status[1], DSC_ERR_COMM);
+    assert_int_equal(w.status[0], DSC_ERR_PEER);
+    assert_int_equal(cusim_left(), before);
+    for (int64_t n = 0; n < 12; n++) {
+        w = (world){ .wire = DSC_BF16, .count = 0, .dropped = -1, .nccl = by_copies };
+        (void)cusim_plant(CUSIM_FAIL_MALLOC, 1, n);
+        run(&w);
+        const int64_t asked = cusim_plant(CUSIM_FAIL_MALLOC, 1, -1);
+        assert_int_equal(w.status[1], asked > n ? DSC_ERR_NOMEM : DSC_OK);
+        assert_true(asked > n ? w.status[0] == DSC_ERR_PEER : w.status[0] == DSC_OK);
+        assert_int_equal(cusim_left(), before);
+        if (asked <= n)
+            return;
+    }
+    fail_msg("more allocations than a communicator and three buffers need");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_wait_between_the_streams), /* first: its children start with no device in use */
         cmocka_unit_test(chunks_give_the_hosts_bits),
         cmocka_unit_test(a_refused_exchange_leaves_nothing),
+        cmocka_unit_test(settings_by_version),
+        cmocka_unit_test(calls_that_block),
+        cmocka_unit_test(refused_windows_leave_nothing),
     };
     return cmocka_run_group_tests_name("sums in chunks on simulated GPUs", tests, NULL, NULL);
 }

@@ -142,3 +142,12 @@ bool dsc_gather_is_windowed(const dsc_zero *zero, int32_t group)
            (zero->world_size > 1 || zero->group[group].tiers.swap_param ||
             dsc_pack_of_params(zero, group) != DSC_QUANT_NONE);
 }
+
+void dsc_zero_plan_needs(dsc_zero *zero, const dsc_need *list, int count)
+{
+    DSC_ASSERT(count > 0);
+    dsc_needs_plan(&zero->needs, list, count);
+    for (int i = 0; i < count; i++)
+        if (list[i].kind == DSC_NEED_COMM || list[i].kind == DSC_NEED_NEIGHBOURS)
+            zero->lent_bytes += dsc_need_planned_bytes(&list[i]);
+}

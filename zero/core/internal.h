@@ -99,6 +99,7 @@ struct dsc_zero {
     struct dsc_speculative_update *speculative; /* zero/offload/speculative_update.h */
     dsc_zero_plan_bytes plan;
     dsc_needs needs;
+    int64_t lent_bytes; /* planned bytes of dsc_comm_mem_open */
     int64_t state_bytes[DSC_TAG_COUNT]; /* sizes of buf.param, buf.grad, buf.master and buf.moment */
     bool resident_retagged; /* the slices in buf.resident count as parameters */
     dsc_zero_buffers buf;
@@ -175,6 +176,8 @@ static inline bool dsc_any_in_swap(const dsc_zero *zero, int32_t group)
     return false;
 }
 
+/* Adds a list to the plan, and to lent_bytes what a transport gives. */
+void dsc_zero_plan_needs(dsc_zero *zero, const dsc_need *list, int count);
 /* Kinds of memory that peers read in place, with the tier DEVICE. Every buffer and array of zero/ is in a list of needs
  * (kernels/needs.h), whose owner is the dsc_zero. */
 extern const dsc_need_kind dsc_zero_need_comm, dsc_zero_need_neighbours;

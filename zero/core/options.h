@@ -119,6 +119,7 @@ typedef struct dsc_zero_kept {
 /* Bytes that dsc_zero_open will take, by tag and tier. */
 typedef struct dsc_zero_plan_bytes {
     int64_t bytes[DSC_TAG_COUNT][DSC_TIER_COUNT];
+    int64_t lent_bytes; /* of these, device memory that the communicators may take from their libraries */
     dsc_zero_traffic traffic;
     dsc_zero_kept kept;
 } dsc_zero_plan_bytes;
