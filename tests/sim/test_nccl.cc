@@ -344,6 +344,49 @@ void skipped_collective()
     });
 }
 
+/* ---- symmetric windows ---- */
+
+enum window_fault { NO_FAULT, OVERLAP, FOREIGN, UNEQUAL, FREED, LEFT_OPEN, SHIFTED };
+const size_t WINDOW = 8192;
+
+/* Two windows, and an all-to-all from one to the other; rank 1 does one thing wrong. */
+template <window_fault F> void use_windows(int rank, int n, ncclComm_t comm, cudaStream_t s)
+{
+    char *x, *y;
+    ncclWindow_t first, second;
+    const bool wrong = rank == 1;
+    NOK(ncclMemAlloc(reinterpret_cast<void **>(&x), WINDOW));
+    NOK(ncclMemAlloc(reinterpret_cast<void **>(&y), 2 * WINDOW));
+    if (F == FOREIGN && wrong)
+        x = new_device<char>(WINDOW);
+    NOK(ncclCommWindowRegister(comm, x, F == UNEQUAL && wrong ? WINDOW / 2 : WINDOW, &first, NCCL_WIN_COLL_SYMMETRIC));
+    char *at = F == OVERLAP && wrong ? x : y;
+    NOK(ncclCommWindowRegister(comm, at, WINDOW, &second, NCCL_WIN_COLL_SYMMETRIC));
+    CUSIM_LAUNCH(fill, dim3(1), dim3(64), 0, s, reinterpret_cast<float *>(x), static_cast<float>(rank), 64);
+    NOK(ncclAlltoAll(x, y + (F == SHIFTED && wrong ? 256 : 0), 8, ncclFloat32, comm, s));
+    CHECK(fetch(reinterpret_cast<float *>(y), 16, s)[8] == 1.0f);
+    if (F == FREED && wrong)
+        NOK(ncclMemFree(y));
+    NOK(ncclCommWindowDeregister(comm, first));
+    if (F == LEFT_OPEN && wrong)
+        NOK(ncclCommDestroy(comm));
+    NOK(ncclCommWindowDeregister(comm, second));
+    NOK(ncclMemFree(x));
+    NOK(ncclMemFree(y));
+}
+template <window_fault F> void windows() { run_ranks(2, use_windows<F>); }
+
+/* A config of 2.28 for a library of 2.27. */
+void config_of_another_version()
+{
+    ncclUniqueId id;
+    ncclComm_t comm;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    cusim_set_nccl(22703);
+    NOK(ncclGetUniqueId(&id));
+    NOK(ncclCommInitRankConfig(&comm, 1, id, 0, &config));
+}
+
 const test tests[] = {
     { "collectives of 1 to 8 ranks", collectives },
     { "one thread drives all ranks", one_thread_for_all },
@@ -374,6 +417,14 @@ const test tests[] = {
     { "averages in fp32", averages<false> },
     { "averages in bf16", averages<true> },
     { "planted: a rank that does not come", missing_rank, "deadlock: ncclCommInitRank can never end" },
+    { "an all-to-all between windows", windows<NO_FAULT> },
+    { "planted: windows that overlap", windows<OVERLAP>, "it overlaps window 0" },
+    { "planted: a window of other memory", windows<FOREIGN>, "not inside memory of ncclMemAlloc" },
+    { "planted: windows of different sizes", windows<UNEQUAL>, "ranks disagree on window 0" },
+    { "planted: memory freed under a window", windows<FREED>, "rank 1 still has a window there" },
+    { "planted: a window left open", windows<LEFT_OPEN>, "1 windows are still registered" },
+    { "planted: another place in the windows", windows<SHIFTED>, "at another place of the windows" },
+    { "planted: a config of another version", config_of_another_version, "for NCCL 22703, whose config has 72" },
     { "a collective that is left out", skipped_collective, "ranks disagree on a communicator: rank" },
 };
 
