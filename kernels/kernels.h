@@ -36,6 +36,7 @@
 #include "kernels/signs.h"
 #include "kernels/swiglu.h"
 #include "kernels/swiglu_pairs.h"
+#include "kernels/text_vectors.h"
 #include "kernels/update.h"
 #include "kernels/zero_ranges.h"
 
@@ -111,6 +112,7 @@ void dsc_gather_rows_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_expert_bias_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_label_loss_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_mean_rows_init(dsc_kernel_table *table, uint32_t caps);
+void dsc_text_vectors_init(dsc_kernel_table *table, uint32_t caps); /* TEXT_* */
 void dsc_heads_init(dsc_kernel_table *table, uint32_t caps);
 void dsc_sample_rows_init(dsc_kernel_table *table, uint32_t caps); /* ROWS_* PATCHES */
 void dsc_moe_init(dsc_kernel_table *table, uint32_t caps); /* MOE_* GROUPED_GEMM */

@@ -50,8 +50,18 @@ static inline size_t dsc_dtype_bytes(dsc_dtype dtype)
 #define DSC_DIMS_MAX 6
 
 /* Labels of a sample: none; one class, as an int32; numbers that are predicted, or a set of classes (1: in the set, 0:
- * not), each as fp32. */
-typedef enum dsc_label_kind { DSC_LABELS_NONE, DSC_LABELS_CLASS, DSC_LABELS_NUMBERS, DSC_LABELS_SET } dsc_label_kind;
+ * not), each as fp32. Of a model that makes a vector of each text: the loss that compares the texts of rows
+ * (kernels/text_vectors.h), whose samples have two fp32 numbers. */
+typedef enum dsc_label_kind {
+    DSC_LABELS_NONE,
+    DSC_LABELS_CLASS,
+    DSC_LABELS_NUMBERS,
+    DSC_LABELS_SET,
+    DSC_LABELS_RANKED, /* an anchor's positive before all other texts of the micro-batch */
+    DSC_LABELS_COSINE, /* a pair's cosine is its score */
+    DSC_LABELS_ORDER   /* the cosines of pairs are in the order of their scores */
+} dsc_label_kind;
+static inline bool dsc_label_kind_pairs(dsc_label_kind kind) { return kind >= DSC_LABELS_RANKED; }
 
 /* Shape of a dense row-major tensor (the last index is fastest). */
 typedef struct dsc_tensor_desc {

@@ -35,6 +35,7 @@ void dsc_kernel_table_init(dsc_kernel_table *table, uint32_t caps)
     dsc_expert_bias_init(table, caps);
     dsc_label_loss_init(table, caps);
     dsc_mean_rows_init(table, caps);
+    dsc_text_vectors_init(table, caps);
     dsc_heads_init(table, caps);
     dsc_sample_rows_init(table, caps);
     dsc_moe_init(table, caps);

@@ -183,6 +183,15 @@ static double table_bytes(dsc_kernel kernel, const void *args)
         const dsc_mean_rows_args *a = args;
         return rows_bytes(a->batch * a->tokens, a->channels, a->dtype, 1);
     }
+    case DSC_KERNEL_TEXT_VECTORS_FWD:
+    case DSC_KERNEL_TEXT_VECTORS_BWD: {
+        const dsc_text_vectors_args *a = args;
+        return rows_bytes(a->batch * a->tokens, a->channels, a->dtype, 1);
+    }
+    case DSC_KERNEL_TEXT_LOSS: {
+        const dsc_text_loss_args *a = args;
+        return rows_bytes(a->samples, a->samples, DSC_F32, a->write_gradient ? 2 : 1);
+    }
     case DSC_KERNEL_HEADS_FWD:
     case DSC_KERNEL_HEADS_BWD: {
         const dsc_heads_args *a = args;
@@ -365,6 +374,9 @@ static double bytes_of(dsc_kernel kernel, const void *args)
     case DSC_KERNEL_LABEL_LOSS:
     case DSC_KERNEL_MEAN_ROWS_FWD:
     case DSC_KERNEL_MEAN_ROWS_BWD:
+    case DSC_KERNEL_TEXT_VECTORS_FWD:
+    case DSC_KERNEL_TEXT_VECTORS_BWD:
+    case DSC_KERNEL_TEXT_LOSS:
     case DSC_KERNEL_CROSS_ENTROPY:
     case DSC_KERNEL_COLSUM:
     case DSC_KERNEL_GATHER_ROWS_FWD:
