@@ -45,6 +45,8 @@ static const dsc_lm_classifier token_classifier = {
     .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_tokens
 };
 
+static const dsc_lm_classifier embedder = { .beside = beside_tokens };
+
 /* Keys whose other value is another model are refused. */
 dsc_status dsc_bert_read_more(dsc_hf_config *reader, dsc_dense_config *out)
 {
@@ -77,5 +79,5 @@ const dsc_lm_family dsc_bert_family = {
     DSC_BERT_FAMILY("bert", keys), .base = "bert.", .transform = "cls.predictions.transform.dense",
     .final_norm = "cls.predictions.transform.LayerNorm", .head_table = "cls.predictions.decoder.weight",
     .head_bias = "cls.predictions.bias", .aliases = aliases, .beside = beside, .class_prefix = "Bert",
-    .classifier = &classifier, .token_classifier = &token_classifier
+    .classifier = &classifier, .token_classifier = &token_classifier, .embedder = &embedder
 };

@@ -211,10 +211,11 @@ static dsc_status check_labels(const dsc_model *model, dsc_error *err)
     if (labels->kind == DSC_LABELS_NONE)
         return DSC_OK;
     const int64_t tokens = model->seq_length, items = labels->tokens > 0 ? tokens : 1;
-    const int64_t wanted[] = { tokens, one ? items : labels->count, tokens, items, tokens };
+    const bool pairs = dsc_label_kind_pairs(labels->kind);
+    const int64_t wanted[] = { tokens, one ? items : pairs ? 2 : labels->count, tokens, items, tokens };
     const bool text = labels->names != NULL || !one;
     bool good = labels->count >= 1 && labels->count <= DSC_LABELS_MAX && model->losses_per_sample == items &&
-                model->vocab_size > 0 && (one || labels->tokens == 0) &&
+                model->vocab_size > 0 && (one || labels->tokens == 0) && !(pairs && labels->segments) &&
                 model->batch_count == (!text              ? 2
                                        : labels->segments ? 5
                                                           : 4);

@@ -30,6 +30,8 @@ static const dsc_lm_classifier token_classifier = {
     .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_labels
 };
 
+static const dsc_lm_classifier embedder = { .beside = beside_labels };
+
 static dsc_status read_more(dsc_hf_config *reader, dsc_dense_config *out)
 {
     bool sinusoidal = false;
@@ -57,5 +59,6 @@ const dsc_lm_family dsc_distilbert_family = {
     .position_table = "embeddings.position_embeddings.weight", .embed_norm = "embeddings.LayerNorm",
     .transform = "vocab_transform", .final_norm = "vocab_layer_norm", .head_table = "vocab_projector.weight",
     .head_bias = "vocab_projector.bias", .lora_layers = lora_layers, .beside = beside,
-    .class_prefix = "DistilBert", .classifier = &classifier, .token_classifier = &token_classifier
+    .class_prefix = "DistilBert", .classifier = &classifier, .token_classifier = &token_classifier,
+    .embedder = &embedder
 };

@@ -209,16 +209,22 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     folder->config = config;
     DSC_TRY(folder->family->read_config(&reader, config));
     folder->labelled_family = *folder->family;
-    DSC_TRY(dsc_lm_read_labels(&reader, folder->alloc, &folder->options->labels, &folder->labelled_family, config,
-                               &folder->label_names));
+    if (dsc_label_kind_pairs(folder->options->labels.kind))
+        DSC_TRY(dsc_lm_read_vectors(&reader, folder->alloc, folder->dir, &folder->options->labels,
+                                    &folder->labelled_family, config));
+    else
+        DSC_TRY(dsc_lm_read_labels(&reader, folder->alloc, &folder->options->labels, &folder->labelled_family, config,
+                                   &folder->label_names));
     if (folder->labelled_family.classifies)
         folder->family = &folder->labelled_family;
-    if (folder->labelled_family.classifies && folder->lora != NULL)
+    if (folder->lora != NULL)
+        folder->lora->of_base = config->embeds;
+    if (folder->labelled_family.classifies && !config->embeds && folder->lora != NULL)
         DSC_TRY(dsc_lora_save_head(folder->lora, folder->family->head_table, err));
     DSC_TRY(refuse_other_models(&reader, folder->family->model_type, config->masked || dsc_lm_has_data(config)));
     DSC_TRY(read_quantization(&reader, folder));
     dsc_hf_warn_unread(&reader, folder->family->model_type);
-    if (text != NULL && folder->label_names != NULL)
+    if (text != NULL && (folder->label_names != NULL || config->embeds))
         return DSC_HF_REFUSE(&reader, DSC_ERR_UNSUPPORTED, "a head for labels is not built for a multimodal model");
     if (text != NULL)
         DSC_TRY(read_wrapper(folder, &reader));
@@ -229,6 +235,8 @@ static dsc_status read_config(hf_folder *folder, dsc_error *err)
     config->sequence = config->window > 0 ? dsc_min_i64(config->positions, config->window) : config->positions;
     if (folder->named != NULL)
         config->sequence = dsc_min_i64(config->positions, DSC_NAMED_SEQUENCE);
+    if (config->longest_text > 0)
+        config->sequence = dsc_min_i64(config->sequence, config->longest_text);
     return dsc_lm_apply_options(config, folder->options, dsc_lm_adapter_rows(folder->family, folder->lora),
                                 folder->config_path, err);
 }
@@ -297,6 +305,8 @@ static dsc_status set_config_text(hf_folder *folder, dsc_error *err)
     }
     if (good && folder->label_names != NULL)
         good = dsc_lm_write_labels(root, folder->family, folder->config, folder->label_names);
+    if (good && folder->config->embeds)
+        good = dsc_lm_write_vectors(root, folder->family, folder->config);
     char *printed = good ? cJSON_Print(root) : NULL;
     if (printed == NULL)
         status = DSC_FAIL(err, DSC_ERR_NOMEM, folder->config_path, "out of host memory: no config.json");
@@ -333,7 +343,7 @@ static dsc_status open_model(hf_folder *folder, dsc_model **out, dsc_error *err)
     DSC_TRY(read_config(folder, err));
     untie(folder);
     if (folder->config->vocab_rows != folder->config->file_vocab || folder->untied || is_quantized(folder) ||
-        folder->label_names != NULL)
+        folder->label_names != NULL || folder->config->embeds)
         DSC_TRY(set_config_text(folder, err));
     DSC_TRY(open_weights(folder, err));
     dsc_lm_warn_grown(folder->config, folder->weights == NULL, folder->warning_lines, sizeof folder->warning_lines);

@@ -235,7 +235,7 @@ bool dsc_lm_write_labels(cJSON *root, const dsc_lm_family *family, const dsc_lm_
 int32_t dsc_lm_describe_labels(const dsc_lm_config *config, dsc_batch_spec *out)
 {
     const int64_t tokens = config->sequence, items = config->predictions;
-    const int64_t numbers = config->label_kind == DSC_LABELS_CLASS ? items : config->classes;
+    const int64_t numbers = config->embeds ? 2 : config->label_kind == DSC_LABELS_CLASS ? items : config->classes;
     const dsc_batch_spec all[DSC_LM_BATCH_MAX] = {
         [DSC_LM_TOKENS] = { "tokens", DSC_I32, 1, { tokens } },
         [DSC_LM_TARGETS] = { DSC_BATCH_TARGETS,

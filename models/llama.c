@@ -54,12 +54,13 @@ static const char *const beside_labels[][2] = { { "lm_head.", "head of the langu
 static const dsc_lm_classifier classifier = { .table = "score.weight", .beside = beside_labels };
 static const dsc_lm_classifier token_classifier = { .table = "score.weight", .bias = "score.bias",
                                                     .beside = beside_labels };
+static const dsc_lm_classifier embedder = { .beside = beside_labels };
 
 #define FAMILY(name, prefix)                                                                                           \
     const dsc_lm_family dsc_##name##_family = {                                                                        \
         DSC_DECODER_RMS(#name, dsc_traits_of_##name), .write_config = dsc_decoder_write_config,                        \
         .builtin = dsc_llama_builtin, .class_prefix = (prefix), .classifier = &classifier,                             \
-        .token_classifier = &token_classifier                                                                          \
+        .token_classifier = &token_classifier, .embedder = &embedder                                                   \
     }
 FAMILY(llama, "Llama");
 FAMILY(mistral, "Mistral");

@@ -129,6 +129,8 @@ static void add_head(dsc_lm *lm)
     lm->prefix[0] = 0;
     if (lm->family->head_bias != NULL)
         dsc_lm_add_param(lm, lm->family->head_bias, "", 0, dsc_lm_output_rows(config), 0);
+    if (config->embeds) /* there is no table */
+        return;
     snprintf(lm->prefix, NAME_BYTES, "%s", config->tied ? lm->family->base : "");
     dsc_param_spec *table = dsc_lm_add_param(lm, config->tied ? lm->family->token_table : lm->family->head_table, "",
                                              dsc_lm_output_rows(config), config->embed_channels, config->init_std);
@@ -184,7 +186,10 @@ static void add_last(dsc_lm *lm, dsc_module *module)
     snprintf(lm->names[lm->module_count - 1], NAME_BYTES, "head");
     if (lm->family->emit_last == NULL) {
         add_head(lm);
-        dsc_lm_head_init(module);
+        if (lm->config->embeds)
+            dsc_lm_vectors_init(module);
+        else
+            dsc_lm_head_init(module);
         return;
     }
     lm->prefix[0] = 0;
@@ -276,7 +281,7 @@ static dsc_status count_params(dsc_lm *lm, lm_counts *counts, dsc_error *err)
     if (lm->family->emit_first == NULL)
         counts->params += dsc_lm_embed_params(lm->family, config).count;
     if (lm->family->emit_last == NULL)
-        counts->params += dsc_lm_head_table(lm->family, config) + 1;
+        counts->params += dsc_lm_head_table(lm->family, config) + !config->embeds;
     counts->layers += LINEARS_MAX - BLOCK_LAYERS_MAX;
     return DSC_OK;
 }
@@ -408,7 +413,8 @@ static dsc_labels labels_of(const dsc_lm *lm)
     return (dsc_labels) { .kind = config->label_kind,
                           .count = config->classes,
                           .names = lm->label_names,
-                          .last = config->pools_mean || !config->masked,
+                          .last = config->embeds ? config->pooling != DSC_POOLING_FIRST
+                                                 : config->pools_mean || !config->masked,
                           .segments = config->takes_segments,
                           .tokens = config->of_tokens ? config->sequence : 0 };
 }

@@ -85,6 +85,11 @@ typedef struct dsc_lm_config {
     bool no_transform;
     bool pools_mean, pools_tanh; /* the transform's activation is tanh */
     bool takes_segments;         /* tokens have the segments of the batch, else the first one */
+    /* A model that makes a vector of each text: `classes` are its C numbers, without a table. */
+    bool embeds, unit_vectors;
+    dsc_pooling pooling; /* not AUTO */
+    double similarity_scale;
+    int64_t longest_text; /* tokens at which the folder cuts texts; 0: it does not say */
 } dsc_lm_config;
 
 #define DSC_VOCAB_TOKENS_MAX (1 << 24) /* as a tokenizer has at most */
@@ -155,6 +160,7 @@ typedef struct dsc_lm_family {
     const char *class_prefix; /* "Bert" of BertForSequenceClassification in transformers, with a classifier */
     const struct dsc_lm_classifier *classifier; /* NULL: no head for labels is built */
     const struct dsc_lm_classifier *token_classifier; /* head for labels of tokens; NULL: none is built */
+    const struct dsc_lm_classifier *embedder; /* head for vectors of texts: norm, beside; NULL: none is built */
     bool classifies;                            /* a copy of a family that has that head */
     /* The end of names of parameters that are never trained: ".e_score_correction_bias". Exports have them in fp32
      * where the files have them so. NULL: none. */
@@ -176,6 +182,12 @@ typedef struct dsc_lm_classifier {
 DSC_MUST_USE dsc_status dsc_lm_read_labels(dsc_hf_config *reader, dsc_alloc *alloc,
                                            const struct dsc_label_options *options, dsc_lm_family *family,
                                            dsc_lm_config *config, const char *const **names);
+/* vectors_config.c: the head that makes vectors, for options of a kind that compares texts. `dir`: the folder, whose
+ * files of sentence-transformers are read; NULL: none. The second function sets the keys of a config.json. */
+DSC_MUST_USE dsc_status dsc_lm_read_vectors(dsc_hf_config *reader, dsc_alloc *alloc, const char *dir,
+                                            const struct dsc_label_options *options, dsc_lm_family *family,
+                                            dsc_lm_config *config);
+bool dsc_lm_write_vectors(cJSON *root, const dsc_lm_family *family, const dsc_lm_config *config);
 /* out[DSC_LM_BATCH_MAX] <- the batch of dsc_labels; returns how many tensors it has. */
 int32_t dsc_lm_describe_labels(const dsc_lm_config *config, dsc_batch_spec *out);
 /* Sets the keys of a config.json that say so. false: out of memory. */
@@ -272,12 +284,13 @@ static inline int64_t dsc_lm_piece(int64_t *end, int64_t bytes)
 }
 
 /* Fills one module each (name, self and params are the caller's). lm_embed.c, lm_program.c, lm_transform.c,
- * lm_head.c */
+ * lm_head.c, lm_vectors.c */
 void dsc_lm_embed_init(dsc_module *module);
 void dsc_lm_block_init(dsc_module *module);
 void dsc_lm_loss_init(dsc_module *module);
 void dsc_lm_transform_init(dsc_module *module);
 void dsc_lm_head_init(dsc_module *module);
+void dsc_lm_vectors_init(dsc_module *module);
 
 /* Whether a sample is something else than tokens. */
 static inline bool dsc_lm_has_data(const dsc_lm_config *config) { return config->data.dim_count > 0; }

@@ -266,7 +266,8 @@ static dsc_status write_targets(dsc_lm *lm, const char *base, const lm_targets *
                                  .parameters = targets->parameter,
                                  .parameter_count = targets->parameters,
                                  .experts = experts,
-                                 .task = lm->config->classes > 0                               ? "SEQ_CLS"
+                                 .task = lm->config->embeds                                    ? "FEATURE_EXTRACTION"
+                                         : lm->config->classes > 0                             ? "SEQ_CLS"
                                          : lm->config->masked || lm->family->emit_last != NULL ? NULL
                                                                                                : "CAUSAL_LM",
                                  .in_out = !lm->layer[lm->block_layer].shape.out_in };

@@ -110,11 +110,12 @@ void dsc_lm_warn_beside(const dsc_weights *weights, const dsc_lm_family *family,
             continue;
         last = what;
         dsc_hf_warn(warnings, bytes,
-                    "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is the %s",
-                    what, dsc_weights_at(weights, i)->name,
-                    family->classifies || family->emit_last != NULL ? "classifier"
-                    : family->transform != NULL                     ? "masked language model"
-                                                                    : "language model");
+                    "the folder's %s (\"%.100s\") is neither trained nor saved: what is trained is the %s", what,
+                    dsc_weights_at(weights, i)->name,
+                    family->classifies && family->head_table[0] == 0  ? "base model"
+                    : family->classifies || family->emit_last != NULL ? "classifier"
+                    : family->transform != NULL                       ? "masked language model"
+                                                                      : "language model");
     }
 }
 
@@ -283,7 +284,7 @@ dsc_status dsc_lm_refuse_missing(const dsc_weights *weights, const dsc_lm_params
 /* Parameters that only the task needs, which a folder of the base model alone leaves out. */
 static bool is_of_head(const dsc_lm_family *family, const dsc_lm_config *config, const char *name)
 {
-    const char *const own[] = { family->transform, config->masked ? family->final_norm : NULL };
+    const char *const own[] = { family->transform, config->masked && !config->embeds ? family->final_norm : NULL };
     if (family->emit_last != NULL) /* the task's layers are outside of the base model */
         return without_base(family, name) == name;
     if (strcmp(name, family->head_table) == 0 || (family->head_bias != NULL && strcmp(name, family->head_bias) == 0))
@@ -544,6 +545,8 @@ static dsc_status match_adapter(const dsc_weights *weights, dsc_alloc *alloc, co
             continue;
         snprintf(name, sizeof name, DSC_LORA_PREFIX "%s", spec->name);
         const dsc_weight *found = dsc_lora_find(weights, spec->name);
+        if (found == NULL && params->config->embeds) /* PEFT has adapted the base model itself */
+            found = dsc_lora_find(weights, without_base(params->family, spec->name));
         if (found == NULL && !spec->trainable)
             continue; /* a table that the adapter does not bring */
         if (found == NULL)

@@ -69,6 +69,7 @@ typedef struct dsc_lora_config {
     const char *fused[DSC_LORA_FUSED_MAX];
     int32_t fused_count;
     dsc_weights *weights;            /* an adapter to continue from: its tensors name the layers; NULL: fresh */
+    bool of_base; /* names in the files may lack the first component: PEFT has adapted the base model itself */
     char warnings[256];
     int64_t steps_left; /* of regular expressions */
     dsc_status status;  /* the first one that could not be matched, and why */

@@ -207,7 +207,9 @@ bool dsc_lora_wants(dsc_lora_config *config, const char *layer, const char *cons
         return false;
     if (config->weights != NULL) {
         snprintf(name, sizeof name, "%s.lora_A.weight", layer);
-        return dsc_lora_find(config->weights, name) != NULL;
+        const char *const point = config->of_base ? strchr(name, '.') : NULL;
+        return dsc_lora_find(config->weights, name) != NULL ||
+               (point != NULL && dsc_lora_find(config->weights, point + 1) != NULL);
     }
     const bool excluded = is_excluded(config, layer), target = is_target(config, layer, usual);
     return target && !excluded && is_in_layers(config, layer);

@@ -23,6 +23,12 @@ static const char *const beside_labels[][2] = { { "decoder.", "masked language m
 static const dsc_lm_classifier classifier = { CLASSIFIER, .pools_by_key = true };
 static const dsc_lm_classifier token_classifier = { CLASSIFIER };
 
+static const char *const beside_vectors[][2] = { { "decoder.", "masked language model's head" },
+                                                 { "head.", "masked language model's head" },
+                                                 { NULL, NULL } };
+
+static const dsc_lm_classifier embedder = { .norm = "model.final_norm", .beside = beside_vectors };
+
 /* ---- config.json ------------------------------------------------------------------------------------------------- */
 
 static dsc_status check_head_size(dsc_hf_config *reader, const dsc_dense_config *out)
@@ -115,5 +121,6 @@ const dsc_lm_family dsc_modernbert_family = {
     .token_table = "embeddings.tok_embeddings.weight", .embed_norm = "embeddings.norm",
     .transform_norm = "model.final_norm", .transform = "head.dense", .final_norm = "head.norm",
     .head_table = "decoder.weight", .head_bias = "decoder.bias", .lora_layers = lora_layers, .may_ignore = may_ignore,
-    .class_prefix = "ModernBert", .classifier = &classifier, .token_classifier = &token_classifier
+    .class_prefix = "ModernBert", .classifier = &classifier, .token_classifier = &token_classifier,
+    .embedder = &embedder
 };

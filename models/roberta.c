@@ -34,6 +34,8 @@ static const dsc_lm_classifier token_classifier = {
     .table = "classifier.weight", .bias = "classifier.bias", .beside = beside_labels
 };
 
+static const dsc_lm_classifier embedder = { .beside = beside_labels };
+
 /* transformers counts places by the token of padding, so that there must be one. */
 static dsc_status read_positions(dsc_hf_config *reader, dsc_lm_config *lm)
 {
@@ -69,7 +71,8 @@ static const dsc_dense_keys later_keys = { DSC_BERT_KEYS(30522, read_more) };
 #define ROBERTA_FAMILY(type, keys, prefix)                                                                             \
     DSC_BERT_FAMILY(type, keys), .base = "roberta.", .transform = "lm_head.dense", .final_norm = "lm_head.layer_norm", \
         .head_table = "lm_head.decoder.weight", .head_bias = "lm_head.bias", .aliases = aliases, .beside = beside,     \
-        .class_prefix = (prefix), .classifier = &classifier, .token_classifier = &token_classifier
+        .class_prefix = (prefix), .classifier = &classifier, .token_classifier = &token_classifier,      \
+        .embedder = &embedder
 
 const dsc_lm_family dsc_roberta_family = { ROBERTA_FAMILY("roberta", roberta_keys, "Roberta") };
 const dsc_lm_family dsc_xlm_roberta_family = { ROBERTA_FAMILY("xlm-roberta", later_keys, "XLMRoberta") };

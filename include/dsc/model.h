@@ -75,6 +75,17 @@ typedef struct dsc_param_spec {
  * targets. */
 #define DSC_BATCH_POOLED "pooled"
 #define DSC_BATCH_SEGMENTS "segments"
+
+/* A model that makes a vector of each text has a kind from DSC_LABELS_RANKED on, as many numbers as the vector, and a
+ * batch without segments. Targets are two fp32 numbers of each sample: its place in its row, and the row's score. Rows
+ * are an anchor of place 0, its positive of place 1 and its negatives of places 2, 3 and so on, side by side. The loss
+ * compares all texts of the micro-batch. A loss item is a sample, which has the loss of its row. A row is whole in its
+ * micro-batch, and an anchor without a positive behind it counts in no loss. A score that is not known is NaN. */
+/* Which tokens of a text its vector is made of: all, their mean; the first one; the last one. AUTO: as the folder of
+ * sentence-transformers says, else the mean, and of a model whose tokens see those before them the last one. */
+typedef enum dsc_pooling { DSC_POOLING_AUTO, DSC_POOLING_MEAN, DSC_POOLING_FIRST, DSC_POOLING_LAST } dsc_pooling;
+/* Whether vectors have unit length. AUTO: as the folder says, else not. The loss compares unit vectors always. */
+typedef enum dsc_unit { DSC_UNIT_AUTO, DSC_UNIT_YES, DSC_UNIT_NO } dsc_unit;
 typedef struct dsc_labels {
     dsc_label_kind kind;      /* DSC_LABELS_NONE: the model predicts tokens */
     int64_t count;            /* N: classes, or numbers */
@@ -431,6 +442,10 @@ typedef struct dsc_model_options {
         int64_t count;
         const char *const *names; /* [count] */
         bool of_tokens;           /* each token has a class */
+        /* Of a kind that compares texts: */
+        dsc_pooling pooling;
+        dsc_unit unit;
+        double scale; /* of cosines; 0: 20 */
     } labels;
     /* Factors of the losses of routers (dsc_model_experts). Below 0: the model's, which are those of transformers:
      * "router_aux_loss_coef" where "output_router_logits" is true, and 0 for z. */
@@ -439,9 +454,7 @@ typedef struct dsc_model_options {
 #define DSC_MODEL_OPTIONS_INIT                                                                                         \
     {                                                                                                                  \
         (uint32_t)sizeof(dsc_model_options), 0, 1, true, 0, NULL, false, 0, false, { 0, 0 }, 0,                        \
-        {                                                                                                              \
-            false, DSC_LABELS_NONE, 0, NULL, false                                                                     \
-        }, -1, -1                                                                                                      \
+            { false, DSC_LABELS_NONE, 0, NULL, false, DSC_POOLING_AUTO, DSC_UNIT_AUTO, 0 }, -1, -1                     \
     }
 
 /* Opens a built-in name ("gpt2-nano", "gpt2-124m", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", ...), a Hugging Face

@@ -307,24 +307,24 @@ static void test_labels_of_config_files(void **state)
         int64_t count;
         const char *name;
     } cases[] = {
-        { "", { false, DSC_LABELS_NONE, 0, NULL, false }, DSC_LABELS_NONE, 0, NULL },
+        { "", { .wanted = false, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL }, DSC_LABELS_NONE, 0, NULL },
         { ", \"architectures\": [\"BertForSequenceClassification\"]",
-          { false, DSC_LABELS_NONE, 0, NULL, false },
+          { .wanted = false, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL },
           DSC_LABELS_CLASS,
           2,
           "LABEL_1" },
         { ", \"architectures\": [\"BertForSequenceClassification\"], \"id2label\": {\"0\": \"score\"}",
-          { false, DSC_LABELS_NONE, 0, NULL, false },
+          { .wanted = false, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL },
           DSC_LABELS_NUMBERS,
           1,
           "score" },
         { ", \"id2label\": {\"0\": \"a\", \"1\": \"b\"}, \"problem_type\": \"multi_label_classification\"",
-          { true, DSC_LABELS_NONE, 0, NULL, false },
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL },
           DSC_LABELS_SET,
           2,
           "b" },
         { ", \"id2label\": {\"0\": \"a\", \"1\": \"b\"}",
-          { true, DSC_LABELS_CLASS, 3, names, false },
+          { .wanted = true, .kind = DSC_LABELS_CLASS, .count = 3, .names = names },
           DSC_LABELS_CLASS,
           3,
           "fine" },
@@ -384,21 +384,21 @@ static void test_labels_that_are_refused(void **state)
         const char *more, *message;
         struct dsc_label_options asked;
     } cases[] = {
-        { "", "the number of classes is not known", { true, DSC_LABELS_NONE, 0, NULL, false } },
-        { "", "needs at least 2 classes", { true, DSC_LABELS_CLASS, 1, NULL, false } },
-        { ", \"id2label\": [1]", "must be an object", { true, DSC_LABELS_NONE, 0, NULL, false } },
+        { "", "the number of classes is not known", { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
+        { "", "needs at least 2 classes", { .wanted = true, .kind = DSC_LABELS_CLASS, .count = 1, .names = NULL } },
+        { ", \"id2label\": [1]", "must be an object", { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
         { ", \"id2label\": {\"0\": \"a\", \"2\": \"b\"}",
           "no name for class 1",
-          { true, DSC_LABELS_NONE, 0, NULL, false } },
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
         { ", \"id2label\": {\"0\": \"b\", \"1\": \"a\", \"2\": \"b\"}",
           "\"id2label\" has \"b\" for two classes",
-          { true, DSC_LABELS_NONE, 0, NULL, false } },
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
         { ", \"id2label\": {\"0\": \"a\"}, \"num_labels\": 3",
           "\"num_labels\" is 3 and \"id2label\" has 1",
-          { true, DSC_LABELS_NONE, 0, NULL, false } },
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 0, .names = NULL } },
         { ", \"problem_type\": \"ranking\"",
           "problem_type \"ranking\" is not built",
-          { true, DSC_LABELS_NONE, 2, NULL, false } },
+          { .wanted = true, .kind = DSC_LABELS_NONE, .count = 2, .names = NULL } },
     };
     (void)state;
     for (size_t i = 0; i < DSC_COUNT(cases); i++) {
