@@ -278,6 +278,17 @@ typedef struct dsc_labels_section {
     char text[128], text_pair[128], label[128]; /* columns; "": found by their usual names */
 } dsc_labels_section;
 
+/* "dsc.embedding". */
+typedef struct dsc_embedding_section {
+    bool enabled; /* the section is there */
+    dsc_label_kind loss;
+    double scale;
+    dsc_pooling pooling;
+    dsc_unit unit;
+    char anchor[128], positive[128], negative[128], score[128]; /* columns; "": found by their usual names */
+    char prompt_anchor[DSC_SFT_TEXT_BYTES], prompt_positive[DSC_SFT_TEXT_BYTES];
+} dsc_embedding_section;
+
 /* "dsc.dpo". */
 typedef struct dsc_dpo_section {
     bool enabled; /* the section is there */
@@ -315,6 +326,7 @@ typedef struct dsc_ext_config {
     dsc_sft_section sft;
     dsc_dpo_section dpo;
     dsc_labels_section labels;
+    dsc_embedding_section embedding;
     dsc_moe_section moe;
     dsc_param_group group[DSC_PARAM_GROUPS_MAX];
     int group_count;

@@ -286,6 +286,16 @@ static dsc_status fill_labels(dsc_config_parse_state *s)
     return DSC_OK;
 }
 
+static void fill_embedding(dsc_config_parse_state *s)
+{
+    static const dsc_label_kind losses[] = { DSC_LABELS_RANKED, DSC_LABELS_COSINE, DSC_LABELS_ORDER };
+    dsc_embedding_section *embedding = &s->config->own.embedding;
+    embedding->enabled = s->given[DSC_ID_EMBEDDING] != NULL;
+    embedding->loss = losses[dsc_config_choice_or(s, DSC_ID_EMBEDDING_LOSS, 0)];
+    embedding->pooling = (dsc_pooling)dsc_config_choice_or(s, DSC_ID_EMBEDDING_POOLING, DSC_POOLING_AUTO);
+    embedding->unit = (dsc_unit)dsc_config_choice_or(s, DSC_ID_EMBEDDING_NORMALIZE, DSC_UNIT_AUTO);
+}
+
 static dsc_status check_mics(dsc_config_parse_state *s)
 {
     const dsc_zero_config *zero = &s->config->zero;
@@ -403,6 +413,7 @@ static dsc_status fill_own(dsc_config_parse_state *s)
     DSC_TRY(fill_nccl(s));
     DSC_TRY(fill_sft(s));
     DSC_TRY(fill_labels(s));
+    fill_embedding(s);
     own->reproducible = (dsc_reproducible)dsc_config_choice_or(s, DSC_ID_REPRODUCIBLE, DSC_REPRODUCIBLE_PLAN);
     static const dsc_dtype moments[] = { DSC_F32, DSC_BF16, DSC_U8 }; /* as the table names them */
     const bool named = dsc_config_names_8bit(s, DSC_ID_OPTIMIZER_TYPE);

@@ -304,6 +304,18 @@ static void put_samples(setting_lines *lines, const dsc_config *config)
         put_field(lines, config, DSC_ID_LABELS_PAIR);
         put_field(lines, config, DSC_ID_LABELS_LABEL);
     }
+    if (own->embedding.enabled) {
+        put_choice(lines, DSC_ID_EMBEDDING_LOSS, (int32_t)(own->embedding.loss - DSC_LABELS_RANKED));
+        put_field(lines, config, DSC_ID_EMBEDDING_SCALE);
+        put_choice(lines, DSC_ID_EMBEDDING_POOLING, (int32_t)own->embedding.pooling);
+        put_choice(lines, DSC_ID_EMBEDDING_NORMALIZE, (int32_t)own->embedding.unit);
+        put_field(lines, config, DSC_ID_EMBEDDING_ANCHOR);
+        put_field(lines, config, DSC_ID_EMBEDDING_POSITIVE);
+        put_field(lines, config, DSC_ID_EMBEDDING_NEGATIVE);
+        put_field(lines, config, DSC_ID_EMBEDDING_SCORE);
+        put_field(lines, config, DSC_ID_EMBEDDING_PROMPT_ANCHOR);
+        put_field(lines, config, DSC_ID_EMBEDDING_PROMPT_POSITIVE);
+    }
     if (!own->mlm.enabled)
         return;
     put_field(lines, config, DSC_ID_MLM_PROBABILITY);

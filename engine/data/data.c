@@ -22,11 +22,32 @@ struct dsc_data {
     dsc_token_streams streams;
     data_stream *samples; /* [streams.stream_count] */
     int64_t sample_count, token_count;
+    int64_t unit;    /* samples that stay together */
     int32_t *window; /* [sequence + 1, or label words] */
     int32_t *order;  /* [sequence], of masking */
     int64_t stored_count;
     const dsc_data_reference *references; /* [stored_count] of pairs; NULL: not known yet */
 };
+
+/* Samples of a pair, or of a row whose texts are compared, which all files have alike. */
+static dsc_status find_unit(dsc_data *data, dsc_error *err)
+{
+    const dsc_token_streams *streams = &data->streams;
+    data->unit = data->options.pairs ? 2 : 1;
+    if (!dsc_label_kind_pairs(data->options.labels.kind))
+        return DSC_OK;
+    data->unit = streams->part[streams->stream[0].first].samples.summary.texts;
+    for (int32_t i = 0; i < streams->stream_count; i++) {
+        const int64_t texts = streams->part[streams->stream[i].first].samples.summary.texts;
+        if (texts != data->unit)
+            return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(&data->options, streams->stream[i].number),
+                            "has rows of %lld texts, and another file of %lld; files of one list need as many texts in "
+                            "each row",
+                            (long long)texts, (long long)data->unit);
+    }
+    DSC_ASSERT(data->unit >= 2);
+    return DSC_OK;
+}
 
 static dsc_status count_samples(dsc_data *data, int32_t i, dsc_error *err)
 {
@@ -41,8 +62,8 @@ static dsc_status count_samples(dsc_data *data, int32_t i, dsc_error *err)
                         "weight %g of %lld samples gives an invalid number of samples", stream->weight,
                         (long long)samples->local_count);
     samples->sample_count = stream->weight == 1 ? samples->local_count : (int64_t)share;
-    if (data->options.pairs) /* whole ones */
-        samples->sample_count = dsc_max_i64(2, samples->sample_count / 2 * 2);
+    if (data->unit > 1) /* whole ones */
+        samples->sample_count = dsc_max_i64(data->unit, samples->sample_count / data->unit * data->unit);
     samples->first_stored = data->stored_count;
     data->stored_count += samples->local_count;
     data->sample_count += samples->sample_count;
@@ -59,6 +80,7 @@ static dsc_status open_files(dsc_data *data, dsc_error *err)
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence + dsc_max_i64(1, dsc_label_words(&o->labels)),
                              sizeof *data->window, &data->window, err));
     DSC_TRY(dsc_alloc_zeroed(o->alloc, DSC_TAG_CONTROL, o->sequence, sizeof *data->order, &data->order, err));
+    DSC_TRY(find_unit(data, err));
     for (int32_t i = 0; i < data->streams.stream_count; i++)
         DSC_TRY(count_samples(data, i, err));
     return DSC_OK;
@@ -109,6 +131,7 @@ dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes,
 
 dsc_data_short dsc_data_short_files(const dsc_data *data) { return data->streams.short_files; }
 
+int64_t dsc_data_unit(const dsc_data *data) { return data->unit; }
 int64_t dsc_data_sample_count(const dsc_data *data) { return data->sample_count; }
 int64_t dsc_data_token_count(const dsc_data *data) { return data->token_count; }
 
@@ -176,13 +199,10 @@ static dsc_status read_window(dsc_data *data, const dsc_token_stream *stream, in
     return DSC_OK;
 }
 
-/* Samples that stay together. */
-static int64_t unit_of(const dsc_data *data) { return data->options.pairs ? 2 : 1; }
-
 /* Place of sample `at` of `count` in a permutation of the units. */
 static int64_t permuted(const dsc_data *data, uint64_t stream, int64_t count, int64_t at)
 {
-    const int64_t unit = unit_of(data);
+    const int64_t unit = data->unit;
     const uint64_t units = (uint64_t)(count / unit), which = (uint64_t)(at / unit);
     return (int64_t)dsc_rng_permute(data->options.seed, stream, units, which) * unit + at % unit;
 }
@@ -442,13 +462,27 @@ static dsc_status check_finite(const dsc_batch_spec *spec, int64_t samples, cons
     return DSC_OK;
 }
 
+/* The places of texts in their rows: each row begins with 0, and its other texts follow in order. */
+static dsc_status check_texts(const dsc_batch_spec *spec, int64_t samples, const float *targets, dsc_error *err)
+{
+    for (int64_t i = 0; i < samples; i++)
+        if (targets[2 * i] != 0 && (i == 0 || targets[2 * i] != targets[2 * i - 2] + 1))
+            return DSC_FAIL(err, DSC_ERR_INPUT, spec->name,
+                            "place %g of sample %lld; expected 0, or one more than that of the sample before it",
+                            (double)targets[2 * i], (long long)i);
+    return DSC_OK;
+}
+
 /* The batch of a model with labels, but for its tokens and positions. */
 static dsc_status check_labels(const dsc_model *model, int64_t samples, const void *const *batch_data, dsc_error *err)
 {
     const dsc_batch_spec *spec = model->batch;
-    DSC_TRY(model->labels.kind == DSC_LABELS_CLASS
-                ? check_below(&spec[1], samples, batch_data[1], model->labels.count, model->labels.tokens > 0, err)
-                : check_finite(&spec[1], samples, batch_data[1], err));
+    if (dsc_label_kind_pairs(model->labels.kind))
+        DSC_TRY(check_texts(&spec[1], samples, batch_data[1], err));
+    else
+        DSC_TRY(model->labels.kind == DSC_LABELS_CLASS
+                    ? check_below(&spec[1], samples, batch_data[1], model->labels.count, model->labels.tokens > 0, err)
+                    : check_finite(&spec[1], samples, batch_data[1], err));
     if (model->batch_count == 2) /* samples that are not texts */
         return DSC_OK;
     DSC_TRY(check_below(&spec[3], samples, batch_data[3], model->seq_length, false, err));

@@ -21,7 +21,8 @@
  *
  * Pairs: the files' samples 2 i and 2 i + 1 are the chosen and the rejected one of a preference. Order, weights and
  * epochs are those of pairs, of which each is two samples of the run, so that a micro-batch of an even size has whole
- * pairs. The third batch tensor is the reference's log-probability of each sample. SPDX-License-Identifier: Apache-2.0
+ * pairs. The third batch tensor is the reference's log-probability of each sample. Rows whose texts are compared stay
+ * together in the same way, each with as many samples as it has texts. SPDX-License-Identifier: Apache-2.0
  */
 #ifndef DSC_ENGINE_DATA_DATA_H
 #define DSC_ENGINE_DATA_DATA_H
@@ -71,6 +72,9 @@ void dsc_data_close(dsc_data **data);
 DSC_MUST_USE dsc_status dsc_data_scan(dsc_data *data, dsc_data_buffer buffer, int64_t *bytes, dsc_error *err);
 int64_t dsc_data_sample_count(const dsc_data *data); /* n over all files */
 int64_t dsc_data_token_count(const dsc_data *data);
+/* Samples that stay together: 2 of a pair, those of a row whose texts are compared, else 1. A micro-batch has whole
+ * ones. */
+int64_t dsc_data_unit(const dsc_data *data);
 bool dsc_data_masks_targets(const dsc_data *data); /* a target may be -1; those of a token file are tokens */
 /* Pairs alone. The reference of a sample: its log-probability, and a hash of the sample that was seen. */
 typedef struct dsc_data_reference {

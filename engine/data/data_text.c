@@ -110,10 +110,15 @@ static void add_labels(const dsc_sft_section *s, dsc_sha256 *sha)
     const int64_t numbers[] = { s->labels.kind, s->labels.count, s->labels.tokens };
     add_text(sha, KEPT_LABELS);
     dsc_sha256_update(sha, numbers, sizeof numbers);
-    for (int64_t i = 0; i < s->labels.count; i++)
+    for (int64_t i = 0; i < s->labels.count && s->labels.names != NULL; i++)
         add_text(sha, s->labels.names[i]);
     add_text(sha, s->column[DSC_SFT_COLUMN_TEXT_PAIR]);
     add_text(sha, s->column[DSC_SFT_COLUMN_LABEL]);
+    if (!dsc_label_kind_pairs(s->labels.kind))
+        return;
+    add_text(sha, s->column[DSC_SFT_COLUMN_NEGATIVE]);
+    add_text(sha, s->prompt[0]);
+    add_text(sha, s->prompt[1]);
 }
 
 /* All settings that samples of examples hang on. */

@@ -70,6 +70,10 @@ static dsc_status check_samples(const dsc_data_options *o, const dsc_sample_summ
                         "has %lld words of labels for each sample, and the model has %lld; "
                         "give the data itself",
                         (long long)summary->label_words, (long long)dsc_label_words(&o->labels));
+    if (dsc_label_kind_pairs(o->labels.kind) != (summary->texts > 0))
+        return DSC_FAIL(err, DSC_ERR_INPUT, name, "has samples %s, and the model %s; give the data itself",
+                        summary->texts > 0 ? "whose texts are compared" : "with labels",
+                        summary->texts > 0 ? "has another head" : "compares texts");
     if (o->pairs && summary->pairs == 0)
         return DSC_FAIL(err, DSC_ERR_INPUT, name,
                         "has no preference pairs; with dsc.dpo expected rows with chosen and rejected: give such data, "
@@ -96,6 +100,10 @@ static dsc_status open_file(const dsc_data_options *o, int32_t i, dsc_token_part
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(o, i),
                         "has no preference pairs; with dsc.dpo expected JSON objects with chosen and rejected: give "
                         "such data, or remove dsc.dpo");
+    if (!part->packed && dsc_label_kind_pairs(o->labels.kind))
+        return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(o, i),
+                        "has no rows of texts; with dsc.embedding expected JSON objects or a table with an anchor and "
+                        "a positive each");
     if (!part->packed && o->labels.kind != DSC_LABELS_NONE)
         return DSC_FAIL(err, DSC_ERR_INPUT, dsc_data_name(o, i),
                         "has no rows with labels, and the model classifies texts; give JSON objects or a table with a "

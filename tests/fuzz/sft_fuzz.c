@@ -42,8 +42,9 @@ static dsc_status take_labels(void *user, const uint32_t *words, dsc_error *err)
     for (int64_t i = 0; i < label_words; i++) {
         float number;
         memcpy(&number, &words[SEQUENCE + i], sizeof number);
-        DSC_ASSERT(labels->kind == DSC_LABELS_CLASS ? words[SEQUENCE + i] < (uint32_t)labels->count
-                                                    : number - number == 0);
+        DSC_ASSERT(labels->kind == DSC_LABELS_RANKED  ? i == 1 || (number >= 0 && number < DSC_TEXTS_MAX)
+                   : labels->kind == DSC_LABELS_CLASS ? words[SEQUENCE + i] < (uint32_t)labels->count
+                                                      : number - number == 0);
     }
     return DSC_OK;
 }
@@ -67,7 +68,8 @@ static void run_labels(dsc_alloc *alloc, dsc_label_kind kind, int64_t count)
     dsc_sample_summary summary;
     const dsc_status status = dsc_sft_pack_file(&options, &pack, &summary, &err);
     DSC_ASSERT(status == DSC_OK || (status == DSC_ERR_INPUT && err.message[0] != 0));
-    DSC_ASSERT(status != DSC_OK || summary.samples == summary.examples);
+    const int64_t each = status == DSC_OK && dsc_label_kind_pairs(kind) ? summary.texts : 1;
+    DSC_ASSERT(status != DSC_OK || summary.samples == each * summary.examples);
 }
 
 static void run(dsc_alloc *alloc, bool packing, bool pairs)
@@ -113,6 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     run_labels(alloc, DSC_LABELS_CLASS, 3);
     run_labels(alloc, DSC_LABELS_NUMBERS, 1);
     run_labels(alloc, DSC_LABELS_SET, 3);
+    run_labels(alloc, DSC_LABELS_RANKED, 32);
+    run_labels(alloc, DSC_LABELS_COSINE, 32);
     dsc_alloc_close(&alloc);
     return 0;
 }

@@ -12,6 +12,7 @@
 
 #include "engine/data/sft/labeled.h"
 #include "engine/data/sft/maker.h"
+#include "engine/data/sft/texts.h"
 
 #define THREADS_MAX 64
 #define JOBS_PER_THREAD 3
@@ -21,7 +22,7 @@
 
 /* A row, or a side of it, and its example in the job's ids. */
 typedef struct job_row {
-    int64_t text_at, text_bytes, line, first, count, counted_count, label_words;
+    int64_t text_at, text_bytes, line, first, count, counted_count, label_words, texts;
     bool truncated;
     dsc_sft_side side;
 } job_row;
@@ -99,6 +100,7 @@ static dsc_status make_row(const dsc_sft_reader *r, dsc_sft_maker *m, job *j, jo
     row->counted_count = example.counted_count;
     row->label_words = example.label_words;
     row->truncated = example.truncated;
+    row->texts = example.texts;
     DSC_TRY(add_ids(&j->ids, example.ids, example.count + example.label_words, err));
     return add_ids(&j->counted, example.counted, example.count + example.label_words, err);
 }
@@ -240,6 +242,8 @@ static dsc_status find_first(dsc_sft_reader *r, const char *where, const cJSON *
     DSC_TRY(dsc_sft_find_format(r->o.section, where, row, &r->format, err));
     if (r->format == DSC_SFT_LABELS)
         dsc_sft_label_columns(r->o.section, row, r->columns, sizeof r->columns);
+    if (r->format == DSC_SFT_TEXTS)
+        dsc_sft_text_columns(r->o.section, row, r->columns, sizeof r->columns);
     return DSC_OK;
 }
 
@@ -362,7 +366,8 @@ static dsc_status next_of_jobs(dsc_sft_reader *r, bool *found, dsc_sft_example *
                                .line = row->line,
                                .side = row->side,
                                .label_words = row->label_words,
-                               .truncated = row->truncated };
+                               .truncated = row->truncated,
+                               .texts = row->texts };
     *found = true;
     return DSC_OK;
 }
@@ -407,8 +412,8 @@ dsc_sft_counts dsc_sft_reader_counts(const dsc_sft_reader *r) { return r->counts
 const char *dsc_sft_reader_describe(const dsc_sft_reader *r, char *out, size_t out_bytes)
 {
     const bool templated = r->conversation;
-    if (r->format == DSC_SFT_LABELS) {
-        snprintf(out, out_bytes, "format labels: %s", r->columns);
+    if (r->format >= DSC_SFT_LABELS) {
+        snprintf(out, out_bytes, "format %s: %s", dsc_sft_format_text(r->format), r->columns);
         return out;
     }
     snprintf(out, out_bytes, "format %s%s%s", dsc_sft_format_text(r->format), templated ? ", template " : "",

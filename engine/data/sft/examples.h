@@ -35,6 +35,7 @@ typedef struct dsc_sft_example {
     /* With labels `counted` has the types of tokens, and label_words words follow the ids. */
     int64_t label_words;
     bool truncated;
+    int64_t texts; /* of a row whose texts are compared: label_words are those of texts.h; else 0 */
 } dsc_sft_example;
 
 typedef struct dsc_sft_counts {

@@ -8,7 +8,8 @@ const char *dsc_sft_format_text(dsc_sft_format format)
 {
     static const char *const names[DSC_SFT_FORMAT_COUNT] = { "auto",   "messages",          "conversations",
                                                              "tokens", "prompt_completion", "alpaca",
-                                                             "text",   "preference",        "labels" };
+                                                             "text",   "preference",        "labels",
+                                                             "texts" };
     DSC_ASSERT(format < DSC_SFT_FORMAT_COUNT);
     return names[format];
 }
@@ -18,7 +19,8 @@ const char *dsc_sft_column_name(const dsc_sft_section *section, dsc_sft_column c
     static const char *const names[DSC_SFT_COLUMN_COUNT] = { "messages", "conversations", "input_ids",   "labels",
                                                              "prompt",   "completion",    "instruction", "input",
                                                              "output",   "text",          "system",      "tools",
-                                                             "chosen",   "rejected",      "text_pair",   "label" };
+                                                             "chosen",   "rejected",      "text_pair",   "label",
+                                                             "negative" };
     DSC_ASSERT(column < DSC_SFT_COLUMN_COUNT);
     return section->column[column][0] != 0 ? section->column[column] : names[column];
 }
@@ -58,7 +60,9 @@ dsc_status dsc_sft_find_format(const dsc_sft_section *section, const char *where
 {
     const bool pairs = has(section, row, DSC_SFT_COLUMN_CHOSEN) && has(section, row, DSC_SFT_COLUMN_REJECTED);
     char columns[200];
-    *out = section->labels.kind != DSC_LABELS_NONE ? DSC_SFT_LABELS : section->format;
+    *out = dsc_label_kind_pairs(section->labels.kind) ? DSC_SFT_TEXTS
+           : section->labels.kind != DSC_LABELS_NONE  ? DSC_SFT_LABELS
+                                                      : section->format;
     if (section->labels.kind != DSC_LABELS_NONE)
         return DSC_OK;
     if (section->format != DSC_SFT_AUTO)

@@ -81,8 +81,7 @@ static dsc_status refuse(const label_reader *r, const char *expected)
     return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where, "\"%.60s\" is not a label; expected %s", r->name, expected);
 }
 
-/* The number of a JSON value, or of a table's cell. */
-static bool read_number(const cJSON *value, double *out)
+bool dsc_sft_label_number(const cJSON *value, double *out)
 {
     *out = 0;
     if (cJSON_IsNumber(value)) {
@@ -106,7 +105,7 @@ static dsc_status refuse_class(const label_reader *r, const cJSON *value)
     double number = 0;
     if (cJSON_IsString(value))
         snprintf(text, sizeof text, "\"%.60s\"", value->valuestring);
-    else if (read_number(value, &number))
+    else if (dsc_sft_label_number(value, &number))
         snprintf(text, sizeof text, "%g", number);
     return DSC_FAIL(r->err, DSC_ERR_INPUT, r->where,
                     "\"%.60s\" is %s; expected one of %lld classes, 0 to %lld or a name (\"%.40s\" to \"%.40s\"): "
@@ -140,7 +139,8 @@ static dsc_status find_class(const label_reader *r, const cJSON *value, int32_t 
             *out = (int32_t)i;
             return DSC_OK;
         }
-    if (!read_number(value, &number) || number < 0 || number >= (double)r->labels->count || floor(number) != number)
+    if (!dsc_sft_label_number(value, &number) || number < 0 || number >= (double)r->labels->count ||
+        floor(number) != number)
         return refuse_class(r, value);
     *out = (int32_t)number;
     return DSC_OK;
@@ -166,7 +166,7 @@ static dsc_status read_list(const label_reader *r, const cJSON *list, double lea
         return refuse(r, expected);
     for (const cJSON *each = list->child; each != NULL; each = each->next) {
         double number = 0;
-        if (!read_number(each, &number) || number < least || number > most)
+        if (!dsc_sft_label_number(each, &number) || number < least || number > most)
             return refuse(r, expected);
         DSC_TRY(add_float(r, number));
     }
@@ -178,7 +178,7 @@ static dsc_status read_numbers(const label_reader *r, const cJSON *value)
     double number = 0;
     if (cJSON_IsArray(value))
         return read_list(r, value, -HUGE_VAL, HUGE_VAL);
-    if (r->labels->count != 1 || !read_number(value, &number))
+    if (r->labels->count != 1 || !dsc_sft_label_number(value, &number))
         return refuse(r, r->labels->count == 1 ? "a number" : "a list of numbers");
     return add_float(r, number);
 }
@@ -257,11 +257,11 @@ static dsc_status add_tokens(dsc_sft_maker *m, const int32_t *ids, int64_t count
 /* The texts alone, of a tokenizer that puts nothing around them. */
 static const dsc_pair_piece bare[] = { { DSC_PAIR_FIRST, 0 }, { DSC_PAIR_SECOND, 1 } };
 
-/* The form's pieces with the texts, which are cut to what a sample has room for. */
-static dsc_status join(dsc_sft_maker *m, const char *where, const dsc_ids text[2], bool pair, bool *truncated,
-                       dsc_error *err)
+dsc_status dsc_sft_join_texts(dsc_sft_maker *m, const char *where, const dsc_ids text[2], bool pair, bool *truncated,
+                              dsc_error *err)
 {
     const dsc_pair_piece *piece = NULL;
+    const int64_t start = m->ids.count;
     int64_t before = 0, after = 0, most = m->o->sequence, first = text[0].count, second = pair ? text[1].count : 0;
     int32_t count = dsc_tokenizer_pieces(m->o->tokenizer, pair, &piece);
     dsc_tokenizer_around(m->o->tokenizer, &before, &after);
@@ -288,7 +288,7 @@ static dsc_status join(dsc_sft_maker *m, const char *where, const dsc_ids text[2
         else
             DSC_TRY(add_tokens(m, text[is_second].ptr, is_second ? second : first, piece[i].type, err));
     }
-    if (m->ids.count == 0)
+    if (m->ids.count == start)
         return DSC_FAIL(err, DSC_ERR_INPUT, where, "the text has no token; leave the row out");
     return DSC_OK;
 }
@@ -352,7 +352,7 @@ static dsc_status make_words(dsc_sft_maker *m, const label_reader *r, label_colu
         return read_label(r, NULL);
     DSC_TRY(encode_words(m, r, words.value, labels, err));
     const dsc_ids texts[2] = { m->row.ids, m->row.ids };
-    DSC_TRY(join(m, r->where, texts, false, &truncated, err));
+    DSC_TRY(dsc_sft_join_texts(m, r->where, texts, false, &truncated, err));
     const int64_t count = m->ids.count;
     DSC_TRY(add_tags(m, count, err));
     while (m->counted.count < m->ids.count)
@@ -386,7 +386,7 @@ dsc_status dsc_sft_make_labeled(dsc_sft_maker *m, const char *where, const cJSON
         DSC_TRY(encode(m, second.value, &m->row.counted, err));
     }
     const dsc_ids texts[2] = { m->row.ids, m->row.counted };
-    DSC_TRY(join(m, where, texts, pair, &truncated, err));
+    DSC_TRY(dsc_sft_join_texts(m, where, texts, pair, &truncated, err));
     const int64_t count = m->ids.count;
     if (!section->unlabeled)
         DSC_TRY(read_label(&reader, label.value));

@@ -1,6 +1,7 @@
 /* maker.c - see maker.h. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/data/sft/maker.h"
 #include "engine/data/sft/labeled.h"
+#include "engine/data/sft/texts.h"
 
 #include <string.h>
 
@@ -205,6 +206,8 @@ dsc_status dsc_sft_make(dsc_sft_maker *m, dsc_sft_format format, dsc_sft_side si
     const dsc_sft_section *section = m->o->section;
     if (format == DSC_SFT_LABELS)
         return dsc_sft_make_labeled(m, where, object, out, err);
+    if (format == DSC_SFT_TEXTS)
+        return dsc_sft_make_texts(m, where, object, out, err);
     DSC_ASSERT((format == DSC_SFT_PREFERENCE) == (side != DSC_SFT_ONLY));
     if (side == DSC_SFT_ONLY)
         DSC_TRY(dsc_sft_row_read(section, format, !m->folder->built_in, where, object, &m->row, err));

@@ -190,19 +190,52 @@ static dsc_status add_side(dsc_sft_pack *p, const dsc_sft_example *example, dsc_
     return give_pair(p, err);
 }
 
+/* A sample's words: `count` tokens of an example from `first` on, then padding. */
+static void set_words(dsc_sft_pack *p, const dsc_sft_example *example, int64_t first, int64_t count)
+{
+    DSC_ASSERT(count >= 1 && count <= p->o.sequence);
+    for (int64_t i = 0; i < p->o.sequence; i++) {
+        const bool padding = i >= count;
+        const uint32_t id = padding ? 0 : (uint32_t)example->ids[first + i];
+        const bool second = !padding && example->counted[first + i] != 0;
+        DSC_ASSERT(id < DSC_SAMPLE_ID);
+        p->words[i] = id | (second ? DSC_SAMPLE_COUNTED : 0) | (i == 0 || i == count ? DSC_SAMPLE_BEGINS : 0);
+        p->summary.largest_id = dsc_max_i64(p->summary.largest_id, id);
+    }
+}
+
+/* A row whose texts are compared: a sample for each text, with its place and the row's score. */
+static dsc_status give_texts(dsc_sft_pack *p, const dsc_sft_example *example, dsc_error *err)
+{
+    const int32_t *const lengths = example->ids + example->count;
+    int64_t first = 0;
+    DSC_ASSERT(p->o.label_words == 2);
+    DSC_ASSERT(example->label_words == example->texts + 1);
+    if (p->summary.texts > 0 && p->summary.texts != example->texts)
+        return DSC_FAIL(err, DSC_ERR_INPUT, "",
+                        "line %lld has %lld texts, and the lines before it have %lld; each row of a file needs as many "
+                        "texts",
+                        (long long)example->line, (long long)example->texts, (long long)p->summary.texts);
+    p->summary.texts = example->texts;
+    for (int64_t i = 0; i < example->texts; i++) {
+        const float place = (float)i;
+        set_words(p, example, first, lengths[i]);
+        memcpy(p->words + p->o.sequence, &place, sizeof place);
+        memcpy(p->words + p->o.sequence + 1, &lengths[example->texts], sizeof *lengths);
+        first += lengths[i];
+        p->summary.samples++;
+        DSC_TRY(p->o.take(p->o.user, p->words, err));
+    }
+    DSC_ASSERT(first == example->count);
+    count_kept(p, example->count, 0, example->truncated);
+    return DSC_OK;
+}
+
 /* A text or two with their labels, which the maker has cut: a sample. */
 static dsc_status give_labeled(dsc_sft_pack *p, const dsc_sft_example *example, dsc_error *err)
 {
-    DSC_ASSERT(example->count >= 1 && example->count <= p->o.sequence);
     DSC_ASSERT(example->label_words == p->o.label_words);
-    for (int64_t i = 0; i < p->o.sequence; i++) {
-        const bool padding = i >= example->count;
-        const uint32_t id = padding ? 0 : (uint32_t)example->ids[i], second = padding ? 0 : example->counted[i] != 0;
-        DSC_ASSERT(id < DSC_SAMPLE_ID);
-        p->words[i] =
-            id | (second != 0 ? DSC_SAMPLE_COUNTED : 0) | (i == 0 || i == example->count ? DSC_SAMPLE_BEGINS : 0);
-        p->summary.largest_id = dsc_max_i64(p->summary.largest_id, id);
-    }
+    set_words(p, example, 0, example->count);
     memcpy(p->words + p->o.sequence, example->ids + example->count, (size_t)example->label_words * sizeof *p->words);
     count_kept(p, example->count, 0, example->truncated);
     p->summary.samples++;
@@ -215,6 +248,8 @@ dsc_status dsc_sft_pack_add(dsc_sft_pack *p, const dsc_sft_example *example, dsc
     const int64_t counted = counted_targets(example, count);
     if (example->side != DSC_SFT_ONLY)
         return add_side(p, example, err);
+    if (example->texts > 0)
+        return give_texts(p, example, err);
     if (example->label_words > 0)
         return give_labeled(p, example, err);
     if (example->count > sequence && p->o.drop_long) {
@@ -234,6 +269,14 @@ dsc_status dsc_sft_pack_add(dsc_sft_pack *p, const dsc_sft_example *example, dsc
 
 /* ---- Files ---- */
 
+/* A failure that names no file is that of a row. */
+static dsc_status name_row(const dsc_sft_options *data, dsc_status status, dsc_error *err)
+{
+    if (status != DSC_OK && err != NULL && err->where[0] == 0)
+        snprintf(err->where, sizeof err->where, "%s", data->path);
+    return status;
+}
+
 static dsc_status pack_all(const dsc_sft_options *data, dsc_sft_reader *reader, dsc_sft_pack *p,
                            dsc_sample_summary *summary, dsc_error *err)
 {
@@ -243,7 +286,7 @@ static dsc_status pack_all(const dsc_sft_options *data, dsc_sft_reader *reader, 
         DSC_TRY(dsc_sft_reader_next(reader, &found, &example, err));
         if (!found)
             break;
-        DSC_TRY(dsc_sft_pack_add(p, &example, err));
+        DSC_TRY(name_row(data, dsc_sft_pack_add(p, &example, err), err));
     }
     DSC_TRY(dsc_sft_pack_end(p, err));
     const dsc_sft_counts counts = dsc_sft_reader_counts(reader);
@@ -319,6 +362,13 @@ static size_t add_count(char *out, size_t out_bytes, size_t used, int64_t count,
 const char *dsc_sample_summary_text(const dsc_sample_summary *s, char *out, size_t out_bytes)
 {
     size_t used = 0;
+    if (s->texts > 0) {
+        used =
+            (size_t)snprintf(out, out_bytes, "%lld rows of %lld texts, samples of %lld tokens, %lld tokens",
+                             (long long)s->examples, (long long)s->texts, (long long)s->sequence, (long long)s->tokens);
+        (void)add_count(out, out_bytes, used, s->truncated, "rows truncated");
+        return out;
+    }
     if (s->label_words > 0) {
         used = (size_t)snprintf(out, out_bytes, "%lld examples, samples of %lld tokens, %lld tokens",
                                 (long long)s->examples, (long long)s->sequence, (long long)s->tokens);

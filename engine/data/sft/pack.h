@@ -16,7 +16,7 @@ typedef struct dsc_sft_pack_options {
     int64_t sequence; /* T */
     bool packing;
     bool drop_long; /* leaves examples of more than T tokens out, instead of cutting them at T */
-    int64_t label_words; /* of each example */
+    int64_t label_words; /* of each sample */
     /* A sample: words [T + label words] of sample_file.h, borrowed until return. */
     dsc_status (*take)(void *user, const uint32_t *words, dsc_error *err);
     void *user;

@@ -1,5 +1,6 @@
 /* sample_file.c - see sample_file.h. SPDX-License-Identifier: Apache-2.0 */
 #include "engine/data/sft/sample_file.h"
+#include "engine/data/sft/sft.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +37,7 @@ static bool is_sound(const header *h, int64_t bytes)
     const int64_t body = bytes - DSC_SAMPLE_HEADER_BYTES, each = sample_bytes(s);
     return memcmp(h->magic, MAGIC, sizeof h->magic) == 0 && each > 0 && s->samples >= 1 && body % each == 0 &&
            body / each == s->samples && (s->pairs == 0 || (s->samples % 2 == 0 && s->pairs == s->samples / 2)) &&
+           s->texts >= 0 && s->texts <= DSC_TEXTS_MAX && (s->texts == 0 || s->samples % s->texts == 0) &&
            s->largest_id >= 0 && s->largest_id < DSC_SAMPLE_ID &&
            memchr(s->description, 0, sizeof s->description) != NULL;
 }

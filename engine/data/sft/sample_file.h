@@ -4,7 +4,8 @@
  * token that counts and one for the first token of an example. The rest of a sample that examples do not fill begins
  * like an example and does not count. So a sample is one read, whatever the examples in it. Preferences are two
  * samples of one example each. A sample with labels is one text or two, with the first bit for tokens of type 1; words
- * of labels follow: an int32 class, or fp32 numbers.
+ * of labels follow: an int32 class, or fp32 numbers. Rows whose texts are compared are several such samples, with the
+ * text's place in its row and the row's score.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef DSC_ENGINE_DATA_SFT_SAMPLE_FILE_H
 #define DSC_ENGINE_DATA_SFT_SAMPLE_FILE_H
@@ -31,6 +32,7 @@ typedef struct dsc_sample_summary {
     char description[DSC_SAMPLE_DESCRIPTION_BYTES]; /* format and template */
     int64_t pairs; /* samples 2 i and 2 i + 1 are the chosen and the rejected one of a pair; 0: they are not pairs */
     int64_t label_words; /* behind the tokens of each sample */
+    int64_t texts;       /* samples of a row whose texts are compared, side by side; 0: others */
 } dsc_sample_summary;
 
 typedef struct dsc_sample_file {

@@ -11,8 +11,8 @@
 
 #include "engine/text/buffer.h"
 
-/* In the order of precedence: the first format whose columns a row has. With dsc.dpo there is only preference, and with
- * a model for labels only the last one. */
+/* In the order of precedence: the first format whose columns a row has. With dsc.dpo there is only preference, with a
+ * model for labels only that, and with dsc.embedding only the last one. */
 typedef enum dsc_sft_format {
     DSC_SFT_AUTO,
     DSC_SFT_MESSAGES,          /* messages: list of {role, content} */
@@ -23,6 +23,7 @@ typedef enum dsc_sft_format {
     DSC_SFT_TEXT,              /* text: all of it counts */
     DSC_SFT_PREFERENCE,        /* chosen, rejected: texts or lists of messages; prompt: may be missing */
     DSC_SFT_LABELS,            /* text, text_pair, label: for a model with labels alone */
+    DSC_SFT_TEXTS,             /* anchor, positive, negatives, score: for a model that makes vectors alone */
     DSC_SFT_FORMAT_COUNT
 } dsc_sft_format;
 const char *dsc_sft_format_text(dsc_sft_format format); /* "messages", as the config spells it */
@@ -44,6 +45,7 @@ typedef enum dsc_sft_column {
     DSC_SFT_COLUMN_REJECTED,
     DSC_SFT_COLUMN_TEXT_PAIR,
     DSC_SFT_COLUMN_LABEL,
+    DSC_SFT_COLUMN_NEGATIVE,
     DSC_SFT_COLUMN_COUNT
 } dsc_sft_column;
 
@@ -68,14 +70,21 @@ typedef struct dsc_sft_section {
     bool pairs; /* the config has dsc.dpo: rows are preferences, and are not packed */
     dsc_labels labels; /* the model's labels; rows with labels are not packed; names are borrowed */
     bool unlabeled;    /* only texts of such rows are read */
+    /* Of texts that are compared, before the first and before the others. Their columns are TEXT, TEXT_PAIR, NEGATIVE
+     * and LABEL, which is the score. */
+    char prompt[2][DSC_SFT_TEXT_BYTES];
 } dsc_sft_section;
 #define DSC_SFT_SECTION_INIT { .end_token = true, .packing = true }
+
+#define DSC_TEXTS_MAX 64 /* texts of a row that are compared */
 
 /* Words of 32 bits that the labels of a sample take. */
 static inline int64_t dsc_label_words(const dsc_labels *labels)
 {
     if (labels->tokens > 0)
         return labels->tokens;
+    if (dsc_label_kind_pairs(labels->kind))
+        return 2; /* place and score */
     return labels->kind == DSC_LABELS_NONE ? 0 : labels->kind == DSC_LABELS_CLASS ? 1 : labels->count;
 }
 
